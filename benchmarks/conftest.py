@@ -11,8 +11,8 @@ from hisearch.api.bench.cases import CASES, plan_of
 from hisearch.api.workload import load_trace
 from hisearch.kernels.fleet import cluster
 from hisearch.simulate.engine import allocate, node_room, prepare
-from hisearch.simulate.fleet import FleetPlan, PoolPlan
-from hisearch.specs.catalogue import Catalogue
+from hisearch.simulate.plans.fleet import FleetPlan, PoolPlan
+from hisearch.specs.documents.catalogue import Catalogue
 
 #: Requests of ``chat-multiturn`` that fill the caches.
 REQUESTS = 5_000

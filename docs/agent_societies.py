@@ -16,13 +16,13 @@ import numpy as np
 
 from hisearch.latency.memory import DoesNotFit
 from hisearch.simulate import Result, WorkerPlan, plan_worker, simulate
-from hisearch.simulate.agent_memory import AgentsRefused
 from hisearch.simulate.engine import EngineOutOfMemory
-from hisearch.specs.agent_memory import AgentMemorySpec
-from hisearch.specs.agent_workload import AgentWorkloadSpec
-from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.deployment import EngineSpec, PoolSpec
-from hisearch.specs.tiers import MovementSpec, PrefetchName, TierSpec
+from hisearch.simulate.plans.agent_memory import AgentsRefused
+from hisearch.specs.deployments.agent_memory import AgentMemorySpec
+from hisearch.specs.deployments.deployment import EngineSpec, PoolSpec
+from hisearch.specs.deployments.tiers import MovementSpec, PrefetchName, TierSpec
+from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.specs.workloads.agent_workload import AgentWorkloadSpec
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.compiler import compile_trace
 from hisearch.traces.generators import generate_agents, resized

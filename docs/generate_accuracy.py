@@ -38,8 +38,8 @@ from silicon_tables import apart, block, figures, percent, table
 from hisearch.calibrate.hosts import with_hosts
 from hisearch.calibrate.writing import profile_yaml
 from hisearch.latency import operator_tables
-from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.profile import LatencyProfileSpec
+from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.specs.machines.profile import LatencyProfileSpec
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.load import load_trace_file
 from hisearch.validate.cache import POLICIES, cache_points

@@ -41,7 +41,7 @@ from hisearch.kernels.layout import sim as la
 from hisearch.latency.sharding import InvalidParallelism
 from hisearch.simulate import Result
 from hisearch.simulate.engine import EngineOutOfMemory
-from hisearch.specs.catalogue import Catalogue
+from hisearch.specs.documents.catalogue import Catalogue
 
 PAGE = Path(__file__).resolve().parent / "agents.md"
 Rows = list[list[str]]

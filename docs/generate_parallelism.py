@@ -13,7 +13,7 @@ from hisearch.api.bench.cases import CASES, plan_of
 from hisearch.latency.memory import DoesNotFit
 from hisearch.score.energy import mean_w
 from hisearch.simulate import simulate
-from hisearch.specs.catalogue import Catalogue
+from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.traces.compiler import compile_trace
 from hisearch.traces.generate import generate_trace
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from hisearch.specs.base import API_VERSION
-from hisearch.specs.catalogue import Catalogue, shipped_root
-from hisearch.specs.kinds import FOLDERS, KINDS
-from hisearch.specs.schema import json_schema
+from hisearch.specs.documents.catalogue import Catalogue, shipped_root
+from hisearch.specs.documents.kinds import FOLDERS, KINDS
+from hisearch.specs.documents.schema import json_schema
 
 HERE = Path(__file__).resolve().parent
 TARGET = HERE / "specs.md"

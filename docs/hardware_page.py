@@ -18,8 +18,8 @@ from hisearch.latency.devices.compose import compose
 from hisearch.latency.devices.work import Load
 from hisearch.latency.devices.worker import DeviceWorker
 from hisearch.latency.sharding import Parallelism
-from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.devices import DevicesSpec
+from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.specs.machines.devices import DevicesSpec
 from hisearch.specs.yaml_nodes import dump_yaml
 from hisearch.traces.compiler import compile_trace
 from hisearch.traces.trace import make_trace

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from silicon_tables import errors_table, percent, table
 
-from hisearch.specs.host import RANGES
+from hisearch.specs.machines.host import RANGES
 
 #: Constants of an engine, with the unit they are shown in.
 CONSTANTS = (

@@ -16,9 +16,9 @@ from hisearch.latency.memory import MemoryPlan, plan_memory
 from hisearch.latency.memory_constants import GIB, constant
 from hisearch.latency.sharding import Parallelism
 from hisearch.specs.base import DType, EngineName
-from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.deployment import EngineSpec
-from hisearch.specs.model import ModelSpec
+from hisearch.specs.deployments.deployment import EngineSpec
+from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.specs.models.model import ModelSpec
 
 
 def _model(name: str, **fields: object) -> ModelSpec:

@@ -17,8 +17,8 @@ from hisearch.api.run_folder import write_text
 from hisearch.api.study import load_study
 from hisearch.base.dtypes import F8
 from hisearch.search.driver import STAGES, search
-from hisearch.search.ledger import Ledger
-from hisearch.search.trial import Trial
+from hisearch.search.evaluate.ledger import Ledger
+from hisearch.search.model.trial import Trial
 
 #: What is to be reached.
 SHARE = 0.995

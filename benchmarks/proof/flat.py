@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 
 from benchmarks.proof.table import Table, key_of
-from hisearch.search.deployments import deployment_of, router_arms
-from hisearch.search.execution import weight_dtypes
-from hisearch.search.job import Job
-from hisearch.search.notices import quiet_optuna
-from hisearch.search.pareto import minimised
-from hisearch.search.problem import Problem
-from hisearch.search.trial import Trial
-from hisearch.specs.deployment import DeploymentSpec, EngineSpec, PoolSpec, RouterSpec
+from hisearch.search.model.deployments import deployment_of, router_arms
+from hisearch.search.model.job import Job
+from hisearch.search.model.problem import Problem
+from hisearch.search.model.trial import Trial
+from hisearch.search.records.notices import quiet_optuna
+from hisearch.search.select.pareto import minimised
+from hisearch.search.stages.execution import weight_dtypes
+from hisearch.specs.deployments.deployment import DeploymentSpec, EngineSpec, PoolSpec, RouterSpec
 
 #: A decision's name and its options -> the option that is taken.
 Ask = Callable[[str, Sequence[Any]], Any]

@@ -16,14 +16,14 @@ import numpy as np
 from hisearch.api.provenance import hisearch_version
 from hisearch.api.study import Study
 from hisearch.base.dtypes import F8
-from hisearch.search.enumeration import deployments
-from hisearch.search.job import Evaluation, Job, evaluate_safely
-from hisearch.search.journal import Journal
-from hisearch.search.pareto import minimised
-from hisearch.search.problem import Problem
-from hisearch.search.simulation import Simulation
-from hisearch.search.trial import Trial
-from hisearch.specs.deployment import DeploymentSpec
+from hisearch.search.evaluate.simulation import Simulation
+from hisearch.search.model.job import Evaluation, Job, evaluate_safely
+from hisearch.search.model.problem import Problem
+from hisearch.search.model.trial import Trial
+from hisearch.search.records.journal import Journal
+from hisearch.search.select.pareto import minimised
+from hisearch.search.stages.enumeration import deployments
+from hisearch.specs.deployments.deployment import DeploymentSpec
 
 #: Simulations between two words on how far the enumeration is.
 _REPORT_EVERY = 2000

@@ -11,12 +11,12 @@ import numpy as np
 from hisearch.hardware.prices import CostBreakdown, mean_cost
 from hisearch.score.evaluate import Score, evaluate
 from hisearch.score.terms import RejectionCheck, check_to_dict, of_model
-from hisearch.simulate.fleet import FleetPlan
-from hisearch.simulate.models import asked_models, over_windows
-from hisearch.simulate.parts import of_model as part_of_model
-from hisearch.simulate.result import Outcome, Result
-from hisearch.specs.deployment import DeploymentSpec
-from hisearch.specs.slo import SloSpec
+from hisearch.simulate.plans.fleet import FleetPlan
+from hisearch.simulate.plans.models import asked_models, over_windows
+from hisearch.simulate.results.parts import of_model as part_of_model
+from hisearch.simulate.results.result import Outcome, Result
+from hisearch.specs.deployments.deployment import DeploymentSpec
+from hisearch.specs.studies.slo import SloSpec
 from hisearch.traces.compiled import CompiledTrace
 
 

@@ -15,8 +15,8 @@ from hisearch.calibrate.own_tables import check_fit_for, read_own
 from hisearch.calibrate.shipped import ENGINES, data_folder, fit_shipped
 from hisearch.calibrate.writing import profile_yaml
 from hisearch.specs.base import ENGINE_TITLES, EngineName, Provenance
-from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.profile import AicNames, LatencyProfileSpec, ProfileChoice
+from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.specs.machines.profile import AicNames, LatencyProfileSpec, ProfileChoice
 
 __all__ = ["Calibrated", "calibrate_aiconfigurator", "calibrate_own", "calibrate_shipped"]
 

@@ -17,13 +17,13 @@ from hisearch.calibrate.writing import profile_yaml
 from hisearch.latency.estimator import compile_costs
 from hisearch.latency.step_cost import step_seconds
 from hisearch.specs.base import ENGINE_TITLES, DType, EngineName, Provenance
-from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.deployment import EngineSpec
-from hisearch.specs.hardware import AcceleratorSpec
-from hisearch.specs.host import EngineOverhead
-from hisearch.specs.model import ModelSpec
-from hisearch.specs.profile import LatencyProfileSpec
-from hisearch.specs.regression import StepRegression
+from hisearch.specs.deployments.deployment import EngineSpec
+from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.specs.machines.hardware import AcceleratorSpec
+from hisearch.specs.machines.host import EngineOverhead
+from hisearch.specs.machines.profile import LatencyProfileSpec
+from hisearch.specs.machines.regression import StepRegression
+from hisearch.specs.models.model import ModelSpec
 from hisearch.specs.wording import in_percent
 
 __all__ = ["LoggedWorker", "calibrate_steps"]

@@ -27,17 +27,17 @@ from hisearch.report.closeup import (
 )
 from hisearch.report.tier_figures import tier_timeline, tier_uses
 from hisearch.score.stated import percentile_of, spoken_of, stated
-from hisearch.search.job import TRIAL_ERRORS
-from hisearch.search.trial import Trial
+from hisearch.search.model.job import TRIAL_ERRORS
+from hisearch.search.model.trial import Trial
 
 if TYPE_CHECKING:
     from hisearch.api.study_outcome import StudyOutcome
     from hisearch.base.dtypes import I8
-    from hisearch.search.progress import Progress
-    from hisearch.search.simulation import Simulation, World
-    from hisearch.simulate.plan import WorkerPlan
-    from hisearch.simulate.result import Result
-    from hisearch.simulate.tier_plan import TierPlan
+    from hisearch.search.evaluate.simulation import Simulation, World
+    from hisearch.search.records.progress import Progress
+    from hisearch.simulate.plans.plan import WorkerPlan
+    from hisearch.simulate.plans.tier_plan import TierPlan
+    from hisearch.simulate.results.result import Result
     from hisearch.traces.compiled import CompiledTrace
 
 _T = TypeVar("_T")
@@ -246,7 +246,7 @@ def can_log(trace: CompiledTrace) -> bool:
 def _timeline(result: Result) -> WorkerTimeline:
     """Every worker's share of busy time, KV memory held and requests waiting, by interval."""
     interval_s = _interval_s(result)
-    from hisearch.simulate.series import regular_series
+    from hisearch.simulate.results.series import regular_series
 
     frame = regular_series(result, interval_s)
     count = len(result.workers.steps)
@@ -266,7 +266,7 @@ def _timeline(result: Result) -> WorkerTimeline:
 
 def _interval_s(result: Result) -> float:
     """Seconds between two values over time."""
-    from hisearch.simulate.series import end_of_log_s
+    from hisearch.simulate.results.series import end_of_log_s
 
     return _round_interval(max(end_of_log_s(result), 1e-3) / MOST_INTERVALS)
 
@@ -329,7 +329,7 @@ def _tier_point(gib: float, usd_per_hour: float, index: int, result: Result, per
 
 def _ideal(subject: Subject, base: Result) -> IdealCache | None:
     """The trace's own curve, adapters of agents apart; None where it has no prompt tokens."""
-    from hisearch.simulate.agent_arrays import arrays_of
+    from hisearch.simulate.arrays.agents import arrays_of
     from hisearch.traces.stats import curve_capacities, default_block_tokens, lru_hit_curve
 
     plan = subject.replay.plan

@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from hisearch.api.result import StudyResult
     from hisearch.base.dtypes import F8
     from hisearch.score.evaluate import Score
-    from hisearch.search.trial import Trial
-    from hisearch.simulate.result import Result
-    from hisearch.specs.catalogue import Catalogue
-    from hisearch.specs.deployment import DeploymentSpec
+    from hisearch.search.model.trial import Trial
+    from hisearch.simulate.results.result import Result
+    from hisearch.specs.deployments.deployment import DeploymentSpec
+    from hisearch.specs.documents.catalogue import Catalogue
     from hisearch.traces.compiled import CompiledTrace
 
 #: Figures that mean nothing without an SLO.
@@ -76,7 +76,7 @@ def compare_deployments(
         ValueError: ``seeds`` is below 1, or a deployment cannot be simulated.
     """
     from hisearch.api.workload import load_trace
-    from hisearch.specs.catalogue import Catalogue
+    from hisearch.specs.documents.catalogue import Catalogue
 
     if seeds < 1:
         raise ValueError(f"seeds: expected at least 1, got {seeds}")
@@ -159,7 +159,7 @@ def _load(ref: str | Path, catalogue: Catalogue, slo: str | Path | None) -> Repl
     from hisearch.api.deployment import plan_deployment
     from hisearch.api.promises import NO_SLO, promise_to
     from hisearch.api.simulated import pool_costs
-    from hisearch.specs.resolve import load_deployment
+    from hisearch.specs.documents.resolve import load_deployment
 
     resolved = load_deployment(ref, (), catalogue)
     fleet = plan_deployment(resolved)
@@ -299,7 +299,7 @@ def _unlike_profiles(replays: Sequence[Replay]) -> list[str]:
 
 
 def _side(replay: Replay, source: str, score: Score, has_slo: bool) -> Side:
-    from hisearch.search.deployments import describe
+    from hisearch.search.model.deployments import describe
 
     label = Path(source).name
     verdict = score.feasible if has_slo else None
@@ -325,8 +325,8 @@ def mean_times(result: Result) -> MeanTimes:
         LogMissing: there is no log.
     """
     from hisearch.report.phases import PHASES, request_phases
-    from hisearch.simulate.residence import residences
-    from hisearch.simulate.series import end_of_log_s
+    from hisearch.simulate.results.residence import residences
+    from hisearch.simulate.results.series import end_of_log_s
 
     finished = result.requests.finished
     count = max(int(finished.sum()), 1)
@@ -388,7 +388,7 @@ def _question(result: StudyResult) -> dict[str, Any]:
 
 def _fronts(results: Sequence[StudyResult]) -> Fronts | None:
     """How the fronts stand to each other; None where the runs did not ask for the same."""
-    from hisearch.search.pareto import minimised
+    from hisearch.search.select.pareto import minimised
 
     objectives = [tuple(result.resolved.study.objectives) for result in results]
     slos = [result.resolved.slo.spec for result in results]

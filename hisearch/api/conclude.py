@@ -1,4 +1,4 @@
-"""What follows a study's search: its question to ``hisearch.search.conclusion``, and what came of it as a document."""
+"""What follows a study's search: its question to ``search.confidence.conclusion``, and what came of it as a document."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING, Any
 
 from hisearch.api.run_folder import write_text
 from hisearch.report.confidence import CONFIDENCE
-from hisearch.specs.study import ConfidenceSpec
+from hisearch.specs.studies.study import ConfidenceSpec
 from hisearch.specs.wording import SURE, in_percent
 
 if TYPE_CHECKING:
     from hisearch.score.capacity import Capacity
-    from hisearch.search.conclusion import Conclusion, Question
-    from hisearch.search.confidence import Assessment
+    from hisearch.search.confidence.assessment import Assessment
+    from hisearch.search.confidence.conclusion import Conclusion, Question
+    from hisearch.search.confidence.uncertainty import Draw, PriceRange, Uncertainty
     from hisearch.search.driver import SearchOutcome
-    from hisearch.search.job import Evaluation
-    from hisearch.search.ledger import Ledger
-    from hisearch.search.problem import Problem
-    from hisearch.search.simulation import Simulation
-    from hisearch.search.trial import Recommendation, Trial
-    from hisearch.search.uncertainty import Draw, PriceRange, Uncertainty
-    from hisearch.specs.deployment import DeploymentSpec
-    from hisearch.specs.resolved import ResolvedStudy
+    from hisearch.search.evaluate.ledger import Ledger
+    from hisearch.search.evaluate.simulation import Simulation
+    from hisearch.search.model.job import Evaluation
+    from hisearch.search.model.problem import Problem
+    from hisearch.search.model.trial import Recommendation, Trial
+    from hisearch.specs.deployments.deployment import DeploymentSpec
+    from hisearch.specs.documents.resolved import ResolvedStudy
 
 #: Journal of the simulations behind it.
 JOURNAL = "confidence.jsonl"
@@ -51,9 +51,9 @@ def conclude_study(
     Returns:
         The outcome with what is recommended now.
     """
-    from hisearch.search.conclusion import conclude
-    from hisearch.search.confidence import Assessor
-    from hisearch.search.journal import Journal
+    from hisearch.search.confidence.assessment import Assessor
+    from hisearch.search.confidence.conclusion import conclude
+    from hisearch.search.records.journal import Journal
 
     if outcome.recommendation is None:
         return outcome
@@ -81,7 +81,7 @@ def conclude_study(
 
 
 def _question(resolved: ResolvedStudy, simulation: Simulation) -> Question:
-    from hisearch.search.conclusion import Question
+    from hisearch.search.confidence.conclusion import Question
 
     spec = resolved.study
     memory = {name: accelerator.memory_bytes for name, accelerator in simulation.world.accelerators.items()}
@@ -90,7 +90,7 @@ def _question(resolved: ResolvedStudy, simulation: Simulation) -> Question:
 
 def uncertainty_of(resolved: ResolvedStudy, simulation: Simulation) -> Uncertainty:
     """What may be otherwise than a study takes it to be."""
-    from hisearch.search.uncertainty import Uncertainty, normal_draws
+    from hisearch.search.confidence.uncertainty import Uncertainty, normal_draws
     from hisearch.traces.bootstrap import session_table
 
     spec = resolved.study
@@ -108,7 +108,7 @@ def uncertainty_of(resolved: ResolvedStudy, simulation: Simulation) -> Uncertain
 def price_ranges(resolved: ResolvedStudy, simulation: Simulation) -> tuple[PriceRange, ...]:
     """Each price of the space with the range that it states; assumed ones without have the study's."""
     from hisearch.api.provenance import price_notes
-    from hisearch.search.uncertainty import PriceRange
+    from hisearch.search.confidence.uncertainty import PriceRange
 
     found, settings = [], resolved.study.confidence
     used = {note.item for note in price_notes(resolved)}
@@ -123,7 +123,7 @@ def price_ranges(resolved: ResolvedStudy, simulation: Simulation) -> tuple[Price
 
 
 def _evaluator(simulation: Simulation, settings: ConfidenceSpec) -> Any:
-    from hisearch.search.confidence import at_prices
+    from hisearch.search.confidence.assessment import at_prices
 
     def evaluate(deployment: DeploymentSpec, draw: Draw) -> Evaluation:
         found = simulation.evaluate_disturbed(
@@ -136,7 +136,7 @@ def _evaluator(simulation: Simulation, settings: ConfidenceSpec) -> Any:
 
 
 def _supposing(simulation: Simulation) -> Any:
-    from hisearch.search.uncertainty import with_factors
+    from hisearch.search.confidence.uncertainty import with_factors
 
     def evaluate(deployment: DeploymentSpec, factors: Mapping[str, float], load: float) -> Evaluation:
         return simulation.evaluate_disturbed(
@@ -164,7 +164,7 @@ def varied_in_words(resolved: ResolvedStudy, uncertainty: Uncertainty, best: Tri
 
 def to_dict(found: Conclusion, varied: list[str]) -> dict[str, Any]:
     """``confidence.json``; see docs/confidence.md."""
-    from hisearch.search.conclusion_words import asked_in_words, chance_in_words, limit_in_words, sentences
+    from hisearch.search.confidence.conclusion_words import asked_in_words, chance_in_words, limit_in_words, sentences
 
     one, best = found.assessment, found.recommendation
     assessed = {} if one is None else {**_assessed(one), "level": one.level, "errors": one.errors}
@@ -204,8 +204,8 @@ def to_dict(found: Conclusion, varied: list[str]) -> dict[str, Any]:
 
 def _surer(found: Conclusion) -> dict[str, Any] | None:
     """What a likelier deployment would cost; None where that was not looked for."""
-    from hisearch.search.recommend import price_of
-    from hisearch.search.surer import surer_in_words
+    from hisearch.search.confidence.surer import surer_in_words
+    from hisearch.search.select.recommend import price_of
 
     one = found.surer
     if one is None:
@@ -305,8 +305,8 @@ def stored_conclusion(
         ValueError: the file is not one of this run's.
     """
     from hisearch.score.capacity import Capacity
-    from hisearch.search.recommend import runner_ups
-    from hisearch.search.trial import Recommendation
+    from hisearch.search.model.trial import Recommendation
+    from hisearch.search.select.recommend import runner_ups
 
     path = folder / CONFIDENCE
     if not path.is_file():
@@ -342,10 +342,10 @@ def stored_conclusion(
 
 def _stored_baseline(data: dict[str, Any] | None) -> Trial | None:
     from hisearch.score.terms import check_from_json
-    from hisearch.search.baseline import BASELINE
-    from hisearch.search.deployments import parameters_of
-    from hisearch.search.trial import Trial
-    from hisearch.specs.deployment import DeploymentSpec
+    from hisearch.search.confidence.baseline import BASELINE
+    from hisearch.search.model.deployments import parameters_of
+    from hisearch.search.model.trial import Trial
+    from hisearch.specs.deployments.deployment import DeploymentSpec
 
     if data is None:
         return None

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from hisearch.api.replay import Replay
 from hisearch.hardware.prices import CostBreakdown, deployment_cost
 from hisearch.report.data import CostRow
-from hisearch.search.trial import Recommendation, Trial
-from hisearch.specs.deployment import DeploymentSpec
+from hisearch.search.model.trial import Recommendation, Trial
+from hisearch.specs.deployments.deployment import DeploymentSpec
 
 if TYPE_CHECKING:
     from hisearch.api.study_outcome import StudyOutcome
-    from hisearch.specs.resolved import ResolvedStudy
+    from hisearch.specs.documents.resolved import ResolvedStudy
 
 
 def pool_costs_of(result: StudyOutcome, trial: Trial) -> list[CostBreakdown]:

@@ -20,10 +20,9 @@ from hisearch.latency.sharding import InvalidParallelism
 from hisearch.score.energy import energy_parts, energy_use, mean_w
 from hisearch.score.terms import check_to_dict
 from hisearch.simulate.engine import simulate_fleet
-from hisearch.simulate.fleet import FleetPlan
-from hisearch.simulate.fleet_plan import plan_fleet
-from hisearch.simulate.gaps import itl_percentiles
-from hisearch.simulate.plan import (
+from hisearch.simulate.plans.fleet import FleetPlan
+from hisearch.simulate.plans.fleet_plan import plan_fleet
+from hisearch.simulate.plans.plan import (
     DevicesRefused,
     TierRefused,
     WorkerPlan,
@@ -32,12 +31,13 @@ from hisearch.simulate.plan import (
     plan_worker,
     worker_devices,
 )
-from hisearch.simulate.series import worker_series
-from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.parallelism import nodes_per_worker, workers_per_node
-from hisearch.specs.resolve import load_deployment
-from hisearch.specs.resolved import ResolvedDeployment
-from hisearch.specs.slo import SloSpec
+from hisearch.simulate.results.gaps import itl_percentiles
+from hisearch.simulate.results.series import worker_series
+from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.specs.documents.resolve import load_deployment
+from hisearch.specs.documents.resolved import ResolvedDeployment
+from hisearch.specs.machines.parallelism import nodes_per_worker, workers_per_node
+from hisearch.specs.studies.slo import SloSpec
 from hisearch.traces.compiled import CompiledTrace
 
 if TYPE_CHECKING:

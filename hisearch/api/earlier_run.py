@@ -12,7 +12,7 @@ from hisearch.specs.source import read_source, text_source
 from hisearch.specs.wording import counted, listed
 
 if TYPE_CHECKING:
-    from hisearch.specs.resolved import ResolvedStudy
+    from hisearch.specs.documents.resolved import ResolvedStudy
 
 #: Keys of a study that decide what its simulations come to; files that it names are under ``pins``.
 _DECISIVE = ("model", "workload", "slo", "seed", "limits", "objectives", "pins")

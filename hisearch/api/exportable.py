@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from hisearch.api.exporting import launch_of, reach_of, slots_of
 from hisearch.export.expressible import check_deployment, check_worker, narrowed
 from hisearch.export.flags import ExportError
-from hisearch.specs.deployment import DeploymentSpec, PoolSpec
+from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
+from hisearch.specs.documents.resolved import ResolvedStudy
 from hisearch.specs.errors import KeyedError
-from hisearch.specs.resolved import ResolvedStudy
-from hisearch.specs.search_space import SearchSpaceSpec
+from hisearch.specs.studies.search_space import SearchSpaceSpec
 
 if TYPE_CHECKING:
     from hisearch.latency.costs import CompiledCosts
-    from hisearch.search.simulation import Simulation
+    from hisearch.search.evaluate.simulation import Simulation
 
 
 def space_of(resolved: ResolvedStudy) -> SearchSpaceSpec:
@@ -34,7 +34,7 @@ def space_of(resolved: ResolvedStudy) -> SearchSpaceSpec:
 
 
 class ExportablePlanner:
-    """A simulation that knows of no worker that cannot be exported; see ``hisearch.search.problem.Planner``."""
+    """A simulation that knows of no worker that cannot be exported; see ``hisearch.search.model.problem.Planner``."""
 
     def __init__(self, resolved: ResolvedStudy, simulation: Simulation) -> None:
         self._resolved, self._simulation = resolved, simulation

@@ -14,18 +14,18 @@ from hisearch.export.flags import Launch, weights_notice
 from hisearch.export.several import export_several
 from hisearch.export.standing import Ground, Standing, standing_of
 from hisearch.export.wide import export_wide
-from hisearch.specs.deployment import PoolSpec
-from hisearch.specs.document import Document
-from hisearch.specs.hardware import HostSpec
-from hisearch.specs.resolved import ResolvedStudy, ships
-from hisearch.specs.stand_alone import stand_alone
+from hisearch.specs.deployments.deployment import PoolSpec
+from hisearch.specs.documents.document import Document
+from hisearch.specs.documents.resolved import ResolvedStudy, ships
+from hisearch.specs.documents.stand_alone import stand_alone
+from hisearch.specs.machines.hardware import HostSpec
 from hisearch.traces.replay import USUAL_REQUESTS, Replay
 from hisearch.traces.replay import replay_of as replay_of_trace
 from hisearch.traces.selection import head
 
 if TYPE_CHECKING:
     from hisearch.api.study_outcome import StudyOutcome
-    from hisearch.search.trial import Trial
+    from hisearch.search.model.trial import Trial
 
 #: Accelerator slots of a host, where neither the pool nor its accelerator names one.
 USUAL_SLOTS = 8

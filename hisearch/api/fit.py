@@ -14,16 +14,16 @@ from hisearch.latency.loading import full_load
 from hisearch.latency.memory import DoesNotFit
 from hisearch.latency.memory_constants import GIB
 from hisearch.latency.sharding import InvalidParallelism
-from hisearch.search.deployments import devices_in_words, starting_memory_fraction
-from hisearch.simulate.plan import DevicesRefused, ffn_accelerator_name, plan_pool_memory, worker_devices
+from hisearch.search.model.deployments import devices_in_words, starting_memory_fraction
+from hisearch.simulate.plans.plan import DevicesRefused, ffn_accelerator_name, plan_pool_memory, worker_devices
 from hisearch.specs.base import DType, EngineName
-from hisearch.specs.deployment import KV_DTYPES, EngineSpec, PoolSpec
-from hisearch.specs.hardware import AcceleratorSpec
-from hisearch.specs.model import ModelSpec
-from hisearch.specs.pages import PAGE_TOKENS, kept_page_tokens
-from hisearch.specs.parallelism import Parallelism, degrees_of, engine_problem, slots_problem
-from hisearch.specs.profile import LatencyProfileSpec
-from hisearch.specs.resolved import Hardware, ResolvedDeployment, ResolvedStudy
+from hisearch.specs.deployments.deployment import KV_DTYPES, EngineSpec, PoolSpec
+from hisearch.specs.documents.resolved import Hardware, ResolvedDeployment, ResolvedStudy
+from hisearch.specs.machines.hardware import AcceleratorSpec
+from hisearch.specs.machines.parallelism import Parallelism, degrees_of, engine_problem, slots_problem
+from hisearch.specs.machines.profile import LatencyProfileSpec
+from hisearch.specs.models.model import ModelSpec
+from hisearch.specs.models.pages import PAGE_TOKENS, kept_page_tokens
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from functools import cached_property
 from pathlib import Path
 
 from hisearch.api.study_outcome import StudyOutcome
-from hisearch.search.fleet_front import Combination, cheapest, combine
-from hisearch.specs.resolve_fleet import ResolvedFleetStudy
+from hisearch.search.select.fleet_front import Combination, cheapest, combine
+from hisearch.specs.documents.resolve_fleet import ResolvedFleetStudy
 from hisearch.specs.wording import listed
 
 

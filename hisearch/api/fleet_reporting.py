@@ -8,12 +8,12 @@ from hisearch.api.run_folder import MODELS, REPORT
 from hisearch.report.fleet_page import Combined, FleetReport, ModelPart, SearchPart
 from hisearch.report.terms import TermLine, term_lines
 from hisearch.score.terms import LimitCheck
-from hisearch.search.deployments import describe
+from hisearch.search.model.deployments import describe
 
 if TYPE_CHECKING:
     from hisearch.api.fleet_outcome import FleetOutcome
     from hisearch.api.fleet_whole import Whole
-    from hisearch.search.fleet_front import Combination
+    from hisearch.search.select.fleet_front import Combination
 
 
 def fleet_report(result: FleetOutcome, whole: Whole | None) -> FleetReport:

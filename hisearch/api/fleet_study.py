@@ -1,7 +1,7 @@
 """Studies of several models behind one router from Python: ``hisearch.load_fleet_study(path).run()``.
 
 Each model is searched by a study of its own, in a folder of its own; their fronts are then combined
-(``hisearch.search.fleet_front``), and the recommended whole is simulated once on the traffic of all.
+(``hisearch.search.select.fleet_front``), and the recommended whole is simulated once on the traffic of all.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from hisearch.api.run_folder import (
     write_text,
     write_tree,
 )
-from hisearch.specs.resolve_fleet import ResolvedFleetStudy
-from hisearch.specs.resolve_fleet import load_fleet_study as resolve_fleet_study
+from hisearch.specs.documents.resolve_fleet import ResolvedFleetStudy
+from hisearch.specs.documents.resolve_fleet import load_fleet_study as resolve_fleet_study
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from hisearch.api.fleet_whole import Whole
     from hisearch.api.result import StudyResult
     from hisearch.api.study import Study
-    from hisearch.search.interrupts import Interrupts
-    from hisearch.search.progress import Progress
+    from hisearch.search.records.interrupts import Interrupts
+    from hisearch.search.records.progress import Progress
 
 RESULT = "fleet.json"
 
@@ -154,7 +154,7 @@ class FleetResult(FleetOutcome):
         """The front: a row per deployment, its figures, each model's deployment in words and its trial's number."""
         import pandas as pd
 
-        from hisearch.search.deployments import describe
+        from hisearch.search.model.deployments import describe
 
         rows = []
         for one in self.front:
@@ -167,7 +167,7 @@ class FleetResult(FleetOutcome):
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values; see docs/cli.md, "Several models"."""
-        from hisearch.search.deployments import describe
+        from hisearch.search.model.deployments import describe
 
         models = [
             {

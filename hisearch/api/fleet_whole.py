@@ -10,20 +10,20 @@ from hisearch.api.costs import pool_costs_of
 from hisearch.api.replay import Replay
 from hisearch.export.beside import document_text
 from hisearch.score.evaluate import Score
-from hisearch.search.fleet_front import Combination
-from hisearch.simulate.fleet_plan import plan_fleet
-from hisearch.specs.deployment import DeploymentSpec, PoolSpec
-from hisearch.specs.resolved import Hardware
-from hisearch.specs.routing import ModelRoutersSpec
-from hisearch.specs.slo import ModelSloSpec, SloSpec
-from hisearch.specs.stand_alone import stand_alone
+from hisearch.search.select.fleet_front import Combination
+from hisearch.simulate.plans.fleet_plan import plan_fleet
+from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
+from hisearch.specs.deployments.routing import ModelRoutersSpec
+from hisearch.specs.documents.resolved import Hardware
+from hisearch.specs.documents.stand_alone import stand_alone
+from hisearch.specs.studies.slo import ModelSloSpec, SloSpec
 from hisearch.traces.compiler import scale_load
 from hisearch.traces.merging import side_by_side
 
 if TYPE_CHECKING:
     from hisearch.api.fleet_outcome import FleetOutcome
     from hisearch.api.study_outcome import StudyOutcome
-    from hisearch.search.trial import Trial
+    from hisearch.search.model.trial import Trial
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from hisearch.api.run_folder import DATABASE, write_text
 from hisearch.specs.storage_url import without_secrets
 
 if TYPE_CHECKING:
-    from hisearch.search.backends import Backend
-    from hisearch.search.job import Evaluate
-    from hisearch.search.problem import Problem
-    from hisearch.search.storage import StudyDatabase
+    from hisearch.search.evaluate.backends import Backend
+    from hisearch.search.model.job import Evaluate
+    from hisearch.search.model.problem import Problem
+    from hisearch.search.records.storage import StudyDatabase
 
 BackendName = Literal["threads", "loky", "dask"]
 BACKENDS: tuple[str, ...] = get_args(BackendName)
@@ -24,7 +24,7 @@ STORAGE = "storage.json"
 
 
 def make_backend(name: str, evaluate: Evaluate, workers: int | None = None, scheduler: str | None = None) -> Backend:
-    """A backend by its name; see ``hisearch.search.backends``.
+    """A backend by its name; see ``hisearch.search.evaluate.backends``.
 
     Raises:
         ValueError: no such backend, workers below 1, or a scheduler with another backend than dask, or none with it.
@@ -34,10 +34,10 @@ def make_backend(name: str, evaluate: Evaluate, workers: int | None = None, sche
     if (scheduler is not None) != (name == "dask"):
         raise ValueError("the backend dask, and it alone, needs a scheduler's address: tcp://HOST:PORT")
     if scheduler is not None:
-        from hisearch.search.cluster import DaskCluster
+        from hisearch.search.evaluate.dask_cluster import DaskCluster
 
         return DaskCluster(evaluate, scheduler, workers)
-    from hisearch.search.backends import Processes, Threads
+    from hisearch.search.evaluate.backends import Processes, Threads
 
     return Threads(evaluate, workers) if name == "threads" else Processes(evaluate, workers)
 
@@ -48,7 +48,7 @@ def open_database(folder: Path, study: str, problem: Problem, storage: str | Non
     Raises:
         StorageError: it cannot be reached.
     """
-    from hisearch.search.storage import StudyDatabase
+    from hisearch.search.records.storage import StudyDatabase
 
     if storage is None:
         return StudyDatabase(folder / DATABASE, study, problem)

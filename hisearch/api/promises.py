@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from hisearch.simulate.fleet import ServedModel
-from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.slo import SloSpec
+from hisearch.simulate.plans.fleet import ServedModel
+from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.specs.studies.slo import SloSpec
 
 #: A promise that every simulation keeps: what is scored where there is no SLO. Not valid as a document.
 NO_SLO = SloSpec.model_construct(terms=[], max_rejected_fraction=1.0, models={})

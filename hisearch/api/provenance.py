@@ -12,9 +12,9 @@ from hisearch.specs.wording import counted
 if TYPE_CHECKING:
     from hisearch.report.data import PriceNote, ProfileNote
     from hisearch.search.driver import SearchOutcome
-    from hisearch.search.trial import Trial
-    from hisearch.specs.profile import LatencyProfileSpec
-    from hisearch.specs.resolved import ResolvedStudy
+    from hisearch.search.model.trial import Trial
+    from hisearch.specs.documents.resolved import ResolvedStudy
+    from hisearch.specs.machines.profile import LatencyProfileSpec
 
 #: Packages whose versions can change a result.
 _PACKAGES = ("hisearch", "numpy", "numba", "scipy", "optuna", "moocore", "joblib", "pandas")
@@ -36,7 +36,7 @@ def provenance(
         trace: the compiled trace: its name, digest, requests and skipped rows.
         run: the machine's side of it: workers, wall time, replayed simulations, digest of the journal's inputs.
     """
-    from hisearch.search.ending import FINISHED
+    from hisearch.search.stages.ending import FINISHED
 
     trials = outcome.trials
     whole = sum(trial.simulations for trial in trials if trial.slice_fraction == 1.0)

@@ -12,10 +12,10 @@ from hisearch.verify.prediction import Correction
 
 if TYPE_CHECKING:
     from hisearch.api.result import StudyResult
-    from hisearch.search.trial import Trial
-    from hisearch.specs.deployment import PoolSpec
-    from hisearch.specs.document import Document
-    from hisearch.specs.profile import LatencyProfileSpec
+    from hisearch.search.model.trial import Trial
+    from hisearch.specs.deployments.deployment import PoolSpec
+    from hisearch.specs.documents.document import Document
+    from hisearch.specs.machines.profile import LatencyProfileSpec
     from hisearch.verify.diagnosis import Diagnosis
 
 #: A recalibrated profile does not claim to be better than this.
@@ -70,7 +70,7 @@ def write_profiles(name: str, profiles: Sequence[Recalibrated], path: Path) -> l
         FileExistsError: a file is there already; none is overwritten.
     """
     from hisearch.calibrate.writing import profile_yaml
-    from hisearch.specs.profile import ProfileChoice
+    from hisearch.specs.machines.profile import ProfileChoice
 
     if not profiles:
         raise ValueError("there is no profile to write: nothing that a latency profile holds is off")
@@ -177,7 +177,7 @@ def _of_pools(correction: Correction, pools: Sequence[PoolSpec]) -> tuple[Correc
 def _concrete_profile(result: StudyResult, pool: PoolSpec) -> Document[LatencyProfileSpec]:
     """The profile that prices a pool; of one that chooses by accelerator and engine, the chosen one."""
     from hisearch.latency.estimators.auto import AutoEstimator
-    from hisearch.specs.catalogue import Catalogue
+    from hisearch.specs.documents.catalogue import Catalogue
 
     document = result.resolved.profile
     if document.spec.estimator != "auto":

@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hisearch.hardware.prices import CostBreakdown, mean_cost
-from hisearch.simulate.fleet import FleetPlan
-from hisearch.simulate.plan import WorkerPlan
-from hisearch.simulate.tier_plan import MovementPlan, TierPlan, TransferLaw
-from hisearch.specs.deployment import DeploymentSpec
-from hisearch.specs.slo import SloSpec
+from hisearch.simulate.plans.fleet import FleetPlan
+from hisearch.simulate.plans.plan import WorkerPlan
+from hisearch.simulate.plans.tier_plan import MovementPlan, TierPlan, TransferLaw
+from hisearch.specs.deployments.deployment import DeploymentSpec
+from hisearch.specs.studies.slo import SloSpec
 
 if TYPE_CHECKING:
     from hisearch.api.by_model import ModelShare
     from hisearch.score.evaluate import Score
-    from hisearch.simulate.result import Result
+    from hisearch.simulate.results.result import Result
     from hisearch.traces.compiled import CompiledTrace
 
 #: A transfer that takes no time.

@@ -9,7 +9,7 @@ from hisearch.api.costs import cost_rows
 from hisearch.api.provenance import price_notes, profile_note, simulations_in_words
 from hisearch.api.study_outcome import NOT_EXPORTED
 from hisearch.report.data import ReportInput, RunRecord
-from hisearch.search.pareto import hypervolume_progress
+from hisearch.search.select.pareto import hypervolume_progress
 
 if TYPE_CHECKING:
     from hisearch.api.study_outcome import StudyOutcome

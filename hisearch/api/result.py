@@ -13,8 +13,8 @@ from hisearch.api.study_outcome import StudyOutcome
 if TYPE_CHECKING:
     from hisearch.api.figures import Figures
     from hisearch.report.data import ReportInput
-    from hisearch.search.progress import Progress
-    from hisearch.search.trial import Trial
+    from hisearch.search.model.trial import Trial
+    from hisearch.search.records.progress import Progress
 
 _ENGINES = ("sglang", "vllm", "trtllm")
 
@@ -74,7 +74,7 @@ class StudyResult(StudyOutcome):
             progress: who is told of each simulation; nobody where absent.
         """
         from hisearch.api.closeup import close_up_of
-        from hisearch.search.progress import SilentProgress
+        from hisearch.search.records.progress import SilentProgress
 
         closeup = close_up_of(self, workers or os.cpu_count() or 1, progress or SilentProgress())
         return replace(self, closeup=closeup)

@@ -96,7 +96,7 @@ def check_resumable(folder: Path) -> None:
     Raises:
         JournalError: the folder has no journal.
     """
-    from hisearch.search.journal import JournalError
+    from hisearch.search.records.journal import JournalError
 
     if not (folder / JOURNAL).is_file():
         raise JournalError(
@@ -111,7 +111,7 @@ def check_one_of_several(folder: Path) -> None:
     Raises:
         JournalError: the folder has no study.
     """
-    from hisearch.search.journal import JournalError
+    from hisearch.search.records.journal import JournalError
 
     if not (folder / "study.yaml").is_file():
         raise JournalError(f"{folder}: expected the folder of a run to go on with, found no study.yaml")

@@ -12,7 +12,7 @@ from optuna.exceptions import StorageInternalError
 from optuna.storages import BaseStorage, InMemoryStorage, RDBStorage
 
 from hisearch.api.run_folder import DATABASE
-from hisearch.search.notices import quiet_optuna
+from hisearch.search.records.notices import quiet_optuna
 
 #: Seconds between two looks at the files.
 INTERVAL_S = 2.0

@@ -14,14 +14,12 @@ from hisearch.api.replay import Replay
 from hisearch.base.dtypes import I4
 from hisearch.hardware.prices import CostBreakdown, deployment_cost
 from hisearch.score.evaluate import Score
-from hisearch.simulate.fleet import FleetPlan
-from hisearch.simulate.plan import (
-    WorkerPlan,
-)
-from hisearch.simulate.result import Outcome, Result
-from hisearch.specs.resolved import ResolvedDeployment
-from hisearch.specs.slo import SloSpec
-from hisearch.specs.tier_notes import tier_notes
+from hisearch.simulate.plans.fleet import FleetPlan
+from hisearch.simulate.plans.plan import WorkerPlan
+from hisearch.simulate.results.result import Outcome, Result
+from hisearch.specs.checks.tier_notes import tier_notes
+from hisearch.specs.documents.resolved import ResolvedDeployment
+from hisearch.specs.studies.slo import SloSpec
 from hisearch.traces.compiled import CompiledTrace
 
 if TYPE_CHECKING:

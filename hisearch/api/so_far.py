@@ -15,9 +15,9 @@ from hisearch.api.run_folder import JOURNAL, check_one_model
 
 if TYPE_CHECKING:
     from hisearch.report.data import ReportInput, RunRecord
-    from hisearch.search.journal import SoFar as Journalled
-    from hisearch.search.trial import Trial
-    from hisearch.specs.resolved import ResolvedStudy
+    from hisearch.search.model.trial import Trial
+    from hisearch.search.records.journal import SoFar as Journalled
+    from hisearch.specs.documents.resolved import ResolvedStudy
 
 
 def input_so_far(folder: Path, *, refresh_s: int = 0, other: str = "") -> ReportInput:
@@ -36,12 +36,12 @@ def input_so_far(folder: Path, *, refresh_s: int = 0, other: str = "") -> Report
     """
     from hisearch.api.costs import cost_rows
     from hisearch.report.data import ReportInput, SoFar
-    from hisearch.search.failure import explain
-    from hisearch.search.formats import formats_in_words
-    from hisearch.search.journal import read_so_far
-    from hisearch.search.pareto import front, hypervolume_progress
-    from hisearch.search.recommend import nearest_miss, recommend
-    from hisearch.specs.resolve import load_study
+    from hisearch.search.records.journal import read_so_far
+    from hisearch.search.select.failure import explain
+    from hisearch.search.select.formats import formats_in_words
+    from hisearch.search.select.pareto import front, hypervolume_progress
+    from hisearch.search.select.recommend import nearest_miss, recommend
+    from hisearch.specs.documents.resolve import load_study
 
     check_one_model(folder)
     if not (folder / JOURNAL).is_file():

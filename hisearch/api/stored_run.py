@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from hisearch.api.result import StudyResult
 from hisearch.api.run_folder import CLOSEUP, JOURNAL, PROVENANCE, check_one_model, ended_in
 from hisearch.api.study import Study, load_study
-from hisearch.specs.deployment import DeploymentSpec
+from hisearch.specs.deployments.deployment import DeploymentSpec
 
 if TYPE_CHECKING:
     from hisearch.score.capacity import Capacity
-    from hisearch.search.execution import ExecutionReport
-    from hisearch.search.problem import Problem
-    from hisearch.search.trial import Recommendation, Trial
+    from hisearch.search.model.problem import Problem
+    from hisearch.search.model.trial import Recommendation, Trial
+    from hisearch.search.stages.execution import ExecutionReport
 
 
 def load_run(run_dir: str | Path) -> StudyResult:
@@ -52,10 +52,10 @@ def _rebuild(study: Study, folder: Path, place: Path, facts: dict[str, Any]) -> 
     from hisearch.api.conclude import stored_conclusion
     from hisearch.report.closeup import read_closeup
     from hisearch.search.driver import SearchOutcome
-    from hisearch.search.ending import FINISHED, Ending
-    from hisearch.search.pareto import front
-    from hisearch.search.recommend import nearest_miss, recommend
-    from hisearch.search.simulation import Simulation
+    from hisearch.search.evaluate.simulation import Simulation
+    from hisearch.search.select.pareto import front
+    from hisearch.search.select.recommend import nearest_miss, recommend
+    from hisearch.search.stages.ending import FINISHED, Ending
 
     simulation = Simulation(study.world())
     problem = study.problem(simulation)
@@ -97,7 +97,7 @@ def _room(found: Recommendation | None, trials: Sequence[Trial]) -> Capacity | N
 def _execution(problem: Problem) -> ExecutionReport:
     """Stage 1's report, computed again: it simulates nothing."""
     from hisearch.search.driver import MOST_CANDIDATES
-    from hisearch.search.execution import search_execution
+    from hisearch.search.stages.execution import search_execution
 
     return search_execution(problem, MOST_CANDIDATES)
 
@@ -106,9 +106,9 @@ def _trials(folder: Path, place: Path, inputs: str) -> list[Trial]:
     """Every trial: what was simulated from ``trials.parquet``, what came of it from the journal, which is exact."""
     import pandas as pd
 
-    from hisearch.search.deployments import parameters_of
-    from hisearch.search.job import Job
-    from hisearch.search.journal import check_journal
+    from hisearch.search.model.deployments import parameters_of
+    from hisearch.search.model.job import Job
+    from hisearch.search.records.journal import check_journal
 
     columns = ["number", "stage", "slice_fraction", "load", "deployment"]
     frame = pd.read_parquet(place / "trials.parquet", columns=columns)
@@ -132,6 +132,6 @@ def _trials(folder: Path, place: Path, inputs: str) -> list[Trial]:
 
 def _digest_of_all_fields(row: dict[Hashable, Any], inputs: str) -> str:
     """The key that journals of earlier versions have: of every field that deployments had then."""
-    from hisearch.search.job import job_digest
+    from hisearch.search.model.job import job_digest
 
     return job_digest(json.loads(row["deployment"]), float(row["slice_fraction"]), float(row["load"]), inputs)

@@ -32,17 +32,17 @@ from hisearch.api.run_folder import (
     remove_parts,
     write_text,
 )
-from hisearch.search.interrupts import Interrupts
-from hisearch.specs.resolve import load_study as resolve_study
-from hisearch.specs.resolved import ResolvedStudy
+from hisearch.search.records.interrupts import Interrupts
+from hisearch.specs.documents.resolve import load_study as resolve_study
+from hisearch.specs.documents.resolved import ResolvedStudy
 
 if TYPE_CHECKING:
-    from hisearch.search.backends import Backend
     from hisearch.search.driver import SearchOutcome
-    from hisearch.search.problem import Problem
-    from hisearch.search.progress import Progress
-    from hisearch.search.simulation import Simulation, World
-    from hisearch.search.society import Society
+    from hisearch.search.evaluate.backends import Backend
+    from hisearch.search.evaluate.simulation import Simulation, World
+    from hisearch.search.model.problem import Problem
+    from hisearch.search.model.society import Society
+    from hisearch.search.records.progress import Progress
     from hisearch.simulate.engine import Variant
     from hisearch.traces.compiled import CompiledTrace
 
@@ -99,7 +99,7 @@ class Study:
     @property
     def variants(self) -> list[Variant]:
         """The engines that the search may simulate, each with all that may move KV between its tiers."""
-        from hisearch.search.tier_choices import TierChoices
+        from hisearch.search.model.tier_choices import TierChoices
 
         space = self.resolved.space.spec
         found: list[Variant] = [
@@ -111,8 +111,8 @@ class Study:
 
     def world(self) -> World:
         """All that decides the outcome of the study's simulations."""
-        from hisearch.search.simulation import World
-        from hisearch.specs.study import AT_OTHER_LOADS
+        from hisearch.search.evaluate.simulation import World
+        from hisearch.specs.studies.study import AT_OTHER_LOADS
 
         resolved = self.resolved
         return World(
@@ -139,8 +139,8 @@ class Study:
         Raises:
             SpecError: it has none that could be larger.
         """
-        from hisearch.search.society import Society
-        from hisearch.specs.study import OF_AGENTS
+        from hisearch.search.model.society import Society
+        from hisearch.specs.studies.study import OF_AGENTS
 
         study, workload = self.resolved.study, self.resolved.workload
         asked = [k for k, name in enumerate(study.objectives) if name in OF_AGENTS]
@@ -163,10 +163,10 @@ class Study:
                 exported, and its space has none of that.
         """
         from hisearch.api.exportable import ExportablePlanner, space_of
-        from hisearch.search.demand import measure_demand
-        from hisearch.search.problem import Problem
-        from hisearch.specs.pages import kept_page_tokens
-        from hisearch.specs.study import CAPACITY, OF_AGENTS
+        from hisearch.search.model.demand import measure_demand
+        from hisearch.search.model.problem import Problem
+        from hisearch.specs.models.pages import kept_page_tokens
+        from hisearch.specs.studies.study import CAPACITY, OF_AGENTS
 
         study, slo = self.resolved.study, self.resolved.slo.spec
         window = self.resolved.model.spec.max_context_tokens
@@ -229,7 +229,7 @@ class Study:
                 another study's.
             NothingFitsError: no deployment of the space can be built.
         """
-        from hisearch.search.simulation import Simulation
+        from hisearch.search.evaluate.simulation import Simulation
         from hisearch.simulate.engine import prepare
 
         if resume and run_dir is None:
@@ -270,7 +270,7 @@ class Study:
             JournalError: see ``run``.
         """
         from hisearch.api.earlier_run import what_differs
-        from hisearch.search.journal import JournalError, OtherInputsError, check_journal
+        from hisearch.search.records.journal import JournalError, OtherInputsError, check_journal
 
         try:
             check_journal(folder / JOURNAL, inputs, resume=resume)
@@ -294,11 +294,11 @@ class Study:
         from hisearch.api.exportable import acceptor
         from hisearch.report.confidence import CONFIDENCE
         from hisearch.search.driver import search
-        from hisearch.search.journal import Journal
-        from hisearch.search.ledger import Ledger
-        from hisearch.search.simulation import SIMULATIONS_OF_CAPACITY
-        from hisearch.search.standing import Standing
-        from hisearch.specs.study import AT_OTHER_LOADS
+        from hisearch.search.evaluate.ledger import Ledger
+        from hisearch.search.evaluate.simulation import SIMULATIONS_OF_CAPACITY
+        from hisearch.search.records.journal import Journal
+        from hisearch.search.records.standing import Standing
+        from hisearch.specs.studies.study import AT_OTHER_LOADS
 
         with Journal(folder / JOURNAL, inputs, resume=resume) as journal:
             remove_parts(folder)

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hisearch.specs.resolved import ResolvedStudy
+from hisearch.specs.documents.resolved import ResolvedStudy
 from hisearch.specs.wording import listed
 
 if TYPE_CHECKING:
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from hisearch.report.closeup import Closeup
     from hisearch.report.confidence import Confidence
     from hisearch.search.driver import SearchOutcome
-    from hisearch.search.failure import Failure
-    from hisearch.search.simulation import Simulation
-    from hisearch.search.trial import Recommendation, Trial
+    from hisearch.search.evaluate.simulation import Simulation
+    from hisearch.search.model.trial import Recommendation, Trial
+    from hisearch.search.select.failure import Failure
 
 
 #: Beside a run's documents: why its recommendation was not exported.
@@ -95,7 +95,7 @@ class StudyOutcome:
     @cached_property
     def failure(self) -> Failure | None:
         """Why nothing is recommended; None where something is."""
-        from hisearch.search.failure import explain
+        from hisearch.search.select.failure import explain
 
         return explain(self.trials, self.outcome.execution.hopeless) if self.recommendation is None else None
 
@@ -118,7 +118,7 @@ class StudyOutcome:
         Raises:
             ValueError: there is none, and whether any was tried.
         """
-        from hisearch.search.recommend import recommend
+        from hisearch.search.select.recommend import recommend
 
         on_it = [trial for trial in self.trials if engine is None or trial.deployment.pool.engine.name == engine]
         found = recommend(on_it, self.resolved.study.objectives)
@@ -147,7 +147,7 @@ class StudyOutcome:
 
     def formats_of(self, trial: Trial | None) -> str:
         """Likewise of any trial; the baseline is one of those that may keep the checkpoint's formats."""
-        from hisearch.search.formats import formats_in_words
+        from hisearch.search.select.formats import formats_in_words
 
         baseline = self.recommendation.baseline if self.recommendation is not None else None
         simulated = [*self.trials, *([baseline] if baseline is not None else [])]

@@ -10,17 +10,17 @@ import numpy as np
 
 from hisearch.score.stated import percentile_of, spoken_of, stated
 from hisearch.simulate.engine import simulate_fleet
-from hisearch.simulate.parts import of_pool
-from hisearch.simulate.result import LinkUse, Result, StoreUse
-from hisearch.simulate.tier_plan import TierPlan
-from hisearch.simulate.tier_series import tier_series
+from hisearch.simulate.plans.tier_plan import TierPlan
+from hisearch.simulate.results.parts import of_pool
+from hisearch.simulate.results.result import LinkUse, Result, StoreUse
+from hisearch.simulate.results.tier_series import tier_series
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from hisearch.api.simulated import SimulatedRun
     from hisearch.hardware.prices import CostBreakdown, TierCost
-    from hisearch.simulate.plan import WorkerPlan
+    from hisearch.simulate.plans.plan import WorkerPlan
 
 _GIB = float(2**30)
 

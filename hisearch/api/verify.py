@@ -20,8 +20,8 @@ from hisearch.verify.ranges import TANGLED
 
 if TYPE_CHECKING:
     from hisearch.api.result import StudyResult
-    from hisearch.search.trial import Trial
-    from hisearch.simulate.fleet import FleetPlan
+    from hisearch.search.model.trial import Trial
+    from hisearch.simulate.plans.fleet import FleetPlan
 
 #: Fewest requests of which one half can be held against the other.
 _FEWEST = 40

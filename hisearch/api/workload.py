@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
-from hisearch.specs.catalogue import YAML_SUFFIXES, Catalogue
-from hisearch.specs.document import Document
+from hisearch.specs.documents.catalogue import YAML_SUFFIXES, Catalogue
+from hisearch.specs.documents.document import Document
 from hisearch.specs.wording import unknown
-from hisearch.specs.workload import TraceFormat, WorkloadSpec
+from hisearch.specs.workloads.workload import TraceFormat, WorkloadSpec
 from hisearch.traces.models import chosen
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def load_trace(
         seed: of everything random in it, beside a generator's own.
         limit: keep the first requests only.
         skip_bad: broken rows to tolerate.
-        format: of a trace file, one of ``hisearch.specs.workload.TraceFormat``.
+        format: of a trace file, one of ``hisearch.specs.workloads.workload.TraceFormat``.
         columns: of a CSV: our field -> its column, as ``spec.file.columns`` of a workload.
         models: keep only what asks for a model of one of these names; all of it where empty.
         catalogue: where names are looked up.

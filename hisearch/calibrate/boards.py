@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from hisearch.specs.laws import SUSTAINED_CLOCK
+from hisearch.specs.machines.laws import SUSTAINED_CLOCK
 
 #: Arithmetic of a B200 under load for longer than milliseconds, as a share of what it does at first: FlashAttention 4
 #: in bf16 falls from 1,450 to 1,237 TFLOPS within 100 runs, and the clock from 1,965 to 1,580 MHz (FlashInfer, pull

@@ -17,10 +17,10 @@ from hisearch.calibrate.tables import Tables
 from hisearch.latency.laws.formats import FORMATS
 from hisearch.latency.laws.sheet import Sheet
 from hisearch.specs.base import DTYPE_BYTES, ENGINE_TITLES, DType, EngineName, Provenance
-from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.hardware import AcceleratorSpec
-from hisearch.specs.host import EngineOverhead
-from hisearch.specs.laws import (
+from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.specs.machines.hardware import AcceleratorSpec
+from hisearch.specs.machines.host import EngineOverhead
+from hisearch.specs.machines.laws import (
     CollectiveCurve,
     CollectiveCurves,
     GemmTerms,
@@ -30,7 +30,7 @@ from hisearch.specs.laws import (
     PrefillTerms,
     SparseTerms,
 )
-from hisearch.specs.profile import LatencyProfileSpec
+from hisearch.specs.machines.profile import LatencyProfileSpec
 from hisearch.specs.wording import in_percent
 
 if TYPE_CHECKING:

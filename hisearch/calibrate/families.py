@@ -18,7 +18,7 @@ from hisearch.latency.laws.gemm import gemm_s, quantise_s
 from hisearch.latency.laws.linear import parallel_s, serial_s
 from hisearch.latency.laws.moe import Experts, Routing, moe_s
 from hisearch.latency.laws.sheet import Sheet
-from hisearch.specs.laws import DecodeTerms, GemmTerms, LinearTerms, MoeTerms, PrefillTerms, QuantiseTerms
+from hisearch.specs.machines.laws import DecodeTerms, GemmTerms, LinearTerms, MoeTerms, PrefillTerms, QuantiseTerms
 
 if TYPE_CHECKING:
     import pandas as pd

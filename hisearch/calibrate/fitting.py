@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from hisearch.base.dtypes import F8
 from hisearch.base.one_thread import on_one_thread
-from hisearch.specs.laws import FitError
+from hisearch.specs.machines.laws import FitError
 
 #: Deviation from which the loss is linear, folds, and points of one fit.
 KNEE = 0.1

@@ -19,9 +19,9 @@ from hisearch.calibrate.published import FLASHINFER_FP8_BLOCK, Products, product
 from hisearch.latency.laws.formats import FORMATS
 from hisearch.latency.laws.sheet import Sheet
 from hisearch.specs.base import EngineName
-from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.laws import GemmTerms, LawsSpec, MoeTerms, QuantiseTerms, SparseTerms
-from hisearch.specs.profile import LatencyProfileSpec
+from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.specs.machines.laws import GemmTerms, LawsSpec, MoeTerms, QuantiseTerms, SparseTerms
+from hisearch.specs.machines.profile import LatencyProfileSpec
 
 if TYPE_CHECKING:
     import pandas as pd

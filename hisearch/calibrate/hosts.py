@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
-from hisearch.specs.host import EngineOverhead, HostTimes
-from hisearch.specs.profile import LatencyProfileSpec
+from hisearch.specs.machines.host import EngineOverhead, HostTimes
+from hisearch.specs.machines.profile import LatencyProfileSpec
 
 FILE = Path(__file__).with_name("host_times.yaml")
 

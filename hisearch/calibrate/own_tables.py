@@ -29,7 +29,7 @@ from hisearch.calibrate.fitting import LEAST_POINTS
 from hisearch.calibrate.tables import COLUMNS, Tables
 from hisearch.latency.laws.formats import FORMATS
 from hisearch.specs.base import DTYPE_BYTES
-from hisearch.specs.hardware import AcceleratorSpec
+from hisearch.specs.machines.hardware import AcceleratorSpec
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from hisearch.latency.laws.formats import GemmFormat
 from hisearch.latency.laws.gemm import gemm_s
 from hisearch.latency.laws.sheet import Sheet
-from hisearch.specs.laws import GemmTerms
+from hisearch.specs.machines.laws import GemmTerms
 
 
 class Products(NamedTuple):

@@ -16,9 +16,9 @@ from hisearch.calibrate.former import Sources, with_former
 from hisearch.calibrate.hosts import with_hosts
 from hisearch.calibrate.tables import Tables
 from hisearch.specs.base import EngineName
-from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.laws import CollectiveCurve, LawsSpec, MixedTerms
-from hisearch.specs.profile import LatencyProfileSpec
+from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.specs.machines.laws import CollectiveCurve, LawsSpec, MixedTerms
+from hisearch.specs.machines.profile import LatencyProfileSpec
 
 if TYPE_CHECKING:
     import pandas as pd

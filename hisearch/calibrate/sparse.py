@@ -18,8 +18,8 @@ from hisearch.latency.laws.sparse import Indexer, dense_s, indexer, sparse_decod
 from hisearch.latency.parameters import attention_matrices
 from hisearch.latency.sharding import Shard, shard
 from hisearch.specs.base import DType
-from hisearch.specs.laws import FitError, GemmTerms, PrefillTerms, SparsePhase, SparseTerms
-from hisearch.specs.model import ModelSpec
+from hisearch.specs.machines.laws import FitError, GemmTerms, PrefillTerms, SparsePhase, SparseTerms
+from hisearch.specs.models.model import ModelSpec
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -29,7 +29,7 @@ import numpy as np
 from hisearch.base.dtypes import BOOL, F8, I8
 from hisearch.base.one_thread import on_one_thread
 from hisearch.calibrate.step_log import StepLog
-from hisearch.specs.regression import Regime, RegimeError, StepRanges
+from hisearch.specs.machines.regression import Regime, RegimeError, StepRanges
 
 #: Coefficients beside the knots of ``token_s``, in the order of the matrix's first columns.
 COEFFICIENTS = (

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from hisearch.specs.base import API_VERSION
-from hisearch.specs.profile import LatencyProfileSpec
+from hisearch.specs.machines.profile import LatencyProfileSpec
 
 
 def profile_yaml(name: str, description: str, profile: LatencyProfileSpec) -> str:

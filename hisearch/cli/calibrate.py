@@ -259,7 +259,7 @@ def _put(found: Calibrated, output: Path | None, figures: dict[str, Any] | None)
 
 def _errors(profile: Any) -> list[dict[str, Any]]:
     """A row for each law."""
-    from hisearch.specs.laws import LawTerms
+    from hisearch.specs.machines.laws import LawTerms
 
     rows = []
     for family, laws in profile.laws:

@@ -11,7 +11,7 @@ import typer
 from hisearch.cli import options
 
 if TYPE_CHECKING:
-    from hisearch.specs.catalogue import Catalogue
+    from hisearch.specs.documents.catalogue import Catalogue
 
 _Kind = Annotated[str, typer.Argument(metavar="KIND", help="Study, SLO, SearchSpace, Workload, Model, …")]
 
@@ -27,8 +27,8 @@ def list_(
     That is the working directory's documents (./studies, ./slos, ./profiles/…) and those that ship.
     """
     from hisearch.cli import output
-    from hisearch.specs.catalogue import Catalogue
-    from hisearch.specs.kinds import KINDS
+    from hisearch.specs.documents.catalogue import Catalogue
+    from hisearch.specs.documents.kinds import KINDS
 
     catalogue = Catalogue()
     if kind is None:
@@ -53,7 +53,7 @@ def schema(
     ] = None,
 ) -> None:
     """Print the JSON Schema of a kind of document."""
-    from hisearch.specs.schema import json_schema
+    from hisearch.specs.documents.schema import json_schema
 
     text = json.dumps(json_schema(known_kind(kind)), indent=2) + "\n"
     if out is None:
@@ -68,7 +68,7 @@ def known_kind(name: str) -> str:
     Raises:
         typer.BadParameter: there is none.
     """
-    from hisearch.specs.kinds import KINDS
+    from hisearch.specs.documents.kinds import KINDS
     from hisearch.specs.wording import unknown
 
     by_name = {kind.lower(): kind for kind in KINDS}

@@ -13,7 +13,7 @@ from hisearch.cli.errors import ERROR
 
 if TYPE_CHECKING:
     from hisearch.api.fit import Fit
-    from hisearch.specs.doctor import Checkup
+    from hisearch.specs.checks.doctor import Checkup
 
 _PACKAGES = ("hisearch", "numpy", "numba", "llvmlite", "scipy", "pandas", "pyarrow", "optuna", "moocore", "plotly")
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -40,7 +40,7 @@ def doctor(
         else:
             output.pairs({name: _shown(value) for name, value in facts.items()})
         return
-    from hisearch.specs.doctor import load_any
+    from hisearch.specs.checks.doctor import load_any
 
     overrides = tuple(settings or ())
     checkup = load_any(_path_of(file), overrides)
@@ -74,7 +74,7 @@ def installation() -> dict[str, Any]:
     from importlib.metadata import version
 
     from hisearch.base.jit import CACHE_FOLDER, is_compiled
-    from hisearch.specs.catalogue import shipped_root
+    from hisearch.specs.documents.catalogue import shipped_root
     from hisearch.traces.cache import cache_folder
 
     return {
@@ -116,9 +116,9 @@ def _path_of(ref: str) -> str:
         UnknownReferenceError: no kind has that name.
     """
     from hisearch.cli import output
-    from hisearch.specs.catalogue import Catalogue, is_path
+    from hisearch.specs.documents.catalogue import Catalogue, is_path
+    from hisearch.specs.documents.kinds import KINDS
     from hisearch.specs.errors import UnknownReferenceError
-    from hisearch.specs.kinds import KINDS
 
     if is_path(ref):
         return ref
@@ -136,8 +136,8 @@ def _path_of(ref: str) -> str:
 def _fits(checkup: Checkup, settings: tuple[str, ...]) -> list[Fit]:
     """Memory fit of a study's or a deployment's workers, once the document itself is sound."""
     from hisearch.api.fit import deployment_fits, study_fits
-    from hisearch.specs.resolve import load_deployment, load_study
-    from hisearch.specs.resolve_fleet import load_fleet_study
+    from hisearch.specs.documents.resolve import load_deployment, load_study
+    from hisearch.specs.documents.resolve_fleet import load_fleet_study
 
     if not checkup.ok or checkup.kind not in {"Study", "FleetStudy", "Deployment"}:
         return []
@@ -157,8 +157,8 @@ def _about_model(checkup: Checkup) -> dict[str, Any]:
         parameter_count,
         weight_bytes_per_rank,
     )
-    from hisearch.specs.catalogue import Catalogue
-    from hisearch.specs.model import names_weights
+    from hisearch.specs.documents.catalogue import Catalogue
+    from hisearch.specs.models.model import names_weights
 
     if not checkup.ok or checkup.kind != "Model":
         return {}
@@ -195,8 +195,8 @@ def _misfits(checkup: Checkup, fits: list[Fit]) -> list[str]:
 def _judge_tiers(checkup: Checkup, settings: tuple[str, ...]) -> list[str]:
     """Why the cache tiers of a deployment that fits into memory could not be simulated all the same."""
     from hisearch.api.deployment import check_tiers
+    from hisearch.specs.documents.resolve import load_deployment
     from hisearch.specs.errors import SpecError
-    from hisearch.specs.resolve import load_deployment
 
     try:
         check_tiers(load_deployment(checkup.path, settings))

@@ -13,7 +13,7 @@ from hisearch.cli.compilation import note_compilation
 if TYPE_CHECKING:
     from hisearch.api.result import StudyResult
     from hisearch.report.data import ReportInput
-    from hisearch.search.trial import Trial
+    from hisearch.search.model.trial import Trial
 
 
 def report(
@@ -115,7 +115,7 @@ def export(
 def _named(trial: Trial) -> str:
     """A trial in words, with what it costs where it was simulated."""
     from hisearch.score.quantities import usd
-    from hisearch.search.deployments import describe
+    from hisearch.search.model.deployments import describe
 
     price = trial.metrics.get("usd_per_hour")
     cost = "" if price is None else f" at {usd(price)} per hour"

@@ -23,8 +23,8 @@ _RUN_IN_WORDS = "Study, FleetStudy or SLO"
 if TYPE_CHECKING:
     from hisearch.api.result import StudyResult
     from hisearch.api.study import Study
-    from hisearch.search.interrupts import Interrupts
-    from hisearch.specs.resolved import ResolvedStudy
+    from hisearch.search.records.interrupts import Interrupts
+    from hisearch.specs.documents.resolved import ResolvedStudy
 
 
 def run(
@@ -91,7 +91,7 @@ def run(
     if resume is not None and out is not None:
         raise typer.BadParameter("--resume goes on in its own folder; leave --out away")
     from hisearch.cli import output, run_view
-    from hisearch.search.interrupts import Interrupts
+    from hisearch.search.records.interrupts import Interrupts
 
     place = place_of(workers, backend, scheduler, storage)
     if study is None and resume is None:
@@ -150,8 +150,8 @@ def _search(
     """
     from hisearch.api.run_folder import default_run_dir, has_ended
     from hisearch.cli import output
-    from hisearch.search.backends import BackendError
-    from hisearch.search.storage import StorageError
+    from hisearch.search.evaluate.backends import BackendError
+    from hisearch.search.records.storage import StorageError
 
     run_dir = resume or out or default_run_dir(question.name)
     if resume is not None and has_ended(resume) and not quiet:
@@ -216,8 +216,8 @@ def _kind(ref: str) -> str:
     Raises:
         SpecError: it leads to none of them.
     """
-    from hisearch.specs.catalogue import Catalogue, is_path
-    from hisearch.specs.document import kind_of
+    from hisearch.specs.documents.catalogue import Catalogue, is_path
+    from hisearch.specs.documents.document import kind_of
     from hisearch.specs.errors import SpecError
 
     catalogue = Catalogue()
@@ -240,8 +240,8 @@ def _from_slo(
 ) -> ResolvedStudy:
     """The study made from an SLO; what was filled in is said, and the study written to ``keep``."""
     from hisearch.cli import output
-    from hisearch.specs.catalogue import is_path
-    from hisearch.specs.from_slo import study_from_slo
+    from hisearch.specs.documents.catalogue import is_path
+    from hisearch.specs.documents.from_slo import study_from_slo
     from hisearch.specs.wording import counted
 
     resolved, text = study_from_slo(Path(ref) if is_path(ref) else ref, model, trace, overrides=settings)

@@ -15,7 +15,7 @@ from hisearch.cli.errors import INTERRUPTED, NOTHING_FEASIBLE
 from hisearch.cli.running import Place, how_to_resume, progress_of
 from hisearch.cli.terms import TERM_COLUMNS, term_rows
 from hisearch.score.quantities import HOURS_PER_MONTH, percent, quantity, usd
-from hisearch.search.deployments import describe
+from hisearch.search.model.deployments import describe
 
 if TYPE_CHECKING:
     from hisearch.api.fleet_study import FleetResult
@@ -36,7 +36,7 @@ def run_fleet(
 ) -> None:
     """Search a study of several models; exits as ``hisearch run`` does."""
     from hisearch.api.fleet_study import load_fleet_study
-    from hisearch.search.interrupts import Interrupts
+    from hisearch.search.records.interrupts import Interrupts
 
     with Interrupts((signal.SIGINT, signal.SIGTERM), exit_at_once=True) as interrupts:
         try:

@@ -18,10 +18,10 @@ from hisearch.report.page import caution, cautions, front_caption, front_heading
 from hisearch.report.terms import term_lines
 from hisearch.score.quantities import HOURS_PER_MONTH, percent, quantity, significant, usd
 from hisearch.score.terms import name_of
-from hisearch.search.deployments import describe, describe_each, devices_in_words, hardware
-from hisearch.search.recommend import describe_miss
-from hisearch.search.trial import Trial
-from hisearch.specs.model import names_weights
+from hisearch.search.model.deployments import describe, describe_each, devices_in_words, hardware
+from hisearch.search.model.trial import Trial
+from hisearch.search.select.recommend import describe_miss
+from hisearch.specs.models.model import names_weights
 from hisearch.specs.wording import in_percent, listed
 
 #: Rows of the front that are printed; all are in front.csv.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from hisearch.search.progress import Progress
+    from hisearch.search.records.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def how_to_resume(run_dir: Path) -> str:
 @contextlib.contextmanager
 def progress_of(quiet: bool) -> Iterator[Progress | None]:
     """Bars on a terminal, lines elsewhere, nothing if quiet."""
-    from hisearch.search.progress import BarProgress, PlainProgress
+    from hisearch.search.records.progress import BarProgress, PlainProgress
 
     if quiet:
         yield None

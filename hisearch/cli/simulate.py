@@ -76,7 +76,7 @@ def simulate(
     from hisearch.api.tiers import tier_values as marginal_values
     from hisearch.api.workload import load_trace, parse_columns
     from hisearch.cli import output, simulate_view
-    from hisearch.specs.resolve import load_deployment
+    from hisearch.specs.documents.resolve import load_deployment
 
     mapping = parse_columns(columns or ())
     resolved = load_deployment(deployment, tuple(settings or ()))

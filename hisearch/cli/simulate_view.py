@@ -12,9 +12,9 @@ from hisearch.cli.terms import LATENCY_POINTS, TERM_COLUMNS, latency_rows, secon
 from hisearch.score.energy import JOULES_PER_KWH
 from hisearch.score.quantities import HOURS_PER_MONTH, UNDEFINED, notes, percent, significant, usd
 from hisearch.score.stated import percentile_of, spoken_of, stated
-from hisearch.search.deployments import describe
-from hisearch.simulate.plan import WorkerPlan
-from hisearch.simulate.result import ObjectUse
+from hisearch.search.model.deployments import describe
+from hisearch.simulate.plans.plan import WorkerPlan
+from hisearch.simulate.results.result import ObjectUse
 from hisearch.specs.wording import counted, listed
 
 #: Workers that are printed; all are in the JSON form.

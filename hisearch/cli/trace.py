@@ -93,7 +93,7 @@ def import_(
     from hisearch.api.workload import check_format, first_requests, parse_columns
     from hisearch.cli import output
     from hisearch.specs.wording import counted
-    from hisearch.specs.workload import TraceFileSpec
+    from hisearch.specs.workloads.workload import TraceFileSpec
     from hisearch.traces.importers import read_trace
 
     check_format(trace_format)
@@ -122,8 +122,8 @@ def generate(
     as_json: options.Json = False,
 ) -> None:
     """Make a synthetic trace."""
-    from hisearch.specs.catalogue import Catalogue
-    from hisearch.specs.workload import GeneratorSpec
+    from hisearch.specs.documents.catalogue import Catalogue
+    from hisearch.specs.workloads.workload import GeneratorSpec
     from hisearch.traces.generate import generate_trace
 
     document = Catalogue().get("Workload", workload)
@@ -149,7 +149,7 @@ def merge(
     as_json: options.Json = False,
 ) -> None:
     """Put traces together, such as those of several models behind one router."""
-    from hisearch.specs.workload import TraceFileSpec
+    from hisearch.specs.workloads.workload import TraceFileSpec
     from hisearch.traces.importers import read_trace
     from hisearch.traces.merging import merged
 

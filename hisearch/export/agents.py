@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import get_args
 
-from hisearch.specs.agent_memory import OWN_KV_EVICTION, AgentMemorySpec, TargetName
-from hisearch.specs.deployment import PoolSpec
+from hisearch.specs.deployments.agent_memory import OWN_KV_EVICTION, AgentMemorySpec, TargetName
+from hisearch.specs.deployments.deployment import PoolSpec
 
 #: Policies that each engine has; of the others the nearest is written, and a note says so.
 _OWN = {"sglang": ("lru", "queued"), "vllm": ("lru",)}

@@ -11,7 +11,7 @@ from hisearch.export.benchmark import Benchmark
 from hisearch.export.files import DEPLOYMENT, README, write_export
 from hisearch.export.standing import Standing
 from hisearch.specs.base import API_VERSION
-from hisearch.specs.deployment import DeploymentSpec
+from hisearch.specs.deployments.deployment import DeploymentSpec
 from hisearch.specs.yaml_nodes import dump_yaml
 
 #: Of a deployment that comes from no study.

@@ -11,10 +11,10 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
-from hisearch.specs.decode_tiers import sends_answers
-from hisearch.specs.deployment import EngineSpec, PoolSpec
-from hisearch.specs.model import ModelSpec
-from hisearch.specs.tiers import EVICTIONS, MOVERS, MovementSpec, TierSpec, mover_title
+from hisearch.specs.deployments.decode_tiers import sends_answers
+from hisearch.specs.deployments.deployment import EngineSpec, PoolSpec
+from hisearch.specs.deployments.tiers import EVICTIONS, MOVERS, MovementSpec, TierSpec, mover_title
+from hisearch.specs.models.model import ModelSpec
 
 _BYTES_PER_GIB = 2**30
 _BYTES_PER_GB = 10**9

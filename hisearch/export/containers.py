@@ -21,8 +21,8 @@ from hisearch.export.flags import (
     weights_to_bring,
 )
 from hisearch.specs.base import EngineName
-from hisearch.specs.deployment import DeploymentSpec, PoolSpec
-from hisearch.specs.tier_checks import storing_hosts
+from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
+from hisearch.specs.deployments.tier_checks import storing_hosts
 
 IMAGES: dict[EngineName, str] = {
     "sglang": f"lmsysorg/sglang:v{ENGINE_VERSIONS['sglang']}",

@@ -38,11 +38,11 @@ from hisearch.export.standing import Standing
 from hisearch.export.targets import Export, name_of, target_files
 from hisearch.export.trtllm_options import options_text
 from hisearch.latency.parameters import kv_bytes_per_token_per_rank
-from hisearch.search.deployments import devices_in_words, tiers_in_words
+from hisearch.search.model.deployments import devices_in_words, tiers_in_words
 from hisearch.specs.base import ENGINE_TITLES, EngineName
-from hisearch.specs.deployment import DeploymentSpec, PoolSpec
-from hisearch.specs.hardware import AcceleratorSpec
-from hisearch.specs.model import ModelSpec
+from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
+from hisearch.specs.machines.hardware import AcceleratorSpec
+from hisearch.specs.models.model import ModelSpec
 
 _COMMANDS: dict[EngineName, str] = {
     "sglang": "python -m sglang.launch_server --model-path",

@@ -13,8 +13,8 @@ from hisearch.export.flags import Launch, engine_flags
 from hisearch.export.kubernetes import environment, pod_spec
 from hisearch.export.trtllm_options import llm_api_options
 from hisearch.specs.base import EngineName
-from hisearch.specs.deployment import DeploymentSpec
-from hisearch.specs.routing import RouterName
+from hisearch.specs.deployments.deployment import DeploymentSpec
+from hisearch.specs.deployments.routing import RouterName
 from hisearch.specs.yaml_nodes import dump_yaml
 
 FILE = "dynamo/graph.yaml"

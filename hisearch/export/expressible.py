@@ -10,10 +10,10 @@ from hisearch.export.flags import ROUTER_POLICIES, ExportError, Launch, router_f
 from hisearch.export.placement import place
 from hisearch.export.servers import check_expressible, place_servers, server_flags
 from hisearch.export.trtllm_options import options_text
-from hisearch.specs.deployment import DeploymentSpec
+from hisearch.specs.deployments.deployment import DeploymentSpec
+from hisearch.specs.deployments.routing import RouterName
 from hisearch.specs.errors import KeyedError
-from hisearch.specs.routing import RouterName
-from hisearch.specs.search_space import SearchSpaceSpec
+from hisearch.specs.studies.search_space import SearchSpaceSpec
 
 
 def check_worker(launch: Launch, accelerators_per_host: int, reach: int | None = None) -> None:

@@ -11,7 +11,7 @@ from typing import get_args
 
 from hisearch.export.flags import TABLES, ExportError
 from hisearch.export.targets import TARGET_FILES
-from hisearch.specs.cluster import RoleName
+from hisearch.specs.deployments.cluster import RoleName
 
 README = "README.md"
 DEPLOYMENT = "deployment.yaml"

@@ -25,10 +25,10 @@ from hisearch.export.cache_tiers import (
 )
 from hisearch.latency.loading import FullLoad, full_load
 from hisearch.specs.base import EngineName
-from hisearch.specs.deployment import SCHEDULES, EngineSpec, PoolSpec
-from hisearch.specs.hardware import AcceleratorSpec
-from hisearch.specs.model import ModelSpec, names_weights
-from hisearch.specs.routing import RouterName, RouterSpec
+from hisearch.specs.deployments.deployment import SCHEDULES, EngineSpec, PoolSpec
+from hisearch.specs.deployments.routing import RouterName, RouterSpec
+from hisearch.specs.machines.hardware import AcceleratorSpec
+from hisearch.specs.models.model import ModelSpec, names_weights
 
 #: The versions whose flags are written.
 ENGINE_VERSIONS: dict[EngineName, str] = {"sglang": "0.5.9", "vllm": "0.19.1", "trtllm": "1.1.0"}

@@ -13,8 +13,8 @@ from hisearch.export.containers import IMAGES, ROUTER_COMMAND, ROUTER_IMAGE
 from hisearch.export.flags import ROUTER_POLICIES, ROUTER_VERSION, ExportError, router_flags
 from hisearch.export.servers import Server, is_apart
 from hisearch.specs.base import EngineName
-from hisearch.specs.deployment import DeploymentSpec
-from hisearch.specs.routing import RouterName, RouterSpec
+from hisearch.specs.deployments.deployment import DeploymentSpec
+from hisearch.specs.deployments.routing import RouterName, RouterSpec
 
 VLLM_ROUTER_VERSION = "0.1.17"
 #: Published by the router's project; it has no tag for each version.

@@ -20,7 +20,7 @@ from hisearch.export.containers import (
 )
 from hisearch.export.flags import Launch
 from hisearch.export.placement import SERVICE_PORTS
-from hisearch.specs.deployment import DeploymentSpec
+from hisearch.specs.deployments.deployment import DeploymentSpec
 from hisearch.specs.yaml_nodes import dump_yaml
 
 FILE = "kubernetes/manifests.yaml"

@@ -10,8 +10,8 @@ from typing import Any
 from hisearch.export.containers import container, resource_name
 from hisearch.export.flags import Launch
 from hisearch.export.kubernetes import environment, pod_spec
-from hisearch.specs.deployment import DeploymentSpec
-from hisearch.specs.model import names_weights
+from hisearch.specs.deployments.deployment import DeploymentSpec
+from hisearch.specs.models.model import names_weights
 from hisearch.specs.yaml_nodes import dump_yaml
 
 FILE = "llm-d/values.yaml"

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from hisearch.export.flags import ExportError
 from hisearch.specs.base import EngineName
-from hisearch.specs.deployment import PoolSpec
+from hisearch.specs.deployments.deployment import PoolSpec
 
 #: The port clients talk to. Replicas take the ports after it, or it alone where there is one replica.
 SERVICE_PORTS: dict[EngineName, int] = {"sglang": 30000, "vllm": 8000, "trtllm": 8000}

@@ -16,9 +16,9 @@ from hisearch.export.flags import ENGINE_VERSIONS, ExportError, Launch, engine_f
 from hisearch.export.placement import SERVICE_PORTS, place
 from hisearch.export.trtllm_options import llm_api_options
 from hisearch.specs.base import ENGINE_TITLES
-from hisearch.specs.cluster import TransferSpec
-from hisearch.specs.decode_tiers import sends_answers
-from hisearch.specs.deployment import DeploymentSpec
+from hisearch.specs.deployments.cluster import TransferSpec
+from hisearch.specs.deployments.decode_tiers import sends_answers
+from hisearch.specs.deployments.deployment import DeploymentSpec
 from hisearch.specs.yaml_nodes import dump_yaml
 
 #: First port over which hand-overs are agreed: SGLang's bootstrap server, vLLM's side channel.

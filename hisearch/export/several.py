@@ -29,9 +29,9 @@ from hisearch.export.servers import (
 from hisearch.export.several_compose import NODE_LABEL, compose_text, manifests
 from hisearch.export.standing import Standing
 from hisearch.export.targets import benchmark_files, name_of
-from hisearch.search.deployments import SHAPES, shape_of
+from hisearch.search.model.deployments import SHAPES, shape_of
 from hisearch.specs.base import ENGINE_TITLES
-from hisearch.specs.deployment import DeploymentSpec
+from hisearch.specs.deployments.deployment import DeploymentSpec
 from hisearch.specs.yaml_nodes import dump_yaml
 
 

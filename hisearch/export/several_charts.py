@@ -15,7 +15,7 @@ from hisearch.export.flags import ExportError
 from hisearch.export.kubernetes import environment, pod_spec
 from hisearch.export.servers import Server, is_apart, role_flags, server_options
 from hisearch.export.several_compose import NODE_LABEL, server_container
-from hisearch.specs.deployment import DeploymentSpec
+from hisearch.specs.deployments.deployment import DeploymentSpec
 from hisearch.specs.yaml_nodes import dump_yaml
 
 #: Where an engine behind llm-d's sidecar listens, the chart's default.

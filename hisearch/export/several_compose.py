@@ -13,7 +13,7 @@ from hisearch.export.containers import Container, Setting, container, resource_n
 from hisearch.export.fronts import front_config, front_of, front_words
 from hisearch.export.placement import SERVICE_PORTS
 from hisearch.export.servers import Server, role_flags, server_options_text, server_variables
-from hisearch.specs.deployment import DeploymentSpec
+from hisearch.specs.deployments.deployment import DeploymentSpec
 from hisearch.specs.yaml_nodes import dump_yaml
 
 #: Where the front finds its file.

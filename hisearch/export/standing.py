@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from hisearch.report.confidence import Confidence
 from hisearch.report.doubts import Predicted, how_sure, predicted
-from hisearch.search.recommend import describe_miss
-from hisearch.search.trial import Trial
+from hisearch.search.model.trial import Trial
+from hisearch.search.select.recommend import describe_miss
 from hisearch.specs.wording import in_percent
 
 

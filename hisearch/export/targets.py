@@ -14,8 +14,8 @@ from hisearch.export.operating import security_note, weights_gib
 from hisearch.export.placement import SERVICE_PORTS, Placement
 from hisearch.export.rendering import render
 from hisearch.export.trtllm_options import options_text
-from hisearch.specs.deployment import DeploymentSpec
-from hisearch.specs.model import names_weights
+from hisearch.specs.deployments.deployment import DeploymentSpec
+from hisearch.specs.models.model import names_weights
 
 
 class Export(NamedTuple):

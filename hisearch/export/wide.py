@@ -39,8 +39,8 @@ from hisearch.export.placement import SERVICE_PORTS
 from hisearch.export.rendering import render
 from hisearch.export.targets import benchmark_files, name_of
 from hisearch.specs.base import ENGINE_TITLES, EngineName
-from hisearch.specs.deployment import DeploymentSpec, PoolSpec
-from hisearch.specs.parallelism import fits_hosts
+from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
+from hisearch.specs.machines.parallelism import fits_hosts
 from hisearch.specs.yaml_nodes import dump_yaml
 
 #: Port at which the hosts of a replica meet; replica N takes the N-th after it.

@@ -15,7 +15,7 @@ Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 20
 
 from __future__ import annotations
 
-from hisearch.specs.hardware import LinkSpec
+from hisearch.specs.machines.hardware import LinkSpec
 
 
 def all_reduce_volume(payload_bytes: float, ranks: int) -> float:

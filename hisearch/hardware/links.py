@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hisearch.specs.hardware import LinkSpec
+from hisearch.specs.machines.hardware import LinkSpec
 
 
 def transfer_s(payload_bytes: float, link: LinkSpec) -> float:

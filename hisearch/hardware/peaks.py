@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hisearch.specs.base import DType
-from hisearch.specs.hardware import AcceleratorSpec
+from hisearch.specs.machines.hardware import AcceleratorSpec
 
 
 def sheet_peaks(accelerator: AcceleratorSpec) -> dict[DType, float]:

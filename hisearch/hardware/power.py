@@ -20,9 +20,9 @@ import math
 from dataclasses import dataclass
 
 from hisearch.hardware.collectives import all_gather_volume, all_reduce_volume
-from hisearch.specs.hardware import AcceleratorSpec, HostSpec
-from hisearch.specs.model import ModelSpec
-from hisearch.specs.parallelism import Parallelism
+from hisearch.specs.machines.hardware import AcceleratorSpec, HostSpec
+from hisearch.specs.machines.parallelism import Parallelism
+from hisearch.specs.models.model import ModelSpec
 
 #: Bytes of an activation: 16 bits whatever the weights' format.
 _ACTIVATION_BYTES = 2.0

@@ -8,9 +8,9 @@ from typing import NamedTuple, TypeVar
 
 from hisearch.hardware.prices import CostBreakdown, deployment_cost
 from hisearch.specs.base import Evidence, Price
-from hisearch.specs.deployment import DeploymentSpec
-from hisearch.specs.devices import DeviceSpec
-from hisearch.specs.hardware import AcceleratorSpec, HostSpec, MediumSpec
+from hisearch.specs.deployments.deployment import DeploymentSpec
+from hisearch.specs.machines.devices import DeviceSpec
+from hisearch.specs.machines.hardware import AcceleratorSpec, HostSpec, MediumSpec
 
 _Priced = TypeVar("_Priced", AcceleratorSpec, HostSpec, DeviceSpec)
 

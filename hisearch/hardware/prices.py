@@ -18,12 +18,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from hisearch.specs.deployment import DeploymentSpec, PoolSpec
-from hisearch.specs.devices import DeviceSpec, DevicesSpec
-from hisearch.specs.hardware import AcceleratorSpec, HostSpec, MediumSpec
-from hisearch.specs.parallelism import nodes_used, slots_problem
-from hisearch.specs.tier_checks import scope_of
-from hisearch.specs.tiers import TierSpec
+from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
+from hisearch.specs.deployments.tier_checks import scope_of
+from hisearch.specs.deployments.tiers import TierSpec
+from hisearch.specs.machines.devices import DeviceSpec, DevicesSpec
+from hisearch.specs.machines.hardware import AcceleratorSpec, HostSpec, MediumSpec
+from hisearch.specs.machines.parallelism import nodes_used, slots_problem
 
 _Spec = TypeVar("_Spec")
 

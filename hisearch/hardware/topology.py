@@ -29,7 +29,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hisearch.base.dtypes import F8
-from hisearch.specs.devices import DimensionSpec, NetworkSpec
+from hisearch.specs.machines.devices import DimensionSpec, NetworkSpec
 
 
 class RanksDoNotFit(ValueError):  # noqa: N818

@@ -19,7 +19,7 @@ import numpy as np
 
 from hisearch.base.dtypes import F8
 from hisearch.latency.costs import CompiledCosts, StepCosts, WaveCosts
-from hisearch.specs.profile import CorrectionSpec
+from hisearch.specs.machines.profile import CorrectionSpec
 
 
 def corrected(costs: CompiledCosts, factors: CorrectionSpec | None, mixed: float | None = None) -> CompiledCosts:

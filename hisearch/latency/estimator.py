@@ -23,10 +23,10 @@ from hisearch.latency.costs import CompiledCosts
 from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sharding import Parallelism, parallelism_of
 from hisearch.specs.base import DType
-from hisearch.specs.deployment import EngineSpec
-from hisearch.specs.hardware import AcceleratorSpec
-from hisearch.specs.model import ModelSpec
-from hisearch.specs.profile import LatencyProfileSpec
+from hisearch.specs.deployments.deployment import EngineSpec
+from hisearch.specs.machines.hardware import AcceleratorSpec
+from hisearch.specs.machines.profile import LatencyProfileSpec
+from hisearch.specs.models.model import ModelSpec
 
 if TYPE_CHECKING:
     from hisearch.latency.devices.build import WorkerDevices

@@ -21,8 +21,8 @@ import numpy as np
 from hisearch.base.dtypes import F8
 from hisearch.latency.costs import CompiledCosts
 from hisearch.latency.sharding import Parallelism
-from hisearch.specs.experts import ExpertsSpec
-from hisearch.specs.model import ModelSpec
+from hisearch.specs.models.experts import ExpertsSpec
+from hisearch.specs.models.model import ModelSpec
 
 #: Draws of each number of tokens; the standard error of a factor is then below 1 %.
 DRAWS = 512

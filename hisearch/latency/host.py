@@ -41,8 +41,8 @@ from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sampling import sort_s
 from hisearch.latency.sharding import Parallelism, linear_layers, moe_layers
 from hisearch.specs.base import DType
-from hisearch.specs.host import EngineOverhead, HostTimes
-from hisearch.specs.model import ModelSpec
+from hisearch.specs.machines.host import EngineOverhead, HostTimes
+from hisearch.specs.models.model import ModelSpec
 
 #: Kernels of a layer's parts, operators that Python dispatches for them, and products among them.
 GQA, MLA, LINEAR = (6, 8, 2), (13, 20, 4), (10, 45, 2)

@@ -17,8 +17,8 @@ from hisearch.latency.memory_constants import GIB
 from hisearch.latency.parameters import weight_bytes_per_rank
 from hisearch.latency.sharding import Parallelism, parallelism_of
 from hisearch.specs.base import DType, EngineName
-from hisearch.specs.hardware import AcceleratorSpec
-from hisearch.specs.model import ModelSpec
+from hisearch.specs.machines.hardware import AcceleratorSpec
+from hisearch.specs.models.model import ModelSpec
 
 #: Formats that both engines turn into fp8 while loading.
 WIDE_DTYPES: frozenset[DType] = frozenset({"bf16", "fp16", "fp32"})

@@ -46,9 +46,9 @@ from hisearch.latency.profiling_run import (
 )
 from hisearch.latency.sharding import Parallelism, parallelism_of
 from hisearch.specs.base import DType, EngineName
-from hisearch.specs.deployment import EngineSpec
-from hisearch.specs.hardware import AcceleratorSpec
-from hisearch.specs.model import ModelSpec
+from hisearch.specs.deployments.deployment import EngineSpec
+from hisearch.specs.machines.hardware import AcceleratorSpec
+from hisearch.specs.models.model import ModelSpec
 
 
 class DoesNotFit(ValueError):  # noqa: N818

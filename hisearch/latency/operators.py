@@ -39,7 +39,7 @@ from hisearch.latency.parameters import (
 )
 from hisearch.latency.sharding import Shard, dense_layers, index_layers, linear_layers, moe_layers, window_layers
 from hisearch.specs.base import DTYPE_BYTES, DType
-from hisearch.specs.model import ModelSpec
+from hisearch.specs.models.model import ModelSpec
 
 #: Activations between operators are 16 bits wide whatever the weights' format.
 ACTIVATION_BYTES = 2.0

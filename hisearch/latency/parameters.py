@@ -20,7 +20,7 @@ from hisearch.latency.sharding import (
     window_layers,
 )
 from hisearch.specs.base import DTYPE_BYTES, KV_SCALE_BYTES, WEIGHT_SCALE_BYTES, DType
-from hisearch.specs.model import MlaSpec, ModelSpec
+from hisearch.specs.models.model import MlaSpec, ModelSpec
 
 #: Bytes of the scale that an indexer's fp8 key has for every so many of its elements (SGLang's and vLLM's caches of
 #: index keys: 132 bytes for a width of 128).

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from hisearch.latency.sharding import Parallelism
 from hisearch.specs.base import DType
-from hisearch.specs.deployment import EngineSpec
-from hisearch.specs.hardware import AcceleratorSpec
-from hisearch.specs.model import ModelSpec
+from hisearch.specs.deployments.deployment import EngineSpec
+from hisearch.specs.machines.hardware import AcceleratorSpec
+from hisearch.specs.models.model import ModelSpec
 
 
 @dataclass(frozen=True)

@@ -35,9 +35,9 @@ from hisearch.latency.memory_constants import MIB, constant
 from hisearch.latency.parameters import wide_dtype
 from hisearch.latency.sharding import Parallelism, shard
 from hisearch.specs.base import DTYPE_BYTES
-from hisearch.specs.deployment import EngineSpec
-from hisearch.specs.hardware import AcceleratorSpec
-from hisearch.specs.model import ModelSpec
+from hisearch.specs.deployments.deployment import EngineSpec
+from hisearch.specs.machines.hardware import AcceleratorSpec
+from hisearch.specs.models.model import ModelSpec
 
 #: Bytes of an element of activations.
 _WIDE_BYTES = 2.0

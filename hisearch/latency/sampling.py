@@ -12,9 +12,9 @@ Every tensor-parallel rank does it over all logits.
 
 from __future__ import annotations
 
-from hisearch.specs.deployment import EngineSpec
-from hisearch.specs.hardware import AcceleratorSpec
-from hisearch.specs.model import ModelSpec
+from hisearch.specs.deployments.deployment import EngineSpec
+from hisearch.specs.machines.hardware import AcceleratorSpec
+from hisearch.specs.models.model import ModelSpec
 from hisearch.specs.versions import precedes
 
 #: Bytes moved for each logit: 5 passes of 24, their histograms 20, what follows 60. Plausible: 120 to 280.

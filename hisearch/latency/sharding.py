@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hisearch.specs.model import ModelSpec
-from hisearch.specs.parallelism import Parallelism, split_problems
+from hisearch.specs.machines.parallelism import Parallelism, split_problems
+from hisearch.specs.models.model import ModelSpec
 
 __all__ = ["InvalidParallelism", "Parallelism", "Shard", "parallelism_of", "shard"]
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.hardware import AcceleratorSpec
+from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.specs.machines.hardware import AcceleratorSpec
 
 
 def of_catalogue(kind: str, name: str) -> Any:

@@ -14,7 +14,7 @@ from hisearch.report.importance import Importance, importance
 from hisearch.report.terms import term_lines
 from hisearch.report.tier_drawings import tier_drawings
 from hisearch.score.quantities import HOURS_PER_MONTH, UNDEFINED, percent, quantity, significant, usd
-from hisearch.search.deployments import hardware
+from hisearch.search.model.deployments import hardware
 from hisearch.specs.wording import counted, listed
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from hisearch.report.data import CostRow, LoadPoint
 from hisearch.report.importance import Importance
 from hisearch.score.quantities import quantity
 from hisearch.score.terms import TermCheck
-from hisearch.specs.slo import SloTerm
+from hisearch.specs.studies.slo import SloTerm
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from hisearch.report.data import ReportInput
 from hisearch.score.quantities import usd
-from hisearch.search.deployments import describe_each
-from hisearch.search.trial import Trial
+from hisearch.search.model.deployments import describe_each
+from hisearch.search.model.trial import Trial
 from hisearch.specs.wording import counted, in_percent, listed
 
 #: Headings of what would change the answer, by kind of sentence.

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from hisearch.report.closeup import Closeup, LoadPoint
 from hisearch.report.confidence import Confidence
-from hisearch.search.trial import Recommendation, Trial, metric_of
+from hisearch.search.model.trial import Recommendation, Trial, metric_of
 from hisearch.specs.base import Evidence
-from hisearch.specs.slo import SloTerm
+from hisearch.specs.studies.slo import SloTerm
 
 __all__ = ["CostRow", "LoadPoint", "PriceNote", "ProfileNote", "ReportInput", "RunRecord", "SoFar"]
 
@@ -105,7 +105,7 @@ class ReportInput:
     """A study, ready to be drawn.
 
     title: the report's heading. study, workload: names. model_id: the model as its users call it.
-    objectives: two to four names (``hisearch.specs.study.Objective``), in the study's order.
+    objectives: two to four names (``hisearch.specs.studies.study.Objective``), in the study's order.
     slo: the latency terms.
     trials: every trial, slices and failures included. front: the Pareto front among them.
     recommendation: None where nothing meets the SLO; nearest_miss is then the trial that comes closest, failure says

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hisearch.score.quantities import HOURS_PER_MONTH, usd
-from hisearch.search.deployments import (
+from hisearch.search.model.deployments import (
     SHAPES,
     devices_in_words,
     formats,
@@ -12,11 +12,11 @@ from hisearch.search.deployments import (
     shape_of,
     stores,
 )
-from hisearch.search.trial import Trial
-from hisearch.specs.agent_memory import AgentMemorySpec
+from hisearch.search.model.trial import Trial
 from hisearch.specs.base import ENGINE_TITLES
-from hisearch.specs.deployment import DeploymentSpec, PoolSpec
-from hisearch.specs.tiers import MOVER_TITLES, MOVERS
+from hisearch.specs.deployments.agent_memory import AgentMemorySpec
+from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
+from hisearch.specs.deployments.tiers import MOVER_TITLES, MOVERS
 from hisearch.specs.wording import counted, listed
 
 NOT_USED = "not used"

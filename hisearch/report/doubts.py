@@ -11,7 +11,7 @@ from hisearch.report.terms import TermLine, term_lines
 from hisearch.score.metrics import metric_of
 from hisearch.score.quantities import UNDEFINED, percent, quantity, significant, usd
 from hisearch.score.terms import Check, RejectionCheck
-from hisearch.search.trial import Trial
+from hisearch.search.model.trial import Trial
 from hisearch.specs.wording import SURE, counted, in_percent
 
 #: Figures that stand beside the terms of an SLO: metric -> its name and how it is shown.

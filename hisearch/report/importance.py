@@ -24,7 +24,7 @@ from hisearch.base.dtypes import F8, I8
 from hisearch.report.data import ReportInput
 from hisearch.report.describe import UNUSED, settings
 from hisearch.report.points import same_partition
-from hisearch.search.trial import is_maximised, metric_of
+from hisearch.search.model.trial import is_maximised, metric_of
 
 #: Fewer trials say nothing.
 LEAST_TRIALS = 20

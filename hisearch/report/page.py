@@ -14,8 +14,8 @@ from hisearch.report.doubts import Caution, Verdict, may_miss, thin_margin, verd
 from hisearch.report.terms import TermLine, term_lines
 from hisearch.score.quantities import HOURS_PER_MONTH, UNDEFINED, notes, percent, quantity, significant, usd
 from hisearch.score.terms import REJECTED
-from hisearch.search.deployments import describe_each, differences, stores
-from hisearch.search.trial import Trial, metric_of
+from hisearch.search.model.deployments import describe_each, differences, stores
+from hisearch.search.model.trial import Trial, metric_of
 from hisearch.specs.base import ENGINE_TITLES
 from hisearch.specs.wording import counted, in_percent, listed
 

@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hisearch.base.dtypes import F8, I8
-from hisearch.simulate.gaps import NOT_MADE, entry_steps, step_log, token_entries
-from hisearch.simulate.residence import Residences
-from hisearch.simulate.result import Result
+from hisearch.simulate.results.gaps import NOT_MADE, entry_steps, step_log, token_entries
+from hisearch.simulate.results.residence import Residences
+from hisearch.simulate.results.result import Result
 
 #: Names of phases; ``Phases.phase`` indexes it.
 PHASES = ("queued", "prefill", "decode", "preempted")

@@ -10,8 +10,8 @@ from typing import Literal, NamedTuple
 from hisearch.report.data import ReportInput
 from hisearch.report.describe import UNUSED, settings
 from hisearch.score.quantities import Quantity, quantity
-from hisearch.search.deployments import describe
-from hisearch.search.trial import Trial, metric_of
+from hisearch.search.model.deployments import describe
+from hisearch.search.model.trial import Trial, metric_of
 
 Status = Literal["highlighted", "front", "dominated", "infeasible"]
 

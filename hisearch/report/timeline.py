@@ -28,10 +28,10 @@ import numpy as np
 
 from hisearch.base.dtypes import F8, I8
 from hisearch.report.phases import PHASES, Phases, request_phases
-from hisearch.simulate.gaps import step_log
-from hisearch.simulate.residence import residences
-from hisearch.simulate.result import Outcome, Result
-from hisearch.simulate.series import (
+from hisearch.simulate.results.gaps import step_log
+from hisearch.simulate.results.residence import residences
+from hisearch.simulate.results.result import Outcome, Result
+from hisearch.simulate.results.series import (
     Occupancy,
     end_of_log_s,
     kv_tokens_used,

@@ -15,7 +15,7 @@ import numpy as np
 from hisearch.base.dtypes import F8
 from hisearch.latency.costs import CompiledCosts, StepCosts
 from hisearch.latency.step_cost import step_seconds
-from hisearch.simulate.result import Result
+from hisearch.simulate.results.result import Result
 
 
 class ComponentPower(NamedTuple):

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 from hisearch.hardware.power import BaseParts
-from hisearch.simulate.result import PoolUse, Result
+from hisearch.simulate.results.result import PoolUse, Result
 
 JOULES_PER_KWH = 3.6e6
 

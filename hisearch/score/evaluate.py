@@ -25,9 +25,9 @@ from hisearch.score.terms import (
     TermCheck,
 )
 from hisearch.score.terms import worst_margin as worst_margin_of
-from hisearch.simulate.result import Outcome, RequestTable, Result
-from hisearch.specs.slo import SloSpec, SloTerm
-from hisearch.specs.study import LimitSpec
+from hisearch.simulate.results.result import Outcome, RequestTable, Result
+from hisearch.specs.studies.slo import SloSpec, SloTerm
+from hisearch.specs.studies.study import LimitSpec
 
 #: Requests that were turned away though a worker could have served them, by why.
 TURNED_AWAY = {Outcome.SHED: SHED, Outcome.LOST: LOST}
@@ -84,7 +84,7 @@ def evaluate(
         accelerators: that the deployment is made of, on average where workers come and go.
         over_window: mask of the requests that exceed the model's window, shape (N,) (see
             ``hisearch.traces.stats.requests_over_window``); without it rejections are not told apart by reason.
-        limits: bounds by objective, see ``hisearch.specs.study.StudySpec``.
+        limits: bounds by objective, see ``hisearch.specs.studies.study.StudySpec``.
     """
     requests = result.requests
     counts = np.bincount(requests.outcome, minlength=len(Outcome))

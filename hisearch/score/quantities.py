@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from hisearch.score.terms import REJECTED, Check
-from hisearch.specs.study import MAXIMISED
+from hisearch.specs.studies.study import MAXIMISED
 
 #: Average hours of a month: 8,760 / 12.
 HOURS_PER_MONTH = 730.0

@@ -11,7 +11,7 @@ from hisearch.base.dtypes import F8
 from hisearch.latency.costs import StepCosts
 from hisearch.latency.step_cost import step_seconds
 from hisearch.score.energy import pools_of
-from hisearch.simulate.result import Result
+from hisearch.simulate.results.result import Result
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,11 +11,20 @@ import numpy as np
 
 from hisearch.score.capacity import Capacity, capacity
 from hisearch.score.evaluate import Score
-from hisearch.search.alternatives import size_alternatives
-from hisearch.search.cache import count_settings, search_cache
-from hisearch.search.candidates import Candidate, Kept
-from hisearch.search.deployments import on_engine, parameters_of
-from hisearch.search.ending import (
+from hisearch.search.evaluate.ledger import Ledger
+from hisearch.search.model.candidates import Candidate, Kept
+from hisearch.search.model.deployments import on_engine, parameters_of
+from hisearch.search.model.job import Job
+from hisearch.search.model.problem import Problem
+from hisearch.search.model.trial import Recommendation, Trial, metric_of
+from hisearch.search.refine.alternatives import size_alternatives
+from hisearch.search.refine.frontier import Frontier
+from hisearch.search.refine.polish import descend, polish
+from hisearch.search.refine.tier_tries import try_tiers
+from hisearch.search.select.pareto import front
+from hisearch.search.select.recommend import nearest_miss, recommend
+from hisearch.search.stages.cache import count_settings, search_cache
+from hisearch.search.stages.ending import (
     UNTRIED_CACHE,
     UNTRIED_ENGINES,
     UNTRIED_LOADS,
@@ -26,20 +35,11 @@ from hisearch.search.ending import (
     untried_replicas,
     untried_settings,
 )
-from hisearch.search.execution import ExecutionReport
-from hisearch.search.frontier import Frontier
-from hisearch.search.job import Job
-from hisearch.search.ledger import Ledger
-from hisearch.search.pareto import front
-from hisearch.search.polish import descend, polish
-from hisearch.search.problem import Problem
-from hisearch.search.recommend import nearest_miss, recommend
-from hisearch.search.routing import search_routing, simulate_as_sized
-from hisearch.search.screening import combinations, screen
-from hisearch.search.tier_tries import try_tiers
-from hisearch.search.trial import Recommendation, Trial, metric_of
-from hisearch.specs.deployment import DeploymentSpec
-from hisearch.specs.study import AT_OTHER_LOADS, CAPACITY
+from hisearch.search.stages.execution import ExecutionReport
+from hisearch.search.stages.routing import search_routing, simulate_as_sized
+from hisearch.search.stages.screening import combinations, screen
+from hisearch.specs.deployments.deployment import DeploymentSpec
+from hisearch.specs.studies.study import AT_OTHER_LOADS, CAPACITY
 from hisearch.specs.wording import counted
 
 #: Simulations that stage 2 may ask for per candidate: how many candidates a budget carries.
@@ -76,7 +76,7 @@ MAX_LOAD = 8.0
 class SearchOutcome:
     """What a search found.
 
-    execution: stage 1's report. trials: every simulation, in order. front: see ``hisearch.search.pareto.front``.
+    execution: stage 1's report. trials: every simulation, in order. front: see ``hisearch.search.select.pareto.front``.
     recommendation: None where nothing is feasible; nearest_miss is then set. headroom: capacity of the recommendation,
     None where the budget did not allow to look for it. ending: whether the budget cut the search short, and where.
     """

@@ -7,10 +7,10 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from hisearch.search.candidates import Candidate, Cluster
-from hisearch.search.deployments import describe
-from hisearch.search.execution import ExecutionReport
-from hisearch.search.trial import Trial
+from hisearch.search.model.candidates import Candidate, Cluster
+from hisearch.search.model.deployments import describe
+from hisearch.search.model.trial import Trial
+from hisearch.search.stages.execution import ExecutionReport
 
 if TYPE_CHECKING:
     import pandas as pd

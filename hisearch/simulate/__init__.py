@@ -1,7 +1,7 @@
 """A deployment and a compiled trace in, a ``Result`` out."""
 
 from hisearch.simulate.engine import simulate
-from hisearch.simulate.plan import WorkerPlan, plan_worker
-from hisearch.simulate.result import Outcome, Result
+from hisearch.simulate.plans.plan import WorkerPlan, plan_worker
+from hisearch.simulate.results.result import Outcome, Result
 
 __all__ = ["Outcome", "Result", "WorkerPlan", "plan_worker", "simulate"]

@@ -14,15 +14,19 @@ import numpy as np
 from hisearch.base.dtypes import I4
 from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.layout import sim as la
-from hisearch.simulate import agent_arrays, fleet_arrays, front_end, offload_arrays, pool_arrays
-from hisearch.simulate.fleet import NEVER, FleetPlan, GiveUp, PoolPlan
-from hisearch.simulate.models import ModelNotServed, asked_models
-from hisearch.simulate.plan import WorkerPlan
+from hisearch.simulate import front_end
+from hisearch.simulate.arrays import agents as agent_arrays
+from hisearch.simulate.arrays import fleet as fleet_arrays
+from hisearch.simulate.arrays import offload as offload_arrays
+from hisearch.simulate.arrays import pool as pool_arrays
+from hisearch.simulate.plans.fleet import NEVER, FleetPlan, GiveUp, PoolPlan
+from hisearch.simulate.plans.models import ModelNotServed, asked_models
+from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.simulate.reading import result_of
-from hisearch.simulate.result import Result
+from hisearch.simulate.results.result import Result
 from hisearch.specs.base import EngineName
-from hisearch.specs.routing import RouterSpec
-from hisearch.specs.tiers import MoverName
+from hisearch.specs.deployments.routing import RouterSpec
+from hisearch.specs.deployments.tiers import MoverName
 from hisearch.traces.compiled import CompiledTrace
 
 __all__ = [

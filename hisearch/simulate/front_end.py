@@ -21,7 +21,7 @@ import numpy as np
 
 from hisearch.base.dtypes import F8, I4
 from hisearch.latency.costs import FrontEnd
-from hisearch.simulate.fleet import FleetPlan
+from hisearch.simulate.plans.fleet import FleetPlan
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
 
 

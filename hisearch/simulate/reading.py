@@ -10,11 +10,14 @@ import numpy as np
 from hisearch.base.dtypes import I4
 from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.layout import sim as la
-from hisearch.simulate import agent_arrays, fleet_arrays, front_end, tier_arrays, tier_use
-from hisearch.simulate.fleet import FleetPlan, PoolPlan
-from hisearch.simulate.plan import TierPlan, WorkerPlan
-from hisearch.simulate.pool_logs import merged_logs
-from hisearch.simulate.result import (
+from hisearch.simulate import front_end, tier_use
+from hisearch.simulate.arrays import agents as agent_arrays
+from hisearch.simulate.arrays import fleet as fleet_arrays
+from hisearch.simulate.arrays import tiers as tier_arrays
+from hisearch.simulate.plans.fleet import FleetPlan, PoolPlan
+from hisearch.simulate.plans.plan import TierPlan, WorkerPlan
+from hisearch.simulate.results.pool_logs import merged_logs
+from hisearch.simulate.results.result import (
     HandOverUse,
     PoolUse,
     RequestTable,

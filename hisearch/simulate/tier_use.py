@@ -13,10 +13,12 @@ import numpy as np
 
 from hisearch.kernels.layout import hicache as hl
 from hisearch.kernels.layout import sim as la
-from hisearch.simulate import chunk_arrays, tier_arrays, under_way
-from hisearch.simulate.offload_arrays import mover_of
-from hisearch.simulate.plan import WorkerPlan
-from hisearch.simulate.result import LinkUse, StoreUse
+from hisearch.simulate import under_way
+from hisearch.simulate.arrays import chunks as chunk_arrays
+from hisearch.simulate.arrays import tiers as tier_arrays
+from hisearch.simulate.arrays.offload import mover_of
+from hisearch.simulate.plans.plan import WorkerPlan
+from hisearch.simulate.results.result import LinkUse, StoreUse
 
 
 def end_of_run_s(sim: la.Sim, last_event_s: float, stopped: bool) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hisearch.base.dtypes import F8
-from hisearch.specs.workload import FollowUps
+from hisearch.specs.workloads.workload import FollowUps
 from hisearch.traces.agents import AgentArrays, frozen, reordered
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
 from hisearch.traces.models import RequestModels, chosen

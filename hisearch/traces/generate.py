@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hisearch.base.dtypes import F8, I4, I8
-from hisearch.specs.workload import GeneratorSpec
+from hisearch.specs.workloads.workload import GeneratorSpec
 from hisearch.traces.sampling import arrival_times_s, draw_lengths, draw_think_s, stream
 from hisearch.traces.sessions import close_loop
 from hisearch.traces.trace import Trace, declare_limit, make_trace

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hisearch.specs.document import Document
-from hisearch.specs.study import WorkloadRef
-from hisearch.specs.workload import TraceFileSpec, WorkloadSpec
+from hisearch.specs.documents.document import Document
+from hisearch.specs.studies.study import WorkloadRef
+from hisearch.specs.workloads.workload import TraceFileSpec, WorkloadSpec
 from hisearch.traces.cache import cache_key, load_cached, store_cached
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.compiler import compile_trace

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from hisearch.base.dtypes import F8, I8
-from hisearch.specs.workload import TraceFileSpec
+from hisearch.specs.workloads.workload import TraceFileSpec
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.compiler import compile_trace
 from hisearch.traces.rows import BadRows

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hisearch.base.dtypes import F8, I8
-from hisearch.specs.distributions import LengthSpec, ThinkSpec
-from hisearch.specs.workload import ArrivalSpec
+from hisearch.specs.workloads.distributions import LengthSpec, ThinkSpec
+from hisearch.specs.workloads.workload import ArrivalSpec
 
 #: 90th percentile of the standard normal distribution.
 _NORMAL_P90 = 1.2815515655446004

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from hisearch.base.dtypes import F8, I4, I8
-from hisearch.specs.workload import ArrivalSpec
+from hisearch.specs.workloads.workload import ArrivalSpec
 from hisearch.traces.sampling import arrival_times_s
 from hisearch.traces.trace import Trace, roots_of
 

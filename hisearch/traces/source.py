@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hisearch.specs.workload import TraceFileSpec
+from hisearch.specs.workloads.workload import TraceFileSpec
 from hisearch.traces.errors import TraceError
 from hisearch.traces.models import blocks_apart, models_of
 from hisearch.traces.rows import BadRows

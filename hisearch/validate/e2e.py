@@ -24,10 +24,10 @@ from hisearch.latency.memory import plan_memory
 from hisearch.latency.priced import PricedWorker
 from hisearch.latency.step_cost import step_seconds
 from hisearch.simulate import WorkerPlan, simulate
-from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.hardware import AcceleratorSpec
-from hisearch.specs.host import EngineOverhead
-from hisearch.specs.profile import LatencyProfileSpec
+from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.specs.machines.hardware import AcceleratorSpec
+from hisearch.specs.machines.host import EngineOverhead
+from hisearch.specs.machines.profile import LatencyProfileSpec
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.source import Requests
 from hisearch.validate.e2e_case import MeasuredCase, read_case

@@ -25,10 +25,10 @@ from hisearch.latency.operator_tables import table_hardware, table_meta
 from hisearch.latency.sharding import Parallelism
 from hisearch.latency.sheets import called
 from hisearch.specs.base import DType
-from hisearch.specs.deployment import EngineSpec
+from hisearch.specs.deployments.deployment import EngineSpec
+from hisearch.specs.documents.huggingface import read_config
 from hisearch.specs.errors import SpecError, dotted
-from hisearch.specs.huggingface import read_config
-from hisearch.specs.model import ModelSpec
+from hisearch.specs.models.model import ModelSpec
 from hisearch.specs.validation_words import in_words
 
 _DTYPES: dict[str, DType] = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "fp8": "fp8", "fp8_e4m3": "fp8"}

@@ -25,13 +25,13 @@ from pydantic import ValidationError
 
 from hisearch.base.dtypes import F8
 from hisearch.simulate.engine import simulate
-from hisearch.simulate.plan import WorkerPlan, plan_worker
-from hisearch.simulate.result import RequestTable
-from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.deployment import PoolSpec
+from hisearch.simulate.plans.plan import WorkerPlan, plan_worker
+from hisearch.simulate.results.result import RequestTable
+from hisearch.specs.deployments.deployment import PoolSpec
+from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.errors import SpecError, UnknownReferenceError
-from hisearch.specs.model import ModelSpec
-from hisearch.specs.profile import LatencyProfileSpec
+from hisearch.specs.machines.profile import LatencyProfileSpec
+from hisearch.specs.models.model import ModelSpec
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.compiler import compile_trace
 from hisearch.traces.sampling import stream

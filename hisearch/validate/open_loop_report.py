@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hisearch.specs.catalogue import Catalogue
+from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.validate.open_loop import METRICS, Figure, OpenLoopFailure, OpenLoopScore, score_folders
 
 #: By what runs are grouped.

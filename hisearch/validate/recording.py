@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from hisearch.specs.base import EngineName, NonNegative, NonNegativeInt, Positive
-from hisearch.specs.deployment import EvictionName
+from hisearch.specs.deployments.deployment import EvictionName
 from hisearch.specs.errors import Problem, SpecError, dotted
 from hisearch.specs.wording import described, unknown
 

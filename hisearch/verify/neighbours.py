@@ -24,11 +24,11 @@ from hisearch.base.dtypes import F8, I8
 from hisearch.latency.corrections import corrected_seconds
 from hisearch.latency.costs import StepCosts
 from hisearch.latency.many_steps import Stacked
-from hisearch.specs.profile import CorrectionSpec
+from hisearch.specs.machines.profile import CorrectionSpec
 from hisearch.verify.measured import PerRequest
 
 if TYPE_CHECKING:
-    from hisearch.simulate.fleet import FleetPlan, PoolPlan
+    from hisearch.simulate.plans.fleet import FleetPlan, PoolPlan
 
 #: Fewest gaps between tokens of a request that is counted: of fewer the ends, known to a step, weigh too much.
 FEWEST_GAPS = 8

@@ -16,7 +16,7 @@ import numpy as np
 
 from hisearch.base.dtypes import F8, I8
 from hisearch.latency.corrections import corrected
-from hisearch.specs.profile import CorrectionSpec
+from hisearch.specs.machines.profile import CorrectionSpec
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.replay import Replay
 from hisearch.traces.sampling import stream
@@ -24,8 +24,8 @@ from hisearch.verify.measured import PERCENTILES, Measurement, MeasurementError,
 from hisearch.verify.neighbours import Neighbours, Placed
 
 if TYPE_CHECKING:
-    from hisearch.simulate.fleet import FleetPlan, PoolPlan, TransferPlan
-    from hisearch.simulate.result import Result
+    from hisearch.simulate.plans.fleet import FleetPlan, PoolPlan, TransferPlan
+    from hisearch.simulate.results.result import Result
 
 #: How far the tool's count of prompt tokens may be from the replay's: a share, and a chat template's tokens.
 TOKENS_TOLERANCE = 0.1

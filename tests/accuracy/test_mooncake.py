@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from hisearch.simulate import simulate
-from hisearch.specs.deployment import EngineSpec
+from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.load import load_trace_file
 from hisearch.traces.stats import ideal_hit_tokens

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hisearch.simulate.gaps import exact_gaps, token_times
+from hisearch.simulate.results.gaps import exact_gaps, token_times
 from tests.accuracy.test_scheduler_recordings import ALL
 from tests.reference.recorded import load_recording, recorded_law
 from tests.simulate.logged import LoggedStep, logged_result, slow_token_times

@@ -12,7 +12,7 @@ from hisearch.kernels.layout import sim as la
 from hisearch.latency.costs import CompiledCosts
 from hisearch.latency.step_cost import law_costs
 from hisearch.simulate import Result, WorkerPlan, simulate
-from hisearch.specs.deployment import EngineSpec
+from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.validate.recording import read_recording
 from hisearch.validate.replay import compiled_trace

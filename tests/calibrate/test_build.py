@@ -34,9 +34,9 @@ from hisearch.calibrate.writing import profile_yaml
 from hisearch.latency.laws.attention import Heads, decode_s, prefill_s
 from hisearch.latency.laws.gemm import gemm_s
 from hisearch.latency.laws.sheet import Sheet
-from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.laws import DecodeTerms, FitError, GemmTerms, MoeTerms, PrefillTerms
-from hisearch.specs.profile import LatencyProfileSpec
+from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.specs.machines.laws import DecodeTerms, FitError, GemmTerms, MoeTerms, PrefillTerms
+from hisearch.specs.machines.profile import LatencyProfileSpec
 from tests.latency.laws import MOE
 
 CATALOGUE = Catalogue()

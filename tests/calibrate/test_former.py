@@ -14,8 +14,8 @@ from hisearch.latency.laws.gemm import gemm_s
 from hisearch.latency.laws.sheet import Sheet
 from hisearch.latency.laws.sparse import indexer, sparse_decode_s
 from hisearch.latency.sharding import Parallelism, shard
-from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.laws import SparseTerms
+from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.specs.machines.laws import SparseTerms
 
 CATALOGUE = Catalogue()
 

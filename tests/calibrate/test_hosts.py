@@ -6,9 +6,9 @@ import pytest
 import yaml
 
 from hisearch.calibrate.hosts import FILE, with_hosts
-from hisearch.specs.catalogue import Catalogue, shipped_root
-from hisearch.specs.host import HostTimes
-from hisearch.specs.profile import LatencyProfileSpec
+from hisearch.specs.documents.catalogue import Catalogue, shipped_root
+from hisearch.specs.machines.host import HostTimes
+from hisearch.specs.machines.profile import LatencyProfileSpec
 
 CATALOGUE = Catalogue(shipped_root())
 SCALED = [

@@ -9,8 +9,8 @@ from hisearch.calibrate.published import FLASHINFER_FP8_BLOCK, Products, product
 from hisearch.latency.laws.formats import FORMATS
 from hisearch.latency.laws.gemm import gemm_s
 from hisearch.latency.laws.sheet import Sheet
-from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.laws import GemmTerms
+from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.specs.machines.laws import GemmTerms
 
 B200 = Catalogue().get("Accelerator", "b200").spec
 LAYOUT = FORMATS["fp8_block"]

@@ -17,9 +17,9 @@ from hisearch.latency.laws.sheet import Sheet
 from hisearch.latency.laws.sparse import dense_s, indexer, sparse_decode_s, sparse_prefill_s
 from hisearch.latency.sharding import shard
 from hisearch.specs.base import DType
-from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.laws import GemmTerms, SparsePhase, SparseTerms
-from hisearch.specs.model import ModelSpec
+from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.specs.machines.laws import GemmTerms, SparsePhase, SparseTerms
+from hisearch.specs.models.model import ModelSpec
 
 MODELS: dict[str, ModelSpec] = {name: Catalogue().get("Model", name).spec for name in ("deepseek-v3.2", "glm-5")}
 GEMM = GemmTerms(

@@ -18,7 +18,7 @@ LIMIT_S = 180.0
 _FORKING = """
 import json, os, sys
 from hisearch.cli.main import main
-import hisearch.api.study, hisearch.report.html, hisearch.search.driver, hisearch.search.storage
+import hisearch.api.study, hisearch.report.html, hisearch.search.driver, hisearch.search.records.storage
 import moocore, optuna, pandas
 from hisearch.simulate.engine import prepare
 prepare(hisearch.api.study.load_study("small.yaml").variants)

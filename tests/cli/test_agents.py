@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from hisearch.simulate.agent_memory import adapter_elements
-from hisearch.specs.agent_memory import AdaptersSpec
-from hisearch.specs.catalogue import Catalogue
+from hisearch.simulate.plans.agent_memory import adapter_elements
+from hisearch.specs.deployments.agent_memory import AdaptersSpec
+from hisearch.specs.documents.catalogue import Catalogue
 from tests.cli.conftest import Hisearch
 
 SOCIETY = """\

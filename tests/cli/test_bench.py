@@ -13,7 +13,7 @@ import pytest
 from hisearch.api import bench
 from hisearch.api.bench import comparisons, latency
 from hisearch.api.bench.cases import plan_of
-from hisearch.specs.catalogue import Catalogue
+from hisearch.specs.documents.catalogue import Catalogue
 from tests.cli.conftest import Hisearch
 
 _KEYS = {"name", "requests", "steps", "wall_s", "requests_per_s", "peak_rss_bytes"}

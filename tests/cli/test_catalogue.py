@@ -7,9 +7,9 @@ import pytest
 
 from hisearch.api.fit import deployment_fits, study_fits
 from hisearch.cli.doctor import installation
-from hisearch.specs.kinds import KINDS
-from hisearch.specs.resolve import load_deployment, load_study
-from hisearch.specs.schema import json_schema
+from hisearch.specs.documents.kinds import KINDS
+from hisearch.specs.documents.resolve import load_deployment, load_study
+from hisearch.specs.documents.schema import json_schema
 from tests.cli.conftest import Hisearch
 
 

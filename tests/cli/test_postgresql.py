@@ -9,7 +9,7 @@ import pytest
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 from optuna.storages import RDBStorage
 
-from hisearch.search.bulk_trials import add_finished
+from hisearch.search.records.bulk_trials import add_finished
 from tests.cli.conftest import Hisearch
 from tests.cli.test_killed import findings, kill_at_random
 from tests.postgresql import PASSWORD, Server, postgresql

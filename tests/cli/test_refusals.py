@@ -12,8 +12,8 @@ import pytest
 
 from hisearch.api.provenance import profile_note
 from hisearch.cli import compilation
-from hisearch.search.journal import JournalError
-from hisearch.specs.resolve import load_study
+from hisearch.search.records.journal import JournalError
+from hisearch.specs.documents.resolve import load_study
 from tests.cli.conftest import Hisearch
 from tests.cli.documents import STUDY
 

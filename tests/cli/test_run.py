@@ -11,8 +11,8 @@ import pytest
 from hisearch.api.stored_run import load_run
 from hisearch.api.study import StudyResult, load_study
 from hisearch.score.quantities import quantity
-from hisearch.search.trial import Trial
-from hisearch.specs.catalogue import shipped_root
+from hisearch.search.model.trial import Trial
+from hisearch.specs.documents.catalogue import shipped_root
 from tests.cli.conftest import Hisearch
 from tests.cli.documents import STUDY
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import hisearch as package
-from hisearch.specs.resolve import load_deployment
+from hisearch.specs.documents.resolve import load_deployment
 from tests.cli.conftest import Hisearch
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from hisearch.specs.catalogue import shipped_root
+from hisearch.specs.documents.catalogue import shipped_root
 from tests.cli.conftest import Hisearch
 from tests.cli.documents import DEPLOYMENT
 

@@ -13,7 +13,7 @@ from hisearch.api.run_folder import has_ended
 from hisearch.api.so_far import input_so_far
 from hisearch.api.stored_run import load_run
 from hisearch.api.study import Study, StudyResult, load_study
-from hisearch.search.journal import JournalError, read_so_far
+from hisearch.search.records.journal import JournalError, read_so_far
 from tests import chromium
 from tests.cli.conftest import Hisearch
 from tests.cli.documents import STUDY

@@ -7,7 +7,7 @@ import pytest
 
 import hisearch as package
 from hisearch.api.workload import first_requests, load_trace
-from hisearch.specs.catalogue import Catalogue
+from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.traces.compiler import compile_trace
 from hisearch.traces.generate import generate_trace
 from tests.cli.conftest import Hisearch

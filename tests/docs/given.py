@@ -9,10 +9,10 @@ from pathlib import Path
 
 from hisearch.api.deployment import plan_deployment
 from hisearch.api.stored_run import load_run
-from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.profile import CorrectionSpec
-from hisearch.specs.resolve import load_deployment
-from hisearch.specs.workload import GeneratorSpec
+from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.specs.documents.resolve import load_deployment
+from hisearch.specs.machines.profile import CorrectionSpec
+from hisearch.specs.workloads.workload import GeneratorSpec
 from hisearch.traces.canonical import write_trace
 from hisearch.traces.generate import generate_trace
 from hisearch.traces.merging import asking_for

@@ -4,7 +4,7 @@ import itertools
 import re
 
 from hisearch.score.evaluate import evaluate
-from hisearch.specs.slo import SloSpec, SloTerm
+from hisearch.specs.studies.slo import SloSpec, SloTerm
 from tests.docs.pages import ROOT
 from tests.score.results import random_result
 

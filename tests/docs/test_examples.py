@@ -8,9 +8,9 @@ import yaml
 
 from hisearch.api.workload import load_trace, parse_columns
 from hisearch.specs.base import API_VERSION
-from hisearch.specs.catalogue import Catalogue, shipped_root
-from hisearch.specs.doctor import load_any
-from hisearch.specs.kinds import KINDS
+from hisearch.specs.checks.doctor import load_any
+from hisearch.specs.documents.catalogue import Catalogue, shipped_root
+from hisearch.specs.documents.kinds import KINDS
 from tests.docs.pages import PAGES, Snippet, blocks, commands
 
 EXAMPLES = [block for page in PAGES for block in blocks(page, "yaml", "yml")]

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from hisearch.specs.base import Price, Provenance
-from hisearch.specs.deployment import DeploymentSpec
-from hisearch.specs.hardware import AcceleratorSpec, LinkSpec
-from hisearch.specs.model import ModelSpec
+from hisearch.specs.deployments.deployment import DeploymentSpec
+from hisearch.specs.machines.hardware import AcceleratorSpec, LinkSpec
+from hisearch.specs.models.model import ModelSpec
 
 _DAY = datetime.date(2026, 1, 1)
 

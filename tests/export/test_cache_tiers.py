@@ -14,9 +14,9 @@ import yaml
 from hisearch.export.cache_tiers import notes, on_other_engine, variables
 from hisearch.export.deployment import export_deployment
 from hisearch.export.flags import Launch, engine_flags, other_engine
-from hisearch.specs.deployment import PoolSpec
-from hisearch.specs.model import MlaSpec
-from hisearch.specs.tiers import MovementSpec
+from hisearch.specs.deployments.deployment import PoolSpec
+from hisearch.specs.deployments.tiers import MovementSpec
+from hisearch.specs.models.model import MlaSpec
 
 DRAM = {"medium": "ddr5", "gib": 256, "scope": "worker"}
 DISK = {"medium": "nvme-gen5", "gib": 3500, "scope": "node"}

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from hisearch.export.deployment import export_deployment
-from hisearch.specs.deployment import DeploymentSpec
+from hisearch.specs.deployments.deployment import DeploymentSpec
 
 STUB = """#!/bin/bash
 printf '%s|%s|' "$(basename "$0")" "${CUDA_VISIBLE_DEVICES:-}"

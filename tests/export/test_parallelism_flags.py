@@ -8,8 +8,8 @@ import pytest
 
 from hisearch.export.flags import Launch, engine_flags
 from hisearch.export.trtllm_options import llm_api_options
-from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.deployment import PoolSpec
+from hisearch.specs.deployments.deployment import PoolSpec
+from hisearch.specs.documents.catalogue import Catalogue
 
 CATALOGUE = Catalogue()
 MODEL = CATALOGUE.get("Model", "deepseek-v3").spec

@@ -12,7 +12,7 @@ import yaml
 
 from hisearch.export.flags import ExportError, Launch
 from hisearch.export.several import export_several
-from hisearch.specs.deployment import DeploymentSpec
+from hisearch.specs.deployments.deployment import DeploymentSpec
 from tests.export import forms
 from tests.export.command_lines import parse
 

@@ -14,10 +14,10 @@ from pydantic import ValidationError
 from hisearch.export.deployment import export_deployment
 from hisearch.export.flags import ROUTER_POLICIES, TABLES, ExportError, Launch, engine_flags, router_flags
 from hisearch.export.several import export_several
-from hisearch.specs.catalogue import Catalogue, shipped_root
-from hisearch.specs.deployment import PoolSpec
-from hisearch.specs.resolve import load_deployment, load_study
-from hisearch.specs.routing import RouterSpec
+from hisearch.specs.deployments.deployment import PoolSpec
+from hisearch.specs.deployments.routing import RouterSpec
+from hisearch.specs.documents.catalogue import Catalogue, shipped_root
+from hisearch.specs.documents.resolve import load_deployment, load_study
 from tests.export.command_lines import parse
 
 CATALOGUE = Catalogue(shipped_root())

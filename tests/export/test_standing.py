@@ -11,7 +11,7 @@ from hisearch.export.standing import Ground, standing_of
 from hisearch.report.confidence import Confidence, Contender
 from hisearch.report.doubts import chance_in_words, may_miss
 from hisearch.score.terms import RejectionCheck, TermCheck
-from hisearch.search.trial import Trial
+from hisearch.search.model.trial import Trial
 
 #: What the trials' figures rest on.
 FITTED = Ground("vllm-h200 (auto)", "fitted", 0.066)

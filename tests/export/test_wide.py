@@ -13,7 +13,7 @@ from hisearch.export.containers import memory_gib
 from hisearch.export.dynamo import trtllm_engine_options
 from hisearch.export.flags import ExportError, Launch, engine_flags
 from hisearch.export.wide import export_wide, nodes_of, place_shares
-from hisearch.specs.catalogue import Catalogue
+from hisearch.specs.documents.catalogue import Catalogue
 from tests.export import forms
 from tests.export.command_lines import parse
 from tests.export.test_export_scripts import call

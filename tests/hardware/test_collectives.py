@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hisearch.hardware import collectives, links
-from hisearch.specs.hardware import LinkSpec
+from hisearch.specs.machines.hardware import LinkSpec
 
 NVLINK = LinkSpec(kind="nvlink", bandwidth_bytes_per_s=450e9, latency_s=2e-6)
 ALL = [collectives.all_reduce_s, collectives.all_gather_s, collectives.reduce_scatter_s, collectives.all_to_all_s]

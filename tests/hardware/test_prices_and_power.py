@@ -9,9 +9,9 @@ import pytest
 from hisearch.hardware.power import worker_dynamic_w, worker_idle_w, worker_power_w
 from hisearch.hardware.prices import deployment_cost, mean_cost
 from hisearch.specs.base import Price, Provenance
-from hisearch.specs.deployment import DeploymentSpec, EngineSpec, PoolSpec
-from hisearch.specs.devices import DeviceSpec
-from hisearch.specs.hardware import AcceleratorSpec, HostSpec, LinkSpec, MediumSpec
+from hisearch.specs.deployments.deployment import DeploymentSpec, EngineSpec, PoolSpec
+from hisearch.specs.machines.devices import DeviceSpec
+from hisearch.specs.machines.hardware import AcceleratorSpec, HostSpec, LinkSpec, MediumSpec
 
 TODAY = datetime.date(2025, 1, 1)
 FACTS = Provenance(source="data sheet", as_of=TODAY)

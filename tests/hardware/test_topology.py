@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hisearch.hardware.topology import Network, RanksDoNotFit
-from hisearch.specs.devices import DimensionSpec
+from hisearch.specs.machines.devices import DimensionSpec
 
 MIB = np.array([2.0**20])
 

@@ -15,15 +15,16 @@ from hisearch.kernels.layout import agents as al
 from hisearch.kernels.layout import hicache as hl
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.layout.hicache import BATCH_PAGES
-from hisearch.simulate import Result, agent_arrays, engine, simulate
-from hisearch.simulate.agent_plan import AgentPlan, KindPlan
-from hisearch.simulate.fleet import FleetPlan, PoolPlan
-from hisearch.simulate.plan import WorkerPlan
-from hisearch.simulate.tier_plan import MovementPlan, TierPlan, TransferLaw
-from hisearch.specs.agent_memory import AgentPolicyName, DistanceSourceName
-from hisearch.specs.agent_workload import AgentWorkloadSpec
+from hisearch.simulate import Result, engine, simulate
+from hisearch.simulate.arrays import agents as agent_arrays
+from hisearch.simulate.plans.agent_plan import AgentPlan, KindPlan
+from hisearch.simulate.plans.fleet import FleetPlan, PoolPlan
+from hisearch.simulate.plans.plan import WorkerPlan
+from hisearch.simulate.plans.tier_plan import MovementPlan, TierPlan, TransferLaw
 from hisearch.specs.base import EngineName
-from hisearch.specs.deployment import EngineSpec
+from hisearch.specs.deployments.agent_memory import AgentPolicyName, DistanceSourceName
+from hisearch.specs.deployments.deployment import EngineSpec
+from hisearch.specs.workloads.agent_workload import AgentWorkloadSpec
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.compiler import compile_trace
 from hisearch.traces.generators import generate_agents

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hisearch.latency.costs import WaveCosts
 from hisearch.latency.sharding import Parallelism
 from hisearch.simulate import WorkerPlan
-from hisearch.simulate.tier_plan import TierPlan, TransferLaw
+from hisearch.simulate.plans.tier_plan import TierPlan, TransferLaw
 from tests.kernels.systems import LAW, System, offload_systems
 from tests.kernels.test_waves import GRAPHS, SHARED_S
 from tests.kernels.tier_systems import FREE, TieredSystem, stores, tiered

@@ -18,7 +18,7 @@ from hisearch.kernels.cache import eviction
 from hisearch.kernels.fleet import cluster
 from hisearch.kernels.layout import sim as la
 from hisearch.simulate import engine
-from hisearch.simulate.fleet import FleetPlan, PoolPlan
+from hisearch.simulate.plans.fleet import FleetPlan, PoolPlan
 from tests.kernels import sglang_invariants as sglang
 from tests.kernels.systems import System
 

@@ -15,11 +15,11 @@ from hisearch.latency.costs import CompiledCosts, LateCosts, StepCosts, knots_up
 from hisearch.latency.step_cost import law_costs, step_seconds
 from hisearch.simulate import Result, WorkerPlan, simulate
 from hisearch.simulate.engine import EngineOutOfMemory
-from hisearch.simulate.tier_plan import MovementPlan, TierPlan, TransferLaw
+from hisearch.simulate.plans.tier_plan import MovementPlan, TierPlan, TransferLaw
 from hisearch.specs.base import EngineName
-from hisearch.specs.deployment import SCHEDULES, EngineSpec, EvictionName
-from hisearch.specs.routing import RouterName, RouterSpec
-from hisearch.specs.tiers import MOVERS
+from hisearch.specs.deployments.deployment import SCHEDULES, EngineSpec, EvictionName
+from hisearch.specs.deployments.routing import RouterName, RouterSpec
+from hisearch.specs.deployments.tiers import MOVERS
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
 from hisearch.validate.restatement import lmcache, sglang, vllm, vllm_offload
 from hisearch.validate.restatement.recording import Request

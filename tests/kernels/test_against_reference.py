@@ -12,9 +12,10 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from hisearch.latency.step_cost import step_seconds
-from hisearch.simulate import Result, offload_arrays
+from hisearch.simulate import Result
+from hisearch.simulate.arrays import offload as offload_arrays
 from hisearch.simulate.engine import EngineStuck
-from hisearch.specs.deployment import EngineSpec
+from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.validate.restatement.recording import step_seconds as batch_seconds
 from hisearch.validate.restatement.transfers import CopyLaw
 from hisearch.validate.restatement.vllm import StuckError

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hisearch.kernels.layout import agents as al
 from hisearch.kernels.layout import sim as la
 from hisearch.simulate import Outcome, Result, simulate
-from hisearch.simulate.agent_plan import AgentPlan, KindPlan
 from hisearch.simulate.engine import EngineOutOfMemory
+from hisearch.simulate.plans.agent_plan import AgentPlan, KindPlan
 from hisearch.specs.base import EngineName
 from tests.kernels.agent_systems import FREE, POLICIES, Society, adapters, check, on_disk, societies, society
 from tests.kernels.systems import examples

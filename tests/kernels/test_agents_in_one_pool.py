@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from hisearch.kernels.layout import sim as la
-from hisearch.simulate.agent_plan import AgentPlan
+from hisearch.simulate.plans.agent_plan import AgentPlan
 from tests.kernels.agent_systems import Society, adapters, check, society
 
 

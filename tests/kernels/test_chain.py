@@ -15,9 +15,9 @@ from hisearch.kernels.layout import hicache as hl
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import moves
 from hisearch.simulate import engine
-from hisearch.simulate.fleet import FleetPlan, PoolPlan
-from hisearch.simulate.tier_plan import MovementPlan, TierPlan, TransferLaw
-from hisearch.specs.deployment import EngineSpec
+from hisearch.simulate.plans.fleet import FleetPlan, PoolPlan
+from hisearch.simulate.plans.tier_plan import MovementPlan, TierPlan, TransferLaw
+from hisearch.specs.deployments.deployment import EngineSpec
 from tests.kernels import store_invariants
 from tests.kernels.store_reference import Page, Rules, Store
 from tests.kernels.systems import examples

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.layout import tiers as tl
-from hisearch.simulate import chunk_arrays
-from hisearch.simulate.tier_plan import TransferLaw
-from hisearch.simulate.tier_series import tier_series
-from hisearch.specs.deployment import EngineSpec
+from hisearch.simulate.arrays import chunks as chunk_arrays
+from hisearch.simulate.plans.tier_plan import TransferLaw
+from hisearch.simulate.results.tier_series import tier_series
+from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.validate.restatement.content import PathContent
 from hisearch.validate.restatement.lmcache import LmcacheConfig, LmcacheTier
 from hisearch.validate.restatement.transfers import CopyLaw

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hisearch.simulate import Outcome, Result, simulate
-from hisearch.specs.deployment import EngineSpec
-from hisearch.specs.routing import RouterSpec
+from hisearch.specs.deployments.deployment import EngineSpec
+from hisearch.specs.deployments.routing import RouterSpec
 from tests.kernels.systems import (
     ENGINES,
     System,

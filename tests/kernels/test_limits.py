@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from hisearch.latency.step_cost import law_costs
 from hisearch.simulate import simulate
-from hisearch.simulate.tier_plan import TransferLaw
-from hisearch.specs.deployment import EngineSpec
+from hisearch.simulate.plans.tier_plan import TransferLaw
+from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
 from tests.kernels.systems import (
     ENGINES,

@@ -14,7 +14,7 @@ from hisearch.latency.sharding import Parallelism
 from hisearch.latency.step_cost import step_seconds
 from hisearch.simulate import WorkerPlan, simulate
 from hisearch.simulate.engine import EngineOutOfMemory
-from hisearch.specs.deployment import EngineSpec
+from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.traces.compiled import CompiledTrace
 from tests.kernels.systems import LAW, compiled, examples, plan
 from tests.reference.pipeline import PipelineRequest, serve

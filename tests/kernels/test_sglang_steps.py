@@ -16,8 +16,8 @@ from hisearch.kernels.layout import sim as la
 from hisearch.simulate import Result, simulate
 from hisearch.simulate import engine as engine_arrays
 from hisearch.simulate.engine import EngineOutOfMemory
-from hisearch.simulate.fleet import FleetPlan, PoolPlan
-from hisearch.specs.deployment import EngineSpec, PoolSpec
+from hisearch.simulate.plans.fleet import FleetPlan, PoolPlan
+from hisearch.specs.deployments.deployment import EngineSpec, PoolSpec
 from hisearch.traces.compiler import compile_trace
 from hisearch.traces.trace import make_trace
 from hisearch.validate.restatement.recording import Step

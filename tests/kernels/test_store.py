@@ -13,9 +13,9 @@ from hisearch.kernels.cache import store, store_room
 from hisearch.kernels.fleet import cluster
 from hisearch.kernels.layout import sim as la
 from hisearch.simulate import engine
-from hisearch.simulate.fleet import FleetPlan, PoolPlan
-from hisearch.simulate.tier_plan import MovementPlan, TierPlan
-from hisearch.specs.deployment import EngineSpec
+from hisearch.simulate.plans.fleet import FleetPlan, PoolPlan
+from hisearch.simulate.plans.tier_plan import MovementPlan, TierPlan
+from hisearch.specs.deployments.deployment import EngineSpec
 from tests.kernels import store_invariants
 from tests.kernels.arc_reference import OFTEN, ONCE
 from tests.kernels.store_reference import Page, Rules, Store

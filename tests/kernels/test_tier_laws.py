@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hisearch.simulate.tier_plan import TierPlan
+from hisearch.simulate.plans.tier_plan import TierPlan
 from tests.kernels.invariants import run_until
 from tests.kernels.systems import examples, settled
 from tests.kernels.test_laws import fingerprint

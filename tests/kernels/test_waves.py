@@ -16,7 +16,7 @@ from hisearch.latency.step_cost import step_seconds
 from hisearch.simulate import Result, WorkerPlan, simulate
 from hisearch.simulate.engine import EngineStuck
 from hisearch.specs.base import EngineName
-from hisearch.specs.deployment import EngineSpec
+from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.validate.lockstep import Batch, Served, serve
 from hisearch.validate.restatement.vllm import StuckError

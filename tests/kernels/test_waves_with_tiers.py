@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hisearch.latency.step_cost import step_seconds
 from hisearch.simulate import Result
 from hisearch.simulate.engine import EngineOutOfMemory, EngineStuck
-from hisearch.simulate.tier_plan import TransferLaw
+from hisearch.simulate.plans.tier_plan import TransferLaw
 from hisearch.validate.lockstep import Batch
 from hisearch.validate.restatement.recording import Recording
 from hisearch.validate.restatement.sglang import SglangWorker

@@ -10,9 +10,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 from hisearch.simulate import WorkerPlan
-from hisearch.simulate.tier_plan import MovementPlan, TierPlan, TransferLaw
-from hisearch.specs.deployment import SCHEDULES, EngineSpec, EvictionName
-from hisearch.specs.tiers import TierEvictionName
+from hisearch.simulate.plans.tier_plan import MovementPlan, TierPlan, TransferLaw
+from hisearch.specs.deployments.deployment import SCHEDULES, EngineSpec, EvictionName
+from hisearch.specs.deployments.tiers import TierEvictionName
 from hisearch.validate.restatement.recording import Request
 from hisearch.validate.restatement.sglang_host_config import CopyLaw, HostTierConfig, StorageConfig
 from hisearch.validate.restatement.sglang_state import SglangConfig

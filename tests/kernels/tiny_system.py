@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 
-from hisearch.specs.deployment import EngineSpec
-from hisearch.specs.routing import RouterSpec
+from hisearch.specs.deployments.deployment import EngineSpec
+from hisearch.specs.deployments.routing import RouterSpec
 from tests.kernels.systems import ENGINES, POLICIES, System
 from tests.reference.random_traces import TraceShape
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import datetime
 
 from hisearch.specs.base import Price, Provenance
-from hisearch.specs.deployment import EngineSpec
-from hisearch.specs.hardware import AcceleratorSpec, LinkSpec
-from hisearch.specs.host import EngineOverhead
-from hisearch.specs.model import MlaSpec, ModelSpec, MoeSpec
-from hisearch.specs.profile import CollectiveTerms, Efficiency, LatencyProfileSpec
+from hisearch.specs.deployments.deployment import EngineSpec
+from hisearch.specs.machines.hardware import AcceleratorSpec, LinkSpec
+from hisearch.specs.machines.host import EngineOverhead
+from hisearch.specs.machines.profile import CollectiveTerms, Efficiency, LatencyProfileSpec
+from hisearch.specs.models.model import MlaSpec, ModelSpec, MoeSpec
 
 TODAY = datetime.date(2025, 1, 1)
 FACTS = Provenance(source="published config.json or data sheet", as_of=TODAY)

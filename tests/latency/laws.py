@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hisearch.latency.laws.sheet import Sheet
-from hisearch.specs.laws import (
+from hisearch.specs.machines.laws import (
     CollectiveCurve,
     CollectiveCurves,
     DecodeTerms,

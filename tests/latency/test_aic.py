@@ -18,10 +18,10 @@ from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sharding import Parallelism
 from hisearch.latency.step_cost import step_seconds
 from hisearch.specs.base import DType
-from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.deployment import EngineSpec
-from hisearch.specs.host import EngineOverhead
-from hisearch.specs.profile import LatencyProfileSpec
+from hisearch.specs.deployments.deployment import EngineSpec
+from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.specs.machines.host import EngineOverhead
+from hisearch.specs.machines.profile import LatencyProfileSpec
 from tests.latency.fake_aic import install
 
 CATALOGUE = Catalogue()

@@ -11,9 +11,9 @@ from hisearch.latency.estimator import compile_costs
 from hisearch.latency.expert_load import busiest_rank_factor, expert_shares, rank_shares
 from hisearch.latency.memory import plan_memory
 from hisearch.latency.sharding import Parallelism
-from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.deployment import EngineSpec, PoolSpec
-from hisearch.specs.experts import ExpertsSpec
+from hisearch.specs.deployments.deployment import EngineSpec, PoolSpec
+from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.specs.models.experts import ExpertsSpec
 
 CATALOGUE = Catalogue()
 MODEL = CATALOGUE.get("Model", "deepseek-v3").spec

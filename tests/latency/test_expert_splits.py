@@ -14,10 +14,10 @@ from hisearch.latency.operators import token_operators
 from hisearch.latency.parameters import matrices, redundant_expert_bytes_per_rank
 from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sharding import Parallelism, shard
-from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.deployment import EngineSpec
-from hisearch.specs.model import ModelSpec
-from hisearch.specs.profile import LatencyProfileSpec
+from hisearch.specs.deployments.deployment import EngineSpec
+from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.specs.machines.profile import LatencyProfileSpec
+from hisearch.specs.models.model import ModelSpec
 
 CATALOGUE = Catalogue()
 BASE: ModelSpec = CATALOGUE.get("Model", "qwen3-30b-a3b").spec

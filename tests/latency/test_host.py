@@ -18,11 +18,11 @@ from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sharding import Parallelism
 from hisearch.latency.speculation import Speculation, with_speculation
 from hisearch.latency.step_cost import law_costs, step_seconds
-from hisearch.specs.catalogue import Catalogue, shipped_root
-from hisearch.specs.deployment import EngineSpec
-from hisearch.specs.host import RANGES, HostTimes
-from hisearch.specs.model import ModelSpec
-from hisearch.specs.profile import LatencyProfileSpec
+from hisearch.specs.deployments.deployment import EngineSpec
+from hisearch.specs.documents.catalogue import Catalogue, shipped_root
+from hisearch.specs.machines.host import RANGES, HostTimes
+from hisearch.specs.machines.profile import LatencyProfileSpec
+from hisearch.specs.models.model import ModelSpec
 from tests.kernels.systems import LAW, rugged_costs
 
 CATALOGUE = Catalogue(shipped_root())

@@ -15,7 +15,7 @@ from hisearch.latency.memory import MemoryPlan, plan_memory, usable_bytes
 from hisearch.latency.memory_constants import CONSTANTS, GIB, MIB, Constant, constant
 from hisearch.latency.profiling_run import release_of
 from hisearch.latency.sharding import Parallelism
-from hisearch.specs.catalogue import Catalogue
+from hisearch.specs.documents.catalogue import Catalogue
 
 DOCS = Path(__file__).parents[2] / "docs"
 #: Within 1 % but for this one, whose log states neither limits nor what else ran.

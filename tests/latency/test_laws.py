@@ -20,8 +20,8 @@ from hisearch.latency.laws.ranges import beyond
 from hisearch.latency.laws.sheet import Sheet, corrected, p_norm, waves
 from hisearch.latency.priced import AcrossHosts, PricedWorker
 from hisearch.latency.sharding import Parallelism
-from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.deployment import EngineSpec
+from hisearch.specs.deployments.deployment import EngineSpec
+from hisearch.specs.documents.catalogue import Catalogue
 
 HEADS = Heads(heads=32, kv_heads=8, width=128.0, kv_bytes=8 * 2 * 128 * 2.0)
 WIDE = {"weight_bytes": 2.0, "operand_bytes": 2.0}

@@ -16,10 +16,10 @@ from hisearch.latency.parameters import (
 )
 from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sharding import InvalidParallelism, shard
-from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.deployment import EngineSpec
-from hisearch.specs.model import ModelSpec
-from hisearch.specs.parallelism import Parallelism
+from hisearch.specs.deployments.deployment import EngineSpec
+from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.specs.machines.parallelism import Parallelism
+from hisearch.specs.models.model import ModelSpec
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from hisearch.latency.loading import full_load
 from hisearch.latency.memory import GIB
 from hisearch.latency.parameters import weight_bytes_per_rank
 from hisearch.specs.base import DType, EngineName
-from hisearch.specs.catalogue import Catalogue
+from hisearch.specs.documents.catalogue import Catalogue
 
 MODEL = Catalogue().get("Model", "qwen3-32b").spec
 L40S = Catalogue().get("Accelerator", "l40s").spec

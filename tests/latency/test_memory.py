@@ -16,7 +16,7 @@ from latency_catalogue import (
 
 from hisearch.latency.memory import GIB, DoesNotFit, MemoryPlan, plan_memory, usable_bytes
 from hisearch.latency.sharding import InvalidParallelism
-from hisearch.specs.deployment import EngineSpec
+from hisearch.specs.deployments.deployment import EngineSpec
 
 
 def plan(model, accelerator=H100, *, tp=1, engine=VLLM, weight_dtype=None, kv_dtype="bf16", **more) -> MemoryPlan:

@@ -17,10 +17,10 @@ from hisearch.latency.laws.attention import Heads, beside_s
 from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sharding import Parallelism
 from hisearch.latency.step_cost import step_seconds
-from hisearch.specs.catalogue import Catalogue, shipped_root
-from hisearch.specs.deployment import EngineSpec
-from hisearch.specs.laws import MixedTerms
-from hisearch.specs.model import ModelSpec
+from hisearch.specs.deployments.deployment import EngineSpec
+from hisearch.specs.documents.catalogue import Catalogue, shipped_root
+from hisearch.specs.machines.laws import MixedTerms
+from hisearch.specs.models.model import ModelSpec
 
 CATALOGUE = Catalogue(shipped_root())
 TERMS = MixedTerms(source="round figures", rows=64, keys=64, flops=0.5, tile_s=5e-6)

@@ -10,9 +10,9 @@ from hisearch.latency.estimator import compile_costs
 from hisearch.latency.memory import plan_memory
 from hisearch.latency.parameters import kv_bytes_per_token_per_rank, weight_bytes_per_rank
 from hisearch.latency.sharding import InvalidParallelism, Parallelism, parallelism_of, shard
-from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.deployment import EngineSpec
-from hisearch.specs.model import ModelSpec
+from hisearch.specs.deployments.deployment import EngineSpec
+from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.specs.models.model import ModelSpec
 
 CATALOGUE = Catalogue()
 MOE: ModelSpec = CATALOGUE.get("Model", "deepseek-v3").spec

@@ -27,7 +27,7 @@ from hisearch.latency.parameters import (
     window_kv_bytes_per_token_per_rank,
 )
 from hisearch.latency.sharding import InvalidParallelism, shard
-from hisearch.specs.model import MoeSpec
+from hisearch.specs.models.model import MoeSpec
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from hisearch.latency.estimator import build_estimator
 from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sampling import BANDWIDTH, SORT_BYTES, bounded, sort_s
 from hisearch.latency.sharding import Parallelism
-from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.deployment import EngineSpec
-from hisearch.specs.model import ModelSpec
+from hisearch.specs.deployments.deployment import EngineSpec
+from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.specs.models.model import ModelSpec
 
 CATALOGUE = Catalogue()
 LLAMA: ModelSpec = CATALOGUE.get("Model", "llama-3.1-8b").spec

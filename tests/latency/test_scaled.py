@@ -20,12 +20,12 @@ from hisearch.latency.laws.steps import rising, token_grid
 from hisearch.latency.parameters import matrices, weight_bytes_per_rank
 from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sharding import Parallelism, shard
-from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.deployment import EngineSpec
-from hisearch.specs.host import EngineOverhead
-from hisearch.specs.laws import CollectiveCurve, CollectiveCurves, QuantiseTerms
-from hisearch.specs.model import ModelSpec
-from hisearch.specs.profile import LatencyProfileSpec
+from hisearch.specs.deployments.deployment import EngineSpec
+from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.specs.machines.host import EngineOverhead
+from hisearch.specs.machines.laws import CollectiveCurve, CollectiveCurves, QuantiseTerms
+from hisearch.specs.machines.profile import LatencyProfileSpec
+from hisearch.specs.models.model import ModelSpec
 
 CATALOGUE = Catalogue()
 ROOFLINE: LatencyProfileSpec = CATALOGUE.get("LatencyProfile", "roofline").spec

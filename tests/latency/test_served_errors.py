@@ -28,9 +28,9 @@ from hisearch.latency.served_errors import (
     served_errors,
 )
 from hisearch.latency.sharding import Parallelism
-from hisearch.search.uncertainty import REGIMES, deviations, factors_of, normal_draws
-from hisearch.specs.catalogue import Catalogue, shipped_root
-from hisearch.specs.deployment import EngineSpec
+from hisearch.search.confidence.uncertainty import REGIMES, deviations, factors_of, normal_draws
+from hisearch.specs.deployments.deployment import EngineSpec
+from hisearch.specs.documents.catalogue import Catalogue, shipped_root
 from tests.kernels.systems import compiled_costs
 
 CATALOGUE = Catalogue(shipped_root())

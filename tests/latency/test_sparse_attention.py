@@ -19,12 +19,12 @@ from hisearch.latency.memory import plan_memory
 from hisearch.latency.parameters import kv_bytes_per_token_per_rank, parameter_count
 from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sharding import shard
-from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.deployment import EngineSpec
-from hisearch.specs.devices import DevicesSpec
-from hisearch.specs.laws import SparsePhase, SparseTerms
-from hisearch.specs.model import ModelSpec
-from hisearch.specs.parallelism import Parallelism
+from hisearch.specs.deployments.deployment import EngineSpec
+from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.specs.machines.devices import DevicesSpec
+from hisearch.specs.machines.laws import SparsePhase, SparseTerms
+from hisearch.specs.machines.parallelism import Parallelism
+from hisearch.specs.models.model import ModelSpec
 
 CATALOGUE = Catalogue()
 V32: ModelSpec = CATALOGUE.get("Model", "deepseek-v3.2").spec

@@ -14,11 +14,11 @@ from hisearch.latency.operator_tables import LAYER_CALLS, MODEL_CALLS, TableErro
 from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sharding import Parallelism
 from hisearch.latency.step_cost import step_seconds
-from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.deployment import EngineSpec
-from hisearch.specs.host import HostTimes
-from hisearch.specs.model import ModelSpec
-from hisearch.specs.profile import LatencyProfileSpec
+from hisearch.specs.deployments.deployment import EngineSpec
+from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.specs.machines.host import HostTimes
+from hisearch.specs.machines.profile import LatencyProfileSpec
+from hisearch.specs.models.model import ModelSpec
 from tests.latency.operator_folder import LATE_US, attention_us, dense_us, write_tables
 
 CATALOGUE = Catalogue()

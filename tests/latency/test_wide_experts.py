@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from hisearch.latency.laws.collectives import Collectives
 from hisearch.latency.sharding import Parallelism, shard
-from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.laws import CollectiveCurve, CollectiveCurves
-from hisearch.specs.parallelism import split_problems
+from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.specs.machines.laws import CollectiveCurve, CollectiveCurves
+from hisearch.specs.machines.parallelism import split_problems
 
 DEEPSEEK = Catalogue().get("Model", "deepseek-v3").spec
 GATHERED, SENT = Parallelism(1, 32, 32), Parallelism(1, 32, 32, all_to_all=True)

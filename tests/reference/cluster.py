@@ -31,7 +31,7 @@ from .router import Path, Router, RouterConfig
 if TYPE_CHECKING:
     from hisearch.traces.compiled import TraceArrays
 
-#: Outcomes, by the numbers of ``hisearch.simulate.result.Outcome``.
+#: Outcomes, by the numbers of ``hisearch.simulate.results.result.Outcome``.
 FINISHED = 1
 TOO_LARGE = 2
 

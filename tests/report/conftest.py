@@ -24,9 +24,9 @@ from hisearch.report.closeup import (
 )
 from hisearch.report.data import CostRow, PriceNote, ProfileNote, ReportInput, RunRecord
 from hisearch.score.terms import RejectionCheck, TermCheck
-from hisearch.search.trial import Recommendation, Trial
-from hisearch.specs.deployment import DeploymentSpec
-from hisearch.specs.slo import SloTerm
+from hisearch.search.model.trial import Recommendation, Trial
+from hisearch.specs.deployments.deployment import DeploymentSpec
+from hisearch.specs.studies.slo import SloTerm
 
 OBJECTIVES = ("ttft_p99", "goodput", "usd_per_hour")
 SLO = (

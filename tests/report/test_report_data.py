@@ -17,10 +17,10 @@ from hisearch.report.points import MAX_FAINT, parallel_data, pareto_data, progre
 from hisearch.report.terms import term_lines
 from hisearch.score.quantities import percent, quantity, significant, usd
 from hisearch.score.terms import RejectionCheck, TermCheck
-from hisearch.search.deployments import describe, describe_each
-from hisearch.search.trial import Recommendation
-from hisearch.specs.agent_memory import AgentMemorySpec
-from hisearch.specs.deployment import DeploymentSpec
+from hisearch.search.model.deployments import describe, describe_each
+from hisearch.search.model.trial import Recommendation
+from hisearch.specs.deployments.agent_memory import AgentMemorySpec
+from hisearch.specs.deployments.deployment import DeploymentSpec
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from hisearch.report.conclusions import OF_CHOSEN
 from hisearch.report.confidence import Confidence, Contender, Rule
 from hisearch.report.describe import settings
 from hisearch.report.html import render, write_report
-from hisearch.search.trial import Recommendation
+from hisearch.search.model.trial import Recommendation
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hisearch.report.describe import NOT_USED, sentence, settings, used_settings
-from hisearch.search.trial import Trial
+from hisearch.search.model.trial import Trial
 from tests.export.test_several import apart, mixed
 from tests.search.fakes import make_deployment, make_trial
 

@@ -16,8 +16,8 @@ from hisearch.report import timeline
 from hisearch.report.phases import PHASES
 from hisearch.report.timeline import TimelineTooLarge, Window, write_timeline
 from hisearch.simulate import Result
-from hisearch.simulate.gaps import LogMissing
-from hisearch.simulate.series import worker_series
+from hisearch.simulate.results.gaps import LogMissing
+from hisearch.simulate.results.series import worker_series
 from tests.simulate.logged import LoggedStep, logged_result
 from tests.simulate.test_engine import system
 from tests.simulate.test_series import BY_HAND

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hisearch.simulate.result import Outcome, PoolUse, RequestTable, Result, WorkerTable
+from hisearch.simulate.results.result import Outcome, PoolUse, RequestTable, Result, WorkerTable
 
 
 def random_result(

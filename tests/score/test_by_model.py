@@ -11,8 +11,8 @@ from hisearch.score.evaluate import evaluate
 from hisearch.score.quantities import notes
 from hisearch.score.terms import TermCheck, check_from_json, name_of
 from hisearch.specs.errors import SpecError
-from hisearch.specs.slo import SloSpec
-from hisearch.specs.workload import WorkloadSpec
+from hisearch.specs.studies.slo import SloSpec
+from hisearch.specs.workloads.workload import WorkloadSpec
 from hisearch.traces.canonical import write_trace
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.generate import generate_trace

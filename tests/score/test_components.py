@@ -9,7 +9,7 @@ import pytest
 
 from hisearch.api.deployment import simulate_deployment
 from hisearch.score.components import component_power, step_joules
-from hisearch.specs.catalogue import shipped_root
+from hisearch.specs.documents.catalogue import shipped_root
 from hisearch.traces.compiler import compile_trace
 from hisearch.traces.trace import make_trace
 

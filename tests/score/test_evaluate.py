@@ -6,8 +6,8 @@ import pytest
 
 from hisearch.score.evaluate import evaluate
 from hisearch.score.percentiles import Latencies
-from hisearch.simulate.result import Outcome, Result
-from hisearch.specs.slo import SloSpec, SloTerm
+from hisearch.simulate.results.result import Outcome, Result
+from hisearch.specs.studies.slo import SloSpec, SloTerm
 from tests.score.results import random_result
 
 SLO = SloSpec(

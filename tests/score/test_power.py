@@ -12,9 +12,9 @@ from hisearch.latency.sharding import Parallelism
 from hisearch.score.energy import energy_parts, energy_usd_per_hour, energy_use, mean_w
 from hisearch.score.watts import watts_series
 from hisearch.simulate import Result, WorkerPlan, simulate
-from hisearch.simulate.result import LinkUse, StoreUse, TierEnergy
-from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.deployment import EngineSpec
+from hisearch.simulate.results.result import LinkUse, StoreUse, TierEnergy
+from hisearch.specs.deployments.deployment import EngineSpec
+from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.traces.compiled import CompiledTrace
 from tests.kernels.systems import compiled, compiled_costs, plan
 from tests.reference.random_traces import TraceShape, random_trace

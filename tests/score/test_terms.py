@@ -11,8 +11,8 @@ from hisearch.score.evaluate import evaluate
 from hisearch.score.percentiles import Latencies, requests_needed
 from hisearch.score.quantities import notes
 from hisearch.score.terms import RejectionCheck, TermCheck, check_from_json, check_to_dict, worst_margin
-from hisearch.simulate.result import Outcome, Result
-from hisearch.specs.slo import SloSpec, SloTerm
+from hisearch.simulate.results.result import Outcome, Result
+from hisearch.specs.studies.slo import SloSpec, SloTerm
 from tests.score.results import random_result
 
 TPOT = SloTerm(metric="tpot_s", percentile=99, at_most_s=0.2)

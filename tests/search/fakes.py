@@ -12,15 +12,15 @@ from hisearch.latency.costs import CompiledCosts
 from hisearch.latency.memory import DoesNotFit
 from hisearch.latency.step_cost import law_costs
 from hisearch.score.terms import Check, RejectionCheck, TermCheck
-from hisearch.search.demand import Demand
-from hisearch.search.job import Evaluation, Job
-from hisearch.search.problem import Problem
-from hisearch.search.trial import Trial
-from hisearch.specs.deployment import DeploymentSpec, EngineSpec, PoolSpec
-from hisearch.specs.routing import RouterSpec
-from hisearch.specs.search_space import CacheSpace, ExecutionSpace, RoutingSpace, SearchSpaceSpec, TierSpace
-from hisearch.specs.slo import SloSpec, SloTerm
-from hisearch.specs.study import BudgetSpec
+from hisearch.search.model.demand import Demand
+from hisearch.search.model.job import Evaluation, Job
+from hisearch.search.model.problem import Problem
+from hisearch.search.model.trial import Trial
+from hisearch.specs.deployments.deployment import DeploymentSpec, EngineSpec, PoolSpec
+from hisearch.specs.deployments.routing import RouterSpec
+from hisearch.specs.studies.search_space import CacheSpace, ExecutionSpace, RoutingSpace, SearchSpaceSpec, TierSpace
+from hisearch.specs.studies.slo import SloSpec, SloTerm
+from hisearch.specs.studies.study import BudgetSpec
 
 #: Requests per second of one accelerator, and its price.
 SPEED = {"slow": 1.0, "fast": 4.0, "dear": 5.0}

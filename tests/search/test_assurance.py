@@ -10,16 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hisearch.score.terms import TermCheck
-from hisearch.search.assurance import Assured, Likelihood, Walk, first_of
-from hisearch.search.confidence import Assessor
-from hisearch.search.job import Evaluation, Job
-from hisearch.search.ledger import Ledger
-from hisearch.search.recommend import price_of, recommend
-from hisearch.search.surer import Surer, find_surer, surer_in_words
-from hisearch.search.trial import Trial
-from hisearch.search.uncertainty import factors_of
-from hisearch.specs.deployment import DeploymentSpec
-from hisearch.specs.study import BudgetSpec
+from hisearch.search.confidence.assessment import Assessor
+from hisearch.search.confidence.assurance import Assured, Likelihood, Walk, first_of
+from hisearch.search.confidence.surer import Surer, find_surer, surer_in_words
+from hisearch.search.confidence.uncertainty import factors_of
+from hisearch.search.evaluate.ledger import Ledger
+from hisearch.search.model.job import Evaluation, Job
+from hisearch.search.model.trial import Trial
+from hisearch.search.select.recommend import price_of, recommend
+from hisearch.specs.deployments.deployment import DeploymentSpec
+from hisearch.specs.studies.study import BudgetSpec
 from tests.search.fakes import OBJECTIVES, FakeEvaluator, make_deployment, make_problem
 from tests.search.test_confidence import costs, uncertainty
 

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from hisearch.api.machinery import make_backend
-from hisearch.search.backends import Backend, BackendError, Processes, Threads
 from hisearch.search.driver import search
-from hisearch.search.job import Evaluation, Job
-from hisearch.search.ledger import Ledger
-from hisearch.search.shipment import Shipment, evaluate_shipped, mismatches, program_facts, unpack_in_process
-from hisearch.specs.study import BudgetSpec
+from hisearch.search.evaluate.backends import Backend, BackendError, Processes, Threads
+from hisearch.search.evaluate.ledger import Ledger
+from hisearch.search.evaluate.shipment import Shipment, evaluate_shipped, mismatches, program_facts, unpack_in_process
+from hisearch.search.model.job import Evaluation, Job
+from hisearch.specs.studies.study import BudgetSpec
 from tests.search.fakes import FakeEvaluator, make_deployment, make_problem
 
 #: Dask warns of ports, of sockets that it closes late, and of its own dependencies.
@@ -187,8 +187,8 @@ def test_a_job_that_kills_its_workers_ends_as_an_error_and_the_rest_goes_on() ->
 @pytest.mark.slow
 @QUIET
 def test_a_cluster_without_a_scheduler_or_with_other_versions_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hisearch.search.cluster.CONNECT_S", 1.0)
-    monkeypatch.setattr("hisearch.search.cluster.FIRST_WORKER_S", 1.0)
+    monkeypatch.setattr("hisearch.search.evaluate.dask_cluster.CONNECT_S", 1.0)
+    monkeypatch.setattr("hisearch.search.evaluate.dask_cluster.FIRST_WORKER_S", 1.0)
     begun_s = time.monotonic()
     with pytest.raises(BackendError, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:9 within 1 s"):
         make_backend("dask", evaluate_pid, scheduler="tcp://127.0.0.1:9").__enter__()
@@ -196,7 +196,8 @@ def test_a_cluster_without_a_scheduler_or_with_other_versions_is_refused(monkeyp
     with cluster() as found:
         ours = program_facts()
         monkeypatch.setattr(
-            "hisearch.search.cluster.mismatches", lambda _, theirs: mismatches({**ours, "numpy": "1"}, theirs)
+            "hisearch.search.evaluate.dask_cluster.mismatches",
+            lambda _, theirs: mismatches({**ours, "numpy": "1"}, theirs),
         )
         with pytest.raises(BackendError, match=r"runs other versions: numpy 1 here, .* there"):
             make_backend("dask", evaluate_pid, scheduler=found.scheduler_address).__enter__()

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import hisearch
-from hisearch.search.simulation import Simulation, World
-from hisearch.specs.deployment import PoolSpec
+from hisearch.search.evaluate.simulation import Simulation, World
+from hisearch.specs.deployments.deployment import PoolSpec
 from tests.cli.documents import STUDY
 
 #: Hosts of the one have DDR5, of the other LPDDR5X.

@@ -13,7 +13,7 @@ from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import IntegrityError
 
-from hisearch.search.bulk_trials import add_finished
+from hisearch.search.records.bulk_trials import add_finished
 
 DISTRIBUTIONS: dict[str, BaseDistribution] = {
     "router": CategoricalDistribution(("random", "cache_aware")),

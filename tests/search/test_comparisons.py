@@ -4,21 +4,21 @@ from dataclasses import replace
 
 import pytest
 
-from hisearch.search.alternatives import size_alternatives
-from hisearch.search.deployments import arms_by_promise, deployment_of, parameters_of, router_arms
 from hisearch.search.driver import SearchOutcome, search
-from hisearch.search.ending import UNTRIED_ALTERNATIVES, UNTRIED_NEIGHBOURS, UNTRIED_ROUTERS
-from hisearch.search.execution import search_execution
-from hisearch.search.job import Evaluation, Job
-from hisearch.search.ledger import Ledger
-from hisearch.search.polish import neighbours, polish
-from hisearch.search.problem import Problem
-from hisearch.search.recommend import recommend
-from hisearch.search.routing import search_routing
-from hisearch.search.trial import Trial
-from hisearch.specs.deployment import EngineSpec, PoolSpec
-from hisearch.specs.routing import RouterSpec
-from hisearch.specs.search_space import RoutingSpace
+from hisearch.search.evaluate.ledger import Ledger
+from hisearch.search.model.deployments import arms_by_promise, deployment_of, parameters_of, router_arms
+from hisearch.search.model.job import Evaluation, Job
+from hisearch.search.model.problem import Problem
+from hisearch.search.model.trial import Trial
+from hisearch.search.refine.alternatives import size_alternatives
+from hisearch.search.refine.polish import neighbours, polish
+from hisearch.search.select.recommend import recommend
+from hisearch.search.stages.ending import UNTRIED_ALTERNATIVES, UNTRIED_NEIGHBOURS, UNTRIED_ROUTERS
+from hisearch.search.stages.execution import search_execution
+from hisearch.search.stages.routing import search_routing
+from hisearch.specs.deployments.deployment import EngineSpec, PoolSpec
+from hisearch.specs.deployments.routing import RouterSpec
+from hisearch.specs.studies.search_space import RoutingSpace
 from tests.search.fakes import FakeEvaluator, make_problem
 
 

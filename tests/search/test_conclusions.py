@@ -15,8 +15,8 @@ from hisearch.api.conclude import uncertainty_of
 from hisearch.api.study import StudyResult, load_study
 from hisearch.report.conclusions import conclusions
 from hisearch.report.confidence import CONFIDENCE
-from hisearch.search.confidence import Assessor
-from hisearch.search.uncertainty import Uncertainty, normal_draws
+from hisearch.search.confidence.assessment import Assessor
+from hisearch.search.confidence.uncertainty import Uncertainty, normal_draws
 from tests.search.test_study import STUDY
 
 DRAWS = 16
@@ -86,7 +86,7 @@ def test_slower_steps_never_raise_the_share_of_good_requests_by_much(result: Stu
     """The simulator itself, whose figures need not be monotone step by step: over a factor of 1.3 they are."""
     assert result.recommendation is not None
     trial, simulation = result.recommendation.trial, result.simulation
-    from hisearch.search.uncertainty import with_factors
+    from hisearch.search.confidence.uncertainty import with_factors
 
     values = [
         simulation.evaluate_disturbed(
@@ -201,7 +201,7 @@ def test_no_draws_and_no_what_ifs_leave_nothing_but_the_rules(study_file: Path, 
 
 def test_prices_of_the_space_have_ranges(study_file: Path) -> None:
     study = load_study(study_file)
-    from hisearch.search.simulation import Simulation
+    from hisearch.search.evaluate.simulation import Simulation
 
     found = {one.item: one for one in uncertainty_of(study.resolved, Simulation(study.world())).prices}
     assert set(found) == {"h100-sxm", "l40s", "ddr5"}

@@ -16,11 +16,11 @@ from scipy.stats import binom, norm
 from hisearch.latency.costs import CompiledCosts
 from hisearch.latency.step_cost import law_costs
 from hisearch.score.terms import TermCheck
-from hisearch.search.confidence import BATCH, Assessor, at_prices, interval, summed_up, wilson
-from hisearch.search.job import Evaluation
-from hisearch.search.journal import Journal
-from hisearch.search.uncertainty import PriceRange, Uncertainty, deviations, factors_of, normal_draws
-from hisearch.specs.deployment import DeploymentSpec
+from hisearch.search.confidence.assessment import BATCH, Assessor, at_prices, interval, summed_up, wilson
+from hisearch.search.confidence.uncertainty import PriceRange, Uncertainty, deviations, factors_of, normal_draws
+from hisearch.search.model.job import Evaluation
+from hisearch.search.records.journal import Journal
+from hisearch.specs.deployments.deployment import DeploymentSpec
 from tests.search.fakes import make_deployment, make_trial
 from tests.traces.test_bootstrap import long_trace
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pandas as pd
 from pydantic import create_model
 
-from hisearch.search.job import Job, job_digest
-from hisearch.specs.deployment import DeploymentSpec, EngineSpec, PoolSpec
-from hisearch.specs.routing import RouterSpec
-from hisearch.specs.tiers import TierSpec
+from hisearch.search.model.job import Job, job_digest
+from hisearch.specs.deployments.deployment import DeploymentSpec, EngineSpec, PoolSpec
+from hisearch.specs.deployments.routing import RouterSpec
+from hisearch.specs.deployments.tiers import TierSpec
 from tests.cli.conftest import Hisearch, here, hisearch  # noqa: F401 - fixtures
 from tests.search.fakes import make_deployment
 
@@ -70,11 +70,11 @@ def test_a_field_that_is_added_later_changes_no_digest_unless_it_is_set() -> Non
 LATER = """
 import sys
 from hisearch.specs import routing
-assert "hisearch.specs.deployment" not in sys.modules
+assert "hisearch.specs.deployments.deployment" not in sys.modules
 class RouterSpec(routing.RouterSpec):
     later_s: float = 1.0
 routing.RouterSpec = RouterSpec
-from hisearch.specs.deployment import DeploymentSpec
+from hisearch.specs.deployments.deployment import DeploymentSpec
 made = DeploymentSpec(model="m", pools=[{"accelerator": "a", "engine": {"name": "vllm"}}])
 assert made.router.later_s == 1.0
 from hisearch.cli.main import main

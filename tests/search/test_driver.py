@@ -4,14 +4,14 @@ import optuna
 import pytest
 
 from hisearch.search.driver import CAPACITY_SIMULATIONS, LEAST_ROOM, SearchOutcome, search
-from hisearch.search.job import Evaluation, Job
-from hisearch.search.journal import Journal
-from hisearch.search.ledger import Ledger
-from hisearch.search.problem import Problem
-from hisearch.search.recommend import describe_miss
-from hisearch.search.storage import StudyDatabase
+from hisearch.search.evaluate.ledger import Ledger
+from hisearch.search.model.job import Evaluation, Job
+from hisearch.search.model.problem import Problem
+from hisearch.search.records.journal import Journal
+from hisearch.search.records.storage import StudyDatabase
+from hisearch.search.select.recommend import describe_miss
 from hisearch.search.tables import candidates_frame, trials_frame
-from hisearch.specs.search_space import CacheSpace
+from hisearch.specs.studies.search_space import CacheSpace
 from tests.search.fakes import FakeEvaluator, make_problem
 
 

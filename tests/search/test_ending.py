@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from hisearch.search.driver import SearchOutcome, search
-from hisearch.search.ending import UNTRIED_LOADS, UNTRIED_REPLICAS, Ending, untried_settings
-from hisearch.search.failure import explain
-from hisearch.search.ledger import Ledger
-from hisearch.search.problem import Problem
-from hisearch.search.progress import PlainProgress
-from hisearch.specs.search_space import CacheSpace
-from hisearch.specs.slo import SloSpec, SloTerm
-from hisearch.specs.study import BudgetSpec
+from hisearch.search.evaluate.ledger import Ledger
+from hisearch.search.model.problem import Problem
+from hisearch.search.records.progress import PlainProgress
+from hisearch.search.select.failure import explain
+from hisearch.search.stages.ending import UNTRIED_LOADS, UNTRIED_REPLICAS, Ending, untried_settings
+from hisearch.specs.studies.search_space import CacheSpace
+from hisearch.specs.studies.slo import SloSpec, SloTerm
+from hisearch.specs.studies.study import BudgetSpec
 from tests.search.fakes import FakeEvaluator, make_problem
 
 

@@ -7,10 +7,10 @@ from typing import Any, get_args
 
 import pytest
 
-from hisearch.search.deployments import on_engine, parameters_of
+from hisearch.search.model.deployments import on_engine, parameters_of
 from hisearch.specs.base import ENGINE_TITLES, EngineName
-from hisearch.specs.deployment import DeploymentSpec
-from hisearch.specs.pages import PAGE_TOKENS
+from hisearch.specs.deployments.deployment import DeploymentSpec
+from hisearch.specs.models.pages import PAGE_TOKENS
 
 ENGINES: tuple[EngineName, ...] = get_args(EngineName)
 OWN: dict[str, dict[str, Any]] = {

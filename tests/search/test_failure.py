@@ -1,6 +1,6 @@
 """Why a search found nothing: what it says where none is feasible, and where nothing was examined."""
 
-from hisearch.search.failure import explain
+from hisearch.search.select.failure import explain
 from tests.search.fakes import make_trial
 
 

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hisearch.score.terms import TermCheck
-from hisearch.search.fleet_front import Combination, cheapest, combine, figure_of
-from hisearch.search.pareto import front
-from hisearch.search.trial import Trial, is_maximised, metric_of
-from hisearch.specs.deployment import DeploymentSpec
-from hisearch.specs.study import LimitSpec
+from hisearch.search.model.trial import Trial, is_maximised, metric_of
+from hisearch.search.select.fleet_front import Combination, cheapest, combine, figure_of
+from hisearch.search.select.pareto import front
+from hisearch.specs.deployments.deployment import DeploymentSpec
+from hisearch.specs.studies.study import LimitSpec
 from tests.kernels.systems import examples
 
 DEPLOYMENT = DeploymentSpec.model_validate(

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from hisearch.search.formats import formats_in_words, narrower_formats
-from hisearch.search.trial import Trial
-from hisearch.specs.catalogue import Catalogue
+from hisearch.search.model.trial import Trial
+from hisearch.search.select.formats import formats_in_words, narrower_formats
+from hisearch.specs.documents.catalogue import Catalogue
 from tests.search.fakes import make_deployment, make_problem, make_trial
 
 CATALOGUE = Catalogue()

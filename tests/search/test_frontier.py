@@ -8,15 +8,15 @@ from dataclasses import replace
 import pytest
 
 from hisearch.latency.memory import DoesNotFit
-from hisearch.search.deployments import deployment_of, router_arms, starting_memory_fraction
 from hisearch.search.driver import _Course, _known_workers
-from hisearch.search.frontier import LEAST_TRIALS, Frontier, neighbourhood
-from hisearch.search.job import Job
-from hisearch.search.ledger import Ledger
-from hisearch.search.pareto import front
-from hisearch.search.problem import Problem
-from hisearch.search.screening import screen
-from hisearch.specs.deployment import DeploymentSpec, PoolSpec
+from hisearch.search.evaluate.ledger import Ledger
+from hisearch.search.model.deployments import deployment_of, router_arms, starting_memory_fraction
+from hisearch.search.model.job import Job
+from hisearch.search.model.problem import Problem
+from hisearch.search.refine.frontier import LEAST_TRIALS, Frontier, neighbourhood
+from hisearch.search.select.pareto import front
+from hisearch.search.stages.screening import screen
+from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
 from tests.search.fakes import OBJECTIVES, FakeEvaluator, FakePlanner, make_problem
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hisearch.score.evaluate import evaluate
 from hisearch.simulate.engine import GiveUp
-from hisearch.specs.slo import SloSpec
+from hisearch.specs.studies.slo import SloSpec
 from tests.kernels.systems import System, examples, systems, vllm_engines
 
 

@@ -4,10 +4,10 @@ import time
 
 import pytest
 
-from hisearch.search import interrupts as module
-from hisearch.search.interrupts import Interrupts
-from hisearch.search.ledger import Ledger
-from hisearch.specs.study import BudgetSpec
+from hisearch.search.evaluate.ledger import Ledger
+from hisearch.search.records import interrupts as module
+from hisearch.search.records.interrupts import Interrupts
+from hisearch.specs.studies.study import BudgetSpec
 from tests.search.fakes import FakeEvaluator
 from tests.search.test_ledger import jobs
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from hisearch.score.terms import TermCheck
-from hisearch.search.job import Evaluation, Job
-from hisearch.search.journal import Journal, JournalError
+from hisearch.search.model.job import Evaluation, Job
+from hisearch.search.records.journal import Journal, JournalError
 from tests.search.fakes import make_deployment
 
 EVALUATION = Evaluation(

@@ -3,10 +3,10 @@ from pathlib import Path
 
 import pytest
 
-from hisearch.search.job import Evaluation, Job
-from hisearch.search.journal import Journal
-from hisearch.search.ledger import BATCH, Ledger
-from hisearch.specs.study import BudgetSpec
+from hisearch.search.evaluate.ledger import BATCH, Ledger
+from hisearch.search.model.job import Evaluation, Job
+from hisearch.search.records.journal import Journal
+from hisearch.specs.studies.study import BudgetSpec
 from tests.search.fakes import FakeEvaluator, make_deployment
 
 

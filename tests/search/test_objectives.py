@@ -14,14 +14,14 @@ from hisearch.api.study import load_study
 from hisearch.score.capacity import capacity
 from hisearch.score.evaluate import Score
 from hisearch.score.terms import LimitCheck
-from hisearch.search.beliefs import figures, value_of
 from hisearch.search.driver import SearchOutcome, headroom, search
-from hisearch.search.job import Evaluation, Job
-from hisearch.search.ledger import Ledger
-from hisearch.search.problem import Problem
-from hisearch.search.simulation import MOST_LOAD, Simulation
+from hisearch.search.evaluate.ledger import Ledger
+from hisearch.search.evaluate.simulation import MOST_LOAD, Simulation
+from hisearch.search.model.job import Evaluation, Job
+from hisearch.search.model.problem import Problem
+from hisearch.search.refine.beliefs import figures, value_of
 from hisearch.specs.errors import SpecError
-from hisearch.specs.study import BudgetSpec, LimitSpec
+from hisearch.specs.studies.study import BudgetSpec, LimitSpec
 from hisearch.traces.compiler import compile_trace
 from hisearch.traces.generators import generate_agents, resized
 from tests.search.fakes import FakeEvaluator, make_deployment, make_problem

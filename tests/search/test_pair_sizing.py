@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hisearch.search.pair_sizing import Counts, CountsSizing
-from hisearch.search.sizing import Sizing
+from hisearch.search.model.pair_sizing import Counts, CountsSizing
+from hisearch.search.model.sizing import Sizing
 
 #: How far counts are from meeting the SLO, 0 or less where they do; more workers never make it worse.
 Miss = Callable[[Counts], float]

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from hisearch.search.pareto import distinct, front, hypervolume_progress, ranked
-from hisearch.search.trial import Trial
+from hisearch.search.model.trial import Trial
+from hisearch.search.select.pareto import distinct, front, hypervolume_progress, ranked
 from tests.search.fakes import OBJECTIVES, make_trial
 
 

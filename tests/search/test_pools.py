@@ -11,20 +11,20 @@ import pytest
 import yaml
 
 from hisearch.api.study import Study, StudyResult, load_study
-from hisearch.search.arms import apart_arms, mixed_arms, unified_arms
-from hisearch.search.candidates import Cluster
-from hisearch.search.clusters import role_problem, within_limits
-from hisearch.search.contenders import deployment, key_of_deployment
-from hisearch.search.deployments import deployment_of, mixed_order, parameters_of, shape_of
 from hisearch.search.driver import MOST_CANDIDATES
-from hisearch.search.execution import groups, search_execution
-from hisearch.search.job import Evaluation, Job
-from hisearch.search.pareto import front, minimised
-from hisearch.search.problem import Problem
-from hisearch.search.screening import combinations, screen
-from hisearch.search.simulation import Simulation
-from hisearch.search.trial import Trial
-from hisearch.specs.deployment import DeploymentSpec, check_pools
+from hisearch.search.evaluate.simulation import Simulation
+from hisearch.search.model.arms import apart_arms, mixed_arms, unified_arms
+from hisearch.search.model.candidates import Cluster
+from hisearch.search.model.deployments import deployment_of, mixed_order, parameters_of, shape_of
+from hisearch.search.model.job import Evaluation, Job
+from hisearch.search.model.problem import Problem
+from hisearch.search.model.trial import Trial
+from hisearch.search.select.pareto import front, minimised
+from hisearch.search.stages.clusters import role_problem, within_limits
+from hisearch.search.stages.contenders import deployment, key_of_deployment
+from hisearch.search.stages.execution import groups, search_execution
+from hisearch.search.stages.screening import combinations, screen
+from hisearch.specs.deployments.deployment import DeploymentSpec, check_pools
 from hisearch.specs.errors import SpecError
 
 MOST_WORKERS = 3

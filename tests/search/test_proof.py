@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from hisearch.search.driver import search
-from hisearch.search.enumeration import deployments, every_choice
-from hisearch.search.execution import search_execution
-from hisearch.search.gaussian import GaussianProcess, parameter_means
-from hisearch.search.improvement import Box, choose, hits
-from hisearch.search.job import Job
-from hisearch.search.ledger import Ledger
-from hisearch.search.pareto import front, minimised
-from hisearch.search.problem import Problem
-from hisearch.search.trial import Trial
+from hisearch.search.evaluate.ledger import Ledger
+from hisearch.search.model.job import Job
+from hisearch.search.model.problem import Problem
+from hisearch.search.model.trial import Trial
+from hisearch.search.refine.gaussian import GaussianProcess, parameter_means
+from hisearch.search.refine.improvement import Box, choose, hits
+from hisearch.search.select.pareto import front, minimised
+from hisearch.search.stages.enumeration import deployments, every_choice
+from hisearch.search.stages.execution import search_execution
 from tests.search.fakes import OBJECTIVES, FakeEvaluator, make_problem
 
 

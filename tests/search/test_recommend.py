@@ -4,9 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hisearch.score.terms import TermCheck
-from hisearch.search.pareto import front
-from hisearch.search.recommend import describe_miss, nearest_miss, recommend, widest
-from hisearch.search.trial import Trial
+from hisearch.search.model.trial import Trial
+from hisearch.search.select.pareto import front
+from hisearch.search.select.recommend import describe_miss, nearest_miss, recommend, widest
 from tests.search.fakes import OBJECTIVES, make_trial
 
 OTHER_OBJECTIVES = ("ttft_p99", "goodput")

@@ -6,10 +6,10 @@ from typing import get_args
 
 import pytest
 
-from hisearch.search.deployments import parameters_of, router_arms
-from hisearch.search.pool_dimensions import pool_dimensions
-from hisearch.specs.routing import ROUTER_PARAMETERS, AdmissionSpec, RouterName, RouterSpec
-from hisearch.specs.search_space import RoutingSpace
+from hisearch.search.model.deployments import parameters_of, router_arms
+from hisearch.search.records.pool_dimensions import pool_dimensions
+from hisearch.specs.deployments.routing import ROUTER_PARAMETERS, AdmissionSpec, RouterName, RouterSpec
+from hisearch.specs.studies.search_space import RoutingSpace
 from tests.search.fakes import make_deployment, make_problem
 
 

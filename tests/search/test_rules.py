@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hisearch.search.baseline import BASELINE, SIMULATIONS, default_engine, find_baseline
-from hisearch.search.confidence import Assessor
-from hisearch.search.job import Evaluation, Job
-from hisearch.search.pareto import front
-from hisearch.search.recommend import price_of, recommend
-from hisearch.search.rules import (
+from hisearch.search.confidence.assessment import Assessor
+from hisearch.search.confidence.baseline import BASELINE, SIMULATIONS, default_engine, find_baseline
+from hisearch.search.model.job import Evaluation, Job
+from hisearch.search.model.trial import Trial
+from hisearch.search.select.pareto import front
+from hisearch.search.select.recommend import price_of, recommend
+from hisearch.search.select.rules import (
     HEADROOM_CANDIDATES,
     against_baseline,
     headroom_candidates,
@@ -23,10 +24,9 @@ from hisearch.search.rules import (
     recommend_by,
     table_limit_usd,
 )
-from hisearch.search.trial import Trial
-from hisearch.specs.agent_memory import AgentMemorySpec
-from hisearch.specs.deployment import DeploymentSpec
-from hisearch.specs.study import RecommendSpec, StudySpec
+from hisearch.specs.deployments.agent_memory import AgentMemorySpec
+from hisearch.specs.deployments.deployment import DeploymentSpec
+from hisearch.specs.studies.study import RecommendSpec, StudySpec
 from tests.search.fakes import OBJECTIVES, FakeEvaluator, make_deployment, make_problem, make_trial
 from tests.search.test_confidence import Known, uncertainty
 

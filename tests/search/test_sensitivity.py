@@ -11,14 +11,10 @@ from hypothesis import strategies as st
 
 from hisearch.hardware.price_book import PriceBook
 from hisearch.score.terms import TermCheck
-from hisearch.search.conclusion import StepChange
-from hisearch.search.conclusion_words import step_in_words
-from hisearch.search.confidence import Assessor
-from hisearch.search.deployments import describe
-from hisearch.search.job import Evaluation, Job
-from hisearch.search.price_sensitivity import price_break_evens
-from hisearch.search.setting_sensitivity import single_changes
-from hisearch.search.step_sensitivity import (
+from hisearch.search.confidence.assessment import Assessor
+from hisearch.search.confidence.conclusion import StepChange
+from hisearch.search.confidence.conclusion_words import step_in_words
+from hisearch.search.confidence.step_sensitivity import (
     MOST_FACTOR,
     RIVALS,
     SCALED,
@@ -30,11 +26,15 @@ from hisearch.search.step_sensitivity import (
     instead_of,
     step_break_even,
 )
-from hisearch.search.trial import Trial
-from hisearch.search.uncertainty import REGIMES
-from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.deployment import DeploymentSpec
-from hisearch.specs.tiers import MovementSpec, TierSpec
+from hisearch.search.confidence.uncertainty import REGIMES
+from hisearch.search.model.deployments import describe
+from hisearch.search.model.job import Evaluation, Job
+from hisearch.search.model.trial import Trial
+from hisearch.search.select.price_sensitivity import price_break_evens
+from hisearch.search.select.setting_sensitivity import single_changes
+from hisearch.specs.deployments.deployment import DeploymentSpec
+from hisearch.specs.deployments.tiers import MovementSpec, TierSpec
+from hisearch.specs.documents.catalogue import Catalogue
 from tests.search.fakes import FakeEvaluator, make_deployment, make_problem, make_trial
 from tests.search.test_confidence import Known, uncertainty
 

@@ -5,16 +5,16 @@ import numpy as np
 import pytest
 
 from hisearch.latency.step_cost import decode_step_seconds, law_costs
-from hisearch.search.cache import bases, search_cache
-from hisearch.search.demand import measure_demand
 from hisearch.search.driver import NothingFitsError, search
-from hisearch.search.estimates import estimate, largest, prefill_seconds
-from hisearch.search.execution import group_count, search_execution
-from hisearch.search.ledger import Ledger
-from hisearch.search.routing import search_routing, slices
-from hisearch.search.sizing import Sizing
-from hisearch.specs.deployment import EngineSpec
-from hisearch.specs.slo import SloSpec, SloTerm
+from hisearch.search.evaluate.ledger import Ledger
+from hisearch.search.model.demand import measure_demand
+from hisearch.search.model.estimates import estimate, largest, prefill_seconds
+from hisearch.search.model.sizing import Sizing
+from hisearch.search.stages.cache import bases, search_cache
+from hisearch.search.stages.execution import group_count, search_execution
+from hisearch.search.stages.routing import search_routing, slices
+from hisearch.specs.deployments.deployment import EngineSpec
+from hisearch.specs.studies.slo import SloSpec, SloTerm
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
 from tests.search.fakes import OBJECTIVES, FakeEvaluator, make_problem, make_trial, tier_gib
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hisearch.search.job import Evaluation
-from hisearch.search.progress import Pace, PlainProgress
-from hisearch.search.standing import Standing
+from hisearch.search.model.job import Evaluation
+from hisearch.search.records.progress import Pace, PlainProgress
+from hisearch.search.records.standing import Standing
 
 OBJECTIVES = ("ttft_p99", "goodput", "usd_per_hour")
 

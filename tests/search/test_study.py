@@ -16,11 +16,11 @@ from hisearch.api.run_folder import replace_with
 from hisearch.api.study import StudyResult, load_study
 from hisearch.hardware.prices import CostBreakdown
 from hisearch.report.closeup import SHARES
-from hisearch.search.journal import JournalError
-from hisearch.search.simulation import Simulation
-from hisearch.search.trial import Trial
-from hisearch.simulate.fleet import FleetPlan, PoolPlan
-from hisearch.specs.deployment import DeploymentSpec
+from hisearch.search.evaluate.simulation import Simulation
+from hisearch.search.model.trial import Trial
+from hisearch.search.records.journal import JournalError
+from hisearch.simulate.plans.fleet import FleetPlan, PoolPlan
+from hisearch.specs.deployments.deployment import DeploymentSpec
 
 STUDY = """\
 apiVersion: hisearch/v1

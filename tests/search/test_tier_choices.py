@@ -7,16 +7,16 @@ from typing import Any, get_args
 
 import pytest
 
-from hisearch.search.cache import count_settings, search_cache
-from hisearch.search.deployments import describe, parameters_of, tiers_in_words, with_cache
-from hisearch.search.execution import search_execution
-from hisearch.search.ledger import Ledger
-from hisearch.search.routing import search_routing
-from hisearch.search.tier_choices import NotOffered, TierChoice, TierChoices
+from hisearch.search.evaluate.ledger import Ledger
+from hisearch.search.model.deployments import describe, parameters_of, tiers_in_words, with_cache
+from hisearch.search.model.tier_choices import NotOffered, TierChoice, TierChoices
+from hisearch.search.stages.cache import count_settings, search_cache
+from hisearch.search.stages.execution import search_execution
+from hisearch.search.stages.routing import search_routing
 from hisearch.specs.base import EngineName
-from hisearch.specs.deployment import PoolSpec
-from hisearch.specs.search_space import CacheSpace
-from hisearch.specs.tiers import MovementSpec
+from hisearch.specs.deployments.deployment import PoolSpec
+from hisearch.specs.deployments.tiers import MovementSpec
+from hisearch.specs.studies.search_space import CacheSpace
 from tests.search.fakes import FakeEvaluator, make_deployment, make_problem, make_trial, tier_gib
 
 ENGINES: tuple[EngineName, ...] = get_args(EngineName)

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hisearch.score.terms import TermCheck
-from hisearch.search.cache import bases
 from hisearch.search.driver import search
-from hisearch.search.job import Evaluation, Job
-from hisearch.search.journal import Journal
-from hisearch.search.ledger import Ledger
-from hisearch.search.problem import Problem
-from hisearch.search.tier_tries import SHARE, savable_misses, try_tiers, with_largest_tiers
-from hisearch.specs.search_space import CacheSpace
+from hisearch.search.evaluate.ledger import Ledger
+from hisearch.search.model.job import Evaluation, Job
+from hisearch.search.model.problem import Problem
+from hisearch.search.records.journal import Journal
+from hisearch.search.refine.tier_tries import SHARE, savable_misses, try_tiers, with_largest_tiers
+from hisearch.search.stages.cache import bases
+from hisearch.specs.studies.search_space import CacheSpace
 from tests.search.fakes import (
     OBJECTIVES,
     TTFT_BOUND_S,

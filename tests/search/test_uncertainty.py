@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hisearch.latency.costs import CompiledCosts, WaveCosts
 from hisearch.latency.step_cost import law_costs
-from hisearch.search.uncertainty import (
+from hisearch.search.confidence.uncertainty import (
     REGIMES,
     PriceRange,
     Uncertainty,

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from hisearch.score.terms import RejectionCheck, TermCheck
-from hisearch.search.execution import search_execution
-from hisearch.search.job import Evaluation, Job
-from hisearch.search.journal import Journal
-from hisearch.search.pareto import front, miss_order
-from hisearch.search.storage import StudyDatabase
+from hisearch.search.model.job import Evaluation, Job
+from hisearch.search.model.trial import Trial
+from hisearch.search.records.journal import Journal
+from hisearch.search.records.storage import StudyDatabase
+from hisearch.search.select.pareto import front, miss_order
+from hisearch.search.stages.execution import search_execution
 from hisearch.search.tables import candidates_frame, trials_frame
-from hisearch.search.trial import Trial
 from tests.search.fakes import make_deployment, make_problem, make_trial
 
 

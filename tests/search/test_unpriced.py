@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hisearch.latency.costs import CompiledCosts
-from hisearch.search.execution import search_execution
-from hisearch.specs.deployment import PoolSpec
+from hisearch.search.stages.execution import search_execution
+from hisearch.specs.deployments.deployment import PoolSpec
 from tests.search.fakes import FakePlanner, make_problem
 
 

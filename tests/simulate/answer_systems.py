@@ -16,10 +16,10 @@ from hisearch.kernels.fleet import cluster
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.layout.hicache import BATCH_PAGES
 from hisearch.simulate import engine as engine_module
-from hisearch.simulate.fleet import FleetPlan, PoolPlan, TransferPlan
-from hisearch.simulate.plan import WorkerPlan
-from hisearch.simulate.tier_plan import MovementPlan, TierPlan, TransferLaw
-from hisearch.specs.deployment import EngineSpec
+from hisearch.simulate.plans.fleet import FleetPlan, PoolPlan, TransferPlan
+from hisearch.simulate.plans.plan import WorkerPlan
+from hisearch.simulate.plans.tier_plan import MovementPlan, TierPlan, TransferLaw
+from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.traces.compiled import CompiledTrace
 from tests.kernels.systems import plan
 

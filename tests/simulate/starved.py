@@ -12,9 +12,10 @@ import numpy as np
 
 from hisearch.kernels.fleet import cluster
 from hisearch.kernels.layout import sim as la
-from hisearch.simulate import engine, tier_arrays
-from hisearch.simulate.fleet import FleetPlan, PoolPlan
-from hisearch.specs.deployment import EngineSpec
+from hisearch.simulate import engine
+from hisearch.simulate.arrays import tiers as tier_arrays
+from hisearch.simulate.plans.fleet import FleetPlan, PoolPlan
+from hisearch.specs.deployments.deployment import EngineSpec
 from tests.kernels.systems import System
 
 _GUARDS = 8

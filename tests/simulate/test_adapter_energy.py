@@ -11,10 +11,10 @@ from hisearch.hardware.power import worker_dynamic_w
 from hisearch.latency.step_cost import step_seconds
 from hisearch.score.energy import energy_parts, energy_use
 from hisearch.simulate import Result, WorkerPlan, plan_worker, simulate
-from hisearch.simulate.agent_memory import adapter_elements
-from hisearch.specs.agent_memory import AdaptersSpec
-from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.deployment import PoolSpec
+from hisearch.simulate.plans.agent_memory import adapter_elements
+from hisearch.specs.deployments.agent_memory import AdaptersSpec
+from hisearch.specs.deployments.deployment import PoolSpec
+from hisearch.specs.documents.catalogue import Catalogue
 from tests.kernels.agent_systems import society
 
 CATALOGUE = Catalogue()

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hisearch.simulate import adapter_tree
-from hisearch.simulate.agent_arrays import arrays_of
-from hisearch.simulate.agent_plan import AgentPlan, KindPlan
+from hisearch.simulate.arrays import adapter_tree
+from hisearch.simulate.arrays.agents import arrays_of
+from hisearch.simulate.plans.agent_plan import AgentPlan, KindPlan
 from hisearch.specs.base import EngineName
 from hisearch.traces.agents import AgentArrays, of_sessions
 from hisearch.traces.compiled import TraceArrays

@@ -13,9 +13,9 @@ from hisearch.kernels.layout import hicache as hl
 from hisearch.kernels.layout import sim as la
 from hisearch.latency.step_cost import decode_step_seconds, step_seconds
 from hisearch.simulate.engine import simulate, simulate_fleet
-from hisearch.simulate.fleet import Incident
-from hisearch.simulate.result import Outcome
-from hisearch.simulate.tier_plan import TransferLaw
+from hisearch.simulate.plans.fleet import Incident
+from hisearch.simulate.plans.tier_plan import TransferLaw
+from hisearch.simulate.results.result import Outcome
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.compiler import compile_trace
 from hisearch.traces.trace import make_trace

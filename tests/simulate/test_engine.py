@@ -18,8 +18,8 @@ from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import pools
 from hisearch.simulate import Outcome, engine, simulate
-from hisearch.simulate.tier_plan import TransferLaw
-from hisearch.specs.deployment import EngineSpec
+from hisearch.simulate.plans.tier_plan import TransferLaw
+from hisearch.specs.deployments.deployment import EngineSpec
 from tests.kernels.systems import ENGINES, System, compiled, plan
 from tests.reference.random_traces import random_trace
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hisearch.simulate.fleet_arrays import _lines
+from hisearch.simulate.arrays.fleet import _lines
 
 
 @given(st.lists(st.integers(-1, 5), max_size=30))

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from hisearch.latency.costs import CompiledCosts, FrontEnd
 from hisearch.latency.step_cost import law_costs
 from hisearch.simulate import Result, WorkerPlan, simulate
-from hisearch.simulate.fleet import FleetPlan, PoolPlan
 from hisearch.simulate.front_end import delayed, in_line
-from hisearch.simulate.result import RequestTable
-from hisearch.specs.deployment import EngineSpec
+from hisearch.simulate.plans.fleet import FleetPlan, PoolPlan
+from hisearch.simulate.results.result import RequestTable
+from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.traces.agents import AgentArrays
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.compiler import compile_trace

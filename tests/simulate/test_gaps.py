@@ -8,7 +8,7 @@ from hypothesis import assume, given
 
 from hisearch.simulate import Result
 from hisearch.simulate.engine import EngineOutOfMemory
-from hisearch.simulate.gaps import LogMissing, exact_gaps, itl_percentiles, token_times
+from hisearch.simulate.results.gaps import LogMissing, exact_gaps, itl_percentiles, token_times
 from hisearch.validate.restatement.recording import Request
 from hisearch.validate.restatement.sglang import SglangWorker
 from hisearch.validate.restatement.sglang_state import SglangConfig

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from hisearch.latency.sharding import Parallelism
 from hisearch.latency.step_cost import decode_step_seconds, step_seconds
 from hisearch.simulate.engine import EngineOutOfMemory, simulate, simulate_fleet
-from hisearch.simulate.fleet import FleetPlan, PoolPlan, TransferPlan
-from hisearch.simulate.result import Outcome
-from hisearch.specs.deployment import EngineSpec
-from hisearch.specs.routing import RouterSpec
+from hisearch.simulate.plans.fleet import FleetPlan, PoolPlan, TransferPlan
+from hisearch.simulate.results.result import Outcome
+from hisearch.specs.deployments.deployment import EngineSpec
+from hisearch.specs.deployments.routing import RouterSpec
 from tests.kernels.systems import compiled, examples, plan
 from tests.kernels.test_waves import wave_plan
 from tests.reference.random_traces import TraceShape, random_trace

@@ -14,10 +14,10 @@ from hisearch.kernels.layout import fleet as fl
 from hisearch.latency.sharding import Parallelism
 from hisearch.simulate import engine as engine_module
 from hisearch.simulate.engine import simulate, simulate_fleet
-from hisearch.simulate.fleet import FleetPlan, Incident, PoolPlan, ScalerPlan, TransferPlan
-from hisearch.simulate.result import Outcome
-from hisearch.specs.deployment import EngineSpec
-from hisearch.specs.routing import RouterSpec
+from hisearch.simulate.plans.fleet import FleetPlan, Incident, PoolPlan, ScalerPlan, TransferPlan
+from hisearch.simulate.results.result import Outcome
+from hisearch.specs.deployments.deployment import EngineSpec
+from hisearch.specs.deployments.routing import RouterSpec
 from tests.kernels.systems import ENGINES, POLICIES, compiled, examples, plan
 from tests.kernels.test_waves import wave_plan
 from tests.reference.random_traces import TraceShape, random_trace

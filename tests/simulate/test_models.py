@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hisearch.simulate.engine import ModelNotServed, simulate_fleet
-from hisearch.simulate.fleet import FleetPlan, Incident, PoolPlan, ScalerPlan, ServedModel, TransferPlan
-from hisearch.simulate.parts import of_model
-from hisearch.simulate.result import Outcome, RequestTable
-from hisearch.specs.deployment import EngineSpec
-from hisearch.specs.routing import AdmissionSpec, RouterSpec
+from hisearch.simulate.plans.fleet import FleetPlan, Incident, PoolPlan, ScalerPlan, ServedModel, TransferPlan
+from hisearch.simulate.results.parts import of_model
+from hisearch.simulate.results.result import Outcome, RequestTable
+from hisearch.specs.deployments.deployment import EngineSpec
+from hisearch.specs.deployments.routing import AdmissionSpec, RouterSpec
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
 from hisearch.traces.models import RequestModels
 from tests.kernels.systems import POLICIES, compiled, examples, plan

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hisearch.simulate import simulate
+from hisearch.simulate.arrays.fleet import ROUTERS
 from hisearch.simulate.engine import simulate_fleet
-from hisearch.simulate.fleet import FleetPlan, PoolPlan
-from hisearch.simulate.fleet_arrays import ROUTERS
-from hisearch.simulate.result import Outcome
-from hisearch.specs.deployment import EngineSpec
-from hisearch.specs.routing import AdmissionSpec, RouterName, RouterSpec
+from hisearch.simulate.plans.fleet import FleetPlan, PoolPlan
+from hisearch.simulate.results.result import Outcome
+from hisearch.specs.deployments.deployment import EngineSpec
+from hisearch.specs.deployments.routing import AdmissionSpec, RouterName, RouterSpec
 from tests.kernels.systems import (
     POLICIES,
     System,

@@ -8,11 +8,11 @@ from hypothesis import given
 
 from hisearch.simulate import Result
 from hisearch.simulate.engine import simulate_fleet
-from hisearch.simulate.fleet import FleetPlan, PoolPlan, TransferPlan
-from hisearch.simulate.gaps import LogMissing
-from hisearch.simulate.residence import residences
-from hisearch.simulate.series import TooManyRows, step_tokens, worker_series
-from hisearch.specs.deployment import EngineSpec
+from hisearch.simulate.plans.fleet import FleetPlan, PoolPlan, TransferPlan
+from hisearch.simulate.results.gaps import LogMissing
+from hisearch.simulate.results.residence import residences
+from hisearch.simulate.results.series import TooManyRows, step_tokens, worker_series
+from hisearch.specs.deployments.deployment import EngineSpec
 from tests.kernels.systems import ENGINES, System, compiled, crowded, examples, plan, systems, vllm_engines
 from tests.reference.random_traces import TraceShape, random_trace
 from tests.simulate.logged import LoggedStep, logged_result

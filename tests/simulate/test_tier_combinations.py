@@ -12,11 +12,11 @@ import pytest
 from pydantic import ValidationError
 
 from hisearch.simulate.engine import simulate
-from hisearch.simulate.plan import TierRefused, WorkerPlan, plan_worker
-from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.deployment import PoolSpec
+from hisearch.simulate.plans.plan import TierRefused, WorkerPlan, plan_worker
+from hisearch.specs.deployments.deployment import PoolSpec
+from hisearch.specs.deployments.routing import RouterSpec
+from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.errors import KeyedError, dotted
-from hisearch.specs.routing import RouterSpec
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.compiler import compile_trace
 from hisearch.traces.trace import Trace

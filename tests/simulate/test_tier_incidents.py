@@ -16,12 +16,12 @@ from hisearch.kernels.layout import sim as la
 from hisearch.kernels.layout import tiers as tl
 from hisearch.simulate import engine as engine_module
 from hisearch.simulate.engine import simulate_fleet
-from hisearch.simulate.fleet import FleetPlan, Incident, PoolPlan
-from hisearch.simulate.plan import WorkerPlan
-from hisearch.simulate.result import Outcome
-from hisearch.simulate.tier_plan import MovementPlan, TierPlan, TransferLaw
-from hisearch.specs.deployment import EngineSpec
-from hisearch.specs.routing import RouterSpec
+from hisearch.simulate.plans.fleet import FleetPlan, Incident, PoolPlan
+from hisearch.simulate.plans.plan import WorkerPlan
+from hisearch.simulate.plans.tier_plan import MovementPlan, TierPlan, TransferLaw
+from hisearch.simulate.results.result import Outcome
+from hisearch.specs.deployments.deployment import EngineSpec
+from hisearch.specs.deployments.routing import RouterSpec
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.compiler import compile_trace
 from hisearch.traces.trace import make_trace

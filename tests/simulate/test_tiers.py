@@ -9,13 +9,13 @@ import pytest
 
 from hisearch.latency.memory import plan_memory
 from hisearch.latency.sharding import InvalidParallelism
-from hisearch.simulate import tier_arrays
-from hisearch.simulate.plan import TierRefused, TransferLaw, WorkerPlan, plan_worker
-from hisearch.simulate.tiers import Tiers, link_law, medium_law, plan_tiers
-from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.deployment import PoolSpec
-from hisearch.specs.hardware import MediumSpec
-from hisearch.specs.tiers import MovementSpec
+from hisearch.simulate.arrays import tiers as tier_arrays
+from hisearch.simulate.plans.plan import TierRefused, TransferLaw, WorkerPlan, plan_worker
+from hisearch.simulate.plans.tiers import Tiers, link_law, medium_law, plan_tiers
+from hisearch.specs.deployments.deployment import PoolSpec
+from hisearch.specs.deployments.tiers import MovementSpec
+from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.specs.machines.hardware import MediumSpec
 
 CATALOGUE = Catalogue()
 ACCELERATOR = CATALOGUE.get("Accelerator", "h100-sxm").spec

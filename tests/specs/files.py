@@ -7,8 +7,8 @@ from textwrap import dedent
 
 import pytest
 
+from hisearch.specs.documents.resolve import load_study
 from hisearch.specs.errors import SpecError
-from hisearch.specs.resolve import load_study
 
 SLO = """\
     apiVersion: hisearch/v1

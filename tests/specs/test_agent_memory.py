@@ -7,15 +7,15 @@ from pydantic import ValidationError
 
 from hisearch.export.agents import notes
 from hisearch.export.flags import Launch, engine_flags
-from hisearch.search.tier_choices import TierChoices
+from hisearch.search.model.tier_choices import TierChoices
 from hisearch.simulate import plan_worker
-from hisearch.simulate.agent_memory import AgentsRefused, adapter_elements
-from hisearch.simulate.tiers import TierRefused
-from hisearch.specs.agent_memory import AdaptersSpec
-from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.deployment import DeploymentSpec, PoolSpec
-from hisearch.specs.search_space import CacheSpace, SearchSpaceSpec
-from hisearch.specs.tiers import TierSpec
+from hisearch.simulate.plans.agent_memory import AgentsRefused, adapter_elements
+from hisearch.simulate.plans.tiers import TierRefused
+from hisearch.specs.deployments.agent_memory import AdaptersSpec
+from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
+from hisearch.specs.deployments.tiers import TierSpec
+from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.specs.studies.search_space import CacheSpace, SearchSpaceSpec
 
 CATALOGUE = Catalogue()
 QWEN = CATALOGUE.get("Model", "qwen2.5-7b").spec
@@ -296,8 +296,8 @@ def _chosen(name, options, tier_2_gib, host_gib):
 
 
 def test_a_choice_leads_to_a_pool_and_back():
-    from hisearch.search.deployments import deployment_of, with_cache
-    from hisearch.specs.deployment import RouterSpec
+    from hisearch.search.model.deployments import deployment_of, with_cache
+    from hisearch.specs.deployments.deployment import RouterSpec
 
     choices = TierChoices(space([None, 8], [0, 100]), "sglang", {"ddr5": "worker"})
     base = deployment_of(

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.search_space import CacheSpace, GibRange, TierSpace
+from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.specs.studies.search_space import CacheSpace, GibRange, TierSpace
 from tests.specs.files import refusal
 
 CATALOGUE = Catalogue()

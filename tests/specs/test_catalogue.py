@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from hisearch.specs.catalogue import Catalogue, is_path, shipped_root
+from hisearch.specs.documents.catalogue import Catalogue, is_path, shipped_root
+from hisearch.specs.documents.kinds import FOLDERS, KINDS
 from hisearch.specs.errors import SpecError, UnknownReferenceError
-from hisearch.specs.kinds import FOLDERS, KINDS
 from tests.specs.files import slo_text, write
 
 

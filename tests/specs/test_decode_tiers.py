@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from hisearch.specs.catalogue import shipped_root
-from hisearch.specs.decode_tiers import sends_answers
+from hisearch.specs.deployments.decode_tiers import sends_answers
+from hisearch.specs.documents.catalogue import shipped_root
+from hisearch.specs.documents.resolve import load_deployment
 from hisearch.specs.errors import SpecError
-from hisearch.specs.resolve import load_deployment
 
 SHIPPED = shipped_root() / "studies/deployments/qwen3-32b-h100-prefill-decode.yaml"
 FRONT = "spec.pools.0.tiers=[{medium: ddr5, gib: 128}, {medium: rdma-pool, gib: 4096}]"

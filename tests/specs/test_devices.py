@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from hisearch.api.deployment import plan_deployment, plan_pool
-from hisearch.search.deployments import describe, devices_in_words
-from hisearch.specs.catalogue import Catalogue, shipped_root
+from hisearch.search.model.deployments import describe, devices_in_words
+from hisearch.specs.documents.catalogue import Catalogue, shipped_root
+from hisearch.specs.documents.resolve import load_deployment, load_study
+from hisearch.specs.documents.stand_alone import stand_alone
 from hisearch.specs.errors import SpecError
-from hisearch.specs.resolve import load_deployment, load_study
-from hisearch.specs.stand_alone import stand_alone
 
 TEXT = """\
 apiVersion: hisearch/v1

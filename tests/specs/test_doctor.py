@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from hisearch.specs.catalogue import shipped_root
-from hisearch.specs.doctor import load_any
+from hisearch.specs.checks.doctor import load_any
+from hisearch.specs.documents.catalogue import shipped_root
 from tests.specs.files import SLO, write
 
 ROOT = shipped_root()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hisearch.specs.document import parse_document
+from hisearch.specs.documents.document import parse_document
 from hisearch.specs.errors import Problem, SpecError
 from hisearch.specs.source import read_source, text_source
 from tests.specs.files import STUDY, refusal, slo_text, write

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from hisearch.specs.catalogue import Catalogue, shipped_root
+from hisearch.specs.documents.catalogue import Catalogue, shipped_root
+from hisearch.specs.documents.resolve import load_study
 from hisearch.specs.errors import SpecError
-from hisearch.specs.model import ModelSpec
-from hisearch.specs.resolve import load_study
+from hisearch.specs.models.model import ModelSpec
 
 LLAMA_8B = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "bfloat16", "hidden_size": 4096,

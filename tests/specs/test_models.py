@@ -8,11 +8,11 @@ import pytest
 import yaml
 
 from hisearch.api.deployment import plan_deployment
-from hisearch.specs.deployment import DeploymentSpec
-from hisearch.specs.doctor import load_any
+from hisearch.specs.checks.doctor import load_any
+from hisearch.specs.deployments.deployment import DeploymentSpec
+from hisearch.specs.documents.resolve import load_deployment
+from hisearch.specs.documents.resolved import ResolvedDeployment
 from hisearch.specs.errors import SpecError
-from hisearch.specs.resolve import load_deployment
-from hisearch.specs.resolved import ResolvedDeployment
 
 VLLM = {"name": "vllm", "chunk_tokens": 2048, "max_running_requests": 64}
 LARGE = {"name": "large", "accelerator": "h100-sxm", "tensor_parallel": 2, "engine": VLLM}

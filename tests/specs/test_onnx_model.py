@@ -13,9 +13,9 @@ from hisearch.latency.parameters import parameter_count  # noqa: E402
 from hisearch.latency.priced import PricedWorker  # noqa: E402
 from hisearch.latency.sharding import Parallelism  # noqa: E402
 from hisearch.latency.step_cost import decode_step_seconds  # noqa: E402
-from hisearch.specs.catalogue import Catalogue  # noqa: E402
-from hisearch.specs.deployment import EngineSpec  # noqa: E402
-from hisearch.specs.onnx_model import OnnxError, read_onnx  # noqa: E402
+from hisearch.specs.deployments.deployment import EngineSpec  # noqa: E402
+from hisearch.specs.documents.catalogue import Catalogue  # noqa: E402
+from hisearch.specs.models.onnx_model import OnnxError, read_onnx  # noqa: E402
 
 HIDDEN, HEADS, KV_HEADS, WIDTH, FFN, VOCABULARY = 64, 8, 2, 16, 96, 500
 SHAPES = {

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hisearch.specs.resolve import load_deployment, load_study
+from hisearch.specs.documents.resolve import load_deployment, load_study
 from tests.specs.files import refusal
 
 

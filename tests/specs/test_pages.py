@@ -10,11 +10,11 @@ import pytest
 import hisearch
 from hisearch.export.flags import Launch, engine_flags
 from hisearch.export.trtllm_options import options_text
-from hisearch.search.execution import groups
-from hisearch.search.simulation import Simulation
+from hisearch.search.evaluate.simulation import Simulation
+from hisearch.search.stages.execution import groups
+from hisearch.specs.documents.resolve import load_deployment
+from hisearch.specs.documents.resolved import ResolvedDeployment
 from hisearch.specs.errors import SpecError
-from hisearch.specs.resolve import load_deployment
-from hisearch.specs.resolved import ResolvedDeployment
 
 DEPLOYMENT = """\
 apiVersion: hisearch/v1

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.deployment import EngineSpec, PoolSpec
-from hisearch.specs.model import ModelSpec
-from hisearch.specs.parallelism import (
+from hisearch.specs.deployments.deployment import EngineSpec, PoolSpec
+from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.specs.machines.parallelism import (
     Parallelism,
     SplitProblem,
     engine_problem,
@@ -18,7 +17,8 @@ from hisearch.specs.parallelism import (
     split_problems,
     workers_per_node,
 )
-from hisearch.specs.search_space import ExecutionSpace
+from hisearch.specs.models.model import ModelSpec
+from hisearch.specs.studies.search_space import ExecutionSpace
 
 CATALOGUE = Catalogue()
 MOE: ModelSpec = CATALOGUE.get("Model", "deepseek-v3").spec

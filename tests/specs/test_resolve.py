@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from hisearch.specs.catalogue import Catalogue, shipped_root
-from hisearch.specs.document import Document
+from hisearch.specs.documents.catalogue import Catalogue, shipped_root
+from hisearch.specs.documents.document import Document
+from hisearch.specs.documents.from_slo import study_from_slo
+from hisearch.specs.documents.resolve import load_deployment, load_study
+from hisearch.specs.documents.resolved import ResolvedStudy
 from hisearch.specs.errors import SpecError
-from hisearch.specs.from_slo import study_from_slo
-from hisearch.specs.resolve import load_deployment, load_study
-from hisearch.specs.resolved import ResolvedStudy
 from tests.specs.files import STUDY, refusal, slo_text, write
 
 WORKLOAD = """\

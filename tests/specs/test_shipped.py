@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from hisearch.specs.catalogue import Catalogue, shipped_root
-from hisearch.specs.doctor import load_any
-from hisearch.specs.document import Document
-from hisearch.specs.kinds import FOLDERS, KINDS
-from hisearch.specs.model import ModelSpec
-from hisearch.specs.parallelism import split_problems
+from hisearch.specs.checks.doctor import load_any
+from hisearch.specs.documents.catalogue import Catalogue, shipped_root
+from hisearch.specs.documents.document import Document
+from hisearch.specs.documents.kinds import FOLDERS, KINDS
+from hisearch.specs.machines.parallelism import split_problems
+from hisearch.specs.models.model import ModelSpec
 
 CATALOGUE = Catalogue(shipped_root())
 SHIPPED = [(kind, name) for kind in KINDS for name in CATALOGUE.names(kind)]

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from hisearch.specs.catalogue import shipped_root
-from hisearch.specs.document import parse_document
+from hisearch.specs.documents.catalogue import shipped_root
+from hisearch.specs.documents.document import parse_document
+from hisearch.specs.documents.resolve import load_deployment
+from hisearch.specs.documents.resolved import ResolvedDeployment
+from hisearch.specs.documents.stand_alone import stand_alone
 from hisearch.specs.errors import SpecError
-from hisearch.specs.resolve import load_deployment
-from hisearch.specs.resolved import ResolvedDeployment
 from hisearch.specs.source import text_source
-from hisearch.specs.stand_alone import stand_alone
 from hisearch.specs.yaml_nodes import dump_yaml
 
 OWN = {

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hisearch.specs.documents.resolve import load_study
 from hisearch.specs.errors import SpecError
-from hisearch.specs.resolve import load_study
 from hisearch.specs.storage_url import checked_storage_url, mask_passwords, refuse_secrets, without_secrets
 
 #: Passwords as addresses must hold them: what is reserved is percent-encoded.

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from hisearch.specs.catalogue import shipped_root
-from hisearch.specs.deployment import EngineSpec, PoolSpec
-from hisearch.specs.doctor import load_any
+from hisearch.specs.checks.doctor import load_any
+from hisearch.specs.checks.tier_notes import tier_notes
+from hisearch.specs.deployments.deployment import EngineSpec, PoolSpec
+from hisearch.specs.deployments.tiers import MOVERS, MovementSpec
+from hisearch.specs.documents.catalogue import shipped_root
+from hisearch.specs.documents.resolve import load_deployment
 from hisearch.specs.errors import SpecError
-from hisearch.specs.resolve import load_deployment
-from hisearch.specs.tier_notes import tier_notes
-from hisearch.specs.tiers import MOVERS, MovementSpec
 
 SHIPPED = shipped_root() / "studies/deployments/qwen3-32b-h100-tp2.yaml"
 DRAM = "{medium: ddr5, gib: 256}"

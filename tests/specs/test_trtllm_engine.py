@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hisearch.specs.deployment import EngineSpec, PoolSpec
+from hisearch.specs.deployments.deployment import EngineSpec, PoolSpec
 
 
 def test_defaults() -> None:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from hisearch.specs.agent_workload import AgentWorkloadSpec
-from hisearch.specs.workload import WorkloadSpec
+from hisearch.specs.workloads.agent_workload import AgentWorkloadSpec
+from hisearch.specs.workloads.workload import WorkloadSpec
 from hisearch.traces.agents import AT_START, AgentArrays, of_sessions, reordered
 from hisearch.traces.compiler import compile_trace
 from hisearch.traces.errors import TraceError

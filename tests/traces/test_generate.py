@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from hisearch.specs.workload import ArrivalSpec, GeneratorSpec, LengthSpec, ThinkSpec
+from hisearch.specs.workloads.workload import ArrivalSpec, GeneratorSpec, LengthSpec, ThinkSpec
 from hisearch.traces.compiler import compile_trace
 from hisearch.traces.generate import generate_trace
 from hisearch.traces.sampling import arrival_times_s, draw_lengths, draw_think_s, stream, unit_gaps, weibull_shape

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from hisearch.specs.workload import TraceFileSpec
+from hisearch.specs.workloads.workload import TraceFileSpec
 from hisearch.traces.compiler import compile_trace
 from hisearch.traces.errors import TraceError
 from hisearch.traces.importers import detect_format, read_trace

@@ -10,7 +10,7 @@ import pytest
 from test_generate import BASE
 from test_importers import MOONCAKE
 
-from hisearch.specs.workload import WorkloadSpec
+from hisearch.specs.workloads.workload import WorkloadSpec
 from hisearch.traces import cache, load
 from hisearch.traces.errors import TraceError
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hisearch.specs.workload import TraceFileSpec
+from hisearch.specs.workloads.workload import TraceFileSpec
 from hisearch.traces.bootstrap import resample, session_table
 from hisearch.traces.cache import load_cached, store_cached
 from hisearch.traces.canonical import write_trace

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hisearch.specs.workload import TraceFileSpec
+from hisearch.specs.workloads.workload import TraceFileSpec
 from hisearch.traces.canonical import write_trace
 from hisearch.traces.compiler import compile_trace
 from hisearch.traces.importers import read_trace

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hisearch.specs.workload import WorkloadSpec
+from hisearch.specs.workloads.workload import WorkloadSpec
 from hisearch.traces.errors import TraceError
 from hisearch.traces.load import load_workload
 from hisearch.traces.stats import trace_stats

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hisearch.latency.estimator import compile_costs
-from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.resolve import load_deployment
+from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.specs.documents.resolve import load_deployment
 from hisearch.traces.compiler import compile_trace
 from hisearch.traces.stats import lru_hit_curve
 from hisearch.traces.trace import make_trace

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from hisearch.cli.main import app
 from hisearch.latency.step_cost import step_seconds
-from hisearch.specs.catalogue import Catalogue, shipped_root
+from hisearch.specs.documents.catalogue import Catalogue, shipped_root
 from hisearch.validate.e2e import estimator_of, prepare, validate_cases
 from hisearch.validate.e2e_case import CaseError, read_case
 from tests.latency.operator_folder import write_tables

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from hisearch.calibrate import hosts
 from hisearch.latency.served_errors import SHARES, EngineErrors
-from hisearch.specs.catalogue import Catalogue, shipped_root
-from hisearch.specs.host import RANGES, HostTimes
+from hisearch.specs.documents.catalogue import Catalogue, shipped_root
+from hisearch.specs.machines.host import RANGES, HostTimes
 from hisearch.validate.host_fit.cases import (
     OF_LAWS,
     OF_TABLES,

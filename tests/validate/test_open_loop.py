@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hisearch.simulate import simulate
-from hisearch.specs.catalogue import Catalogue
+from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.validate.open_loop import (
     GAP_S,

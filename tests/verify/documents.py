@@ -14,8 +14,8 @@ from hisearch.api.exporting import benchmark_of
 from hisearch.api.study import StudyResult
 from hisearch.latency.corrections import corrected
 from hisearch.simulate.engine import simulate_fleet
-from hisearch.simulate.result import RequestTable
-from hisearch.specs.profile import CorrectionSpec
+from hisearch.simulate.results.result import RequestTable
+from hisearch.specs.machines.profile import CorrectionSpec
 from hisearch.traces.replay import Replay
 
 STUDY = """\

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hisearch.api.study import StudyResult, load_study
-from hisearch.specs.profile import CorrectionSpec
+from hisearch.specs.machines.profile import CorrectionSpec
 from hisearch.verify.measured import PerRequest
 from hisearch.verify.neighbours import FEWEST_GAPS, Neighbours, Placed
 from tests.verify.documents import STUDY, measure

@@ -9,8 +9,8 @@ import pytest
 
 from hisearch.api.study import StudyResult, load_study
 from hisearch.api.verify import verify_run
-from hisearch.search.simulation import Simulation
-from hisearch.specs.profile import CorrectionSpec
+from hisearch.search.evaluate.simulation import Simulation
+from hisearch.specs.machines.profile import CorrectionSpec
 from tests.verify.documents import STUDY, measure, write_guidellm
 
 APART = """\

@@ -18,11 +18,11 @@ from hisearch.api.study import StudyResult, load_study
 from hisearch.api.verify import Verification, verify_run
 from hisearch.calibrate.writing import profile_yaml
 from hisearch.latency.corrections import corrected
-from hisearch.search.simulation import Simulation
+from hisearch.search.evaluate.simulation import Simulation
 from hisearch.simulate.engine import simulate_fleet
-from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.profile import CorrectionSpec, LatencyProfileSpec
-from hisearch.specs.routing import RouterSpec
+from hisearch.specs.deployments.routing import RouterSpec
+from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.specs.machines.profile import CorrectionSpec, LatencyProfileSpec
 from hisearch.verify.cases import Case
 from hisearch.verify.correction_search import CorrectionSearch
 from hisearch.verify.measured import read_measurements

@@ -93,7 +93,7 @@ def default_names(trace: str | None = None) -> list[str]:
 
 
 def _at_hand(case: Case) -> bool:
-    from hisearch.specs.catalogue import Catalogue
+    from hisearch.specs.documents.catalogue import Catalogue
     from hisearch.traces.errors import TraceError
     from hisearch.traces.load import find_trace_file
 

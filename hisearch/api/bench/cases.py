@@ -6,17 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from hisearch.specs.agent_memory import AdaptersSpec, AgentMemorySpec
-from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.deployment import EngineSpec, PoolSpec
-from hisearch.specs.routing import RouterSpec
-from hisearch.specs.tiers import MovementSpec, TierSpec
+from hisearch.specs.deployments.agent_memory import AdaptersSpec, AgentMemorySpec
+from hisearch.specs.deployments.deployment import EngineSpec, PoolSpec
+from hisearch.specs.deployments.routing import RouterSpec
+from hisearch.specs.deployments.tiers import MovementSpec, TierSpec
+from hisearch.specs.documents.catalogue import Catalogue
 
 if TYPE_CHECKING:
-    from hisearch.simulate.plan import WorkerPlan
+    from hisearch.simulate.plans.plan import WorkerPlan
     from hisearch.specs.base import DType, EngineName
-    from hisearch.specs.routing import RouterName
-    from hisearch.specs.workload import GeneratorSpec
+    from hisearch.specs.deployments.routing import RouterName
+    from hisearch.specs.workloads.workload import GeneratorSpec
     from hisearch.traces.compiled import CompiledTrace
 
 

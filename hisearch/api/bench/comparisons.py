@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hisearch.api.bench.cases import CASES, generator_of, plan_of, replay, simulation_of
-from hisearch.specs.catalogue import Catalogue
+from hisearch.specs.documents.catalogue import Catalogue
 
 if TYPE_CHECKING:
     from hisearch.latency.costs import StepCosts
-    from hisearch.simulate.plan import WorkerPlan
+    from hisearch.simulate.plans.plan import WorkerPlan
     from hisearch.traces.trace import Trace
 
 #: Lengths of the traces of ``flat``; heads of one trace.
@@ -172,7 +172,7 @@ def _stretched(trace: Trace, factor: int) -> Trace:
 
 def _scaled(plan: WorkerPlan, factor: int) -> WorkerPlan:
     """The worker with budgets and memory for prompts ``factor`` times as long, and steps of equal length."""
-    from hisearch.simulate.plan import NO_WINDOW
+    from hisearch.simulate.plans.plan import NO_WINDOW
 
     engine = plan.engine
     budgets = {name: factor * getattr(engine, name) for name in ("chunk_tokens", "max_prefill_tokens")}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hisearch.api.bench.comparisons import Comparison, Point
-from hisearch.specs.catalogue import Catalogue
+from hisearch.specs.documents.catalogue import Catalogue
 
 if TYPE_CHECKING:
     from hisearch.latency.costs import StepCosts
@@ -43,7 +43,7 @@ def step_cost(rounds: int) -> Comparison:
 
     from hisearch.kernels.engine import cost
     from hisearch.kernels.layout import sim as la
-    from hisearch.simulate.pool_arrays import kernel_costs
+    from hisearch.simulate.arrays.pool import kernel_costs
 
     @numba.njit
     def often(costs: Any, requests: Any, batch: Any, times: int, decodes: tuple[int, int, int, int]) -> float:
@@ -79,7 +79,7 @@ def _tables() -> dict[str, StepCosts]:
     from hisearch.latency.estimator import build_estimator
     from hisearch.latency.priced import PricedWorker
     from hisearch.latency.sharding import Parallelism
-    from hisearch.specs.deployment import EngineSpec
+    from hisearch.specs.deployments.deployment import EngineSpec
 
     catalogue = Catalogue()
     worker = PricedWorker(
@@ -102,8 +102,8 @@ def screening() -> Callable[[], tuple[int, int | None]]:
     """Stage 1 of a study with a thousand combinations and more; returns (combinations, None) of a run."""
     from hisearch.api.study import load_study
     from hisearch.latency.estimator import forget
-    from hisearch.search.execution import search_execution
-    from hisearch.search.simulation import Simulation
+    from hisearch.search.evaluate.simulation import Simulation
+    from hisearch.search.stages.execution import search_execution
 
     space = load_study(SCREENED_STUDY).resolved.space.spec.model_dump(mode="json", exclude_none=True)
     larger = space | {"execution": space["execution"] | SCREENED, "profile": SCREENED_PROFILE}

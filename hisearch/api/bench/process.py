@@ -21,7 +21,7 @@ from hisearch.api.bench.cases import CASES, generated, simulation_of
 from hisearch.api.bench.comparisons import COMPARISONS
 from hisearch.api.bench.latency import SCREEN, STEP_COST, screening, step_cost
 from hisearch.api.bench.studies import STUDIES, time_study
-from hisearch.specs.catalogue import Catalogue
+from hisearch.specs.documents.catalogue import Catalogue
 
 #: Runs that warm up before any is timed.
 WARM_UP = 1

@@ -32,9 +32,9 @@ from hisearch.hardware.collectives import all_gather_volume
 from hisearch.latency.devices.flow import Stage
 from hisearch.latency.operators import ACTIVATION_BYTES
 from hisearch.latency.sharding import Parallelism
-from hisearch.specs.devices import AttentionFfnSpec
-from hisearch.specs.hardware import LinkSpec
-from hisearch.specs.model import ModelSpec
+from hisearch.specs.machines.devices import AttentionFfnSpec
+from hisearch.specs.machines.hardware import LinkSpec
+from hisearch.specs.models.model import ModelSpec
 
 #: How stations and energy figures call the FFN accelerators.
 FFN = "ffn"

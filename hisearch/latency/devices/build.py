@@ -11,9 +11,9 @@ from hisearch.latency.devices.laws import ALL_KINDS, FamilyRate, Law, PimEnergy,
 from hisearch.latency.devices.measured import MeasuredLaw, read_operators
 from hisearch.latency.devices.work import WorkKind
 from hisearch.specs.base import DType
-from hisearch.specs.devices import ACCELERATOR, BesideSpec, DeviceSpec, DevicesSpec, PimSpec
-from hisearch.specs.hardware import AcceleratorSpec, LinkSpec
-from hisearch.specs.profile import Efficiency, LatencyProfileSpec
+from hisearch.specs.machines.devices import ACCELERATOR, BesideSpec, DeviceSpec, DevicesSpec, PimSpec
+from hisearch.specs.machines.hardware import AcceleratorSpec, LinkSpec
+from hisearch.specs.machines.profile import Efficiency, LatencyProfileSpec
 
 
 class DevicesRefused(ValueError):  # noqa: N818

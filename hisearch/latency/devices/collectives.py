@@ -17,7 +17,7 @@ from hisearch.hardware.topology import Network
 from hisearch.latency.laws.collectives import Collectives
 from hisearch.latency.operators import ACTIVATION_BYTES, NORM_SUMS_BYTES
 from hisearch.latency.sharding import Parallelism
-from hisearch.specs.model import ModelSpec
+from hisearch.specs.models.model import ModelSpec
 
 
 @dataclass(frozen=True)

@@ -28,10 +28,10 @@ from hisearch.latency.operators import attention_shape, sequence_operators, toke
 from hisearch.latency.parameters import Matrix, matrices, wide_dtype
 from hisearch.latency.sharding import InvalidParallelism, Parallelism, Shard, dense_layers, moe_layers, shard
 from hisearch.specs.base import DType, EngineName
-from hisearch.specs.devices import ACCELERATOR, DevicesSpec, OperatorName
-from hisearch.specs.hardware import AcceleratorSpec
-from hisearch.specs.model import ModelSpec
-from hisearch.specs.profile import LatencyProfileSpec
+from hisearch.specs.machines.devices import ACCELERATOR, DevicesSpec, OperatorName
+from hisearch.specs.machines.hardware import AcceleratorSpec
+from hisearch.specs.machines.profile import LatencyProfileSpec
+from hisearch.specs.models.model import ModelSpec
 
 #: Elementwise operators that go with a family; the others stay on the accelerator.
 ELEMENTWISE_OF: dict[str, ProductFamily] = {

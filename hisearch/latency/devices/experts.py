@@ -35,7 +35,7 @@ from hisearch.latency.devices.build import DevicesRefused
 from hisearch.latency.devices.work import Work
 from hisearch.latency.operators import ACTIVATION_BYTES, Operator
 from hisearch.latency.parameters import Matrix
-from hisearch.specs.devices import ExpertRoutingSpec, ExpertsSpec
+from hisearch.specs.machines.devices import ExpertRoutingSpec, ExpertsSpec
 
 #: Draws behind the busiest rank's mean load.
 DRAWS = 64

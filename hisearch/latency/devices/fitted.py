@@ -24,11 +24,11 @@ from hisearch.latency.parameters import Matrix, matrices
 from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sharding import Parallelism, window_layers
 from hisearch.specs.base import DType, EngineName
-from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.deployment import EngineSpec
-from hisearch.specs.hardware import AcceleratorSpec
-from hisearch.specs.model import ModelSpec
-from hisearch.specs.profile import LatencyProfileSpec
+from hisearch.specs.deployments.deployment import EngineSpec
+from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.specs.machines.hardware import AcceleratorSpec
+from hisearch.specs.machines.profile import LatencyProfileSpec
+from hisearch.specs.models.model import ModelSpec
 
 
 def profile_at_hand(

@@ -30,8 +30,8 @@ from hisearch.base.dtypes import F8
 from hisearch.latency.devices.work import Work, WorkKind
 from hisearch.latency.operators import ACTIVATION_BYTES
 from hisearch.specs.base import DType
-from hisearch.specs.devices import PimSpec
-from hisearch.specs.systolic import SystolicSpec
+from hisearch.specs.machines.devices import PimSpec
+from hisearch.specs.machines.systolic import SystolicSpec
 
 ALL_KINDS: frozenset[WorkKind] = frozenset({"product", "elementwise", "prefill_attention", "decode_attention"})
 

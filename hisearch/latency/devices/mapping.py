@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from hisearch.latency.devices.build import Device, DevicesRefused
 from hisearch.latency.devices.work import WorkKind
-from hisearch.specs.devices import ACCELERATOR, OPERATORS, DevicesSpec, OperatorName
+from hisearch.specs.machines.devices import ACCELERATOR, OPERATORS, DevicesSpec, OperatorName
 
 #: Kinds of work that a family consists of.
 KINDS: dict[OperatorName, tuple[WorkKind, ...]] = {

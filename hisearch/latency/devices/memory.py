@@ -20,10 +20,10 @@ from hisearch.latency.memory import DoesNotFit, Elsewhere
 from hisearch.latency.memory_constants import GIB
 from hisearch.latency.sharding import Parallelism
 from hisearch.specs.base import DType, EngineName
-from hisearch.specs.devices import ACCELERATOR, OperatorName
-from hisearch.specs.hardware import AcceleratorSpec
-from hisearch.specs.model import ModelSpec
-from hisearch.specs.profile import LatencyProfileSpec
+from hisearch.specs.machines.devices import ACCELERATOR, OperatorName
+from hisearch.specs.machines.hardware import AcceleratorSpec
+from hisearch.specs.machines.profile import LatencyProfileSpec
+from hisearch.specs.models.model import ModelSpec
 
 #: Share of a device's memory that holds KV or weights; assumed, the rest is its own.
 KV_SHARE = 0.95

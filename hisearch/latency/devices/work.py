@@ -19,7 +19,7 @@ from hisearch.latency.operators import AttentionShape, Operator, active_experts,
 from hisearch.latency.parameters import Matrix
 from hisearch.latency.sharding import Shard
 from hisearch.specs.base import DType
-from hisearch.specs.model import ModelSpec
+from hisearch.specs.models.model import ModelSpec
 
 WorkKind = Literal["product", "elementwise", "prefill_attention", "decode_attention"]
 

@@ -35,9 +35,9 @@ from hisearch.latency.devices.work import AttentionHeads, Load, Work, decode_wor
 from hisearch.latency.operators import ACTIVATION_BYTES, AttentionShape, Operator
 from hisearch.latency.parameters import Matrix
 from hisearch.specs.base import DType
-from hisearch.specs.devices import ACCELERATOR, DevicesSpec, OperatorName
-from hisearch.specs.hardware import LinkSpec
-from hisearch.specs.model import ModelSpec
+from hisearch.specs.machines.devices import ACCELERATOR, DevicesSpec, OperatorName
+from hisearch.specs.machines.hardware import LinkSpec
+from hisearch.specs.models.model import ModelSpec
 
 Measure = Literal["seconds", "joules"]
 ProductFamily = OperatorName | Literal["elementwise"]

@@ -22,7 +22,7 @@ from hisearch.latency.operators import attention_pairs
 from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sharding import moe_layers, shard
 from hisearch.latency.sheets import named_as
-from hisearch.specs.profile import LatencyProfileSpec
+from hisearch.specs.machines.profile import LatencyProfileSpec
 from hisearch.specs.wording import in_percent
 
 #: Its modes of dense products, by our formats of weights; fp4 (MXFP4) checkpoints say theirs themselves.

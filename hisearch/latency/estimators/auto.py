@@ -11,8 +11,8 @@ from hisearch.latency.estimators.roofline import RooflineEstimator
 from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sheets import named_as, of_catalogue
 from hisearch.specs.base import EngineName
-from hisearch.specs.hardware import AcceleratorSpec
-from hisearch.specs.profile import LatencyProfileSpec
+from hisearch.specs.machines.hardware import AcceleratorSpec
+from hisearch.specs.machines.profile import LatencyProfileSpec
 
 
 class AutoEstimator:

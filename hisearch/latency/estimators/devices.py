@@ -21,10 +21,10 @@ from hisearch.latency.estimator import LatencyEstimator, register
 from hisearch.latency.estimators.roofline import engine_overhead, format_warnings
 from hisearch.latency.host import front_end_of, with_overhead
 from hisearch.latency.priced import PricedWorker
-from hisearch.specs.devices import ACCELERATOR, DevicesSpec
-from hisearch.specs.hardware import AcceleratorSpec
-from hisearch.specs.host import EngineOverhead
-from hisearch.specs.profile import LatencyProfileSpec
+from hisearch.specs.machines.devices import ACCELERATOR, DevicesSpec
+from hisearch.specs.machines.hardware import AcceleratorSpec
+from hisearch.specs.machines.host import EngineOverhead
+from hisearch.specs.machines.profile import LatencyProfileSpec
 
 
 class DevicesEstimator:

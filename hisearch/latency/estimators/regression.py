@@ -22,8 +22,8 @@ from hisearch.latency.estimators.roofline import energy_costs, engine_overhead
 from hisearch.latency.host import front_end_of
 from hisearch.latency.operators import attention_pairs
 from hisearch.latency.priced import PricedWorker
-from hisearch.specs.profile import LatencyProfileSpec
-from hisearch.specs.regression import StepRegression
+from hisearch.specs.machines.profile import LatencyProfileSpec
+from hisearch.specs.machines.regression import StepRegression
 
 
 class RegressionEstimator:

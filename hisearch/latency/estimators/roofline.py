@@ -57,12 +57,12 @@ from hisearch.latency.parameters import wide_dtype
 from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sharding import Parallelism, dense_layers, moe_layers, shard
 from hisearch.specs.base import DType, rate_dtype
-from hisearch.specs.deployment import EngineSpec
-from hisearch.specs.hardware import AcceleratorSpec
-from hisearch.specs.host import EngineOverhead
-from hisearch.specs.model import ModelSpec
-from hisearch.specs.pages import page_warnings
-from hisearch.specs.profile import LatencyProfileSpec
+from hisearch.specs.deployments.deployment import EngineSpec
+from hisearch.specs.machines.hardware import AcceleratorSpec
+from hisearch.specs.machines.host import EngineOverhead
+from hisearch.specs.machines.profile import LatencyProfileSpec
+from hisearch.specs.models.model import ModelSpec
+from hisearch.specs.models.pages import page_warnings
 
 #: Formats that engines run as weight-only: weights are unpacked to 16 bits and multiplied there.
 WEIGHT_ONLY: frozenset[str] = frozenset({"int4"})

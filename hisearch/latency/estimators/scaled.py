@@ -51,12 +51,12 @@ from hisearch.latency.priced import PricedWorker
 from hisearch.latency.served_errors import ServedErrors, plain_name, served_errors
 from hisearch.latency.sharding import Shard, linear_layers, moe_layers, shard, window_layers
 from hisearch.specs.base import DType
-from hisearch.specs.hardware import AcceleratorSpec
-from hisearch.specs.host import EngineOverhead
-from hisearch.specs.laws import CollectiveCurve, DecodeTerms, LawsSpec, PrefillTerms, SparseTerms
-from hisearch.specs.model import ModelSpec
-from hisearch.specs.pages import page_warnings
-from hisearch.specs.profile import LatencyProfileSpec
+from hisearch.specs.machines.hardware import AcceleratorSpec
+from hisearch.specs.machines.host import EngineOverhead
+from hisearch.specs.machines.laws import CollectiveCurve, DecodeTerms, LawsSpec, PrefillTerms, SparseTerms
+from hisearch.specs.machines.profile import LatencyProfileSpec
+from hisearch.specs.models.model import ModelSpec
+from hisearch.specs.models.pages import page_warnings
 
 #: Elementwise operators that an engine's attention, or its all-reduce, does on the way: TensorRT-LLM's attention
 #: operator applies rotary embeddings and writes the KV, its all-reduce adds the residual and normalises.

@@ -44,10 +44,10 @@ from hisearch.latency.operators import ACTIVATION_BYTES, active_experts, attenti
 from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sharding import Shard, dense_layers, moe_layers, shard
 from hisearch.latency.sheets import accelerators, called, of_catalogue, same_sheet
-from hisearch.specs.hardware import AcceleratorSpec
-from hisearch.specs.host import EngineOverhead
-from hisearch.specs.model import ModelSpec
-from hisearch.specs.profile import CollectiveTerms, LatencyProfileSpec
+from hisearch.specs.machines.hardware import AcceleratorSpec
+from hisearch.specs.machines.host import EngineOverhead
+from hisearch.specs.machines.profile import CollectiveTerms, LatencyProfileSpec
+from hisearch.specs.models.model import ModelSpec
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,8 @@ import numpy as np
 from hisearch.base.dtypes import F8
 from hisearch.latency.laws.sheet import Sheet, p_norm
 from hisearch.latency.operators import attention_pairs, windowed_pairs
-from hisearch.specs.laws import DecodeTerms, MixedTerms, PrefillTerms
-from hisearch.specs.model import MlaSpec
+from hisearch.specs.machines.laws import DecodeTerms, MixedTerms, PrefillTerms
+from hisearch.specs.models.model import MlaSpec
 
 #: Queries of a tile; rows that a tensor-core product of a decode has at least.
 TILE_QUERIES = 128.0

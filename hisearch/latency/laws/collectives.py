@@ -19,8 +19,8 @@ from hisearch.hardware.collectives import all_gather_volume, all_reduce_volume
 from hisearch.latency.operators import ACTIVATION_BYTES, NORM_SUMS_BYTES
 from hisearch.latency.priced import AcrossHosts
 from hisearch.latency.sharding import Parallelism, dense_layers, moe_layers
-from hisearch.specs.laws import CollectiveCurve, CollectiveCurves
-from hisearch.specs.model import ModelSpec
+from hisearch.specs.machines.laws import CollectiveCurve, CollectiveCurves
+from hisearch.specs.models.model import ModelSpec
 
 
 def curve_s(curve: CollectiveCurve, payload_bytes: F8) -> F8:

@@ -18,7 +18,7 @@ import numpy as np
 
 from hisearch.base.dtypes import F8
 from hisearch.latency.laws.sheet import Sheet, corrected, p_norm, waves
-from hisearch.specs.laws import GemmTerms, QuantiseTerms
+from hisearch.specs.machines.laws import GemmTerms, QuantiseTerms
 
 #: Rows and columns of the output tiles that a library chooses from, largest first.
 TILES: tuple[tuple[int, int], ...] = ((256, 128), (128, 128), (64, 128), (64, 64))

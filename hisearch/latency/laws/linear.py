@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from hisearch.base.dtypes import F8
-from hisearch.specs.laws import LinearTerms
+from hisearch.specs.machines.laws import LinearTerms
 
 
 def serial_s(terms: LinearTerms, longest: F8) -> F8:

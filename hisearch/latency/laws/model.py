@@ -9,7 +9,7 @@ from hisearch.latency.operators import ACTIVATION_BYTES
 from hisearch.latency.parameters import kv_element_bytes, layer_kv_bytes_per_token
 from hisearch.latency.sharding import Shard
 from hisearch.specs.base import DType
-from hisearch.specs.model import ModelSpec
+from hisearch.specs.models.model import ModelSpec
 
 #: Formats by whose law another one's matrices are priced where it has none.
 NEAREST: dict[str, tuple[str, ...]] = {

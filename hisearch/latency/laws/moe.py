@@ -22,7 +22,7 @@ import numpy as np
 
 from hisearch.base.dtypes import F8
 from hisearch.latency.laws.sheet import Sheet, corrected, p_norm, waves
-from hisearch.specs.laws import MoeTerms
+from hisearch.specs.machines.laws import MoeTerms
 
 
 def _power_law(alpha: float, ratio: float, quantiles: int) -> F8:

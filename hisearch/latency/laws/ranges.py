@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hisearch.specs.laws import LawTerms
+from hisearch.specs.machines.laws import LawTerms
 
 #: How far beyond a measured dimension a law is still quiet.
 TOLERANCE = 1.001

@@ -28,8 +28,8 @@ from hisearch.latency.laws.model import prefill_heads
 from hisearch.latency.laws.sheet import Sheet
 from hisearch.latency.operators import attention_pairs, windowed_pairs
 from hisearch.latency.sharding import Shard, index_layers
-from hisearch.specs.laws import PrefillTerms, SparsePhase, SparseTerms
-from hisearch.specs.model import ModelSpec
+from hisearch.specs.machines.laws import PrefillTerms, SparsePhase, SparseTerms
+from hisearch.specs.models.model import ModelSpec
 
 
 class Indexer(NamedTuple):

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hisearch.specs.agent_workload import AgentWorkloadSpec
+from hisearch.specs.workloads.agent_workload import AgentWorkloadSpec
 from hisearch.traces.agents import AT_START
 from hisearch.traces.generators.graphs import Neighbours, build_graph
 from hisearch.traces.generators.schedule import Chains, Frames, Schedule

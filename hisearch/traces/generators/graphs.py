@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hisearch.specs.agent_workload import GraphSpec
+from hisearch.specs.workloads.agent_workload import GraphSpec
 from hisearch.traces.errors import TraceError
 
 #: Neighbours of each agent, in rising order.

@@ -7,7 +7,7 @@ import heapq
 import numpy as np
 
 from hisearch.base.dtypes import F8, I8
-from hisearch.specs.agent_workload import AgentWorkloadSpec
+from hisearch.specs.workloads.agent_workload import AgentWorkloadSpec
 from hisearch.traces.agents import AT_START
 from hisearch.traces.generators.schedule import Chains, Frames, Schedule
 from hisearch.traces.sampling import draw_think_s, stream

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from hisearch.base.dtypes import F8, I8
-from hisearch.specs.agent_workload import AgentWorkloadSpec
+from hisearch.specs.workloads.agent_workload import AgentWorkloadSpec
 from hisearch.traces.agents import AT_START
 from hisearch.traces.generators.independent import action_frames
 from hisearch.traces.generators.schedule import Chains, Frames, Schedule

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from hisearch.specs.agent_workload import AgentWorkloadSpec
+from hisearch.specs.workloads.agent_workload import AgentWorkloadSpec
 
 
 def resized(spec: AgentWorkloadSpec, agents: int) -> AgentWorkloadSpec:

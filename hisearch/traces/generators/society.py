@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hisearch.base.dtypes import I8
-from hisearch.specs.agent_workload import AgentWorkloadSpec
+from hisearch.specs.workloads.agent_workload import AgentWorkloadSpec
 from hisearch.traces.agents import AgentArrays
 from hisearch.traces.generators.diffusion import diffusion
 from hisearch.traces.generators.graphs import Neighbours

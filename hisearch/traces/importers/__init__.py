@@ -1,7 +1,7 @@
 """Trace formats in: one reader per format, and the detection of a file's format by its content.
 
 To add a format: write ``read_x(source) -> Trace``, list it in ``_READERS``, recognise its fields in ``detect_format``,
-add its name to ``hisearch.specs.workload.TraceFormat`` and a section to docs/traces.md.
+add its name to ``hisearch.specs.workloads.workload.TraceFormat`` and a section to docs/traces.md.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hisearch.specs.workload import TraceFileSpec
+from hisearch.specs.workloads.workload import TraceFileSpec
 from hisearch.traces.canonical import PARQUET_MAGIC, is_header, read_canonical
 from hisearch.traces.errors import TraceError
 from hisearch.traces.importers.agents import read_llmservingsim, read_lmcache, read_weka

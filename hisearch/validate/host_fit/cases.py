@@ -17,10 +17,10 @@ from hisearch.base.dtypes import F8
 from hisearch.latency.host import front_end_of, launches_of, with_host_times
 from hisearch.latency.served_errors import plain_name
 from hisearch.simulate.engine import simulate
-from hisearch.simulate.plan import WorkerPlan
-from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.host import HostTimes
-from hisearch.specs.model import ModelSpec
+from hisearch.simulate.plans.plan import WorkerPlan
+from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.specs.machines.host import HostTimes
+from hisearch.specs.models.model import ModelSpec
 from hisearch.validate import e2e, open_loop
 from hisearch.validate.e2e_case import read_case
 from hisearch.validate.silicon.conditions import INFERENCEMAX, Conditions, conditions_of, host_version

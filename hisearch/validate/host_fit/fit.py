@@ -27,7 +27,7 @@ import numpy as np
 from scipy.optimize import lsq_linear
 
 from hisearch.base.dtypes import F8
-from hisearch.specs.host import RANGES, HostTimes
+from hisearch.specs.machines.host import RANGES, HostTimes
 from hisearch.specs.versions import nearest_version
 from hisearch.validate.host_fit.cases import Case
 from hisearch.validate.silicon.pricing import EngineTimes

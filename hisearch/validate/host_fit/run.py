@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from hisearch.specs.catalogue import Catalogue
+from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.validate.host_fit.cases import Case, closed_loop_cases, open_loop_cases, served_cases
 from hisearch.validate.host_fit.fit import HostFit, evaluator, fit, vector_of, workers
 from hisearch.validate.host_fit.leave_out import KEYS, LeftOut, leave_out

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 
 from hisearch.latency.costs import FrontEnd, StepCosts
 from hisearch.latency.speculation import Speculation, with_speculation
-from hisearch.simulate.fleet import PoolPlan, RoleName, TransferPlan
-from hisearch.simulate.plan import WorkerPlan
-from hisearch.specs.cluster import TransferSpec
-from hisearch.specs.hardware import FabricSpec
-from hisearch.specs.parallelism import Parallelism
-from hisearch.specs.routing import RouterSpec
+from hisearch.simulate.plans.fleet import PoolPlan, RoleName, TransferPlan
+from hisearch.simulate.plans.plan import WorkerPlan
+from hisearch.specs.deployments.cluster import TransferSpec
+from hisearch.specs.deployments.routing import RouterSpec
+from hisearch.specs.machines.hardware import FabricSpec
+from hisearch.specs.machines.parallelism import Parallelism
 from hisearch.validate.silicon.conditions import ACCEPTED, Conditions, conditions_of
 from hisearch.validate.silicon.recipes import RecipeSide, candidates, recipe_of, states_workers
 from hisearch.validate.silicon.rows import SiliconRow, split_of

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from hisearch.latency.speculation import Speculation
 from hisearch.specs.base import DType
-from hisearch.specs.deployment import EngineSpec
+from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.validate.silicon.rows import UNKNOWN_VERSION, SiliconRow
 
 #: (input, output) lengths of InferenceMAX.

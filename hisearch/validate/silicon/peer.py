@@ -13,7 +13,7 @@ from typing import Any
 
 from hisearch.latency.aic import MODULE, AicError, AicQuestion, aic_version, answered, configured, quiet
 from hisearch.latency.estimators.aic import AicEstimator
-from hisearch.specs.catalogue import Catalogue
+from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.validate.silicon.pricing import NotPriced, Price, Pricer
 from hisearch.validate.silicon.rows import SiliconRow
 

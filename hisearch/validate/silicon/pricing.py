@@ -26,15 +26,15 @@ from hisearch.latency.served_errors import plain_name
 from hisearch.latency.sharding import InvalidParallelism, Parallelism
 from hisearch.latency.speculation import with_speculation
 from hisearch.simulate.engine import EngineOutOfMemory, simulate, simulate_fleet
-from hisearch.simulate.fleet import FleetPlan
-from hisearch.simulate.plan import WorkerPlan
-from hisearch.simulate.result import RequestTable
+from hisearch.simulate.plans.fleet import FleetPlan
+from hisearch.simulate.plans.plan import WorkerPlan
+from hisearch.simulate.results.result import RequestTable
 from hisearch.specs.base import DType
-from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.hardware import AcceleratorSpec, FabricSpec
-from hisearch.specs.host import HostTimes
-from hisearch.specs.model import ModelSpec
-from hisearch.specs.profile import LatencyProfileSpec
+from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.specs.machines.hardware import AcceleratorSpec, FabricSpec
+from hisearch.specs.machines.host import HostTimes
+from hisearch.specs.machines.profile import LatencyProfileSpec
+from hisearch.specs.models.model import ModelSpec
 from hisearch.specs.versions import nearest_version
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.compiler import compile_trace

@@ -6,8 +6,8 @@ from hisearch.latency.devices.build import WorkerDevices
 from hisearch.latency.estimators.devices import DevicesEstimator
 from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sharding import Parallelism
-from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.devices import DevicesSpec
+from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.specs.machines.devices import DevicesSpec
 
 CATALOGUE = Catalogue()
 PIM = CATALOGUE.get("Device", "hbm2-pim").spec

@@ -15,7 +15,7 @@ from hisearch.latency.devices.compose import compose
 from hisearch.latency.devices.experts import ExpertLoads, choice_probabilities, misses, needed, places
 from hisearch.latency.operators import active_experts
 from hisearch.latency.sharding import Parallelism
-from hisearch.specs.devices import ExpertRoutingSpec, ExpertsSpec
+from hisearch.specs.machines.devices import ExpertRoutingSpec, ExpertsSpec
 
 ZIPF = ExpertRoutingSpec(kind="zipf", exponent=1.0)
 

@@ -24,7 +24,7 @@ from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sharding import Parallelism
 from hisearch.latency.step_cost import step_seconds
 from hisearch.simulate import simulate
-from hisearch.specs.deployment import EngineSpec
+from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.validate.lockstep import Batch, serve
 from hisearch.validate.restatement.content import PathContent
 from hisearch.validate.restatement.recording import Request

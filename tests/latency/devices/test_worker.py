@@ -20,7 +20,7 @@ from hisearch.latency.memory import DoesNotFit, plan_memory
 from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sharding import Parallelism
 from hisearch.latency.step_cost import decode_step_seconds, step_seconds
-from hisearch.specs.devices import DevicesSpec
+from hisearch.specs.machines.devices import DevicesSpec
 
 ATTENTION_ON_PIM = {"beside": ["pim"], "operators": {"decode_attention": "pim"}}
 

@@ -1,0 +1,189 @@
+"""The first deployment, by a rule, that is likely enough to meet the SLO.
+
+For the cheapest, what met it is walked up by price: the deployments that were simulated on the whole trace, and, of the
+best of every accelerator with every engine, one replica more at a time. For another rule they are walked in the rule's
+own order. Each is simulated under the draws of ``confidence.uncertainty``, those first that the rule's first
+choice fared worst under, in batches, and is rejected as soon as it has missed the SLO under more of them than the
+wanted probability leaves. Passed over are those of which no margin is wider than a rejected one's: what is as tight
+will miss as often.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from hisearch.search.confidence.assessment import BATCH, Assessor
+from hisearch.search.evaluate.ledger import Ledger
+from hisearch.search.model.deployments import parameters_of
+from hisearch.search.model.growth import most_replicas, with_replicas
+from hisearch.search.model.job import Job
+from hisearch.search.model.problem import Problem
+from hisearch.search.model.sizing import LEAST_GAIN
+from hisearch.search.model.trial import Trial
+from hisearch.search.refine.polish import STAGE
+from hisearch.search.select.recommend import cheapest, price_of
+
+
+@dataclass(frozen=True)
+class Assured:
+    """What a walk came to.
+
+    trial: the first that is likely enough, or None. looked_at: deployments that were simulated under draws.
+    simulations: under draws. spent: the limit on them, or the search's seconds, ended the walk.
+    """
+
+    trial: Trial | None
+    looked_at: int
+    simulations: int
+    spent: bool = False
+
+
+class Likelihood:
+    """Tells whether deployments meet the SLO with a probability, by no more simulations than that takes."""
+
+    def __init__(self, assessor: Assessor, at_least: float, limit: int, hardest_on: Trial) -> None:
+        """Order the draws by how badly a trial fared, which must be known of all of them.
+
+        Args:
+            assessor: simulates under draws.
+            at_least: probability wanted.
+            limit: most simulations from here on.
+            hardest_on: the trial.
+        """
+        self.looked_at = 0
+        self._assessor, self._limit = assessor, limit
+        self._before = assessor.simulations
+        draws = len(assessor.uncertainty)
+        #: Draws under which a deployment may miss: what is left is at least the wanted share.
+        self._allowed = math.floor((1.0 - at_least) * draws + 1e-9)
+        found = assessor.known(hardest_on.deployment, range(draws))
+        worst = [max((check.violation for check in one.slo), default=math.inf) for one in found]
+        self._order = sorted(range(draws), key=lambda number: (-worst[number], number))
+        self._rejected: list[Trial] = []
+
+    @property
+    def simulations(self) -> int:
+        """Made so far."""
+        return self._assessor.simulations - self._before
+
+    def enough(self, trial: Trial) -> bool | None:
+        """Whether a trial is likely enough; None where the limit or time leaves that open."""
+        if any(_no_wider(trial, other) for other in self._rejected):
+            return False
+        self.looked_at += 1
+        missed = 0
+        for start in range(0, len(self._order), BATCH):
+            if self.simulations >= self._limit or self._assessor.out_of_time:
+                return None
+            batch = self._order[start : start + BATCH]
+            self._assessor.evaluations([trial.deployment], [batch])
+            missed += sum(not one.feasible for one in self._assessor.known(trial.deployment, batch))
+            if missed > self._allowed:
+                self._rejected.append(trial)
+                return False
+        return True
+
+    def assured(self, trial: Trial | None, spent: bool = False) -> Assured:
+        """What came of looking."""
+        return Assured(trial, self.looked_at, self.simulations, spent)
+
+
+def first_of(order: Iterable[Trial], likelihood: Likelihood) -> Assured:
+    """The first of trials that is likely enough."""
+    for trial in order:
+        likely = likelihood.enough(trial)
+        if likely is None:
+            return likelihood.assured(None, spent=True)
+        if likely:
+            return likelihood.assured(trial)
+    return likelihood.assured(None)
+
+
+@dataclass(order=True)
+class _Next:
+    """A deployment to look at, by price, then the widest margin, then number.
+
+    trial: None where it is yet to be simulated: ``base`` with so many ``replicas``.
+    """
+
+    usd: float
+    tightness: float
+    number: int
+    trial: Trial | None = field(compare=False)
+    base: Trial | None = field(compare=False, default=None)
+    replicas: int = field(compare=False, default=0)
+
+
+class Walk:
+    """One walk up the prices; see the module."""
+
+    def __init__(self, problem: Problem, ledger: Ledger, likelihood: Likelihood) -> None:
+        self._problem, self._ledger, self._likelihood = problem, ledger, likelihood
+        self._queue: list[_Next] = []
+
+    def run(self) -> Assured:
+        """Walk until one is likely enough."""
+        self._fill()
+        while self._queue:
+            step = heapq.heappop(self._queue)
+            trial = step.trial if step.trial is not None else self._simulate(step)
+            if trial is None:
+                continue
+            likely = self._likelihood.enough(trial)
+            if likely is None or self._ledger.stopped:
+                return self._likelihood.assured(None, spent=True)
+            if likely:
+                return self._likelihood.assured(trial)
+            if step.base is not None:
+                self._grow(step.base, trial, step.replicas + 1)
+        return self._likelihood.assured(None)
+
+    def _fill(self) -> None:
+        """Every feasible trial, and one more replica of the best of every kind."""
+        feasible = [trial for trial in self._ledger.trials if trial.comparable and trial.feasible]
+        for trial in feasible:
+            heapq.heappush(self._queue, _Next(price_of(trial), -trial.worst_margin, trial.number, trial))
+        kinds = dict.fromkeys(_kind(trial) for trial in feasible)
+        for kind in kinds:
+            base = cheapest([trial for trial in feasible if _kind(trial) == kind], self._problem.objectives)
+            if base is not None:
+                self._grow(base, None, base.deployment.pools[0].replicas + 1)
+
+    def _grow(self, base: Trial, last: Trial | None, replicas: int) -> None:
+        """Queue ``base`` with so many replicas; not where the space has no more, or the last one gained nothing."""
+        if replicas > most_replicas(self._problem, base.deployment):
+            return
+        if last is not None and last.worst_margin - base.worst_margin < LEAST_GAIN:
+            return
+        deployment = with_replicas(self._problem, base.deployment, replicas)
+        usd = self._problem.planner.usd_per_hour(deployment) + base.metrics.get("energy_usd_per_hour", 0.0)
+        number = len(self._ledger.trials) + base.number
+        heapq.heappush(self._queue, _Next(round(usd, 6), -base.worst_margin, number, None, base, replicas))
+
+    def _simulate(self, step: _Next) -> Trial | None:
+        """The deployment at the study's own figures; None where it misses the SLO or cannot be simulated."""
+        assert step.base is not None
+        deployment = with_replicas(self._problem, step.base.deployment, step.replicas)
+        trial = self._ledger.run([Job(STAGE, deployment, parameters_of(deployment))])[0]
+        if trial is None or not (trial.comparable and trial.feasible):
+            return None
+        return trial
+
+
+def _kind(trial: Trial) -> tuple[tuple[str, str, str], ...]:
+    return tuple((pool.role, pool.accelerator, pool.engine.name) for pool in trial.deployment.pools)
+
+
+def _no_wider(trial: Trial, rejected: Trial) -> bool:
+    """True where no margin of ``trial`` is wider than that of a rejected deployment of its kind."""
+    if _kind(trial) != _kind(rejected):
+        return False
+    ours, theirs = _margins(trial), _margins(rejected)
+    return all(ours.get(label, math.inf) <= margin for label, margin in theirs.items())
+
+
+def _margins(trial: Trial) -> dict[str, float]:
+    return {check.label: check.margin for check in trial.slo if check.margin is not None}

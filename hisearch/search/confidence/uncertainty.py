@@ -1,0 +1,205 @@
+"""What may be otherwise than a study takes it to be: step times, traffic and prices, drawn together.
+
+Notation
+    e_r    stated error of regime r: prefill, decode, mixed (decodes beside prompts) or host work
+    z_0, z_r   independent standard normal numbers of a draw
+    rho    correlation of the regimes on the device
+
+    y_r  = sqrt(rho) * z_0 + sqrt(1 - rho) * z_r
+    log factor_r = sigma_r * y_r, of prefill, decode and mixed steps; where served runs were measured, the quantile at
+        y_r of log(measured / simulated) over those that no constant was fitted to: TTFT's of prefill, step time's else
+    log factor_host = sigma_host * z_host
+    sigma_r = log(1 + e_r) / 0.6745
+
+A profile's stated error is the median of absolute errors on steps, or operators, that were left out of its fit; half of
+a normal law's mass lies within 0.6745 of its deviation, which gives sigma. The error is taken to be common to all steps
+of a regime: what is wrong by chance from step to step averages out over a run and would not move a percentile, what is
+wrong for all of them does. Held against measured serving runs, median errors of whole runs are indeed no smaller than
+stated ones (docs/accuracy.md). Regimes err together as far as one cause is behind them (a clock, the attained
+bandwidth) and apart as far as kernels are fitted one by one; how far is not known, ``rho`` is the study's to say. Host
+work is another machine's: it errs by itself.
+
+Factors scale compiled step-cost tables; nothing is compiled again. Prices are triangular between the ends of their
+range, with the price itself as the most likely value.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+
+from hisearch.base.dtypes import F8
+from hisearch.latency.corrections import corrected
+from hisearch.latency.costs import CompiledCosts
+from hisearch.specs.machines.profile import CorrectionSpec
+from hisearch.traces.bootstrap import Scheme, SessionTable, resample
+from hisearch.traces.compiled import CompiledTrace
+
+#: What errs by itself, in the order of a draw's numbers behind the common one.
+REGIMES = ("prefill", "decode", "mixed", "host")
+
+#: Median of the absolute value of a standard normal number.
+NORMAL_MEDIAN = 0.6744897501960817
+
+#: Streams of random numbers beside the study's own seed.
+_TRACES, _PRICES, _SCHEMES, _FRESH = 1, 2, 3, 4
+
+
+@dataclass(frozen=True)
+class PriceRange:
+    """A price that may be another one. item: what it is of. unit: USD/hour or USD/GiB/hour. source: who says so."""
+
+    item: str
+    usd: float
+    low: float
+    high: float
+    unit: str = "USD/hour"
+    source: str = ""
+
+    def draw(self, share: float) -> float:
+        """The price below which ``share`` of its law lies: triangular, ``usd`` the most likely."""
+        if self.high <= self.low:
+            return self.usd
+        width, rise = self.high - self.low, self.usd - self.low
+        if share * width < rise:
+            return self.low + math.sqrt(share * width * rise)
+        return self.high - math.sqrt((1.0 - share) * width * (self.high - self.usd))
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One way that things may be.
+
+    number: from 0. normal: z_0, then one for each of ``REGIMES``; shape (5,). trace: the traffic. prices: by item.
+    """
+
+    number: int
+    normal: F8
+    trace: CompiledTrace
+    prices: Mapping[str, float] = field(default_factory=dict)
+
+    def disturbed(self, costs: CompiledCosts, correlation: float) -> CompiledCosts:
+        """Step costs as this draw has them."""
+        return with_factors(costs, factors_of(costs, self.normal, correlation))
+
+
+@dataclass(frozen=True)
+class Uncertainty:
+    """All that may be otherwise; see the module.
+
+    normal: shape (draws, 5); zeros leave step times as they are. sessions: of the trace, None leaves it as it is.
+    """
+
+    trace: CompiledTrace
+    seed: int
+    normal: F8
+    prices: tuple[PriceRange, ...] = ()
+    sessions: SessionTable | None = None
+    correlation: float = 0.5
+
+    def __len__(self) -> int:
+        return len(self.normal)
+
+    @cached_property
+    def digest(self) -> str:
+        """Of all that decides a draw of a given number, beside the trace and the study's other inputs."""
+        content = {
+            "seed": self.seed,
+            "prices": [astuple(price) for price in self.prices],
+            "sessions": self.sessions is not None,
+            "correlation": self.correlation,
+            "normal": self.normal[:1].tolist(),
+        }
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+    def draw(self, number: int) -> Draw:
+        """The draw of that number: the same whichever are made, and in whatever order."""
+        trace = self.trace
+        if self.sessions is not None and len(self.sessions) > 1:
+            rng = self._stream(_TRACES, number)
+            trace = resample(self.sessions, self._scheme(self.sessions, number), rng)
+        shares = self._stream(_PRICES, number).uniform(size=len(self.prices))
+        drawn = {price.item: price.draw(float(share)) for price, share in zip(self.prices, shares, strict=True)}
+        return Draw(number, self.normal[number], trace, drawn)
+
+    def fresh(self, count: int) -> Uncertainty:
+        """``count`` draws of the same things that have nothing in common with these.
+
+        Not the next ones of the same sequence, whose points lie where the first ones left gaps.
+        """
+        sequence = np.random.SeedSequence(entropy=self.seed, spawn_key=(_FRESH,))
+        seed = int(sequence.generate_state(1, np.uint64)[0])
+        return replace(self, seed=seed, normal=normal_draws(count, seed))
+
+    def _scheme(self, table: SessionTable, number: int) -> Scheme:
+        """The table's schemes in turn, in an order that is drawn anew for every round of them.
+
+        A fixed order would go with the parity of ``number``, which is a digit of the normal numbers' Sobol points.
+        """
+        turn, place = divmod(number, len(table.schemes))
+        order = self._stream(_SCHEMES, turn).permutation(len(table.schemes))
+        return table.schemes[int(order[place])]
+
+    def _stream(self, kind: int, number: int) -> np.random.Generator:
+        return np.random.default_rng(np.random.SeedSequence(entropy=self.seed, spawn_key=(kind, number)))
+
+
+def normal_draws(count: int, seed: int) -> F8:
+    """Standard normal numbers of ``count`` draws, shape (count, 5): scrambled Sobol points, more even than chance.
+
+    The first k of them are the same whatever ``count`` is.
+    """
+    from scipy.special import ndtri
+    from scipy.stats import qmc
+
+    if count < 1:
+        return np.zeros((0, 1 + len(REGIMES)))
+    sobol = qmc.Sobol(1 + len(REGIMES), scramble=True, seed=np.random.default_rng(seed))
+    points = sobol.random_base2(max(math.ceil(math.log2(count)), 0))[:count]
+    return np.asarray(ndtri(np.clip(points, 1e-12, 1.0 - 1e-12)), dtype=np.float64)
+
+
+def stated_errors(costs: CompiledCosts) -> dict[str, float]:
+    """Stated error by regime: the profile's own where it says it by make-up of a step, else its error of any step."""
+    return {regime: costs.regime_errors.get(regime, costs.relative_error) for regime in REGIMES}
+
+
+def deviations(costs: CompiledCosts) -> dict[str, float]:
+    """Standard deviation of the logarithm of each regime's factor."""
+    return {regime: math.log1p(error) / NORMAL_MEDIAN for regime, error in stated_errors(costs).items()}
+
+
+def factors_of(costs: CompiledCosts, normal: F8, correlation: float) -> dict[str, float]:
+    """Factor on step times by regime, from a draw's normal numbers of shape (5,)."""
+    common, own = math.sqrt(correlation), math.sqrt(1.0 - correlation)
+    found = {}
+    for place, (regime, sigma) in enumerate(deviations(costs).items(), start=1):
+        z = float(normal[place] if regime == "host" else common * normal[0] + own * normal[place])
+        served = costs.served
+        if served is None or regime == "host" or not normal.any():
+            found[regime] = math.exp(sigma * z)
+        else:
+            found[regime] = (served.ttft if regime == "prefill" else served.step).measured(1.0, z)
+    return found
+
+
+def with_factors(costs: CompiledCosts, factors: Mapping[str, float]) -> CompiledCosts:
+    """Step costs scaled by regime; regimes that are left out stay.
+
+    Where the tables tell no mixed steps apart, these err as their prompts and decodes do, and ``mixed`` has no effect.
+    """
+    plain = CorrectionSpec(
+        host=factors.get("host", 1.0), prefill=factors.get("prefill", 1.0), decode=factors.get("decode", 1.0)
+    )
+    return corrected(costs, plain, factors.get("mixed", 1.0) if "mixed" in factors else None)
+
+
+def has_mixed(costs: CompiledCosts) -> bool:
+    """Whether the tables tell what decodes take beside prompts from what they take alone."""
+    return costs.seconds.beside_s is not None

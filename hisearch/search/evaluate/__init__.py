@@ -1,0 +1,4 @@
+"""Running simulations: jobs on threads, processes or a Dask cluster, each trial kept as it ends.
+
+Imports ``model`` and ``records``.
+"""

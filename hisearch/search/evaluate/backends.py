@@ -1,0 +1,219 @@
+"""Where simulations run: threads or processes of this machine; ``hisearch.search.evaluate.dask_cluster`` is for others.
+
+A backend only says what came of jobs, in whatever order they end. That a study is the same on any of them, with any
+number of workers, is the ledger's doing (law L6).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Generator, Iterator, Sequence
+from types import TracebackType
+from typing import Any, Protocol
+
+from hisearch.search.evaluate.shipment import Shipment, evaluate_shipped, forget_in_process, unpack_in_process
+from hisearch.search.model.job import Evaluate, Evaluation, Job, evaluate_safely
+
+#: Index of a job among those asked for, and what came of it. The generator may be closed early.
+Ended = Generator[tuple[int, Evaluation], None, None]
+
+
+class BackendError(ValueError):
+    """The workers of a backend cannot be had, do not suit, or were lost; what has finished is in the journal."""
+
+
+class Backend(Protocol):
+    """Runs jobs. A context manager: workers are there while it lasts.
+
+    workers: simulations at a time. local_workers: threads that this machine's own work may take. facts: for provenance.
+    """
+
+    workers: int
+    local_workers: int
+
+    def evaluations(self, jobs: Sequence[Job]) -> Ended:
+        """Run all jobs and yield what came of each as it ends.
+
+        Raises:
+            BackendError: see the class.
+        """
+
+    def facts(self) -> dict[str, Any]:
+        """What provenance says of the backend."""
+
+    def __enter__(self) -> Backend:
+        """Have the workers.
+
+        Raises:
+            BackendError: see the class.
+        """
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Give them back; those still at work are not waited for."""
+
+
+class Threads:
+    """Threads of this process, which share the compiled trace and workers. Kernels do not hold the GIL."""
+
+    def __init__(self, evaluate: Evaluate, workers: int | None = None) -> None:
+        """Of ``workers`` threads, all cores where absent.
+
+        Raises:
+            ValueError: ``workers`` is below 1.
+        """
+        self.workers = self.local_workers = checked_workers(workers)
+        self._evaluate = evaluate
+
+    def __enter__(self) -> Threads:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def facts(self) -> dict[str, Any]:
+        """See ``Backend``."""
+        return {"name": "threads", "workers": self.workers}
+
+    def evaluations(self, jobs: Sequence[Job]) -> Ended:
+        """See ``Backend``."""
+        if self.workers == 1 or len(jobs) == 1:
+            yield from ((index, evaluate_safely(self._evaluate, job)) for index, job in enumerate(jobs))
+        elif jobs:
+            from joblib import Parallel, delayed
+
+            pool = Parallel(n_jobs=self.workers, backend="threading", return_as="generator_unordered")
+            with contextlib.closing(pool(delayed(self._numbered)(*item) for item in enumerate(jobs))) as ended:
+                yield from ended
+
+    def _numbered(self, index: int, job: Job) -> tuple[int, Evaluation]:
+        return index, evaluate_safely(self._evaluate, job)
+
+
+class Processes:
+    """Processes of this machine (joblib's loky). Each gets what decides outcomes, the compiled trace included, once."""
+
+    def __init__(self, evaluate: Evaluate, workers: int | None = None) -> None:
+        """Of ``workers`` processes, all cores where absent; ``evaluate`` must be picklable.
+
+        Raises:
+            ValueError: ``workers`` is below 1.
+        """
+        self.workers = self.local_workers = checked_workers(workers)
+        self._shipment = Shipment.of(evaluate)
+
+    def facts(self) -> dict[str, Any]:
+        """See ``Backend``."""
+        return {"name": "loky", "workers": self.workers, "shipped_bytes": len(self._shipment.content)}
+
+    def __enter__(self) -> Processes:
+        unpack_in_process(self._shipment)  # joblib runs the calls of a single worker right here
+        # Children inherit the mask: a Ctrl-C, which a terminal sends to all, is for this process alone to answer.
+        with _blocked(signal.SIGINT), _quiet_tracker():
+            for _ in self._run(_ready, [()] * self.workers):
+                pass
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        from joblib.externals.loky import get_reusable_executor
+
+        forget_in_process(self._shipment.key)
+        if self.workers > 1:
+            get_reusable_executor(kill_workers=True).shutdown(wait=True, kill_workers=True)
+
+    def evaluations(self, jobs: Sequence[Job]) -> Ended:
+        """See ``Backend``."""
+        for index, content in self._run(evaluate_shipped, [(self._shipment.key, job) for job in jobs]):
+            yield index, Evaluation.from_json(content)
+
+    def _run(self, function: Any, arguments: Sequence[tuple[Any, ...]]) -> Generator[tuple[int, Any], None, None]:
+        """Call ``function`` in the processes; yield (index, what it returned) as they end."""
+        from joblib import Parallel, delayed
+        from joblib.externals.loky.process_executor import TerminatedWorkerError
+
+        # A batch of several would keep back what has ended. A new process unpacks the shipment before its first call.
+        pool = Parallel(
+            n_jobs=self.workers,
+            backend="loky",
+            batch_size=1,
+            return_as="generator_unordered",
+            initializer=_begin_process,
+            initargs=(self._shipment, os.getpid()),
+        )
+        if not arguments:
+            return
+        calls = (delayed(_numbered)(index, function, call) for index, call in enumerate(arguments))
+        try:
+            with contextlib.closing(pool(calls)) as ended:
+                yield from ended
+        except TerminatedWorkerError:
+            raise BackendError(
+                "a worker process was killed, perhaps for want of memory (fewer --workers take less); "
+                "what has finished is kept"
+            ) from None
+
+
+def checked_workers(workers: int | None) -> int:
+    """``workers``; all cores where None.
+
+    Raises:
+        ValueError: it is below 1.
+    """
+    if workers is not None and workers < 1:
+        raise ValueError(f"workers must be at least 1, got {workers}")
+    return workers if workers is not None else (os.cpu_count() or 1)
+
+
+def _numbered(index: int, function: Any, arguments: tuple[Any, ...]) -> tuple[int, Any]:
+    return index, function(*arguments)
+
+
+def _ready() -> None:
+    """What a process answers as soon as it is there."""
+
+
+def _begin_process(shipment: Shipment, parent: int) -> None:
+    """In a new process: leave interrupts to the parent, end with it however it ends, and unpack."""
+    import threading
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(parent,), name="parent", daemon=True).start()
+    unpack_in_process(shipment)
+
+
+def _end_with(parent: int, look_every_s: float = 0.5) -> None:
+    import time
+
+    while os.getppid() == parent:
+        time.sleep(look_every_s)
+    os._exit(1)
+
+
+@contextlib.contextmanager
+def _blocked(number: signal.Signals) -> Iterator[None]:
+    """Hold a signal back in this thread, where the system can do so."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {number})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextlib.contextmanager
+def _quiet_tracker() -> Iterator[None]:
+    """A tracker of shared memory that loky starts in here cleans up without a word after a run that was ended."""
+    before = os.environ.get("PYTHONWARNINGS")
+    os.environ["PYTHONWARNINGS"] = ",".join(filter(None, (before, "ignore:resource_tracker:UserWarning")))
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONWARNINGS"]
+        else:
+            os.environ["PYTHONWARNINGS"] = before

@@ -1,0 +1,100 @@
+"""What other processes need in order to simulate, packed once, shipped once to each, and unpacked there once."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import platform
+import threading
+import uuid
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from hisearch.search.model.job import Evaluate, Job, evaluate_safely
+
+#: What decides figures, or whether a pickle can be read, beside hisearch's own sources.
+_PACKAGES = ("numpy", "numba", "llvmlite", "scipy", "pydantic")
+
+
+@dataclass(frozen=True)
+class Shipment:
+    """An evaluator on its way.
+
+    key: unique to the run. content: the pickled evaluator. facts: of the program that packed it, see ``program_facts``.
+    """
+
+    key: str
+    content: bytes
+    facts: dict[str, str]
+
+    @classmethod
+    def of(cls, evaluate: Evaluate) -> Shipment:
+        """Pack ``evaluate``."""
+        # What a bound method belongs to is found by pickle; the method itself by its name.
+        return cls(uuid.uuid4().hex, pickle.dumps(evaluate, protocol=5), program_facts())
+
+
+class ProgramMismatchError(ValueError):
+    """Another process runs other versions, which may come to other figures."""
+
+
+@cache
+def program_facts() -> dict[str, str]:
+    """Versions of all that may change a figure, and a digest of hisearch's sources."""
+    root = Path(__file__).parents[2]
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
+    versions = {name: version(name) for name in _PACKAGES}
+    python = ".".join(platform.python_version_tuple()[:2])
+    return {"hisearch": version("hisearch"), "sources": digest.hexdigest()[:12], "python": python} | versions
+
+
+def mismatches(ours: dict[str, str], theirs: dict[str, str]) -> list[str]:
+    """``numpy 2.4.6 here, 2.3.0 there``, for everything that differs."""
+    names = dict.fromkeys([*ours, *theirs])
+    return [
+        f"{name} {ours.get(name, 'missing')} here, {theirs.get(name, 'missing')} there"
+        for name in names
+        if ours.get(name) != theirs.get(name)
+    ]
+
+
+_shipments: dict[str, Shipment] = {}
+_evaluators: dict[str, Evaluate] = {}
+_lock = threading.Lock()
+
+
+def unpack_in_process(shipment: Shipment) -> None:
+    """In a worker: keep a shipment until it is first asked for; it takes the place of one of the same key."""
+    with _lock:
+        _shipments[shipment.key] = shipment
+
+
+def forget_in_process(key: str) -> None:
+    """In a worker: drop a shipment and what was unpacked."""
+    with _lock:
+        _shipments.pop(key, None)
+        _evaluators.pop(key, None)
+
+
+def evaluate_shipped(key: str, job: Job) -> dict[str, Any]:
+    """In a worker: run a job with what was shipped; the evaluation as plain data, which is read back exactly.
+
+    Raises:
+        ProgramMismatchError: this process runs other versions than the one that packed the shipment.
+    """
+    return evaluate_safely(_evaluator(key), job).to_json()
+
+
+def _evaluator(key: str) -> Evaluate:
+    with _lock:
+        if key not in _evaluators:
+            shipment = _shipments[key]
+            if found := mismatches(shipment.facts, program_facts()):
+                raise ProgramMismatchError(f"a worker runs other versions: {'; '.join(found)}")
+            _evaluators[key] = pickle.loads(shipment.content)
+        return _evaluators[key]

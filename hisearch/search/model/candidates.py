@@ -1,0 +1,108 @@
+"""What stage 1 hands on: a worker, or the workers of several pools, with what is thought of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from hisearch.search.model.estimates import Estimate
+from hisearch.search.model.pair_sizing import Counts
+from hisearch.specs.deployments.deployment import PoolSpec
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A worker that may do.
+
+    pool: one replica. estimate: at the expected hit rate. replicas: fewest that carry the busiest window by the
+    estimate. usd_per_hour: of that many. rps_per_usd: capacity per dollar per hour. margin: share by which the
+    estimates may err. doubt: why even the kindest estimate says that it will not do, or ""; miss: by which share of the
+    bound.
+    """
+
+    pool: PoolSpec
+    estimate: Estimate
+    replicas: int
+    max_replicas: int
+    usd_per_hour: float
+    rps_per_usd: float
+    margin: float
+    doubt: str = ""
+    miss: float = 0.0
+
+    @property
+    def group(self) -> tuple[object, ...]:
+        """What chunk and batch-limit variants have in common."""
+        pool = self.pool
+        devices = pool.devices.model_dump_json() if pool.devices is not None else ""
+        return (pool.accelerator, pool.engine.name, pool.parallelism, pool.weight_dtype, pool.kv_dtype, devices)
+
+
+class Screened(Protocol):
+    """What stage 1 orders: a worker, or the workers of several pools; fields as of ``Candidate``."""
+
+    @property
+    def pool(self) -> PoolSpec:
+        """A worker, of the first pool where there are several."""
+
+    @property
+    def estimate(self) -> Estimate:
+        """Of a worker, or of the whole."""
+
+    @property
+    def usd_per_hour(self) -> float:
+        """Dollars per hour of all workers that the busiest minute needs."""
+
+    @property
+    def rps_per_usd(self) -> float:
+        """Capacity per dollar per hour."""
+
+    @property
+    def margin(self) -> float:
+        """Relative error of the estimate."""
+
+    @property
+    def group(self) -> tuple[object, ...]:
+        """What chunk and batch-limit variants have in common."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Workers of several pools that may do together.
+
+    shape: ``apart`` or ``mixed``. sides: a candidate for each pool, named, with its role; their ``replicas`` balance
+    each other at the trace's busiest minute. estimate: of the whole.
+    """
+
+    shape: str
+    sides: tuple[Candidate, ...]
+    estimate: Estimate
+    usd_per_hour: float
+    rps_per_usd: float
+    margin: float
+    doubt: str = ""
+    miss: float = 0.0
+
+    @property
+    def pool(self) -> PoolSpec:
+        """A worker of the first pool."""
+        return self.sides[0].pool
+
+    @property
+    def pools(self) -> tuple[PoolSpec, ...]:
+        """A worker of each pool."""
+        return tuple(side.pool for side in self.sides)
+
+    @property
+    def counts(self) -> Counts:
+        """Workers of each pool by the estimate."""
+        return tuple(side.replicas for side in self.sides)
+
+    @property
+    def group(self) -> tuple[object, ...]:
+        """What chunk and batch-limit variants have in common."""
+        return (self.shape, *(side.group for side in self.sides))
+
+
+#: What stage 1 hands on.
+Kept = Candidate | Cluster

@@ -1,0 +1,153 @@
+"""What a trace asks of a deployment, in a few numbers: enough to size one without simulating.
+
+Notation
+    hit tokens   prompt tokens that an unlimited cache would hold when the request arrives: the longest prefix that an
+                 earlier sequence (prompt and output) of the trace shares, at most the prompt less one token
+    context      tokens that a decode step reads; averaged over all decode steps of the trace
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from hisearch.base.dtypes import F8, I8
+from hisearch.specs.studies.slo import SloSpec
+from hisearch.traces.compiled import CompiledTrace, TraceArrays
+
+Mask = npt.NDArray[np.bool_]
+
+#: Width of the window in which the busiest rate is looked for, seconds.
+PEAK_WINDOW_S = 60.0
+
+#: Guesses of a follow-up's wait for its predecessor where the SLO bounds neither TTFT nor TPOT.
+_TTFT_GUESS_S = 0.5
+_TPOT_GUESS_S = 0.03
+
+
+@dataclass(frozen=True)
+class Demand:
+    """Statistics of a trace at the study's load: of the S requests that the model's window takes, others cost no work.
+
+    requests: of the whole trace. mean_rps, peak_rps: arrivals per second over the whole trace and in its busiest
+    window; follow-ups arrive where half the SLO's bounds would put them. least_rps: what a deployment that meets the
+    SLO certainly has to carry: every answer takes all the time that the SLO allows, and so may the last one; 0 where
+    the SLO sets no such time. scales_with_load: first turns arrive over some time, so that a larger load is a denser
+    one. input_tokens, new_tokens, output_tokens: shape (S,); new = input - hit. mean_context_tokens: see the module.
+    unique_tokens: distinct tokens, what an unlimited cache would hold.
+    """
+
+    requests: int
+    mean_rps: float
+    peak_rps: float
+    least_rps: float
+    scales_with_load: bool
+    input_tokens: I8
+    new_tokens: I8
+    output_tokens: I8
+    mean_context_tokens: float
+    unique_tokens: int
+
+    @property
+    def ideal_hit_rate(self) -> float:
+        """Share of prompt tokens that an unlimited cache would hit."""
+        return 1.0 - float(self.new_tokens.sum()) / float(self.input_tokens.sum())
+
+
+def measure_demand(
+    trace: CompiledTrace, slo: SloSpec, load: float = 1.0, *, window_tokens: int | None = None
+) -> Demand:
+    """Statistics of a compiled trace whose first turns arrive ``load`` times as fast as recorded.
+
+    Requests that exceed a model's ``window_tokens`` with prompt and declared output are rejected by every deployment
+    and left out; where all do, none are.
+
+    Raises:
+        ValueError: the trace is empty.
+    """
+    from hisearch.traces.stats import ideal_hit_tokens, requests_over_window
+
+    arrays, count = trace.arrays, len(trace)
+    if count == 0:
+        raise ValueError("the trace holds no request")
+    served = np.ones(count, np.bool_)
+    if window_tokens is not None and (within := ~requests_over_window(trace, window_tokens)).any():
+        served = within
+    inputs, outputs = arrays.input_tokens[served], arrays.output_tokens[served]
+    hits = np.minimum(ideal_hit_tokens(trace, include_outputs=True)[served], inputs - 1)
+    mean_rps, peak_rps = _rates(_expected_arrivals(arrays, slo, load, served))
+    context = (inputs + (outputs + 1) / 2.0) * outputs
+    return Demand(
+        requests=count,
+        mean_rps=mean_rps,
+        peak_rps=peak_rps,
+        least_rps=_least_rps(arrays, slo, load, served),
+        scales_with_load=bool(np.ptp(arrays.arrival_s[arrays.previous < 0]) > 0),
+        input_tokens=inputs,
+        new_tokens=inputs - hits,
+        output_tokens=outputs,
+        mean_context_tokens=float(context.sum() / outputs.sum()),
+        unique_tokens=_unique_tokens(arrays, served),
+    )
+
+
+def _unique_tokens(arrays: TraceArrays, served: Mask) -> int:
+    """Distinct tokens of the requests of a mask, prompts and outputs."""
+    tokens = arrays.end_tokens - arrays.start_tokens
+    if served.all():
+        return int(tokens.sum())
+    held = np.zeros(len(tokens), np.bool_)
+    held[arrays.output_node[served]] = True
+    parents = arrays.parent.tolist()
+    for node in range(len(tokens) - 1, 0, -1):  # a parent has a smaller index than its children
+        if held[node]:
+            held[parents[node]] = True
+    return int(tokens[held].sum())
+
+
+def _expected_arrivals(arrays: TraceArrays, slo: SloSpec, load: float, served: Mask) -> F8:
+    """Arrival times of the requests of a mask, sorted; predecessors are taken to need half of what the SLO allows."""
+    ttft_s = min((t.at_most_s / 2 for t in slo.terms if t.metric == "ttft_s"), default=_TTFT_GUESS_S)
+    tpot_s = min((t.at_most_s / 2 for t in slo.terms if t.metric == "tpot_s"), default=_TPOT_GUESS_S)
+    return np.sort(_arrivals(arrays, load, ttft_s, tpot_s)[served])
+
+
+def _least_rps(arrays: TraceArrays, slo: SloSpec, load: float, served: Mask) -> float:
+    """Requests of a mask over the longest time that a deployment within the SLO can take for the trace.
+
+    Percentiles leave some requests free of the bounds; they are taken to keep them, with half as much again to spare.
+    """
+    longest = float(arrays.output_tokens[served].max())
+    bounds = {
+        metric: [t.at_most_s for t in slo.terms if t.metric == metric] for metric in ("ttft_s", "tpot_s", "e2e_s")
+    }
+    if bounds["e2e_s"]:
+        ttft_s, tpot_s = min(bounds["e2e_s"]), 0.0
+    elif bounds["ttft_s"] and bounds["tpot_s"]:
+        ttft_s, tpot_s = min(bounds["ttft_s"]), min(bounds["tpot_s"])
+    else:
+        return 0.0
+    arrivals = _arrivals(arrays, load, ttft_s, tpot_s)[served]
+    return len(arrivals) / (1.5 * (float(np.ptp(arrivals)) + ttft_s + longest * tpot_s))
+
+
+def _arrivals(arrays: TraceArrays, load: float, ttft_s: float, tpot_s: float) -> F8:
+    """Arrival times in the trace's order, where every request takes so long to its first token and for each further."""
+    arrivals = (arrays.arrival_s / load).tolist()
+    outputs, thinks = arrays.output_tokens.tolist(), arrays.think_s.tolist()
+    for request, previous in enumerate(arrays.previous.tolist()):
+        if previous >= 0:
+            arrivals[request] = arrivals[previous] + ttft_s + outputs[previous] * tpot_s + thinks[request]
+    return np.array(arrivals, dtype=np.float64)
+
+
+def _rates(arrivals_s: F8) -> tuple[float, float]:
+    """Mean and peak arrivals per second; a trace shorter than a window counts as one window."""
+    span_s = float(arrivals_s[-1] - arrivals_s[0])
+    window_s = min(PEAK_WINDOW_S, max(span_s, 1.0))
+    first = np.searchsorted(arrivals_s, arrivals_s - window_s, side="right")
+    busiest = int((np.arange(1, len(arrivals_s) + 1) - first).max())
+    mean = len(arrivals_s) / max(span_s, 1.0)
+    return mean, max(busiest / window_s, mean)

@@ -1,0 +1,328 @@
+"""From choices in a search space to deployments, and back to flat parameters."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from hisearch.search.model.tier_choices import TierChoice, tier_parameters
+from hisearch.specs.base import ENGINE_TITLES, EngineName
+from hisearch.specs.deployments.agent_memory import AgentMemorySpec
+from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
+from hisearch.specs.deployments.routing import RouterSpec
+from hisearch.specs.deployments.tiers import MOVER_TITLES
+from hisearch.specs.machines.devices import DevicesSpec
+from hisearch.specs.studies.search_space import CacheSpace, RoutingSpace
+
+#: Share of device memory that the engines' documentation starts from.
+USUAL_MEMORY_FRACTION = 0.9
+
+#: What ``parameters_of`` calls the weight format where the model's own is kept.
+OWN_WEIGHT_DTYPE = "model"
+
+
+def starting_memory_fraction(space: CacheSpace) -> float:
+    """The memory fraction of stages 1 and 2: the usual one, moved into the space's bounds."""
+    low, high = space.memory_fraction
+    return min(max(USUAL_MEMORY_FRACTION, low), high)
+
+
+def router_arms(space: RoutingSpace) -> list[RouterSpec]:
+    """Every policy with every combination of its own parameters, in the space's order."""
+    return [router for policy in space.policies for router in space.routers(policy)]
+
+
+#: Policies from the one that knows most of the workers to the one that knows nothing; others come first.
+_BY_PROMISE = ("cache_aware", "power_of_two", "round_robin", "random")
+
+
+def arms_by_promise(space: RoutingSpace) -> list[RouterSpec]:
+    """The arms of ``router_arms``: the first one of every policy, most promising policy first, then the others."""
+    arms = router_arms(space)
+    firsts = list({arm.policy: arm for arm in reversed(arms)}.values())
+    firsts.sort(key=lambda arm: _BY_PROMISE.index(arm.policy) if arm.policy in _BY_PROMISE else -1)
+    return firsts + [arm for arm in arms if arm not in firsts]
+
+
+def deployment_of(model: str, profile: str, pool: PoolSpec, replicas: int, router: RouterSpec) -> DeploymentSpec:
+    """``replicas`` workers of a pool behind a router."""
+    return DeploymentSpec(
+        model=model, pools=[pool.model_copy(update={"replicas": replicas})], router=router, profile=profile
+    )
+
+
+def with_cache(deployment: DeploymentSpec, *, memory_fraction: float, choice: TierChoice) -> DeploymentSpec:
+    """The same deployment with other memory settings of all workers that compute prompts.
+
+    Raises:
+        pydantic.ValidationError: the engine does not know them.
+    """
+    pools = [pool if pool.role == "decode" else _with_cache(pool, memory_fraction, choice) for pool in deployment.pools]
+    return deployment.model_copy(update={"pools": pools})
+
+
+def _with_cache(pool: PoolSpec, memory_fraction: float, choice: TierChoice) -> PoolSpec:
+    data = pool.model_dump()
+    data["engine"] |= {"memory_fraction": memory_fraction, "eviction": choice.eviction}
+    data["tiers"] = [tier.model_dump() for tier in choice.tiers]
+    data["movement"] = choice.movement.model_dump()
+    data["agents"] = choice.agents.model_dump() if choice.agents is not None else None
+    return PoolSpec.model_validate(data)
+
+
+def on_engine(deployment: DeploymentSpec, engine: EngineName, page_tokens: int | None = None) -> DeploymentSpec:
+    """The same deployment on another engine, with its own mover, and lru where it knows nothing else.
+
+    Args:
+        deployment: what to change.
+        engine: the other engine.
+        page_tokens: its page size; its default where None.
+
+    Raises:
+        pydantic.ValidationError: the engine refuses the other settings.
+    """
+    pools = []
+    for pool in deployment.pools:
+        data = pool.model_dump()
+        data["engine"] |= {"name": engine, "page_tokens": page_tokens}
+        data["movement"] = {}
+        if engine != "sglang":
+            data["engine"]["eviction"] = "lru"
+        if engine != "trtllm":
+            data["engine"]["capacity_policy"] = "guaranteed_no_evict"
+        pools.append(PoolSpec.model_validate(data))
+    return deployment.model_copy(update={"pools": pools})
+
+
+def resized(deployment: DeploymentSpec, counts: Sequence[int]) -> DeploymentSpec:
+    """The same deployment with other numbers of workers, one for each pool."""
+    pools = [pool.model_copy(update={"replicas": count}) for pool, count in zip(deployment.pools, counts, strict=True)]
+    return deployment.model_copy(update={"pools": pools})
+
+
+def one_less(deployment: DeploymentSpec) -> list[DeploymentSpec]:
+    """The same deployment with one worker less of each pool in turn that has several."""
+    counts = [pool.replicas for pool in deployment.pools]
+    return [
+        resized(deployment, [*counts[:index], count - 1, *counts[index + 1 :]])
+        for index, count in enumerate(counts)
+        if count > 1
+    ]
+
+
+#: Names of the pools of unequal workers.
+MIXED_NAMES = ("main", "other")
+
+
+def canonical(deployment: DeploymentSpec) -> DeploymentSpec | None:
+    """The deployment as the search knows it; None for two pools of equal workers, which are one.
+
+    Unequal workers are named in a fixed order: which of them comes first is no choice.
+    """
+    if shape_of(deployment) != "mixed":
+        return deployment
+    pools = mixed_order(deployment.pools)
+    if worker_key(pools[0]) == worker_key(pools[1]):
+        return None
+    return deployment if pools == deployment.pools else deployment.model_copy(update={"pools": pools})
+
+
+def mixed_order(pools: Sequence[PoolSpec]) -> list[PoolSpec]:
+    """Pools of unequal workers in their order, with their names."""
+    ordered = sorted(pools, key=worker_key)
+    return [pool.model_copy(update={"name": name}) for pool, name in zip(ordered, MIXED_NAMES, strict=True)]
+
+
+def worker_key(pool: PoolSpec) -> str:
+    """What tells a pool's workers from others, whatever their pool is called and how many they are."""
+    return pool.model_copy(update={"name": "", "replicas": 1}).model_dump_json()
+
+
+def parameters_of(deployment: DeploymentSpec) -> dict[str, Any]:
+    """The searched dimensions of a deployment, flat; those that do not apply are left out.
+
+    Of several pools those of each one but the first have the pool's name before theirs, as in ``decode.replicas``.
+    """
+    router = deployment.router
+    parameters = _parameters_of_pool(deployment.pool)
+    parameters |= {"router": router.policy, "memory_fraction": deployment.pool.engine.memory_fraction}
+    parameters |= router.parameters()
+    if deployment.pool.devices is not None:
+        parameters["devices"] = devices_in_words(deployment.pool.devices)
+    parameters |= tier_parameters(deployment.pool)
+    admission = deployment.admission
+    if admission.policy != "none":
+        parameters |= {"admission": admission.policy, **admission.parameters()}
+    return parameters | (_parameters_of_others(deployment) if len(deployment.pools) > 1 else {})
+
+
+def _parameters_of_pool(pool: PoolSpec) -> dict[str, Any]:
+    """What stage 1 chooses of a pool, and its number of workers."""
+    engine = pool.engine
+    return {
+        "accelerator": pool.accelerator,
+        "engine": engine.name,
+        "tensor_parallel": pool.tensor_parallel,
+        "pipeline_parallel": pool.pipeline_parallel,
+        "attention_data_parallel": pool.attention_data_parallel,
+        "expert_parallel": pool.expert_parallel,
+        "weight_dtype": pool.weight_dtype or OWN_WEIGHT_DTYPE,
+        "kv_dtype": pool.kv_dtype,
+        "chunk_tokens": engine.chunk_tokens,
+        "max_running_requests": engine.max_running_requests,
+        "replicas": pool.replicas,
+    }
+
+
+def _parameters_of_others(deployment: DeploymentSpec) -> dict[str, Any]:
+    """What there is beside the first pool."""
+    found: dict[str, Any] = {"shape": shape_of(deployment)}
+    for pool in deployment.pools[1:]:
+        mine = _parameters_of_pool(pool) | {"memory_fraction": pool.engine.memory_fraction}
+        found |= {f"{pool.name}.{name}": value for name, value in mine.items()}
+    if found["shape"] == "apart":
+        behind, transfer = deployment.decode_router, deployment.transfer
+        found |= {"decode_router": behind.policy, "fabric": transfer.fabric}
+        found |= {f"decode_router.{name}": value for name, value in behind.parameters().items()}
+        found["local_prefill_tokens"] = transfer.local_prefill_tokens
+    return found
+
+
+#: Shapes of deployments, in words.
+SHAPES = {"unified": "one pool", "apart": "prefill and decode apart", "mixed": "unequal workers"}
+
+
+def shape_of(deployment: DeploymentSpec) -> str:
+    """``unified``: one pool; ``apart``: prefill and decode apart; ``mixed``: several unified pools."""
+    if len(deployment.pools) == 1:
+        return "unified"
+    return "apart" if any(pool.role == "decode" for pool in deployment.pools) else "mixed"
+
+
+def devices_in_words(spec: DevicesSpec) -> str:
+    """``1 hbm2-pim (decode_attention, KV), interleaved``; ``2 attention : 1 FFN``."""
+    parts = []
+    for name, entry in spec.beside.items():
+        uses: list[str] = [operator for operator, device in spec.operators.items() if device == name]
+        uses += ["others"] if spec.others == name else []
+        uses += ["KV"] if spec.kv == name else []
+        uses += [f"{streamed.layers} layers' weights" for streamed in spec.streamed if streamed.device == name]
+        offload = spec.experts.offload if spec.experts is not None else None
+        if offload is not None and offload.device == name:
+            uses.append(f"experts, {offload.resident} resident, {offload.run}")
+        parts.append(f"{entry.count} {entry.device}" + (f" ({', '.join(uses)})" if uses else ""))
+    if spec.mapping != "by_hand":
+        parts.append(spec.mapping)
+    if spec.schedule != "serial":
+        parts.append(spec.schedule)
+    if spec.attention_ffn is not None:
+        apart = spec.attention_ffn
+        parts.append(f"{apart.attention} attention : {apart.ffn} FFN in {apart.micro_batches} micro-batches")
+    if spec.experts is not None and spec.experts.offload is None:
+        parts.append(f"experts {spec.experts.routing.kind}, {spec.experts.placement}, {spec.experts.replicas} replicas")
+    return ", ".join(parts) or "no devices beside"
+
+
+def hardware(deployment: DeploymentSpec) -> str:
+    """``hardware_of`` all pools: ``2 × h200 + 3 × (4 × l40s, TP 4)``."""
+    return " + ".join(hardware_of(pool) for pool in deployment.pools)
+
+
+def hardware_of(pool: PoolSpec) -> str:
+    """``3 × (2 × h200, TP 2)``, or ``2 × h200, TP 2`` for one replica, or ``3 × h200`` without tensor parallelism."""
+    if pool.parallelism.ranks == 1:
+        return f"{pool.replicas} × {pool.accelerator}"
+    worker = f"{pool.parallelism.ranks} × {pool.accelerator}, {pool.parallelism.short}"
+    return worker if pool.replicas == 1 else f"{pool.replicas} × ({worker})"
+
+
+def formats(deployment: DeploymentSpec) -> list[str]:
+    """``formats_of`` the first pool."""
+    return formats_of(deployment.pool)
+
+
+def formats_of(pool: PoolSpec) -> list[str]:
+    """Number formats that are not the usual ones: ``["fp8 weights", "fp8 KV"]``."""
+    found = [f"{pool.weight_dtype} weights"] if pool.weight_dtype is not None else []
+    return [*found, f"{pool.kv_dtype} KV"] if pool.kv_dtype != "bf16" else found
+
+
+_PER = {None: "", "worker": " per worker", "node": " per node", "cluster": " for the cluster"}
+
+
+def stores(pool: PoolSpec) -> list[str]:
+    """Each tier's store in words: ``["256 GiB ddr5 per worker", "3,500 GiB nvme-gen5 per node"]``."""
+    return [f"{tier.gib:,.6g} GiB {tier.medium}{_PER[tier.scope]}" for tier in pool.tiers]
+
+
+def mover_in_words(pool: PoolSpec) -> str:
+    """``HiCache write-through``, ``native offloading``, ``LMCache``."""
+    title = MOVER_TITLES[pool.mover]
+    return f"{title} {pool.movement.write_policy.replace('_', '-')}" if pool.mover == "hicache" else title
+
+
+def tiers_in_words(pool: PoolSpec) -> str:
+    """``256 GiB ddr5 per worker, 3,500 GiB nvme-gen5 per node, HiCache write-through``; "" without tiers."""
+    return ", ".join([*stores(pool), mover_in_words(pool)]) if pool.tiers else ""
+
+
+def agents_in_words(agents: AgentMemorySpec) -> str:
+    """``agents by distance, 125 slots, 64 GiB of host memory``."""
+    host = f", {agents.host_gib:g} GiB of host memory" if agents.host_gib is not None else ""
+    return f"agents by {agents.policy}" + (f", {agents.slots} slots" if agents.slots is not None else "") + host
+
+
+def describe(deployment: DeploymentSpec) -> str:
+    """One line that tells deployments of a study apart: each pool, and the router where it has a choice."""
+    several = len(deployment.pools) > 1
+    pools = [_pool_in_words(pool, named=several) for pool in deployment.pools]
+    routed = several or deployment.pool.replicas > 1
+    if several or not deployment.pool.tiers:
+        return " · ".join([" | ".join(pools), *([_routers_in_words(deployment)] * routed)])
+    # The one pool's tiers come behind the router, which they have little to do with.
+    plain = _pool_in_words(deployment.pool.model_copy(update={"tiers": []}), named=False)
+    return " · ".join([plain, *([deployment.router.policy] * routed), tiers_in_words(deployment.pool)])
+
+
+def describe_each(deployments: Sequence[DeploymentSpec]) -> list[str]:
+    """``describe`` of each; those that read alike and are not have the settings behind them in which they differ."""
+    lines = [describe(deployment) for deployment in deployments]
+    apart = differences(deployments, lines)
+    return [f"{line} · {settings}" if settings else line for line, settings in zip(lines, apart, strict=True)]
+
+
+def differences(deployments: Sequence[DeploymentSpec], lines: Sequence[str]) -> list[str]:
+    """Of each deployment the settings in which it differs from others of the same line; "" of one that reads alone."""
+    found = [""] * len(lines)
+    for line in (line for line, count in Counter(lines).items() if count > 1):
+        alike = [place for place, one in enumerate(lines) if one == line]
+        settings = [parameters_of(deployments[place]) for place in alike]
+        keys = dict.fromkeys(key for one in settings for key in one)
+        differing = [key for key in keys if any(one.get(key) != settings[0].get(key) for one in settings)]
+        for place, one in zip(alike, settings, strict=True):
+            found[place] = ", ".join(f"{setting_name(key)} {one.get(key, 'none')}" for key in differing)
+    return found
+
+
+def setting_name(key: str) -> str:
+    """A key of ``parameters_of`` for people: ``chunk tokens``."""
+    return key.replace("_", " ")
+
+
+def _routers_in_words(deployment: DeploymentSpec) -> str:
+    """The policy in front; of models that have routers of their own, each one's."""
+    if not deployment.routers:
+        return deployment.router.policy
+    return ", ".join(f"{deployment.router_of(ref).policy} for {ref}" for ref in deployment.model_refs)
+
+
+def _pool_in_words(pool: PoolSpec, *, named: bool) -> str:
+    parts = [hardware_of(pool), ENGINE_TITLES[pool.engine.name], *formats_of(pool)]
+    if pool.devices is not None:
+        parts.append(devices_in_words(pool.devices))
+    if pool.tiers:
+        parts.append(tiers_in_words(pool))
+    if pool.agents is not None:
+        parts.append(agents_in_words(pool.agents))
+    return (f"{pool.name}: " if named else "") + " · ".join(parts)

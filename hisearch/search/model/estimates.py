@@ -1,0 +1,165 @@
+"""Speed of one worker from its step costs alone: what stage 1 knows before anything is simulated.
+
+Notation
+    b          decoding sequences in the batch
+    D(b)       seconds of a decode step of b sequences at the trace's mean context
+    P          seconds of prefill that a mean request costs, net of cache hits
+    O          mean output tokens per request
+
+In a steady state a worker spends its time on prefills and decode steps: requests come out at ``b / (O * D(b) + b * P)``
+per second, and a token of each takes ``tpot(b) = D(b) + (b - 1) * P / O`` seconds: the others' prefills stretch it.
+Both grow with b, so the largest batch
+that keeps the TPOT bound is found by bisection, and the rate that comes with it is the worker's capacity.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from hisearch.latency.costs import StepCosts
+from hisearch.latency.step_cost import decode_step_seconds, step_seconds
+from hisearch.search.model.demand import Demand
+from hisearch.specs.deployments.deployment import EngineSpec
+from hisearch.specs.studies.slo import SloSpec
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """One worker's expected figures at a cache hit rate.
+
+    batch: decoding sequences in steady state; 0 where even one breaks the TPOT bound. limit: what bounds the batch:
+    "tpot", "kv" or "max_running". tpot_s: mean at that batch. ttft_s: of a prompt at the SLO's TTFT percentile, without
+    queueing. capacity_rps: requests per second. hit_rate: share of prompt tokens taken from the cache.
+    """
+
+    batch: int
+    limit: str
+    tpot_s: float
+    ttft_s: float
+    capacity_rps: float
+    hit_rate: float
+
+
+def tpot_bound_s(slo: SloSpec, demand: Demand) -> float:
+    """Seconds that a token may take: the tightest TPOT term, or what an E2E term leaves per token; else infinite."""
+    bounds = [term.at_most_s for term in slo.terms if term.metric == "tpot_s"]
+    bounds.extend(
+        term.at_most_s / float(np.percentile(demand.output_tokens, term.percentile))
+        for term in slo.terms
+        if term.metric == "e2e_s"
+    )
+    return min(bounds, default=math.inf)
+
+
+def ttft_bound(slo: SloSpec) -> tuple[float, float]:
+    """(seconds, percentile) of the tightest TTFT term, else of the tightest E2E term, else infinite at the median."""
+    for metric in ("ttft_s", "e2e_s"):
+        terms = [(term.at_most_s, term.percentile) for term in slo.terms if term.metric == metric]
+        if terms:
+            return min(terms)
+    return math.inf, 50.0
+
+
+def estimate(
+    costs: StepCosts, engine: EngineSpec, kv_capacity_tokens: int, demand: Demand, slo: SloSpec, hit_rate: float
+) -> Estimate:
+    """Expected figures of one worker (the module's law).
+
+    Args:
+        costs: seconds per step.
+        engine: batch limits and step rule.
+        kv_capacity_tokens: what its KV memory holds.
+        demand: the trace.
+        slo: bounds.
+        hit_rate: share of prompt tokens that need no prefill.
+    """
+    context = demand.mean_context_tokens
+    mean_input, mean_output = float(demand.input_tokens.mean()), float(demand.output_tokens.mean())
+    prefill = prefill_seconds(
+        costs, engine.chunk_tokens, round(mean_input * (1 - hit_rate)), round(mean_input * hit_rate)
+    )
+
+    def tpot_s(batch: int) -> float:
+        # A request's own prefill comes before its first token: the others' prefills stretch its decoding.
+        return decode_step_seconds(costs, batch, round(batch * context)) + (batch - 1) * prefill / mean_output
+
+    most, limit = _batch_limit(engine, kv_capacity_tokens, context)
+    batch = largest(lambda b: tpot_s(b) <= tpot_bound_s(slo, demand), most)
+    if batch < most:
+        limit = "tpot"
+    running = max(batch, 1)
+    return Estimate(
+        batch=batch,
+        limit=limit,
+        tpot_s=tpot_s(running),
+        ttft_s=ttft_s(costs, engine, demand, slo, hit_rate, running),
+        capacity_rps=running / (mean_output * tpot_s(running) + prefill),
+        hit_rate=hit_rate,
+    )
+
+
+def least_tpot_s(costs: StepCosts, demand: Demand) -> float:
+    """TPOT of a request alone on a worker at the trace's shortest context; 0 where every output is one token."""
+    decoding = demand.output_tokens >= 2
+    if not decoding.any():
+        return 0.0
+    return decode_step_seconds(costs, 1, int(demand.input_tokens[decoding].min()))
+
+
+def largest(holds: Callable[[int], bool], most: int) -> int:
+    """Largest n in [1, most] for which ``holds`` (true up to some n, false beyond); 0 where ``holds(1)`` is false."""
+    low, high = 0, most + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        if holds(middle):
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def prefill_seconds(costs: StepCosts, chunk_tokens: int, new: int, cached: int) -> float:
+    """Seconds to prefill ``new`` tokens behind ``cached`` ones in chunks, alone on the worker."""
+    total, done = 0.0, 0
+    while done < new:
+        part = min(chunk_tokens, new - done)
+        total += step_seconds(costs, [(part, cached + done)], [], 1 if done + part == new else 0)
+        done += part
+    return total
+
+
+def expected_hit_rate(demand: Demand, kv_tokens: int) -> float:
+    """Hit rate of a cache of ``kv_tokens`` in total: the unlimited cache's, times the share of the trace it can hold.
+
+    A first guess between two certain bounds, none and the unlimited cache's.
+    """
+    return demand.ideal_hit_rate * min(1.0, kv_tokens / max(demand.unique_tokens, 1))
+
+
+def _batch_limit(engine: EngineSpec, kv_capacity_tokens: int, context: float) -> tuple[int, str]:
+    by_memory = max(int(kv_capacity_tokens / context), 1)
+    if by_memory < engine.max_running_requests:
+        return by_memory, "kv"
+    return engine.max_running_requests, "max_running"
+
+
+def ttft_s(costs: StepCosts, engine: EngineSpec, demand: Demand, slo: SloSpec, hit_rate: float, batch: int) -> float:
+    """Prefill of the prompt at the TTFT percentile beside ``batch`` decodes, after half a step's wait.
+
+    vLLM's and TensorRT-LLM's chunks share their steps with the decodes; SGLang's prefills run alone.
+    """
+    ideal = demand.ideal_hit_rate
+    share = hit_rate / ideal if ideal > 0 else 0.0
+    percentile = ttft_bound(slo)[1]
+    fully = float(np.percentile(demand.input_tokens, percentile))
+    best = float(np.percentile(demand.new_tokens, percentile))
+    new = max(round(fully + (best - fully) * share), 1)
+    chunks = math.ceil(new / engine.chunk_tokens)
+    decode_s = decode_step_seconds(costs, batch, round(batch * demand.mean_context_tokens))
+    prefill_s = prefill_seconds(costs, engine.chunk_tokens, new, max(round(fully) - new, 0))
+    shared_s = chunks * (decode_s - decode_step_seconds(costs, 0, 0)) if engine.name != "sglang" else 0.0
+    return decode_s / 2 + prefill_s + shared_s

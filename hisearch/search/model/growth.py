@@ -1,0 +1,20 @@
+"""The same deployment with another number of replicas."""
+
+from __future__ import annotations
+
+from hisearch.search.model.deployments import arms_by_promise
+from hisearch.search.model.problem import Problem
+from hisearch.specs.deployments.deployment import DeploymentSpec
+
+
+def most_replicas(problem: Problem, deployment: DeploymentSpec) -> int:
+    """Most replicas that the space allows it; what it has where there are several pools, of which none is grown."""
+    pool = deployment.pools[0]
+    return pool.replicas if len(deployment.pools) > 1 else problem.max_replicas(pool)
+
+
+def with_replicas(problem: Problem, deployment: DeploymentSpec, replicas: int) -> DeploymentSpec:
+    """So many replicas behind its router, or, where one worker had none to choose by, the space's most promising."""
+    pool = deployment.pools[0]
+    router = deployment.router if pool.replicas > 1 else arms_by_promise(problem.space.routing)[0]
+    return deployment.model_copy(update={"pools": [pool.model_copy(update={"replicas": replicas})], "router": router})

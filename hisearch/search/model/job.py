@@ -1,0 +1,128 @@
+"""One simulation to be run, and what came of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from hisearch.score.terms import Check, check_from_json
+from hisearch.search.model.trial import Trial
+from hisearch.specs.deployments.deployment import DeploymentSpec
+
+
+def job_digest(deployment: Any, slice_fraction: float, load: float, inputs: str) -> str:
+    """SHA-256 of plain data that stands for a deployment, and of the rest; see ``Job.digest``."""
+    content = {"deployment": deployment, "slice_fraction": slice_fraction, "load": load, "inputs": inputs}
+    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Job:
+    """A deployment to simulate. See ``Trial`` for ``stage``, ``parameters``, ``slice_fraction`` and ``load``."""
+
+    stage: int
+    deployment: DeploymentSpec
+    parameters: dict[str, Any] = field(default_factory=dict)
+    slice_fraction: float = 1.0
+    load: float = 1.0
+
+    def digest(self, inputs: str) -> str:
+        """Canonical digest of all that decides the outcome: deployment, slice, load, and ``inputs``, the rest's digest.
+
+        The stage and the names of parameters are left out: the same deployment is simulated once. So are fields at
+        their defaults: a field that is added to deployments later leaves the digests of earlier journals as they are.
+        """
+        deployment = self.deployment.model_dump(mode="json", exclude_defaults=True)
+        return job_digest(deployment, self.slice_fraction, self.load, inputs)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, without the names of parameters, which follow from the deployment."""
+        return {
+            "stage": self.stage,
+            "deployment": self.deployment.model_dump(mode="json", exclude_defaults=True),
+            "slice_fraction": self.slice_fraction,
+            "load": self.load,
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Job:
+        """Inverse of ``to_json``, with the parameters in the deployment's own terms.
+
+        Raises:
+            KeyError, TypeError, ValueError: ``data`` is not what ``to_json`` returns.
+        """
+        from hisearch.search.model.deployments import parameters_of
+
+        deployment = DeploymentSpec.model_validate(data["deployment"])
+        fraction, load = float(data["slice_fraction"]), float(data["load"])
+        return cls(int(data["stage"]), deployment, parameters_of(deployment), fraction, load)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Outcome of a job; fields as in ``Trial``."""
+
+    metrics: dict[str, float] = field(default_factory=dict)
+    slo: tuple[Check, ...] = ()
+    feasible: bool = False
+    error: str = ""
+    warnings: tuple[str, ...] = ()
+    simulations: int = 1
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data; floats survive a round trip exactly."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Evaluation:
+        """Inverse of ``to_json``.
+
+        Raises:
+            KeyError, TypeError: ``data`` is not what ``to_json`` returns.
+        """
+        return cls(
+            # Undefined figures are the one object math.nan, so that what was read equals what was written.
+            metrics={key: math.nan if math.isnan(value) else value for key, value in data["metrics"].items()},
+            slo=tuple(check_from_json(check) for check in data["slo"]),
+            feasible=data["feasible"],
+            error=data["error"],
+            warnings=tuple(data["warnings"]),
+            simulations=data.get("simulations", 1),
+        )
+
+    def trial(self, number: int, job: Job) -> Trial:
+        """The record of this outcome in a study."""
+        return Trial(
+            number=number,
+            stage=job.stage,
+            deployment=job.deployment,
+            parameters=job.parameters,
+            metrics=self.metrics,
+            slo=self.slo,
+            feasible=self.feasible,
+            error=self.error,
+            warnings=self.warnings,
+            slice_fraction=job.slice_fraction,
+            load=job.load,
+            simulations=self.simulations,
+        )
+
+
+#: Simulates a job. It must be a pure function of the job and may be called from several threads at once.
+Evaluate = Callable[[Job], Evaluation]
+
+#: What one bad deployment may raise; anything else is a defect of the program and ends the study.
+TRIAL_ERRORS = (ValueError, ArithmeticError, MemoryError)
+
+
+def evaluate_safely(evaluate: Evaluate, job: Job) -> Evaluation:
+    """Run ``evaluate``; a deployment that cannot be simulated becomes an evaluation with an error (law L9)."""
+    try:
+        return evaluate(job)
+    except TRIAL_ERRORS as error:
+        return Evaluation(error=f"{type(error).__name__}: {error}")

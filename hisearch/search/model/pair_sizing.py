@@ -1,0 +1,165 @@
+"""The fewest workers of several pools that together meet the SLO, by trial.
+
+Notation
+    counts   workers of each pool, such as (prefill, decode)
+    known    counts that miss the SLO: all with at most as many workers in every pool are taken to miss it too
+
+Grown from a first guess, one pool at a time, until the SLO is met; the pool is first the one that the worst missed term
+speaks of, then whichever still helps. From there the cheapest counts are found by bisection in all directions at once:
+of all that are cheaper than the cheapest known to do and are not ruled out, the one is asked for after whose answer,
+whichever it is, the fewest are left. For one pool that is plain bisection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hisearch.search.model.sizing import LEAST_GAIN
+
+#: Workers of each pool.
+Counts = tuple[int, ...]
+
+#: Share by which sums of prices in another order may differ.
+_ROUNDING = 1e-9
+
+
+class CountsSizing:
+    """Asks for counts and narrows them down to the cheapest that are feasible. Every count that it names was asked."""
+
+    def __init__(
+        self, guess: Counts, usd_per_worker: Sequence[float], most: Counts, ranks: Counts, most_ranks: int
+    ) -> None:
+        """Start near ``guess``.
+
+        Args:
+            guess: counts to try first, brought into bounds.
+            usd_per_worker: dollars per hour of a worker of each pool.
+            most: largest count of each pool.
+            ranks: accelerators of a worker of each pool.
+            most_ranks: accelerators of all workers together.
+        """
+        self._usd = np.asarray(usd_per_worker, dtype=np.float64)
+        self._most, self._ranks, self._most_ranks = most, ranks, most_ranks
+        start = tuple(min(max(count, 1), limit) for count, limit in zip(guess, most, strict=True))
+        while not self._allowed(start) and max(start) > 1:
+            start = tuple(max(count - 1, 1) for count in start)
+        self._next: Counts | None = start if self._allowed(start) else None
+        self._known: list[Counts] = []
+        self._best: Counts | None = None
+        self._largest = start
+        self._miss: float | None = None
+        self._grown = 0
+        self._stalled: set[int] = set()
+        self._open: np.ndarray | None = None
+
+    def _allowed(self, counts: Counts) -> bool:
+        return sum(rank * count for rank, count in zip(self._ranks, counts, strict=True)) <= self._most_ranks
+
+    @property
+    def next(self) -> Counts | None:
+        """Counts to simulate now; None when done."""
+        return self._next
+
+    @property
+    def fewest(self) -> Counts | None:
+        """Cheapest counts seen to meet the SLO, or None."""
+        return self._best
+
+    @property
+    def best_guess(self) -> Counts:
+        """The cheapest feasible counts, else the largest that were tried."""
+        return self._best if self._best is not None else self._largest
+
+    def tell(self, counts: Counts, feasible: bool, violation: float, healable: bool = True, pool: int = 0) -> None:
+        """Report the counts that were asked for.
+
+        Args:
+            counts: of each pool.
+            feasible: whether they meet the SLO.
+            violation: by how much the worst term is missed.
+            healable: False where more workers cannot help, because too many requests are rejected.
+            pool: that the worst missed term speaks of.
+        """
+        if feasible:
+            self._best = counts
+        else:
+            self._known.append(counts)
+        if self._best is not None:
+            self._next = self._cheaper()
+        else:
+            self._next = self._larger(counts, violation, pool) if healable else None
+
+    def stop(self) -> None:
+        """Ask for no more, because the budget is spent or the deployment cannot be simulated."""
+        self._next = None
+
+    def _larger(self, counts: Counts, miss: float, pool: int) -> Counts | None:
+        """Twice the workers of the pool that is spoken of, or of another one where that has just not helped."""
+        if self._miss is not None:
+            if miss >= self._miss * (1 - LEAST_GAIN):
+                self._stalled.add(self._grown)
+            else:
+                self._stalled.clear()
+        self._miss = miss if self._miss is None else min(self._miss, miss)
+        self._largest = counts
+        for index in (pool, *(other for other in range(len(counts)) if other != pool)):
+            grown = self._doubled(counts, index)
+            if index not in self._stalled and grown is not None:
+                self._grown = index
+                return grown
+        return None
+
+    def _doubled(self, counts: Counts, index: int) -> Counts | None:
+        """Twice as many workers of a pool, or as many as there may be; None where there may be no more."""
+        for count in range(min(2 * counts[index], self._most[index]), counts[index], -1):
+            grown = (*counts[:index], count, *counts[index + 1 :])
+            if self._allowed(grown):
+                return grown
+        return None
+
+    def _cheaper(self) -> Counts | None:
+        """Of what is cheaper than the best and may do, the counts whose answer rules out most, whichever it is."""
+        assert self._best is not None
+        usd = float(self._usd @ self._best)
+        if self._open is None:
+            self._open = self._grid(usd)
+        open_, prices = self._open, self._prices(self._open.shape)
+        open_ &= prices < usd * (1 - _ROUNDING)
+        for known in self._known:
+            open_[tuple(slice(0, count) for count in known)] = False
+        self._known.clear()
+        left = np.argwhere(open_)
+        if not len(left):
+            return None
+        ours = prices[open_]
+        if_feasible = len(ours) - np.searchsorted(np.sort(ours), ours * (1 - _ROUNDING))
+        if_missed = _at_most(open_)[open_]
+        order = np.lexsort((*left.T[::-1], ours, -np.minimum(if_feasible, if_missed)))
+        return tuple(int(index) + 1 for index in left[order[0]])
+
+    def _grid(self, usd: float) -> np.ndarray:
+        """True for counts that are allowed, at most as many of each pool as ``usd`` pays for; index 0 is one worker."""
+        shape = tuple(self._within(usd, index) for index in range(len(self._usd)))
+        ranks = np.tensordot(np.asarray(self._ranks), np.indices(shape) + 1, axes=1)
+        return np.asarray(ranks <= self._most_ranks)
+
+    def _prices(self, shape: tuple[int, ...]) -> np.ndarray:
+        """Dollars per hour of every counts of a grid."""
+        return np.asarray(np.tensordot(self._usd, np.indices(shape) + 1, axes=1))
+
+    def _within(self, usd: float, index: int) -> int:
+        """Most workers of a pool that ``usd`` pays for beside one of each other pool."""
+        others = float(self._usd.sum() - self._usd[index])
+        if self._usd[index] <= 0:
+            return self._most[index]
+        return max(min(int((usd - others) / self._usd[index] * (1 + _ROUNDING)), self._most[index]), 1)
+
+
+def _at_most(open_: np.ndarray) -> np.ndarray:
+    """Of each place of a grid, how many that are true have at most its index in every dimension."""
+    counts = open_.astype(np.int64)
+    for axis in range(open_.ndim):
+        counts = np.cumsum(counts, axis=axis)
+    return counts

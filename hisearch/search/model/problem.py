@@ -1,0 +1,90 @@
+"""What a search is given: the question, the trace's demand, and means to size and to simulate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from hisearch.latency.costs import CompiledCosts
+from hisearch.search.model.demand import Demand
+from hisearch.search.model.tier_choices import TierChoices
+from hisearch.specs.base import EngineName
+from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
+from hisearch.specs.machines.hardware import ScopeName
+from hisearch.specs.studies.search_space import SearchSpaceSpec
+from hisearch.specs.studies.slo import SloSpec
+from hisearch.specs.studies.study import BudgetSpec, LimitSpec
+
+
+class Planner(Protocol):
+    """Facts about workers that need no simulation."""
+
+    def kv_capacity_tokens(self, pool: PoolSpec) -> int:
+        """KV tokens that one worker holds; cheap.
+
+        Raises:
+            ValueError: the model does not fit, or cannot be split so (``DoesNotFit``, ``InvalidParallelism``).
+        """
+
+    def can_build(self, pool: PoolSpec) -> bool:
+        """True where the worker fits its accelerator, and its tiers suit the engine and the host."""
+
+    def costs(self, pool: PoolSpec) -> CompiledCosts:
+        """Step costs of one worker; tens of milliseconds where they are not yet known."""
+
+    def usd_per_hour(self, deployment: DeploymentSpec) -> float:
+        """Dollars per hour of a deployment.
+
+        Raises:
+            ValueError: the host cannot carry such a worker.
+        """
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The question.
+
+    model, profile: names that the deployments carry. objectives: 2 to 4 names of ``specs.studies.study.Objective``.
+    scopes: of the space's media, by name. limits: bounds by objective. refuses: why a
+    worker is not to be looked at though it could be built, or ""; none are where absent. kept_page_tokens: tokens of
+    the KV pages that engines keep for the model; None for each engine's own.
+    """
+
+    model: str
+    slo: SloSpec
+    space: SearchSpaceSpec
+    objectives: tuple[str, ...]
+    budget: BudgetSpec
+    seed: int
+    demand: Demand
+    planner: Planner
+    scopes: Mapping[str, ScopeName] = field(default_factory=dict)
+    limits: Mapping[str, LimitSpec] = field(default_factory=dict)
+    refuses: Callable[[PoolSpec], str] | None = None
+    kept_page_tokens: int | None = None
+
+    def tier_choices(self, engine: EngineName) -> TierChoices:
+        """What may be chosen of an engine's cache tiers."""
+        return TierChoices(self.space.cache, engine, self.scopes)
+
+    def page_tokens(self, engine: EngineName) -> int | None:
+        """Tokens per KV page under an engine; None for its own default."""
+        asked = self.space.execution.sglang_page_tokens if engine == "sglang" else None
+        return self.kept_page_tokens if asked is None else asked
+
+    @property
+    def profile(self) -> str:
+        """Name of the latency profile."""
+        return self.space.profile
+
+    def max_replicas(self, pool: PoolSpec) -> int:
+        """Most replicas of a pool that the space and a limit on accelerators allow; 0 where one worker is too many."""
+        return min(self.space.execution.max_replicas, self.max_accelerators // pool.parallelism.ranks)
+
+    @property
+    def max_accelerators(self) -> int:
+        """Most accelerators of a deployment, by the space and by a limit on them."""
+        most, limit = self.space.execution.max_accelerators, self.limits.get("accelerators")
+        return most if limit is None else min(most, math.floor(limit.bound))

@@ -1,0 +1,104 @@
+"""What a study produces: trials, the front among them, and a recommendation."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from hisearch.score.metrics import metric_of
+from hisearch.score.terms import Check, RejectionCheck, TermCheck, is_of_size
+from hisearch.score.terms import worst_margin as worst_margin_of
+from hisearch.specs.deployments.deployment import DeploymentSpec
+from hisearch.specs.studies.study import MAXIMISED, RuleName
+
+__all__ = ["Recommendation", "TermCheck", "Trial", "is_maximised", "metric_of"]
+
+
+def is_maximised(objective: str) -> bool:
+    """True where more is better."""
+    return objective in MAXIMISED
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One simulated deployment.
+
+    number: position in the study, from 0. stage: 1, 2 or 3, or 4 for the comparisons after them. parameters: the
+    searched dimensions, flat.
+    metrics: seconds, requests per second, dollars (see ``hisearch.score.metrics``), empty where the trial failed.
+    slo: a check per latency term, one per limit of the study and one of the rejected requests. feasible: every one of
+    them holds.
+    error: why it failed, or "".
+    slice_fraction: share of the trace's requests, from its beginning, that was replayed; figures of slices are for
+    ranking only and never reach the front. load: factor on the study's own load. simulations: it took so many, more
+    than one where its capacity was looked for.
+    """
+
+    number: int
+    stage: int
+    deployment: DeploymentSpec
+    parameters: dict[str, Any]
+    metrics: dict[str, float] = field(default_factory=dict)
+    slo: tuple[Check, ...] = ()
+    feasible: bool = False
+    error: str = ""
+    warnings: tuple[str, ...] = ()
+    slice_fraction: float = 1.0
+    load: float = 1.0
+    simulations: int = 1
+
+    @property
+    def comparable(self) -> bool:
+        """True where the whole trace was replayed at the study's own load, without an error."""
+        return not self.error and self.slice_fraction == 1.0 and self.load == 1.0
+
+    @property
+    def worst_margin(self) -> float:
+        """Smallest margin over the SLO's latency terms; minus infinity where the trial failed."""
+        return worst_margin_of(self.slo) if self.slo else -math.inf
+
+    @property
+    def worst_violation(self) -> float:
+        """Largest violation over all checks, at most 0 where all hold; infinite where the trial failed."""
+        return max((check.violation for check in self.slo), default=math.inf)
+
+    @property
+    def serves(self) -> bool:
+        """True where all holds but for limits on the deployment's size, which more workers only miss by more."""
+        return not self.error and all(check.holds for check in self.slo if not is_of_size(check))
+
+    @property
+    def service_violation(self) -> float:
+        """Largest violation over the checks of ``serves``; infinite where the trial failed."""
+        return max((check.violation for check in self.slo if not is_of_size(check)), default=math.inf)
+
+    @property
+    def rejects_too_many(self) -> bool:
+        """True where more requests were rejected than the SLO allows, which no number of replicas heals."""
+        return any(isinstance(check, RejectionCheck) and not check.holds for check in self.slo)
+
+    @property
+    def rejects_beyond_window(self) -> bool:
+        """True where the model's window alone rejects more requests than the SLO allows: every deployment's would."""
+        return any(isinstance(check, RejectionCheck) and check.over_window > check.bound for check in self.slo)
+
+    def objective(self, name: str) -> float:
+        """Value of an objective in its own direction (not sign-flipped)."""
+        return self.metrics[metric_of(name)]
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """The deployment to buy, why, and what stands next to it.
+
+    rule: by which it was chosen (``specs.studies.study.RuleName``). against_baseline: a sentence that holds it against
+    ``baseline``; "" where that was not simulated.
+    """
+
+    trial: Trial
+    reason: str
+    runner_ups: tuple[tuple[Trial, str], ...] = ()
+    rule: RuleName = "cheapest"
+    baseline: Trial | None = None
+    against_baseline: str = ""

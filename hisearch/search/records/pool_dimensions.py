@@ -1,0 +1,74 @@
+"""What routers, admission and several pools add to the dimensions of a search: every value that each may have.
+
+Of numbers of workers it is the largest. Names are those of ``parameters_of``: of the first pool plain, of the second
+with its name before them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from hisearch.search.model.arms import decode_routers, mixed_routing
+from hisearch.search.model.deployments import OWN_WEIGHT_DTYPE, router_arms
+from hisearch.specs.studies.pool_space import SideSpace
+from hisearch.specs.studies.search_space import SearchSpaceSpec
+
+#: Name of a parameter -> its values.
+Dimensions = dict[str, tuple[Any, ...]]
+
+#: Second pools, by name.
+POOLS = ("decode", "other")
+
+#: What stage 1 chooses of a pool -> the list of it in section execution.
+_LISTS = {
+    "accelerator": "accelerators",
+    "tensor_parallel": "tensor_parallel",
+    "pipeline_parallel": "pipeline_parallel",
+    "attention_data_parallel": "attention_data_parallel",
+    "expert_parallel": "expert_parallel",
+    "weight_dtype": "weight_dtypes",
+    "chunk_tokens": "chunk_tokens",
+    "max_running_requests": "max_running_requests",
+}
+
+
+def pool_dimensions(space: SearchSpaceSpec) -> Dimensions:
+    """Every parameter of routers, of admission and of pools, with its values."""
+    apart, mixed = space.pools.apart, space.pools.mixed
+    fronts = router_arms(space.routing) + (router_arms(mixed_routing(space, mixed)) if mixed is not None else [])
+    rows: list[Mapping[str, Any]] = [{"router": router.policy} | router.parameters() for router in fronts]
+    rows += [{"admission": a.policy} | a.parameters() for a in space.routing.admission if a.policy != "none"]
+    rows += _of_a_pool(space, SideSpace(), "")
+    if apart is not None:
+        behind = decode_routers(space, apart)
+        rows += [{f"decode_router.{name}": v for name, v in router.parameters().items()} for router in behind]
+        rows += [{"decode_router": router.policy} for router in behind]
+        rows += [{"fabric": name} for name in apart.fabrics]
+        rows += [{"local_prefill_tokens": tokens} for tokens in apart.local_prefill_tokens]
+        rows += [{"shape": "apart"}, *_of_a_pool(space, apart.prefill, ""), *_of_a_pool(space, apart.decode, "decode.")]
+    if mixed is not None:
+        rows += [{"shape": "mixed"}, *_of_a_pool(space, SideSpace(), "other.")]
+    return _together(rows)
+
+
+def _of_a_pool(space: SearchSpaceSpec, side: SideSpace, start: str) -> list[dict[str, Any]]:
+    """A row for each value of each setting of a pool's workers, and for most of them."""
+    execution, own = space.execution, side.lists()
+    rows = [
+        {start + name: value}
+        for name, key in _LISTS.items()
+        for value in own.get(key, getattr(execution, key)) or [OWN_WEIGHT_DTYPE]
+    ]
+    rows += [{start + "engine": engine} for engine in execution.engines]
+    rows += [{start + "kv_dtype": name} for name in execution.kv_dtypes]
+    return [*rows, {start + "replicas": own.get("max_replicas", execution.max_replicas)}]
+
+
+def _together(rows: Iterable[Mapping[str, Any]]) -> Dimensions:
+    """Each name with its values, each once, in the order in which they come."""
+    found: dict[str, dict[Any, None]] = {}
+    for row in rows:
+        for name, value in row.items():
+            found.setdefault(name, {})[value] = None
+    return {name: tuple(values) for name, values in found.items()}

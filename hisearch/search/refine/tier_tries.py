@@ -1,0 +1,138 @@
+"""Before stage 3 samples: cheaper accelerators and engines that miss the SLO, each once with the tiers it can afford.
+
+Stages 1 and 2 know workers with the smallest tiers alone. A cheap accelerator with little memory may then drown in
+prompts that it computes again, and miss the SLO too widely to be among the few misses that stage 3 samples, though
+tiers would save it. Its best miss is therefore simulated once with the largest tiers with which it is still cheaper
+than what serves. Where it serves, stage 3 starts from it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from hisearch.search.evaluate.ledger import Ledger
+from hisearch.search.model.deployments import parameters_of, with_cache
+from hisearch.search.model.estimates import estimate
+from hisearch.search.model.job import Job
+from hisearch.search.model.problem import Problem
+from hisearch.search.model.trial import TermCheck, Trial
+from hisearch.search.refine.polish import can_build
+from hisearch.search.select.pareto import miss_order
+from hisearch.search.stages.cache import STAGE
+from hisearch.search.stages.execution import LEAST_MARGIN
+from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
+
+#: Share of the simulations left to stage 3 that the tries may take, at least one.
+SHARE = 0.25
+
+#: Where less than this share of the computed prompt tokens had been computed before, it is not memory that is short.
+LEAST_REUSE = 0.1
+
+#: Accelerator and engine of each pool.
+_Family = tuple[tuple[str, str], ...]
+
+
+def try_tiers(problem: Problem, ledger: Ledger, until: int) -> list[Trial]:
+    """Simulate cheaper families' best misses with tiers, cheapest first.
+
+    One at a time: what serves lowers the price below which the next one has to stay.
+
+    Args:
+        problem: the question.
+        ledger: runs the simulations; what it holds of a family with larger tiers counts as its try.
+        until: simulations at which stage 3 has to stop.
+
+    Returns:
+        Those that serve, cheapest first.
+    """
+    last = ledger.simulations + math.ceil((until - ledger.simulations) * SHARE)
+    serving: list[Trial] = []
+    for miss in savable_misses(problem, ledger.considered):
+        if ledger.simulations >= last or ledger.stopped:
+            break
+        # The price may have fallen since: what is left below it may be too little for tiers.
+        tried = with_largest_tiers(problem, miss.deployment, _cheapest_usd(ledger.considered))
+        if tried is None:
+            continue
+        trial = ledger.run([Job(STAGE, tried, parameters_of(tried))], last)[0]
+        if trial is not None and trial.serves:
+            serving.append(trial)
+    return sorted(serving, key=lambda trial: (trial.metrics["usd_per_hour"], trial.number))
+
+
+def savable_misses(problem: Problem, trials: Sequence[Trial]) -> list[Trial]:
+    """The best miss of every family that is cheaper than what serves, cheapest first.
+
+    Of families that serve, and of those that were seen with more tiers, stage 3 and the neighbours of what serves say
+    enough. Left out as well is what tiers do not heal: rejected requests, limits, a load that is too large even if no
+    prompt that comes again were computed again.
+    """
+    comparable, cheapest_usd = [trial for trial in trials if trial.comparable], _cheapest_usd(trials)
+    serving = {_family(trial.deployment) for trial in comparable if trial.feasible}
+    best: dict[_Family, Trial] = {}
+    for trial in sorted((t for t in comparable if _family(t.deployment) not in serving), key=miss_order):
+        if trial.metrics["usd_per_hour"] < cheapest_usd and _may_be_saved(problem, trial):
+            best.setdefault(_family(trial.deployment), trial)
+    most_gib: dict[_Family, float] = {}
+    for trial in comparable:
+        family = _family(trial.deployment)
+        most_gib[family] = max(most_gib.get(family, 0.0), _tier_gib(trial.deployment))
+    untried = [miss for family, miss in best.items() if most_gib[family] <= _tier_gib(miss.deployment)]
+    return sorted(untried, key=lambda trial: (trial.metrics["usd_per_hour"], trial.number))
+
+
+def with_largest_tiers(problem: Problem, deployment: DeploymentSpec, below_usd: float) -> DeploymentSpec | None:
+    """The deployment with the largest tiers that can be built and leave it cheaper than ``below_usd``, nearest first.
+
+    What a nearer tier holds comes back faster: of the affordable ones the largest first tier is taken, then the largest
+    second one, and so on; of all else that there is to choose the first option. None where no tiers larger than its own
+    are affordable.
+    """
+    memory_fraction = deployment.pool.engine.memory_fraction
+    for choice in problem.tier_choices(deployment.pool.engine.name).largest_first():
+        other = with_cache(deployment, memory_fraction=memory_fraction, choice=choice)
+        if _tier_gib(other) <= _tier_gib(deployment) or not can_build(problem, other):
+            continue
+        if problem.planner.usd_per_hour(other) < below_usd:
+            return other
+    return None
+
+
+def _may_be_saved(problem: Problem, miss: Trial) -> bool:
+    """True where latency alone is missed, and tiers that held every prompt that comes again would lift the load.
+
+    They would where much of what was computed had been computed before, and where stage 1's estimate without it, given
+    the benefit of its error, carries the busiest minute within the bound of TPOT. Of prompts and outputs apart nothing
+    is said: decode workers are not relieved by hits.
+    """
+    if not all(check.holds or isinstance(check, TermCheck) for check in miss.slo):
+        return False
+    hit_rate, ideal = miss.metrics["hit_rate"], problem.demand.ideal_hit_rate
+    if ideal - hit_rate < LEAST_REUSE * (1 - hit_rate):
+        return False
+    pools = miss.deployment.pools
+    unified = all(pool.role == "unified" for pool in pools)
+    return unified and sum(_most_rps(problem, pool) for pool in pools) >= problem.demand.peak_rps
+
+
+def _most_rps(problem: Problem, pool: PoolSpec) -> float:
+    """Requests per second of a pool at the unlimited cache's hit rate, as kindly as the estimate may err."""
+    bare, demand = pool.model_copy(update={"tiers": []}), problem.demand
+    costs, kv_tokens = problem.planner.costs(bare), problem.planner.kv_capacity_tokens(bare)
+    best = estimate(costs.seconds, pool.engine, kv_tokens, demand, problem.slo, demand.ideal_hit_rate)
+    return pool.replicas * best.capacity_rps * (1 + max(costs.relative_error, LEAST_MARGIN))
+
+
+def _family(deployment: DeploymentSpec) -> _Family:
+    return tuple((pool.accelerator, pool.engine.name) for pool in deployment.pools)
+
+
+def _tier_gib(deployment: DeploymentSpec) -> float:
+    """GiB of the tiers of one worker of each pool."""
+    return sum(tier.gib for pool in deployment.pools for tier in pool.tiers)
+
+
+def _cheapest_usd(trials: Sequence[Trial]) -> float:
+    """Dollars per hour of the cheapest deployment that serves; infinite without one."""
+    return min((t.metrics["usd_per_hour"] for t in trials if t.comparable and t.feasible), default=math.inf)

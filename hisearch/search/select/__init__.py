@@ -1,0 +1,4 @@
+"""Choosing among trials: dominance, recommendation and its rules, fronts of several models, what would change it.
+
+Imports ``model``.
+"""

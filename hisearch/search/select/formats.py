@@ -1,0 +1,72 @@
+"""Formats narrower than the checkpoint's: that they change the model, and what keeping the checkpoint's would cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hisearch.search.model.deployments import describe
+from hisearch.search.model.trial import Trial
+from hisearch.search.select.recommend import PRICE, cheapest, price_of
+from hisearch.specs.base import DTYPE_BYTES
+from hisearch.specs.deployments.deployment import DeploymentSpec
+from hisearch.specs.models.model import ModelSpec
+from hisearch.specs.studies.search_space import ExecutionSpace
+from hisearch.specs.wording import listed
+
+#: Bytes of a number of the KV cache as models compute it: in 16 bits, whatever the weights are stored in.
+_OWN_KV_BYTES = 2.0
+
+
+def narrower_formats(model: ModelSpec, deployment: DeploymentSpec) -> str:
+    """``fp8 weights (the checkpoint has bf16)``, ``an fp8 KV cache``, or both; "" where nothing is narrower."""
+    found: dict[str, None] = {}
+    for pool in deployment.pools:
+        weights = pool.weight_dtype or model.weight_dtype
+        if DTYPE_BYTES[weights] < DTYPE_BYTES[model.weight_dtype]:
+            found[f"{weights} weights (the checkpoint has {model.weight_dtype})"] = None
+    for pool in deployment.pools:
+        if DTYPE_BYTES[pool.kv_dtype] < _OWN_KV_BYTES:
+            found[f"KV in {pool.kv_dtype}"] = None
+    return listed(list(found))
+
+
+def _searched_own(model: ModelSpec, execution: ExecutionSpace) -> bool:
+    """True where deployments that keep the checkpoint's formats are in the space."""
+    weights = execution.weight_dtypes or [model.weight_dtype]
+    return any(DTYPE_BYTES[dtype] >= DTYPE_BYTES[model.weight_dtype] for dtype in weights) and any(
+        DTYPE_BYTES[dtype] >= _OWN_KV_BYTES for dtype in execution.kv_dtypes
+    )
+
+
+def formats_in_words(model: ModelSpec, chosen: Trial | None, trials: Sequence[Trial], execution: ExecutionSpace) -> str:
+    """What to know of a deployment with narrower formats, and the price of keeping the checkpoint's; "" without any.
+
+    Args:
+        model: the model as it is published.
+        chosen: the deployment; None for none.
+        trials: the study's, of which the cheapest that keeps the checkpoint's formats is named.
+        execution: the formats that were searched.
+    """
+    if chosen is None:
+        return ""
+    narrower = narrower_formats(model, chosen.deployment)
+    if not narrower:
+        return ""
+    text = (
+        f"It serves {narrower}: answers differ from the published model's, and how much worse they are is not "
+        "simulated. Evaluate them on your own tasks first."
+    )
+    keeping = [one for one in trials if one.comparable and not narrower_formats(model, one.deployment)]
+    best = cheapest([one for one in keeping if one.feasible], (PRICE,))
+    if best is not None:
+        usd = price_of(best) - price_of(chosen)
+        more = f"${abs(usd):,.2f} {'less' if usd < 0 else 'more'}" if abs(usd) >= 0.005 else "the same price"
+        return (
+            f"{text} The cheapest found that keeps the checkpoint's formats: {describe(best.deployment)} at "
+            f"${price_of(best):,.2f} per hour, {more}."
+        )
+    if not _searched_own(model, execution):
+        return f"{text} What the checkpoint's formats cost is not known: the search space has no deployment with them."
+    if keeping:
+        return f"{text} Nothing that keeps the checkpoint's formats was found to meet the SLO."
+    return f"{text} Nothing that keeps the checkpoint's formats was simulated on the whole trace."

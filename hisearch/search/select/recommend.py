@@ -1,0 +1,241 @@
+"""Which deployment to buy, why, and what stands next to it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+from hisearch.score.quantities import quantity, titled
+from hisearch.score.terms import Check, LimitCheck, RejectionCheck, TermCheck
+from hisearch.search.model.deployments import SHAPES, describe, shape_of
+from hisearch.search.model.trial import Recommendation, Trial, metric_of
+from hisearch.search.select.pareto import front, miss_order
+from hisearch.specs.wording import counted, in_percent, listed
+
+#: Of equally priced deployments, tightest margins that differ by at most this share of the bound count as equal, and
+#: goodputs that differ by at most this share: one request more or less moves a percentile by as much.
+EQUAL_MARGIN = 0.01
+EQUAL_GOODPUT = 0.01
+
+#: The objective that is the price.
+PRICE = "usd_per_hour"
+
+
+def recommend(trials: Sequence[Trial], objectives: Sequence[str]) -> Recommendation | None:
+    """The deployment to buy, with the reason and up to six runner-ups; None where nothing is feasible.
+
+    It is the ``preferred`` one of all. Runner-ups: the cheapest one where that is another, the equally priced one with
+    the widest margin, the cheapest on another accelerator, the preferred one there where dollars by something else than
+    the hour are an objective, the one with the lowest of the first
+    latency objective, and the cheapest on another engine, of those that were
+    simulated.
+
+    Args:
+        trials: the study's, or some of them.
+        objectives: the study's.
+    """
+    comparable = [trial for trial in trials if trial.comparable]
+    feasible = [trial for trial in comparable if trial.feasible]
+    best = preferred(feasible, objectives)
+    if best is None:
+        return None
+    reason = _reason(best, feasible, comparable, objectives)
+    return Recommendation(best, reason, runner_ups(best, feasible, objectives))
+
+
+def preferred(feasible: Sequence[Trial], objectives: Sequence[str]) -> Trial | None:
+    """The cheapest feasible trial on the front of ``objectives``; None of none.
+
+    Of equally priced ones the largest tightest margin against the SLO decides, then the goodput, where they differ by
+    more than ``EQUAL_MARGIN`` and ``EQUAL_GOODPUT``, then the lower p99 TTFT, then the earlier trial.
+    """
+    best = front(feasible, objectives)
+    if not best:
+        return None
+    price = min(price_of(trial) for trial in best)
+    best = [trial for trial in best if price_of(trial) == price]
+    margin = max(trial.worst_margin for trial in best) - EQUAL_MARGIN
+    best = [trial for trial in best if trial.worst_margin >= margin]
+    goodput = max(trial.metrics["goodput_rps"] for trial in best) * (1 - EQUAL_GOODPUT)
+    best = [trial for trial in best if trial.metrics["goodput_rps"] >= goodput]
+    return min(best, key=lambda trial: (trial.metrics["ttft_p99_s"], trial.number))
+
+
+def cheapest(feasible: Sequence[Trial], objectives: Sequence[str]) -> Trial | None:
+    """The ``preferred`` one where price is among the objectives, whether or not it is: the cheapest of all."""
+    return preferred(feasible, tuple(dict.fromkeys((*objectives, PRICE))))
+
+
+def widest(best: Trial, trials: Sequence[Trial]) -> Trial | None:
+    """Of the deployments at the price of ``best`` the feasible one with the widest tightest margin.
+
+    None where that is not wider by more than ``EQUAL_MARGIN``. It may be off the front: margin is no objective.
+    """
+    equal = [trial for trial in trials if trial.comparable and trial.feasible and price_of(trial) == price_of(best)]
+    found = max(equal, key=lambda trial: (trial.worst_margin, -trial.number), default=None)
+    return found if found is not None and found.worst_margin > best.worst_margin + EQUAL_MARGIN else None
+
+
+def price_of(trial: Trial) -> float:
+    """Dollars per hour without the last bits, in which sums in another order differ."""
+    return round(trial.metrics["usd_per_hour"], 6)
+
+
+def nearest_miss(trials: Sequence[Trial]) -> Trial | None:
+    """Of infeasible deployments the one whose worst miss is smallest; None where there is none."""
+    missed = [trial for trial in trials if trial.comparable and not trial.feasible]
+    return min(missed, key=miss_order, default=None)
+
+
+def describe_miss(trial: Trial) -> list[str]:
+    """Each SLO term of a trial in one line: value, bound, and by how much it is kept or missed."""
+    return [term_in_words(check) for check in trial.slo]
+
+
+def term_in_words(check: Check) -> str:
+    """``TTFT p99 0.61 s of at most 2 s: 70 % left``; of rejections ``Rejected 2.50 % of at most 0 %: missed``."""
+    if isinstance(check, RejectionCheck):
+        verdict = "met" if check.holds else f"missed, {check.note}"
+        return f"{titled(check)} {in_percent(check.value, 2)} of at most {check.bound * 100:g} %: {verdict}"
+    if check.margin is None:
+        return f"{titled(check)} {check.note}"
+    verdict = f"{in_percent(check.margin)} left" if check.holds else f"missed by {in_percent(-check.margin)}"
+    if isinstance(check, LimitCheck):
+        asked = "at least" if check.at_least else "at most"
+        return f"{titled(check)} {check.value:.4g} of {asked} {check.bound:g}: {verdict}"
+    return f"{titled(check)} {in_seconds(check.value_s or 0.0)} of at most {in_seconds(check.bound_s)}: {verdict}"
+
+
+def in_seconds(value_s: float) -> str:
+    """``0.61 s``, ``43 ms``."""
+    return f"{value_s * 1e3:.3g} ms" if value_s < 0.1 else f"{value_s:.3g} s"
+
+
+def _reason(best: Trial, feasible: Sequence[Trial], comparable: Sequence[Trial], objectives: Sequence[str]) -> str:
+    """Two sentences: what it costs and delivers, and what is cheaper."""
+    metrics = best.metrics
+    unbeaten = (
+        ""
+        if PRICE in objectives
+        else f" that none beats in all of {listed([quantity(name).within for name in objectives])}"
+    )
+    tightest = max((c for c in best.slo if isinstance(c, TermCheck)), key=lambda check: check.violation)
+    first = (
+        f"{describe(best.deployment)} is the cheapest{unbeaten} of {len(feasible):,} feasible among "
+        f"{counted(len(comparable), 'deployment')} simulated on the whole trace: ${metrics['usd_per_hour']:,.2f} per "
+        f"hour for {_what_for(metrics)}, its tightest term being "
+        f"{term_in_words(tightest)}."
+    )
+    serving = cheapest([trial for trial in feasible if price_of(trial) < price_of(best)], objectives)
+    if serving is not None:
+        count = sum(price_of(trial) < price_of(best) for trial in feasible)
+        return (
+            f"{first} The SLO is also met by {counted(count, 'cheaper one')}, from ${price_of(serving):,.2f} per hour "
+            f"({describe(serving.deployment)}), but beaten in those objectives, of which price is none."
+        )
+    cheaper = [trial for trial in comparable if not trial.feasible and price_of(trial) < price_of(best)]
+    nearest = nearest_miss(cheaper)
+    if nearest is None:
+        return f"{first} Nothing cheaper was simulated on the whole trace."
+    worst = max(nearest.slo, key=lambda check: check.violation)
+    miss = (
+        f"{worst.requests:,} of {counted(worst.arrived, 'request')} are rejected, more than the SLO allows"
+        if isinstance(worst, RejectionCheck)
+        else f"{titled(worst)} is missed by {in_percent(worst.violation)}"
+    )
+    return (
+        f"{first} The SLO is missed by {counted(len(cheaper), 'cheaper one')}, most narrowly by "
+        f"{describe(nearest.deployment)} at ${nearest.metrics['usd_per_hour']:,.2f} per hour, where {miss}."
+    )
+
+
+def _what_for(metrics: Mapping[str, float]) -> str:
+    """``58.6 good requests per second``; where societies of other sizes were looked at, how many agents first."""
+    good = f"{metrics['goodput_rps']:.3g} good requests per second"
+    most = metrics.get("agents", 0.0)
+    return f"up to {most:,.0f} agents within the SLO; with the workload's own, {good}" if most else good
+
+
+def runner_ups(best: Trial, feasible: Sequence[Trial], objectives: Sequence[str]) -> tuple[tuple[Trial, str], ...]:
+    """Distinct alternatives, up to six and one of each other shape, with what each would trade."""
+    elsewhere = [t for t in feasible if _accelerators(t) != _accelerators(best)]
+    other_engine = [t for t in feasible if _engines(t) != _engines(best)]
+    cheaper = [t for t in feasible if price_of(t) < price_of(best)]
+    latency = latency_objective(objectives)
+    values = {t.number: t.metrics[metric_of(latency)] for t in feasible}
+    least = min((value for value in values.values() if not math.isnan(value)), default=math.nan)
+    fastest = [t for t in feasible if values[t.number] == least]
+    choices = [
+        (cheapest(cheaper, objectives), "cheapest found that meets the SLO"),
+        (widest(best, feasible), "widest margin found at this price"),
+        (cheapest(elsewhere, objectives), "cheapest found on another accelerator"),
+        (_best_by(elsewhere, objectives), "best by the study's objectives on another accelerator"),
+        (cheapest(fastest, objectives), f"lowest {quantity(latency).label} found"),
+        (cheapest(other_engine, objectives), "cheapest found on another engine"),
+    ]
+    for shape, words in SHAPES.items():
+        of_it = [t for t in feasible if shape_of(t.deployment) == shape != shape_of(best.deployment)]
+        choices.append((cheapest(of_it, objectives), f"cheapest found with {words}"))
+    found: list[tuple[Trial, str]] = []
+    taken = {best.number}
+    for trial, title in choices:
+        if trial is not None and trial.number not in taken:
+            taken.add(trial.number)
+            found.append((trial, f"{title}: {_trade(best, trial, objectives)}"))
+    return tuple(found)
+
+
+def _best_by(feasible: Sequence[Trial], objectives: Sequence[str]) -> Trial | None:
+    """The ``preferred`` one where dollars are asked for by something else than the hour of a deployment."""
+    asked = PRICE not in objectives and any(name.startswith("usd_") for name in objectives)
+    return preferred(feasible, objectives) if asked else None
+
+
+def _accelerators(trial: Trial) -> set[str]:
+    return {pool.accelerator for pool in trial.deployment.pools}
+
+
+def _engines(trial: Trial) -> set[str]:
+    return {pool.engine.name for pool in trial.deployment.pools}
+
+
+def latency_objective(objectives: Sequence[str]) -> str:
+    """The first of the objectives that is a latency; p99 TTFT where none is."""
+    return next(_latencies(objectives), "ttft_p99")
+
+
+def _latencies(objectives: Sequence[str]) -> Iterator[str]:
+    return (name for name in objectives if name.partition("_")[0] in {"ttft", "tpot", "itl", "e2e"})
+
+
+def latencies_instead(ours: Trial, theirs: Trial, objectives: Sequence[str]) -> list[str]:
+    """``TTFT p95 0.8 s instead of 1 s`` for each latency that both have: the SLO's terms, then the objectives."""
+    values: dict[str, tuple[float | None, float | None]] = {}
+    for check, other in zip(ours.slo, theirs.slo, strict=False):
+        if isinstance(check, TermCheck) and isinstance(other, TermCheck):
+            values[titled(check)] = (check.value_s, other.value_s)
+    for name in _latencies(objectives):
+        values.setdefault(quantity(name).label, (ours.metrics[metric_of(name)], theirs.metrics[metric_of(name)]))
+    return [
+        f"{label} {in_seconds(value)} instead of {in_seconds(other)}"
+        for label, (value, other) in values.items()
+        if value is not None and other is not None and math.isfinite(value) and math.isfinite(other)
+    ]
+
+
+def _trade(best: Trial, other: Trial, objectives: Sequence[str]) -> str:
+    """What changes from ``best`` to ``other``.
+
+    Price, agents where their number was asked for, the latencies of the SLO and of the objectives, tightest margin.
+    """
+    dollars = other.metrics["usd_per_hour"] - best.metrics["usd_per_hour"]
+    parts = [
+        f"${dollars:+,.2f} per hour".replace("$-", "-$").replace("$+", "+$") if abs(dollars) >= 0.005 else "same price"
+    ]
+    most, theirs = best.metrics.get("agents", 0.0), other.metrics.get("agents", 0.0)
+    if most and theirs:
+        parts.append(f"up to {theirs:,.0f} agents instead of {most:,.0f}")
+    parts += latencies_instead(other, best, objectives)
+    if round(best.worst_margin, 2) != round(other.worst_margin, 2):
+        parts.append(f"tightest margin {in_percent(other.worst_margin)} instead of {in_percent(best.worst_margin)}")
+    return ", ".join(parts)

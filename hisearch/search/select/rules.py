@@ -1,0 +1,308 @@
+"""Which of the feasible deployments to recommend, by a study's rule, and why, in numbers.
+
+``cheapest``         the cheapest on the front (``hisearch.search.select.recommend``)
+``best_value``       the knee of the front: before it little money buys much, behind it much money buys little
+``lowest_latency``   the lowest of the study's first latency objective, or p99 TTFT, within a price
+``most_headroom``    the largest load that it was simulated at and met the SLO, within a price where one is given
+
+Every rule chooses among what was simulated on the whole trace. The search itself looks for what is cheap and widens its
+front from there: what is fastest of all may be a deployment that it had no reason to look at.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from hisearch.score.quantities import quantity
+from hisearch.search.model.deployments import describe
+from hisearch.search.model.trial import Recommendation, Trial, is_maximised, metric_of
+from hisearch.search.select.pareto import front, minimised
+from hisearch.search.select.recommend import (
+    EQUAL_GOODPUT,
+    PRICE,
+    cheapest,
+    in_seconds,
+    latencies_instead,
+    latency_objective,
+    price_of,
+    recommend,
+    runner_ups,
+)
+from hisearch.specs.base import ENGINE_TITLES
+from hisearch.specs.studies.study import RecommendSpec
+from hisearch.specs.wording import counted, in_percent, listed
+
+#: Deployments whose largest load is looked for by ``most_headroom``: those with the widest tightest margin.
+HEADROOM_CANDIDATES = 4
+
+#: Price up to which ``lowest_latency`` and ``most_headroom`` are shown where a study has none: times the cheapest.
+TABLE_LIMIT = 2.0
+
+
+def recommend_by(
+    trials: Sequence[Trial],
+    objectives: Sequence[str],
+    rule: RecommendSpec,
+    *,
+    chosen: tuple[Trial, str] | None = None,
+    loads: Mapping[int, float] = {},
+) -> Recommendation | None:
+    """The deployment to buy by a rule; None where nothing is feasible.
+
+    Args:
+        trials: the study's, those at other loads included.
+        objectives: the study's.
+        rule: what to choose by.
+        chosen: a trial that was chosen by something else than the rule, and why, in two sentences.
+        loads: largest load that trials were simulated at and met the SLO, by number; needed by ``most_headroom`` alone.
+    """
+    found = recommend(trials, objectives)
+    if found is None:
+        return None
+    if chosen is not None:
+        trial, reason = chosen
+    elif rule.rule == "cheapest":
+        trial, reason = found.trial, found.reason
+    else:
+        feasible = [t for t in trials if t.comparable and t.feasible]
+        inside = [t for t in feasible if _within(t, rule)]
+        choice = _RULES[rule.rule] if inside else _too_dear
+        trial, reason = choice(_Choice(feasible, inside, objectives, rule, loads))
+    if trial is not found.trial:
+        feasible = [t for t in trials if t.comparable and t.feasible]
+        found = Recommendation(trial, reason, runner_ups(trial, feasible, objectives))
+    return replace(found, reason=reason, rule=rule.rule)
+
+
+def knee(trials: Sequence[Trial], objectives: Sequence[str]) -> tuple[Trial, ...]:
+    """The front in ``objectives`` and the price, best value first.
+
+    Every objective is taken on a logarithmic scale (a tenth of the price against a tenth of the latency) and stretched
+    to 0 at the best and 1 at the worst of the front. The knee is the point with the smallest mean: in two objectives
+    the one farthest from the straight line between the front's ends, towards what is better; in more, farthest from
+    the planes on which all objectives trade evenly. Objectives within 1 % on the whole front are left out, as that is
+    noise. Ties: the cheaper, then the earlier trial.
+    """
+    names = tuple(dict.fromkeys((*objectives, PRICE)))
+    points = [trial for trial in front(trials, names) if trial.feasible]
+    if not points:
+        return ()
+    values = minimised(points, names)
+    scaled = []
+    for column, name in zip(values.T, names, strict=True):
+        amounts = -column if is_maximised(name) else column
+        logs = np.log(amounts) if (amounts > 0).all() else amounts
+        span = float(np.ptp(logs))
+        if span > (math.log1p(EQUAL_GOODPUT) if (amounts > 0).all() else 0.0):
+            worst_high = logs.max() - logs if is_maximised(name) else logs - logs.min()
+            scaled.append(worst_high / span)
+    means = np.mean(scaled, axis=0) if scaled else np.zeros(len(points))
+    order = sorted(
+        range(len(points)), key=lambda i: (round(float(means[i]), 12), price_of(points[i]), points[i].number)
+    )
+    return tuple(points[i] for i in order)
+
+
+def preference(
+    trials: Sequence[Trial], objectives: Sequence[str], rule: RecommendSpec, loads: Mapping[int, float]
+) -> tuple[Trial, ...]:
+    """The feasible trials within the rule's price that it may choose, most preferred first.
+
+    Of ``cheapest`` the front by price, of ``best_value`` the front as ``knee`` orders it, of ``most_headroom`` those of
+    ``loads``. Empty where none is within the price.
+    """
+    inside = [t for t in trials if t.comparable and t.feasible and _within(t, rule)]
+    if rule.rule == "best_value":
+        return knee(inside, objectives)
+    if rule.rule == "lowest_latency":
+        return _by_latency(inside, latency_objective(objectives))
+    if rule.rule == "most_headroom":
+        return _by_load(inside, loads)
+    return tuple(sorted(front(inside, objectives), key=lambda t: (price_of(t), t.number)))
+
+
+def _by_latency(trials: Sequence[Trial], name: str) -> tuple[Trial, ...]:
+    """Lowest first; those of which it is undefined are left out."""
+    defined = [t for t in trials if not math.isnan(t.metrics[metric_of(name)])]
+    return tuple(sorted(defined, key=lambda t: (t.metrics[metric_of(name)], price_of(t), t.number)))
+
+
+def _by_load(trials: Sequence[Trial], loads: Mapping[int, float]) -> tuple[Trial, ...]:
+    """Largest first, of those that other loads were tried on."""
+    tried = [t for t in trials if t.number in loads]
+    return tuple(sorted(tried, key=lambda t: (-loads[t.number], price_of(t), t.number)))
+
+
+def headroom_candidates(trials: Sequence[Trial], rule: RecommendSpec) -> list[Trial]:
+    """Feasible trials within the rule's price with the widest tightest margin, one of each price, widest first."""
+    feasible = [t for t in trials if t.comparable and t.feasible and _within(t, rule)]
+    widest: dict[float, Trial] = {}
+    for trial in sorted(feasible, key=lambda t: (-t.worst_margin, t.number)):
+        widest.setdefault(price_of(trial), trial)
+    return list(widest.values())[:HEADROOM_CANDIDATES]
+
+
+def table_limit_usd(trials: Sequence[Trial], objectives: Sequence[str], rule: RecommendSpec) -> float:
+    """The price within which rules that need one are shown: the study's, else twice that of the cheapest."""
+    if rule.usd_per_hour is not None:
+        return rule.usd_per_hour
+    best = cheapest([t for t in trials if t.comparable and t.feasible], objectives)
+    # What is owned already costs nothing; the limit must be above zero.
+    return max(TABLE_LIMIT * price_of(best), 0.01) if best is not None else math.inf
+
+
+class _Choice(NamedTuple):
+    """What a rule chooses among: feasible trials, those of them within its price, and how far loads were tried."""
+
+    feasible: Sequence[Trial]
+    inside: Sequence[Trial]
+    objectives: Sequence[str]
+    rule: RecommendSpec
+    loads: Mapping[int, float]
+
+    @property
+    def limit(self) -> str:
+        """`` within $42.00 per hour``, or nothing."""
+        return "" if self.rule.usd_per_hour is None else f" within ${self.rule.usd_per_hour:,.2f} per hour"
+
+    def rivals(self, best: Trial, following: Sequence[Trial]) -> list[tuple[Trial, str]]:
+        """The next one by the rule, and the cheapest of all where it is neither."""
+        found = [(trial, "next") for trial in following[:1]]
+        least = cheapest(self.feasible, self.objectives)
+        if least is not None and least.number not in {best.number, *(trial.number for trial, _ in found)}:
+            found.append((least, "the cheapest that meets the SLO"))
+        return found
+
+
+def _within(trial: Trial, rule: RecommendSpec) -> bool:
+    return rule.usd_per_hour is None or price_of(trial) <= rule.usd_per_hour
+
+
+def _best_value(given: _Choice) -> tuple[Trial, str]:
+    ordered = knee(given.inside, given.objectives)
+    best = ordered[0]
+    cheaper = max((price_of(t) for t in ordered if price_of(t) < price_of(best)), default=None)
+    dearer = min((price_of(t) for t in ordered if price_of(t) > price_of(best)), default=None)
+    beside = [next(t for t in ordered if price_of(t) == usd) for usd in (cheaper, dearer) if usd is not None]
+    sides = [
+        f"the next on it, {describe(other.deployment)}, is {_changes(best, other, given.objectives)}"
+        for other in beside
+    ]
+    return best, (
+        f"{describe(best.deployment)} is the knee of the front of {counted(len(ordered), 'deployment')}{given.limit}: "
+        f"{_figures(best, given.objectives)}. "
+        + (f"{_capital('; '.join(sides))}." if sides else "The others cost the same.")
+    )
+
+
+def _lowest_latency(given: _Choice) -> tuple[Trial, str]:
+    name = latency_objective(given.objectives)
+    ordered = _by_latency(given.inside, name)
+    if not ordered:
+        best, text = _cheapest_of(given), f"No deployment has a {name}; this is the cheapest"
+    else:
+        best, text = ordered[0], f"the lowest {name} found{given.limit}"
+        text = f"{describe(best.deployment)} has {text}"
+    sides = [
+        f"{words}, {describe(t.deployment)}, is {_changes(best, t, (name, *given.objectives))}"
+        for t, words in given.rivals(best, ordered[1:])
+    ]
+    return best, f"{text}: {_figures(best, given.objectives)}." + (f" {_capital('; '.join(sides))}." if sides else "")
+
+
+def _most_headroom(given: _Choice) -> tuple[Trial, str]:
+    ordered = _by_load(given.inside, given.loads)
+    if not ordered:
+        best = _cheapest_of(given)
+        return best, f"No other load was simulated; this is the cheapest: {_figures(best, given.objectives)}."
+    best = ordered[0]
+    sides = [
+        f"{words}, {describe(t.deployment)}, {given.loads[t.number]:.3g} × at {_usd(t)}"
+        for t, words in given.rivals(best, ordered[1:])
+        if t.number in given.loads
+    ]
+    return best, (
+        f"{describe(best.deployment)} carries {given.loads[best.number]:.3g} × this load within the SLO at "
+        f"{_usd(best)}, the most of {counted(len(ordered), 'deployment')}{given.limit} that other loads were tried on."
+        + (f" {_capital('; '.join(sides))}." if sides else "")
+    )
+
+
+def _too_dear(given: _Choice) -> tuple[Trial, str]:
+    """The cheapest of all, where nothing within the price meets the SLO."""
+    best, limit = _cheapest_of(given), given.rule.usd_per_hour or 0.0
+    return best, (
+        f"Nothing that was simulated meets the SLO within ${limit:,.2f} per hour. This is the cheapest that does, "
+        f"${price_of(best) - limit:,.2f} per hour above it: {describe(best.deployment)}, "
+        f"{_figures(best, given.objectives)}."
+    )
+
+
+def _cheapest_of(given: _Choice) -> Trial:
+    best = cheapest(given.inside or given.feasible, given.objectives)
+    assert best is not None  # a rule is asked only where something is feasible
+    return best
+
+
+_RULES: dict[str, Callable[[_Choice], tuple[Trial, str]]] = {
+    "best_value": _best_value,
+    "lowest_latency": _lowest_latency,
+    "most_headroom": _most_headroom,
+}
+
+
+def against_baseline(best: Trial, baseline: Trial, objectives: Sequence[str]) -> str:
+    """One sentence: what a deployment is against the engine's defaults, sized to meet the load."""
+    pool = baseline.deployment.pools[0]
+    what = f"{ENGINE_TITLES[pool.engine.name]} with its default settings, {describe(baseline.deployment)}"
+    share = price_of(best) / price_of(baseline) - 1.0 if price_of(baseline) > 0 else 0.0
+    price = "as dear" if abs(share) < 0.0005 else f"{in_percent(abs(share), 1)} {_less_or_more(share)}"
+    figures = latencies_instead(best, baseline, objectives)
+    miss = "" if baseline.feasible else " (which misses the SLO with every number of replicas tried)"
+    return f"Against {what} at {_usd(baseline)}{miss}, it is {price}{', with ' * bool(figures)}{listed(figures)}."
+
+
+def _less_or_more(share: float) -> str:
+    return "cheaper" if share < 0 else "dearer"
+
+
+def _usd(trial: Trial) -> str:
+    return f"${trial.metrics[PRICE]:,.2f} per hour"
+
+
+def _figures(trial: Trial, objectives: Sequence[str]) -> str:
+    """Price, then every other objective."""
+    return ", ".join([_usd(trial), *(_figure(trial, name) for name in objectives if name != PRICE)])
+
+
+def _figure(trial: Trial, name: str) -> str:
+    value = trial.objective(name)
+    if metric_of(name).endswith("_s"):
+        return f"{quantity(name).within} {in_seconds(value)}"
+    return f"{quantity(name).within} {value:.3g}"
+
+
+def _changes(best: Trial, other: Trial, objectives: Sequence[str]) -> str:
+    """``12 % cheaper, with TTFT p99 40 % higher and goodput 1 % lower``: other against best."""
+    share = price_of(other) / price_of(best) - 1.0 if price_of(best) > 0 else 0.0
+    price = "equally priced" if abs(share) < 0.0005 else f"{in_percent(abs(share), 1)} {_less_or_more(share)}"
+    changes = []
+    for name in dict.fromkeys(objectives):
+        ours, theirs = best.objective(name), other.objective(name)
+        if name == PRICE or not ours or not math.isfinite(ours) or not math.isfinite(theirs):
+            continue
+        change = theirs / ours - 1.0
+        if abs(change) >= 0.0005:
+            changes.append(
+                f"{quantity(name).within} {in_percent(abs(change), 1)} {'higher' if change > 0 else 'lower'}"
+            )
+    return f"{price}, with {listed(changes)}" if changes else price
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,79 @@
+"""Which single setting would change the answer: trials that differ from the recommendation in one thing alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hisearch.search.model.deployments import parameters_of, stores
+from hisearch.search.model.trial import Trial
+
+#: Settings that come with another one.
+_BELONGS_TO = {"cache_threshold": "router", "balance_abs_threshold": "router", "balance_rel_threshold": "router"}
+
+_TIERS = "cache tiers"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What one setting does.
+
+    name: of the setting. ours: the recommendation's value; instead: the trial's, in words.
+    """
+
+    name: str
+    ours: str
+    instead: str
+    trial: Trial
+
+
+def single_changes(trials: Sequence[Trial], best: Trial) -> list[Setting]:
+    """Trials on the whole trace that differ from ``best`` in one setting, those with the worst margin first.
+
+    A router with its parameters is one setting, and so are the cache tiers with all that moves KV between them. Trials
+    that differ in what is no searched dimension are left out.
+    """
+    ours = parameters_of(best.deployment)
+    found = []
+    for trial in trials:
+        if not trial.comparable or trial.number == best.number:
+            continue
+        theirs = parameters_of(trial.deployment)
+        changed = [key for key in dict.fromkeys((*ours, *theirs)) if ours.get(key) != theirs.get(key)]
+        names = {_group(key) for key in changed}
+        if len(names) == 1 and len(trial.deployment.pools) == len(best.deployment.pools):
+            name = changed[0] if len(changed) == 1 else names.pop()
+            in_words = _words(ours, changed, name), _words(theirs, changed, name)
+            if name == _TIERS and stores(best.deployment.pool) != stores(trial.deployment.pool):
+                shared = [key for key in changed if key in ours and key in theirs and not _of_a_store(key)]
+                in_words = _tier_words(best, ours, shared), _tier_words(trial, theirs, shared)
+            found.append(Setting(name, *in_words, trial))
+    return sorted(found, key=lambda one: (one.trial.worst_margin, one.trial.number))
+
+
+def _group(key: str) -> str:
+    if key.startswith(("tier", "mover", "write_policy", "prefetch", "hierarchy")):
+        return _TIERS
+    return _BELONGS_TO.get(key, key)
+
+
+def _words(parameters: Mapping[str, Any], keys: Sequence[str], name: str) -> str:
+    """The value of what is named; of a group without a key of that name all that differs."""
+    if name in parameters:
+        return f"{parameters[name]}"
+    return ", ".join(_values(parameters, keys)) or "none"
+
+
+def _tier_words(trial: Trial, parameters: Mapping[str, Any], keys: Sequence[str]) -> str:
+    """Its stores, ``256 GiB ddr5 per worker, 875 GiB nvme-gen4 per node``, and its values of ``keys``."""
+    return ", ".join([*(stores(trial.deployment.pool) or ["none"]), *_values(parameters, keys)])
+
+
+def _values(parameters: Mapping[str, Any], keys: Sequence[str]) -> list[str]:
+    return [f"{key} {parameters[key]}" for key in keys if key in parameters]
+
+
+def _of_a_store(key: str) -> bool:
+    """What ``stores`` says already."""
+    return key.startswith("tier_") and key.endswith(("_gib", "_medium", "_scope"))

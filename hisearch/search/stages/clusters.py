@@ -1,0 +1,290 @@
+"""Stage 1 for deployments of several pools: what each side can do by step costs alone, and which sides go together.
+
+Notation
+    P        seconds of prefill that a mean request costs, net of cache hits
+    D(b)     seconds of a decode step of b sequences at the trace's mean context
+    O        mean output tokens per request
+
+A prefill worker completes ``1 / P`` requests a second and must compute the prompt at the SLO's TTFT percentile in time.
+A decode worker with b sequences completes ``b / (O * D(b))`` a second, where b is the most that TPOT, its KV memory and
+its batch limit allow. M of the one and N of the other are in balance where both carry the trace's busiest minute.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from hisearch.latency.costs import CompiledCosts
+from hisearch.latency.step_cost import decode_step_seconds
+from hisearch.search.model.candidates import Candidate, Cluster
+from hisearch.search.model.deployments import MIXED_NAMES, worker_key
+from hisearch.search.model.estimates import (
+    Estimate,
+    expected_hit_rate,
+    largest,
+    least_tpot_s,
+    prefill_seconds,
+    tpot_bound_s,
+    ttft_bound,
+    ttft_s,
+)
+from hisearch.search.model.pair_sizing import Counts
+from hisearch.search.model.problem import Problem
+from hisearch.search.stages.execution import (
+    LEAST_MARGIN,
+    LEAST_PRICE,
+    ExecutionReport,
+    Refusals,
+    alone_of,
+    beaten,
+    groups,
+    priced,
+    replicas_for,
+    select,
+    size_group,
+)
+from hisearch.specs.deployments.cluster import RoleName
+from hisearch.specs.deployments.deployment import PoolSpec
+from hisearch.specs.studies.pool_space import SideSpace
+
+#: Workers of one side, of one engine and KV format, that are paired with those of the other.
+KEPT_OF_A_SIDE = 6
+
+_ROLES: tuple[RoleName, RoleName] = ("prefill", "decode")
+
+
+def side_problem(problem: Problem, side: SideSpace, *, tiers: bool) -> Problem:
+    """The question for workers of one side: its own lists in place of those of section execution.
+
+    ``tiers``: whether they may have cache tiers.
+    """
+    space = problem.space
+    lists = side.lists() | {"pipeline_parallel": [1], "attention_data_parallel": [1], "devices": [None]}
+    execution = space.execution.model_copy(update=lists)
+    cache = space.cache if tiers else space.cache.model_copy(update={"tiers": []})
+    return replace(problem, space=space.model_copy(update={"execution": execution, "cache": cache}))
+
+
+def role_problem(problem: Problem, role: RoleName) -> Problem:
+    """The question for workers of a role."""
+    apart = problem.space.pools.apart
+    if apart is None or role == "unified":
+        return problem
+    return side_problem(problem, apart.prefill if role == "prefill" else apart.decode, tiers=role == "prefill")
+
+
+def search_clusters(
+    problem: Problem,
+    unified: ExecutionReport | None,
+    keep: int,
+    advanced: Callable[[int], None] = lambda _: None,
+) -> ExecutionReport:
+    """Stage 1 for the shapes of several pools that the space allows.
+
+    Args:
+        problem: the question.
+        unified: what stage 1 knows of unified workers, which mixes are made from; None where it was not asked.
+        keep: most clusters to keep of each shape, beyond one look at every accelerator and engine.
+        advanced: told how many combinations have been dealt with since it was last called.
+    """
+    pools, refusals = problem.space.pools, Refusals()
+    sides: list[Candidate] = []
+    kept: list[Cluster] = []
+    combinations = 0
+    if pools.apart is not None:
+        found = [_side(problem, role, refusals, advanced) for role in _ROLES]
+        combinations += sum(count for _, count in found)
+        (prefills, _), (decodes, _) = found
+        sides += [*prefills, *decodes]
+        kept += _hopeful(list(_pairs_apart(problem, prefills, decodes)), keep)
+    if pools.mixed is not None and unified is not None:
+        pairs = list(_mixes(problem, unified.sized, pools.mixed.workers_of_each))
+        combinations += len(pairs)
+        kept += _hopeful(pairs, keep)
+    for candidate in sides:
+        refusals.count(candidate.doubt, 1 if candidate.doubt else 0)
+    return ExecutionReport(combinations, dict(refusals.reasons), [], kept, refusals.nearest_fit, sides)
+
+
+def _hopeful(clusters: Sequence[Cluster], keep: int) -> list[Cluster]:
+    """Those to simulate, best first; where none is hopeful, those that come nearest."""
+    hopeful = [cluster for cluster in clusters if not cluster.doubt]
+    return select(hopeful, keep) if hopeful else sorted(clusters, key=lambda c: (c.miss, c.usd_per_hour))[:keep]
+
+
+def _side(
+    problem: Problem, role: RoleName, refusals: Refusals, advanced: Callable[[int], None]
+) -> tuple[list[Candidate], int]:
+    """Workers of a role that can be built, sized, and how many combinations were looked at."""
+    own = role_problem(problem, role)
+    size = _size_prefill if role == "prefill" else _size_decode
+    sized: list[Candidate] = []
+    combinations = 0
+    for pools, contradicting in groups(own):
+        combinations += len(pools) + contradicting
+        refusals.count("engine limits contradict", contradicting)
+        named = [pool.model_copy(update={"name": role, "role": role}) for pool in pools]
+        sized += size_group(own, named, refusals, size)
+        advanced(len(pools) + contradicting)
+    return sized, combinations
+
+
+def _size_prefill(problem: Problem, pool: PoolSpec, kv_tokens: int, costs: CompiledCosts) -> Candidate:
+    """A worker that computes prompts, by the TTFT bound and the rate of prompts."""
+    demand, slo, engine = problem.demand, problem.slo, pool.engine
+    margin, most = max(costs.relative_error, LEAST_MARGIN), problem.max_replicas(pool)
+
+    def at(hit_rate: float) -> Estimate:
+        mean = float(demand.input_tokens.mean())
+        busy_s = prefill_seconds(
+            costs.seconds, engine.chunk_tokens, round(mean * (1 - hit_rate)), round(mean * hit_rate)
+        )
+        first_s = ttft_s(costs.seconds, engine, demand, slo, hit_rate, 0)
+        return Estimate(0, "prefill", 0.0, first_s, 1.0 / max(busy_s, 1e-9), hit_rate)
+
+    cold = at(0.0)
+    workers = replicas_for(demand.peak_rps, cold.capacity_rps, most)
+    expected = at(expected_hit_rate(demand, kv_tokens * workers))
+    kindest = at(demand.ideal_hit_rate)
+    doubts = {
+        "misses TTFT alone": kindest.ttft_s / ttft_bound(slo)[0],
+        "too slow for the load": demand.least_rps / (most * kindest.capacity_rps),
+    }
+    usd = problem.planner.usd_per_hour(alone_of(problem, pool))
+    return priced(problem, pool, expected, margin, doubts, usd)
+
+
+def _size_decode(problem: Problem, pool: PoolSpec, kv_tokens: int, costs: CompiledCosts) -> Candidate:
+    """A worker that decodes, by the TPOT bound and the room for KV; its first token is the prefill worker's matter."""
+    demand, slo, engine = problem.demand, problem.slo, pool.engine
+    margin, most = max(costs.relative_error, LEAST_MARGIN), problem.max_replicas(pool)
+    context, outputs = demand.mean_context_tokens, float(demand.output_tokens.mean())
+    bound_s = tpot_bound_s(slo, demand)
+    transfer = problem.space.pools.apart.transfer if problem.space.pools.apart is not None else None
+    kept = transfer.reserved_decode_tokens if transfer is not None and engine.name == "sglang" else 0
+    room = max(int(kv_tokens / (context + kept)), 1)
+
+    def step_s(batch: int) -> float:
+        return decode_step_seconds(costs.seconds, batch, round(batch * context))
+
+    limit = min(room, engine.max_running_requests)
+    batch = largest(lambda b: step_s(b) <= bound_s, limit)
+    running = max(batch, 1)
+    bounded_by = "tpot" if batch < limit else ("kv" if room < engine.max_running_requests else "max_running")
+    rate = running / (outputs * step_s(running))
+    expected = Estimate(batch, bounded_by, step_s(running), 0.0, rate, 0.0)
+    doubts = {
+        "misses TPOT alone": least_tpot_s(costs.seconds, demand) / bound_s,
+        "too slow for the load": demand.least_rps / (most * rate),
+    }
+    usd = problem.planner.usd_per_hour(alone_of(problem, pool))
+    return priced(problem, pool, expected, margin, doubts, usd)
+
+
+def _pairs_apart(problem: Problem, prefills: Sequence[Candidate], decodes: Sequence[Candidate]) -> Iterator[Cluster]:
+    """Each prefill worker with each decode worker that it can hand over to, of the best of both."""
+    kinds = dict.fromkeys(_hand_over_kind(side.pool) for side in (*prefills, *decodes))
+    for kind in kinds:
+        senders, receivers = (
+            _best_of_side([side for side in sides if _hand_over_kind(side.pool) == kind])
+            for sides in (prefills, decodes)
+        )
+        for sender, receiver in itertools.product(senders, receivers):
+            if within_limits(problem, (sender.pool, receiver.pool), (1, 1)):
+                estimate = replace(
+                    sender.estimate,
+                    batch=receiver.estimate.batch,
+                    limit=receiver.estimate.limit,
+                    tpot_s=receiver.estimate.tpot_s,
+                )
+                yield _cluster("apart", (sender, receiver), estimate)
+
+
+def _hand_over_kind(pool: PoolSpec) -> tuple[str, str, int]:
+    """What both sides of a hand-over have in common: KV goes over as it is."""
+    return pool.engine.name, pool.kv_dtype, pool.engine.page_size
+
+
+def _best_of_side(sides: Sequence[Candidate]) -> list[Candidate]:
+    """Those that no other beats in both latency and capacity per dollar, cheapest capacity first, one of each group.
+
+    Of equal ones in a group it is the one with the widest batch limit: a limit that suffices on average does not in a
+    burst, and what waits for a place holds its KV on the other side meanwhile.
+    """
+    hopeful = [side for side in sides if not side.doubt] or sorted(sides, key=lambda side: side.miss)[:1]
+    if not hopeful:
+        return []
+    points = np.array([[c.estimate.ttft_s + c.estimate.tpot_s, -c.rps_per_usd, c.usd_per_hour] for c in hopeful])
+    order = sorted(
+        range(len(hopeful)),
+        key=lambda i: (
+            -hopeful[i].rps_per_usd,
+            hopeful[i].usd_per_hour,
+            -hopeful[i].pool.engine.max_running_requests,
+            i,
+        ),
+    )
+    chosen: list[Candidate] = []
+    for i in order:
+        taken = sum(candidate.group == hopeful[i].group for candidate in chosen)
+        if taken < 1 and not beaten(points, i, hopeful[i].margin):
+            chosen.append(hopeful[i])
+    return chosen[:KEPT_OF_A_SIDE]
+
+
+def _mixes(problem: Problem, unified: Sequence[Candidate], of_each: int) -> Iterator[Cluster]:
+    """Pairs of unequal workers of one engine: the best of each accelerator with those of the others and of its own."""
+    hopeful = [candidate for candidate in unified if not candidate.doubt]
+    best: list[Candidate] = []
+    for kind in dict.fromkeys((c.pool.accelerator, c.pool.engine.name) for c in hopeful):
+        mine = [c for c in hopeful if (c.pool.accelerator, c.pool.engine.name) == kind]
+        firsts: dict[object, Candidate] = {}
+        for candidate in sorted(mine, key=lambda c: (-c.rps_per_usd, c.usd_per_hour)):
+            firsts.setdefault(candidate.group, candidate)
+        best += list(firsts.values())[:of_each]
+    for one, other in itertools.combinations(best, 2):
+        if one.pool.engine.name != other.pool.engine.name:
+            continue
+        ordered = sorted((one, other), key=lambda c: worker_key(c.pool))
+        sides = tuple(_share(problem, side, name) for side, name in zip(ordered, MIXED_NAMES, strict=True))
+        if within_limits(problem, tuple(side.pool for side in sides), (1, 1)):
+            slower = max(sides, key=lambda side: side.estimate.ttft_s)
+            estimate = replace(slower.estimate, tpot_s=max(side.estimate.tpot_s for side in sides))
+            yield _cluster("mixed", sides, estimate)
+
+
+def _share(problem: Problem, side: Candidate, name: str) -> Candidate:
+    """A unified worker as one of two pools, of which each carries half of the load."""
+    replicas = replicas_for(problem.demand.peak_rps / 2, side.estimate.capacity_rps, side.max_replicas)
+    pool = side.pool.model_copy(update={"name": name})
+    return replace(side, pool=pool, replicas=replicas, usd_per_hour=side.usd_per_hour / side.replicas * replicas)
+
+
+def _cluster(shape: str, sides: tuple[Candidate, ...], estimate: Estimate) -> Cluster:
+    usd = sum(side.usd_per_hour for side in sides)
+    rates = [side.estimate.capacity_rps * side.replicas for side in sides]
+    rate = min(rates) if shape == "apart" else sum(rates)
+    worst = max(sides, key=lambda side: side.miss)
+    return Cluster(
+        shape,
+        sides,
+        replace(estimate, capacity_rps=rate),
+        usd,
+        rate / max(usd, LEAST_PRICE),
+        max(side.margin for side in sides),
+        worst.doubt,
+        worst.miss,
+    )
+
+
+def within_limits(problem: Problem, pools: Sequence[PoolSpec], counts: Counts) -> bool:
+    """Whether so many workers of each pool are within the space's numbers of workers and of accelerators."""
+    ranks = sum(pool.parallelism.ranks * count for pool, count in zip(pools, counts, strict=True))
+    fits = all(
+        count <= role_problem(problem, pool.role).max_replicas(pool) for pool, count in zip(pools, counts, strict=True)
+    )
+    return fits and ranks <= problem.max_accelerators

@@ -1,0 +1,155 @@
+"""How a search ended: what its budget and its own rules left out, in words that every view shares."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from hisearch.search.model.candidates import Kept
+from hisearch.search.model.deployments import one_less
+from hisearch.search.model.trial import Trial
+from hisearch.search.stages.contenders import key_of, key_of_deployment
+from hisearch.specs.studies.study import BudgetSpec
+from hisearch.specs.wording import counted, listed
+
+#: ``Ending.stopped`` where nothing was left out, as provenance writes it.
+FINISHED = "finished"
+
+#: What may be left untried, beside candidates of stage 1.
+UNTRIED_REPLICAS = "one replica less of the recommendation"
+UNTRIED_SIZES = "some numbers of replicas"
+UNTRIED_ROUTERS = "some routers with the replicas found"
+UNTRIED_ENGINES = "the best one on another engine"
+UNTRIED_NEIGHBOURS = "some settings next to the recommended ones"
+UNTRIED_ALTERNATIVES = "some numbers of replicas on other accelerators or engines"
+UNTRIED_CACHE = "the cache tiers (stage 3)"
+UNTRIED_LOADS = "larger loads"
+
+#: Of what was left untried, how much a caution names.
+_NAMED = 2
+
+#: As they are listed: what matters most to a buyer first.
+_ORDER = (
+    UNTRIED_REPLICAS,
+    UNTRIED_NEIGHBOURS,
+    UNTRIED_SIZES,
+    UNTRIED_ROUTERS,
+    UNTRIED_ENGINES,
+    UNTRIED_ALTERNATIVES,
+    UNTRIED_LOADS,
+)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a search ended.
+
+    stopped: what ended it before it had simulated all that it wanted to: "simulations", "seconds",
+    "usd" or "interrupted"; "" where nothing did. untried: what was left out, in words. budget: the study's. used:
+    simulations that were made.
+    left_out: what the search's own rules left out, whatever the budget, in words.
+    """
+
+    stopped: str
+    untried: tuple[str, ...]
+    budget: BudgetSpec
+    used: int
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """The budget's key that a longer search needs raised; "" where that is not what ended it."""
+        return f"spec.budget.{self.stopped}" if self.stopped in {"simulations", "seconds", "usd"} else ""
+
+    def in_words(self) -> str:
+        """``the budget of 20 simulations ended the search before it had tried larger loads``."""
+        rules = f"by its own rules it left out {listed(self.left_out)}" if self.left_out else ""
+        if not self.stopped:
+            return f"the search came to its end; {rules or 'it had nothing more to try'}"
+        text = self._who()
+        if self.untried:
+            text += f" before it had tried {listed(self.untried)}"
+        return f"{text}; {rules}" if rules else text
+
+    def _who(self, *, short: bool = False) -> str:
+        """Who ended the search; of a budget of simulations, unless ``short``, also why some were left."""
+        if self.stopped == "interrupted":
+            return "an interrupt ended the search"
+        if self.stopped == "seconds":
+            return f"the budget of {self.budget.seconds:g} s ended the search"
+        if self.stopped == "usd":
+            return f"the budget of ${self.budget.usd:g} of this machine's time ended the search"
+        text = f"the budget of {counted(self.budget.simulations, 'simulation')}"
+        left = self.budget.simulations - self.used
+        return (
+            f"{text} ended the search"
+            if left <= 0 or short
+            else (f"{text}, {left:,} of them held back for the last steps, which did not need them, ended the search")
+        )
+
+    def caution(self, recommended: bool, hopeless: bool = False) -> str:
+        """What a reader must know of a search that was cut short, as sentences; "" of one that was not.
+
+        Args:
+            recommended: whether it found a deployment that meets the SLO.
+            hopeless: stage 1 knows that none can.
+        """
+        if not self.stopped:
+            return ""
+        text = _capital(self._who(short=True))
+        if self.untried:
+            left = len(self.untried) - _NAMED
+            more = [f"{left} more (under Provenance in the report)"] if left > 0 else []
+            text += f" before it had tried {listed([*self.untried[:_NAMED], *more])}"
+        if hopeless and not recommended:
+            return f"{text}. A larger budget will not help."
+        if self.untried == (UNTRIED_LOADS,):
+            hope = "what the recommended deployment can carry beyond this load is not known"
+        elif recommended:
+            hope = "a cheaper deployment may meet the SLO"
+        else:
+            hope = "a longer one may find a deployment that meets the SLO"
+        text = f"{text}: {hope}."
+        return f"{text} Raise {self.key} to search on." if self.key else text
+
+
+def in_order(found: Collection[str]) -> list[str]:
+    """What was left untried, each once, as it is listed; "" is nothing."""
+    return [part for part in _ORDER if part in found]
+
+
+def untried_candidates(kept: Sequence[Kept], trials: Sequence[Trial]) -> str:
+    """``3 of 12 candidates of stage 1``: those that no simulation has looked at; "" where there is none."""
+    seen = {key_of_deployment(trial.deployment) for trial in trials}
+    unseen = sum(key_of(candidate) not in seen for candidate in kept)
+    if unseen == len(kept):
+        return f"any of {counted(len(kept), 'candidate')} of stage 1"
+    return f"{unseen:,} of {counted(len(kept), 'candidate')} of stage 1" if unseen else ""
+
+
+def dropped_candidates(kept: Sequence[Kept], trials: Sequence[Trial]) -> str:
+    """``3 of 12 candidates of stage 1 after slices of the trace``: never simulated on all of it; "" where none was."""
+    seen = {key_of_deployment(trial.deployment) for trial in trials}
+    whole = {key_of_deployment(trial.deployment) for trial in trials if trial.slice_fraction == 1.0}
+    dropped = sum(key_of(candidate) in seen - whole for candidate in kept)
+    return f"{dropped:,} of {counted(len(kept), 'candidate')} of stage 1 after slices of the trace" if dropped else ""
+
+
+def untried_settings(wanted: int, tried: int) -> str:
+    """``up to 40 of 120 settings of the cache tiers (stage 3)``: those that were not simulated on the whole trace.
+
+    Some of them may not be buildable, which is not looked at; "" where all were simulated.
+    """
+    left = wanted - tried
+    return f"up to {left:,} of {counted(wanted, 'setting')} of the cache tiers (stage 3)" if left else ""
+
+
+def untried_replicas(best: Trial, trials: Sequence[Trial]) -> str:
+    """``UNTRIED_REPLICAS`` where the deployment was not simulated with one replica less of each pool; else ""."""
+    tried = [trial.deployment.pools for trial in trials if trial.slice_fraction == 1.0]
+    wanted = [fewer.pools for fewer in one_less(best.deployment)]
+    return "" if all(pools in tried for pools in wanted) else UNTRIED_REPLICAS
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,389 @@
+"""Stage 1: accelerators, engines, parallelism, formats and batch limits, by step costs alone.
+
+Every combination of the space is tested for memory, sized with ``hisearch.search.model.estimates``, and priced for the
+trace's busiest window. What remains are the combinations that no other beats in all of expected TTFT, capacity per
+dollar and dollars per hour by more than the latency profile's stated error, and at least one look at every accelerator
+and engine.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from hisearch.latency.costs import CompiledCosts
+from hisearch.latency.memory import DoesNotFit
+from hisearch.latency.sharding import InvalidParallelism
+from hisearch.search.model.candidates import Candidate, Kept, Screened
+from hisearch.search.model.deployments import deployment_of, starting_memory_fraction
+from hisearch.search.model.estimates import (
+    Estimate,
+    estimate,
+    expected_hit_rate,
+    least_tpot_s,
+    tpot_bound_s,
+    ttft_bound,
+)
+from hisearch.search.model.problem import Problem
+from hisearch.specs.base import ENGINE_TITLES, DType
+from hisearch.specs.deployments.deployment import DeploymentSpec, EngineSpec, PoolSpec
+from hisearch.specs.deployments.routing import RouterSpec
+from hisearch.specs.machines.parallelism import degrees_of
+from hisearch.specs.studies.search_space import ExecutionSpace
+from hisearch.specs.wording import counted, in_percent, listed
+
+#: Smallest margin for the estimates' error, whatever the profile claims: queueing and bursts are not in them.
+LEAST_MARGIN = 0.2
+
+#: What is owned already still counts as this many dollars per hour, where capacity is compared per dollar.
+LEAST_PRICE = 1e-6
+
+#: Reason for a doubt -> what it means of a worker, and what the nearest one misses by how much.
+_HOPELESS = {
+    "misses TPOT alone": ("miss TPOT even with a single request", "misses TPOT by {share}"),
+    "misses TTFT alone": ("miss TTFT even with a single request", "misses TTFT by {share}"),
+    "too slow for the load": ("cannot carry the load with all the replicas allowed", "carries 1/{times} of the load"),
+}
+
+#: Sizes and prices a worker: the question, the worker, KV tokens that it holds, its step costs.
+Size = Callable[["Problem", PoolSpec, int, CompiledCosts], "Candidate"]
+
+#: Chunk and batch-limit variants that are kept of one accelerator, engine, parallelism and formats.
+VARIANTS_KEPT = 2
+
+
+_Screened = TypeVar("_Screened", bound=Screened)
+
+
+@dataclass(frozen=True)
+class ExecutionReport:
+    """What stage 1 found.
+
+    combinations: looked at. skipped: reason -> how many. sized: all that can be built. kept: for stage 2, best first;
+    where no estimate meets the SLO, those that come nearest, so that the simulation can say by how much they miss it.
+    nearest_fit: of the workers that do not fit, what is said of the one that is the fewest bytes short, or "". sides:
+    prefill and decode workers that can be built, where the space has such; ``sized`` are unified ones.
+    """
+
+    combinations: int
+    skipped: dict[str, int]
+    sized: list[Candidate]
+    kept: Sequence[Kept]
+    nearest_fit: str = ""
+    sides: Sequence[Candidate] = ()
+
+    @property
+    def hopeless(self) -> str:
+        """Why no budget helps, where even the kindest estimate of every worker misses the SLO; else ""."""
+        doubted = [worker for worker in (*self.sized, *self.sides) if worker.doubt]
+        if not doubted or any(not candidate.doubt for candidate in (*self.sized, *self.kept)):
+            return ""
+        doubts = Counter(candidate.doubt for candidate in doubted)
+        reasons = listed([f"{count:,} {_HOPELESS[doubt][0]}" for doubt, count in doubts.most_common()])
+        nearest = min(doubted, key=lambda candidate: candidate.miss)
+        times = (1 + nearest.miss) * (1 + nearest.margin)
+        pool = nearest.pool
+        miss = _HOPELESS[nearest.doubt][1].format(share=in_percent(times - 1), times=f"{times:.3g}")
+        return (
+            "No deployment of this search space can meet the SLO, and a larger budget will not help: of "
+            f"{counted(len(self.sized) + len(self.sides), 'worker')} that can be built {reasons}. The nearest, "
+            f"{pool.parallelism.ranks} × {pool.accelerator} with {ENGINE_TITLES[pool.engine.name]}, "
+            f"{miss} by step times alone, whose error is taken to be {in_percent(nearest.margin)}."
+        )
+
+    def summary(self) -> str:
+        """One line for people."""
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(self.skipped.items()))
+        return (
+            f"{counted(self.combinations, 'combination')}: {len(self.kept):,} kept of "
+            f"{len(self.sized) + len(self.sides):,} that can be "
+            "built" + (f"; skipped: {reasons}" if reasons else "")
+        )
+
+
+def search_execution(problem: Problem, keep: int, advanced: Callable[[int], None] = lambda _: None) -> ExecutionReport:
+    """Run stage 1.
+
+    Args:
+        problem: the question.
+        keep: most candidates to keep, beyond one look at every accelerator and engine.
+        advanced: told how many combinations have been dealt with since it was last called.
+    """
+    refusals = Refusals()
+    sized: list[Candidate] = []
+    combinations = 0
+    for pools, contradicting in groups(problem):
+        count = len(pools) + contradicting
+        combinations += count
+        refusals.count("engine limits contradict", contradicting)
+        sized.extend(size_group(problem, pools, refusals))
+        advanced(count)
+    for candidate in sized:
+        refusals.count(candidate.doubt, 1 if candidate.doubt else 0)
+    hopeful = [candidate for candidate in sized if not candidate.doubt]
+    kept = select(hopeful, keep) if hopeful else sorted(sized, key=lambda c: (c.miss, c.usd_per_hour))[:keep]
+    return ExecutionReport(combinations, dict(refusals.reasons), sized, kept, refusals.nearest_fit)
+
+
+class Refusals:
+    """Why combinations were not considered, counted."""
+
+    def __init__(self) -> None:
+        self.reasons: Counter[str] = Counter()
+        self.nearest_fit = ""
+        self._bytes_short = math.inf
+
+    def count(self, reason: str, times: int = 1) -> None:
+        """Count a reason."""
+        if times:
+            self.reasons[reason] += times
+
+    def refused(self, error: ValueError) -> None:
+        """Count a worker that cannot be built, by the class of its error."""
+        if isinstance(error, DoesNotFit):
+            self.count("does not fit")
+            if error.bytes_short < self._bytes_short:
+                self._bytes_short, self.nearest_fit = error.bytes_short, str(error)
+        else:
+            self.count("cannot be split" if isinstance(error, InvalidParallelism) else str(error))
+
+
+def alone_of(problem: Problem, pool: PoolSpec) -> DeploymentSpec:
+    """One worker by itself, to be priced; its role is of no matter for that."""
+    return deployment_of(problem.model, problem.profile, pool.model_copy(update={"role": "unified"}), 1, RouterSpec())
+
+
+def choices_of(pool: PoolSpec) -> dict[str, object]:
+    """What stage 1 chooses of a worker."""
+    return {
+        "accelerator": pool.accelerator,
+        "engine": pool.engine.name,
+        "ranks": pool.parallelism,
+        "devices": pool.devices,
+        "formats": (pool.weight_dtype, pool.kv_dtype),
+        "limits": (pool.engine.chunk_tokens, pool.engine.max_running_requests),
+    }
+
+
+def weight_dtypes(space: ExecutionSpace) -> list[DType | None]:
+    """Formats of weights to try; None is the model's own."""
+    return list(space.weight_dtypes) or [None]
+
+
+def group_count(problem: Problem) -> int:
+    """Number of combinations that ``search_execution`` looks at."""
+    space = problem.space.execution
+    sizes = (
+        space.accelerators, space.engines, space.splits, weight_dtypes(space), space.kv_dtypes, space.devices,
+    )  # fmt: skip
+    return math.prod(len(size) for size in sizes) * len(space.chunk_tokens) * len(space.max_running_requests)
+
+
+def groups(problem: Problem) -> Iterable[tuple[list[PoolSpec], int]]:
+    """(variants of chunk and batch limit, number of those the engine itself refuses) for each of the other choices."""
+    space, cache = problem.space.execution, problem.space.cache
+    choices = itertools.product(
+        space.accelerators, space.engines, space.splits, weight_dtypes(space), space.kv_dtypes, space.devices
+    )
+    for accelerator, engine, split, weight_dtype, kv_dtype, devices in choices:
+        pools, refused = [], 0
+        for chunk, running in itertools.product(space.chunk_tokens, space.max_running_requests):
+            try:
+                settings = EngineSpec(
+                    name=engine,
+                    chunk_tokens=chunk,
+                    page_tokens=problem.page_tokens(engine),
+                    max_running_requests=running,
+                    memory_fraction=starting_memory_fraction(cache),
+                    eviction=problem.tier_choices(engine).starting_eviction,
+                )
+                pool = PoolSpec(
+                    accelerator=accelerator,
+                    engine=settings,
+                    **degrees_of(split),
+                    weight_dtype=weight_dtype,
+                    kv_dtype=kv_dtype,
+                    devices=devices,
+                    agents=problem.tier_choices(engine).starting_agents,
+                )
+            except ValueError:
+                refused += 1
+                continue
+            pools.append(pool)
+        yield pools, refused
+
+
+def size_group(
+    problem: Problem, pools: Sequence[PoolSpec], refusals: Refusals, size: Size | None = None
+) -> list[Candidate]:
+    """Size the variants of one group, which share their compiled step costs; ``size`` is that of unified workers."""
+    fitting: list[tuple[PoolSpec, int]] = []
+    for pool in pools:
+        if problem.max_replicas(pool) < 1:
+            refusals.count("above max_accelerators")
+            continue
+        if problem.refuses is not None and (reason := problem.refuses(pool)):
+            refusals.count(reason)
+            continue
+        try:
+            tokens = problem.planner.kv_capacity_tokens(pool)
+            problem.planner.usd_per_hour(alone_of(problem, pool))
+        except ValueError as error:
+            refusals.refused(error)
+            continue
+        with_tiers = _with_starting_tiers(problem, pool)
+        if with_tiers is None:
+            refusals.count("no cache tiers suit")
+            continue
+        fitting.append((with_tiers, tokens))
+    if not fitting:
+        return []
+    largest_pool = max(
+        (pool for pool, _ in fitting), key=lambda p: (p.engine.max_running_requests, p.engine.chunk_tokens)
+    )
+    # Step costs do not depend on the tiers, which need not suit the largest pool's memory.
+    try:
+        costs = problem.planner.costs(largest_pool.model_copy(update={"tiers": []}))
+    except ValueError as error:
+        # What the profile cannot price: a law of other workers, tables of other widths.
+        for _ in fitting:
+            refusals.refused(error)
+        return []
+    return [(size or _size)(problem, pool, tokens, costs) for pool, tokens in fitting]
+
+
+def _with_starting_tiers(problem: Problem, pool: PoolSpec) -> PoolSpec | None:
+    """A worker with the tiers of stages 1 and 2: the smallest of the space that it can use; None where none suit."""
+    for choice in problem.tier_choices(pool.engine.name).smallest_first():
+        update = {"tiers": list(choice.tiers), "movement": choice.movement, "agents": choice.agents}
+        with_tiers = pool.model_copy(update=update)
+        if not choice.tiers or problem.planner.can_build(with_tiers):
+            return with_tiers
+    return None
+
+
+def _size(problem: Problem, pool: PoolSpec, kv_tokens: int, costs: CompiledCosts) -> Candidate:
+    """Size and price one worker."""
+    margin = max(costs.relative_error, LEAST_MARGIN)
+    expected = _expected(costs, pool.engine, kv_tokens, problem, problem.max_replicas(pool))
+    group = replicas_of_group(pool)
+    together = deployment_of(problem.model, problem.profile, pool, group, RouterSpec())
+    price = problem.planner.usd_per_hour(together) / group
+    return priced(problem, pool, expected, margin, _misses(problem, pool, kv_tokens, costs), price)
+
+
+def priced(
+    problem: Problem, pool: PoolSpec, expected: Estimate, margin: float, misses: Mapping[str, float], usd: float
+) -> Candidate:
+    """A worker with as many replicas as the busiest minute takes; doubted where it misses a bound beyond the margin.
+
+    Args:
+        problem: the question.
+        pool: the worker.
+        expected: of one replica.
+        margin: share by which the estimate may err.
+        misses: the kindest estimate of each bounded figure, as a share of its bound.
+        usd: dollars per hour of one replica.
+    """
+    most = problem.max_replicas(pool)
+    reason = max(misses, key=lambda name: misses[name])
+    excess = misses[reason] / (1 + margin) - 1
+    replicas = replicas_for(problem.demand.peak_rps, expected.capacity_rps, most)
+    return Candidate(
+        pool=pool,
+        estimate=expected,
+        replicas=replicas,
+        max_replicas=most,
+        usd_per_hour=usd * replicas,
+        rps_per_usd=expected.capacity_rps / max(usd, LEAST_PRICE),
+        margin=margin,
+        doubt=reason if excess > 0 else "",
+        miss=max(excess, 0.0),
+    )
+
+
+def _misses(problem: Problem, pool: PoolSpec, kv_tokens: int, costs: CompiledCosts) -> dict[str, float]:
+    """The kindest estimate of each bounded figure, as a share of its bound."""
+    demand, slo, engine = problem.demand, problem.slo, pool.engine
+    best = estimate(costs.seconds, engine, kv_tokens, demand, slo, demand.ideal_hit_rate)
+    one = engine.model_copy(update={"max_running_requests": 1})
+    alone = estimate(costs.seconds, one, kv_tokens, demand, slo, demand.ideal_hit_rate)
+    wanted_rps = problem.max_replicas(pool) * best.capacity_rps
+    return {
+        "misses TPOT alone": least_tpot_s(costs.seconds, demand) / tpot_bound_s(slo, demand),
+        "misses TTFT alone": alone.ttft_s / ttft_bound(slo)[0],
+        "too slow for the load": demand.least_rps / wanted_rps,
+    }
+
+
+def replicas_for(rps: float, capacity_rps: float, most: int) -> int:
+    """Replicas of a capacity that a load takes, at least one and at most so many."""
+    return min(max(math.ceil(rps / capacity_rps), 1), most)
+
+
+def replicas_of_group(pool: PoolSpec) -> int:
+    """Replicas that share accelerators: attention workers of one FFN; 1 where none do."""
+    apart = pool.devices.attention_ffn if pool.devices is not None else None
+    return apart.attention if apart is not None else 1
+
+
+def _expected(costs: CompiledCosts, engine: EngineSpec, kv_tokens: int, problem: Problem, most: int) -> Estimate:
+    """Estimate at the hit rate expected of as many workers as the estimate without hits asks for."""
+    demand, slo = problem.demand, problem.slo
+    cold = estimate(costs.seconds, engine, kv_tokens, demand, slo, 0.0)
+    workers = replicas_for(demand.peak_rps, cold.capacity_rps, most)
+    return estimate(costs.seconds, engine, kv_tokens, demand, slo, expected_hit_rate(demand, kv_tokens * workers))
+
+
+def select(sized: Sequence[_Screened], keep: int) -> list[_Screened]:
+    """The candidates for stage 2, best first.
+
+    Of each group at most ``VARIANTS_KEPT``. First the cheapest of every accelerator and of every engine, whatever
+    ``keep`` says; then those that none beats by more than the margin, by Pareto rank and price, until ``keep`` are
+    held.
+    """
+    import moocore
+
+    if not sized:
+        return []
+    points = np.array([[c.estimate.ttft_s, -c.rps_per_usd, c.usd_per_hour] for c in sized])
+    ranks = moocore.pareto_rank(points)
+    order = sorted(range(len(sized)), key=lambda i: (int(ranks[i]), sized[i].usd_per_hour, -sized[i].rps_per_usd, i))
+    by_price = sorted(range(len(sized)), key=lambda i: (sized[i].usd_per_hour, -sized[i].rps_per_usd, i))
+    chosen: list[int] = []
+    for name_of in (_accelerator, _engine):
+        seen = {name_of(sized[i]) for i in chosen}
+        for i in by_price:
+            if name_of(sized[i]) not in seen:
+                seen.add(name_of(sized[i]))
+                chosen.append(i)
+    variants = Counter(sized[i].group for i in chosen)
+    for i in order:
+        if len(chosen) >= keep:
+            break
+        if i in chosen or variants[sized[i].group] >= VARIANTS_KEPT or beaten(points, i, sized[i].margin):
+            continue
+        chosen.append(i)
+        variants[sized[i].group] += 1
+    return [sized[i] for i in chosen]
+
+
+def _accelerator(candidate: Screened) -> str:
+    return candidate.pool.accelerator
+
+
+def _engine(candidate: Screened) -> str:
+    return candidate.pool.engine.name
+
+
+def beaten(points: np.ndarray, index: int, margin: float) -> bool:
+    """True where another point, shape (3,) to be minimised, is better in everything by more than ``margin``."""
+    slack = np.abs(points) * margin
+    better = points + slack <= points[index]
+    return bool(better.all(axis=1).any())

@@ -1,0 +1,56 @@
+"""Stage 1 for all shapes that a space allows: one pool, prefill and decode apart, unequal workers."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+from hisearch.search.model.candidates import Cluster, Kept
+from hisearch.search.model.problem import Problem
+from hisearch.search.stages.clusters import role_problem, search_clusters
+from hisearch.search.stages.execution import ExecutionReport, group_count, search_execution
+from hisearch.specs.deployments.cluster import RoleName
+
+
+def combinations(problem: Problem) -> int:
+    """Number of combinations that ``screen`` looks at, mixes aside, which are made of the others."""
+    pools = problem.space.pools
+    roles: list[RoleName] = ["unified"] if pools.unified or pools.mixed is not None else []
+    roles += ["prefill", "decode"] if pools.apart is not None else []
+    return sum(group_count(role_problem(problem, role)) for role in roles)
+
+
+def screen(problem: Problem, keep: int, advanced: Callable[[int], None] = lambda _: None) -> ExecutionReport:
+    """Run stage 1.
+
+    Args:
+        problem: the question.
+        keep: most candidates to keep of each shape, beyond one look at every accelerator and engine.
+        advanced: told how many combinations have been dealt with since it was last called.
+
+    Returns:
+        The report; shapes take turns among what it keeps, so that a small budget sees the best of each.
+    """
+    pools = problem.space.pools
+    if pools.apart is None and pools.mixed is None:
+        return search_execution(problem, keep, advanced)
+    unified = search_execution(problem, keep, advanced) if pools.unified or pools.mixed is not None else None
+    clusters = search_clusters(problem, unified, keep, advanced)
+    if unified is None:
+        return clusters
+    apart, mixed = ([one for one in clusters.kept if _is(one, shape)] for shape in ("apart", "mixed"))
+    turns = itertools.zip_longest(unified.kept if pools.unified else [], apart, mixed)
+    return replace(
+        unified,
+        combinations=unified.combinations + clusters.combinations,
+        skipped=dict(Counter(unified.skipped) + Counter(clusters.skipped)),
+        kept=[candidate for turn in turns for candidate in turn if candidate is not None],
+        nearest_fit=unified.nearest_fit or clusters.nearest_fit,
+        sides=clusters.sides,
+    )
+
+
+def _is(candidate: Kept, shape: str) -> bool:
+    return isinstance(candidate, Cluster) and candidate.shape == shape

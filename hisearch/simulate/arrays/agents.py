@@ -1,0 +1,395 @@
+"""From a trace's agents and a worker's plan for them to the kernels' arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from hisearch.kernels.agents import prepare
+from hisearch.kernels.layout import agents as al
+from hisearch.kernels.layout import sim as la
+from hisearch.simulate.arrays import adapter_tree
+from hisearch.simulate.plans.agent_plan import AgentPlan
+from hisearch.simulate.plans.plan import WorkerPlan
+from hisearch.simulate.plans.tier_plan import TierPlan
+from hisearch.simulate.results.result import ObjectUse
+from hisearch.traces.agents import AgentArrays, of_sessions
+from hisearch.traces.compiled import CompiledTrace, TraceArrays
+
+#: (loading, order) of each policy.
+_POLICIES = {
+    "lru": (al.AT_LAUNCH, al.BY_USE),
+    "by_slot": (al.AT_LAUNCH, al.BY_SLOT),
+    "queued": (al.ON_CALL, al.BY_USE),
+    "duration": (al.ON_CALL, al.BY_DURATION),
+    "steps": (al.AHEAD, al.BY_STEPS),
+    "distance": (al.AHEAD, al.BY_DISTANCE),
+}
+
+
+class ObjectsDoNotFit(ValueError):  # noqa: N818
+    """The agents' objects leave too little of the host memory that they share with KV."""
+
+
+#: Sets the seed of errors apart from those of other streams: the first 64 bits of the square root of 3's fraction.
+_ERRORS = 0xBB67AE8584CAA73B
+_SOURCES = {"trace": al.HINTS, "past": al.PAST, "oracle": al.ORACLE}
+
+
+def evicts_by_due(plan: AgentPlan | None) -> bool:
+    """Whether HBM evicts by when agents are due, and not by the engine's own policy."""
+    return plan is not None and _POLICIES[plan.policy][0] != al.AT_LAUNCH
+
+
+def agents_of(trace: CompiledTrace, plan: AgentPlan | None) -> AgentArrays | None:
+    """The trace's agents; for a plan that needs some, its sessions where it has none, each with its own adapter."""
+    if trace.agents is not None or plan is None:
+        return trace.agents
+    return of_sessions(trace.arrays.session, adapters=any(kind.per == "adapter" for kind in plan.kinds))
+
+
+def arrays_of(trace: CompiledTrace, plan: AgentPlan | None) -> TraceArrays:
+    """The trace's arrays; where the plan has adapters, no two of them share KV."""
+    agents = agents_of(trace, plan)
+    if agents is None or plan is None or all(kind.per != "adapter" for kind in plan.kinds):
+        return trace.arrays
+    return adapter_tree.apart(trace.arrays, agents)
+
+
+def record_count(agents: AgentArrays | None, plan: AgentPlan | None) -> int:
+    """Records of a worker's objects among the nodes: one for each, and one for its copy where that may be dropped."""
+    return object_count(agents, plan) * (2 if plan is not None and plan.host_pages else 1)
+
+
+def object_count(agents: AgentArrays | None, plan: AgentPlan | None) -> int:
+    """Objects of all kinds."""
+    if agents is None or plan is None:
+        return 0
+    return sum(_count(kind.per, agents) for kind in plan.kinds)
+
+
+def all_pages(agents: AgentArrays | None, plan: AgentPlan | None) -> int:
+    """Pages that objects of all kinds take, on each rank."""
+    if agents is None or plan is None:
+        return 0
+    return sum(_count(kind.per, agents) * kind.pages for kind in plan.kinds)
+
+
+def beside_objects(plan: WorkerPlan, trace: CompiledTrace) -> WorkerPlan:
+    """The worker whose tiers have the room that the objects in them leave to KV.
+
+    Where host memory may not hold all objects the second tier does; where it holds them, no disk has any.
+
+    Raises:
+        ObjectsDoNotFit: they leave no more than SGLang needs for KV, or nothing of the second tier.
+    """
+    if plan.agents is None or not plan.agents.in_tier:
+        return plan
+    agents, tiers = plan.agents, list(plan.tiers)
+    taken = all_pages(agents_of(trace, agents), agents)
+    if 0 < agents.host_pages < taken:
+        tiers[1] = _with_objects(tiers[1], taken * plan.engine.page_size)
+        taken = agents.host_pages
+    else:
+        agents = replace(agents, host_pages=0)
+    host = tiers[0]
+    left = host.capacity_tokens - taken * plan.engine.page_size
+    if left <= plan.kv_capacity_tokens:
+        gib = host.bytes_per_token / 2**30
+        raise ObjectsDoNotFit(
+            f"agents' objects take {(host.capacity_tokens - left) * gib:.1f} GiB of the first tier's "
+            f"{host.capacity_tokens * gib:.1f}; SGLang's host pool must exceed its device pool of "
+            f"{plan.kv_capacity_tokens} tokens ({plan.kv_capacity_tokens * gib:.1f} GiB)"
+        )
+    tiers[0] = replace(host, capacity_tokens=left)
+    return replace(plan, tiers=tuple(tiers), agents=agents)
+
+
+def _with_objects(disk: TierPlan, tokens: int) -> TierPlan:
+    """The second tier, with objects that take the room of so many KV tokens in each store."""
+    left = (disk.capacity_tokens - tokens) // disk.page_tokens * disk.page_tokens
+    if left <= 0:
+        gib = disk.bytes_per_token / 2**30
+        raise ObjectsDoNotFit(
+            f"agents' objects take {tokens * gib:.1f} GiB of the second tier's {disk.capacity_tokens * gib:.1f}: no KV "
+            "has room"
+        )
+    return replace(disk, capacity_tokens=left)
+
+
+def _count(per: str, agents: AgentArrays) -> int:
+    if per == "all":
+        return 1
+    return len(agents.adapter) if per == "agent" else int(agents.adapter.max(initial=-1)) + 1
+
+
+def _records(count: int, dtype: np.dtype[Any]) -> Any:
+    return np.zeros(count, dtype).view(np.recarray)
+
+
+@dataclass(frozen=True)
+class _Uses:
+    """Objects of each agent, one agent after another; -1 in ``entry`` where nobody else uses one."""
+
+    begin: np.ndarray
+    uses: np.ndarray
+    entry: np.ndarray
+    things: Any
+    entries: int
+
+
+def _uses(agents: AgentArrays, plan: AgentPlan, first_entry: int) -> _Uses:
+    count = len(agents.adapter)
+    rows = []
+    things = _records(object_count(agents, plan), al.THING)
+    base = 0
+    for kind in plan.kinds:
+        here = _count(kind.per, agents)
+        things["pages"][base : base + here] = kind.pages
+        things["load_s"][base : base + here] = kind.load_s
+        things["read_s"][base : base + here] = kind.read_s
+        index: np.ndarray = agents.adapter
+        if kind.per != "adapter":
+            index = np.zeros(count, np.int64) if kind.per == "all" else np.arange(count)
+        having = np.flatnonzero(index >= 0)
+        rows.append(np.stack([having, base + index[having]], axis=1))
+        base += here
+    pairs = np.concatenate(rows) if rows else np.empty((0, 2), np.int64)
+    pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
+    users = np.bincount(pairs[:, 1], minlength=len(things))
+    entry = np.full(len(pairs), -1, np.int32)
+    order = np.argsort(pairs[:, 1], kind="stable")
+    shared = order[users[pairs[order, 1]] > 1]
+    entry[shared] = first_entry + np.arange(len(shared))
+    ends = first_entry + np.cumsum(np.where(users > 1, users, 0))
+    things["first"] = ends - np.where(users > 1, users, 0)
+    things["after"] = ends
+    things["owner"] = -1
+    alone = users[pairs[:, 1]] == 1
+    things["owner"][pairs[alone, 1]] = pairs[alone, 0]
+    begin = np.searchsorted(pairs[:, 0], np.arange(count + 1)).astype(np.int32)
+    return _Uses(begin, pairs[:, 1].astype(np.int32), entry, things, len(shared))
+
+
+def _entries(trace: TraceArrays, agents: AgentArrays) -> dict[str, np.ndarray]:
+    """Who uses which trace-tree node, and an entry for each agent and each deepest shared node on its ways."""
+    nodes, count = len(trace.parent), len(agents.agent)
+    owner, first, after = (np.empty(nodes, np.int32) for _ in range(3))
+    prepare.owners(agents.agent, trace.output_node, trace.parent, owner)
+    prepare.places(trace.parent, first, after)
+    way = np.empty(count, np.int32)
+    prepare.shared_ways(trace.parent, owner, trace.output_node, way)
+    pairs = first[way].astype(np.int64) * (len(agents.adapter) + 1) + agents.agent
+    known, entry = np.unique(np.where(way >= 0, pairs, -1), return_inverse=True)
+    missing = int(known[0] == -1)
+    at = known[missing:] // (len(agents.adapter) + 1)
+    return {
+        "owner": owner,
+        "first": first,
+        "after": after,
+        "entry": (entry - missing).astype(np.int32),
+        "entries_begin": np.searchsorted(at, first).astype(np.int32),
+        "entries_end": np.searchsorted(at, after).astype(np.int32),
+        "entries": np.array(len(at)),
+    }
+
+
+def _next_calls(agents: AgentArrays) -> tuple[np.ndarray, np.ndarray]:
+    """Each agent's first request, or -1, and the same agent's next request behind each; shapes (A,), (N,)."""
+    order = np.argsort(agents.agent, kind="stable")
+    same = agents.agent[order][1:] == agents.agent[order][:-1]
+    after = np.full(len(order), -1, np.int32)
+    after[order[:-1][same]] = order[1:][same]
+    first = np.full(len(agents.adapter), -1, np.int32)
+    begins = np.concatenate(([True], ~same))
+    first[agents.agent[order[begins]]] = order[begins]
+    return first, after
+
+
+def _hints(agents: AgentArrays, count: int) -> dict[str, np.ndarray]:
+    gates = int(agents.gate.max(initial=-1)) + 1
+    begin = np.searchsorted(agents.hint_trigger, np.arange(-1, count + gates + 1)).astype(np.int32)
+    waiting = len(agents.hint_agent)
+    return {
+        "hint_begin": begin,
+        "hint_agent": np.array(agents.hint_agent),
+        "hint_after_s": np.array(agents.hint_after_s),
+        "hint_s": np.array(agents.hint_s),
+        "hint_steps": np.array(agents.hint_steps),
+        "hint_line": np.empty(waiting, np.int32),
+        "hint_at_s": np.empty(waiting),
+    }
+
+
+def _policy(plan: AgentPlan, agents: AgentArrays, objects: int, kv_pages: int) -> Any:
+    policy = _records(1, al.POLICY)
+    policy["loading"], policy["order"] = _POLICIES[plan.policy]
+    policy["source"] = _SOURCES[plan.source]
+    policy["by_frames"] = agents.by_frames[0]
+    policy["objects"] = objects
+    policy["shared"] = plan.pool_pages == 0
+    policy["preempts"] = plan.preempt and plan.policy == "distance"
+    policy["tested"] = plan.tested and plan.policy == "distance" and plan.source != "oracle"
+    for name in ("ahead_s", "ahead_steps", "budget_pages", "host_pages", "noise", "bias"):
+        policy[name] = getattr(plan, name)
+    policy["kv_budget_pages"] = int(plan.kv_share * kv_pages) if _POLICIES[plan.policy][0] == al.AHEAD else 0
+    if plan.policy == "steps":
+        policy["ahead_steps"] = 1.0
+    return policy
+
+
+def handle(
+    trace: TraceArrays,
+    agents: AgentArrays | None,
+    plan: AgentPlan | None,
+    pools: int,
+    workers: int,
+    nodes: int,
+    kv_pages: int,
+    seed: int,
+) -> al.Agents:
+    """All arrays.
+
+    Args:
+        trace: the requests.
+        agents: whose they are; None: nobody's.
+        plan: of a worker; None: agents have nothing but KV.
+        pools: the first worker's pool of objects among the trees; behind all of them are those of copies, if any.
+        workers: how many.
+        nodes: records of cached runs.
+        kv_pages: of the KV pool.
+        seed: of the errors of distances, and of the pairs by which they are tested.
+    """
+    count = len(trace.arrival_s)
+    if agents is None or plan is None:
+        return al.Agents(**_nothing())
+    entries = _entries(trace, agents)
+    uses = _uses(agents, plan, int(entries.pop("entries")))
+    total = max(int(entries["entry"].max(initial=-1)) + 1 + uses.entries, 1)
+    first, after = _next_calls(agents)
+    states = _records(len(agents.adapter), al.AGENT)
+    states["worker"] = 0 if workers == 1 else -1
+    states["end_s"] = -1.0
+    states["due"] = al.NOBODY
+    states["next_call"] = first
+    states["newest"] = first
+    states["sought"] = -1
+    states["static"] = np.where(first >= 0, trace.prompt_node[np.maximum(first, 0)], 0)
+    states["entry"] = np.where(first >= 0, entries["entry"][np.maximum(first, 0)], -1)
+    loaders = _records(workers, al.LOADER_STATE)
+    loaders["pool"] = np.arange(workers) + (pools if plan.pool_pages else 0)
+    loaders["copies"] = np.arange(workers) + pools + workers
+    society = _records(1, al.SOCIETY)
+    society["right"], society["right_by_use"], society["trusted"] = 1.0, 0.5, 1
+    return al.Agents(
+        **entries | _hints(agents, count),
+        policy=_policy(plan, agents, len(uses.things), kv_pages),
+        society=society,
+        agent=np.array(agents.agent),
+        agents=states,
+        next_call=after,
+        uses_begin=uses.begin,
+        uses=uses.uses,
+        uses_entry=uses.entry,
+        things=uses.things,
+        objects=np.zeros((workers, len(uses.things)), al.OBJECT).view(np.recarray),
+        loaders=loaders,
+        slots=np.full((workers, _slots(plan)), -1, np.int32),
+        line=np.empty((4 * workers, len(states)), np.int32),
+        line_slot=np.full((4 * workers, len(states)), -1, np.int32),
+        line_size=np.zeros(4 * workers, np.int64),
+        least=np.full(2 * total, al.NOBODY),
+        keys=np.empty(nodes if evicts_by_due(plan) else 1),
+        holds=np.zeros(count, np.int32),
+        rng=np.array([seed], np.uint64) ^ np.uint64(_ERRORS),
+    )
+
+
+def _slots(plan: AgentPlan) -> int:
+    """Numbered slots of a worker."""
+    if plan.policy != "by_slot" or not plan.kinds:
+        return 0
+    if len(plan.kinds) > 1 or not plan.pool_pages:
+        raise ValueError("policy by_slot: one kind of objects, in a pool of their own")
+    return plan.pool_pages // plan.kinds[0].pages
+
+
+def _bytes_per_rank(plan: AgentPlan, sim: la.Sim) -> float:
+    """Bytes of all objects, on one rank."""
+    counts = {"agent": len(sim.agents.agents), "all": 1}
+    others = sum(counts[kind.per] for kind in plan.kinds if kind.per != "adapter")
+    counts["adapter"] = len(sim.agents.things) - others
+    return sum(counts[kind.per] * kind.bytes_per_rank for kind in plan.kinds)
+
+
+def object_uses(plan: AgentPlan | None, sim: la.Sim, ranks: int) -> tuple[ObjectUse, ...]:
+    """What objects did at each worker, of so many ranks; empty where there are none."""
+    if plan is None or not (plan.kinds or plan.kv_share):
+        return ()
+    page = int(sim.config.page_tokens)
+    all_bytes = ranks * _bytes_per_rank(plan, sim)
+    pages = int(sim.agents.things["pages"].sum())
+    disk_bytes = all_bytes if plan.host_pages else 0.0
+    return tuple(
+        ObjectUse(
+            calls=int(worker.requests),
+            found=int(loader.found),
+            loads=int(loader.loads),
+            loads_ahead=int(loader.loads_ahead),
+            used_ahead=int(loader.used_ahead),
+            preempted=int(loader.preempted),
+            evicted=int(loader.evicted),
+            load_s=float(loader.load_s),
+            stall_s=float(loader.stall_s),
+            wasted_s=float(loader.wasted_s),
+            peak_tokens=int(loader.peak_pages) * page,
+            kv_tokens_ahead=int(loader.kv_loaded_pages) * page,
+            kv_tokens_used=int(loader.kv_used_pages) * page,
+            kv_load_s=float(loader.kv_load_s),
+            kv_tokens_fetched=int(loader.fetched_pages) * page,
+            loaded_bytes=ranks * _carried_bytes(plan, float(loader.load_s), int(loader.loads)),
+            lost_bytes=ranks * _carried_bytes(plan, float(loader.wasted_s), int(loader.preempted)),
+            host_bytes=all_bytes * plan.host_pages / pages if plan.host_pages else all_bytes,
+            on_disk_bytes=disk_bytes,
+            disk_reads=int(loader.reads),
+            disk_reads_ahead=int(loader.reads_ahead),
+            disk_preempted=int(loader.reads_preempted),
+            host_evicted=int(loader.dropped),
+            disk_s=float(loader.read_s),
+            disk_wasted_s=float(loader.read_wasted_s),
+            disk_bytes=_read_bytes(plan, float(loader.read_s), int(loader.reads)),
+            disk_lost_bytes=_read_bytes(plan, float(loader.read_wasted_s), int(loader.reads_preempted)),
+        )
+        for worker, loader in zip(sim.workers, sim.agents.loaders, strict=True)
+    )
+
+
+def _carried_bytes(plan: AgentPlan, seconds: float, loads: int) -> float:
+    """What so many loads, or beginnings of loads, moved over a rank's link in so much time."""
+    return max(seconds - loads * plan.link_latency_s, 0.0) * plan.link_bytes_per_s
+
+
+def _read_bytes(plan: AgentPlan, seconds: float, reads: int) -> float:
+    """Likewise of reads, or beginnings of reads, from the disk, for all ranks."""
+    return max(seconds - reads * plan.disk_latency_s, 0.0) * plan.disk_bytes_per_s
+
+
+def _nothing() -> dict[str, Any]:
+    """Where agents have nothing that kernels would have to know."""
+    none, never = np.empty(0, np.int32), np.empty(0)
+    return {
+        **{name: _records(1, dtype) for name, dtype in (("policy", al.POLICY), ("society", al.SOCIETY))},
+        **dict.fromkeys(("agent", "next_call", "uses_begin", "uses", "uses_entry", "owner", "first", "after"), none),
+        **dict.fromkeys(("entries_begin", "entries_end", "entry", "holds"), none),
+        **dict.fromkeys(("hint_begin", "hint_agent", "hint_line"), none),
+        **dict.fromkeys(("least", "keys", "hint_after_s", "hint_s", "hint_steps", "hint_at_s"), never),
+        **{name: np.empty((0, 0), np.int32) for name in ("line", "line_slot", "slots")},
+        "agents": _records(0, al.AGENT),
+        "things": _records(0, al.THING),
+        "objects": np.zeros((0, 0), al.OBJECT).view(np.recarray),
+        "loaders": _records(0, al.LOADER_STATE),
+        "line_size": np.empty(0, np.int64),
+        "rng": np.zeros(1, np.uint64),
+    }

@@ -1,0 +1,135 @@
+"""From LMCache's tiers to the kernels' arrays: a ledger for each store, and the links to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hisearch.kernels.layout import hicache as hl
+from hisearch.kernels.layout import sim as la
+from hisearch.kernels.layout import tiers as tl
+from hisearch.simulate.plans.plan import WorkerPlan
+from hisearch.simulate.plans.tier_plan import TierPlan, TransferLaw
+
+SCOPES = {"worker": hl.OF_WORKER, "node": hl.OF_NODE, "cluster": hl.OF_ALL}
+_EVICTIONS = {"lru": la.LRU, "lfu": la.LFU, "fifo": la.FIFO, "mru": la.MRU}
+
+
+@dataclass(frozen=True)
+class ChunkStore:
+    """One store.
+
+    Attributes:
+        tier: as ``WorkerPlan.tiers`` has it, from 0 on. plan: of the tier.
+        first_worker, workers: who shares it.
+        link: its own, for writing; the next one is for reading; -1: none.
+    """
+
+    tier: int
+    plan: TierPlan
+    first_worker: int
+    workers: int
+    link: int
+
+
+def has_links(tier: int, plan: TierPlan) -> bool:
+    """Whether a tier's stores have links of their own: host memory of one worker is behind that worker's link alone."""
+    return tier > 0 or plan.scope != "worker"
+
+
+def is_networked(plan: WorkerPlan, tier: TierPlan) -> bool:
+    """Whether the tier lies behind the nodes' networks."""
+    return (
+        tier.networked
+        and tier.scope == "cluster"
+        and plan.movement is not None
+        and plan.movement.network_read is not None
+    )
+
+
+def stores(plan: WorkerPlan, workers: int) -> list[ChunkStore]:
+    """All stores, tier by tier: those of the ledgers, in order."""
+    found: list[ChunkStore] = []
+    link = 2 * workers
+    for index, tier in enumerate(plan.tiers):
+        sharing = plan.lanes_sharing(tier, workers)
+        own = has_links(index, tier)
+        for first in range(0, workers, sharing):
+            found.append(ChunkStore(index, tier, first, min(sharing, workers - first), link if own else -1))
+            link += 2 * own
+    return found
+
+
+def first_network(plan: WorkerPlan, workers: int) -> int:
+    """The first node's network among the links: behind those of the stores."""
+    return 2 * workers + 2 * sum(store.link >= 0 for store in stores(plan, workers))
+
+
+def link_laws(plan: WorkerPlan, workers: int) -> list[TransferLaw]:
+    """Laws of the links behind those of the workers: of the stores, then of the nodes' networks."""
+    movement = plan.movement
+    assert movement is not None
+    laws = [law for store in stores(plan, workers) if store.link >= 0 for law in (store.plan.write, store.plan.read)]
+    if any(is_networked(plan, tier) for tier in plan.tiers):
+        assert movement.network_read is not None
+        assert movement.network_write is not None
+        laws += [movement.network_write, movement.network_read] * -(-workers // plan.lanes_per_node)
+    return laws
+
+
+def arrays(plan: WorkerPlan, requests: int, workers: int, blocks: int, places: Sequence[int] = ()) -> dict[str, Any]:
+    """The fields of ``layout.Sim`` that LMCache has.
+
+    Args:
+        plan: one worker.
+        requests: of the trace.
+        workers: how many.
+        blocks: chunks of all the trace's paths.
+        places: of each worker, that in whose place it stands on its node; empty: itself.
+    """
+    made = stores(plan, workers)
+    tiers = len(plan.tiers)
+    hosts = sum(store.tier == 0 for store in made)
+    capacities = np.array([store.plan.capacity_tokens // store.plan.page_tokens for store in made])
+    # Beside what is cached, host memory holds what is being written behind it.
+    fields = ledgers(capacities, blocks * tiers)
+    books, slots = fields["ledgers"], fields["blocks"].shape[1]
+    books["eviction"] = [_EVICTIONS[store.plan.eviction] for store in made]
+    books["link"] = [store.link for store in made]
+    books["scope"] = [SCOPES[store.plan.scope] for store in made]
+    books["networked"] = [is_networked(plan, store.plan) for store in made]
+    worker_stores = np.empty((workers, tiers), np.int32)
+    for v, store in enumerate(made):
+        worker_stores[store.first_worker : store.first_worker + store.workers, store.tier] = v
+    stands = np.arange(workers) if not len(places) else np.array(places[:workers])
+    shared = [tier for tier, plan_of in enumerate(plan.tiers) if plan_of.scope != "worker"]
+    worker_stores[:, shared] = worker_stores[stands][:, shared]
+    # A write takes room in its store, and host memory; of each chunk there is one at a time.
+    writes = min(int(capacities[hosts:].max(initial=0)), int(capacities[:hosts].sum()), blocks) + 1
+    connectors = np.zeros(workers, tl.CONNECTOR).view(np.recarray)
+    connectors["network"] = first_network(plan, workers) + 2 * (stands // plan.lanes_per_node)
+    counted = any(store.plan.eviction == "lfu" for store in made)
+    return {
+        **fields,
+        "connectors": connectors,
+        "worker_stores": worker_stores,
+        "found_in": np.zeros((requests, tiers), np.int64),
+        "groups": np.zeros((len(made), slots) if counted else (1, 1), tl.GROUP).view(np.recarray),
+        "writes": np.zeros((max(len(made) - hosts, 1), writes), tl.WRITE).view(np.recarray),
+    }
+
+
+def ledgers(capacities: np.ndarray, blocks: int) -> dict[str, Any]:
+    """Ledgers of these capacities, with room for ``blocks`` blocks at most."""
+    slots = min(int(capacities.max()), blocks) + 1
+    books = np.zeros(len(capacities), tl.LEDGER).view(np.recarray)
+    books["capacity"] = capacities
+    return {
+        "ledgers": books,
+        "ledger_rows": np.zeros((len(books), 3 * tl.LISTS), np.int32),
+        "blocks": np.empty((len(books), slots), tl.BLOCK).view(np.recarray),
+        "buckets": np.empty((len(books), 1 << slots.bit_length()), np.int32),
+    }

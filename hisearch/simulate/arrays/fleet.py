@@ -1,0 +1,375 @@
+"""From a fleet's plan to the arrays that its pools share."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from hisearch.base.dtypes import I4
+from hisearch.kernels.layout import fleet as fl
+from hisearch.kernels.traffic import flow
+from hisearch.simulate.arrays.pool import record, records, trace_of
+from hisearch.simulate.plans.fleet import FleetPlan, GiveUp, PoolPlan
+from hisearch.specs.deployments.routing import RouterSpec
+from hisearch.traces.agents import AgentArrays
+from hisearch.traces.compiled import TraceArrays
+
+ROUTERS = {
+    "random": fl.RANDOM, "round_robin": fl.ROUND_ROBIN, "power_of_two": fl.POWER_OF_TWO,
+    "cache_aware": fl.CACHE_AWARE, "bucket": fl.BUCKET, "least_outstanding_tokens": fl.LEAST_OUTSTANDING_TOKENS,
+    "consistent_hash": fl.CONSISTENT_HASH, "kv_aware": fl.KV_AWARE, "weighted": fl.WEIGHTED,
+    "cost_aware": fl.COST_AWARE,
+}  # fmt: skip
+ROLES = {"unified": fl.UNIFIED, "prefill": fl.PREFILL, "decode": fl.DECODE}
+_ADMISSIONS = {
+    "none": fl.ADMIT_ALL, "queue_cap": fl.QUEUE_CAP, "token_bucket": fl.TOKEN_BUCKET,
+    "slo_shedding": fl.SLO_SHEDDING,
+}  # fmt: skip
+_KINDS = {"up": fl.COMES_UP, "drain": fl.IS_DRAINED, "down": fl.DIES, "host_lost": fl.HOST_DIES}
+_METRICS = {"requests_in_flight": fl.BY_REQUESTS, "wait_s": fl.BY_WAIT}
+#: Points of each member on the ring of consistent hashing.
+RING_POINTS = 64
+#: The back's stream of random numbers begins apart from the front's: the first 64 bits of the square root of 3's
+#: fraction.
+_BACK_STREAM = 0xBB67AE8584CAA73B
+
+
+def in_order(plan: FleetPlan) -> list[tuple[int, PoolPlan]]:
+    """Pools by their index, in the order of their members: fronts, then backs, each by model."""
+    return sorted(enumerate(plan.pools), key=lambda item: (item[1].role == "decode", plan.model_of(item[1])))
+
+
+def first_members(plan: FleetPlan) -> list[int]:
+    """Number of each pool's first member."""
+    first = [0] * len(plan.pools)
+    count = 0
+    for p, pool in in_order(plan):
+        first[p] = count
+        count += pool.slots
+    return first
+
+
+def allocate(
+    plan: FleetPlan,
+    trace: TraceArrays,
+    *,
+    load: float,
+    seed: int,
+    horizon_s: float,
+    give_up: GiveUp,
+    pooled: bool = False,
+    agents: AgentArrays | None = None,
+    models: I4 | None = None,
+) -> Any:
+    """The arrays that pools share; ``sims`` is filled in once they have been made.
+
+    ``pooled``: see ``simulate.engine.simulate_fleet``. ``models``: number of each request's model among the plan's,
+    shape (N,); None where there is but one.
+    """
+    count = len(trace.arrival_s)
+    members = _members(plan)
+    routes = _routes(plan, members, models, count)
+    leaves = 1 << max(math.ceil(math.log2(max(int(routes["members"].max()), 1))), 0)
+    fronts = [front for front, _ in plan.routers]
+    believes = any(r.policy == "cache_aware" or (r.policy == "kv_aware" and r.staleness_s > 0) for r in fronts)
+    trims = any(r.policy == "cache_aware" and r.max_tree_tokens is not None for r in fronts)
+    words = int(routes["words"].sum())
+    nodes = len(trace.parent)
+    hashes = np.flatnonzero(routes["policy"] == fl.CONSISTENT_HASH).tolist()
+    ring, ring_member = _ring(routes, hashes)
+    first_turns = np.flatnonzero(trace.previous < 0).astype(np.int32)
+    order = np.argsort(trace.arrival_s[first_turns], kind="stable")
+    gates = _gates(agents)
+    waits = trace.previous if agents is None else np.where(agents.behind < 0, trace.previous, -1)
+    pool = np.flatnonzero(waits >= 0) if pooled else np.empty(0)
+    head, after = _lines(np.full(count, -1, np.int32) if pooled else waits, count)
+    window = int(routes["window_places"].sum()) if any(r.policy == "bucket" for r in fronts) else 1
+    return fl.Fleet(
+        config=_settings(plan, horizon_s, give_up),
+        trace=trace_of(trace),
+        sims=np.zeros(len(plan.pools), np.int64),
+        next_s=np.zeros(len(plan.pools)),
+        next_kind=np.zeros(len(plan.pools), np.int64),
+        front_of=np.empty(0, np.int32) if models is None else (fl.SIDES * models).astype(np.int32),
+        arrival_s=np.where(trace.previous < 0, trace.arrival_s / load, np.nan),
+        sent_to=np.full(count, -1, np.int32),
+        pending=np.empty(count, fl.PENDING_FOLLOW_UP).view(np.recarray),
+        open_loop=first_turns[order],
+        follower_head=head,
+        follower_next=after,
+        pool=pool.astype(np.int32),
+        **gates,
+        routes=routes,
+        members=members,
+        up=np.empty(len(members), np.int32),
+        keys=np.empty((len(routes) * flow.ROWS, leaves)),
+        winners=np.empty((len(routes) * flow.ROWS, 2 * leaves), np.int32),
+        belief=np.zeros((nodes if believes else 1, words), np.uint64),
+        used_s=np.zeros((nodes, _fronts(members)) if trims else (0, 0)),
+        affinity=_affinity(plan, trace, models) if hashes else np.empty(0, np.uint64),
+        ring=ring,
+        ring_member=ring_member,
+        window=np.empty(window, np.int32),
+        window_member=np.empty(window, np.int32),
+        sent_s=np.empty(window),
+        bounds=np.zeros(len(members), np.int64),
+        lengths=np.empty(window, np.int64),
+        transfer=_transfer(plan),
+        hands=records(count if plan.hands_over or plan.may_lack_workers else 1, fl.HAND),
+        due=np.empty(count if plan.hands_over or plan.may_lack_workers else 1, np.int32),
+        nics=_nics(plan),
+        answers=records(count if plan.sends_answers else 1, fl.ANSWER),
+        incidents=_incidents(plan),
+        scalers=_scalers(plan),
+        rng=_streams(seed, len(plan.models)),
+        counters=np.zeros(fl.COUNTERS, np.int64),
+    )
+
+
+def _settings(plan: FleetPlan, horizon_s: float, give_up: GiveUp) -> Any:
+    admission = plan.admission
+    return record(
+        fl.FLEET,
+        pools=len(plan.pools),
+        horizon_s=horizon_s,
+        late_s=give_up.ttft_s,
+        late_requests=give_up.requests,
+        admission=_ADMISSIONS[admission.policy],
+        queue_cap=admission.requests_per_worker,
+        tokens_rps=admission.rate_rps,
+        tokens_burst=admission.burst_requests,
+        shed_s=admission.max_wait_s,
+        retry_s=plan.retry_s,
+        retries=plan.retries,
+        tokens=admission.burst_requests,
+        tokens_s=0.0,
+    )
+
+
+def _transfer(plan: FleetPlan) -> Any:
+    transfer = plan.transfer
+    return record(
+        fl.TRANSFER,
+        reserve_first=transfer.reserve_first,
+        pipelined=transfer.pipelined,
+        layer_share=transfer.layer_share,
+        forward_s=transfer.forward_s,
+        local_tokens=transfer.local_tokens,
+        reserved_tokens=transfer.reserved_tokens,
+    )
+
+
+def _incidents(plan: FleetPlan) -> Any:
+    """What befalls members, in order of time; of one time in the order of the plan."""
+    first = first_members(plan)
+    known = sorted(plan.incidents, key=lambda incident: incident.at_s)
+    rows = records(len(known), fl.INCIDENT)
+    for row, incident in zip(rows, known, strict=True):
+        row["at_s"] = incident.at_s
+        row["member"] = first[incident.pool] + incident.worker
+        row["kind"] = _KINDS[incident.kind]
+    return rows
+
+
+def _scalers(plan: FleetPlan) -> Any:
+    first = first_members(plan)
+    scaled = [p for p, pool in enumerate(plan.pools) if pool.scaler is not None]
+    rows = records(len(scaled), fl.SCALER)
+    for row, p in zip(rows, scaled, strict=True):
+        pool, scaler = plan.pools[p], plan.pools[p].scaler
+        assert scaler is not None
+        row["period_s"] = row["look_s"] = scaler.period_s
+        row["target"] = scaler.target
+        row["startup_s"] = scaler.startup_s
+        row["calm_s"] = scaler.calm_s
+        row["many_s"] = math.inf
+        row["first"] = first[p]
+        row["members"] = pool.slots
+        row["used"] = row["ready"] = pool.replicas
+        row["least"] = scaler.least
+        row["most"] = scaler.most
+        row["metric"] = _METRICS[scaler.metric]
+    return rows
+
+
+def _streams(seed: int, models: int) -> np.ndarray:
+    """A random stream for each route, shape (2 models, 1): the first model's begin with the seed itself."""
+    beyond = mixed(np.arange(models)) ^ mixed(np.zeros(models, np.int64))
+    starts = np.array([[seed, seed ^ _BACK_STREAM]], np.uint64) ^ beyond[:, None]
+    return np.ascontiguousarray(starts.reshape(-1, 1))
+
+
+def _nics(plan: FleetPlan) -> Any:
+    """Networks of the members, or of their attention groups: of the accelerators that hold one request's KV together.
+
+    Out and in alternate; shape (2 per group of every member,).
+    """
+    transfer = plan.transfer
+    rows = []
+    for _, pool in in_order(plan):
+        mine = records(2 * pool.slots * pool.networks, fl.NIC)
+        moved = transfer.bytes_per_token if pool.kv_bytes_per_token is None else pool.kv_bytes_per_token
+        mine["base_s"] = transfer.base_s
+        mine["s_per_token"] = moved / transfer.bytes_per_s
+        mine["ranks"] = pool.ranks / pool.networks
+        mine["last_tokens"] = pool.plan.engine.chunk_tokens
+        rows.append(mine)
+    return np.concatenate(rows).view(np.recarray)
+
+
+def _members(plan: FleetPlan) -> Any:
+    fastest = [max(p.prefill_tokens_per_s for p in plan.pools if p.model == model) for model in plan.models]
+    members = records(sum(pool.slots for pool in plan.pools), fl.MEMBER)
+    at = nic = 0
+    for p, pool in in_order(plan):
+        mine = members[at : at + pool.slots]
+        model = plan.model_of(pool)
+        mine["pool"] = p
+        mine["index"] = np.arange(pool.slots)
+        mine["prefill_tokens_per_s"] = pool.prefill_tokens_per_s
+        mine["weight"] = pool.prefill_tokens_per_s / fastest[model]
+        mine["price"] = pool.usd_per_hour
+        mine["starts"] = np.arange(pool.slots) < pool.replicas
+        mine["route"] = fl.SIDES * model + (fl.BACK if pool.role == "decode" else fl.FRONT)
+        mine["nic"] = nic + 2 * pool.networks * np.arange(pool.slots)
+        at += pool.slots
+        nic += 2 * pool.slots * pool.networks
+    return members
+
+
+def _fronts(members: Any) -> int:
+    """Members of all fronts, which come first."""
+    return int((members["route"] % fl.SIDES == fl.FRONT).sum())
+
+
+def _routes(plan: FleetPlan, members: Any, models: I4 | None, requests: int) -> Any:
+    """Both routes of every model; its back is empty where it has no decode workers."""
+    counts = np.bincount(members["route"], minlength=fl.SIDES * len(plan.models))
+    sent = [requests] if models is None else np.bincount(models, minlength=len(plan.models)).tolist()
+    rows = []
+    words = places = 0
+    for k, count in enumerate(counts.tolist()):
+        model, side = divmod(k, fl.SIDES)
+        first = int(np.flatnonzero(members["route"] == k)[0]) if count else 0
+        row = _route(plan.routers[model][side], first, count)
+        if side == fl.FRONT:
+            row["word"], row["words"] = words, -(-count // 64)
+            row["window_first"], row["window_places"] = places, 2 * _most_routed(plan) * sent[model]
+            words += -(-count // 64)
+            places += int(row["window_places"][0])
+        rows.append(row)
+    return np.concatenate(rows).view(np.recarray)
+
+
+def _most_routed(plan: FleetPlan) -> int:
+    """How often a request may be sent to a front worker: at each try, and where that one goes while it waits for it."""
+    if not plan.may_lack_workers:
+        return 1
+    return (1 + plan.retries) * (2 if plan.hands_over else 1)
+
+
+def _route(router: RouterSpec, first: int, members: int) -> Any:
+    return record(
+        fl.ROUTE,
+        policy=ROUTERS[router.policy],
+        first=first,
+        members=members,
+        ups=0,
+        robin=0,
+        cache_threshold=router.cache_threshold,
+        balance_abs=router.balance_abs_threshold,
+        balance_rel=router.balance_rel_threshold,
+        tree_tokens=router.max_tree_tokens or 2**62,
+        trim_period_s=router.eviction_interval_s,
+        trim_s=router.eviction_interval_s,
+        word=0,
+        words=0,
+        window_first=0,
+        window_places=0,
+        window_s=router.bucket_window_s,
+        draw_s=router.bucket_window_s,
+        window_head=0,
+        window_tail=0,
+        bucket_tokens=0,
+        load_factor=router.load_factor,
+        overlap_weight=router.overlap_weight,
+        staleness_s=router.staleness_s,
+        picture_s=0.0,
+        fill_requests=router.fill_requests,
+    )
+
+
+def _gates(agents: AgentArrays | None) -> dict[str, Any]:
+    """Requests that gates wait for, and those behind them, as linked lists."""
+    if agents is None or agents.gate.max(initial=-1) < 0:
+        none = np.empty(0, np.int32)
+        return {"gate": none, "gates": records(0, fl.GATE), "behind_next": none}
+    gates = records(int(agents.gate.max()) + 1, fl.GATE)
+    gates["left"] = np.bincount(agents.gate[agents.gate >= 0], minlength=len(gates))
+    gates["head"], after = _lines(agents.behind, len(gates))
+    return {"gate": np.array(agents.gate), "gates": gates, "behind_next": after}
+
+
+def _lines(behind: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Linked lists of who waits for what, in order of index.
+
+    Args:
+        behind: of each request, which of ``count`` it waits for, or -1.
+        count: requests, or gates.
+
+    Returns:
+        The head of each one's list, shape (count,), and who is next in the same list, shape as ``behind``; or -1.
+    """
+    head = np.full(count, -1, np.int32)
+    after = np.full(len(behind), -1, np.int32)
+    waiting = np.flatnonzero(behind >= 0)
+    order = waiting[np.argsort(behind[waiting], kind="stable")]
+    owner = behind[order]
+    first = np.ones(len(order), bool)
+    first[1:] = owner[1:] != owner[:-1]
+    head[owner[first]] = order[first]
+    same = np.flatnonzero(~first)
+    after[order[same - 1]] = order[same]
+    return head, after
+
+
+def mixed(keys: np.ndarray) -> np.ndarray:
+    """Integers spread evenly over 64 bits (the finalizer of SplitMix64), shape as ``keys``."""
+    z = keys.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(z ^ (z >> np.uint64(31)))
+
+
+def _affinity(plan: FleetPlan, trace: TraceArrays, models: I4 | None) -> np.ndarray:
+    """Where each request's key lies on the ring of its model."""
+    keys = [_keys_of(front if front.policy == "consistent_hash" else back, trace) for front, back in plan.routers]
+    return keys[0] if models is None else np.choose(models, keys)
+
+
+def _keys_of(router: RouterSpec, trace: TraceArrays) -> np.ndarray:
+    """Each request's session, or its prompt's first tokens, as points of a ring.
+
+    The key of a prefix is the node of the trace's tree in which it ends: prompts that share it share the node.
+    """
+    if router.hash_key == "session":
+        return mixed(trace.session)
+    node = trace.prompt_node.astype(np.int64)
+    while True:
+        up = trace.start_tokens[node] >= router.prefix_tokens
+        if not up.any():
+            return mixed(node)
+        node[up] = trace.parent[node[up]]
+
+
+def _ring(routes: Any, hashes: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Points of the members of the routes that hash, ascending: (point, member)."""
+    members = np.concatenate(
+        [np.arange(routes[k]["first"], routes[k]["first"] + routes[k]["members"]) for k in hashes] or [np.empty(0)]
+    ).astype(np.int64)
+    points = mixed(np.arange(RING_POINTS)[:, None] + (members[None, :] + 1) * 2**32).ravel()
+    owner = np.broadcast_to(members, (RING_POINTS, len(members))).ravel()
+    order = np.argsort(points, kind="stable")
+    return points[order], owner[order].astype(np.int32)

@@ -1,0 +1,147 @@
+"""From vLLM's tiers to the kernels' arrays: block numbers, ledgers, connectors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hisearch.kernels.layout import sim as la
+from hisearch.kernels.layout import tiers as tl
+from hisearch.simulate.arrays import chunks as chunk_arrays
+from hisearch.simulate.plans.plan import WorkerPlan
+from hisearch.traces.compiled import TraceArrays
+
+#: Blocks whose look-ups are counted at a time; see ``kernels.cache.host_blocks``.
+TRACKED_BLOCKS = 64_000
+#: Uses of a store that wait to be settled at most; see ``kernels.cache.host_blocks``.
+USES = 4096
+#: Thresholds below count nothing.
+LEAST_THRESHOLD = 2
+
+
+def mover_of(plan: WorkerPlan) -> str:
+    """Who moves KV between vLLM's tiers: "offload", "lmcache", or "" where nobody does."""
+    if plan.engine.name != "vllm" or plan.movement is None or plan.tiers[0].capacity_tokens < plan.tiers[0].page_tokens:
+        return ""
+    return plan.movement.mover
+
+
+def door(engine: int, mover: str | None) -> int:
+    """The code of the door of an engine whose tiers ``mover`` serves; None or "": it has none."""
+    if engine != la.VLLM or not mover:
+        return engine
+    return {"offload": la.VLLM_OFFLOAD, "lmcache": la.VLLM_LMCACHE}[mover]
+
+
+def arrays(plan: WorkerPlan, trace: TraceArrays, workers: int, room: int, places: Sequence[int] = ()) -> dict[str, Any]:
+    """The fields of ``layout.Sim`` that vLLM's tiers have; of length 1 where there are none.
+
+    Args:
+        plan: one worker.
+        trace: compiled.
+        workers: how many.
+        room: for so many transfers to the host at a time, and runs of blocks.
+        places: of each worker, that in whose place it stands on its node; empty: itself.
+    """
+    mover = mover_of(plan)
+    fields = _nothing()
+    if not mover:
+        return fields
+    size = plan.tiers[0].page_tokens
+    stores = store_count(plan, workers)
+    bounds = np.stack([trace.start_tokens // size, trace.end_tokens // size], axis=1).astype(np.int64)
+    whole = bounds[:, 1] - bounds[:, 0]
+    fields |= {
+        "offloading": _settings(plan, stores, workers),
+        "offloaded": _records(len(trace.arrival_s), tl.OFFLOADED),
+        "connectors": _records(workers, tl.CONNECTOR),
+        "block_base": np.concatenate([[0], np.cumsum(whole)[:-1]]).astype(np.int64),
+        "node_blocks": bounds,
+        "path": np.empty((2, int(trace.end_tokens.max(initial=0)) // size + 1), np.int64),
+    }
+    blocks = int(whole.sum())
+    if mover == "lmcache":
+        return fields | chunk_arrays.arrays(plan, len(trace.arrival_s), workers, blocks, places)
+    return fields | _runs(plan, stores, workers, room, len(trace.parent)) | _counts(plan, stores, blocks)
+
+
+def store_count(plan: WorkerPlan, workers: int) -> int:
+    """Stores of the first tier."""
+    return math.ceil(workers / plan.lanes_sharing(plan.tiers[0], workers))
+
+
+def _threshold(plan: WorkerPlan) -> int:
+    """Look-ups after which a block is stored, 0 where all are."""
+    assert plan.movement is not None
+    threshold = plan.movement.store_threshold
+    return threshold if threshold >= LEAST_THRESHOLD else 0
+
+
+def _settings(plan: WorkerPlan, stores: int, workers: int) -> Any:
+    assert plan.movement is not None
+    settings = _records(1, tl.OFFLOADING)
+    settings["mover"] = {"offload": tl.OFFLOAD, "lmcache": tl.LMCACHE}[plan.movement.mover]
+    settings["block_tokens"] = plan.tiers[0].page_tokens
+    settings["stores"] = stores
+    settings["workers_per_store"] = plan.lanes_sharing(plan.tiers[0], workers)
+    settings["arc"] = plan.tiers[0].eviction == "arc"
+    settings["threshold"] = _threshold(plan)
+    settings["save_decode"] = plan.movement.save_decode
+    return settings
+
+
+def _runs(plan: WorkerPlan, stores: int, workers: int, room: int, nodes: int) -> dict[str, Any]:
+    """Stores of vLLM's manager, and what its connector keeps."""
+    tier = plan.tiers[0]
+    store = _records(stores, tl.STORE)
+    store["capacity"] = tier.capacity_tokens // tier.page_tokens
+    return {
+        "notes": _records(2 * workers, tl.NOTES),
+        "transfers": np.empty(room, tl.TRANSFER).view(np.recarray),
+        "stores": store,
+        "runs": np.empty(room, tl.RUN).view(np.recarray),
+        "run_rows": np.zeros((stores, 3 * tl.LISTS), np.int64),
+        "run_cover": np.empty((stores, nodes), np.int32),
+        "uses": np.empty((stores, USES), tl.USE).view(np.recarray),
+        "due": np.empty(tier.page_tokens, np.int32),
+    }
+
+
+def _counts(plan: WorkerPlan, stores: int, blocks: int) -> dict[str, Any]:
+    """Counts of look-ups, where there is a threshold."""
+    return chunk_arrays.ledgers(np.full(stores, TRACKED_BLOCKS), blocks) if _threshold(plan) else {}
+
+
+def _records(count: int, dtype: np.dtype[Any]) -> Any:
+    return np.zeros(count, dtype).view(np.recarray)
+
+
+def _nothing() -> dict[str, Any]:
+    return {
+        "offloading": _records(1, tl.OFFLOADING),
+        "offloaded": _records(1, tl.OFFLOADED),
+        "fresh": _records(1, tl.OFFLOADED),
+        "connectors": _records(1, tl.CONNECTOR),
+        "notes": _records(1, tl.NOTES),
+        "transfers": _records(1, tl.TRANSFER),
+        "stores": _records(1, tl.STORE),
+        "runs": _records(1, tl.RUN),
+        "run_rows": np.zeros((1, 1), np.int64),
+        "run_cover": np.zeros((1, 1), np.int32),
+        "uses": _records(1, tl.USE).reshape(1, 1),
+        "due": np.zeros(1, np.int32),
+        "ledgers": _records(1, tl.LEDGER),
+        "ledger_rows": np.zeros((1, 3 * tl.LISTS), np.int32),
+        "blocks": _records(1, tl.BLOCK).reshape(1, 1),
+        "buckets": np.zeros((1, 1), np.int32),
+        "block_base": np.zeros(1, np.int64),
+        "node_blocks": np.zeros((1, 2), np.int64),
+        "path": np.zeros((2, 1), np.int64),
+        "writes": _records(1, tl.WRITE).reshape(1, 1),
+        "groups": _records(1, tl.GROUP).reshape(1, 1),
+        "worker_stores": np.zeros((1, 1), np.int32),
+        "found_in": np.zeros((1, 1), np.int64),
+    }

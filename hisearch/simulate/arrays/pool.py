@@ -1,0 +1,331 @@
+"""From one pool's worker plan to the kernels' arrays."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hisearch.kernels.core import owners
+from hisearch.kernels.core.gap_bins import BINS
+from hisearch.kernels.layout import agents as al
+from hisearch.kernels.layout import fleet as fl
+from hisearch.kernels.layout import hicache as hl
+from hisearch.kernels.layout import sim as la
+from hisearch.latency.costs import HostFloor, LateCosts, StepCosts
+from hisearch.simulate.arrays import agents as agent_arrays
+from hisearch.simulate.arrays import offload as offload_arrays
+from hisearch.simulate.arrays import tiers as tier_arrays
+from hisearch.simulate.plans.plan import WorkerPlan
+from hisearch.traces.agents import AgentArrays
+from hisearch.traces.compiled import TraceArrays
+
+#: Tells the seed of the shuffle streams from that of the router: the first 64 bits of the square root of 2's fraction.
+_SHUFFLE_STREAMS = 0x6A09E667F3BCC908
+
+#: By which kernels decode workers run, whatever their engine.
+DECODE_DOOR = la.DECODE_WORKER
+
+ENGINES = {"vllm": la.VLLM, "sglang": la.SGLANG, "trtllm": la.TRTLLM}
+_LANE_KINDS = {"alone": la.ALONE, "wave": la.WAVE, "pipe": la.PIPE}
+_CAPACITY_POLICIES = {"guaranteed_no_evict": la.GUARANTEED_NO_EVICT, "max_utilization": la.MAX_UTILIZATION}
+_SCHEDULES = {
+    "fcfs": la.FCFS, "priority": la.PRIORITY, "lpm": la.LPM, "lof": la.LOF, "dfs-weight": la.DFS_WEIGHT,
+    "random": la.SHUFFLED,
+}  # fmt: skip
+
+
+def records(count: int, dtype: np.dtype[Any]) -> Any:
+    """``count`` records of zeros."""
+    return np.zeros(count, dtype).view(np.recarray)
+
+
+def record(dtype: np.dtype[Any], **values: float) -> Any:
+    """One record with exactly these values, shape (1,).
+
+    Raises:
+        TypeError: a field is missing or unknown.
+    """
+    if set(values) != set(dtype.names or ()):
+        raise TypeError(f"fields differ: {sorted(set(values) ^ set(dtype.names or ()))}")
+    made = records(1, dtype)
+    for name, value in values.items():
+        made[name] = value
+    return made
+
+
+def door_of(plan: WorkerPlan, role: int = fl.UNIFIED) -> int:
+    """By which kernels a pool runs (see ``kernels.engine.doors``)."""
+    if role == fl.DECODE:
+        return DECODE_DOOR
+    return offload_arrays.door(ENGINES[plan.engine.name], offload_arrays.mover_of(plan))
+
+
+def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
+    """A pool's settings, shape (1,); its place in the fleet is the first, and no other pool's storage gets anything."""
+    from hisearch.kernels.engine import doors
+
+    engine = plan.engine
+    page = engine.page_size
+    # SGLang's decode workers have no radix cache by default; TensorRT-LLM's blocks are reused by the context phase.
+    caches = engine.prefix_caching and (role != fl.DECODE or engine.name == "vllm")
+    return record(
+        la.CONFIG,
+        engine=ENGINES[engine.name],
+        door=doors.address(door_of(plan, role)),
+        objects=doors.address(la.AGENTS) if plan.agents is not None else 0,
+        pool=0,
+        role=role,
+        first_member=0,
+        workers=workers * plan.lanes,
+        lanes=plan.lanes,
+        lane_kind=_LANE_KINDS[plan.lane_kind],
+        standby_after_s=plan.power.standby_after_s,
+        page_tokens=page,
+        capacity_pages=plan.kv_capacity_tokens // page,
+        host_pages=_host_pages(plan),
+        hicache=_is_hicache(plan),
+        store_pool=-1,
+        store_tier=0,
+        prefix_caching=caches,
+        max_running=plan.lane_running_requests,
+        # One token of the budget for each decode, whatever the engine.
+        chunk_tokens=max(engine.chunk_tokens, engine.max_running_requests if role == fl.DECODE else 0),
+        max_prefill_tokens=engine.max_prefill_tokens,
+        max_request_tokens=plan.max_request_tokens,
+        horizon_s=math.inf,
+        conservativeness=engine.schedule_conservativeness,
+        eviction=la.DISTANCE if agent_arrays.evicts_by_due(plan.agents) else tier_arrays.EVICTIONS[engine.eviction],
+        schedule=_SCHEDULES[engine.schedule],
+        # While results are taken in, the batches of other lanes keep a pipeline busy.
+        overlap=engine.overlap and plan.lane_kind != "pipe",
+        chunked_prefill=engine.chunked_prefill,
+        long_prefill_tokens=engine.long_prefill_tokens,
+        reserve_full_prompt=engine.reserve_full_prompt,
+        watermark_pages=int(engine.watermark * (plan.kv_capacity_tokens // page)),
+        capacity_policy=_CAPACITY_POLICIES[engine.capacity_policy],
+        mixed_chunk=engine.mixed_chunk and engine.chunked_prefill,
+        receive_interval=engine.receive_interval,
+        ignore_eos=plan.ignore_eos,
+        shared_outputs=0,
+        log=0,
+    )
+
+
+def _is_hicache(plan: WorkerPlan) -> bool:
+    """Whether its tiers are HiCache's prefix cache, which decode workers do not have."""
+    movement = plan.movement
+    return movement is not None and movement.mover == "hicache" and not movement.sends_answers
+
+
+def _host_pages(plan: WorkerPlan) -> int:
+    """Pages of the first tier, where it is kept as pages are kept in HBM."""
+    if plan.engine.name == "vllm":
+        return 0
+    return plan.host_capacity_tokens // plan.engine.page_size
+
+
+def kernel_costs(costs: StepCosts) -> la.Costs:
+    """The tables of step costs, as kernels take them."""
+    skewed = costs.skew_s is not None or costs.late is not None
+    even = np.zeros(1)
+    beside = np.zeros((0, 0, 0, 0)) if costs.beside_s is None else costs.beside_s
+    prompts, befores, sequences, means = beside.shape
+    late = LateCosts(np.zeros((0, 0, 0)), 1.0) if costs.late is None else costs.late
+    lates, longs, contexts = late.shares.shape
+    floor = HostFloor() if costs.floor is None else costs.floor
+    return la.Costs(
+        host=record(
+            la.HOST_COST,
+            step_s=costs.host_s,
+            per_sequence_s=costs.host_per_sequence_s,
+            skewed=skewed,
+            beside_prompts=prompts,
+            beside_befores=befores,
+            beside_sequences=sequences,
+            beside_means=means,
+            late_sequences=lates,
+            late_longs=longs,
+            late_contexts=contexts,
+            late_ratio=late.ratio,
+            floor_step_s=floor.step_s,
+            floor_sequence_s=floor.per_sequence_s,
+            floor_pieces_s=floor.pieces_s,
+            floor_eager_s=floor.eager_s,
+            floor_graph_tokens=floor.graph_tokens,
+        ),
+        token_s=costs.token_s,
+        sequence_s=costs.sequence_s,
+        chunk_rate=costs.chunk_rate,
+        decode_s=costs.decode_s,
+        beside_s=np.ascontiguousarray(beside).ravel(),
+        prompt_s=np.zeros(2) if costs.prompt_s is None else costs.prompt_s,
+        skew_s=even if costs.skew_s is None else costs.skew_s,
+        late=np.ascontiguousarray(late.shares).ravel(),
+    )
+
+
+def _own_costs(plan: WorkerPlan) -> StepCosts:
+    """Step costs of a lane by itself."""
+    seconds, wave = plan.costs.seconds, plan.costs.wave
+    return seconds._replace(token_s=wave.own_s) if plan.lane_kind == "wave" and wave is not None else seconds
+
+
+def _wave_arrays(plan: WorkerPlan) -> dict[str, np.ndarray]:
+    """What attention groups do together, and how their tokens are padded; of no meaning where there are none."""
+    wave = plan.costs.wave
+    if plan.lane_kind != "wave" or wave is None:
+        return {"shared_s": np.zeros(2), "wave_pad": np.zeros(0, np.int64)}
+    graphs = np.array(wave.graph_batches, np.int64)
+    sizes = np.arange(graphs[-1] + 1) if len(graphs) else np.zeros(0, np.int64)
+    padded = graphs[np.searchsorted(graphs, sizes)] if len(graphs) else sizes
+    return {"shared_s": np.ascontiguousarray(wave.shared_s), "wave_pad": padded.astype(np.int64)}
+
+
+def trace_of(trace: TraceArrays) -> fl.Trace:
+    """A trace's arrays, as kernels take them."""
+    return fl.Trace(**{name: getattr(trace, name) for name in fl.Trace.FIELDS})
+
+
+def request_records(count: int) -> Any:
+    """Requests that have not arrived."""
+    requests = records(count, la.REQUEST)
+    for name in ("arrival_s", "scheduled_s", "first_token_s", "finish_s"):
+        requests[name] = np.nan
+    requests["outcome"] = la.UNREACHED
+    requests["worker"] = -1
+    requests["heap_slot"] = -1
+    requests["fetch"] = -1
+    return requests
+
+
+def _lane_places(places: Sequence[int], lanes: int) -> Sequence[int]:
+    """Of each lane, that in whose place it stands on its node."""
+    return [lanes * place + lane for place in places for lane in range(lanes)]
+
+
+def _hosts(workers: int, places: Sequence[int]) -> Any:
+    """Host memory of each lane."""
+    hosts = records(workers, hl.HOST)
+    hosts["place"] = places[:workers] if len(places) else np.arange(workers)
+    return hosts
+
+
+def _shuffle_streams(seed: int, workers: int) -> np.ndarray:
+    """States of the workers' own streams, by which SGLang's random schedule shuffles (``kernels.core.rng``)."""
+    from hisearch.kernels.core import rng
+
+    # Apart from the router's stream, whose state is the seed itself.
+    state = np.array([seed], np.uint64) ^ np.uint64(_SHUFFLE_STREAMS)
+    return np.array([rng.next_u64(state) for _ in range(workers)], np.uint64)
+
+
+def _most_leaves(plan: WorkerPlan, config: Any, nodes: int) -> int:
+    """Leaves that a cache may have at once: each has a page or more. Twice a store's, which may also remember some."""
+    pages = [int(config.capacity_pages), int(config.host_pages), *(2 * p + 1 for p in tier_arrays.store_pages(plan))]
+    objects = nodes if plan.agents is not None else 0
+    return min(nodes, max(pages) + 1 + objects)
+
+
+def allocate(
+    plan: WorkerPlan,
+    trace: TraceArrays,
+    settings: Any,
+    *,
+    fleet: fl.Fleet,
+    seed: int,
+    node_room: int,
+    log_room: int = 0,
+    agents: AgentArrays | None = None,
+    places: Sequence[int] = (),
+    pooled: bool = False,
+) -> la.Sim:
+    """All arrays of one pool.
+
+    Args:
+        plan: its worker.
+        trace: what it serves.
+        settings: see ``config_of``; ``shared_outputs`` is set here.
+        fleet: what pools share.
+        seed: of the workers' own random streams.
+        node_room: cache-tree nodes to reserve.
+        log_room: steps to log.
+        agents: whose requests they are.
+        places: of each worker, that in whose place it stands on its node; empty: itself.
+        pooled: requests wait for nobody in particular, not even for the turn before them.
+    """
+    config = settings[0]
+    count = len(trace.arrival_s)
+    workers = int(config.workers)
+    places = _lane_places(places, plan.lanes)
+    stores = tier_arrays.store_trees(plan, workers)
+    pools = workers if plan.agents is not None and plan.agents.pool_pages else 0
+    copies = workers if plan.agents is not None and plan.agents.host_pages else 0
+    trees = workers * (2 if config.host_pages > 0 else 1) + stores + pools + copies
+    # Host pools hold nodes of the workers' trees, pools of objects none.
+    covers = workers + stores
+    nodes = node_room + trees + workers * agent_arrays.record_count(agents, plan.agents)
+    servers = hl.SERVERS * workers + (al.AGENT_SERVERS * workers if plan.agents is not None else 0)
+    tree_records = records(trees, la.TREE)
+    if plan.agents is not None and pools:
+        tree_records["capacity_pages"][covers : covers + pools] = plan.agents.pool_pages
+        tree_records["capacity_pages"][covers + pools : covers + pools + copies] = plan.agents.host_pages
+    radix = config.engine == la.SGLANG and config.role != fl.DECODE
+    sorts = radix and config.schedule in (la.LPM, la.DFS_WEIGHT, la.SHUFFLED)
+    priorities = config.eviction == la.BY_PRIORITY or tier_arrays.by_priority(plan)
+    stands = radix and (priorities or config.schedule == la.DFS_WEIGHT)
+    ends = radix and config.ignore_eos and not config.prefix_caching
+    by_vllm = config.engine == la.VLLM or config.role == fl.DECODE
+    in_order = trace._replace(previous=np.full_like(trace.previous, -1)) if pooled else trace
+    owner_head, owner, next_owner = owners.find(in_order) if by_vllm else (np.empty(0, np.int32),) * 3
+    settings.shared_outputs = len(owner) > 0
+    return la.Sim(
+        config=settings,
+        fleet=fleet,
+        trace=trace_of(trace),
+        seconds=kernel_costs(_own_costs(plan)),
+        joules=kernel_costs(plan.costs.joules),
+        requests=request_records(count),
+        blank=request_records(1),
+        workers=records(workers, la.WORKER),
+        trees=tree_records,
+        agents=agent_arrays.handle(
+            trace, agents, plan.agents, covers, workers, nodes, int(config.capacity_pages), seed
+        ),
+        nodes=np.empty(nodes, la.NODE).view(np.recarray),
+        standings=np.empty(nodes if stands else 1, la.STANDING).view(np.recarray),
+        queued=np.empty(count if radix and config.schedule != la.FCFS else 1, la.QUEUED).view(np.recarray),
+        **tier_arrays.arrays(plan, trace, workers, node_room),
+        hosted=np.empty(nodes if config.hicache else 1, hl.HOSTED).view(np.recarray),
+        hosts=_hosts(workers if config.hicache or config.store_pool >= 0 else 1, places),
+        servers=records(servers, hl.SERVER),
+        server_heap=np.empty(servers, np.int32),
+        log_fetches=records(log_room, hl.FETCH_LOG),
+        **offload_arrays.arrays(plan, trace, workers, node_room, places),
+        cover=np.empty((covers, len(trace.parent)), np.int32),
+        ways=np.empty((workers, owners.depth(trace.parent) + 1), np.int32),
+        residue=np.zeros((workers, config.page_tokens), np.int64),
+        finish_heap=np.empty((workers, config.max_running), np.int32),
+        batch=np.empty((workers, config.max_running), np.int32),
+        launches=records(2 * workers, la.LAUNCH),
+        joins=np.empty((workers, config.max_running if radix else 1), la.JOIN).view(np.recarray),
+        prompts=np.empty((2 * workers, config.max_running) if radix else (1, 1), np.int32),
+        ends=np.empty((2 * workers, config.max_running + 1) if ends else (1, 1), np.int64),
+        queue_order=np.empty((2, count if sorts else 1), np.int32),
+        shuffle_rng=_shuffle_streams(seed, workers),
+        evict_heap=np.empty((trees, 2 * _most_leaves(plan, config, nodes) if radix or pools else 1), np.int32),
+        owner_head=owner_head,
+        owner=owner,
+        next_owner=next_owner,
+        pledged=np.zeros(len(trace.parent) if config.engine == la.TRTLLM else 0, np.int64),
+        stage_free_s=np.zeros((workers // config.lanes, config.lanes)),
+        **_wave_arrays(plan),
+        event_heap=np.empty(workers, np.int32),
+        counters=np.zeros(la.COUNTERS, np.int64),
+        gaps=np.zeros(BINS, np.int64),
+        log_steps=np.empty(log_room, la.STEP_LOG).view(np.recarray),
+        log_entries=np.empty(8 * log_room, la.ENTRY_LOG).view(np.recarray),
+        log_lost=np.empty(log_room, np.int32),
+    )

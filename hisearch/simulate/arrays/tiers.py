@@ -1,0 +1,200 @@
+"""From a worker's tiers to the kernels' arrays."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from hisearch.kernels.cache import foresight
+from hisearch.kernels.cache.store_arc import SHADOWS
+from hisearch.kernels.layout import hicache as hl
+from hisearch.kernels.layout import sim as la
+from hisearch.simulate.arrays import chunks as chunk_arrays
+from hisearch.simulate.plans.plan import WorkerPlan
+from hisearch.simulate.plans.tier_plan import MovementPlan, TierPlan, TransferLaw
+from hisearch.traces.compiled import TraceArrays
+
+_WRITE_HITS = {"write_back": 0, "write_through": 1, "write_through_selective": 2}
+_FETCH_POLICIES = {"best_effort": hl.BEST_EFFORT, "wait_complete": hl.WAIT_COMPLETE, "timeout": hl.TIMEOUT}
+_RECLAIMS = {"lazy": hl.LAZY, "periodic": hl.PERIODIC, "pressure": hl.PRESSURE}
+EVICTIONS = {
+    "lru": la.LRU, "lfu": la.LFU, "fifo": la.FIFO, "mru": la.MRU, "filo": la.FILO, "slru": la.SLRU,
+    "priority": la.BY_PRIORITY, "clock": la.CLOCK, "tlru": la.TLRU, "gdsf": la.GDSF, "arc": la.ARC,
+    "belady": la.BELADY,
+}  # fmt: skip
+
+#: Share of what the host pool has beyond HBM that a worker's fetches may occupy together (HiCache).
+_FETCH_SHARE = 0.8
+
+
+def storage_of(plan: WorkerPlan) -> tuple[TierPlan, ...]:
+    """HiCache's storage tiers, nearest first."""
+    hicache = plan.movement is not None and plan.movement.mover == "hicache"
+    return plan.tiers[1:] if hicache else ()
+
+
+def by_priority(plan: WorkerPlan) -> bool:
+    """Whether a store evicts by the requests' priorities."""
+    return any(tier.eviction == "priority" for tier in storage_of(plan))
+
+
+def arrays(plan: WorkerPlan, trace: TraceArrays, workers: int, node_room: int) -> dict[str, Any]:
+    """The arrays of ``layout.Sim`` that say what the tiers of HiCache are, and the links of all movers.
+
+    ``node_room``: runs that stores may hold, each of which may move.
+    """
+    storage = storage_of(plan)
+    links = link_array(plan, workers)
+    return {
+        "tiers": _tiers(plan, links, workers),
+        "store_tiers": _store_tier_records(plan, workers),
+        "moves": np.zeros(node_room if len(storage) > 1 else 1, hl.MOVE).view(np.recarray),
+        # Two for each request, and for each worker's fetch ahead of a call.
+        "fetches": np.zeros(2 * (len(trace.arrival_s) + workers) if storage else 1, hl.FETCH).view(np.recarray),
+        "links": links,
+        **_user_arrays(plan, trace),
+    }
+
+
+def store_trees(plan: WorkerPlan, workers: int) -> int:
+    """Trees of all stores, and those that they have beside their own."""
+    adaptive = sum(_stores(tier, plan, workers) for tier in storage_of(plan) if tier.eviction == "arc")
+    return _store_count(plan, workers) + SHADOWS * adaptive
+
+
+def store_pages(plan: WorkerPlan) -> list[int]:
+    """Pages of a store of each storage tier, nearest first."""
+    return [tier.capacity_tokens // tier.page_tokens for tier in storage_of(plan)]
+
+
+def _store_count(plan: WorkerPlan, workers: int) -> int:
+    """Stores of all storage tiers."""
+    return sum(_stores(tier, plan, workers) for tier in storage_of(plan))
+
+
+def _stores(tier: TierPlan, plan: WorkerPlan, workers: int) -> int:
+    return math.ceil(workers / plan.lanes_sharing(tier, workers))
+
+
+def _tiers(plan: WorkerPlan, links: Any, workers: int) -> Any:
+    """``tier_record``, and where host memory's own links are: behind all others."""
+    record = tier_record(plan)
+    if shares_memory(plan):
+        record["first_memory"] = len(links) - 2 * (workers // plan.lanes)
+    return record
+
+
+def tier_record(plan: WorkerPlan) -> Any:
+    """What holds for all tiers, shape (1,)."""
+    record = np.zeros(1, hl.TIERS).view(np.recarray)
+    movement = plan.movement
+    if movement is None:
+        return record
+    record["write_hits"] = _WRITE_HITS[movement.write_policy]
+    record["load_back_tokens"] = movement.load_back_tokens
+    record["workers_per_node"] = plan.lanes_per_node
+    record["first_memory"] = -1
+    storage = storage_of(plan)
+    if not storage:
+        return record
+    host_tokens = plan.tiers[0].capacity_tokens
+    record["storage"] = len(storage)
+    record["exclusive"] = len(storage) > 1 and movement.hierarchy == "exclusive"
+    record["fetch_policy"] = _FETCH_POLICIES[movement.prefetch]
+    record["fetch_threshold"] = movement.prefetch_threshold_tokens
+    record["fetch_limit_tokens"] = int(_FETCH_SHARE * (host_tokens - plan.kv_capacity_tokens))
+    record["priorities"] = by_priority(plan)
+    record["query_s"] = max(tier.query_s for tier in storage)
+    record["timeout_base_s"] = movement.prefetch_timeout_base_s
+    record["timeout_s_per_ki_token"] = movement.prefetch_timeout_s_per_ki_token
+    return record
+
+
+def _store_tier_records(plan: WorkerPlan, workers: int) -> Any:
+    """The settings of each storage tier, shape (tiers,); the trees and links are in the order of ``layout.Sim``."""
+    storage = storage_of(plan)
+    records = np.zeros(len(storage), hl.STORE_TIER).view(np.recarray)
+    tree = workers
+    shadow = workers + _store_count(plan, workers)
+    networks = 2 * (workers + _store_count(plan, workers))
+    for record, tier, pages in zip(records, storage, store_pages(plan), strict=True):
+        stores = _stores(tier, plan, workers)
+        record["first"] = tree
+        record["stores"] = stores
+        record["workers_per_store"] = plan.lanes_sharing(tier, workers)
+        record["scope"] = chunk_arrays.SCOPES[tier.scope]
+        record["first_shadow"] = shadow
+        record["first_link"] = 2 * tree
+        record["first_network"] = networks if _networked(tier, plan.movement) else -1
+        record["pages"] = pages
+        record["eviction"] = EVICTIONS[tier.eviction]
+        record["tail_tokens"] = tier.tail_tokens
+        record["turn_tokens"] = tier.turn_tokens
+        record["reclaim"] = _RECLAIMS[tier.reclaim]
+        record["reclaim_period_s"] = tier.reclaim_period_s
+        record["ttl_s"] = tier.ttl_s
+        tree += stores
+        shadow += SHADOWS * stores if tier.eviction == "arc" else 0
+    return records
+
+
+def _user_arrays(plan: WorkerPlan, trace: TraceArrays) -> dict[str, Any]:
+    """Requests by the trace-tree nodes that their prompts lead through, where a store asks (belady).
+
+    Returns:
+        ``users``: requests, those of one node in the trace's order; ``users_next``, ``users_end``: where each node's
+        begin and end.
+    """
+    if not any(tier.eviction == "belady" for tier in storage_of(plan)):
+        return {"users": np.empty(0, np.int32), "users_next": np.empty(0, np.int64), "users_end": np.empty(0, np.int64)}
+    counts = np.zeros(len(trace.parent), np.int64)
+    foresight.count_users(trace.prompt_node, trace.parent, counts)
+    ends = np.cumsum(counts)
+    users = np.empty(int(ends[-1]), np.int32)
+    foresight.list_users(trace.prompt_node, trace.parent, users, ends - counts)
+    return {"users": users, "users_next": ends - counts, "users_end": ends}
+
+
+def _networked(storage: TierPlan, movement: MovementPlan | None) -> bool:
+    return (
+        storage.scope == "cluster" and storage.networked and movement is not None and movement.network_read is not None
+    )
+
+
+def _both(a: TransferLaw, b: TransferLaw) -> TransferLaw:
+    """A transfer through one behind the other: latencies add up, the slower one sets the pace."""
+    return TransferLaw(a.base_s + b.base_s, max(a.s_per_token, b.s_per_token))
+
+
+def shares_memory(plan: WorkerPlan) -> bool:
+    """Whether attention groups share the bandwidth of their worker's host memory, which has links of its own then."""
+    return plan.movement is not None and plan.lanes > 1 and plan.tiers[0].scope == "worker"
+
+
+def link_array(plan: WorkerPlan, workers: int) -> Any:
+    """All links, in the order of ``layout.Sim``."""
+    movement = plan.movement
+    if movement is None:
+        # What agents' objects travel on; how long they take is their own.
+        return np.zeros(2 * workers, hl.LINK).view(np.recarray)
+    host = plan.tiers[0]
+    laws = [_both(movement.host_write, host.write), _both(movement.host_read, host.read)] * workers
+    if movement.mover == "lmcache":
+        if chunk_arrays.has_links(0, host):
+            laws = [movement.host_write, movement.host_read] * workers
+        laws += chunk_arrays.link_laws(plan, workers)
+    storage = storage_of(plan)
+    for tier in storage:
+        laws += [tier.write, tier.read] * _stores(tier, plan, workers)
+    if any(_networked(tier, movement) for tier in storage) or (plan.sends_answers and movement.network_write):
+        assert movement.network_read is not None
+        assert movement.network_write is not None
+        laws += [movement.network_write, movement.network_read] * math.ceil(workers / plan.lanes_per_node)
+    if shares_memory(plan):
+        laws += [host.write, host.read] * (workers // plan.lanes)
+    links = np.zeros(len(laws), hl.LINK).view(np.recarray)
+    links["base_s"] = [law.base_s for law in laws]
+    links["s_per_token"] = [law.s_per_token for law in laws]
+    return links

@@ -1,0 +1,195 @@
+"""A pool's section ``agents``, compiled: sizes in pages, loads in seconds, what adapters add to a step.
+
+Notation
+    t ranks of a worker (tensor parallel), r an adapter's rank, h hidden size, b bytes of its elements
+Factors of q, k, v, gate and up are split by outputs, those of o and down by inputs, as engines split the matrices:
+a rank holds r (h + outputs / t) or r (inputs / t + h) elements of each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from hisearch.hardware.power import worker_dynamic_w
+from hisearch.latency.costs import CompiledCosts, StepCosts
+from hisearch.latency.memory import MemoryPlan
+from hisearch.latency.sharding import dense_layers, shard
+from hisearch.simulate.plans.agent_plan import AgentPlan, KindPlan
+from hisearch.simulate.plans.tier_plan import TierPlan
+from hisearch.simulate.plans.tiers import devices_of
+from hisearch.specs.base import DTYPE_BYTES, rate_dtype
+from hisearch.specs.deployments.agent_memory import AdaptersSpec, AgentMemorySpec
+from hisearch.specs.deployments.deployment import PoolSpec
+from hisearch.specs.machines.hardware import AcceleratorSpec, MediumSpec
+from hisearch.specs.models.model import ModelSpec
+
+_MIB, _GIB = float(2**20), float(2**30)
+
+#: Shares of peak bandwidth and arithmetic that kernels of gathered adapters attain. Assumed.
+_BANDWIDTH_SHARE, _FLOPS_SHARE = 0.7, 0.3
+
+
+class AgentsRefused(ValueError):  # noqa: N818
+    """Objects that the model does not have or the worker has no room for."""
+
+
+def adapter_elements(model: ModelSpec, adapters: AdaptersSpec, tensor_parallel: int) -> int:
+    """Elements of one adapter on one rank (see the module's law).
+
+    Raises:
+        AgentsRefused: a target that the model does not have.
+    """
+    part = shard(model, tensor_parallel)
+    if model.attention != "gqa":
+        raise AgentsRefused(f"{model.huggingface_id}: adapters of {model.attention} attention are not known")
+    feeds = [target for target in adapters.targets if target in ("gate", "up", "down")]
+    if feeds and dense_layers(model) < model.layers:
+        raise AgentsRefused(f"{model.huggingface_id}: {', '.join(feeds)}: not every layer has a dense feed-forward")
+    hidden, head = model.hidden_size, model.head_dim
+    widths = {
+        "q": part.heads * head, "k": part.kv_heads * head, "v": part.kv_heads * head, "o": part.heads * head,
+        "gate": part.intermediate, "up": part.intermediate, "down": part.intermediate,
+    }  # fmt: skip
+    return adapters.rank * model.layers * sum(hidden + widths[target] for target in dict.fromkeys(adapters.targets))
+
+
+def plan_agents(pool: PoolSpec, model: ModelSpec, memory: MemoryPlan, accelerator: AcceleratorSpec) -> AgentPlan | None:
+    """The plan of the pool's section ``agents``; None without one.
+
+    Raises:
+        AgentsRefused: see ``adapter_elements``; or a pool of objects that leaves no KV page, or of workers
+            that they are not simulated on.
+    """
+    spec = pool.agents
+    if spec is None:
+        return None
+    if pool.role != "unified" or pool.pipeline_parallel * pool.attention_data_parallel > 1:
+        raise AgentsRefused(
+            f"pool {pool.name}: agents: objects are not simulated yet in pools of role prefill or decode, nor beside "
+            "attention groups or pipeline stages"
+        )
+    page_bytes = memory.kv_bytes_per_token_per_rank * pool.engine.page_size
+    kinds = tuple(_kinds(spec, model, pool.tensor_parallel, page_bytes, accelerator))
+    each = sum(kind.pages for kind in kinds if kind.per != "all")
+    common = sum(kind.pages for kind in kinds if kind.per == "all")
+    pages = memory.kv_capacity_tokens // pool.engine.page_size
+    pool_pages = 0 if spec.slots is None else spec.slots * each + common
+    if pool_pages >= pages:
+        gib = pool_pages * page_bytes / 2**30
+        raise AgentsRefused(f"pool {pool.name}: agents.slots: {spec.slots} take {gib:.1f} GiB, and no KV is left")
+    return AgentPlan(
+        policy=spec.policy,
+        source=spec.distance,
+        kinds=kinds,
+        pool_pages=pool_pages,
+        ahead_s=spec.ahead_s,
+        ahead_steps=spec.ahead_frames,
+        budget_pages=int(spec.ahead_budget * (pool_pages or pages)),
+        kv_share=spec.ahead_budget if spec.ahead_kv and pool.tiers else 0.0,
+        preempt=spec.preempt,
+        tested=spec.trust == "tested",
+        noise=spec.noise,
+        bias=spec.bias,
+        link_latency_s=accelerator.host_link.latency_s,
+        link_bytes_per_s=accelerator.host_link.bandwidth_bytes_per_s,
+        in_tier=spec.host == "tier",
+    )
+
+
+def _kinds(
+    spec: AgentMemorySpec, model: ModelSpec, ranks: int, page_bytes: float, accelerator: AcceleratorSpec
+) -> Sequence[KindPlan]:
+    sizes: list[tuple[str, str, float]] = [(other.name, other.per, other.mib * _MIB / ranks) for other in spec.objects]
+    if spec.adapters is not None:
+        elements = adapter_elements(model, spec.adapters, ranks)
+        sizes.insert(0, ("adapters", "adapter", elements * DTYPE_BYTES[spec.adapters.dtype]))
+    link = accelerator.host_link
+    return [
+        KindPlan(
+            name=name,
+            per=per,
+            pages=math.ceil(per_rank / page_bytes),
+            # Every rank loads its own shard over its own link, all at once.
+            load_s=link.latency_s + per_rank / link.bandwidth_bytes_per_s,
+            bytes_per_rank=per_rank,
+        )
+        for name, per, per_rank in sizes
+    ]
+
+
+def with_disk(
+    plan: AgentPlan | None, pool: PoolSpec, tiers: Sequence[TierPlan], media: Mapping[str, MediumSpec]
+) -> AgentPlan | None:
+    """The plan whose host memory has so much room for objects, and the second tier those that it lacks.
+
+    A read takes the medium's latency and the bytes of all ranks at the bandwidth of the devices that hold the store.
+
+    Raises:
+        AgentsRefused: a second tier that several nodes share; less room than the slots take.
+    """
+    if plan is None or pool.agents is None or pool.agents.host_gib is None:
+        return plan
+    host, disk, size = tiers[0], tiers[1], pool.agents.host_gib
+    if disk.scope == "cluster":
+        raise AgentsRefused(
+            f"pool {pool.name}: agents.host_gib: objects are not simulated yet on a tier that several nodes share "
+            f"({pool.tiers[1].medium})"
+        )
+    page_bytes = host.bytes_per_token * pool.engine.page_size
+    host_pages = int(size * _GIB / page_bytes)
+    if host_pages < plan.pool_pages:
+        raise AgentsRefused(
+            f"pool {pool.name}: agents.host_gib: {size:g} GiB are less than agents.slots take in device memory "
+            f"({plan.pool_pages * page_bytes / _GIB:.1f} GiB)"
+        )
+    medium = media[pool.tiers[1].medium]
+    bytes_per_s = medium.read_bytes_per_s * devices_of(pool.tiers[1], medium)
+    kinds = tuple(
+        replace(kind, read_s=medium.latency_s + kind.bytes_per_rank * pool.tensor_parallel / bytes_per_s)
+        for kind in plan.kinds
+    )
+    return replace(
+        plan, kinds=kinds, host_pages=host_pages, disk_latency_s=medium.latency_s, disk_bytes_per_s=bytes_per_s
+    )
+
+
+def with_adapters(
+    costs: CompiledCosts, pool: PoolSpec, model: ModelSpec, accelerator: AcceleratorSpec
+) -> CompiledCosts:
+    """Step costs where every sequence has an adapter of its own, read once a step; an upper bound where some share one.
+
+    Joules by the law of ``hardware.power``, of reading and of arithmetic: the time that each would take at its peak.
+    """
+    adapters = pool.agents.adapters if pool.agents is not None else None
+    if adapters is None:
+        return costs
+    elements = adapter_elements(model, adapters, pool.tensor_parallel)
+    read_s = elements * DTYPE_BYTES[adapters.dtype] / accelerator.memory_bandwidth_bytes_per_s
+    compute_s = 2.0 * elements / accelerator.peak_flops[rate_dtype(adapters.dtype)]
+    dynamic_w = worker_dynamic_w(accelerator, pool.tensor_parallel)
+    parts = {}
+    if costs.components:
+        parts["adapters"] = _beside(_nothing(len(costs.joules.token_s)), read_s * dynamic_w, compute_s * dynamic_w)
+    return replace(
+        costs,
+        seconds=_beside(costs.seconds, read_s / _BANDWIDTH_SHARE, compute_s / _FLOPS_SHARE),
+        joules=_beside(costs.joules, read_s * dynamic_w, compute_s * dynamic_w),
+        components={**costs.components, **parts},
+    )
+
+
+def _nothing(tokens: int) -> StepCosts:
+    """Costs of a step that takes nothing, of up to so many tokens less one."""
+    return StepCosts(0.0, 0.0, np.zeros(tokens), np.zeros(2), np.zeros((2, 2)), np.zeros((2, 2)))
+
+
+def _beside(costs: StepCosts, per_sequence: float, per_token: float) -> StepCosts:
+    """``costs`` and so much more for every sequence and every token of a step."""
+    return costs._replace(
+        token_s=costs.token_s + per_token * np.arange(len(costs.token_s)),
+        host_per_sequence_s=costs.host_per_sequence_s + per_sequence,
+    )

@@ -1,0 +1,50 @@
+"""Which of a fleet's models each request of a trace asks for."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from hisearch.simulate.plans.fleet import FleetPlan
+from hisearch.traces.compiled import CompiledTrace
+from hisearch.traces.models import RequestModels
+from hisearch.traces.stats import requests_over_window
+
+
+class ModelNotServed(ValueError):  # noqa: N818
+    """A trace asks for what no pool serves, or does not say which of several models it asks for."""
+
+
+def asked_models(plan: FleetPlan, trace: CompiledTrace) -> RequestModels:
+    """The models that the fleet serves, and the number of each request's among them.
+
+    Raises:
+        ModelNotServed: a model that the trace names and no pool serves; several are served, and it names none.
+    """
+    served = plan.models
+    names = tuple(model.name for model in served)
+    if trace.models is None:
+        if len(served) > 1:
+            raise ModelNotServed(
+                f"trace {trace.name} names no model, but the pools serve {', '.join(names)}: a request must say which "
+                "it asks for (field model, docs/traces.md)"
+            )
+        return RequestModels(names, np.zeros(len(trace), np.int32))
+    if not any(names) and len(trace.models.names) == 1:
+        return RequestModels(names, np.zeros(len(trace), np.int32))
+    numbers = []
+    for name in trace.models.names:
+        found = next((k for k, model in enumerate(served) if model.goes_by(name)), None)
+        if found is None:
+            raise ModelNotServed(
+                f"trace {trace.name} asks for model {name!r}, which no pool serves; served: {', '.join(names)}. Other "
+                "names of a model go under served_names of the deployment"
+            )
+        numbers.append(found)
+    return RequestModels(names, np.array(numbers, np.int32)[trace.models.model])
+
+
+def over_windows(plan: FleetPlan, trace: CompiledTrace) -> npt.NDArray[np.bool_]:
+    """Mask of the requests that exceed the window of the model that they ask for, shape (N,)."""
+    windows = [max(p.plan.max_request_tokens for p in plan.pools if p.model == model) for model in plan.models]
+    return requests_over_window(trace, np.array(windows, np.int64)[asked_models(plan, trace).model])

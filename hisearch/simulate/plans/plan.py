@@ -1,0 +1,322 @@
+"""One worker, compiled: its step costs, its KV room, its tiers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from hisearch.hardware.power import PowerPlan, plan_power
+from hisearch.latency.costs import CompiledCosts
+from hisearch.latency.devices.build import DevicesRefused, WorkerDevices
+from hisearch.latency.devices.fitted import profile_at_hand
+from hisearch.latency.devices.memory import devices_memory
+from hisearch.latency.estimator import compile_costs
+from hisearch.latency.memory import Elsewhere, MemoryPlan, plan_memory
+from hisearch.latency.sharding import InvalidParallelism, Parallelism
+from hisearch.simulate.plans.agent_memory import AgentsRefused, plan_agents, with_adapters, with_disk
+from hisearch.simulate.plans.agent_plan import AgentPlan
+from hisearch.simulate.plans.tier_plan import MovementPlan, TierPlan, TransferLaw
+from hisearch.simulate.plans.tiers import TierRefused, Tiers, plan_tiers
+from hisearch.specs.base import ENGINE_TITLES
+from hisearch.specs.deployments.deployment import EngineSpec, PoolSpec
+from hisearch.specs.deployments.tier_checks import TierProblem
+from hisearch.specs.deployments.tiers import GROUP_MOVERS, MOVER_TITLES, SIMULATED_MOVERS, may_expire, mover_title
+from hisearch.specs.machines.devices import DeviceSpec
+from hisearch.specs.machines.hardware import AcceleratorSpec, HostSpec, MediumSpec
+from hisearch.specs.machines.parallelism import engine_problem
+from hisearch.specs.machines.profile import LatencyProfileSpec
+from hisearch.specs.models.model import ModelSpec
+
+__all__ = [
+    "NO_WINDOW",
+    "AgentPlan",
+    "AgentsRefused",
+    "DevicesRefused",
+    "MovementPlan",
+    "TierPlan",
+    "TierRefused",
+    "TransferLaw",
+    "WorkerPlan",
+    "check_simulated",
+    "check_split",
+    "ffn_accelerator_name",
+    "plan_pool_memory",
+    "plan_room",
+    "plan_worker",
+    "worker_devices",
+]
+
+#: A worker of one accelerator.
+ONE = Parallelism()
+
+#: A window that no request exceeds.
+NO_WINDOW = 2**62
+
+
+@dataclass(frozen=True)
+class WorkerPlan:
+    """Everything a simulation needs to know about a worker.
+
+    kv_capacity_tokens: whole pages of HBM.
+    max_request_tokens: the model's window: requests whose prompt and declared output exceed it are refused.
+    ignore_eos: requests say that they make exactly as many tokens as they declare, as benchmarks do.
+    tiers: below HBM, nearest first. movement: how KV moves between them; None without tiers.
+    workers_per_node: that share what is of node scope.
+    split: how the worker's copy of the model lies on its accelerators. power: what it draws beside its steps.
+    agents: what they need beside KV, and how it is kept; None: nothing.
+    """
+
+    engine: EngineSpec
+    costs: CompiledCosts
+    memory: MemoryPlan
+    kv_capacity_tokens: int
+    max_request_tokens: int = NO_WINDOW
+    ignore_eos: bool = False
+    tiers: tuple[TierPlan, ...] = ()
+    movement: MovementPlan | None = None
+    workers_per_node: int = 1
+    agents: AgentPlan | None = None
+    split: Parallelism = ONE
+    power: PowerPlan = PowerPlan()  # noqa: RUF009  (frozen)
+
+    @property
+    def ranks(self) -> int:
+        """Accelerators of the worker."""
+        return self.split.ranks
+
+    @property
+    def lanes(self) -> int:
+        """Schedulers, or batches in flight, of a worker: attention groups, or stages of a pipeline."""
+        return self.split.attention_data * self.split.pipeline
+
+    @property
+    def lane_kind(self) -> Literal["alone", "wave", "pipe"]:
+        """What they share: nothing (there is one), steps (attention groups), stages (see ``kernels.engine.lanes``)."""
+        if self.split.attention_data > 1:
+            return "wave"
+        return "pipe" if self.split.pipeline > 1 else "alone"
+
+    @property
+    def lane_running_requests(self) -> int:
+        """Batch limit of a lane. SGLang deals it out to the batches in flight (``pp_max_micro_batch_size``, 0.5)."""
+        if self.lane_kind == "pipe" and self.engine.name == "sglang":
+            return max(self.engine.max_running_requests // self.split.pipeline, 1)
+        return self.engine.max_running_requests
+
+    @property
+    def sends_answers(self) -> bool:
+        """Whether a decode worker writes what it has made to the storage of the prefill workers."""
+        kept = self.movement is not None and self.movement.sends_answers
+        return kept and self.host_capacity_tokens >= self.engine.page_size
+
+    @property
+    def idle_w(self) -> float:
+        """Idle watts of the worker's accelerators; costs state those of one attention group."""
+        return self.costs.idle_w * self.split.attention_data
+
+    @property
+    def host_capacity_tokens(self) -> int:
+        """Whole pages of the nearest tier, 0 without one."""
+        return self.tiers[0].capacity_tokens if self.tiers else 0
+
+    @property
+    def lanes_per_node(self) -> int:
+        """Lanes of all workers that share what is of node scope."""
+        return self.workers_per_node * self.lanes
+
+    def lanes_sharing(self, tier: TierPlan, lanes: int) -> int:
+        """Of ``lanes`` in all, those that a store of ``tier`` serves at most.
+
+        What is a worker's own is each attention group's, but for the storage behind HiCache's host pools: SGLang's
+        groups write and find the same pages there (their keys name the rank within the group, ``cache_controller.py``).
+        """
+        stored = self.movement is not None and self.movement.mover == "hicache" and tier is not self.tiers[0]
+        own = self.lanes if stored else 1
+        return {"worker": own, "node": self.lanes_per_node, "cluster": lanes}[tier.scope]
+
+
+def plan_worker(
+    pool: PoolSpec,
+    *,
+    model: ModelSpec,
+    accelerator: AcceleratorSpec,
+    host: HostSpec | None,
+    media: Mapping[str, MediumSpec],
+    profile: LatencyProfileSpec,
+    profile_name: str = "roofline",
+    devices: Mapping[str, DeviceSpec] = {},
+    ffn_accelerator: AcceleratorSpec | None = None,
+) -> WorkerPlan:
+    """Compile a pool's worker.
+
+    Args:
+        pool: engine settings, parallelism, formats, tiers.
+        model: architecture.
+        accelerator: what each rank runs on.
+        host: what carries the workers; None where nothing says so.
+        media: of the pool's tiers, by the names that they call them.
+        profile: constants of the latency estimator.
+        profile_name: how results name the profile.
+        devices: beside the accelerators, by the names that the pool's devices block calls them.
+        ffn_accelerator: that the block names, where attention and FFN are apart.
+
+    Raises:
+        DoesNotFit: the model leaves no room for KV; says how many bytes are short.
+        InvalidParallelism: the model cannot be split over that many ranks.
+        AgentsRefused: objects of agents that the model does not have, or that leave no room for KV.
+        TierRefused: a tier that the mover cannot use, that no node has, or that is not simulated.
+        DevicesRefused: devices that the pool's operators cannot run on.
+        ValueError: a medium that is not known.
+    """
+    engine = pool.engine
+    check_split(pool, model)
+    beside = worker_devices(pool, devices, ffn_accelerator)
+    memory, tiers = plan_room(
+        pool, model=model, accelerator=accelerator, host=host, media=media, profile=profile, devices=beside
+    )
+    agents = with_disk(plan_agents(pool, model, memory, accelerator), pool, tiers.plans, media)
+    costs = compile_costs(
+        profile_name,
+        profile,
+        model,
+        accelerator,
+        tensor_parallel=pool.tensor_parallel,
+        parallelism=pool.parallelism,
+        weight_dtype=pool.weight_dtype,
+        kv_dtype=pool.kv_dtype,
+        engine=engine,
+        max_tokens=max(engine.chunk_tokens, engine.max_running_requests),
+        max_sequences=engine.max_running_requests,
+        max_context_tokens=memory.kv_capacity_tokens,
+        devices=beside,
+    )
+    return WorkerPlan(
+        engine,
+        with_adapters(costs, pool, model, accelerator),
+        memory,
+        memory.kv_capacity_tokens - _tokens_of_objects(pool, agents),
+        max_request_tokens=model.max_context_tokens,
+        tiers=tiers.plans,
+        movement=tiers.movement,
+        workers_per_node=tiers.workers_per_node,
+        split=pool.parallelism,
+        power=plan_power(pool.parallelism, model, accelerator, host),
+        agents=agents,
+    )
+
+
+def ffn_accelerator_name(pool: PoolSpec) -> str | None:
+    """The accelerator that a pool names for its FFNs, or None."""
+    apart = pool.devices.attention_ffn if pool.devices is not None else None
+    return apart.ffn_accelerator if apart is not None else None
+
+
+def worker_devices(
+    pool: PoolSpec, devices: Mapping[str, DeviceSpec], ffn_accelerator: AcceleratorSpec | None = None
+) -> WorkerDevices | None:
+    """The pool's devices by the names of its block; None without one."""
+    if pool.devices is None:
+        return None
+    named = {name: devices[entry.device] for name, entry in pool.devices.beside.items()}
+    return WorkerDevices(pool.devices, named, ffn_accelerator)
+
+
+def plan_pool_memory(
+    pool: PoolSpec,
+    model: ModelSpec,
+    accelerator: AcceleratorSpec,
+    profile: LatencyProfileSpec,
+    devices: WorkerDevices | None,
+) -> MemoryPlan:
+    """Memory of a pool's worker, with what its devices hold of it; errors as of ``plan_worker``."""
+    elsewhere = Elsewhere()
+    if devices is not None:
+        # As steps are priced: policies that map operators look at the same laws.
+        _, own = profile_at_hand("profile", profile, accelerator, pool.engine.name)
+        elsewhere = devices_memory(
+            devices, model, accelerator, own, pool.parallelism, pool.weight_dtype, pool.kv_dtype, pool.engine.name
+        )
+    return plan_memory(
+        model,
+        accelerator,
+        tensor_parallel=pool.tensor_parallel,
+        parallelism=pool.parallelism,
+        weight_dtype=pool.weight_dtype,
+        kv_dtype=pool.kv_dtype,
+        engine=pool.engine,
+        accelerator_name=pool.accelerator,
+        elsewhere=elsewhere,
+    )
+
+
+def check_split(pool: PoolSpec, model: ModelSpec) -> None:
+    """Refuse splits that the engine or the kernels do not know.
+
+    Raises:
+        InvalidParallelism: with the key.
+    """
+    split = pool.parallelism
+    problem = engine_problem(pool.engine.name, split, model)
+    if problem is not None:
+        raise InvalidParallelism(f"pool {pool.name}: {problem.message}", problem.key)
+    for key, degree in (("attention_data_parallel", split.attention_data), ("pipeline_parallel", split.pipeline)):
+        if degree == 1:
+            continue
+        refused = f"pool {pool.name}: {key} {degree} is not simulated "
+        if pool.engine.name == "trtllm":
+            raise InvalidParallelism(f"{refused}with {ENGINE_TITLES['trtllm']}", key)
+        if pool.tiers and (key == "pipeline_parallel" or pool.mover not in GROUP_MOVERS):
+            mover = "" if key == "pipeline_parallel" else f" that {mover_title(pool.engine.name, pool.mover)} fills"
+            raise InvalidParallelism(f"{refused}with cache tiers{mover}", key)
+        if key == "attention_data_parallel" and split.pipeline > 1:
+            raise InvalidParallelism(f"{refused}together with pipeline_parallel {split.pipeline}", key)
+
+
+def plan_room(
+    pool: PoolSpec,
+    *,
+    model: ModelSpec,
+    accelerator: AcceleratorSpec,
+    host: HostSpec | None,
+    media: Mapping[str, MediumSpec],
+    profile: LatencyProfileSpec,
+    devices: WorkerDevices | None = None,
+) -> tuple[MemoryPlan, Tiers]:
+    """Where a worker keeps KV: its device memory, and its tiers; arguments and errors as of ``plan_worker``."""
+    memory = plan_pool_memory(pool, model, accelerator, profile, devices)
+    check_simulated(pool)
+    # What agents' objects have of their own is no room for KV that the tiers would have to match.
+    objects_tokens = _tokens_of_objects(pool, plan_agents(pool, model, memory, accelerator))
+    left = replace(memory, kv_capacity_tokens=memory.kv_capacity_tokens - objects_tokens)
+    return memory, plan_tiers(pool, model=model, memory=left, accelerator=accelerator, host=host, media=media)
+
+
+def _tokens_of_objects(pool: PoolSpec, agents: AgentPlan | None) -> int:
+    """KV tokens whose room agents' objects take off device memory."""
+    return agents.pool_pages * pool.engine.page_size if agents is not None else 0
+
+
+def check_simulated(pool: PoolSpec) -> None:
+    """Refuse what the kernels do not know.
+
+    HiCache, vLLM's offloading connector, LMCache under vLLM and TensorRT-LLM's host cache are simulated whole, LMCache
+    under SGLang is not. Times to live are those of the stores behind HiCache's host tier.
+
+    Raises:
+        TierRefused: with the key.
+    """
+    if not pool.tiers or pool.mover == "hicache":
+        return
+    if pool.mover not in SIMULATED_MOVERS[pool.engine.name]:
+        title, known = ENGINE_TITLES[pool.engine.name], " or ".join(SIMULATED_MOVERS[pool.engine.name])
+        message = (
+            f"{MOVER_TITLES[pool.mover]} under {title} can be exported, not simulated; simulated is {known}, which is "
+            f"nearest with a store of the same size behind host memory, and LMCache under vLLM. {title} asks LMCache "
+            "while it matches a prefix, and loads into its radix tree there: rules of their own, not built yet"
+        )
+        raise TierRefused(pool.name, TierProblem("movement.mover", message))
+    for index, tier in enumerate(pool.tiers):
+        if tier.ttl_s is not None and not may_expire(pool.mover, index):
+            message = f"times to live are not simulated under {mover_title(pool.engine.name, pool.mover)}; leave it out"
+            raise TierRefused(pool.name, TierProblem(f"tiers.{index}.ttl_s", message))

@@ -1,0 +1,171 @@
+"""When each output token was made, from the log of steps: exact gaps between tokens (inter-token latencies, ITL).
+
+Notation
+    N requests, S logged steps, E logged entries, T output tokens of all requests
+    slot    a token's place among all T: those of request 0 in order, then those of request 1, ...
+
+An entry samples a token where it computes its request's newest known token. With ``g`` tokens made so far that is the
+one that ends at ``input_tokens + g``, so that the token of slot ``g`` is made by the first entry which ends there:
+what is computed again after a preemption ends earlier, or is cut into chunks that end where a token exists already.
+Beyond ``input_tokens + output_tokens - 1`` there is none: SGLang's overlap schedule decodes a request once more after
+its end. One exception: SGLang's overlap schedule retracts requests while a step runs that makes a token for them, and
+throws that token away; the resumed request makes it again.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from hisearch.base.dtypes import F8, I8
+from hisearch.kernels.layout import sim as la
+from hisearch.simulate.results.result import Result, StepLog
+
+#: Of a slot: no logged entry makes this token.
+NOT_MADE = -1
+
+
+class LogMissing(ValueError):  # noqa: N818
+    """The result holds no log of its steps, or one that does not account for all tokens."""
+
+
+class TokenEntries(NamedTuple):
+    """Which entry of the log made which token.
+
+    first: (N + 1,) the slot of each request's first token; the last one is T. entry: (T,) indices of ``log.entries``,
+    ``NOT_MADE`` where there is none.
+    """
+
+    first: I8
+    entry: I8
+
+
+def step_log(result: Result) -> StepLog:
+    """The result's log.
+
+    Raises:
+        LogMissing: the simulation kept none.
+    """
+    if result.log is None:
+        raise LogMissing("the result has no log of its steps: simulate with log=True")
+    return result.log
+
+
+def entry_steps(log: StepLog) -> I8:
+    """The step of each entry, (E,)."""
+    return np.repeat(np.arange(len(log)), log.steps["entries"])
+
+
+def steps_of(log: StepLog, entries: I8) -> I8:
+    """The step of some entries, given by their indices: as ``entry_steps(log)[entries]``, without making all of it."""
+    return np.searchsorted(np.cumsum(log.steps["entries"], dtype=np.int64), entries, side="right")
+
+
+def logged_losses(log: StepLog) -> tuple[I8, I8]:
+    """Positions in ``log.lost`` that belong to a step, and that step, in order."""
+    counts = log.steps["lost"].astype(np.int64)
+    total = int(counts.sum())
+    within = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
+    return np.repeat(log.steps["first_lost"], counts) + within, np.repeat(np.arange(len(log)), counts)
+
+
+def token_entries(result: Result) -> TokenEntries:
+    """Which entry made which output token, of all requests.
+
+    About 100 ns and 100 bytes per logged entry.
+
+    Raises:
+        LogMissing: there is no log.
+    """
+    log = step_log(result)
+    table = result.requests
+    request = log.entries["request"]
+    first = np.concatenate([[0], np.cumsum(table.output_tokens)])
+    index = log.entries["computed"] + log.entries["tokens"] - table.input_tokens[request]
+    makes = (index >= 0) & (index < table.output_tokens[request])
+    makes &= ~_thrown_away(log, len(table.outcome))
+    makers = np.flatnonzero(makes)
+    unset = len(log.entries)
+    entry = np.full(first[-1], unset, np.int64)
+    np.minimum.at(entry, first[request[makers]] + index[makers], makers)
+    entry[entry == unset] = NOT_MADE
+    return TokenEntries(first, entry)
+
+
+def _thrown_away(log: StepLog, count: int) -> npt.NDArray[np.bool_]:
+    """(E,) whether the entry's request was retracted by SGLang while the step ran; ``count``: N."""
+    thrown = np.zeros(len(log.entries), bool)
+    positions, loss_step = logged_losses(log)
+    retracted = log.steps["kind"][loss_step] != la.ANY_STEP
+    lost, loss_step = log.lost[positions][retracted], loss_step[retracted]
+    if not len(lost):
+        return thrown
+    concerned = np.zeros(count, bool)
+    concerned[lost] = True
+    candidates = np.flatnonzero(concerned[log.entries["request"]])
+    request = log.entries["request"][candidates].astype(np.int64)
+    step = entry_steps(log)[candidates]
+    # The first loss of the same request in a later step; at most one step is under way when it is formed.
+    losses = np.sort(lost.astype(np.int64) * len(log) + loss_step)
+    after = np.searchsorted(losses, request * len(log) + step, side="right")
+    found = losses[np.minimum(after, len(losses) - 1)]
+    same = (after < len(losses)) & (found // len(log) == request)
+    under_way = log.steps["scheduled_s"][found % len(log)] < log.steps["end_s"][step]
+    thrown[candidates[same & under_way]] = True
+    return thrown
+
+
+def token_times(result: Result) -> tuple[I8, F8]:
+    """(``first`` as in ``TokenEntries``, ends of the steps that made each token in seconds, (T,), NaN where none did).
+
+    Raises:
+        LogMissing: there is no log, or it lacks a step that made a token of a finished request.
+    """
+    log = step_log(result)
+    first, entry = token_entries(result)
+    made = entry != NOT_MADE
+    times = np.full(len(entry), np.nan)
+    times[made] = log.steps["end_s"][entry_steps(log)[entry[made]]]
+    lacking = np.flatnonzero(np.repeat(result.requests.finished, np.diff(first)) & ~made)
+    if len(lacking):
+        slot = int(lacking[0])
+        request = int(np.searchsorted(first, slot, side="right")) - 1
+        raise LogMissing(f"the log has no step that made output token {slot - first[request]} of request {request}")
+    return first, times
+
+
+def exact_gaps(result: Result) -> F8:
+    """Every gap between consecutive output tokens of every finished request, seconds, by request and in order.
+
+    Sum over finished requests of ``output_tokens - 1`` values: each gap counts once, so that long outputs weigh more
+    than in TPOT. A request that a horizon cut off has none here: the gap it was waiting in has no length.
+
+    Raises:
+        LogMissing: there is no log.
+    """
+    first, times = token_times(result)
+    starts = np.zeros(len(times) + 1, bool)
+    starts[first] = True  # the first token of a request ends no gap
+    counted = np.repeat(result.requests.finished, np.diff(first)) & ~starts[:-1]
+    ends = np.flatnonzero(counted)
+    return np.asarray(times[ends] - times[ends - 1])
+
+
+def itl_percentiles(result: Result, percents: npt.ArrayLike) -> F8:
+    """Percentiles of ``exact_gaps``, seconds, linear between order statistics; NaN where there is no gap.
+
+    Args:
+        result: a simulation with a log.
+        percents: of shape (Q,), each in [0, 100].
+
+    Raises:
+        LogMissing: there is no log.
+        ValueError: a percentile out of range.
+    """
+    wanted = np.atleast_1d(np.asarray(percents, np.float64))
+    if not ((wanted >= 0) & (wanted <= 100)).all():
+        raise ValueError(f"percentiles must be within 0 to 100, not {wanted.tolist()}")
+    gaps = exact_gaps(result)
+    return np.asarray(np.percentile(gaps, wanted)) if len(gaps) else np.full(len(wanted), np.nan)

@@ -1,0 +1,63 @@
+"""The logs of several pools' steps as one, steps by when they were formed.
+
+Entries and losses lie in the order of the steps that they belong to, as in the log of one pool: who reads a log may
+repeat each step by the number of its entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hisearch.base.dtypes import I8
+from hisearch.simulate.results.result import StepLog
+
+
+def merged_logs(logs: Sequence[StepLog]) -> StepLog:
+    """One log of all; workers have their numbers in the fleet already.
+
+    Steps formed at the same time stand in the order of ``logs``. A loss that belongs to no step stays before the next
+    step of its pool, or after all steps where there is none.
+    """
+    if len(logs) == 1:
+        return logs[0]
+    steps = np.concatenate([log.steps for log in logs])
+    order = np.argsort(steps["scheduled_s"], kind="stable")
+    merged = steps[order]
+    entries, _ = _laid_out(
+        [log.entries for log in logs],
+        np.concatenate([log.steps["first_entry"] for log in logs]),
+        np.concatenate([log.steps["entries"] for log in logs]),
+        [len(log) for log in logs],
+        order,
+    )
+    merged["first_entry"] = np.cumsum(merged["entries"], dtype=np.int64) - merged["entries"]
+    # A step's losses with the loose ones before it: from the end of those of the step before.
+    ends = [log.steps["first_lost"] + log.steps["lost"] for log in logs]
+    begins = [np.concatenate([[0], end[:-1]]) if len(end) else end for end in ends]
+    spans = np.concatenate([end - begin for begin, end in zip(begins, ends, strict=True)])
+    lost, last = _laid_out([log.lost for log in logs], np.concatenate(begins), spans, [len(log) for log in logs], order)
+    merged["first_lost"] = last - merged["lost"]
+    tails = [log.lost[end[-1] if len(end) else 0 :] for log, end in zip(logs, ends, strict=True)]
+    return StepLog(merged, entries, np.concatenate([lost, *tails]), np.concatenate([log.fetches for log in logs]))
+
+
+def _laid_out(
+    parts: Sequence[np.ndarray], first: I8, counts: I8, steps: Sequence[int], order: I8
+) -> tuple[np.ndarray, I8]:
+    """(What belongs to each step, in their new order; where each step's ends).
+
+    Args:
+        parts: what the logs hold, (E_i,) each.
+        first: (S,) where each step's range begins in its own log's part.
+        counts: (S,) and how long it is.
+        steps: number of steps of each log.
+        order: (S,) the new order.
+    """
+    offsets = np.concatenate([[0], np.cumsum([len(part) for part in parts])])[:-1]
+    begin = (first + np.repeat(offsets, steps))[order].astype(np.int64)
+    count = counts[order].astype(np.int64)
+    ends = np.cumsum(count)
+    take = np.repeat(begin - (ends - count), count) + np.arange(int(count.sum()))
+    return np.concatenate(list(parts))[take], ends

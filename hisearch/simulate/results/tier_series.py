@@ -1,0 +1,79 @@
+"""What each store of the tiers held over time, from the log of steps.
+
+A store is looked at whenever a worker that it serves forms a batch, as it is then. Columns
+    tier             1 for the one below HBM, and so on, as ``StoreUse.tier``
+    store            number of the store in its tier, from 0 on
+    first_worker     the first worker that it serves; workers: how many, the following ones
+    time_s           when it was looked at, or the time of a regular row, which has what the look before it saw
+    held_tokens      tokens that are in it. Host memory counts what has been given room, copies on their way included;
+                     stores behind it what could be found
+    capacity_tokens  its size
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hisearch.base.dtypes import F8, I8
+from hisearch.simulate.results.gaps import step_log
+from hisearch.simulate.results.result import Result, StoreUse
+from hisearch.simulate.results.series import ticks_s
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: Columns of the log, by tier from 1 on.
+_LOGGED = ("host_tokens", "storage_tokens", "farther_tokens")
+
+
+def tier_series(result: Result, interval_s: float | None = None) -> pd.DataFrame:
+    """Rows by tier, store and time: a row for each look, or for each multiple of ``interval_s`` from 0 on.
+
+    Raises:
+        LogMissing: there is no log.
+        ValueError: the interval is not positive.
+        TooManyRows: more than ``series.MAX_ROWS``.
+    """
+    import pandas as pd
+
+    stores = [store for store in result.stores if store.tier > 0]
+    at_s = None if interval_s is None else ticks_s(result, interval_s, max(len(stores), 1))
+    frames = [_none()] if not stores else []
+    number = dict.fromkeys(range(1, 1 + len(_LOGGED)), 0)
+    for store in stores:
+        time_s, held = looks(result, store)
+        if at_s is not None:
+            newest = np.searchsorted(time_s, at_s, side="right")
+            time_s, held = at_s, np.append(0, held)[newest]
+        columns = {
+            "tier": store.tier,
+            "store": number[store.tier],
+            "first_worker": store.first_worker,
+            "workers": store.workers,
+            "time_s": time_s,
+            "held_tokens": held,
+            "capacity_tokens": store.capacity_tokens,
+        }
+        frames.append(pd.DataFrame(columns))
+        number[store.tier] += 1
+    return pd.concat(frames, ignore_index=True)
+
+
+def _none() -> pd.DataFrame:
+    """No rows."""
+    import pandas as pd
+
+    dtypes = {"tier": "i8", "store": "i8", "first_worker": "i8", "workers": "i8", "time_s": "f8"}
+    dtypes |= {"held_tokens": "i8", "capacity_tokens": "i8"}
+    return pd.DataFrame({name: np.empty(0, dtype) for name, dtype in dtypes.items()})
+
+
+def looks(result: Result, store: StoreUse) -> tuple[F8, I8]:
+    """When a store was looked at, ascending, and the tokens that it held then."""
+    steps = step_log(result).steps
+    served = (steps["worker"] >= store.first_worker) & (steps["worker"] < store.first_worker + store.workers)
+    mine = np.flatnonzero(served)
+    order = mine[np.argsort(steps["scheduled_s"][mine], kind="stable")]
+    return steps["scheduled_s"][order], steps[_LOGGED[store.tier - 1]][order]

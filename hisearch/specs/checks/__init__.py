@@ -1,0 +1,4 @@
+"""What ``hisearch doctor`` finds without running anything.
+
+Imports ``documents`` and all kinds.
+"""

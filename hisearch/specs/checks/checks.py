@@ -1,0 +1,37 @@
+"""Whether parts of a study go together, judged without simulating."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hisearch.specs.base import DType, rate_dtype
+from hisearch.specs.machines.hardware import AcceleratorSpec
+from hisearch.specs.studies.slo import SloSpec
+
+_GIB = 1024.0**3
+
+
+def dtype_problem(name: str, accelerator: AcceleratorSpec, dtype: DType) -> str:
+    """Why weights of ``dtype`` do not run at their own rate on the accelerator called ``name``; "" where they do."""
+    if rate_dtype(dtype) in accelerator.peak_flops:
+        return ""
+    return f"{name} has no {dtype} rate; known: {', '.join(accelerator.peak_flops)}"
+
+
+def slo_warnings(slo: SloSpec) -> list[str]:
+    """Terms that say nothing, because another term is stricter."""
+    found = []
+    for metric in sorted({term.metric for term in slo.terms}):
+        terms = sorted((term for term in slo.terms if term.metric == metric), key=lambda term: term.percentile)
+        for low, high in pairwise(terms):
+            if high.at_most_s <= low.at_most_s:
+                found.append(
+                    f"{low.label} <= {low.at_most_s:g} s says nothing: {high.label} <= {high.at_most_s:g} s is stricter"
+                )
+    ends = {term.percentile: term.at_most_s for term in slo.terms if term.metric == "e2e_s"}
+    found += [
+        f"{term.label} <= {term.at_most_s:g} s says nothing: the whole answer must be there by then"
+        for term in slo.terms
+        if term.metric == "ttft_s" and ends.get(term.percentile, float("inf")) <= term.at_most_s
+    ]
+    return found

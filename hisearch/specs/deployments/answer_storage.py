@@ -1,0 +1,73 @@
+"""Whether prefill workers find what decode workers write to their storage.
+
+SGLang 0.5.9: pages are in storage under names that have their tokens' hash and, but for MLA, rank and number of ranks
+(``hicache_storage.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from hisearch.specs.deployments.decode_tiers import sends_answers
+from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
+from hisearch.specs.deployments.tier_checks import TierProblem, scope_of
+from hisearch.specs.machines.hardware import HostSpec, MediumSpec
+from hisearch.specs.models.model import ModelSpec
+
+#: What a prefill pool needs.
+_EXAMPLE = "tiers: [{medium: ddr5, gib: 512}, {medium: rdma-pool, gib: 4096}]"
+
+
+def storage_problems(
+    deployment: DeploymentSpec,
+    pool: PoolSpec,
+    model: ModelSpec,
+    media: Mapping[str, MediumSpec],
+    host_name: str | None,
+    host: HostSpec | None,
+) -> Iterator[TierProblem]:
+    """What keeps the prefill workers from finding what ``pool``, of decode workers, writes to their storage.
+
+    Args:
+        deployment: all pools.
+        pool: its own rules (``check_decode_tiers``) hold.
+        model: that it serves.
+        media: by the names that tiers call them.
+        host_name: what carries its workers; None where nothing says so.
+        host: its facts.
+    """
+    if not sends_answers(pool):
+        return
+    ref = deployment.model_ref(pool)
+    found = [other for other in deployment.pools if other.role == "prefill" and deployment.model_ref(other) == ref]
+    if len(found) != 1:
+        names = ", ".join(other.name for other in found) or "none"
+        yield TierProblem("tiers", f"needs one prefill pool of {ref}, whose storage it writes to; there are {names}")
+        return
+    front = found[0]
+    if front.mover != "hicache" or front.engine.name != "sglang" or len(front.tiers) < 2:
+        message = f"what decode workers make goes to storage behind HiCache, and pool {front.name} has none"
+        yield TierProblem("tiers", f"{message}: give it one of scope cluster, as in {_EXAMPLE}")
+        return
+    last = front.tiers[-1]
+    medium = media[last.medium]
+    scope = scope_of(last, medium)
+    if scope != "cluster":
+        message = f"pool {front.name} reads from {last.medium} of scope {scope}, which decode workers do not reach"
+        yield TierProblem("tiers", f"{message}: give it storage of scope cluster, as in {_EXAMPLE}")
+        return
+    if front.movement.write_policy == "write_back":
+        message = f"pool {front.name} writes no prompt to storage under write_back, without which no answer is found"
+        yield TierProblem("tiers", f"{message}: give it movement.write_policy write_through")
+    if len(front.tiers) > 2 and front.movement.hierarchy == "exclusive":
+        message = f"pool {front.name} keeps a page in one of two stores (movement.hierarchy exclusive)"
+        yield TierProblem("tiers", f"{message}: decode workers, which write to the farther one, cannot tell; inclusive")
+    if front.engine.page_size != pool.engine.page_size:
+        message = f"{pool.engine.page_size}, but pool {front.name} looks for pages of {front.engine.page_size} tokens"
+        yield TierProblem("engine.page_tokens", f"{message}: they must be alike where storage is shared")
+    if model.mla is None and front.tensor_parallel != pool.tensor_parallel:
+        message = f"{pool.tensor_parallel}, but pool {front.name} has {front.tensor_parallel}: SGLang names pages in"
+        yield TierProblem("tensor_parallel", f"{message} storage by rank and number of ranks, so they must be alike")
+    if medium.kind != "cxl" and (host is None or host.network is None):
+        missing = "nothing says what a node is" if host is None else f"{host_name} has no network"
+        yield TierProblem("tiers", f"{missing}: decode workers write to {last.medium} over their node's")

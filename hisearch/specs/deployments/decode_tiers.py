@@ -1,0 +1,72 @@
+"""Tiers of decode workers: a host pool, from which SGLang writes what they have made to the prefill workers' storage.
+
+SGLang 0.5.9, ``--disaggregation-decode-enable-offload-kvcache`` (``decode_kvcache_offload_manager.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from hisearch.specs.base import ENGINE_TITLES, EngineName
+from hisearch.specs.deployments.tiers import MOVER_TITLES, MovementSpec, MoverName, TierSpec
+from hisearch.specs.errors import KeyedError
+
+
+class Engine(Protocol):
+    """What is asked of a pool's engine."""
+
+    @property
+    def name(self) -> EngineName: ...  # noqa: D102
+
+
+class Pool(Protocol):
+    """What is asked of a pool (``specs.deployment.PoolSpec``)."""
+
+    @property
+    def role(self) -> str: ...  # noqa: D102
+    @property
+    def engine(self) -> Engine: ...  # noqa: D102
+    @property
+    def tiers(self) -> Sequence[TierSpec]: ...  # noqa: D102
+    @property
+    def mover(self) -> MoverName: ...  # noqa: D102
+    @property
+    def movement(self) -> MovementSpec: ...  # noqa: D102
+
+
+def sends_answers(pool: Pool) -> bool:
+    """Whether the pool's decode workers write what they have made to the storage of the prefill workers."""
+    return pool.role == "decode" and bool(pool.tiers)
+
+
+def check_decode_tiers(pool: Pool) -> None:
+    """Refuse tiers and movement that decode workers do not have, as far as the pool itself tells.
+
+    Raises:
+        KeyedError: with a key below the pool.
+    """
+    if not sends_answers(pool):
+        return
+    title = ENGINE_TITLES[pool.engine.name]
+    if pool.engine.name == "vllm":
+        message = "vLLM's offloading connector beside NIXL's (MultiConnector) is not simulated"
+    else:
+        message = f"{title} has none there"
+    if pool.engine.name != "sglang":
+        raise KeyedError(("tiers",), f"tiers of decode workers are SGLang's: {message}; give them to the prefill pool")
+    if pool.mover != "hicache":
+        message = f"decode workers write to HiCache's storage; {MOVER_TITLES[pool.mover]} is not simulated there"
+        raise KeyedError(("movement", "mover"), message)
+    for key in ("attention_data_parallel", "pipeline_parallel"):
+        if getattr(pool, key) > 1:
+            raise KeyedError((key,), f"{getattr(pool, key)} is not simulated with tiers on decode workers")
+    if len(pool.tiers) > 1:
+        message = "a decode worker has a host pool alone; what lies behind it is said by the tiers of the prefill pool"
+        raise KeyedError(("tiers", 1), message)
+    if pool.tiers[0].eviction != "lru":
+        raise KeyedError(("tiers", 0, "eviction"), "nothing is evicted from a decode worker's host pool; leave it out")
+    for name, value in pool.movement:
+        if name != "mover" and value != MovementSpec.model_fields[name].default:
+            message = "a decode worker copies what it has made of a request when that has finished; leave it out"
+            raise KeyedError(("movement", name), message)

@@ -1,0 +1,392 @@
+"""Kind ``Deployment``: pools of workers behind a router."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+
+from hisearch.specs.base import (
+    ENGINE_TITLES,
+    Count,
+    DType,
+    EngineName,
+    Fraction,
+    NonNegativeInt,
+    Positive,
+    Strict,
+)
+from hisearch.specs.deployments.agent_memory import AgentMemorySpec, check_agents
+from hisearch.specs.deployments.cluster import (
+    AutoscaleSpec,
+    IncidentSpec,
+    ReplicasSpec,
+    RetrySpec,
+    RoleName,
+    TransferSpec,
+)
+from hisearch.specs.deployments.decode_tiers import check_decode_tiers
+from hisearch.specs.deployments.pool_checks import check_pools
+from hisearch.specs.deployments.routing import AdmissionSpec, ModelRoutersSpec, RouterSpec
+from hisearch.specs.deployments.tiers import MovementSpec, MoverName, TierSpec, check_tiers, mover_of
+from hisearch.specs.errors import KeyedError
+from hisearch.specs.machines.devices import DeviceSpec, DevicesSpec
+from hisearch.specs.machines.hardware import AcceleratorSpec, FabricSpec, HostSpec, MediumSpec
+from hisearch.specs.machines.parallelism import Parallelism, engine_problem
+from hisearch.specs.machines.profile import LatencyProfileSpec
+from hisearch.specs.models.experts import ExpertsSpec
+from hisearch.specs.models.model import ModelSpec
+from hisearch.specs.models.pages import PAGE_TOKENS
+
+EvictionName = Literal["lru", "lfu", "fifo", "mru", "filo", "slru", "priority"]
+CapacityPolicyName = Literal["guaranteed_no_evict", "max_utilization"]
+ScheduleName = Literal["fcfs", "priority", "lpm", "lof", "dfs-weight", "random"]
+#: Orders of the waiting queue that each engine has.
+SCHEDULES: dict[str, tuple[ScheduleName, ...]] = {
+    "vllm": ("fcfs", "priority"),
+    "sglang": ("fcfs", "priority", "lpm", "lof", "dfs-weight", "random"),
+    "trtllm": ("fcfs",),
+}
+
+
+class EngineSpec(Strict):
+    """Settings of the serving engine, under one name for all engines; `hisearch export` turns them into flags."""
+
+    name: EngineName = Field(description="Whose step rule is simulated.")
+    version: str = Field(
+        "",
+        description="Release that runs, such as 0.15.1: its host work and kernels, where the latency profile knows "
+        "them; the profile's own where absent.",
+    )
+    top_p: bool | None = Field(
+        None,
+        description="Requests bound sampling by top-p or top-k, for which vLLM before 0.17 sorts all logits; as the "
+        "model's generation_config.json where absent.",
+    )
+    max_running_requests: Count = Field(
+        256, description="vLLM max_num_seqs; SGLang max_running_requests; TensorRT-LLM max_batch_size."
+    )
+    chunk_tokens: Count = Field(
+        8192,
+        description="Token budget of a step: vLLM max_num_batched_tokens, SGLang chunked_prefill_size, TensorRT-LLM "
+        "max_num_tokens.",
+    )
+    page_tokens: Count | None = Field(
+        None,
+        description="Tokens per KV page; where absent 64 for models with sparse attention, else 16 for vLLM, 1 for "
+        "SGLang and 32 for TensorRT-LLM.",
+    )
+    prefix_caching: bool = Field(True, description="Reuse the KV of shared prompt prefixes.")
+    memory_fraction: Fraction = Field(
+        0.9,
+        description="Share of device memory: vLLM gpu_memory_utilization, SGLang mem_fraction_static; TensorRT-LLM "
+        "kv_cache_config.free_gpu_memory_fraction, of what weights and activations leave.",
+    )
+    max_prefill_tokens: Count = Field(16384, description="SGLang max_prefill_tokens; the others have no such limit.")
+    schedule_conservativeness: Positive = Field(
+        1.0, description="SGLang schedule_conservativeness: how much room admission keeps for outputs to come."
+    )
+    eviction: EvictionName = Field("lru", description="SGLang radix_eviction_policy; the others have lru alone.")
+    schedule: ScheduleName = Field(
+        "fcfs",
+        description="Order of the waiting queue: vLLM scheduling_policy, SGLang schedule_policy; TensorRT-LLM: fcfs.",
+    )
+    overlap: bool = Field(
+        True,
+        description="Form a batch while the one before it runs, as all engines do by default: vLLM async_scheduling, "
+        "SGLang's overlap schedule, TensorRT-LLM's overlap scheduler.",
+    )
+    chunked_prefill: bool = Field(True, description="Cut prompts that exceed what is left of a step's token budget.")
+    long_prefill_tokens: NonNegativeInt = Field(
+        0, description="vLLM long_prefill_token_threshold: most tokens of one request in a step; 0 sets no limit."
+    )
+    reserve_full_prompt: bool = Field(
+        True, description="vLLM scheduler_reserve_full_isl: admit a prompt only where all of it has room."
+    )
+    watermark: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="vLLM: share of the KV pages that admission leaves free; none by default."
+    )
+    mixed_chunk: bool = Field(False, description="SGLang enable_mixed_chunk: decode along with prefills.")
+    receive_interval: Count = Field(
+        1,
+        description="SGLang scheduler_recv_interval: decode steps between two looks at what has arrived; a prefill and "
+        "an idle engine look at once.",
+    )
+    fused_all_reduce: bool | None = Field(
+        None,
+        description="SGLang enable_flashinfer_allreduce_fusion, vLLM fuse_allreduce_rms of its pass_config: all-reduce "
+        "and the norm behind it in one kernel, SGLang in steps of up to 2,048 tokens, vLLM up to so many bytes. As the "
+        "engine has it where absent: vLLM on Hopper and Blackwell, SGLang not.",
+    )
+    capacity_policy: CapacityPolicyName = Field(
+        "guaranteed_no_evict",
+        description="TensorRT-LLM capacity_scheduler_policy: start a request only where all of its declared output has "
+        "room, or as soon as its prompt has, and pause the last ones where memory runs out.",
+    )
+
+    experts: ExpertsSpec = Field(
+        ExpertsSpec(), description="How tokens spread over routed experts; of no effect without expert_parallel."
+    )
+
+    @property
+    def page_size(self) -> int:
+        """Tokens per KV page, with the engine's default filled in."""
+        return self.page_tokens if self.page_tokens is not None else PAGE_TOKENS[self.name]
+
+    @model_validator(mode="after")
+    def _check(self) -> EngineSpec:
+        title = ENGINE_TITLES[self.name]
+        if self.name != "sglang" and self.eviction != "lru":
+            raise ValueError(f"{title} evicts by lru alone; eviction: {self.eviction} needs engine sglang")
+        if self.name != "sglang" and self.receive_interval != 1:
+            raise ValueError(f"{title} has no receive_interval; {self.receive_interval} needs engine sglang")
+        if self.name == "trtllm" and self.fused_all_reduce is not None:
+            raise ValueError(f"fused_all_reduce is a setting of SGLang and vLLM; {title} always does so")
+        if self.schedule not in SCHEDULES[self.name]:
+            raise ValueError(f"{self.name} has no schedule {self.schedule}; known: {', '.join(SCHEDULES[self.name])}")
+        if self.name != "sglang" and self.chunk_tokens < self.max_running_requests:
+            raise ValueError(
+                f"chunk_tokens {self.chunk_tokens} is less than max_running_requests {self.max_running_requests}: "
+                f"{title} needs one token of the budget for each running request"
+            )
+        if self.name == "trtllm":
+            self._check_blocks()
+        elif self.capacity_policy != "guaranteed_no_evict":
+            raise ValueError(f"{title} has no capacity_policy; {self.capacity_policy} needs engine trtllm")
+        return self
+
+    def _check_blocks(self) -> None:
+        """TensorRT-LLM: blocks have 2, 4, 8, … tokens, and a prompt is cut into whole blocks."""
+        page = self.page_size
+        if page < 2 or page & (page - 1):
+            raise ValueError(f"page_tokens {page}: TensorRT-LLM needs a power of two greater than 1")
+        if self.chunk_tokens < page:
+            raise ValueError(f"chunk_tokens {self.chunk_tokens} is less than one page of {page} tokens")
+
+
+#: Formats of the KV cache that each engine has.
+KV_DTYPES: dict[str, tuple[DType, ...]] = {
+    "vllm": ("bf16", "fp16", "fp8"),
+    "sglang": ("bf16", "fp16", "fp8", "fp4"),
+    "trtllm": ("bf16", "fp16", "fp8"),
+}
+
+
+class PoolSpec(Strict):
+    """Identical workers."""
+
+    replaced: ClassVar[dict[str, str]] = {"host_tier": "replaced by tiers; write tiers: [{medium: ddr5, gib: 128}]"}
+
+    name: str = Field("main", description="How messages call the pool.")
+    role: RoleName = Field(
+        "unified",
+        description="unified: each worker prefills and decodes; prefill: it computes prompts, and hands over to the "
+        "workers of decode pools; decode: it goes on from there.",
+    )
+    model: str | None = Field(
+        None, description="Name or path of the Model that its workers serve; the deployment's where absent."
+    )
+    accelerator: str = Field(description="Name or path of an Accelerator.")
+    host: str | None = Field(None, description="Name or path of a Host; the accelerator's usual one where absent.")
+    engine: EngineSpec = Field(description="The serving engine and its settings.")
+    tensor_parallel: Count = Field(
+        1,
+        description="Ranks that share heads and widths (TP), of one attention group: vLLM --tensor-parallel-size, "
+        "SGLang --tp-size, TensorRT-LLM --tp_size, the latter two times attention_data_parallel.",
+    )
+    pipeline_parallel: Count = Field(
+        1,
+        description="Stages that share the layers (PP): vLLM --pipeline-parallel-size, SGLang --pp-size, TensorRT-LLM "
+        "--pp_size.",
+    )
+    attention_data_parallel: Count = Field(
+        1,
+        description="Attention groups with sequences and KV of their own that share the FFNs (attention-DP): vLLM "
+        "--data-parallel-size, SGLang --dp-size with --enable-dp-attention, TensorRT-LLM enable_attention_dp.",
+    )
+    expert_parallel: Count = Field(
+        1,
+        description="Sets of a stage's ranks that hold different experts (EP): vLLM --enable-expert-parallel (all "
+        "ranks or none), SGLang --ep-size, TensorRT-LLM --ep_size.",
+    )
+    weight_dtype: DType | None = Field(
+        None, description="Format of the weights; the model's own where absent. fp4 is MXFP4, nvfp4 NVFP4."
+    )
+    kv_dtype: DType = Field("bf16", description="Format of the KV cache.")
+    replicas: Count = Field(1, description="Workers in the pool.")
+    tiers: list[TierSpec] = Field(
+        default_factory=list,
+        max_length=3,
+        description="KV cache below device memory, nearest first; none by default. Of decode workers, SGLang's alone: "
+        "the host pool from which they write what they have made to the prefill pool's storage of scope cluster "
+        "(--disaggregation-decode-enable-offload-kvcache).",
+    )
+    movement: MovementSpec = Field(MovementSpec(), description="How KV moves between them; of no effect without tiers.")
+    agents: AgentMemorySpec | None = Field(
+        None, description="What agents need in device memory beside KV, such as adapters; nothing by default."
+    )
+    devices: DevicesSpec | None = Field(
+        None, description="Devices beside the accelerators, and which operators, weights and experts are where."
+    )
+    schedule: list[ReplicasSpec] = Field(
+        default_factory=list, description="Replicas over time, by time; ``replicas`` holds until the first."
+    )
+    autoscale: AutoscaleSpec | None = Field(None, description="Replicas by load; ``replicas`` are there at first.")
+
+    @property
+    def parallelism(self) -> Parallelism:
+        """How a worker's copy of the model is split over its accelerators."""
+        return Parallelism(
+            self.tensor_parallel, self.attention_data_parallel, self.expert_parallel, self.pipeline_parallel
+        ).under(self.engine.name)
+
+    @property
+    def accelerators(self) -> int:
+        """Accelerators of all its workers."""
+        return self.replicas * self.parallelism.ranks
+
+    @property
+    def mover(self) -> MoverName:
+        """What moves KV between the tiers, with the engine's default filled in."""
+        return mover_of(self.engine.name, self.movement)
+
+    @model_validator(mode="after")
+    def _check(self) -> PoolSpec:
+        known = KV_DTYPES[self.engine.name]
+        if self.kv_dtype not in known:
+            raise ValueError(f"{self.engine.name} has no KV cache format {self.kv_dtype}; known: {', '.join(known)}")
+        problem = engine_problem(self.engine.name, self.parallelism)
+        if problem is not None:
+            raise KeyedError((problem.key,), problem.message)
+        if self.engine.receive_interval > 1 and (
+            self.role == "decode" or self.attention_data_parallel * self.pipeline_parallel > 1
+        ):
+            message = "simulated where a worker is one batch at a time: no decode role, attention groups or pipeline"
+            raise KeyedError(("engine", "receive_interval"), message)
+        check_decode_tiers(self)
+        if self.schedule and self.autoscale is not None:
+            raise KeyedError(("autoscale",), "a pool follows its schedule or an autoscaler, not both")
+        times = [step.at_s for step in self.schedule]
+        if times != sorted(set(times)):
+            raise KeyedError(("schedule",), "its times must ascend")
+        if self.engine.experts.redundant % self.expert_parallel:
+            message = (
+                f"{self.engine.experts.redundant} copies do not come out even over expert_parallel "
+                f"{self.expert_parallel}"
+            )
+            raise KeyedError(("engine", "experts", "redundant"), message)
+        check_tiers(self.engine.name, self.engine.page_size, self.tiers, self.movement)
+        engine = self.engine
+        check_agents(
+            self.agents,
+            engine=engine.name,
+            caching=engine.prefix_caching,
+            eviction=engine.eviction,
+            tiers=len(self.tiers),
+        )
+        return self
+
+
+class DefinitionsSpec(Strict):
+    """Specs of a deployment's own, by the name it calls them; they come before the catalogue's."""
+
+    models: dict[str, ModelSpec] = Field(default_factory=dict, description="Models.")
+    accelerators: dict[str, AcceleratorSpec] = Field(default_factory=dict, description="Accelerators.")
+    hosts: dict[str, HostSpec] = Field(default_factory=dict, description="Hosts.")
+    media: dict[str, MediumSpec] = Field(default_factory=dict, description="Media.")
+    devices: dict[str, DeviceSpec] = Field(default_factory=dict, description="Devices.")
+    profiles: dict[str, LatencyProfileSpec] = Field(default_factory=dict, description="Latency profiles.")
+    fabrics: dict[str, FabricSpec] = Field(default_factory=dict, description="Fabrics.")
+
+
+#: Kind -> the section of ``DefinitionsSpec`` that holds it.
+DEFINITIONS: dict[str, str] = {
+    "Model": "models",
+    "Accelerator": "accelerators",
+    "Host": "hosts",
+    "Medium": "media",
+    "Device": "devices",
+    "LatencyProfile": "profiles",
+    "Fabric": "fabrics",
+}
+
+
+class DeploymentSpec(Strict):
+    """What is bought and how it is set."""
+
+    model: str = Field(
+        description="Name or path of a Model, or the path of a Hugging Face config.json: of all pools that name no "
+        "other."
+    )
+    served_names: dict[str, list[str]] = Field(
+        default_factory=dict,
+        description="Model, as model or a pool names it -> other names by which requests of a trace ask for it.",
+    )
+    pools: list[PoolSpec] = Field(
+        min_length=1,
+        max_length=16,
+        description="Of each model unified ones, or prefill and decode ones; their names differ.",
+    )
+    router: RouterSpec = Field(
+        RouterSpec(), description="In front of unified or prefill workers; of no effect where there is one alone."
+    )
+    decode_router: RouterSpec = Field(RouterSpec(), description="In front of decode workers.")
+    routers: dict[str, ModelRoutersSpec] = Field(
+        default_factory=dict, description="Model, as model or a pool names it -> routers of its own."
+    )
+    admission: AdmissionSpec = Field(AdmissionSpec(), description="Which arriving requests are let in.")
+    transfer: TransferSpec = Field(TransferSpec(), description="From prefill to decode workers.")
+    incidents: list[IncidentSpec] = Field(default_factory=list, description="What befalls workers.")
+    retry: RetrySpec = Field(RetrySpec(), description="Of requests whose worker has died, or that find none.")
+    profile: str = Field(
+        "auto",
+        description="Name or path of the LatencyProfile that prices its steps; auto takes that of accelerator and "
+        "engine.",
+    )
+    definitions: DefinitionsSpec | None = Field(
+        None,
+        description="What it names and the catalogue does not have; `hisearch export` writes it, so that the file "
+        "stands alone.",
+    )
+
+    @model_serializer(mode="wrap")
+    def _without_empty_definitions(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        data: dict[str, Any] = dump(self)
+        if self.definitions is None:
+            data.pop("definitions", None)
+        for name in ("served_names", "routers"):
+            if not getattr(self, name):
+                data.pop(name, None)
+        for pool in data.get("pools", ()):
+            if isinstance(pool, dict) and pool.get("model") is None:
+                pool.pop("model", None)
+        return data
+
+    @property
+    def pool(self) -> PoolSpec:
+        """The first pool."""
+        return self.pools[0]
+
+    def model_ref(self, pool: PoolSpec) -> str:
+        """What the model that ``pool`` serves is called in this document."""
+        return self.model if pool.model is None else pool.model
+
+    def router_of(self, ref: str) -> RouterSpec:
+        """What stands in front of the workers of the model called ``ref``."""
+        own = self.routers.get(ref)
+        return self.router if own is None or own.router is None else own.router
+
+    def decode_router_of(self, ref: str) -> RouterSpec:
+        """What stands in front of its decode workers."""
+        own = self.routers.get(ref)
+        return self.decode_router if own is None or own.decode_router is None else own.decode_router
+
+    @property
+    def model_refs(self) -> tuple[str, ...]:
+        """What the models that its pools serve are called, each once, in the order of the pools."""
+        return tuple(dict.fromkeys(self.model_ref(pool) for pool in self.pools))
+
+    @model_validator(mode="after")
+    def _check(self) -> DeploymentSpec:
+        check_pools(self)
+        return self

@@ -1,0 +1,274 @@
+"""KV cache tiers below device memory, and how they are moved: what a pool says of them, and what its engine takes.
+
+The movers' rules were read in their sources: HiCache in SGLang 0.5.9 (``hiradix_cache.py``, ``memory_pool_host.py``),
+the offloading connector in vLLM 0.19 (``v1/kv_offload``), LMCache's ``v1/config.py``, TensorRT-LLM 1.1's
+``llm_args.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+from pydantic import Field, model_validator
+
+from hisearch.specs.base import ENGINE_TITLES, Count, EngineName, NonNegative, NonNegativeInt, Positive, Strict
+from hisearch.specs.errors import KeyedError
+from hisearch.specs.machines.hardware import ScopeName
+
+MoverName = Literal["hicache", "offload", "lmcache"]
+TierEvictionName = Literal[
+    "lru", "lfu", "fifo", "mru", "filo", "slru", "priority", "clock", "tlru", "arc", "gdsf", "belady"
+]  # fmt: skip
+ReclaimName = Literal["lazy", "periodic", "pressure"]
+WritePolicyName = Literal["write_through", "write_through_selective", "write_back"]
+PrefetchName = Literal["best_effort", "wait_complete", "timeout"]
+HierarchyName = Literal["inclusive", "exclusive"]
+
+#: Movers of each engine, its default first.
+MOVERS: dict[EngineName, tuple[MoverName, ...]] = {
+    "sglang": ("hicache", "lmcache"),
+    "vllm": ("offload", "lmcache"),
+    "trtllm": ("offload",),
+}
+
+#: Those of them that are simulated; the others can be exported.
+SIMULATED_MOVERS: dict[EngineName, tuple[MoverName, ...]] = {**MOVERS, "sglang": ("hicache",)}
+
+#: Movers as people write them.
+MOVER_TITLES: dict[MoverName, str] = {"hicache": "HiCache", "offload": "native offloading", "lmcache": "LMCache"}
+
+#: Movers that are simulated where a worker has several attention groups.
+GROUP_MOVERS: tuple[MoverName, ...] = ("hicache", "offload")
+
+#: Most tiers that a mover fills.
+MOST_TIERS: dict[MoverName, int] = {"hicache": 3, "offload": 1, "lmcache": 3}
+
+
+class TierSpec(Strict):
+    """One KV cache tier below device memory."""
+
+    medium: str = Field(description="Name or path of the Medium that it is made of.")
+    gib: Positive = Field(
+        description="Size in GiB of one store: of each worker, of each node, or the cluster's, as the scope says. What "
+        "attention groups of a worker have each is an equal part of it. "
+        "SGLang's host tier must hold more than its device pool, and is used in whole GB (10^9 bytes) of each rank."
+    )
+    scope: ScopeName | None = Field(
+        None,
+        description="Who shares a store; the medium's own scope where absent. A worker's DRAM is its share of its "
+        "host's.",
+    )
+    eviction: TierEvictionName = Field(
+        "lru",
+        description="What goes to make room: lru, lfu, fifo, mru, filo, slru and priority as SGLang's; clock; tlru: "
+        "lru with an eye on the tail of latencies; arc: adaptive (Megiddo and Modha); gdsf: recompute cost per byte, "
+        "aged; belady: an oracle that knows the trace and only bounds what a policy could reach. vLLM's offloading has "
+        "lru and arc, TensorRT-LLM's lru, LMCache lru, lfu, fifo and mru, one for all tiers that are a "
+        "worker's own; SGLang "
+        "evicts its host tier by the engine's own eviction.",
+    )
+    ttl_s: Positive | None = Field(
+        None,
+        description="Time after its last use at which an entry expires; never if absent. Simulated of what is "
+        "behind SGLang's host tier; nothing expires in that.",
+    )
+    reclaim: ReclaimName = Field(
+        "lazy",
+        description="When expired entries give up their room: lazy, when they are looked up; periodic, every "
+        "reclaim_period_s; pressure, before anything else is evicted. Only with ttl_s.",
+    )
+    reclaim_period_s: Positive = Field(60.0, description="Time between two sweeps of periodic reclamation.")
+    tail_tokens: Count = Field(
+        8192, description="tlru: tokens that a prompt may have to compute; what lies beyond may be evicted first."
+    )
+    turn_tokens: Count = Field(1024, description="tlru: new tokens that a session's next turn is expected to bring.")
+
+    @model_validator(mode="after")
+    def _check(self) -> TierSpec:
+        if self.ttl_s is None and self.reclaim != "lazy":
+            raise KeyedError(("reclaim",), f"{self.reclaim} needs ttl_s: without it nothing expires")
+        for name in ("tail_tokens", "turn_tokens"):
+            if self.eviction != "tlru" and getattr(self, name) != TierSpec.model_fields[name].default:
+                raise KeyedError((name,), "needs eviction: tlru")
+        if self.reclaim != "periodic" and self.reclaim_period_s != TierSpec.model_fields["reclaim_period_s"].default:
+            raise KeyedError(("reclaim_period_s",), "needs reclaim: periodic")
+        return self
+
+
+class MovementSpec(Strict):
+    """How KV moves between device memory and the tiers. A setting that the mover does not have keeps its default."""
+
+    mover: MoverName | None = Field(
+        None,
+        description="hicache: SGLang's hierarchical cache (--enable-hierarchical-cache), its default. offload: vLLM's "
+        "offloading connector (--kv-offloading-backend native) and TensorRT-LLM's host cache "
+        "(kv_cache_config.host_cache_size), their default. lmcache: LMCache under vLLM (--kv-offloading-backend "
+        "lmcache) or SGLang (--enable-lmcache), which is exported, not simulated.",
+    )
+    write_policy: WritePolicyName = Field(
+        "write_through",
+        description="HiCache --hicache-write-policy: copy to the host when KV is first inserted, when it is inserted "
+        "the second time, or when it is evicted, which then waits for the copy; SGLang writes nothing to a storage "
+        "tier then.",
+    )
+    load_back_tokens: Count = Field(
+        10, description="HiCache load_back_threshold, fixed in the engine: fewer tokens are not loaded from the host."
+    )
+    prefetch: PrefetchName = Field(
+        "best_effort",
+        description="HiCache --hicache-storage-prefetch-policy: start a request with what has come from storage when "
+        "its turn comes, wait for all of it, or wait until a deadline. About a disk or pool behind the host's "
+        "memory, as all prefetch settings.",
+    )
+    prefetch_threshold_tokens: Count = Field(
+        256,
+        description="HiCache prefetch_threshold in --hicache-storage-backend-extra-config: fewer missing tokens are "
+        "not fetched from storage.",
+    )
+    prefetch_timeout_base_s: NonNegative = Field(
+        1.0,
+        description="HiCache prefetch_timeout_base in --hicache-storage-backend-extra-config: deadline of timeout, …",
+    )
+    prefetch_timeout_s_per_ki_token: NonNegative = Field(
+        0.25,
+        description="… and HiCache prefetch_timeout_per_ki_token: what every 1,024 tokens to fetch add to it.",
+    )
+    hierarchy: HierarchyName = Field(
+        "inclusive",
+        description="Of two storage tiers behind HiCache's host tier. inclusive: what is written goes to both, what is "
+        "read from the farther one is copied to the nearer. exclusive: what is written goes to the nearer, what that "
+        "evicts moves to the farther one, and back when it is read.",
+    )
+    store_threshold: NonNegativeInt = Field(
+        0,
+        description="vLLM store_threshold in kv_connector_extra_config: look-ups of a block before it is stored; 0 "
+        "stores it at once.",
+    )
+    chunk_tokens: Count = Field(256, description="LMCache chunk_size: tokens that are stored and loaded as one.")
+    save_decode: bool = Field(False, description="LMCache save_decode_cache: store the KV of outputs too.")
+
+
+#: Settings of a movement that only one mover has.
+_OWN: dict[MoverName, tuple[str, ...]] = {
+    "hicache": (
+        "write_policy", "load_back_tokens", "prefetch", "prefetch_threshold_tokens", "prefetch_timeout_base_s",
+        "prefetch_timeout_s_per_ki_token", "hierarchy",
+    ),
+    "offload": ("store_threshold",),
+    "lmcache": ("chunk_tokens", "save_decode"),
+}  # fmt: skip
+_STORAGE_ALONE = tuple(name for name in _OWN["hicache"] if name.startswith("prefetch"))
+
+#: Eviction policies of a mover's tiers; HiCache's storage is the operator's, and its host tier is what is simulated.
+EVICTIONS: dict[MoverName, tuple[str, ...]] = {"offload": ("lru", "arc"), "lmcache": ("lru", "lfu", "fifo", "mru")}
+
+
+def mover_of(engine: EngineName, movement: MovementSpec) -> MoverName:
+    """The mover, with the engine's default filled in."""
+    return movement.mover or MOVERS[engine][0]
+
+
+def mover_title(engine: EngineName, mover: MoverName) -> str:
+    """``vLLM's native offloading``, ``HiCache``, ``LMCache``."""
+    return f"{ENGINE_TITLES[engine]}'s {MOVER_TITLES[mover]}" if mover == "offload" else MOVER_TITLES[mover]
+
+
+def shares_memory(engine: EngineName, mover: MoverName) -> bool:
+    """Whether workers may share their nearest tier: those of vLLM that an LMCache server serves."""
+    return engine == "vllm" and mover == "lmcache"
+
+
+#: Why a nearest tier cannot be shared, and what can be, by engine and mover.
+_OWN_MEMORY: dict[tuple[EngineName, MoverName], str] = {
+    (
+        "sglang",
+        "hicache",
+    ): "every rank allocates its host pool itself. Set scope: worker, and let what is shared be the "
+    "next entry of tiers, as a store behind the host pool, e.g. {medium: ddr5, gib: 1024, scope: node}",
+    (
+        "vllm",
+        "offload",
+    ): "every worker allocates its host memory itself. Set scope: worker, or movement.mover: lmcache, "
+    "whose server has memory that workers share",
+    (
+        "trtllm",
+        "offload",
+    ): "every worker allocates its host cache itself, and nothing lies behind it. Set scope: worker",
+}
+
+
+def not_shared(engine: EngineName, mover: MoverName, scope: ScopeName) -> str:
+    """What to say of a nearest tier of a scope that its mover cannot give it; see ``shares_memory``."""
+    why = _OWN_MEMORY.get((engine, mover), "set scope: worker")
+    return f"{scope}: {mover_title(engine, mover)}'s nearest tier is each worker's own: {why}"
+
+
+def may_expire(mover: MoverName, index: int) -> bool:
+    """Whether a time to live is simulated in the tier ``index``, from 0 on: in the stores behind SGLang's host pool."""
+    return mover == "hicache" and index > 0
+
+
+def evictions_of(engine: EngineName, mover: MoverName, index: int) -> tuple[str, ...]:
+    """Policies that the tier ``index``, from 0 on, can be told to evict by; SGLang's host pool follows its engine."""
+    if engine == "trtllm" or (mover == "hicache" and index == 0):
+        return ("lru",)
+    return EVICTIONS.get(mover, get_args(TierEvictionName))
+
+
+def check_tiers(engine: EngineName, page_tokens: int, tiers: Sequence[TierSpec], movement: MovementSpec) -> None:
+    """Refuse tiers and settings that the mover does not have, as far as names tell.
+
+    Args:
+        engine: the pool's engine.
+        page_tokens: tokens per KV page of the engine.
+        tiers: nearest first.
+        movement: how they are moved.
+
+    Raises:
+        KeyedError: with a key below the pool.
+    """
+    mover = mover_of(engine, movement)
+    if mover not in MOVERS[engine]:
+        known = ", ".join(MOVERS[engine])
+        raise KeyedError(("movement", "mover"), f"{ENGINE_TITLES[engine]} has no {mover}; known: {known}")
+    _check_settings(engine, mover, tiers, movement)
+    if not tiers:
+        return
+    title = mover_title(engine, mover)
+    if len(tiers) > MOST_TIERS[mover]:
+        raise KeyedError(("tiers",), f"{title} has {MOST_TIERS[mover]} at most, got {len(tiers)}")
+    if not shares_memory(engine, mover) and tiers[0].scope not in (None, "worker"):
+        raise KeyedError(("tiers", 0, "scope"), not_shared(engine, mover, tiers[0].scope))
+    for index, tier in enumerate(tiers):
+        if tier.ttl_s is not None and mover == "hicache" and not may_expire(mover, index):
+            message = f"nothing expires in {title}'s host tier, it only makes room; leave ttl_s out"
+            raise KeyedError(("tiers", index, "ttl_s"), message)
+        policies = evictions_of(engine, mover, index)
+        if mover != "hicache" and tier.eviction not in policies:
+            message = f"{title} has no {tier.eviction}; known: {', '.join(policies)}"
+            raise KeyedError(("tiers", index, "eviction"), message)
+    if mover == "lmcache" and movement.chunk_tokens % page_tokens:
+        message = f"{movement.chunk_tokens} is no multiple of the engine's pages of {page_tokens} tokens"
+        raise KeyedError(("movement", "chunk_tokens"), message)
+
+
+def _check_settings(engine: EngineName, mover: MoverName, tiers: Sequence[TierSpec], movement: MovementSpec) -> None:
+    for owner, names in _OWN.items():
+        for name in names:
+            value, default = getattr(movement, name), MovementSpec.model_fields[name].default
+            if value == default:
+                continue
+            if owner != mover or (engine == "trtllm" and name == "store_threshold"):
+                message = f"{mover_title(engine, mover)} has no such setting; leave it at {_plain(default)}"
+                raise KeyedError(("movement", name), message)
+            if name in _STORAGE_ALONE and len(tiers) == 1:
+                message = "is about a disk or pool behind the host's memory: add one as the second entry of tiers"
+                raise KeyedError(("movement", name), message)
+            if name == "hierarchy" and len(tiers) < 3:
+                message = "is about two stores behind the host's memory: add them as second and third entry of tiers"
+                raise KeyedError(("movement", name), message)
+
+
+def _plain(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

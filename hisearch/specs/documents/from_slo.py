@@ -1,0 +1,101 @@
+"""A study made from an SLO alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.specs.documents.document import Document
+from hisearch.specs.documents.overrides import apply_overrides
+from hisearch.specs.documents.resolve import resolve_study
+from hisearch.specs.documents.resolved import ResolvedStudy, ships, study_text
+from hisearch.specs.errors import Problem, SpecError, UnknownReferenceError
+from hisearch.specs.source import text_source
+from hisearch.specs.studies.study import StudySpec, WorkloadRef
+
+DEFAULT_SPACE = "quickstart"
+
+#: Key of the made study -> the option of `hisearch run` that put its value there.
+_OPTIONS = {"spec.model": "--model", "spec.workload.trace": "--trace"}
+
+
+def study_from_slo(
+    slo: str | Path,
+    model: str,
+    trace: str | Path,
+    *,
+    space: str = DEFAULT_SPACE,
+    overrides: Iterable[str] = (),
+    catalogue: Catalogue | None = None,
+) -> tuple[ResolvedStudy, str]:
+    """A study made from an SLO, a model and a trace; all else has stated defaults.
+
+    Args:
+        slo: a catalogue name, or the path of an SLO file.
+        model: a catalogue name, or a path.
+        trace: a catalogue name, or the path of a trace or workload file.
+        space: a catalogue name, or a path.
+        overrides: ``key.path=value`` settings on the resulting study.
+        catalogue: where names are looked up; the working directory and what ships where None.
+
+    Returns:
+        The study resolved, and its YAML text, for keeping and editing: :func:`hisearch.specs.documents.resolve.load_study`
+        reads it from whatever folder it is saved in, for the user's own files are named by their absolute paths.
+
+    Raises:
+        SpecError: with file, line and key of what is wrong; of what stands in the made study itself, with the option
+            of `hisearch run` that it was made from (``--model``, ``--trace``, ``--set``), or its key.
+    """
+    catalogue = catalogue or Catalogue()
+    settings = tuple(overrides)
+    slo_ref = str(catalogue.find_file(str(slo))) if isinstance(slo, Path) else slo
+    try:
+        model_name = catalogue.get("Model", model).name
+    except UnknownReferenceError as error:
+        raise UnknownReferenceError.at(error.message, key=_OPTIONS["spec.model"]) from None
+    name = f"{catalogue.get('SLO', slo_ref).name}-{model_name}"
+    spec = StudySpec(model=model, workload=WorkloadRef(trace=str(trace)), slo=slo_ref, space=space)
+    description = "Made from an SLO; what was not asked for (space, objectives, budget, seed) is hisearch's default."
+    text = study_text(
+        name, description, spec.model_dump(mode="json", exclude_none=True, exclude={"pins", "objectives"})
+    )
+    made = catalogue.root / f"{name}.yaml"
+    try:
+        source = apply_overrides(text_source(text, made), "Study", settings)
+        study = resolve_study(source, settings, catalogue)
+    except SpecError as error:
+        raise SpecError(*(_by_option(problem, made) for problem in error.problems)) from None
+    return study, study_text(study.name, study.document.description, _found_anywhere(study, source.data["spec"]))
+
+
+def _by_option(problem: Problem, made: Path) -> Problem:
+    """A problem of the made study, which is no file, by what it was made from; any other as it is."""
+    if problem.path != made:
+        return problem
+    if problem.setting:
+        return replace(problem, path=None)
+    return replace(problem, path=None, line=None, key=_OPTIONS.get(problem.key, problem.key))
+
+
+def _found_anywhere(study: ResolvedStudy, spec: dict[str, Any]) -> dict[str, Any]:
+    """The made study's data, with the objectives that go with its SLO and the user's own files by absolute paths."""
+    spec = {**spec, "workload": dict(spec["workload"]), "objectives": list(study.study.objectives)}
+    for key, document in (("model", study.model), ("slo", study.slo), ("space", study.space)):
+        spec[key] = _absolute(document, spec[key])
+    workload, trace = study.workload, spec["workload"]["trace"]
+    if isinstance(workload, Path):
+        trace = str(workload)
+    elif isinstance(trace, str):
+        trace = _absolute(workload, trace)
+    elif workload.spec.file is not None:
+        trace = {**trace, "file": {**trace["file"], "path": workload.spec.file.path}}
+    spec["workload"]["trace"] = trace
+    return spec
+
+
+def _absolute(document: Document[Any], value: Any) -> Any:
+    """A reference to a document as it is found from any folder; what is written out stays."""
+    return value if document.inline or ships(document) else str(document.path)

@@ -1,0 +1,408 @@
+"""Studies and deployments with every reference in them looked up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+from pydantic import ValidationError
+
+from hisearch.specs.base import Strict
+from hisearch.specs.deployments.answer_storage import storage_problems
+from hisearch.specs.deployments.deployment import DEFINITIONS, DeploymentSpec, EngineSpec, PoolSpec
+from hisearch.specs.deployments.tier_checks import scope_of, tier_problems
+from hisearch.specs.documents.catalogue import YAML_SUFFIXES, Catalogue
+from hisearch.specs.documents.document import Document, parse_document
+from hisearch.specs.documents.overrides import apply_overrides
+from hisearch.specs.documents.resolved import Hardware, ResolvedDeployment, ResolvedStudy, inline_model_name
+from hisearch.specs.errors import Problem, SpecError, UnknownReferenceError, dotted, shown_path
+from hisearch.specs.machines.devices import DevicesSpec
+from hisearch.specs.machines.profile import LatencyProfileSpec
+from hisearch.specs.models.model import ModelSpec
+from hisearch.specs.models.pages import kept_page_tokens
+from hisearch.specs.source import Source, read_source
+from hisearch.specs.studies.search_space import SearchSpaceSpec
+from hisearch.specs.studies.slo import SloSpec
+from hisearch.specs.studies.study import StudySpec
+from hisearch.specs.validation_words import in_words
+from hisearch.specs.wording import unknown
+from hisearch.specs.workloads.workload import WorkloadSpec
+
+
+def load_study(ref: str | Path, overrides: Iterable[str] = (), catalogue: Catalogue | None = None) -> ResolvedStudy:
+    """Loads a study and all it names.
+
+    Args:
+        ref: a catalogue name or a path.
+        overrides: ``key.path=value`` settings, applied before validation.
+        catalogue: where names are looked up; the working directory and what ships where None.
+
+    Raises:
+        SpecError: with file, line and key.
+    """
+    settings = tuple(overrides)
+    source, catalogue = _open("Study", ref, settings, catalogue)
+    return resolve_study(source, settings, catalogue)
+
+
+def load_deployment(
+    ref: str | Path, overrides: Iterable[str] = (), catalogue: Catalogue | None = None
+) -> ResolvedDeployment:
+    """Loads a deployment and all it names; arguments and errors as of :func:`load_study`."""
+    settings = tuple(overrides)
+    source, catalogue = _open("Deployment", ref, settings, catalogue)
+    document: Document[DeploymentSpec] = parse_document(source, "Deployment")
+    resolver = _Resolver(catalogue, document)
+    model = resolver.refer(document, "Model", "spec.model", document.spec.model)
+    pool_models = _pool_models(resolver, document)
+    profile = resolver.profile(document, document.spec.profile)
+    document = _with_pages(document, model, pool_models)
+    hardware = Hardware({}, {}, {})
+    for index, pool in enumerate(document.spec.pools):
+        at = f"spec.pools.{index}"
+        resolver.accelerator(hardware, document, f"{at}.accelerator", pool.accelerator)
+        if pool.host is not None:
+            resolver.host(hardware, document, f"{at}.host", pool.host)
+        for number, tier in enumerate(pool.tiers):
+            resolver.medium(hardware, document, f"{at}.tiers.{number}.medium", tier.medium)
+        if pool.devices is not None:
+            resolver.devices(hardware, document, f"{at}.devices", pool.devices)
+    if (fabric := document.spec.transfer.fabric) is not None:
+        hardware.fabrics[fabric] = resolver.refer(document, "Fabric", "spec.transfer.fabric", fabric)
+    _check_tiers(document, hardware, model, pool_models)
+    resolved = ResolvedDeployment(_with_scopes(document, hardware), model, profile, hardware, settings, pool_models)
+    _check_one_name_each(resolved)
+    return resolved
+
+
+def _pool_models(resolver: _Resolver, document: Document[DeploymentSpec]) -> dict[str, Document[ModelSpec]]:
+    """Models that pools name, by what they call them."""
+    return {
+        pool.model: resolver.refer(document, "Model", f"spec.pools.{index}.model", pool.model)
+        for index, pool in enumerate(document.spec.pools)
+        if pool.model is not None
+    }
+
+
+def _with_pages(
+    document: Document[DeploymentSpec], model: Document[ModelSpec], pool_models: Mapping[str, Document[ModelSpec]]
+) -> Document[DeploymentSpec]:
+    """The same deployment with the KV pages written out that engines keep for a pool's model whatever they are told."""
+    pools = []
+    for index, pool in enumerate(document.spec.pools):
+        kept = kept_page_tokens((model if pool.model is None else pool_models[pool.model]).spec)
+        if kept is None or pool.engine.page_tokens is not None:
+            pools.append(pool)
+            continue
+        try:
+            engine = EngineSpec.model_validate(pool.engine.model_dump() | {"page_tokens": kept})
+            pools.append(PoolSpec.model_validate(pool.model_dump() | {"engine": engine}))
+        except ValidationError as error:
+            words = in_words(error.errors(include_url=False)[0])
+            message = f"{words} ({kept}-token pages are what engines keep for this model's sparse attention)"
+            raise document.error(f"spec.pools.{index}", message) from None
+    return replace(document, spec=document.spec.model_copy(update={"pools": pools}))
+
+
+def _check_one_name_each(resolved: ResolvedDeployment) -> None:
+    """Refuses pools that call one model by two names, or two models that requests could not tell apart."""
+    taken: dict[str, str] = {}
+    spec = resolved.deployment
+    for ref, model in resolved.served.items():
+        for name in dict.fromkeys((ref, model.spec.huggingface_id, *spec.served_names.get(ref, ()))):
+            if taken.setdefault(name, ref) != ref:
+                index = next(k for k, pool in enumerate(spec.pools) if spec.model_ref(pool) == ref)
+                message = f"'{ref}' and '{taken[name]}' are both called {name}: requests could not tell them apart"
+                raise resolved.document.error(f"spec.pools.{index}.model", message)
+
+
+def _check_device_profile(space: Document[SearchSpaceSpec], profile: Document[LatencyProfileSpec]) -> None:
+    """Refuses a space that would hold workers with devices, priced by the roofline, against others by tables."""
+    priced_alike = profile.spec.estimator != "tables"
+    if any(block is not None for block in space.spec.execution.devices) and not priced_alike:
+        raise space.error(
+            "spec.profile",
+            f"{profile.name} prices workers without devices by measured tables, those of execution.devices are priced "
+            "by the roofline: name a profile of another estimator",
+        )
+
+
+def _check_tiers(
+    document: Document[DeploymentSpec],
+    hardware: Hardware,
+    model: Document[ModelSpec],
+    pool_models: Mapping[str, Document[ModelSpec]],
+) -> None:
+    """Refuses tiers that the mover cannot use, or that no node has; ``pool_models``: by what pools call them."""
+    media = {name: found.spec for name, found in hardware.media.items()}
+    problems: list[Problem] = []
+    for index, pool in enumerate(document.spec.pools):
+        name = pool.host or hardware.accelerators[pool.accelerator].spec.host
+        host = hardware.hosts[name].spec if name is not None else None
+        found = tier_problems(pool, media, name, host)
+        served = model if pool.model is None else pool_models[pool.model]
+        found += storage_problems(document.spec, pool, served.spec, media, name, host)
+        problems += [document.problem(f"spec.pools.{index}.{problem.key}", problem.message) for problem in found]
+    if problems:
+        raise SpecError(*problems)
+
+
+def _with_scopes(document: Document[DeploymentSpec], hardware: Hardware) -> Document[DeploymentSpec]:
+    """The same deployment with every tier's scope written out."""
+    pools = [
+        pool.model_copy(
+            update={
+                "tiers": [
+                    tier.model_copy(update={"scope": scope_of(tier, hardware.media[tier.medium].spec)})
+                    for tier in pool.tiers
+                ]
+            }
+        )
+        for pool in document.spec.pools
+    ]
+    return replace(document, spec=document.spec.model_copy(update={"pools": pools}))
+
+
+def resolve_study(source: Source, overrides: tuple[str, ...], catalogue: Catalogue) -> ResolvedStudy:
+    """Validates the study in ``source``, to which ``overrides`` have been applied, and looks up all it names.
+
+    Raises:
+        SpecError: with file, line and key.
+    """
+    document = _parsed_study(source, catalogue)
+    spec, resolver = document.spec, _Resolver(catalogue)
+    model = _called(resolver.named_or_inline(document, "Model", "spec.model", spec.model), spec.huggingface_id)
+    slo = _promise_of(resolver.named_or_inline(document, "SLO", "spec.slo", spec.slo), model)
+    document = replace(document, spec=spec.for_promise(slo.spec))
+    space: Document[SearchSpaceSpec] = resolver.named_or_inline(document, "SearchSpace", "spec.space", spec.space)
+    workload = resolver.workload(document)
+    profile = resolver.profile(space, space.spec.profile)
+    hardware = Hardware({}, {}, {})
+    for index, name in enumerate(space.spec.execution.accelerators):
+        resolver.accelerator(hardware, space, f"spec.execution.accelerators.{index}", name)
+    _check_device_profile(space, profile)
+    for index, block in enumerate(space.spec.execution.devices):
+        if block is not None:
+            resolver.devices(hardware, space, f"spec.execution.devices.{index}", block)
+    for number, tier in enumerate(space.spec.cache.tiers):
+        for index, name in enumerate(tier.media):
+            resolver.medium(hardware, space, f"spec.cache.tiers.{number}.media.{index}", name)
+    _pools_of_space(resolver, hardware, space)
+    cache = space.spec.cache.in_memory_of(host.spec for host in hardware.hosts.values())
+    space = replace(space, spec=space.spec.model_copy(update={"cache": cache}))
+    study = ResolvedStudy(document, model, slo, space, profile, workload, hardware, overrides)
+    _check_pins(study)
+    return study
+
+
+#: Keys of a study that name a document -> its kind.
+_NAMED = {"model": "Model", "slo": "SLO", "space": "SearchSpace"}
+
+
+def _parsed_study(source: Source, catalogue: Catalogue) -> Document[StudySpec]:
+    """The study; what is wrong with it and names in it that lead nowhere are told together.
+
+    Raises:
+        SpecError: all of that.
+    """
+    problems: list[Problem] = []
+    document: Document[StudySpec] | None = None
+    try:
+        document = parse_document(source, "Study")
+    except SpecError as error:
+        problems += error.problems
+    spec = source.data.get("spec") if isinstance(source.data, dict) else None
+    named = {key: spec.get(key) for key in _NAMED} if isinstance(spec, dict) else {}
+    for key, ref in named.items():
+        kind = _NAMED[key]
+        at = ("spec", key)
+        setting = source.problem(at, "").setting
+        if not isinstance(ref, str) or any(problem.key == dotted(at) for problem in problems):
+            continue
+        try:
+            catalogue.locate(kind, ref, None if setting else source.path.parent)
+        except UnknownReferenceError as error:
+            problems.append(source.problem(at, error.message))
+    if document is None or problems:
+        raise SpecError(*sorted(problems, key=lambda problem: problem.line or 0))
+    return document
+
+
+def _called(model: Document[ModelSpec], huggingface_id: str | None) -> Document[ModelSpec]:
+    """The model as a study serves it."""
+    if huggingface_id is None:
+        return model
+    return replace(model, spec=model.spec.model_copy(update={"huggingface_id": huggingface_id}))
+
+
+def _promise_of(slo: Document[SloSpec], model: Document[ModelSpec]) -> Document[SloSpec]:
+    """What the study's model is promised by an SLO that may know several."""
+    if not slo.spec.models:
+        return slo
+    names = {model.name, model.spec.huggingface_id}
+    if unserved := slo.spec.unserved(names):
+        raise slo.error(("spec", "models", unserved[0]), f"the study deploys {model.name} alone")
+    return replace(slo, spec=slo.spec.of(names))
+
+
+def _pools_of_space(resolver: _Resolver, hardware: Hardware, space: Document[SearchSpaceSpec]) -> None:
+    """Adds what prefill and decode workers of a space name of their own, and what they are connected by."""
+    apart = space.spec.pools.apart
+    if apart is None:
+        return
+    for side, own in (("prefill", apart.prefill), ("decode", apart.decode)):
+        for index, name in enumerate(own.accelerators or ()):
+            resolver.accelerator(hardware, space, f"spec.pools.apart.{side}.accelerators.{index}", name)
+    for index, name in enumerate(apart.fabrics):
+        hardware.fabrics[name] = resolver.refer(space, "Fabric", f"spec.pools.apart.fabrics.{index}", name)
+
+
+def _open(
+    kind: str, ref: str | Path, overrides: Iterable[str], catalogue: Catalogue | None
+) -> tuple[Source, Catalogue]:
+    catalogue = catalogue or Catalogue()
+    path = catalogue.find_file(str(ref)) if isinstance(ref, Path) else catalogue.locate(kind, ref)
+    return apply_overrides(read_source(path), kind, overrides), catalogue.for_file(path)
+
+
+@dataclass(frozen=True)
+class _Resolver:
+    """Looks references up and says where they stood if they lead nowhere.
+
+    deployment: the one whose own definitions come before the catalogue; None where there is none.
+    """
+
+    catalogue: Catalogue
+    deployment: Document[DeploymentSpec] | None = None
+
+    def refer(self, document: Document[Any], kind: str, keypath: str, ref: str) -> Document[Any]:
+        """The document of ``kind`` that ``ref``, standing at ``keypath``, leads to."""
+        defined = self._defined(kind, ref)
+        if defined is not None:
+            return defined
+        try:
+            return self.catalogue.get(kind, ref, self._base(document, keypath))
+        except UnknownReferenceError as error:
+            raise document.error(keypath, error.message) from None
+
+    def profile(self, document: Document[Any], ref: str) -> Document[LatencyProfileSpec]:
+        """The latency profile that ``document`` names: one that can price steps as it stands."""
+        found: Document[LatencyProfileSpec] = self.refer(document, "LatencyProfile", "spec.profile", ref)
+        if found.spec.estimator == "tables" and found.spec.operators is None:
+            raise document.error(
+                "spec.profile",
+                f"profile '{found.name}' names no operator tables; copy it ({shown_path(found.path)}) and add "
+                "operators: FOLDER, a folder of measured tables (docs/latency.md)",
+            )
+        return found
+
+    def _defined(self, kind: str, name: str) -> Document[Any] | None:
+        """The deployment's own definition of that name."""
+        if self.deployment is None or self.deployment.spec.definitions is None:
+            return None
+        section = DEFINITIONS[kind]
+        spec = getattr(self.deployment.spec.definitions, section).get(name)
+        if spec is None:
+            return None
+        return Document(kind, name, spec, self.deployment.source, ("spec", "definitions", section, name))
+
+    def named_or_inline(self, document: Document[Any], kind: str, keypath: str, value: str | Strict) -> Document[Any]:
+        """The document that a key names, or holds."""
+        if isinstance(value, str):
+            return self.refer(document, kind, keypath, value)
+        name = f"{document.name}-{keypath.rpartition('.')[2]}"
+        if isinstance(value, ModelSpec):
+            name = inline_model_name(value)
+        return document.part(kind, name, value, keypath)
+
+    def workload(self, document: Document[StudySpec]) -> Document[WorkloadSpec] | Path:
+        """The study's workload; any file it reads is there."""
+        at, value = "spec.workload.trace", document.spec.workload.trace
+        if isinstance(value, str):
+            path = self._workload_file(document, at, value)
+            if path is not None:
+                if path.suffix not in YAML_SUFFIXES:
+                    return path
+                value = str(path)
+            workload = self.refer(document, "Workload", at, value)
+        else:
+            workload = document.part("Workload", f"{document.name}-workload", cast(Any, value), at)
+        return self._absolute(workload)
+
+    def accelerator(self, hardware: Hardware, document: Document[Any], keypath: str, name: str) -> None:
+        """Adds an accelerator and its usual host."""
+        found = self.refer(document, "Accelerator", keypath, name)
+        hardware.accelerators[name] = found
+        if found.spec.host is not None:
+            self.host(hardware, found, "spec.host", found.spec.host)
+
+    def host(self, hardware: Hardware, document: Document[Any], keypath: str, name: str) -> None:
+        """Adds a host and its media."""
+        found = self.refer(document, "Host", keypath, name)
+        hardware.hosts[name] = found
+        self.medium(hardware, found, "spec.dram", found.spec.dram)
+        if found.spec.nvme is not None:
+            self.medium(hardware, found, "spec.nvme", found.spec.nvme)
+
+    def medium(self, hardware: Hardware, document: Document[Any], keypath: str, name: str) -> None:
+        """Adds a medium."""
+        hardware.media[name] = self.refer(document, "Medium", keypath, name)
+
+    def devices(self, hardware: Hardware, document: Document[Any], keypath: str, spec: DevicesSpec) -> None:
+        """Adds what a devices block names."""
+        for name, entry in spec.beside.items():
+            found = self.refer(document, "Device", f"{keypath}.beside.{name}.device", entry.device)
+            hardware.devices[entry.device] = found
+        apart = spec.attention_ffn
+        if apart is not None and apart.ffn_accelerator is not None:
+            self.accelerator(hardware, document, f"{keypath}.attention_ffn.ffn_accelerator", apart.ffn_accelerator)
+
+    def _absolute(self, workload: Document[WorkloadSpec]) -> Document[WorkloadSpec]:
+        file, agents = workload.spec.file, workload.spec.agents
+        if file is not None:
+            path = self._file(workload, "spec.file.path", file.path)
+            spec = workload.spec.model_copy(update={"file": file.model_copy(update={"path": str(path)})})
+        elif agents is not None and agents.graph.path is not None:
+            path = self._file(workload, "spec.agents.graph.path", agents.graph.path)
+            graph = agents.graph.model_copy(update={"path": str(path)})
+            spec = workload.spec.model_copy(update={"agents": agents.model_copy(update={"graph": graph})})
+        else:
+            return workload
+        return Document(workload.kind, workload.name, spec, workload.source, workload.base, workload.description)
+
+    def _workload_file(self, document: Document[Any], keypath: str, ref: str) -> Path | None:
+        try:
+            return self.catalogue.find_workload_file(ref, self._base(document, keypath))
+        except UnknownReferenceError as error:
+            raise document.error(keypath, error.message) from None
+
+    def _file(self, document: Document[Any], keypath: str, ref: str) -> Path:
+        try:
+            return self.catalogue.find_file(ref, self._base(document, keypath))
+        except UnknownReferenceError as error:
+            raise document.error(keypath, error.message) from None
+
+    def _base(self, document: Document[Any], keypath: str) -> Path | None:
+        """Folder relative paths start from: the document's, or the working directory for what the command line set."""
+        return None if document.problem(keypath, "").setting else document.path.parent
+
+
+def _check_pins(study: ResolvedStudy) -> None:
+    """Refuses a study whose pins do not match what its names lead to now."""
+    pins = study.study.pins
+    if not pins:
+        return
+    current = {f"{doc.kind}/{doc.name}": doc.digest for doc in study.documents[1:]}
+    problems: list[Problem] = []
+    for name, digest in pins.items():
+        now = study.trace_digest if name == "trace" else current.get(name)
+        if not now:
+            problems.append(study.document.problem(("spec", "pins", name), f"not used{unknown(name, current)}"))
+        elif now != digest:
+            hashes = f"SHA-256 {digest[:12]}… then, {now[:12]}… now"
+            message = f"has changed since it was pinned ({hashes}); remove the pin to go on"
+            problems.append(study.document.problem(("spec", "pins", name), message))
+    if problems:
+        raise SpecError(*problems)

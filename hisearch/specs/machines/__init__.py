@@ -1,0 +1,4 @@
+"""Kinds ``Accelerator``, ``Medium``, ``Host``, ``Fabric``, ``Device`` and ``LatencyProfile``; splits over ranks.
+
+Imports ``models``.
+"""

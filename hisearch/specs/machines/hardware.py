@@ -1,0 +1,181 @@
+"""Kinds ``Accelerator``, ``Medium``, ``Host`` and ``Fabric``: the hardware catalogue."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from hisearch.specs.base import (
+    Count,
+    DType,
+    NonNegative,
+    NonNegativeInt,
+    Positive,
+    Price,
+    Provenance,
+    Strict,
+    check_price_range,
+)
+from hisearch.specs.errors import KeyedError
+from hisearch.specs.machines.systolic import SystolicSpec
+
+ScopeName = Literal["worker", "node", "cluster"]
+
+
+class LinkSpec(Strict):
+    """A point-to-point link: ``seconds = latency_s + bytes / bandwidth_bytes_per_s`` (one direction)."""
+
+    kind: Literal["nvlink", "pcie", "infiniband", "roce", "ethernet", "cxl"] = Field(description="For the reader.")
+    bandwidth_bytes_per_s: Positive = Field(description="One direction.")
+    latency_s: NonNegative = Field(description="Fixed cost of a transfer.")
+    energy_j_per_byte: NonNegative = Field(0.0, description="Of a byte sent, both ends together.")
+
+
+class AcceleratorSpec(Strict):
+    """One accelerator, by its data sheet. FLOP/s are dense (no structured sparsity)."""
+
+    memory_bytes: Positive = Field(description="Device memory as the driver reports it (nvidia-smi's total).")
+    reserved_bytes: NonNegative | None = Field(
+        None,
+        description="What CUDA does not offer of memory_bytes: that less PyTorch's total_memory. 0.47 GiB and 0.1 % of "
+        "memory_bytes where absent.",
+    )
+    memory_bandwidth_bytes_per_s: Positive = Field(description="Peak of the device memory.")
+    peak_flops: dict[DType, Positive] = Field(min_length=1, description="Dense peak by operand format.")
+    peer_link: LinkSpec = Field(
+        description="Between accelerators of one host, or of its peer domain, per accelerator and direction, at the "
+        "link's full rate; the share that collectives attain is the latency profile's."
+    )
+    host_link: LinkSpec = Field(
+        description="Between the accelerator and host memory, per direction, at the rate large pinned copies attain."
+    )
+    systolic: SystolicSpec | None = Field(
+        None, description="Its systolic arrays, whose law prices operators in place of the roofline."
+    )
+    host: str | None = Field(None, description="Name or path of the Host that usually carries it.")
+    idle_w: NonNegative = Field(description="Draw when idle.")
+    active_w: Positive = Field(description="Draw at full use: the board's power limit.")
+    standby_w: NonNegative | None = Field(
+        None, description="Draw in place of idle_w after standby_after_s without work; none of the kind where absent."
+    )
+    standby_after_s: NonNegative = Field(60.0, description="Seconds without work until standby.")
+    price: Price = Field(description="Of one accelerator, its share of the host included where the host costs 0.")
+    provenance: Provenance = Field(description="Where the facts come from.")
+
+    @model_validator(mode="after")
+    def _check(self) -> AcceleratorSpec:
+        if self.reserved_bytes is not None and self.reserved_bytes >= self.memory_bytes:
+            message = f"must be less than memory_bytes {self.memory_bytes:g}, got {self.reserved_bytes:g}"
+            raise KeyedError(("reserved_bytes",), message)
+        if self.standby_w is not None and self.standby_w > self.idle_w:
+            raise KeyedError(("standby_w",), f"must be at most idle_w {self.idle_w:g}, got {self.standby_w:g}")
+        return self
+
+
+class MediumSpec(Strict):
+    """A storage medium for KV cache.
+
+    Pages of p bytes move in ``latency_s`` and the longer of ``bytes / bandwidth`` and ``operations * latency_s /
+    queue_depth``, where operations are ``bytes / max(page_bytes, p)``. A store larger than one device is made of
+    as many as it takes, which add up their bandwidths and queues.
+    """
+
+    kind: Literal["hbm", "dram", "cxl", "nvme", "remote"] = Field(
+        description="Which of a host's sizes it counts against: dram its main memory, nvme its disks."
+    )
+    read_bytes_per_s: Positive = Field(description="Large reads, of one device, DIMM set or pool.")
+    write_bytes_per_s: Positive = Field(description="Large writes, likewise.")
+    latency_s: NonNegative = Field(description="Of one operation.")
+    page_bytes: Count = Field(1, description="Smallest transfer.")
+    queue_depth: Count = Field(1, description="Operations in flight.")
+    capacity_bytes: Positive = Field(description="Size of one device, DIMM set or pool.")
+    usd_per_gib_hour: NonNegative = Field(description="Price of what a tier takes of it.")
+    range_usd_per_gib_hour: tuple[NonNegative, NonNegative] | None = Field(
+        None, description="Least and most that it may turn out to be; exact where absent."
+    )
+    energy_j_per_byte: NonNegative = Field(0.0, description="Of a byte read or written.")
+    scope: ScopeName = Field(description="Who usually shares a store of it: a Tier's scope where that has none.")
+    provenance: Provenance = Field(description="Where the facts come from.")
+
+    @model_validator(mode="after")
+    def _check(self) -> MediumSpec:
+        check_price_range("range_usd_per_gib_hour", self.range_usd_per_gib_hour, self.usd_per_gib_hour)
+        return self
+
+
+class BasePartsSpec(Strict):
+    """What a host's ``base_w`` is made of; what they leave of it is the rest: fans, boards, conversion."""
+
+    cpu_w: NonNegative = Field(0.0, description="CPUs that wait.")
+    dram_w: NonNegative = Field(0.0, description="Main memory that is kept.")
+    links_w: NonNegative = Field(0.0, description="Switches between the accelerators.")
+    nics_w: NonNegative = Field(0.0, description="Network adapters.")
+    storage_w: NonNegative = Field(0.0, description="Disks.")
+
+    @property
+    def total_w(self) -> float:
+        """All that is stated."""
+        return self.cpu_w + self.dram_w + self.links_w + self.nics_w + self.storage_w
+
+
+class HostSpec(Strict):
+    """A server that carries accelerators.
+
+    A shipped accelerator's price includes its share of such a server, so a shipped host costs 0; give the host a price
+    of its own, and take the share out of the accelerators', to account for them apart.
+    """
+
+    accelerators: Count = Field(description="Accelerator slots.")
+    peer_domain: Count | None = Field(
+        None,
+        description="Accelerators that peer links join across so many such hosts, those of a rack of NVL72: a stage "
+        "may be as wide, on whole hosts. The slots where absent.",
+    )
+    dram: str = Field(description="Name or path of the Medium of its main memory.")
+    dram_bytes: Positive = Field(description="Size of its main memory; doctor holds the workers' tiers against it.")
+    nvme: str | None = Field(None, description="Name or path of the Medium of its disks; none where absent.")
+    nvme_bytes: NonNegative = Field(0.0, description="Size of its disks; doctor holds the workers' tiers against it.")
+    network: LinkSpec | None = Field(
+        None, description="To stores that the cluster shares, for all its workers together; none where absent."
+    )
+    cpu_cores: NonNegativeInt = Field(0, description="For the reader.")
+    base_w: NonNegative = Field(
+        0.0, description="Draw of all but the accelerators while nothing runs; pools count it by the slots they use."
+    )
+    base_parts: BasePartsSpec = Field(
+        BasePartsSpec(), description="What of base_w is whose, for energy by component; unstated parts are in the rest."
+    )
+    cpu_active_w: NonNegative = Field(0.0, description="Beyond base_w, while the workers on it step; likewise.")
+    usd_per_kwh: NonNegative = Field(
+        0.0,
+        description="Price of electricity, added to the dollars per hour; 0 where prices include it, as clouds do.",
+    )
+    pue: Annotated[float, Field(ge=1)] = Field(
+        1.0, description="Watts that the site draws for each watt of its machines, for the price of electricity."
+    )
+    price: Price = Field(description="Of the whole host, on top of its accelerators; pools pay by the slots they use.")
+    provenance: Provenance = Field(description="Where the facts come from.")
+
+    @property
+    def reach(self) -> int:
+        """Accelerators that peer links join."""
+        return self.peer_domain if self.peer_domain is not None else self.accelerators
+
+    @model_validator(mode="after")
+    def _check(self) -> HostSpec:
+        if self.reach % self.accelerators:
+            message = f"must be whole hosts of {self.accelerators} accelerators, got {self.reach}"
+            raise KeyedError(("peer_domain",), message)
+        if self.base_parts.total_w > self.base_w:
+            message = f"the parts draw {self.base_parts.total_w:g} W, more than base_w, {self.base_w:g} W"
+            raise KeyedError(("base_parts",), message)
+        return self
+
+
+class FabricSpec(Strict):
+    """Links between hosts: what KV goes over from prefill to decode workers."""
+
+    topology: Literal["switch", "ring", "fully_connected"] = Field("switch", description="How hosts are connected.")
+    link: LinkSpec = Field(description="Of one port.")
+    provenance: Provenance = Field(description="Where the facts come from.")

@@ -1,0 +1,229 @@
+"""How one copy of a model is split over accelerators, and what a model, an engine and a host allow of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from hisearch.specs.base import ENGINE_TITLES, EngineName
+from hisearch.specs.machines.hardware import HostSpec
+
+if TYPE_CHECKING:
+    from hisearch.specs.models.model import ModelSpec
+
+
+#: Engines whose attention groups have dense FFNs and shared experts of their own: TensorRT-LLM (``shared_tp_size`` of 1
+#: with attention DP, ``modeling_deepseekv3.py``), and vLLM, whose data-parallel engines each run a whole model. SGLang
+#: gathers all groups' tokens for them (``moe_dense_tp_size``).
+OWN_FFN = frozenset({"trtllm", "vllm"})
+
+
+class Parallelism(NamedTuple):
+    """How one copy of a model is split over accelerators.
+
+    A stage of the pipeline has ``attention_data`` groups of ``tensor`` ranks. A group runs attention, embedding and LM
+    head on sequences of its own; FFNs are shared by the stage: every rank of it holds a part, and sees the tokens of
+    all groups. Dense FFNs and shared experts are split along their width over the stage, or over a group where groups
+    have their own; routed experts are dealt to ``expert`` sets of ranks, and each is split along its width over the
+    ranks of its set.
+
+    tensor: ranks of an attention group (TP).
+    attention_data: attention groups of a stage (data-parallel attention).
+    expert: sets of ranks that hold different experts (EP); divides the ranks of a stage.
+    pipeline: stages, each with its share of the layers (PP).
+    all_to_all: attention groups share routed experts alone (wide EP): each sends its tokens to the ranks of their
+        experts, and keeps dense FFNs and shared experts to itself, split along their width over its own ranks. Copies
+        of experts fill the places of ranks that would have fewer than others.
+    own_ffn: attention groups keep dense FFNs and shared experts to themselves although they gather tokens for experts.
+    """
+
+    tensor: int = 1
+    attention_data: int = 1
+    expert: int = 1
+    pipeline: int = 1
+    all_to_all: bool = False
+    own_ffn: bool = False
+
+    def under(self, engine: str) -> Parallelism:
+        """As ``engine`` lays out the FFNs of its attention groups."""
+        return self._replace(own_ffn=self.attention_data > 1 and engine in OWN_FFN)
+
+    @property
+    def ffn_groups(self) -> int:
+        """Attention groups that send their tokens through a dense FFN together."""
+        return 1 if self.all_to_all or self.own_ffn else self.attention_data
+
+    @property
+    def ffn_ranks(self) -> int:
+        """Ranks over which a dense FFN is split."""
+        return self.tensor * self.ffn_groups
+
+    @property
+    def stage_ranks(self) -> int:
+        """Ranks of one stage."""
+        return self.tensor * self.attention_data
+
+    @property
+    def expert_tensor(self) -> int:
+        """Ranks that share one expert's width."""
+        return self.stage_ranks // self.expert
+
+    @property
+    def ranks(self) -> int:
+        """Accelerators of the whole copy."""
+        return self.stage_ranks * self.pipeline
+
+    @property
+    def group_ranks(self) -> int:
+        """Accelerators that one attention group stands for, in all stages."""
+        return self.tensor * self.pipeline
+
+    def __str__(self) -> str:
+        """``tensor_parallel 4``, and what else there is, by the keys of a pool."""
+        others = {
+            "attention_data_parallel": self.attention_data,
+            "expert_parallel": self.expert,
+            "pipeline_parallel": self.pipeline,
+        }
+        return ", ".join([f"tensor_parallel {self.tensor}", *(f"{k} {v}" for k, v in others.items() if v > 1)])
+
+    @property
+    def short(self) -> str:
+        """``TP 4``, ``TP 4 × PP 2``, ``TP 1 × DP 8, EP 8``: as the field writes it."""
+        widths = [f"TP {self.tensor}"]
+        widths += [f"DP {self.attention_data}"] if self.attention_data > 1 else []
+        widths += [f"PP {self.pipeline}"] if self.pipeline > 1 else []
+        return " × ".join(widths) + (f", EP {self.expert}" if self.expert > 1 else "")
+
+
+def degrees_of(split: Parallelism) -> dict[str, int]:
+    """The keys of a pool that say so."""
+    return {
+        "tensor_parallel": split.tensor,
+        "pipeline_parallel": split.pipeline,
+        "attention_data_parallel": split.attention_data,
+        "expert_parallel": split.expert,
+    }
+
+
+class SplitProblem(NamedTuple):
+    """Why a worker cannot be split so: the pool's key, and a sentence."""
+
+    key: str
+    message: str
+
+
+def split_problems(model: ModelSpec, split: Parallelism) -> Iterator[SplitProblem]:
+    """Why ``model`` does not come out even, worst first; none where it does.
+
+    KV heads may be fewer than the ranks of a group and are then replicated, which needs the ranks to be a multiple of
+    them.
+    """
+    tensor, stage = split.tensor, split.stage_ranks
+    if stage % split.expert:
+        message = f"expert_parallel {split.expert} does not divide the {stage} ranks of a stage"
+        yield SplitProblem("expert_parallel", message)
+        return
+    if split.expert > 1 and model.moe is None:
+        yield SplitProblem("expert_parallel", f"no experts to deal out: expert_parallel {split.expert}")
+    if split.pipeline > model.layers:
+        yield SplitProblem(
+            "pipeline_parallel", f"pipeline_parallel {split.pipeline} exceeds the {model.layers} layers of the model"
+        )
+    yield from _uneven("tensor_parallel", tensor, {"attention_heads": model.attention_heads})
+    if model.attention == "gqa" and model.kv_heads % tensor and tensor % model.kv_heads:
+        message = f"tensor_parallel {tensor} neither divides kv_heads {model.kv_heads} nor is a multiple of it"
+        yield SplitProblem("tensor_parallel", message)
+    moe, linear = model.moe, model.linear_attention
+    width = "tensor_parallel" if split.attention_data == 1 else "tensor_parallel x attention_data_parallel"
+    if moe is None or moe.leading_dense_layers:
+        yield from _uneven(width, split.ffn_ranks, {"intermediate_size": model.intermediate_size})
+    if moe is not None:
+        each = split.expert_tensor
+        what = width if split.expert == 1 else f"{width} / expert_parallel"
+        yield from _uneven(what, each, {"expert_intermediate_size": moe.expert_intermediate_size})
+        yield from _uneven(width, split.ffn_ranks, {"shared_intermediate_size": moe.shared_intermediate_size})
+        if not split.all_to_all:
+            yield from _uneven("expert_parallel", split.expert, {"experts": moe.experts})
+    if linear is not None:
+        heads = {"key_heads": linear.key_heads, "value_heads": linear.value_heads}
+        yield from _uneven("tensor_parallel", tensor, {f"linear_attention.{name}": n for name, n in heads.items()})
+
+
+def _uneven(name: str, ranks: int, sizes: dict[str, int]) -> Iterator[SplitProblem]:
+    key = "expert_parallel" if name.startswith("expert") else "tensor_parallel"
+    if "attention_data" in name:
+        key = "attention_data_parallel"
+    for what, size in sizes.items():
+        if size % ranks:
+            yield SplitProblem(key, f"{name} {ranks} does not divide {what} {size}")
+
+
+def engine_problem(engine: EngineName, split: Parallelism, model: ModelSpec | None = None) -> SplitProblem | None:
+    """What the engine cannot be told of the split (of ``model``, where it is known); None where it can.
+
+    vLLM deals experts to all ranks of a stage or to none (``--enable-expert-parallel``), and its data-parallel engines
+    share nothing but experts; TensorRT-LLM's attention-DP has one rank to a group (``enable_attention_dp``).
+    """
+    title = ENGINE_TITLES[engine]
+    if engine == "vllm" and split.attention_data > 1 and model is not None and model.moe is None:
+        message = f"{title}'s data-parallel engines of a model without experts share nothing: use replicas"
+        return SplitProblem("attention_data_parallel", message)
+    if engine == "vllm" and split.expert not in (1, split.stage_ranks):
+        message = f"{title} deals experts to all {split.stage_ranks} ranks of a stage or to none, not to {split.expert}"
+        return SplitProblem("expert_parallel", message)
+    if engine == "trtllm" and split.attention_data > 1 and split.tensor > 1:
+        message = (
+            f"{title}'s attention groups have one rank each: attention_data_parallel {split.attention_data} needs "
+            f"tensor_parallel 1, not {split.tensor}"
+        )
+        return SplitProblem("attention_data_parallel", message)
+    return None
+
+
+def fits_hosts(stage_ranks: int, slots: int, reach: int) -> bool:
+    """Whether a stage lies in one host of so many slots, or fills hosts whose accelerators peer links join."""
+    return stage_ranks <= slots or (stage_ranks <= reach and stage_ranks % slots == 0)
+
+
+def slots_problem(split: Parallelism, host_name: str, host: HostSpec) -> SplitProblem | None:
+    """Why a stage does not fit into its host, or into whole hosts that peer links join; None where it does.
+
+    Stages may lie in different hosts.
+    """
+    slots = host.accelerators
+    if fits_hosts(split.stage_ranks, slots, host.reach):
+        return None
+    if split.attention_data == 1:
+        ranks, key = f"tensor_parallel {split.tensor}", "tensor_parallel"
+    else:
+        ranks, key = f"a stage of {split.stage_ranks} ranks", "attention_data_parallel"
+    if split.stage_ranks <= host.reach:
+        return SplitProblem(key, f"{ranks} fills no whole hosts of {slots} accelerator slots, {host_name}")
+    if host.reach > slots:
+        return SplitProblem(key, f"{ranks} exceeds the {host.reach} accelerators that peer links of {host_name} join")
+    return SplitProblem(key, f"{ranks} exceeds the {slots} accelerator slots of {host_name}")
+
+
+def workers_per_node(split: Parallelism, host: HostSpec | None) -> int:
+    """Workers that a full host carries; 1 where a worker fills or exceeds it, and where the host is not known."""
+    return max(host.accelerators // split.ranks, 1) if host is not None else 1
+
+
+def nodes_per_worker(split: Parallelism, host: HostSpec | None) -> int:
+    """Hosts that one worker takes; 1 where the host is not known.
+
+    Stages lie whole, one after the other; one that is wider than a host fills as many as it needs.
+    """
+    if host is None:
+        return 1
+    if split.stage_ranks > host.accelerators:
+        return split.pipeline * -(-split.stage_ranks // host.accelerators)
+    return -(-split.pipeline // (host.accelerators // split.stage_ranks))
+
+
+def nodes_used(split: Parallelism, workers: int, host: HostSpec | None) -> int:
+    """Hosts that ``workers`` workers take, filling one after the other."""
+    if nodes_per_worker(split, host) > 1:
+        return workers * nodes_per_worker(split, host)
+    return -(-workers // workers_per_node(split, host))

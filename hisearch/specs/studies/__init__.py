@@ -1,0 +1,4 @@
+"""Kinds ``Study``, ``FleetStudy``, ``SLO`` and ``SearchSpace``: the question.
+
+Imports ``deployments``, ``workloads`` and what is below them.
+"""

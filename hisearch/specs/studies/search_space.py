@@ -1,0 +1,346 @@
+"""Kind ``SearchSpace``: what the three stages may choose from."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable
+from typing import Annotated, ClassVar
+
+from pydantic import Field, model_validator
+
+from hisearch.specs.base import Count, DType, EngineName, Fraction, NonNegative, NonNegativeInt, Positive, Strict
+from hisearch.specs.deployments.agent_memory import (
+    AGENT_ENGINES,
+    AdaptersSpec,
+    AgentObjectSpec,
+    AgentPolicyName,
+    DistanceSourceName,
+    HostName,
+)
+from hisearch.specs.deployments.deployment import EvictionName
+from hisearch.specs.deployments.routing import ROUTER_PARAMETERS, AdmissionSpec, HashKeyName, RouterName, RouterSpec
+from hisearch.specs.deployments.tiers import HierarchyName, MoverName, PrefetchName, TierEvictionName, WritePolicyName
+from hisearch.specs.errors import KeyedError
+from hisearch.specs.machines.devices import DevicesSpec
+from hisearch.specs.machines.hardware import HostSpec, ScopeName
+from hisearch.specs.machines.parallelism import Parallelism
+from hisearch.specs.studies.pool_space import PoolsSpace
+
+
+class ExecutionSpace(Strict):
+    """Stage 1: accelerators, engines, parallelism, formats, batch limits."""
+
+    accelerators: list[str] = Field(min_length=1, description="Names or paths of Accelerators.")
+    engines: list[EngineName] = Field(min_length=1, description="Serving engines.")
+    tensor_parallel: list[Count] = Field(
+        default=[1, 2, 4, 8],
+        min_length=1,
+        description="Ranks of an attention group; splits that a model, an engine or a host cannot take drop out.",
+    )
+    pipeline_parallel: list[Count] = Field(default=[1], min_length=1, description="Stages of a worker.")
+    attention_data_parallel: list[Count] = Field(
+        default=[1], min_length=1, description="Attention groups of a stage, which share its FFNs."
+    )
+    expert_parallel: list[Count] = Field(
+        default=[1], min_length=1, description="Sets of a stage's ranks that hold different experts."
+    )
+    weight_dtypes: list[DType] = Field(
+        default_factory=list, description="Formats of the weights; empty: the model's own alone."
+    )
+    kv_dtypes: list[DType] = Field(default=["bf16"], min_length=1, description="Formats of the KV cache.")
+    chunk_tokens: list[Count] = Field(default=[2048, 8192], min_length=1, description="Token budgets of a step.")
+    max_running_requests: list[Count] = Field(default=[64, 256], min_length=1, description="Batch limits of a worker.")
+    sglang_page_tokens: Count | None = Field(
+        None,
+        description="Tokens per KV page under SGLang; where absent 64 for models with sparse attention, else 1. Tiers "
+        "move whole pages, of 64 tokens as a rule.",
+    )
+    devices: list[DevicesSpec | None] = Field(
+        default=[None],
+        min_length=1,
+        description="As a Pool's: device mixes, operator maps, ratios of attention and FFN, places of experts and "
+        "weights; null for none.",
+    )
+    max_replicas: Count = Field(32, description="Most workers of a deployment.")
+    max_accelerators: Count = Field(64, description="Most accelerators of a deployment.")
+
+    @property
+    def splits(self) -> list[Parallelism]:
+        """Every combination of the degrees, in the order of the lists."""
+        return [
+            Parallelism(tensor, groups, experts, stages)
+            for tensor, groups, experts, stages in itertools.product(
+                self.tensor_parallel, self.attention_data_parallel, self.expert_parallel, self.pipeline_parallel
+            )
+        ]
+
+
+class RoutingSpace(Strict):
+    """Stage 2: router policies and their parameters."""
+
+    policies: list[RouterName] = Field(
+        default=["round_robin", "power_of_two", "cache_aware"], min_length=1, description="As a Router's policy."
+    )
+    cache_threshold: list[Annotated[float, Field(ge=0, le=1)]] = Field(
+        default=[0.3, 0.5], min_length=1, description="cache_aware: as a Router's."
+    )
+    balance_abs_threshold: list[NonNegativeInt] = Field(
+        default=[16, 64], min_length=1, description="cache_aware: as a Router's."
+    )
+    balance_rel_threshold: list[Annotated[float, Field(ge=1)]] = Field(
+        default=[1.5], min_length=1, description="cache_aware: as a Router's."
+    )
+    max_tree_tokens: list[Count | None] = Field(
+        default=[None], min_length=1, description="cache_aware: as a Router's; null: never trimmed."
+    )
+    eviction_interval_s: list[Positive] = Field(
+        default=[120.0], min_length=1, description="cache_aware with max_tree_tokens: as a Router's."
+    )
+    bucket_abs_threshold: list[NonNegativeInt] = Field(
+        default=[64], min_length=1, description="bucket: a Router's balance_abs_threshold."
+    )
+    bucket_rel_threshold: list[Annotated[float, Field(ge=1)]] = Field(
+        default=[1.5], min_length=1, description="bucket: a Router's balance_rel_threshold."
+    )
+    bucket_window_s: list[Positive] = Field(default=[5.0], min_length=1, description="bucket: as a Router's.")
+    hash_key: list[HashKeyName] = Field(
+        default=["session"], min_length=1, description="consistent_hash: as a Router's."
+    )
+    prefix_tokens: list[Count] = Field(
+        default=[256], min_length=1, description="consistent_hash by prefix: as a Router's."
+    )
+    load_factor: list[Annotated[float, Field(ge=1)]] = Field(
+        default=[1.25], min_length=1, description="consistent_hash: as a Router's."
+    )
+    overlap_weight: list[Positive] = Field(default=[1.0], min_length=1, description="kv_aware: as a Router's.")
+    staleness_s: list[NonNegative] = Field(default=[0.0], min_length=1, description="kv_aware: as a Router's.")
+    fill_requests: list[Count] = Field(default=[8], min_length=1, description="cost_aware: as a Router's.")
+    admission: list[AdmissionSpec] = Field(
+        default=[AdmissionSpec()],
+        min_length=1,
+        description="As a Deployment's admission; the first one is what replicas are sized with.",
+    )
+    extra_replicas: list[NonNegativeInt] = Field(
+        default=[0, 1, 2], min_length=1, description="Replicas beyond the fewest that stage 1 expects to suffice."
+    )
+
+    def routers(self, policy: RouterName) -> list[RouterSpec]:
+        """The policy with every combination of its parameters, each once, in the order of the lists."""
+        names = ROUTER_PARAMETERS[policy]
+        lists = [getattr(self, _BUCKET_LISTS.get(name, name) if policy == "bucket" else name) for name in names]
+        found: dict[str, RouterSpec] = {}
+        for values in itertools.product(*lists):
+            router = RouterSpec.model_validate({"policy": policy} | dict(zip(names, values, strict=True)))
+            found.setdefault(repr(router.parameters()), router)
+        return list(found.values())
+
+
+#: Parameter of a bucket router -> its list, where cache_aware has a parameter of that name as well.
+_BUCKET_LISTS = {"balance_abs_threshold": "bucket_abs_threshold", "balance_rel_threshold": "bucket_rel_threshold"}
+
+
+#: Sizes that a range stands for: so many for each doubling, or so many steps; whole GiB from this size on.
+_SIZES_PER_DOUBLING = 2
+_EVEN_STEPS = 16
+_WHOLE_FROM_GIB = 16.0
+
+
+class GibRange(Strict):
+    """Sizes from low to high: two for every doubling, or 17 evenly spaced ones where log is false."""
+
+    low: Positive = Field(description="Smallest size.")
+    high: Positive = Field(description="Largest size.")
+    log: bool = Field(True, description="Steps of equal factors; else of equal size.")
+
+    @model_validator(mode="after")
+    def _check(self) -> GibRange:
+        if self.low >= self.high:
+            raise KeyedError(("high",), f"must be greater than low {self.low:g}, got {self.high:g}")
+        return self
+
+    def sizes(self) -> list[float]:
+        """Ascending; whole GiB between the bounds, but for small ones."""
+        steps = max(round(_SIZES_PER_DOUBLING * math.log2(self.high / self.low)), 1) if self.log else _EVEN_STEPS
+        shares = [step / steps for step in range(1, steps)]
+        if self.log:
+            between = [self.low * (self.high / self.low) ** share for share in shares]
+        else:
+            between = [self.low + (self.high - self.low) * share for share in shares]
+        rounded = [float(round(size)) if size >= _WHOLE_FROM_GIB else size for size in between]
+        return sorted({self.low, self.high, *(size for size in rounded if self.low < size < self.high)})
+
+
+class TierSpace(Strict):
+    """Choices of one tier. What an engine's mover does not have is left out for it."""
+
+    media: list[str] = Field(min_length=1, description="Names or paths of Media.")
+    gib: list[NonNegative] | GibRange = Field(
+        description="Sizes of one store, listed or as a range; 0 is neither this tier nor those behind it."
+    )
+    scope: list[ScopeName] = Field(
+        default_factory=list, description="Who shares a store, as a Tier's; empty: the medium's own scope."
+    )
+    eviction: list[TierEvictionName] = Field(default=["lru"], min_length=1, description="As a Tier's.")
+    ttl_s: list[Positive | None] = Field(
+        default=[None], min_length=1, description="As a Tier's, null for none; expired entries are reclaimed lazily."
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> TierSpace:
+        if not self.sizes():
+            raise KeyedError(("gib",), "needs 1 or more entries, got 0")
+        return self
+
+    def sizes(self) -> list[float]:
+        """Ascending, each once."""
+        return self.gib.sizes() if isinstance(self.gib, GibRange) else sorted(set(self.gib))
+
+
+class MovementSpace(Strict):
+    """Choices of a Movement."""
+
+    movers: list[MoverName] = Field(
+        default_factory=list, description="Those that an engine has; its default where it has none of them."
+    )
+    write_policy: list[WritePolicyName] = Field(default=["write_through"], min_length=1, description="HiCache.")
+    prefetch: list[PrefetchName] = Field(
+        default=["best_effort"], min_length=1, description="HiCache with a storage tier."
+    )
+    prefetch_threshold_tokens: list[Count] = Field(
+        default=[256], min_length=1, description="HiCache with a storage tier."
+    )
+    hierarchy: list[HierarchyName] = Field(
+        default=["inclusive"], min_length=1, description="HiCache with two storage tiers."
+    )
+
+
+class AgentMemorySpace(Strict):
+    """Choices of a pool's section agents; what is not searched is as it says there."""
+
+    policies: list[AgentPolicyName] = Field(
+        default=["lru", "distance"], min_length=1, description="As Agents's policy."
+    )
+    slots: list[Count | None] = Field(
+        default=[None],
+        min_length=1,
+        description="As Agents's slots; null, a shared pool, needs a worker without tiers.",
+    )
+    ahead_s: list[NonNegative] = Field(
+        default=[10.0], min_length=1, description="Policy distance: as Agents's ahead_s."
+    )
+    distance: DistanceSourceName = Field("trace", description="As Agents's distance.")
+    host: HostName = Field("beside", description="As Agents's host, of workers with tiers.")
+    host_gib: list[Positive | None] = Field(
+        default=[None],
+        min_length=1,
+        description="As Agents's host_gib, of workers with two tiers; null: as many as it takes.",
+    )
+    adapters: AdaptersSpec | None = Field(None, description="As Agents's adapters.")
+    objects: list[AgentObjectSpec] = Field(default_factory=list, description="As Agents's objects.")
+
+    @model_validator(mode="after")
+    def _check(self) -> AgentMemorySpace:
+        if "by_slot" in self.policies and (self.adapters is None or self.objects or None in self.slots):
+            raise ValueError("policies: by_slot is about adapters alone, in slots")
+        if self.host != "tier" and any(self.host_gib):
+            raise ValueError("host_gib: objects lie beside the tiers; set host: tier")
+        return self
+
+    @property
+    def has_objects(self) -> bool:
+        """Whether agents need anything beside KV."""
+        return self.adapters is not None or bool(self.objects)
+
+
+_TIERS = "write tiers: [{media: [ddr5], gib: [0, 128, 256]}]"
+
+
+class CacheSpace(Strict):
+    """Stage 3: memory for KV and the tiers below it."""
+
+    replaced: ClassVar[dict[str, str]] = {
+        "host_gib_per_worker": f"replaced by tiers; {_TIERS}",
+        "host_medium": f"replaced by the media of tiers; {_TIERS}",
+    }
+
+    memory_fraction: tuple[Fraction, Fraction] = Field(
+        (0.85, 0.92), description="Range, lower and upper bound, of an Engine's memory_fraction."
+    )
+    eviction: list[EvictionName] = Field(
+        default=["lru", "lfu"],
+        min_length=1,
+        description="SGLang with tiers: as an Engine's eviction; without tiers, and in other engines, lru alone.",
+    )
+    tiers: list[TierSpace] = Field(
+        default=[TierSpace(media=["ddr5"], gib=[0.0, 128.0, 256.0, 512.0])],
+        max_length=3,
+        description="Nearest first; by default {media: [ddr5], gib: [0, 128, 256, 512]}, the medium being the hosts' "
+        "main memory. Empty: no tiers.",
+    )
+    movement: MovementSpace = Field(MovementSpace(), description="How KV moves between them.")
+    agents: AgentMemorySpace | None = Field(
+        None, description="What agents need in device memory beside KV, under SGLang or vLLM."
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> CacheSpace:
+        if self.memory_fraction[0] > self.memory_fraction[1]:
+            raise ValueError("memory_fraction: the lower bound exceeds the upper")
+        tiered = bool(self.tiers) and self.tiers[0].sizes()[-1] > 0
+        if self.agents is not None and self.agents.has_objects and tiered and not any(self.agents.slots):
+            raise KeyedError(("agents", "slots"), "workers with tiers need a number; null is for those without")
+        return self
+
+    def in_memory_of(self, hosts: Iterable[HostSpec]) -> CacheSpace:
+        """With tiers in the main memory that the hosts have, where the space states no tiers."""
+        media = list(dict.fromkeys(host.dram for host in hosts))
+        if "tiers" in self.model_fields_set or not media:
+            return self
+        tiers = [tier.model_copy(update={"media": media}) for tier in self.tiers]
+        return CacheSpace.model_construct(_fields_set=self.model_fields_set, **(dict(self) | {"tiers": tiers}))
+
+
+class SearchSpaceSpec(Strict):
+    """What the three stages may choose from."""
+
+    execution: ExecutionSpace = Field(description="Stage 1.")
+    routing: RoutingSpace = Field(RoutingSpace(), description="Stage 2.")
+    cache: CacheSpace = Field(CacheSpace(), description="Stage 3.")
+    pools: PoolsSpace = Field(
+        PoolsSpace(), description="One pool of equal workers, prefill and decode apart, unequal workers."
+    )
+    profile: str = Field(
+        "auto",
+        description="Name or path of the LatencyProfile that prices steps; auto takes that of accelerator and engine.",
+    )
+    exportable: bool = Field(
+        False,
+        description="Try only what `hisearch export` can write: policies of routers and settings of engines that no "
+        "command line has are left out. What Dynamo or llm-d alone lack is not known here: their READMEs say it.",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> SearchSpaceSpec:
+        self._check_agents()
+        for shape in ("apart", "mixed"):
+            if self.cache.agents is not None and getattr(self.pools, shape) is not None:
+                raise KeyedError(("pools", shape), "agents' objects are simulated in deployments of one pool")
+        return self
+
+    def _check_agents(self) -> None:
+        """Refuse engines under which agents' objects are not simulated, or not as the space has them."""
+        agents, engines = self.cache.agents, self.execution.engines
+        if agents is None:
+            return
+        others = [engine for engine in engines if engine not in AGENT_ENGINES]
+        if others:
+            known = " and ".join(AGENT_ENGINES)
+            message = f"agents' objects are simulated for the engines {known}, not {', '.join(others)}"
+            raise KeyedError(("cache", "agents"), message)
+        if "vllm" in engines and self.cache.tiers:
+            raise KeyedError(
+                ("cache", "tiers"), "beside agents' objects tiers are simulated for the engine sglang alone"
+            )
+        if "vllm" in engines and None in agents.slots and agents.has_objects:
+            raise KeyedError(("cache", "agents", "slots"), "the engine vllm needs numbers")

@@ -1,0 +1,4 @@
+"""Kind ``Workload``: trace files, generators, agents.
+
+Imports the foundations of ``specs`` alone.
+"""

@@ -1,0 +1,162 @@
+"""Kind ``Workload``: a trace file, a generator of one, or a society of agents."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from hisearch.specs.base import Count, NonNegative, NonNegativeInt, Positive, Provenance, Strict
+from hisearch.specs.workloads.agent_workload import AgentWorkloadSpec
+from hisearch.specs.workloads.distributions import LengthSpec, ThinkSpec
+
+TraceFormat = Literal[
+    "auto", "hisearch", "mooncake", "azure", "burstgpt", "bailian", "sharegpt_lengths", "weka", "lmcache",
+    "llmservingsim", "csv",
+]  # fmt: skip
+
+#: How follow-ups are replayed: as the format is best known (docs/traces.md), at their recorded times, or ``think_s``
+#: after their predecessor's last token.
+FollowUps = Literal["auto", "open_loop", "closed_loop"]
+
+
+class ArrivalSpec(Strict):
+    """Arrivals of *first* turns (open loop), or a closed loop of users."""
+
+    process: Literal["poisson", "gamma", "weibull", "closed_loop"] = Field(
+        "poisson", description="Law of the gaps between sessions, or a fixed number of users."
+    )
+    rate_rps: Positive | None = Field(None, description="Sessions per second; needed but for closed_loop.")
+    cv: Positive = Field(1.0, description="gamma, weibull: coefficient of variation of the gaps.")
+    users: Count | None = Field(None, description="closed_loop: sessions in flight at any time; needed there.")
+    diurnal_amplitude: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="Swing of the rate around its mean, as a sine; 0.5: from half of it to one and a half."
+    )
+    diurnal_period_s: Positive = Field(86400.0, description="Period of that sine.")
+
+    @model_validator(mode="after")
+    def _check(self) -> ArrivalSpec:
+        if self.process == "closed_loop" and self.users is None:
+            raise ValueError("closed_loop needs users")
+        if self.process != "closed_loop" and self.rate_rps is None:
+            raise ValueError(f"{self.process} needs rate_rps")
+        return self
+
+
+class TraceFileSpec(Strict):
+    """Requests read from a file."""
+
+    path: str = Field(
+        description="A relative path is tried from this document's folder and from the working directory."
+    )
+    format: TraceFormat = Field("auto", description="auto: told by the content. See docs/traces.md.")
+    spread_arrivals_s: NonNegative | None = Field(
+        None,
+        description="Arrivals are quantised to this; spread them evenly, seeded. Absent: Mooncake's 3 s where "
+        "detected, else none; 0: as recorded.",
+    )
+    limit: Count | None = Field(None, description="Keep the first requests only.")
+    skip_bad: NonNegativeInt = Field(0, description="Broken rows to leave out before the file is refused.")
+    columns: dict[str, str] = Field(default_factory=dict, description="csv: our field -> the file's column.")
+    follow_ups: FollowUps = Field(
+        "auto",
+        description="open_loop: at their recorded times; closed_loop: think_s after their predecessor's last token; "
+        "auto: as the format is best known (docs/traces.md).",
+    )
+    arrivals: ArrivalSpec | None = Field(
+        None, description="When sessions start, for formats that do not record it (sharegpt_lengths, weka, lmcache)."
+    )
+    think: ThinkSpec | None = Field(None, description="Think times, for formats that do not record them.")
+    max_output_tokens: Count | None = Field(
+        None, description="Limit that clients declare; a request's own output length where absent or larger."
+    )
+
+
+class SessionSpec(Strict):
+    """Turns of a conversation. A turn's prompt is all that was said before plus ``new_input``.
+
+    Without ``think`` a follow-up arrives with its predecessor's last token.
+    """
+
+    continue_probability: list[Annotated[float, Field(ge=0, le=1)]] = Field(
+        default_factory=list, description="Chance of another turn after turn 1, 2, …; the last value repeats."
+    )
+    max_turns: Count = Field(64, description="A session ends after so many.")
+    think: ThinkSpec | None = Field(None, description="Time between turns; none where absent.")
+    new_input: LengthSpec | None = Field(None, description="User tokens of a follow-up; as first_input where absent.")
+
+
+class SharedPrefixSpec(Strict):
+    """A system prompt that ``share`` of the sessions begin with."""
+
+    name: str = Field(description="For the reader.")
+    tokens: Count = Field(description="Its length in tokens.")
+    share: Annotated[float, Field(gt=0, le=1)] = Field(
+        description="Share of the sessions; all shares add up to 1 at most."
+    )
+
+
+class GeneratorSpec(Strict):
+    """A seeded synthetic workload. Exactly one of ``requests`` and ``duration_s`` bounds it.
+
+    Both cut by *nominal* time: a follow-up's is its session's start plus all think times before it, as if answers took
+    no time. ``requests`` keeps the first so many, ``duration_s`` those before it.
+    """
+
+    requests: Count | None = Field(None, description="Keep the first so many.")
+    duration_s: Positive | None = Field(None, description="Keep those before it.")
+    arrivals: ArrivalSpec = Field(description="When sessions start.")
+    first_input: LengthSpec = Field(description="Prompt tokens of a first turn after its shared prefix.")
+    output: LengthSpec = Field(description="Output tokens of every turn.")
+    sessions: SessionSpec = Field(SessionSpec(), description="Follow-up turns; none by default.")
+    shared_prefixes: list[SharedPrefixSpec] = Field(
+        default_factory=list, description="System prompts; sessions left over begin with none."
+    )
+    max_context_tokens: Count = Field(
+        131072, description="A session ends before prompt and output would exceed this; a first turn is cut to it."
+    )
+    max_input_tokens: Count | None = Field(
+        None, description="A session ends before its prompt would exceed this, as with clients that drop old turns."
+    )
+    max_output_tokens: Count | None = Field(
+        None, description="Limit that clients declare; a request's own output length where absent or larger."
+    )
+    warm_up_s: NonNegative = Field(
+        0.0,
+        description="Sessions start this long before the trace, so that it begins in the middle of conversations, as a "
+        "recording of a running service does. A turn whose predecessor came before the trace arrives by the clock.",
+    )
+    seed: NonNegativeInt = Field(0, description="Mixed with the study's.")
+
+    @model_validator(mode="after")
+    def _check(self) -> GeneratorSpec:
+        if (self.requests is None) == (self.duration_s is None):
+            raise ValueError("give exactly one of requests and duration_s")
+        if sum(p.share for p in self.shared_prefixes) > 1 + 1e-9:
+            raise ValueError("shares of shared_prefixes add up to more than 1")
+        longest = max((p.tokens for p in self.shared_prefixes), default=0)
+        if longest + 2 > self.max_context_tokens:
+            raise ValueError(f"a shared prefix of {longest} tokens leaves no room in max_context_tokens")
+        if self.max_input_tokens is not None and longest + 1 > self.max_input_tokens:
+            raise ValueError(f"a shared prefix of {longest} tokens leaves no room in max_input_tokens")
+        if self.arrivals.process == "closed_loop":
+            if self.requests is None:
+                raise ValueError("closed_loop has no clock of its own: bound it by requests, not duration_s")
+            if self.warm_up_s or self.arrivals.diurnal_amplitude:
+                raise ValueError("closed_loop has no clock of its own: warm_up_s and diurnal_amplitude do not apply")
+        return self
+
+
+class WorkloadSpec(Strict):
+    """Exactly one of ``file``, ``generator`` and ``agents``."""
+
+    file: TraceFileSpec | None = Field(None, description="Requests read from a file.")
+    generator: GeneratorSpec | None = Field(None, description="Requests drawn from distributions.")
+    agents: AgentWorkloadSpec | None = Field(None, description="Requests of a society of agents.")
+    provenance: Provenance | None = Field(None, description="Where the facts come from.")
+
+    @model_validator(mode="after")
+    def _check(self) -> WorkloadSpec:
+        if sum(source is not None for source in (self.file, self.generator, self.agents)) != 1:
+            raise ValueError("give exactly one of file, generator and agents")
+        return self
