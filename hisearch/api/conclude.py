@@ -1,4 +1,4 @@
-"""What follows a study's search: its question to ``search.confidence.conclusion``, and what came of it as a document."""
+"""What follows a study's search: its question to ``search.confidence``, and what came of it as a document."""
 
 from __future__ import annotations
 

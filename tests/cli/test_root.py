@@ -161,8 +161,9 @@ def test_a_cold_start_is_announced_once_something_is_to_be_compiled(
     assert capsys.readouterr() == ("", "")
     compiles(("vllm", None))
     assert capsys.readouterr().err.count("hisearch: compiling kernels: the event loop and vLLM (one to three") == 1
-    for compiled in ("cluster.run", "vllm.door"):
-        (tmp_path / f"{compiled}-108.py311.nbi").touch()
+    for folder, compiled in (("fleet_1", "cluster.run"), ("vllm_1", "entry.door")):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / f"{compiled}-108.py311.nbi").touch()
     compiles(("vllm", None))
     assert capsys.readouterr() == ("", "")
 
@@ -171,11 +172,12 @@ def test_a_cold_start_is_announced_once_something_is_to_be_compiled(
 def test_so_is_an_engine_with_tiers_that_is_still_to_be_compiled(
     tmp_path: Path, compiles: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for compiled in ("cluster.run", "vllm.door"):
-        (tmp_path / f"{compiled}-108.py311.nbi").touch()
+    for folder, compiled in (("fleet_1", "cluster.run"), ("vllm_1", "entry.door")):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / f"{compiled}-108.py311.nbi").touch()
     compiles(("vllm", None), ("vllm", "offload"))
     assert capsys.readouterr().err.startswith("hisearch: compiling kernels: vLLM's offloading (one")
-    (tmp_path / "vllm_offload.door-108.py311.nbi").touch()
+    (tmp_path / "vllm_1" / "offload_entry.door-108.py311.nbi").touch()
     compiles(("vllm", None), ("vllm", "offload"))
     assert capsys.readouterr() == ("", "")
 

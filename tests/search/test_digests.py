@@ -69,7 +69,7 @@ def test_a_field_that_is_added_later_changes_no_digest_unless_it_is_set() -> Non
 #: ``hisearch`` as of a version in which routers have one field more.
 LATER = """
 import sys
-from hisearch.specs import routing
+from hisearch.specs.deployments import routing
 assert "hisearch.specs.deployments.deployment" not in sys.modules
 class RouterSpec(routing.RouterSpec):
     later_s: float = 1.0

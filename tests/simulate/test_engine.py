@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from hisearch.kernels.engine import doors
-from hisearch.kernels.fleet import cluster
+from hisearch.kernels.fleet import cluster, compilation
 from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import pools
@@ -155,7 +155,7 @@ def test_host_link_settings_reach_the_kernel(name: str) -> None:
 
 def test_each_door_is_prepared_once(monkeypatch: pytest.MonkeyPatch) -> None:
     prepared: list[int] = []
-    monkeypatch.setattr(doors, "prepare", prepared.extend)
+    monkeypatch.setattr(compilation, "prepare", prepared.extend)
     monkeypatch.setattr(engine, "_prepared", set())
     engine.prepare(
         [("vllm", "lmcache"), ("sglang", None), ("sglang", "hicache"), ("vllm", None), ("trtllm", "offload")]

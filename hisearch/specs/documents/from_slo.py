@@ -42,7 +42,7 @@ def study_from_slo(
         catalogue: where names are looked up; the working directory and what ships where None.
 
     Returns:
-        The study resolved, and its YAML text, for keeping and editing: :func:`hisearch.specs.documents.resolve.load_study`
+        The study resolved, and its YAML text, for keeping and editing: ``documents.resolve.load_study``
         reads it from whatever folder it is saved in, for the user's own files are named by their absolute paths.
 
     Raises:
