@@ -37,7 +37,7 @@ def prepare(engines: Collection[int]) -> None:
     waiting = SimpleQueue[int]()
     for part in sorted(missing, key=lambda part: part != la.SGLANG):
         waiting.put(part)
-    command = "import sys; from hisearch.kernels import compilation; compilation.compile_part(int(sys.argv[1]))"
+    command = f"import sys; from {__name__} import compile_part; compile_part(int(sys.argv[1]))"
 
     def parts() -> Iterator[int]:
         with suppress(Empty):
