@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hisearch.api.run_folder import write_run_folder
 from hisearch.api.study_outcome import StudyOutcome
 
 if TYPE_CHECKING:
@@ -36,6 +35,8 @@ class StudyResult(StudyOutcome):
         Returns:
             What was kept of another answer, to which the run had come before.
         """
+        from hisearch.api.study_writing import write_run_folder
+
         return write_run_folder(self, Path(run_dir))
 
     def export(self, target: str | Path) -> list[Path]:

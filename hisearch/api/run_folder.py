@@ -34,12 +34,9 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hisearch.report.confidence import CONFIDENCE
-
-if TYPE_CHECKING:
-    from hisearch.api.study_outcome import StudyOutcome
 
 JOURNAL = "journal.jsonl"
 PROVENANCE = "provenance.json"
@@ -159,7 +156,7 @@ def check_one_model(folder: Path) -> None:
         raise ValueError(f"{folder}: a run of several models; name the run of one of them: {own}")
 
 
-def _keep_former(folder: Path, recommended: int | None) -> tuple[Path, ...]:
+def keep_former(folder: Path, recommended: int | None) -> tuple[Path, ...]:
     """Where a run that had ended comes to another answer: keep report and scripts of the former; what is kept."""
     path = folder / ENDED / CONFIDENCE
     if not path.is_file():
@@ -169,48 +166,6 @@ def _keep_former(folder: Path, recommended: int | None) -> tuple[Path, ...]:
         return ()
     found = [folder / name for name in (REPORT, "recommended") if (folder / name).exists()]
     return tuple(one.rename(_free_name(one)) for one in found)
-
-
-def write_run_folder(result: StudyOutcome, folder: Path) -> tuple[Path, ...]:
-    """Write everything but the journal and the database, which the run itself keeps.
-
-    Returns:
-        What was kept of the answer that the run had come to before, where it was another.
-
-    Raises:
-        OSError: the folder cannot be written.
-    """
-    from hisearch.api.exporting import export_trial
-    from hisearch.api.reporting import report_input
-    from hisearch.api.study_outcome import NOT_EXPORTED
-    from hisearch.export.flags import ExportError
-    from hisearch.report.html import write_report
-    from hisearch.search.tables import candidates_frame, trials_frame
-
-    folder.mkdir(parents=True, exist_ok=True)
-    outcome = result.outcome
-    kept = _keep_former(folder, outcome.recommendation.trial.number if outcome.recommendation is not None else None)
-    trials, front = trials_frame(outcome.trials), trials_frame(outcome.front)
-    candidates = candidates_frame(outcome.execution)
-    write_text(folder / "study.yaml", result.resolved.to_yaml())
-    write_text(folder / PROVENANCE, json.dumps(result.provenance, indent=2) + "\n")
-    replace_with(folder / "trials.parquet", lambda path: trials.to_parquet(path, index=False))
-    replace_with(folder / "candidates.csv", lambda path: candidates.to_csv(path, index=False))
-    replace_with(
-        folder / "front.csv", lambda path: front.drop(columns="deployment", errors="ignore").to_csv(path, index=False)
-    )
-    if result.closeup is not None:
-        write_text(folder / CLOSEUP, result.closeup.to_json())
-    if outcome.recommendation is not None:
-        trial = outcome.recommendation.trial
-        (folder / NOT_EXPORTED).unlink(missing_ok=True)
-        try:
-            write_tree(folder / "recommended", lambda path: export_trial(result, trial, path))
-        except ExportError as error:
-            write_text(folder / NOT_EXPORTED, f"The recommendation was not exported: {error}\n")
-    replace_with(folder / REPORT, lambda path: write_report(report_input(result), path))
-    shutil.rmtree(folder / ENDED, ignore_errors=True)
-    return kept
 
 
 def write_text(path: Path, text: str) -> None:

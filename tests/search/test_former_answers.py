@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from hisearch.api.result import StudyResult
-from hisearch.api.run_folder import ENDED, _keep_former
+from hisearch.api.run_folder import ENDED, keep_former
 from hisearch.report.confidence import CONFIDENCE
 from tests.search.fakes import OBJECTIVES, make_trial
 
@@ -26,17 +26,17 @@ def run(tmp_path: Path) -> Path:
 
 
 def test_the_same_answer_takes_the_place_of_the_former(run: Path) -> None:
-    assert _keep_former(run, 4) == ()
+    assert keep_former(run, 4) == ()
     assert (run / "report.html").is_file()
 
 
 @pytest.mark.parametrize("recommended", [5, None])
 def test_another_answer_leaves_the_former_beside_it(run: Path, recommended: int | None) -> None:
     (run / "report.1.html").touch()
-    kept = _keep_former(run, recommended)
+    kept = keep_former(run, recommended)
     assert [path.name for path in kept] == ["report.2.html", "recommended.1"]
     assert kept[0].read_text(encoding="utf-8") == (kept[1] / "README.md").read_text(encoding="utf-8") == "trial 4"
-    assert _keep_former(run, recommended) == ()  # killed before the new one was written
+    assert keep_former(run, recommended) == ()  # killed before the new one was written
 
 
 def test_an_engine_that_was_not_tried_is_no_engine_that_misses() -> None:
