@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from hisearch.latency.memory import DoesNotFit
+from hisearch.latency.device_memory.plan import DoesNotFit
 from hisearch.simulate import Result, WorkerPlan, plan_worker, simulate
 from hisearch.simulate.engine import EngineOutOfMemory
 from hisearch.simulate.plans.agent_memory import AgentsRefused

@@ -37,7 +37,7 @@ from silicon_tables import apart, block, figures, percent, table
 
 from hisearch.calibrate.hosts import with_hosts
 from hisearch.calibrate.writing import profile_yaml
-from hisearch.latency import operator_tables
+from hisearch.latency.measured import operator_tables
 from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.machines.profile import LatencyProfileSpec
 from hisearch.traces.compiled import CompiledTrace

@@ -30,7 +30,7 @@ from hardware_page import (
 )
 from hardware_published import gpu_and_pim, npu_and_pim, pulses, tpu
 
-from hisearch.api.workload import load_trace
+from hisearch.api.deployments.workload import load_trace
 from hisearch.latency.devices.breakdown import by_operator
 from hisearch.latency.devices.work import Load
 from hisearch.latency.sharding import Parallelism

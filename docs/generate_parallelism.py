@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from hisearch.api.bench.cases import CASES, plan_of
-from hisearch.latency.memory import DoesNotFit
+from hisearch.latency.device_memory.plan import DoesNotFit
 from hisearch.score.energy import mean_w
 from hisearch.simulate import simulate
 from hisearch.specs.documents.catalogue import Catalogue

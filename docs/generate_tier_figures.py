@@ -15,8 +15,8 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from hisearch.api.deployment import SimulatedDeployment, simulate_deployment
-from hisearch.api.workload import load_trace
+from hisearch.api.deployments.deployment import SimulatedDeployment, simulate_deployment
+from hisearch.api.deployments.workload import load_trace
 from hisearch.specs.yaml_nodes import dump_yaml
 
 IMAGES = Path(__file__).resolve().parent / "images"

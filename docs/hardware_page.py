@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from hisearch.api.deployment import SimulatedDeployment, simulate_deployment
+from hisearch.api.deployments.deployment import SimulatedDeployment, simulate_deployment
 from hisearch.latency.devices.build import WorkerDevices
 from hisearch.latency.devices.compose import compose
 from hisearch.latency.devices.work import Load

@@ -12,8 +12,8 @@ import datetime
 from dataclasses import dataclass, field
 from typing import Any
 
-from hisearch.latency.memory import MemoryPlan, plan_memory
-from hisearch.latency.memory_constants import GIB, constant
+from hisearch.latency.device_memory.constants import GIB, constant
+from hisearch.latency.device_memory.plan import MemoryPlan, plan_memory
 from hisearch.latency.sharding import Parallelism
 from hisearch.specs.base import DType, EngineName
 from hisearch.specs.deployments.deployment import EngineSpec

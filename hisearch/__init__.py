@@ -18,35 +18,35 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hisearch.api.compare import compare_deployments as compare_deployments
     from hisearch.api.compare import compare_runs as compare_runs
-    from hisearch.api.deployment import SimulatedDeployment as SimulatedDeployment
-    from hisearch.api.deployment import simulate_deployment as simulate_deployment
-    from hisearch.api.fleet_study import FleetResult as FleetResult
-    from hisearch.api.fleet_study import FleetStudy as FleetStudy
-    from hisearch.api.fleet_study import load_fleet_study as load_fleet_study
-    from hisearch.api.result import StudyResult as StudyResult
-    from hisearch.api.stored_run import load_run as load_run
-    from hisearch.api.study import Study as Study
-    from hisearch.api.study import load_study as load_study
+    from hisearch.api.deployments.deployment import SimulatedDeployment as SimulatedDeployment
+    from hisearch.api.deployments.deployment import simulate_deployment as simulate_deployment
+    from hisearch.api.deployments.workload import load_trace as load_trace
+    from hisearch.api.fleets.fleet_study import FleetResult as FleetResult
+    from hisearch.api.fleets.fleet_study import FleetStudy as FleetStudy
+    from hisearch.api.fleets.fleet_study import load_fleet_study as load_fleet_study
+    from hisearch.api.studies.result import StudyResult as StudyResult
+    from hisearch.api.studies.stored_run import load_run as load_run
+    from hisearch.api.studies.study import Study as Study
+    from hisearch.api.studies.study import load_study as load_study
     from hisearch.api.verify import Verification as Verification
     from hisearch.api.verify import verify_run as verify_run
-    from hisearch.api.workload import load_trace as load_trace
     from hisearch.traces.stats import trace_stats as trace_stats
 
 #: Public name -> module that defines it.
 _HOMES = {
-    "FleetResult": "hisearch.api.fleet_study",
-    "FleetStudy": "hisearch.api.fleet_study",
-    "SimulatedDeployment": "hisearch.api.deployment",
-    "Study": "hisearch.api.study",
-    "StudyResult": "hisearch.api.result",
+    "FleetResult": "hisearch.api.fleets.fleet_study",
+    "FleetStudy": "hisearch.api.fleets.fleet_study",
+    "SimulatedDeployment": "hisearch.api.deployments.deployment",
+    "Study": "hisearch.api.studies.study",
+    "StudyResult": "hisearch.api.studies.result",
     "Verification": "hisearch.api.verify",
     "compare_deployments": "hisearch.api.compare",
     "compare_runs": "hisearch.api.compare",
-    "load_fleet_study": "hisearch.api.fleet_study",
-    "load_run": "hisearch.api.stored_run",
-    "load_study": "hisearch.api.study",
-    "load_trace": "hisearch.api.workload",
-    "simulate_deployment": "hisearch.api.deployment",
+    "load_fleet_study": "hisearch.api.fleets.fleet_study",
+    "load_run": "hisearch.api.studies.stored_run",
+    "load_study": "hisearch.api.studies.study",
+    "load_trace": "hisearch.api.deployments.workload",
+    "simulate_deployment": "hisearch.api.deployments.deployment",
     "trace_stats": "hisearch.traces.stats",
     "verify_run": "hisearch.api.verify",
 }

@@ -13,8 +13,8 @@ import numpy as np
 
 from benchmarks.proof.flat import FLAT, MOST_SIMULATIONS
 from benchmarks.proof.table import Scale, Table, simulations_to
-from hisearch.api.run_folder import write_text
-from hisearch.api.study import load_study
+from hisearch.api.runs.run_folder import write_text
+from hisearch.api.studies.study import load_study
 from hisearch.base.dtypes import F8
 from hisearch.search.driver import STAGES, search
 from hisearch.search.evaluate.ledger import Ledger

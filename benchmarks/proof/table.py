@@ -13,8 +13,8 @@ from types import TracebackType
 
 import numpy as np
 
-from hisearch.api.provenance import hisearch_version
-from hisearch.api.study import Study
+from hisearch.api.runs.provenance import hisearch_version
+from hisearch.api.studies.study import Study
 from hisearch.base.dtypes import F8
 from hisearch.search.evaluate.simulation import Simulation
 from hisearch.search.model.job import Evaluation, Job, evaluate_safely

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hisearch.api.closeup import can_log, kv_capacities
-from hisearch.api.replay import Replay, moves_kv, with_instant_transfers
-from hisearch.report.comparison import (
+from hisearch.api.deployments.replay import Replay, moves_kv, with_instant_transfers
+from hisearch.api.studies.closeup import can_log, kv_capacities
+from hisearch.report.data.comparison import (
     Change,
     Comparison,
     Driver,
@@ -31,8 +31,8 @@ from hisearch.score.stated import stated
 from hisearch.specs.wording import counted, listed
 
 if TYPE_CHECKING:
-    from hisearch.api.by_model import ModelShare
-    from hisearch.api.result import StudyResult
+    from hisearch.api.deployments.by_model import ModelShare
+    from hisearch.api.studies.result import StudyResult
     from hisearch.base.dtypes import F8
     from hisearch.score.evaluate import Score
     from hisearch.search.model.trial import Trial
@@ -75,7 +75,7 @@ def compare_deployments(
         SpecError, TraceError: with file, line and key.
         ValueError: ``seeds`` is below 1, or a deployment cannot be simulated.
     """
-    from hisearch.api.workload import load_trace
+    from hisearch.api.deployments.workload import load_trace
     from hisearch.specs.documents.catalogue import Catalogue
 
     if seeds < 1:
@@ -118,8 +118,8 @@ def compare_runs(a: str | Path | StudyResult, b: str | Path | StudyResult) -> Co
     Raises:
         FileNotFoundError, SpecError, ValueError: as of ``hisearch.load_run``; or a run found no deployment at all.
     """
-    from hisearch.api.costs import replay_of
-    from hisearch.api.stored_run import load_run
+    from hisearch.api.studies.costs import replay_of
+    from hisearch.api.studies.stored_run import load_run
 
     results = [load_run(ref) if isinstance(ref, str | Path) else ref for ref in (a, b)]
     trials = [_highlighted(result) for result in results]
@@ -156,9 +156,9 @@ def compare_runs(a: str | Path | StudyResult, b: str | Path | StudyResult) -> Co
 
 
 def _load(ref: str | Path, catalogue: Catalogue, slo: str | Path | None) -> Replay:
-    from hisearch.api.deployment import plan_deployment
-    from hisearch.api.promises import NO_SLO, promise_to
-    from hisearch.api.simulated import pool_costs
+    from hisearch.api.deployments.deployment import plan_deployment
+    from hisearch.api.deployments.promises import NO_SLO, promise_to
+    from hisearch.api.deployments.simulated import pool_costs
     from hisearch.specs.documents.resolve import load_deployment
 
     resolved = load_deployment(ref, (), catalogue)
@@ -324,7 +324,7 @@ def mean_times(result: Result) -> MeanTimes:
     Raises:
         LogMissing: there is no log.
     """
-    from hisearch.report.phases import PHASES, request_phases
+    from hisearch.report.figures.phases import PHASES, request_phases
     from hisearch.simulate.results.residence import residences
     from hisearch.simulate.results.series import end_of_log_s
 

@@ -22,11 +22,11 @@ from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from hisearch.api.run_folder import PROVENANCE, check_one_model, has_ended
-from hisearch.api.run_state import RunState, run_state
-from hisearch.api.run_studies import RunStudies
-from hisearch.api.so_far import input_so_far
-from hisearch.report.dashboard_page import REPORT_REFRESH_S, may_show, render_index, render_refusal
+from hisearch.api.runs.run_folder import PROVENANCE, check_one_model, has_ended
+from hisearch.api.runs.run_state import RunState, run_state
+from hisearch.api.runs.run_studies import RunStudies
+from hisearch.api.studies.so_far import input_so_far
+from hisearch.report.pages.dashboard_page import REPORT_REFRESH_S, may_show, render_index, render_refusal
 from hisearch.score.stated import stated
 
 #: First parts of addresses that optuna-dashboard answers.
@@ -127,7 +127,7 @@ class Dashboard:
 
     def _report_so_far(self, folder: Path, refresh_s: int, other: str) -> str:
         """The report of a run that goes on, drawn anew."""
-        from hisearch.report.html import render
+        from hisearch.report.pages.html import render
 
         with self._lock:  # one at a time: drawing takes a second of a core that the study could use
             return render(input_so_far(folder, refresh_s=refresh_s, other=other))
@@ -140,7 +140,7 @@ class Dashboard:
     def _comparison(self, a: int, b: int) -> str:
         """The page; kept, as it takes simulations, for as long as neither run is written anew."""
         from hisearch.api.compare import compare_runs
-        from hisearch.report.comparison_page import render_comparison
+        from hisearch.report.pages.comparison_page import render_comparison
 
         ends = [self._runs[number] / PROVENANCE for number in (a, b)]
         for end in ends:

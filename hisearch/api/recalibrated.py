@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from hisearch.verify.prediction import Correction
 
 if TYPE_CHECKING:
-    from hisearch.api.result import StudyResult
+    from hisearch.api.studies.result import StudyResult
     from hisearch.search.model.trial import Trial
     from hisearch.specs.deployments.deployment import PoolSpec
     from hisearch.specs.documents.document import Document

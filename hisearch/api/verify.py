@@ -19,7 +19,7 @@ from hisearch.verify.prediction import POOL, Correction, Predictor
 from hisearch.verify.ranges import TANGLED
 
 if TYPE_CHECKING:
-    from hisearch.api.result import StudyResult
+    from hisearch.api.studies.result import StudyResult
     from hisearch.search.model.trial import Trial
     from hisearch.simulate.plans.fleet import FleetPlan
 
@@ -211,10 +211,10 @@ def verify_run(
         OSError, MeasurementError: a file cannot be used.
         ValueError: there is no such trial, or the deployment cannot serve what was sent.
     """
-    from hisearch.api.exporting import benchmark_of
-    from hisearch.api.stored_run import load_run
+    from hisearch.api.studies.exporting import benchmark_of
+    from hisearch.api.studies.stored_run import load_run
     from hisearch.simulate.engine import simulate_fleet
-    from hisearch.traces.replay import USUAL_REQUESTS
+    from hisearch.traces.changes.replay import USUAL_REQUESTS
 
     result = load_run(run) if isinstance(run, str | Path) else run
     runs = [found for path in measured for found in read_measurements(Path(path))]

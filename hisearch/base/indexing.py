@@ -19,7 +19,7 @@ from numba.core import cgutils
 from numba.np import arrayobj
 
 #: How mangled names of kernels begin: ``hisearch.kernels``, and modules of other packages with the same rule.
-_KERNELS = ("_ZN8hisearch7kernels", "_ZN8hisearch6traces6_reuse", "_ZN8hisearch7latency6_tiles")
+_KERNELS = ("_ZN8hisearch7kernels", "_ZN8hisearch6traces6_reuse", "_ZN8hisearch7latency8measured6_tiles")
 _CHECKED = os.environ.get("HISEARCH_CHECK_INDICES") == "1"
 
 _wrapped = arrayobj.fix_integer_index

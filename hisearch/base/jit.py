@@ -20,7 +20,7 @@ _PACKAGE = Path(__file__).parents[1]
 _OUTSIDE = (
     "base/jit.py",
     "base/indexing.py",
-    "latency/_tiles.py",
+    "latency/measured/_tiles.py",
     "latency/costs.py",
     "traces/_reuse.py",
     "traces/_tree.py",

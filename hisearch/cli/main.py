@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
-from hisearch.cli import (
+from hisearch.cli.errors import ReportingGroup
+from hisearch.cli.streams import leavable_streams
+from hisearch.cli.verbs import (
     bench,
     calibrate,
     catalogue,
@@ -21,8 +23,6 @@ from hisearch.cli import (
     validate,
     verify,
 )
-from hisearch.cli.errors import ReportingGroup
-from hisearch.cli.streams import leavable_streams
 
 app = typer.Typer(
     name="hisearch",

@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from hisearch.export.flags import ENGINE_VERSIONS
+from hisearch.export.engines.flags import ENGINE_VERSIONS
 from hisearch.specs.base import EngineName
-from hisearch.traces.replay import Replay
+from hisearch.traces.changes.replay import Replay
 
 GUIDELLM_VERSION = "0.8.1"
 REQUESTS = "requests.jsonl"

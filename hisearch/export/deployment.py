@@ -6,20 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hisearch.export.agents import notes as notes_on_agents
 from hisearch.export.beside import Beside
-from hisearch.export.cache_tiers import (
-    hicache_gb_per_rank,
-    is_moved_by,
-    of_replica,
-    on_other_engine,
-    variables,
-)
-from hisearch.export.cache_tiers import (
-    notes as notes_on_tiers,
-)
-from hisearch.export.files import TRTLLM_OPTIONS
-from hisearch.export.flags import (
+from hisearch.export.engines.agents import notes as notes_on_agents
+from hisearch.export.engines.cache_tiers import hicache_gb_per_rank, is_moved_by, of_replica, on_other_engine, variables
+from hisearch.export.engines.cache_tiers import notes as notes_on_tiers
+from hisearch.export.engines.flags import (
     ENGINE_VERSIONS,
     ROUTER_VERSION,
     ExportError,
@@ -31,12 +22,13 @@ from hisearch.export.flags import (
     vllm_blocks,
     weights_to_bring,
 )
+from hisearch.export.engines.trtllm_options import options_text
+from hisearch.export.files import TRTLLM_OPTIONS
 from hisearch.export.operating import security_note, slots_in_words
-from hisearch.export.placement import SERVICE_PORTS, Placement, place
-from hisearch.export.rendering import render
+from hisearch.export.platforms.placement import SERVICE_PORTS, Placement, place
+from hisearch.export.platforms.rendering import render
 from hisearch.export.standing import Standing
 from hisearch.export.targets import Export, name_of, target_files
-from hisearch.export.trtllm_options import options_text
 from hisearch.latency.parameters import kv_bytes_per_token_per_rank
 from hisearch.search.model.deployments import devices_in_words, tiers_in_words
 from hisearch.specs.base import ENGINE_TITLES, EngineName

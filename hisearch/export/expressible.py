@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hisearch.export import fronts, wide
-from hisearch.export.containers import container
-from hisearch.export.flags import ROUTER_POLICIES, ExportError, Launch, router_flags
-from hisearch.export.placement import place
-from hisearch.export.servers import check_expressible, place_servers, server_flags
-from hisearch.export.trtllm_options import options_text
+from hisearch.export import wide
+from hisearch.export.engines.flags import ROUTER_POLICIES, ExportError, Launch, router_flags
+from hisearch.export.engines.trtllm_options import options_text
+from hisearch.export.platforms import fronts
+from hisearch.export.platforms.containers import container
+from hisearch.export.platforms.placement import place
+from hisearch.export.platforms.servers import check_expressible, place_servers, server_flags
 from hisearch.specs.deployments.deployment import DeploymentSpec
 from hisearch.specs.deployments.routing import RouterName
 from hisearch.specs.errors import KeyedError

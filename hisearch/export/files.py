@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import get_args
 
-from hisearch.export.flags import TABLES, ExportError
+from hisearch.export.engines.flags import TABLES, ExportError
 from hisearch.export.targets import TARGET_FILES
 from hisearch.specs.deployments.cluster import RoleName
 

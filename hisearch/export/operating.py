@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from hisearch.export.flags import Launch, needs_checkpoint
+from hisearch.export.engines.flags import Launch, needs_checkpoint
 from hisearch.latency.parameters import weight_bytes_per_rank
 from hisearch.specs.wording import counted, listed
 

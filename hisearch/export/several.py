@@ -6,18 +6,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hisearch.export import dynamo, fronts, llm_d, several_charts
-from hisearch.export.agents import notes as notes_on_agents
 from hisearch.export.beside import Beside
-from hisearch.export.cache_tiers import notes as notes_on_tiers
-from hisearch.export.cache_tiers import of_replica, variables
-from hisearch.export.containers import COMMANDS, IMAGES, container
 from hisearch.export.deployment import summary
-from hisearch.export.flags import ENGINE_VERSIONS, ExportError, Launch, weights_to_bring
+from hisearch.export.engines.agents import notes as notes_on_agents
+from hisearch.export.engines.cache_tiers import notes as notes_on_tiers
+from hisearch.export.engines.cache_tiers import of_replica, variables
+from hisearch.export.engines.flags import ENGINE_VERSIONS, ExportError, Launch, weights_to_bring
 from hisearch.export.operating import security_note, slots_in_words, weights_gib
-from hisearch.export.placement import SERVICE_PORTS
-from hisearch.export.rendering import render
-from hisearch.export.servers import (
+from hisearch.export.platforms import dynamo, fronts, llm_d, several_charts
+from hisearch.export.platforms.containers import COMMANDS, IMAGES, container
+from hisearch.export.platforms.placement import SERVICE_PORTS
+from hisearch.export.platforms.rendering import render
+from hisearch.export.platforms.servers import (
     Server,
     check_expressible,
     is_apart,
@@ -26,7 +26,7 @@ from hisearch.export.servers import (
     server_options_text,
     server_variables,
 )
-from hisearch.export.several_compose import NODE_LABEL, compose_text, manifests
+from hisearch.export.platforms.several_compose import NODE_LABEL, compose_text, manifests
 from hisearch.export.standing import Standing
 from hisearch.export.targets import benchmark_files, name_of
 from hisearch.search.model.deployments import SHAPES, shape_of

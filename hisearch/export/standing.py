@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from hisearch.report.confidence import Confidence
-from hisearch.report.doubts import Predicted, how_sure, predicted
+from hisearch.report.data.confidence import Confidence
+from hisearch.report.words.doubts import Predicted, how_sure, predicted
 from hisearch.search.model.trial import Trial
 from hisearch.search.select.recommend import describe_miss
 from hisearch.specs.wording import in_percent

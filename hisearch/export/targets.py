@@ -6,14 +6,14 @@ from typing import NamedTuple
 
 import jinja2
 
-from hisearch.export import compose, dynamo, kubernetes, llm_d
 from hisearch.export.benchmark import FOLDER, REQUESTS, Benchmark, tools
-from hisearch.export.containers import ROUTER_IMAGE, WEIGHTS_FOLDER, container, resource_name
-from hisearch.export.flags import ENGINE_VERSIONS, Launch
+from hisearch.export.engines.flags import ENGINE_VERSIONS, Launch
+from hisearch.export.engines.trtllm_options import options_text
 from hisearch.export.operating import security_note, weights_gib
-from hisearch.export.placement import SERVICE_PORTS, Placement
-from hisearch.export.rendering import render
-from hisearch.export.trtllm_options import options_text
+from hisearch.export.platforms import compose, dynamo, kubernetes, llm_d
+from hisearch.export.platforms.containers import ROUTER_IMAGE, WEIGHTS_FOLDER, container, resource_name
+from hisearch.export.platforms.placement import SERVICE_PORTS, Placement
+from hisearch.export.platforms.rendering import render
 from hisearch.specs.deployments.deployment import DeploymentSpec
 from hisearch.specs.models.model import names_weights
 

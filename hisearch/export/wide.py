@@ -12,13 +12,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hisearch.export.agents import notes as notes_on_agents
 from hisearch.export.beside import Beside
-from hisearch.export.cache_tiers import notes as notes_on_tiers
-from hisearch.export.cache_tiers import of_replica, variables
-from hisearch.export.containers import COMMANDS, ROUTER_IMAGE, Container, container, resource_name
 from hisearch.export.deployment import summary
-from hisearch.export.flags import (
+from hisearch.export.engines.agents import notes as notes_on_agents
+from hisearch.export.engines.cache_tiers import notes as notes_on_tiers
+from hisearch.export.engines.cache_tiers import of_replica, variables
+from hisearch.export.engines.flags import (
     ENGINE_VERSIONS,
     ExportError,
     Launch,
@@ -26,7 +25,9 @@ from hisearch.export.flags import (
     router_flags,
     weights_to_bring,
 )
-from hisearch.export.kubernetes import (
+from hisearch.export.operating import security_note, slots_in_words, weights_gib
+from hisearch.export.platforms.containers import COMMANDS, ROUTER_IMAGE, Container, container, resource_name
+from hisearch.export.platforms.kubernetes import (
     ACCELERATOR_RESOURCE,
     FILE,
     labelled,
@@ -34,9 +35,8 @@ from hisearch.export.kubernetes import (
     router_manifests,
     service,
 )
-from hisearch.export.operating import security_note, slots_in_words, weights_gib
-from hisearch.export.placement import SERVICE_PORTS
-from hisearch.export.rendering import render
+from hisearch.export.platforms.placement import SERVICE_PORTS
+from hisearch.export.platforms.rendering import render
 from hisearch.export.targets import benchmark_files, name_of
 from hisearch.specs.base import ENGINE_TITLES, EngineName
 from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec

@@ -9,13 +9,13 @@ from hisearch.specs.documents.document import Document
 from hisearch.specs.studies.study import WorkloadRef
 from hisearch.specs.workloads.workload import TraceFileSpec, WorkloadSpec
 from hisearch.traces.cache import cache_key, load_cached, store_cached
+from hisearch.traces.changes.selection import head, requests_for
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.compiler import compile_trace
-from hisearch.traces.errors import TraceError
 from hisearch.traces.generate import generate_trace
 from hisearch.traces.generators import edge_list, generate_agents
 from hisearch.traces.importers import read_trace
-from hisearch.traces.selection import head, requests_for
+from hisearch.traces.reading.errors import TraceError
 from hisearch.traces.trace import Trace
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hisearch.base.dtypes import F8
-from hisearch.latency.operator_tables import TableError, attention_rows, attention_tables, skew_rows
+from hisearch.latency.measured.operator_tables import TableError, attention_rows, attention_tables, skew_rows
 
 if TYPE_CHECKING:
     import pandas as pd

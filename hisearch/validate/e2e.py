@@ -19,8 +19,8 @@ import numpy as np
 
 from hisearch.base.dtypes import F8
 from hisearch.latency.costs import CompiledCosts
+from hisearch.latency.device_memory.plan import plan_memory
 from hisearch.latency.estimators.tables import TablesEstimator, TablesWorker
-from hisearch.latency.memory import plan_memory
 from hisearch.latency.priced import PricedWorker
 from hisearch.latency.step_cost import step_seconds
 from hisearch.simulate import WorkerPlan, simulate
@@ -29,7 +29,7 @@ from hisearch.specs.machines.hardware import AcceleratorSpec
 from hisearch.specs.machines.host import EngineOverhead
 from hisearch.specs.machines.profile import LatencyProfileSpec
 from hisearch.traces.compiled import CompiledTrace
-from hisearch.traces.source import Requests
+from hisearch.traces.reading.source import Requests
 from hisearch.validate.e2e_case import MeasuredCase, read_case
 from hisearch.validate.lockstep import Batch, serve
 from hisearch.validate.replay import trace_of

@@ -21,7 +21,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from hisearch.latency.operator_tables import table_hardware, table_meta
+from hisearch.latency.measured.operator_tables import table_hardware, table_meta
 from hisearch.latency.sharding import Parallelism
 from hisearch.latency.sheets import called
 from hisearch.specs.base import DType

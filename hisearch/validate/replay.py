@@ -20,7 +20,7 @@ from hisearch.specs.base import EngineName
 from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.compiler import compile_trace
-from hisearch.traces.source import Requests
+from hisearch.traces.reading.source import Requests
 from hisearch.traces.trace import make_trace
 from hisearch.validate.recording import EngineRecording, RequestRow, SglangSettings, VllmSettings
 from hisearch.validate.restatement import sglang, vllm

@@ -17,8 +17,8 @@ import numpy as np
 from hisearch.base.dtypes import F8, I8
 from hisearch.latency.corrections import corrected
 from hisearch.specs.machines.profile import CorrectionSpec
+from hisearch.traces.changes.replay import Replay
 from hisearch.traces.compiled import CompiledTrace
-from hisearch.traces.replay import Replay
 from hisearch.traces.sampling import stream
 from hisearch.verify.measured import PERCENTILES, Measurement, MeasurementError, PerRequest
 from hisearch.verify.neighbours import Neighbours, Placed

@@ -18,10 +18,10 @@ LIMIT_S = 180.0
 _FORKING = """
 import json, os, sys
 from hisearch.cli.main import main
-import hisearch.api.study, hisearch.report.html, hisearch.search.driver, hisearch.search.records.storage
+import hisearch.api.studies.study, hisearch.report.pages.html, hisearch.search.driver, hisearch.search.records.storage
 import moocore, optuna, pandas
 from hisearch.simulate.engine import prepare
-prepare(hisearch.api.study.load_study("small.yaml").variants)
+prepare(hisearch.api.studies.study.load_study("small.yaml").variants)
 for line in sys.stdin:
     arguments, out, err = json.loads(line)
     child = os.fork()

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from hisearch.api.compare import mean_times
-from hisearch.api.deployment import simulate_deployment
+from hisearch.api.deployments.deployment import simulate_deployment
 from tests.cli.conftest import Hisearch
 from tests.cli.documents import DEPLOYMENT
 

@@ -15,8 +15,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from hisearch.api.study import load_study
-from hisearch.report.dashboard_page import may_show, shown_metrics
+from hisearch.api.studies.study import load_study
+from hisearch.report.pages.dashboard_page import may_show, shown_metrics
 from tests import chromium
 from tests.cli.conftest import Hisearch
 from tests.cli.documents import STUDY
@@ -143,7 +143,7 @@ def test_only_looking_is_allowed_and_only_by_its_own_name(app: Any) -> None:
 
 
 def test_it_follows_a_run_and_leaves_it_as_it_is(runs: list[Path], tmp_path: Path) -> None:
-    from hisearch.api.run_studies import RunStudies
+    from hisearch.api.runs.run_studies import RunStudies
 
     folder = tmp_path / "run"
     folder.mkdir()

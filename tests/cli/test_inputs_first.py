@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hisearch.api.study import load_study
+from hisearch.api.studies.study import load_study
 from hisearch.simulate import engine
 from tests.cli.conftest import Hisearch
 from tests.cli.documents import STUDY

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hisearch.traces.changes.ordering import in_arrival_order
 from hisearch.traces.compiler import compile_trace
-from hisearch.traces.ordering import in_arrival_order
 from hisearch.traces.trace import Trace, make_trace
 from tests.traces.trace_reference import common_prefix, sequences_of
 

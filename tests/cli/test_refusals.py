@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hisearch.api.provenance import profile_note
+from hisearch.api.runs.provenance import profile_note
 from hisearch.cli import compilation
 from hisearch.search.records.journal import JournalError
 from hisearch.specs.documents.resolve import load_study
@@ -90,7 +90,7 @@ def test_another_studys_folder_says_what_differs(hisearch: Hisearch, here: Path,
 
 
 def test_another_program_is_named(hisearch: Hisearch, here: Path) -> None:
-    from hisearch.api.study import load_study as load
+    from hisearch.api.studies.study import load_study as load
 
     assert hisearch("run", "small.yaml", "--set", "spec.budget.simulations=1", "--out", "r", "-q").code in {0, 1, 99}
     facts = json.loads(Path("r/provenance.json").read_text())

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 import yaml
 
-from hisearch.api.deployment import simulate_deployment
-from hisearch.api.fleet_study import load_fleet_study
+from hisearch.api.deployments.deployment import simulate_deployment
+from hisearch.api.fleets.fleet_study import load_fleet_study
 from hisearch.score.quantities import usd
 from tests.cli.conftest import Hisearch
 

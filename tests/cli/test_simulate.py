@@ -195,7 +195,7 @@ def test_a_timeline(hisearch: Hisearch, here: Path) -> None:
 def test_a_timeline_that_no_viewer_opens_is_refused(
     hisearch: Hisearch, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hisearch.report.timeline.MAX_EVENTS", 10)
+    monkeypatch.setattr("hisearch.report.figures.timeline.MAX_EVENTS", 10)
     ran = hisearch("simulate", "pair.yaml", "--trace", "visits.yaml", "-q", "--timeline", "t.json")
     assert (ran.code, ran.out) == (1, "")
     assert "t.json: the timeline would hold" in ran.err

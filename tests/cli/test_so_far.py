@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from hisearch.api.run_folder import has_ended
-from hisearch.api.so_far import input_so_far
-from hisearch.api.stored_run import load_run
-from hisearch.api.study import Study, StudyResult, load_study
+from hisearch.api.runs.run_folder import has_ended
+from hisearch.api.studies.so_far import input_so_far
+from hisearch.api.studies.stored_run import load_run
+from hisearch.api.studies.study import Study, StudyResult, load_study
 from hisearch.search.records.journal import JournalError, read_so_far
 from tests import chromium
 from tests.cli.conftest import Hisearch
@@ -203,7 +203,7 @@ def test_the_age_of_the_last_simulation_is_said(hisearch: Hisearch, ended: Study
 @pytest.mark.skipif(chromium.PROGRAM is None, reason="no Chromium on PATH: the report was NOT looked at by a browser")
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
 def test_it_is_drawn_without_complaints(ended: StudyResult, tmp_path: Path, width: int, dark: bool) -> None:
-    from hisearch.report.html import write_report
+    from hisearch.report.pages.html import write_report
 
     run = going_on(ended, tmp_path / "run", 17)
     write_report(input_so_far(run), tmp_path / "report.html")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import hisearch as package
-from hisearch.api.workload import first_requests, load_trace
+from hisearch.api.deployments.workload import first_requests, load_trace
 from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.traces.compiler import compile_trace
 from hisearch.traces.generate import generate_trace

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hisearch.api.workload import load_trace
+from hisearch.api.deployments.workload import load_trace
 from hisearch.traces.stats import curve_capacities
 from hisearch.validate.cache import cache_points
 from hisearch.validate.cache_settings import ATTENTION_TOKENS, CacheSettings, mean_turn_tokens

@@ -7,16 +7,16 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from hisearch.api.deployment import plan_deployment
-from hisearch.api.stored_run import load_run
+from hisearch.api.deployments.deployment import plan_deployment
+from hisearch.api.studies.stored_run import load_run
 from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.documents.resolve import load_deployment
 from hisearch.specs.machines.profile import CorrectionSpec
 from hisearch.specs.workloads.workload import GeneratorSpec
-from hisearch.traces.canonical import write_trace
+from hisearch.traces.changes.merging import asking_for
+from hisearch.traces.changes.ordering import in_arrival_order
 from hisearch.traces.generate import generate_trace
-from hisearch.traces.merging import asking_for
-from hisearch.traces.ordering import in_arrival_order
+from hisearch.traces.reading.canonical import write_trace
 from hisearch.traces.trace import Trace
 from tests.calibrate import step_logs
 from tests.calibrate.test_build import write_own_tables

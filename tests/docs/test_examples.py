@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from hisearch.api.workload import load_trace, parse_columns
+from hisearch.api.deployments.workload import load_trace, parse_columns
 from hisearch.specs.base import API_VERSION
 from hisearch.specs.checks.doctor import load_any
 from hisearch.specs.documents.catalogue import Catalogue, shipped_root

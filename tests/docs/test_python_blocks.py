@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import hisearch
-from hisearch.api.result import StudyResult
-from hisearch.api.study import Study
+from hisearch.api.studies.result import StudyResult
+from hisearch.api.studies.study import Study
 from tests.docs.given import provide
 from tests.docs.pages import PAGES, ROOT, Snippet, blocks
 

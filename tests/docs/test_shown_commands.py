@@ -57,7 +57,7 @@ def shown(page: Path) -> list[tuple[Snippet, list[str]]]:
 @pytest.fixture(scope="module")
 def a_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of README's study, made short."""
-    from hisearch.api.study import load_study
+    from hisearch.api.studies.study import load_study
 
     folder = tmp_path_factory.mktemp("given")
     with pytest.MonkeyPatch.context() as patch:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from hisearch.export.benchmark import GUIDELLM_VERSION
-from hisearch.export.flags import ENGINE_VERSIONS, ROUTER_VERSION
-from hisearch.export.fronts import VLLM_ROUTER_VERSION
+from hisearch.export.engines.flags import ENGINE_VERSIONS, ROUTER_VERSION
+from hisearch.export.platforms.fronts import VLLM_ROUTER_VERSION
 
 FLAGS = Path(__file__).parent / "flags"
 

@@ -14,8 +14,8 @@ import pytest
 from hisearch.export.benchmark import Benchmark
 from hisearch.export.beside import Beside
 from hisearch.export.deployment import export_deployment
+from hisearch.traces.changes.replay import replay_of
 from hisearch.traces.compiler import compile_trace
-from hisearch.traces.replay import replay_of
 from hisearch.traces.trace import make_trace
 from tests.export.command_lines import parse
 

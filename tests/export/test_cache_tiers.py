@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from hisearch.export.cache_tiers import notes, on_other_engine, variables
 from hisearch.export.deployment import export_deployment
-from hisearch.export.flags import Launch, engine_flags, other_engine
+from hisearch.export.engines.cache_tiers import notes, on_other_engine, variables
+from hisearch.export.engines.flags import Launch, engine_flags, other_engine
 from hisearch.specs.deployments.deployment import PoolSpec
 from hisearch.specs.deployments.tiers import MovementSpec
 from hisearch.specs.models.model import MlaSpec

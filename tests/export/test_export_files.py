@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from hisearch.export.engines.flags import ExportError
 from hisearch.export.files import MANIFEST, is_untouched, write_export
-from hisearch.export.flags import ExportError
 
 FIRST = {"README.md": "one", "vllm/run.sh": "#!/bin/sh\n", "alternatives/sglang/run.sh": "#!/bin/sh\n"}
 SECOND = {"README.md": "two", "sglang/run.sh": "#!/bin/sh\n"}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from hisearch.export.flags import (
+from hisearch.export.engines.flags import (
     SGLANG_EVICTIONS,
     TABLES,
     ExportError,
@@ -17,8 +17,8 @@ from hisearch.export.flags import (
     other_engine,
     router_flags,
 )
-from hisearch.export.placement import place
-from hisearch.export.trtllm_options import options_text
+from hisearch.export.engines.trtllm_options import options_text
+from hisearch.export.platforms.placement import place
 from tests.export.command_lines import known_flags, parse
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from hisearch.export.flags import Launch, engine_flags
-from hisearch.export.trtllm_options import llm_api_options
+from hisearch.export.engines.flags import Launch, engine_flags
+from hisearch.export.engines.trtllm_options import llm_api_options
 from hisearch.specs.deployments.deployment import PoolSpec
 from hisearch.specs.documents.catalogue import Catalogue
 

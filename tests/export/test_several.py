@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from hisearch.export.flags import ExportError, Launch
+from hisearch.export.engines.flags import ExportError, Launch
 from hisearch.export.several import export_several
 from hisearch.specs.deployments.deployment import DeploymentSpec
 from tests.export import forms

@@ -12,7 +12,7 @@ import yaml
 from pydantic import ValidationError
 
 from hisearch.export.deployment import export_deployment
-from hisearch.export.flags import ROUTER_POLICIES, TABLES, ExportError, Launch, engine_flags, router_flags
+from hisearch.export.engines.flags import ROUTER_POLICIES, TABLES, ExportError, Launch, engine_flags, router_flags
 from hisearch.export.several import export_several
 from hisearch.specs.deployments.deployment import PoolSpec
 from hisearch.specs.deployments.routing import RouterSpec

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from hisearch.export.rendering import render
+from hisearch.export.platforms.rendering import render
 from hisearch.export.standing import Ground, standing_of
-from hisearch.report.confidence import Confidence, Contender
-from hisearch.report.doubts import chance_in_words, may_miss
+from hisearch.report.data.confidence import Confidence, Contender
+from hisearch.report.words.doubts import chance_in_words, may_miss
 from hisearch.score.terms import RejectionCheck, TermCheck
 from hisearch.search.model.trial import Trial
 

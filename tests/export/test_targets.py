@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from hisearch.export.containers import resource_name
 from hisearch.export.deployment import export_deployment
-from hisearch.export.flags import Launch, engine_flags
+from hisearch.export.engines.flags import Launch, engine_flags
+from hisearch.export.platforms.containers import resource_name
 from tests.export import forms
 from tests.export.command_lines import parse
 

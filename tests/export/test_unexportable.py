@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from hisearch.api.stored_run import load_run
-from hisearch.api.study import load_study
-from hisearch.export.flags import ExportError
-from hisearch.report.page import cautions
+from hisearch.api.studies.stored_run import load_run
+from hisearch.api.studies.study import load_study
+from hisearch.export.engines.flags import ExportError
+from hisearch.report.pages.page import cautions
 from tests.cli.documents import STUDY
 
 SETTINGS = (

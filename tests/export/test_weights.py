@@ -11,7 +11,7 @@ import yaml
 
 from hisearch.export.beside import Beside
 from hisearch.export.deployment import export_deployment
-from hisearch.export.flags import Launch, engine_flags, weights_notice
+from hisearch.export.engines.flags import Launch, engine_flags, weights_notice
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from hisearch.export.containers import memory_gib
-from hisearch.export.dynamo import trtllm_engine_options
-from hisearch.export.flags import ExportError, Launch, engine_flags
+from hisearch.export.engines.flags import ExportError, Launch, engine_flags
+from hisearch.export.platforms.containers import memory_gib
+from hisearch.export.platforms.dynamo import trtllm_engine_options
 from hisearch.export.wide import export_wide, nodes_of, place_shares
 from hisearch.specs.documents.catalogue import Catalogue
 from tests.export import forms
@@ -160,7 +160,7 @@ def test_all_ranks_of_a_replica_count_in_every_manifest(
     build_deployment: Any, build_model: Any, build_accelerator: Any
 ) -> None:
     """Attention groups and stages have accelerators of their own."""
-    from hisearch.export.containers import container
+    from hisearch.export.platforms.containers import container
 
     pool = build_deployment(
         engine={"name": "trtllm"},

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hisearch.latency._tiles import makespans
+from hisearch.latency.measured._tiles import makespans
 from tests.kernels.systems import examples
 
 COUNTS = st.integers(0, 9)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hisearch.latency.curves import Curve, Grid
+from hisearch.latency.measured.curves import Curve, Grid
 
 RISING = st.lists(st.floats(0.1, 10.0), min_size=2, max_size=6).map(np.cumsum)
 

@@ -7,9 +7,9 @@ import pytest
 from pydantic import ValidationError
 
 from hisearch.latency.costs import CompiledCosts
+from hisearch.latency.device_memory.plan import plan_memory
 from hisearch.latency.estimator import compile_costs
 from hisearch.latency.expert_load import busiest_rank_factor, expert_shares, rank_shares
-from hisearch.latency.memory import plan_memory
 from hisearch.latency.sharding import Parallelism
 from hisearch.specs.deployments.deployment import EngineSpec, PoolSpec
 from hisearch.specs.documents.catalogue import Catalogue

@@ -11,9 +11,9 @@ from types import ModuleType
 import pytest
 from latency_catalogue import H100, LLAMA_8B, LLAMA_70B, VLLM
 
-from hisearch.latency.memory import MemoryPlan, plan_memory, usable_bytes
-from hisearch.latency.memory_constants import CONSTANTS, GIB, MIB, Constant, constant
-from hisearch.latency.profiling_run import release_of
+from hisearch.latency.device_memory.constants import CONSTANTS, GIB, MIB, Constant, constant
+from hisearch.latency.device_memory.plan import MemoryPlan, plan_memory, usable_bytes
+from hisearch.latency.device_memory.profiling_run import release_of
 from hisearch.latency.sharding import Parallelism
 from hisearch.specs.documents.catalogue import Catalogue
 

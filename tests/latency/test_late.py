@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hisearch.latency.costs import LateCosts, StepCosts, late_octaves
-from hisearch.latency.curves import Grid
-from hisearch.latency.late import fit_late
-from hisearch.latency.operator_tables import AttentionTables, attention_tables
+from hisearch.latency.measured.curves import Grid
+from hisearch.latency.measured.late import fit_late
+from hisearch.latency.measured.operator_tables import AttentionTables, attention_tables
+from hisearch.latency.measured.tiles import HEADS, KEYS, TileLaw
 from hisearch.latency.step_cost import step_seconds
-from hisearch.latency.tiles import HEADS, KEYS, TileLaw
 from tests.kernels.systems import examples
 
 LAW = TileLaw(slots=94, rows=64, start_s=6e-6, keys_s=1.4e-6)

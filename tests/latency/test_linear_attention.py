@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from hisearch.latency.device_memory.plan import plan_memory
 from hisearch.latency.estimators.scaled import ScaledEstimator, ScaledWorker
-from hisearch.latency.memory import plan_memory
 from hisearch.latency.operators import attention_shape, sequence_operators, token_operators
 from hisearch.latency.parameters import (
     kv_bytes_per_token_per_rank,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hisearch.latency.loading import full_load
-from hisearch.latency.memory import GIB
+from hisearch.latency.device_memory.loading import full_load
+from hisearch.latency.device_memory.plan import GIB
 from hisearch.latency.parameters import weight_bytes_per_rank
 from hisearch.specs.base import DType, EngineName
 from hisearch.specs.documents.catalogue import Catalogue

@@ -14,7 +14,7 @@ from latency_catalogue import (
     VLLM,
 )
 
-from hisearch.latency.memory import GIB, DoesNotFit, MemoryPlan, plan_memory, usable_bytes
+from hisearch.latency.device_memory.plan import GIB, DoesNotFit, MemoryPlan, plan_memory, usable_bytes
 from hisearch.latency.sharding import InvalidParallelism
 from hisearch.specs.deployments.deployment import EngineSpec
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from hisearch.latency.costs import CompiledCosts
+from hisearch.latency.device_memory.plan import plan_memory
 from hisearch.latency.estimator import compile_costs
-from hisearch.latency.memory import plan_memory
 from hisearch.latency.parameters import kv_bytes_per_token_per_rank, weight_bytes_per_rank
 from hisearch.latency.sharding import InvalidParallelism, Parallelism, parallelism_of, shard
 from hisearch.specs.deployments.deployment import EngineSpec

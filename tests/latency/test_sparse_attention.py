@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from laws import LAWS, SHEET
 
+from hisearch.latency.device_memory.plan import plan_memory
 from hisearch.latency.devices.build import DevicesRefused, WorkerDevices
 from hisearch.latency.devices.compose import compose
 from hisearch.latency.estimator import build_estimator
 from hisearch.latency.estimators.roofline import RooflineEstimator
 from hisearch.latency.laws.sparse import Indexer, at_heads, indexer, sparse_decode_s, sparse_prefill_s
-from hisearch.latency.memory import plan_memory
 from hisearch.latency.parameters import kv_bytes_per_token_per_rank, parameter_count
 from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sharding import shard

@@ -10,7 +10,7 @@ import pytest
 
 from hisearch.latency.costs import StepCosts
 from hisearch.latency.estimators.tables import TablesEstimator
-from hisearch.latency.operator_tables import LAYER_CALLS, MODEL_CALLS, TableError, read_tables
+from hisearch.latency.measured.operator_tables import LAYER_CALLS, MODEL_CALLS, TableError, read_tables
 from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sharding import Parallelism
 from hisearch.latency.step_cost import step_seconds

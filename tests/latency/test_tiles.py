@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from hisearch.latency.operator_tables import attention_tables
-from hisearch.latency.tiles import TileLaw, fit_tiles, residuals
+from hisearch.latency.measured.operator_tables import attention_tables
+from hisearch.latency.measured.tiles import TileLaw, fit_tiles, residuals
 from tests.latency.operator_folder import attention_us
 
 TRUTH = TileLaw(slots=94, rows=64, start_s=6e-6, keys_s=1.4e-6)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hisearch.report.closeup import (
+from hisearch.report.data.closeup import (
     SHARES,
     CacheMark,
     Closeup,
@@ -22,7 +22,7 @@ from hisearch.report.closeup import (
     WorkerSeries,
     WorkerTimeline,
 )
-from hisearch.report.data import CostRow, PriceNote, ProfileNote, ReportInput, RunRecord
+from hisearch.report.data.inputs import CostRow, PriceNote, ProfileNote, ReportInput, RunRecord
 from hisearch.score.terms import RejectionCheck, TermCheck
 from hisearch.search.model.trial import Recommendation, Trial
 from hisearch.specs.deployments.deployment import DeploymentSpec

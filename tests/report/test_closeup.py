@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hisearch.report import closeup_figures as draw
-from hisearch.report.closeup import CLOSEUP_VERSION, SHARES, LoadPoint, read_closeup
-from hisearch.report.closeup_drawings import closeup_drawings, first_break
-from hisearch.report.confidence import Confidence, read_confidence
-from hisearch.report.importance import LEAST_TRIALS, importance, omega_squared
-from hisearch.report.page import growth
+from hisearch.report.data.closeup import CLOSEUP_VERSION, SHARES, LoadPoint, read_closeup
+from hisearch.report.data.confidence import Confidence, read_confidence
+from hisearch.report.figures import closeup as draw
+from hisearch.report.figures.closeup_drawings import closeup_drawings, first_break
+from hisearch.report.figures.importance import LEAST_TRIALS, importance, omega_squared
+from hisearch.report.pages.page import growth
 from hisearch.score.terms import RejectionCheck, TermCheck
 
 

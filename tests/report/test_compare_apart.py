@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hisearch.api.compare import compare_deployments
-from hisearch.api.deployment import simulate_deployment
-from hisearch.api.workload import load_trace
+from hisearch.api.deployments.deployment import simulate_deployment
+from hisearch.api.deployments.workload import load_trace
 
 
 def test_hand_overs_are_transfers() -> None:

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_rel
 
-from hisearch.report import comparison_words as words
-from hisearch.report.comparison import (
+from hisearch.report.data.comparison import (
     Change,
     Comparison,
     Driver,
@@ -23,7 +22,8 @@ from hisearch.report.comparison import (
     paired_interval,
     time_rows,
 )
-from hisearch.report.comparison_page import bars, render_comparison
+from hisearch.report.pages.comparison_page import bars, render_comparison
+from hisearch.report.words import comparison_words as words
 from hisearch.score.stated import stated
 from hisearch.score.terms import TermCheck
 

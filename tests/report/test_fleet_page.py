@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from hisearch.report.fleet_page import Combined, FleetReport, ModelPart, SearchPart, render_fleet
-from hisearch.report.scatter import FRAME, Mark, Scatter
-from hisearch.report.terms import term_lines
+from hisearch.report.figures.scatter import FRAME, Mark, Scatter
+from hisearch.report.pages.fleet_page import Combined, FleetReport, ModelPart, SearchPart, render_fleet
+from hisearch.report.words.terms import term_lines
 from hisearch.score.quantities import quantity
 from hisearch.score.terms import LimitCheck, RejectionCheck, TermCheck
 from tests import chromium

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hisearch.report.html import write_report
+from hisearch.report.pages.html import write_report
 from tests import chromium
 from tests.report.test_report_html import hostile_input
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from hisearch.export.deployment import summary
-from hisearch.report import page
-from hisearch.report.confidence import Confidence
-from hisearch.report.describe import NOT_USED, carried, sentence, settings, used_settings
-from hisearch.report.points import MAX_FAINT, parallel_data, pareto_data, progress_data
-from hisearch.report.terms import term_lines
+from hisearch.report.data.confidence import Confidence
+from hisearch.report.figures.points import MAX_FAINT, parallel_data, pareto_data, progress_data
+from hisearch.report.pages import page
+from hisearch.report.words.describe import NOT_USED, carried, sentence, settings, used_settings
+from hisearch.report.words.terms import term_lines
 from hisearch.score.quantities import percent, quantity, significant, usd
 from hisearch.score.terms import RejectionCheck, TermCheck
 from hisearch.search.model.deployments import describe, describe_each
@@ -265,7 +265,7 @@ def test_one_far_cheaper_miss_does_not_make_an_axis_logarithmic(build_input: Any
 
 def test_parallel_has_no_more_axes_than_the_page_is_wide(build_input: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert parallel_data(build_input()).omitted == ()
-    monkeypatch.setattr("hisearch.report.points.MAX_DIMENSIONS", 6)
+    monkeypatch.setattr("hisearch.report.figures.points.MAX_DIMENSIONS", 6)
     parallel = parallel_data(build_input())
     assert len(parallel.dimensions) == 6
     assert {"chunk (tokens)"} <= set(parallel.omitted)

@@ -6,15 +6,9 @@ from typing import Any
 
 import pytest
 
-from hisearch.report import figures
-from hisearch.report.figures import (
-    _rows,
-    figure_parallel,
-    figure_pareto,
-    figure_progress,
-    figure_projection,
-)
-from hisearch.report.points import Axis
+from hisearch.report.figures import study as figures
+from hisearch.report.figures.points import Axis
+from hisearch.report.figures.study import _rows, figure_parallel, figure_pareto, figure_progress, figure_projection
 from hisearch.score.quantities import quantity
 
 

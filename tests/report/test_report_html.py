@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hisearch.report.conclusions import OF_CHOSEN
-from hisearch.report.confidence import Confidence, Contender, Rule
-from hisearch.report.describe import settings
-from hisearch.report.html import render, write_report
+from hisearch.report.data.confidence import Confidence, Contender, Rule
+from hisearch.report.pages.html import render, write_report
+from hisearch.report.words.conclusions import OF_CHOSEN
+from hisearch.report.words.describe import settings
 from hisearch.search.model.trial import Recommendation
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hisearch.report.describe import NOT_USED, sentence, settings, used_settings
+from hisearch.report.words.describe import NOT_USED, sentence, settings, used_settings
 from hisearch.search.model.trial import Trial
 from tests.export.test_several import apart, mixed
 from tests.search.fakes import make_deployment, make_trial

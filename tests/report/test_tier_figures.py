@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from hisearch.report import tier_figures as figures
-from hisearch.report.closeup import TierCurve, TierPoint, TierUse
+from hisearch.report.data.closeup import TierCurve, TierPoint, TierUse
+from hisearch.report.figures import tiers as figures
 
 #: As ``api.tiers.tier_rows`` gives them, as far as they are drawn.
 ROWS: list[dict[str, Any]] = [

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hisearch.report import timeline
-from hisearch.report.phases import PHASES
-from hisearch.report.timeline import TimelineTooLarge, Window, write_timeline
+from hisearch.report.figures import timeline
+from hisearch.report.figures.phases import PHASES
+from hisearch.report.figures.timeline import TimelineTooLarge, Window, write_timeline
 from hisearch.simulate import Result
 from hisearch.simulate.results.gaps import LogMissing
 from hisearch.simulate.results.series import worker_series

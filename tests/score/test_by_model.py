@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 
 from hisearch.api.compare import compare_deployments
-from hisearch.api.deployment import SimulatedDeployment, simulate_deployment
+from hisearch.api.deployments.deployment import SimulatedDeployment, simulate_deployment
 from hisearch.score.evaluate import evaluate
 from hisearch.score.quantities import notes
 from hisearch.score.terms import TermCheck, check_from_json, name_of
 from hisearch.specs.errors import SpecError
 from hisearch.specs.studies.slo import SloSpec
 from hisearch.specs.workloads.workload import WorkloadSpec
-from hisearch.traces.canonical import write_trace
+from hisearch.traces.changes.merging import asking_for, merged, side_by_side
+from hisearch.traces.changes.ordering import in_arrival_order
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.generate import generate_trace
-from hisearch.traces.merging import asking_for, merged, side_by_side
-from hisearch.traces.ordering import in_arrival_order
+from hisearch.traces.reading.canonical import write_trace
 from tests.kernels.systems import compiled
 from tests.reference.random_traces import TraceShape, random_trace
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hisearch.api.deployment import simulate_deployment
+from hisearch.api.deployments.deployment import simulate_deployment
 from hisearch.score.components import component_power, step_joules
 from hisearch.specs.documents.catalogue import shipped_root
 from hisearch.traces.compiler import compile_trace

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from hisearch.latency.costs import CompiledCosts
-from hisearch.latency.memory import DoesNotFit
+from hisearch.latency.device_memory.plan import DoesNotFit
 from hisearch.latency.step_cost import law_costs
 from hisearch.score.terms import Check, RejectionCheck, TermCheck
 from hisearch.search.model.demand import Demand

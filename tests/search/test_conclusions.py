@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import hisearch
-from hisearch.api.conclude import uncertainty_of
-from hisearch.api.study import StudyResult, load_study
-from hisearch.report.conclusions import conclusions
-from hisearch.report.confidence import CONFIDENCE
+from hisearch.api.studies.conclude import uncertainty_of
+from hisearch.api.studies.study import StudyResult, load_study
+from hisearch.report.data.confidence import CONFIDENCE
+from hisearch.report.words.conclusions import conclusions
 from hisearch.search.confidence.assessment import Assessor
 from hisearch.search.confidence.uncertainty import Uncertainty, normal_draws
 from tests.search.test_study import STUDY

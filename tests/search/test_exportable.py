@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import hisearch
-from hisearch.api.exporting import launch_of, reach_of, slots_of
+from hisearch.api.studies.exporting import launch_of, reach_of, slots_of
+from hisearch.export.engines.flags import ExportError
 from hisearch.export.expressible import check_deployment
-from hisearch.export.flags import ExportError
 from hisearch.specs.errors import SpecError
 from tests.cli.documents import STUDY
 

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from hisearch.api.result import StudyResult
-from hisearch.api.run_folder import ENDED, keep_former
-from hisearch.report.confidence import CONFIDENCE
+from hisearch.api.runs.run_folder import ENDED, keep_former
+from hisearch.api.studies.result import StudyResult
+from hisearch.report.data.confidence import CONFIDENCE
 from tests.search.fakes import OBJECTIVES, make_trial
 
 

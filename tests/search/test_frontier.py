@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from hisearch.latency.memory import DoesNotFit
+from hisearch.latency.device_memory.plan import DoesNotFit
 from hisearch.search.driver import _Course, _known_workers
 from hisearch.search.evaluate.ledger import Ledger
 from hisearch.search.model.deployments import deployment_of, router_arms, starting_memory_fraction

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hisearch.api.study import load_study
+from hisearch.api.studies.study import load_study
 from hisearch.score.capacity import capacity
 from hisearch.score.evaluate import Score
 from hisearch.score.terms import LimitCheck

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import yaml
 
-from hisearch.api.study import Study, StudyResult, load_study
+from hisearch.api.studies.study import Study, StudyResult, load_study
 from hisearch.search.driver import MOST_CANDIDATES
 from hisearch.search.evaluate.simulation import Simulation
 from hisearch.search.model.arms import apart_arms, mixed_arms, unified_arms
@@ -203,7 +203,7 @@ def _is_written(result: StudyResult) -> None:
 
 
 def hisearch_load(folder: Path) -> StudyResult:
-    from hisearch.api.stored_run import load_run
+    from hisearch.api.studies.stored_run import load_run
 
     return load_run(folder)
 

@@ -10,12 +10,12 @@ import pandas as pd
 import pytest
 
 import hisearch
-from hisearch.api.closeup import Subject
-from hisearch.api.replay import Replay
-from hisearch.api.run_folder import replace_with
-from hisearch.api.study import StudyResult, load_study
+from hisearch.api.deployments.replay import Replay
+from hisearch.api.runs.run_folder import replace_with
+from hisearch.api.studies.closeup import Subject
+from hisearch.api.studies.study import StudyResult, load_study
 from hisearch.hardware.prices import CostBreakdown
-from hisearch.report.closeup import SHARES
+from hisearch.report.data.closeup import SHARES
 from hisearch.search.evaluate.simulation import Simulation
 from hisearch.search.model.trial import Trial
 from hisearch.search.records.journal import JournalError

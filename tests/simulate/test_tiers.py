@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hisearch.latency.memory import plan_memory
+from hisearch.latency.device_memory.plan import plan_memory
 from hisearch.latency.sharding import InvalidParallelism
 from hisearch.simulate.arrays import tiers as tier_arrays
 from hisearch.simulate.plans.plan import TierRefused, TransferLaw, WorkerPlan, plan_worker

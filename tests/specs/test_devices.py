@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hisearch.api.deployment import plan_deployment, plan_pool
+from hisearch.api.deployments.deployment import plan_deployment, plan_pool
 from hisearch.search.model.deployments import describe, devices_in_words
 from hisearch.specs.documents.catalogue import Catalogue, shipped_root
 from hisearch.specs.documents.resolve import load_deployment, load_study

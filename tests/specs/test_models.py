@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hisearch.api.deployment import plan_deployment
+from hisearch.api.deployments.deployment import plan_deployment
 from hisearch.specs.checks.doctor import load_any
 from hisearch.specs.deployments.deployment import DeploymentSpec
 from hisearch.specs.documents.resolve import load_deployment

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import hisearch
-from hisearch.export.flags import Launch, engine_flags
-from hisearch.export.trtllm_options import options_text
+from hisearch.export.engines.flags import Launch, engine_flags
+from hisearch.export.engines.trtllm_options import options_text
 from hisearch.search.evaluate.simulation import Simulation
 from hisearch.search.stages.execution import groups
 from hisearch.specs.documents.resolve import load_deployment

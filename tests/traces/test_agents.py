@@ -9,11 +9,11 @@ from pydantic import ValidationError
 from hisearch.specs.workloads.agent_workload import AgentWorkloadSpec
 from hisearch.specs.workloads.workload import WorkloadSpec
 from hisearch.traces.agents import AT_START, AgentArrays, of_sessions, reordered
+from hisearch.traces.changes.selection import head
 from hisearch.traces.compiler import compile_trace
-from hisearch.traces.errors import TraceError
 from hisearch.traces.generators import edge_list, generate_agents, resized
 from hisearch.traces.load import load_workload
-from hisearch.traces.selection import head
+from hisearch.traces.reading.errors import TraceError
 
 KINDS = ("independent", "interaction", "diffusion")
 BASE = {

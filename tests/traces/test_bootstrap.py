@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hisearch.traces.bootstrap import (
+from hisearch.traces.changes.bootstrap import (
     LEAST_NEIGHBOURS,
     NEIGHBOURHOOD,
     REACH,

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from test_importers import read, refused
 from test_tree import traces
 
-from hisearch.traces.canonical import write_trace
-from hisearch.traces.errors import TraceError
+from hisearch.traces.reading.canonical import write_trace
+from hisearch.traces.reading.errors import TraceError
 from hisearch.traces.trace import make_trace
 
 HEADER = {"format": "hisearch-trace", "version": 1, "block_tokens": 4}

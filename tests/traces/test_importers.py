@@ -10,8 +10,8 @@ import pytest
 
 from hisearch.specs.workloads.workload import TraceFileSpec
 from hisearch.traces.compiler import compile_trace
-from hisearch.traces.errors import TraceError
 from hisearch.traces.importers import detect_format, read_trace
+from hisearch.traces.reading.errors import TraceError
 from hisearch.traces.stats import ideal_hit_tokens
 
 MOONCAKE = [

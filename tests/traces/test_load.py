@@ -12,7 +12,7 @@ from test_importers import MOONCAKE
 
 from hisearch.specs.workloads.workload import WorkloadSpec
 from hisearch.traces import cache, load
-from hisearch.traces.errors import TraceError
+from hisearch.traces.reading.errors import TraceError
 
 
 def entries():

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from hisearch.specs.workloads.workload import TraceFileSpec
-from hisearch.traces.bootstrap import resample, session_table
 from hisearch.traces.cache import load_cached, store_cached
-from hisearch.traces.canonical import write_trace
+from hisearch.traces.changes.bootstrap import resample, session_table
+from hisearch.traces.changes.merging import asking_for, merged
+from hisearch.traces.changes.ordering import in_arrival_order
+from hisearch.traces.changes.selection import head
 from hisearch.traces.compiler import compile_trace, scale_load
-from hisearch.traces.errors import TraceError
 from hisearch.traces.importers import read_trace
-from hisearch.traces.merging import asking_for, merged
 from hisearch.traces.models import RequestModels
-from hisearch.traces.ordering import in_arrival_order
-from hisearch.traces.selection import head
+from hisearch.traces.reading.canonical import write_trace
+from hisearch.traces.reading.errors import TraceError
 from hisearch.traces.trace import Trace, make_trace
 
 HEADER = {"format": "hisearch-trace", "version": 1, "block_tokens": 4}

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from hisearch.specs.workloads.workload import TraceFileSpec
-from hisearch.traces.canonical import write_trace
 from hisearch.traces.compiler import compile_trace
 from hisearch.traces.importers import read_trace
 from hisearch.traces.load import load_trace_file
+from hisearch.traces.reading.canonical import write_trace
 from hisearch.traces.stats import ideal_hit_tokens, lru_hit_curve, trace_stats
 
 

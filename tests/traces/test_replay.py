@@ -7,9 +7,9 @@ import json
 import numpy as np
 import pytest
 
+from hisearch.traces.changes.replay import MOST_BLOCKS, replay_of
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.compiler import compile_trace
-from hisearch.traces.replay import MOST_BLOCKS, replay_of
 from hisearch.traces.stats import trace_stats
 from hisearch.traces.trace import make_trace
 

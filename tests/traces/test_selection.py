@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hisearch.traces.changes.merging import side_by_side
+from hisearch.traces.changes.selection import head, requests_for
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
 from hisearch.traces.compiler import compile_trace
-from hisearch.traces.merging import side_by_side
 from hisearch.traces.models import RequestModels
-from hisearch.traces.selection import head, requests_for
 from hisearch.traces.trace import make_trace
 from tests.kernels.systems import compiled, examples
 from tests.reference.random_traces import TraceShape, random_trace

@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from hisearch.specs.workloads.workload import WorkloadSpec
-from hisearch.traces.errors import TraceError
 from hisearch.traces.load import load_workload
+from hisearch.traces.reading.errors import TraceError
 from hisearch.traces.stats import trace_stats
 
 FOLDER = Path(__file__).parents[2] / "traces"

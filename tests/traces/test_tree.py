@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hisearch.traces import _tree
+from hisearch.traces.changes.selection import head
 from hisearch.traces.compiler import compile_trace, digest_of, scale_load
-from hisearch.traces.selection import head
 from hisearch.traces.stats import ideal_hit_tokens, lru_hit_curve, unique_prompt_tokens
 from hisearch.traces.trace import make_trace
 

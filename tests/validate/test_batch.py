@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hisearch.cli.main import app
-from hisearch.latency.operator_tables import TableError
+from hisearch.latency.measured.operator_tables import TableError
 from hisearch.validate.batch import validate_batches
 from tests.latency.operator_folder import attention_us, write_tables
 from tests.reference.recorded import shared_directory

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hisearch.traces.canonical import write_trace
 from hisearch.traces.load import load_trace_file
+from hisearch.traces.reading.canonical import write_trace
 from hisearch.traces.stats import curve_capacities, ideal_hit_tokens, lru_hit_curve
 from hisearch.traces.trace import make_trace
 from hisearch.validate.cache import POLICIES, cache_points, run_cache

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from hisearch.api.exporting import benchmark_of
-from hisearch.api.study import StudyResult
+from hisearch.api.studies.exporting import benchmark_of
+from hisearch.api.studies.study import StudyResult
 from hisearch.latency.corrections import corrected
 from hisearch.simulate.engine import simulate_fleet
 from hisearch.simulate.results.result import RequestTable
 from hisearch.specs.machines.profile import CorrectionSpec
-from hisearch.traces.replay import Replay
+from hisearch.traces.changes.replay import Replay
 
 STUDY = """\
 apiVersion: hisearch/v1

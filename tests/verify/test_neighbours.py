@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hisearch.api.study import StudyResult, load_study
+from hisearch.api.studies.study import StudyResult, load_study
 from hisearch.specs.machines.profile import CorrectionSpec
 from hisearch.verify.measured import PerRequest
 from hisearch.verify.neighbours import FEWEST_GAPS, Neighbours, Placed

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import yaml
 
-from hisearch.api.study import StudyResult, load_study
+from hisearch.api.studies.study import StudyResult, load_study
 from hisearch.api.verify import Verification, verify_run
 from hisearch.calibrate.writing import profile_yaml
 from hisearch.latency.corrections import corrected

@@ -94,8 +94,8 @@ def default_names(trace: str | None = None) -> list[str]:
 
 def _at_hand(case: Case) -> bool:
     from hisearch.specs.documents.catalogue import Catalogue
-    from hisearch.traces.errors import TraceError
     from hisearch.traces.load import find_trace_file
+    from hisearch.traces.reading.errors import TraceError
 
     document = Catalogue().get("Workload", case.workload)
     try:

@@ -186,7 +186,7 @@ def simulation_of(name: str, trace: str | None = None, limit: int | None = None)
     Raises:
         SpecError, TraceError: the workload cannot be used.
     """
-    from hisearch.api.workload import load_trace
+    from hisearch.api.deployments.workload import load_trace
 
     case, catalogue = CASES[name], Catalogue()
     if case.in_full and trace is None and limit is None:

@@ -111,9 +111,9 @@ def time_in_turns(runs: dict[str, Run], rounds: int) -> tuple[Point, ...]:
 
 def flat(case_name: str, rounds: int) -> Comparison:
     """Time per request at ten thousand to a million requests: one deployment, one rate of arrivals, longer spans."""
+    from hisearch.traces.changes.selection import head
     from hisearch.traces.compiler import compile_trace
     from hisearch.traces.generate import generate_trace
-    from hisearch.traces.selection import head
 
     case, catalogue = CASES[case_name], Catalogue()
     generator = generator_of(case.workload, catalogue)

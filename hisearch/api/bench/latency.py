@@ -100,7 +100,7 @@ def _tables() -> dict[str, StepCosts]:
 
 def screening() -> Callable[[], tuple[int, int | None]]:
     """Stage 1 of a study with a thousand combinations and more; returns (combinations, None) of a run."""
-    from hisearch.api.study import load_study
+    from hisearch.api.studies.study import load_study
     from hisearch.latency.estimator import forget
     from hisearch.search.evaluate.simulation import Simulation
     from hisearch.search.stages.execution import search_execution

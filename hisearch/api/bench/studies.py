@@ -25,7 +25,7 @@ def time_study(name: str) -> dict[str, Any]:
     Raises:
         ValueError: the study stopped for another reason than its simulations, so that its time says nothing.
     """
-    from hisearch.api.study import load_study
+    from hisearch.api.studies.study import load_study
     from hisearch.simulate.engine import prepare
 
     study = load_study(STUDIES[name])

@@ -30,9 +30,9 @@ from functools import cached_property
 import numpy as np
 
 from hisearch.base.dtypes import F8
-from hisearch.latency.curves import Curve
 from hisearch.latency.devices.build import DevicesRefused
 from hisearch.latency.devices.work import Work
+from hisearch.latency.measured.curves import Curve
 from hisearch.latency.operators import ACTIVATION_BYTES, Operator
 from hisearch.latency.parameters import Matrix
 from hisearch.specs.machines.devices import ExpertRoutingSpec, ExpertsSpec

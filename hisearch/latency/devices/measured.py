@@ -25,9 +25,9 @@ from pathlib import Path
 import numpy as np
 
 from hisearch.base.dtypes import F8
-from hisearch.latency.curves import Curve, Grid
 from hisearch.latency.devices.laws import Law
 from hisearch.latency.devices.work import Work, WorkKind
+from hisearch.latency.measured.curves import Curve, Grid
 
 COLUMNS = ("operator", "tokens", "context", "latency_s")
 ATTENTION = ("prefill_attention", "decode_attention")

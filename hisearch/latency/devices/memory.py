@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hisearch.latency.device_memory.constants import GIB
+from hisearch.latency.device_memory.plan import DoesNotFit, Elsewhere
 from hisearch.latency.devices.apart import FFN, Apart
 from hisearch.latency.devices.build import WorkerDevices
 from hisearch.latency.devices.compose import compose, layer_weight_bytes
 from hisearch.latency.devices.worker import DeviceWorker
-from hisearch.latency.memory import DoesNotFit, Elsewhere
-from hisearch.latency.memory_constants import GIB
 from hisearch.latency.sharding import Parallelism
 from hisearch.specs.base import DType, EngineName
 from hisearch.specs.machines.devices import ACCELERATOR, OperatorName

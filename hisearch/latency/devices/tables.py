@@ -20,8 +20,8 @@ import numpy as np
 
 from hisearch.base.dtypes import F8
 from hisearch.latency.costs import StepCosts, knots_up_to, octaves_up_to, whole_octaves
-from hisearch.latency.curves import Grid
 from hisearch.latency.devices.work import Load
+from hisearch.latency.measured.curves import Grid
 from hisearch.latency.operators import attention_pairs
 
 Step = Callable[[Load], F8]

@@ -13,11 +13,11 @@ import numpy as np
 from hisearch.hardware.power import worker_idle_w
 from hisearch.latency.aic import AicQuestion, AicTables, aic_tables, aic_version
 from hisearch.latency.costs import CompiledCosts, StepCosts, knots_up_to
-from hisearch.latency.curves import Curve, Grid
 from hisearch.latency.estimator import LatencyEstimator, register
 from hisearch.latency.estimators.roofline import energy_costs, engine_overhead
 from hisearch.latency.host import front_end_of, with_overhead
 from hisearch.latency.laws.model import weights_law
+from hisearch.latency.measured.curves import Curve, Grid
 from hisearch.latency.operators import attention_pairs
 from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sharding import moe_layers, shard

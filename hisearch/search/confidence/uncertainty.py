@@ -38,7 +38,7 @@ from hisearch.base.dtypes import F8
 from hisearch.latency.corrections import corrected
 from hisearch.latency.costs import CompiledCosts
 from hisearch.specs.machines.profile import CorrectionSpec
-from hisearch.traces.bootstrap import Scheme, SessionTable, resample
+from hisearch.traces.changes.bootstrap import Scheme, SessionTable, resample
 from hisearch.traces.compiled import CompiledTrace
 
 #: What errs by itself, in the order of a draw's numbers behind the common one.

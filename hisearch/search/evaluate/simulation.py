@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from hisearch.hardware.price_book import PriceBook
 from hisearch.hardware.prices import CostBreakdown, mean_cost
-from hisearch.latency.memory import DoesNotFit
+from hisearch.latency.device_memory.plan import DoesNotFit
 from hisearch.latency.sharding import InvalidParallelism
 from hisearch.score.capacity import capacity
 from hisearch.score.evaluate import Score, evaluate
@@ -340,7 +340,7 @@ class Simulation:
         return self._slices.get(repr(fraction), lambda: self._cut(fraction))
 
     def _cut(self, fraction: float) -> CompiledTrace:
-        from hisearch.traces.selection import head
+        from hisearch.traces.changes.selection import head
 
         return head(self._world.trace, max(round(len(self._world.trace) * fraction), 1))
 

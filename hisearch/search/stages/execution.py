@@ -18,7 +18,7 @@ from typing import TypeVar
 import numpy as np
 
 from hisearch.latency.costs import CompiledCosts
-from hisearch.latency.memory import DoesNotFit
+from hisearch.latency.device_memory.plan import DoesNotFit
 from hisearch.latency.sharding import InvalidParallelism
 from hisearch.search.model.candidates import Candidate, Kept, Screened
 from hisearch.search.model.deployments import deployment_of, starting_memory_fraction

@@ -16,7 +16,7 @@ import numpy as np
 
 from hisearch.hardware.power import worker_dynamic_w
 from hisearch.latency.costs import CompiledCosts, StepCosts
-from hisearch.latency.memory import MemoryPlan
+from hisearch.latency.device_memory.plan import MemoryPlan
 from hisearch.latency.sharding import dense_layers, shard
 from hisearch.simulate.plans.agent_plan import AgentPlan, KindPlan
 from hisearch.simulate.plans.tier_plan import TierPlan

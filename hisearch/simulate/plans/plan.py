@@ -8,11 +8,11 @@ from typing import Literal
 
 from hisearch.hardware.power import PowerPlan, plan_power
 from hisearch.latency.costs import CompiledCosts
+from hisearch.latency.device_memory.plan import Elsewhere, MemoryPlan, plan_memory
 from hisearch.latency.devices.build import DevicesRefused, WorkerDevices
 from hisearch.latency.devices.fitted import profile_at_hand
 from hisearch.latency.devices.memory import devices_memory
 from hisearch.latency.estimator import compile_costs
-from hisearch.latency.memory import Elsewhere, MemoryPlan, plan_memory
 from hisearch.latency.sharding import InvalidParallelism, Parallelism
 from hisearch.simulate.plans.agent_memory import AgentsRefused, plan_agents, with_adapters, with_disk
 from hisearch.simulate.plans.agent_plan import AgentPlan

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hisearch.latency.memory import MemoryPlan
+from hisearch.latency.device_memory.plan import MemoryPlan
 from hisearch.simulate.plans.tier_plan import MovementPlan, TierPlan, TransferLaw
 from hisearch.specs.deployments.deployment import PoolSpec
 from hisearch.specs.deployments.tier_checks import TierProblem, scope_of, storing_hosts, storing_ranks, tier_problems

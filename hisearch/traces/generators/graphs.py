@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from hisearch.specs.workloads.agent_workload import GraphSpec
-from hisearch.traces.errors import TraceError
+from hisearch.traces.reading.errors import TraceError
 
 #: Neighbours of each agent, in rising order.
 Neighbours = list[list[int]]

@@ -14,8 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from hisearch.specs.workloads.workload import TraceFileSpec
-from hisearch.traces.canonical import PARQUET_MAGIC, is_header, read_canonical
-from hisearch.traces.errors import TraceError
+from hisearch.traces.changes.spreading import MOONCAKE_QUANTUM_S, spread_arrivals, starts_on_quantum
 from hisearch.traces.importers.agents import read_llmservingsim, read_lmcache, read_weka
 from hisearch.traces.importers.blocks import read_bailian, read_mooncake
 from hisearch.traces.importers.tables import (
@@ -25,11 +24,12 @@ from hisearch.traces.importers.tables import (
     read_csv,
     read_sharegpt_lengths,
 )
-from hisearch.traces.rows import BadRows, json_fault, open_text
+from hisearch.traces.reading.canonical import PARQUET_MAGIC, is_header, read_canonical
+from hisearch.traces.reading.errors import TraceError
+from hisearch.traces.reading.rows import BadRows, json_fault, open_text
+from hisearch.traces.reading.source import Source, with_warnings
 from hisearch.traces.sampling import stream
 from hisearch.traces.sessions import start_sessions
-from hisearch.traces.source import Source, with_warnings
-from hisearch.traces.spreading import MOONCAKE_QUANTUM_S, spread_arrivals, starts_on_quantum
 from hisearch.traces.trace import Trace, declare_limit
 
 _READERS: dict[str, Callable[[Source], Trace]] = {

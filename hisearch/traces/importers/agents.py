@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from hisearch.traces.rows import Fields, Order, RowError, json_rows
-from hisearch.traces.source import Requests, Source
+from hisearch.traces.reading.rows import Fields, Order, RowError, json_rows
+from hisearch.traces.reading.source import Requests, Source
 from hisearch.traces.trace import Trace
 
 #: Blocks of an LMCache trace are 64 bytes of text; at about 4 bytes a token, as its authors say, that is 16 tokens.

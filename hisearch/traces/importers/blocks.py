@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from hisearch.traces.rows import Fields, Order, RowError, json_rows
-from hisearch.traces.source import Codes, Requests, Source
+from hisearch.traces.reading.rows import Fields, Order, RowError, json_rows
+from hisearch.traces.reading.source import Codes, Requests, Source
 from hisearch.traces.trace import Trace
 
 MOONCAKE_BLOCK_TOKENS = 512

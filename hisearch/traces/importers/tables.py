@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from hisearch.traces.errors import TraceError
-from hisearch.traces.rows import Fields, Order, RowError, csv_names, csv_rows
+from hisearch.traces.reading.errors import TraceError
+from hisearch.traces.reading.rows import Fields, Order, RowError, csv_names, csv_rows
+from hisearch.traces.reading.source import Codes, Requests, Source
 from hisearch.traces.sampling import draw_think_s, stream
-from hisearch.traces.source import Codes, Requests, Source
 from hisearch.traces.trace import Trace
 
 #: Fields of ours that ``columns`` may map to a table's.

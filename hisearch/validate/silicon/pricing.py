@@ -18,9 +18,9 @@ from typing import NamedTuple
 import numpy as np
 
 from hisearch.latency.costs import FrontEnd
+from hisearch.latency.device_memory.plan import DoesNotFit, plan_memory
 from hisearch.latency.estimator import build_estimator
 from hisearch.latency.host import Launches, front_end_of, launches_of, with_host_times
-from hisearch.latency.memory import DoesNotFit, plan_memory
 from hisearch.latency.priced import AcrossHosts, PricedWorker
 from hisearch.latency.served_errors import plain_name
 from hisearch.latency.sharding import InvalidParallelism, Parallelism

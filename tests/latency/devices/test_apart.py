@@ -9,11 +9,11 @@ from event_simulation import makespan_s
 from latency_catalogue import A100, H100, LLAMA_70B, QWEN3_30B_A3B, VLLM
 from pydantic import ValidationError
 
+from hisearch.latency.device_memory.plan import DoesNotFit
 from hisearch.latency.devices.build import DevicesRefused, WorkerDevices
 from hisearch.latency.devices.compose import compose
 from hisearch.latency.devices.memory import devices_memory
 from hisearch.latency.devices.work import Load
-from hisearch.latency.memory import DoesNotFit
 from hisearch.latency.parameters import weight_bytes_per_rank
 from hisearch.latency.sharding import Parallelism
 from hisearch.latency.step_cost import decode_step_seconds

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from latency_catalogue import H100, LLAMA_8B, MODELS, QWEN3_30B_A3B, VLLM
 from pydantic import ValidationError
 
+from hisearch.latency.device_memory.plan import DoesNotFit, plan_memory
 from hisearch.latency.devices.breakdown import by_operator
 from hisearch.latency.devices.build import DevicesRefused, WorkerDevices
 from hisearch.latency.devices.compose import compose
 from hisearch.latency.devices.memory import KV_SHARE, devices_memory
 from hisearch.latency.devices.work import Load
 from hisearch.latency.estimators.roofline import RooflineEstimator
-from hisearch.latency.memory import DoesNotFit, plan_memory
 from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sharding import Parallelism
 from hisearch.latency.step_cost import decode_step_seconds, step_seconds

@@ -1,0 +1,4 @@
+"""One deployment on one workload.
+
+Imports nothing else of ``api``.
+"""

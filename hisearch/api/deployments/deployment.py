@@ -1,0 +1,341 @@
+"""One deployment on one workload: ``hisearch.simulate_deployment(...)``, all that ``hisearch simulate`` does."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hisearch.api.deployments.promises import promise_to
+from hisearch.api.deployments.simulated import SimulatedRun, pool_costs
+from hisearch.api.deployments.tiers import series_of, tier_rows
+from hisearch.api.deployments.workload import load_trace
+from hisearch.hardware.prices import mean_cost
+from hisearch.latency.sharding import InvalidParallelism
+from hisearch.score.energy import energy_parts, energy_use, mean_w
+from hisearch.score.terms import check_to_dict
+from hisearch.simulate.engine import simulate_fleet
+from hisearch.simulate.plans.fleet import FleetPlan
+from hisearch.simulate.plans.fleet_plan import plan_fleet
+from hisearch.simulate.plans.plan import (
+    DevicesRefused,
+    TierRefused,
+    WorkerPlan,
+    ffn_accelerator_name,
+    plan_room,
+    plan_worker,
+    worker_devices,
+)
+from hisearch.simulate.results.gaps import itl_percentiles
+from hisearch.simulate.results.series import worker_series
+from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.specs.documents.resolve import load_deployment
+from hisearch.specs.documents.resolved import ResolvedDeployment
+from hisearch.specs.machines.parallelism import nodes_per_worker, workers_per_node
+from hisearch.specs.studies.slo import SloSpec
+from hisearch.traces.compiled import CompiledTrace
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import pandas as pd
+
+    from hisearch.base.dtypes import F8
+
+
+def _or_none(value: float) -> float | None:
+    return None if math.isnan(value) else float(value)
+
+
+@dataclass(frozen=True)
+class SimulatedDeployment(SimulatedRun):
+    """``SimulatedRun`` with its tables."""
+
+    def series(self, interval_s: float | None = None) -> pd.DataFrame:
+        """What each worker did, from the log: a row for each step, or for each ``interval_s`` seconds.
+
+        See ``simulate.series`` for the columns, their definitions and the errors.
+        """
+        return worker_series(self.result, interval_s)
+
+    def tier_series(self, interval_s: float | None = None) -> pd.DataFrame:
+        """``simulate.tier_series`` with the medium of each store's tier: what it is made of, who shares it."""
+        return series_of([pool.plan for pool in self.fleet.pools], self.result, interval_s)
+
+    def itl_percentiles(self, percents: npt.ArrayLike) -> F8:
+        """Exact percentiles of all gaps between output tokens, seconds, from the log; see ``simulate.gaps``."""
+        return itl_percentiles(self.result, percents)
+
+    def workers(self) -> list[dict[str, Any]]:
+        """One row per worker; see docs/cli.md for the keys."""
+        requests, workers = self.result.requests, self.result.workers
+        count, span_s = len(workers.steps), self.result.makespan_s
+        in_order = sorted(self.result.pools, key=lambda pool: pool.first_worker)
+        pool_of = [pool for pool in in_order for _ in range(pool.workers)]
+        hand_overs = self._hand_overs()
+        routed = requests.prefill_worker >= 0
+        owner = requests.prefill_worker[routed]
+        hits = np.bincount(owner, weights=requests.hit_tokens[routed], minlength=count)
+        per_s = 1.0 / span_s if span_s > 0 else 0.0
+        present_s = self.result.present_s
+        return [
+            {
+                "worker": worker,
+                "pool": pool_of[worker].name,
+                "requests": int(workers.requests[worker]),
+                "steps": int(workers.steps[worker]),
+                "utilisation": float(workers.busy_s[worker] / present_s[worker]) if present_s[worker] else 0.0,
+                "prefill_tokens": int(workers.prefill_tokens[worker]),
+                "decode_tokens": int(workers.decode_tokens[worker]),
+                "hit_tokens": int(hits[worker]),
+                "host_hit_tokens": int(workers.host_hit_tokens[worker]),
+                "evicted_tokens": int(workers.evicted_tokens[worker]),
+                "preemptions": int(workers.preemptions[worker]),
+                "peak_kv_tokens": int(workers.peak_kv_tokens[worker]),
+                "kv_capacity_tokens": pool_of[worker].kv_capacity_tokens,
+                "mean_w": float((pool_of[worker].idle_w * present_s[worker] + workers.energy_j[worker]) * per_s),
+                "begun_s": _or_none(workers.begun_s[worker]),
+                "gone_s": _or_none(workers.gone_s[worker]),
+                **hand_overs.get(worker, {}),
+            }
+            for worker in range(count)
+        ]
+
+    def _hand_overs(self) -> dict[int, dict[str, Any]]:
+        """What each worker sent or received, where prompts and outputs are made apart."""
+        span_s = self.result.makespan_s
+        return {
+            use.worker: {
+                "handed_over": use.transfers,
+                "handed_over_tokens": use.tokens,
+                "network_utilisation": use.busy_s / span_s if span_s > 0 else 0.0,
+            }
+            for use in self.result.hand_overs
+        }
+
+    def pools(self) -> list[dict[str, Any]]:
+        """One row per pool; see docs/cli.md for the keys."""
+        workers, busy_s, span_s = self.workers(), self.result.workers.busy_s, self.result.makespan_s
+        rows = []
+        for pool, plan, mean in zip(self.result.pools, self.fleet.pools, self.result.mean_workers, strict=True):
+            mine = workers[pool.first_worker : pool.first_worker + pool.workers]
+            used_s = float(busy_s[pool.first_worker : pool.first_worker + pool.workers].sum())
+            rows.append(
+                {
+                    "pool": pool.name,
+                    "model": pool.model,
+                    "role": pool.role,
+                    "workers": sum(row["begun_s"] is not None for row in mine),
+                    "mean_workers": mean,
+                    "requests": sum(row["requests"] for row in mine),
+                    "utilisation": used_s / (mean * span_s) if mean * span_s > 0 else 0.0,
+                    "prefill_tokens": sum(row["prefill_tokens"] for row in mine),
+                    "decode_tokens": sum(row["decode_tokens"] for row in mine),
+                    "hit_tokens": sum(row["hit_tokens"] for row in mine),
+                    "preemptions": sum(row["preemptions"] for row in mine),
+                    "kv_capacity_tokens": pool.kv_capacity_tokens,
+                    "mean_w": sum(row["mean_w"] for row in mine),
+                    "memory": _memory(plan.plan),
+                    "profile": plan.plan.costs.profile,
+                    "evidence": plan.plan.costs.evidence,
+                    "relative_error": plan.plan.costs.relative_error,
+                    "network_utilisation": max((row.get("network_utilisation", 0.0) for row in mine), default=0.0),
+                }
+            )
+        return rows
+
+    def energy(self) -> dict[str, Any]:
+        """Joules over the makespan by what drew them, and watts of the pool and of a node; see docs/power.md."""
+        use, watts = energy_use(self.result), mean_w(self.result)
+        nodes = self._nodes()
+        return {
+            **asdict(use),
+            "total_j": use.total_j,
+            "components": asdict(energy_parts(self.result)),
+            "mean_w": watts,
+            "nodes": nodes,
+            "mean_w_per_node": watts / nodes,
+        }
+
+    def _nodes(self) -> int:
+        """Hosts that the workers take who are there on average; pools on hosts of one kind share them."""
+        used: dict[str | None, float] = {}
+        for pool, workers in zip(self.resolved.deployment.pools, self.result.mean_workers, strict=True):
+            name = pool.host or self.resolved.accelerators[pool.accelerator].spec.host
+            host = self.resolved.hosts[name].spec if name is not None else None
+            per_worker = nodes_per_worker(pool.parallelism, host) / workers_per_node(pool.parallelism, host)
+            used[name] = used.get(name, 0.0) + workers * per_worker
+        # Less than a rounding error is no host.
+        return sum(math.ceil(count - 1e-9) for count in used.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        """All but the single requests, as plain values; see docs/cli.md."""
+        costs, profile = self.plan.costs, self.resolved.profile.spec
+        slo = None
+        if self.slo is not None:
+            slo = {
+                "feasible": self.feasible,
+                "max_rejected_fraction": self.slo.max_rejected_fraction,  # of models without a promise of their own
+                "terms": [check_to_dict(check) for check in self.score.slo],
+            }
+        return {
+            "deployment": {"name": self.resolved.name, "spec": self.resolved.deployment.model_dump(mode="json")},
+            "trace": {
+                "name": self.trace.name,
+                "digest": self.trace.digest,
+                "requests": len(self.trace),
+                "skipped_rows": self.trace.skipped_rows,
+            },
+            "load": self.load,
+            "seed": self.seed,
+            "horizon_s": self.horizon_s,
+            "horizon_reached": self.result.horizon_reached,
+            "requests": self.outcomes(),
+            "metrics": self.metrics,
+            "slo": slo,
+            "cost": {**asdict(self.cost), "usd_per_hour": self.cost.total},
+            "memory": _memory(self.plan),
+            "models": [share.to_dict(with_slo=self.slo is not None) for share in self.models],
+            "pools": self.pools(),
+            "energy": self.energy(),
+            "workers": self.workers(),
+            "tiers": tier_rows(self),
+            "objects": [asdict(use) for use in self.result.objects],
+            "profile": {
+                "name": costs.profile,
+                "evidence": costs.evidence,
+                "relative_error": costs.relative_error,
+                "served_errors": None if costs.served is None else costs.served.to_dict(),
+                "source": profile.provenance.source,
+            },
+            "warnings": list(self.warnings),
+        }
+
+
+def _memory(plan: WorkerPlan) -> dict[str, Any]:
+    """What a worker's device memory holds, in bytes, and how many tokens its host tier."""
+    return {**asdict(plan.memory), "host_capacity_tokens": plan.host_capacity_tokens}
+
+
+def simulate_deployment(
+    deployment: str | Path | ResolvedDeployment,
+    trace: str | Path | CompiledTrace,
+    *,
+    slo: str | Path | SloSpec | None = None,
+    overrides: Iterable[str] = (),
+    load: float = 1.0,
+    seed: int = 0,
+    horizon_s: float = math.inf,
+    log: bool = False,
+    catalogue: Catalogue | None = None,
+) -> SimulatedDeployment:
+    """Replay a workload on one deployment.
+
+    Args:
+        deployment: a catalogue name, a path, or one that is resolved already.
+        trace: a catalogue name, the path of a workload's YAML or of a trace file, or a compiled trace.
+        slo: what to hold it against, by name, path or value.
+        overrides: ``key.path=value`` settings on the deployment, as of ``--set``.
+        load: factor on the arrival rate of first turns.
+        seed: of the workload and of the router's random stream.
+        horizon_s: simulated seconds after which it stops; unfinished requests count as infinitely late.
+        log: keep every step (``result.log``): what ``series``, exact ITL and a timeline are made from.
+        catalogue: where names are looked up; the working directory and what ships where None.
+
+    Raises:
+        SpecError, TraceError: with file, line and key; a model that cannot be split so is among them.
+        DoesNotFit: the model leaves no room for KV; says how many bytes are short.
+        ValueError: ``load`` or ``horizon_s`` is not positive, or ``overrides`` for a deployment that is resolved
+            already.
+    """
+    if not horizon_s > 0:
+        raise ValueError(f"horizon_s must be a positive number of seconds, not {horizon_s:g}")
+    catalogue = catalogue or Catalogue()
+    settings = tuple(overrides)
+    if isinstance(deployment, ResolvedDeployment):
+        if settings:
+            raise ValueError("overrides apply while a deployment is loaded; this one is resolved already")
+        resolved = deployment
+    else:
+        resolved = load_deployment(deployment, settings, catalogue)
+    fleet = plan_deployment(resolved)
+    promise = promise_to(fleet.models, slo, catalogue)
+    compiled = trace if isinstance(trace, CompiledTrace) else load_trace(trace, seed=seed, catalogue=catalogue)
+    result = simulate_fleet(
+        fleet,
+        compiled,
+        seed=seed,
+        horizon_s=horizon_s,
+        load=load,
+        log=log,
+    )
+    cost = mean_cost(pool_costs(resolved), resolved.deployment, result.mean_workers)
+    return SimulatedDeployment(resolved, compiled, promise, fleet, result, cost, load, seed, horizon_s)
+
+
+def plan_deployment(resolved: ResolvedDeployment) -> FleetPlan:
+    """The deployment's pools, compiled; errors as of ``simulate_deployment``."""
+    spec = resolved.deployment
+    fabric = spec.transfer.fabric
+    return plan_fleet(
+        spec,
+        [plan_pool(resolved, index) for index in range(len(spec.pools))],
+        models={ref: model.spec for ref, model in resolved.served.items()},
+        usd_per_hour=[cost.total / pool.replicas for cost, pool in zip(pool_costs(resolved), spec.pools, strict=True)],
+        fabric=resolved.hardware.fabrics[fabric].spec if fabric is not None else None,
+    )
+
+
+def plan_pool(resolved: ResolvedDeployment, index: int) -> WorkerPlan:
+    """One worker of a pool, compiled."""
+    with _refusals(resolved, index):
+        return plan_worker(**_worker(resolved, index), profile_name=resolved.profile.name)
+
+
+def check_tiers(resolved: ResolvedDeployment) -> None:
+    """Refuse cache tiers that could not be simulated, of a deployment that fits into memory without them.
+
+    Raises:
+        SpecError: with file, line and key.
+    """
+    for index in range(len(resolved.deployment.pools)):
+        with _refusals(resolved, index):
+            worker = _worker(resolved, index)
+            beside = worker_devices(worker["pool"], worker.pop("devices"), worker.pop("ffn_accelerator"))
+            plan_room(**worker, devices=beside)
+
+
+def _worker(resolved: ResolvedDeployment, index: int) -> dict[str, Any]:
+    """What ``plan_worker`` asks for."""
+    pool = resolved.deployment.pools[index]
+    accelerator = resolved.accelerators[pool.accelerator].spec
+    host_name = pool.host or accelerator.host
+    ffn = ffn_accelerator_name(pool)
+    return {
+        "pool": pool,
+        "model": resolved.model_of(pool).spec,
+        "accelerator": accelerator,
+        "host": resolved.hosts[host_name].spec if host_name is not None else None,
+        "media": {name: document.spec for name, document in resolved.media.items()},
+        "profile": resolved.profile.spec,
+        "devices": resolved.hardware.device_specs,
+        "ffn_accelerator": resolved.accelerators[ffn].spec if ffn is not None else None,
+    }
+
+
+@contextmanager
+def _refusals(resolved: ResolvedDeployment, index: int) -> Iterator[None]:
+    """Say where in the deployment's file a refused tier, device or split stands."""
+    try:
+        yield
+    except TierRefused as refused:
+        problem = refused.problem
+        raise resolved.document.error(f"spec.pools.{index}.{problem.key}", problem.message) from None
+    except DevicesRefused as error:
+        raise resolved.document.error(f"spec.pools.{index}.{error.key}", error.message) from None
+    except InvalidParallelism as split:
+        raise resolved.document.error(f"spec.pools.{index}.{split.key}", str(split)) from None

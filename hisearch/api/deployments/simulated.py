@@ -1,0 +1,122 @@
+"""What a simulated deployment came to: figures, verdict, warnings, and a row per request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hisearch.api.deployments.by_model import ModelShare
+from hisearch.api.deployments.promises import NO_SLO
+from hisearch.api.deployments.replay import Replay
+from hisearch.base.dtypes import I4
+from hisearch.hardware.prices import CostBreakdown, deployment_cost
+from hisearch.score.evaluate import Score
+from hisearch.simulate.plans.fleet import FleetPlan
+from hisearch.simulate.plans.plan import WorkerPlan
+from hisearch.simulate.results.result import Outcome, Result
+from hisearch.specs.checks.tier_notes import tier_notes
+from hisearch.specs.documents.resolved import ResolvedDeployment
+from hisearch.specs.studies.slo import SloSpec
+from hisearch.traces.compiled import CompiledTrace
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: Figures that mean nothing without an SLO.
+_SLO_FIGURES = ("goodput_rps", "attainment")
+
+
+@dataclass(frozen=True)
+class SimulatedRun:
+    """A deployment, what it was simulated on, and what came of it.
+
+    slo: None where none was asked for; ``metrics`` then lacks goodput and attainment. load: factor on the arrival
+    rate. horizon_s: simulated seconds after which it was stopped, infinite where it ran to its end.
+    """
+
+    resolved: ResolvedDeployment
+    trace: CompiledTrace
+    slo: SloSpec | None
+    fleet: FleetPlan
+    result: Result
+    cost: CostBreakdown
+    load: float
+    seed: int
+    horizon_s: float
+
+    @property
+    def plan(self) -> WorkerPlan:
+        """A worker of the first pool."""
+        return self.fleet.pools[0].plan
+
+    @property
+    def asked(self) -> I4:
+        """Number of the model that each request asks for among ``fleet.models``, shape (N,)."""
+        assert self.result.asked is not None
+        return self.result.asked.model
+
+    @cached_property
+    def models(self) -> list[ModelShare]:
+        """What each model's requests got; of one alone, all of it."""
+        return self._replay.shares(self.trace, self.result)
+
+    @cached_property
+    def _replay(self) -> Replay:
+        resolved = self.resolved
+        return Replay(resolved.deployment, self.fleet, pool_costs(resolved), self.slo or NO_SLO)
+
+    @cached_property
+    def score(self) -> Score:
+        """The figures and the verdict; without an SLO every simulation passes."""
+        return self._replay.score(self.trace, self.result, self.models if len(self.fleet.models) > 1 else None)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """See ``hisearch.score.metrics``."""
+        figures = self.score.metrics
+        return figures if self.slo is not None else {k: v for k, v in figures.items() if k not in _SLO_FIGURES}
+
+    @property
+    def feasible(self) -> bool | None:
+        """Whether the SLO is met; None where there is none."""
+        return self.score.feasible if self.slo is not None else None
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a reader should know of the deployment, of the trace and of the figures."""
+        notes = (str(note) for note in tier_notes(self.resolved))
+        return (*notes, *self.trace.warnings, *self.result.warnings, *self.score.warnings)
+
+    def outcomes(self) -> dict[str, int]:
+        """How many requests ended how: ``finished``, ``in_flight``, ``too_large``, ``unreached``."""
+        counts = np.bincount(self.result.requests.outcome, minlength=len(Outcome))
+        return {outcome.name.lower(): int(counts[outcome]) for outcome in Outcome}
+
+    def requests_frame(self) -> pd.DataFrame:
+        """One row per request: its id in the trace, times in seconds, tokens, worker, outcome.
+
+        TPOT is missing where there is no second output token.
+        """
+        frame = self.result.requests.to_pandas()
+        frame["tpot_s"] = frame["tpot_s"].where(frame["output_tokens"] >= 2)
+        frame.insert(0, "id", self.trace.request_ids)
+        if len(self.fleet.models) > 1:
+            frame.insert(1, "model", np.array([model.name for model in self.fleet.models])[self.asked])
+        return frame
+
+
+def pool_costs(resolved: ResolvedDeployment) -> list[CostBreakdown]:
+    """What each pool costs with the replicas that it has at first."""
+    return [
+        deployment_cost(
+            resolved.deployment.model_copy(update={"pools": [pool]}),
+            {name: document.spec for name, document in resolved.accelerators.items()},
+            {name: document.spec for name, document in resolved.hosts.items()},
+            {name: document.spec for name, document in resolved.media.items()},
+            resolved.hardware.device_specs,
+        )
+        for pool in resolved.deployment.pools
+    ]

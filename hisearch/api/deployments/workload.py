@@ -1,0 +1,131 @@
+"""Workloads by reference: a catalogue name, a workload's YAML or a trace file."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import numpy as np
+
+from hisearch.specs.documents.catalogue import YAML_SUFFIXES, Catalogue
+from hisearch.specs.documents.document import Document
+from hisearch.specs.wording import unknown
+from hisearch.specs.workloads.workload import TraceFormat, WorkloadSpec
+from hisearch.traces.models import chosen
+
+if TYPE_CHECKING:
+    from hisearch.traces.compiled import CompiledTrace
+    from hisearch.traces.trace import Trace
+
+
+def find_workload(ref: str | Path, catalogue: Catalogue | None = None) -> Document[WorkloadSpec] | Path:
+    """What ``ref`` leads to: a workload, or the path of a trace file.
+
+    Args:
+        ref: a catalogue name, or the path of a workload's YAML or of a trace file.
+        catalogue: where names are looked up; the working directory and what ships where None.
+
+    Raises:
+        UnknownReferenceError: it leads nowhere.
+        SpecError: the workload is not valid.
+    """
+    catalogue, name = catalogue or Catalogue(), str(ref)
+    path = catalogue.find_file(name) if isinstance(ref, Path) else catalogue.find_workload_file(name)
+    if path is not None:
+        if path.suffix not in YAML_SUFFIXES:
+            return path
+        name = str(path)
+    return catalogue.get("Workload", name)
+
+
+def load_trace(
+    ref: str | Path,
+    *,
+    seed: int = 0,
+    limit: int | None = None,
+    skip_bad: int = 0,
+    format: str = "auto",  # noqa: A002 - the name of the workload's key
+    columns: Mapping[str, str] | None = None,
+    models: Collection[str] = (),
+    catalogue: Catalogue | None = None,
+) -> CompiledTrace:
+    """Compile a workload, or take it from the cache.
+
+    Args:
+        ref: see ``find_workload``.
+        seed: of everything random in it, beside a generator's own.
+        limit: keep the first requests only.
+        skip_bad: broken rows to tolerate.
+        format: of a trace file, one of ``hisearch.specs.workloads.workload.TraceFormat``.
+        columns: of a CSV: our field -> its column, as ``spec.file.columns`` of a workload.
+        models: keep only what asks for a model of one of these names; all of it where empty.
+        catalogue: where names are looked up.
+
+    Raises:
+        SpecError, TraceError: with file, line and key.
+        ValueError: no such format, or a format or columns for what is not a trace file.
+    """
+    from hisearch.traces.load import load_document, load_trace_file
+
+    check_format(format)
+    workload = find_workload(ref, catalogue)
+    if isinstance(workload, Path):
+        options: dict[str, Any] = {"limit": limit, "skip_bad": skip_bad, "format": format}
+        return _only(load_trace_file(workload, seed=seed, columns=dict(columns or {}), **options), models)
+    for name, given in (("format", format != "auto"), ("columns", bool(columns))):
+        if given:
+            raise ValueError(f"{name} is for trace files; {ref} is a workload, which says its own")
+    return _only(load_document(workload, seed=seed, limit=limit, skip_bad=skip_bad), models)
+
+
+def _only(trace: CompiledTrace, models: Collection[str]) -> CompiledTrace:
+    from hisearch.traces.changes.selection import requests_for
+
+    return requests_for(trace, models) if models else trace
+
+
+def first_requests(trace: Trace, count: int) -> Trace:
+    """The first ``count`` requests in the order of the file; they refer to no later ones, so nothing else changes.
+
+    Raises:
+        ValueError: ``count`` is less than 1.
+    """
+    if count < 1:
+        raise ValueError(f"a trace needs at least 1 request, not {count}")
+    columns: dict[str, Any] = {field.name: getattr(trace, field.name) for field in fields(trace)}
+    cut: dict[str, Any] = {
+        name: values[:count] for name, values in columns.items() if isinstance(values, list | np.ndarray)
+    }
+    return replace(trace, models=chosen(trace.models, np.arange(min(count, len(trace)))), **cut)
+
+
+def check_format(name: str) -> None:
+    """Refuse an unknown trace format.
+
+    Raises:
+        ValueError: with what is known.
+    """
+    known = get_args(TraceFormat)
+    if name not in known:
+        raise ValueError(f"no trace format '{name}'{unknown(name, known)}")
+
+
+def parse_columns(mappings: Iterable[str]) -> dict[str, str]:
+    """``columns`` from text such as ``arrival_s=ts,input_tokens=prompt``; quote a mapping with a comma in its column.
+
+    Raises:
+        ValueError: a part is no ``FIELD=COLUMN``, or a field is given twice.
+    """
+    columns: dict[str, str] = {}
+    for part in (part for row in csv.reader(mappings, skipinitialspace=True) for part in row):
+        field, equals, column = part.partition("=")
+        field = field.strip()
+        if not (field and equals and column.strip()):
+            raise ValueError(f"columns: expected FIELD=COLUMN, for example arrival_s=ts, got '{part}'")
+        if field in columns:
+            raise ValueError(f"columns: {field} is given twice")
+        columns[field] = column.strip()
+    return columns

@@ -1,0 +1,4 @@
+"""Studies of several models behind one router.
+
+Imports ``studies``.
+"""

@@ -1,0 +1,85 @@
+"""How a run stands, from its folder alone, whether it has ended or not; nothing is simulated and no trace is read."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hisearch.api.runs.run_folder import CLOSEUP, JOURNAL, PROVENANCE, has_ended
+from hisearch.report.pages.dashboard_page import may_show
+from hisearch.score.stated import stated
+from hisearch.specs.source import read_source
+
+
+@dataclass(frozen=True)
+class RunState:
+    """A run.
+
+    label: its folder's name. study: the study's. ended: its documents are written. simulations: finished so far;
+    budget: allowed. trial, description, feasible, metrics: of what it recommends (or its nearest miss), of a run that
+    goes on of the cheapest so far that meets the SLO; "" and empty where that is not known. stopped: what ended it
+    early, in the words of provenance. has_report: there is one to look at, of a run that goes on so far. asked: metrics
+    of the latencies that its SLO bounds.
+    """
+
+    label: str
+    study: str
+    ended: bool
+    simulations: int
+    budget: int
+    stopped: str = ""
+    trial: int | None = None
+    description: str = ""
+    feasible: bool | None = None
+    has_report: bool = False
+    asked: tuple[str, ...] = ()
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+def run_state(folder: Path) -> RunState:
+    """How the run in a folder stands.
+
+    Raises:
+        OSError: a file cannot be read.
+        ValueError: a file is not what a run writes.
+    """
+    study = read_source(folder / "study.yaml").data
+    budget = int(study["spec"]["budget"]["simulations"])
+    name = str(study["metadata"]["name"])
+    if not has_ended(folder):
+        begun = (folder / JOURNAL).is_file()
+        return RunState(folder.name, name, False, _journalled(folder / JOURNAL), budget, has_report=begun)
+    facts = json.loads((folder / PROVENANCE).read_text(encoding="utf-8"))["budget"]
+    shown = _shown(folder)
+    return RunState(
+        folder.name, name, True, int(facts["simulations_used"]), budget, str(facts["stopped"]),
+        has_report=(folder / "report.html").is_file(), **shown,
+    )  # fmt: skip
+
+
+def _journalled(path: Path) -> int:
+    """Whole lines of a journal behind its head."""
+    if not path.is_file():
+        return 0
+    return max(path.read_bytes().count(b"\n") - 1, 0)
+
+
+def _shown(folder: Path) -> dict[str, Any]:
+    """The trial that the report shows, from ``closeup.json`` and ``trials.parquet``; nothing without the former."""
+    import pandas as pd
+
+    if not (folder / CLOSEUP).is_file():
+        return {}
+    number = int(json.loads((folder / CLOSEUP).read_text(encoding="utf-8"))["trial"])
+    frame = pd.read_parquet(folder / "trials.parquet")
+    row = frame[frame["number"] == number].iloc[0]
+    metrics = {name: float(row[name]) for name in frame.columns if may_show(name) and pd.notna(row[name])}
+    return {
+        "trial": number,
+        "description": str(row["description"]),
+        "feasible": bool(row["feasible"]),
+        "asked": stated(name.removeprefix("margin_") for name in frame.columns if name.startswith("margin_")),
+        "metrics": metrics,
+    }

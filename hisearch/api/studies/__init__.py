@@ -1,0 +1,4 @@
+"""Studies: run, stored, concluded, reported, exported.
+
+Imports ``runs`` and ``deployments``.
+"""

@@ -1,0 +1,360 @@
+"""Simulates what the report shows of the recommended deployment: other loads, other tier sizes, every step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from hisearch.api.deployments.replay import Replay
+from hisearch.api.deployments.tiers import rows_of, series_of
+from hisearch.report.data.closeup import (
+    SHARES,
+    CacheMark,
+    Closeup,
+    IdealCache,
+    LatencyCurve,
+    LoadPoint,
+    TierCurve,
+    TierPoint,
+    TierTimeline,
+    TierUse,
+    WorkerSeries,
+    WorkerTimeline,
+)
+from hisearch.report.figures.tiers import tier_timeline, tier_uses
+from hisearch.score.stated import percentile_of, spoken_of, stated
+from hisearch.search.model.job import TRIAL_ERRORS
+from hisearch.search.model.trial import Trial
+
+if TYPE_CHECKING:
+    from hisearch.api.studies.study_outcome import StudyOutcome
+    from hisearch.base.dtypes import I8
+    from hisearch.search.evaluate.simulation import Simulation, World
+    from hisearch.search.records.progress import Progress
+    from hisearch.simulate.plans.plan import WorkerPlan
+    from hisearch.simulate.plans.tier_plan import TierPlan
+    from hisearch.simulate.results.result import Result
+    from hisearch.traces.compiled import CompiledTrace
+
+_T = TypeVar("_T")
+_GIB = float(2**30)
+
+#: Loads that are looked at where nothing is known of the deployment's capacity.
+LOADS = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
+
+#: Where the smallest load that misses the SLO is known: shares of it, beside the load 1.
+AROUND = (0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.6)
+
+#: Sizes of a tier, as shares of the deployment's.
+TIER_SHARES = (0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0)
+
+#: Most intervals of the timeline, and most workers in it.
+MOST_INTERVALS = 240
+MOST_WORKERS = 64
+
+#: Most tokens, prompts by the chunk and outputs, of which every step is kept: 16 bytes each.
+MOST_LOGGED = 40_000_000
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The deployment looked at, in its study's world. smallest_miss: smallest load known to miss the SLO, or inf."""
+
+    trial: Trial
+    simulation: Simulation
+    replay: Replay
+    smallest_miss: float = math.inf
+
+    @property
+    def world(self) -> World:
+        """What it is simulated on."""
+        return self.simulation.world
+
+    @property
+    def tiers(self) -> tuple[TierPlan, ...]:
+        """Tiers below device memory whose size is looked into: the first pool's, where it alone has any."""
+        first, *others = self.replay.fleet.pools
+        return () if any(pool.plan.tiers for pool in others) else first.plan.tiers
+
+    def resized(self, index: int, share: float) -> WorkerPlan | None:
+        """A worker with a tier of ``share`` times its size; None where the engine or the host does not take that."""
+        pool = self.trial.deployment.pool
+        tier = pool.tiers[index]
+        tiers = [*pool.tiers[:index], tier.model_copy(update={"gib": tier.gib * share}), *pool.tiers[index + 1 :]]
+        other = pool.model_copy(update={"tiers": tiers})
+        return self.simulation.plan(other) if self.simulation.can_build(other) else None
+
+    def simulate(self, *, load: float = 1.0, plan: WorkerPlan | None = None, log: bool = False) -> Result:
+        """Simulate it on the study's trace at a factor on the study's load, with another plan, or with a log."""
+        world = self.world
+        return self.replay.simulate(world.trace, load=world.load * load, seed=world.seed, plan=plan, log=log)
+
+
+def close_up_of(result: StudyOutcome, workers: int, progress: Progress) -> Closeup | None:
+    """The closer look at a study's recommended deployment, or its nearest miss; None where it has neither.
+
+    Args:
+        result: the study's.
+        workers: threads.
+        progress: who is told of each simulation.
+    """
+    from hisearch.api.studies.costs import replay_of
+
+    trial = result.highlighted
+    if trial is None:
+        return None
+    world, headroom = result.simulation.world, result.outcome.headroom
+    arrivals_s = world.trace.arrays.arrival_s[world.trace.arrays.previous < 0]
+    subject = Subject(
+        trial,
+        result.simulation,
+        replay_of(result, trial),
+        headroom.infeasible_load if headroom is not None else math.inf,
+    )
+    return close_up(subject, scales_with_load=bool(np.ptp(arrivals_s) > 0), workers=workers, progress=progress)
+
+
+def close_up(subject: Subject, *, scales_with_load: bool, workers: int, progress: Progress) -> Closeup:
+    """Simulate all that the report shows of a deployment.
+
+    Args:
+        subject: the deployment.
+        scales_with_load: False where no arrival depends on the load, as in a closed loop: other loads say nothing.
+        workers: threads.
+        progress: who is told of each simulation.
+    """
+    notes: list[str] = []
+    loads = _loads(subject) if scales_with_load else []
+    plans = {
+        (index, share): plan
+        for index in range(len(subject.tiers))
+        for share in TIER_SHARES
+        if share != 1.0 and (plan := subject.resized(index, share)) is not None
+    }
+    asked: list[tuple[str, Callable[[], _Look]]] = [("the steps", lambda: _over_time(subject))]
+    asked += [(f"load {load:g}", _at_load(subject, load)) for load in loads]
+    asked += [(f"tier {i + 1} at {share:g} of its size", _planned(subject, p)) for (i, share), p in plans.items()]
+    progress.started("closer look", len(asked))
+    looks = _all(asked, workers, notes, progress)
+    progress.finished()
+    if looks[0] is None:
+        return Closeup(subject.trial.number, (), (), None, (), None, tuple(notes))
+    base, workers_over_time, tiers_over_time = looks[0]
+    found = [look.result if look is not None else None for look in looks]
+    at_loads, at_sizes = found[1 : 1 + len(loads)], found[1 + len(loads) :]
+    if not can_log(subject.world.trace):
+        notes.append("the workers over time: the trace has too many tokens to keep every step")
+    return Closeup(
+        subject.trial.number,
+        tuple(_load_point(subject, load, result) for load, result in zip(loads, at_loads, strict=True) if result),
+        tuple(_latency_curves(base)),
+        workers_over_time,
+        tuple(_tier_curves(subject, base, dict(zip(plans, at_sizes, strict=True)))),
+        _ideal(subject, base),
+        tuple(notes),
+        _tier_uses(subject, base),
+        tiers_over_time,
+    )
+
+
+class _Look(NamedTuple):
+    """A simulation, and what its log told of time where it kept one; the log itself, which may be large, is let go."""
+
+    result: Result
+    workers: WorkerTimeline | None = None
+    tiers: TierTimeline | None = None
+
+
+def _over_time(subject: Subject) -> _Look:
+    """The deployment as it is, over time where its steps can be kept."""
+    result = subject.simulate(log=can_log(subject.world.trace))
+    if result.log is None:
+        return _Look(result)
+    tiers = _tier_timeline(subject, result) if subject.replay.plan.tiers else None
+    return _Look(replace(result, log=None), _timeline(result), tiers)
+
+
+def _all(
+    asked: Sequence[tuple[str, Callable[[], _T]]], workers: int, notes: list[str], progress: Progress
+) -> list[_T | None]:
+    """Results in order; None and a note for what the engine itself would fail at."""
+    from joblib import Parallel, delayed
+
+    def attempt(name: str, make: Callable[[], _T]) -> tuple[_T | None, str]:
+        try:
+            return make(), ""
+        except TRIAL_ERRORS as error:
+            return None, f"{name}: {error}"
+
+    pool = Parallel(n_jobs=workers, backend="threading", return_as="generator")
+    results: list[_T | None] = []
+    for result, note in pool(delayed(attempt)(name, make) for name, make in asked):
+        results.append(result)
+        notes += [note] if note else []
+        progress.advanced(1)
+    return results
+
+
+def _at_load(subject: Subject, load: float) -> Callable[[], _Look]:
+    return lambda: _Look(subject.simulate(load=load))
+
+
+def _planned(subject: Subject, plan: WorkerPlan) -> Callable[[], _Look]:
+    return lambda: _Look(subject.simulate(plan=plan))
+
+
+def _loads(subject: Subject) -> list[float]:
+    if not math.isfinite(subject.smallest_miss):
+        return list(LOADS)
+    return sorted({1.0, *(float(f"{share * subject.smallest_miss:.3g}") for share in AROUND)})
+
+
+def _load_point(subject: Subject, load: float, result: Result) -> LoadPoint:
+    score = subject.replay.score(subject.world.trace, result)
+    return LoadPoint(load, score.metrics["attainment"], score.metrics["goodput_rps"], score.slo)
+
+
+def _latency_curves(result: Result) -> list[LatencyCurve]:
+    """TTFT, TPOT, ITL and E2E of finished requests; those that nothing has are left out."""
+    requests, finished = result.requests, result.requests.finished
+    several = finished & (requests.output_tokens >= 2)
+    values: dict[str, Any] = {
+        "ttft": requests.ttft_s[finished],
+        "tpot": requests.tpot_s[several],
+        "e2e": requests.e2e_s[finished],
+    }
+    curves = [
+        LatencyCurve(name, _short(np.quantile(seconds, SHARES)), len(seconds))
+        for name, seconds in values.items()
+        if len(seconds)
+    ]
+    gaps = int(result.gap_counts.sum())
+    if gaps:
+        curves.insert(-1, LatencyCurve("itl", _short([result.itl_s(share) for share in SHARES]), gaps))
+    return curves
+
+
+def can_log(trace: CompiledTrace) -> bool:
+    """Whether every step of a trace's simulation can be kept in memory."""
+    return int(trace.arrays.output_tokens.sum()) + 8 * len(trace) <= MOST_LOGGED
+
+
+def _timeline(result: Result) -> WorkerTimeline:
+    """Every worker's share of busy time, KV memory held and requests waiting, by interval."""
+    interval_s = _interval_s(result)
+    from hisearch.simulate.results.series import regular_series
+
+    frame = regular_series(result, interval_s)
+    count = len(result.workers.steps)
+    capacities = kv_capacities(result)
+    rows = []
+    for worker in range(min(count, MOST_WORKERS)):
+        mine = frame[frame["worker"] == worker].iloc[1:]
+        rows.append(
+            WorkerSeries(
+                _short(mine["busy_s"].to_numpy() / interval_s),
+                _short(mine["kv_tokens_used"].to_numpy() / capacities[worker]),
+                tuple(int(value) for value in mine["waiting"]),
+            )
+        )
+    return WorkerTimeline(interval_s, tuple(rows), count - len(rows))
+
+
+def _interval_s(result: Result) -> float:
+    """Seconds between two values over time."""
+    from hisearch.simulate.results.series import end_of_log_s
+
+    return _round_interval(max(end_of_log_s(result), 1e-3) / MOST_INTERVALS)
+
+
+def kv_capacities(result: Result) -> I8:
+    """KV tokens that each worker holds, shape (W,)."""
+    return result.worker_kv_tokens
+
+
+def _round_interval(least_s: float) -> float:
+    """The least of 1, 2 and 5 times a power of ten that is not below ``least_s``, seconds."""
+    power = 10.0 ** math.floor(math.log10(least_s))
+    return float(f"{next(step * power for step in (1.0, 2.0, 5.0, 10.0) if step * power >= least_s):.3g}")
+
+
+def _tier_curves(subject: Subject, base: Result, results: dict[tuple[int, float], Result | None]) -> list[TierCurve]:
+    """A curve per tier below HBM, of those that come in more than one size."""
+    cost = subject.replay.cost
+    percent = percentile_of(spoken_of("ttft", stated(term.label for term in subject.replay.slo.terms))[-1])
+    curves = []
+    for index, (tier, price) in enumerate(zip(subject.tiers, cost.tiers, strict=bool(subject.tiers))):
+        by_share = {share: results.get((index, share)) for share in TIER_SHARES} | {1.0: base}
+        points = [
+            _tier_point(price.gib * price.stores * share, price.usd_per_hour * share, index, result, percent)
+            for share, result in by_share.items()
+            if result is not None
+        ]
+        if len(points) < 2:
+            continue
+        curves.append(
+            TierCurve(
+                f"{tier.medium}, per {tier.scope}",
+                price.gib * price.stores,
+                tuple(sorted(points, key=lambda point: point.gib)),
+                base.makespan_s * len(base.workers.steps),
+                cost.accelerator_usd_per_hour + cost.host_usd_per_hour,
+                percent,
+            )
+        )
+    return curves
+
+
+def _tier_uses(subject: Subject, base: Result) -> tuple[TierUse, ...]:
+    """What each tier did; none where there is HBM alone."""
+    ranks = subject.trial.deployment.pool.parallelism.group_ranks
+    return tier_uses(rows_of(subject.replay.plan, base, subject.replay.cost, ranks))
+
+
+def _tier_timeline(subject: Subject, base: Result) -> TierTimeline:
+    plans = [pool.plan for pool in subject.replay.fleet.pools]
+    return tier_timeline(series_of(plans, base, _interval_s(base)))
+
+
+def _tier_point(gib: float, usd_per_hour: float, index: int, result: Result, percent: float) -> TierPoint:
+    finished = result.requests.finished
+    ttft_s = float(np.percentile(result.requests.ttft_s[finished], percent)) if finished.any() else math.inf
+    own = result.tier_hit_tokens[index + 1] / result.prompt_tokens if result.prompt_tokens else 0.0
+    return TierPoint(gib, result.hit_rate, own, ttft_s, float(result.workers.busy_s.sum()), usd_per_hour)
+
+
+def _ideal(subject: Subject, base: Result) -> IdealCache | None:
+    """The trace's own curve, adapters of agents apart; None where it has no prompt tokens."""
+    from hisearch.simulate.arrays.agents import arrays_of
+    from hisearch.traces.stats import curve_capacities, default_block_tokens, lru_hit_curve
+
+    plan = subject.replay.plan
+    trace = replace(subject.world.trace, arrays=arrays_of(subject.world.trace, plan.agents))
+    if not trace.prompt_tokens:
+        return None
+    block = default_block_tokens(trace)
+    pools = subject.replay.fleet.pools
+    held = sum(pool.plan.kv_capacity_tokens * pool.replicas for pool in pools if pool.role != "decode")
+    marks = [CacheMark("HBM", held)]
+    tiers = [tier for pool in pools for tier in pool.plan.tiers]
+    for tier, price in zip(tiers, subject.replay.cost.tiers, strict=True):
+        held += tier.capacity_tokens * price.stores
+        marks.append(CacheMark(f"with {tier.medium}", held))
+    capacities = sorted({*curve_capacities(trace, block_tokens=block), *(mark.tokens for mark in marks)})
+    points = lru_hit_curve(trace, capacities, block_tokens=block, include_outputs=True)
+    return IdealCache(
+        tuple(point.capacity_tokens for point in points),
+        _short([point.hit_rate for point in points]),
+        plan.memory.kv_bytes_per_token_per_rank * subject.trial.deployment.pool.tensor_parallel,
+        tuple(marks),
+        base.hit_rate,
+    )
+
+
+def _short(values: Any) -> tuple[float, ...]:
+    """Four significant digits: what a figure can show."""
+    return tuple(float(f"{value:.4g}") for value in values)

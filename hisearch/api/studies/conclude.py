@@ -1,0 +1,358 @@
+"""What follows a study's search: its question to ``search.confidence``, and what came of it as a document."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hisearch.api.runs.run_folder import write_text
+from hisearch.report.data.confidence import CONFIDENCE
+from hisearch.specs.studies.study import ConfidenceSpec
+from hisearch.specs.wording import SURE, in_percent
+
+if TYPE_CHECKING:
+    from hisearch.score.capacity import Capacity
+    from hisearch.search.confidence.assessment import Assessment
+    from hisearch.search.confidence.conclusion import Conclusion, Question
+    from hisearch.search.confidence.uncertainty import Draw, PriceRange, Uncertainty
+    from hisearch.search.driver import SearchOutcome
+    from hisearch.search.evaluate.ledger import Ledger
+    from hisearch.search.evaluate.simulation import Simulation
+    from hisearch.search.model.job import Evaluation
+    from hisearch.search.model.problem import Problem
+    from hisearch.search.model.trial import Recommendation, Trial
+    from hisearch.specs.deployments.deployment import DeploymentSpec
+    from hisearch.specs.documents.resolved import ResolvedStudy
+
+#: Journal of the simulations behind it.
+JOURNAL = "confidence.jsonl"
+
+
+def conclude_study(
+    resolved: ResolvedStudy, problem: Problem, simulation: Simulation, ledger: Ledger, outcome: SearchOutcome,
+    folder: Path, *, inputs: str, resume: bool,
+) -> SearchOutcome:  # fmt: skip
+    """Choose by the study's rule, assess what was chosen, and write ``confidence.json``.
+
+    Args:
+        resolved: the study.
+        problem: its question to the search.
+        simulation: simulates.
+        ledger: the search's.
+        outcome: what the search found.
+        folder: the run's.
+        inputs: digest of all that decides simulations, beside the draws.
+        resume: look up what an earlier run has simulated.
+
+    Returns:
+        The outcome with what is recommended now.
+    """
+    from hisearch.search.confidence.assessment import Assessor
+    from hisearch.search.confidence.conclusion import conclude
+    from hisearch.search.records.journal import Journal
+
+    if outcome.recommendation is None:
+        return outcome
+    settings = resolved.study.confidence
+    uncertainty = uncertainty_of(resolved, simulation)
+    path = folder / JOURNAL
+    if not resume:
+        path.unlink(missing_ok=True)
+    with Journal(path, inputs, resume=resume) as journal:
+        assessor = Assessor(
+            uncertainty,
+            _evaluator(simulation, settings),
+            what_if=_supposing(simulation),
+            workers=ledger.workers,
+            journal=journal,
+            progress=ledger.progress,
+            seconds=settings.seconds,
+        )
+        outcome, found = conclude(problem, ledger, outcome, assessor, _question(resolved, simulation))
+    if found is not None:
+        best = outcome.recommendation.trial if outcome.recommendation is not None else None
+        record = to_dict(found, varied_in_words(resolved, uncertainty, best))
+        write_text(folder / CONFIDENCE, json.dumps(record, indent=2, allow_nan=False) + "\n")
+    return outcome
+
+
+def _question(resolved: ResolvedStudy, simulation: Simulation) -> Question:
+    from hisearch.search.confidence.conclusion import Question
+
+    spec = resolved.study
+    memory = {name: accelerator.memory_bytes for name, accelerator in simulation.world.accelerators.items()}
+    return Question(spec.recommend, spec.confidence, simulation.book, memory)
+
+
+def uncertainty_of(resolved: ResolvedStudy, simulation: Simulation) -> Uncertainty:
+    """What may be otherwise than a study takes it to be."""
+    from hisearch.search.confidence.uncertainty import Uncertainty, normal_draws
+    from hisearch.traces.changes.bootstrap import session_table
+
+    spec = resolved.study
+    settings = spec.confidence
+    return Uncertainty(
+        simulation.world.trace,
+        spec.seed,
+        normal_draws(settings.draws, spec.seed),
+        price_ranges(resolved, simulation),
+        session_table(simulation.world.trace) if settings.draws else None,
+        settings.correlation,
+    )
+
+
+def price_ranges(resolved: ResolvedStudy, simulation: Simulation) -> tuple[PriceRange, ...]:
+    """Each price of the space with the range that it states; assumed ones without have the study's."""
+    from hisearch.api.runs.provenance import price_notes
+    from hisearch.search.confidence.uncertainty import PriceRange
+
+    found, settings = [], resolved.study.confidence
+    used = {note.item for note in price_notes(resolved)}
+    for price in simulation.book.prices():
+        if price.item not in used:
+            continue
+        share = settings.assumed_price_error if price.evidence == "assumed" else 0.0
+        low, high = price.bounds if price.bounds is not None else (price.usd * (1 - share), price.usd * (1 + share))
+        if low < high:
+            found.append(PriceRange(price.item, price.usd, low, high))
+    return tuple(found)
+
+
+def _evaluator(simulation: Simulation, settings: ConfidenceSpec) -> Any:
+    from hisearch.search.confidence.assessment import at_prices
+
+    def evaluate(deployment: DeploymentSpec, draw: Draw) -> Evaluation:
+        found = simulation.evaluate_disturbed(
+            deployment, draw.trace, lambda costs: draw.disturbed(costs, settings.correlation)
+        )
+        book = simulation.book
+        return at_prices(found, book.cost(deployment), book.at(draw.prices).cost(deployment))
+
+    return evaluate
+
+
+def _supposing(simulation: Simulation) -> Any:
+    from hisearch.search.confidence.uncertainty import with_factors
+
+    def evaluate(deployment: DeploymentSpec, factors: Mapping[str, float], load: float) -> Evaluation:
+        return simulation.evaluate_disturbed(
+            deployment, simulation.world.trace, lambda costs: with_factors(costs, factors), load
+        )
+
+    return evaluate
+
+
+def varied_in_words(resolved: ResolvedStudy, uncertainty: Uncertainty, best: Trial | None) -> list[str]:
+    """What differs from draw to draw of ``best``."""
+    from hisearch.api.runs.provenance import profile_note
+    from hisearch.traces.changes.bootstrap import describe_schemes
+
+    profile = profile_note(resolved, best)
+    steps = (
+        f"the stated error of the step times ({in_percent(profile.relative_error, 1)}, median, of profile "
+        f"{profile.name}; regimes correlated at {uncertainty.correlation:g})"
+    )
+    items = [price.item for price in uncertainty.prices]
+    return [steps, describe_schemes(uncertainty.sessions)] + [f"ranges of the prices of {', '.join(items)}"] * bool(
+        items
+    )
+
+
+def to_dict(found: Conclusion, varied: list[str]) -> dict[str, Any]:
+    """``confidence.json``; see docs/confidence.md."""
+    from hisearch.search.confidence.conclusion_words import asked_in_words, chance_in_words, limit_in_words, sentences
+
+    one, best = found.assessment, found.recommendation
+    assessed = {} if one is None else {**_assessed(one), "level": one.level, "errors": one.errors}
+    chance = "" if one is None else chance_in_words(one, varied)
+    room = found.headroom
+    return {
+        "recommendation": _recommended(best),
+        "at_least": found.at_least,
+        "satisfied": found.satisfied,
+        "summary": " ".join(text for text in (chance, asked_in_words(found)) if text),
+        "confirmed": None if found.confirmed is None else _assessed(found.confirmed),
+        "varied": varied if one is not None else [],
+        **assessed,
+        "intervals": {} if one is None else {name: list(ends) for name, ends in one.intervals.items()},
+        "medians": {} if one is None else dict(one.medians),
+        "contenders": [
+            {"trial": c.trial.number, **_assessed(c.assessment), "cheapest": c.cheapest} for c in found.contenders
+        ],
+        "rules": [_recommended(rule) for rule in found.by_rule],
+        "rules_within_usd_per_hour": _finite(found.limit_usd),
+        "rules_within": limit_in_words(found),
+        "baseline": None if best.baseline is None else _baseline(best.baseline),
+        "headroom": {}
+        if room is None
+        else {
+            "load": room.load,
+            "infeasible_load": _finite(room.infeasible_load),
+            "goodput_rps": room.goodput_rps,
+            "simulations": room.simulations,
+        },
+        "surer": _surer(found),
+        "sensitivity": _sensitivity(found),
+        "sentences": sentences(found),
+        "simulations": dict(found.simulations),
+    }
+
+
+def _surer(found: Conclusion) -> dict[str, Any] | None:
+    """What a likelier deployment would cost; None where that was not looked for."""
+    from hisearch.search.confidence.surer import surer_in_words
+    from hisearch.search.select.recommend import price_of
+
+    one = found.surer
+    if one is None:
+        return None
+    return {
+        "at_least": SURE,
+        "trial": one.trial.number if one.trial is not None else None,
+        "usd_per_hour": price_of(one.trial) if one.trial is not None else None,
+        **(_assessed(one.assessment) if one.assessment is not None else {}),
+        "looked_at": one.looked_at,
+        "spent": one.spent,
+        "sentence": surer_in_words(one, found.recommendation.trial),
+    }
+
+
+def _assessed(one: Assessment) -> dict[str, Any]:
+    return {
+        "draws": one.draws,
+        "terms": dict(one.terms),
+        "all_terms": one.all_terms,
+        "all_terms_range": list(one.all_terms_range),
+    }
+
+
+def _recommended(found: Recommendation) -> dict[str, Any]:
+    return {
+        "rule": found.rule,
+        "trial": found.trial.number,
+        "reason": found.reason,
+        "against_baseline": found.against_baseline,
+    }
+
+
+def _baseline(trial: Trial) -> dict[str, Any]:
+    from hisearch.score.terms import LimitCheck
+
+    metrics = {name: value for name, value in trial.metrics.items() if math.isfinite(value)}
+    checks = [check for check in trial.slo if math.isfinite(check.violation)]
+    defined = [check for check in checks if not (isinstance(check, LimitCheck) and math.isnan(check.value))]
+    return {
+        "deployment": trial.deployment.model_dump(mode="json"),
+        "feasible": trial.feasible,
+        "metrics": metrics,
+        "slo": [asdict(check) for check in defined],
+    }
+
+
+def _sensitivity(found: Conclusion) -> dict[str, Any]:
+    """The numbers behind the sentences."""
+    return {
+        "steps": [
+            {
+                "what": change.break_even.what,
+                "holds": change.break_even.holds,
+                "missed": change.break_even.missed,
+                "term": change.break_even.term,
+                "instead": None if change.instead is None else change.instead.deployment.model_dump(mode="json"),
+                "instead_usd_per_hour": None if change.instead is None else change.instead.usd_per_hour,
+            }
+            for change in found.steps
+        ],
+        "faster": None
+        if found.faster is None
+        else {"trial": found.faster.trial.number, "holds": found.faster.break_even.holds},
+        "prices": [
+            {
+                "item": p.item, "unit": p.unit, "now_usd": p.now_usd, "usd": p.usd, "dearer": p.dearer,
+                "trial": p.trial.number,
+            }
+            for p in found.prices
+        ],
+        "settings": [
+            {
+                "setting": s.name, "ours": s.ours, "instead": s.instead, "trial": s.trial.number,
+                "feasible": s.trial.feasible, "worst_margin": _finite(s.trial.worst_margin),
+            }
+            for s in found.settings
+        ],
+        "next": None
+        if found.next_purchase is None
+        else {
+            "load": found.next_purchase.load,
+            "term": found.next_purchase.term,
+            "instead": None
+            if found.next_purchase.instead is None
+            else found.next_purchase.instead.deployment.model_dump(mode="json"),
+        },
+    }  # fmt: skip
+
+
+def stored_conclusion(
+    folder: Path, resolved: ResolvedStudy, trials: Sequence[Trial]
+) -> tuple[Recommendation, Capacity | None] | None:
+    """What a run recommended, and how far it carries, from its ``confidence.json``; None where it has none.
+
+    Raises:
+        ValueError: the file is not one of this run's.
+    """
+    from hisearch.score.capacity import Capacity
+    from hisearch.search.model.trial import Recommendation
+    from hisearch.search.select.recommend import runner_ups
+
+    path = folder / CONFIDENCE
+    if not path.is_file():
+        return None
+    data = json.loads(path.read_text(encoding="utf-8"))
+    found = data.get("recommendation")
+    if found is None:  # written by something else
+        return None
+    chosen = next((trial for trial in trials if trial.number == found["trial"]), None)
+    if chosen is None or not chosen.feasible:
+        raise ValueError(f"{path}: recommendation.trial: expected a trial of this run that meets the SLO, got {found}")
+    feasible = [trial for trial in trials if trial.comparable and trial.feasible]
+    room = data["headroom"]
+    return (
+        Recommendation(
+            chosen,
+            found["reason"],
+            runner_ups(chosen, feasible, resolved.study.objectives),
+            found["rule"],
+            _stored_baseline(data["baseline"]),
+            found["against_baseline"],
+        ),
+        Capacity(
+            room["load"],
+            room["goodput_rps"],
+            math.inf if room["infeasible_load"] is None else room["infeasible_load"],
+            room["simulations"],
+        )
+        if room
+        else None,
+    )
+
+
+def _stored_baseline(data: dict[str, Any] | None) -> Trial | None:
+    from hisearch.score.terms import check_from_json
+    from hisearch.search.confidence.baseline import BASELINE
+    from hisearch.search.model.deployments import parameters_of
+    from hisearch.search.model.trial import Trial
+    from hisearch.specs.deployments.deployment import DeploymentSpec
+
+    if data is None:
+        return None
+    deployment = DeploymentSpec.model_validate(data["deployment"])
+    checks = tuple(check_from_json(check) for check in data["slo"])
+    return Trial(BASELINE, 0, deployment, parameters_of(deployment), data["metrics"], checks, data["feasible"])
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

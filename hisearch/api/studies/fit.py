@@ -1,0 +1,179 @@
+"""Which workers of a search space or a deployment can be built: they fit into their host and into device memory.
+
+Arithmetic alone, nothing is simulated.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from hisearch.latency.device_memory.constants import GIB
+from hisearch.latency.device_memory.loading import full_load
+from hisearch.latency.device_memory.plan import DoesNotFit
+from hisearch.latency.sharding import InvalidParallelism
+from hisearch.search.model.deployments import devices_in_words, starting_memory_fraction
+from hisearch.simulate.plans.plan import DevicesRefused, ffn_accelerator_name, plan_pool_memory, worker_devices
+from hisearch.specs.base import DType, EngineName
+from hisearch.specs.deployments.deployment import KV_DTYPES, EngineSpec, PoolSpec
+from hisearch.specs.documents.resolved import Hardware, ResolvedDeployment, ResolvedStudy
+from hisearch.specs.machines.hardware import AcceleratorSpec
+from hisearch.specs.machines.parallelism import Parallelism, degrees_of, engine_problem, slots_problem
+from hisearch.specs.machines.profile import LatencyProfileSpec
+from hisearch.specs.models.model import ModelSpec
+from hisearch.specs.models.pages import PAGE_TOKENS, kept_page_tokens
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A worker and its room for KV.
+
+    chunk_tokens, max_running_requests, memory_fraction: the settings that it is looked at with; of a study's chunk
+    sizes and batch limits those that leave the most room.
+    accelerator: with what stands beside it.
+    kv_capacity_tokens: of such a worker; 0 where it does not fit.
+    gib_short: GiB missing on each rank where none fits, of the nearest; infinite where the model cannot be split so or
+    the host has too few slots.
+    pool: name of a deployment's pool whose worker it is; "" of a study's.
+    problem: why none fits, or "".
+    note: what a worker that fits needs besides, or "".
+    """
+
+    accelerator: str
+    engine: EngineName
+    tensor_parallel: int
+    pipeline_parallel: int
+    attention_data_parallel: int
+    expert_parallel: int
+    weight_dtype: DType
+    kv_dtype: DType
+    chunk_tokens: int
+    max_running_requests: int
+    memory_fraction: float
+    kv_capacity_tokens: int = 0
+    gib_short: float = 0.0
+    problem: str = ""
+    note: str = ""
+    pool: str = ""
+
+    @property
+    def parallelism(self) -> Parallelism:
+        """How the worker's copy of the model is split."""
+        return Parallelism(
+            self.tensor_parallel, self.attention_data_parallel, self.expert_parallel, self.pipeline_parallel
+        ).under(self.engine)
+
+    @property
+    def ok(self) -> bool:
+        """True where the worker fits."""
+        return not self.problem
+
+
+def study_fits(study: ResolvedStudy) -> list[Fit]:
+    """Every worker of a study's space, in KV formats that its engine has.
+
+    Chunk sizes and batch limits are folded together.
+    Memory fraction and host tier are those that stages 1 and 2 of the search start from.
+    """
+    execution, model = study.space.spec.execution, study.model.spec
+    fits = []
+    for accelerator, engine, split, weight, kv, devices in itertools.product(
+        execution.accelerators,
+        execution.engines,
+        execution.splits,
+        execution.weight_dtypes or [model.weight_dtype],
+        execution.kv_dtypes,
+        execution.devices,
+    ):
+        variants = [
+            PoolSpec(
+                accelerator=accelerator, engine=spec, weight_dtype=weight, kv_dtype=kv, devices=devices,
+                **degrees_of(split),
+            )
+            for spec in _engines(study, engine)
+            if kv in KV_DTYPES[engine] and engine_problem(engine, split) is None
+        ]  # fmt: skip
+        tried = [fit_of(pool, model, study.hardware, study.profile.spec) for pool in variants]
+        if tried:
+            fits.append(max(tried, key=lambda fit: (fit.kv_capacity_tokens, -fit.gib_short)))
+    return fits
+
+
+def deployment_fits(resolved: ResolvedDeployment) -> list[Fit]:
+    """A worker of each of the deployment's pools."""
+    hardware, profile = resolved.hardware, resolved.profile.spec
+    return [
+        replace(fit_of(pool, resolved.model_of(pool).spec, hardware, profile), pool=pool.name)
+        for pool in resolved.deployment.pools
+    ]
+
+
+def fit_of(pool: PoolSpec, model: ModelSpec, hardware: Hardware, profile: LatencyProfileSpec) -> Fit:
+    """One pool's worker; ``hardware`` holds its accelerator, its host and its devices."""
+    accelerator = hardware.accelerators[pool.accelerator].spec
+    weight = pool.weight_dtype or model.weight_dtype
+    engine = pool.engine
+    empty = Fit(
+        pool.accelerator if pool.devices is None else f"{pool.accelerator} + {devices_in_words(pool.devices)}",
+        engine.name,
+        pool.tensor_parallel,
+        pool.pipeline_parallel,
+        pool.attention_data_parallel,
+        pool.expert_parallel,
+        weight,
+        pool.kv_dtype,
+        engine.chunk_tokens,
+        engine.max_running_requests,
+        engine.memory_fraction,
+    )
+    host = pool.host or accelerator.host
+    if host is not None and (problem := slots_problem(pool.parallelism, host, hardware.hosts[host].spec)):
+        return replace(empty, gib_short=math.inf, problem=problem.message)
+    try:
+        ffn = ffn_accelerator_name(pool)
+        apart = hardware.accelerators[ffn].spec if ffn is not None else None
+        beside = worker_devices(pool, hardware.device_specs, apart)
+        plan = plan_pool_memory(pool, model, accelerator, profile, beside)
+    except DoesNotFit as error:
+        return replace(empty, gib_short=error.bytes_short / GIB, problem=str(error))
+    except (InvalidParallelism, DevicesRefused) as error:
+        return replace(empty, gib_short=math.inf, problem=str(error))
+    return replace(empty, kv_capacity_tokens=plan.kv_capacity_tokens, note=_loading_note(pool, model, accelerator))
+
+
+def _loading_note(pool: PoolSpec, model: ModelSpec, accelerator: AcceleratorSpec) -> str:
+    """Why the published weights cannot be loaded as fp8, or ""."""
+    held = full_load(
+        model,
+        accelerator,
+        engine=pool.engine.name,
+        tensor_parallel=pool.tensor_parallel,
+        parallelism=pool.parallelism,
+        weight_dtype=pool.weight_dtype,
+    )
+    if held is None or held.fits:
+        return ""
+    sentence = held.sentence(model.weight_dtype, pool.accelerator)
+    return f"{pool.parallelism}: {sentence}; this needs a checkpoint with fp8 weights"
+
+
+def _engines(study: ResolvedStudy, name: EngineName) -> Iterator[EngineSpec]:
+    """Engine settings of the space that do not contradict themselves.
+
+    The budget of vLLM and TensorRT-LLM covers their running requests, TensorRT-LLM's a block too.
+    """
+    space = study.space.spec
+    fraction = starting_memory_fraction(space.cache)
+    page = kept_page_tokens(study.model.spec)
+    for chunk, running in itertools.product(space.execution.chunk_tokens, space.execution.max_running_requests):
+        least = max(running, page or PAGE_TOKENS[name]) if name == "trtllm" else running
+        if name == "sglang" or chunk >= least:
+            yield EngineSpec(
+                name=name,
+                chunk_tokens=chunk,
+                max_running_requests=running,
+                memory_fraction=fraction,
+                page_tokens=page,
+            )

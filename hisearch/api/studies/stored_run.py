@@ -1,0 +1,137 @@
+"""Run folders back into results: ``hisearch.load_run(folder)``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hisearch.api.runs.run_folder import CLOSEUP, JOURNAL, PROVENANCE, check_one_model, ended_in
+from hisearch.api.studies.result import StudyResult
+from hisearch.api.studies.study import Study, load_study
+from hisearch.specs.deployments.deployment import DeploymentSpec
+
+if TYPE_CHECKING:
+    from hisearch.score.capacity import Capacity
+    from hisearch.search.model.problem import Problem
+    from hisearch.search.model.trial import Recommendation, Trial
+    from hisearch.search.stages.execution import ExecutionReport
+
+
+def load_run(run_dir: str | Path) -> StudyResult:
+    """The result of a run that has ended, from its folder; nothing is simulated and nothing is changed.
+
+    Of a run that had ended, was gone on with and has not ended anew, it is what it had come to (``kept_in``).
+
+    Trials come from ``trials.parquet`` and the journal, stage 1's report from repeating its arithmetic. The trace is
+    needed again, as it was.
+
+    Args:
+        run_dir: the folder.
+
+    Raises:
+        FileNotFoundError: the folder does not hold a run, or the run has not ended.
+        SpecError: what the run was made from has changed or is gone.
+        ValueError: the folder's parts do not belong together, or it is that of a run of several models.
+    """
+    folder = Path(run_dir)
+    check_one_model(folder)
+    place = ended_in(folder)
+    missing = [JOURNAL] * (not (folder / JOURNAL).is_file()) + ["provenance.json"] * (place is None)
+    if place is None or missing:
+        raise FileNotFoundError(
+            f"{folder}: the run has not ended (no {missing[0]}); go on with: hisearch run --resume {folder}"
+        )
+    facts = json.loads((place / PROVENANCE).read_text(encoding="utf-8"))
+    study = load_study(place / "study.yaml")
+    return _rebuild(study, folder, place, facts)
+
+
+def _rebuild(study: Study, folder: Path, place: Path, facts: dict[str, Any]) -> StudyResult:
+    from hisearch.api.studies.conclude import stored_conclusion
+    from hisearch.report.data.closeup import read_closeup
+    from hisearch.search.driver import SearchOutcome
+    from hisearch.search.evaluate.simulation import Simulation
+    from hisearch.search.select.pareto import front
+    from hisearch.search.select.recommend import nearest_miss, recommend
+    from hisearch.search.stages.ending import FINISHED, Ending
+
+    simulation = Simulation(study.world())
+    problem = study.problem(simulation)
+    trials = _trials(folder, place, facts["run"]["inputs_digest"])
+    concluded = stored_conclusion(place, study.resolved, trials)
+    recommendation = recommend(trials, problem.objectives) if concluded is None else concluded[0]
+    budget = facts["budget"]
+    outcome = SearchOutcome(
+        execution=_execution(problem),
+        trials=tuple(trials),
+        front=tuple(front(trials, problem.objectives)),
+        recommendation=recommendation,
+        nearest_miss=nearest_miss(trials) if recommendation is None else None,
+        headroom=_room(recommendation, trials) if concluded is None else concluded[1],
+        ending=Ending(
+            stopped="" if budget["stopped"] == FINISHED else budget["stopped"],
+            untried=tuple(budget["untried"]),
+            budget=problem.budget,
+            used=sum(trial.simulations for trial in trials),
+            left_out=tuple(budget.get("left_out", ())),  # runs of earlier versions did not record it
+        ),
+    )
+    closeup = read_closeup(place / CLOSEUP) if (place / CLOSEUP).is_file() else None
+    kept_in = place if place != folder else None
+    result = StudyResult(study.resolved, outcome, simulation, facts, folder, closeup, kept_in)
+    shown = result.highlighted
+    if closeup is not None and (shown is None or closeup.trial != shown.number):
+        raise ValueError(f"{place / CLOSEUP}: trial: expected {shown.number if shown else 'none'}, got {closeup.trial}")
+    return result
+
+
+def _room(found: Recommendation | None, trials: Sequence[Trial]) -> Capacity | None:
+    """Of runs that drew no conclusions: the loads that the search itself tried."""
+    from hisearch.search.driver import headroom
+
+    return headroom(trials, found.trial) if found is not None else None
+
+
+def _execution(problem: Problem) -> ExecutionReport:
+    """Stage 1's report, computed again: it simulates nothing."""
+    from hisearch.search.driver import MOST_CANDIDATES
+    from hisearch.search.stages.execution import search_execution
+
+    return search_execution(problem, MOST_CANDIDATES)
+
+
+def _trials(folder: Path, place: Path, inputs: str) -> list[Trial]:
+    """Every trial: what was simulated from ``trials.parquet``, what came of it from the journal, which is exact."""
+    import pandas as pd
+
+    from hisearch.search.model.deployments import parameters_of
+    from hisearch.search.model.job import Job
+    from hisearch.search.records.journal import check_journal
+
+    columns = ["number", "stage", "slice_fraction", "load", "deployment"]
+    frame = pd.read_parquet(place / "trials.parquet", columns=columns)
+    trials: list[Trial] = []
+    journal = check_journal(folder / JOURNAL, inputs, resume=True)  # read alone: a run may be writing it
+    for row in frame.to_dict("records"):
+        deployment = DeploymentSpec.model_validate_json(row["deployment"])
+        job = Job(
+            int(row["stage"]),
+            deployment,
+            parameters_of(deployment),
+            float(row["slice_fraction"]),
+            float(row["load"]),
+        )
+        evaluation = journal.get(job.digest(inputs)) or journal.get(_digest_of_all_fields(row, inputs))
+        if evaluation is None:
+            raise ValueError(f"{folder}: trial {row['number']} of trials.parquet is not in {JOURNAL}")
+        trials.append(evaluation.trial(int(row["number"]), job))
+    return trials
+
+
+def _digest_of_all_fields(row: dict[Hashable, Any], inputs: str) -> str:
+    """The key that journals of earlier versions have: of every field that deployments had then."""
+    from hisearch.search.model.job import job_digest
+
+    return job_digest(json.loads(row["deployment"]), float(row["slice_fraction"]), float(row["load"]), inputs)

@@ -1,0 +1,343 @@
+"""Studies from Python: ``hisearch.load_study(path).run()``, all that ``hisearch run`` does.
+
+Example::
+
+    result = hisearch.load_study("studies/quickstart.yaml", ["spec.budget.simulations=100"]).run()
+    print(result.recommendation.reason)
+    result.to_pandas().sort_values("usd_per_hour")
+    result.figure.pareto().show()
+    result.export("vllm")
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hisearch.api.runs.machinery import make_backend, open_database
+from hisearch.api.runs.provenance import hisearch_version, provenance
+from hisearch.api.runs.run_folder import (
+    JOURNAL,
+    PROVENANCE,
+    check_resumable,
+    check_writable,
+    default_run_dir,
+    keep_ended,
+    remove_parts,
+    write_text,
+)
+from hisearch.api.studies.result import StudyResult
+from hisearch.search.records.interrupts import Interrupts
+from hisearch.specs.documents.resolve import load_study as resolve_study
+from hisearch.specs.documents.resolved import ResolvedStudy
+
+if TYPE_CHECKING:
+    from hisearch.search.driver import SearchOutcome
+    from hisearch.search.evaluate.backends import Backend
+    from hisearch.search.evaluate.simulation import Simulation, World
+    from hisearch.search.model.problem import Problem
+    from hisearch.search.model.society import Society
+    from hisearch.search.records.progress import Progress
+    from hisearch.simulate.engine import Variant
+    from hisearch.traces.compiled import CompiledTrace
+
+
+def load_study(path: str | Path, overrides: Iterable[str] = ()) -> Study:
+    """Load a study and all it names; its trace is read when it is first needed.
+
+    Args:
+        path: a catalogue name or a path.
+        overrides: ``key.path=value`` settings, as of ``--set``.
+
+    Raises:
+        SpecError: with file, line and key.
+    """
+    return Study(resolve_study(path, tuple(overrides)))
+
+
+class Study:
+    """A question that can be run. ``trace`` is compiled at first use."""
+
+    def __init__(self, resolved: ResolvedStudy, trace: CompiledTrace | None = None) -> None:
+        """Wrap a resolved study; ``trace`` replaces the workload that it names."""
+        self.resolved = resolved
+        self._given_trace = trace
+
+    @property
+    def name(self) -> str:
+        """The study's name."""
+        return self.resolved.name
+
+    @cached_property
+    def trace(self) -> CompiledTrace:
+        """The compiled workload.
+
+        Raises:
+            SpecError, TraceError: the workload cannot be read.
+        """
+        if self._given_trace is not None:
+            return self._given_trace
+        from hisearch.traces.load import load_reference
+        from hisearch.traces.reading.errors import TraceError
+
+        resolved = self.resolved
+        try:
+            return load_reference(resolved.study.workload, resolved.workload, resolved.study.seed)
+        except TraceError as error:
+            if not isinstance(resolved.workload, Path):  # its document is named already
+                raise
+            named = resolved.document.problem("spec.workload.trace", "")
+            if named.path is not None and not named.path.is_file():  # a study that was made, of what was given
+                named = replace(named, path=None, line=None, key="--trace")
+            raise error.named_by(named) from error
+
+    @property
+    def variants(self) -> list[Variant]:
+        """The engines that the search may simulate, each with all that may move KV between its tiers."""
+        from hisearch.search.model.tier_choices import TierChoices
+
+        space = self.resolved.space.spec
+        found: list[Variant] = [
+            (engine, mover)
+            for engine in space.execution.engines
+            for mover in TierChoices(space.cache, engine, {}).possible_movers
+        ]
+        return [*found, "decode"] if space.pools.apart is not None else found
+
+    def world(self) -> World:
+        """All that decides the outcome of the study's simulations."""
+        from hisearch.search.evaluate.simulation import World
+        from hisearch.specs.studies.study import AT_OTHER_LOADS
+
+        resolved = self.resolved
+        return World(
+            model=resolved.model.spec,
+            slo=resolved.slo.spec,
+            profile_name=resolved.profile.name,
+            profile=resolved.profile.spec,
+            accelerators={name: document.spec for name, document in resolved.accelerators.items()},
+            hosts={name: document.spec for name, document in resolved.hosts.items()},
+            media={name: document.spec for name, document in resolved.media.items()},
+            trace=self.trace,
+            load=resolved.study.workload.load,
+            seed=resolved.study.seed,
+            devices=resolved.hardware.device_specs,
+            limits=resolved.study.limits_by_name,
+            capacity=not AT_OTHER_LOADS.isdisjoint(resolved.study.objectives),
+            fabrics={name: document.spec for name, document in resolved.hardware.fabrics.items()},
+            society=self._society(),
+        )
+
+    def _society(self) -> Society | None:
+        """The workload's, where an objective asks for others of its kind.
+
+        Raises:
+            SpecError: it has none that could be larger.
+        """
+        from hisearch.search.model.society import Society
+        from hisearch.specs.studies.study import OF_AGENTS
+
+        study, workload = self.resolved.study, self.resolved.workload
+        asked = [k for k, name in enumerate(study.objectives) if name in OF_AGENTS]
+        if not asked:
+            return None
+        spec = None if isinstance(workload, Path) else workload.spec.agents
+        if spec is not None and spec.graph.model != "edges" and study.workload.limit is None:
+            return Society(spec, study.seed)
+        message = (
+            f"{study.objectives[asked[0]]} needs a workload of section agents whose number can be changed: no graph "
+            "from a file, and no limit on its calls"
+        )
+        raise self.resolved.document.error(("spec", "objectives", asked[0]), message)
+
+    def problem(self, simulation: Simulation) -> Problem:
+        """The question in the search's terms.
+
+        Raises:
+            SpecError: its objective is capacity, and the workload has no load to scale; or it asks for what can be
+                exported, and its space has none of that.
+        """
+        from hisearch.api.studies.exportable import ExportablePlanner, space_of
+        from hisearch.search.model.demand import measure_demand
+        from hisearch.search.model.problem import Problem
+        from hisearch.specs.models.pages import kept_page_tokens
+        from hisearch.specs.studies.study import CAPACITY, OF_AGENTS
+
+        study, slo = self.resolved.study, self.resolved.slo.spec
+        window = self.resolved.model.spec.max_context_tokens
+        demand = measure_demand(self.trace, slo, study.workload.load, window_tokens=window)
+        if CAPACITY in study.objectives and not demand.scales_with_load and OF_AGENTS.isdisjoint(study.objectives):
+            place = study.objectives.index(CAPACITY)
+            message = "all first turns of the workload arrive at once: there is no load to scale"
+            raise self.resolved.document.error(("spec", "objectives", place), message)
+        planner = ExportablePlanner(self.resolved, simulation) if self.resolved.space.spec.exportable else simulation
+        return Problem(
+            model=self.resolved.model_name,
+            slo=slo,
+            space=space_of(self.resolved),
+            objectives=tuple(study.objectives),
+            budget=study.budget,
+            seed=study.seed,
+            demand=demand,
+            planner=planner,
+            refuses=planner.refuses if isinstance(planner, ExportablePlanner) else None,
+            scopes={name: document.spec.scope for name, document in self.resolved.media.items()},
+            limits=study.limits_by_name,
+            kept_page_tokens=kept_page_tokens(self.resolved.model.spec),
+        )
+
+    def run(
+        self,
+        workers: int | None = None,
+        run_dir: str | Path | None = None,
+        resume: bool = False,
+        progress: Progress | None = None,
+        *,
+        backend: str = "threads",
+        scheduler: str | None = None,
+        storage: str | None = None,
+        interrupts: Interrupts | None = None,
+    ) -> StudyResult:
+        """Search, and write the run folder.
+
+        An interrupt from the keyboard ends the search at once; what has finished is scored, written and returned, and
+        ``StudyResult.stopped`` says "interrupted".
+
+        Args:
+            workers: threads or processes of this machine; all cores where absent. The result does not depend on it.
+            run_dir: the run folder; ``runs/<study>-<UTC time>`` where absent.
+            resume: go on with the run in ``run_dir``: what has finished there is not simulated again.
+            progress: who is told how far the search is; nobody where absent.
+            backend: where simulations run: ``threads``, ``loky`` (processes) or ``dask``. The result does not depend
+                on it.
+            scheduler: the Dask scheduler's address, ``tcp://HOST:PORT``.
+            storage: address of a PostgreSQL database for the trials, a password included; the study's own where
+                absent.
+            interrupts: the signals that end the search, already listened for; of the keyboard alone where absent.
+
+        Raises:
+            ValueError: ``resume`` without ``run_dir``, ``workers`` below 1, or a backend and scheduler that do not go
+                together.
+            BackendError: the backend's workers cannot be had, run other versions, or were lost.
+            StorageError: the database cannot be reached or written.
+            JournalError: ``run_dir`` holds a run and ``resume`` is not asked for, or none although it is, or it is
+                another study's.
+            NothingFitsError: no deployment of the space can be built.
+        """
+        from hisearch.search.evaluate.simulation import Simulation
+        from hisearch.simulate.engine import prepare
+
+        if resume and run_dir is None:
+            raise ValueError("resume needs the run folder to go on with: run_dir")
+        if resume and run_dir is not None:
+            check_resumable(Path(run_dir))
+        with contextlib.ExitStack() as stack:
+            interrupts = interrupts if interrupts is not None else stack.enter_context(Interrupts())
+            begun = time.monotonic()
+            folder = Path(run_dir) if run_dir is not None else default_run_dir(self.name)
+            world = self.world()
+            simulation = Simulation(world)
+            problem, inputs = self.problem(simulation), world.digest(hisearch_version())
+            check_writable(folder)
+            self._check_journal(folder, inputs, resume)
+            workplace = stack.enter_context(make_backend(backend, simulation.evaluate, workers, scheduler))
+            checked_s = time.monotonic() - begun
+            # All that is read has been read: what is wrong with it is not said after minutes of compiling.
+            prepare(self.variants)
+            started = time.monotonic() - checked_s
+            folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(interrupts.deferred())
+            outcome, run = self._search(
+                problem, simulation, folder, inputs, workplace, resume, progress, storage, interrupts
+            )
+            run["wall_time_s"] = round(time.monotonic() - started, 3)
+            facts = provenance(self.resolved, outcome, self._trace_facts(), run)
+            result = StudyResult(self.resolved, outcome, simulation, facts, folder)
+            # The search is over: what it found is written all the same.
+            with contextlib.suppress(KeyboardInterrupt), interrupts.waiting():
+                result = result.with_closeup(workplace.local_workers, progress)
+            return replace(result, former=result.write(folder))
+
+    def _check_journal(self, folder: Path, inputs: str, resume: bool) -> None:
+        """Refuse a folder that does not go with what is asked, and change nothing.
+
+        Raises:
+            JournalError: see ``run``.
+        """
+        from hisearch.api.runs.earlier_run import what_differs
+        from hisearch.search.records.journal import JournalError, OtherInputsError, check_journal
+
+        try:
+            check_journal(folder / JOURNAL, inputs, resume=resume)
+        except OtherInputsError as error:
+            raise JournalError(f"{error}: {what_differs(folder, self.resolved)}; choose another folder") from error
+
+    def _search(
+        self,
+        problem: Problem,
+        simulation: Simulation,
+        folder: Path,
+        inputs: str,
+        backend: Backend,
+        resume: bool,
+        progress: Progress | None,
+        storage: str | None,
+        interrupts: Interrupts,
+    ) -> tuple[SearchOutcome, dict[str, Any]]:
+        """Search with the journal and the database in ``folder``; the outcome, and facts for its provenance."""
+        from hisearch.api.studies.conclude import conclude_study
+        from hisearch.api.studies.exportable import acceptor
+        from hisearch.report.data.confidence import CONFIDENCE
+        from hisearch.search.driver import search
+        from hisearch.search.evaluate.ledger import Ledger
+        from hisearch.search.evaluate.simulation import SIMULATIONS_OF_CAPACITY
+        from hisearch.search.records.journal import Journal
+        from hisearch.search.records.standing import Standing
+        from hisearch.specs.studies.study import AT_OTHER_LOADS
+
+        with Journal(folder / JOURNAL, inputs, resume=resume) as journal:
+            remove_parts(folder)
+            keep_ended(folder)
+            write_text(folder / "study.yaml", self.resolved.to_yaml())
+            (folder / CONFIDENCE).unlink(missing_ok=True)  # an earlier run's, of what it recommended
+            database = open_database(folder, self.name, problem, storage or self.resolved.study.storage)
+            (folder / PROVENANCE).unlink(missing_ok=True)  # an earlier run's: this one has not ended
+            ledger = Ledger(
+                simulation.evaluate,
+                problem.budget,
+                inputs=inputs,
+                journal=journal,
+                progress=progress,
+                simulations_each=1 if AT_OTHER_LOADS.isdisjoint(problem.objectives) else SIMULATIONS_OF_CAPACITY,
+                backend=backend,
+                interrupts=interrupts,
+                standing=Standing(problem.objectives),
+                keep=database.keep_up,
+                accepts=acceptor(self.resolved, simulation),
+            )
+            with contextlib.closing(database):
+                outcome = search(problem, ledger, database.write_behind)
+                if outcome.stopped != "interrupted":
+                    # What the search found is written all the same.
+                    with contextlib.suppress(KeyboardInterrupt), interrupts.waiting():
+                        outcome = conclude_study(
+                            self.resolved, problem, simulation, ledger, outcome, folder, inputs=inputs, resume=resume
+                        )
+                    database.write_behind(outcome.trials)
+        facts = {"workers": ledger.workers, "replayed": ledger.replayed, "inputs_digest": inputs}
+        return outcome, facts | {"backend": backend.facts()}
+
+    def _trace_facts(self) -> dict[str, Any]:
+        trace = self.trace
+        return {
+            "name": trace.name,
+            "digest": trace.digest,
+            "requests": len(trace),
+            "skipped_rows": trace.skipped_rows,
+            "warnings": list(trace.warnings),
+        }

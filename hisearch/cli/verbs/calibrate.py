@@ -1,0 +1,270 @@
+"""``hisearch calibrate``: measurements of operators, or of whole steps, to a LatencyProfile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+from typer.core import TyperGroup
+
+from hisearch.cli import options
+
+if TYPE_CHECKING:
+    from hisearch.api.calibrate import Calibrated
+
+
+class _OperatorsUnlessNamed(TyperGroup):
+    """``calibrate [FOLDER] …`` is ``calibrate operators [FOLDER] …``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put in the command that is meant."""
+        own = (*self.commands, *ctx.help_option_names)
+        if not args or args[0] not in own:
+            args = ["operators", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=_OperatorsUnlessNamed,
+    help="Make a LatencyProfile of measurements. Without a command: operators.",
+    rich_markup_mode=None,
+)
+
+
+@app.command("operators")
+def operators(
+    folder: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[FOLDER]",
+            help="Tables of operator latencies in hisearch's own form (docs/latency.md), or aiconfigurator-core, "
+            "unpacked; the installed one where absent.",
+        ),
+    ] = None,
+    accelerator: Annotated[
+        str | None, typer.Option("--accelerator", metavar="NAME", help="Name or path of the Accelerator measured.")
+    ] = None,
+    engine: Annotated[str | None, typer.Option("--engine", help="vllm, sglang or trtllm.")] = None,
+    engine_version: Annotated[str, typer.Option("--engine-version", help="With tables of one's own.")] = "unknown",
+    multiprocessors: Annotated[
+        int | None, typer.Option("--multiprocessors", min=1, help="SMs of the accelerator; with tables of one's own.")
+    ] = None,
+    source: Annotated[
+        str, typer.Option("--source", help="Where one's own tables come from, with their licence.")
+    ] = "own measurements",
+    name: Annotated[str | None, typer.Option("--name", help="Of the profile; ENGINE-ACCELERATOR where absent.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write there; standard output where absent.")
+    ] = None,
+    shipped: Annotated[
+        Path | None,
+        typer.Option("--shipped", metavar="FOLDER", help="Instead: fit every profile that hisearch ships, into it."),
+    ] = None,
+    former: Annotated[
+        Path | None,
+        typer.Option(
+            "--former",
+            metavar="FOLDER",
+            help="aiconfigurator 0.8.0, unpacked, for laws of engines' former versions; they stay as they are shipped "
+            "where absent.",
+        ),
+    ] = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Fit operator latencies, and write them as a LatencyProfile.
+
+    The laws are those of one accelerator under one engine. Each states its error on shapes that were left out of its
+    fit. --json prints those instead of the profile.
+    """
+    from hisearch.api import calibrate as api
+    from hisearch.calibrate.own_tables import is_own
+    from hisearch.cli import output as out
+    from hisearch.specs.base import ENGINE_TITLES
+
+    def said(text: str) -> None:
+        if not quiet:
+            out.note(text)
+
+    if shipped is not None:
+        for path in api.calibrate_shipped(shipped, folder=folder, former=former, said=said):
+            typer.echo(str(path))
+        return
+    if accelerator is None:
+        raise typer.BadParameter("say which accelerator was measured", param_hint="--accelerator")
+    _check(output)
+    if engine not in ENGINE_TITLES:
+        raise typer.BadParameter("vllm, sglang or trtllm", param_hint="--engine")
+    serving = engine
+    if folder is not None and is_own(folder):
+        if former is not None:
+            raise typer.BadParameter("goes with aiconfigurator's tables, not with one's own", param_hint="--former")
+        if multiprocessors is None:
+            raise typer.BadParameter("needed with tables of one's own", param_hint="--multiprocessors")
+        found = api.calibrate_own(
+            folder,
+            accelerator=accelerator,
+            engine=serving,
+            engine_version=engine_version,
+            multiprocessors=multiprocessors,
+            source=source,
+            name=name,
+            said=said,
+        )
+    else:
+        found = api.calibrate_aiconfigurator(accelerator, serving, folder=folder, former=former, name=name, said=said)
+    _put(found, output, {"laws": _errors(found.profile)} if as_json else None)
+
+
+@app.command("hosts")
+def hosts(
+    silicon: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--silicon", metavar="FILE.csv", help="Closed-loop runs, as of `validate silicon`; several times."
+        ),
+    ] = None,
+    open_loop: Annotated[
+        list[Path] | None,
+        typer.Option("--open-loop", metavar="DIR", help="Open-loop runs, as of `validate open-loop`; several times."),
+    ] = None,
+    served: Annotated[
+        list[Path] | None,
+        typer.Option("--served", metavar="DIR", help="A served workload, as of `validate e2e`; several times."),
+    ] = None,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="Constants by engine and version, as YAML.")
+    ] = Path("host_times.yaml"),
+    errors: Annotated[
+        Path | None, typer.Option("--errors", metavar="FILE", help="Write the laws of errors that are left, as YAML.")
+    ] = None,
+    without: Annotated[
+        str,
+        typer.Option(
+            "--leave-out", metavar="A,…", help="What is left out in turn, and refitted: campaign, GPU, model; or none."
+        ),
+    ] = "campaign,GPU,model",
+    processes: Annotated[int, typer.Option("--processes", min=1, help="That simulate side by side.")] = 2,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Fit the host work of engines to served runs of all campaigns at once, and judge it by what is left out.
+
+    Every constant has a range and what is known of it beforehand (docs/latency.md). 1,300 runs take half an hour, and
+    some minutes with --leave-out none.
+    """
+    from hisearch.base.one_thread import on_one_thread
+    from hisearch.cli import output as out
+    from hisearch.validate.host_fit.leave_out import KEYS
+    from hisearch.validate.host_fit.run import fit_hosts, write_judged
+
+    names = [] if without == "none" else without.split(",")
+    unknown = [name for name in names if name not in KEYS]
+    if unknown:
+        raise typer.BadParameter(f"{', '.join(KEYS)} or none, not {unknown[0]}", param_hint="--leave-out")
+    files, folders, workloads = silicon or [], open_loop or [], served or []
+    if not files and not folders and not workloads:
+        raise typer.BadParameter("say what was measured: --silicon FILE.csv, --open-loop DIR or --served DIR")
+    for path in (output, errors):
+        _check(path)
+    note = (lambda _: None) if quiet else out.note
+    judged = on_one_thread(fit_hosts)(files, folders, workloads, without=names, processes=processes, note=note)
+    write_judged(judged, output, errors, ", ".join(path.name for path in (*files, *folders, *workloads)))
+    if as_json:
+        out.print_json({"runs": judged.runs, "errors": judged.errors, "coverage": judged.coverage})
+        return
+    rows = [
+        (left_out, group, figure, f"{of['runs']:,.0f}", *(f"{100 * of[key]:.1f} %" for key in ("median_ape", "mape")))
+        for left_out, groups in judged.errors.items()
+        for group, figures in groups.items()
+        for figure, of in figures.items()
+    ]
+    out.table(("left out", "runs of", "figure", "runs", "median", "mean"), rows, numbers=range(3, 6))
+
+
+@app.command("steps")
+def steps(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE…", help="Logs of steps, .jsonl or .csv, .gz too (docs/latency.md).")
+    ],
+    model: Annotated[str, typer.Option("--model", metavar="NAME", help="Name or path of the Model that was served.")],
+    accelerator: Annotated[
+        str, typer.Option("--accelerator", metavar="NAME", help="Name or path of the Accelerator that it ran on.")
+    ],
+    engine: Annotated[str, typer.Option("--engine", help="vllm, sglang or trtllm.")],
+    engine_version: Annotated[str, typer.Option("--engine-version", help="Its version.")] = "",
+    tensor_parallel: Annotated[int, typer.Option("--tensor-parallel", min=1, help="Ranks.")] = 1,
+    weight_dtype: Annotated[
+        str | None, typer.Option("--weight-dtype", help="Format of the weights as loaded; the model's own if absent.")
+    ] = None,
+    kv_dtype: Annotated[str, typer.Option("--kv-dtype", help="Format of the KV cache.")] = "bf16",
+    source: Annotated[
+        str, typer.Option("--source", help="Where the log comes from, with its licence.")
+    ] = "own measurements",
+    name: Annotated[
+        str | None, typer.Option("--name", help="Of the profile; ENGINE-ACCELERATOR-MODEL-steps where absent.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write there; standard output where absent.")
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Fit whole steps of one deployment to its engine's own log, and write them as a LatencyProfile.
+
+    The profile prices that model on that accelerator, split and format alone. It states its error for steps of prompts,
+    of decodes and of both, each on parts of the log that were left out of the fit. --json prints those instead of it.
+    """
+    from hisearch.api.calibrate_steps import LoggedWorker, calibrate_steps
+    from hisearch.specs.base import DTYPE_BYTES, ENGINE_TITLES
+
+    _check(output)
+    _known("--engine", engine, ENGINE_TITLES)
+    for option, dtype in (("--weight-dtype", weight_dtype), ("--kv-dtype", kv_dtype)):
+        if dtype is not None:
+            _known(option, dtype, DTYPE_BYTES)
+    worker = LoggedWorker(
+        model, accelerator, engine, engine_version, tensor_parallel,  # type: ignore[arg-type]
+        weight_dtype, kv_dtype,  # type: ignore[arg-type]
+    )  # fmt: skip
+    found = calibrate_steps(files, worker, source=source, name=name)
+    _put(found, output, found.profile.regressions[0].model_dump() if as_json else None)
+
+
+def _known(option: str, value: str, known: Iterable[str]) -> None:
+    if value not in known:
+        raise typer.BadParameter(f"expected {', '.join(known)}, not {value}", param_hint=option)
+
+
+def _check(output: Path | None) -> None:
+    from hisearch.api.runs.run_folder import check_place
+
+    if output is not None:
+        check_place(output)
+
+
+def _put(found: Calibrated, output: Path | None, figures: dict[str, Any] | None) -> None:
+    """Write the profile, and print ``figures``, or it where there is neither a file nor figures."""
+    from hisearch.api.runs.run_folder import write_text
+    from hisearch.cli import output as out
+
+    if output is not None:
+        write_text(output, found.yaml)
+    if figures is not None:
+        out.print_json({"name": found.name} | figures)
+    elif output is None:
+        typer.echo(found.yaml, nl=False)
+
+
+def _errors(profile: Any) -> list[dict[str, Any]]:
+    """A row for each law."""
+    from hisearch.specs.machines.laws import LawTerms
+
+    rows = []
+    for family, laws in profile.laws:
+        if isinstance(laws, dict):
+            for dtype, terms in cast("dict[str, LawTerms]", laws).items():
+                error = terms.error.model_dump() if terms.error is not None else {}
+                rows.append({"family": family, "format": dtype, "source": terms.source, **error})
+    return rows

@@ -1,0 +1,288 @@
+"""``hisearch doctor``: the installation, or one document, checked without running anything."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hisearch.cli import options
+from hisearch.cli.errors import ERROR
+
+if TYPE_CHECKING:
+    from hisearch.api.studies.fit import Fit
+    from hisearch.specs.checks.doctor import Checkup
+
+_PACKAGES = ("hisearch", "numpy", "numba", "llvmlite", "scipy", "pandas", "pyarrow", "optuna", "moocore", "plotly")
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+
+
+def doctor(
+    file: Annotated[
+        str | None, typer.Argument(metavar="[DOCUMENT]", help="A document of any kind, or a model's config.json.")
+    ] = None,
+    settings: options.Setting = None,
+    as_json: options.Json = False,
+) -> None:
+    """Check the installation, or a document without running it.
+
+    Of a document, all that it names is checked too; of studies and deployments also which workers can be built, and of
+    studies which of the trace's requests the model would reject.
+    """
+    from hisearch.cli import output
+
+    if file is None:
+        facts = installation()
+        if as_json:
+            output.print_json(facts)
+        else:
+            output.pairs({name: _shown(value) for name, value in facts.items()})
+        return
+    from hisearch.specs.checks.doctor import load_any
+
+    overrides = tuple(settings or ())
+    checkup = load_any(_path_of(file), overrides)
+    fits = _fits(checkup, overrides)
+    about = _about_model(checkup)
+    problems = [str(problem) for problem in checkup.problems]
+    warnings = [str(warning) for warning in checkup.warnings] + list(
+        dict.fromkeys(fit.note for fit in fits if fit.note)
+    )
+    if checkup.ok and checkup.kind == "Deployment" and all(fit.ok for fit in fits):
+        problems += _judge_tiers(checkup, overrides)
+    if checkup.ok and checkup.kind == "Study":
+        found, unreadable = _judge_trace(checkup, overrides)
+        warnings += found
+        problems += unreadable
+    problems += _misfits(checkup, fits)
+    if as_json:
+        output.print_json(_to_dict(checkup, fits, problems, warnings) | ({"model": about} if about else {}))
+    else:
+        _show(checkup, fits, problems, warnings)
+        output.pairs({name.replace("_", " "): _amount(value) for name, value in about.items()})
+    if problems:
+        raise typer.Exit(ERROR)
+
+
+def installation() -> dict[str, Any]:
+    """Versions, caches, cores, and what optional programs are there."""
+    import os
+    import platform
+    import shutil
+    from importlib.metadata import version
+
+    from hisearch.base.jit import CACHE_FOLDER, is_compiled
+    from hisearch.specs.documents.catalogue import shipped_root
+    from hisearch.traces.cache import cache_folder
+
+    return {
+        "python": platform.python_version(),
+        "packages": {name: version(name) for name in _PACKAGES},
+        "platform": platform.platform(),
+        "cores": os.cpu_count() or 1,
+        "catalogue": str(shipped_root()),
+        "kernel_cache": str(CACHE_FOLDER),
+        "kernels_compiled": is_compiled(),
+        "trace_cache": str(cache_folder()),
+        "optuna_dashboard": _version_of("optuna-dashboard"),
+        "chromium": next((path for name in _BROWSERS if (path := shutil.which(name))), None),
+    }
+
+
+def _version_of(package: str) -> str | None:
+    """Version of an optional package; None where it is not installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {text}" for name, text in value.items())
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "not installed" if value is None else str(value)
+
+
+def _path_of(ref: str) -> str:
+    """A path as it is; a catalogue name's file, of the first kind that has it.
+
+    Raises:
+        UnknownReferenceError: no kind has that name.
+    """
+    from hisearch.cli import output
+    from hisearch.specs.documents.catalogue import Catalogue, is_path
+    from hisearch.specs.documents.kinds import KINDS
+    from hisearch.specs.errors import UnknownReferenceError
+
+    if is_path(ref):
+        return ref
+    catalogue = Catalogue()
+    kinds = [kind for kind in KINDS if ref in catalogue.names(kind)]
+    if not kinds:
+        if Path(ref).exists():
+            raise catalogue.unknown(ref, "", ())
+        raise UnknownReferenceError.at(f"no document named '{ref}'; `hisearch list` shows what there is")
+    if len(kinds) > 1:
+        output.note(f"'{ref}' is a {kinds[0]} and also a {', a '.join(kinds[1:])}; give a path to check those")
+    return str(catalogue.locate(kinds[0], ref))
+
+
+def _fits(checkup: Checkup, settings: tuple[str, ...]) -> list[Fit]:
+    """Memory fit of a study's or a deployment's workers, once the document itself is sound."""
+    from hisearch.api.studies.fit import deployment_fits, study_fits
+    from hisearch.specs.documents.resolve import load_deployment, load_study
+    from hisearch.specs.documents.resolve_fleet import load_fleet_study
+
+    if not checkup.ok or checkup.kind not in {"Study", "FleetStudy", "Deployment"}:
+        return []
+    if checkup.kind == "FleetStudy":
+        parts = load_fleet_study(checkup.path, settings).parts.items()
+        return [replace(fit, pool=name) for name, part in parts for fit in study_fits(part)]
+    if checkup.kind == "Study":
+        return study_fits(load_study(checkup.path, settings))
+    return deployment_fits(load_deployment(checkup.path, settings))
+
+
+def _about_model(checkup: Checkup) -> dict[str, Any]:
+    """What a sound model's own figures are, to be held against what its publisher says; nothing of other documents."""
+    from hisearch.latency.parameters import (
+        active_parameter_count,
+        kv_bytes_per_token_per_rank,
+        parameter_count,
+        weight_bytes_per_rank,
+    )
+    from hisearch.specs.documents.catalogue import Catalogue
+    from hisearch.specs.models.model import names_weights
+
+    if not checkup.ok or checkup.kind != "Model":
+        return {}
+    model = Catalogue().get("Model", str(checkup.path)).spec
+    asked = "" if names_weights(model.huggingface_id) else " (no Hugging Face id: exports ask for MODEL)"
+    return {
+        "served_as": f"{model.huggingface_id}{asked}",
+        "parameters": parameter_count(model),
+        "active_parameters": active_parameter_count(model),
+        "weights_gib": weight_bytes_per_rank(model, 1, model.weight_dtype) / 2**30,
+        "weight_dtype": model.weight_dtype,
+        "kv_bytes_per_token": kv_bytes_per_token_per_rank(model, 1, "bf16"),
+        "max_context_tokens": model.max_context_tokens,
+    }
+
+
+def _amount(value: Any) -> str:
+    """``32.8 billion`` of large counts, else as it is."""
+    if isinstance(value, int | float) and value >= 1e9:
+        return f"{value / 1e9:,.4g} billion"
+    return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _misfits(checkup: Checkup, fits: list[Fit]) -> list[str]:
+    """Pools of a deployment whose worker does not fit; of a study, that none of its workers does."""
+    if len(fits) > 1 and checkup.kind == "Deployment":
+        return [f"{checkup.name}: pool {fit.pool}: {fit.problem}" for fit in fits if not fit.ok]
+    if not fits or any(fit.ok for fit in fits):
+        return []
+    nearest = min(fits, key=lambda fit: fit.gib_short)
+    return [f"{checkup.name}: no worker fits; nearest: {nearest.problem}"]
+
+
+def _judge_tiers(checkup: Checkup, settings: tuple[str, ...]) -> list[str]:
+    """Why the cache tiers of a deployment that fits into memory could not be simulated all the same."""
+    from hisearch.api.deployments.deployment import check_tiers
+    from hisearch.specs.documents.resolve import load_deployment
+    from hisearch.specs.errors import SpecError
+
+    try:
+        check_tiers(load_deployment(checkup.path, settings))
+    except SpecError as error:
+        return [str(problem) for problem in error.problems]
+    return []
+
+
+def _judge_trace(checkup: Checkup, settings: tuple[str, ...]) -> tuple[list[str], list[str]]:
+    """Warnings and problems of a study's trace: what the model would reject, or why the trace cannot be read."""
+    from hisearch.api.studies.study import load_study
+    from hisearch.specs.errors import SpecError
+    from hisearch.traces.stats import window_warning
+
+    study = load_study(checkup.path, settings)
+    model = study.resolved.model
+    try:
+        trace = study.trace
+    except SpecError as error:
+        return [], [str(problem) for problem in error.problems]
+    rejected = window_warning(trace, model.spec.max_context_tokens)
+    return [*trace.warnings, *([f"{trace.name} on {model.name}: {rejected}"] if rejected else [])], []
+
+
+def _show(checkup: Checkup, fits: list[Fit], problems: list[str], warnings: list[str]) -> None:
+    from hisearch.cli import output
+
+    state = "cannot be used" if problems else "ok"
+    output.say(f"{checkup.kind or 'document'} {checkup.name}: {state}", bold=True)
+    for problem in problems:
+        output.say(f"problem: {problem}")
+    for warning in warnings:
+        output.say(f"warning: {warning}")
+    if fits:
+        output.heading(f"Workers that fit into memory and host: {sum(fit.ok for fit in fits)} of {len(fits)}")
+        named = checkup.kind != "Study" and len(fits) > 1
+        rows = [
+            (
+                *([fit.pool] * named),
+                *(
+                    fit.accelerator,
+                    fit.engine,
+                    fit.parallelism.short.removeprefix("TP "),
+                    fit.weight_dtype,
+                    fit.kv_dtype,
+                ),
+                *(f"{fit.chunk_tokens:,}", fit.max_running_requests, _room(fit)),
+            )
+            for fit in fits
+        ]
+        columns = ("accelerator", "engine", "TP", "weights", "KV", "chunk", "running", "room for KV")
+        output.table(
+            (*(["model" if checkup.kind == "FleetStudy" else "pool"] * named), *columns),
+            rows,
+            numbers=[named + at for at in (2, 5, 6)],
+        )
+        output.say(_assumed(checkup.kind, fits))
+
+
+def _assumed(kind: str | None, fits: list[Fit]) -> str:
+    """Which settings the table's figures rest on."""
+    fractions = ", ".join(sorted({f"{fit.memory_fraction:g}" for fit in fits}))
+    text = f"Room for KV in one replica's accelerators at memory fraction {fractions}, without host memory"
+    if kind == "Deployment":
+        return f"{text}."
+    return (
+        f"{text}; of the space's chunk sizes (tokens) and running requests those that leave the most room. Other ones "
+        "may leave less."
+    )
+
+
+def _room(fit: Fit) -> str:
+    if fit.ok:
+        return f"{fit.kv_capacity_tokens:,} tokens"
+    return f"{fit.gib_short:.2f} GiB short on each rank" if fit.gib_short < float("inf") else fit.problem
+
+
+def _to_dict(checkup: Checkup, fits: list[Fit], problems: list[str], warnings: list[str]) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return {
+        "path": checkup.path,
+        "kind": checkup.kind,
+        "name": checkup.name,
+        "ok": not problems,
+        "problems": problems,
+        "warnings": warnings,
+        "fits": [{**asdict(fit), "ok": fit.ok} for fit in fits],
+    }

@@ -1,0 +1,138 @@
+"""Verbs on a run folder: ``report``, ``export``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hisearch.cli import options
+from hisearch.cli.compilation import note_compilation
+
+if TYPE_CHECKING:
+    from hisearch.api.studies.result import StudyResult
+    from hisearch.report.data.inputs import ReportInput
+    from hisearch.search.model.trial import Trial
+
+
+def report(
+    run_dir: options.RunDir,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="File to write; RUN_DIR/report.html where absent.")
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Write a run's report.html again, or so far.
+
+    Of a run that goes on or was killed the report is marked as `so far`, and lacks what only the end knows; such a run
+    is only read, and goes on undisturbed. Where a run that has ended has no closeup.json, as after an interrupt, the
+    recommended deployment is looked at first.
+    """
+    from hisearch.api.runs.run_folder import has_ended, replace_with
+    from hisearch.api.studies.so_far import input_so_far
+    from hisearch.cli import output
+    from hisearch.report.pages.html import write_report
+
+    note_compilation()
+    ended = has_ended(run_dir)
+    data = _of_the_end(run_dir) if ended else input_so_far(run_dir)
+    target = out or run_dir / "report.html"
+    replace_with(target, lambda path: write_report(data, path))
+    at = data.so_far
+    if as_json:
+        so_far = None if at is None else {"simulations": at.simulations, "budget": at.budget, "stage": at.stage}
+        output.print_json({"path": target, "so_far": so_far})
+        return
+    output.say(str(target))
+    if at is not None:
+        how_far = f"{at.simulations:,} of at most {at.budget:,} simulations, {at.stage}"
+        output.note(f"the run has not ended: so far, {how_far}. If it was killed, go on with: {at.resume}")
+
+
+def _of_the_end(run_dir: Path) -> ReportInput:
+    """What the report of a run that has ended is drawn from; its closeup is made where it lacks one."""
+    from hisearch.api.runs.run_folder import CLOSEUP, write_text
+    from hisearch.api.studies.stored_run import load_run
+
+    result = load_run(run_dir)
+    if result.closeup is None:
+        result = result.with_closeup()
+        if result.closeup is not None:
+            write_text(run_dir / CLOSEUP, result.closeup.to_json())
+    return result.report_input()
+
+
+def export(
+    run_dir: options.RunDir,
+    engine: Annotated[
+        str | None, typer.Option(metavar="sglang|vllm|trtllm", help="The best feasible deployment on this engine.")
+    ] = None,
+    trial: Annotated[int | None, typer.Option(min=0, help="A trial by its number instead, feasible or not.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder to write; RUN_DIR/recommended[-ENGINE] or trial-N where absent."),
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Write a run's recommendation as launch scripts and manifests.
+
+    For bare machines, Docker Compose, Kubernetes, llm-d and Dynamo, with benchmarks to check it; of several pools each
+    one's servers and the router that knows them. An earlier export's own files in the folder are replaced; where others
+    are in the way, nothing is written.
+    """
+    if engine not in {None, "sglang", "vllm", "trtllm"}:
+        raise typer.BadParameter(f"expected sglang, vllm or trtllm, got '{engine}'", param_hint="--engine")
+    if engine is not None and trial is not None:
+        raise typer.BadParameter("give --engine or --trial, not both")
+    from hisearch.api.studies.exporting import standing
+    from hisearch.api.studies.stored_run import load_run
+    from hisearch.cli import output
+    from hisearch.cli.views.terms import terms_to_dict
+
+    note_compilation()
+    result = load_run(run_dir)
+    name = f"trial-{trial}" if trial is not None else "recommended" + (f"-{engine}" if engine else "")
+    chosen, folder = _chosen(result, engine, trial), out or run_dir / name
+    files = result.export_trial(chosen, folder)
+    found = standing(result, chosen)
+    if as_json:
+        facts = {"folder": folder, "files": files, "trial": chosen.number, "title": found.title}
+        facts |= {"slice_fraction": chosen.slice_fraction, "load": chosen.load}
+        output.print_json({**facts, "feasible": chosen.feasible, "slo": terms_to_dict(chosen.slo)})
+        return
+    for path in files:
+        output.say(str(path))
+    if result.kept_in is not None:
+        output.note(f"the run goes on, or was killed: this is what it had come to when it ended, in {result.kept_in}")
+    best = result.recommendation
+    if best is not None and best.trial.number != chosen.number:
+        output.note(f"this is {_named(chosen)}; the run recommends {_named(best.trial)}")
+    if not (chosen.feasible and chosen.comparable):
+        output.warn([f"{found.title}: {'; '.join(found.lines)}"])
+
+
+def _named(trial: Trial) -> str:
+    """A trial in words, with what it costs where it was simulated."""
+    from hisearch.score.quantities import usd
+    from hisearch.search.model.deployments import describe
+
+    price = trial.metrics.get("usd_per_hour")
+    cost = "" if price is None else f" at {usd(price)} per hour"
+    return f"trial {trial.number}, {describe(trial.deployment)}{cost}"
+
+
+def _chosen(result: StudyResult, engine: str | None, number: int | None) -> Trial:
+    """The trial of that number, or the best feasible one (on that engine).
+
+    Raises:
+        ValueError: there is none.
+    """
+    if number is not None:
+        if number >= len(result.trials):
+            raise ValueError(f"{result.run_dir}: no trial {number}; there are {len(result.trials)}, from 0")
+        return result.trials[number]
+    try:
+        return result.best_on(engine)
+    except ValueError as error:
+        raise ValueError(f"{result.run_dir}: {error}") from None

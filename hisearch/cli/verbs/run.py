@@ -1,0 +1,260 @@
+"""``hisearch run``: a study, or one made from an SLO."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hisearch.api.runs.run_folder import JOURNAL
+from hisearch.cli import options
+from hisearch.cli.compilation import note_compilation
+from hisearch.cli.errors import INTERRUPTED, NOTHING_FEASIBLE
+from hisearch.cli.verbs.running import Place, how_to_resume, place_of, progress_of
+
+#: Kinds of what can be run.
+_RUN = ("Study", "FleetStudy", "SLO")
+_RUN_IN_WORDS = "Study, FleetStudy or SLO"
+
+if TYPE_CHECKING:
+    from hisearch.api.studies.result import StudyResult
+    from hisearch.api.studies.study import Study
+    from hisearch.search.records.interrupts import Interrupts
+    from hisearch.specs.documents.resolved import ResolvedStudy
+
+
+def run(
+    study: Annotated[
+        str | None,
+        typer.Argument(metavar="STUDY_OR_SLO", help="A study, or an SLO together with --model and --trace."),
+    ] = None,
+    settings: options.Setting = None,
+    model: Annotated[str | None, typer.Option(help="With an SLO: the model.")] = None,
+    trace: Annotated[str | None, typer.Option(help="With an SLO: the workload or trace file.")] = None,
+    keep: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="With an SLO: write the study made from it to FILE.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Threads or processes of this machine; all cores where absent.")
+    ] = None,
+    backend: Annotated[
+        str | None,
+        typer.Option(metavar="threads|loky|dask", help="Where simulations run: threads, processes, or a Dask cluster."),
+    ] = None,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(metavar="tcp://HOST:PORT", help="The Dask cluster's scheduler; implies --backend dask."),
+    ] = None,
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            envvar="HISEARCH_STORAGE",
+            help="PostgreSQL database for the trials, postgresql://USER@HOST:PORT/DATABASE; study.db where absent.",
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Run folder; runs/STUDY-TIME where absent.")] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Go on with the run in DIR; STUDY_OR_SLO may then be left out."),
+    ] = None,
+    confidence: Annotated[
+        float | None,
+        typer.Option(
+            metavar="P",
+            help="Recommend the first by its rule that meets the SLO with at least this probability, 0 to 1; exit with "
+            "99 where none has it.",
+        ),
+    ] = None,
+    recommend: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RULE", help="cheapest, best_value, lowest_latency or most_headroom (docs/confidence.md)."
+        ),
+    ] = None,
+    usd_per_hour: Annotated[
+        float | None, typer.Option(help="Most that the recommendation may cost, where its rule asks for it.")
+    ] = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Search a study for the deployment to buy.
+
+    Writes a run folder. Prints the recommended deployment with its percentiles against the SLO, the runner-ups and
+    the front. Exits with 0 where a deployment meets the SLO, 99 where none does of those simulated on the whole trace
+    (the nearest miss is then printed, term by term), 1 where none was: neither is then known.
+    """
+    if resume is not None and out is not None:
+        raise typer.BadParameter("--resume goes on in its own folder; leave --out away")
+    from hisearch.cli import output
+    from hisearch.cli.views import run as run_view
+    from hisearch.search.records.interrupts import Interrupts
+
+    place = place_of(workers, backend, scheduler, storage)
+    if study is None and resume is None:
+        raise typer.BadParameter("name a study or an SLO, or a folder to --resume", param_hint="STUDY_OR_SLO")
+    ref = study if study is not None else str(Path(str(resume)) / "study.yaml")
+    kind = _kind(ref)
+    if kind == "FleetStudy":
+        from hisearch.cli.verbs.run_fleet import run_fleet
+
+        others = {"--model": model, "--trace": trace, "--keep": keep, "--storage": storage, "--recommend": recommend}
+        _refuse_beside_fleet({**others, "--usd-per-hour": usd_per_hour})
+        run_fleet(ref, (*(settings or ()), *_chosen(confidence, None, None)), resume, out, place, as_json, quiet)
+        return
+    chosen = (*(settings or ()), *place.settings, *_chosen(confidence, recommend, usd_per_hour))
+    with Interrupts((signal.SIGINT, signal.SIGTERM), exit_at_once=True) as interrupts:
+        try:
+            question = _question(ref, kind, chosen, model, trace, keep, quiet)
+            result = _search(question, resume, out, place, interrupts, quiet)
+        except KeyboardInterrupt:
+            output.note("interrupted before the search began")
+            raise typer.Exit(interrupts.exit_code or INTERRUPTED) from None
+    if as_json:
+        output.print_json(run_view.to_dict(result))
+    else:
+        run_view.show(result)
+    if not quiet:
+        output.warn(run_view.warnings(result))
+    if interrupts.exit_code is not None:
+        output.note(how_to_resume(result.run_dir) if result.stopped == "interrupted" else "interrupted; all is written")
+        raise typer.Exit(interrupts.exit_code)
+    if result.failure is not None:
+        if not result.failure.examined:
+            raise ValueError(f"{result.failure.text} {result.caution}")
+        raise typer.Exit(NOTHING_FEASIBLE)
+    if result.unsure:
+        raise typer.Exit(NOTHING_FEASIBLE)
+
+
+def _chosen(confidence: float | None, recommend: str | None, usd_per_hour: float | None) -> list[str]:
+    """The options that stand for keys of a study, as settings."""
+    found = []
+    if recommend is not None:
+        found.append(f"spec.recommend={{rule: {recommend}}}")
+    if usd_per_hour is not None:
+        found.append(f"spec.recommend.usd_per_hour={usd_per_hour:g}")
+    return found + ([f"spec.confidence.at_least={confidence:g}"] if confidence is not None else [])
+
+
+def _search(
+    question: Study, resume: Path | None, out: Path | None, place: Place, interrupts: Interrupts, quiet: bool
+) -> StudyResult:
+    """Run the study, or go on with it.
+
+    Raises:
+        ValueError: workers or database were lost; says how to go on.
+    """
+    from hisearch.api.runs.run_folder import default_run_dir, has_ended
+    from hisearch.cli import output
+    from hisearch.search.evaluate.backends import BackendError
+    from hisearch.search.records.storage import StorageError
+
+    run_dir = resume or out or default_run_dir(question.name)
+    if resume is not None and has_ended(resume) and not quiet:
+        output.note(
+            f"{resume} has ended before: its report, recommended/ and tables are written anew; where another "
+            "deployment is recommended now, the former report and scripts are kept beside them"
+        )
+    if not quiet:
+        note_compilation()
+    try:
+        with progress_of(quiet) as progress:
+            return question.run(
+                place.workers,
+                run_dir,
+                resume is not None,
+                progress,
+                backend=place.backend,
+                scheduler=place.scheduler,
+                storage=place.storage,
+                interrupts=interrupts,
+            )
+    except (BackendError, StorageError) as error:
+        if not (run_dir / JOURNAL).is_file():
+            raise
+        raise ValueError(f"{error}; go on with: hisearch run --resume {shlex.quote(str(run_dir))}") from None
+
+
+def _refuse_beside_fleet(options: Mapping[str, object]) -> None:
+    """Refuse options that a study of several models does not take."""
+    given = [name for name, value in options.items() if value is not None]
+    if given:
+        raise typer.BadParameter(f"{', '.join(given)}: not for a study of several models (kind FleetStudy)")
+
+
+def _question(
+    ref: str,
+    kind: str,
+    settings: tuple[str, ...],
+    model: str | None,
+    trace: str | None,
+    keep: Path | None,
+    quiet: bool,
+) -> Study:
+    """The study to run: named, in the folder to resume, or made from an SLO."""
+    from hisearch.api.studies.study import Study, load_study
+
+    if kind == "SLO":
+        if model is None or trace is None:
+            raise typer.BadParameter(f"{ref} is an SLO: add --model and --trace", param_hint="STUDY_OR_SLO")
+        return Study(_from_slo(ref, model, trace, settings, keep, quiet))
+    if model is not None or trace is not None or keep is not None:
+        message = (
+            "--model, --trace and --keep go with an SLO; for a study use --set spec.model=… or spec.workload.trace=…"
+        )
+        raise typer.BadParameter(message)
+    return load_study(ref, settings)
+
+
+def _kind(ref: str) -> str:
+    """Whether ``ref`` leads to a study, to one of several models, or to an SLO.
+
+    Raises:
+        SpecError: it leads to none of them.
+    """
+    from hisearch.specs.documents.catalogue import Catalogue, is_path
+    from hisearch.specs.documents.document import kind_of
+    from hisearch.specs.errors import SpecError
+
+    catalogue = Catalogue()
+    if is_path(ref):
+        path = catalogue.find_file(ref)
+        kind = kind_of(path)
+        if kind not in _RUN:
+            message = f"expected a document of kind {_RUN_IN_WORDS}, got {kind}"
+            raise SpecError.at(message, path=path, key="kind")
+        return kind
+    known = {kind: catalogue.names(kind) for kind in _RUN}
+    for kind, names in known.items():
+        if ref in names:
+            return kind
+    raise catalogue.unknown(ref, _RUN_IN_WORDS, [name for names in known.values() for name in names])
+
+
+def _from_slo(
+    ref: str, model: str, trace: str, settings: tuple[str, ...], keep: Path | None, quiet: bool
+) -> ResolvedStudy:
+    """The study made from an SLO; what was filled in is said, and the study written to ``keep``."""
+    from hisearch.cli import output
+    from hisearch.specs.documents.catalogue import is_path
+    from hisearch.specs.documents.from_slo import study_from_slo
+    from hisearch.specs.wording import counted
+
+    resolved, text = study_from_slo(Path(ref) if is_path(ref) else ref, model, trace, overrides=settings)
+    if keep is not None:
+        with keep.open("x", encoding="utf-8") as file:
+            file.write(text)
+    if not quiet:
+        study = resolved.study
+        output.note(
+            f"study {resolved.name} made from the SLO: space {resolved.space.name}, "
+            f"objectives {', '.join(study.objectives)}, {counted(study.budget.simulations, 'simulation')} or "
+            f"{study.budget.wall_s:g} s, load {study.workload.load:g}, seed {study.seed}; change any with --set, "
+            f"{f'kept in {keep}' if keep is not None else 'keep it with --keep FILE'}"
+        )
+    return resolved

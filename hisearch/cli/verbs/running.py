@@ -1,0 +1,71 @@
+"""Where a study's simulations run, and what is said while they do."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from hisearch.search.records.progress import Progress
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where simulations run and trials are kept; ``settings``: what of it is the study's."""
+
+    workers: int | None
+    backend: str
+    scheduler: str | None
+    storage: str | None
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """What of it is a key of the study."""
+        from hisearch.specs.storage_url import without_secrets
+
+        return (f"spec.storage={without_secrets(self.storage)}",) if self.storage is not None else ()
+
+
+def place_of(workers: int | None, backend: str | None, scheduler: str | None, storage: str | None) -> Place:
+    """What the options say, where they go together."""
+    from hisearch.api.runs.machinery import BACKENDS
+    from hisearch.specs.storage_url import checked_storage_url
+
+    backend = backend or ("threads" if scheduler is None else "dask")
+    if backend not in BACKENDS:
+        raise typer.BadParameter(f"expected one of {', '.join(BACKENDS)}, got '{backend}'", param_hint="--backend")
+    if (backend == "dask") != (scheduler is not None):
+        raise typer.BadParameter("--backend dask needs --scheduler tcp://HOST:PORT, and no other backend takes one")
+    if storage is not None:
+        try:
+            checked_storage_url(storage)
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="--storage") from None
+    return Place(workers, backend, scheduler, storage)
+
+
+def how_to_resume(run_dir: Path) -> str:
+    """What to say of a run that was interrupted."""
+    folder = shlex.quote(str(run_dir))
+    return f"interrupted; what had finished is kept. Go on with: hisearch run --resume {folder}"
+
+
+@contextlib.contextmanager
+def progress_of(quiet: bool) -> Iterator[Progress | None]:
+    """Bars on a terminal, lines elsewhere, nothing if quiet."""
+    from hisearch.search.records.progress import BarProgress, PlainProgress
+
+    if quiet:
+        yield None
+    elif sys.stderr.isatty():
+        with BarProgress() as bars:
+            yield bars
+    else:
+        yield PlainProgress()

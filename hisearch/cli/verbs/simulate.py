@@ -1,0 +1,113 @@
+"""``hisearch simulate``: one deployment on one workload."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hisearch.cli import options
+from hisearch.cli.compilation import note_compilation
+from hisearch.cli.verbs.simulate_files import Files
+
+
+def simulate(
+    deployment: Annotated[str, typer.Argument(metavar="DEPLOYMENT", help="A deployment.")],
+    trace: Annotated[str, typer.Option(help="The workload or trace file.")],
+    slo: Annotated[str | None, typer.Option(help="Hold it against this SLO.")] = None,
+    load: Annotated[
+        float, typer.Option(callback=options.positive, help="Factor on the arrival rate, more than 0.")
+    ] = 1.0,
+    settings: options.Setting = None,
+    horizon_s: Annotated[
+        float | None,
+        typer.Option(
+            "--horizon-s", callback=options.positive, help="Stop after so many simulated seconds, more than 0."
+        ),
+    ] = None,
+    seed: options.Seed = 0,
+    limit: options.Limit = None,
+    skip_bad: options.SkipBad = 0,
+    trace_format: options.Format = "auto",
+    columns: options.Columns = None,
+    models: Annotated[
+        list[str] | None,
+        typer.Option("--model", metavar="NAME", help="Keep only what asks for this model; again for its other names."),
+    ] = None,
+    requests: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a row per request to FILE (.parquet, .csv, .csv.gz).")
+    ] = None,
+    series: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write what each worker did, a row per step, to FILE (as --requests)."),
+    ] = None,
+    tier_series: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write what each store of the cache tiers held to FILE (as --requests)."),
+    ] = None,
+    series_interval_s: Annotated[
+        float | None,
+        typer.Option("--series-interval-s", help="Of both series: a row every so many simulated seconds."),
+    ] = None,
+    timeline: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a Chrome trace for Perfetto to FILE (.json, .json.gz).")
+    ] = None,
+    timeline_from_s: Annotated[
+        float | None, typer.Option("--timeline-from-s", help="Of --timeline: leave out what is over before.")
+    ] = None,
+    timeline_to_s: Annotated[
+        float | None, typer.Option("--timeline-to-s", help="Of --timeline: leave out what begins later.")
+    ] = None,
+    tier_values: Annotated[
+        bool, typer.Option("--tier-values", help="Say what one more GiB of each cache tier would be worth.")
+    ] = False,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Replay a workload on one deployment.
+
+    Prints what its users would see, what it costs and what its workers do.
+    """
+    files = Files(requests, series, tier_series, series_interval_s, timeline, timeline_from_s, timeline_to_s)
+    from hisearch.api.deployments.deployment import simulate_deployment
+    from hisearch.api.deployments.tiers import tier_values as marginal_values
+    from hisearch.api.deployments.workload import load_trace, parse_columns
+    from hisearch.cli import output
+    from hisearch.cli.views import simulate as simulate_view
+    from hisearch.specs.documents.resolve import load_deployment
+
+    mapping = parse_columns(columns or ())
+    resolved = load_deployment(deployment, tuple(settings or ()))
+    if not quiet:
+        note_compilation()
+    simulated = simulate_deployment(
+        resolved,
+        load_trace(
+            trace,
+            seed=seed,
+            limit=limit,
+            skip_bad=skip_bad,
+            format=trace_format,
+            columns=mapping,
+            models=models or (),
+        ),
+        slo=slo,
+        load=load,
+        seed=seed,
+        horizon_s=math.inf if horizon_s is None else horizon_s,
+        log=files.need_log,
+    )
+    files.write(simulated)
+    values = marginal_values(simulated) if tier_values else []
+    if as_json:
+        found = simulated.to_dict()
+        output.print_json(found | {"tier_values": [asdict(value) for value in values]} if tier_values else found)
+    else:
+        simulate_view.show(simulated)
+        if tier_values:
+            simulate_view.show_tier_values(values)
+    if not quiet:
+        output.warn(simulated.warnings)

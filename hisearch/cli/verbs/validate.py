@@ -1,0 +1,362 @@
+"""``hisearch validate``: one part at a time, on data of the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hisearch.cli import options
+from hisearch.cli.compilation import note_compilation
+from hisearch.cli.errors import ERROR
+
+if TYPE_CHECKING:
+    from hisearch.validate.cache_settings import CacheSettings
+
+app = typer.Typer(help="Hold one part of hisearch against recorded truth.", no_args_is_help=True, rich_markup_mode=None)
+
+# Options of ``validate cache``.
+_CapacityTokens = Annotated[
+    str, typer.Option("--capacity-tokens", metavar="A,B,…", help="Cache sizes in tokens, at least a page.")
+]
+_Policy = Annotated[
+    str,
+    typer.Option(
+        "--policy",
+        metavar="P,…",
+        help="lru, lfu, fifo, mru, filo, slru, clock, arc, tlru, gdsf, ttl, priority; belady knows the future and "
+        "bounds the others.",
+    ),
+]
+_Page = Annotated[
+    int | None,
+    typer.Option(
+        "--page",
+        min=1,
+        max=2**31 - 1,
+        metavar="N",
+        help="Tokens per page; the blocks of the trace where absent, or 16 where it has none.",
+    ),
+]
+_Outputs = Annotated[bool, typer.Option("--outputs", help="Store outputs too, and whole pages alone, as engines do.")]
+_TailTokens = Annotated[
+    int | None,
+    typer.Option("--tail-tokens", metavar="N", help="tlru: uncached tokens with which a prompt is fast enough."),
+]
+_TurnTokens = Annotated[
+    int | None,
+    typer.Option(
+        "--turn-tokens", metavar="N", help="tlru: new tokens expected in a next prompt; the trace's mean if absent."
+    ),
+]
+_AttentionTokens = Annotated[
+    float | None,
+    typer.Option(
+        "--attention-tokens",
+        metavar="N",
+        help="gdsf: depth at which a token's attention costs as much as all else; 23000 if absent.",
+    ),
+]
+_Ttl = Annotated[
+    float | None, typer.Option("--ttl", metavar="S", help="ttl: seconds after its last use at which a page expires.")
+]
+_Reclaim = Annotated[
+    str | None,
+    typer.Option("--reclaim", metavar="HOW", help="ttl: when what expired goes: lazy, periodic or pressure."),
+]
+_ReclaimPeriod = Annotated[
+    float | None, typer.Option("--reclaim-period", metavar="S", help="ttl: seconds between two periodic reclaims.")
+]
+
+
+@app.callback()
+def _group() -> None:
+    pass
+
+
+@app.command("cache")
+def cache(
+    trace: Annotated[str, typer.Argument(metavar="TRACE", help="A workload or trace file.")],
+    capacity_tokens: _CapacityTokens,
+    policy: _Policy = "lru",
+    page: _Page = None,
+    outputs: _Outputs = False,
+    tail_tokens: _TailTokens = None,
+    turn_tokens: _TurnTokens = None,
+    attention_tokens: _AttentionTokens = None,
+    ttl: _Ttl = None,
+    reclaim: _Reclaim = None,
+    reclaim_period: _ReclaimPeriod = None,
+    trace_format: options.Format = "auto",
+    seed: options.Seed = 0,
+    limit: options.Limit = None,
+    skip_bad: options.SkipBad = 0,
+    columns: options.Columns = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """What a prefix cache alone hits of a trace, by size and policy.
+
+    Requests are looked up and stored whole, one after another in order of arrival; nothing is scheduled.
+    """
+    from hisearch.api.deployments.workload import load_trace, parse_columns
+    from hisearch.cli import output
+    from hisearch.cli.views import cache as cache_view
+    from hisearch.traces.stats import default_block_tokens
+    from hisearch.validate.cache import cache_points, kernels_compiled
+    from hisearch.validate.cache_settings import CacheSettings, complete_settings
+
+    capacities = _capacities(capacity_tokens)
+    policies = [name.strip() for name in policy.split(",")]
+    given = CacheSettings(tail_tokens, turn_tokens, attention_tokens, ttl, reclaim, reclaim_period)
+    _check_policies(policies, given)
+    mapping = parse_columns(columns or ())
+    compiled = load_trace(trace, seed=seed, limit=limit, skip_bad=skip_bad, format=trace_format, columns=mapping)
+    if not quiet and not kernels_compiled(policies):
+        output.note("compiling kernels, some seconds, once")
+    page_tokens = default_block_tokens(compiled) if page is None else page
+    settings = complete_settings(compiled, policies, given, include_outputs=outputs)
+    points = cache_points(
+        compiled, capacities, policies, page_tokens=page_tokens, include_outputs=outputs, settings=settings
+    )
+    if as_json:
+        about = {"trace": compiled.name, "digest": compiled.digest, "requests": len(compiled)}
+        about |= {"page_tokens": page_tokens, "include_outputs": outputs}
+        output.print_json(about | {"settings": settings.given(), "given": sorted(given.given()), "points": points})
+        return
+    output.say(f"{compiled.name}: {len(compiled):,} requests, pages of {page_tokens:,} tokens", bold=True)
+    cache_view.show(points, settings, given)
+    if not quiet:
+        output.warn(compiled.warnings)
+
+
+def _check_policies(policies: list[str], given: CacheSettings) -> None:
+    """Refuse policies that there are not, and settings of policies that are not asked for.
+
+    Raises:
+        typer.BadParameter: with the option.
+    """
+    from hisearch.validate.cache import check_policies
+    from hisearch.validate.cache_settings import SettingError, check_settings
+
+    try:
+        check_policies(policies)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--policy") from None
+    try:
+        check_settings(policies, given)
+    except SettingError as error:
+        option = "--" + error.key.removesuffix("_s").replace("_", "-")
+        raise typer.BadParameter(error.reason, param_hint=option) from None
+
+
+@app.command("scheduler")
+def scheduler(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE…", help="Recordings of an engine's scheduler, .json or .json.gz.")
+    ],
+    alone: Annotated[
+        bool,
+        typer.Option(
+            "--alone",
+            help="Verify the scheduler alone: caches off, steps of equal length, against the restated rules.",
+        ),
+    ] = False,
+    step_s: Annotated[
+        float | None, typer.Option("--step-s", metavar="S", help="Length of every step with --alone; 0.02 if absent.")
+    ] = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Replay recordings of an engine's own scheduler and compare every step.
+
+    Exits with 1 where a single step or token time differs. docs/cli.md states the form of a recording.
+    """
+    from hisearch.cli import output
+    from hisearch.cli.views import validate as validate_view
+    from hisearch.validate.scheduler import ALONE_STEP_S, validate_recordings
+
+    if step_s is not None and not alone:
+        raise typer.BadParameter("needs --alone; recordings state the latency of their steps", param_hint="--step-s")
+    if step_s is not None and not 0 < step_s < float("inf"):
+        raise typer.BadParameter(f"expected a positive number of seconds, not {step_s:g}", param_hint="--step-s")
+    if not quiet:
+        note_compilation()
+    cases = list(validate_recordings(files, alone=alone, step_s=ALONE_STEP_S if step_s is None else step_s))
+    ok = all(case.ok for case in cases)
+    if as_json:
+        output.print_json({"cases": cases, "ok": ok, "alone": alone})
+    else:
+        validate_view.show(cases, alone=alone)
+    for case in cases:
+        if case.error is not None:
+            output.note(f"error: {case.error}")
+    if not quiet:
+        output.warn(validate_view.warnings(cases))
+    if not ok:
+        raise typer.Exit(ERROR)
+
+
+@app.command("silicon")
+def silicon(
+    file: Annotated[Path, typer.Argument(metavar="FILE.csv", help="Measured closed-loop runs, a row each.")],
+    where: Annotated[
+        list[str] | None,
+        typer.Option("--where", metavar="COLUMN=VALUE", help="Only rows with this value; may be given several times."),
+    ] = None,
+    rows: Annotated[
+        Path | None, typer.Option("--rows", metavar="OUT.csv", help="Write every row with its prediction here.")
+    ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            "--profile",
+            metavar="NAME",
+            help="One latency profile for all rows, by catalogue name or path; where absent each row's own, "
+            "ENGINE-GPU, or roofline where there is none.",
+        ),
+    ] = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Repeat measured serving runs in the simulator and compare mean TTFT and TPOT.
+
+    Every row is a closed loop of random prompts. docs/cli.md states the columns, docs/accuracy-details.md the
+    conditions that are assumed. Where aiconfigurator-core (extra aic) is installed, its own prediction of the same rows
+    stands beside.
+    """
+    from hisearch.cli import output
+    from hisearch.cli.views import silicon as silicon_view
+    from hisearch.validate.silicon.peer import PeerPricer, installed
+    from hisearch.validate.silicon.pricing import Pricer
+    from hisearch.validate.silicon.report import validate_silicon
+
+    if not quiet:
+        note_compilation()
+    selection, pricer = _selection(where or ()), Pricer(profile)
+    peer = PeerPricer(pricer) if installed() else None
+    report = validate_silicon(file, where=selection, pricer=pricer, rows_out=rows, peer=peer)
+    if as_json:
+        output.print_json(report)
+    else:
+        silicon_view.show(report)
+
+
+def _selection(pairs: Sequence[str]) -> dict[str, str]:
+    """Columns and values of ``COLUMN=VALUE``."""
+    for pair in pairs:
+        if not pair.partition("=")[0] or "=" not in pair:
+            raise typer.BadParameter(f"expected COLUMN=VALUE, not '{pair}'", param_hint="--where")
+    return dict(pair.split("=", 1) for pair in pairs)
+
+
+def _capacities(text: str) -> list[int]:
+    """Whole numbers from 1, separated by commas."""
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        numbers = []
+    if not numbers or min(numbers) < 1:
+        raise typer.BadParameter(
+            f"expected whole numbers of tokens from 1, separated by commas, not '{text}'",
+            param_hint="--capacity-tokens",
+        )
+    return numbers
+
+
+@app.command("e2e")
+def e2e(
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="DIR…", help="Measured runs: requests, settings, operator tables.")
+    ],
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            "--profile",
+            metavar="NAME",
+            help="LatencyProfile with the engine's and the machine's constants; that of the machine if absent.",
+        ),
+    ] = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Replay measured serving runs on their operator tables and compare TTFT, TPOT, latency and throughput.
+
+    docs/cli.md states the form of a run's folder.
+    """
+    from hisearch.cli import output
+    from hisearch.cli.views import accuracy as accuracy_view
+    from hisearch.validate.e2e import validate_cases
+
+    if not quiet:
+        note_compilation()
+    cases = list(validate_cases(folders, profile))
+    if as_json:
+        output.print_json({"cases": cases})
+    else:
+        accuracy_view.show_e2e(cases)
+    if not quiet:
+        output.warn([f"{case.case}: {warning}" for case in cases for warning in case.warnings])
+
+
+@app.command("batch")
+def batch(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE…", help="attention.csv or skew.csv of a folder of operator tables.")
+    ],
+    as_json: options.Json = False,
+) -> None:
+    """Price measured attention batches by the laws of the simulator, with a part of the rows held out.
+
+    docs/latency.md states the form of operator tables.
+    """
+    from hisearch.cli import output
+    from hisearch.cli.views import accuracy as accuracy_view
+    from hisearch.validate.batch import validate_batches
+
+    found = list(validate_batches(files))
+    if as_json:
+        output.print_json({"files": found})
+        return
+    accuracy_view.show_batches(found)
+
+
+@app.command("open-loop")
+def open_loop(
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="DIR…", help="Measured runs: runs.json, measured.csv, models/.")
+    ],
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            "--profile",
+            metavar="NAME",
+            help="One latency profile for all runs, by catalogue name or path; that of each engine and GPU if absent.",
+        ),
+    ] = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Repeat measured open-loop serving runs in the simulator and compare E2E, ITL and TTFT.
+
+    Exits with 1 where a run could not be simulated; the others are. docs/cli.md states the form of a folder.
+    """
+    from hisearch.cli import output
+    from hisearch.cli.views import open_loop as open_loop_view
+    from hisearch.validate.open_loop_report import validate_open_loop
+
+    if not quiet:
+        note_compilation()
+    report = validate_open_loop(folders, profile, (lambda _: None) if quiet else output.note)
+    if as_json:
+        output.print_json(report.document())
+    else:
+        open_loop_view.show(report)
+    for failure in report.failed:
+        output.note(f"error: {failure.reason}")
+    if not quiet:
+        output.warn([f"{score.run.name}: {warning}" for score in report.scores for warning in score.warnings])
+    if report.failed:
+        raise typer.Exit(ERROR)

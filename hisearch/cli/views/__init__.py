@@ -1,0 +1,4 @@
+"""What verbs print: tables and sentences.
+
+Imports ``output`` alone.
+"""

@@ -1,0 +1,30 @@
+"""What ``hisearch run`` prints of what would change a recommendation."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from hisearch.cli import output
+from hisearch.report.data.confidence import CONFIDENCE
+from hisearch.report.words.conclusions import conclusions
+
+if TYPE_CHECKING:
+    from hisearch.api.studies.result import StudyResult
+
+
+def show(result: StudyResult) -> None:
+    """Print for people what would change the answer, the first of each kind; the report has all of it."""
+    found = conclusions(result.report_input())
+    if found is None or not found.changes:
+        return
+    more = sum(len(texts) for _, texts in found.changes) - len(found.changes)
+    output.heading("What would change the answer" + (f" ({more:,} more in the report)" if more else ""))
+    for _, texts in found.changes:
+        output.say(f"- {texts[0]}")
+
+
+def to_dict(result: StudyResult) -> Any:
+    """``confidence.json`` as it is; None where there is none."""
+    path = result.run_dir / CONFIDENCE
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None

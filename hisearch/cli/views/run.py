@@ -1,0 +1,251 @@
+"""What ``hisearch run`` prints: the recommendation or the nearest miss, what to doubt of it, runner-ups, the front."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from hisearch.api.runs.provenance import simulations_in_words
+from hisearch.api.runs.run_folder import REPORT
+from hisearch.api.studies.result import StudyResult
+from hisearch.api.studies.study_outcome import NOT_EXPORTED
+from hisearch.cli import output
+from hisearch.cli.views import confidence as confidence_view
+from hisearch.cli.views.terms import TERM_COLUMNS, term_rows, terms_to_dict
+from hisearch.report.pages.page import caution, cautions, front_caption, front_heading
+from hisearch.report.words.describe import carried, sentence
+from hisearch.report.words.doubts import chance_in_words, may_miss, verdict_of
+from hisearch.report.words.terms import term_lines
+from hisearch.score.quantities import HOURS_PER_MONTH, percent, quantity, significant, usd
+from hisearch.score.terms import name_of
+from hisearch.search.model.deployments import describe, describe_each, devices_in_words, hardware
+from hisearch.search.model.trial import Trial
+from hisearch.search.select.recommend import describe_miss
+from hisearch.specs.models.model import names_weights
+from hisearch.specs.wording import in_percent, listed
+
+#: Rows of the front that are printed; all are in front.csv.
+FRONT_ROWS = 5
+
+
+def show(result: StudyResult) -> None:
+    """Print a result for people: the answer, what to doubt of it, what it does; the rest is in the report."""
+    recommendation = result.recommendation
+    if recommendation is not None:
+        output.say(f"Recommended for {result.resolved.name}", bold=True)
+        output.say(_sentence(result, recommendation.trial))
+        _show_doubts(result)
+        _show_deployment(result, recommendation.trial)
+        output.heading("Why this one")
+        output.say(" ".join(text for text in (recommendation.reason, recommendation.against_baseline) if text))
+        if recommendation.runner_ups:
+            output.heading("Runner-ups, of what was simulated on the whole trace")
+            lines = describe_each([trial.deployment for trial, _ in recommendation.runner_ups])
+            rows = [(line, trade) for line, (_, trade) in zip(lines, recommendation.runner_ups, strict=True)]
+            output.table(("deployment", "what it trades against the recommendation"), rows)
+        confidence_view.show(result)
+    else:
+        _show_miss(result)
+    _show_front(result)
+    _show_origin(result)
+
+
+def _show_doubts(result: StudyResult) -> None:
+    """What to doubt of the recommendation, else how likely it is to meet the SLO."""
+    report = result.report_input()
+    for one in cautions(report):
+        output.say(f"{one.title}: {one.text}")
+    summary = "" if report.confidence is None or report.confidence.satisfied is None else report.confidence.summary
+    if not may_miss(report.confidence) or summary:
+        text = summary or ("" if report.confidence is None else chance_in_words(report.confidence))
+        if text:
+            output.say(text)
+
+
+def _show_miss(result: StudyResult) -> None:
+    nearest, failure = result.nearest_miss, result.failure
+    if failure is None:
+        return
+    output.say(f"{result.resolved.name}: {failure.heading}", bold=True)
+    _show_doubts(result)
+    if nearest is None:
+        output.say(failure.text)
+        return
+    output.say(f"{failure.text}\n\nThe nearest miss, term by term:")
+    for line in describe_miss(nearest):
+        output.say(f"  {line}")
+    output.say(f"\n{_sentence(result, nearest)}")
+    _show_deployment(result, nearest)
+
+
+def _sentence(result: StudyResult, trial: Trial) -> str:
+    return f"{sentence(trial, result.resolved.model.spec.huggingface_id)}.{carried(trial)}"
+
+
+def _show_deployment(result: StudyResult, trial: Trial) -> None:
+    """Term by term, then how much it does and costs."""
+    output.heading("Against the SLO")
+    found = result.confidence if result.recommendation is not None else None
+    columns: tuple[str, ...] = TERM_COLUMNS
+    rows = term_rows(trial.slo)
+    if found is not None and found.terms:
+        columns = (*columns, "chance to hold")
+        chances = [found.terms.get(name_of(check)) for check in trial.slo]
+        rows = [
+            (*row[:-1], verdict_of(line, chance).words, "" if chance is None else in_percent(chance))
+            for row, line, chance in zip(rows, term_lines(trial.slo), chances, strict=True)
+        ]
+    output.table(columns, rows, numbers=(1, 2, 3, 5))
+    output.heading("Figures")
+    output.pairs(_figures(result, trial))
+
+
+def _figures(result: StudyResult, trial: Trial) -> dict[str, str]:
+    metrics = trial.metrics
+    figures = {
+        "goodput": f"{significant(metrics['goodput_rps'])} requests/s ({percent(metrics['attainment'])} of requests, "
+        f"over the {significant(metrics['makespan_s'])} s to the last answer: the drain counts)",
+        "output tokens": f"{significant(metrics['output_tokens_per_s'])} per second",
+        "prefix cache hits": f"{percent(metrics['hit_rate'])} of prompt tokens",
+        "utilisation": f"{percent(metrics['utilisation'])} of the time a step runs, however small: no measure of room",
+        "price per hour": usd(metrics["usd_per_hour"]),
+        "price per month": f"{usd(metrics['usd_per_hour'] * HOURS_PER_MONTH)} ({HOURS_PER_MONTH:g} hours)",
+        "per million tokens": f"{usd(metrics['usd_per_million_tokens'])} (prompt and output)",
+    }
+    headroom = result.outcome.headroom
+    if result.recommendation is not None and headroom is not None and headroom.load > 0:
+        text = f"{headroom.load:.3g} × this load meets the SLO"
+        if math.isfinite(headroom.infeasible_load):
+            text += f", {headroom.infeasible_load:.3g} × does not"
+        else:
+            text = f"at least {text}; more was not tried"
+        figures["capacity"] = text
+    return figures
+
+
+def _show_front(result: StudyResult) -> None:
+    if not result.front:
+        return
+    objectives = [name for name in result.resolved.study.objectives if name != "usd_per_hour"]
+    names = [quantity(name) for name in objectives]
+    shown = sorted(result.front, key=lambda trial: trial.metrics["usd_per_hour"])
+    lines = describe_each([trial.deployment for trial in shown])
+    report = result.report_input()
+    output.heading(f"{front_heading(report)}: {front_caption(report)}")
+    chosen = result.recommendation.trial.number if result.recommendation is not None else -1
+    rows = [
+        (
+            "*" if trial.number == chosen else "",
+            trial.number,
+            line,
+            usd(trial.metrics["usd_per_hour"]),
+            *(name.number(trial.objective(key)) for name, key in zip(names, objectives, strict=True)),
+        )
+        for trial, line in zip(shown[:FRONT_ROWS], lines, strict=False)
+    ]
+    columns = ("", "trial", "deployment", "USD/hour", *(name.title for name in names))
+    output.table(columns, rows, numbers=(1, *range(3, len(columns))))
+    if len(shown) > FRONT_ROWS:
+        output.say(f"and {len(shown) - FRONT_ROWS:,} more in {result.run_dir / 'front.csv'} and in the report")
+
+
+def _show_origin(result: StudyResult) -> None:
+    """What the figures rest on, and where the rest is."""
+    report = result.report_input()
+    profile, assumed = report.provenance.profile, report.provenance.assumed_prices
+    output.heading("What this rests on")
+    output.say(
+        f"Step times: profile {profile.name}, {profile.evidence}, error about {percent(profile.relative_error)}."
+        + (f" Prices of {', '.join(assumed)} are assumptions." * bool(assumed))
+    )
+    ended = "" if result.stopped else f"; {result.outcome.ending.in_words()}"
+    output.say(
+        f"{simulations_in_words(result.provenance)}, in {result.provenance['run']['wall_time_s']:.1f} s{ended}. "
+        f"Report: {result.run_dir / REPORT}"
+    )
+    if result.former:
+        output.say(f"It recommended another deployment before: kept in {listed([str(path) for path in result.former])}")
+    if result.recommendation is not None:
+        output.say(_scripts(result.run_dir, result.recommendation.trial))
+        model = result.resolved.model.spec.huggingface_id
+        if not names_weights(model):
+            output.say(
+                f"They ask for MODEL: {model} is what the model's file is called, and no Hugging Face id. To have it "
+                "written there, run with --set spec.huggingface_id=ORGANISATION/MODEL."
+            )
+
+
+def _scripts(run_dir: Path, trial: Trial) -> str:
+    """Where the launch scripts are, or why there are none, and what they start."""
+    folder, reason = run_dir / "recommended", run_dir / NOT_EXPORTED
+    if reason.is_file():
+        return reason.read_text(encoding="utf-8").strip()
+    beside = [devices_in_words(pool.devices) for pool in trial.deployment.pools if pool.devices is not None]
+    if not beside:
+        return f"Launch scripts: {folder}"
+    return (
+        f"Scripts that start the engines without {listed(list(dict.fromkeys(beside)))}, for which no engine has "
+        f"settings, so NOT what was simulated: {folder}"
+    )
+
+
+def warnings(result: StudyResult) -> tuple[str, ...]:
+    """What a reader should know of the trace and of the recommendation, or the nearest miss."""
+    return result.report_input().provenance.warnings
+
+
+def to_dict(result: StudyResult) -> dict[str, Any]:
+    """A result for machines; see docs/cli.md."""
+    found, headroom = result.recommendation, result.outcome.headroom
+    recommendation = None
+    if found is not None:
+        recommendation = {
+            **_trial(found.trial),
+            "rule": found.rule,
+            "reason": found.reason,
+            "against_baseline": found.against_baseline,
+            "capacity": headroom,
+            "runner_ups": [{**_trial(trial), "trade": trade} for trial, trade in found.runner_ups],
+        }
+    report = result.report_input()
+    profile = report.provenance.profile
+    return {
+        "study": result.resolved.name,
+        "run_dir": result.run_dir,
+        "feasible": None if result.failure is not None and not result.failure.examined else found is not None,
+        "failure": result.failure,
+        "stopped": result.stopped,
+        "untried": list(result.outcome.ending.untried),
+        "left_out": list(result.outcome.ending.left_out),
+        "objectives": list(result.resolved.study.objectives),
+        "simulations": result.outcome.ending.used,
+        "replayed": result.provenance["run"]["replayed"],
+        "recommendation": recommendation,
+        "confidence": confidence_view.to_dict(result),
+        "nearest_miss": None if result.nearest_miss is None else _trial(result.nearest_miss),
+        "front": [_trial(trial) for trial in result.front],
+        "profile": {
+            "name": profile.name,
+            "evidence": profile.evidence,
+            "relative_error": profile.relative_error,
+        },
+        "assumed_prices": list(report.provenance.assumed_prices),
+        "caution": caution(report),
+        "warnings": list(warnings(result)),
+    }
+
+
+def _trial(trial: Trial) -> dict[str, Any]:
+    return {
+        "trial": trial.number,
+        "stage": trial.stage,
+        "description": describe(trial.deployment),
+        "hardware": hardware(trial.deployment),
+        "usd_per_month": trial.metrics["usd_per_hour"] * HOURS_PER_MONTH,
+        "metrics": trial.metrics,
+        "slo": terms_to_dict(trial.slo),
+        "feasible": trial.feasible,
+        "warnings": list(trial.warnings),
+        "deployment": trial.deployment.model_dump(mode="json"),
+    }

@@ -1,0 +1,332 @@
+"""What ``hisearch simulate`` prints."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from hisearch.api.deployments.deployment import SimulatedDeployment
+from hisearch.api.deployments.tiers import TierValue, tier_rows
+from hisearch.cli import output
+from hisearch.cli.views.terms import LATENCY_POINTS, TERM_COLUMNS, latency_rows, seconds, term_rows
+from hisearch.score.energy import JOULES_PER_KWH
+from hisearch.score.quantities import HOURS_PER_MONTH, UNDEFINED, notes, percent, significant, usd
+from hisearch.score.stated import percentile_of, spoken_of, stated
+from hisearch.search.model.deployments import describe
+from hisearch.simulate.plans.plan import WorkerPlan
+from hisearch.simulate.results.result import ObjectUse
+from hisearch.specs.wording import counted, listed
+
+#: Workers that are printed; all are in the JSON form.
+WORKER_ROWS = 32
+
+
+def show(simulated: SimulatedDeployment) -> None:
+    """Print one simulated deployment for people."""
+    trace = simulated.trace
+    output.say(f"{simulated.resolved.name}: {describe(simulated.resolved.deployment)}", bold=True)
+    at_load = "" if simulated.load == 1.0 else f" at {simulated.load:g} times its load"
+    models = listed([model.spec.huggingface_id for model in simulated.resolved.models])
+    output.say(f"{models} on {trace.name}, {counted(len(trace), 'request')}{at_load}")
+    output.heading("Latency of requests")
+    output.table(("", *LATENCY_POINTS), latency_rows(simulated.metrics), numbers=range(1, 6))
+    if simulated.slo is not None:
+        output.heading("Against the SLO: " + ("met" if simulated.feasible else "missed"))
+        output.table(TERM_COLUMNS, term_rows(simulated.score.slo), numbers=(1, 2, 3))
+        for note in notes(simulated.score.slo):
+            output.say(note)
+    output.heading("Figures")
+    output.pairs(_figures(simulated))
+    if len(simulated.models) > 1:
+        output.heading("Models")
+        _show_models(simulated)
+    if any(pool.plan.tiers for pool in simulated.fleet.pools):
+        output.heading("Cache tiers")
+        _show_tiers(simulated)
+    if len(simulated.fleet.pools) > 1 or simulated.fleet.may_lack_workers:
+        output.heading("Pools")
+        _show_pools(simulated)
+    output.heading("Workers")
+    _show_workers(simulated)
+    output.heading("Energy")
+    _show_energy(simulated)
+    output.say()
+    for rests_on in dict.fromkeys(line for pool in simulated.fleet.pools for line in _step_times(pool.plan)):
+        output.say(rests_on)
+
+
+def _step_times(plan: WorkerPlan) -> list[str]:
+    """What the profile states of its error, and how far served runs like this one were off."""
+    costs = plan.costs
+    lines = [f"Step times: profile {costs.profile}, {costs.evidence}, error about {percent(costs.relative_error)}."]
+    if costs.served is not None:
+        lines.append(str(costs.served))
+    return lines
+
+
+def _objects(uses: Sequence[ObjectUse]) -> str:
+    """How often calls found what they need, and how it came there."""
+    calls, found, loads, ahead, stall_s = (
+        sum(getattr(use, name) for use in uses) for name in ("calls", "found", "loads", "loads_ahead", "stall_s")
+    )
+    waited = f"; steps waited {significant(stall_s)} s for them" if stall_s else ""
+    there = f"; {significant(uses[0].host_bytes / 2**30)} GiB in host memory" if uses[0].host_bytes else ""
+    reads = sum(use.disk_reads for use in uses)
+    if uses[0].on_disk_bytes:
+        ahead_of = sum(use.disk_reads_ahead for use in uses)
+        read_gib = sum(use.disk_bytes for use in uses) / 2**30
+        there += (
+            f"; {significant(uses[0].on_disk_bytes / 2**30)} GiB on the disk, {reads:,} reads "
+            f"({significant(read_gib)} GiB), {ahead_of:,} ahead"
+        )
+    found_all = percent(found / calls if calls else 0.0)
+    return f"{found_all} of calls found theirs; {loads:,} loads, {ahead:,} ahead{waited}{there}"
+
+
+def _figures(simulated: SimulatedDeployment) -> dict[str, str]:
+    metrics, cost, outcomes = simulated.metrics, simulated.cost, simulated.outcomes()
+    figures = {
+        "requests": ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in outcomes.items() if count)
+    }
+    if simulated.slo is not None:
+        good = percent(metrics["attainment"])
+        figures["goodput"] = f"{significant(metrics['goodput_rps'])} requests/s ({good} of requests meet every term)"
+    figures |= {
+        "throughput": f"{significant(metrics['throughput_rps'])} requests/s, "
+        f"{significant(metrics['output_tokens_per_s'])} output tokens/s, "
+        f"{significant(metrics['total_tokens_per_s'])} tokens/s in all",
+        "prefix cache hits": f"{percent(metrics['hit_rate'])} of prompt tokens"
+        + (f", {percent(metrics['host_hit_rate'])} from the host tier" if metrics["host_hit_rate"] else "")
+        + (f", {percent(metrics['storage_hit_rate'])} from storage" if metrics["storage_hit_rate"] else ""),
+        "preemptions": f"{significant(metrics['preemptions'])} per request",
+        "utilisation": percent(metrics["utilisation"]),
+        "simulated time": f"{significant(metrics['makespan_s'])} s, first arrival to last answer: what rates divide by",
+        "price": f"{usd(cost.total)} per hour, {usd(cost.total * HOURS_PER_MONTH)} per month ({HOURS_PER_MONTH:g} "
+        f"hours) for {_accelerators(cost.accelerators)}",
+        "per million tokens": f"{usd(metrics['usd_per_million_tokens'])} (prompt and output)",
+        "energy": f"{significant(metrics['joules_per_token'])} J per token",
+        "KV memory": _kv_memory(simulated),
+    }
+    if simulated.result.objects:
+        figures["agents' objects"] = _objects(simulated.result.objects)
+    if math.isfinite(simulated.horizon_s):
+        reached = "was reached" if simulated.result.horizon_reached else "was not reached"
+        figures["horizon"] = f"{simulated.horizon_s:g} s, {reached}"
+    return figures
+
+
+def _accelerators(bought: float) -> str:
+    """How many are paid for."""
+    if bought == int(bought):
+        return counted(int(bought), "accelerator")
+    return f"{significant(bought)} accelerators on average"
+
+
+def _kv_memory(simulated: SimulatedDeployment) -> str:
+    """Room for KV in a worker, of each pool where they are not all alike."""
+    pools = simulated.result.pools
+    if len({pool.kv_capacity_tokens for pool in pools}) > 1:
+        return "per worker: " + ", ".join(f"{pool.name} {counted(pool.kv_capacity_tokens, 'token')}" for pool in pools)
+    host_tokens = simulated.plan.host_capacity_tokens
+    host = f", {host_tokens:,} in its host tier" if host_tokens else ""
+    return f"{counted(simulated.plan.kv_capacity_tokens, 'token')} per worker{host}"
+
+
+#: Components of ``score.energy.EnergyParts``, in words.
+_COMPONENTS = {
+    "accelerators_j": "accelerators",
+    "cpu_j": "CPUs",
+    "dram_j": "memory",
+    "links_j": "links",
+    "nics_j": "network adapters",
+    "storage_j": "storage",
+    "rest_j": "rest of the hosts",
+}
+
+
+def _show_energy(simulated: SimulatedDeployment) -> None:
+    """What each component of the nodes drew; those that drew nothing are left out."""
+    energy, span_s = simulated.energy(), simulated.metrics["makespan_s"]
+    tokens = simulated.metrics["total_tokens_per_s"] * span_s
+    rows = [(_COMPONENTS[name], joules) for name, joules in energy["components"].items() if joules > 0]
+    rows.append(("all", energy["total_j"]))
+    output.table(
+        ("component", "mean W", "kWh", "share", "J per token"),
+        [
+            (
+                name,
+                significant(joules / span_s if span_s else 0.0),
+                significant(joules / JOULES_PER_KWH),
+                percent(joules / energy["total_j"] if energy["total_j"] else 0.0),
+                significant(joules / tokens if tokens else math.nan),
+            )
+            for name, joules in rows
+        ],
+        numbers=range(1, 5),
+    )
+
+
+def _show_tiers(simulated: SimulatedDeployment) -> None:
+    rows = tier_rows(simulated)
+    # What no tier of this deployment can have done is no column.
+    expires = any(tier.ttl_s < math.inf for pool in simulated.fleet.pools for tier in pool.plan.tiers)
+    demotes = any(row["demoted_tokens"] for row in rows)
+    several = len(simulated.fleet.pools) > 1
+    columns = (
+        *(["pool"] * several),
+        *("tier", "stores", "GiB", "peak", "hits", "GB in", "GB out", "evicted"),
+        *(["expired"] * expires),
+        *(["moved on"] * demotes),
+        *("link busy", "per hour"),
+    )
+    cells = [
+        (
+            *([row["pool"]] * several),
+            row["tier"],
+            f"{row['stores']} x {row['scope']}",
+            f"{row['capacity_gib']:,.0f}",
+            percent(row["peak_tokens"] / row["capacity_tokens"]),
+            percent(row["hit_rate"]),
+            f"{row['stored_bytes'] / 1e9:,.0f}" if "stored_bytes" in row else "",
+            f"{row['read_bytes'] / 1e9:,.0f}" if "read_bytes" in row else "",
+            _short(row["evicted_tokens"]),
+            *([_short(row["expired_tokens"])] * expires),
+            *([_short(row["demoted_tokens"])] * demotes),
+            percent(max(row["write_utilisation"], row["read_utilisation"])) if "read_utilisation" in row else "",
+            usd(row["usd_per_hour"]) if "usd_per_hour" in row else "",
+        )
+        for row in rows
+    ]
+    output.table(columns, cells, numbers=range(2 + several, len(columns)))
+    output.say("Peak of hbm: what requests held at once; all the rest of it may be cached.")
+    output.say(
+        "Evicted tokens were dropped for want of room" + ("; moved on: the tier behind got them." if demotes else ".")
+    )
+    wasted = simulated.result.wasted_fetch_tokens
+    if wasted:
+        output.say(f"{wasted:,} tokens were read from storage in vain: {_why_in_vain(simulated)}.")
+
+
+def _why_in_vain(simulated: SimulatedDeployment) -> str:
+    """How a fetch can come to nothing, by the policy that it is taken by."""
+    movement = simulated.plan.movement
+    waits = movement is not None and movement.prefetch == "wait_complete"
+    early = "" if waits else "had started without them, or "
+    return f"their request {early}found them in HBM or host memory by then, or was retracted"
+
+
+def _short(tokens: int) -> str:
+    """``812``, ``49.7 M``: tokens in a narrow column."""
+    return f"{tokens:,}" if tokens < 100_000 else f"{tokens / 1e6:,.1f} M"
+
+
+def show_tier_values(values: Sequence[TierValue]) -> None:
+    """What more of each tier is worth."""
+    output.heading("A tenth more of each tier")
+    rows = [
+        (
+            value.tier,
+            f"{value.added_gib:,.1f}",
+            f"{100 * value.hit_rate_gained:+.2f}",
+            *(f"{saved_s * 1000:,.1f}" for saved_s in value.ttft_saved_s.values()),
+            f"${value.usd_per_hour_saved_per_gib:.6f}",
+            f"${value.usd_per_gib_hour:.6f}",
+        )
+        for value in values
+    ]
+    columns = (
+        *("tier", "GiB more", "hits (points)"),
+        *(f"TTFT {point} saved (ms)" for point in (values[0].ttft_saved_s if values else ())),
+        *("frees per GiB-hour", "costs per GiB-hour"),
+    )
+    output.table(columns, rows, numbers=range(1, len(columns)))
+    output.say("Frees: accelerator time that is free then, at its price; it pays only where fewer workers will do.")
+
+
+def _latency(metrics: Mapping[str, float], name: str, point: float) -> str:
+    """A percentile; another model's SLO may state one that this one's figures lack."""
+    key = f"{name}_p{point:g}_s"
+    return seconds(metrics[key]) if key in metrics else UNDEFINED
+
+
+def _show_models(simulated: SimulatedDeployment) -> None:
+    promised = simulated.slo is not None
+    asked = stated(check.label for check in simulated.score.slo) if promised else ()
+    points = {name: sorted({50.0, *map(percentile_of, spoken_of(name, asked))}) for name in ("ttft", "tpot")}
+    columns = (
+        *("model", "pools", "requests"),
+        *(f"{name.upper()} p{point:g}" for name, found in points.items() for point in found),
+        *(["meet every term"] * promised),
+        *("requests/s", "per hour", "per million tokens"),
+    )
+    rows = []
+    for share in simulated.models:
+        metrics = share.score.metrics
+        rows.append(
+            (
+                share.model,
+                ", ".join(share.pools),
+                f"{len(share.result.requests.outcome):,}",
+                *(_latency(metrics, name, point) for name, found in points.items() for point in found),
+                *([percent(metrics["attainment"])] * promised),
+                significant(metrics["throughput_rps"]),
+                usd(share.cost.total),
+                usd(metrics["usd_per_million_tokens"]),
+            )
+        )
+    output.table(columns, rows, numbers=range(2, len(columns)))
+
+
+def _show_pools(simulated: SimulatedDeployment) -> None:
+    handed = simulated.fleet.hands_over
+    columns = ["pool", "role", "workers", "requests", "utilisation", "prompt tokens", "output tokens", "watts"]
+    rows = [
+        [
+            row["pool"],
+            row["role"],
+            significant(row["mean_workers"]),
+            f"{row['requests']:,}",
+            percent(row["utilisation"]),
+            f"{row['prefill_tokens']:,}",
+            f"{row['decode_tokens']:,}",
+            significant(row["mean_w"]),
+            *([percent(row["network_utilisation"])] * handed),
+        ]
+        for row in simulated.pools()
+    ]
+    output.table((*columns, *(["busiest network"] * handed)), rows, numbers=range(2, len(columns) + handed))
+
+
+def _show_workers(simulated: SimulatedDeployment) -> None:
+    workers = [row for row in simulated.workers() if row["begun_s"] is not None]
+    tiered = bool(simulated.plan.tiers)
+    columns = (
+        "worker",
+        "pool",
+        "requests",
+        "steps",
+        "utilisation",
+        "HBM hits",
+        *(["loaded back"] * tiered),
+        "preemptions",
+        "peak KV",
+        "watts",
+    )
+    rows = [
+        (
+            row["worker"],
+            row["pool"],
+            f"{row['requests']:,}",
+            f"{row['steps']:,}",
+            percent(row["utilisation"]),
+            f"{row['hit_tokens']:,}",
+            *([f"{row['host_hit_tokens']:,}"] * tiered),
+            f"{row['preemptions']:,}",
+            percent(row["peak_kv_tokens"] / row["kv_capacity_tokens"]),
+            significant(row["mean_w"]),
+        )
+        for row in workers[:WORKER_ROWS]
+    ]
+    output.table(columns, rows, numbers=(0, *range(2, len(columns))))
+    if len(workers) > WORKER_ROWS:
+        output.say(f"and {len(workers) - WORKER_ROWS} more (--json lists all)")

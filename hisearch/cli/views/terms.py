@@ -1,0 +1,43 @@
+"""SLO terms and times as rows and as JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from hisearch.report.words.terms import term_lines
+from hisearch.score.quantities import significant
+from hisearch.score.terms import Check, check_to_dict
+
+#: Columns that ``term_rows`` fills.
+TERM_COLUMNS = ("term", "simulated", "at most", "margin", "verdict")
+
+
+def term_rows(checks: Iterable[Check]) -> list[tuple[str, ...]]:
+    """A row per check of an SLO: name, value, bound, share of the bound that is left, verdict."""
+    return [(line.term, line.value, line.bound, line.margin, line.verdict) for line in term_lines(checks)]
+
+
+def terms_to_dict(checks: Iterable[Check]) -> list[dict[str, Any]]:
+    """Checks for machines."""
+    return [check_to_dict(check) for check in checks]
+
+
+def latency_rows(metrics: dict[str, float]) -> list[tuple[str, ...]]:
+    """A row each for TTFT, TPOT, ITL and E2E."""
+    return [
+        (name.upper(), *(seconds(metrics.get(f"{name}_{point}_s", math.nan)) for point in LATENCY_POINTS))
+        for name in ("ttft", "tpot", "itl", "e2e")
+    ]
+
+
+#: What ``latency_rows`` shows of each latency.
+LATENCY_POINTS = ("mean", "p50", "p90", "p95", "p99")
+
+
+def seconds(value_s: float) -> str:
+    """A time in ms below one second, else in s."""
+    if not math.isfinite(value_s):
+        return significant(value_s)
+    return f"{significant(value_s * 1e3)} ms" if value_s < 1.0 else f"{significant(value_s)} s"

@@ -1,0 +1,49 @@
+"""What ``trtllm-serve`` is told in a file, because it has no flag for it.
+
+Names and values are those of ``TorchLlmArgs``, ``KvCacheConfig`` and ``SchedulerConfig`` in TensorRT-LLM's
+``llmapi/llm_args.py`` (1.1); the file is passed as ``--extra_llm_api_options`` and comes before the flags.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hisearch.export.engines.cache_tiers import has_tiers
+from hisearch.export.engines.flags import Launch, dtype
+from hisearch.specs.yaml_nodes import dump_yaml
+
+_BYTES_PER_GIB = 2**30
+
+
+def llm_api_options(launch: Launch) -> dict[str, Any]:
+    """Options of one replica.
+
+    Blocks are reused in full only, as simulated. The host tier's bytes are those of one rank: each has a cache of its
+    own.
+    """
+    pool, engine = launch.pool, launch.pool.engine
+    cache: dict[str, Any] = {
+        "free_gpu_memory_fraction": engine.memory_fraction,
+        "max_tokens": launch.kv_capacity_tokens,
+        "enable_block_reuse": engine.prefix_caching,
+        "enable_partial_reuse": False,
+        "tokens_per_block": engine.page_size,
+        "dtype": "fp8" if pool.kv_dtype == "fp8" else "auto",
+    }
+    if has_tiers(pool):
+        cache["host_cache_size"] = int(pool.tiers[0].gib * _BYTES_PER_GIB / pool.tensor_parallel)
+    options: dict[str, Any] = {
+        "dtype": dtype(launch),
+        "enable_chunked_prefill": engine.chunked_prefill,
+        "disable_overlap_scheduler": not engine.overlap,
+        "scheduler_config": {"capacity_scheduler_policy": engine.capacity_policy.upper()},
+        "kv_cache_config": cache,
+    }
+    if pool.attention_data_parallel > 1:
+        options["enable_attention_dp"] = True
+    return options
+
+
+def options_text(launch: Launch) -> str:
+    """The file."""
+    return dump_yaml(llm_api_options(launch))

@@ -1,0 +1,158 @@
+"""One replica as a container: image, command line, environment, what it needs of its machine.
+
+Images are those that the engines' projects publish, by version; ``lmsysorg/sgl-model-gateway`` is the router's since it
+was renamed. That each answers GET /health once it can serve is documented by all three engines.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import PurePosixPath
+from typing import NamedTuple
+
+from hisearch.export.engines.cache_tiers import has_server, has_tiers, is_moved_by, of_replica, variables
+from hisearch.export.engines.flags import (
+    ENGINE_VERSIONS,
+    ROUTER_VERSION,
+    Launch,
+    engine_flags,
+    router_flags,
+    weights_to_bring,
+)
+from hisearch.specs.base import EngineName
+from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
+from hisearch.specs.deployments.tier_checks import storing_hosts
+
+IMAGES: dict[EngineName, str] = {
+    "sglang": f"lmsysorg/sglang:v{ENGINE_VERSIONS['sglang']}",
+    "vllm": f"vllm/vllm-openai:v{ENGINE_VERSIONS['vllm']}",
+    "trtllm": f"nvcr.io/nvidia/tensorrt-llm/release:{ENGINE_VERSIONS['trtllm']}",
+}
+ROUTER_IMAGE = f"lmsysorg/sgl-model-gateway:v{ROUTER_VERSION}"
+
+#: What comes before the model's name.
+COMMANDS: dict[EngineName, tuple[str, ...]] = {
+    "sglang": ("python3", "-m", "sglang.launch_server", "--model-path"),
+    "vllm": ("vllm", "serve"),
+    "trtllm": ("trtllm-serve",),
+}
+ROUTER_COMMAND = ("python3", "-m", "sglang_router.launch_router")
+
+#: Where a container finds a folder for KV, TensorRT-LLM's options, and keeps weights.
+KV_FOLDER = "/kv"
+OPTIONS_FILE = PurePosixPath("/etc/hisearch/llm_api_options.yaml")
+WEIGHTS_FOLDER = "/root/.cache/huggingface"
+
+#: Host memory of a replica beside its tiers, and CPU cores, by rank and in all. Assumed: engines publish no figure.
+MEMORY_GIB = 32
+MEMORY_GIB_PER_RANK = 8
+CORES = 4
+CORES_PER_RANK = 4
+#: Shared memory of collectives between ranks; the size that vLLM's and SGLang's Kubernetes examples ask for.
+SHARED_MEMORY_GIB = 16
+
+
+class Setting(NamedTuple):
+    """A variable of the environment. value: None where the reader has to give it."""
+
+    name: str
+    value: str | None
+    meaning: str
+
+
+class Container(NamedTuple):
+    """One replica.
+
+    command: the program and its first words; the model follows, then ``arguments``. model: None where weights have to
+    be brought, in the format ``checkpoint``. kv_scope: who shares a folder of KV; None where there is none.
+    memory_gib: of the host. options: the text of TensorRT-LLM's options file, or "".
+    """
+
+    image: str
+    command: tuple[str, ...]
+    model: str | None
+    checkpoint: str
+    arguments: tuple[str, ...]
+    settings: tuple[Setting, ...]
+    accelerators: int
+    kv_scope: str | None
+    kv_gib: float
+    memory_gib: int
+    cores: int
+    options: str
+
+    def words(self, model: str) -> list[str]:
+        """The whole command line, with ``model`` for the weights."""
+        return [*self.command, model, *self.arguments]
+
+
+def container(launch: Launch, port: int | str, replica: int = 0, options: str = "", nodes: int = 1) -> Container:
+    """Container of a replica of ``launch.pool``, or of one host's share of it, that listens on all addresses.
+
+    Args:
+        launch: the pool.
+        port: it listens on.
+        replica: its number, which names its own folder of KV where replicas share a disk.
+        options: text of TensorRT-LLM's options file.
+        nodes: hosts over which the replica's ranks are dealt out evenly.
+
+    Raises:
+        ExportError: the engine cannot be told a setting of the deployment.
+    """
+    pool = launch.pool
+    arguments = [word for flag in engine_flags(launch) for word in flag]
+    if options:
+        arguments += ["--extra_llm_api_options", str(OPTIONS_FILE)]
+    needed = weights_to_bring(launch)
+    own = [Setting(name, text.replace("$KV_DIR", KV_FOLDER), "") for name, text in of_replica(pool, replica)]
+    given = [Setting(v.name, v.value, v.meaning) for v in variables(pool, launch.model) if v.name != "KV_DIR"]
+    scope, gib = kv_folder(pool)
+    ranks = pool.parallelism.ranks // nodes
+    return Container(
+        image=IMAGES[pool.engine.name],
+        command=COMMANDS[pool.engine.name],
+        model=launch.model.huggingface_id if needed is None else None,
+        checkpoint=needed.dtype if needed is not None else "",
+        arguments=(*arguments, "--host", "0.0.0.0", "--port", str(port)),
+        settings=(*given, *own),
+        accelerators=ranks,
+        kv_scope=scope,
+        kv_gib=gib,
+        memory_gib=memory_gib(launch, nodes),
+        cores=CORES + CORES_PER_RANK * ranks,
+        options=options,
+    )
+
+
+def kv_folder(pool: PoolSpec) -> tuple[str | None, float]:
+    """Who shares the folder that a replica keeps KV in ("worker" or "node") and its GiB; (None, 0) without one."""
+    if not has_tiers(pool) or has_server(pool):
+        return None, 0.0
+    on_disk = [tier for tier in pool.tiers[1:2] if tier.scope != "cluster"]
+    if not on_disk or not (is_moved_by(pool, "hicache") or on_disk[0].scope == "worker"):
+        return None, 0.0
+    return on_disk[0].scope, on_disk[0].gib
+
+
+def memory_gib(launch: Launch, nodes: int = 1) -> int:
+    """Host memory of a replica on each of its ``nodes``: its own nearest tier, and what the engine takes.
+
+    Where one rank stores for all, its node needs room for the whole tier; all nodes ask for as much.
+    """
+    pool, own, storing = launch.pool, 0.0, nodes
+    if has_tiers(pool) and not has_server(pool):
+        own, storing = pool.tiers[0].gib, storing_hosts(pool, 0, launch.model, nodes)
+    return math.ceil(own / storing) + MEMORY_GIB + MEMORY_GIB_PER_RANK * (pool.parallelism.ranks // nodes)
+
+
+def router_words(deployment: DeploymentSpec, port: int, *more: str) -> list[str]:
+    """Command line of the router, which listens on all addresses."""
+    flags = [word for flag in router_flags(deployment.router) for word in flag]
+    return [*ROUTER_COMMAND, *more, *flags, "--host", "0.0.0.0", "--port", str(port)]
+
+
+def resource_name(text: str) -> str:
+    """A name for Kubernetes and Compose: lower-case letters, digits and hyphens, at most 40 of them (RFC 1123)."""
+    plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:40].strip("-")
+    return plain if plain and plain[0].isalpha() else f"p-{plain}".strip("-")

@@ -1,0 +1,138 @@
+"""What stands before the servers of several pools: a router's command line, or TensorRT-LLM's orchestrator.
+
+Flags: sglang-router 0.3.2 and vllm-router 0.1.17 ``router_args.py``. Keys of the orchestrator's file:
+TensorRT-LLM 1.1 ``llmapi/disagg_utils.py`` and ``serve/router.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from hisearch.export.engines.flags import ROUTER_POLICIES, ROUTER_VERSION, ExportError, router_flags
+from hisearch.export.platforms.containers import IMAGES, ROUTER_COMMAND, ROUTER_IMAGE
+from hisearch.export.platforms.servers import Server, is_apart
+from hisearch.specs.base import EngineName
+from hisearch.specs.deployments.deployment import DeploymentSpec
+from hisearch.specs.deployments.routing import RouterName, RouterSpec
+
+VLLM_ROUTER_VERSION = "0.1.17"
+#: Published by the router's project; it has no tag for each version.
+VLLM_ROUTER_IMAGE = "vllm/vllm-router:nightly"
+
+#: Weights may take half an hour to load.
+_STARTUP = ("--worker-startup-timeout-secs", "1800")
+
+#: A simulated policy -> TensorRT-LLM's router, and whether it is the same.
+_TRTLLM_ROUTERS: dict[RouterName, tuple[dict[str, Any], bool]] = {
+    "round_robin": ({"type": "round_robin"}, True),
+    "least_outstanding_tokens": ({"type": "load_balancing", "use_tokens": True}, True),
+    "power_of_two": ({"type": "load_balancing", "use_tokens": True}, False),
+    "cache_aware": ({"type": "kv_cache_aware"}, False),
+    "kv_aware": ({"type": "kv_cache_aware"}, False),
+}
+
+#: A server's address, without ``http://``, as the front reaches it.
+Address = Callable[[Server], str]
+
+
+class Front(NamedTuple):
+    """title: with its version. image: that holds it. package: to install for it where there are no containers."""
+
+    title: str
+    image: str
+    package: str
+
+
+def front_of(deployment: DeploymentSpec) -> Front:
+    """What stands before a deployment's servers."""
+    engine = deployment.pool.engine.name
+    if is_apart(deployment) and engine == "trtllm":
+        return Front("trtllm-serve disaggregated", IMAGES["trtllm"], "tensorrt-llm, as for the servers")
+    if is_apart(deployment) and engine == "vllm":
+        return Front(f"vllm-router {VLLM_ROUTER_VERSION}", VLLM_ROUTER_IMAGE, f"vllm-router=={VLLM_ROUTER_VERSION}")
+    return Front(f"sglang-router {ROUTER_VERSION}", ROUTER_IMAGE, f"sglang-router=={ROUTER_VERSION}")
+
+
+def front_words(deployment: DeploymentSpec, servers: Sequence[Server], address: Address, config: str) -> list[str]:
+    """The front's command line, without its own address.
+
+    Args:
+        deployment: what is exported.
+        servers: of all its pools.
+        address: of each.
+        config: path of the orchestrator's file, where ``front_config`` is not empty.
+
+    Raises:
+        ExportError: the front has no such policy.
+    """
+    engine = deployment.pool.engine.name
+    if not is_apart(deployment):
+        urls = [f"http://{address(server)}" for server in servers]
+        return [*ROUTER_COMMAND, "--worker-urls", *urls, *_words(router_flags(deployment.router)), *_STARTUP]
+    if engine == "trtllm":
+        return ["trtllm-serve", "disaggregated", "--config_file", config]
+    words = [*ROUTER_COMMAND, "--pd-disaggregation"]
+    if engine == "vllm":
+        words = ["vllm-router", "--vllm-pd-disaggregation", "--kv-connector", "nixl"]
+    for server in servers:
+        role = server.launch.pool.role
+        bootstrap = [str(server.side_port)] if engine == "sglang" and role == "prefill" else []
+        words += [f"--{role}", f"http://{address(server)}", *bootstrap]
+    return [*words, *_words(_policies(engine, deployment.router, deployment.decode_router)), *_STARTUP]
+
+
+def front_config(
+    deployment: DeploymentSpec, servers: Sequence[Server], address: Address, host: str, port: int
+) -> dict[str, Any]:
+    """TensorRT-LLM's orchestrator's file; empty where another front is used.
+
+    Raises:
+        ExportError: it has no such policy.
+    """
+    if not is_apart(deployment) or deployment.pool.engine.name != "trtllm":
+        return {}
+    found: dict[str, Any] = {"hostname": host, "port": port, "backend": "pytorch"}
+    if deployment.transfer.local_prefill_tokens:
+        found["conditional_disagg_config"] = {"max_local_prefill_length": deployment.transfer.local_prefill_tokens}
+    roles = (
+        ("context_servers", "prefill", deployment.router),
+        ("generation_servers", "decode", deployment.decode_router),
+    )
+    for key, role, router in roles:
+        urls = [address(server) for server in servers if server.launch.pool.role == role]
+        found[key] = {"num_instances": len(urls), "urls": urls, "router": _trtllm_router(router)}
+    return found
+
+
+def notes(deployment: DeploymentSpec) -> list[str]:
+    """Where the front does something else than was simulated, as sentences."""
+    if not is_apart(deployment) or deployment.pool.engine.name != "trtllm":
+        return []
+    return [
+        f"trtllm-serve has no {router.policy}: it was given {_TRTLLM_ROUTERS[router.policy][0]['type']}, the nearest."
+        for router in (deployment.router, deployment.decode_router)
+        if router.policy in _TRTLLM_ROUTERS and not _TRTLLM_ROUTERS[router.policy][1]
+    ]
+
+
+def _trtllm_router(router: RouterSpec) -> dict[str, Any]:
+    if router.policy not in _TRTLLM_ROUTERS:
+        raise ExportError(
+            f"trtllm-serve disaggregated has nothing like {router.policy}; it takes {', '.join(_TRTLLM_ROUTERS)}"
+        )
+    return dict(_TRTLLM_ROUTERS[router.policy][0])
+
+
+def _policies(engine: EngineName, router: RouterSpec, behind: RouterSpec) -> list[tuple[str, ...]]:
+    """Policies of both roles; thresholds are one set, which prompts are routed by."""
+    title = f"vllm-router {VLLM_ROUTER_VERSION}" if engine == "vllm" else f"sglang-router {ROUTER_VERSION}"
+    for policy in (router.policy, behind.policy):
+        if policy not in ROUTER_POLICIES:
+            raise ExportError(f"{title} has no policy {policy}; it takes {', '.join(ROUTER_POLICIES)}")
+    _, *thresholds = router_flags(router)
+    return [("--prefill-policy", router.policy), *thresholds, ("--decode-policy", behind.policy)]
+
+
+def _words(flags: Sequence[tuple[str, ...]]) -> list[str]:
+    return [word for flag in flags for word in flag]

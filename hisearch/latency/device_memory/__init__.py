@@ -1,0 +1,1 @@
+"""Device memory of one rank: the plan, vLLM's profiling run, what loading takes."""

@@ -1,0 +1,189 @@
+"""Device memory of one rank: weights, activations, runtime, and the KV cache that the rest holds.
+
+    usable    what the driver reports, less what CUDA does not offer of it (``reserved_bytes`` of the Accelerator)
+    vLLM      kv = usable * gpu_memory_utilization - weights - peak of the profiling run - what is outside PyTorch
+              ``profiling_run`` restates that run, by version. Context and, before 0.20.0, CUDA graphs live in what
+              gpu_memory_utilization leaves.
+    SGLang    kv = (usable - runtime) * mem_fraction_static - weights
+              Activations and CUDA graphs live in the other ``(usable - runtime) * (1 - mem_fraction_static)``; they
+              must fit there.
+    TRT-LLM   kv = (usable - runtime - weights - activation peak - CUDA graphs) * free_gpu_memory_fraction
+              TensorRT-LLM measures the peak with a dummy batch of ``chunk_tokens`` tokens and takes the fraction of
+              what is left (``KvCacheCreator`` in ``_torch/pyexecutor/_util.py`` and its logs, 1.1).
+
+    weights   those of the decoder, the cosines and sines of all positions, and what lies beside the decoder
+    peak      SGLang, TRT-LLM: max(one pass of ``chunk_tokens`` tokens through the widest layer, sampling for
+              ``max_running_requests`` sequences)
+
+``memory_constants`` holds every constant with its unit, range and source.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hisearch.latency.device_memory.constants import COLLECTIVE_BYTES, CUDA_GRAPH_BYTES, GIB, RUNTIME_BYTES, constant
+from hisearch.latency.device_memory.profiling_run import (
+    forward_bytes,
+    outside_torch_bytes,
+    peak_bytes,
+    release_of,
+    rotary_bytes,
+    tower_bytes,
+)
+from hisearch.latency.parameters import (
+    kv_bytes_per_token_per_rank,
+    redundant_expert_bytes_per_rank,
+    state_bytes_per_sequence_per_rank,
+    weight_bytes_per_rank,
+    window_kv_bytes_per_token_per_rank,
+)
+from hisearch.latency.sharding import Parallelism, parallelism_of
+from hisearch.specs.base import DType, EngineName
+from hisearch.specs.deployments.deployment import EngineSpec
+from hisearch.specs.machines.hardware import AcceleratorSpec
+from hisearch.specs.models.model import ModelSpec
+
+
+class DoesNotFit(ValueError):  # noqa: N818
+    """A model leaves no room for KV on an accelerator.
+
+    Attributes:
+        bytes_short: bytes missing on each rank.
+    """
+
+    def __init__(self, message: str, bytes_short: float) -> None:
+        super().__init__(message)
+        self.bytes_short = bytes_short
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """What other devices of a worker hold for each rank: bytes of weights, and their room for all KV (None: none)."""
+
+    weights_bytes: float = 0.0
+    kv_room_bytes: float | None = None
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """Bytes per rank, and the KV capacity of the worker in tokens (every rank holds its shard of the same tokens)."""
+
+    weights_bytes: float
+    activation_bytes: float
+    runtime_bytes: float
+    window_kv_bytes: float
+    kv_bytes_per_token_per_rank: float
+    kv_capacity_tokens: int
+
+    @property
+    def kv_bytes(self) -> float:
+        """Bytes of the KV pool on each rank."""
+        return self.kv_capacity_tokens * self.kv_bytes_per_token_per_rank
+
+
+def plan_memory(
+    model: ModelSpec,
+    accelerator: AcceleratorSpec,
+    *,
+    tensor_parallel: int,
+    parallelism: Parallelism | None = None,
+    weight_dtype: DType | None,
+    kv_dtype: DType,
+    engine: EngineSpec,
+    accelerator_name: str = "accelerator",
+    elsewhere: Elsewhere = Elsewhere(),
+    engine_version: str | None = None,
+    eager: bool = False,
+) -> MemoryPlan:
+    """How one rank's memory is divided; ``weight_dtype`` None is the model's own.
+
+    ``parallelism`` says how the model is split where that is more than tensor parallelism; the capacity is then that of
+    one attention group. ``elsewhere`` is what lies on other devices than the accelerator. ``engine_version`` is that of
+    vLLM, which profiles differently by version; the engine's own where None. ``eager``: without compilation and CUDA
+    graphs.
+    Layers with a sliding window keep the window of every running request and one chunk, layers of linear attention a
+    state of every running request; their room is set aside first, and the capacity counts what the other layers keep.
+
+    Raises:
+        InvalidParallelism: the model cannot be split over ``tensor_parallel`` ranks.
+        DoesNotFit: less than one page of KV is left, or SGLang's activations do not fit beside the static share.
+    """
+    dtype = weight_dtype if weight_dtype is not None else model.weight_dtype
+    split = parallelism_of(tensor_parallel, parallelism)
+    redundant = redundant_expert_bytes_per_rank(model, split, dtype, engine.experts.redundant)
+    weights = weight_bytes_per_rank(model, split, dtype) + redundant - elsewhere.weights_bytes
+    weights += rotary_bytes(model) + tower_bytes(model, split)
+    what = f"{model.huggingface_id} ({dtype}, {split}) on {accelerator_name}"
+    usable = usable_bytes(accelerator)
+    if engine.name == "vllm":
+        # Where EngineSpec states no version, that of a recent one.
+        version = getattr(engine, "version", None) if engine_version is None else engine_version
+        release = release_of(version or "")
+        activation = peak_bytes(model, split, engine, release, eager=eager)
+        runtime = outside_torch_bytes(model, split, accelerator, engine, release, eager=eager)
+        room = usable * engine.memory_fraction - runtime - activation
+    else:
+        activation = activation_peak_bytes(model, split, engine)
+        runtime = taken_bytes(engine.name, split)
+        available = usable - runtime
+        if engine.name == "trtllm":
+            room = weights + (available - weights - activation - CUDA_GRAPH_BYTES) * engine.memory_fraction
+        else:
+            room = available * engine.memory_fraction
+            _check_headroom(what, available - room, activation + CUDA_GRAPH_BYTES, engine)
+    per_token = kv_bytes_per_token_per_rank(model, split, kv_dtype)
+    window = _window_bytes(model, split, kv_dtype, engine)
+    window += engine.max_running_requests * state_bytes_per_sequence_per_rank(model, split)
+    spare = room - weights - window
+    if elsewhere.kv_room_bytes is not None:
+        # The accelerator holds no KV, but must have room for the rest.
+        spare = elsewhere.kv_room_bytes - window if spare + window >= 0 else spare
+    page = engine.page_size
+    if spare < per_token * page:
+        short = per_token * page - spare
+        raise DoesNotFit(
+            f"{what} does not fit: {short / GIB:.2f} GiB short on each rank: weights {weights / GIB:.2f} GiB, of "
+            f"{room / GIB:.2f} GiB that engine {engine.name} leaves for weights and KV at memory_fraction "
+            f"{engine.memory_fraction:g} of {usable / GIB:.2f} GiB",
+            short,
+        )
+    capacity = int(spare // (per_token * page)) * page
+    return MemoryPlan(weights, activation, runtime, window, per_token, capacity)
+
+
+def usable_bytes(accelerator: AcceleratorSpec) -> float:
+    """What CUDA offers of the memory that the driver reports."""
+    reserved = accelerator.reserved_bytes
+    if reserved is None:
+        reserved = constant("driver") + constant("driver_share") * accelerator.memory_bytes
+    return accelerator.memory_bytes - reserved
+
+
+def taken_bytes(engine: EngineName, split: Parallelism) -> float:
+    """What SGLang and TensorRT-LLM find taken before they load anything."""
+    return RUNTIME_BYTES[engine] + (COLLECTIVE_BYTES[engine] if split.ranks > 1 else 0.0)
+
+
+def activation_peak_bytes(model: ModelSpec, split: int | Parallelism, engine: EngineSpec) -> float:
+    """Most bytes of temporaries on one rank while a full batch runs, of SGLang and TensorRT-LLM."""
+    sampling = engine.max_running_requests * model.vocab_size * constant("other_sampler")
+    return max(forward_bytes(model, split, engine.chunk_tokens), sampling)
+
+
+def _window_bytes(model: ModelSpec, split: Parallelism, kv_dtype: DType, engine: EngineSpec) -> float:
+    if not model.sliding_window_tokens:
+        return 0.0
+    tokens = engine.max_running_requests * model.sliding_window_tokens + engine.chunk_tokens
+    return tokens * window_kv_bytes_per_token_per_rank(model, split, kv_dtype)
+
+
+def _check_headroom(what: str, headroom: float, needed: float, engine: EngineSpec) -> None:
+    if needed > headroom:
+        short = needed - headroom
+        raise DoesNotFit(
+            f"{what} does not fit: {short / GIB:.2f} GiB short on each rank: activations and CUDA graphs need "
+            f"{needed / GIB:.2f} GiB, memory_fraction {engine.memory_fraction:g} leaves {headroom / GIB:.2f} GiB; "
+            "lower memory_fraction, chunk_tokens or max_running_requests",
+            short,
+        )

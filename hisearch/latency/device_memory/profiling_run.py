@@ -1,0 +1,188 @@
+"""vLLM's profiling run: what the engine finds taken when it asks how much memory is left for KV.
+
+The engine loads the model, runs one dummy batch of ``chunk_tokens`` tokens, samples for ``max_running_requests``
+sequences, and takes the highest that PyTorch had allocated (``determine_available_memory`` in ``gpu_worker.py``,
+``profile_run`` and ``_dummy_sampler_run`` in ``gpu_model_runner.py``, ``memory_profiling`` in ``mem_utils.py``).
+
+    peak = max(forward, sampling, compiling), bytes of one rank
+
+    forward     2 bytes * chunk_tokens * (3 h + the widest part of a layer)
+    sampling    max_running_requests * vocab * sampler + kept
+    compiling   max(rotary cache, embedding) + flush + kept; not where the model runs eagerly
+    kept        2 bytes * chunk_tokens * 2 h: what the run returns, and the residual stream
+
+``compiling`` is Inductor's: it times kernels that it may combine (``benchmark_combo_kernel``, set by vLLM from 0.11.1
+on) on made-up tensors as large as the real ones. The lookup of embeddings and that of rotary angles are such kernels.
+So a second copy of the larger table is allocated: this is inferred from the logs, whose KV falls by that much. Models
+that see images look embeddings up outside the compiled graph. A start that finds its compiled graphs on disk does not
+time them, and has up to that much more KV.
+
+What differs by version:
+    before 0.11.1   all that NCCL takes counts, no compiling
+    before 0.17.0   sampling sorts
+    from 0.17.0     all-reduce and norm are one kernel with a workspace: several Hopper or Blackwell ranks with NVLink
+    from 0.20.0     an estimate of the CUDA graphs is subtracted
+
+Where the version is not stated, it is a recent one without the last two. The sources are vLLM's wheels 0.9.2 to 0.33.0.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from hisearch.latency.device_memory.constants import MIB, constant
+from hisearch.latency.parameters import wide_dtype
+from hisearch.latency.sharding import Parallelism, shard
+from hisearch.specs.base import DTYPE_BYTES
+from hisearch.specs.deployments.deployment import EngineSpec
+from hisearch.specs.machines.hardware import AcceleratorSpec
+from hisearch.specs.models.model import ModelSpec
+
+#: Bytes of an element of activations.
+_WIDE_BYTES = 2.0
+#: Buffers of the workspace of one-shot all-reduce: one of the ranks' inputs, three of its low-latency protocol.
+_WORKSPACE_BUFFERS = 4.0
+#: MiB of a message up to which vLLM joins all-reduce and norm, by ranks (``FI_ALLREDUCE_FUSION_MAX_SIZE_MB``): of
+#: Hopper, and of Blackwell.
+_FUSED_MIB: dict[bool, dict[int, float]] = {False: {2: 64.0, 4: 2.0, 8: 0.5}, True: {2: 64.0, 4: 32.0, 8: 1.0}}
+
+
+@dataclass(frozen=True)
+class BesideDecoder:
+    """What a published model has beside its decoder, which a Model document does not hold.
+
+    Attributes:
+        parameters: of the vision tower and its projector, kept in 16 bits and split over tensor-parallel ranks.
+        item_tokens: of the largest image, whose encoding is kept during the dummy batch.
+        positions: of the rotary cache (``max_position_embeddings``).
+    """
+
+    parameters: float = 0.0
+    item_tokens: int = 0
+    positions: int = 0
+
+
+#: By what a Hugging Face id contains. Llama 4 (config.json): 34 layers of width 1408 and 5632, an adapter 5632 - 4096 -
+#: 4096 and a projector 4096 - 5120 are 0.87e9 parameters; an image is at most 17 tiles of 144 tokens and their marks.
+BESIDE_DECODER: dict[str, BesideDecoder] = {
+    "llama-4-scout": BesideDecoder(0.87e9, 2465, 10_485_760),
+    "llama-4-maverick": BesideDecoder(0.87e9, 2465, 1_048_576),
+}
+
+
+@dataclass(frozen=True)
+class Release:
+    """How a version of vLLM profiles; the defaults are those of a recent one whose number is not known."""
+
+    snapshot_first: bool = False
+    compiles: bool = True
+    sorts: bool = False
+    fuses: bool = False
+    counts_graphs: bool = False
+
+
+def release_of(version: str) -> Release:
+    """That of a version such as ``0.15.1`` or ``0.13.0rc2``; the default where it has no such number."""
+    found = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", version)
+    if found is None:
+        return Release()
+    number = tuple(int(part or 0) for part in found.groups())
+    former = number < (0, 11, 1)
+    return Release(
+        snapshot_first=former,
+        compiles=not former,
+        sorts=number < (0, 17, 0),
+        fuses=number >= (0, 17, 0),
+        counts_graphs=number >= (0, 20, 0),
+    )
+
+
+def beside_decoder(model: ModelSpec) -> BesideDecoder:
+    """What the model has beside its decoder; nothing where that is not known."""
+    name = model.huggingface_id.lower()
+    return next((beside for part, beside in BESIDE_DECODER.items() if part in name), BesideDecoder())
+
+
+def rotary_bytes(model: ModelSpec) -> float:
+    """Bytes of the cosines and sines of all positions, which each rank keeps once, in the format of activations."""
+    width = model.head_dim if model.mla is None else model.mla.qk_rope_head_dim
+    positions = max(model.max_context_tokens, beside_decoder(model).positions)
+    return positions * width * _WIDE_BYTES
+
+
+def tower_bytes(model: ModelSpec, split: Parallelism) -> float:
+    """Bytes of what lies beside the decoder on each rank."""
+    return beside_decoder(model).parameters * _WIDE_BYTES / split.tensor
+
+
+def forward_bytes(model: ModelSpec, split: int | Parallelism, tokens: int) -> float:
+    """Most bytes of a layer's temporaries while ``tokens`` tokens pass.
+
+    Three residual streams, and the wider of attention's and the FFN's inputs and outputs. For experts the widths count
+    once per routed expert, and the output buffer is shared with the wider of the two.
+    """
+    part = shard(model, split)
+    if model.mla is None:
+        attention = (2 * part.heads + 2 * part.kv_heads) * model.head_dim
+    else:
+        key = model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim
+        attention = part.heads * (2 * key + 2 * model.mla.v_head_dim)
+    groups, together = part.parallelism.attention_data, part.parallelism.ffn_groups
+    widest: float = max(attention, (3 if model.gated_ffn else 2) * part.intermediate * together)
+    if model.moe is not None:
+        up = (2 if model.gated_ffn else 1) * part.expert_intermediate
+        uses = model.moe.experts_per_token * groups / part.parallelism.expert
+        routed = uses * (max(up, model.hidden_size) + part.expert_intermediate)
+        widest = max(widest, routed + 3 * part.shared_intermediate * together)
+    return _WIDE_BYTES * tokens * (3 * model.hidden_size + widest)
+
+
+def peak_bytes(
+    model: ModelSpec, split: Parallelism, engine: EngineSpec, release: Release = Release(), *, eager: bool = False
+) -> float:
+    """Most that PyTorch allocates beside the weights in the profiling run (see the module's law)."""
+    beside, stream = beside_decoder(model), _WIDE_BYTES * model.hidden_size
+    kept = 2 * stream * engine.chunk_tokens
+    sequences = min(engine.max_running_requests, engine.chunk_tokens)
+    sampling = sequences * model.vocab_size * constant("sort_sampler" if release.sorts else "sampler") + kept
+    peak = max(forward_bytes(model, split, engine.chunk_tokens), sampling)
+    if release.compiles and not eager:
+        table = rotary_bytes(model)
+        if not beside.parameters:
+            rows = -(-model.vocab_size // split.tensor)
+            table = max(table, rows * model.hidden_size * DTYPE_BYTES[wide_dtype(model.weight_dtype)])
+        peak = max(peak, table + constant("flush") + kept)
+    return peak + beside.item_tokens * stream
+
+
+def outside_torch_bytes(
+    model: ModelSpec,
+    split: Parallelism,
+    accelerator: AcceleratorSpec,
+    engine: EngineSpec,
+    release: Release = Release(),
+    *,
+    eager: bool = False,
+) -> float:
+    """What the engine subtracts beside weights and peak: all that is taken outside PyTorch since its snapshot."""
+    total = constant("former_kernels" if release.snapshot_first else "kernels")
+    if split.ranks > 1:
+        total += constant("former_collectives" if release.snapshot_first else "collectives")
+    if release.fuses:
+        total += workspace_bytes(model, split, accelerator, engine)
+    if release.counts_graphs and not eager:
+        total += constant("graph_estimate")
+    return total
+
+
+def workspace_bytes(model: ModelSpec, split: Parallelism, accelerator: AcceleratorSpec, engine: EngineSpec) -> float:
+    """Bytes of the workspace of the kernel that joins all-reduce and norm; 0 where the engine does not use it."""
+    known = accelerator.peer_link.kind == "nvlink" and "fp8" in accelerator.peak_flops
+    whole = split.attention_data == 1 and split.pipeline == 1
+    if engine.fused_all_reduce is False or not known or not whole:
+        return 0.0
+    blackwell = "nvfp4" in accelerator.peak_flops or "fp4" in accelerator.peak_flops
+    most = _FUSED_MIB[blackwell].get(split.tensor, 0.0) * MIB
+    message = min(_WIDE_BYTES * model.hidden_size * engine.chunk_tokens, most)
+    return _WORKSPACE_BUFFERS * split.tensor * message

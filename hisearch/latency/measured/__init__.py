@@ -1,0 +1,1 @@
+"""Measured operator tables, and laws of attention read off them."""

@@ -1,0 +1,4 @@
+"""What a report is made from, as plain data.
+
+Imports nothing else of ``report``.
+"""

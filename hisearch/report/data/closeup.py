@@ -1,0 +1,220 @@
+"""The recommended deployment looked at closely: data of the figures that need simulations of their own.
+
+``api.studies.closeup`` makes them; a run keeps them in ``closeup.json``, so that its report can be drawn again without
+simulating.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import AliasChoices, Field
+
+from hisearch.score.terms import Check
+
+#: Version of ``closeup.json``.
+CLOSEUP_VERSION = 1
+
+#: Shares of requests at which a latency curve is known: every hundredth, and every thousandth of the last tenth.
+SHARES: tuple[float, ...] = tuple(
+    float(share) for share in np.round(np.concatenate([np.arange(0.0, 0.9, 0.01), np.arange(0.9, 1.0005, 0.001)]), 3)
+)
+
+
+@dataclass(frozen=True)
+class LoadPoint:
+    """The deployment at another load.
+
+    load: factor on the study's load. attainment: share of good requests, 0 to 1. terms: each term of the SLO then.
+    """
+
+    load: float
+    attainment: float
+    goodput_rps: float
+    terms: tuple[Check, ...] = ()
+
+
+@dataclass(frozen=True)
+class LatencyCurve:
+    """A latency's distribution at the study's load.
+
+    metric: ``ttft``, ``tpot``, ``itl`` or ``e2e``. values_s: at each of ``SHARES``, of shape (len(SHARES),). count: of
+    what was measured: finished requests, or gaps between tokens.
+    """
+
+    metric: str
+    values_s: tuple[float, ...]
+    count: int
+
+
+@dataclass(frozen=True)
+class WorkerSeries:
+    """One worker over time, a value per interval: busy and kv_held as shares, waiting in requests."""
+
+    busy: tuple[float, ...]
+    kv_held: tuple[float, ...]
+    waiting: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class WorkerTimeline:
+    """Workers over time. interval_s: of each value, seconds, from 0 on. omitted: workers that are left out."""
+
+    interval_s: float
+    workers: tuple[WorkerSeries, ...]
+    omitted: int = 0
+
+
+@dataclass(frozen=True)
+class TierPoint:
+    """The deployment with one tier of another size, all else as it is.
+
+    gib: of the tier, all its stores together. hit_rate: over all tiers, 0 to 1; own_hit_rate: of this one. busy_s:
+    device time of all workers. usd_per_hour: of the tier. ttft_s: the curve's percentile; folders of versions that knew
+    p99 alone call it so.
+    """
+
+    gib: float
+    hit_rate: float
+    own_hit_rate: float
+    ttft_s: Annotated[float, Field(validation_alias=AliasChoices("ttft_s", "ttft_p99_s"))]
+    busy_s: float
+    usd_per_hour: float
+
+
+@dataclass(frozen=True)
+class TierCurve:
+    """What sizes of one tier would do. name: what the tier is. points: by size; chosen_gib: the deployment's.
+
+    device_s: simulated time times workers. machines_usd_per_hour: accelerators and hosts. ttft_percentile: the one that
+    the SLO bounds.
+    """
+
+    name: str
+    chosen_gib: float
+    points: tuple[TierPoint, ...]
+    device_s: float
+    machines_usd_per_hour: float
+    ttft_percentile: float = 99.0
+
+    def returns(self) -> tuple[float | None, ...]:
+        """Dollars of machine time that a dollar for more of the tier frees, from each point to the next.
+
+        None where the sizes cost the same. The time is priced as the machines are: it is money only where so much is
+        freed that a machine can be given up.
+        """
+        found: list[float | None] = []
+        for less, more in zip(self.points, self.points[1:], strict=False):
+            spent = more.usd_per_hour - less.usd_per_hour
+            freed = self.machines_usd_per_hour * (less.busy_s - more.busy_s) / self.device_s if self.device_s else 0.0
+            found.append(freed / spent if spent > 0 else None)
+        return tuple(found)
+
+
+@dataclass(frozen=True)
+class TierUse:
+    """What a tier did at the study's load, HBM first.
+
+    name: its medium, with its place where two tiers are made of the same. hit_rate: share of the prompt tokens that it
+    had, 0 to 1. peak: most of its room in use at once, all its stores together, 0 to 1. stored_gib, read_gib: moved
+    into it, and out of it. write_busy, read_busy: share of the time that its busiest link was busy, 0 to 1. The last
+    four are None of HBM.
+    """
+
+    name: str
+    hit_rate: float
+    peak: float
+    stored_gib: float | None = None
+    read_gib: float | None = None
+    write_busy: float | None = None
+    read_busy: float | None = None
+
+
+@dataclass(frozen=True)
+class StoreSeries:
+    """A store over time, or a tier's stores together. tier: 1 below HBM, …; held: share of the room in use, 0 to 1."""
+
+    name: str
+    tier: int
+    held: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class TierTimeline:
+    """Stores over time. time_s: of each value of ``held``."""
+
+    time_s: tuple[float, ...]
+    stores: tuple[StoreSeries, ...]
+
+
+@dataclass(frozen=True)
+class CacheMark:
+    """What a deployment's memory holds: name, and KV tokens of all stores up to it together."""
+
+    name: str
+    tokens: int
+
+
+@dataclass(frozen=True)
+class IdealCache:
+    """Hit rate of one LRU cache for all requests in order, by capacity: what memory alone could reach.
+
+    capacity_tokens, hit_rate: of equal length. bytes_per_token: of KV in HBM. marks: what the deployment has.
+    """
+
+    capacity_tokens: tuple[int, ...]
+    hit_rate: tuple[float, ...]
+    bytes_per_token: float
+    marks: tuple[CacheMark, ...]
+    simulated_hit_rate: float
+
+
+@dataclass(frozen=True)
+class Closeup:
+    """All of it.
+
+    trial: the number of the trial that was looked at. notes: what could not be looked at, and why. tier_uses: empty
+    where there is HBM alone, and in folders of versions that did not keep them; tier_timeline: None then.
+    """
+
+    trial: int
+    loads: tuple[LoadPoint, ...]
+    latencies: tuple[LatencyCurve, ...]
+    timeline: WorkerTimeline | None
+    tiers: tuple[TierCurve, ...]
+    ideal: IdealCache | None
+    notes: tuple[str, ...] = ()
+    tier_uses: tuple[TierUse, ...] = ()
+    tier_timeline: TierTimeline | None = None
+
+    def to_json(self) -> str:
+        """The text of ``closeup.json``; infinite figures as ``Infinity``, as Python writes them."""
+        return json.dumps({"closeup": CLOSEUP_VERSION, **asdict(self)}, separators=(",", ":")) + "\n"
+
+
+def read_closeup(path: Path) -> Closeup:
+    """Read ``closeup.json``.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is not one, or another version's; says where.
+    """
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        data: Any = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}:{error.lineno}: not JSON ({error.msg})") from error
+    version = data.get("closeup") if isinstance(data, dict) else None
+    if version != CLOSEUP_VERSION:
+        raise ValueError(f"{path}: closeup: expected version {CLOSEUP_VERSION}, got {version}")
+    try:
+        found: Closeup = TypeAdapter(Closeup).validate_python({k: v for k, v in data.items() if k != "closeup"})
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(f"{path}: {'.'.join(str(part) for part in first['loc'])}: {first['msg']}") from error
+    return found

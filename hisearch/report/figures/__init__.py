@@ -1,0 +1,4 @@
+"""Figures: their data, and how they are drawn.
+
+Imports ``data`` and ``words``.
+"""

@@ -1,0 +1,266 @@
+"""Draws a study's figures with Plotly. Their data are made in ``hisearch.report.figures.points``."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from hisearch.report.data.inputs import ReportInput
+from hisearch.report.figures import theme
+from hisearch.report.figures.points import Axis, Dimension, ParetoData, Point, parallel_data, pareto_data, progress_data
+from hisearch.report.words.describe import STAGES
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+_LEGEND = {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"}
+
+#: How often a line is drawn: parallel coordinates have no line width, and repeating a translucent line makes it bolder.
+_STRENGTH = {"front": 2, "highlighted": 8}
+
+#: Height of a label above the plot, and the share of the plot's width that "stage 1" takes on a phone.
+_ROW_PIXELS, _LABEL_SHARE = 18, 0.2
+
+
+def figure_pareto(data: ReportInput) -> go.Figure:
+    """The first three objectives in space; the first two in the plane where there are only two."""
+    pareto = pareto_data(data)
+    if len(pareto.axes) < 3:
+        return _plane(pareto, 0, 1)
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    for group in _groups(pareto):
+        x, y, z = ([point.values[i] for point in group.points] for i in range(3))
+        figure.add_trace(go.Scatter3d(x=x, y=y, z=z, **group.style(small=0.6), **_hover(group.points, pareto)))
+    scene = {
+        key: _axis_layout(axis) | {"range": _range(axis)}
+        for key, axis in zip(("xaxis", "yaxis", "zaxis"), pareto.axes, strict=False)
+    }
+    camera = {"eye": {"x": 1.42, "y": 1.42, "z": 0.62}, "center": {"x": 0, "y": 0, "z": -0.16}}
+    return theme.finish(figure, scene=scene | {"camera": camera, "aspectmode": "cube"}, legend=_LEGEND)
+
+
+def figure_projection(data: ReportInput, x: str, y: str) -> go.Figure:
+    """Two objectives in the plane, the region that the SLO allows shaded.
+
+    Raises:
+        ValueError: not objectives of the study, or undefined for all its trials.
+    """
+    pareto = pareto_data(data)
+    drawn = [axis.name for axis in pareto.axes]
+    for name in (x, y):
+        if name not in drawn:
+            raise ValueError(f"{name} is not an objective of this study that has values: {', '.join(drawn)}")
+    return _plane(pareto, drawn.index(x), drawn.index(y))
+
+
+def figure_parallel(data: ReportInput) -> go.Figure:
+    """One line per trial through the settings that differ and the objectives; ``meta`` holds each line's trial."""
+    import plotly.graph_objects as go
+
+    parallel = parallel_data(data)
+    codes = {"infeasible": 0, "dominated": 0, "front": 1, "highlighted": 2}
+    lines = [i for i, status in enumerate(parallel.statuses) for _ in range(_STRENGTH.get(status, 1))]
+    dimensions = []
+    for dimension in parallel.dimensions:
+        values = _spread(dimension)
+        ticks = {
+            "tickvals": [at for at, _ in dimension.ticks],
+            "ticktext": [_plain(text) for _, text in dimension.ticks],
+        }
+        dimensions.append({"label": _wrapped(dimension.title), "values": [values[i] for i in lines]} | ticks)
+    line = {"color": [codes[parallel.statuses[i]] for i in lines], "cmin": 0, "cmax": 2}
+    meta = [parallel.numbers[i] for i in lines]
+    figure = go.Figure(go.Parcoords(dimensions=dimensions, line=line, labelside="top", meta=meta))
+    return theme.finish(figure, margin={"l": 70, "r": 50, "t": 60, "b": 20})
+
+
+def figure_progress(data: ReportInput) -> go.Figure:
+    """Share of the latest hypervolume over the simulations, with the stages' beginnings."""
+    import plotly.graph_objects as go
+
+    progress = progress_data(data)
+    figure = go.Figure(
+        go.Scatter(
+            x=progress.simulations,
+            y=[_short(100 * share) for share in progress.share],
+            mode="lines",
+            line={"color": theme.STAGE_COLOURS[1], "width": 2.5, "shape": "hv"},
+            hovertemplate="after simulation %{x}: %{y:.1f} %<extra></extra>",
+        )
+    )
+    stages = sorted(progress.stages)
+    rows = _rows([number for number, _ in stages], progress.simulations)
+    for (number, stage), row in zip(stages, rows, strict=True):
+        place = {"y": 1, "yanchor": "bottom", "xanchor": "left", "yshift": _ROW_PIXELS * row}
+        figure.add_vline(
+            x=number,
+            line={"color": theme.FAINT, "width": 1, "dash": "dot"},
+            annotation={"text": f"stage {stage}", **place},
+        )
+    top = 34 + _ROW_PIXELS * max(rows, default=0)
+    return theme.finish(
+        figure,
+        margin={"l": 10, "r": 10, "t": top, "b": 10},
+        xaxis={"title": {"text": "Simulation (number)"}},
+        yaxis={"title": {"text": "Hypervolume (% of the latest)"}, "range": [0, 105]},
+    )
+
+
+def _rows(marks: Sequence[int], across: Sequence[int]) -> list[int]:
+    """The row, from 0 at the axis, of each mark's label, so that none covers another; ``marks`` rise."""
+    width = _LABEL_SHARE * (max((*marks, *across), default=0) - min((*marks, *across), default=0))
+    ends: list[float] = []
+    found = []
+    for mark in marks:
+        row = next((row for row, end in enumerate(ends) if end <= mark), len(ends))
+        ends[row : row + 1] = [mark + width]
+        found.append(row)
+    return found
+
+
+class _Group:
+    """Points that share a legend entry and a look."""
+
+    def __init__(self, name: str, points: list[Point], marker: dict[str, Any]) -> None:
+        self.name = name
+        self.points = points
+        self.marker = marker
+
+    def style(self, *, small: float = 1.0) -> dict[str, Any]:
+        """Trace keywords; ``small`` scales the marker, which is drawn larger in space than in the plane."""
+        marker = self.marker | {"size": self.marker["size"] * small}
+        return {"name": self.name, "mode": "markers", "marker": marker}
+
+
+def _groups(pareto: ParetoData) -> list[_Group]:
+    """Legend entries, faintest first, empty ones left out."""
+    of = {status: [p for p in pareto.points if p.status == status] for status in ("infeasible", "dominated", "front")}
+    faint = {"opacity": 0.4, "size": 7}
+    groups = [
+        _Group(
+            "Misses the SLO", of["infeasible"], faint | {"opacity": 0.6, "color": theme.FAINT, "symbol": "circle-open"}
+        ),
+        _Group(
+            "Meets the SLO, but another is better",
+            of["dominated"],
+            faint | {"color": [theme.STAGE_COLOURS[p.stage] for p in of["dominated"]], "symbol": "circle"},
+        ),
+    ]
+    what = "Front" if pareto.feasible else "Misses the SLO, unbeaten"
+    for stage, name in STAGES.items():
+        shape = (theme.STAGE_SHAPES if pareto.feasible else theme.HOLLOW_SHAPES)[stage]
+        marker = {"color": theme.STAGE_COLOURS[stage], "symbol": shape, "size": 10}
+        groups.append(_Group(f"{what}, stage {stage} ({name})", [p for p in of["front"] if p.stage == stage], marker))
+    highlighted = [p for p in pareto.points if p.status == "highlighted"]
+    if highlighted:
+        marker = {
+            "color": theme.HIGHLIGHT,
+            "symbol": theme.STAGE_SHAPES[highlighted[0].stage],
+            "size": 17,
+            "line": {"color": "#ffffff", "width": 2},
+        }
+        groups.append(_Group(pareto.highlight, highlighted, marker))
+    return [group for group in groups if group.points]
+
+
+def _hover(points: list[Point], pareto: ParetoData) -> dict[str, Any]:
+    texts = [
+        "<br>".join(
+            [f"<b>Trial {p.number}, stage {p.stage}</b>", _plain(p.label)]
+            + [f"{a.quantity.title}: {v:,.4g}" for a, v in zip(pareto.axes, p.values, strict=True)]
+        )
+        for p in points
+    ]
+    numbers = [p.number for p in points]
+    return {"text": texts, "customdata": numbers, "hovertemplate": "%{text}<extra></extra>"}
+
+
+def _plane(pareto: ParetoData, first: int, second: int) -> go.Figure:
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    for group in _groups(pareto):
+        x, y = ([point.values[i] for point in group.points] for i in (first, second))
+        figure.add_trace(go.Scatter(x=x, y=y, **group.style(), **_hover(group.points, pareto)))
+    axes = pareto.axes[first], pareto.axes[second]
+    ranges = [_range(axis) for axis in axes]
+    layouts = [_axis_layout(axis) | {"range": r} for axis, r in zip(axes, ranges, strict=True)]
+    return theme.finish(figure, xaxis=layouts[0], yaxis=layouts[1], legend=_LEGEND, **_slo_region(axes, ranges))
+
+
+def _slo_region(axes: tuple[Axis, Axis], ranges: list[list[float]]) -> dict[str, Any]:
+    """A rectangle up to each bound, dashed lines at the bounds, and what they say."""
+    if all(axis.bound is None for axis in axes):
+        return {}
+    shapes: list[dict[str, Any]] = []
+    annotations: list[dict[str, Any]] = []
+    corners: dict[str, Any] = {}
+    for letter, axis, limits in zip("xy", axes, ranges, strict=True):
+        low, high = (10.0**v for v in limits) if axis.log else limits
+        corners |= {f"{letter}0": low, f"{letter}1": high if axis.bound is None else axis.bound}
+        if axis.bound is None:
+            continue
+        other = "y" if letter == "x" else "x"
+        at = {f"{letter}0": axis.bound, f"{letter}1": axis.bound, f"{other}0": 0, f"{other}1": 1}
+        line = {"color": theme.SLO_LINE, "width": 1.5, "dash": "dash"}
+        shapes.append({"type": "line", f"{other}ref": "paper", "line": line, "layer": "below"} | at)
+        position = math.log10(axis.bound) if axis.log else axis.bound
+        annotation: dict[str, Any] = {
+            letter: position,
+            other: 1,
+            f"{other}ref": "paper",
+            "text": f"SLO {axis.bound:g} {axis.quantity.unit}",
+        }
+        anchors: dict[str, dict[str, Any]] = {
+            "x": {"xanchor": "right", "yanchor": "top", "textangle": -90},
+            "y": {"xanchor": "right", "yanchor": "bottom"},
+        }
+        annotations.append(annotation | anchors[letter] | {"showarrow": False})
+    shapes.insert(0, {"type": "rect", "fillcolor": theme.SLO_FILL, "line": {"width": 0}, "layer": "below"} | corners)
+    return {"shapes": shapes, "annotations": annotations}
+
+
+def _range(axis: Axis) -> list[float]:
+    """Axis range in Plotly's terms (exponents on a logarithmic axis), 6 % wider than what is drawn."""
+    low, high = (math.log10(v) for v in axis.span) if axis.log else axis.span
+    pad = 0.06 * (high - low) or 0.5 * abs(high) or 1.0
+    return [low - pad if axis.log else max(0.0, low - pad), high + pad]
+
+
+def _axis_layout(axis: Axis) -> dict[str, Any]:
+    layout: dict[str, Any] = {"title": {"text": axis.quantity.title}, "type": "log" if axis.log else "linear"}
+    if axis.log:
+        # Without a format of its own Plotly writes the ticks between powers of ten as their first digit alone.
+        layout["dtick"] = "D2" if _decade_count(axis) <= 2 else 1
+        layout["tickformat"] = f"{'$' if axis.quantity.unit.startswith('USD') else ''},.3~r"
+    return layout
+
+
+def _decade_count(axis: Axis) -> float:
+    return math.log10(axis.span[1] / axis.span[0])
+
+
+def _plain(text: str) -> str:
+    """User text without markup: Plotly reads a subset of HTML in labels and hover texts."""
+    return html.escape(text, quote=False)
+
+
+def _spread(dimension: Dimension) -> list[float]:
+    """Values around their tick, by up to 0.14 of the ticks' distance, so that equal settings do not hide each other."""
+    if not dimension.categorical:
+        return [_short(value) for value in dimension.values]
+    golden = (math.sqrt(5) - 1) / 2
+    return [round(value + 0.28 * (i * golden % 1 - 0.5), 3) for i, value in enumerate(dimension.values)]
+
+
+def _wrapped(text: str) -> str:
+    """A dimension's title, broken before its last word."""
+    return "<br>".join(_plain(part) for part in text.rsplit(" ", 1))
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.4g}")

@@ -1,0 +1,247 @@
+"""Figures of a deployment's cache tiers: where hits come from, links, room in use, and what sizes are worth.
+
+What is drawn is made apart from the drawing: ``tier_uses`` and ``tier_timeline`` return plain data, which a run keeps
+in its ``closeup.json``.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from hisearch.report.data.closeup import StoreSeries, TierCurve, TierTimeline, TierUse
+from hisearch.report.figures import theme
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+
+#: A row of ``api.tiers.tier_rows``: HBM, then each tier below it.
+TierRow = Mapping[str, Any]
+
+#: Of the tiers below HBM in order, each with a dash of its own; of HBM, and of what had to be computed.
+COLOURS = ("#3b82c4", "#c9701a", "#1f9a6c")
+DASHES = ("solid", "dash", "dot")
+_OF_HBM = "#8757c9"
+#: Of the directions of a link.
+_WRITTEN, _READ = "#d6336c", "#0c8599"
+#: Of the stores of a tier.
+_STORE_DASHES = ("solid", "dot", "dash", "dashdot")
+#: More stores than these are drawn as the sum of their tier.
+MOST_LINES = 8
+COMPUTED = "computed"
+_GIB = float(2**30)
+#: Least dollars freed by a dollar that are drawn as they are; an axis of factors has no place for less, or for nothing.
+LEAST_RETURN = 0.01
+_LEGEND = {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.01, "yanchor": "bottom"}
+
+
+class Value(Protocol):
+    """What a figure asks of ``api.tiers.TierValue``."""
+
+    @property
+    def tier(self) -> str:
+        """Name of the medium."""
+
+    @property
+    def usd_per_hour_saved_per_gib(self) -> float:
+        """Price of the accelerator time that one more GiB frees."""
+
+    @property
+    def usd_per_gib_hour(self) -> float:
+        """Price of the GiB."""
+
+
+def tier_uses(rows: Sequence[TierRow]) -> tuple[TierUse, ...]:
+    """What each tier did, HBM first; media of two tiers carry their place."""
+    media = [str(row["tier"]) for row in rows]
+    names = [f"{name} (tier {k})" if media.count(name) > 1 else name for k, name in enumerate(media)]
+    return tuple(_use(name, row) for name, row in zip(names, rows, strict=True))
+
+
+def _use(name: str, row: TierRow) -> TierUse:
+    room = int(row["capacity_tokens"])
+    hits, peak = _digits(row["hit_rate"]), _digits(row["peak_tokens"] / room) if room else 0.0
+    if "read_utilisation" not in row:
+        return TierUse(name, hits, peak)
+    return TierUse(
+        name,
+        hits,
+        peak,
+        _digits(row["stored_bytes"] / _GIB),
+        _digits(row["read_bytes"] / _GIB),
+        _digits(row["write_utilisation"]),
+        _digits(row["read_utilisation"]),
+    )
+
+
+def computed_share(uses: Sequence[TierUse]) -> float:
+    """Share of the prompt tokens that no tier had."""
+    return max(1.0 - sum(use.hit_rate for use in uses), 0.0)
+
+
+def tier_timeline(series: pd.DataFrame) -> TierTimeline:
+    """A line for each store, or for each tier where there are more than ``MOST_LINES`` stores.
+
+    Args:
+        series: ``SimulatedDeployment.tier_series`` at regular times, the same for all stores.
+    """
+    together = len(series[["tier", "store"]].drop_duplicates()) > MOST_LINES
+    stores = []
+    for tier in sorted(set(series["tier"].tolist())):
+        of_tier = series[series["tier"] == tier]
+        medium = str(of_tier["medium"].iloc[0])
+        groups = [(", all stores", of_tier)] if together else of_tier.groupby("store", sort=True)
+        for store, mine in groups:
+            at = mine.groupby("time_s", sort=True)[["held_tokens", "capacity_tokens"]].sum()
+            held = at["held_tokens"].to_numpy(np.float64) / at["capacity_tokens"].to_numpy(np.float64)
+            name = f"{medium}{store}" if together else f"{medium} {store}"
+            stores.append(StoreSeries(name, tier, tuple(_digits(share) for share in held)))
+    return TierTimeline(tuple(sorted({float(at_s) for at_s in series["time_s"]})), tuple(stores))
+
+
+def figure_tier_use(uses: Sequence[TierUse]) -> go.Figure:
+    """Share of the prompt tokens that each tier had and that had to be computed; use of each tier's busiest link."""
+    from plotly.subplots import make_subplots
+
+    figure = make_subplots(rows=2, cols=1, vertical_spacing=0.3, row_heights=[len(uses) + 1, len(uses) - 1])
+    names = [*(_plain(use.name) for use in uses), COMPUTED]
+    figure.add_bar(
+        y=names,
+        x=[round(100 * share, 2) for share in (*(use.hit_rate for use in uses), computed_share(uses))],
+        orientation="h", showlegend=False, row=1, col=1,
+        marker_color=[_OF_HBM, *(_colour(k) for k in range(1, len(uses))), theme.FAINT],
+        hovertemplate="%{y}: %{x:.1f} % of the prompt tokens<extra></extra>",
+    )  # fmt: skip
+    below = uses[1:]
+    for name, busy, colour in (
+        ("link, written", [use.write_busy for use in below], _WRITTEN),
+        ("link, read", [use.read_busy for use in below], _READ),
+    ):
+        figure.add_bar(
+            y=[_plain(use.name) for use in below], x=[round(100 * (share or 0.0), 2) for share in busy],
+            orientation="h", name=name, marker_color=colour, row=2, col=1,
+            hovertemplate=f"%{{y}}, {name}: %{{x:.1f}} % of the time<extra></extra>",
+        )  # fmt: skip
+    figure.update_yaxes(autorange="reversed")
+    figure.update_xaxes(title={"text": "Prompt tokens (%)"}, rangemode="tozero", row=1, col=1)
+    figure.update_xaxes(title={"text": "Time that the busiest link is in use (%)"}, rangemode="tozero", row=2, col=1)
+    return theme.finish(figure, barmode="group", legend=_LEGEND)
+
+
+def figure_tier_room(timeline: TierTimeline) -> go.Figure:
+    """How full the stores of each tier were over time."""
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    drawn: dict[int, int] = {}
+    for store in timeline.stores:
+        number = drawn.get(store.tier, 0)
+        drawn[store.tier] = number + 1
+        figure.add_scatter(
+            x=timeline.time_s, y=[round(100 * share, 2) for share in store.held], name=_plain(store.name), mode="lines",
+            line={"color": _colour(store.tier), "dash": _STORE_DASHES[number % 4], "shape": "hv"},
+            hovertemplate=f"{_plain(store.name)} at %{{x:,.0f}} s: %{{y:.1f}} %<extra></extra>",
+        )  # fmt: skip
+    return theme.finish(
+        figure,
+        xaxis={"title": {"text": "Time (s)"}},
+        yaxis={"title": {"text": "Room in use (%)"}, "range": [0, 105]},
+        legend=_LEGEND,
+        showlegend=True,
+    )
+
+
+def figure_tiers(curves: Sequence[TierCurve]) -> go.Figure:
+    """Hit rate, TTFT and what the next dollar frees over the size of each tier; a diamond is the chosen size."""
+    from plotly.subplots import make_subplots
+
+    figure = make_subplots(rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.07)
+    for index, curve in enumerate(curves):
+        colour, dash = _colour(index + 1), DASHES[index]
+        symbols = ["diamond" if point.gib == curve.chosen_gib else "circle" for point in curve.points]
+        marker = {"symbol": symbols, "size": [13 if s == "diamond" else 7 for s in symbols], "color": colour}
+        for row, values in enumerate(
+            ([100 * point.hit_rate for point in curve.points], [point.ttft_s for point in curve.points]), start=1
+        ):
+            figure.add_scatter(
+                x=[_short(point.gib) for point in curve.points], y=[_short(value) for value in values],
+                mode="lines+markers", line={"color": colour, "width": 2.5, "dash": dash}, marker=marker,
+                name=_plain(curve.name), showlegend=row == 1, row=row, col=1,
+                hovertemplate=f"%{{x:,}} GiB: %{{y}}<extra>{_plain(curve.name)}</extra>",
+            )  # fmt: skip
+        _add_returns(figure, curve, colour, dash)
+    figure.add_hline(y=1, line={"color": theme.SLO_LINE, "width": 1.5, "dash": "dash"}, row=3, col=1)
+    figure.update_yaxes(title={"text": "Hit rate (%)"}, row=1, col=1)
+    figure.update_yaxes(title={"text": f"{ttft_of(curves)} (s)"}, rangemode="tozero", row=2, col=1)
+    figure.update_yaxes(
+        title={"text": "Next $ frees ($)"}, type="log", tickformat=",.3~r", tickprefix="$", dtick=1, row=3, col=1
+    )
+    figure.update_xaxes(type="log", tickformat=",.3~r", dtick="D2")
+    figure.update_xaxes(title={"text": "Size of the tier, all its stores (GiB)"}, row=3, col=1)
+    return theme.finish(figure, legend=_LEGEND)
+
+
+def ttft_of(curves: Sequence[TierCurve]) -> str:
+    """``TTFT p95``: the percentile that the curves are of."""
+    return f"TTFT p{curves[0].ttft_percentile:g}"
+
+
+def _add_returns(figure: go.Figure, curve: TierCurve, colour: str, dash: str) -> None:
+    """A level from each size to the next: dollars of machine time that a dollar spent on that step frees."""
+    returns = curve.returns()
+    if not returns:
+        return
+    levels = [*returns, returns[-1]]
+    figure.add_scatter(
+        x=[_short(point.gib) for point in curve.points],
+        y=[None if level is None else _short(max(level, LEAST_RETURN)) for level in levels],
+        mode="lines", line={"color": colour, "width": 2.5, "dash": dash, "shape": "hv"}, showlegend=False,
+        text=["" if level is None else f"${level:,.2f}" for level in levels], row=3, col=1,
+        hovertemplate=f"from %{{x:,}} GiB on: a dollar frees %{{text}}<extra>{_plain(curve.name)}</extra>",
+    )  # fmt: skip
+
+
+def figure_tier_values(values: Sequence[Value]) -> go.Figure:
+    """What one more GiB of each tier would free in accelerator time for an hour, beside what it costs."""
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    tiers = [f"{_plain(value.tier)} (tier {k})" for k, value in enumerate(values, 1)]
+    bars = (
+        ("frees", [value.usd_per_hour_saved_per_gib for value in values], COLOURS[2]),
+        ("costs", [value.usd_per_gib_hour for value in values], COLOURS[1]),
+    )
+    for name, usd, colour in bars:
+        figure.add_bar(
+            x=tiers,
+            y=usd,
+            name=name,
+            marker_color=colour,
+            hovertemplate=f"%{{x}} {name} $%{{y:.6f}} a GiB-hour<extra></extra>",
+        )
+    yaxis = {"title": {"text": "USD per GiB-hour"}, "rangemode": "tozero"}
+    return theme.finish(figure, barmode="group", yaxis=yaxis, legend=_LEGEND)
+
+
+def _plain(name: str) -> str:
+    """A user's name without markup: Plotly reads a subset of HTML."""
+    return html.escape(name, quote=False)
+
+
+def _colour(tier: int) -> str:
+    """Of the tier ``tier``, from 1 on below HBM."""
+    return COLOURS[(tier - 1) % len(COLOURS)]
+
+
+def _digits(value: float) -> float:
+    """Four significant digits: what a figure can show."""
+    return float(f"{value:.4g}")
+
+
+def _short(value: float) -> float | None:
+    return _digits(value) if math.isfinite(value) else None

@@ -1,0 +1,90 @@
+"""The first page of the dashboard: every run, how it stands and what it recommends, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from hisearch.report.pages.templating import render_page
+from hisearch.report.words.comparison_words import name_of, show
+from hisearch.score.stated import LATENCIES, spoken_of
+
+#: Metrics of the runs' recommendations, in rows; a latency stands for its percentiles.
+_ROWS = ("usd_per_hour", "goodput_rps", "attainment", "ttft", "tpot", "e2e", "hit_rate")
+
+#: Seconds after which the page is loaded anew while a run is going on.
+REFRESH_S = 5
+#: The same of a report of such a run.
+REPORT_REFRESH_S = 30
+
+
+#: What ended a run, as provenance writes it, in words behind the number of its simulations.
+_ENDINGS = {
+    "finished": "; it came to its end",
+    "simulations": "; the budget of simulations ended it",
+    "seconds": "; the budget of seconds ended it",
+    "usd": "; the budget of dollars ended it",
+    "interrupted": "; it was interrupted",
+}
+
+
+class RunRow(Protocol):
+    """What is shown of a run; see ``hisearch.api.runs.run_state.RunState``."""
+
+    @property
+    def label(self) -> str: ...  # noqa: D102
+    @property
+    def study(self) -> str: ...  # noqa: D102
+    @property
+    def ended(self) -> bool: ...  # noqa: D102
+    @property
+    def simulations(self) -> int: ...  # noqa: D102
+    @property
+    def budget(self) -> int: ...  # noqa: D102
+    @property
+    def stopped(self) -> str: ...  # noqa: D102
+    @property
+    def trial(self) -> int | None: ...  # noqa: D102
+    @property
+    def description(self) -> str: ...  # noqa: D102
+    @property
+    def feasible(self) -> bool | None: ...  # noqa: D102
+    @property
+    def has_report(self) -> bool: ...  # noqa: D102
+    @property
+    def asked(self) -> tuple[str, ...]: ...  # noqa: D102
+    @property
+    def metrics(self) -> dict[str, float]: ...  # noqa: D102
+
+
+def shown_metrics(asked: Iterable[str]) -> list[str]:
+    """Metrics in rows; ``asked``: of the latencies that SLOs bound, as ``score.stated.stated`` gives them."""
+    known = tuple(asked)
+    return [name for row in _ROWS for name in (spoken_of(row, known) if row in LATENCIES else (row,))]
+
+
+def may_show(metric: str) -> bool:
+    """Whether a metric is one of the rows, whatever the SLOs ask for."""
+    return metric in _ROWS or metric.partition("_")[0] in LATENCIES
+
+
+def render_index(runs: Sequence[RunRow]) -> str:
+    """The page's HTML; it loads itself anew while a run is going on."""
+    rows = [
+        (name_of(metric), [show(metric, run.metrics[metric]) if metric in run.metrics else "-" for run in runs])
+        for metric in shown_metrics(name for run in runs for name in run.asked)
+        if any(metric in run.metrics for run in runs)
+    ]
+    return render_page(
+        "dashboard.html.j2",
+        runs=runs,
+        rows=rows,
+        endings=_ENDINGS,
+        pairs=[(a, b) for a in range(len(runs)) for b in range(a + 1, len(runs)) if runs[a].ended and runs[b].ended],
+        refresh_s=0 if all(run.ended for run in runs) else REFRESH_S,
+    )
+
+
+def render_refusal(message: str) -> str:
+    """A page that says why there is no other."""
+    return render_page("refusal.html.j2", message=message)

@@ -1,0 +1,132 @@
+"""The report of a study of several models: one page over the models' own reports, which it leads to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from hisearch.report.figures.scatter import FRAME, Mark, Scatter
+from hisearch.report.pages.templating import render_page
+from hisearch.report.words.terms import TermLine
+from hisearch.score.quantities import HOURS_PER_MONTH, percent, quantity, usd
+from hisearch.specs.studies.fleet_study import PRICE
+from hisearch.specs.wording import counted, listed
+
+#: Rows of the front on the page; all are in front.csv.
+FRONT_ROWS = 40
+
+
+class ModelPart(NamedTuple):
+    """What the recommendation means for one model.
+
+    report: address of its own report. requests: how many came. attainment: share of them that keep to every term.
+    terms: of its promise, when all models are simulated together.
+    """
+
+    name: str
+    deployment: str
+    usd_per_hour: float
+    requests: int
+    attainment: float
+    terms: tuple[TermLine, ...]
+    report: str
+
+
+class SearchPart(NamedTuple):
+    """One model's search. failure: why nothing of it serves, "" where something does; report: "" where it has none."""
+
+    name: str
+    simulations: int
+    front: int
+    stopped: str
+    failure: str
+    report: str
+
+
+class Combined(NamedTuple):
+    """A deployment of all models. figures: of the whole, by axis. deployments: in words, in the models' order."""
+
+    figures: Mapping[str, float]
+    deployments: tuple[str, ...]
+    chosen: bool
+
+
+class FleetReport(NamedTuple):
+    """What the page is drawn from.
+
+    axes: of the front. feasible: whether the recommendation keeps every promise when all is simulated together.
+    parts: empty where nothing is recommended. coupled: limits on the whole, in lines as of an SLO. front: of the
+    whole, cheapest first. refused: why nothing is recommended, "" where something is. cautions: what to know.
+    """
+
+    name: str
+    description: str
+    axes: tuple[str, ...]
+    feasible: bool
+    usd_per_hour: float
+    parts: tuple[ModelPart, ...]
+    coupled: tuple[TermLine, ...]
+    searches: tuple[SearchPart, ...]
+    front: tuple[Combined, ...]
+    refused: str
+    cautions: tuple[str, ...]
+
+
+def render_fleet(data: FleetReport) -> str:
+    """The page's HTML, which runs no script; what comes from the user is escaped."""
+    axes = sorted(data.axes, key=lambda axis: axis != PRICE)  # what it costs comes first
+    names = [quantity(axis) for axis in axes]
+    rows = [
+        (
+            one.chosen,
+            one.deployments,
+            [name.number(one.figures[axis]) for name, axis in zip(names, axes, strict=True)],
+        )
+        for one in data.front[:FRONT_ROWS]
+    ]
+    return render_page(
+        "fleet.html.j2",
+        data=data,
+        verdict=_verdict(data),
+        parts=[(part, usd(part.usd_per_hour), f"{part.requests:,}", percent(part.attainment)) for part in data.parts],
+        axes=[name.title for name in names],
+        rows=rows,
+        left=len(data.front) - len(rows),
+        scatters=_scatters(data),
+        frame=FRAME,
+        front_heading=counted(len(data.front), "deployment"),
+        models=listed([search.name for search in data.searches]),
+    )
+
+
+def _verdict(data: FleetReport) -> str:
+    """The answer in a sentence."""
+    if data.refused:
+        return data.refused
+    price = f"{usd(data.usd_per_hour)} per hour, {usd(data.usd_per_hour * HOURS_PER_MONTH)} per month"
+    kept = "every model keeps its promise" if data.feasible else "not every model keeps its promise"
+    return f"{price} ({HOURS_PER_MONTH:g} hours) for {counted(len(data.parts), 'model')}. Simulated together, {kept}."
+
+
+def _scatters(data: FleetReport) -> list[tuple[str, Scatter]]:
+    """The front, price against each other axis, with a caption; of fewer than two points there is nothing to see."""
+    if len(data.front) < 2:
+        return []
+    price = quantity(PRICE)
+    found = []
+    for axis in data.axes:
+        if axis == PRICE:
+            continue
+        name = quantity(axis)
+        marks = [_mark(one, axis) for one in data.front]
+        caption = f"{name.title}, {name.good}, against {price.title}, lower is better"
+        found.append((caption, Scatter.of(marks, price, name)))
+    return found
+
+
+def _mark(one: Combined, axis: str) -> Mark:
+    words = "; ".join(one.deployments)
+    shown: Sequence[str] = (
+        quantity(PRICE).show(one.figures[PRICE]), quantity(axis).show(one.figures[axis]), words
+    )  # fmt: skip
+    return Mark(one.figures[PRICE], one.figures[axis], ", ".join(shown), one.chosen)

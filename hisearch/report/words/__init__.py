@@ -1,0 +1,4 @@
+"""Wordings that the report shares with the terminal and other pages.
+
+Imports ``data``.
+"""

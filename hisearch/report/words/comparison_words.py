@@ -1,0 +1,222 @@
+"""A comparison in words and rows: one wording for the terminal and the page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from hisearch.report.data.comparison import CONFIDENCE, PART_MEANINGS, Comparison, Driver, Figure, Side
+from hisearch.report.words.terms import term_lines
+from hisearch.score.quantities import UNDEFINED, percent, significant, usd
+from hisearch.score.stated import spoken_of
+from hisearch.specs.wording import counted, in_percent, listed
+
+#: Metric -> its name for readers.
+_NAMES = {
+    "usd_per_hour": "Cost per hour",
+    "usd_per_million_tokens": "Cost per million tokens",
+    "goodput_rps": "Goodput (requests/s)",
+    "attainment": "Good requests",
+    "throughput_rps": "Throughput (requests/s)",
+    "hit_rate": "Prefix-cache hit rate",
+    "preemptions": "Preemptions per request",
+    "utilisation": "Utilisation",
+    "joules_per_token": "Joules per token",
+}
+_SHARES = frozenset({"attainment", "hit_rate", "utilisation"})
+
+#: The part of a difference below which it is not worth a word.
+_NEGLIGIBLE = 0.01
+
+
+def name_of(metric: str) -> str:
+    """``TTFT p99`` for ``ttft_p99_s``."""
+    if metric in _NAMES:
+        return _NAMES[metric]
+    latency, statistic, _ = metric.split("_")
+    return f"{latency.upper()} {statistic}"
+
+
+def show(metric: str, value: float, *, signed: bool = False) -> str:
+    """A metric's value, or a difference of it, with its unit."""
+    if not math.isfinite(value):
+        return significant(value)
+    if metric.startswith("usd"):
+        text = usd(abs(value))
+    elif metric in _SHARES:
+        text = f"{abs(value) * 100:.1f} %" if not signed else f"{abs(value) * 100:.1f} points"
+    elif metric.endswith("_s"):
+        text = seconds(abs(value))
+    else:
+        text = significant(abs(value))
+    if not any(digit in text for digit in "123456789"):
+        return text  # it rounds to nothing: neither more nor less
+    return ("−" if value < 0 else "+" if signed else "") + text
+
+
+def seconds(value_s: float) -> str:
+    """Milliseconds below a second, with three digits."""
+    return f"{significant(value_s * 1e3)} ms" if abs(value_s) < 1.0 else f"{significant(value_s)} s"
+
+
+def figure_rows(figures: Iterable[Figure]) -> list[tuple[str, str, str, str, str, str]]:
+    """Name, A, B, difference, its interval, and which is better."""
+    return [
+        (
+            name_of(figure.name),
+            show(figure.name, figure.a),
+            show(figure.name, figure.b),
+            _difference(figure),
+            _interval(figure),
+            {"A": "A", "B": "B", "same": "same", "neither": "", "unsure": "not sure"}[figure.better],
+        )
+        for figure in figures
+    ]
+
+
+INTERVAL = f"{in_percent(CONFIDENCE)} interval"
+FIGURE_COLUMNS = ("", "A", "B", "B − A", INTERVAL, "better")
+
+
+def _difference(figure: Figure) -> str:
+    if figure.better == "same":
+        return "0"
+    relative = figure.relative
+    share = "" if relative is None else f" ({'+' if relative > 0 else ''}{percent(relative)})"
+    return f"{show(figure.name, figure.difference, signed=True)}{share}"
+
+
+def _interval(figure: Figure) -> str:
+    if figure.low is None or figure.high is None:
+        return UNDEFINED
+    return f"{show(figure.name, figure.low, signed=True)} to {show(figure.name, figure.high, signed=True)}"
+
+
+def part_rows(comparison: Comparison) -> list[tuple[str, str, str]]:
+    """Part, what it adds to B's mean time, what it is."""
+    rows = [(part.name, _signed_s(part.difference_s), PART_MEANINGS[part.name]) for part in comparison.parts]
+    total = sum(part.difference_s for part in comparison.parts)
+    return [*rows, ("in all", _signed_s(total), "mean time of a request, B − A")] if rows else []
+
+
+def time_rows(comparison: Comparison) -> list[tuple[str, str, str]]:
+    """Mean time of a request by what it is spent on, on both sides."""
+    rows = [(row.name, seconds(row.a_s), seconds(row.b_s)) for row in comparison.times]
+    totals = [sum(row.a_s for row in comparison.times), sum(row.b_s for row in comparison.times)]
+    return [*rows, ("in all", seconds(totals[0]), seconds(totals[1]))] if rows else []
+
+
+def _signed_s(value_s: float) -> str:
+    return f"{'+' if value_s > 0 else '−' if value_s < 0 else ''}{seconds(abs(value_s))}"
+
+
+def driver_rows(comparison: Comparison) -> list[tuple[str, str, str]]:
+    """Name, A, B of what explains the parts; what is 0 on both sides is left out."""
+    return [
+        (driver.name, _driver(driver, driver.a), _driver(driver, driver.b))
+        for driver in comparison.drivers
+        if driver.a or driver.b
+    ]
+
+
+def _driver(driver: Driver, value: float) -> str:
+    if driver.unit == "%":
+        return percent(value)
+    if driver.unit == "s":
+        return seconds(value)
+    return f"{significant(value)} {driver.unit}".strip()
+
+
+def verdict(side: Side) -> str:
+    """``meets the SLO``, ``misses the SLO (TTFT p99 2.1 s of at most 2 s)``, or "" where there is none."""
+    if side.feasible is None:
+        return ""
+    if side.feasible:
+        return "meets the SLO"
+    missed = [f"{line.term} {line.value} of at most {line.bound}" for line in term_lines(side.slo) if not line.met]
+    return f"misses the SLO ({listed(missed)})"
+
+
+def summary(comparison: Comparison) -> str:
+    """What it comes to, in two or three sentences."""
+    verdicts = [verdict(side) for side in (comparison.a, comparison.b)]
+    text = ""
+    if all(verdicts):
+        text = f"Both {_both(verdicts[0])}. " if verdicts[0] == verdicts[1] else f"A {verdicts[0]}; B {verdicts[1]}. "
+    text += " ".join(part for part in (_cost(comparison), _speed(comparison), _why(comparison)) if part)
+    return text.strip()
+
+
+def _both(words: str) -> str:
+    return words.replace("meets", "meet").replace("misses", "miss")
+
+
+def _cost(comparison: Comparison) -> str:
+    cost = comparison.figure("usd_per_hour")
+    if cost is None:
+        return ""
+    if abs(cost.difference) < 0.005:
+        return f"Both cost {usd(cost.a)} an hour."
+    share = f" ({percent(abs(cost.relative))})" if cost.relative is not None else ""
+    return f"B costs {usd(abs(cost.difference))} an hour {'more' if cost.difference > 0 else 'less'}{share}."
+
+
+def _speed(comparison: Comparison) -> str:
+    """The latencies of the SLO that differ for sure, those that may not, and those that are the same.
+
+    Without an SLO they are TTFT and TPOT.
+    """
+    found, unsure, same = [], [], []
+    shown = [figure.name for figure in comparison.figures]
+    asked = [name for name in comparison.asked if name in shown]
+    for name in asked or [name for latency in ("ttft", "tpot") for name in spoken_of(latency, ())]:
+        figure = comparison.figure(name)
+        if figure is None or figure.relative is None:
+            continue
+        if figure.better == "same":
+            same.append(name_of(name))
+        elif figure.better == "unsure" or abs(figure.relative) < _NEGLIGIBLE:
+            unsure.append(name_of(name))
+        else:
+            direction = "longer" if figure.difference > 0 else "shorter"
+            found.append(f"{name_of(name)} is {seconds(abs(figure.difference))} {direction}")
+    sentences = [f"Its {' and its '.join(found)}."] if found else []
+    if unsure:
+        sentences.append(f"{listed(unsure)} {'does' if len(unsure) == 1 else 'do'} not clearly differ.")
+    if same:
+        sentences.append(f"{listed(same)} {'is' if len(same) == 1 else 'are'} the same.")
+    return " ".join(sentences)
+
+
+def _why(comparison: Comparison) -> str:
+    """The parts that carry the difference in mean time."""
+    total = sum(part.difference_s for part in comparison.parts)
+    whole = max(sum(row.a_s for row in comparison.times), 1e-12)
+    if not comparison.parts or abs(total) < _NEGLIGIBLE * whole:
+        return ""
+    largest = sorted(comparison.parts, key=lambda part: -abs(part.difference_s))
+    told = [part for part in largest if abs(part.difference_s) > 0.1 * abs(largest[0].difference_s)]
+    parts = listed([f"{part.name} {_signed_s(part.difference_s)}" for part in told])
+    return f"A request takes {seconds(abs(total))} {'longer' if total > 0 else 'less'} on average: {parts}."
+
+
+def seeds_in_words(comparison: Comparison) -> str:
+    """What the figures rest on."""
+    if len(comparison.seeds) > 1 and comparison.same_workload:
+        return (
+            f"Means of {counted(len(comparison.seeds), 'seed')}, both sides on the same requests and random numbers; "
+            f"intervals hold the mean difference with {in_percent(CONFIDENCE)} confidence. Verdicts and reasons "
+            f"are those of seed {comparison.seeds[0]}."
+        )
+    return "One seed: differences have no interval."
+
+
+def fronts_in_words(comparison: Comparison) -> str:
+    """How two fronts stand to each other; "" where they do not compare."""
+    fronts = comparison.fronts
+    if fronts is None:
+        return ""
+    return (
+        f"A's front has {counted(fronts.a, 'deployment')}, {fronts.a_beaten:,} of them beaten by one of B's; B's has "
+        f"{fronts.b:,}, {fronts.b_beaten:,} of them beaten by one of A's."
+    )

@@ -1,0 +1,1 @@
+"""One trace made from others: resampled, merged, ordered, cut, spread, replayed."""

@@ -1,0 +1,141 @@
+"""The first requests of a trace as a client can send them: times, lengths, and names of the blocks that prompts share.
+
+A benchmark client knows neither sessions nor answers: it sends every prompt at its own time. So follow-ups get the
+times at which a simulation saw them arrive, and what a prompt repeats of an earlier *answer* is shared only with
+prompts that repeat it too.
+
+Notation
+    N   requests, in the order in which they are sent
+    B   tokens per block; the last block of a prompt may hold less
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hisearch.base.dtypes import F8, I8
+from hisearch.specs.workloads.workload import TraceFileSpec
+from hisearch.traces.compiled import CompiledTrace
+from hisearch.traces.compiler import compile_trace
+from hisearch.traces.reading.rows import BadRows
+from hisearch.traces.reading.source import Requests, Source
+
+#: Requests that a replay keeps where nothing else is asked.
+USUAL_REQUESTS = 1000
+#: Names of blocks that a replay's file holds at most (some 2 MB); blocks are doubled in size until they are no more.
+MOST_BLOCKS = 250_000
+_FIRST_BLOCK_TOKENS = 16
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Requests to send, in order.
+
+    arrival_s: shape (N,), seconds from the first one, rising. input_tokens, output_tokens: shape (N,).
+    block_ids: per request ceil(input_tokens / B) names; two prompts share their leading blocks of equal names.
+    indices: shape (N,), of the same requests in the trace.
+    """
+
+    arrival_s: F8
+    input_tokens: I8
+    output_tokens: I8
+    block_ids: tuple[tuple[int, ...], ...]
+    block_tokens: int
+    indices: I8
+
+    def __len__(self) -> int:
+        return len(self.arrival_s)
+
+    @property
+    def rate_rps(self) -> float:
+        """Requests per second between the first and the last; infinite where they come at once."""
+        span_s = float(self.arrival_s[-1] - self.arrival_s[0])
+        return (len(self) - 1) / span_s if span_s > 0 else float("inf")
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One dictionary per request, under the names of hisearch's own trace form."""
+        return [
+            {
+                "arrival_s": round(float(self.arrival_s[i]), 6),
+                "input_tokens": int(self.input_tokens[i]),
+                "output_tokens": int(self.output_tokens[i]),
+                "block_ids": list(self.block_ids[i]),
+            }
+            for i in range(len(self))
+        ]
+
+    def text(self) -> str:
+        """JSON lines of ``rows``."""
+        return "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in self.rows())
+
+    def compile(self, name: str, arrival_s: F8 | None = None) -> CompiledTrace:
+        """The replay as a trace of independent requests.
+
+        Args:
+            name: what reports call it.
+            arrival_s: shape (N,), other times than its own, in seconds; they need not rise.
+        """
+        requests = Requests()
+        times = self.arrival_s if arrival_s is None else arrival_s
+        for index in range(len(self)):
+            requests.add(
+                float(times[index]),
+                int(self.input_tokens[index]),
+                int(self.output_tokens[index]),
+                ids=self.block_ids[index],
+                known_tokens=int(self.input_tokens[index]),
+            )
+        path = Path(name)
+        source = Source(path, TraceFileSpec(path=name), 0, BadRows(path))
+        return compile_trace(requests.build(source, block_tokens=self.block_tokens), name, "open_loop")
+
+
+def replay_of(trace: CompiledTrace, arrival_s: F8, limit: int = USUAL_REQUESTS) -> Replay:
+    """The first ``limit`` requests of ``trace`` at the times ``arrival_s``.
+
+    Args:
+        trace: the workload.
+        arrival_s: shape (len(trace),) or longer, seconds; requests that never arrived (NaN) are left out.
+        limit: most requests, at least 1.
+
+    Raises:
+        ValueError: none of the requests arrives.
+    """
+    arrays = trace.arrays
+    count = min(limit, len(trace), len(arrival_s))
+    arrived = np.flatnonzero(np.isfinite(arrival_s[:count]))
+    if not len(arrived):
+        raise ValueError(f"{trace.name}: none of its first {count} requests arrives")
+    order = arrived[np.argsort(arrival_s[arrived], kind="stable")]
+    inputs = arrays.input_tokens[order]
+    block_tokens = max(trace.block_tokens, _FIRST_BLOCK_TOKENS)
+    while int((-(-inputs // block_tokens)).sum()) > MOST_BLOCKS:
+        block_tokens *= 2
+    names: dict[tuple[int, int], int] = {}
+    blocks = tuple(
+        tuple(
+            names.setdefault(place, len(names))
+            for place in _places(trace, int(arrays.prompt_node[index]), int(arrays.input_tokens[index]), block_tokens)
+        )
+        for index in order.tolist()
+    )
+    first_s = arrival_s[order[0]]
+    return Replay(arrival_s[order] - first_s, inputs, arrays.output_tokens[order], blocks, block_tokens, order)
+
+
+def _places(trace: CompiledTrace, node: int, tokens: int, block_tokens: int) -> list[tuple[int, int]]:
+    """Where each block of a prompt ends: (tree node that holds its last token, depth); equal for equal prefixes."""
+    arrays = trace.arrays
+    path: list[int] = []
+    while node > 0:
+        path.append(node)
+        node = int(arrays.parent[node])
+    path.reverse()
+    ends = np.append(np.arange(block_tokens, tokens, block_tokens), tokens)
+    holder = np.searchsorted(arrays.end_tokens[path], ends, side="left")
+    return [(path[at], int(end)) for at, end in zip(holder.tolist(), ends.tolist(), strict=True)]

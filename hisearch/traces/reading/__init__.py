@@ -1,0 +1,1 @@
+"""Trace files: rows, fields, errors, hisearch's own form."""

@@ -1,0 +1,299 @@
+"""hisearch's own trace form, JSON lines (plain or gzip) and parquet; see docs/traces.md.
+
+A header (the first line, or the parquet schema's metadata) says what the file is; then one row per request,
+predecessors before their follow-ups. Written files name what a sequence shares with an earlier one (``shares_with``,
+``shared_tokens``); files of others may give block ids or token ids instead.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hisearch.traces.reading.errors import TraceError
+from hisearch.traces.reading.rows import Fields, Order, RowError, json_rows
+from hisearch.traces.reading.source import Codes, Requests, Source
+from hisearch.traces.trace import Trace
+
+FORMAT = "hisearch-trace"
+VERSION = 1
+PARQUET_MAGIC = b"PAR1"
+
+_FIELDS = frozenset({
+    "id", "arrival_s", "input_tokens", "output_tokens", "max_output_tokens", "previous", "think_s", "session", "tenant",
+    "priority", "model", "shares_with", "shared_tokens", "block_ids", "known_tokens", "token_ids", "output_token_ids",
+})  # fmt: skip
+_HEADER = ("format", "version", "block_tokens", "open_loop")
+_CONTENT = ("shares_with", "block_ids", "token_ids")
+
+
+def is_header(row: Any) -> bool:
+    """True for the first line of a file in this form."""
+    return isinstance(row, dict) and row.get("format") == FORMAT
+
+
+class _Reader:
+    """Turns rows into columns; references between requests are by id, to earlier rows."""
+
+    def __init__(self, block_tokens: int) -> None:
+        self.block_tokens = block_tokens
+        self.requests = Requests()
+        self.max_output_tokens: list[int] = []
+        self.priority: list[int] = []
+        self.shares_with: list[int] = []
+        self.shared_tokens: list[int] = []
+        self.content = ""
+        self._index: dict[str, int] = {}
+        self._order = Order("arrival_s")
+        self._names = {"session": Codes(), "tenant": Codes()}
+        self._named: dict[str, type] = {}
+
+    def add(self, row: Fields) -> None:
+        """Add one row, or raise ``RowError`` and leave everything as it was."""
+        unknown = [name for name in row.names() if name not in _FIELDS]
+        if unknown:
+            raise RowError(unknown[0], f"unknown field; known: {', '.join(sorted(_FIELDS))}")
+        name = str(row.label("id")) if "id" in row else str(len(self.requests))
+        if name in self._index:
+            raise RowError("id", f"{name!r} was used before")
+        inputs, outputs = row.count("input_tokens"), row.count("output_tokens")
+        limit = row.count("max_output_tokens", minimum=outputs) if "max_output_tokens" in row else outputs
+        previous = self._reference(row, "previous")
+        think = self._think(row, previous)
+        content, ids, known, shares_with, shared = self._content(row, inputs, outputs)
+        priority = row.count("priority", minimum=0, maximum=2**31 - 1) if "priority" in row else 0
+        if len(self.requests) and ("session" in row) != ("session" in self._named):
+            raise RowError("session", "expected in all rows, or in none")
+        if len(self.requests) and ("model" in row) != bool(self.requests.model):
+            raise RowError("model", "expected in all rows, or in none")
+        model = str(row.label("model")) if "model" in row else None
+        if shares_with >= 0 and model is not None and self.requests.model[shares_with] != model:
+            raise RowError("shares_with", f"expected a request of the same model, {model!r}")
+        session = self._group(row, "session")
+        tenant = self._group(row, "tenant") or 0
+        if session is None and previous >= 0:
+            session = self.requests.session[previous]
+        arrival = self._arrival(row, previous)
+        self.content = self.content or content
+        self._index[name] = self.requests.add(
+            arrival, inputs, outputs, previous=previous, think_s=think, session=session, tenant=tenant,
+            request_id=name, ids=ids, known_tokens=known, model=model,
+        )  # fmt: skip
+        self.max_output_tokens.append(limit)
+        self.priority.append(priority)
+        self.shares_with.append(shares_with)
+        self.shared_tokens.append(shared)
+
+    def _reference(self, row: Fields, field: str) -> int:
+        if field not in row:
+            return -1
+        name = str(row.label(field))
+        if name not in self._index:
+            raise RowError(field, f"expected the id of an earlier request, got {name!r}")
+        return self._index[name]
+
+    def _think(self, row: Fields, previous: int) -> float:
+        if "think_s" not in row:
+            return math.nan if previous >= 0 else 0.0
+        think = row.number("think_s")
+        if think and previous < 0:
+            raise RowError("think_s", "expected previous beside it")
+        return think
+
+    def _arrival(self, row: Fields, previous: int) -> float:
+        if "arrival_s" not in row and previous >= 0:
+            return math.nan
+        arrival = row.number("arrival_s")
+        return self._order.check(arrival) if previous < 0 else arrival
+
+    def _group(self, row: Fields, field: str) -> int | None:
+        """A session's or tenant's number: as given, or by names in order of appearance; one kind per file."""
+        if field not in row:
+            return None
+        value = row.label(field)
+        kind = self._named.setdefault(field, type(value))
+        if type(value) is not kind:
+            raise RowError(field, "expected names or numbers throughout the file, not both")
+        if isinstance(value, str):
+            return self._names[field][value]
+        return row.count(field, minimum=0, maximum=2**31 - 1)
+
+    def _content(self, row: Fields, inputs: int, outputs: int) -> tuple[str, list[int], int, int, int]:
+        """(form, ids, tokens known by them, shares_with, shared_tokens) of a row; form "" where it has no content."""
+        forms = [form for form in _CONTENT if form in row]
+        if len(forms) > 1 or (forms and self.content not in ("", forms[0])):
+            raise RowError(forms[-1], f"expected one of {', '.join(_CONTENT)} throughout the file")
+        form = forms[0] if forms else ""
+        if form == "shares_with":
+            other = self._reference(row, form)
+            longest = min(inputs + outputs, self.requests.input_tokens[other] + self.requests.output_tokens[other])
+            return form, [], 0, other, row.count("shared_tokens", maximum=longest)
+        if form == "block_ids":
+            return form, *self._blocks(row, inputs, outputs), -1, 0
+        if form == "token_ids":
+            ids = row.counts(form)
+            if len(ids) != inputs:
+                raise RowError(form, f"expected {inputs} token ids, got {len(ids)}")
+            more = row.counts("output_token_ids") if "output_token_ids" in row else []
+            if more and len(more) != outputs:
+                raise RowError("output_token_ids", f"expected {outputs} token ids, got {len(more)}")
+            return form, ids + more, inputs + len(more), -1, 0
+        return "", [], 0, -1, 0
+
+    def _blocks(self, row: Fields, inputs: int, outputs: int) -> tuple[list[int], int]:
+        if not self.block_tokens:
+            raise RowError("block_ids", "expected block_tokens in the file's header")
+        ids = row.counts("block_ids")
+        known = min(inputs, len(ids) * self.block_tokens)
+        if "known_tokens" in row:
+            known = row.count("known_tokens", minimum=0, maximum=inputs + outputs)
+        expected = math.ceil(known / self.block_tokens)
+        if len(ids) != expected:
+            raise RowError("block_ids", f"expected {expected} ids for {known} tokens, got {len(ids)}")
+        return ids, known
+
+    def finish(self, source: Source, open_loop: bool) -> Trace:
+        """The trace of all rows added."""
+        blocks = {"block_ids": self.block_tokens, "token_ids": 1}.get(self.content, 0)
+        trace = self.requests.build(
+            source, block_tokens=blocks, shares=(self.shares_with, self.shared_tokens),
+            shares_block_tokens=self.block_tokens or 1, open_loop=open_loop, from_first_arrival=False,
+        )  # fmt: skip
+        return replace(
+            trace,
+            max_output_tokens=np.array(self.max_output_tokens, dtype=np.int64),
+            priority=np.array(self.priority, dtype=np.int32),
+        )
+
+
+def read_canonical(source: Source) -> Trace:
+    """Read either file form.
+
+    Follow-ups (rows with ``previous``) wait for their predecessor unless the header's ``open_loop`` says otherwise.
+    """
+    rows = _parquet_rows(source) if _is_parquet(source.path) else json_rows(source.path, source.bad)
+    line, header = next(rows, (1, Fields({})))
+    try:
+        if not header.has("format") or header.raw("format") != FORMAT:
+            raise RowError("format", f"expected {FORMAT!r} in the file's header")
+        if header.count("version") != VERSION:
+            raise RowError("version", f"expected {VERSION}")
+        unknown = [name for name in header.names() if name not in _HEADER]
+        if unknown:
+            raise RowError(unknown[0], f"unknown key of the header; known: {', '.join(_HEADER)}")
+        block_tokens = header.count("block_tokens") if "block_tokens" in header else 0
+        open_loop = header.raw("open_loop") if "open_loop" in header else False
+        if not isinstance(open_loop, bool):
+            raise RowError("open_loop", "expected true or false")
+    except RowError as error:
+        raise TraceError.at(error.message, path=source.path, line=line, key=error.field) from error
+    reader = _Reader(block_tokens)
+    for line, row in rows:
+        with source.bad.row(line):
+            reader.add(row)
+    return reader.finish(source, open_loop)
+
+
+def _is_parquet(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    with path.open("rb") as raw:
+        return raw.read(4) == PARQUET_MAGIC
+
+
+def _parquet_rows(source: Source) -> Iterator[tuple[int, Fields]]:
+    """Header and rows of a parquet file; a row's line is its number, from 1."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(source.path) as file:
+            metadata = (file.schema_arrow.metadata or {}).get(FORMAT.encode(), b"{}")
+            yield 1, Fields(json.loads(metadata))
+            line = 0
+            for batch in file.iter_batches(batch_size=65536):
+                for row in batch.to_pylist():
+                    line += 1
+                    yield line, Fields({key: _finite(value) for key, value in row.items()})
+    except (pa.ArrowException, OSError, json.JSONDecodeError) as error:
+        raise TraceError.at(f"not a readable parquet file: {error}", path=source.path) from error
+
+
+def _finite(value: Any) -> Any:
+    """Null for NaN, which is how tables often write a missing number."""
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def write_trace(trace: Trace, path: Path) -> None:
+    """Write ``trace`` as ``.jsonl``, ``.jsonl.gz`` or ``.parquet``, by the path's ending.
+
+    Raises:
+        TraceError: another ending, or two requests of the same name, which references could not tell apart.
+    """
+    if len(set(trace.request_ids)) < len(trace):
+        raise TraceError.at("two requests have the same id", path=path, key="id")
+    header = {"format": FORMAT, "version": VERSION, "open_loop": trace.open_loop}
+    header |= {"block_tokens": trace.block_tokens} if trace.block_tokens > 1 else {}
+    if path.name.endswith(".parquet"):
+        _write_parquet(trace, header, path)
+    elif path.name.endswith((".jsonl", ".jsonl.gz")):
+        with path.open("wb") as raw:
+            # No name and no time in the archive's header: equal traces make equal files.
+            packed = gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0) if path.name.endswith(".gz") else raw
+            with io.TextIOWrapper(packed, encoding="utf-8", newline="\n") as text:
+                text.write(json.dumps(header) + "\n")
+                for row in _written_rows(trace):
+                    text.write(json.dumps(row, ensure_ascii=False) + "\n")
+    else:
+        raise TraceError.at("expected a name ending in .jsonl, .jsonl.gz or .parquet", path=path)
+
+
+def _written_rows(trace: Trace) -> Iterator[dict[str, Any]]:
+    """One dictionary per request, fields without a value left out."""
+    names = trace.request_ids
+    models = trace.models
+    asked = [None] * len(names) if models is None else [models.names[k] for k in models.model.tolist()]
+    columns: list[np.ndarray] = [
+        trace.arrival_s, trace.input_tokens, trace.output_tokens, trace.max_output_tokens, trace.previous,
+        trace.think_s, trace.session, trace.tenant, trace.priority, trace.shares_with, trace.shared_tokens,
+    ]  # fmt: skip
+    for name, model, values in zip(
+        names, asked, zip(*(column.tolist() for column in columns), strict=True), strict=True
+    ):
+        arrival, inputs, outputs, limit, previous, think, session, tenant, priority, shares_with, shared = values
+        row: dict[str, Any] = {"id": name}
+        if not math.isnan(arrival):
+            row["arrival_s"] = arrival
+        row |= {"input_tokens": inputs, "output_tokens": outputs, "max_output_tokens": limit}
+        if previous >= 0:
+            row["previous"] = names[previous]
+            if not math.isnan(think):
+                row["think_s"] = think
+        row |= {"session": session, "tenant": tenant, "priority": priority}
+        row |= {"model": model} if model is not None else {}
+        if shared:
+            row |= {"shares_with": names[shares_with], "shared_tokens": shared}
+        yield row
+
+
+def _write_parquet(trace: Trace, header: dict[str, Any], path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    integers = ("input_tokens", "output_tokens", "max_output_tokens", "session", "tenant", "priority", "shared_tokens")
+    schema = pa.schema(
+        [("id", pa.string()), ("arrival_s", pa.float64()), ("think_s", pa.float64())]
+        + [(name, pa.int64()) for name in integers]
+        + [("previous", pa.string()), ("shares_with", pa.string())]
+        + [("model", pa.string())] * (trace.models is not None),
+        metadata={FORMAT: json.dumps(header)},
+    )
+    pq.write_table(pa.Table.from_pylist(list(_written_rows(trace)), schema=schema), path)

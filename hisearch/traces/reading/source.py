@@ -1,0 +1,159 @@
+"""What every importer gets, and the columns it fills."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from hisearch.specs.workloads.workload import TraceFileSpec
+from hisearch.traces.models import blocks_apart, models_of
+from hisearch.traces.reading.errors import TraceError
+from hisearch.traces.reading.rows import BadRows
+from hisearch.traces.trace import Trace, make_trace
+
+
+@dataclass
+class Source:
+    """A trace file, how it is to be read, its broken rows so far, and the seed for anything random."""
+
+    path: Path
+    spec: TraceFileSpec
+    seed: int
+    bad: BadRows
+
+
+class Codes:
+    """Small integers for names, in order of first appearance."""
+
+    def __init__(self) -> None:
+        self._codes: dict[Hashable, int] = {}
+
+    def __getitem__(self, name: Hashable) -> int:
+        return self._codes.setdefault(name, len(self._codes))
+
+
+@dataclass
+class Requests:
+    """Columns of a trace under construction; a row is added only when all of it is known to be good.
+
+    Block ids of all requests lie one after another in ``ids``; see ``share_blocks``. ``model`` names what each request
+    asks for, and is empty where the file does not.
+    """
+
+    arrival_s: list[float] = field(default_factory=list)
+    input_tokens: list[int] = field(default_factory=list)
+    output_tokens: list[int] = field(default_factory=list)
+    previous: list[int] = field(default_factory=list)
+    think_s: list[float] = field(default_factory=list)
+    session: list[int] = field(default_factory=list)
+    tenant: list[int] = field(default_factory=list)
+    request_ids: list[str] = field(default_factory=list)
+    ids: array[int] = field(default_factory=lambda: array("q"))
+    id_counts: list[int] = field(default_factory=list)
+    known_tokens: list[int] = field(default_factory=list)
+    model: list[str] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.arrival_s)
+
+    def add(
+        self,
+        arrival_s: float,
+        input_tokens: int,
+        output_tokens: int,
+        *,
+        previous: int = -1,
+        think_s: float = 0.0,
+        session: int | None = None,
+        tenant: int = 0,
+        request_id: str | None = None,
+        ids: Sequence[int] = (),
+        known_tokens: int = 0,
+        model: str | None = None,
+    ) -> int:
+        """Append one request; returns its index. A session of its own where none is given."""
+        index = len(self.arrival_s)
+        self.arrival_s.append(arrival_s)
+        self.input_tokens.append(input_tokens)
+        self.output_tokens.append(output_tokens)
+        self.previous.append(previous)
+        self.think_s.append(think_s)
+        self.session.append(index if session is None else session)
+        self.tenant.append(tenant)
+        self.request_ids.append(str(index) if request_id is None else request_id)
+        self.ids.extend(ids)
+        self.id_counts.append(len(ids))
+        self.known_tokens.append(known_tokens)
+        if model is not None:
+            self.model.append(model)
+        return index
+
+    def share_blocks(self, block_tokens: int) -> tuple[np.ndarray, np.ndarray]:
+        """``shares_with`` and ``shared_tokens`` of all requests by their block ids."""
+        from hisearch.traces import _tree
+
+        ptr = np.zeros(len(self) + 1, dtype=np.int64)
+        np.cumsum(self.id_counts, out=ptr[1:])
+        ids = np.frombuffer(self.ids, dtype=np.int64) if len(self.ids) else np.zeros(0, dtype=np.int64)
+        if self.model and len(ids):
+            ids = blocks_apart(ids, self.id_counts, models_of(self.model))
+        found: tuple[np.ndarray, np.ndarray] = _tree.resolve_blocks(
+            ptr, ids, block_tokens, np.array(self.known_tokens, dtype=np.int64)
+        )
+        return found
+
+    def build(
+        self,
+        source: Source,
+        *,
+        block_tokens: int = 0,
+        shares: tuple[Sequence[int], Sequence[int]] | None = None,
+        shares_block_tokens: int = 1,
+        open_loop: bool = True,
+        from_first_arrival: bool = True,
+        warnings: Sequence[str] = (),
+    ) -> Trace:
+        """The finished trace.
+
+        Args:
+            source: where it comes from.
+            block_tokens: size of the blocks named by ``ids``; 0 where there are none.
+            shares: ``shares_with`` and ``shared_tokens``, where known otherwise than by ``ids``.
+            shares_block_tokens: size of the blocks that ``shares`` are made of.
+            open_loop: see ``Trace``.
+            from_first_arrival: count times from the first arrival.
+            warnings: what a reader should know.
+
+        Raises:
+            TraceError: there are no requests.
+        """
+        if not len(self):
+            raise TraceError.at("no requests in the file", path=source.path)
+        found = self.share_blocks(block_tokens) if block_tokens else shares
+        arrival = np.array(self.arrival_s)
+        return make_trace(
+            arrival_s=arrival - np.nanmin(arrival) if from_first_arrival else arrival,
+            input_tokens=self.input_tokens,
+            output_tokens=self.output_tokens,
+            request_ids=self.request_ids,
+            previous=self.previous,
+            think_s=self.think_s,
+            session=self.session,
+            tenant=self.tenant,
+            shares_with=found[0] if found else None,
+            shared_tokens=found[1] if found else None,
+            open_loop=open_loop,
+            skipped_rows=source.bad.count,
+            warnings=warnings,
+            block_tokens=block_tokens or shares_block_tokens,
+            models=models_of(self.model) if self.model else None,
+        )
+
+
+def with_warnings(trace: Trace, *warnings: str) -> Trace:
+    """The trace with further warnings."""
+    return replace(trace, warnings=(*trace.warnings, *warnings))
