@@ -198,7 +198,8 @@ def test_host_work_that_looks_like_decode_is_named_as_a_rival(result: StudyResul
 def test_a_summary_alone_is_enough(result: StudyResult, tmp_path: Path) -> None:
     """sglang.bench_serving without details: arrivals are another draw of the same Poisson process."""
     replay, _, _ = measure(result)
-    rate = replay.rate_rps / 2
+    # From half of the load on, decode as slow as this saturates the workers, and lost hits are told in its place.
+    rate = 0.45 * replay.rate_rps
     times = np.cumsum(np.random.default_rng(3).exponential(1 / rate, len(replay)))
     _, _, table = measure(result, factors=CorrectionSpec(decode=1.6), arrival_s=times - times[0])
     path = write_sglang(tmp_path / "s.jsonl", table, rate=rate)
