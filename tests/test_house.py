@@ -6,6 +6,8 @@ import ast
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import pytest
+
 import hisearch
 
 ROOT = Path(hisearch.__file__).parent
@@ -87,3 +89,39 @@ def test_packages_stand_on_those_below() -> None:
 def test_every_package_has_its_floor() -> None:
     packages = {path.parent.name for path in ROOT.glob("*/__init__.py")}
     assert packages == {package for packages in FLOORS for package in packages}
+
+
+#: Corridors that import each other by design: estimators are found by ``latency.estimator``, and price devices.
+TOGETHER = {"latency": {"estimator", "estimators", "devices"}}
+#: Folders that still have more modules than a reader takes in.
+CROWDED = {"validate/restatement"}
+MOST_MODULES = 20
+
+
+@pytest.mark.parametrize("package", [package for packages in FLOORS for package in packages])
+def test_corridors_of_a_package_import_one_way(package: str) -> None:
+    """Of a package's sub-packages and its own modules."""
+    together = TOGETHER.get(package, set())
+
+    def corridor(name: str) -> str:
+        part = name.split(".")[2]
+        return "+".join(sorted(together)) if part in together else part
+
+    graph: dict[str, set[str]] = {}
+    for name, others in GRAPH.items():
+        if name.startswith(f"hisearch.{package}.") and name.count(".") > 1:
+            mine = graph.setdefault(corridor(name), set())
+            mine |= {corridor(other) for other in others if other.startswith(f"hisearch.{package}.")}
+    for name, others in graph.items():
+        others.discard(name)
+    assert circle({name: others & set(graph) for name, others in graph.items()}) == []
+
+
+def test_no_folder_is_crowded() -> None:
+    folders = {path.parent for path in KNOWN.values()}
+    crowded = {
+        folder.relative_to(ROOT).as_posix()
+        for folder in folders
+        if len(set(folder.glob("*.py")) - {folder / "__init__.py"}) > MOST_MODULES
+    }
+    assert crowded == CROWDED

@@ -15,7 +15,7 @@ BLACKWELL_CLOCK = 0.853
 class Board(NamedTuple):
     """An accelerator of the catalogue: its name among the tables, and its multiprocessors (NVIDIA's white papers).
 
-    clock_share: see ``specs.laws.LawsSpec``.
+    clock_share: see ``specs.machines.laws.LawsSpec``.
     """
 
     system: str

@@ -61,7 +61,7 @@ def export_deployment(
     left, or refused where it is in the way.
 
     Args:
-        deployment: what was simulated; what it names should be found from anywhere (see ``specs.stand_alone``).
+        deployment: what was simulated; what it names is to be found from anywhere (``specs.documents.stand_alone``).
         model: the model it serves; weights are taken by its Hugging Face id.
         accelerator: the accelerator of its pool.
         kv_capacity_tokens: KV tokens of one replica, as simulated.

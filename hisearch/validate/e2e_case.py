@@ -5,7 +5,7 @@ requests.jsonl[.gz]   a request a line: id, arrival_s, input_tokens, output_toke
 vllm_meta.json        model, vllm_version, engine_kwargs (vLLM's own names), and where known how many KV blocks one
                       engine had: num_gpu_blocks, or kv_cache: {num_gpu_blocks: …}
 model_config.json     the model's config.json
-operators/            measured operator tables (``latency.operator_tables``), with meta.yaml
+operators/            measured operator tables (``latency.measured.operator_tables``), with meta.yaml
 peer_summary.txt      optional: another simulator's errors on the same run, a line per figure: "TTFT Mean … -4.0%"
 """
 

@@ -1,5 +1,6 @@
 """What pages say of where things are in the code is so."""
 
+import importlib
 import re
 from pathlib import Path
 
@@ -64,3 +65,16 @@ def test_every_package_is_in_the_contributors_table() -> None:
     (table,) = (block.text for block in blocks(ROOT / "CONTRIBUTING.md", "") if "hisearch/specs" in block.text)
     packages = {path.parent.name for path in (ROOT / "hisearch").glob("*/__init__.py")}
     assert packages - set(re.findall(r"hisearch/(\w+)", table)) == set()
+
+
+def test_python_calls_beside_the_verbs_are_there() -> None:
+    """``package.module.name`` of the table of verbs, below ``hisearch``."""
+    text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `[^|]+\|[^|]+\|(.+)\|$", text.split("\n\nStandard output")[0], re.MULTILINE)
+    packages = {path.parent.name for path in (ROOT / "hisearch").glob("*/__init__.py")}
+    calls = [call for row in rows for call in re.findall(r"`(?:hisearch\.)?((?:\w+\.)+\w+)", row)]
+    calls = [call for call in calls if call.split(".")[0] in packages]
+    assert len(calls) > 10
+    for call in calls:
+        module, _, name = call.rpartition(".")
+        assert hasattr(importlib.import_module(f"hisearch.{module}"), name), call

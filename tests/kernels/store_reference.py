@@ -55,7 +55,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Rules:
-    """Settings of a store, as ``simulate.tier_plan.TierPlan``."""
+    """Settings of a store, as ``simulate.plans.tier_plan.TierPlan``."""
 
     page: int
     capacity_pages: int

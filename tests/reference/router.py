@@ -17,7 +17,7 @@ Path = Sequence[tuple[int, int, int]]
 
 @dataclass(frozen=True)
 class RouterConfig:
-    """Policy and parameters, as in ``specs.routing``."""
+    """Policy and parameters, as in ``specs.deployments.routing``."""
 
     policy: str = "round_robin"
     seed: int = 0

@@ -12,7 +12,7 @@ import pytest
 from hisearch.report.data.closeup import TierCurve, TierPoint, TierUse
 from hisearch.report.figures import tiers as figures
 
-#: As ``api.tiers.tier_rows`` gives them, as far as they are drawn.
+#: As ``api.deployments.tiers.tier_rows`` gives them, as far as they are drawn.
 ROWS: list[dict[str, Any]] = [
     {"tier": "hbm", "hit_rate": 0.4, "capacity_tokens": 100, "peak_tokens": 90},
     {

@@ -58,16 +58,16 @@ class SimulatedDeployment(SimulatedRun):
     def series(self, interval_s: float | None = None) -> pd.DataFrame:
         """What each worker did, from the log: a row for each step, or for each ``interval_s`` seconds.
 
-        See ``simulate.series`` for the columns, their definitions and the errors.
+        See ``simulate.results.series`` for the columns, their definitions and the errors.
         """
         return worker_series(self.result, interval_s)
 
     def tier_series(self, interval_s: float | None = None) -> pd.DataFrame:
-        """``simulate.tier_series`` with the medium of each store's tier: what it is made of, who shares it."""
+        """``simulate.results.tier_series`` with the medium of each store's tier: what it is made of, who shares it."""
         return series_of([pool.plan for pool in self.fleet.pools], self.result, interval_s)
 
     def itl_percentiles(self, percents: npt.ArrayLike) -> F8:
-        """Exact percentiles of all gaps between output tokens, seconds, from the log; see ``simulate.gaps``."""
+        """Exact percentiles of all gaps between output tokens, seconds, from the log; see ``simulate.results.gaps``."""
         return itl_percentiles(self.result, percents)
 
     def workers(self) -> list[dict[str, Any]]:

@@ -103,7 +103,7 @@ def _utilisation(result: Result, links: Sequence[LinkUse]) -> float:
 
 
 def series_of(plans: Sequence[WorkerPlan], result: Result, interval_s: float | None = None) -> pd.DataFrame:
-    """``simulate.tier_series`` with the medium of each store's tier, and who shares it; ``plans``: of all pools."""
+    """``simulate.results.tier_series`` with each store's medium, and who shares it; ``plans``: of all pools."""
     frame = tier_series(result, interval_s)
     tiers: dict[tuple[int, int], TierPlan] = {}
     for plan, pool in zip(plans, result.pools, strict=True):

@@ -1,4 +1,4 @@
 """Studies of several models behind one router.
 
-Imports ``studies``.
+Imports ``studies``, ``deployments`` and ``runs``.
 """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -142,6 +142,8 @@ class FleetStudy:
 @dataclass(frozen=True)
 class FleetResult(FleetOutcome):
     """``FleetOutcome`` with the whole, simulated, and its documents."""
+
+    results: Mapping[str, StudyResult]
 
     @cached_property
     def whole(self) -> Whole | None:

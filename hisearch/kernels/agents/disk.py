@@ -5,7 +5,7 @@ with a copy, and nothing is written. A copy stays while HBM has its object too. 
 go as objects go from HBM: by due, or by the last use where steps load for themselves. One that is being loaded stays.
 
 One object at a time is read for a worker, over the store's link, among whatever else is read from it. Whose turn it is,
-and whether: ``agents_loads``. A step that loads for itself (``AT_LAUNCH``) waits for the step before it, then for the
+and whether: ``agents.loads``. A step that loads for itself (``AT_LAUNCH``) waits for the step before it, then for the
 disk, then for its link.
 """
 

@@ -1,7 +1,7 @@
 """Agents with objects, as engines see them: a door of errands.
 
-To add a policy: a value of ``POLICY.order`` or ``POLICY.loading`` in ``agents_layout``, a branch in
-``agents_events.settle`` or ``agents_wishes.wants``. To add a kind of object: nothing here; it is bytes and seconds.
+To add a policy: a value of ``POLICY.order`` or ``POLICY.loading`` in ``layout.agents``, a branch in
+``agents.events.settle`` or ``agents.wishes.wants``. To add a kind of object: nothing here; it is bytes and seconds.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ def _too_large(sim, r):
 
 
 def door(sim, errand, w, r, now):
-    """The errands of ``agents_layout``; ``w`` is the server of DONE."""
+    """The errands of ``layout.agents``; ``w`` is the server of DONE."""
     if errand == al.READY:
         return _ready(sim, w, r)
     if errand == al.MISSING:

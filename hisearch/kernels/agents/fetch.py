@@ -1,7 +1,7 @@
 """KV that storage alone has, brought into host memory ahead of the call that will want it.
 
 What is fetched is the way of an agent's newest call, from where host memory's part of it ends, as the engine fetches it
-for a request in the queue (``hicache_storage``): by the same servers, over the same links, out of the same limit on
+for a request in the queue (``hicache.storage``): by the same servers, over the same links, out of the same limit on
 what all fetches take together, at most one ahead at a time, and begun only while nothing else is read. Room is made of
 what the host alone has and is due later than the agent. A way is fetched once: where storage has too little of it, or
 it was evicted again, its call fetches it.
@@ -9,7 +9,7 @@ it was evicted again, its call fetches it.
 The agent's call takes its fetch over, as if it had begun it. A call that will fetch for itself ends one for another
 agent (``preempt``) that has more than the batch under way to read; what has come is kept, and it may go on later.
 
-Whether and when: ``agents_loads``. From host memory on: ``agents_kv``.
+Whether and when: ``agents.loads``. From host memory on: ``agents.kv``.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ load begins, and count as cached when it has ended; until then the way above the
 host. What others have brought or computed meanwhile is not brought twice: the pages are given back. Room is made of
 what is due later than the agent and has a copy on the host, so that nothing is lost for a guess.
 
-Whether and when: ``agents_loads``. Tiers: ``hicache``.
+Whether and when: ``agents.loads``. Tiers: ``hicache``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What brings objects to a worker: its line of agents by due, the load under way, room for it, preemption.
 
-One object at a time, or one agent's KV (``agents_kv``), travels over the worker's link from host memory. Loads for
+One object at a time, or one agent's KV (``agents.kv``), travels over the worker's link from host memory. Loads for
 calls that have arrived come first, in order of arrival, then those for agents that are due soon, an agent's objects
 before its KV; where there is no room for the next object KV may go before it, and the other way round. Room is made by
 evicting what is due later than the agent loaded for, and nothing else; what was loaded ahead and has not been used
@@ -8,7 +8,7 @@ takes at most a budget. A load for a call, KV that a step loads back among them,
 pages are given back, what was moved was moved for nothing, and the agent stands in line again. It does so only while
 nothing else has been sent behind it on the link. A step that lacks KV pages which a load under way has taken, an object
 in the same pool or KV, ends that load likewise, whatever it is for. What storage alone has is fetched beside them
-(``agents_fetch``), objects that host memory has no room for are read into it (``agents_disk``), and loads of what it
+(``agents.fetch``), objects that host memory has no room for are read into it (``agents.disk``), and loads of what it
 has go past them. KV for calls that have arrived is the engine's to load back.
 """
 

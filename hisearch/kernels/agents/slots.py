@@ -1,4 +1,4 @@
-"""Objects in numbered slots, without a policy of what goes: see ``agents_layout.BY_SLOT``.
+"""Objects in numbered slots, without a policy of what goes: see ``layout.agents.BY_SLOT``.
 
 Before a step its batch's objects are made resident, one after another: one that is missing takes the next empty slot,
 or else the first whose object this batch can do without, be it that of a call that runs on. A prefill batch is apart

@@ -1,4 +1,4 @@
-"""Who has something to load, and the lines in which they stand: see ``agents_loads``."""
+"""Who has something to load, and the lines in which they stand: see ``agents.loads``."""
 
 from __future__ import annotations
 

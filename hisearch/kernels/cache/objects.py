@@ -1,4 +1,4 @@
-"""Objects of agents in a pool of pages, among the cached leaves that may be evicted: see ``agents_layout``.
+"""Objects of agents in a pool of pages, among the cached leaves that may be evicted: see ``layout.agents``.
 
 An object's record among the nodes has no place in the trace's tree (``static`` -1).
 """

@@ -2,7 +2,7 @@
 
 The queue is a list of runs. A cached run (a tree node nobody holds) gives its last page first, as vLLM frees a
 request's blocks from the last to the first. Pages without content are runs of static node 0. ``TREE.free_pages`` is
-the queue's length. TensorRT-LLM's host cache keeps its pages the same way (``trtllm_host``): pages of the same tree, in
+the queue's length. TensorRT-LLM's host cache keeps its pages the same way (``trtllm.host``): pages of the same tree, in
 a queue of their own, whose record is that of tree ``workers + v``.
 
 What a request holds is a way from its deepest node up to the root; ``NODE.lock`` counts the ways that lead through a

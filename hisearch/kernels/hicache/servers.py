@@ -2,7 +2,7 @@
 
 One asks the stores how much of a prompt they have, one reads, one writes, one moves pages from store to store, batches
 of ``BATCH_PAGES`` pages at a time. Several workers may share a store and the links to it. What the servers come to is
-noted by the next pass that tries to prefill, see ``hicache_storage``.
+noted by the next pass that tries to prefill, see ``hicache.storage``.
 """
 
 from __future__ import annotations

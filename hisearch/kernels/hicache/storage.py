@@ -1,6 +1,6 @@
 """HiCache's storage tier: what a worker's requests fetch from a store into host memory, and what it writes there.
 
-The scheduler's side; ``hicache_servers`` has those that ask, read and write. A fetch is begun when a request enters the
+The scheduler's side; ``hicache.servers`` has those that ask, read and write. A fetch is begun when a request enters the
 queue, and taken, as far as it has come, when admission gets to the request. Rules: SGLang 0.5.9's ``HiRadixCache`` and
 ``HiCacheController``, as far as recorded; restated in ``validate.restatement.sglang_storage``.
 """

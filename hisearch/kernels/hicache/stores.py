@@ -4,7 +4,7 @@ A page comes from the nearest store that has it, over that store's link; what bo
 *Inclusive*: what is written goes to both, and what comes from the farther one is copied to the nearer. *Exclusive*:
 what is written goes to the nearer, what that evicts moves to the farther one, and what comes from the farther one moves
 back; so no page is in both, but where several nearer stores share a farther one a page may be in more than one of
-them. What expires moves nowhere. Moves between stores have a server of their own, see ``hicache_servers``.
+them. What expires moves nowhere. Moves between stores have a server of their own, see ``hicache.servers``.
 """
 
 from __future__ import annotations

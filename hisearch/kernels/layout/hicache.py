@@ -1,6 +1,6 @@
 """Arrays of cache tiers: HiCache's nodes, fetches and servers, and the links that all movers use.
 
-Those of vLLM's movers: ``tier_layout``. Where they stand among all arrays, and their shapes: ``layout.Sim``.
+Those of vLLM's movers: ``layout.tiers``. Where they stand among all arrays, and their shapes: ``layout.sim.Sim``.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ LINK = np.dtype(
     align=True,
 )
 
-#: Tiers below HBM as HiCache moves them. Rules and laws: ``hicache``, ``hicache_storage``.
+#: Tiers below HBM as HiCache moves them. Rules and laws: ``hicache``, ``hicache.storage``.
 TIERS = np.dtype(
     [
         ("write_hits", "i8"),  # hits at which a node is copied to the host; 0: when it is evicted (write_back)

@@ -109,7 +109,7 @@ REQUEST = np.dtype(
         ("away", "i4"),  # decode workers: see ``decoding``; prefill workers: 1 while KV is held to be sent
         ("strand", "i4"),  # vLLM: where its way through the tree leaves the parents (see queue), -1: nowhere
         ("fetch", "i4"),  # SGLang: what it fetches from storage, or -1
-        ("capped", "i4"),  # SGLang: 1 while it may generate more than admission reserves for (see ``sglang_running``)
+        ("capped", "i4"),  # SGLang: 1 while it may generate more than admission reserves for (see ``sglang.running``)
         ("serial", "i4"),  # SGLang: the step that last computed prompt tokens of it; -1 once it is retracted
     ],
     align=True,
@@ -151,7 +151,7 @@ STANDING = np.dtype(
     align=True,
 )
 
-#: SGLang: a request in a waiting queue that is not simply fcfs (see ``sglang_order``).
+#: SGLang: a request in a waiting queue that is not simply fcfs (see ``sglang.order``).
 QUEUED = np.dtype(
     [
         ("key", "i8"),  # lowest first
@@ -218,7 +218,7 @@ WORKER = np.dtype(
         ("taken_tokens", "i8"),
         ("input_left", "i8"),
         ("chunk_left", "i8"),
-        # SGLang, outputs to come (see ``sglang_running``).
+        # SGLang, outputs to come (see ``sglang.running``).
         ("horizon_tokens", "i8"),
         ("lingering_tokens", "i8"),
         ("next_uncapped", "i8"),
@@ -357,7 +357,7 @@ CONFIG = np.dtype(
         ("door", "i8"),  # address of the engine's door (see ``doors``)
         ("objects", "i8"),  # SGLang, vLLM: address of the door of ``agents``, 0: agents have nothing but KV
         ("pool", "i8"),  # among those of the fleet
-        ("role", "i8"),  # see ``fleet_layout``
+        ("role", "i8"),  # see ``layout.fleet``
         ("first_member", "i8"),  # its workers are so many members of the fleet from here on
         ("workers", "i8"),  # lanes of all workers
         ("lanes", "i8"),  # of a worker
@@ -462,7 +462,7 @@ class Costs(Handle):
 
 
 class Sim(Handle):
-    """All arrays of a pool in a running simulation, modified in place; what pools share is in ``fleet_layout``.
+    """All arrays of a pool in a running simulation, modified in place; what pools share is in ``layout.fleet``.
 
     blank (1,): a request that has not arrived.
     standings, queued: beside nodes and requests; of length 1 where nothing asks for them. Likewise hosted (beside
@@ -495,7 +495,7 @@ class Sim(Handle):
     ends (2 W, max_running + 1): SGLang without radix cache: tokens left and held of requests, by tokens left; scratch.
     queue_order (2, N): requests of the waiting queue being sorted; scratch. shuffle_rng (W,): streams of random orders.
     owner_head (M,), owner, next_owner: requests whose output covers a trace-tree node (see ``owners``).
-    pledged (M,): pass in which a page in a trace-tree node was pledged (see ``trtllm_pass``), empty elsewhere.
+    pledged (M,): pass in which a page in a trace-tree node was pledged (see ``trtllm.step``), empty elsewhere.
     stage_free_s (workers, lanes): when a stage of a pipeline has passed on all that it got. shared_s, wave_pad: what
         attention groups do together, by tokens of each, and tokens that a fullest batch is padded to.
     event_heap (W,). counters (COUNTERS,).

@@ -94,7 +94,7 @@ LEDGER = np.dtype(
         ("groups", "i4"),  # LMCache: groups ever used
         ("link", "i4"),  # LMCache: of its own, for writing; the next one is for reading; -1: none
         ("networked", "i4"),  # LMCache: 1 where it lies behind the nodes' networks
-        ("scope", "i4"),  # LMCache: whose it is (see ``hicache_layout``)
+        ("scope", "i4"),  # LMCache: whose it is (see ``layout.hicache``)
     ],
     align=True,
 )

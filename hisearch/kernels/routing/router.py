@@ -4,7 +4,8 @@ They know what a router can: in-flight load, and their own belief about the work
 caches themselves, as they were when it last looked. Rules of SGLang's router (sgl-router 0.3), where it has the policy;
 its measure of a text, characters, is tokens here.
 
-To add a policy: its code in ``fleet_layout``, a kernel here, a line in ``_choose``, its name in ``specs.routing``.
+To add a policy: its code in ``layout.fleet``, a kernel here, a line in ``_choose``, its name in
+``specs.deployments.routing``.
 """
 
 from __future__ import annotations

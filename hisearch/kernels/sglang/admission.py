@@ -18,7 +18,7 @@ CONTINUE, NO_TOKEN, OTHER = 0, 1, 2
 
 @kernel
 def open_budget(sim, w, in_flight):
-    """The budget of a pass. ``in_flight``: see ``sglang_running.join_last_prefill``."""
+    """The budget of a pass. ``in_flight``: see ``sglang.running.join_last_prefill``."""
     worker = sim.workers[w]
     along = worker.running if sim.config.mixed_chunk else 0
     worker.reserved_tokens = along + (running.tokens_to_come(sim, w) + in_flight) * worker.ratio

@@ -75,7 +75,7 @@ def _arrived(sim, w, r):
 def form_prefill(sim, w, now, in_flight):
     """Form a prefill batch if anything can be prefilled; returns the kind of step, or 0.
 
-    ``in_flight``: see ``sglang_running.join_last_prefill``.
+    ``in_flight``: see ``sglang.running.join_last_prefill``.
     """
     worker = sim.workers[w]
     places = sim.config.max_running - worker.running

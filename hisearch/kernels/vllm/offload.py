@@ -2,7 +2,7 @@
 
 The rules and their sources: ``validate.restatement.vllm_offload``. A transfer to the host is *prepared* by one pass and
 begun by the next; a load begins with its pass. What has ended is looked at when a step is launched and noted when that
-step's results are taken in (see ``tier_layout.NOTES``), or at once where no step runs.
+step's results are taken in (see ``layout.tiers.NOTES``), or at once where no step runs.
 """
 
 from __future__ import annotations

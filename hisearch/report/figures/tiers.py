@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
 
-#: A row of ``api.tiers.tier_rows``: HBM, then each tier below it.
+#: A row of ``api.deployments.tiers.tier_rows``: HBM, then each tier below it.
 TierRow = Mapping[str, Any]
 
 #: Of the tiers below HBM in order, each with a dash of its own; of HBM, and of what had to be computed.
@@ -41,7 +41,7 @@ _LEGEND = {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.01, "yanchor": 
 
 
 class Value(Protocol):
-    """What a figure asks of ``api.tiers.TierValue``."""
+    """What a figure asks of ``api.deployments.tiers.TierValue``."""
 
     @property
     def tier(self) -> str:

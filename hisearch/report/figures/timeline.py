@@ -5,7 +5,7 @@ the trace's start, to the nanosecond. Each worker is a process (its number + 1) 
 
     thread "steps"      a complete event (X) for each step, on the device: kind, tokens, requests, losses
     counters (C)        ``requests`` (running, waiting), ``batch tokens`` (prefill, decode) and ``KV tokens`` (used),
-                        as defined in ``simulate.series``
+                        as defined in ``simulate.results.series``
     async slices (b, e) a slice ``request`` per request from its arrival to its finish, with its phases inside it
 
 Phases: ``queued`` until the first admission; ``prefill`` until the end of the step that makes the next token;

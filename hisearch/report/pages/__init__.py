@@ -1,4 +1,4 @@
 """Pages as HTML: the report, comparisons, several models, the dashboard.
 
-Imports all of the above.
+Imports ``data``, ``words`` and ``figures``.
 """

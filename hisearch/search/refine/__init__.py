@@ -1,4 +1,4 @@
 """What follows the stages: neighbours of the recommendation, the front widened with a surrogate, alternatives.
 
-Imports all of the above.
+Imports ``model``, ``select``, ``evaluate`` and ``stages``.
 """

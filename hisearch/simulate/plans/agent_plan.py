@@ -35,7 +35,7 @@ class AgentPlan:
     """How a worker treats agents.
 
     Attributes:
-        policy, source: names of ``specs.agent_memory``.
+        policy, source: names of ``specs.deployments.agent_memory``.
         kinds: of objects.
         pool_pages: of a pool of their own; 0: they share the KV pool.
         ahead_s, ahead_steps: how soon an agent must be due to be loaded for.

@@ -58,7 +58,7 @@ class TierPlan:
 
 @dataclass(frozen=True)
 class MovementPlan:
-    """How KV moves between the tiers; the fields of ``specs.deployment.MovementSpec``, and the worker's own links.
+    """How KV moves between the tiers; the fields of ``specs.deployments.tiers.MovementSpec``, and the worker's links.
 
     host_read, host_write: between HBM and host memory, all ranks of the worker at once. network_read, network_write:
     the node's network, where a tier lies behind it. layers: of the model, which a load-back brings one by one.

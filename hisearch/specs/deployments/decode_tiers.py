@@ -21,7 +21,7 @@ class Engine(Protocol):
 
 
 class Pool(Protocol):
-    """What is asked of a pool (``specs.deployment.PoolSpec``)."""
+    """What is asked of a pool (``specs.deployments.deployment.PoolSpec``)."""
 
     @property
     def role(self) -> str: ...  # noqa: D102

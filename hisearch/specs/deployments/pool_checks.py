@@ -11,7 +11,7 @@ from hisearch.specs.errors import KeyedError
 
 
 class Pool(Protocol):
-    """What is asked of a pool (``specs.deployment.PoolSpec``)."""
+    """What is asked of a pool (``specs.deployments.deployment.PoolSpec``)."""
 
     @property
     def name(self) -> str: ...  # noqa: D102
@@ -32,7 +32,7 @@ class Pool(Protocol):
 
 
 class Deployment(Protocol):
-    """What is asked of a deployment (``specs.deployment.DeploymentSpec``)."""
+    """What is asked of a deployment (``specs.deployments.deployment.DeploymentSpec``)."""
 
     @property
     def model(self) -> str: ...  # noqa: D102

@@ -5,7 +5,7 @@ Notation
     mu, s    what is known beforehand, mean and standard deviation; of a version: its engine's theta, VERSION_SHARE * s
     r_i, c_i log(simulated / measured) of TTFT and step time of case i, and what counts as one; w_i its weight
 
-    minimise   sum_i w_i rho(r_i / c_i)  +  |(theta - mu) / s|^2 / 2    within the ranges of ``specs.host``
+    minimise   sum_i w_i rho(r_i / c_i)  +  |(theta - mu) / s|^2 / 2    within the ranges of ``specs.machines.host``
 
 rho is |x| rounded at 0 (pseudo-Huber). Gauss-Newton on reweighted least squares; derivatives by simulating again with
 each constant raised by its step, or those of an earlier fit near by. A step is shortened until it lowers the loss.
@@ -42,7 +42,7 @@ class Prior:
     step: float
 
 
-#: By name, in the order of a vector. docs/latency.md has the sources, ``specs.host`` the ranges.
+#: By name, in the order of a vector. docs/latency.md has the sources, ``specs.machines.host`` the ranges.
 PRIORS: dict[str, Prior] = {
     "step_s": Prior(0.3e-3, 0.2e-3, 0.1e-3),
     "kernel_s": Prior(0.7e-6, 0.4e-6, 0.2e-6),

@@ -123,7 +123,7 @@ def pool_of(side: Side, device: WorkerPlan, seconds: StepCosts, layers: int, fro
 
 
 def transfer_of(engine: str, fabric: FabricSpec, bytes_per_token: float) -> TransferPlan:
-    """As the engine hands over (``specs.cluster``), over ports of ``fabric``."""
+    """As the engine hands over (``specs.deployments.cluster``), over ports of ``fabric``."""
     spec = TransferSpec(fabric=FABRIC)
     first = engine == "sglang"
     return TransferPlan(
