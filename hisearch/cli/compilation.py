@@ -67,11 +67,10 @@ def _watch(doors: Sequence[int]) -> None:
 
 def _missing(doors: Sequence[int]) -> str:
     """What of the engines behind ``doors`` is to be compiled, in words."""
-    from hisearch.base.jit import is_compiled
     from hisearch.kernels.engine.doors import NAMES
-    from hisearch.kernels.fleet.compilation import missing_of
+    from hisearch.kernels.fleet.compilation import event_loop_is_compiled, missing_of
 
-    return listed(["the event loop"] * (not is_compiled()) + [NAMES[door] for door in missing_of(doors)])
+    return listed(["the event loop"] * (not event_loop_is_compiled()) + [NAMES[door] for door in missing_of(doors)])
 
 
 def end_notes() -> None:

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hisearch.base.dtypes import F8, I8
-from hisearch.latency.costs import HostFloor, StepCosts, octaves, token_knots
+from hisearch.latency.costs import HostFloor, StepCosts
+from hisearch.latency.knots import octaves, token_knots
 
 
 class Stacked:

@@ -26,7 +26,8 @@ from typing import NamedTuple
 import numpy as np
 
 from hisearch.base.dtypes import F8
-from hisearch.latency.costs import StepCosts, token_knots
+from hisearch.latency.costs import StepCosts
+from hisearch.latency.knots import token_knots
 
 
 class Speculation(NamedTuple):

@@ -21,7 +21,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from hisearch.base.dtypes import F8
-from hisearch.latency.costs import LONG_PARTS, StepCosts, late_octaves, octaves, token_knots
+from hisearch.latency.costs import StepCosts
+from hisearch.latency.knots import LONG_PARTS, late_octaves, octaves, token_knots
 
 
 def step_seconds(

@@ -119,10 +119,9 @@ def _prepare(wanted: Sequence[int]) -> None:
 
 def is_prepared(wanted: Sequence[int]) -> bool:
     """Whether the event loop and the engines behind these doors have been compiled."""
-    from hisearch.base import jit
     from hisearch.kernels.fleet import compilation
 
-    return jit.is_compiled() and not compilation.missing_of(wanted)
+    return compilation.event_loop_is_compiled() and not compilation.missing_of(wanted)
 
 
 def simulate(

@@ -161,16 +161,20 @@ def check_policies(names: Sequence[str]) -> None:
 
 def kernels_compiled(policies: Sequence[str]) -> bool:
     """True where the kernels of these policies are in the on-disk cache."""
-    from hisearch.base.jit import CACHE_FOLDER
+    from hisearch.base.kernel_cache import is_cached
 
-    kernels = {_KERNELS.get(name, "page_cache.policy_hits") for name in policies}
-    return all(any(CACHE_FOLDER.rglob(f"{kernel}-*.nbi")) for kernel in kernels)
+    shared = ("hisearch.kernels.cachesim.page_cache", "policy_hits")
+    return all(is_cached(*_KERNELS.get(name, shared)) for name in policies)
 
 
 #: Entry points of policies that have their own.
 _KERNELS = {
-    "lru": "stack.reuse_distances", "arc": "arc.arc_hits", "ttl": "page_ttl.ttl_hits",
-    "tlru": "page_value.value_hits", "gdsf": "page_value.value_hits", "priority": "page_value.value_hits",
+    "lru": ("hisearch.traces._reuse", "reuse_distances"),
+    "arc": ("hisearch.kernels.cachesim.arc", "arc_hits"),
+    "ttl": ("hisearch.kernels.cachesim.page_ttl", "ttl_hits"),
+    "tlru": ("hisearch.kernels.cachesim.page_value", "value_hits"),
+    "gdsf": ("hisearch.kernels.cachesim.page_value", "value_hits"),
+    "priority": ("hisearch.kernels.cachesim.page_value", "value_hits"),
 }  # fmt: skip
 
 

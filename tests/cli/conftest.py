@@ -53,3 +53,17 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "visits.yaml").write_text(WORKLOAD)
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def compiled_kernels(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, str]]:
+    """Kernels in the on-disk cache, which is empty; none is compiled while the test runs."""
+    kernels = set[tuple[str, str]]()
+
+    def is_cached(module: str, function: str) -> bool:
+        return (module.removeprefix("hisearch.kernels."), function) in kernels
+
+    for module in ("engine.doors", "fleet.compilation"):
+        monkeypatch.setattr(f"hisearch.kernels.{module}.is_cached", is_cached)
+    monkeypatch.setattr("hisearch.kernels.fleet.compilation.prepare", lambda wanted: None)
+    return kernels

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import shutil
 import time
 from pathlib import Path
 
@@ -117,22 +116,19 @@ def test_a_study_without_any_trial_names_profiles_that_its_steps_would_have(here
 
 
 def test_compilation_is_told_with_its_time_until_it_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    compiled_kernels: set[tuple[str, str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("hisearch.base.jit.CACHE_FOLDER", tmp_path)
     monkeypatch.setattr(compilation, "INTERVAL_S", 0.05)
     compilation.note_compilation()
     compilation._watch([])
     time.sleep(0.4)
-    (tmp_path / "fleet_1").mkdir()
-    (tmp_path / "fleet_1" / "cluster.run-108.py311.nbi").touch()
+    compiled_kernels.add(("fleet.cluster", "run"))
     time.sleep(0.4)
     lines = capsys.readouterr().err.splitlines()
     assert lines[0].startswith("hisearch: compiling kernels: the event loop (one to three minutes")
     assert lines[1] == "hisearch: compiling kernels: 0 s"
     assert lines[-1] == "hisearch: these kernels are compiled, after 0 s"
-    shutil.rmtree(tmp_path)
-    tmp_path.mkdir()
+    compiled_kernels.clear()
     compilation.end_notes()
     compilation.note_compilation()
     compilation._watch([])

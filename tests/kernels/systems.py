@@ -11,7 +11,8 @@ import numpy as np
 from hypothesis import HealthCheck, assume, settings
 from hypothesis import strategies as st
 
-from hisearch.latency.costs import CompiledCosts, LateCosts, StepCosts, knots_up_to
+from hisearch.latency.costs import CompiledCosts, LateCosts, StepCosts
+from hisearch.latency.knots import knots_up_to
 from hisearch.latency.step_cost import law_costs, step_seconds
 from hisearch.simulate import Result, WorkerPlan, simulate
 from hisearch.simulate.engine import EngineOutOfMemory

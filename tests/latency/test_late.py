@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hisearch.latency.costs import LateCosts, StepCosts, late_octaves
+from hisearch.latency.costs import LateCosts, StepCosts
+from hisearch.latency.knots import late_octaves
 from hisearch.latency.measured.curves import Grid
 from hisearch.latency.measured.late import fit_late
 from hisearch.latency.measured.operator_tables import AttentionTables, attention_tables

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from latency_catalogue import DEEPSEEK_V3, LLAMA_8B
 from laws import SHEET
 
-from hisearch.latency.costs import StepCosts, octaves
+from hisearch.latency.costs import StepCosts
 from hisearch.latency.estimator import build_estimator
+from hisearch.latency.knots import octaves
 from hisearch.latency.laws.attention import Heads, beside_s
 from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sharding import Parallelism

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hisearch.latency.costs import StepCosts, knots_up_to
+from hisearch.latency.costs import StepCosts
+from hisearch.latency.knots import knots_up_to
 from hisearch.latency.speculation import Speculation, with_speculation
 from hisearch.latency.step_cost import decode_step_seconds, dense_lookup, law_costs, step_seconds
 

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hisearch.kernels.engine import cost as kernel_cost
-from hisearch.latency.costs import StepCosts, knots_up_to, tokens_knot
+from hisearch.latency.costs import StepCosts
+from hisearch.latency.knots import knots_up_to, tokens_knot
 from hisearch.latency.step_cost import bilinear, decode_step_seconds, dense_lookup, knot_cell, law_costs, step_seconds
 
 chunks = st.lists(st.tuples(st.integers(1, 20_000), st.integers(0, 200_000)), max_size=6)

@@ -75,8 +75,9 @@ def step_cost(rounds: int) -> Comparison:
 
 def _tables() -> dict[str, StepCosts]:
     """A worker's costs as estimators compile them, and the same with every table that there is."""
-    from hisearch.latency.costs import LateCosts, octaves
+    from hisearch.latency.costs import LateCosts
     from hisearch.latency.estimator import build_estimator
+    from hisearch.latency.knots import octaves
     from hisearch.latency.priced import PricedWorker
     from hisearch.latency.sharding import Parallelism
     from hisearch.specs.deployments.deployment import EngineSpec

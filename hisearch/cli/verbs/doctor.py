@@ -73,7 +73,8 @@ def installation() -> dict[str, Any]:
     import shutil
     from importlib.metadata import version
 
-    from hisearch.base.jit import CACHE_FOLDER, is_compiled
+    from hisearch.base.kernel_cache import CACHE_FOLDER
+    from hisearch.kernels.fleet.compilation import event_loop_is_compiled
     from hisearch.specs.documents.catalogue import shipped_root
     from hisearch.traces.cache import cache_folder
 
@@ -84,7 +85,7 @@ def installation() -> dict[str, Any]:
         "cores": os.cpu_count() or 1,
         "catalogue": str(shipped_root()),
         "kernel_cache": str(CACHE_FOLDER),
-        "kernels_compiled": is_compiled(),
+        "kernels_compiled": event_loop_is_compiled(),
         "trace_cache": str(cache_folder()),
         "optuna_dashboard": _version_of("optuna-dashboard"),
         "chromium": next((path for name in _BROWSERS if (path := shutil.which(name))), None),

@@ -7,7 +7,7 @@ from typing import Any
 from numba import types
 from numba.extending import intrinsic, overload
 
-import hisearch.base.jit  # noqa: F401  (points numba's cache before numba is imported)
+import hisearch.base.indexing  # noqa: F401  (before anything is compiled)
 
 
 @intrinsic

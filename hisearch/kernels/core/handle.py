@@ -23,7 +23,7 @@ from numba.core.typing.templates import AttributeTemplate
 from numba.extending import NativeValue, infer_getattr, lower_getattr_generic, register_model, typeof_impl, unbox
 from numba.np.arrayobj import make_array, populate_array
 
-import hisearch.base.jit  # noqa: F401  (points numba's cache before numba is imported)
+import hisearch.base.indexing  # noqa: F401  (before anything is compiled)
 
 _SLOTS = 3  # per field: data address, first and second extent
 

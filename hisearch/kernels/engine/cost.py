@@ -8,7 +8,7 @@ from __future__ import annotations
 from hisearch.base.jit import kernel
 from hisearch.kernels.core.bits import bit_length
 from hisearch.kernels.layout import sim as la
-from hisearch.latency.costs import BESIDE_BITS, BESIDE_FIRST, KNOT_BITS, LATE_BITS, LATE_FIRST, LONG_PARTS
+from hisearch.latency.knots import BESIDE_BITS, BESIDE_FIRST, KNOT_BITS, LATE_BITS, LATE_FIRST, LONG_PARTS
 
 _OCTAVE = 1 << KNOT_BITS
 _FIRST_PROMPT, _FIRST_BEFORE, _FIRST_SEQUENCE, _FIRST_MEAN = BESIDE_FIRST

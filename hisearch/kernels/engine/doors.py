@@ -13,10 +13,11 @@ import importlib
 from typing import Any
 
 from llvmlite import ir
-from numba import cfunc, config, types
+from numba import config, types
 from numba.extending import intrinsic, overload
 
-from hisearch.base.jit import OPTIONS
+from hisearch.base.jit import c_function
+from hisearch.base.kernel_cache import is_cached
 from hisearch.kernels.core.handle import HandleType
 from hisearch.kernels.layout import sim as la
 
@@ -52,11 +53,16 @@ ENGINES = tuple(MODULES)
 _SIGNATURE = types.int64(HandleType(la.Sim), types.int64, types.int64, types.int64, types.float64)
 
 
+def is_compiled(engine: int) -> bool:
+    """True where this version of ``engine`` is in the on-disk cache."""
+    return is_cached(f"hisearch.kernels.{MODULES[engine]}", "door")
+
+
 @functools.cache
 def _compiled(engine: int) -> Any:
     """Compiled, cached on disk, and kept alive with the address of its code."""
     function = importlib.import_module(f"hisearch.kernels.{MODULES[engine]}").door
-    return cfunc(_SIGNATURE, cache=True, error_model=OPTIONS["error_model"])(function)
+    return c_function(function, _SIGNATURE)
 
 
 def address(engine: int) -> int:

@@ -12,7 +12,7 @@ from queue import Empty, SimpleQueue
 
 from numba import config
 
-from hisearch.base.jit import is_compiled
+from hisearch.base.kernel_cache import is_cached
 from hisearch.kernels.core.handle import HandleType
 from hisearch.kernels.engine import doors
 from hisearch.kernels.fleet import cluster
@@ -23,16 +23,21 @@ from hisearch.kernels.layout import sim as la
 _EVENT_LOOP = -1
 
 
+def event_loop_is_compiled() -> bool:
+    """True where this version of the event loop is in the on-disk cache."""
+    return is_cached(cluster.__name__, "run")
+
+
 def missing_of(engines: Collection[int]) -> list[int]:
     """Those of ``engines`` that are not in the on-disk cache; none with the jit off."""
-    return [] if config.DISABLE_JIT else [engine for engine in engines if not is_compiled(doors.MODULES[engine])]
+    return [] if config.DISABLE_JIT else [engine for engine in engines if not doors.is_compiled(engine)]
 
 
 def prepare(engines: Collection[int]) -> None:
     """Compile what of the event loop and ``engines`` is not in the on-disk cache, as many at once as cores allow."""
     if config.DISABLE_JIT:
         return
-    missing = [*missing_of(engines), *([] if is_compiled() else [_EVENT_LOOP])]
+    missing = [*missing_of(engines), *([] if event_loop_is_compiled() else [_EVENT_LOOP])]
     # SGLang takes as long as three of the others.
     waiting = SimpleQueue[int]()
     for part in sorted(missing, key=lambda part: part != la.SGLANG):

@@ -19,8 +19,9 @@ from collections.abc import Callable
 import numpy as np
 
 from hisearch.base.dtypes import F8
-from hisearch.latency.costs import StepCosts, knots_up_to, octaves_up_to, whole_octaves
+from hisearch.latency.costs import StepCosts
 from hisearch.latency.devices.work import Load
+from hisearch.latency.knots import knots_up_to, octaves_up_to, whole_octaves
 from hisearch.latency.measured.curves import Grid
 from hisearch.latency.operators import attention_pairs
 

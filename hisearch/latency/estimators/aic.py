@@ -12,10 +12,11 @@ import numpy as np
 
 from hisearch.hardware.power import worker_idle_w
 from hisearch.latency.aic import AicQuestion, AicTables, aic_tables, aic_version
-from hisearch.latency.costs import CompiledCosts, StepCosts, knots_up_to
+from hisearch.latency.costs import CompiledCosts, StepCosts
 from hisearch.latency.estimator import LatencyEstimator, register
 from hisearch.latency.estimators.roofline import energy_costs, engine_overhead
 from hisearch.latency.host import front_end_of, with_overhead
+from hisearch.latency.knots import knots_up_to
 from hisearch.latency.laws.model import weights_law
 from hisearch.latency.measured.curves import Curve, Grid
 from hisearch.latency.operators import attention_pairs

@@ -16,10 +16,11 @@ import numpy as np
 
 from hisearch.base.dtypes import F8
 from hisearch.hardware.power import worker_idle_w
-from hisearch.latency.costs import CompiledCosts, StepCosts, knots_up_to
+from hisearch.latency.costs import CompiledCosts, StepCosts
 from hisearch.latency.estimator import LatencyEstimator, register
 from hisearch.latency.estimators.roofline import energy_costs, engine_overhead
 from hisearch.latency.host import front_end_of
+from hisearch.latency.knots import knots_up_to
 from hisearch.latency.operators import attention_pairs
 from hisearch.latency.priced import PricedWorker
 from hisearch.specs.machines.profile import LatencyProfileSpec

@@ -37,10 +37,11 @@ from hisearch.base.dtypes import F8
 from hisearch.hardware.collectives import all_gather_volume, all_reduce_volume
 from hisearch.hardware.peaks import sheet_peaks
 from hisearch.hardware.power import worker_dynamic_w, worker_idle_w
-from hisearch.latency.costs import CompiledCosts, StepCosts, WaveCosts, knots_up_to, wave_costs
+from hisearch.latency.costs import CompiledCosts, StepCosts, WaveCosts, wave_costs
 from hisearch.latency.estimator import LatencyEstimator, register
 from hisearch.latency.expert_load import with_uneven_experts
 from hisearch.latency.host import front_end_of, with_overhead
+from hisearch.latency.knots import knots_up_to
 from hisearch.latency.operators import (
     ACTIVATION_BYTES,
     NORM_SUMS_BYTES,

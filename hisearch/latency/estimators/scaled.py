@@ -23,7 +23,7 @@ import numpy.typing as npt
 from hisearch.base.dtypes import F8
 from hisearch.hardware.peaks import sheet_peaks
 from hisearch.hardware.power import worker_idle_w
-from hisearch.latency.costs import CompiledCosts, StepCosts, WaveCosts, knots_up_to, octaves_up_to, wave_costs
+from hisearch.latency.costs import CompiledCosts, StepCosts, WaveCosts, wave_costs
 from hisearch.latency.estimator import LatencyEstimator, register
 from hisearch.latency.estimators.roofline import (
     RooflineEstimator,
@@ -34,6 +34,7 @@ from hisearch.latency.estimators.roofline import (
 )
 from hisearch.latency.expert_load import with_uneven_experts
 from hisearch.latency.host import front_end_of, with_overhead
+from hisearch.latency.knots import knots_up_to, octaves_up_to
 from hisearch.latency.laws.attention import Heads, beside_s, decode_s, prefill_s, rebuild_s
 from hisearch.latency.laws.collectives import Collectives, curve_for
 from hisearch.latency.laws.formats import FORMATS

@@ -24,11 +24,12 @@ import numpy as np
 from hisearch.base.dtypes import F8
 from hisearch.hardware.collectives import all_gather_volume, all_reduce_volume
 from hisearch.hardware.power import worker_idle_w
-from hisearch.latency.costs import CompiledCosts, StepCosts, WaveCosts, knots_up_to
+from hisearch.latency.costs import CompiledCosts, StepCosts, WaveCosts
 from hisearch.latency.estimator import LatencyEstimator, register
 from hisearch.latency.estimators.roofline import energy_costs, engine_overhead
 from hisearch.latency.expert_load import with_uneven_experts
 from hisearch.latency.host import front_end_of, with_overhead
+from hisearch.latency.knots import knots_up_to
 from hisearch.latency.measured.curves import Grid
 from hisearch.latency.measured.operator_tables import (
     DENSE_FFN,

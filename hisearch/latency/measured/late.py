@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hisearch.base.dtypes import F8
-from hisearch.latency.costs import LONG_PARTS, LateCosts, late_octaves
+from hisearch.latency.costs import LateCosts
+from hisearch.latency.knots import LONG_PARTS, late_octaves
 from hisearch.latency.measured.curves import Grid
 from hisearch.latency.measured.tiles import fill_along
 

@@ -29,7 +29,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hisearch.base.dtypes import F8
-from hisearch.latency.costs import LateCosts, knots_up_to, octaves, whole_octaves
+from hisearch.latency.costs import LateCosts
+from hisearch.latency.knots import knots_up_to, octaves, whole_octaves
 from hisearch.latency.measured.curves import Curve, Grid
 from hisearch.latency.measured.late import fit_late, late_shares, late_tokens
 from hisearch.latency.measured.tiles import Residuals, fill_along, fit_tiles, residuals

@@ -88,11 +88,11 @@ class World:
 
         Fields at their defaults are left out, as in ``Job.digest``.
         """
-        from hisearch.base.jit import CACHE_FOLDER
+        from hisearch.base.kernel_cache import all_kernels_digest
 
         content = {
             "version": version,
-            "kernels": CACHE_FOLDER.name,
+            "kernels": all_kernels_digest(),
             "model": _stated(self.model),
             "slo": _stated(self.slo),
             "profile": [self.profile_name, _stated(self.profile)],

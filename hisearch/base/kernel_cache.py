@@ -1,0 +1,205 @@
+"""Where compiled kernels lie on disk: a folder for each module, named by all that the module is compiled from.
+
+A kernel is compiled together with whatever it calls, and constants of other modules become part of it. Numba's own
+on-disk cache looks at the kernel's file alone, and at its bytes: it would run stale kernels, and compile anew after a
+change of a comment. Here the folder's name is a digest of the module and of every module of ours that it imports,
+directly or through others, without comments and docstrings. So a change in one engine leaves the others compiled, and
+a stale kernel can never run.
+
+The classes below go by numba's internals (``numba.core.caching``); ``tests/kernels/test_kernel_cache.py`` holds what
+they rely on.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import json
+import os
+import platform
+import sys
+from collections.abc import Callable, Iterable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from numba.core.caching import CompileResultCacheImpl, FunctionCache
+
+_PACKAGE = Path(__file__).parents[1]
+_ROOT = _PACKAGE.name
+
+
+def cache_root() -> Path:
+    """Folder for everything that can be recomputed: ``$HISEARCH_CACHE_DIR``, else ``$XDG_CACHE_HOME/hisearch``."""
+    own = os.environ.get("HISEARCH_CACHE_DIR")
+    if own:
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hisearch"
+
+
+#: Folder of all compiled kernels, whatever their version.
+CACHE_FOLDER = cache_root() / "kernels"
+
+
+class KernelCache(FunctionCache):
+    """Numba's cache of one function, under ``folder_of`` its module."""
+
+    class _impl_class(CompileResultCacheImpl):  # noqa: N801  (numba's name)
+        def __init__(self, function: Callable[..., Any]) -> None:
+            self._locator = _Locator(function)
+            self._lineno = function.__code__.co_firstlineno
+            self._filename_base = _file_stem(function.__qualname__)
+
+
+class _Locator:
+    """What numba asks: where a function is cached, and of which version of its source."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._folder = folder_of(function.__module__)
+        #: Numba names them where it cannot keep a function.
+        self._py_file = function.__code__.co_filename
+
+    def ensure_cache_path(self) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+
+    def get_cache_path(self) -> str:
+        return str(self._folder)
+
+    def get_source_stamp(self) -> str:
+        return self._folder.name
+
+
+def is_cached(module: str, function: str) -> bool:
+    """True where the current version of ``function`` of ``module`` has been compiled into the cache."""
+    return (folder_of(module) / f"{_file_stem(function)}.nbi").is_file()
+
+
+def folder_of(module: str) -> Path:
+    """Folder of compiled kernels of the current version of ``module`` (dotted name)."""
+    return CACHE_FOLDER / f"{module.removeprefix(f'{_ROOT}.')}-{digest([module])}"
+
+
+def all_kernels_digest() -> str:
+    """Digest of everything that any kernel of ``hisearch.kernels`` is compiled from."""
+    return digest(_module_name(path) for path in sorted(_PACKAGE.glob("kernels/**/*.py")))
+
+
+def digest(modules: Iterable[str]) -> str:
+    """Digest of ``modules`` and all modules of ours that they import, directly or through others.
+
+    Versions of Python and of the compiler, the kind of processor, and the option ``HISEARCH_CHECK_INDICES`` belong to
+    it. Comments, docstrings and the place of the installation do not.
+    """
+    whole = hashlib.sha256(_platform().encode())
+    closure = _closure(modules)
+    _write_sources()
+    for module in sorted(closure):
+        whole.update(module.encode())
+        whole.update(_source(module)[0].encode())
+    return whole.hexdigest()[:16]
+
+
+def _file_stem(function: str) -> str:
+    return f"{function.replace('<', '').replace('>', '')}.py{sys.version_info[0]}{sys.version_info[1]}"
+
+
+@functools.cache
+def _platform() -> str:
+    packages = [version(package) for package in ("numba", "numpy", "llvmlite")]
+    return repr([packages, platform.machine(), sys.version_info[:3], os.environ.get("HISEARCH_CHECK_INDICES", "")])
+
+
+def _closure(modules: Iterable[str]) -> set[str]:
+    """``modules`` and every module of ours that they import, directly or through others."""
+    seen: set[str] = set()
+    waiting = list(modules)
+    while waiting:
+        module = waiting.pop()
+        if module not in seen:
+            seen.add(module)
+            waiting += _source(module)[1]
+    return seen
+
+
+@functools.cache
+def _source(module: str) -> tuple[str, tuple[str, ...]]:
+    """Digest of a module's code and the modules of ours that it names in imports."""
+    path = _path_of(module)
+    if path is None:
+        raise ModuleNotFoundError(f"no module '{module}' under {_PACKAGE}", name=module)
+    raw = path.read_bytes()
+    of_file = hashlib.sha256(raw).hexdigest()
+    if _sources().get(module, [""])[0] != of_file:
+        _sources()[module] = [of_file, *_analysed(raw)]
+        _unwritten.add(module)
+    _, code, imported = _sources()[module]
+    return code, tuple(sorted({resolved for name in imported if (resolved := _resolved(name)) is not None}))
+
+
+def _analysed(raw: bytes) -> tuple[str, list[str]]:
+    """Digest of the code without comments and docstrings; the dotted names of ours that it imports."""
+    tree = ast.parse(raw)
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.update(f"{node.module}.{alias.name}" for alias in node.names)
+        elif (
+            isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node, False) is not None
+        ):
+            del node.body[0]
+    ours = sorted(name for name in names if name.split(".")[0] == _ROOT)
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest(), ours
+
+
+def _resolved(name: str) -> str | None:
+    """The module that the dotted ``name`` is, or is an attribute of; None for the top package's own attributes."""
+    if _path_of(name) is None:
+        name = name.rpartition(".")[0]
+    return name if name != _ROOT else None
+
+
+def _path_of(module: str) -> Path | None:
+    base = _PACKAGE.joinpath(*module.split(".")[1:])
+    return next((path for path in (base.with_suffix(".py"), base / "__init__.py") if path.is_file()), None)
+
+
+def _module_name(path: Path) -> str:
+    parts = path.relative_to(_PACKAGE).with_suffix("").parts
+    return ".".join((_ROOT, *(parts[:-1] if parts[-1] == "__init__" else parts)))
+
+
+@functools.cache
+def _sources() -> dict[str, list[Any]]:
+    """Module -> digest of its file, of its code, and what it imports, as kept by earlier processes: saves parsing."""
+    try:
+        kept = json.loads(_sources_file().read_text())
+    except (OSError, ValueError):
+        return {}
+    return kept if isinstance(kept, dict) else {}
+
+
+#: Modules that this process has read anew.
+_unwritten: set[str] = set()
+
+
+def _write_sources() -> None:
+    """Keep what has been read anew; a process that is killed meanwhile leaves the file as it was."""
+    if not _unwritten:
+        return
+    whole = _sources_file()
+    part = whole.with_suffix(f".{os.getpid()}.tmp")
+    try:
+        whole.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(json.dumps(_sources()))
+        part.replace(whole)
+    except OSError:
+        # Without it sources are parsed again; numba reports a cache that cannot be written when it saves kernels.
+        return
+    _unwritten.clear()
+
+
+def _sources_file() -> Path:
+    return CACHE_FOLDER / "sources.json"

@@ -1,0 +1,114 @@
+"""Compiled kernels on disk: never a stale one, and no more compiled than a change asks for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numba
+import pytest
+
+from hisearch.base import kernel_cache
+from hisearch.kernels.engine import doors
+
+ENTRY = '''"""An engine."""
+
+from house.shared import LIMIT
+
+
+def step(x):
+    """One step."""
+    return x + LIMIT
+'''
+
+
+@pytest.fixture
+def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package of two engines, one of which reads a constant of a third module."""
+    package = tmp_path / "house"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "first.py").write_text(ENTRY)
+    (package / "second.py").write_text("import numpy as np\n\nZERO = np.int64(0)\n")
+    (package / "shared.py").write_text("LIMIT = 8\n")
+    monkeypatch.setattr(kernel_cache, "_PACKAGE", package)
+    monkeypatch.setattr(kernel_cache, "_ROOT", "house")
+    monkeypatch.setattr(kernel_cache, "CACHE_FOLDER", tmp_path / "kernels")
+    return package
+
+
+def _digests() -> tuple[str, str]:
+    for memory in (kernel_cache._source, kernel_cache._sources):
+        memory.cache_clear()
+    return kernel_cache.digest(["house.first"]), kernel_cache.digest(["house.second"])
+
+
+def _edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def test_comments_docstrings_and_layout_compile_nothing(house: Path) -> None:
+    before = _digests()
+    _edit(house / "first.py", '"""One step."""', '"""One step.\n\n    And more.\n    """\n    # Why.')
+    _edit(house / "shared.py", "LIMIT = 8", "#: Requests.\n\nLIMIT   =  8")
+    assert _digests() == before
+
+
+def test_a_constant_of_another_module_compiles_what_reads_it_and_nothing_else(house: Path) -> None:
+    first, second = _digests()
+    _edit(house / "shared.py", "8", "9")
+    changed, same = _digests()
+    assert changed != first
+    assert same == second
+
+
+def test_what_a_later_process_reads_is_what_parsing_gives(house: Path) -> None:
+    parsed = _digests()
+    assert (kernel_cache.CACHE_FOLDER / "sources.json").is_file()
+    assert _digests() == parsed
+    (kernel_cache.CACHE_FOLDER / "sources.json").write_text("not JSON")
+    assert _digests() == parsed
+
+
+def test_a_module_that_is_not_there_is_named(house: Path) -> None:
+    with pytest.raises(ModuleNotFoundError, match=r"house\.third"):
+        kernel_cache.digest(["house.third"])
+
+
+def test_engines_are_compiled_apart() -> None:
+    """Work on SGLang and HiCache leaves vLLM's and TensorRT-LLM's kernels as they are."""
+    for module in ("vllm.entry", "vllm.offload_entry", "vllm.lmcache_entry", "trtllm.entry"):
+        closure = kernel_cache._closure([f"hisearch.kernels.{module}"])
+        engines = {name.split(".")[2] for name in closure if name.startswith("hisearch.kernels.")}
+        assert not engines & {"sglang", "hicache", "agents", "fleet", "routing"}
+
+
+def test_no_kernel_depends_on_specs_or_the_search() -> None:
+    modules = [f"hisearch.kernels.{module}" for module in (*doors.MODULES.values(), "fleet.cluster")]
+    packages = {name.split(".")[1] for name in kernel_cache._closure(modules)}
+    assert packages == {"base", "kernels", "latency"}
+
+
+@pytest.mark.skipif(numba.config.DISABLE_JIT, reason="nothing is compiled with the jit off")
+def test_the_second_process_compiles_nothing(tmp_path: Path) -> None:
+    """Holds what ``KernelCache`` relies on in numba: saved by the first process, loaded by the second."""
+    program = (
+        "from numba import types\n"
+        "from hisearch.base.kernel_cache import is_cached\n"
+        "from hisearch.latency.measured._tiles import _insert as kernel\n"
+        "print(is_cached(kernel.py_func.__module__, kernel.__name__), end=' ')\n"
+        "kernel.compile((types.float64[::1], types.float64))\n"
+        "print(sum(kernel.stats.cache_hits.values()), is_cached(kernel.py_func.__module__, kernel.__name__))\n"
+    )
+    environment = {**os.environ, "HISEARCH_CACHE_DIR": str(tmp_path)}
+    outputs = [
+        subprocess.run(
+            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+        ).stdout
+        for _ in range(2)
+    ]
+    assert outputs == ["False 0 True\n", "True 1 True\n"]
