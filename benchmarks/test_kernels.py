@@ -22,10 +22,10 @@ ROUNDS = 20
 
 
 @numba.njit
-def coast_often(sim, runs, steps, decoding, context):
+def fast_forward_often(sim, runs, steps, decoding, context):
     end = 0.0
     for _ in range(runs):
-        _, end = cost.coast(sim.seconds, end, 1e300, steps, decoding, context, 0)
+        _, end = cost.fast_forward(sim.seconds, end, 1e300, steps, decoding, context, 0)
     return end
 
 
@@ -50,12 +50,12 @@ def match_all(sim):
 def queue_all(sim):
     """Hold, take, fill and let go of every prompt's pages; returns the pages left free."""
     for r in range(sim.trace.prompt_node.shape[0]):
-        static, tokens = sim.trace.prompt_node[r], tree.floor_page(sim, sim.trace.input_tokens[r])
-        found, d, strand = queue.hold(sim, 0, static, tokens)
+        trace_node, tokens = sim.trace.prompt_node[r], tree.floor_page(sim, sim.trace.input_tokens[r])
+        found, d, tombstone = queue.hold(sim, 0, trace_node, tokens)
         if found < tokens:
             queue.take(sim, 0, (tokens - found) // sim.config.page_tokens)
-            d = queue.grow(sim, 0, d, static, found, tokens)
-        queue.unlock(sim, 0, d, strand)
+            d = queue.grow(sim, 0, d, trace_node, found, tokens)
+        queue.unlock(sim, 0, d, tombstone)
     return sim.trees[0].free_pages
 
 
@@ -84,9 +84,9 @@ def sglang_state(state_after: Callable[[str], Any]) -> Any:
 def test_coast(benchmark: BenchmarkFixture, vllm_state: Any) -> None:
     """A run of decode steps: 64 sequences that read 100,000 tokens in all at its beginning."""
     runs, steps = 100, 1_000
-    coast_often(vllm_state, 1, steps, 64, 100_000)
+    fast_forward_often(vllm_state, 1, steps, 64, 100_000)
     benchmark.extra_info["calls"] = runs * steps
-    assert benchmark.pedantic(coast_often, (vllm_state, runs, steps, 64, 100_000), rounds=ROUNDS) > 0.0
+    assert benchmark.pedantic(fast_forward_often, (vllm_state, runs, steps, 64, 100_000), rounds=ROUNDS) > 0.0
 
 
 def test_batch_cost(benchmark: BenchmarkFixture, vllm_state: Any) -> None:

@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 import host_tables
 import kv_logs
 import yaml
-from silicon_tables import apart, block, figures, percent, table
+from silicon_tables import block, disaggregated, figures, percent, table
 
 from hisearch.calibrate.hosts import with_hosts
 from hisearch.calibrate.writing import profile_yaml
@@ -69,7 +69,7 @@ TERMS_RUN = "rtxpro6000-llama-3.1-8b-tp1"
 TERMS = {
     "nothing": (),
     "batches of unequal contexts (`skew_s`, `late`)": ("skew", "late"),
-    "that decodes take longer beside prompts (`beside_s`, `late`)": ("beside", "late"),
+    "that decodes take longer beside prompts (`mixed_decode_s`, `late`)": ("beside", "late"),
 }
 
 
@@ -274,9 +274,9 @@ def silicon(data: Data) -> str:
     return block(report, rows)
 
 
-def runs_apart(data: Data) -> str:
+def runs_disaggregated(data: Data) -> str:
     """Measured serving runs with prefill and decode apart."""
-    return apart(*_runs(data, "disagg"))
+    return disaggregated(*_runs(data, "disagg"))
 
 
 def blackwell(data: Data) -> str:
@@ -301,7 +301,7 @@ SECTIONS: dict[str, Callable[[Data], str]] = {
     "open-loop": open_loop,
     "silicon": silicon,
     "blackwell": blackwell,
-    "apart": runs_apart,
+    "disaggregated": runs_disaggregated,
     "scheduler": scheduler,
     "cache": cache,
     "memory": memory,

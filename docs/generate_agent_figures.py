@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pandas as pd
 import plotly.graph_objects as go
-from agent_societies import AGENTS, DRAM_GIB, KINDS, POLICIES, PUBLISHED, run, ttft_s
+from agent_populations import AGENTS, DRAM_GIB, KINDS, POLICIES, PUBLISHED, run, ttft_s
 from generate_tier_figures import COLOURS, IMAGES, draw
 from plotly.subplots import make_subplots
 

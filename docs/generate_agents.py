@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from agent_societies import (
+from agent_populations import (
     AGENTS,
     DRAM_GIB,
     GROW,
@@ -29,10 +29,10 @@ from agent_societies import (
     lengths,
     most_agents,
     most_in_time,
+    population,
     run,
     slots_of,
     slots_with_room,
-    society,
     ttft_s,
     worker,
 )
@@ -80,7 +80,7 @@ def time_per_frame() -> str:
     rows = []
     for kind in KINDS:
         for policy in ("lru", "queued", "distance"):
-            seconds = [run(kind, policy, agents).makespan_s / frames_of(society(kind, agents)) for agents in AGENTS]
+            seconds = [run(kind, policy, agents).makespan_s / frames_of(population(kind, agents)) for agents in AGENTS]
             rows.append([kind, policy, *(f"{value:.2f}" for value in seconds)])
     return _table(["workload", "policy", *(f"{agents}" for agents in AGENTS)], rows)
 
@@ -284,7 +284,7 @@ def breakdown() -> str:
 
 def _late(result: Result, kind: str, agents: int) -> np.ndarray:
     """Which calls were scheduled when so many others of their frame had been as there are slots."""
-    trace = society(kind, agents)
+    trace = population(kind, agents)
     assert trace.agents is not None
     order = np.lexsort((result.requests.scheduled_s, trace.agents.gate))
     gate = trace.agents.gate[order]
@@ -339,10 +339,10 @@ def _makespan_s(kind: str, policy: str, agents: int, **settings: Any) -> float:
 def otherwise() -> str:
     """Peaks of ``distance`` with KV in DRAM over SGLang, with one assumption changed at a time."""
     rows = []
-    for what, society_, interaction, settings in OTHERWISE:
+    for what, population_, interaction, settings in OTHERWISE:
         cells = [what]
         for kind in KINDS:
-            changes = frozen(society_ | (interaction if kind == "interaction" else {}))
+            changes = frozen(population_ | (interaction if kind == "interaction" else {}))
             base = settings.get("base", "lru")
             both = {name: value for name, value in settings.items() if name != "base"}
             own = {name: value for name, value in both.items() if not name.startswith("ahead")}

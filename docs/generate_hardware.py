@@ -89,7 +89,7 @@ def shared_cache() -> str:
     for name, gib, scope in (("none", 0, "node"), ("128 GiB each", 128, "worker"), ("256 GiB shared", 256, "node")):
         pool = {
             "accelerator": "h100-sxm", "replicas": 2, "engine": {"name": "vllm", "memory_fraction": 0.5},
-            "movement": {"mover": "lmcache"},
+            "movement": {"kv_connector": "lmcache"},
             "tiers": [{"medium": "ddr5", "gib": gib, "scope": scope}] if gib else [],
         }  # fmt: skip
         spec = {"model": "llama-3.1-8b", "profile": "roofline", "pools": [pool], "router": {"policy": "round_robin"}}
@@ -150,9 +150,9 @@ def attention_ffn() -> str:
         cells = []
         for ffn in (4, 8, 16, 32):
             block = {"attention_ffn": {"attention": 4, "ffn": ffn, "micro_batches": 3}}
-            apart = law(model, "h100-sxm", Parallelism(tensor=tensor), block)
+            disaggregated = law(model, "h100-sxm", Parallelism(tensor=tensor), block)
             sequences = 4 * 128
-            cells.append(f"{sequences / decode_s(apart, 128, context) / (4 * tensor + ffn):,.0f}")
+            cells.append(f"{sequences / decode_s(disaggregated, 128, context) / (4 * tensor + ffn):,.0f}")
         rows.append([model, f"{alone:,.0f}", *cells])
     head = ("tokens/s per H100", "together, 64 decodes on 4", *(f"4 × 4 attention, {n} FFN" for n in (4, 8, 16, 32)))
     return table(head, rows)

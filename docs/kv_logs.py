@@ -170,15 +170,15 @@ def rows(catalogue: Catalogue) -> list[list[str]]:
     body = []
     for logged in LOGGED:
         plan = logged.plan(catalogue)
-        apart = plan.kv_capacity_tokens - logged.tokens
+        disaggregated = plan.kv_capacity_tokens - logged.tokens
         alone = without_itself(logged, catalogue)
         body.append(
             [
                 logged.title,
                 f"{logged.about}{logged.tokens:,}",
                 f"{plan.kv_capacity_tokens:,}",
-                f"{100 * apart / logged.tokens:+.2f} %",
-                f"{apart * plan.kv_bytes_per_token_per_rank / GIB:+.2f}",
+                f"{100 * disaggregated / logged.tokens:+.2f} %",
+                f"{disaggregated * plan.kv_bytes_per_token_per_rank / GIB:+.2f}",
                 f"`{logged.chose}`" if logged.chose else "none",
                 "" if alone is None else f"{100 * alone:+.2f} %",
             ]

@@ -108,7 +108,7 @@ def block(report: dict[str, Any], rows: Sequence[dict[str, str]]) -> str:
     )
 
 
-def apart(report: dict[str, Any], rows: Sequence[dict[str, str]]) -> str:
+def disaggregated(report: dict[str, Any], rows: Sequence[dict[str, str]]) -> str:
     """Runs with prefill and decode apart: in all, and those that state their workers by what decodes."""
     done = [row for row in rows if row["predicted_ttft_ms"]]
     stated = [row for row in done if float(row["prefill_workers"] or 0) > 0 and float(row["decode_workers"] or 0) > 0]
@@ -127,7 +127,7 @@ def apart(report: dict[str, Any], rows: Sequence[dict[str, str]]) -> str:
                 f"{percent(signed.min(), '+')} to {percent(signed.max(), '+')}",
             ]
         body.append(cells)
-    names = {"apart_stated": "workers stated", "apart_known": "recipe known", "apart": "all"}
+    names = {"disaggregated_stated": "workers stated", "disaggregated_known": "recipe known", "disaggregated": "all"}
     return "\n\n".join(
         [
             f"{report['priced']:,} of {report['rows']:,} rows are simulated with the profiles' constants as they are; "
@@ -153,4 +153,7 @@ def peer(report: dict[str, Any]) -> list[str]:
     if not report["peer"]:
         return []
     found = report["peer"]
-    return [f"Beside {found['tool']}, on the rows that both price:", errors_table([found["ours"], found["theirs"]])]
+    return [
+        f"ExportContext {found['tool']}, on the rows that both price:",
+        errors_table([found["ours"], found["theirs"]]),
+    ]

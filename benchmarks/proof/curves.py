@@ -17,7 +17,7 @@ from hisearch.api.runs.run_folder import write_text
 from hisearch.api.studies.study import load_study
 from hisearch.base.dtypes import F8
 from hisearch.search.driver import STAGES, search
-from hisearch.search.evaluate.ledger import Ledger
+from hisearch.search.evaluate.runner import TrialRunner
 from hisearch.search.model.trial import Trial
 
 #: What is to be reached.
@@ -65,8 +65,8 @@ def ours(table: Table, simulations: int, seed: int, without: tuple[str, ...] = (
     """The search's trials; ``without`` some of its stages."""
     budget = table.problem.budget.model_copy(update={"simulations": simulations})
     problem = dataclasses.replace(table.problem, seed=seed, budget=budget)
-    ledger = Ledger(table.evaluate, budget, inputs=table.inputs, workers=1)
-    return list(search(problem, ledger, without=without).trials)
+    runner = TrialRunner(table.evaluate, budget, inputs=table.inputs, workers=1)
+    return list(search(problem, runner, without=without).trials)
 
 
 def prove(

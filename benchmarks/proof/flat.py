@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.proof.table import Table, key_of
-from hisearch.search.model.deployments import deployment_of, router_arms
+from hisearch.search.model.deployments import deployment_of, router_configs
 from hisearch.search.model.job import Job
 from hisearch.search.model.problem import Problem
 from hisearch.search.model.trial import Trial
@@ -72,7 +72,7 @@ def propose(problem: Problem, ask: Ask) -> DeploymentSpec | None:
     if replicas > problem.max_replicas(pool) or not problem.planner.can_build(pool):
         return None
     if replicas == 1:
-        router = router_arms(problem.space.routing)[0]
+        router = router_configs(problem.space.routing)[0]
     return deployment_of(problem.model, problem.profile, pool, replicas, router)
 
 

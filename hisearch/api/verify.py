@@ -123,7 +123,7 @@ class Verification:
         """Everything as plain values; see docs/cli.md."""
         found = asdict(self)
         del found["profiles"]
-        found["diagnosis"]["rivals"] = [one.name for one in self.diagnosis.rivals]
+        found["diagnosis"]["rivals"] = [one.name for one in self.diagnosis.alternatives]
         return found | {
             "findings": self.findings, "overloads": self.overloads, "recalibrated": bool(self.profiles)
         }  # fmt: skip
@@ -146,7 +146,7 @@ def _uncertain(name: str, found: Diagnosis) -> str:
     for other in stand_ins:
         ends = found.ranges[other]
         if not _is_told(other, *ends):
-            text += f", with {_TANGLED_IN_WORDS[other]} between {_ends(other, *ends)}"
+            text += f", with {_TANGLED_TEXT[other]} between {_ends(other, *ends)}"
     return f"{text}; measure at a lower load to tell"
 
 
@@ -171,7 +171,7 @@ def _ends(name: str, low: float, high: float) -> str:
     return f"{low:.3g} and {high:.3g} times"
 
 
-_TANGLED_IN_WORDS = {"prefill": "prefill", "hits_lost": "prompts that lose their hits"}
+_TANGLED_TEXT = {"prefill": "prefill", "hits_lost": "prompts that lose their hits"}
 
 
 def _factor(what: str, factor: float) -> str:

@@ -18,9 +18,9 @@ LOOK_S = 0.5
 class _Watch(threading.Thread):
     """Says every ``INTERVAL_S`` that it still goes on, until all is compiled or nobody waits for it any more."""
 
-    def __init__(self, doors: Sequence[int]) -> None:
+    def __init__(self, engines: Sequence[int]) -> None:
         super().__init__(daemon=True)
-        self._doors = doors
+        self._engines = engines
         self._left = threading.Event()
 
     def run(self) -> None:
@@ -29,7 +29,7 @@ class _Watch(threading.Thread):
         started = said = time.monotonic()
         while not self._left.wait(min(LOOK_S, INTERVAL_S)):
             now = time.monotonic()
-            if is_prepared(self._doors):
+            if is_prepared(self._engines):
                 note(f"these kernels are compiled, after {now - started:.0f} s")
                 return
             if now - said >= INTERVAL_S:
@@ -57,20 +57,22 @@ def note_compilation() -> None:
     _listening.enter_context(on_compilation(_watch))
 
 
-def _watch(doors: Sequence[int]) -> None:
+def _watch(engines: Sequence[int]) -> None:
     how_long = " (one to three minutes where two cores are free; kept, so that each engine is compiled once)"
-    note(f"compiling kernels: {_missing(doors)}{'' if _watches else how_long}")
-    watch = _Watch(doors)
+    note(f"compiling kernels: {_missing(engines)}{'' if _watches else how_long}")
+    watch = _Watch(engines)
     watch.start()
     _watches.append(watch)
 
 
-def _missing(doors: Sequence[int]) -> str:
-    """What of the engines behind ``doors`` is to be compiled, in words."""
-    from hisearch.kernels.engine.doors import NAMES
+def _missing(engines: Sequence[int]) -> str:
+    """What of ``engines`` is to be compiled, in words."""
+    from hisearch.kernels.engine.engine_calls import NAMES
     from hisearch.kernels.fleet.compilation import event_loop_is_compiled, missing_of
 
-    return listed(["the event loop"] * (not event_loop_is_compiled()) + [NAMES[door] for door in missing_of(doors)])
+    return listed(
+        ["the event loop"] * (not event_loop_is_compiled()) + [NAMES[engine] for engine in missing_of(engines)]
+    )
 
 
 def end_notes() -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from hisearch.cli.errors import ReportingGroup
+from hisearch.cli.output import renamed_keys_noted
 from hisearch.cli.streams import leavable_streams
 from hisearch.cli.verbs import (
     bench,
@@ -78,5 +79,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Args:
         arguments: those after the program's name; the process's where None.
     """
-    with leavable_streams():
+    with leavable_streams(), renamed_keys_noted():
         app(args=None if arguments is None else list(arguments), prog_name="hisearch")

@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from hisearch.specs.errors import RenamedKeyWarning
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -90,6 +94,23 @@ def plain(data: Any) -> Any:
 def note(text: str) -> None:
     """A diagnostic on standard error."""
     print(f"hisearch: {text}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def renamed_keys_noted() -> Iterator[None]:
+    """Within, each key that a document has under its former name is noted once."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("once", RenamedKeyWarning)
+        others = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *rest: Any, **named: Any) -> None:
+            if issubclass(category, RenamedKeyWarning):
+                note(str(message))
+            else:
+                others(message, category, *rest, **named)
+
+        warnings.showwarning = show
+        yield
 
 
 def warn(lines: Iterable[str]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hisearch.export.beside import Beside
+from hisearch.export.context import ExportContext
 from hisearch.export.engines.agents import notes as notes_on_agents
 from hisearch.export.engines.cache_tiers import hicache_gb_per_rank, is_moved_by, of_replica, on_other_engine, variables
 from hisearch.export.engines.cache_tiers import notes as notes_on_tiers
@@ -24,13 +24,13 @@ from hisearch.export.engines.flags import (
 )
 from hisearch.export.engines.trtllm_options import options_text
 from hisearch.export.files import TRTLLM_OPTIONS
-from hisearch.export.operating import security_note, slots_in_words
+from hisearch.export.operating import format_slots, security_note
 from hisearch.export.platforms.placement import SERVICE_PORTS, Placement, place
 from hisearch.export.platforms.rendering import render
 from hisearch.export.standing import Standing
 from hisearch.export.targets import Export, name_of, target_files
 from hisearch.latency.parameters import kv_bytes_per_token_per_rank
-from hisearch.search.model.deployments import devices_in_words, tiers_in_words
+from hisearch.search.model.deployments import format_devices, format_tiers
 from hisearch.specs.base import ENGINE_TITLES, EngineName
 from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.machines.hardware import AcceleratorSpec
@@ -51,7 +51,7 @@ def export_deployment(
     out: Path,
     *,
     accelerators_per_host: int = 8,
-    beside: Beside = Beside(),  # noqa: B008  (frozen)
+    context: ExportContext = ExportContext(),  # noqa: B008  (frozen)
 ) -> list[Path]:
     """Write launch scripts and manifests for ``deployment`` into the folder ``out`` (made where absent).
 
@@ -67,7 +67,7 @@ def export_deployment(
         kv_capacity_tokens: KV tokens of one replica, as simulated.
         out: the folder that receives the files; nothing is written outside it.
         accelerators_per_host: accelerator slots of one host; replicas are packed host by host.
-        beside: what else belongs there.
+        context: what else belongs there.
 
     Returns:
         The files written, README first.
@@ -78,12 +78,12 @@ def export_deployment(
     """
     launch = Launch(deployment.pool, model, accelerator, kv_capacity_tokens)
     engine = launch.pool.engine.name
-    files = {f"{engine}/run.sh": _script(deployment, launch, accelerators_per_host, beside.standing, simulated=True)}
+    files = {f"{engine}/run.sh": _script(deployment, launch, accelerators_per_host, context.standing, simulated=True)}
     if engine == "trtllm":
         files[TRTLLM_OPTIONS] = options_text(launch)
     placements = place(launch.pool, accelerators_per_host)
     export = Export(deployment, launch, placements, name_of(deployment), summary(launch.pool))
-    files |= target_files(export, beside.benchmark)
+    files |= target_files(export, context.benchmark)
     other, notes = other_engine(launch.pool.engine)
     other_pool, tier_notes = on_other_engine(launch.pool, other)
     if other_pool.agents is not None:
@@ -92,15 +92,15 @@ def export_deployment(
     other_launch, notes = launch._replace(pool=other_pool), (*notes, *tier_notes)
     try:
         files[f"alternatives/{other.name}/run.sh"] = _script(
-            deployment, other_launch, accelerators_per_host, beside.standing, simulated=False
+            deployment, other_launch, accelerators_per_host, context.standing, simulated=False
         )
     except ExportError as error:
         notes = (f"No script was written: {error}.",)
     needed = weights_to_bring(other_launch)
     if needed is not None and needed != weights_to_bring(launch):
         notes = (*notes, f"It needs a checkpoint with {needed.dtype} weights: {needed.reason}.")
-    readme = _readme(deployment, launch, accelerators_per_host, other.name, notes, beside)
-    return beside.write(out, deployment, readme, files)
+    readme = _readme(deployment, launch, accelerators_per_host, other.name, notes, context)
+    return context.write(out, deployment, readme, files)
 
 
 def _script(
@@ -149,7 +149,7 @@ def summary(pool: PoolSpec) -> str:
         "expert parallel": pool.expert_parallel,
     }
     text += "".join(f", {name} {degree}" for name, degree in others.items() if degree > 1)
-    return text if pool.devices is None else f"{text}, simulated with {devices_in_words(pool.devices)} each"
+    return text if pool.devices is None else f"{text}, simulated with {format_devices(pool.devices)} each"
 
 
 def _readme(
@@ -158,14 +158,14 @@ def _readme(
     accelerators_per_host: int,
     other: EngineName,
     notes: tuple[str, ...],
-    beside: Beside,
+    context: ExportContext,
 ) -> str:
     placements = place(launch.pool, accelerators_per_host)
     engine = launch.pool.engine.name
     return render(
         "README.md.j2",
         deployment=deployment,
-        **beside.facts(),
+        **context.facts(),
         pool=launch.pool,
         model=launch.model,
         summary=summary(launch.pool),
@@ -175,7 +175,7 @@ def _readme(
         router_version=ROUTER_VERSION,
         placements=placements,
         hosts=sorted({p.host for p in placements}),
-        slots=slots_in_words(
+        slots=format_slots(
             [(p.host, len(p.devices)) for p in placements], [accelerators_per_host] * (placements[-1].host + 1)
         ),
         security=security_note("replicas", SERVICE_PORTS[engine], len(placements) > 1),
@@ -187,7 +187,7 @@ def _readme(
         checkpoint=weights_to_bring(launch),
         loading_note=_loading_note(launch),
         host_tier_note=_host_tier_note(launch),
-        tiers=tiers_in_words(launch.pool) if launch.pool.engine.prefix_caching else "",
+        tiers=format_tiers(launch.pool) if launch.pool.engine.prefix_caching else "",
         tier_notes=[*_device_notes(launch.pool), *notes_on_tiers(launch.pool), *notes_on_agents(launch.pool)],
         service_port=SERVICE_PORTS[engine],
         other=other,
@@ -201,7 +201,7 @@ def _device_notes(pool: PoolSpec) -> list[str]:
     if pool.devices is None:
         return []
     return [
-        f"Simulated with {devices_in_words(pool.devices)}, for which no engine has settings: the script starts the "
+        f"Simulated with {format_devices(pool.devices)}, for which no engine has settings: the script starts the "
         "engine without them, and what it then does is not what was simulated."
     ]
 

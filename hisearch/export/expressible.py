@@ -88,9 +88,9 @@ def narrowed(space: SearchSpaceSpec) -> SearchSpaceSpec:
     if pools.mixed is not None:
         kept = _kept(pools.mixed.policies, ("pools", "mixed", "policies"))
         shapes["mixed"] = pools.mixed.model_copy(update={"policies": kept})
-    if pools.apart is not None:
-        kept = _kept(pools.apart.decode_policies, ("pools", "apart", "decode_policies"))
-        shapes["apart"] = pools.apart.model_copy(update={"decode_policies": kept})  # type: ignore[assignment]
+    if pools.disaggregated is not None:
+        kept = _kept(pools.disaggregated.decode_policies, ("pools", "disaggregated", "decode_policies"))
+        shapes["disaggregated"] = pools.disaggregated.model_copy(update={"decode_policies": kept})  # type: ignore[assignment]
     return space.model_copy(
         update={
             "routing": routing.model_copy(update=updates | {"admission": admission}),

@@ -10,7 +10,7 @@ from hisearch.latency.parameters import weight_bytes_per_rank
 from hisearch.specs.wording import counted, listed
 
 
-def slots_in_words(taken: Iterable[tuple[int, int]], slots: Sequence[int]) -> str:
+def format_slots(taken: Iterable[tuple[int, int]], slots: Sequence[int]) -> str:
     """How many hosts, of how many slots, which stay idle, and what of them the predicted cost counts.
 
     Args:

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hisearch.export.beside import Beside
+from hisearch.export.context import ExportContext
 from hisearch.export.deployment import summary
 from hisearch.export.engines.agents import notes as notes_on_agents
 from hisearch.export.engines.cache_tiers import notes as notes_on_tiers
 from hisearch.export.engines.cache_tiers import of_replica, variables
 from hisearch.export.engines.flags import ENGINE_VERSIONS, ExportError, Launch, weights_to_bring
-from hisearch.export.operating import security_note, slots_in_words, weights_gib
+from hisearch.export.operating import format_slots, security_note, weights_gib
 from hisearch.export.platforms import dynamo, fronts, llm_d, several_charts
 from hisearch.export.platforms.containers import COMMANDS, IMAGES, container
 from hisearch.export.platforms.placement import SERVICE_PORTS
@@ -20,7 +20,7 @@ from hisearch.export.platforms.rendering import render
 from hisearch.export.platforms.servers import (
     Server,
     check_expressible,
-    is_apart,
+    is_disaggregated,
     place_servers,
     server_flags,
     server_options_text,
@@ -65,7 +65,7 @@ def export_several(
     out: Path,
     *,
     accelerators_per_host: Sequence[int],
-    beside: Beside = Beside(),  # noqa: B008  (frozen)
+    context: ExportContext = ExportContext(),  # noqa: B008  (frozen)
 ) -> list[Path]:
     """Write launch scripts and manifests of ``deployment`` into the folder ``out``, as ``export_deployment`` does.
 
@@ -74,7 +74,7 @@ def export_several(
         launches: of each pool.
         out: the folder that receives the files.
         accelerators_per_host: accelerator slots of a host of each pool.
-        beside: what else belongs there.
+        context: what else belongs there.
 
     Returns:
         The files written, README first.
@@ -87,17 +87,17 @@ def export_several(
     servers = place_servers(launches, accelerators_per_host)
     title = f"{SHAPES[shape_of(deployment)]}: {'; '.join(f'{p.name}: {summary(p)}' for p in deployment.pools)}"
     several = _Several(deployment, servers, name_of(deployment), title)
-    files = _scripts(several, beside.standing) | _containers(several)
+    files = _scripts(several, context.standing) | _containers(several)
     left_out = _charts(several, files)
-    if beside.benchmark is not None:
-        files |= benchmark_files(launches[0], beside.benchmark)
+    if context.benchmark is not None:
+        files |= benchmark_files(launches[0], context.benchmark)
     readme = render(
         "several.md.j2",
         **_facts(several),
-        **beside.facts(),
+        **context.facts(),
         left_out=left_out,
         folders=[name for name in ("compose", "kubernetes", "llm-d", "dynamo") if f"{name}/README.md" in files],
-        slots=slots_in_words(
+        slots=format_slots(
             [(server.host, len(server.devices)) for server in servers], _slots(servers, accelerators_per_host)
         ),
         security=security_note("servers", SERVICE_PORTS[several.engine], routed=True),
@@ -105,7 +105,7 @@ def export_several(
         served=launches[0].model.huggingface_id,
         notes=[*fronts.notes(deployment), *_notes(launches)],
     )
-    return beside.write(out, deployment, readme, files)
+    return context.write(out, deployment, readme, files)
 
 
 def _facts(several: _Several) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def _facts(several: _Several) -> dict[str, Any]:
         "deployment": deployment,
         "title": several.title,
         "name": several.name,
-        "apart": is_apart(deployment),
+        "disaggregated": is_disaggregated(deployment),
         "engine": engine,
         "engine_title": ENGINE_TITLES[engine],
         "version": ENGINE_VERSIONS[engine],

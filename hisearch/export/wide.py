@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hisearch.export.beside import Beside
+from hisearch.export.context import ExportContext
 from hisearch.export.deployment import summary
 from hisearch.export.engines.agents import notes as notes_on_agents
 from hisearch.export.engines.cache_tiers import notes as notes_on_tiers
@@ -25,7 +25,7 @@ from hisearch.export.engines.flags import (
     router_flags,
     weights_to_bring,
 )
-from hisearch.export.operating import security_note, slots_in_words, weights_gib
+from hisearch.export.operating import format_slots, security_note, weights_gib
 from hisearch.export.platforms.containers import COMMANDS, ROUTER_IMAGE, Container, container, resource_name
 from hisearch.export.platforms.kubernetes import (
     ACCELERATOR_RESOURCE,
@@ -140,7 +140,7 @@ def export_wide(
     *,
     accelerators_per_host: int,
     reach: int | None = None,
-    beside: Beside = Beside(),  # noqa: B008  (frozen)
+    context: ExportContext = ExportContext(),  # noqa: B008  (frozen)
 ) -> list[Path]:
     """Write launch scripts and a LeaderWorkerSet into the folder ``out``, as ``export_deployment`` does.
 
@@ -150,7 +150,7 @@ def export_wide(
         out: the folder that receives the files.
         accelerators_per_host: accelerator slots of one host.
         reach: accelerators that peer links join, over several hosts; those of one where None.
-        beside: what else belongs there.
+        context: what else belongs there.
 
     Returns:
         The files written, README first.
@@ -181,7 +181,7 @@ def export_wide(
     script = render(
         "wide.sh.j2",
         **common,
-        standing=beside.standing,
+        standing=context.standing,
         model=launch.model.huggingface_id,
         command=COMMANDS[engine],
         flags=engine_flags(launch),
@@ -201,7 +201,7 @@ def export_wide(
     cluster = render(
         "wide_kubernetes.md.j2",
         **common,
-        standing=beside.standing,
+        standing=context.standing,
         name=name,
         one=one,
         required=required,
@@ -216,8 +216,8 @@ def export_wide(
         "wide.md.j2",
         **common,
         model=launch.model,
-        **beside.facts(),
-        slots=slots_in_words(
+        **context.facts(),
+        slots=format_slots(
             [(share.host, len(share.devices)) for share in shares], [accelerators_per_host] * (shares[-1].host + 1)
         ),
         security=security_note("replicas", SERVICE_PORTS[engine], pool.replicas > 1),
@@ -233,9 +233,9 @@ def export_wide(
         "kubernetes/README.md": cluster,
         FILE: "---\n".join(dump_yaml(manifest) for manifest in manifests),
     }
-    if beside.benchmark is not None:
-        files |= benchmark_files(launch, beside.benchmark)
-    return beside.write(out, deployment, readme, files)
+    if context.benchmark is not None:
+        files |= benchmark_files(launch, context.benchmark)
+    return context.write(out, deployment, readme, files)
 
 
 def _asked(shares: Sequence[Share], port: int) -> dict[str, Any]:

@@ -108,7 +108,7 @@ def deployment_cost(
         accelerator = _find(accelerators, pool.accelerator, "accelerator")
         accelerator_usd += used * accelerator.price.usd_per_hour
         if pool.devices is not None:
-            for entry in pool.devices.beside.values():
+            for entry in pool.devices.attached.values():
                 device_usd += used * entry.count * _find(devices, entry.device, "device").price.usd_per_hour
             bought, usd = _ffn_accelerators(pool, pool.devices, accelerators)
             count += bought

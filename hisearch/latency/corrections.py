@@ -6,9 +6,9 @@ and is what prompts wait for. With ``token_s`` as in ``costs``:
 
     token_s'[T] = decode * token_s[1] + prefill * (token_s[T] - token_s[1])   for T >= 1
 
-``chunk_rate`` is scaled by prefill; ``decode_s``, ``skew_s`` and ``sequence_s`` by decode; ``beside_s``, what decodes
-add to a step with prompts, by mixed, which is decode where nothing else is said; host work, that of launching prompts
-among it (``prompt_s``), by host. Energy stays: it is work done, whatever time it takes.
+``chunk_rate`` is scaled by prefill; ``decode_s``, ``skew_s`` and ``sequence_s`` by decode; ``mixed_decode_s``, what
+decodes add to a step with prompts, by mixed, which is decode where nothing else is said; host work, that of launching
+prompts among it (``prompt_s``), by host. Energy stays: it is work done, whatever time it takes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import replace
 import numpy as np
 
 from hisearch.base.dtypes import F8
-from hisearch.latency.costs import CompiledCosts, StepCosts, WaveCosts
+from hisearch.latency.costs import CompiledCosts, LockstepCosts, StepCosts
 from hisearch.specs.machines.profile import CorrectionSpec
 
 
@@ -33,13 +33,13 @@ def corrected(costs: CompiledCosts, factors: CorrectionSpec | None, mixed: float
     if (factors is None or factors == CorrectionSpec()) and mixed in {None, 1.0}:
         return costs
     known = factors if factors is not None else CorrectionSpec()
-    wave = None if costs.wave is None else _corrected_wave(costs.wave, known)
-    return replace(costs, seconds=corrected_seconds(costs.seconds, known, mixed), wave=wave)
+    lockstep = None if costs.lockstep is None else _corrected_lockstep(costs.lockstep, known)
+    return replace(costs, seconds=corrected_seconds(costs.seconds, known, mixed), lockstep=lockstep)
 
 
 def corrected_seconds(seconds: StepCosts, factors: CorrectionSpec, mixed: float | None = None) -> StepCosts:
     """See the module's formula; arrays are new, of the same shapes and types."""
-    beside = factors.decode if mixed is None else mixed
+    mixed = factors.decode if mixed is None else mixed
     return seconds._replace(
         host_s=seconds.host_s * factors.host,
         host_per_sequence_s=seconds.host_per_sequence_s * factors.host,
@@ -47,7 +47,7 @@ def corrected_seconds(seconds: StepCosts, factors: CorrectionSpec, mixed: float 
         sequence_s=seconds.sequence_s * factors.decode,
         chunk_rate=seconds.chunk_rate * factors.prefill,
         decode_s=seconds.decode_s * factors.decode,
-        beside_s=None if seconds.beside_s is None else seconds.beside_s * beside,
+        mixed_decode_s=None if seconds.mixed_decode_s is None else seconds.mixed_decode_s * mixed,
         skew_s=None if seconds.skew_s is None else seconds.skew_s * factors.decode,
         prompt_s=None if seconds.prompt_s is None else seconds.prompt_s * factors.host,
         floor=None if seconds.floor is None else seconds.floor.scaled(factors.host, factors.host),
@@ -60,12 +60,14 @@ def _corrected_tokens(token_s: F8, floor_s: float, factors: CorrectionSpec) -> F
     return found
 
 
-def _corrected_wave(wave: WaveCosts, factors: CorrectionSpec) -> WaveCosts:
+def _corrected_lockstep(lockstep: LockstepCosts, factors: CorrectionSpec) -> LockstepCosts:
     """Both parts of ``token_s``, each with its own floor, so that they add up to the corrected whole.
 
     One token is padded to the smallest graph in what the groups do together.
     """
-    least = wave.graph_batches[0] if wave.graph_batches else 1
-    floor_s = float(np.interp(least, np.arange(len(wave.shared_s)), wave.shared_s))
-    shared_s = np.maximum(_corrected_tokens(wave.shared_s, floor_s, factors), 0.0)
-    return wave._replace(own_s=_corrected_tokens(wave.own_s, float(wave.own_s[1]), factors), shared_s=shared_s)
+    least = lockstep.graph_batches[0] if lockstep.graph_batches else 1
+    floor_s = float(np.interp(least, np.arange(len(lockstep.shared_s)), lockstep.shared_s))
+    shared_s = np.maximum(_corrected_tokens(lockstep.shared_s, floor_s, factors), 0.0)
+    return lockstep._replace(
+        own_s=_corrected_tokens(lockstep.own_s, float(lockstep.own_s[1]), factors), shared_s=shared_s
+    )

@@ -32,12 +32,12 @@ longer of both. ``launches`` is ``floor.eager_s`` where no CUDA graph holds the 
 ``skew_s`` is what a batch of unequal contexts takes beyond one of their mean: attention kernels that give a sequence to
 one group of threads end with the longest. While the same sequences decode it does not change.
 
-Where prompt chunks share the step, ``beside_s`` stands for ``decode_s``: kernels for prompts treat decodes otherwise
-than those for decodes alone do, and what they add depends on the prompts beside them. The longest then ends as much
-later than the others as it would with nothing but the prompts beside it, or a share ``late`` of that:
+Where prompt chunks share the step, ``mixed_decode_s`` stands for ``decode_s``: kernels for prompts treat decodes
+otherwise than those for decodes alone do, and what they add depends on the prompts beside them. The longest then ends
+as much later than the others as it would with nothing but the prompts beside it, or a share ``late`` of that:
 
-    beside_s(P, K, n, u) + late(n, f, c) * (beside_s(P, K, 1, l) - beside_s(P, K, 1, u))
-                         + beside_s(P, K, 1, m - 1) - beside_s(P, K, 1, l), with
+    mixed_decode_s(P, K, n, u) + late(n, f, c) * (mixed_decode_s(P, K, 1, l) - mixed_decode_s(P, K, 1, u))
+                         + mixed_decode_s(P, K, 1, m - 1) - mixed_decode_s(P, K, 1, l), with
     K = max(sum over chunks of new * (cached + (new + 1) / 2) / P - (P + 1) / 2, 0)
     u = c / n - 1
     f = v / (v + (m - c / n)^2), v: the contexts' variance
@@ -46,8 +46,8 @@ later than the others as it would with nothing but the prompts beside it, or a s
 K is the tokens before one chunk of P tokens that has as much to attend to. f is the share of long ones in the batch of
 two lengths that has the same mean, the same variance and the same longest: one long context ends behind all others,
 many fill the accelerator and are in the mean already. With c, caches fall short. ``late`` is known from batches whose
-long contexts are r times the short ones; what is longer yet hides behind nothing. ``beside_s`` and ``late`` are linear
-along each axis between their knots, which are ``octaves``; ``late`` is flat beyond them.
+long contexts are r times the short ones; what is longer yet hides behind nothing. ``mixed_decode_s`` and ``late`` are
+linear along each axis between their knots, which are ``octaves``; ``late`` is flat beyond them.
 
 Knots of both tables are ``tokens_knot(i)`` (see ``knots``). Beyond ``len(token_s)``, ``len(sequence_s)``,
 ``len(prompt_s)`` and the last knots of ``decode_s`` the last slope continues; ``chunk_rate`` is flat beyond its last
@@ -87,11 +87,12 @@ class StepCosts(NamedTuple):
     sequence_s: shape (S_max + 1,), LM head and sampling, by sequences that sample; ``sequence_s[0] = 0``.
     chunk_rate: shape (len(knots new), len(knots cached)), seconds per unit of attention work, all layers.
     decode_s: shape (len(knots n), len(knots c)), seconds of decode attention, all layers; row 0 is 0.
-    beside_s: shape (octaves of P, of K, of n, of c / n), seconds that decodes add to a step with prompt chunks, all
+    mixed_decode_s: shape (octaves of P, of K, of n, of c / n), seconds that decodes add to a step with prompt chunks,
+        all
         layers; None: as ``decode_s``.
     skew_s: shape (>= 1,), seconds per token that the longest context exceeds the mean, by sequences, flat beyond the
         end; None: 0.
-    late: None: 0. Needs ``beside_s``.
+    late: None: 0. Needs ``mixed_decode_s``.
     prompt_s: shape (>= 2,), seconds by tokens of all prompt chunks; None: 0.
     floor: None: 0.
     """
@@ -102,7 +103,7 @@ class StepCosts(NamedTuple):
     sequence_s: F8
     chunk_rate: F8
     decode_s: F8
-    beside_s: F8 | None = None
+    mixed_decode_s: F8 | None = None
     skew_s: F8 | None = None
     late: LateCosts | None = None
     prompt_s: F8 | None = None
@@ -152,7 +153,7 @@ class FrontEnd(NamedTuple):
     stream_s: float = 0.0
 
 
-class WaveCosts(NamedTuple):
+class LockstepCosts(NamedTuple):
     """``token_s`` of a worker with several attention groups, taken apart: seconds by tokens of one group.
 
     token_s[T] = own_s[T] + shared_s[padded T] where all groups have T tokens; both of shape (T_max + 1,).
@@ -167,7 +168,7 @@ class WaveCosts(NamedTuple):
     graph_batches: tuple[int, ...] = ()
 
 
-def wave_costs(token_s: F8, shared_s: F8, graph_batches: Sequence[int]) -> WaveCosts:
+def lockstep_costs(token_s: F8, shared_s: F8, graph_batches: Sequence[int]) -> LockstepCosts:
     """Take ``token_s`` apart, whose small entries are padded to graphs; ``shared_s`` is not."""
     tokens = np.arange(len(token_s))
     sizes = np.asarray(graph_batches, dtype=np.int64)
@@ -176,7 +177,7 @@ def wave_costs(token_s: F8, shared_s: F8, graph_batches: Sequence[int]) -> WaveC
         tokens = np.where(at < len(sizes), sizes[np.minimum(at, len(sizes) - 1)], tokens)
     padded = np.interp(tokens, np.arange(len(shared_s)), shared_s)
     own = np.concatenate(([0.0], np.maximum(token_s - padded, 0.0)[1:]))
-    return WaveCosts(own, shared_s, tuple(graph_batches))
+    return LockstepCosts(own, shared_s, tuple(graph_batches))
 
 
 @dataclass(frozen=True)
@@ -184,7 +185,7 @@ class CompiledCosts:
     """Costs with what is known of their error and range (law L8).
 
     components, idle_w_by_component: what each component takes of ``joules`` and ``idle_w``; empty where unknown.
-    wave: of a worker with several attention groups; None where there is one.
+    lockstep: of a worker with several attention groups; None where there is one.
     regime_errors: by make-up of a step (prefill, decode, mixed), where the profile states them so; else relative_error.
     front_end: what a client waits for beside the engine.
     served: how far served runs were off that no constant was fitted to; None where none was measured.
@@ -199,7 +200,7 @@ class CompiledCosts:
     warnings: tuple[str, ...] = ()
     components: Mapping[str, StepCosts] = field(default_factory=dict)
     idle_w_by_component: Mapping[str, float] = field(default_factory=dict)
-    wave: WaveCosts | None = None
+    lockstep: LockstepCosts | None = None
     regime_errors: Mapping[str, float] = field(default_factory=dict)
     front_end: FrontEnd = FrontEnd()  # noqa: RUF009  (frozen)
     served: ServedErrors | None = None

@@ -101,7 +101,7 @@ def with_uneven_experts(
         factor = factor / busiest_rank_factor(even, moe.experts, moe.experts_per_token, split.expert, of_all)
     excess = np.concatenate(([0.0], (factor - 1.0) * routed_s(tokens)))
     seconds = costs.seconds._replace(token_s=costs.seconds.token_s + excess)
-    wave = costs.wave
-    if wave is not None:
-        wave = wave._replace(shared_s=wave.shared_s + excess[: len(wave.shared_s)])
-    return replace(costs, seconds=seconds, wave=wave)
+    lockstep = costs.lockstep
+    if lockstep is not None:
+        lockstep = lockstep._replace(shared_s=lockstep.shared_s + excess[: len(lockstep.shared_s)])
+    return replace(costs, seconds=seconds, lockstep=lockstep)

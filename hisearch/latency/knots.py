@@ -38,10 +38,10 @@ def knots_up_to(limit: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return np.array(knots, dtype=np.int64)
 
 
-#: First knots above 0 of ``beside_s``, by axis; K has a knot at 0 too, before them.
-BESIDE_FIRST = (16, 16, 1, 16)
+#: First knots above 0 of ``mixed_decode_s``, by axis; K has a knot at 0 too, before them.
+MIXED_FIRST = (16, 16, 1, 16)
 #: Knots of each octave, by axis, as bits: 4, 1, 1 and 2.
-BESIDE_BITS = (2, 0, 0, 1)
+MIXED_BITS = (2, 0, 0, 1)
 #: Parts of a batch in which ``late`` counts how much of it is long.
 LONG_PARTS = 128
 #: First knots of ``late``, by axis, and knots of each octave, as bits: 1, 2 and 2.
@@ -50,17 +50,17 @@ LATE_BITS = (0, 1, 1)
 
 
 def octaves(axis: int, count: int) -> list[int]:
-    """The ``count`` knots of an axis of ``beside_s``.
+    """The ``count`` knots of an axis of ``mixed_decode_s``.
 
     16, 20, 24, 28, 32, 40, … (P); 0, 16, 32, 64, … (K); 1, 2, 4, … (n); 16, 24, 32, 48, … (mean).
     """
-    knots = _octave_knots(BESIDE_FIRST[axis], BESIDE_BITS[axis], count)
+    knots = _octave_knots(MIXED_FIRST[axis], MIXED_BITS[axis], count)
     return [0, *knots[:-1]] if axis == 1 else knots
 
 
 def octaves_up_to(axis: int, limit: int) -> F8:
-    """Knots of an axis of ``beside_s`` up to the first octave that is >= ``limit`` (at least two)."""
-    steps = 1 << BESIDE_BITS[axis]
+    """Knots of an axis of ``mixed_decode_s`` up to the first octave that is >= ``limit`` (at least two)."""
+    steps = 1 << MIXED_BITS[axis]
     count = steps + 1
     while octaves(axis, count)[-1] < limit:
         count += steps

@@ -67,11 +67,11 @@ class Stacked:
             total += _dense(costs.prompt_s, new)
         work = new * (cached + (new + 1) / 2.0)
         total += work[:, None] * _bilinear(costs.chunk_rate, new, cached, most=1.0)
-        if costs.beside_s is None:
-            beside = _bilinear(costs.decode_s, sequences, sequences * reads)
+        if costs.mixed_decode_s is None:
+            mixed = _bilinear(costs.decode_s, sequences, sequences * reads)
         else:
-            beside = _octaves(costs.beside_s, (new, cached, sequences, reads - 1))
-        total = total + np.where(sequences[:, None] > 0, beside, 0.0)
+            mixed = _octaves(costs.mixed_decode_s, (new, cached, sequences, reads - 1))
+        total = total + np.where(sequences[:, None] > 0, mixed, 0.0)
         return np.maximum(total, self._floor_s(sequences + 1, new + sequences, prompts=True))
 
     def _floor_s(self, sequences: I8, tokens: I8, *, prompts: bool) -> F8:
@@ -124,7 +124,7 @@ def _knots(count: int) -> npt.NDArray[np.int64]:
 
 
 def _octaves(table: F8, at: tuple[I8, ...]) -> F8:
-    """``beside_s`` between its octaves; the last slopes continue, and nothing does below the first knots."""
+    """``mixed_decode_s`` between its octaves; the last slopes continue, and nothing does below the first knots."""
     shape = table.shape[: len(at)]
     places = [_place(x, np.array(octaves(axis, count))) for axis, (x, count) in enumerate(zip(at, shape, strict=True))]
     total = np.zeros((len(at[0]), table.shape[-1]))

@@ -53,8 +53,8 @@ def with_speculation(costs: StepCosts, speculation: Speculation, layers: int) ->
     Raises:
         ValueError: the costs tell decodes beside prompts apart, or unequal contexts.
     """
-    if costs.beside_s is not None or costs.skew_s is not None:
-        raise ValueError("speculation needs costs without beside_s and skew_s")
+    if costs.mixed_decode_s is not None or costs.skew_s is not None:
+        raise ValueError("speculation needs costs without mixed_decode_s and skew_s")
     drafted = speculation.draft_tokens
     sequences = np.array(token_knots(costs.decode_s.shape[0]), dtype=np.int64)
     alone = dense(costs.token_s, sequences) + dense(costs.sequence_s, sequences)

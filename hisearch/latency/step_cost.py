@@ -52,9 +52,9 @@ def step_seconds(
         total += work * bilinear(costs.chunk_rate, prompt_tokens, cached, extrapolate=False)
     if n > 0:
         context = sum(decodes)
-        if chunks and costs.beside_s is not None:
+        if chunks and costs.mixed_decode_s is not None:
             before = max(pairs / prompt_tokens - (prompt_tokens + 1) / 2.0, 0.0)
-            total += beside_seconds(costs, prompt_tokens, before, decodes)
+            total += mixed_decode_seconds(costs, prompt_tokens, before, decodes)
         else:
             if costs.skew_s is not None and not chunks:
                 total += costs.skew_s[min(n, len(costs.skew_s) - 1)] * ((max(decodes) * n - context) / n)
@@ -103,12 +103,12 @@ def bilinear(table: F8, x: int, y: int, *, extrapolate: bool) -> float:
     return float(a + (b - a) * fx)
 
 
-def beside_seconds(costs: StepCosts, prompt_tokens: int, before: float, decodes: Sequence[int]) -> float:
+def mixed_decode_seconds(costs: StepCosts, prompt_tokens: int, before: float, decodes: Sequence[int]) -> float:
     """What decodes add to a step with prompt chunks (see ``StepCosts``); ``before``: its K."""
-    assert costs.beside_s is not None
+    assert costs.mixed_decode_s is not None
     sequences, longest = len(decodes), max(decodes)
     mean = sum(decodes) / sequences - 1.0
-    total = _beside(costs.beside_s, prompt_tokens, before, sequences, mean)
+    total = _mixed(costs.mixed_decode_s, prompt_tokens, before, sequences, mean)
     if costs.late is None or longest == min(decodes):
         return float(total)
     # n^2 times the variance and the square of the longest's distance: whole numbers, so that nothing is rounded.
@@ -117,7 +117,7 @@ def beside_seconds(costs: StepCosts, prompt_tokens: int, before: float, decodes:
     whole = spread + apart * apart
     reach = mean * costs.late.ratio * whole / (whole + (costs.late.ratio - 1.0) * spread)
     even, late, last = (
-        _beside(costs.beside_s, prompt_tokens, before, 1, length)
+        _mixed(costs.mixed_decode_s, prompt_tokens, before, 1, length)
         for length in (mean, min(longest - 1.0, reach), longest - 1.0)
     )
     total += late_share(costs.late.shares, sequences, spread / whole, sum(decodes)) * (late - even)
@@ -131,7 +131,7 @@ def late_share(table: F8, sequences: int, long: float, context: int) -> float:
     return _inside(table, [(index, min(share, 1.0)) for index, share in places])
 
 
-def _beside(table: F8, prompt_tokens: int, before: float, sequences: int, mean: float) -> float:
+def _mixed(table: F8, prompt_tokens: int, before: float, sequences: int, mean: float) -> float:
     at = (float(prompt_tokens), before, float(sequences), mean)
     places = [knot_place(octaves(axis, table.shape[axis]), value) for axis, value in enumerate(at)]
     return _inside(table, places)

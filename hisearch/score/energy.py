@@ -173,8 +173,8 @@ def _moved_j(result: Result) -> _Moved:
 def _add_objects(result: Result, media: dict[str, float]) -> float:
     """Joules that agents' objects take of hosts' links beyond what the links have counted; adds those of media.
 
-    Beside tiers the links' tokens have the loads and reads that ended. Without, nothing says what host memory draws for
-    a byte. What is read from a disk goes through both media.
+    Beside tiers the links' tokens have the loads and reads that ended. Without, nothing says what host memory
+    draws for a byte. What is read from a disk goes through both media.
     """
     pool = pools_of(result)[0]
     lost = sum(use.lost_bytes for use in result.objects)

@@ -14,7 +14,7 @@ TOO_LARGE = "too_large"
 SHED = "shed"
 LOST = "lost"
 
-REASONS_IN_WORDS = {
+REASON_TEXTS = {
     OVER_WINDOW: "with more tokens, prompt and declared output together, than the model's window",
     OVER_KV_MEMORY: "with more tokens than a worker's whole KV memory",
     TOO_LARGE: "with more tokens than the model's window or a worker's whole KV memory",
@@ -110,7 +110,7 @@ class RejectionCheck:
         """How many were rejected and why; "" where none was."""
         if not self.requests:
             return ""
-        why = ", ".join(f"{count:,} {REASONS_IN_WORDS[reason]}" for reason, count in self.reasons.items())
+        why = ", ".join(f"{count:,} {REASON_TEXTS[reason]}" for reason, count in self.reasons.items())
         return f"{self.requests:,} of {self.arrived:,} requests rejected: {why}"
 
 

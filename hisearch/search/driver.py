@@ -11,7 +11,7 @@ import numpy as np
 
 from hisearch.score.capacity import Capacity, capacity
 from hisearch.score.evaluate import Score
-from hisearch.search.evaluate.ledger import Ledger
+from hisearch.search.evaluate.runner import TrialRunner
 from hisearch.search.model.candidates import Candidate, Kept
 from hisearch.search.model.deployments import on_engine, parameters_of
 from hisearch.search.model.job import Job
@@ -19,7 +19,7 @@ from hisearch.search.model.problem import Problem
 from hisearch.search.model.trial import Recommendation, Trial, metric_of
 from hisearch.search.refine.alternatives import size_alternatives
 from hisearch.search.refine.frontier import Frontier
-from hisearch.search.refine.polish import descend, polish
+from hisearch.search.refine.local_search import descend, local_search
 from hisearch.search.refine.tier_tries import try_tiers
 from hisearch.search.select.pareto import front
 from hisearch.search.select.recommend import nearest_miss, recommend
@@ -109,7 +109,7 @@ STAGES = ("execution", "routing", "cache", "front", "comparisons")
 
 def search(
     problem: Problem,
-    ledger: Ledger,
+    runner: TrialRunner,
     checkpoint: Callable[[Sequence[Trial]], None] = lambda _: None,
     *,
     without: Collection[str] = (),
@@ -118,7 +118,7 @@ def search(
 
     Args:
         problem: the question.
-        ledger: runs the simulations, within its budget.
+        runner: runs the simulations, within its budget.
         checkpoint: called with all trials so far at the end of each stage.
         without: some of ``STAGES``. Without execution candidates are drawn at random, without routing each is simulated
             once, as stage 1 has sized it; the others are left out.
@@ -128,66 +128,66 @@ def search(
     """
     budget = problem.budget.simulations
     reserve = min(CAPACITY_SIMULATIONS, budget // 10)
-    execution = _execution_stage(problem, ledger)
+    execution = _execution_stage(problem, runner)
     if "execution" in without:
         drawn = np.random.default_rng(problem.seed).permutation(len(execution.sized))[:MOST_CANDIDATES]
         execution = replace(execution, kept=[execution.sized[place] for place in drawn])
     if not execution.kept:
         raise NothingFitsError(execution)
 
-    course = _Course(problem, execution, ledger, checkpoint, without)
+    course = _Course(problem, execution, runner, checkpoint, without)
     course.run(budget - reserve)
-    if recommend(ledger.trials, problem.objectives) is None:
+    if recommend(runner.trials, problem.objectives) is None:
         course.use_up(budget)
 
-    recommendation = recommend(ledger.trials, problem.objectives)
-    room = min(CAPACITY_SIMULATIONS, budget - ledger.simulations)
+    recommendation = recommend(runner.trials, problem.objectives)
+    room = min(CAPACITY_SIMULATIONS, budget - runner.simulations)
     # Where an objective asks for them every trial has its own; a larger society is no larger load.
     looked_for = not AT_OTHER_LOADS.isdisjoint(problem.objectives) or not problem.demand.scales_with_load
-    if recommendation is not None and room > 0 and not ledger.stopped and not looked_for:
-        ledger.progress.started("capacity", room)
-        _look_for_headroom(recommendation.trial, ledger)
-        ledger.progress.finished()
-        checkpoint(ledger.trials)
+    if recommendation is not None and room > 0 and not runner.stopped and not looked_for:
+        runner.progress.started("capacity", room)
+        _look_for_headroom(recommendation.trial, runner)
+        runner.progress.finished()
+        checkpoint(runner.trials)
     return SearchOutcome(
         execution=execution,
-        trials=tuple(ledger.trials),
-        front=tuple(front(ledger.trials, problem.objectives)),
+        trials=tuple(runner.trials),
+        front=tuple(front(runner.trials, problem.objectives)),
         recommendation=recommendation,
-        nearest_miss=nearest_miss(ledger.trials) if recommendation is None else None,
-        headroom=headroom(ledger.trials, recommendation.trial) if recommendation is not None else None,
-        ending=_ending(problem, ledger, execution, recommendation, course),
+        nearest_miss=nearest_miss(runner.trials) if recommendation is None else None,
+        headroom=headroom(runner.trials, recommendation.trial) if recommendation is not None else None,
+        ending=_ending(problem, runner, execution, recommendation, course),
     )
 
 
 def _ending(
     problem: Problem,
-    ledger: Ledger,
+    runner: TrialRunner,
     execution: ExecutionReport,
     recommendation: Recommendation | None,
     course: _Course,
 ) -> Ending:
     """What the budget left out of a search, which limit it was, and what the search's own rules left out."""
-    settings = untried_settings(*count_settings(problem, course.cache_bases, ledger.trials))
+    settings = untried_settings(*count_settings(problem, course.cache_bases, runner.trials))
     first, found = [], set[str]()
-    if not _none_can_serve(ledger.trials):
-        first.append(untried_candidates(execution.kept, ledger.trials))
-        found |= ledger.untried()
+    if not _none_can_serve(runner.trials):
+        first.append(untried_candidates(execution.kept, runner.trials))
+        found |= runner.untried()
     if not course.cache_ended:
         first.append(settings if course.cache_begun else UNTRIED_CACHE)
     if recommendation is not None:
         best = recommendation.trial
-        found.add(untried_replicas(best, ledger.trials))
-        if problem.demand.scales_with_load and headroom(ledger.trials, best) is None:
+        found.add(untried_replicas(best, runner.trials))
+        if problem.demand.scales_with_load and headroom(runner.trials, best) is None:
             found.add(UNTRIED_LOADS)
     untried = tuple(part for part in (*first, *in_order(found)) if part)
-    left_out = (dropped_candidates(execution.kept, ledger.trials), settings if course.cache_ended else "")
+    left_out = (dropped_candidates(execution.kept, runner.trials), settings if course.cache_ended else "")
     by_simulations = "simulations" if untried else ""
     return Ending(
-        stopped=by_simulations if ledger.stopped in {"", "simulations"} else ledger.stopped,
-        untried=untried if ledger.trials else untried[:1],
+        stopped=by_simulations if runner.stopped in {"", "simulations"} else runner.stopped,
+        untried=untried if runner.trials else untried[:1],
         budget=problem.budget,
-        used=ledger.simulations,
+        used=runner.simulations,
         left_out=tuple(part for part in left_out if part),
     )
 
@@ -197,11 +197,11 @@ def _none_can_serve(trials: Sequence[Trial]) -> bool:
     return any(trial.comparable and trial.rejects_beyond_window for trial in trials)
 
 
-def _execution_stage(problem: Problem, ledger: Ledger) -> ExecutionReport:
-    ledger.progress.started("1 execution", combinations(problem))
-    report = screen(problem, MOST_CANDIDATES, ledger.progress.advanced)
-    ledger.progress.advanced(0, f"{len(report.kept):,} of {counted(report.combinations, 'combination')} kept")
-    ledger.progress.finished()
+def _execution_stage(problem: Problem, runner: TrialRunner) -> ExecutionReport:
+    runner.progress.started("1 execution", combinations(problem))
+    report = screen(problem, MOST_CANDIDATES, runner.progress.advanced)
+    runner.progress.advanced(0, f"{len(report.kept):,} of {counted(report.combinations, 'combination')} kept")
+    runner.progress.finished()
     return report
 
 
@@ -216,7 +216,7 @@ class _Course:
         self,
         problem: Problem,
         execution: ExecutionReport,
-        ledger: Ledger,
+        runner: TrialRunner,
         checkpoint: Callable[[Sequence[Trial]], None],
         without: Collection[str] = (),
     ) -> None:
@@ -224,13 +224,13 @@ class _Course:
         self._front_ended_at: tuple[int, ...] = ()
         self.cache_ended, self.cache_begun = True, False
         self.cache_bases: list[DeploymentSpec] = []
-        self._problem, self._execution, self._ledger, self._checkpoint = problem, execution, ledger, checkpoint
+        self._problem, self._execution, self._runner, self._checkpoint = problem, execution, runner, checkpoint
         self._begun = self._number = self._comparisons = self._frontiers = 0
         self._frontier = Frontier(problem, _known_workers(execution))
 
     @property
     def _over(self) -> bool:
-        return bool(self._ledger.stopped) or _none_can_serve(self._ledger.trials)
+        return bool(self._runner.stopped) or _none_can_serve(self._runner.trials)
 
     def run(self, until: int) -> None:
         """Rounds for as many candidates as the budget carries, then comparisons, and both again with what is left.
@@ -239,13 +239,13 @@ class _Course:
         recommendation that are unlikely to be any good.
         """
         while not self._over:
-            room = until - self._ledger.simulations
+            room = until - self._runner.simulations
             shared = until - round(room * COMPARISON_SHARE)
             share = 0.0 if self._front_ended or room < LEAST_FRONT_ROOM else FRONT_SHARE
             self._rounds(shared - round(room * share), LEAST_ROOM if self._number > 0 else 0)
             self._widen(shared)
             self._compare(until)
-            left = round((until - self._ledger.simulations) * (1 - COMPARISON_SHARE))
+            left = round((until - self._runner.simulations) * (1 - COMPARISON_SHARE))
             if self._begun == len(self._execution.kept) or left < LEAST_ROOM:
                 break
         self._go_on_with_cache(until)
@@ -255,7 +255,7 @@ class _Course:
 
     def _go_on_with_cache(self, until: int) -> None:
         """Stage 3 where it wanted for simulations, with what nothing else needs, until it has nothing to propose."""
-        while not (self._over or self.cache_ended) and (room := until - self._ledger.simulations) >= LEAST_ROOM:
+        while not (self._over or self.cache_ended) and (room := until - self._runner.simulations) >= LEAST_ROOM:
             self._number += 1
             self._cache(until - round(room * COMPARISON_SHARE))
             self._widen(until)
@@ -263,7 +263,7 @@ class _Course:
 
     def use_up(self, until: int) -> None:
         """Further rounds with what was held back: without a recommendation there is nothing to compare."""
-        while self._begun < len(self._execution.kept) and until > self._ledger.simulations and not self._over:
+        while self._begun < len(self._execution.kept) and until > self._runner.simulations and not self._over:
             self._rounds(until, 1)
 
     def _rounds(self, until: int, least_room: int) -> None:
@@ -275,7 +275,7 @@ class _Course:
         """
         candidates = self._execution.kept
         while self._begun < len(candidates) and not self._over:
-            room = until - self._ledger.simulations
+            room = until - self._runner.simulations
             if room < least_room:
                 return
             least_room = SIMULATIONS_PER_CANDIDATE
@@ -288,40 +288,40 @@ class _Course:
 
     def _route(self, group: Sequence[Kept], room: int, until: int) -> None:
         """Stage 2, and its winner on other engines and with fewer replicas."""
-        problem, ledger, share = self._problem, self._ledger, round(room * ROUTING_SHARE)
+        problem, runner, share = self._problem, self._runner, round(room * ROUTING_SHARE)
         most = max(min(share + _most_comparisons(problem), room), 0)
-        ledger.progress.started(_titled("2 routing", self._number), most)
+        runner.progress.started(_titled("2 routing", self._number), most)
         if "routing" in self._without:
-            simulate_as_sized(problem, group, ledger, ledger.simulations + share)
+            simulate_as_sized(problem, group, runner, runner.simulations + share)
         else:
-            search_routing(problem, group, ledger, ledger.simulations + share)
-        _try_other_engines(problem, ledger, until)
-        descend(problem, ledger, until)
+            search_routing(problem, group, runner, runner.simulations + share)
+        _try_other_engines(problem, runner, until)
+        descend(problem, runner, until)
         self._end_stage()
 
     def _cache(self, until: int) -> None:
         """Stage 3, from cheaper accelerators that only serve with tiers as well, and its winner with fewer replicas."""
-        problem, ledger = self._problem, self._ledger
-        ledger.progress.started(_titled("3 cache tiers", self._number), max(until - ledger.simulations, 0))
-        if "cache" not in self._without and not _none_can_serve(ledger.trials):
-            before = ledger.simulations
-            saved = try_tiers(problem, ledger, until - DESCENT_SIMULATIONS)
-            done = search_cache(problem, ledger, until - DESCENT_SIMULATIONS, saved, self._number)
-            self.cache_begun |= ledger.simulations > before
+        problem, runner = self._problem, self._runner
+        runner.progress.started(_titled("3 cache tiers", self._number), max(until - runner.simulations, 0))
+        if "cache" not in self._without and not _none_can_serve(runner.trials):
+            before = runner.simulations
+            saved = try_tiers(problem, runner, until - DESCENT_SIMULATIONS)
+            done = search_cache(problem, runner, until - DESCENT_SIMULATIONS, saved, self._number)
+            self.cache_begun |= runner.simulations > before
             self.cache_ended = done.ended
             self.cache_bases += done.bases
-        descend(problem, ledger, until)
+        descend(problem, runner, until)
         self._end_stage()
 
     def _widen(self, until: int) -> None:
         """The front, widened by what a surrogate expects of the whole space."""
-        ledger = self._ledger
+        runner = self._runner
         if self._front_ended:
             return
         self._frontiers += 1
-        ledger.progress.started(_titled("4 front", self._frontiers), max(until - ledger.simulations, 0))
-        self._frontier.widen(ledger, until)
-        self._front_ended_at = self._front_numbers() if ledger.simulations < until else ()
+        runner.progress.started(_titled("4 front", self._frontiers), max(until - runner.simulations, 0))
+        self._frontier.widen(runner, until)
+        self._front_ended_at = self._front_numbers() if runner.simulations < until else ()
         self._end_stage()
 
     @property
@@ -331,22 +331,22 @@ class _Course:
         return "front" in self._without or (bool(ended_at) and ended_at == self._front_numbers())
 
     def _front_numbers(self) -> tuple[int, ...]:
-        return tuple(trial.number for trial in front(self._ledger.considered, self._problem.objectives))
+        return tuple(trial.number for trial in front(self._runner.considered, self._problem.objectives))
 
     def _compare(self, until: int) -> None:
         """Alternatives on other hardware and engines, then the recommendation's neighbours, until neither moves it."""
-        problem, ledger, seen = self._problem, self._ledger, -1
+        problem, runner, seen = self._problem, self._runner, -1
         if "comparisons" in self._without:
             return
         self._comparisons += 1
-        ledger.progress.started(_titled("4 comparisons", self._comparisons), max(until - ledger.simulations, 0))
-        while (best := recommend(ledger.considered, problem.objectives)) is not None and best.trial.number != seen:
+        runner.progress.started(_titled("4 comparisons", self._comparisons), max(until - runner.simulations, 0))
+        while (best := recommend(runner.considered, problem.objectives)) is not None and best.trial.number != seen:
             seen = best.trial.number
-            room = until - ledger.simulations
-            size_alternatives(problem, self._execution.sized, ledger, until - room // 2)
-            polish(problem, ledger, until, self._frontier.may_serve)
-            size_alternatives(problem, self._execution.sized, ledger, until)
-            if ledger.stopped:
+            room = until - runner.simulations
+            size_alternatives(problem, self._execution.sized, runner, until - room // 2)
+            local_search(problem, runner, until, self._frontier.may_serve)
+            size_alternatives(problem, self._execution.sized, runner, until)
+            if runner.stopped:
                 break
         self._end_stage()
 
@@ -355,19 +355,19 @@ class _Course:
         if "comparisons" in self._without:
             return
         self._comparisons += 1
-        room = max(until - self._ledger.simulations, 0)
-        self._ledger.progress.started(_titled("4 comparisons", self._comparisons), room)
-        polish(self._problem, self._ledger, until)
+        room = max(until - self._runner.simulations, 0)
+        self._runner.progress.started(_titled("4 comparisons", self._comparisons), room)
+        local_search(self._problem, self._runner, until)
         self._end_stage()
 
     def _end_stage(self) -> None:
-        self._ledger.progress.finished()
-        self._checkpoint(self._ledger.trials)
+        self._runner.progress.finished()
+        self._checkpoint(self._runner.trials)
 
 
 def _known_workers(execution: ExecutionReport) -> list[Candidate]:
     """Workers that a surrogate may propose: those that may do, or all where none may, and those of each side."""
-    return ([c for c in execution.sized if not c.doubt] or execution.sized) + list(execution.sides)
+    return ([c for c in execution.sized if not c.shortfall] or execution.sized) + list(execution.sides)
 
 
 def _titled(stage: str, number: int) -> str:
@@ -379,9 +379,9 @@ def _most_comparisons(problem: Problem) -> int:
     return len(problem.space.execution.engines) + problem.space.execution.max_replicas
 
 
-def _try_other_engines(problem: Problem, ledger: Ledger, until: int) -> None:
+def _try_other_engines(problem: Problem, runner: TrialRunner, until: int) -> None:
     """Simulate the cheapest feasible deployment on every other engine of the space, to compare like with like."""
-    best = recommend(ledger.considered, problem.objectives)
+    best = recommend(runner.considered, problem.objectives)
     if best is None:
         return
     jobs = []
@@ -394,19 +394,19 @@ def _try_other_engines(problem: Problem, ledger: Ledger, until: int) -> None:
         except ValueError:  # the engine refuses these settings: there is no like to compare with
             continue
         jobs.append(Job(best.trial.stage, deployment, parameters_of(deployment)))
-    ledger.run(jobs, until, UNTRIED_ENGINES)
+    runner.run(jobs, until, UNTRIED_ENGINES)
 
 
 class _BudgetSpentError(Exception):
     """The budget does not allow another simulation."""
 
 
-def _look_for_headroom(best: Trial, ledger: Ledger) -> None:
+def _look_for_headroom(best: Trial, runner: TrialRunner) -> None:
     """Simulate the recommended deployment at larger loads, as far as the budget goes."""
 
     def score_at(load: float) -> Score:
         job = Job(best.stage, best.deployment, best.parameters, load=load)
-        trial = ledger.run([job], what=UNTRIED_LOADS)[0]
+        trial = runner.run([job], what=UNTRIED_LOADS)[0]
         if trial is None:
             raise _BudgetSpentError
         return Score(trial.metrics, trial.slo, trial.feasible)

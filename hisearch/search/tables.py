@@ -103,7 +103,7 @@ def _candidate_row(workers: Sequence[Candidate], rank: int | None) -> dict[str, 
             "estimated_hit_rate": worker.estimate.hit_rate,
             "batch": worker.estimate.batch,
             "batch_limit": worker.estimate.limit,
-            "doubt": worker.doubt,
+            "doubt": worker.shortfall,
         }
         for worker in workers
     ]
@@ -120,5 +120,5 @@ def _of_cluster(cluster: Cluster) -> dict[str, Any]:
         "estimated_tpot_s": cluster.estimate.tpot_s,
         "estimated_capacity_rps": cluster.estimate.capacity_rps,
         "estimated_hit_rate": cluster.estimate.hit_rate,
-        "doubt": cluster.doubt,
+        "doubt": cluster.shortfall,
     }

@@ -26,7 +26,7 @@ from hisearch.simulate.reading import result_of
 from hisearch.simulate.results.result import Result
 from hisearch.specs.base import EngineName
 from hisearch.specs.deployments.routing import RouterSpec
-from hisearch.specs.deployments.tiers import MoverName
+from hisearch.specs.deployments.tiers import KvConnectorName
 from hisearch.traces.compiled import CompiledTrace
 
 __all__ = [
@@ -60,14 +60,14 @@ SGLANG_PREEMPTION_THRESHOLD = 10
 
 
 #: An engine, and who moves KV between its tiers, None where it has none; or the decode workers of any engine.
-Variant = tuple[EngineName, MoverName | None] | Literal["decode"]
+Variant = tuple[EngineName, KvConnectorName | None] | Literal["decode"]
 
 
-def _door(variant: Variant) -> int:
+def _engine_entry(variant: Variant) -> int:
     if variant == "decode":
-        return pool_arrays.DECODE_DOOR
-    name, mover = variant
-    return offload_arrays.door(pool_arrays.ENGINES[name], mover)
+        return pool_arrays.DECODE_ENTRY
+    name, kv_connector = variant
+    return offload_arrays.engine_entry(pool_arrays.ENGINES[name], kv_connector)
 
 
 #: Called with the doors of engines whose kernels, or the event loop's, are about to be compiled.
@@ -104,7 +104,7 @@ def _tell(wanted: Sequence[int]) -> None:
 
 def prepare(variants: Iterable[Variant]) -> None:
     """Compile the kernels of these engines now, side by side, where that has not been done yet."""
-    _prepare(list(dict.fromkeys(_door(variant) for variant in variants)))
+    _prepare(list(dict.fromkeys(_engine_entry(variant) for variant in variants)))
 
 
 def _prepare(wanted: Sequence[int]) -> None:
@@ -202,10 +202,10 @@ def simulate_fleet(
             raise ValueError(f"replicas must be at least 1, not {pool.replicas}")
     if pooled and trace.agents is not None:
         raise ValueError("pooled: agents call in a loop of their own")
-    plan = _beside_objects(plan, trace)
+    plan = _with_objects(plan, trace)
     if not (load > 0 and math.isfinite(load)):
         raise ValueError(f"load must be a positive number, not {load}")
-    _prepare([pool_arrays.door_of(pool.plan, fleet_arrays.ROLES[pool.role]) for pool in plan.pools])
+    _prepare([pool_arrays.entry_of(pool.plan, fleet_arrays.ROLES[pool.role]) for pool in plan.pools])
     rooms = [node_room(pool, trace) for pool in plan.pools]
     log_room = _log_room(trace) if log else 0
     while True:
@@ -239,10 +239,10 @@ def simulate_fleet(
     return result_of(plan, trace, asked, fleet, sims, end_s, bool(horizon_reached), load)
 
 
-def _beside_objects(plan: FleetPlan, trace: CompiledTrace) -> FleetPlan:
+def _with_objects(plan: FleetPlan, trace: CompiledTrace) -> FleetPlan:
     """The fleet whose tiers have the room that agents' objects in their memory leave to KV."""
     try:
-        pools = tuple(replace(pool, plan=agent_arrays.beside_objects(pool.plan, trace)) for pool in plan.pools)
+        pools = tuple(replace(pool, plan=agent_arrays.with_objects(pool.plan, trace)) for pool in plan.pools)
     except agent_arrays.ObjectsDoNotFit as error:
         raise ObjectsLeaveNoRoom(str(error)) from error
     return replace(plan, pools=pools)
@@ -265,7 +265,9 @@ def _with_more_spare(plan: FleetPlan) -> FleetPlan:
 
 def node_room(pool: PoolPlan, trace: CompiledTrace) -> int:
     """Cache-tree nodes with which a run is tried first."""
-    return 6 * len(trace) + 2 * la.NODES_PER_REQUEST * (pool.plan.engine.max_running_requests + 2) * pool.plan.lanes
+    return (
+        6 * len(trace) + 2 * la.NODES_PER_REQUEST * (pool.plan.engine.max_running_requests + 2) * pool.plan.schedulers
+    )
 
 
 def allocate(
@@ -322,8 +324,8 @@ def allocate(
         settings.pool = p
         settings.first_member = first[p]
         settings.log = log_room > 0
-        if pool.plan.sends_answers:
-            settings.store_pool, settings.store_tier = plan.storage_of_answers(pool)
+        if pool.plan.writes_back_output:
+            settings.store_pool, settings.store_tier = plan.output_storage(pool)
         sims.append(
             pool_arrays.allocate(
                 pool.plan,
@@ -361,7 +363,7 @@ def _check_all_ended(plan: FleetPlan, sims: Sequence[la.Sim], end_s: float) -> N
     for pool, sim in zip(plan.pools, sims, strict=True):
         if not (sim.requests["outcome"] == la.IN_FLIGHT).any():
             continue
-        if offload_arrays.mover_of(pool.plan) == "offload":
+        if offload_arrays.kv_connector_of(pool.plan) == "offload":
             raise EngineStuck(
                 f"{pool.plan.engine.name} would come to a halt at {end_s:.3f} s: requests that have been loaded from "
                 f"host memory hold pages that others wait for; {pool.plan.kv_capacity_tokens} KV tokens are too few"

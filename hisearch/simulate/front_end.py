@@ -80,7 +80,8 @@ def deliveries(
         load: factor on the rate of arrivals.
         models: number of each request's model among the plan's.
         pools: of each request, the one that made its tokens.
-        columns: ``arrival_s`` at the router, ``first_token_s``, ``finish_s``; ``beside_first``, ``beside_last``:
+        columns: ``arrival_s`` at the router, ``first_token_s``, ``finish_s``; ``decoding_at_first_token``,
+            ``decoding_at_last_token``:
             requests that decoded on its worker when it made its first, and its last token.
     """
     fronts = [pool.plan.costs.front_end for pool in plan.pools]
@@ -98,8 +99,8 @@ def deliveries(
         front_end_s = np.zeros(len(trace))
     # SGLang that overlaps has the request itself among those that decode by the time its first token is noted.
     joined = [pool.plan.engine.name == "sglang" and pool.plan.engine.overlap for pool in plan.pools]
-    others = np.maximum(columns["beside_first"] - np.array(joined, dtype=np.int64)[pools], 0)
-    first_s, last_s = stream_s * (1.0 + 0.5 * others), stream_s * (1.0 + 0.5 * columns["beside_last"])
+    others = np.maximum(columns["decoding_at_first_token"] - np.array(joined, dtype=np.int64)[pools], 0)
+    first_s, last_s = stream_s * (1.0 + 0.5 * others), stream_s * (1.0 + 0.5 * columns["decoding_at_last_token"])
     # Tokens of a request come in order.
     last_s = np.maximum(last_s, first_s + columns["first_token_s"] - columns["finish_s"])
     return {"front_end_s": front_end_s, "first_delivery_s": first_s, "last_delivery_s": last_s}

@@ -120,16 +120,16 @@ def _pool_uses(plan: FleetPlan, sims: Sequence[la.Sim]) -> tuple[PoolUse, ...]:
 
 def _tiers(plan: FleetPlan, pool: PoolPlan) -> tuple[TierPlan, ...]:
     """The pool's tiers; behind those of decode workers the storage of another pool that they write to."""
-    if not pool.plan.sends_answers:
+    if not pool.plan.writes_back_output:
         return pool.plan.tiers
-    front, tier = plan.storage_of_answers(pool)
+    front, tier = plan.output_storage(pool)
     return (*pool.plan.tiers, plan.pools[front].plan.tiers[1 + tier])
 
 
 #: Columns of a request's records that hold for it as a whole.
 _COLUMNS = (
     "scheduled_s", "first_token_s", "finish_s", "hit_tokens", "host_hit_tokens", "storage_hit_tokens", "preemptions",
-    "outcome", "beside_first", "beside_last",
+    "outcome", "decoding_at_first_token", "decoding_at_last_token",
 )  # fmt: skip
 
 
@@ -181,7 +181,7 @@ def _with_handed(
     """What holds for requests that a decode worker has taken over, or will, where ``handed``; its part is ``back``."""
     columns = dict(front)
     columns["preemptions"] = front["preemptions"] + np.where(handed, back["preemptions"], 0).astype(np.int32)
-    for name in ("first_token_s", "finish_s", "beside_first", "beside_last"):
+    for name in ("first_token_s", "finish_s", "decoding_at_first_token", "decoding_at_last_token"):
         columns[name] = np.where(handed, back[name], front[name])
     on_the_way = (back["outcome"] == la.UNREACHED) & (front["outcome"] == la.FINISHED)
     outcome = np.where(back["outcome"] == la.UNREACHED, front["outcome"], back["outcome"])
@@ -205,22 +205,22 @@ def _worker_table(plan: FleetPlan, fleet: fl.Fleet, sims: Sequence[la.Sim], end_
 
 def _pool_workers(plan: WorkerPlan, sim: la.Sim, members: np.ndarray, end_s: float) -> dict[str, np.ndarray]:
     """A pool's workers, each the sum of its lanes; their mean of the time that devices are busy."""
-    lanes, workers = plan.lanes, sim.workers
+    schedulers, workers = plan.schedulers, sim.workers
     columns = {
-        name: workers[name].reshape(-1, lanes).sum(axis=1)
+        name: workers[name].reshape(-1, schedulers).sum(axis=1)
         for name in (
             "steps", "requests", "preemptions", "energy_j", "prefill_tokens", "decode_tokens", "host_hit_tokens",
         )
     }  # fmt: skip
     # The first lane keeps it for all. A worker that has gone no longer sleeps, and one that never was did not.
     until_s = np.where(np.isnan(members["gone_s"]), end_s, members["gone_s"])
-    after_last_s = until_s - workers["awake_until_s"][::lanes] - plan.power.standby_after_s
-    asleep_s = workers["standby_s"][::lanes] + np.maximum(after_last_s, 0.0)
+    after_last_s = until_s - workers["awake_until_s"][::schedulers] - plan.power.standby_after_s
+    asleep_s = workers["standby_s"][::schedulers] + np.maximum(after_last_s, 0.0)
     evicted = sim.trees["evicted_tokens"][: len(workers)]
     return columns | {
-        "busy_s": workers["busy_s"].reshape(-1, lanes).sum(axis=1) / lanes,
-        "peak_kv_tokens": workers["peak_pages"].reshape(-1, lanes).max(axis=1) * sim.config.page_tokens,
-        "evicted_tokens": evicted.reshape(-1, lanes).sum(axis=1),
+        "busy_s": workers["busy_s"].reshape(-1, schedulers).sum(axis=1) / schedulers,
+        "peak_kv_tokens": workers["peak_pages"].reshape(-1, schedulers).max(axis=1) * sim.config.page_tokens,
+        "evicted_tokens": evicted.reshape(-1, schedulers).sum(axis=1),
         "standby_s": np.where(np.isnan(members["begun_s"]), 0.0, asleep_s),
     }
 
@@ -242,6 +242,6 @@ def _logs(pools: Sequence[PoolUse], sims: Sequence[la.Sim]) -> StepLog:
     """The logs of all pools as one, workers by their number in the fleet."""
     logs = [_log(sim) for sim in sims]
     for pool, sim, log in zip(pools, sims, logs, strict=True):
-        log.steps["worker"] //= sim.config.lanes
+        log.steps["worker"] //= sim.config.schedulers
         log.steps["worker"] += pool.first_worker
     return merged_logs(logs)

@@ -16,7 +16,7 @@ from hisearch.kernels.layout import sim as la
 from hisearch.simulate import under_way
 from hisearch.simulate.arrays import chunks as chunk_arrays
 from hisearch.simulate.arrays import tiers as tier_arrays
-from hisearch.simulate.arrays.offload import mover_of
+from hisearch.simulate.arrays.offload import kv_connector_of
 from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.simulate.results.result import LinkUse, StoreUse
 
@@ -38,13 +38,13 @@ def end_of_run_s(sim: la.Sim, last_event_s: float, stopped: bool) -> float:
 
 def store_uses(plan: WorkerPlan, sim: la.Sim, end_s: float) -> tuple[StoreUse, ...]:
     """All stores, HBM first, at ``end_s`` (see ``end_of_run_s``); what groups of a worker have each is one store."""
-    found = _by_lane(plan, sim, end_s)
-    if plan.lanes == 1:
+    found = _by_scheduler(plan, sim, end_s)
+    if plan.schedulers == 1:
         return found
     merged: dict[tuple[int, int, int], StoreUse] = {}
     for use in found:
-        first = use.first_worker // plan.lanes
-        mine = replace(use, first_worker=first, workers=-(-(use.first_worker + use.workers) // plan.lanes) - first)
+        first = use.first_worker // plan.schedulers
+        mine = replace(use, first_worker=first, workers=-(-(use.first_worker + use.workers) // plan.schedulers) - first)
         key = (mine.tier, mine.first_worker, mine.workers)
         merged[key] = _together(merged[key], mine) if key in merged else mine
     return tuple(merged.values())
@@ -62,13 +62,13 @@ _SUMMED = (
 )  # fmt: skip
 
 
-def _by_lane(plan: WorkerPlan, sim: la.Sim, end_s: float) -> tuple[StoreUse, ...]:
+def _by_scheduler(plan: WorkerPlan, sim: la.Sim, end_s: float) -> tuple[StoreUse, ...]:
     """All stores, with lanes in place of workers."""
     workers, page = int(sim.config.workers), int(sim.config.page_tokens)
     rows = [_store(sim, 0, w, w, 1, int(sim.workers[w].peak_pages), page) for w in range(workers)]
-    if mover_of(plan) == "lmcache":
+    if kv_connector_of(plan) == "lmcache":
         return (*rows, *_chunk_stores(plan, sim, end_s))
-    if mover_of(plan):
+    if kv_connector_of(plan):
         return (*rows, *_offload_stores(sim, end_s))
     if not sim.config.host_pages:
         return tuple(rows)
@@ -146,7 +146,7 @@ def _chunk_stores(plan: WorkerPlan, sim: la.Sim, end_s: float) -> list[StoreUse]
     block = int(sim.offloading.block_tokens)
     rows = []
     for v, store in enumerate(chunk_arrays.stores(plan, int(sim.config.workers))):
-        book = sim.ledgers[v]
+        book = sim.block_tables[v]
         # Workers that are back use what they share where the dead ones did.
         mine = np.flatnonzero(sim.worker_stores[:, store.tier] == v).tolist()
         if not mine:
@@ -179,7 +179,7 @@ def _chunk_stores(plan: WorkerPlan, sim: la.Sim, end_s: float) -> list[StoreUse]
 
 def link_uses(plan: WorkerPlan, sim: la.Sim, end_s: float) -> tuple[LinkUse, ...]:
     """All links, in the order of ``layout.Sim``, at ``end_s`` (see ``end_of_run_s``)."""
-    if not sim.config.host_pages and not mover_of(plan):
+    if not sim.config.host_pages and not kv_connector_of(plan):
         return ()
     ways = _ways(plan, sim)
     return tuple(
@@ -202,7 +202,7 @@ def _busy_s(sim: la.Sim, k: int, end_s: float) -> float:
 def _ways(plan: WorkerPlan, sim: la.Sim) -> list[tuple[int, str, int]]:
     """(tier, path, index) of each pair of links."""
     workers = int(sim.config.workers)
-    if mover_of(plan) == "lmcache":
+    if kv_connector_of(plan) == "lmcache":
         return _chunk_ways(plan, workers)
     rows = [(1, "medium", w) for w in range(workers)]
     for index, tier in enumerate(sim.store_tiers, 2):
@@ -220,16 +220,16 @@ def _ways(plan: WorkerPlan, sim: la.Sim) -> list[tuple[int, str, int]]:
 
 def _memory_ways(plan: WorkerPlan, workers: int) -> list[tuple[int, str, int]]:
     """Of the links of host memory itself, where attention groups share it."""
-    return [(1, "memory", k) for k in range(workers // plan.lanes)] if tier_arrays.shares_memory(plan) else []
+    return [(1, "memory", k) for k in range(workers // plan.schedulers)] if tier_arrays.shares_memory(plan) else []
 
 
 def _chunk_ways(plan: WorkerPlan, workers: int) -> list[tuple[int, str, int]]:
-    nodes = math.ceil(workers / plan.lanes_per_node)
+    nodes = math.ceil(workers / plan.schedulers_per_node)
     path = "host" if chunk_arrays.has_links(0, plan.tiers[0]) else "medium"
     rows = [(1, path, w) for w in range(workers)]
     for store in chunk_arrays.stores(plan, workers):
         if store.link >= 0:
-            sharing = plan.lanes_sharing(store.plan, workers)
+            sharing = plan.schedulers_sharing(store.plan, workers)
             rows.append((store.tier + 1, "medium", store.first_worker // sharing))
     networked = [index for index, tier in enumerate(plan.tiers, 1) if chunk_arrays.is_networked(plan, tier)]
     rows += [(networked[0], "network", node) for node in range(nodes) if networked]

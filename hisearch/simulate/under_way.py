@@ -8,7 +8,7 @@ from typing import Any
 from hisearch.kernels.layout import hicache as hl
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.layout import tiers as tl
-from hisearch.kernels.vllm.answers import COPIER
+from hisearch.kernels.vllm.output_write_back import COPIER
 
 
 def _copies(sim: la.Sim, first: int) -> Iterator[int]:
@@ -23,8 +23,8 @@ def _answers(sim: la.Sim, k: int) -> Iterator[Any]:
     """What a decode worker sends to storage that is in server ``k``'s line, in order."""
     r = int(sim.servers[k].head)
     while r >= 0:
-        yield sim.fleet.answers[r]
-        r = int(sim.fleet.answers[r].next)
+        yield sim.fleet.output_write_back[r]
+        r = int(sim.fleet.output_write_back[r].next)
 
 
 def copies(sim: la.Sim, w: int, end_s: float) -> tuple[int, int]:
@@ -35,8 +35,8 @@ def copies(sim: la.Sim, w: int, end_s: float) -> tuple[int, int]:
     """
     to_host, back = (int(link.beyond_tokens) for link in sim.links[2 * w : 2 * w + 2])
     if sim.config.store_pool >= 0:
-        late = [answer for answer in _answers(sim, hl.SERVERS * w + COPIER) if answer.copied_s > end_s]
-        return sum(int(answer.end - answer.begin) for answer in late), back
+        late = [write_back for write_back in _answers(sim, hl.SERVERS * w + COPIER) if write_back.copied_s > end_s]
+        return sum(int(write_back.end - write_back.begin) for write_back in late), back
     if sim.config.hicache and end_s != sim.fleet.config.horizon_s:
         late = [d for d in _copies(sim, int(sim.hosts[w].to_host_head)) if sim.hosted[d].at_s > end_s]
         to_host = sum(int(sim.nodes[d].end - sim.nodes[d].begin) for d in late)
@@ -58,7 +58,7 @@ def offload_transfers(sim: la.Sim, w: int, end_s: float) -> int:
 
 def chunk_writes(sim: la.Sim, v: int, end_s: float) -> tuple[int, int]:
     """LMCache: chunks written to ledger ``v`` by ``end_s`` that nobody has noted, and how many are new there."""
-    book, ring = sim.ledgers[v], sim.writes[v - int(sim.offloading.stores)]
+    book, ring = sim.block_tables[v], sim.writes[v - int(sim.offloading.stores)]
     done = [ring[(int(book.writes_head) + k) % len(ring)] for k in range(int(book.writes))]
     done = [write for write in done if write.end_s <= end_s]
     return len(done), sum(int(sim.blocks[v, int(write.slot)].list) < 0 for write in done)
@@ -66,4 +66,4 @@ def chunk_writes(sim: la.Sim, v: int, end_s: float) -> tuple[int, int]:
 
 def chunks_held(sim: la.Sim, v: int) -> int:
     """LMCache: chunks that ledger ``v`` can offer."""
-    return int(sim.ledger_rows[v, 3 * tl.RECENT + tl.SIZE])
+    return int(sim.block_table_rows[v, 3 * tl.RECENT + tl.SIZE])

@@ -69,6 +69,8 @@ class Strict(BaseModel):
 
     #: Keys that are gone -> what to write instead.
     replaced: ClassVar[dict[str, str]] = {}
+    #: Former names of keys -> their names; documents may go on using them (see ``documents.renamed_keys``).
+    renamed: ClassVar[dict[str, str]] = {}
 
 
 class Provenance(Strict):

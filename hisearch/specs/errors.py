@@ -31,6 +31,10 @@ def shown_path(path: Path) -> str:
         return str(path)
 
 
+class RenamedKeyWarning(FutureWarning):
+    """A document has a key under its former name."""
+
+
 @dataclass(frozen=True)
 class Problem:
     """One thing that is wrong.

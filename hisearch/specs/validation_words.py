@@ -35,7 +35,7 @@ _BOUNDS = {
 }
 
 
-def in_words(details: ErrorDetails) -> str:
+def describe(details: ErrorDetails) -> str:
     """What is wrong with a value, its key not included."""
     kind, value, context = details["type"], details["input"], details.get("ctx", {})
     if kind == "missing":

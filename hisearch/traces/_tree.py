@@ -46,7 +46,7 @@ def resolve_blocks(ptr, ids, block_tokens, known_tokens):
     parent = np.empty(len(ids), dtype=np.int32)
     key = np.empty(len(ids), dtype=np.int64)
     owner = np.empty(len(ids), dtype=np.int32)
-    cover = np.empty(len(ids), dtype=np.int64)
+    deepest_cached = np.empty(len(ids), dtype=np.int64)
     used = 0
     shares_with = np.full(count, -1, dtype=np.int32)
     shared_tokens = np.zeros(count, dtype=np.int64)
@@ -68,15 +68,15 @@ def resolve_blocks(ptr, ids, block_tokens, known_tokens):
                 parent[entry] = above
                 key[entry] = block
                 owner[entry] = i
-                cover[entry] = tokens
+                deepest_cached[entry] = tokens
                 known = False
             else:
                 if known:
                     shares_with[i] = owner[entry]
-                    shared_tokens[i] = k * block_tokens + min(tokens, cover[entry])
-                if tokens > cover[entry]:
+                    shared_tokens[i] = k * block_tokens + min(tokens, deepest_cached[entry])
+                if tokens > deepest_cached[entry]:
                     owner[entry] = i
-                    cover[entry] = tokens
+                    deepest_cached[entry] = tokens
             above = entry
     return shares_with, shared_tokens
 

@@ -47,11 +47,11 @@ def load_workload(
         compiled = _compiled_file(path, file, seed, name)
         limits = [bound for bound in (limit, file.limit) if bound is not None]
     elif spec.agents is not None:
-        society = spec.agents
-        at = find_trace_file(society.graph.path, base_dir) if society.graph.path is not None else None
-        edges = edge_list(at, society.agents) if at is not None else None
-        key = cache_key({"agents": society.model_dump(mode="json", exclude={"graph": {"path"}}), "seed": seed}, at)
-        compiled = load_cached(key, name) or _store(key, generate_agents(society, seed=seed, edges=edges), name)
+        population = spec.agents
+        at = find_trace_file(population.graph.path, base_dir) if population.graph.path is not None else None
+        edges = edge_list(at, population.agents) if at is not None else None
+        key = cache_key({"agents": population.model_dump(mode="json", exclude={"graph": {"path"}}), "seed": seed}, at)
+        compiled = load_cached(key, name) or _store(key, generate_agents(population, seed=seed, edges=edges), name)
         limits = [] if limit is None else [limit]
     else:
         assert spec.generator is not None  # the spec's own check

@@ -205,7 +205,7 @@ class _Explanation:
                 yield f"the engine forms a {self.engine.kind or '?'} batch, the simulation a {self.simulated.kind} one"
             yield from self._losses(self.engine, self.simulated)
             if "batch" in differs:
-                yield from self._shares_in_words(self.engine, self.simulated)
+                yield from self._format_shares(self.engine, self.simulated)
             if "scheduled_s" in differs:
                 yield self._late("is formed", self.engine.scheduled_s, self.simulated.scheduled_s)
             if "start_s" in differs:
@@ -222,7 +222,7 @@ class _Explanation:
         if engine.lost != simulated.lost and set(engine.lost) == set(simulated.lost):
             yield f"the same requests are {verb.removesuffix('s')}ed in another order"
 
-    def _shares_in_words(self, engine: Decision, simulated: Decision) -> Iterator[str]:
+    def _format_shares(self, engine: Decision, simulated: Decision) -> Iterator[str]:
         theirs, ours = _shares(engine), _shares(simulated)
         for index in dict.fromkeys((*theirs, *ours)):
             one, other = theirs.get(index), ours.get(index)

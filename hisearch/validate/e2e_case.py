@@ -29,7 +29,7 @@ from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.specs.documents.huggingface import read_config
 from hisearch.specs.errors import SpecError, dotted
 from hisearch.specs.models.model import ModelSpec
-from hisearch.specs.validation_words import in_words
+from hisearch.specs.validation_words import describe
 
 _DTYPES: dict[str, DType] = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "fp8": "fp8", "fp8_e4m3": "fp8"}
 #: A block of vLLM, where engine_kwargs does not say otherwise.
@@ -255,7 +255,7 @@ def _checked(kind: type[Any], data: Any) -> Any:
         return kind.model_validate(data)
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
-        return f"{dotted(problem['loc'])}: {in_words(problem)}"
+        return f"{dotted(problem['loc'])}: {describe(problem)}"
 
 
 def _text(path: Path) -> str:

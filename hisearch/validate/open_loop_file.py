@@ -18,7 +18,7 @@ from pydantic import Field, ValidationError, field_validator
 
 from hisearch.specs.base import Count, EngineName, Fraction, NonNegative, NonNegativeInt, Positive, Strict
 from hisearch.specs.errors import dotted
-from hisearch.specs.validation_words import in_words
+from hisearch.specs.validation_words import describe
 from hisearch.specs.wording import described, unknown
 
 RUNS, FIGURES = "runs.json", "measured.csv"
@@ -164,7 +164,7 @@ def _problem(details: Any, known: Sequence[str]) -> str:
     keypath = details["loc"]
     if details["type"] == "extra_forbidden":
         return f"{dotted(keypath)}: unknown key{unknown(str(keypath[-1]), known)}"
-    return ": ".join(part for part in (dotted(keypath), in_words(details)) if part)
+    return ": ".join(part for part in (dotted(keypath), describe(details)) if part)
 
 
 def _check_stages(run: OpenLoopRun, measured: Measured) -> None:

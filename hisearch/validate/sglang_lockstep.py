@@ -30,7 +30,7 @@ class _Worker:
     """The groups of one worker.
 
     Attributes:
-        waves: outstanding ones, oldest first: their end, and the groups with a batch in them.
+        lockstep_table: outstanding ones, oldest first: their end, and the groups with a batch in them.
         device_free_s: when the newest of them ends.
         steps: of all groups, by wave and group.
     """
@@ -38,7 +38,7 @@ class _Worker:
     groups: list[SglangWorker]
     storage: list[StorageTier]
     cost: GroupCost
-    waves: deque[tuple[float, list[SglangWorker]]] = field(default_factory=deque)
+    lockstep_table: deque[tuple[float, list[SglangWorker]]] = field(default_factory=deque)
     device_free_s: float = 0.0
     steps: list[Step] = field(default_factory=list)
 
@@ -68,7 +68,7 @@ class _Worker:
                 step.scheduled_s, step.start_s, step.end_s = ready_s, start_s, end_s
             self.device_free_s = end_s
             mine = [group for group, step in zip(self.groups, formed, strict=True) if step is not None]
-            self.waves.append((end_s, mine))
+            self.lockstep_table.append((end_s, mine))
             self.steps += steps
         return ready_s, bool(steps), min((look for look in looks if look is not None), default=None)
 
@@ -93,13 +93,13 @@ def serve(
     worker = _Worker(*_groups(configs, memory), cost)
     pending = deque(sorted(requests, key=lambda request: (request.arrival_s, request.id)))
     turn, now = 0, 0.0
-    while pending or worker.has_unfinished or worker.waves:
+    while pending or worker.has_unfinished or worker.lockstep_table:
         while pending and pending[0].arrival_s <= now:
             worker.groups[turn % len(configs)].receive(pending.popleft())
             turn += 1
         now, formed, look_s = worker.pass_at(now)
-        if worker.waves and (not formed or len(worker.waves) == worker.groups[0].most_outstanding):
-            end_s, done = worker.waves.popleft()
+        if worker.lockstep_table and (not formed or len(worker.lockstep_table) == worker.groups[0].most_outstanding):
+            end_s, done = worker.lockstep_table.popleft()
             for group in done:
                 group.process()
             now = worker.meet(end_s)

@@ -71,9 +71,10 @@ class Case(NamedTuple):
     ) -> float | None:
         """How far step times among neighbours are from those of the simulation; None where they are not known.
 
-        Both are counted in the same way, and are off by the same where the model is right: see ``prediction.apart``.
-        Nothing is squared: some requests have other neighbours than the simulation of ``simulated`` (of ``correction``
-        where absent) says, and are far off. ``but_for_luck``: what comes of not knowing which worker each request came
+        Both are counted in the same way, and are off by the same where the model is right: see
+        ``prediction.distance``. Nothing is squared: some requests have other neighbours than the simulation of
+        ``simulated`` (of ``correction`` where absent) says, and are far off. ``but_for_luck``: what comes of not
+        knowing which worker each request came
         to does not count, nor a third of what comes of not knowing which prompts lost their hits: all of that would let
         luck explain everything.
         """

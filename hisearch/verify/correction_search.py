@@ -153,7 +153,7 @@ class CorrectionSearch:
                 found = fewer
         return found
 
-    def polish(self, variables: Variables) -> dict[str, float]:
+    def local_search(self, variables: Variables) -> dict[str, float]:
         """Several terms fitted together: what one takes away another may give back.
 
         Simulations jump, so that a fit stays near where it starts: it starts from the best of points scattered around,

@@ -52,7 +52,7 @@ class Diagnosis:
     far step times among neighbours lie from the model's, see ``Case.steps_error``; None where the tools do not say when
     requests were sent.
     terms: names of what is corrected, the weightiest first; empty where nothing is worth it. alone: every term by
-    itself, the best first. rivals: terms that by themselves explain as much as the first one does, so that the
+    itself, the best first. alternatives: terms that by themselves explain as much as the first one does, so that the
     measurement cannot tell them apart. ranges: by name, values of what is corrected, and of what may stand in for it,
     that explain as well with the other terms where they then belong; see ``ranges``.
     """
@@ -67,7 +67,7 @@ class Diagnosis:
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     @property
-    def rivals(self) -> tuple[Alone, ...]:
+    def alternatives(self) -> tuple[Alone, ...]:
         """See above."""
         if not self.terms:
             return ()
@@ -87,7 +87,7 @@ def diagnose(cases: Sequence[Case]) -> Diagnosis:
             alone = [_alone(search, point, term) for point, term in candidates]
         points = sorted((point for point, _ in candidates), key=search.cost)
         starts = points[:_POLISHED] + (search.beside_lost_hits() if len(chosen) == 1 else [])
-        found = points[:1] if not chosen else sorted((search.polish(start) for start in starts), key=search.cost)
+        found = points[:1] if not chosen else sorted((search.local_search(start) for start in starts), key=search.cost)
         best = next((point for point in found if search.is_worth(chosen, point)), None)
         if best is None:
             break
@@ -112,7 +112,7 @@ def refit(cases: Sequence[Case], terms: Sequence[str]) -> Correction:
     search, found = CorrectionSearch(cases), dict[str, float]()
     for term in (term for name in terms for term in search.terms if term.name == name):
         found = search.with_term(found, term)
-    return correction_of(search.polish(found) if len(found) > 1 else found)
+    return correction_of(search.local_search(found) if len(found) > 1 else found)
 
 
 def _alone(search: CorrectionSearch, point: Variables, term: Term) -> Alone:

@@ -80,8 +80,8 @@ class _Worker:
             return np.interp(time_s, self.times_s, passed)
 
         work_s = self.prompt_parts @ factors
-        beside_s = self.chunks * np.interp(self.first_s, self.times_s[1:], seconds)
-        span_s = np.maximum(work_s + beside_s, 1e-12)
+        mixed_decode_s = self.chunks * np.interp(self.first_s, self.times_s[1:], seconds)
+        span_s = np.maximum(work_s + mixed_decode_s, 1e-12)
         # While a prompt is computed, steps pass at the share of the time that is left to the decodes in them.
         begun, ended = steps_until(self.first_s - span_s), steps_until(self.first_s)
 
@@ -184,7 +184,7 @@ class _Prices:
         self.costs = _Parts(pool.plan.costs.seconds)
 
     @property
-    def _apart(self) -> bool:
+    def _disaggregated(self) -> bool:
         """Prompts are computed in steps without decodes."""
         return self._engine.name == "sglang" and not self._engine.mixed_chunk
 
@@ -194,11 +194,11 @@ class _Prices:
 
     def steps_with_decodes(self, prompt_tokens: I8) -> I8:
         """How many steps with decodes in them compute each prompt."""
-        return np.zeros_like(prompt_tokens) if self._apart else self._steps(prompt_tokens)
+        return np.zeros_like(prompt_tokens) if self._disaggregated else self._steps(prompt_tokens)
 
     def prompts(self, cached: I8, tokens: I8, decoding: I8, reads: I8) -> F8:
         """``w`` of prompts by FACTORS, shape (N, 3), beside companies of decodes, or alone where prompts are apart."""
-        if self._apart:
+        if self._disaggregated:
             decoding = np.zeros_like(decoding)
         chunks = self._steps(tokens - cached)
         of = np.repeat(np.arange(len(tokens)), chunks)

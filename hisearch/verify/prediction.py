@@ -182,7 +182,7 @@ class Predictor:
         return self._own_steps[key]
 
     def luck(self, correction: Correction) -> float:
-        """Difference of step times, see ``apart``, that comes of not knowing which prompts have lost their hits.
+        """Difference of step times (see ``distance``) that comes of not knowing which prompts lost their hits.
 
         Of two simulations that differ in nothing else, one taken as the measurement: with the other's neighbours, held
         against its own. 0 where none has lost any.
@@ -195,7 +195,7 @@ class Predictor:
             counted = self._neighbours.of(replace(other.requests, start_s=self._arrivals_s[0]))
             assert other.placed is not None, "arrivals that are drawn once place every request"
             theirs, own = (counted.differences(one, correction.factors_of)[1] for one in (placed, other.placed))
-            self._luck[correction] = apart(theirs, own)
+            self._luck[correction] = distance(theirs, own)
         return self._luck[correction]
 
     def placing(self) -> Placing:
@@ -281,7 +281,7 @@ def parts(measured: F8, predicted: F8) -> tuple[float, float]:
     return abs(middles[0] - middles[1]), abs(spreads[0] - spreads[1])
 
 
-def apart(measured: F8, predicted: F8) -> float:
+def distance(measured: F8, predicted: F8) -> float:
     """Both ``parts`` together."""
     return sum(parts(measured, predicted))
 
@@ -308,7 +308,7 @@ def _neighbours(measurement: Measurement, plan: FleetPlan) -> Neighbours | None:
     """
     requests = measurement.requests
     told = requests is not None and requests.start_s is not None
-    plain = all(pool.plan.lane_kind == "alone" and pool.plan.agents is None for pool in plan.pools)
+    plain = all(pool.plan.scheduler_kind == "alone" and pool.plan.agents is None for pool in plan.pools)
     if requests is None or not told or not plain or plan.hands_over:
         return None
     return Neighbours(requests, plan)

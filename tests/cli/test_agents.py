@@ -7,7 +7,7 @@ from hisearch.specs.deployments.agent_memory import AdaptersSpec
 from hisearch.specs.documents.catalogue import Catalogue
 from tests.cli.conftest import Hisearch
 
-SOCIETY = """\
+POPULATION = """\
 apiVersion: hisearch/v1
 kind: Workload
 metadata: {name: society}
@@ -35,7 +35,7 @@ spec:
 
 
 def written(here: Path) -> None:
-    (here / "society.yaml").write_text(SOCIETY)
+    (here / "society.yaml").write_text(POPULATION)
     (here / "one.yaml").write_text(DEPLOYMENT)
 
 

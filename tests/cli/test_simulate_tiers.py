@@ -27,7 +27,7 @@ def write(folder: Path, engine: str, movement: str, gib: str = "1") -> None:
 
 
 def test_stores_over_time_are_rows_of_their_own(hisearch: Hisearch, here: Path) -> None:
-    write(here, "vllm", "{mover: lmcache}")
+    write(here, "vllm", "{kv_connector: lmcache}")
     arguments = ("simulate", "tiered.yaml", "--trace", "visits.yaml", "-q", "--tier-series")
     data = hisearch(*arguments, "t.parquet", "--series", "s.csv", "--json").json
     frame = pd.read_parquet("t.parquet")
@@ -55,7 +55,7 @@ def test_stores_over_time_are_rows_of_their_own(hisearch: Hisearch, here: Path) 
 
 
 def test_the_table_of_tiers_has_the_columns_that_mean_something(hisearch: Hisearch, here: Path) -> None:
-    write(here, "vllm", "{mover: lmcache}")
+    write(here, "vllm", "{kv_connector: lmcache}")
     out = hisearch("simulate", "tiered.yaml", "--trace", "visits.yaml", "-q", "--tier-values").out
     assert "loaded back" in out
     assert "Peak of hbm: what requests held at once" in out
@@ -65,7 +65,7 @@ def test_the_table_of_tiers_has_the_columns_that_mean_something(hisearch: Hisear
 
 
 def test_doctor_and_simulate_warn_alike(hisearch: Hisearch, here: Path) -> None:
-    write(here, "vllm", "{mover: lmcache}", gib="300")
+    write(here, "vllm", "{kv_connector: lmcache}", gib="300")
     warning = (
         "tiered.yaml:11: spec.pools.0.tiers.0.gib: 8 workers of tensor_parallel 1 with 300 GiB each need 2400 GiB of "
         "host memory; hgx-h100-8 has 2048 GiB"
@@ -82,15 +82,15 @@ def test_doctor_and_simulate_warn_alike(hisearch: Hisearch, here: Path) -> None:
         ("sglang", "{}", "1", "tiered.yaml:11: spec.pools.0.tiers.0.gib: 1 GiB hold 7629 tokens; SGLang's host pool"),
         (
             "vllm",
-            "{mover: lmcache}",
+            "{kv_connector: lmcache}",
             "0.01",
             "tiered.yaml:11: spec.pools.0.tiers.0.gib: 0.01 GiB are less than one chunk",
         ),
         (
             "sglang",
-            "{mover: lmcache}",
+            "{kv_connector: lmcache}",
             "99",
-            "tiered.yaml:13: spec.pools.0.movement.mover: LMCache under SGLang can be",
+            "tiered.yaml:13: spec.pools.0.movement.kv_connector: LMCache under SGLang can be",
         ),
         ("sglang", "{write_policy: behind}", "99", "tiered.yaml:13: spec.pools.0.movement.write_policy: "),
     ],
@@ -151,7 +151,7 @@ def test_tiers_that_cannot_be_are_refused_by_file_line_and_key(
     hisearch: Hisearch, here: Path, engine: str, nearest: str, behind: str, expected: str
 ) -> None:
     """A tier smaller than a page, a host pool no larger than HBM, a scope that no node has, no bandwidth, no time."""
-    write(here, engine, "{mover: lmcache}" if engine == "vllm" else "{}")
+    write(here, engine, "{kv_connector: lmcache}" if engine == "vllm" else "{}")
     text = (here / "tiered.yaml").read_text()
     text = text.replace("{medium: ddr5, gib: 1}", f"{{medium: ddr5, {nearest}}}")
     text = text.replace("{medium: rdma-pool, gib: 16}", f"{{medium: slow.yaml, {behind or 'gib: 16'}}}")

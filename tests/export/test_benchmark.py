@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from hisearch.export.benchmark import Benchmark
-from hisearch.export.beside import Beside
+from hisearch.export.context import ExportContext
 from hisearch.export.deployment import export_deployment
 from hisearch.traces.changes.replay import replay_of
 from hisearch.traces.compiler import compile_trace
@@ -40,7 +40,9 @@ def folder(
     benchmark = Benchmark(replay_of(trace, arrival), "workload five")
     deployment = build_deployment(engine={"name": request.param})
     out = tmp_path / "it's out"
-    export_deployment(deployment, build_model(), build_accelerator(), 400_000, out, beside=Beside(benchmark=benchmark))
+    export_deployment(
+        deployment, build_model(), build_accelerator(), 400_000, out, context=ExportContext(benchmark=benchmark)
+    )
     return out / "benchmark"
 
 

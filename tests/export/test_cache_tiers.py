@@ -80,7 +80,9 @@ def test_vllm_s_offloading(pool: Any, flags: Any) -> None:
 
 
 def test_lmcache_is_told_by_the_environment(pool: Any, flags: Any, build_model: Any) -> None:
-    made = pool("vllm", [{**DRAM, "eviction": "fifo"}, {**OWN_DISK, "eviction": "fifo"}, REMOTE], mover="lmcache")
+    made = pool(
+        "vllm", [{**DRAM, "eviction": "fifo"}, {**OWN_DISK, "eviction": "fifo"}, REMOTE], kv_connector="lmcache"
+    )
     assert flags(made) == {"--kv-offloading-backend": "lmcache", "--kv-offloading-size": "256"}
     assert {found.name: found.value for found in variables(made, build_model())} == {
         "LMCACHE_CHUNK_SIZE": "256",
@@ -92,7 +94,7 @@ def test_lmcache_is_told_by_the_environment(pool: Any, flags: Any, build_model: 
         "LMCACHE_MAX_LOCAL_DISK_SIZE": "250",
         "LMCACHE_REMOTE_URL": None,
     }
-    made = pool("sglang", [DRAM], mover="lmcache", save_decode=True, chunk_tokens=512)
+    made = pool("sglang", [DRAM], kv_connector="lmcache", save_decode=True, chunk_tokens=512)
     assert flags(made) == {"--enable-lmcache": ""}
     found = {variable.name: variable.value for variable in variables(made, build_model())}
     assert (found["LMCACHE_USE_LAYERWISE"], found["LMCACHE_SAVE_DECODE_CACHE"]) == ("True", "True")
@@ -101,7 +103,9 @@ def test_lmcache_is_told_by_the_environment(pool: Any, flags: Any, build_model: 
 
 def test_a_node_s_lmcache_is_a_server(pool: Any, flags: Any, build_model: Any) -> None:
     made = pool(
-        "vllm", [{**DRAM, "scope": "node"}, {"medium": "nvme-gen5", "gib": 500, "scope": "node"}], mover="lmcache"
+        "vllm",
+        [{**DRAM, "scope": "node"}, {"medium": "nvme-gen5", "gib": 500, "scope": "node"}],
+        kv_connector="lmcache",
     )
     found = flags(made)
     assert json.loads(found.pop("--kv-transfer-config")) == {"kv_connector": "LMCacheMPConnector", "kv_role": "kv_both"}
@@ -118,7 +122,7 @@ def test_lmcache_stores_equal_kv_once(pool: Any, build_model: Any) -> None:
     found = {
         variable.name: variable.value
         for variable in variables(
-            pool("vllm", [DRAM, OWN_DISK], mover="lmcache"), build_model(attention="mla", mla=mla)
+            pool("vllm", [DRAM, OWN_DISK], kv_connector="lmcache"), build_model(attention="mla", mla=mla)
         )
     }
     assert json.loads(found["LMCACHE_EXTRA_CONFIG"] or "") == {
@@ -152,8 +156,8 @@ def test_lmcache_stores_equal_kv_once(pool: Any, build_model: Any) -> None:
             ["neither limits its folder nor evicts: keep it within 3,500 GiB by lru yourself."],
         ),
         ("sglang", [DRAM, REMOTE], {}, ["at the Mooncake services: 4,000 GiB in all, lru."]),
-        ("vllm", [DRAM, REMOTE], {"mover": "lmcache"}, ["are set at its server: 4,000 GiB, lru."]),
-        ("vllm", [DRAM, OWN_DISK], {"mover": "lmcache"}, []),
+        ("vllm", [DRAM, REMOTE], {"kv_connector": "lmcache"}, ["are set at its server: 4,000 GiB, lru."]),
+        ("vllm", [DRAM, OWN_DISK], {"kv_connector": "lmcache"}, []),
         ("vllm", [DRAM], {"store_threshold": 2}, ["of the last 64,000 blocks"]),
     ],
 )
@@ -177,7 +181,11 @@ def test_another_engine_gets_what_its_mover_has(pool: Any) -> None:
         return PoolSpec.model_validate(found.model_dump()), words
 
     found, words = moved(pool("sglang", [{**DRAM, "eviction": "slru"}, DISK], write_policy="write_back"))
-    assert ([tier.gib for tier in found.tiers], found.tiers[0].eviction, found.mover) == ([256], "lru", "offload")
+    assert ([tier.gib for tier in found.tiers], found.tiers[0].eviction, found.kv_connector) == (
+        [256],
+        "lru",
+        "offload",
+    )
     assert found.movement == MovementSpec()
     assert words == [
         "Tiers behind host memory are left out: vLLM's native offloading was given ddr5 alone.",
@@ -185,12 +193,12 @@ def test_another_engine_gets_what_its_mover_has(pool: Any) -> None:
         "write_policy write_back has no counterpart and is left out.",
     ]
     found, words = moved(pool("vllm", [{**DRAM, "eviction": "arc"}], store_threshold=3))
-    assert (found.engine.name, found.mover, found.tiers[0].eviction) == ("sglang", "hicache", "lru")
+    assert (found.engine.name, found.kv_connector, found.tiers[0].eviction) == ("sglang", "hicache", "lru")
     assert words == [
         "Host memory evicts by lru; the simulated policy is arc.",
         "store_threshold 3 has no counterpart and is left out.",
     ]
-    lmcache = pool("vllm", [DRAM, OWN_DISK], mover="lmcache")
+    lmcache = pool("vllm", [DRAM, OWN_DISK], kv_connector="lmcache")
     found, words = moved(lmcache)
     assert (found.tiers, found.movement, words) == (lmcache.tiers, lmcache.movement, [])
     assert moved(pool("trtllm", [DRAM]))[1] == []
@@ -243,7 +251,7 @@ def test_mooncake_and_lmcache_variables_reach_the_engine(pool: Any, environment_
         "MOONCAKE_MASTER=10.0.0.1:50051",
         "MOONCAKE_PROTOCOL=tcp",
     ]
-    made = pool("vllm", [DRAM, OWN_DISK, REMOTE], mover="lmcache")
+    made = pool("vllm", [DRAM, OWN_DISK, REMOTE], kv_connector="lmcache")
     found = environment_of(made, 1, KV_DIR="/kv", LMCACHE_REMOTE_URL="redis://pool:6379")
     assert {"LMCACHE_LOCAL_DISK=file:///kv/replica-1/", "LMCACHE_CHUNK_SIZE=256"} <= set(found.stdout.splitlines())
 

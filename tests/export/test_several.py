@@ -20,7 +20,7 @@ KUBERNETES = ("1.30", "1.34")
 ENGINES = ("sglang", "vllm", "trtllm")
 
 
-def apart(engine: str, **changes: Any) -> DeploymentSpec:
+def disaggregated(engine: str, **changes: Any) -> DeploymentSpec:
     """Nine prefill workers, on two hosts, and two wider decode workers on other accelerators."""
     prefill = {"name": "prefill", "role": "prefill", "accelerator": "h100-sxm", "replicas": 9}
     decode = {"name": "decode", "role": "decode", "accelerator": "h200", "tensor_parallel": 2, "replicas": 2}
@@ -46,7 +46,7 @@ def mixed(engine: str) -> DeploymentSpec:
     return DeploymentSpec.model_validate({"model": "qwen3-32b", "pools": pools, "router": {"policy": "power_of_two"}})
 
 
-CASES = {f"{shape.__name__}-{engine}": (shape, engine) for shape in (apart, mixed) for engine in ENGINES}
+CASES = {f"{shape.__name__}-{engine}": (shape, engine) for shape in (disaggregated, mixed) for engine in ENGINES}
 
 
 @pytest.fixture(params=CASES)
@@ -276,18 +276,21 @@ def test_charts(case: DeploymentSpec, write: Any) -> None:
 @pytest.mark.parametrize(
     ("deployment", "message"),
     [
-        (apart("sglang", transfer={"local_prefill_tokens": 64}), "no transfer.local_prefill_tokens"),
-        (apart("sglang", transfer={"order": "prefill_first"}), "no transfer.order prefill_first"),
-        (apart("vllm", transfer={"order": "reserve_first"}), "no transfer.order reserve_first"),
-        (apart("sglang", transfer={"granularity": "layer"}), "no transfer.granularity layer"),
-        (apart("vllm", prefill={"tiers": [{"medium": "ddr5", "gib": 64}]}), "one --kv-transfer-config"),
-        (apart("sglang", decode_router={"policy": "weighted"}), "sglang-router 0.3.2 has no policy weighted"),
-        (apart("vllm", router={"policy": "kv_aware"}), "vllm-router 0.1.17 has no policy kv_aware"),
-        (apart("trtllm", router={"policy": "random"}), "nothing like random"),
-        (apart("sglang", admission={"policy": "queue_cap"}), "the admission queue_cap"),
-        (apart("sglang", decode={"engine": {"name": "vllm"}}), "sglang and vllm behind one router"),
-        (apart("sglang", prefill={"tensor_parallel": 16}), "does not fit a host with 8"),
-        (apart("sglang", prefill={"schedule": [{"at_s": 9, "replicas": 2}]}), "pool prefill: replicas over time"),
+        (disaggregated("sglang", transfer={"local_prefill_tokens": 64}), "no transfer.local_prefill_tokens"),
+        (disaggregated("sglang", transfer={"order": "prefill_first"}), "no transfer.order prefill_first"),
+        (disaggregated("vllm", transfer={"order": "reserve_first"}), "no transfer.order reserve_first"),
+        (disaggregated("sglang", transfer={"granularity": "layer"}), "no transfer.granularity layer"),
+        (disaggregated("vllm", prefill={"tiers": [{"medium": "ddr5", "gib": 64}]}), "one --kv-transfer-config"),
+        (disaggregated("sglang", decode_router={"policy": "weighted"}), "sglang-router 0.3.2 has no policy weighted"),
+        (disaggregated("vllm", router={"policy": "kv_aware"}), "vllm-router 0.1.17 has no policy kv_aware"),
+        (disaggregated("trtllm", router={"policy": "random"}), "nothing like random"),
+        (disaggregated("sglang", admission={"policy": "queue_cap"}), "the admission queue_cap"),
+        (disaggregated("sglang", decode={"engine": {"name": "vllm"}}), "sglang and vllm behind one router"),
+        (disaggregated("sglang", prefill={"tensor_parallel": 16}), "does not fit a host with 8"),
+        (
+            disaggregated("sglang", prefill={"schedule": [{"at_s": 9, "replicas": 2}]}),
+            "pool prefill: replicas over time",
+        ),
     ],
 )
 def test_what_no_engine_can_be_told_is_refused_by_name(write: Any, deployment: DeploymentSpec, message: str) -> None:
@@ -296,7 +299,7 @@ def test_what_no_engine_can_be_told_is_refused_by_name(write: Any, deployment: D
 
 
 def test_short_prompts_stay_with_decode_servers_of_tensorrt_llm(write: Any) -> None:
-    folder = write(apart("trtllm", transfer={"local_prefill_tokens": 64}))
+    folder = write(disaggregated("trtllm", transfer={"local_prefill_tokens": 64}))
     words = started(folder, "trtllm", "router")
     config = yaml.safe_load(Path(words[3]).read_text())
     assert config["conditional_disagg_config"] == {"max_local_prefill_length": 64}
@@ -306,7 +309,9 @@ def test_decode_workers_that_write_to_the_prefill_pools_storage(write: Any) -> N
     """The flag of the engine, a host pool of its size and the storage backend; no tree of HiCache's there."""
     host = {"medium": "ddr5", "gib": 256, "scope": "worker"}
     store = {"medium": "rdma-pool", "gib": 4096, "scope": "cluster"}
-    deployment = apart("sglang", prefill={"tensor_parallel": 2, "tiers": [host, store]}, decode={"tiers": [host]})
+    deployment = disaggregated(
+        "sglang", prefill={"tensor_parallel": 2, "tiers": [host, store]}, decode={"tiers": [host]}
+    )
     folder = write(deployment)
     environment = "MOONCAKE_MASTER=10.0.0.9:50051"
     found = {}

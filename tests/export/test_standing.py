@@ -8,8 +8,8 @@ import pytest
 
 from hisearch.export.platforms.rendering import render
 from hisearch.export.standing import Ground, standing_of
-from hisearch.report.data.confidence import Confidence, Contender
-from hisearch.report.words.doubts import chance_in_words, may_miss
+from hisearch.report.data.confidence import Candidate, Confidence
+from hisearch.report.words.doubts import format_chance, may_miss
 from hisearch.score.terms import RejectionCheck, TermCheck
 from hisearch.search.model.trial import Trial
 
@@ -67,7 +67,7 @@ def test_an_export_says_how_likely_the_slo_is_to_hold_and_what_to_do(trial: Any)
         {"ttft_p99": 0.53}, {"ttft_p99_s": (0.8, 2.4)}, level=0.9, chance=0.53, chance_range=(0.43, 0.63), draws=64
     )
     text = _shown(standing_of(trial(), trial(), FITTED, sure))
-    assert chance_in_words(sure) in text
+    assert format_chance(sure) in text
     assert may_miss(sure) in text
     assert "53 % (so many draws tell: between 43 % and 63 %)" in text
     assert "| TTFT p99 | 1.00 s | 2 s | 50.0 % to spare | 0.800 s to 2.40 s | 53 % |" in text
@@ -80,11 +80,11 @@ def test_an_export_says_how_likely_the_slo_is_to_hold_and_what_to_do(trial: Any)
 
 
 def test_another_trials_export_does_not_borrow_the_recommendations_probability(trial: Any) -> None:
-    sure = Confidence(contenders=(Contender(4, 8, 0.75, 0.25),), level=0.9, chance=0.53, chance_range=(0.43, 0.63))
-    beside = _shown(standing_of(trial(), trial(7), FITTED, sure))
-    assert "under 8 draws: it met the whole SLO in 6 of them" in beside
-    assert "53 %" not in beside
-    assert "`hisearch verify RUN --trial 4 --measured guidellm.json`" in beside
+    sure = Confidence(candidates=(Candidate(4, 8, 0.75, 0.25),), level=0.9, chance=0.53, chance_range=(0.43, 0.63))
+    context = _shown(standing_of(trial(), trial(7), FITTED, sure))
+    assert "under 8 draws: it met the whole SLO in 6 of them" in context
+    assert "53 %" not in context
+    assert "`hisearch verify RUN --trial 4 --measured guidellm.json`" in context
     other = _shown(standing_of(trial(5), trial(7), FITTED, sure))
     assert "that is known of the recommendation, trial 7, alone" in other
     assert "53 %" not in other

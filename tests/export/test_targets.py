@@ -34,7 +34,7 @@ CASES: dict[str, dict[str, Any]] = {
         "engine": {"name": "vllm"},
         "pool": {
             "tiers": [{"medium": "ddr5", "gib": 256}, {"medium": "nvme-gen5", "gib": 500, "scope": "worker"}],
-            "movement": {"mover": "lmcache"},
+            "movement": {"kv_connector": "lmcache"},
         },
     },
     "vllm-int4": {"engine": {"name": "vllm"}, "pool": {"replicas": 1, "weight_dtype": "int4"}},

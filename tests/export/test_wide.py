@@ -201,7 +201,7 @@ def test_ranks_that_peer_links_join_lie_on_several_hosts(
 
 
 @pytest.mark.parametrize(
-    ("model", "engine", "mover", "pool", "asked"),
+    ("model", "engine", "kv_connector", "pool", "asked"),
     [
         ("qwen3-32b", "vllm", "lmcache", {"tensor_parallel": 8}, 300),
         ("deepseek-v3", "vllm", "lmcache", {"tensor_parallel": 8}, 600),
@@ -210,10 +210,18 @@ def test_ranks_that_peer_links_join_lie_on_several_hosts(
     ],
 )
 def test_pods_ask_for_the_memory_that_the_ranks_of_their_host_store_in(
-    build_deployment: Any, build_accelerator: Any, model: str, engine: str, mover: str, pool: dict[str, int], asked: int
+    build_deployment: Any,
+    build_accelerator: Any,
+    model: str,
+    engine: str,
+    kv_connector: str,
+    pool: dict[str, int],
+    asked: int,
 ) -> None:
-    """Beside 32 GiB and 8 a rank. Under MLA LMCache's first rank stores for all, HiCache's pools are each rank's."""
+    """Beside 32 GiB and 8 a rank. Under MLA LMCache's first rank stores for all; HiCache's pools are each rank's."""
     tiers = [{"medium": "ddr5", "gib": 600}]
-    found = build_deployment(engine={"name": engine}, pool={**pool, "tiers": tiers, "movement": {"mover": mover}}).pool
+    found = build_deployment(
+        engine={"name": engine}, pool={**pool, "tiers": tiers, "movement": {"kv_connector": kv_connector}}
+    ).pool
     launch = Launch(found, Catalogue().get("Model", model).spec, build_accelerator(), 400_000)
     assert memory_gib(launch, 2) == asked + 32 + 8 * 4

@@ -37,7 +37,7 @@ POLICIES: tuple[AgentPolicyName, ...] = get_args(AgentPolicyName)
 SOURCES: tuple[DistanceSourceName, ...] = get_args(DistanceSourceName)
 
 
-def society(kind: str = "independent", *, seed: int = 0, **changes: Any) -> CompiledTrace:
+def population(kind: str = "independent", *, seed: int = 0, **changes: Any) -> CompiledTrace:
     """A few agents with short prompts."""
     spec: dict[str, Any] = {
         "kind": kind, "agents": 12, "calls": 80, "history_cap_tokens": 120, "summary_tokens": 10,
@@ -46,14 +46,14 @@ def society(kind: str = "independent", *, seed: int = 0, **changes: Any) -> Comp
         "output": {"distribution": "lognormal", "mean_log": 2.0, "sigma_log": 0.8, "max_tokens": 40},
         "world": {"size_m": 40.0, "radius_m": 3.0, "tick_s": 2.0}, "graph": {"degree": 2},
     }  # fmt: skip
-    return compile_trace(generate_agents(AgentWorkloadSpec.model_validate(spec | changes)), "society")
+    return compile_trace(generate_agents(AgentWorkloadSpec.model_validate(spec | changes)), "population")
 
 
 FREE = {"pacing": "free", "action": {"p50_s": 0.3, "p90_s": 1.0}}
 
 
 @dataclass(frozen=True)
-class Society:
+class Population:
     """A society on a deployment."""
 
     trace: CompiledTrace
@@ -99,7 +99,7 @@ class Society:
 
     def run(self, horizon_s: float = math.inf) -> la.Sim:
         """All arrays at the end, or at the horizon."""
-        plan = agent_arrays.beside_objects(self.plan, self.trace)
+        plan = agent_arrays.with_objects(self.plan, self.trace)
         fleet = FleetPlan((PoolPlan(plan, self.workers),))
         room = 50 * len(self.trace) + 1000
         arrays, sims = engine.allocate(fleet, self.trace, [room], horizon_s=horizon_s)
@@ -122,7 +122,7 @@ def adapters(pages: int = 60, load_s: float = 0.004, read_s: float = 0.0) -> Kin
     return KindPlan("adapters", "adapter", pages, load_s, 1e6, read_s)
 
 
-def on_disk(case: Society, share: float, read_s: float) -> Society:
+def on_disk(case: Population, share: float, read_s: float) -> Population:
     """The case with objects on its disk, and in host memory as many as slots have and such a share of the others.
 
     Host memory and disk are larger by what objects take of them.
@@ -139,7 +139,9 @@ def on_disk(case: Society, share: float, read_s: float) -> Society:
 
 
 @st.composite
-def societies(draw: st.DrawFn, *, tiered: bool = False, stored: bool = False, engine: EngineName = "sglang") -> Society:
+def populations(
+    draw: st.DrawFn, *, tiered: bool = False, stored: bool = False, engine: EngineName = "sglang"
+) -> Population:
     """Every policy, source, pacing and kind; pools of their own and shared ones, several objects and workers.
 
     ``tiered``: with host memory for KV, which is loaded ahead or is not; ``stored``: and a disk behind it.
@@ -148,7 +150,7 @@ def societies(draw: st.DrawFn, *, tiered: bool = False, stored: bool = False, en
     policy = draw(st.sampled_from([policy for policy in POLICIES if engine == "sglang" or policy != "by_slot"]))
     numbered = policy == "by_slot"
     pacing = draw(st.sampled_from([{}, FREE]))
-    trace = society(
+    trace = population(
         draw(st.sampled_from(["independent", "interaction", "diffusion"])),
         seed=draw(st.integers(0, 5)),
         adapters=draw(st.sampled_from([None, 4, 0])),
@@ -177,7 +179,7 @@ def societies(draw: st.DrawFn, *, tiered: bool = False, stored: bool = False, en
         noise=draw(st.sampled_from([0.0, 1.0, 6.0])),
         bias=draw(st.sampled_from([1.0, 3.0])),
     )
-    case = Society(
+    case = Population(
         trace,
         plan,
         engine,
@@ -203,7 +205,7 @@ def societies(draw: st.DrawFn, *, tiered: bool = False, stored: bool = False, en
 
 def slow_due(sim: la.Sim, d: int) -> float:
     """When node ``d`` is due, by looking at every agent."""
-    agents, s = sim.agents, int(sim.nodes[d].static)
+    agents, s = sim.agents, int(sim.nodes[d].trace_node)
     dues = [al.NOBODY]
     for a in range(len(agents.agents)):
         agent = agents.agents[a]
@@ -212,7 +214,7 @@ def slow_due(sim: la.Sim, d: int) -> float:
             if int(sim.nodes[d].parent) in uses.tolist():
                 dues.append(float(agent.due))
             continue
-        at = int(agent.static)
+        at = int(agent.trace_node)
         while at > s:
             at = int(sim.trace.parent[at])
         if at == s:
@@ -378,7 +380,7 @@ def _check_kv(sim: la.Sim, w: int) -> None:
         _check_kv_load(sim, w)
     pool = sim.trees[w]
     cached = set()
-    for d in set(sim.cover[w].tolist()) - {-1}:
+    for d in set(sim.deepest_cached[w].tolist()) - {-1}:
         while d >= len(sim.trees) and d not in cached:
             cached.add(d)
             d = int(sim.nodes[d].parent)
@@ -399,7 +401,7 @@ def _check_host(sim: la.Sim) -> None:
     if sim.agents.policy.host_pages:
         used -= set(sim.agents.objects["copy_node"].ravel().tolist())
     if sim.tiers.storage:
-        used -= {d for v in range(len(workers), len(sim.cover)) for d in stores.runs_of(sim, v)}
+        used -= {d for v in range(len(workers), len(sim.deepest_cached)) for d in stores.runs_of(sim, v)}
     on_host = [sim.nodes[d] for d in used if sim.hosted[d].where & hl.ON_HOST]
     held = sum((int(node.end) - int(node.begin)) // page for node in on_host)
     if sim.tiers.storage:
@@ -429,7 +431,7 @@ def _check_fetch(sim: la.Sim, w: int) -> None:
     if sim.requests[int(loader.fetch_request)].fetch == under_way and agent.worker == w:
         assert agent.calls == 0
         assert agent.newest == loader.fetch_request == fetch.request
-        assert agent.sought == agent.static == fetch.static
+        assert agent.sought == agent.trace_node == fetch.trace_node
 
 
 def _check_kv_load(sim: la.Sim, w: int) -> None:
@@ -458,7 +460,7 @@ def _check_shared_pool(sim: la.Sim, w: int, taken: int) -> None:
     """KV in the tree, KV of running requests and objects fill what is not free, but for steps under way."""
     pool, page = sim.trees[w], int(sim.config.page_tokens)
     cached = set()
-    for d in set(sim.cover[w].tolist()) - {-1}:
+    for d in set(sim.deepest_cached[w].tolist()) - {-1}:
         while d >= len(sim.trees) and d not in cached:
             cached.add(d)
             d = int(sim.nodes[d].parent)

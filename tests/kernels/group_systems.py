@@ -7,12 +7,12 @@ from typing import Literal
 
 from hypothesis import strategies as st
 
-from hisearch.latency.costs import WaveCosts
+from hisearch.latency.costs import LockstepCosts
 from hisearch.latency.sharding import Parallelism
 from hisearch.simulate import WorkerPlan
 from hisearch.simulate.plans.tier_plan import TierPlan, TransferLaw
 from tests.kernels.systems import LAW, System, offload_systems
-from tests.kernels.test_waves import GRAPHS, SHARED_S
+from tests.kernels.test_lockstep_steps import GRAPHS, SHARED_S
 from tests.kernels.tier_systems import FREE, TieredSystem, stores, tiered
 from tests.reference.random_traces import DEFAULT_SHAPE, TraceShape
 
@@ -40,19 +40,19 @@ class GroupedSystem(TieredSystem):
             worker = replace(worker, tiers=(host, *worker.tiers[1:]))
         else:
             worker = replace(worker, tiers=(), movement=None)
-        costs = replace(worker.costs, wave=WaveCosts(LAW.token_s, SHARED_S * (self.groups > 1), GRAPHS))
+        costs = replace(worker.costs, lockstep=LockstepCosts(LAW.token_s, SHARED_S * (self.groups > 1), GRAPHS))
         split = Parallelism(1, attention_data=self.groups)
         plan = replace(worker, costs=costs, split=split)
-        return plan if self.groups > 1 else _OneLane(**vars(plan))
+        return plan if self.groups > 1 else _OneScheduler(**vars(plan))
 
 
-class _OneLane(WorkerPlan):
+class _OneScheduler(WorkerPlan):
     """A worker whose steps are waves of one lane."""
 
     @property
-    def lane_kind(self) -> Literal["alone", "wave", "pipe"]:
+    def scheduler_kind(self) -> Literal["alone", "lockstep", "pipe"]:
         """Steps end with those of all lanes."""
-        return "wave"
+        return "lockstep"
 
 
 @st.composite
@@ -83,7 +83,7 @@ class OffloadGroups(System):
     def plan(self) -> WorkerPlan:
         """The worker."""
         worker = super().plan
-        costs = replace(worker.costs, wave=WaveCosts(LAW.token_s, SHARED_S, GRAPHS))
+        costs = replace(worker.costs, lockstep=LockstepCosts(LAW.token_s, SHARED_S, GRAPHS))
         return replace(worker, costs=costs, split=Parallelism(1, attention_data=self.groups))
 
 

@@ -45,18 +45,18 @@ def check(sim: la.Sim) -> None:
     used = set(records) - set(free_records)
     by_tree: dict[int, list[int]] = {v: [] for v in range(len(sim.trees))}
     empty_runs = set()
-    strands = set()
+    tombstones = set()
     for d in used:
-        if sim.nodes[d].static == 0:
+        if sim.nodes[d].trace_node == 0:
             empty_runs.add(d)
-        elif sim.nodes[d].static == STRAND:
-            strands.add(d)
+        elif sim.nodes[d].trace_node == TOMBSTONE:
+            tombstones.add(d)
         else:
             by_tree[_root_of(sim, d)].append(d)
     queued_empty: set[int] = set()
     for v, nodes in by_tree.items():
         _check_shape(sim, v, nodes)
-        _check_cover(sim, v, nodes)
+        _check_deepest_cached(sim, v, nodes)
         if v >= workers or sim.config.engine == la.VLLM:
             queued_empty |= _check_queue(sim, v, nodes)
         else:
@@ -65,14 +65,14 @@ def check(sim: la.Sim) -> None:
     for w in range(workers):
         holders = _check_lists(sim, w)
         if sim.config.engine == la.VLLM:
-            strands -= _check_ways(sim, w, by_tree[w], holders)
+            tombstones -= _check_ways(sim, w, by_tree[w], holders)
         else:
             _check_locks(sim, w, by_tree[w], holders)
         _check_pages(sim, w, by_tree[w], holders)
         if len(sim.trees) > workers:
             _check_locks(sim, workers + w, by_tree[workers + w], [])
             assert sim.trees[workers + w].free_pages == sim.trees[workers + w].capacity_pages
-    assert not strands
+    assert not tombstones
     _check_events(sim)
 
 
@@ -83,7 +83,7 @@ def check_at_rest(sim: la.Sim) -> None:
     for w in range(int(sim.config.workers)):
         worker = sim.workers[w]
         assert worker.phase == la.IDLE
-        assert worker.waiting == worker.decoding == worker.running - worker.lingering == 0
+        assert worker.waiting == worker.decoding == worker.running - worker.finished_pending == 0
         member = sim.fleet.members[w]
         assert member.inflight_requests == member.inflight_tokens == member.outstanding_tokens == 0
         assert not sim.residue[w].any()
@@ -101,8 +101,8 @@ def _chain(nodes: object, first: int) -> list[int]:
     return found
 
 
-#: ``static`` of a record that is no node but a strand (see ``kernels.cache.queue``).
-STRAND = -2
+#: ``trace_node`` of a record that is no node but a strand (see ``kernels.cache.queue``).
+TOMBSTONE = -2
 
 
 def _root_of(sim: la.Sim, d: int) -> int:
@@ -111,12 +111,12 @@ def _root_of(sim: la.Sim, d: int) -> int:
     return d
 
 
-def _path(sim: la.Sim, static: int) -> list[int]:
-    """Trace-tree nodes from ``static`` up to below the root."""
+def _path(sim: la.Sim, trace_node: int) -> list[int]:
+    """Trace-tree nodes from ``trace_node`` up to below the root."""
     path = []
-    while static > 0:
-        path.append(static)
-        static = int(sim.trace.parent[static])
+    while trace_node > 0:
+        path.append(trace_node)
+        trace_node = int(sim.trace.parent[trace_node])
     return path
 
 
@@ -137,23 +137,23 @@ def _check_shape(sim: la.Sim, v: int, nodes: list[int]) -> None:
         assert node.begin < node.end
         assert node.begin % page == node.end % page == 0
         assert node.begin == sim.nodes[node.parent].end
-        assert sim.trace.start_tokens[node.static] < node.end <= sim.trace.end_tokens[node.static]
+        assert sim.trace.start_tokens[node.trace_node] < node.end <= sim.trace.end_tokens[node.trace_node]
         if node.first >= 0:
             _check_group(sim, int(node.first))
         if node.parent != v:
-            assert sim.nodes[node.parent].static in _path(sim, int(node.static))
+            assert sim.nodes[node.parent].trace_node in _path(sim, int(node.trace_node))
         assert node.children == children[d]
 
 
 def _check_group(sim: la.Sim, first: int) -> None:
     """Copies cover the same pages, the first one is a copy, and ghosts stand at the end."""
     members = [first]
-    while sim.nodes[members[-1]].twin >= 0:
-        members.append(int(sim.nodes[members[-1]].twin))
+    while sim.nodes[members[-1]].duplicate_block >= 0:
+        members.append(int(sim.nodes[members[-1]].duplicate_block))
     assert len(members) > 1
     nodes = sim.nodes
-    assert {(int(nodes[d].begin), int(nodes[d].end), int(nodes[d].static)) for d in members} == {
-        (int(nodes[first].begin), int(nodes[first].end), int(nodes[first].static))
+    assert {(int(nodes[d].begin), int(nodes[d].end), int(nodes[d].trace_node)) for d in members} == {
+        (int(nodes[first].begin), int(nodes[first].end), int(nodes[first].trace_node))
     }
     assert all(nodes[d].first == first for d in members)
     ghosts = [nodes[d].queued == la.GHOST for d in members]
@@ -162,22 +162,22 @@ def _check_group(sim: la.Sim, first: int) -> None:
     assert all(nodes[d].children > 0 and nodes[d].lock == 0 for d in members if nodes[d].queued == la.GHOST)
 
 
-def _check_cover(sim: la.Sim, v: int, nodes: list[int]) -> None:
-    """``cover`` is what walking over every cached page gives; of several copies it shows the first."""
+def _check_deepest_cached(sim: la.Sim, v: int, nodes: list[int]) -> None:
+    """``deepest_cached`` is what walking over every cached page gives; of several copies it shows the first."""
     page = int(sim.config.page_tokens)
     deepest: dict[int, tuple[int, int]] = {}
     seen: set[tuple[int, int]] = set()
     for d in nodes:
         if sim.nodes[d].first not in (-1, d):
             continue
-        path = _path(sim, int(sim.nodes[d].static))
+        path = _path(sim, int(sim.nodes[d].trace_node))
         for end in range(int(sim.nodes[d].begin) + page, int(sim.nodes[d].end) + 1, page):
-            static = next(s for s in path if sim.trace.start_tokens[s] < end <= sim.trace.end_tokens[s])
-            assert (static, end) not in seen
-            seen.add((static, end))
-            deepest[static] = max(deepest.get(static, (0, -1)), (end, d))
+            trace_node = next(s for s in path if sim.trace.start_tokens[s] < end <= sim.trace.end_tokens[s])
+            assert (trace_node, end) not in seen
+            seen.add((trace_node, end))
+            deepest[trace_node] = max(deepest.get(trace_node, (0, -1)), (end, d))
     expected = [deepest[s][1] if s in deepest else -1 for s in range(len(sim.trace.parent))]
-    assert sim.cover[v].tolist() == expected
+    assert sim.deepest_cached[v].tolist() == expected
 
 
 def _check_queue(sim: la.Sim, v: int, nodes: list[int]) -> set[int]:
@@ -187,7 +187,7 @@ def _check_queue(sim: la.Sim, v: int, nodes: list[int]) -> set[int]:
     assert (queue[-1] if queue else -1) == store.tail
     assert [int(sim.nodes[d].prev) for d in queue] == [-1, *queue[:-1]][: len(queue)]
     assert sum(_node_pages(sim, d) for d in queue) == store.free_pages
-    empty = {d for d in queue if sim.nodes[d].static == 0}
+    empty = {d for d in queue if sim.nodes[d].trace_node == 0}
     ghosts = {d for d in nodes if sim.nodes[d].queued == la.GHOST}
     assert set(queue) - empty == {d for d in nodes if sim.nodes[d].lock == 0} - ghosts
     position = {d: k for k, d in enumerate(queue)}
@@ -244,11 +244,11 @@ def _check_lists(sim: la.Sim, w: int) -> list[int]:
     if sim.config.engine == la.VLLM:
         decoding, batch = _check_vllm_lists(sim, w, waiting, running)
     else:
-        lingering = [r for r in running if sim.requests[r].outcome == la.FINISHED]
-        assert len(lingering) == worker.lingering
+        finished_pending = [r for r in running if sim.requests[r].outcome == la.FINISHED]
+        assert len(finished_pending) == worker.finished_pending
         sglang.check_reserves(sim, w)
         batch = sglang.unjoined(sim, w)
-        decoding = [r for r in running if r not in batch and r not in lingering]
+        decoding = [r for r in running if r not in batch and r not in finished_pending]
         assert len(decoding) == worker.decoding
     mine = [r for r in range(len(sim.requests)) if sim.requests[r].worker == w]
     live = [r for r in mine if sim.requests[r].outcome == la.IN_FLIGHT]
@@ -258,7 +258,7 @@ def _check_lists(sim: la.Sim, w: int) -> list[int]:
         held.append(r)
         r = int(sim.requests[r].next) if r != worker.held_tail else -1
     assert sorted(live) == sorted([*{*waiting, *decoding, *batch}, *held])
-    _check_member(sim, w // int(sim.config.lanes))
+    _check_member(sim, w // int(sim.config.schedulers))
     assert worker.requests == len(mine)
     assert worker.context_tokens == sum(_known(sim, w, r) for r in decoding)
     page = int(sim.config.page_tokens)
@@ -274,8 +274,8 @@ def _check_lists(sim: la.Sim, w: int) -> list[int]:
 
 def _check_member(sim: la.Sim, m: int) -> None:
     """A worker has in flight what its lanes have."""
-    member, lanes = sim.fleet.members[m], int(sim.config.lanes)
-    mine = (sim.requests["worker"] // lanes == m) & (sim.requests["worker"] >= 0)
+    member, schedulers = sim.fleet.members[m], int(sim.config.schedulers)
+    mine = (sim.requests["worker"] // schedulers == m) & (sim.requests["worker"] >= 0)
     live = np.flatnonzero(mine & (sim.requests["outcome"] == la.IN_FLIGHT))
     assert member.inflight_requests == len(live)
     assert member.inflight_tokens == int(sim.trace.input_tokens[live].sum())
@@ -296,7 +296,7 @@ def _check_vllm_lists(sim: la.Sim, w: int, waiting: list[int], running: list[int
     assert len(draining) == worker.draining
     endings = _aside(sim, int(worker.endings_new)) + _aside(sim, int(worker.endings_old))
     assert sorted(endings) == sorted(draining + by_state.get(la.DRAINED, []))
-    assert worker.sitting_head == -1
+    assert worker.skipped_head == -1
     orders = [int(requests[r].order) for r in running]
     assert orders == sorted(orders)
     return by_state.get(la.DECODING, []), prompts + draining
@@ -321,7 +321,7 @@ def _known(sim: la.Sim, w: int, r: int) -> int:
     """Prompt and output so far of a decoding request."""
     left = int(sim.requests[r].finish_clock) - int(sim.workers[w].clock)
     # With overlap the last token may be in flight; decodes of a wave count as made when it sets out.
-    late = int(sim.config.overlap) + (sim.config.lane_kind == la.WAVE) if sim.config.engine == la.SGLANG else 0
+    late = int(sim.config.overlap) + (sim.config.scheduler_kind == la.LOCKSTEP) if sim.config.engine == la.SGLANG else 0
     assert 1 - late <= left < sim.trace.output_tokens[r]
     return int(sim.trace.input_tokens[r] + sim.trace.output_tokens[r]) - left
 
@@ -339,21 +339,21 @@ def _check_locks(sim: la.Sim, v: int, nodes: list[int], holders: list[int]) -> N
 def _check_ways(sim: la.Sim, w: int, nodes: list[int], holders: list[int]) -> set[int]:
     """A lock count is the holders whose way up leads through the node; returns the strands of all ways."""
     counts: Counter[int] = Counter()
-    strands: set[int] = set()
+    tombstones: set[int] = set()
     for r in holders:
-        d, strand = int(sim.requests[r].node), int(sim.requests[r].strand)
+        d, tombstone = int(sim.requests[r].node), int(sim.requests[r].tombstone)
         assert sim.nodes[d].end == sim.requests[r].locked_tokens
         while d >= len(sim.trees):
-            if strand >= 0 and sim.nodes[strand].end == sim.nodes[d].end:
-                strands.add(strand)
-                d, strand = int(sim.nodes[strand].parent), int(sim.nodes[strand].next)
+            if tombstone >= 0 and sim.nodes[tombstone].end == sim.nodes[d].end:
+                tombstones.add(tombstone)
+                d, tombstone = int(sim.nodes[tombstone].parent), int(sim.nodes[tombstone].next)
             assert sim.nodes[d].queued == 0
             counts[d] += 1
             d = int(sim.nodes[d].parent)
-        assert strand == -1
+        assert tombstone == -1
     for d in nodes:
         assert sim.nodes[d].lock == counts[d]
-    return strands
+    return tombstones
 
 
 def _check_pages(sim: la.Sim, w: int, nodes: list[int], holders: list[int]) -> None:
@@ -377,7 +377,7 @@ def _own_pages(sim: la.Sim, w: int, r: int) -> int:
         decodes = request.heap_slot >= 0
         tokens = _known(sim, w, r) - 1 if decodes else int(request.computed)
         # A coast's first step has its pages, and is accounted for with the others.
-        tokens += decodes and worker.phase == la.COASTING
+        tokens += decodes and worker.phase == la.FAST_FORWARDING
     own = _pages(sim, tokens) - _pages(sim, request.locked_tokens)
     assert own >= 0
     return own

@@ -41,7 +41,7 @@ def committed_tokens(sim: la.Sim, w: int, r: int) -> int:
         return int(sim.requests[r].computed)
     left = int(sim.requests[r].finish_clock - sim.workers[w].clock)
     made = int(sim.trace.input_tokens[r] + sim.trace.output_tokens[r]) - left
-    return made - 1 + int(sim.workers[w].phase == la.COASTING)
+    return made - 1 + int(sim.workers[w].phase == la.FAST_FORWARDING)
 
 
 def check_reserves(sim: la.Sim, w: int) -> None:
@@ -59,9 +59,9 @@ def check_reserves(sim: la.Sim, w: int) -> None:
     assert len(capped) == worker.capped
     assert worker.horizon_tokens == sum(horizons[r] for r in horizons if r not in capped)
     assert all(worker.next_uncapped <= horizons[r] - CLIP_OUTPUT_TOKENS for r in capped)
-    lingering = [r for r in running(sim, w) if r not in horizons]
-    assert worker.lingering == len(lingering)
-    assert worker.lingering_tokens == sum(min(unused(r), CLIP_OUTPUT_TOKENS) for r in lingering)
+    finished_pending = [r for r in running(sim, w) if r not in horizons]
+    assert worker.finished_pending == len(finished_pending)
+    assert worker.finished_pending_tokens == sum(min(unused(r), CLIP_OUTPUT_TOKENS) for r in finished_pending)
 
 
 def eviction_key(sim: la.Sim, d: int, policy: int) -> tuple[float, ...]:
@@ -75,7 +75,7 @@ def eviction_key(sim: la.Sim, d: int, policy: int) -> tuple[float, ...]:
     if policy == la.GDSF:
         return (float(sim.hosted[d].value), tick, serial)
     if policy == la.BELADY:
-        following = int(foresight.next_use(sim, node.static))
+        following = int(foresight.next_use(sim, node.trace_node))
         return (-following, -int(node.begin) if following < la.NEVER else 0, tick, serial)
     return {
         la.LRU: (tick, serial),

@@ -18,11 +18,11 @@ def runs_of(sim: la.Sim, v: int) -> list[int]:
     page = int(sim.config.page_tokens)
     found = []
     for s in range(len(sim.trace.parent)):
-        chain = shared._chain(sim.nodes, int(sim.cover[v, s]))
+        chain = shared._chain(sim.nodes, int(sim.deepest_cached[v, s]))
         before, end = -1, int(sim.trace.start_tokens[s]) // page * page - 1
         for d in chain:
             node = sim.nodes[d]
-            assert (int(node.static), int(node.prev)) == (s, before)
+            assert (int(node.trace_node), int(node.prev)) == (s, before)
             assert node.begin % page == node.end % page == 0
             assert end < node.begin < node.end <= sim.trace.end_tokens[s]
             before, end = d, int(node.end)
@@ -72,5 +72,5 @@ def pages_of(sim: la.Sim, v: int) -> set[tuple[int, int]]:
     found = set()
     for d in runs_of(sim, v):
         node = sim.nodes[d]
-        found |= {(int(node.static), end) for end in range(int(node.begin) + page, int(node.end) + 1, page)}
+        found |= {(int(node.trace_node), end) for end in range(int(node.begin) + page, int(node.end) + 1, page)}
     return found

@@ -43,11 +43,11 @@ def _watched_send(send: Callable[..., float]) -> Callable[..., float]:
 
 
 def _watched_store(use: Callable[..., int]) -> Callable[..., int]:
-    def watched(sim: Any, v: int, static: int, begin: int, end: int, now: float, *priority: int) -> int:
+    def watched(sim: Any, v: int, trace_node: int, begin: int, end: int, now: float, *priority: int) -> int:
         _note("store", v, now)
         if priority and end > begin and now not in _ends:
             _wrong.append(f"put into store {v} at {now!r} s, when no transfer ends")
-        return use(sim, v, static, begin, end, now, *priority)
+        return use(sim, v, trace_node, begin, end, now, *priority)
 
     return watched
 

@@ -83,9 +83,9 @@ class Store:
 
     # ---- what callers do -------------------------------------------------------------------------------------------
 
-    def leading(self, static: int, begin: int, end: int, now: float) -> int:
+    def leading(self, trace_node: int, begin: int, end: int, now: float) -> int:
         """Tokens found without a gap behind ``begin``."""
-        path = self.path(static, begin, end)
+        path = self.path(trace_node, begin, end)
         if self.rules.reclaim == "lazy":
             self._drop_where_looked(path, now)
         found = 0
@@ -95,38 +95,38 @@ class Store:
             found += self.page
         return found
 
-    def gap(self, static: int, begin: int, end: int, now: float) -> int:
+    def gap(self, trace_node: int, begin: int, end: int, now: float) -> int:
         """Tokens behind ``begin`` before the first that is found."""
         found = 0
-        for page in self.path(static, begin, end):
+        for page in self.path(trace_node, begin, end):
             if page in self.pages and not self._has_expired(self.pages[page], now):
                 break
             found += self.page
         return found
 
-    def touch(self, static: int, begin: int, end: int, now: float, priority: int = 0) -> None:
+    def touch(self, trace_node: int, begin: int, end: int, now: float, priority: int = 0) -> None:
         """What is held there is used."""
         self.operations += 1
         self.began = self.operations
-        for run in {self.pages[page] for page in self.path(static, begin, end) if page in self.pages}:
+        for run in {self.pages[page] for page in self.path(trace_node, begin, end) if page in self.pages}:
             run.uses += 1
             self._renew(run, now, priority)
 
-    def reach(self, static: int, end: int) -> None:
+    def reach(self, trace_node: int, end: int) -> None:
         """A sequence of ``end`` tokens uses what is held of the path (tlru)."""
-        for node in self._nodes(static):
+        for node in self._nodes(trace_node):
             for page, run in self.pages.items():
                 if page[0] == node and self._span(run)[0] - self.page < end:
                     run.longest = max(run.longest, end)
 
-    def put(self, static: int, begin: int, end: int, now: float, priority: int = 0) -> None:
+    def put(self, trace_node: int, begin: int, end: int, now: float, priority: int = 0) -> None:
         """Hold the pages there."""
-        path = self.path(static, begin, end)
+        path = self.path(trace_node, begin, end)
         for page in path:
             for neighbour in (page, (page[0], page[1] - self.page), (page[0], page[1] + self.page)):
                 if neighbour in self.pages and self._has_expired(self.pages[neighbour], now):
                     self._expire(self.pages[neighbour])
-        self.touch(static, begin, end, now, priority)
+        self.touch(trace_node, begin, end, now, priority)
         at = begin
         for page in path:
             if page not in self.pages:
@@ -139,11 +139,11 @@ class Store:
                     self.adaptive.forget(once, len(self.pages))
             at = page[1]
         if at > begin:
-            self.reach(static, at)
+            self.reach(trace_node, at)
 
-    def take_out(self, static: int, begin: int, end: int) -> None:
+    def take_out(self, trace_node: int, begin: int, end: int) -> None:
         """The pages there are held no more; nobody has evicted them."""
-        for page in self.path(static, begin, end):
+        for page in self.path(trace_node, begin, end):
             if page in self.pages:
                 run = self.pages.pop(page)
                 self.given += 1
@@ -167,9 +167,9 @@ class Store:
         """Pages without content."""
         return self.rules.capacity_pages - len(self.pages)
 
-    def path(self, static: int, begin: int, end: int) -> list[Page]:
+    def path(self, trace_node: int, begin: int, end: int) -> list[Page]:
         """The pages in (begin, end], from the first on."""
-        nodes = self._nodes(static)
+        nodes = self._nodes(trace_node)
         found = []
         for at in range(begin + self.page, end + 1, self.page):
             inside = [s for s in nodes if self.trace.start_tokens[s] < at <= self.trace.end_tokens[s]]
@@ -178,8 +178,8 @@ class Store:
 
     # ---- runs ------------------------------------------------------------------------------------------------------
 
-    def _nodes(self, static: int) -> list[int]:
-        nodes = [static]
+    def _nodes(self, trace_node: int) -> list[int]:
+        nodes = [trace_node]
         while nodes[-1] > 0:
             nodes.append(int(self.trace.parent[nodes[-1]]))
         return nodes

@@ -20,7 +20,7 @@ from hisearch.simulate.plans.tier_plan import MovementPlan, TierPlan, TransferLa
 from hisearch.specs.base import EngineName
 from hisearch.specs.deployments.deployment import SCHEDULES, EngineSpec, EvictionName
 from hisearch.specs.deployments.routing import RouterName, RouterSpec
-from hisearch.specs.deployments.tiers import MOVERS
+from hisearch.specs.deployments.tiers import KV_CONNECTORS
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
 from hisearch.validate.restatement import lmcache, sglang, vllm, vllm_offload
 from hisearch.validate.restatement.recording import Request
@@ -82,12 +82,12 @@ def rugged_costs(seed: int) -> StepCosts:
     costs = StepCosts(0.003, 1e-4, token_s, sequence_s, rng.uniform(0, 1e-8, (new, context)), decode_s)
     if seed % 3 == 0:
         return costs
-    beside_s = rng.uniform(0, 1e-5, (3, 4, 1 + seed % 4, 5))
+    mixed_decode_s = rng.uniform(0, 1e-5, (3, 4, 1 + seed % 4, 5))
     for axis in range(4):
-        beside_s = np.cumsum(beside_s, axis=axis)
+        mixed_decode_s = np.cumsum(mixed_decode_s, axis=axis)
     shares = rng.uniform(0, 1.0, (1 + seed % 4, 1 + 3 * (seed % 5), 1 + 2 * (seed % 7)))
     late = LateCosts(shares, rng.uniform(1.5, 9.0))
-    mixed = costs._replace(beside_s=beside_s, late=late, prompt_s=np.cumsum(rng.uniform(0, 1e-5, 40)))
+    mixed = costs._replace(mixed_decode_s=mixed_decode_s, late=late, prompt_s=np.cumsum(rng.uniform(0, 1e-5, 40)))
     if seed % 6 == 4:
         mixed = mixed._replace(late=None)
     return mixed if seed % 3 == 1 else mixed._replace(skew_s=rng.uniform(0, 1e-5, 7))
@@ -118,11 +118,11 @@ def plan(
         capacity_tokens // page * page,
         ignore_eos=ignore_eos,
     )
-    mover = MOVERS[engine.name][0]
-    if host_tokens < page or (mover == "hicache" and not engine.prefix_caching):
+    kv_connector = KV_CONNECTORS[engine.name][0]
+    if host_tokens < page or (kv_connector == "hicache" and not engine.prefix_caching):
         return bare
     tier = TierPlan("host", "worker", host_tokens // page * page, page)
-    return replace(bare, tiers=(tier,), movement=MovementPlan(mover, host_read=host_read, host_write=host_write))
+    return replace(bare, tiers=(tier,), movement=MovementPlan(kv_connector, host_read=host_read, host_write=host_write))
 
 
 def compiled(arrays: TraceArrays, name: str = "random") -> CompiledTrace:

@@ -16,13 +16,13 @@ from hisearch.simulate import Outcome, Result, simulate
 from hisearch.simulate.engine import EngineOutOfMemory
 from hisearch.simulate.plans.agent_plan import AgentPlan, KindPlan
 from hisearch.specs.base import EngineName
-from tests.kernels.agent_systems import FREE, POLICIES, Society, adapters, check, on_disk, societies, society
+from tests.kernels.agent_systems import FREE, POLICIES, Population, adapters, check, on_disk, population, populations
 from tests.kernels.systems import examples
 
 
 @examples(150)
-@given(case=societies(), stop=st.floats(0.0, 1.0))
-def test_everything_adds_up_wherever_a_run_stops(case: Society, stop: float) -> None:  # laws L1, L3, L4
+@given(case=populations(), stop=st.floats(0.0, 1.0))
+def test_everything_adds_up_wherever_a_run_stops(case: Population, stop: float) -> None:  # laws L1, L3, L4
     finished = case.run()
     assert set(finished.requests["outcome"].tolist()) <= {la.FINISHED, la.TOO_LARGE}
     check(finished)
@@ -32,8 +32,8 @@ def test_everything_adds_up_wherever_a_run_stops(case: Society, stop: float) -> 
 
 
 @examples(100)
-@given(case=societies(tiered=True), stop=st.floats(0.0, 1.0))
-def test_everything_adds_up_beside_kv_in_host_memory(case: Society, stop: float) -> None:  # laws L1, L3, L4
+@given(case=populations(tiered=True), stop=st.floats(0.0, 1.0))
+def test_everything_adds_up_beside_kv_in_host_memory(case: Population, stop: float) -> None:  # laws L1, L3, L4
     finished = case.run()
     assert set(finished.requests["outcome"].tolist()) <= {la.FINISHED, la.TOO_LARGE}
     check(finished)
@@ -41,8 +41,8 @@ def test_everything_adds_up_beside_kv_in_host_memory(case: Society, stop: float)
 
 
 @examples(100)
-@given(case=societies(tiered=True, stored=True), stop=st.floats(0.0, 1.0))
-def test_everything_adds_up_beside_kv_on_disks(case: Society, stop: float) -> None:  # laws L1, L3, L4
+@given(case=populations(tiered=True, stored=True), stop=st.floats(0.0, 1.0))
+def test_everything_adds_up_beside_kv_on_disks(case: Population, stop: float) -> None:  # laws L1, L3, L4
     finished = case.run()
     assert set(finished.requests["outcome"].tolist()) <= {la.FINISHED, la.TOO_LARGE}
     check(finished)
@@ -50,8 +50,8 @@ def test_everything_adds_up_beside_kv_on_disks(case: Society, stop: float) -> No
 
 
 @examples(60)
-@given(case=societies(engine="vllm"), stop=st.floats(0.0, 1.0))
-def test_everything_adds_up_under_vllm(case: Society, stop: float) -> None:  # laws L1, L3, L4
+@given(case=populations(engine="vllm"), stop=st.floats(0.0, 1.0))
+def test_everything_adds_up_under_vllm(case: Population, stop: float) -> None:  # laws L1, L3, L4
     finished = case.run()
     assert set(finished.requests["outcome"].tolist()) <= {la.FINISHED, la.TOO_LARGE}
     check(finished)
@@ -60,26 +60,26 @@ def test_everything_adds_up_under_vllm(case: Society, stop: float) -> None:  # l
 
 
 @examples(40)
-@given(case=societies())
-def test_same_society_same_bytes(case: Society) -> None:  # law L6
+@given(case=populations())
+def test_same_society_same_bytes(case: Population) -> None:  # law L6
     one, two = case.simulate(), case.simulate()
     np.testing.assert_array_equal(one.requests.finish_s, two.requests.finish_s)
 
 
-def one_at_a_time(policy: str, slots: int, engine: EngineName = "sglang", **settings) -> Society:
+def one_at_a_time(policy: str, slots: int, engine: EngineName = "sglang", **settings) -> Population:
     """Calls come one by one, and nothing is loaded ahead: how many loads is the policy's doing alone."""
-    trace = society(calls=200, agents=10, pacing="free", action={"p50_s": 20.0, "p90_s": 60.0})
+    trace = population(calls=200, agents=10, pacing="free", action={"p50_s": 20.0, "p90_s": 60.0})
     plan = AgentPlan(
         policy=policy, kinds=(adapters(),), pool_pages=60 * slots, ahead_s=0.0, ahead_steps=-1.0, **settings
     )
-    return Society(trace, plan, engine, capacity_tokens=4000, max_running=1, overlap=False)
+    return Population(trace, plan, engine, capacity_tokens=4000, max_running=1, overlap=False)
 
 
-def loads_of(case: Society) -> int:
+def loads_of(case: Population) -> int:
     return int(case.run().agents.loaders[0].loads)
 
 
-def served_agents(case: Society) -> list[int]:
+def served_agents(case: Population) -> list[int]:
     """Agents in the order in which their calls were admitted."""
     result = case.simulate()
     order = np.lexsort((np.arange(len(result.requests.scheduled_s)), result.requests.scheduled_s))
@@ -103,7 +103,7 @@ def test_lru_loads_what_a_list_by_last_use_misses(slots: int, engine: EngineName
     assert loads_of(case) == misses
 
 
-def slots_by_steps(case: Society, result: Result) -> tuple[int, list[int]]:
+def slots_by_steps(case: Population, result: Result) -> tuple[int, list[int]]:
     """Loads, and what lies in each slot at the end, by what each step ran."""
     assert case.trace.agents is not None
     assert result.log is not None
@@ -135,9 +135,9 @@ def test_by_slot_a_step_takes_the_first_slots_that_its_batch_can_do_without(
     slots: int, overlap: bool, mixed_chunk: bool, adapters_: int | None
 ) -> None:
     """Those of calls that run on are among them, which is what makes it load more than lru."""
-    trace = society(agents=20, calls=400, active_rate=0.4, adapters=adapters_)
+    trace = population(agents=20, calls=400, active_rate=0.4, adapters=adapters_)
     plan = AgentPlan(policy="by_slot", kinds=(adapters(),), pool_pages=60 * slots)
-    case = Society(trace, plan, capacity_tokens=4000, max_running=12, overlap=overlap, mixed_chunk=mixed_chunk)
+    case = Population(trace, plan, capacity_tokens=4000, max_running=12, overlap=overlap, mixed_chunk=mixed_chunk)
     result = case.simulate(log=True)
     final = case.run()
     loads, held = slots_by_steps(case, result)
@@ -170,16 +170,16 @@ def test_perfect_distances_come_near_the_fewest_loads_that_there_can_be(slots: i
     assert loads_of(case) < loads_of(one_at_a_time("lru", slots, engine))
 
 
-def mean_ttft_s(case: Society) -> float:
+def mean_ttft_s(case: Population) -> float:
     table = case.simulate().requests
     return float(np.mean(table.first_token_s - table.arrival_s))
 
 
 def test_a_load_for_a_call_interrupts_one_ahead_of_its_call() -> None:
     """Loads take longer than calls are apart; what was moved of those interrupted was moved for nothing."""
-    trace = society("interaction", agents=16, calls=300, pacing="free", action={"p50_s": 20.0, "p90_s": 60.0})
+    trace = population("interaction", agents=16, calls=300, pacing="free", action={"p50_s": 20.0, "p90_s": 60.0})
     plan = AgentPlan(policy="distance", kinds=(adapters(60, 0.3),), pool_pages=60 * 5, budget_pages=10_000, ahead_s=9.0)
-    case = Society(trace, plan, capacity_tokens=4000, max_running=6)
+    case = Population(trace, plan, capacity_tokens=4000, max_running=6)
     patient = replace(case, agents=replace(plan, preempt=False))
     loader = case.run().agents.loaders[0]
     assert loader.preempted > 20
@@ -188,14 +188,14 @@ def test_a_load_for_a_call_interrupts_one_ahead_of_its_call() -> None:
     assert mean_ttft_s(case) < mean_ttft_s(patient)
 
 
-def with_host(policy: str, kind: str = "independent", *, share: float = 0.5, pacing=None, **settings) -> Society:
+def with_host(policy: str, kind: str = "independent", *, share: float = 0.5, pacing=None, **settings) -> Population:
     """KV of a few agents in HBM, of all in host memory, behind a link that a history takes some milliseconds on."""
-    trace = society(kind, agents=40, calls=600, active_rate=0.15, **(pacing or {}))
+    trace = population(kind, agents=40, calls=600, active_rate=0.15, **(pacing or {}))
     plan = AgentPlan(
         policy=policy, kinds=(adapters(60, 0.002),), pool_pages=60 * 10, budget_pages=300, kv_share=share, ahead_s=0.5,
         **settings,
     )  # fmt: skip
-    return Society(trace, plan, capacity_tokens=1500, max_running=8, host_tokens=20_000, host_s_per_token=1e-4)
+    return Population(trace, plan, capacity_tokens=1500, max_running=8, host_tokens=20_000, host_s_per_token=1e-4)
 
 
 @pytest.mark.parametrize("policy", ["steps", "distance"])
@@ -213,9 +213,9 @@ def test_kv_that_is_loaded_ahead_is_found_in_device_memory(kind: str, policy: st
 
 def test_kv_that_a_step_loads_back_interrupts_kv_ahead_of_its_call() -> None:
     """Without objects nothing but a load-back is urgent; what was moved of the interrupted was moved for nothing."""
-    trace = society("interaction", agents=40, calls=600, active_rate=0.15)
+    trace = population("interaction", agents=40, calls=600, active_rate=0.15)
     plan = AgentPlan(policy="distance", kinds=(), kv_share=1.0, ahead_steps=3.0, tested=False)
-    case = Society(trace, plan, capacity_tokens=1500, max_running=8, host_tokens=20_000, host_s_per_token=2e-4)
+    case = Population(trace, plan, capacity_tokens=1500, max_running=8, host_tokens=20_000, host_s_per_token=2e-4)
     patient = replace(case, agents=replace(plan, preempt=False))
     loader = case.run().agents.loaders[0]
     assert loader.preempted > 20
@@ -224,7 +224,7 @@ def test_kv_that_a_step_loads_back_interrupts_kv_ahead_of_its_call() -> None:
     assert mean_ttft_s(case) < 0.95 * mean_ttft_s(patient)
 
 
-def with_disk(policy: str, kind: str = "independent", *, share: float = 0.5, pacing=None, **settings) -> Society:
+def with_disk(policy: str, kind: str = "independent", *, share: float = 0.5, pacing=None, **settings) -> Population:
     """Histories that grow: of a few agents in HBM, of a few more in host memory, of all on a disk."""
     endless = {"history_cap_tokens": None} | (pacing or {})
     return replace(
@@ -262,9 +262,9 @@ def test_a_call_takes_the_fetch_ahead_of_it_over() -> None:
 
 def test_a_call_that_fetches_for_itself_stops_a_long_fetch_for_another() -> None:
     """A batch is 128 pages; what has come is kept."""
-    trace = society("interaction", agents=20, calls=300, history_cap_tokens=None, system_prompt_tokens=400)
+    trace = population("interaction", agents=20, calls=300, history_cap_tokens=None, system_prompt_tokens=400)
     plan = AgentPlan(policy="distance", kinds=(), kv_share=1.0, ahead_steps=4.0, tested=False)
-    case = Society(
+    case = Population(
         trace, plan, capacity_tokens=6000, max_running=3, host_tokens=9000, store_tokens=40_000, store_s_per_token=1e-4
     )
     patient = replace(case, agents=replace(plan, preempt=False))
@@ -278,7 +278,7 @@ def test_useless_distances_cost_no_more_with_kv_fetched_ahead(pacing: dict) -> N
     assert useless.simulate().makespan_s <= 1.02 * reactive.simulate().makespan_s
 
 
-def in_tier(policy: str, tokens: int, *, shared: bool) -> Society:
+def in_tier(policy: str, tokens: int, *, shared: bool) -> Population:
     """KV and adapters in host memory: beside each other, or in one."""
     case = with_host(policy)
     return replace(case, agents=replace(case.agents, in_tier=shared), host_tokens=tokens)
@@ -299,11 +299,11 @@ def test_objects_that_leave_a_tier_too_little_are_refused() -> None:
     in_tier("lru", 3901, shared=True).simulate()
 
 
-def far_apart(policy: str, slots: int, share: float) -> Society:
+def far_apart(policy: str, slots: int, share: float) -> Population:
     """Calls that hardly ever meet; of ten adapters host memory has some beside those that slots have, a disk all."""
-    trace = society(calls=200, agents=10, pacing="free", action={"p50_s": 500.0, "p90_s": 2000.0})
+    trace = population(calls=200, agents=10, pacing="free", action={"p50_s": 500.0, "p90_s": 2000.0})
     plan = AgentPlan(policy=policy, kinds=(adapters(60, 0.004),), pool_pages=60 * slots, ahead_s=0.0, kv_share=0.0)
-    case = Society(
+    case = Population(
         trace, plan, capacity_tokens=4000, max_running=1, overlap=False, host_tokens=8000, store_tokens=40_000
     )
     return on_disk(case, share, 0.05)
@@ -369,9 +369,9 @@ def test_host_memory_that_holds_all_objects_needs_no_disk(policy: str) -> None: 
 
 
 def test_loads_of_what_host_memory_has_go_past_reads_from_the_disk() -> None:
-    trace = society("interaction", agents=30, calls=300, pacing="free", action={"p50_s": 30.0, "p90_s": 60.0})
+    trace = population("interaction", agents=30, calls=300, pacing="free", action={"p50_s": 30.0, "p90_s": 60.0})
     plan = AgentPlan(policy="queued", kinds=(adapters(60, 0.002),), pool_pages=60 * 10)
-    case = Society(trace, plan, capacity_tokens=6000, max_running=8, host_tokens=9000, store_tokens=40_000)
+    case = Population(trace, plan, capacity_tokens=6000, max_running=8, host_tokens=9000, store_tokens=40_000)
     result = on_disk(case, 0.5, 1.0).simulate()
     (use,) = result.objects
     waited = result.requests.scheduled_s - result.requests.arrival_s
@@ -390,11 +390,11 @@ def test_objects_are_read_from_the_disk_ahead_of_their_calls(kind: str) -> None:
 
 
 def test_a_call_that_waits_for_the_disk_interrupts_a_read_ahead_of_another() -> None:
-    trace = society("interaction", agents=16, calls=300, pacing="free", action={"p50_s": 20.0, "p90_s": 60.0})
+    trace = population("interaction", agents=16, calls=300, pacing="free", action={"p50_s": 20.0, "p90_s": 60.0})
     plan = AgentPlan(
         policy="distance", kinds=(adapters(60, 0.01),), pool_pages=60 * 4, budget_pages=10_000, ahead_s=9.0
     )
-    case = on_disk(Society(trace, plan, capacity_tokens=4000, host_tokens=8000, store_tokens=40_000), 0.3, 0.3)
+    case = on_disk(Population(trace, plan, capacity_tokens=4000, host_tokens=8000, store_tokens=40_000), 0.3, 0.3)
     patient = replace(case, agents=replace(case.agents, preempt=False))
     loader = case.run().agents.loaders[0]
     assert loader.reads_preempted > 5
@@ -431,10 +431,10 @@ def test_useless_distances_cost_no_more_with_kv_loaded_ahead(pacing: dict) -> No
 
 def test_what_is_shared_is_due_with_the_first_of_its_users() -> None:
     """One index for all is never evicted while anybody is due sooner than those whose adapters are there."""
-    trace = society(agents=10, calls=120)
+    trace = population(agents=10, calls=120)
     kinds = (adapters(), KindPlan("index", "all", 60, 0.05, 1e6))
     plan = AgentPlan(policy="distance", kinds=kinds, pool_pages=60 * 5)
-    final = Society(trace, plan, capacity_tokens=4000).run()
+    final = Population(trace, plan, capacity_tokens=4000).run()
     index = int(final.agents.things.shape[0]) - 1
     assert final.agents.things[index].owner == -1
     assert final.agents.objects[0, index].where == al.RESIDENT
@@ -445,24 +445,24 @@ def test_what_is_shared_is_due_with_the_first_of_its_users() -> None:
 
 def test_what_nobody_s_newest_call_leads_through_goes_first() -> None:
     """Histories that were summarised are worth nothing: shared memory then holds more than under last use."""
-    trace = society(agents=8, calls=300, history_cap_tokens=60, adapters=0)
+    trace = population(agents=8, calls=300, history_cap_tokens=60, adapters=0)
     far = AgentPlan(policy="distance", kinds=(), tested=False)
 
     def hits(plan: AgentPlan) -> int:
-        return int(Society(trace, plan, capacity_tokens=700).simulate().requests.hit_tokens.sum())
+        return int(Population(trace, plan, capacity_tokens=700).simulate().requests.hit_tokens.sum())
 
     assert hits(far) > hits(AgentPlan(policy="lru", kinds=()))
 
 
 def makespan(trace, plan: AgentPlan, **settings) -> float:
-    result = Society(trace, plan, **({"capacity_tokens": 4000, "max_running": 8} | settings)).simulate()
+    result = Population(trace, plan, **({"capacity_tokens": 4000, "max_running": 8} | settings)).simulate()
     assert set(result.requests.outcome.tolist()) == {int(Outcome.FINISHED)}
     return result.makespan_s
 
 
 @pytest.mark.parametrize("kind", ["independent", "interaction", "diffusion"])
 def test_distances_are_worth_time(kind: str) -> None:
-    trace = society(kind, agents=40, calls=600, active_rate=0.15)
+    trace = population(kind, agents=40, calls=600, active_rate=0.15)
     base = AgentPlan(policy="lru", kinds=(adapters(60, 0.03),), pool_pages=60 * 10, budget_pages=300)
     times = {policy: makespan(trace, replace(base, policy=policy)) for policy in POLICIES}
     assert times["distance"] <= 1.02 * min(times.values())
@@ -472,17 +472,18 @@ def test_distances_are_worth_time(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["independent", "interaction", "diffusion"])
 @pytest.mark.parametrize("pacing", [{}, FREE])
 def test_useless_distances_cost_no_more_than_two_percent(kind: str, pacing: dict) -> None:
-    trace = society(kind, agents=40, calls=1500, active_rate=0.15, **pacing)
+    trace = population(kind, agents=40, calls=1500, active_rate=0.15, **pacing)
     base = AgentPlan(policy="lru", kinds=(adapters(60, 0.03),), pool_pages=60 * 10, budget_pages=300)
     useless = replace(base, policy="distance", noise=8.0)
     assert makespan(trace, useless) <= 1.02 * makespan(trace, base)
 
 
 def test_useless_distances_are_found_out() -> None:
-    trace = society(agents=40, calls=3000, active_rate=0.15)
+    trace = population(agents=40, calls=3000, active_rate=0.15)
     base = AgentPlan(policy="distance", kinds=(adapters(60, 0.03),), pool_pages=60 * 10, budget_pages=300)
     exact, useless = (
-        Society(trace, replace(base, noise=noise), capacity_tokens=4000).run().agents.society for noise in (0.0, 9.0)
+        Population(trace, replace(base, noise=noise), capacity_tokens=4000).run().agents.population
+        for noise in (0.0, 9.0)
     )
     assert exact.trusted == 1
     assert exact.right > 0.9
@@ -491,24 +492,24 @@ def test_useless_distances_are_found_out() -> None:
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_agents_with_nothing_but_kv_and_endless_memory_are_as_without_the_section(policy: str) -> None:  # law L7
-    trace = society(calls=150)
-    case = Society(trace, AgentPlan(policy=policy, kinds=()), capacity_tokens=100_000)
+    trace = population(calls=150)
+    case = Population(trace, AgentPlan(policy=policy, kinds=()), capacity_tokens=100_000)
     plain = replace(case.plan, agents=None)
     np.testing.assert_array_equal(simulate(plain, trace).requests.finish_s, case.simulate().requests.finish_s)
 
 
 def test_a_call_whose_objects_never_fit_is_refused() -> None:
-    trace = society(calls=20)
+    trace = population(calls=20)
     plan = AgentPlan(policy="queued", kinds=(adapters(500),), pool_pages=400)
-    outcomes = Society(trace, plan).simulate().requests.outcome
+    outcomes = Population(trace, plan).simulate().requests.outcome
     assert set(outcomes.tolist()) == {int(Outcome.TOO_LARGE)}
 
 
 @pytest.mark.parametrize("kind", ["independent", "interaction"])
 def test_a_frame_begins_when_the_last_call_of_the_one_before_it_has_ended(kind: str) -> None:  # law L4
     """Whether or not the worker knows of agents."""
-    trace = society(kind, calls=100, frame_s=0.25)
-    case = Society(trace, AgentPlan(policy="distance", kinds=(adapters(),)))
+    trace = population(kind, calls=100, frame_s=0.25)
+    case = Population(trace, AgentPlan(policy="distance", kinds=(adapters(),)))
     agents = trace.agents
     assert agents is not None
     for plan in (case.plan, replace(case.plan, agents=None)):

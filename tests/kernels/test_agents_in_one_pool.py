@@ -8,16 +8,16 @@ import pytest
 
 from hisearch.kernels.layout import sim as la
 from hisearch.simulate.plans.agent_plan import AgentPlan
-from tests.kernels.agent_systems import Society, adapters, check, society
+from tests.kernels.agent_systems import Population, adapters, check, population
 
 
 @pytest.mark.parametrize("policy", ["queued", "duration", "steps", "distance"])
 @pytest.mark.parametrize("preempt", [False, True])
 def test_a_step_that_lacks_pages_takes_those_of_a_load_under_way(policy: str, preempt: bool) -> None:
     """In one pool that hardly holds two calls and a load; without, the last running call would find no page."""
-    trace = society(agents=12, calls=200, active_rate=0.5)
+    trace = population(agents=12, calls=200, active_rate=0.5)
     plan = AgentPlan(policy=policy, kinds=(adapters(60, 0.005),), preempt=preempt)
-    case = Society(trace, plan, capacity_tokens=520, max_running=8)
+    case = Population(trace, plan, capacity_tokens=520, max_running=8)
     final = case.run()
     assert set(final.requests["outcome"].tolist()) == {la.FINISHED}
     check(final)

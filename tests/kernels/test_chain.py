@@ -77,53 +77,53 @@ class Chain:
         self.moves: list[tuple[int, int, int, bool]] = []
         self.demoted = 0
 
-    def look(self, static: int, begin: int, end: int, now: float) -> list[tuple[Store, int, int]]:
+    def look(self, trace_node: int, begin: int, end: int, now: float) -> list[tuple[Store, int, int]]:
         """What is found without a gap behind ``begin``: stretches of pages, each from one store."""
         found: list[tuple[Store, int, int]] = []
         while begin < end:
-            store, stop = self.near, begin + self.near.leading(static, begin, end, now)
+            store, stop = self.near, begin + self.near.leading(trace_node, begin, end, now)
             if stop == begin:
-                upto = begin + self.near.gap(static, begin, end, now)
-                store, stop = self.far, begin + self.far.leading(static, begin, upto, now)
+                upto = begin + self.near.gap(trace_node, begin, end, now)
+                store, stop = self.far, begin + self.far.leading(trace_node, begin, upto, now)
             if stop == begin:
                 break
             found.append((store, begin, stop))
             begin = stop
         return found
 
-    def read(self, static: int, begin: int, end: int, now: float) -> None:
+    def read(self, trace_node: int, begin: int, end: int, now: float) -> None:
         """Use what is found; what the farther store alone has is on its way to the nearer."""
-        for store, first, stop in self.look(static, begin, end, now):
-            store.touch(static, first, stop, now)
+        for store, first, stop in self.look(trace_node, begin, end, now):
+            store.touch(trace_node, first, stop, now)
         for store in (self.near, self.far):
             if store.rules.policy == "tlru":
-                store.reach(static, end)
-        stop = max((stop for _, _, stop in self.look(static, begin, end, now)), default=begin)
+                store.reach(trace_node, end)
+        stop = max((stop for _, _, stop in self.look(trace_node, begin, end, now)), default=begin)
         self.moves += [
-            (static, at, to, True) for store, at, to in self.look(static, begin, stop, now) if store is self.far
+            (trace_node, at, to, True) for store, at, to in self.look(trace_node, begin, stop, now) if store is self.far
         ]
 
-    def write(self, static: int, begin: int, end: int, now: float) -> None:
+    def write(self, trace_node: int, begin: int, end: int, now: float) -> None:
         """Put pages where the hierarchy has them."""
         self.near.gone.clear()
-        self.near.put(static, begin, end, now)
+        self.near.put(trace_node, begin, end, now)
         if self.exclusive:
-            held = self.near.leading(static, begin, end, now)
-            self.far.take_out(static, begin, begin + held)
+            held = self.near.leading(trace_node, begin, end, now)
+            self.far.take_out(trace_node, begin, begin + held)
             self.moves += [(page[0], at, page[1], False) for page, at in ranges(self.near.gone, self.near.page)]
 
     def move(self, now: float) -> None:
         """The first move takes place."""
-        static, begin, end, to_near = self.moves.pop(0)
+        trace_node, begin, end, to_near = self.moves.pop(0)
         if to_near:
-            self.write(static, begin, end, now)
+            self.write(trace_node, begin, end, now)
             return
         self.demoted += end - begin
         while begin < end:
-            stop = begin + self.near.gap(static, begin, end, now)
+            stop = begin + self.near.gap(trace_node, begin, end, now)
             if stop > begin:
-                self.far.put(static, begin, stop, now)
-            begin = stop + self.near.leading(static, stop, end, now)
+                self.far.put(trace_node, begin, stop, now)
+            begin = stop + self.near.leading(trace_node, stop, end, now)
 
 
 def ranges(gone: list[Page], page: int) -> list[tuple[Page, int]]:
@@ -164,12 +164,12 @@ def empty(setting: Setting) -> tuple[la.Sim, Chain]:
     return sim, Chain(slow[0], slow[1], setting.exclusive)
 
 
-def read(sim: la.Sim, request: int, static: int, begin: int, end: int, now: float) -> int:
+def read(sim: la.Sim, request: int, trace_node: int, begin: int, end: int, now: float) -> int:
     """As a fetch does; returns how many tokens the stores have."""
-    found = int(stores.look(sim, 0, static, begin, end, now))
-    stores.use(sim, 0, request, static, begin, begin + found, end, now)
+    found = int(stores.look(sim, 0, trace_node, begin, end, now))
+    stores.use(sim, 0, request, trace_node, begin, begin + found, end, now)
     fetch = sim.fetches[0]
-    fetch.request, fetch.static, fetch.begin, fetch.read, fetch.stopped = request, static, begin, 0, 0
+    fetch.request, fetch.trace_node, fetch.begin, fetch.read, fetch.stopped = request, trace_node, begin, 0, 0
     stores.begin_reading(sim, 0, 0, found, now)
     stores.end_reading(sim, 0, 0, found, now)
     return found
@@ -177,7 +177,7 @@ def read(sim: la.Sim, request: int, static: int, begin: int, end: int, now: floa
 
 def move(sim: la.Sim, now: float) -> None:
     """The first move of the worker's line takes place."""
-    server = sim.servers[hl.MOVER]
+    server = sim.servers[hl.CONNECTOR_SERVER]
     m = int(server.head)
     tokens = int(sim.moves[m].end - sim.moves[m].begin)
     stores.begin_moving(sim, 0, m, tokens, now)
@@ -189,8 +189,8 @@ def move(sim: la.Sim, now: float) -> None:
 def perform(sim: la.Sim, slow: Chain, operation: Operation, now: float) -> None:
     """The same operation on both."""
     trace, page = slow.near.trace, slow.near.page
-    static = int(trace.output_node[operation.request])
-    pages = int(trace.end_tokens[static]) // page
+    trace_node = int(trace.output_node[operation.request])
+    pages = int(trace.end_tokens[trace_node]) // page
     begin, end = (round(share * pages) * page for share in sorted(operation.shares))
     if operation.kind == "move":
         if slow.moves:
@@ -198,22 +198,22 @@ def perform(sim: la.Sim, slow: Chain, operation: Operation, now: float) -> None:
             slow.move(now)
     elif operation.kind == "write":
         stores.begin_writing(sim, 0, end - begin, now)
-        stores.end_writing(sim, 0, static, begin, end, now, 0)
-        slow.write(static, begin, end, now)
+        stores.end_writing(sim, 0, trace_node, begin, end, now, 0)
+        slow.write(trace_node, begin, end, now)
         if not slow.exclusive:
-            slow.far.put(static, begin, end, now)
+            slow.far.put(trace_node, begin, end, now)
     else:
-        expected = slow.look(static, begin, end, now)
-        assert read(sim, operation.request, static, begin, end, now) == sum(stop - at for _, at, stop in expected)
-        slow.read(static, begin, end, now)
+        expected = slow.look(trace_node, begin, end, now)
+        assert read(sim, operation.request, trace_node, begin, end, now) == sum(stop - at for _, at, stop in expected)
+        slow.read(trace_node, begin, end, now)
 
 
 def waiting(sim: la.Sim) -> list[tuple[int, int, int, bool]]:
     """The worker's line of moves."""
-    found, m = [], int(sim.servers[hl.MOVER].head)
+    found, m = [], int(sim.servers[hl.CONNECTOR_SERVER].head)
     while m >= 0:
         record = sim.moves[m]
-        found.append((int(record.static), int(record.begin), int(record.end), record.to == stores.NEAR))
+        found.append((int(record.trace_node), int(record.begin), int(record.end), record.to == stores.NEAR))
         m = int(record.next)
     return found
 
@@ -251,27 +251,27 @@ def path(slow: Chain, tokens: int) -> int:
 @pytest.mark.parametrize("exclusive", [False, True])
 def test_what_the_nearer_store_loses_is_found_in_the_farther(exclusive: bool) -> None:
     sim, slow = empty(Setting(3, 1, exclusive, (4, 100)))
-    static = path(slow, 8)
-    stores.end_writing(sim, 0, static, 0, 4, 0.0, 0)
-    stores.end_writing(sim, 0, static, 4, 8, 1.0, 0)
-    while sim.servers[hl.MOVER].head >= 0:
+    trace_node = path(slow, 8)
+    stores.end_writing(sim, 0, trace_node, 0, 4, 0.0, 0)
+    stores.end_writing(sim, 0, trace_node, 4, 8, 1.0, 0)
+    while sim.servers[hl.CONNECTOR_SERVER].head >= 0:
         # It has been evicted, and has not come yet.
-        assert stores.look(sim, 0, static, 0, 8, 1.0) < 8
+        assert stores.look(sim, 0, trace_node, 0, 8, 1.0) < 8
         move(sim, 1.0)
-    assert stores.look(sim, 0, static, 0, 8, 1.0) == 8
+    assert stores.look(sim, 0, trace_node, 0, 8, 1.0) == 8
     assert len(store_invariants.pages_of(sim, FAR)) == (4 if exclusive else 8)
 
 
 def test_a_batch_comes_over_both_links_at_once() -> None:
     """The nearer store has the middle of it."""
     sim, slow = empty(replace(Setting(3, 1, False, (4, 100)), policies=("fifo", "lru")))
-    static = path(slow, 8)
-    stores.end_writing(sim, 0, static, 0, 2, 0.0, 0)
-    stores.end_writing(sim, 0, static, 6, 8, 0.0, 0)
-    stores.end_writing(sim, 0, static, 2, 6, 0.0, 0)
+    trace_node = path(slow, 8)
+    stores.end_writing(sim, 0, trace_node, 0, 2, 0.0, 0)
+    stores.end_writing(sim, 0, trace_node, 6, 8, 0.0, 0)
+    stores.end_writing(sim, 0, trace_node, 2, 6, 0.0, 0)
     held = {at for _, at in store_invariants.pages_of(sim, NEAR)}
     fetch = sim.fetches[0]
-    fetch.static, fetch.begin, fetch.read = static, 0, 0
+    fetch.trace_node, fetch.begin, fetch.read = trace_node, 0, 0
     end_s = stores.begin_reading(sim, 0, 0, 8, 0.0)
     assert 0 < len(held) < 8
     assert (sim.links[3].tokens, sim.links[5].tokens) == (len(held), 8 - len(held))

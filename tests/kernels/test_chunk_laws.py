@@ -32,31 +32,31 @@ LAW = CopyLaw(1e-4, 4e-6)
 def slots_of(sim: la.Sim, v: int) -> list[int]:
     """The slots in the list of ledger ``v``, in order, checked both ways."""
     found, before = [], -1
-    slot = int(sim.ledger_rows[v, 3 * tl.RECENT + tl.HEAD])
+    slot = int(sim.block_table_rows[v, 3 * tl.RECENT + tl.HEAD])
     while slot >= 0:
         assert sim.blocks[v, slot].prev == before
         found.append(slot)
         before, slot = slot, int(sim.blocks[v, slot].next)
-    assert before == sim.ledger_rows[v, 3 * tl.RECENT + tl.TAIL]
-    assert len(found) == sim.ledger_rows[v, 3 * tl.RECENT + tl.SIZE]
+    assert before == sim.block_table_rows[v, 3 * tl.RECENT + tl.TAIL]
+    assert len(found) == sim.block_table_rows[v, 3 * tl.RECENT + tl.SIZE]
     return found
 
 
 def _writes(sim: la.Sim, v: int) -> list[np.void]:
     """Writes to ledger ``v`` under way, checked for order."""
     ring = sim.writes[v - sim.offloading.stores]
-    book = sim.ledgers[v]
+    book = sim.block_tables[v]
     found = [ring[(book.writes_head + k) % len(ring)] for k in range(book.writes)]
     ends = [write.end_s for write in found]
     assert ends == sorted(ends)
     return found
 
 
-def check_ledgers(sim: la.Sim) -> None:
+def check_block_tables(sim: la.Sim) -> None:
     """Law L3 and the ledgers' own order."""
-    writes = {v: _writes(sim, v) for v in range(int(sim.offloading.stores), len(sim.ledgers))}
+    writes = {v: _writes(sim, v) for v in range(int(sim.offloading.stores), len(sim.block_tables))}
     asked = Counter((int(write.host), int(write.host_slot)) for ring in writes.values() for write in ring)
-    for v, book in enumerate(sim.ledgers):
+    for v, book in enumerate(sim.block_tables):
         slots = slots_of(sim, v)
         assert len({int(sim.blocks[v, slot].key) for slot in slots}) == len(slots)
         assert all(sim.blocks[v, slot].pins >= 0 for slot in slots)
@@ -80,11 +80,11 @@ def check_ledgers(sim: la.Sim) -> None:
 @given(system=lmcache_systems(), stop=st.floats(0.0, 1.0))
 def test_tiers_are_consistent_wherever_a_run_stops(system: System, stop: float) -> None:
     finished = run_until(system)
-    check_ledgers(finished)
+    check_block_tables(finished)
     assert not any(
-        block.pins for v in range(len(finished.ledgers)) for block in finished.blocks[v, slots_of(finished, v)]
+        block.pins for v in range(len(finished.block_tables)) for block in finished.blocks[v, slots_of(finished, v)]
     )
-    check_ledgers(run_until(system, stop * float(max(finished.workers["event_s"]))))
+    check_block_tables(run_until(system, stop * float(max(finished.workers["event_s"]))))
 
 
 @examples(150)
@@ -173,8 +173,8 @@ def test_nothing_is_found_before_a_step_that_computed_it_has_ended(system: Syste
             assert first_end_s[contents[r].token((k + 1) * unit - 1)] <= table.scheduled_s[r]
 
 
-@pytest.mark.parametrize("mover", ["offload", "lmcache"])
-def test_threads_give_the_same_results_as_one_after_another(mover: str) -> None:
+@pytest.mark.parametrize("kv_connector", ["offload", "lmcache"])
+def test_threads_give_the_same_results_as_one_after_another(kv_connector: str) -> None:
     share = [LmcacheTier(2000, LAW, LAW, scope="node"), LmcacheTier(4000, LAW, LAW, "lfu", "cluster", networked=True)]
     tiers = LmcacheConfig(LAW, LAW, tuple(share), 16, network=LAW, workers_per_node=2)
     systems = [
@@ -183,8 +183,8 @@ def test_threads_give_the_same_results_as_one_after_another(mover: str) -> None:
             EngineSpec(name="vllm", page_tokens=4, chunk_tokens=64, max_running_requests=6),
             capacity_tokens=400,
             workers=3,
-            lmcache=tiers if mover == "lmcache" else None,
-            offload=OffloadConfig(2000, LAW, LAW) if mover == "offload" else None,
+            lmcache=tiers if kv_connector == "lmcache" else None,
+            offload=OffloadConfig(2000, LAW, LAW) if kv_connector == "offload" else None,
         )
         for seed in range(6)
     ]

@@ -105,10 +105,10 @@ def test_coasting_equals_stepping(
         ends.append(ends[-1] + step_seconds(tables, [], [length + step for length in contexts]))
     costs = kernel_costs(tables)
     batch = (sequences, sum(contexts), max(contexts) * sequences - sum(contexts))
-    assert cost.coast(costs, start, np.inf, limit, *batch) == (limit, ends[-1])
+    assert cost.fast_forward(costs, start, np.inf, limit, *batch) == (limit, ends[-1])
     until = start + share * (ends[-1] - start)
     steps = next((k for k in range(1, limit + 1) if ends[k] >= until), limit)
-    assert cost.coast(costs, start, until, limit, *batch) == (steps, ends[steps])
+    assert cost.fast_forward(costs, start, until, limit, *batch) == (steps, ends[steps])
 
 
 def _contexts(sequences: int, context: int, longest: int) -> list[int]:

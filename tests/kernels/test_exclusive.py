@@ -24,11 +24,11 @@ def _on_the_way(sim: la.Sim) -> set[Page]:
     page, far = int(sim.config.page_tokens), len(sim.store_tiers) - 1
     found = set()
     for w in range(int(sim.config.workers)):
-        for m in tier_invariants._line(sim, hl.SERVERS * w + hl.MOVER):
+        for m in tier_invariants._line(sim, hl.SERVERS * w + hl.CONNECTOR_SERVER):
             move = sim.moves[m]
             if move.to == far:
                 ends = range(int(move.begin) + page, int(move.end) + 1, page)
-                found |= {(int(move.static), end) for end in ends}
+                found |= {(int(move.trace_node), end) for end in ends}
     return found
 
 

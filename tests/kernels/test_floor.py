@@ -34,7 +34,7 @@ from tests.kernels.systems import (
 )
 from tests.kernels.test_against_reference import _assert_equal, _assert_same_without_log
 from tests.kernels.test_cost import _contexts, _requests
-from tests.kernels.test_waves import SHAPE, shared_seconds, wave_plan
+from tests.kernels.test_lockstep_steps import SHAPE, lockstep_plan, shared_seconds
 from tests.reference.cluster import requests_of
 from tests.reference.random_traces import random_trace
 
@@ -112,10 +112,10 @@ def test_coasting_equals_stepping_where_the_floor_binds_in_part_of_it(
     assert min(steps_s) == crossing
     costs = kernel_costs(tables)
     batch = (sequences, sum(contexts), max(contexts) * sequences - sum(contexts))
-    assert cost.coast(costs, start, np.inf, limit, *batch) == (limit, ends[-1])
+    assert cost.fast_forward(costs, start, np.inf, limit, *batch) == (limit, ends[-1])
     until = start + share * (ends[-1] - start)
     steps = next((k for k in range(1, limit + 1) if ends[k] >= until), limit)
-    assert cost.coast(costs, start, until, limit, *batch) == (steps, ends[steps])
+    assert cost.fast_forward(costs, start, until, limit, *batch) == (steps, ends[steps])
 
 
 @examples(200)
@@ -137,14 +137,14 @@ def test_a_coast_is_bounded_from_below(
         tables = tables._replace(floor=HostFloor(crossing, 0.0, 0.0, 0.0, 2**40))
     costs = kernel_costs(tables)
     batch = (sequences, sum(contexts), max(contexts) * sequences - sum(contexts))
-    _, end = cost.coast(costs, start, np.inf, limit, *batch)
-    assert cost.coast_bound(costs, start, limit, *batch) <= end
+    _, end = cost.fast_forward(costs, start, np.inf, limit, *batch)
+    assert cost.fast_forward_bound(costs, start, limit, *batch) <= end
 
 
 def test_the_bound_is_near_where_the_floor_binds_all_along() -> None:
     """Of 300 steps of a second each: all that is taken off is what rounding may make of them."""
     costs = kernel_costs(LAW._replace(floor=HostFloor(1.0, 0.0, 0.0, 0.0, 2**40)))
-    assert cost.coast_bound(costs, 0.0, 300, 4, 1000, 0) == pytest.approx(300.0, rel=1e-9)
+    assert cost.fast_forward_bound(costs, 0.0, 300, 4, 1000, 0) == pytest.approx(300.0, rel=1e-9)
 
 
 MAYBE_FLOORS = st.lists(FLOORS | st.none(), min_size=1, max_size=3)
@@ -240,15 +240,15 @@ def test_attention_groups_wait_for_the_slowest_device_or_host_of_them(
     engine = EngineSpec(name="vllm", max_running_requests=8, chunk_tokens=chunk, page_tokens=8, overlap=overlap)
     arrays = random_trace(seed, SHAPE)
 
-    def wave(batches: Sequence[Batch]) -> float:
+    def lockstep(batches: Sequence[Batch]) -> float:
         formed = [batch for batch in batches if batch[0] or batch[1]]
         counts = [(len(c) + len(d), sum(new for new, _ in c) + len(d), bool(c)) for c, d, _ in formed]
         device = max(step_seconds(LAW, c, [length + 1 for length in d], sampling) for c, d, sampling in formed)
         shared = shared_seconds(sum(tokens for _, tokens, _ in counts), groups)
         return max(device + shared, max(floor.seconds(n, tokens, prompts=prompts) for n, tokens, prompts in counts))
 
-    served = serve(vllm_config(engine, 960), groups, requests_of(arrays), wave)
-    result = simulate(wave_plan(engine, 960, groups, (), LAW._replace(floor=floor)), compiled(arrays))
+    served = serve(vllm_config(engine, 960), groups, requests_of(arrays), lockstep)
+    result = simulate(lockstep_plan(engine, 960, groups, (), LAW._replace(floor=floor)), compiled(arrays))
     finished = np.flatnonzero(result.requests.finished)
     assert len(finished) == len(served.finish_s) > 0
     for k in finished:

@@ -11,7 +11,7 @@ import numba
 import pytest
 
 from hisearch.base import kernel_cache
-from hisearch.kernels.engine import doors
+from hisearch.kernels.engine import engine_calls
 
 ENTRY = '''"""An engine."""
 
@@ -88,7 +88,7 @@ def test_engines_are_compiled_apart() -> None:
 
 
 def test_no_kernel_depends_on_specs_or_the_search() -> None:
-    modules = [f"hisearch.kernels.{module}" for module in (*doors.MODULES.values(), "fleet.cluster")]
+    modules = [f"hisearch.kernels.{module}" for module in (*engine_calls.MODULES.values(), "fleet.cluster")]
     packages = {name.split(".")[1] for name in kernel_cache._closure(modules)}
     assert packages == {"base", "kernels", "latency"}
 

@@ -36,29 +36,29 @@ def stopped(system: TieredSystem, stop: float) -> la.Sim:
     return run_until(system, float(whole.requests.arrival_s.min()) + stop * whole.makespan_s)
 
 
-def path(sim: la.Sim, static: int) -> list[int]:
-    """Trace-tree nodes from the root's child down to ``static``."""
+def path(sim: la.Sim, trace_node: int) -> list[int]:
+    """Trace-tree nodes from the root's child down to ``trace_node``."""
     found: list[int] = []
-    while static > 0:
-        found.append(static)
-        static = int(sim.trace.parent[static])
+    while trace_node > 0:
+        found.append(trace_node)
+        trace_node = int(sim.trace.parent[trace_node])
     return found[::-1]
 
 
 def ends_of_paths(sim: la.Sim) -> list[int]:
     """Where the sequences of the trace end in its tree."""
-    return sorted({int(static) for static in sim.trace.output_node})
+    return sorted({int(trace_node) for trace_node in sim.trace.output_node})
 
 
-def resident(sim: la.Sim, reachable: list[int], static: int, where: int) -> list[bool]:
-    """Of every token on the path to ``static``, whether a node that look-ups can come to has it in one of ``where``."""
-    way = path(sim, static)
-    flags = np.zeros(int(sim.trace.end_tokens[static]), bool)
+def resident(sim: la.Sim, reachable: list[int], trace_node: int, where: int) -> list[bool]:
+    """By token of the path to ``trace_node``: whether a node that look-ups can reach has it in one of ``where``."""
+    way = path(sim, trace_node)
+    flags = np.zeros(int(sim.trace.end_tokens[trace_node]), bool)
     for d in reachable:
         node = sim.nodes[d]
         if not sim.hosted[d].where & where:
             continue
-        shared = [s for s in path(sim, int(node.static)) if s in way]
+        shared = [s for s in path(sim, int(node.trace_node)) if s in way]
         if shared:
             end = min(int(node.end), int(sim.trace.end_tokens[shared[-1]]))
             flags[int(node.begin) : max(end, int(node.begin))] = True
@@ -77,13 +77,13 @@ def test_no_page_of_hicache_is_found_without_its_parent(system: TieredSystem, st
     page = int(sim.config.page_tokens)
     records = tier_invariants._sorted_records(sim)
     for w in range(int(sim.config.workers)):
-        for static in ends_of_paths(sim):
-            in_hbm = resident(sim, records.nodes[w], static, hl.IN_HBM)
-            either = resident(sim, records.nodes[w], static, hl.IN_HBM | hl.ON_HOST)
+        for trace_node in ends_of_paths(sim):
+            in_hbm = resident(sim, records.nodes[w], trace_node, hl.IN_HBM)
+            either = resident(sim, records.nodes[w], trace_node, hl.IN_HBM | hl.ON_HOST)
             assert sum(in_hbm) == leading(in_hbm)
             assert sum(either) == leading(either)
-            tokens = int(sim.trace.end_tokens[static]) // page * page
-            found, _, _ = nodes.find(sim, w, static, tokens)
+            tokens = int(sim.trace.end_tokens[trace_node]) // page * page
+            found, _, _ = nodes.find(sim, w, trace_node, tokens)
             assert found // page == min(leading(either), tokens) // page
 
 
@@ -96,17 +96,17 @@ def test_hits_of_a_store_end_at_the_first_page_that_it_has_not(system: TieredSys
         # Before anything was written nothing has expired: what has is dropped by the look-up itself.
         now = -1.0
         held = store_checks.pages_of(sim, v)
-        for static in ends_of_paths(sim):
-            pages = pages_on(sim, static)
+        for trace_node in ends_of_paths(sim):
+            pages = pages_on(sim, trace_node)
             begin = int(share * len(pages))
             expected = leading([of in held for of in pages[begin:]])
-            assert store.leading(sim, v, static, begin * page, len(pages) * page, now) == expected * page
+            assert store.leading(sim, v, trace_node, begin * page, len(pages) * page, now) == expected * page
 
 
-def pages_on(sim: la.Sim, static: int) -> list[tuple[int, int]]:
+def pages_on(sim: la.Sim, trace_node: int) -> list[tuple[int, int]]:
     """The whole pages of a path in order, named as ``store_invariants.pages_of`` names them."""
     page, found = int(sim.config.page_tokens), []
-    for s in path(sim, static):
+    for s in path(sim, trace_node):
         first = int(sim.trace.start_tokens[s]) // page * page + page
         found += [(s, end) for end in range(first, int(sim.trace.end_tokens[s]) + 1, page)]
     return found
@@ -119,7 +119,7 @@ def test_what_is_cut_off_is_not_found(system: TieredSystem, stop: float) -> None
     for d in tier_invariants._sorted_records(sim).cut_off:
         for w in range(int(sim.config.workers)):
             pages = set(tier_invariants._sorted_records(sim).nodes[w])
-            _, found, _ = nodes.find(sim, w, int(sim.nodes[d].static), int(sim.nodes[d].end))
+            _, found, _ = nodes.find(sim, w, int(sim.nodes[d].trace_node), int(sim.nodes[d].end))
             assert found != d
             assert found in pages or found < len(sim.trees)
 
@@ -128,8 +128,8 @@ def has_hole(sim: la.Sim) -> bool:
     """Whether a store holds a page without the one before it."""
     for v in store_checks.stores(sim):
         held = store_checks.pages_of(sim, v)
-        for static in ends_of_paths(sim):
-            flags = [of in held for of in pages_on(sim, static)]
+        for trace_node in ends_of_paths(sim):
+            flags = [of in held for of in pages_on(sim, trace_node)]
             if sum(flags) > leading(flags):
                 return True
     return False

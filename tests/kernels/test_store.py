@@ -100,8 +100,8 @@ def empty(setting: Setting) -> tuple[la.Sim, Store]:
 def perform(sim: la.Sim, slow: Store, operation: Operation, now: float) -> None:
     """The same operation on both; what a look-up finds is used, as by those who read it."""
     trace, page = slow.trace, slow.page
-    static = int(trace.output_node[operation.request])
-    pages = int(trace.end_tokens[static]) // page
+    trace_node = int(trace.output_node[operation.request])
+    pages = int(trace.end_tokens[trace_node]) // page
     begin, end = (round(share * pages) * page for share in sorted(operation.shares))
     if operation.kind == "sweep":
         store_room.sweep(sim, STORE, now)
@@ -111,23 +111,23 @@ def perform(sim: la.Sim, slow: Store, operation: Operation, now: float) -> None:
         store.come_up(sim, operation.request)
         slow.come_up(operation.request)
     elif operation.kind == "take out":
-        store.take_out(sim, STORE, static, begin, end)
-        slow.take_out(static, begin, end)
+        store.take_out(sim, STORE, trace_node, begin, end)
+        slow.take_out(trace_node, begin, end)
     elif operation.kind == "reach":
-        store.reach(sim, STORE, static, end)
-        slow.reach(static, end)
+        store.reach(sim, STORE, trace_node, end)
+        slow.reach(trace_node, end)
     elif operation.kind == "look":
-        found = store.leading(sim, STORE, static, begin, end, now)
-        assert found == slow.leading(static, begin, end, now)
+        found = store.leading(sim, STORE, trace_node, begin, end, now)
+        assert found == slow.leading(trace_node, begin, end, now)
         assert 0 <= found <= end - begin
     elif operation.kind == "touch":
-        found = slow.leading(static, begin, end, now)
-        assert store.leading(sim, STORE, static, begin, end, now) == found
-        store.touch(sim, STORE, static, begin, begin + found, now, operation.priority)
-        slow.touch(static, begin, begin + found, now, operation.priority)
+        found = slow.leading(trace_node, begin, end, now)
+        assert store.leading(sim, STORE, trace_node, begin, end, now) == found
+        store.touch(sim, STORE, trace_node, begin, begin + found, now, operation.priority)
+        slow.touch(trace_node, begin, begin + found, now, operation.priority)
     else:
-        store.put(sim, STORE, static, begin, end, now, operation.priority)
-        slow.put(static, begin, end, now, operation.priority)
+        store.put(sim, STORE, trace_node, begin, end, now, operation.priority)
+        slow.put(trace_node, begin, end, now, operation.priority)
 
 
 @examples(250)
@@ -159,47 +159,47 @@ def long_path(slow: Store) -> int:
     return max(range(len(slow.trace.parent)), key=lambda s: len({page[0] for page in path_of(slow, s)[:40]}))
 
 
-def path_of(slow: Store, static: int) -> list[Page]:
-    return slow.path(static, 0, int(slow.trace.end_tokens[static]))
+def path_of(slow: Store, trace_node: int) -> list[Page]:
+    return slow.path(trace_node, 0, int(slow.trace.end_tokens[trace_node]))
 
 
 @pytest.mark.parametrize("policy", sorted({*STORE_EVICTIONS} - {"belady", "gdsf"}))
 def test_of_runs_used_together_the_deepest_goes_first(policy: str) -> None:
     """A store without what comes before is of no use: with all of a path used at once its end goes first."""
     sim, slow = empty(Setting(3, 1, 40, policy, math.inf, "lazy"))
-    static = long_path(slow)
-    path = path_of(slow, static)[:40]
+    trace_node = long_path(slow)
+    path = path_of(slow, trace_node)[:40]
     assert len({page[0] for page in path}) > 1
     end = path[-1][1]
-    store.put(sim, STORE, static, 0, end, 0.0, 0)
-    store.touch(sim, STORE, static, 0, end, 1.0, 0)
+    store.put(sim, STORE, trace_node, 0, end, 0.0, 0)
+    store.touch(sim, STORE, trace_node, 0, end, 1.0, 0)
     other = next(s for s in reversed(range(1, len(slow.trace.parent))) if path_of(slow, s)[0] not in path)
     store.put(sim, STORE, other, 0, 40 - end + 7, 2.0, 0)
-    assert store.leading(sim, STORE, static, 0, end, 2.0) == end - 7
+    assert store.leading(sim, STORE, trace_node, 0, end, 2.0) == end - 7
 
 
 @pytest.mark.parametrize("policy", ["lru", "mru"])
 def test_what_was_put_first_does_not_go_first_for_that(policy: str) -> None:
     """The beginning of a path is put before its end, and both are read together."""
     sim, slow = empty(Setting(3, 1, 40, policy, math.inf, "lazy"))
-    static = long_path(slow)
-    path = path_of(slow, static)[:40]
+    trace_node = long_path(slow)
+    path = path_of(slow, trace_node)[:40]
     first = max(at for node, at in path if node == path[0][0])
     end = path[-1][1]
     assert first < end
-    store.put(sim, STORE, static, 0, first, 0.0, 0)
-    store.put(sim, STORE, static, first, end, 0.0, 0)
-    store.touch(sim, STORE, static, 0, end, 1.0, 0)
+    store.put(sim, STORE, trace_node, 0, first, 0.0, 0)
+    store.put(sim, STORE, trace_node, first, end, 0.0, 0)
+    store.touch(sim, STORE, trace_node, 0, end, 1.0, 0)
     other = next(s for s in reversed(range(1, len(slow.trace.parent))) if path_of(slow, s)[0] not in path)
     store.put(sim, STORE, other, 0, 40 - end + 3, 2.0, 0)
-    assert store.leading(sim, STORE, static, 0, end, 2.0) == end - 3
+    assert store.leading(sim, STORE, trace_node, 0, end, 2.0) == end - 3
 
 
 def test_a_put_is_a_use_of_what_is_held_and_none_of_what_it_joins() -> None:
     sim, slow = empty(Setting(3, 1, 40, "lfu"))
-    static = next(s for s in range(1, len(slow.trace.parent)) if slow.trace.end_tokens[s] > 4)
+    trace_node = next(s for s in range(1, len(slow.trace.parent)) if slow.trace.end_tokens[s] > 4)
     for begin, end, uses in ((0, 1, 0), (0, 1, 1), (0, 2, 2), (2, 4, 2)):
-        store.put(sim, STORE, static, begin, end, 0.0, 0)
+        store.put(sim, STORE, trace_node, begin, end, 0.0, 0)
         (run,) = store_invariants.runs_of(sim, STORE)
         assert sim.nodes[run].hits == uses
 
@@ -207,21 +207,21 @@ def test_a_put_is_a_use_of_what_is_held_and_none_of_what_it_joins() -> None:
 def test_a_put_that_does_not_fit_holds_its_first_pages() -> None:
     """The last page is held already, and there is room for one more."""
     sim, slow = empty(Setting(3, 1, 2, "lru", math.inf, "lazy"))
-    static = next(s for s in range(1, len(slow.trace.parent)) if slow.trace.end_tokens[s] > 4)
-    store.put(sim, STORE, static, 3, 4, 0.0, 0)
-    store.put(sim, STORE, static, 0, 4, 0.0, 0)
-    assert store.leading(sim, STORE, static, 0, 4, 0.0) == 1
-    assert store.leading(sim, STORE, static, 3, 4, 0.0) == 1
+    trace_node = next(s for s in range(1, len(slow.trace.parent)) if slow.trace.end_tokens[s] > 4)
+    store.put(sim, STORE, trace_node, 3, 4, 0.0, 0)
+    store.put(sim, STORE, trace_node, 0, 4, 0.0, 0)
+    assert store.leading(sim, STORE, trace_node, 0, 4, 0.0) == 1
+    assert store.leading(sim, STORE, trace_node, 3, 4, 0.0) == 1
 
 
 def test_a_put_behind_a_run_keeps_it() -> None:
     """The first page joins the run, which makes no room for the others from then on."""
     sim, slow = empty(Setting(3, 1, 3, "lru", math.inf, "lazy"))
-    static = next(s for s in range(1, len(slow.trace.parent)) if slow.trace.end_tokens[s] > 6)
-    assert len({page[0] for page in path_of(slow, static)[:6]}) == 1
-    store.put(sim, STORE, static, 0, 2, 0.0, 0)
-    store.put(sim, STORE, static, 2, 6, 1.0, 0)
-    assert store.leading(sim, STORE, static, 0, 6, 1.0) == 3
+    trace_node = next(s for s in range(1, len(slow.trace.parent)) if slow.trace.end_tokens[s] > 6)
+    assert len({page[0] for page in path_of(slow, trace_node)[:6]}) == 1
+    store.put(sim, STORE, trace_node, 0, 2, 0.0, 0)
+    store.put(sim, STORE, trace_node, 2, 6, 1.0, 0)
+    assert store.leading(sim, STORE, trace_node, 0, 6, 1.0) == 3
 
 
 @pytest.mark.parametrize("reclaim", ["lazy", "periodic", "pressure"])
@@ -229,9 +229,9 @@ def test_what_has_expired_does_not_come_back(reclaim: str) -> None:
     """Neither by a page that is put next to it nor by one that is put over it."""
     for begin in (2, 1):
         sim, slow = empty(Setting(3, 1, 40, "lru", 3.0, reclaim))
-        static = next(s for s in range(1, len(slow.trace.parent)) if slow.trace.end_tokens[s] > 4)
-        store.put(sim, STORE, static, 0, 2, 0.0, 0)
-        store.put(sim, STORE, static, begin, 3, 3.5, 0)
-        assert store.leading(sim, STORE, static, 0, 3, 3.5) == 0
-        assert store.leading(sim, STORE, static, begin, 3, 3.5) == 3 - begin
+        trace_node = next(s for s in range(1, len(slow.trace.parent)) if slow.trace.end_tokens[s] > 4)
+        store.put(sim, STORE, trace_node, 0, 2, 0.0, 0)
+        store.put(sim, STORE, trace_node, begin, 3, 3.5, 0)
+        assert store.leading(sim, STORE, trace_node, 0, 3, 3.5) == 0
+        assert store.leading(sim, STORE, trace_node, begin, 3, 3.5) == 3 - begin
         assert sim.trees[STORE].stored_tokens == 2 + 3 - begin

@@ -65,7 +65,7 @@ def test_l4_what_counts_as_moved_has_come_by_the_end(system: TieredSystem, stop:
             assert 0 <= link.busy_s <= result.observed_s + 1e-9
         for use in (use for use in result.stores if use.tier > 1):
             ways = [link for link in result.links if (link.tier, link.path) == (use.tier, "medium")]
-            sharing = system.plan.lanes_sharing(plans[use.tier - 1], system.workers)
+            sharing = system.plan.schedulers_sharing(plans[use.tier - 1], system.workers)
             write, read = (link for link in ways if link.index == use.first_worker // sharing)
             law = plans[use.tier - 1]
             assert use.stored_tokens * law.write.s_per_token <= write.busy_s + 1e-9

@@ -55,7 +55,7 @@ def _held_pages(sim: la.Sim, w: int, r: int) -> int:
     if sim.requests[r].state == la.PROMPT:
         return _pages(sim, _known(sim, w, r))
     if sim.requests[r].state == la.DECODING:
-        ahead = 1 if sim.workers[w].phase == la.COASTING else 0
+        ahead = 1 if sim.workers[w].phase == la.FAST_FORWARDING else 0
         return _pages(sim, _known(sim, w, r) - 1 + ahead)
     return _pages(sim, sim.requests[r].computed)
 
@@ -89,7 +89,7 @@ def check(sim: la.Sim) -> None:
         position = {d: k for k, d in enumerate(queue)}
         for d in queue:
             parent = int(sim.nodes[d].parent)
-            assert sim.nodes[d].static == 0 or parent not in position or position[d] < position[parent]
+            assert sim.nodes[d].trace_node == 0 or parent not in position or position[d] < position[parent]
         assert store.free_pages + sum(_node_pages(sim, d) for d in locks) + private == store.capacity_pages
         assert store.copies == 0
         if sim.config.host_pages:
@@ -101,7 +101,7 @@ def _check_host(sim: la.Sim, w: int, in_hbm: set[int]) -> None:
     pool = sim.trees[int(sim.config.workers) + w]
     queue = _chain(sim.nodes, int(pool.head))
     assert sum(_node_pages(sim, d) for d in queue) == pool.free_pages == pool.capacity_pages
-    filled = [d for d in queue if sim.nodes[d].static != 0]
+    filled = [d for d in queue if sim.nodes[d].trace_node != 0]
     assert sum(_node_pages(sim, d) for d in filled) == pool.evictable_pages <= pool.peak_pages <= pool.capacity_pages
     position = {d: k for k, d in enumerate(queue)}
     for d in filled:

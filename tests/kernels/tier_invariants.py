@@ -38,7 +38,7 @@ def check(sim: la.Sim) -> None:
         nodes, cut_off = records.nodes[w], [d for d in records.cut_off if owners[d] == w]
         in_hbm = [d for d in nodes if sim.hosted[d].where & hl.IN_HBM]
         shared._check_shape(sim, w, nodes)
-        _check_cover(sim, w, nodes, cut_off)
+        _check_deepest_cached(sim, w, nodes, cut_off)
         _check_presence(sim, w, nodes)
         _check_hbm_heap(sim, w, in_hbm)
         holders = shared._check_lists(sim, w)
@@ -68,9 +68,9 @@ def check_at_rest(sim: la.Sim) -> None:
     assert set(sim.requests["outcome"].tolist()) <= {la.FINISHED, la.TOO_LARGE}
     for w in range(int(sim.config.workers)):
         worker = sim.workers[w]
-        assert worker.phase == (la.RESTING if sim.config.lane_kind == la.WAVE else la.IDLE)
-        assert worker.waiting == worker.decoding == worker.running - worker.lingering == 0
-        member = sim.fleet.members[w // sim.config.lanes]
+        assert worker.phase == (la.RESTING if sim.config.scheduler_kind == la.LOCKSTEP else la.IDLE)
+        assert worker.waiting == worker.decoding == worker.running - worker.finished_pending == 0
+        member = sim.fleet.members[w // sim.config.schedulers]
         assert member.inflight_requests == member.inflight_tokens == 0
         assert not sim.residue[w].any()
         assert sim.hosts[w].fetching_tokens == 0
@@ -147,17 +147,17 @@ def _owners_of_cut_off(sim: la.Sim, records: Records) -> dict[int, int]:
 # ---- HBM and host ----------------------------------------------------------------------------------------------------
 
 
-def _check_cover(sim: la.Sim, w: int, nodes: list[int], cut_off: list[int]) -> None:
-    """``cover`` is what walking over every page gives; where nothing is left it may lead to a node that is cut off."""
+def _check_deepest_cached(sim: la.Sim, w: int, nodes: list[int], cut_off: list[int]) -> None:
+    """``deepest_cached`` is what walking over every page gives; without any it may lead to a node that is cut off."""
     page = int(sim.config.page_tokens)
     deepest: dict[int, tuple[int, int]] = {}
     for d in nodes:
-        path = shared._path(sim, int(sim.nodes[d].static))
+        path = shared._path(sim, int(sim.nodes[d].trace_node))
         for end in range(int(sim.nodes[d].begin) + page, int(sim.nodes[d].end) + 1, page):
-            static = next(s for s in path if sim.trace.start_tokens[s] < end <= sim.trace.end_tokens[s])
-            assert deepest.get(static, (0, -1))[0] != end
-            deepest[static] = max(deepest.get(static, (0, -1)), (end, d))
-    for s, d in enumerate(sim.cover[w].tolist()):
+            trace_node = next(s for s in path if sim.trace.start_tokens[s] < end <= sim.trace.end_tokens[s])
+            assert deepest.get(trace_node, (0, -1))[0] != end
+            deepest[trace_node] = max(deepest.get(trace_node, (0, -1)), (end, d))
+    for s, d in enumerate(sim.deepest_cached[w].tolist()):
         if s in deepest:
             assert d == deepest[s][1]
         else:
@@ -218,7 +218,7 @@ _NEXT = {
     hl.WRITER: lambda sim, d: sim.hosted[d].next_write,
     hl.ASKER: lambda sim, f: sim.fetches[f].next,
     hl.READER: lambda sim, f: sim.fetches[f].next,
-    hl.MOVER: lambda sim, m: sim.moves[m].next,
+    hl.CONNECTOR_SERVER: lambda sim, m: sim.moves[m].next,
 }
 
 
@@ -345,14 +345,14 @@ def _check_links(sim: la.Sim) -> None:
     for link in sim.links:
         assert abs(link.busy_s - (link.transfers * link.base_s + link.tokens * link.s_per_token)) <= 1e-9
         assert link.busy_s <= link.free_s + 1e-9
-    workers, lanes, shared_from = int(sim.config.workers), int(sim.config.lanes), memory_links(sim)
+    workers, schedulers, shared_from = int(sim.config.workers), int(sim.config.schedulers), memory_links(sim)
     for w in range(workers):
         pool = sim.trees[host_pool(sim, w)]
         assert sim.links[2 * w].tokens == pool.stored_tokens
         assert sim.links[2 * w + 1].tokens == pool.read_tokens
     for k in range(shared_from, len(sim.links)):
         first, back = divmod(k - shared_from, 2)
-        mine = sim.links[2 * lanes * first + back : 2 * lanes * (first + 1) : 2]
+        mine = sim.links[2 * schedulers * first + back : 2 * schedulers * (first + 1) : 2]
         assert sim.links[k].tokens == mine["tokens"].sum()
 
 
@@ -397,12 +397,12 @@ def _check_chain(sim: la.Sim) -> None:
 def _check_events(sim: la.Sim) -> None:
     """As without tiers, but that an idle worker may wait for a copy or a deadline."""
     heap = sim.event_heap[: sim.counters[la.EVENT_HEAP]].tolist()
-    lanes = int(sim.config.lanes)
-    for w in range(0, len(sim.workers), lanes):
+    schedulers = int(sim.config.schedulers)
+    for w in range(0, len(sim.workers), schedulers):
         if sim.workers[w].phase not in (la.IDLE, la.RESTING):
             assert w in heap
         elif w in heap:
-            assert sim.workers[w : w + lanes]["waiting"].sum() > 0
-    assert all(w % lanes == 0 for w in heap)
+            assert sim.workers[w : w + schedulers]["waiting"].sum() > 0
+    assert all(w % schedulers == 0 for w in heap)
     assert all(sim.workers[w].event_slot == slot for slot, w in enumerate(heap))
     assert all(sim.workers[heap[(k - 1) // 2]].event_s <= sim.workers[heap[k]].event_s for k in range(1, len(heap)))

@@ -74,19 +74,19 @@ def test_skewed_experts_lengthen_steps_and_waves(split: Parallelism) -> None:
     skewed = compiled(ExpertsSpec(distribution="zipf", zipf_exponent=1.0), split)
     assert (skewed.seconds.token_s[1:] > plain.seconds.token_s[1:]).all()
     assert (skewed.seconds.token_s[1:] < 8 * plain.seconds.token_s[1:]).all()
-    if plain.wave is not None and skewed.wave is not None:
-        np.testing.assert_array_equal(plain.wave.own_s, skewed.wave.own_s)
+    if plain.lockstep is not None and skewed.lockstep is not None:
+        np.testing.assert_array_equal(plain.lockstep.own_s, skewed.lockstep.own_s)
         np.testing.assert_allclose(
-            skewed.wave.shared_s - plain.wave.shared_s, skewed.seconds.token_s - plain.seconds.token_s
+            skewed.lockstep.shared_s - plain.lockstep.shared_s, skewed.seconds.token_s - plain.seconds.token_s
         )
 
 
 def test_a_wave_of_equal_groups_is_a_step() -> None:
     costs = compiled(ExpertsSpec(), Parallelism(1, attention_data=8, expert=8))
-    assert costs.wave is not None
-    assert (costs.wave.own_s[1:] > 0).all()
-    assert (costs.wave.shared_s[1:] > 0).all()
-    np.testing.assert_allclose(costs.wave.own_s + costs.wave.shared_s, costs.seconds.token_s)
+    assert costs.lockstep is not None
+    assert (costs.lockstep.own_s[1:] > 0).all()
+    assert (costs.lockstep.shared_s[1:] > 0).all()
+    np.testing.assert_allclose(costs.lockstep.own_s + costs.lockstep.shared_s, costs.seconds.token_s)
 
 
 def test_copies_take_memory() -> None:

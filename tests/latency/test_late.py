@@ -67,9 +67,9 @@ def tables() -> AttentionTables:
 def priced(chunk: int, lengths: list[int]) -> float:
     """Attention of one layer, as a step has it: its tables and nothing else."""
     attention = tables()
-    assert attention.beside is not None
+    assert attention.mixed is not None
     none = np.zeros((2, 2))
-    costs = StepCosts(0.0, 0.0, np.zeros(2), np.zeros(2), none, none, attention.beside.values, late=attention.late)
+    costs = StepCosts(0.0, 0.0, np.zeros(2), np.zeros(2), none, none, attention.mixed.values, late=attention.late)
     return float(attention.prefill(chunk, 0)) + step_seconds(costs, [(chunk, 0)], [length + 1 for length in lengths])
 
 
@@ -114,13 +114,13 @@ def test_unequal_contexts_never_take_less_than_equal_ones(lengths: list[int], ch
 def test_what_is_longer_than_measured_adds_in_full() -> None:
     """Beyond the measured ratio a token more of the longest costs what it costs alone, wherever shares are below 1."""
     attention = tables()
-    assert attention.beside is not None
+    assert attention.mixed is not None
     assert attention.late is not None
     # One long one of 64: the share of long ones hardly changes with its length.
     first, second = ([length, *[256] * 63] for length in (4096, 8192))
     more = priced(64, second) - priced(64, first)
-    alone = float(attention.beside(64, 0, 1.0, 8192) - attention.beside(64, 0, 1.0, 4096))
-    mean = float(attention.beside(64, 0, 64.0, 256 + 7936 / 64) - attention.beside(64, 0, 64.0, 256 + 3840 / 64))
+    alone = float(attention.mixed(64, 0, 1.0, 8192) - attention.mixed(64, 0, 1.0, 4096))
+    mean = float(attention.mixed(64, 0, 64.0, 256 + 7936 / 64) - attention.mixed(64, 0, 64.0, 256 + 3840 / 64))
     assert more == pytest.approx(alone + mean, rel=0.1)
 
 
@@ -128,19 +128,19 @@ def test_shares_are_those_that_fit_the_rows_best() -> None:
     """Of three rows at one knot the middle one's share, and those of a neighbour where there is no row."""
     line = Grid((np.array([0.0, 1e6]),), np.array([0.0, 1.0]))
 
-    def beside(chunk: object, before: object, n: object, mean: np.ndarray) -> np.ndarray:
+    def mixed(chunk: object, before: object, n: object, mean: np.ndarray) -> np.ndarray:
         return np.asarray(line(mean) * np.asarray(n) ** 0.0)
 
     rows = pd.DataFrame(
         [(8, 1, 16, 0, 4000, 1375.0, 0.0, (1375 + share * 2625) * 1e-6, 2625.0, 1 / 8) for share in (0.45, 0.5, 0.7)],
         columns=SKEWED,
     )
-    late = fit_late(rows, lambda chunk, before: 0.0 * chunk, beside)  # type: ignore[arg-type]
+    late = fit_late(rows, lambda chunk, before: 0.0 * chunk, mixed)  # type: ignore[arg-type]
     assert late is not None
     assert late.ratio == pytest.approx(4.0)
     assert late.shares.shape == (4, 7, 12)
     assert late.shares == pytest.approx(np.full(late.shares.shape, 0.5))
-    assert fit_late(rows.assign(kv_big=1375, longer=0.0), lambda chunk, before: 0.0 * chunk, beside) is None  # type: ignore[arg-type]
+    assert fit_late(rows.assign(kv_big=1375, longer=0.0), lambda chunk, before: 0.0 * chunk, mixed) is None  # type: ignore[arg-type]
 
 
 def test_knots_are_octaves() -> None:

@@ -14,7 +14,7 @@ from laws import SHEET
 from hisearch.latency.costs import StepCosts
 from hisearch.latency.estimator import build_estimator
 from hisearch.latency.knots import octaves
-from hisearch.latency.laws.attention import Heads, beside_s
+from hisearch.latency.laws.attention import Heads, mixed_decode_s
 from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sharding import Parallelism
 from hisearch.latency.step_cost import step_seconds
@@ -34,7 +34,7 @@ SEQUENCES, MEAN = st.integers(1, 512), st.integers(0, 100_000)
 
 def added(prompt: float, before: float, sequences: float, mean: float, heads: Heads = HEADS) -> float:
     values = (np.array([float(value)]) for value in (prompt, before, sequences, mean))
-    return float(beside_s(TERMS, SHEET, heads, *values)[0])
+    return float(mixed_decode_s(TERMS, SHEET, heads, *values)[0])
 
 
 def tile_s(keys: float) -> float:
@@ -112,12 +112,12 @@ def test_gpus_whose_kernel_it_is_have_it_and_others_not() -> None:
     laws = {name: CATALOGUE.get("LatencyProfile", f"vllm-{name}").spec.laws for name in ("a100-80gb", "h100-sxm")}
     assert laws["a100-80gb"].mixed_attention is not None
     assert laws["h100-sxm"].mixed_attention is None
-    assert compiled("a100-80gb").beside_s is not None
-    assert compiled("h100-sxm").beside_s is None
+    assert compiled("a100-80gb").mixed_decode_s is not None
+    assert compiled("h100-sxm").mixed_decode_s is None
 
 
 def test_the_table_has_the_law_of_all_layers_at_its_knots() -> None:
-    table = compiled("a100-80gb").beside_s
+    table = compiled("a100-80gb").mixed_decode_s
     assert table is not None
     profile, accelerator = (CATALOGUE.get(kind, name).spec for kind, name in (
         ("LatencyProfile", "vllm-a100-80gb"), ("Accelerator", "a100-80gb")
@@ -130,17 +130,17 @@ def test_the_table_has_the_law_of_all_layers_at_its_knots() -> None:
     axes = [octaves(axis, count) for axis, count in enumerate(table.shape)]
     for index in ((0, 0, 0, 0), (3, 2, 1, 4), tuple(count - 1 for count in table.shape)):
         at = (np.array([float(axes[axis][k])]) for axis, k in enumerate(index))
-        expected = LLAMA_8B.layers * beside_s(profile.laws.mixed_attention, sheet, HEADS, *at)[0]
+        expected = LLAMA_8B.layers * mixed_decode_s(profile.laws.mixed_attention, sheet, HEADS, *at)[0]
         assert table[index] == pytest.approx(expected, rel=1e-9)
 
 
 def test_it_is_of_steps_with_prompts_and_decodes_alone() -> None:
     costs = compiled("a100-80gb")
-    plain = costs._replace(beside_s=None)
+    plain = costs._replace(mixed_decode_s=None)
     for chunks, decodes in (([(512, 0)], []), ([], [800] * 8)):
         assert step_seconds(costs, chunks, decodes) == step_seconds(plain, chunks, decodes)
     assert step_seconds(costs, [(512, 0)], [800] * 8) != step_seconds(plain, [(512, 0)], [800] * 8)
 
 
 def test_mla_has_kernels_of_its_own() -> None:
-    assert compiled("a100-80gb", DEEPSEEK_V3, Parallelism(8)).beside_s is None
+    assert compiled("a100-80gb", DEEPSEEK_V3, Parallelism(8)).mixed_decode_s is None

@@ -76,5 +76,5 @@ def test_what_is_refused_costs_time_and_what_is_accepted_saves_it() -> None:
 
 
 def test_costs_that_tell_more_of_decodes_are_refused() -> None:
-    with pytest.raises(ValueError, match="without beside_s and skew_s"):
+    with pytest.raises(ValueError, match="without mixed_decode_s and skew_s"):
         with_speculation(costs()._replace(skew_s=np.zeros(2)), Speculation(1, 0.6), LAYERS)

@@ -72,10 +72,10 @@ def test_a_long_decode_ends_late(tmp_path: Path) -> None:
     assert sum(even) == sum(skewed)
     more = step_seconds(costs, [], skewed) - step_seconds(costs, [], even)
     assert more == pytest.approx(LLAMA.layers * LATE_US * 1500 * MICRO, rel=1e-6)
-    beside = step_seconds(costs, [(256, 64)], skewed) - step_seconds(costs, [(256, 64)], even)
+    mixed = step_seconds(costs, [(256, 64)], skewed) - step_seconds(costs, [(256, 64)], even)
     # Half as late as alone beside the prompt, where it would take so much longer than the mean one.
     alone = attention_us(256, 64, 1, 2499) - attention_us(256, 64, 1, 999)
-    assert beside == pytest.approx(LLAMA.layers * 0.5 * alone * MICRO, rel=1e-6)
+    assert mixed == pytest.approx(LLAMA.layers * 0.5 * alone * MICRO, rel=1e-6)
 
 
 def test_prompts_of_one_step_fill_the_card_together(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_request_whose_blocks_are_being_loaded_is_passed_over() -> None:
     assert worker.to_device.tokens == 8
 
 
-def _knock(at: float) -> Request:
+def _call_engine(at: float) -> Request:
     """Has a sleeping engine look at its transfers; too short to be stored."""
     return _request(f"knock{at}", [(99, 0, 1)], at)
 
@@ -90,7 +90,12 @@ def _knock(at: float) -> Request:
 def test_blocks_can_be_found_when_their_request_has_finished() -> None:
     # nothing is found on the device; "b" arrives while "a" decodes, long after its prompt has been stored
     prompt = [(1, 0, 8)]
-    requests = [_request("a", prompt, 0.0, 5), _request("b", prompt, 4.0), _knock(19.0), _request("c", prompt, 20.0)]
+    requests = [
+        _request("a", prompt, 0.0, 5),
+        _request("b", prompt, 4.0),
+        _call_engine(19.0),
+        _request("c", prompt, 20.0),
+    ]
     recording = replay(_pool(20, prefix=False), _offload(), requests, _unit)
     assert [recording.reused_tokens[name] for name in "abc"] == [0, 0, 7]
     assert _steps(recording)[-1] == (22.25, 23.25, [("c", 7, 1)])
@@ -105,7 +110,7 @@ def test_sleeping_engine_knows_of_no_transfer() -> None:
 
 def test_block_is_stored_once_it_has_been_asked_for_often_enough() -> None:
     requests = [_request(name, [(1, 0, 8)], at) for name, at in (("a", 0.0), ("b", 10.0), ("c", 20.0))]
-    requests += [_knock(9.0), _knock(19.0)]
+    requests += [_call_engine(9.0), _call_engine(19.0)]
     recording = replay(_pool(20, prefix=False), _offload(store_threshold=2), requests, _unit)
     assert [recording.reused_tokens[name] for name in "abc"] == [0, 0, 7]
     recording = replay(_pool(20, prefix=False), _offload(store_threshold=3), requests, _unit)

@@ -203,17 +203,17 @@ def test_lmcache_conserves(seed: int, config: vllm.VllmConfig, settings_: lmcach
     assert (again.steps, again.finish_s) == (recording.steps, recording.finish_s)
 
 
-@pytest.mark.parametrize("mover", ["offload", "lmcache"])
-def test_look_ups_do_come_by_what_lies_behind_a_hole(mover: str) -> None:
+@pytest.mark.parametrize("kv_connector", ["offload", "lmcache"])
+def test_look_ups_do_come_by_what_lies_behind_a_hole(kv_connector: str) -> None:
     """Else what the checked workers say of hits would say little."""
     law = CopyLaw(1e-4, 4e-6)
     behind = 0
     for seed in range(20):
-        block_size, num_blocks = (1, 200) if mover == "offload" else (16, 30)
+        block_size, num_blocks = (1, 200) if kv_connector == "offload" else (16, 30)
         config = vllm.VllmConfig(max_num_seqs=4, max_tokens=64, block_size=block_size, num_blocks=num_blocks)
         requests = _requests(seed, config)
         worker: Any
-        if mover == "offload":
+        if kv_connector == "offload":
             worker = CheckedOffload(config, OffloadConfig(60, law, law, eviction="arc"), recorded_law)
         else:
             tiers = (lmcache.LmcacheTier(64, eviction="mru"), lmcache.LmcacheTier(96, law, law, "mru"))

@@ -178,6 +178,6 @@ def test_bars_are_in_proportion() -> None:
 
 def test_runs_with_one_question_compare_their_fronts() -> None:
     comparison = replace(make_comparison(), kind="runs", fronts=Fronts(12, 9, 3, 0))
-    assert words.fronts_in_words(comparison) == (
+    assert words.format_fronts(comparison) == (
         "A's front has 12 deployments, 3 of them beaten by one of B's; B's has 9, 0 of them beaten by one of A's."
     )

@@ -154,11 +154,11 @@ def test_a_recommendation_that_may_miss_its_slo_is_cautioned_of(build_input: Any
     assert "meets the whole SLO with a probability of 53 % (so many draws tell: between 43 % and 63 %)" in first.text
     assert "--confidence 0.9" in first.text
     assert "--resume RUN" in first.text
-    named = dataclasses.replace(doubtful, surer="The cheapest found: 9.", surer_found=True)
+    named = dataclasses.replace(doubtful, chance_constrained="The cheapest found: 9.", chance_constrained_row=True)
     (first, *_) = page.cautions(dataclasses.replace(data, confidence=named, run="runs/one"))
     assert "The cheapest found: 9. Measure before" in first.text
     assert first.text.endswith("have the surer one recommended: hisearch run --resume runs/one --confidence 0.9.")
-    none = dataclasses.replace(doubtful, surer="None of 8 looked at.")
+    none = dataclasses.replace(doubtful, chance_constrained="None of 8 looked at.")
     (first, *_) = page.cautions(dataclasses.replace(data, confidence=none))
     assert "None of 8 looked at. Measure it before" in first.text
     assert "the surer one" not in first.text

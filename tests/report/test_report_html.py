@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hisearch.report.data.confidence import Confidence, Contender, Rule
+from hisearch.report.data.confidence import Candidate, Confidence, Rule
 from hisearch.report.pages.html import render, write_report
 from hisearch.report.words.conclusions import OF_CHOSEN
 from hisearch.report.words.describe import settings
@@ -158,7 +158,7 @@ def test_what_would_change_the_answer_is_a_section_of_its_own(build_input: Any) 
     chosen = build_input().recommendation.trial
     sure = Confidence(
         {"ttft_p99": 0.975}, {"goodput_rps": (5.5, 6.5)}, {}, 0.8, "It holds in <b>half</b> of 64 draws.", False,
-        (Contender(chosen.number, 8, 0.5, 0.25, (0.25, 0.75)), Contender(0, 8, 1.0, 0.0)),
+        (Candidate(chosen.number, 8, 0.5, 0.25, (0.25, 0.75)), Candidate(0, 8, 1.0, 0.0)),
         (Rule("cheapest", chosen.number, "It is cheap.", "Half the baseline."), Rule("best_value", 0, "The knee.", "")),
         "$42.00 per hour, 2 × the cheapest that meets the SLO",
         {"steps": ("If decode is 6 % slower, 4 replicas are needed.",), "load": ("Holds up to 1.2 ×.",)},

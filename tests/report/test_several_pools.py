@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hisearch.report.words.describe import NOT_USED, sentence, settings, used_settings
 from hisearch.search.model.trial import Trial
-from tests.export.test_several import apart, mixed
+from tests.export.test_several import disaggregated, mixed
 from tests.search.fakes import make_deployment, make_trial
 
 
@@ -13,7 +13,7 @@ def as_trial(deployment: object) -> Trial:
 
 
 def test_a_sentence_names_each_pool_and_what_is_between_them() -> None:
-    text = sentence(as_trial(apart("sglang")), "Qwen/Qwen3-32B")
+    text = sentence(as_trial(disaggregated("sglang")), "Qwen/Qwen3-32B")
     assert text.startswith(
         "Qwen/Qwen3-32B on SGLang, prefill and decode apart: 9 replicas for prefill on 9 × h100-sxm in all"
     )
@@ -22,7 +22,7 @@ def test_a_sentence_names_each_pool_and_what_is_between_them() -> None:
 
 
 def test_settings_stand_beside_each_other_where_pools_differ() -> None:
-    found = settings(apart("vllm"))
+    found = settings(disaggregated("vllm"))
     assert found["replicas"] == "9 + 2"
     assert found["accelerator"] == "h100-sxm + h200"
     assert found["engine"] == "vLLM"
@@ -36,5 +36,5 @@ def test_settings_stand_beside_each_other_where_pools_differ() -> None:
 
 def test_every_deployment_has_the_same_settings() -> None:
     one = settings(make_deployment())
-    assert list(one) == list(settings(apart("sglang"))) == list(settings(mixed("trtllm")))
+    assert list(one) == list(settings(disaggregated("sglang"))) == list(settings(mixed("trtllm")))
     assert one["pools"] == one["fabric"] == one["decode router"] == NOT_USED

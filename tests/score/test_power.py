@@ -28,7 +28,9 @@ PARTS = BaseParts(cpu_w=10.0, dram_w=5.0, links_w=4.0, nics_w=3.0, storage_w=2.0
 GAPS_S = (0.0, 5.0, 30.0, 31.0, 200.0)
 
 
-def apart(overlap: bool, engine: str = "vllm", power: PowerPlan | None = None) -> tuple[WorkerPlan, CompiledTrace]:
+def disaggregated(
+    overlap: bool, engine: str = "vllm", power: PowerPlan | None = None
+) -> tuple[WorkerPlan, CompiledTrace]:
     """A worker, and requests so far apart that each is alone."""
     spec = EngineSpec.model_validate({"name": engine, "max_running_requests": 4, "page_tokens": 1, "overlap": overlap})
     shape = TraceShape(len(GAPS_S), prompt_tokens=20, output_tokens=12, follow_up=0.0, repeat=0.0)
@@ -41,7 +43,7 @@ def apart(overlap: bool, engine: str = "vllm", power: PowerPlan | None = None) -
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 def test_standby_is_what_idle_gaps_exceed_the_delay_by(engine: str, overlap: bool) -> None:
     delay = 10.0
-    worker, trace = apart(overlap, engine, PowerPlan(standby_saving_w=60.0, standby_after_s=delay))
+    worker, trace = disaggregated(overlap, engine, PowerPlan(standby_saving_w=60.0, standby_after_s=delay))
     result = simulate(worker, trace)
     requests = result.requests
     gaps = requests.arrival_s[1:] - requests.finish_s[:-1]
@@ -54,7 +56,7 @@ def test_standby_is_what_idle_gaps_exceed_the_delay_by(engine: str, overlap: boo
 
 
 def test_a_worker_that_gets_nothing_sleeps_from_the_first_arrival_on() -> None:
-    worker, trace = apart(True, power=PowerPlan(standby_saving_w=1.0, standby_after_s=10.0))
+    worker, trace = disaggregated(True, power=PowerPlan(standby_saving_w=1.0, standby_after_s=10.0))
     one = compiled(trace.arrays)
     result = simulate(worker, one, replicas=8)
     idle = result.workers.requests == 0
@@ -63,7 +65,7 @@ def test_a_worker_that_gets_nothing_sleeps_from_the_first_arrival_on() -> None:
 
 
 def measured(power: PowerPlan) -> Result:
-    worker, trace = apart(True, power=power)
+    worker, trace = disaggregated(True, power=power)
     return simulate(worker, trace, replicas=2)
 
 
@@ -110,7 +112,7 @@ def test_peer_links_carry_the_collectives_of_every_token() -> None:
 
 def test_watts_over_time_add_up_to_the_energy() -> None:
     power = PowerPlan(host_w=50.0, cpu_w=30.0, standby_saving_w=60.0, standby_after_s=10.0, base_parts=PARTS)
-    worker, trace = apart(False, power=power)
+    worker, trace = disaggregated(False, power=power)
     result = simulate(worker, trace, log=True)
     series = watts_series(result, worker.costs.joules, 0.5)
     widths = np.diff(np.append(series["time_s"], result.requests.arrival_s.min() + result.makespan_s))
@@ -124,7 +126,7 @@ def test_watts_over_time_add_up_to_the_energy() -> None:
 
 def test_components_are_the_same_joules_sorted_otherwise() -> None:
     power = PowerPlan(host_w=50.0, cpu_w=30.0, peer_j_per_token=2.0, base_parts=PARTS)
-    worker, trace = apart(True, power=power)
+    worker, trace = disaggregated(True, power=power)
     result = simulate(worker, trace, replicas=2)
     use, parts, span_s = energy_use(result), energy_parts(result), result.makespan_s
     assert parts.total_j == pytest.approx(use.total_j)
@@ -139,7 +141,7 @@ def test_components_are_the_same_joules_sorted_otherwise() -> None:
 
 def test_bytes_count_where_they_are_kept_and_where_they_pass() -> None:
     """Memory and disks are told apart by the medium, hosts' links and networks by the path."""
-    worker, trace = apart(True, power=PowerPlan(host_link_j_per_byte=0.5, network_j_per_byte=0.25))
+    worker, trace = disaggregated(True, power=PowerPlan(host_link_j_per_byte=0.5, network_j_per_byte=0.25))
     stores = tuple(
         StoreUse(tier, 0, 1, 100, 0, stored_tokens=tokens, read_tokens=0, evicted_tokens=0, expired_tokens=0)
         for tier, tokens in ((1, 10), (2, 20), (3, 30))

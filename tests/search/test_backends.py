@@ -13,8 +13,8 @@ import pytest
 from hisearch.api.runs.machinery import make_backend
 from hisearch.search.driver import search
 from hisearch.search.evaluate.backends import Backend, BackendError, Processes, Threads
-from hisearch.search.evaluate.ledger import Ledger
-from hisearch.search.evaluate.shipment import Shipment, evaluate_shipped, mismatches, program_facts, unpack_in_process
+from hisearch.search.evaluate.payload import Payload, evaluate_shipped, mismatches, program_facts, unpack_in_process
+from hisearch.search.evaluate.runner import TrialRunner
 from hisearch.search.model.job import Evaluation, Job
 from hisearch.specs.studies.study import BudgetSpec
 from tests.search.fakes import FakeEvaluator, make_deployment, make_problem
@@ -71,7 +71,7 @@ def cluster(workers: int = 2, threads: int = 1) -> Iterator[Any]:
 
 def found_on(backend: Backend) -> tuple[Any, ...]:
     problem = make_problem(simulations=120)
-    return search(problem, Ledger(evaluate_fake, problem.budget, backend=backend)).trials
+    return search(problem, TrialRunner(evaluate_fake, problem.budget, backend=backend)).trials
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,7 @@ def test_processes_are_others_and_have_the_shipment_once() -> None:
         assert backend.facts() == {
             "name": "loky",
             "workers": 2,
-            "shipped_bytes": len(Shipment.of(evaluate_pid).content),
+            "shipped_bytes": len(Payload.of(evaluate_pid).content),
         }
 
 
@@ -115,8 +115,8 @@ def test_a_worker_of_other_versions_is_refused() -> None:
     ours = program_facts()
     assert mismatches(ours, ours) == []
     assert mismatches(ours, {**ours, "numba": "0.1"}) == [f"numba {ours['numba']} here, 0.1 there"]
-    shipment = Shipment("k", Shipment.of(evaluate_pid).content, {**ours, "sources": "other"})
-    unpack_in_process(shipment)
+    payload = Payload("k", Payload.of(evaluate_pid).content, {**ours, "sources": "other"})
+    unpack_in_process(payload)
     with pytest.raises(ValueError, match=f"sources other here, {ours['sources']} there"):
         evaluate_shipped("k", jobs(1)[0])
 
@@ -158,8 +158,8 @@ def test_a_cluster_finds_the_same_though_a_worker_is_killed(expected: tuple[Any,
     with cluster() as found, make_backend("dask", evaluate_fake, scheduler=found.scheduler_address) as backend:
         assert backend.workers == 2
         killer = Killer(found.workers[0].pid, after=20)
-        ledger = Ledger(evaluate_fake, problem.budget, backend=backend, progress=killer)
-        assert search(problem, ledger).trials == expected
+        runner = TrialRunner(evaluate_fake, problem.budget, backend=backend, progress=killer)
+        assert search(problem, runner).trials == expected
     with cluster() as found, make_backend("dask", evaluate_slow, scheduler=found.scheduler_address) as backend:
         results = backend.evaluations(jobs(12))
         first, evaluation = next(results)
@@ -176,9 +176,9 @@ def test_a_job_that_kills_its_workers_ends_as_an_error_and_the_rest_goes_on() ->
         cluster() as found,
         make_backend("dask", evaluate_deadly, scheduler=found.scheduler_address) as backend,
     ):
-        ledger = Ledger(evaluate_deadly, BudgetSpec(), backend=backend)
-        done = [trial for trial in ledger.run(jobs(3)[::2]) if trial is not None]
-        bad = ledger.run(jobs(2)[1:])[0]
+        runner = TrialRunner(evaluate_deadly, BudgetSpec(), backend=backend)
+        done = [trial for trial in runner.run(jobs(3)[::2]) if trial is not None]
+        bad = runner.run(jobs(2)[1:])[0]
     assert [trial.metrics["replicas"] for trial in done] == [1.0, 3.0]
     assert bad is not None
     assert bad.error.startswith("MemoryError: every Dask worker that simulated it died")

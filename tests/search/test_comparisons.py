@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 
 from hisearch.search.driver import SearchOutcome, search
-from hisearch.search.evaluate.ledger import Ledger
-from hisearch.search.model.deployments import arms_by_promise, deployment_of, parameters_of, router_arms
+from hisearch.search.evaluate.runner import TrialRunner
+from hisearch.search.model.deployments import configs_by_slo, deployment_of, parameters_of, router_configs
 from hisearch.search.model.job import Evaluation, Job
 from hisearch.search.model.problem import Problem
 from hisearch.search.model.trial import Trial
 from hisearch.search.refine.alternatives import size_alternatives
-from hisearch.search.refine.polish import neighbours, polish
+from hisearch.search.refine.local_search import local_search, neighbours
 from hisearch.search.select.recommend import recommend
 from hisearch.search.stages.ending import UNTRIED_ALTERNATIVES, UNTRIED_NEIGHBOURS, UNTRIED_ROUTERS
 from hisearch.search.stages.execution import search_execution
@@ -22,15 +22,19 @@ from hisearch.specs.studies.search_space import RoutingSpace
 from tests.search.fakes import FakeEvaluator, make_problem
 
 
-def start(problem: Problem, evaluate: FakeEvaluator, replicas: int = 6) -> Ledger:
+def start(problem: Problem, evaluate: FakeEvaluator, replicas: int = 6) -> TrialRunner:
     """A ledger that has simulated one deployment on ``fast`` accelerators with SGLang."""
-    ledger = Ledger(evaluate, problem.budget, workers=1)
+    runner = TrialRunner(evaluate, problem.budget, workers=1)
     engine = EngineSpec(name="sglang", chunk_tokens=2048, max_running_requests=64, memory_fraction=0.9)
     pool = PoolSpec(accelerator="fast", engine=engine)
-    router = next(arm for arm in router_arms(problem.space.routing) if arm.policy == "cache_aware")
+    router = next(
+        routing_config
+        for routing_config in router_configs(problem.space.routing)
+        if routing_config.policy == "cache_aware"
+    )
     deployment = deployment_of(problem.model, problem.profile, pool, replicas, router)
-    ledger.run([Job(2, deployment, parameters_of(deployment))])
-    return ledger
+    runner.run([Job(2, deployment, parameters_of(deployment))])
+    return runner
 
 
 def cheapest(trials: list[Trial], accelerator: str = "", engine: str = "") -> float:
@@ -46,9 +50,9 @@ def cheapest(trials: list[Trial], accelerator: str = "", engine: str = "") -> fl
 
 def test_alternatives_get_their_fewest_replicas_behind_the_recommendations_router() -> None:
     problem = make_problem()
-    ledger = start(problem, FakeEvaluator())
-    size_alternatives(problem, search_execution(problem, keep=4).sized, ledger, until=150)
-    added = ledger.trials[1:]
+    runner = start(problem, FakeEvaluator())
+    size_alternatives(problem, search_execution(problem, keep=4).sized, runner, until=150)
+    added = runner.trials[1:]
     assert all(trial.comparable for trial in added)
     assert {t.deployment.router.policy for t in added if t.deployment.pool.replicas > 1} == {"cache_aware"}
     assert {t.deployment.pool.accelerator for t in added} == {"slow", "fast", "dear"}
@@ -59,7 +63,7 @@ def test_alternatives_get_their_fewest_replicas_behind_the_recommendations_route
         for count in range(1, 33)
         for d in [deployment_of("toy-model", problem.profile, t.deployment.pool, count, t.deployment.router)]
     ]
-    exhaustive = Ledger(FakeEvaluator(), problem.budget.model_copy(update={"simulations": 10**6}), workers=1)
+    exhaustive = TrialRunner(FakeEvaluator(), problem.budget.model_copy(update={"simulations": 10**6}), workers=1)
     exhaustive.run(everything)
     others = [t for t in exhaustive.trials if t.deployment.pool.accelerator != "fast"]
     found = [t for t in added if t.deployment.pool.accelerator != "fast"]
@@ -69,10 +73,10 @@ def test_alternatives_get_their_fewest_replicas_behind_the_recommendations_route
 
 def test_alternatives_beyond_the_budget_are_untried() -> None:
     problem = make_problem()
-    ledger = start(problem, FakeEvaluator())
-    size_alternatives(problem, search_execution(problem, keep=4).sized, ledger, until=3)
-    assert len(ledger.trials) == 3
-    assert UNTRIED_ALTERNATIVES in ledger.untried()
+    runner = start(problem, FakeEvaluator())
+    size_alternatives(problem, search_execution(problem, keep=4).sized, runner, until=3)
+    assert len(runner.trials) == 3
+    assert UNTRIED_ALTERNATIVES in runner.untried()
 
 
 class SmallChunksAreBetter(FakeEvaluator):
@@ -91,18 +95,18 @@ class SmallChunksAreBetter(FakeEvaluator):
 
 def test_a_neighbour_that_slices_dropped_is_found_in_the_end() -> None:
     problem = make_problem()
-    ledger = start(problem, SmallChunksAreBetter())
-    first = recommend(ledger.trials, problem.objectives)
-    polish(problem, ledger, until=150)
-    last = recommend(ledger.trials, problem.objectives)
+    runner = start(problem, SmallChunksAreBetter())
+    first = recommend(runner.trials, problem.objectives)
+    local_search(problem, runner, until=150)
+    last = recommend(runner.trials, problem.objectives)
     assert first is not None
     assert last is not None
     assert first.trial.deployment.pool.engine.chunk_tokens == 2048
     assert last.trial.deployment.pool.engine.chunk_tokens == 128
     assert last.trial.metrics["usd_per_hour"] <= first.trial.metrics["usd_per_hour"]
-    assert ledger.untried() == set()
+    assert runner.untried() == set()
     beside = {d.model_dump_json() for d in neighbours(problem, last.trial)}
-    assert beside <= {t.deployment.model_dump_json() for t in ledger.trials}
+    assert beside <= {t.deployment.model_dump_json() for t in runner.trials}
 
 
 class FiveNeedSmallChunks(FakeEvaluator):
@@ -121,10 +125,10 @@ class FiveNeedSmallChunks(FakeEvaluator):
 
 def test_a_cheaper_deployment_that_narrowly_misses_is_tried_with_one_setting_changed() -> None:
     problem = make_problem()
-    ledger = start(problem, FiveNeedSmallChunks())
-    assert ledger.trials[0].feasible
-    polish(problem, ledger, until=150)
-    last = recommend(ledger.trials, problem.objectives)
+    runner = start(problem, FiveNeedSmallChunks())
+    assert runner.trials[0].feasible
+    local_search(problem, runner, until=150)
+    last = recommend(runner.trials, problem.objectives)
     assert last is not None
     pool = last.trial.deployment.pool
     assert (pool.replicas, pool.engine.chunk_tokens) == (5, 128)
@@ -152,16 +156,16 @@ def test_neighbours_differ_in_one_setting_and_cost_no_more() -> None:
 
 def test_neighbours_beyond_the_budget_are_untried() -> None:
     problem = make_problem()
-    ledger = start(problem, FakeEvaluator())
-    polish(problem, ledger, until=4)
-    assert len(ledger.trials) == 4
-    assert UNTRIED_NEIGHBOURS in ledger.untried()
+    runner = start(problem, FakeEvaluator())
+    local_search(problem, runner, until=4)
+    assert len(runner.trials) == 4
+    assert UNTRIED_NEIGHBOURS in runner.untried()
 
 
 @pytest.mark.parametrize("simulations", [150, 400])
 def test_a_whole_search_has_looked_at_every_neighbour_or_says_so(simulations: int) -> None:
     problem = make_problem(simulations=simulations)
-    outcome: SearchOutcome = search(problem, Ledger(SmallChunksAreBetter(), problem.budget, workers=1))
+    outcome: SearchOutcome = search(problem, TrialRunner(SmallChunksAreBetter(), problem.budget, workers=1))
     assert outcome.recommendation is not None
     beside = {d.model_dump_json() for d in neighbours(problem, outcome.recommendation.trial)}
     whole = {t.deployment.model_dump_json() for t in outcome.trials if t.comparable}
@@ -170,11 +174,16 @@ def test_a_whole_search_has_looked_at_every_neighbour_or_says_so(simulations: in
 
 def test_arms_begin_with_one_of_each_policy_the_best_informed_first() -> None:
     space = RoutingSpace(policies=["random", "round_robin", "power_of_two", "cache_aware"])
-    arms = arms_by_promise(space)
-    assert [arm.policy for arm in arms[:4]] == ["cache_aware", "power_of_two", "round_robin", "random"]
-    everything = router_arms(space)
-    assert len(arms) == len(everything)
-    assert all(arm in arms for arm in everything)
+    routing_configs = configs_by_slo(space)
+    assert [routing_config.policy for routing_config in routing_configs[:4]] == [
+        "cache_aware",
+        "power_of_two",
+        "round_robin",
+        "random",
+    ]
+    everything = router_configs(space)
+    assert len(routing_configs) == len(everything)
+    assert all(routing_config in routing_configs for routing_config in everything)
 
 
 @pytest.mark.parametrize("until", [30, 45, 60, 80, 100, 140, 200, 300])
@@ -183,11 +192,11 @@ def test_a_router_that_the_budget_left_out_is_tried_on_the_whole_trace_or_named(
     policies = ["random", "round_robin", "power_of_two", "cache_aware"]
     routing = RoutingSpace.model_validate({**problem.space.routing.model_dump(), "policies": policies})
     problem = replace(problem, space=problem.space.model_copy(update={"routing": routing}))
-    ledger = Ledger(FakeEvaluator(), problem.budget, workers=1)
-    search_routing(problem, search_execution(problem, keep=8).kept, ledger, until)
-    whole = [t for t in ledger.trials if t.slice_fraction == 1.0 and t.deployment.pool.replicas > 1]
-    slices = [t for t in ledger.trials if t.slice_fraction < 1.0]
-    arms = {arm.model_dump_json() for arm in router_arms(routing)}
+    runner = TrialRunner(FakeEvaluator(), problem.budget, workers=1)
+    search_routing(problem, search_execution(problem, keep=8).kept, runner, until)
+    whole = [t for t in runner.trials if t.slice_fraction == 1.0 and t.deployment.pool.replicas > 1]
+    slices = [t for t in runner.trials if t.slice_fraction < 1.0]
+    routing_configs = {routing_config.model_dump_json() for routing_config in router_configs(routing)}
 
     def tried(trials: list[Trial], pool: PoolSpec) -> set[str]:
         worker = pool.model_copy(update={"replicas": 1})
@@ -197,5 +206,7 @@ def test_a_router_that_the_budget_left_out_is_tried_on_the_whole_trace_or_named(
             if t.deployment.pool.model_copy(update={"replicas": 1}) == worker
         }
 
-    unseen = [t for t in whole if not arms <= tried(whole, t.deployment.pool) | tried(slices, t.deployment.pool)]
-    assert not unseen or UNTRIED_ROUTERS in ledger.untried()
+    unseen = [
+        t for t in whole if not routing_configs <= tried(whole, t.deployment.pool) | tried(slices, t.deployment.pool)
+    ]
+    assert not unseen or UNTRIED_ROUTERS in runner.untried()

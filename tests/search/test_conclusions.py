@@ -25,7 +25,7 @@ DRAWS = 16
 @pytest.fixture(scope="module")
 def study_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("study") / "small.yaml"
-    path.write_text(STUDY + f"  confidence: {{draws: {DRAWS}, contender_draws: 4}}\n")
+    path.write_text(STUDY + f"  confidence: {{draws: {DRAWS}, candidate_draws: 4}}\n")
     return path
 
 
@@ -144,7 +144,7 @@ def test_the_report_shows_it(result: StudyResult) -> None:
     assert "By other rules" in page
     assert "Chance to hold" in page
     assert found.changes
-    assert len([row for row in found.contenders if row.chosen]) == 1
+    assert len([row for row in found.shortlist if row.chosen]) == 1
     assert len([row for row in found.rules if row.chosen]) == 1
 
 

@@ -4,7 +4,7 @@ import optuna
 import pytest
 
 from hisearch.search.driver import CAPACITY_SIMULATIONS, LEAST_ROOM, SearchOutcome, search
-from hisearch.search.evaluate.ledger import Ledger
+from hisearch.search.evaluate.runner import TrialRunner
 from hisearch.search.model.job import Evaluation, Job
 from hisearch.search.model.problem import Problem
 from hisearch.search.records.journal import Journal
@@ -19,7 +19,7 @@ def run(
     problem: Problem, workers: int = 1, journal: Journal | None = None, evaluate: FakeEvaluator | None = None
 ) -> SearchOutcome:
     fake = evaluate if evaluate is not None else FakeEvaluator()
-    return search(problem, Ledger(fake, problem.budget, inputs="i", workers=workers, journal=journal))
+    return search(problem, TrialRunner(fake, problem.budget, inputs="i", workers=workers, journal=journal))
 
 
 @pytest.mark.parametrize("simulations", [200, 40])
@@ -38,7 +38,7 @@ def test_another_seed_samples_stage_3_otherwise() -> None:
     problem = make_problem(simulations=200)
     other = Problem(**{**vars(problem), "seed": 1})
     trials = [
-        search(each, Ledger(FakeEvaluator(), each.budget, workers=1), without=("front", "comparisons")).trials
+        search(each, TrialRunner(FakeEvaluator(), each.budget, workers=1), without=("front", "comparisons")).trials
         for each in (problem, other)
     ]
     assert trials[0] != trials[1]
@@ -132,8 +132,8 @@ def test_the_database_opens_in_optuna_with_every_trial(tmp_path: Path) -> None:
     problem = make_problem(simulations=60)
     path = tmp_path / "study.db"
     database = StudyDatabase(path, "toy", problem)
-    ledger = Ledger(FakeEvaluator(fail="vllm"), problem.budget, workers=1)
-    outcome = search(problem, ledger, database.write)
+    runner = TrialRunner(FakeEvaluator(fail="vllm"), problem.budget, workers=1)
+    outcome = search(problem, runner, database.write)
     storage = f"sqlite:///{path}"
     names = optuna.get_all_study_names(storage)
     loaded = [optuna.load_study(study_name=name, storage=storage) for name in names]
@@ -161,11 +161,11 @@ def test_stage_3_goes_on_with_what_nothing_else_needs() -> None:
         }
     )
     problem = Problem(**{**vars(problem), "space": space})
-    ledger = Ledger(FakeEvaluator(), problem.budget, workers=1)
-    outcome = search(problem, ledger, without=("front", "comparisons"))
+    runner = TrialRunner(FakeEvaluator(), problem.budget, workers=1)
+    outcome = search(problem, runner, without=("front", "comparisons"))
     # But for what is held back for larger loads, and is too little for another round.
     held = CAPACITY_SIMULATIONS + LEAST_ROOM
-    assert problem.budget.simulations - held < ledger.simulations <= problem.budget.simulations
+    assert problem.budget.simulations - held < runner.simulations <= problem.budget.simulations
     assert outcome.ending.stopped == "simulations"
     assert "stage 3" in outcome.ending.untried[0]
 
@@ -174,7 +174,7 @@ def test_a_stage_3_that_ends_by_itself_leaves_the_budget() -> None:
     problem = make_problem(simulations=1000, accelerators=("fast",))
     fixed = CacheSpace.model_validate({"tiers": [{"media": ["ddr5"], "gib": [0, 64]}], "memory_fraction": [0.9, 0.9]})
     problem = Problem(**{**vars(problem), "space": problem.space.model_copy(update={"cache": fixed})})
-    outcome = search(problem, Ledger(FakeEvaluator(), problem.budget, workers=1), without=("front",))
+    outcome = search(problem, TrialRunner(FakeEvaluator(), problem.budget, workers=1), without=("front",))
     assert len(outcome.trials) < 500
     assert outcome.stopped == ""
 

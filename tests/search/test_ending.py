@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from hisearch.search.driver import SearchOutcome, search
-from hisearch.search.evaluate.ledger import Ledger
+from hisearch.search.evaluate.runner import TrialRunner
 from hisearch.search.model.problem import Problem
 from hisearch.search.records.progress import PlainProgress
 from hisearch.search.select.failure import explain
@@ -39,7 +39,7 @@ class Listener:
 
 
 def run(problem: Problem, listener: Listener | None = None) -> SearchOutcome:
-    return search(problem, Ledger(FakeEvaluator(), problem.budget, workers=1, progress=listener))
+    return search(problem, TrialRunner(FakeEvaluator(), problem.budget, workers=1, progress=listener))
 
 
 def small(simulations: int) -> Problem:
@@ -64,13 +64,13 @@ def test_a_small_budget_cuts_the_search_short_and_says_so(simulations: int) -> N
 
 def test_a_budget_that_was_not_used_up_says_for_what_the_rest_was_held_back() -> None:
     ending = Ending("simulations", ("larger loads",), make_problem(simulations=30).budget, used=27)
-    assert "the budget of 30 simulations, 3 of them held back for the last steps" in ending.in_words()
+    assert "the budget of 30 simulations, 3 of them held back for the last steps" in ending.describe()
 
 
 def test_what_slices_and_the_sampler_left_out_is_said_of_a_search_that_came_to_its_end() -> None:
     problem = make_problem(simulations=800)
-    ledger = Ledger(FakeEvaluator(), problem.budget, workers=1)
-    outcome = search(problem, ledger, without=("front",))  # whose neighbours would be many hundreds more
+    runner = TrialRunner(FakeEvaluator(), problem.budget, workers=1)
+    outcome = search(problem, runner, without=("front",))  # whose neighbours would be many hundreds more
     assert outcome.stopped == ""
     workers = {c.pool.model_dump_json() for c in outcome.execution.kept}
     whole = {
@@ -78,7 +78,7 @@ def test_what_slices_and_the_sampler_left_out_is_said_of_a_search_that_came_to_i
     }
     dropped = len(workers - whole)
     assert dropped > 0
-    text = outcome.ending.in_words()
+    text = outcome.ending.describe()
     assert f"left out {dropped} of {len(workers)} candidates of stage 1 after slices of the trace and up to " in text
     assert "settings of the cache tiers" in text
     assert "nothing more to try" not in text
@@ -93,7 +93,8 @@ def test_where_no_deployment_can_meet_the_slo_no_larger_budget_is_asked_for() ->
     problem = make_problem(simulations=20)
     terms = [SloTerm(metric="tpot_s", percentile=99, at_most_s=0.001)]
     outcome = search(
-        replace(problem, slo=SloSpec(terms=terms)), Ledger(FakeEvaluator(base_ttft_s=50.0), problem.budget, workers=1)
+        replace(problem, slo=SloSpec(terms=terms)),
+        TrialRunner(FakeEvaluator(base_ttft_s=50.0), problem.budget, workers=1),
     )
     hopeless = outcome.execution.hopeless
     count = len(outcome.execution.sized)
@@ -115,7 +116,7 @@ def test_a_search_with_nothing_left_to_try_was_not_cut_short() -> None:
     assert len(outcome.trials) < 3000
     assert (outcome.stopped, outcome.ending.untried) == ("", ())
     assert outcome.ending.caution(recommended=True) == ""
-    assert "nothing more to try" in outcome.ending.in_words()
+    assert "nothing more to try" in outcome.ending.describe()
 
 
 def test_every_budget_below_what_the_search_wants_is_said_to_cut_it() -> None:

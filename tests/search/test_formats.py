@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hisearch.search.model.trial import Trial
-from hisearch.search.select.formats import formats_in_words, narrower_formats
+from hisearch.search.select.formats import describe_formats, narrower_formats
 from hisearch.specs.documents.catalogue import Catalogue
 from tests.search.fakes import make_deployment, make_problem, make_trial
 
@@ -47,17 +47,17 @@ def test_the_price_of_keeping_the_checkpoints_format_is_named() -> None:
     model = CATALOGUE.get("Model", "qwen3-32b").spec
     narrow, wide, dear = _trial(0, 4.0, "fp8"), _trial(1, 5.5, None), _trial(2, 7.0, "bf16")
     missing, part = _trial(3, 4.5, None, feasible=False), _trial(4, 4.2, None, slice_fraction=0.3)
-    text = formats_in_words(model, narrow, [narrow, dear, wide, missing, part], execution)
+    text = describe_formats(model, narrow, [narrow, dear, wide, missing, part], execution)
     assert text.startswith("It serves fp8 weights (the checkpoint has bf16): answers differ")
     assert "keeps the checkpoint's formats" in text
     assert text.endswith("at $5.50 per hour, $1.50 more.")
-    assert formats_in_words(model, narrow, [narrow, missing], execution).endswith("was found to meet the SLO.")
-    assert formats_in_words(model, narrow, [narrow, part], execution).endswith("was simulated on the whole trace.")
+    assert describe_formats(model, narrow, [narrow, missing], execution).endswith("was found to meet the SLO.")
+    assert describe_formats(model, narrow, [narrow, part], execution).endswith("was simulated on the whole trace.")
     assert (
-        formats_in_words(model, wide, [narrow, wide], execution)
-        == formats_in_words(model, None, [narrow], execution)
+        describe_formats(model, wide, [narrow, wide], execution)
+        == describe_formats(model, None, [narrow], execution)
         == ""
     )
     narrowed = execution.model_copy(update={"weight_dtypes": ["fp8"]})
-    assert formats_in_words(model, narrow, [narrow, missing], narrowed).endswith("space has no deployment with them.")
-    assert formats_in_words(model, narrow, [narrow, wide], narrowed).endswith("$1.50 more.")
+    assert describe_formats(model, narrow, [narrow, missing], narrowed).endswith("space has no deployment with them.")
+    assert describe_formats(model, narrow, [narrow, wide], narrowed).endswith("$1.50 more.")

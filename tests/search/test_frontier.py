@@ -9,8 +9,8 @@ import pytest
 
 from hisearch.latency.device_memory.plan import DoesNotFit
 from hisearch.search.driver import _Course, _known_workers
-from hisearch.search.evaluate.ledger import Ledger
-from hisearch.search.model.deployments import deployment_of, router_arms, starting_memory_fraction
+from hisearch.search.evaluate.runner import TrialRunner
+from hisearch.search.model.deployments import deployment_of, router_configs, starting_memory_fraction
 from hisearch.search.model.job import Job
 from hisearch.search.model.problem import Problem
 from hisearch.search.refine.frontier import LEAST_TRIALS, Frontier, neighbourhood
@@ -20,10 +20,10 @@ from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
 from tests.search.fakes import OBJECTIVES, FakeEvaluator, FakePlanner, make_problem
 
 
-def simulated(problem: Problem, deployments: Sequence[DeploymentSpec]) -> Ledger:
-    ledger = Ledger(FakeEvaluator(), problem.budget, workers=1)
-    ledger.run([Job(1, deployment, {}) for deployment in deployments])
-    return ledger
+def simulated(problem: Problem, deployments: Sequence[DeploymentSpec]) -> TrialRunner:
+    runner = TrialRunner(FakeEvaluator(), problem.budget, workers=1)
+    runner.run([Job(1, deployment, {}) for deployment in deployments])
+    return runner
 
 
 def frontier_of(problem: Problem) -> Frontier:
@@ -34,23 +34,23 @@ def sized(kind: str, counts: Sequence[int]) -> list[DeploymentSpec]:
     """So many replicas of a worker of stage 1."""
     problem = make_problem()
     worker = next(c.pool for c in screen(problem, 40).sized if c.pool.accelerator == kind)
-    router = router_arms(problem.space.routing)[0]
+    router = router_configs(problem.space.routing)[0]
     return [deployment_of(problem.model, problem.profile, worker, count, router) for count in counts]
 
 
 def test_too_few_trials_leave_nothing_out() -> None:
     problem = make_problem()
-    ledger = simulated(problem, sized("fast", range(1, LEAST_TRIALS)))
+    runner = simulated(problem, sized("fast", range(1, LEAST_TRIALS)))
     asked = sized("fast", [1, 30])
-    assert list(frontier_of(problem).may_serve(ledger.trials, asked)) == asked
+    assert list(frontier_of(problem).may_serve(runner.trials, asked)) == asked
 
 
 def test_what_misses_by_far_is_left_out_and_what_serves_is_not() -> None:
     problem = make_problem()
     known = [1, 2, 3, 5, 6, 7, 8, 10, 12, 14, 16]
-    ledger = simulated(problem, sized("fast", known))
+    runner = simulated(problem, sized("fast", known))
     frontier = frontier_of(problem)
-    kept = frontier.may_serve(ledger.trials, sized("fast", [1, 2, 4, 9, 11, 13]))
+    kept = frontier.may_serve(runner.trials, sized("fast", [1, 2, 4, 9, 11, 13]))
     replicas = [one.pool.replicas for one in kept]
     truth = {
         trial.deployment.pool.replicas: trial.feasible
@@ -63,16 +63,16 @@ def test_what_misses_by_far_is_left_out_and_what_serves_is_not() -> None:
 
 def test_a_front_that_moves_after_it_ended_is_widened_again(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = make_problem(simulations=80)
-    ledger = simulated(problem, sized("fast", [6, 8]))
-    course = _Course(problem, screen(problem, 40), ledger, lambda _: None)
+    runner = simulated(problem, sized("fast", [6, 8]))
+    course = _Course(problem, screen(problem, 40), runner, lambda _: None)
     monkeypatch.setattr(Frontier, "widen", lambda *_: None)  # nothing is expected of any neighbour
     course._widen(40)
     assert course._front_ended
-    ledger.run([Job(1, *sized("fast", [1]))])  # off the front: all is as it was
+    runner.run([Job(1, *sized("fast", [1]))])  # off the front: all is as it was
     assert course._front_ended
-    before = {trial.number for trial in front(ledger.trials, OBJECTIVES)}
-    ledger.run([Job(1, *sized("fast", [12]))])
-    assert {trial.number for trial in front(ledger.trials, OBJECTIVES)} != before
+    before = {trial.number for trial in front(runner.trials, OBJECTIVES)}
+    runner.run([Job(1, *sized("fast", [12]))])
+    assert {trial.number for trial in front(runner.trials, OBJECTIVES)} != before
     assert not course._front_ended
 
 
@@ -94,12 +94,12 @@ def test_a_neighbour_that_does_not_fit_with_less_memory_is_left_out() -> None:
     problem, least = replace(make_problem(), planner=TightPlanner()), TightPlanner.least
     screening = screen(problem, 40)
     worker = next(one.pool for one in screening.sized if one.pool.accelerator == "fast")
-    router = router_arms(problem.space.routing)[0]
+    router = router_configs(problem.space.routing)[0]
     known = [deployment_of(problem.model, problem.profile, worker, n, router) for n in range(2, 3 + LEAST_TRIALS)]
     tight = [one for one in neighbourhood(problem, known[0]) if one.pool.engine.memory_fraction < least]
     assert tight
-    ledger, frontier = simulated(problem, known), Frontier(problem, _known_workers(screening))
-    frontier.widen(ledger, len(known) + 8)
-    assert len(ledger.trials) > len(known)
-    assert all(trial.deployment.pool.engine.memory_fraction >= least for trial in ledger.trials)
-    assert frontier.may_serve(ledger.trials, tight) == tight
+    runner, frontier = simulated(problem, known), Frontier(problem, _known_workers(screening))
+    frontier.widen(runner, len(known) + 8)
+    assert len(runner.trials) > len(known)
+    assert all(trial.deployment.pool.engine.memory_fraction >= least for trial in runner.trials)
+    assert frontier.may_serve(runner.trials, tight) == tight

@@ -4,12 +4,12 @@ import time
 
 import pytest
 
-from hisearch.search.evaluate.ledger import Ledger
+from hisearch.search.evaluate.runner import TrialRunner
 from hisearch.search.records import interrupts as module
 from hisearch.search.records.interrupts import Interrupts
 from hisearch.specs.studies.study import BudgetSpec
 from tests.search.fakes import FakeEvaluator
-from tests.search.test_ledger import jobs
+from tests.search.test_runner import jobs
 
 
 def test_a_signal_interrupts_what_is_not_deferred_and_handlers_are_put_back() -> None:
@@ -46,11 +46,11 @@ def test_the_same_signal_passed_on_twice_is_one(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_search_that_is_interrupted_between_simulations_asks_for_no_more() -> None:
     with Interrupts() as interrupts, interrupts.deferred():
-        ledger = Ledger(FakeEvaluator(), BudgetSpec(), workers=1, interrupts=interrupts)
-        assert all(ledger.run(jobs(3)))
+        runner = TrialRunner(FakeEvaluator(), BudgetSpec(), workers=1, interrupts=interrupts)
+        assert all(runner.run(jobs(3)))
         signal.raise_signal(signal.SIGINT)
-        assert ledger.run(jobs(5)).count(None) == 2
-    assert ledger.stopped == "interrupted"
+        assert runner.run(jobs(5)).count(None) == 2
+    assert runner.stopped == "interrupted"
 
 
 def test_in_another_thread_nothing_is_installed() -> None:

@@ -15,11 +15,11 @@ from hisearch.score.capacity import capacity
 from hisearch.score.evaluate import Score
 from hisearch.score.terms import LimitCheck
 from hisearch.search.driver import SearchOutcome, headroom, search
-from hisearch.search.evaluate.ledger import Ledger
+from hisearch.search.evaluate.runner import TrialRunner
 from hisearch.search.evaluate.simulation import MOST_LOAD, Simulation
 from hisearch.search.model.job import Evaluation, Job
 from hisearch.search.model.problem import Problem
-from hisearch.search.refine.beliefs import figures, value_of
+from hisearch.search.refine.posteriors import figures, value_of
 from hisearch.specs.errors import SpecError
 from hisearch.specs.studies.study import BudgetSpec, LimitSpec
 from hisearch.traces.compiler import compile_trace
@@ -49,8 +49,8 @@ class LimitedEvaluator(FakeEvaluator):
 
 
 def searched(problem: Problem, evaluate: FakeEvaluator) -> SearchOutcome:
-    ledger = Ledger(evaluate, problem.budget, workers=1)
-    return search(problem, ledger)
+    runner = TrialRunner(evaluate, problem.budget, workers=1)
+    return search(problem, runner)
 
 
 def test_a_limit_on_dollars_that_leaves_room_changes_no_recommendation() -> None:
@@ -103,10 +103,10 @@ def test_simulations_that_a_trial_took_count_against_the_budget() -> None:
 
 
 def test_one_trial_that_takes_several_simulations_may_pass_the_budget_by_itself_only() -> None:
-    ledger = Ledger(LimitedEvaluator({}, simulations=6), BudgetSpec(simulations=20), workers=1, simulations_each=6)
-    ledger.run([Job(2, make_deployment(replicas=n)) for n in range(1, 9)])
-    assert ledger.simulations - ledger.trials[-1].simulations < 20
-    assert ledger.stopped == "simulations"
+    runner = TrialRunner(LimitedEvaluator({}, simulations=6), BudgetSpec(simulations=20), workers=1, simulations_each=6)
+    runner.run([Job(2, make_deployment(replicas=n)) for n in range(1, 9)])
+    assert runner.simulations - runner.trials[-1].simulations < 20
+    assert runner.stopped == "simulations"
 
 
 def test_simulations_survive_the_journal() -> None:
@@ -203,9 +203,9 @@ def test_dollars_buy_seconds_of_this_machine() -> None:
     assert (budget.wall_s, budget.wall_key) == (pytest.approx(300.0), "usd")
     assert BudgetSpec(seconds=200, usd=0.05, machine_usd_per_hour=0.6).wall_key == "seconds"
     now = iter(range(0, 100_000, 301))
-    ledger = Ledger(FakeEvaluator(), budget, workers=1, clock=lambda: float(next(now)))
-    ledger.run([Job(2, make_deployment(replicas=n)) for n in range(1, 5)])
-    assert ledger.stopped == "usd"
+    runner = TrialRunner(FakeEvaluator(), budget, workers=1, clock=lambda: float(next(now)))
+    runner.run([Job(2, make_deployment(replicas=n)) for n in range(1, 5)])
+    assert runner.stopped == "usd"
 
 
 def test_capacity_of_a_trial_is_what_a_search_for_it_finds(tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def test_capacity_is_refused_where_there_is_no_load_to_scale(tmp_path: Path) -> 
         study.run(workers=1, run_dir=tmp_path / "run")
 
 
-SOCIETY = """\
+POPULATION = """\
 apiVersion: hisearch/v1
 kind: Study
 metadata: {name: society}
@@ -272,25 +272,25 @@ spec:
 """
 
 
-def society_study(folder: Path, kind: str = "independent") -> Path:
+def population_study(folder: Path, kind: str = "independent") -> Path:
     path = folder / "society.yaml"
-    path.write_text(SOCIETY % kind)
+    path.write_text(POPULATION % kind)
     return path
 
 
 def test_agents_per_accelerator_are_those_of_the_largest_society_that_meets_the_slo(tmp_path: Path) -> None:
-    study = load_study(society_study(tmp_path))
+    study = load_study(population_study(tmp_path))
     result = study.run(workers=1, run_dir=tmp_path / "run")
     assert result.recommendation is not None
     best = result.recommendation.trial
     world = study.world()
-    assert world.society is not None
+    assert world.population is not None
 
     def score_at(agents: int) -> Score:
         """By hand: the same society with so many agents, on the same deployment."""
-        spec = resized(world.society.spec, agents)
-        trace = compile_trace(generate_agents(spec, seed=0), "society")
-        found = Simulation(dataclasses.replace(world, trace=trace, capacity=False, society=None)).evaluate(
+        spec = resized(world.population.spec, agents)
+        trace = compile_trace(generate_agents(spec, seed=0), "population")
+        found = Simulation(dataclasses.replace(world, trace=trace, capacity=False, population=None)).evaluate(
             Job(2, best.deployment)
         )
         return Score(found.metrics, found.slo, found.feasible)
@@ -306,7 +306,7 @@ def test_agents_per_accelerator_are_those_of_the_largest_society_that_meets_the_
 
 
 def test_societies_whose_load_could_be_scaled_are_asked_for_other_sizes_alone(tmp_path: Path) -> None:
-    path = society_study(tmp_path)
+    path = population_study(tmp_path)
     free = "agents: 40\n        pacing: free\n        action: {p50_s: 5.0, p90_s: 10.0}"
     path.write_text(path.read_text().replace("agents: 40", free))
     study = load_study(path)
@@ -324,7 +324,7 @@ def test_societies_whose_load_could_be_scaled_are_asked_for_other_sizes_alone(tm
     ],
 )
 def test_agents_are_refused_where_the_society_has_one_size(tmp_path: Path, before: str, after: str) -> None:
-    path = society_study(tmp_path)
+    path = population_study(tmp_path)
     path.write_text(path.read_text().replace(before, after))
     (tmp_path / "edges.txt").write_text("0 1\n1 2\n")
     with pytest.raises(SpecError, match=r"objectives.*needs a workload of section agents"):

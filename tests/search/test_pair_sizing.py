@@ -17,7 +17,7 @@ from hisearch.search.model.sizing import Sizing
 Miss = Callable[[Counts], float]
 
 
-def apart(needed: Counts) -> Miss:
+def missed_pair(needed: Counts) -> Miss:
     """Each pool needs so many, the worst says how far off."""
     return lambda counts: max(need / count for need, count in zip(needed, counts, strict=True)) - 1
 
@@ -53,7 +53,7 @@ COUNT = st.integers(1, 12)
 PAIR = st.tuples(COUNT, COUNT)
 PRICES = st.tuples(st.sampled_from([1.0, 2.3, 5.0, 0.0]), st.sampled_from([1.0, 3.1, 7.5]))
 LAWS = st.one_of(
-    st.builds(apart, PAIR),
+    st.builds(missed_pair, PAIR),
     st.builds(shared, st.tuples(st.floats(0.2, 4.0), st.floats(0.2, 4.0)), st.floats(1.0, 40.0)),
 )
 
@@ -85,7 +85,7 @@ def _stalls(miss: Miss, counts: Counts) -> bool:
 @pytest.mark.parametrize(("guess", "needed"), list(itertools.product([1, 3, 20], [1, 5, 13, 64])))
 def test_one_pool_is_asked_for_about_as_often_as_by_bisection(guess: int, needed: int) -> None:
     sizing = CountsSizing((guess,), (2.0,), (64,), (1,), 64)
-    asked = run(sizing, apart((needed,)))
+    asked = run(sizing, missed_pair((needed,)))
     plain, calls = Sizing(guess, 64), 0
     while (replicas := plain.next) is not None:
         calls += 1
@@ -97,7 +97,7 @@ def test_one_pool_is_asked_for_about_as_often_as_by_bisection(guess: int, needed
 def test_few_of_many_counts_are_asked_for() -> None:
     for needed in itertools.product([1, 3, 9, 30], [2, 7, 40]):
         sizing = CountsSizing((2, 2), (3.0, 5.0), (64, 64), (1, 1), 128)
-        assert len(run(sizing, apart(needed), needed)) <= 32  # of 4,096
+        assert len(run(sizing, missed_pair(needed), needed)) <= 32  # of 4,096
         assert sizing.fewest == needed
 
 

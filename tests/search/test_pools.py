@@ -13,17 +13,17 @@ import yaml
 from hisearch.api.studies.study import Study, StudyResult, load_study
 from hisearch.search.driver import MOST_CANDIDATES
 from hisearch.search.evaluate.simulation import Simulation
-from hisearch.search.model.arms import apart_arms, mixed_arms, unified_arms
 from hisearch.search.model.candidates import Cluster
 from hisearch.search.model.deployments import deployment_of, mixed_order, parameters_of, shape_of
 from hisearch.search.model.job import Evaluation, Job
 from hisearch.search.model.problem import Problem
+from hisearch.search.model.routing_configs import mixed_configs, pd_configs, unified_configs
 from hisearch.search.model.trial import Trial
 from hisearch.search.select.pareto import front, minimised
 from hisearch.search.stages.clusters import role_problem, within_limits
-from hisearch.search.stages.contenders import deployment, key_of_deployment
 from hisearch.search.stages.execution import groups, search_execution
 from hisearch.search.stages.screening import combinations, screen
+from hisearch.search.stages.shortlist import deployment, key_of_deployment
 from hisearch.specs.deployments.deployment import DeploymentSpec, check_pools
 from hisearch.specs.errors import SpecError
 
@@ -89,27 +89,27 @@ def every_deployment(problem: Problem) -> list[DeploymentSpec]:
     counts = range(1, MOST_WORKERS + 1)
     space = problem.space
     found = [
-        arm.of(deployment_of(problem.model, problem.profile, pool, count, arm.router))
-        for pool, count, arm in itertools.product(workers["unified"], counts, unified_arms(space))
+        routing_config.of(deployment_of(problem.model, problem.profile, pool, count, routing_config.router))
+        for pool, count, routing_config in itertools.product(workers["unified"], counts, unified_configs(space))
         if within_limits(problem, [pool], (count,))
     ]
     pairs: list[tuple[list[Any], list[Any]]] = []
-    assert space.pools.apart is not None
+    assert space.pools.disaggregated is not None
     assert space.pools.mixed is not None
     for sides in itertools.product(workers["prefill"], workers["decode"]):
         named = [
             side.model_copy(update={"name": r, "role": r}) for side, r in zip(sides, ("prefill", "decode"), strict=True)
         ]
-        pairs.append((named, apart_arms(space, space.pools.apart)))
+        pairs.append((named, pd_configs(space, space.pools.disaggregated)))
     for sides in itertools.combinations(workers["unified"], 2):
         named = mixed_order(sides)
-        pairs.append((named, mixed_arms(space, space.pools.mixed)))
-    for (named, arms), numbers in itertools.product(pairs, itertools.product(counts, counts)):
+        pairs.append((named, mixed_configs(space, space.pools.mixed)))
+    for (named, routing_configs), numbers in itertools.product(pairs, itertools.product(counts, counts)):
         if within_limits(problem, named, numbers):
             sized = [p.model_copy(update={"replicas": n}) for p, n in zip(named, numbers, strict=True)]
             found += [
-                DeploymentSpec(model=problem.model, profile=problem.profile, pools=sized, **arm.settings)
-                for arm in arms
+                DeploymentSpec(model=problem.model, profile=problem.profile, pools=sized, **routing_config.settings)
+                for routing_config in routing_configs
             ]
     return found
 
@@ -122,7 +122,7 @@ def as_trial(number: int, spec: DeploymentSpec, found: Evaluation) -> Trial:
 def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, Problem, list[Trial]]:
     """A study of all three shapes, and every deployment of its space, simulated."""
     mixed = {"policies": ["weighted"], "workers_of_each": 2}
-    found = study(tmp_path_factory.mktemp("pools"), {"apart": APART, "mixed": mixed})
+    found = study(tmp_path_factory.mktemp("pools"), {"disaggregated": APART, "mixed": mixed})
     simulation = Simulation(found.world())
     problem = found.problem(simulation)
     trials = []
@@ -134,8 +134,11 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, Problem, lis
 def test_screening_loses_no_deployment_of_the_exhaustive_front(small: tuple[Study, Problem, list[Trial]]) -> None:
     _, problem, trials = small
     best = front(trials, OBJECTIVES)
-    assert {shape_of(trial.deployment) for trial in best} >= {"unified", "apart"}
-    kept = {_workers(deployment(problem, c, _ones(c), _arm(problem))) for c in screen(problem, MOST_CANDIDATES).kept}
+    assert {shape_of(trial.deployment) for trial in best} >= {"unified", "disaggregated"}
+    kept = {
+        _workers(deployment(problem, c, _ones(c), _routing_config(problem)))
+        for c in screen(problem, MOST_CANDIDATES).kept
+    }
     assert [trial.parameters for trial in best if _workers(trial.deployment) not in kept] == []
 
 
@@ -143,9 +146,9 @@ def _ones(candidate: Any) -> tuple[int, ...]:
     return (1,) * (len(candidate.sides) if isinstance(candidate, Cluster) else 1)
 
 
-def _arm(problem: Problem) -> Any:
-    assert problem.space.pools.apart is not None
-    return apart_arms(problem.space, problem.space.pools.apart)[0]
+def _routing_config(problem: Problem) -> Any:
+    assert problem.space.pools.disaggregated is not None
+    return pd_configs(problem.space, problem.space.pools.disaggregated)[0]
 
 
 def _workers(spec: DeploymentSpec) -> frozenset[str]:
@@ -160,7 +163,7 @@ def test_the_search_finds_the_cheapest_of_all_shapes(small: tuple[Study, Problem
     cheapest = min(trial.metrics["usd_per_hour"] for trial in trials if trial.feasible)
     assert result.recommendation is not None
     assert result.recommendation.trial.metrics["usd_per_hour"] == pytest.approx(cheapest)
-    assert {shape_of(trial.deployment) for trial in result.trials} == {"unified", "apart", "mixed"}
+    assert {shape_of(trial.deployment) for trial in result.trials} == {"unified", "disaggregated", "mixed"}
     _cheapest_of_each_shape(result, trials)
     of_the_space = {trial.deployment.model_dump_json() for trial in trials}
     whole = [trial for trial in result.trials if trial.slice_fraction == 1.0]
@@ -181,7 +184,7 @@ def _hypervolume(ours: list[Trial], every: list[Trial]) -> float:
 
 def _cheapest_of_each_shape(result: StudyResult, trials: list[Trial]) -> None:
     """What each shape costs at least is found, so that they are compared at their best."""
-    for shape in ("unified", "apart"):
+    for shape in ("unified", "disaggregated"):
         ours, theirs = (
             min(
                 t.metrics["usd_per_hour"]
@@ -216,9 +219,9 @@ def test_a_space_without_pools_is_screened_as_ever(tmp_path: Path) -> None:
 
 
 def test_only_several_pools(tmp_path: Path) -> None:
-    found = study(tmp_path, {"unified": False, "apart": APART}, budget={"simulations": 60})
+    found = study(tmp_path, {"unified": False, "disaggregated": APART}, budget={"simulations": 60})
     result = found.run(workers=1, run_dir=tmp_path / "run")
-    assert {shape_of(trial.deployment) for trial in result.trials} == {"apart"}
+    assert {shape_of(trial.deployment) for trial in result.trials} == {"disaggregated"}
     for trial in result.trials:
         check_pools(trial.deployment)
     assert result.recommendation is not None
@@ -226,7 +229,7 @@ def test_only_several_pools(tmp_path: Path) -> None:
 
 def test_each_side_takes_its_own_lists(tmp_path: Path) -> None:
     sides = {"prefill": {"accelerators": ["h100-sxm"], "chunk_tokens": [4096]}, "decode": {"tensor_parallel": [2]}}
-    found = study(tmp_path, {"apart": APART | sides})
+    found = study(tmp_path, {"disaggregated": APART | sides})
     problem = found.problem(Simulation(found.world()))
     clusters = [one for one in screen(problem, 20).kept if isinstance(one, Cluster)]
     assert clusters
@@ -248,11 +251,14 @@ def test_candidates_of_a_shape_are_told_by_their_workers(small: tuple[Study, Pro
     ("pools", "key"),
     [
         ({"unified": False}, "unified"),
-        ({"apart": {"fabrics": ["ib-ndr-400"], "decode_policies": ["cache_aware"]}}, "decode_policies.0"),
-        ({"apart": {"fabrics": ["ib-ndr-400"], "transfer": {"fabric": "ib-ndr-400"}}}, "transfer.fabric"),
-        ({"apart": {}}, "fabrics"),
-        ({"apart": {"fabrics": ["no-such-fabric"]}}, "fabrics.0"),
-        ({"apart": {"fabrics": ["ib-ndr-400"], "decode": {"accelerators": ["no-such-gpu"]}}}, "decode.accelerators.0"),
+        ({"disaggregated": {"fabrics": ["ib-ndr-400"], "decode_policies": ["cache_aware"]}}, "decode_policies.0"),
+        ({"disaggregated": {"fabrics": ["ib-ndr-400"], "transfer": {"fabric": "ib-ndr-400"}}}, "transfer.fabric"),
+        ({"disaggregated": {}}, "fabrics"),
+        ({"disaggregated": {"fabrics": ["no-such-fabric"]}}, "fabrics.0"),
+        (
+            {"disaggregated": {"fabrics": ["ib-ndr-400"], "decode": {"accelerators": ["no-such-gpu"]}}},
+            "decode.accelerators.0",
+        ),
     ],
 )
 def test_what_does_not_go_is_refused_by_its_key(tmp_path: Path, pools: dict[str, Any], key: str) -> None:

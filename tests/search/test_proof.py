@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hisearch.search.driver import search
-from hisearch.search.evaluate.ledger import Ledger
+from hisearch.search.evaluate.runner import TrialRunner
 from hisearch.search.model.job import Job
 from hisearch.search.model.problem import Problem
 from hisearch.search.model.trial import Trial
@@ -67,7 +67,7 @@ def test_every_choice_of_tiers_is_counted() -> None:
 
 def test_the_search_finds_the_exhaustive_front_with_a_third_of_the_simulations(every_trial: list[Trial]) -> None:
     problem = small_problem(80)
-    outcome = search(problem, Ledger(FakeEvaluator(), problem.budget, workers=1))
+    outcome = search(problem, TrialRunner(FakeEvaluator(), problem.budget, workers=1))
     assert len(outcome.trials) <= 80
     assert hypervolume(list(outcome.front), every_trial) >= 0.995
     random = np.random.default_rng(0).permutation(len(every_trial))[:80]

@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from hisearch.search.model.deployments import parameters_of, router_arms
+from hisearch.search.model.deployments import parameters_of, router_configs
 from hisearch.search.records.pool_dimensions import pool_dimensions
 from hisearch.specs.deployments.routing import ROUTER_PARAMETERS, AdmissionSpec, RouterName, RouterSpec
 from hisearch.specs.studies.search_space import RoutingSpace
@@ -32,18 +32,18 @@ def test_each_policy_is_there_once_with_its_usual_parameters(policy: RouterName)
 
 def test_parameters_without_effect_make_no_arms() -> None:
     space = RoutingSpace(policies=["consistent_hash"], hash_key=["session", "prefix"], prefix_tokens=[128, 256])
-    assert [router.parameters().get("prefix_tokens") for router in router_arms(space)] == [None, 128, 256]
+    assert [router.parameters().get("prefix_tokens") for router in router_configs(space)] == [None, 128, 256]
     space = RoutingSpace(
         policies=["cache_aware"], **ONE, max_tree_tokens=[None, 1000], eviction_interval_s=[30.0, 60.0]
     )
-    assert len(router_arms(space)) == 3
+    assert len(router_configs(space)) == 3
 
 
 def test_thresholds_of_bucket_are_its_own() -> None:
     space = RoutingSpace(
         policies=["cache_aware", "bucket"], **ONE | {"balance_abs_threshold": [4]}, bucket_abs_threshold=[7, 8]
     )
-    assert [(r.policy, r.balance_abs_threshold) for r in router_arms(space)] == [
+    assert [(r.policy, r.balance_abs_threshold) for r in router_configs(space)] == [
         ("cache_aware", 4), ("bucket", 7), ("bucket", 8),
     ]  # fmt: skip
 
@@ -56,7 +56,7 @@ def test_the_database_knows_every_value_that_a_parameter_may_have() -> None:
         admission=[AdmissionSpec(), AdmissionSpec(policy="queue_cap", requests_per_worker=9)],
     )
     known = pool_dimensions(space.model_copy(update={"routing": routing}))
-    for router in router_arms(routing):
+    for router in router_configs(routing):
         for admission in routing.admission:
             deployment = make_deployment().model_copy(update={"router": router, "admission": admission})
             found = parameters_of(deployment)

@@ -125,9 +125,9 @@ def test_what_a_rule_prefers_comes_first(figures: list[tuple[int, int, int, int,
 
 def test_what_was_chosen_by_something_else_is_kept_with_its_reason() -> None:
     trials = trials_of([(2, 5, 3, 4, True), (1, 5, 4, 4, True)])
-    found = recommend_by(trials, OBJECTIVES, RecommendSpec(), chosen=(trials[1], "Surer."))
+    found = recommend_by(trials, OBJECTIVES, RecommendSpec(), chosen=(trials[1], "ChanceConstrained."))
     assert found is not None
-    assert (found.trial.number, found.reason) == (1, "Surer.")
+    assert (found.trial.number, found.reason) == (1, "ChanceConstrained.")
 
 
 def test_candidates_for_headroom_have_the_widest_margins_one_of_each_price() -> None:

@@ -13,10 +13,10 @@ from hisearch.hardware.price_book import PriceBook
 from hisearch.score.terms import TermCheck
 from hisearch.search.confidence.assessment import Assessor
 from hisearch.search.confidence.conclusion import StepChange
-from hisearch.search.confidence.conclusion_words import step_in_words
+from hisearch.search.confidence.conclusion_words import format_step
 from hisearch.search.confidence.step_sensitivity import (
+    MAX_ALTERNATIVES,
     MOST_FACTOR,
-    RIVALS,
     SCALED,
     SIMULATIONS,
     TOLERANCE,
@@ -118,7 +118,7 @@ def test_the_cheapest_that_holds_is_named_instead() -> None:
     assert problem.planner.usd_per_hour(found.deployment) == min(holding)
     prices = [problem.planner.usd_per_hour(one) for one in looked_at[1:]]
     assert prices == sorted(prices)
-    assert found.simulations <= RIVALS
+    assert found.simulations <= MAX_ALTERNATIVES
 
 
 def test_nothing_is_named_where_nothing_holds() -> None:
@@ -218,7 +218,7 @@ def test_what_reads_like_the_recommendation_is_named_by_what_differs() -> None:
     where = BreakEven("prefill", 1.017, 1.018, "tpot_p99", 4)
 
     def said(instead: DeploymentSpec) -> str:
-        return step_in_words(StepChange(where, Instead(instead, 24.5, 1)), best)
+        return format_step(StepChange(where, Instead(instead, 24.5, 1)), best)
 
     was = ours.pool.engine.memory_fraction
     assert said(other).endswith(

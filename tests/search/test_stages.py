@@ -6,7 +6,7 @@ import pytest
 
 from hisearch.latency.step_cost import decode_step_seconds, law_costs
 from hisearch.search.driver import NothingFitsError, search
-from hisearch.search.evaluate.ledger import Ledger
+from hisearch.search.evaluate.runner import TrialRunner
 from hisearch.search.model.demand import measure_demand
 from hisearch.search.model.estimates import estimate, largest, prefill_seconds
 from hisearch.search.model.sizing import Sizing
@@ -65,17 +65,17 @@ def test_sizing_asks_for_no_second_count_where_requests_are_rejected(guess: int)
 def test_stage_2_simulates_a_worker_that_rejects_requests_once() -> None:
     problem = make_problem(simulations=300)
     kept = search_execution(problem, keep=8).kept
-    ledger = Ledger(FakeEvaluator(rejected={"over_kv_memory": 2}), problem.budget, workers=1)
-    search_routing(problem, kept, ledger, until=250)
-    pools = [trial.deployment.pool.model_copy(update={"replicas": 1}) for trial in ledger.trials if trial.comparable]
+    runner = TrialRunner(FakeEvaluator(rejected={"over_kv_memory": 2}), problem.budget, workers=1)
+    search_routing(problem, kept, runner, until=250)
+    pools = [trial.deployment.pool.model_copy(update={"replicas": 1}) for trial in runner.trials if trial.comparable]
     assert pools
     assert all(pools.count(pool) == 1 for pool in pools)
 
 
 def test_requests_over_the_models_window_end_the_search() -> None:
     problem = make_problem(simulations=300)
-    ledger = Ledger(FakeEvaluator(rejected={"over_window": 1}), problem.budget, workers=1)
-    outcome = search(problem, ledger)
+    runner = TrialRunner(FakeEvaluator(rejected={"over_window": 1}), problem.budget, workers=1)
+    outcome = search(problem, runner)
     assert outcome.recommendation is None
     assert {trial.stage for trial in outcome.trials} == {2}
     assert (outcome.stopped, outcome.ending.untried) == ("", ())
@@ -198,7 +198,7 @@ def test_stage_1_sizes_by_the_busiest_window() -> None:
 def test_nothing_that_fits_is_an_error_that_says_how_much_is_missing() -> None:
     problem = make_problem(accelerators=("tiny",))
     with pytest.raises(NothingFitsError, match=r"3\.00 GiB short"):
-        search(problem, Ledger(FakeEvaluator(), problem.budget))
+        search(problem, TrialRunner(FakeEvaluator(), problem.budget))
 
 
 def test_slices_grow_to_the_whole_trace() -> None:
@@ -210,9 +210,9 @@ def test_slices_grow_to_the_whole_trace() -> None:
 
 def test_stage_2_finds_the_fewest_replicas_of_the_best_candidate() -> None:
     problem = make_problem(simulations=300)
-    ledger = Ledger(FakeEvaluator(), problem.budget, workers=1)
-    search_routing(problem, search_execution(problem, keep=8).kept, ledger, until=250)
-    whole = [t for t in ledger.trials if t.comparable]
+    runner = TrialRunner(FakeEvaluator(), problem.budget, workers=1)
+    search_routing(problem, search_execution(problem, keep=8).kept, runner, until=250)
+    whole = [t for t in runner.trials if t.comparable]
     best = min((t for t in whole if t.feasible), key=lambda t: t.metrics["usd_per_hour"])
     pool, router = best.deployment.pool, best.deployment.router
     fewer = [
@@ -224,9 +224,9 @@ def test_stage_2_finds_the_fewest_replicas_of_the_best_candidate() -> None:
     ]
     assert len(fewer) == 1
     assert not fewer[0].feasible
-    assert {t.deployment.router.policy for t in ledger.trials} == {"round_robin", "power_of_two", "cache_aware"}
+    assert {t.deployment.router.policy for t in runner.trials} == {"round_robin", "power_of_two", "cache_aware"}
     assert router.policy == "cache_aware"  # which the fake world rewards
-    assert any(t.slice_fraction < 1 for t in ledger.trials)
+    assert any(t.slice_fraction < 1 for t in runner.trials)
     assert {t.deployment.pool.engine.name for t in whole if t.feasible} == {"sglang", "vllm"}
     assert {t.deployment.pool.accelerator for t in whole} == {"slow", "fast", "dear"}
 
@@ -246,13 +246,13 @@ def test_stage_3_starts_from_the_cheapest_and_from_narrow_misses() -> None:
 
 def test_stage_3_stays_within_the_space_and_the_limit() -> None:
     problem = make_problem(simulations=150)
-    ledger = Ledger(FakeEvaluator(), problem.budget, workers=1)
-    search_routing(problem, search_execution(problem, keep=6).kept, ledger, until=90)
-    before = ledger.simulations
-    search_cache(problem, ledger, until=140)
-    stage_3 = ledger.trials[before:]
+    runner = TrialRunner(FakeEvaluator(), problem.budget, workers=1)
+    search_routing(problem, search_execution(problem, keep=6).kept, runner, until=90)
+    before = runner.simulations
+    search_cache(problem, runner, until=140)
+    stage_3 = runner.trials[before:]
     assert stage_3
-    assert ledger.simulations <= 140
+    assert runner.simulations <= 140
     assert all(t.stage == 3 for t in stage_3)
     low, high = problem.space.cache.memory_fraction
     for trial in stage_3:
@@ -265,11 +265,11 @@ def test_stage_3_stays_within_the_space_and_the_limit() -> None:
 
 def test_stage_3_goes_on_from_what_it_made_before() -> None:
     problem = make_problem(simulations=150)
-    ledgers = [Ledger(FakeEvaluator(), problem.budget, workers=1) for _ in range(2)]
-    for ledger, number in zip(ledgers, (1, 2), strict=True):
-        search_routing(problem, search_execution(problem, keep=6).kept, ledger, until=90)
-        search_cache(problem, ledger, until=110)
-        made = ledger.simulations
-        search_cache(problem, ledger, until=140, number=number)
-        assert ledger.simulations > made
+    ledgers = [TrialRunner(FakeEvaluator(), problem.budget, workers=1) for _ in range(2)]
+    for runner, number in zip(ledgers, (1, 2), strict=True):
+        search_routing(problem, search_execution(problem, keep=6).kept, runner, until=90)
+        search_cache(problem, runner, until=110)
+        made = runner.simulations
+        search_cache(problem, runner, until=140, number=number)
+        assert runner.simulations > made
     assert ledgers[0].trials != ledgers[1].trials  # another number draws otherwise

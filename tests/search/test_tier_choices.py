@@ -7,8 +7,8 @@ from typing import Any, get_args
 
 import pytest
 
-from hisearch.search.evaluate.ledger import Ledger
-from hisearch.search.model.deployments import describe, parameters_of, tiers_in_words, with_cache
+from hisearch.search.evaluate.runner import TrialRunner
+from hisearch.search.model.deployments import describe, format_tiers, parameters_of, with_cache
 from hisearch.search.model.tier_choices import NotOffered, TierChoice, TierChoices
 from hisearch.search.stages.cache import count_settings, search_cache
 from hisearch.search.stages.execution import search_execution
@@ -36,15 +36,18 @@ SPACES: dict[str, dict[str, Any]] = {
             "prefetch_threshold_tokens": [256, 1024],
         },
     },
-    "movers": {
+    "kv_connectors": {
         "tiers": [DRAM, {**DISK, "scope": ["worker"]}, {"media": ["rdma-pool"], "gib": [1000]}],
-        "movement": {"movers": ["lmcache", "hicache", "offload"], "write_policy": ["write_back", "write_through"]},
+        "movement": {
+            "kv_connectors": ["lmcache", "hicache", "offload"],
+            "write_policy": ["write_back", "write_through"],
+        },
     },
     "chain": {
         "tiers": [DRAM, {"media": ["nvme-gen4"], "gib": [0, 500]}, {"media": ["rdma-pool"], "gib": [0, 1000]}],
         "movement": {"hierarchy": ["exclusive", "inclusive"], "prefetch": ["timeout", "best_effort"]},
     },
-    "lmcache": {"tiers": [DRAM], "movement": {"movers": ["lmcache"]}},
+    "lmcache": {"tiers": [DRAM], "movement": {"kv_connectors": ["lmcache"]}},
 }
 CHOICES = [(space, engine) for space in SPACES for engine in ENGINES]
 
@@ -103,7 +106,7 @@ def test_neighbours_differ_in_one_decision(space: str, engine: EngineName) -> No
         for other in choices.neighbours(pool):
             theirs = {decision.name: decision.value for decision in choices.decisions_of(pool_with(other, engine))}
             differing = [name for name in ours if name in theirs and ours[name] != theirs[name]]
-            if "mover" not in differing:
+            if "kv_connector" not in differing:
                 assert len(differing) == 1, (ours, theirs)
 
 
@@ -124,7 +127,7 @@ def test_sizes_move_by_one_step_or_to_none() -> None:
 def test_the_smallest_tiers_come_first() -> None:
     found = choices_of("movement", "sglang").smallest_first()
     assert [[tier.gib for tier in choice.tiers] for choice in found] == [[], [64], [256]]
-    found = choices_of("movers", "vllm").smallest_first()
+    found = choices_of("kv_connectors", "vllm").smallest_first()
     assert [[tier.gib for tier in choice.tiers] for choice in found] == [[], [64], [256]]
     assert [len(choice.tiers) for choice in choices_of("nothing", "vllm").smallest_first()] == [0]
 
@@ -147,9 +150,15 @@ def test_an_engine_is_asked_for_what_it_has() -> None:
         choices_of(space, engine).choose(ask)
         return [name for name in names if not name.startswith("tier_")]
 
-    assert asked("movement", "sglang") == ["mover", "write_policy", "prefetch", "prefetch_threshold_tokens", "eviction"]
-    assert asked("movement", "vllm") == ["mover"]
-    assert asked("usual", "sglang") == ["mover", "write_policy", "eviction"]
+    assert asked("movement", "sglang") == [
+        "kv_connector",
+        "write_policy",
+        "prefetch",
+        "prefetch_threshold_tokens",
+        "eviction",
+    ]
+    assert asked("movement", "vllm") == ["kv_connector"]
+    assert asked("usual", "sglang") == ["kv_connector", "write_policy", "eviction"]
     assert asked("none", "sglang") == []
     choice = choices_of("movement", "trtllm").choose(lambda name, options: options[-1])
     assert [tier.gib for tier in choice.tiers] == [256]
@@ -157,20 +166,20 @@ def test_an_engine_is_asked_for_what_it_has() -> None:
 
 
 @pytest.mark.parametrize(
-    ("space", "engine", "movers"),
+    ("space", "engine", "kv_connectors"),
     [
         ("nothing", "vllm", (None,)),
         ("none", "sglang", (None,)),
         ("usual", "sglang", (None, "hicache")),
         ("usual", "vllm", (None, "offload")),
         ("always", "trtllm", ("offload",)),
-        ("movers", "vllm", (None, "lmcache", "offload")),
-        ("movers", "sglang", (None, "hicache")),
+        ("kv_connectors", "vllm", (None, "lmcache", "offload")),
+        ("kv_connectors", "sglang", (None, "hicache")),
         ("lmcache", "sglang", (None, "hicache")),
     ],
 )
-def test_who_may_move_kv(space: str, engine: EngineName, movers: tuple[str | None, ...]) -> None:
-    assert choices_of(space, engine).possible_movers == movers
+def test_who_may_move_kv(space: str, engine: EngineName, kv_connectors: tuple[str | None, ...]) -> None:
+    assert choices_of(space, engine).possible_kv_connectors == kv_connectors
 
 
 @pytest.mark.parametrize(("engine", "lifetimes"), [("sglang", {2: (None, 60)}), ("vllm", {})])
@@ -179,7 +188,7 @@ def test_lifetimes_are_searched_where_they_are_simulated(
 ) -> None:
     """In the stores behind SGLang's host tier, and nowhere else."""
     tiers = [DRAM | {"gib": [64], "ttl_s": [None, 60]}, DISK | {"gib": [500], "ttl_s": [None, 60]}]
-    space = CacheSpace.model_validate({"tiers": tiers, "movement": {"movers": ["lmcache"]}})
+    space = CacheSpace.model_validate({"tiers": tiers, "movement": {"kv_connectors": ["lmcache"]}})
     choices, asked = TierChoices(space, engine, {}), {}
 
     def ask(name: str, options: Sequence[Any]) -> Any:
@@ -200,14 +209,14 @@ def test_other_tiers_are_not_of_the_space() -> None:
         {"tiers": [{**tier, "scope": None}]},
         {"tiers": [tier], "movement": {"write_policy": "write_back"}},
         {"tiers": [tier], "movement": {"load_back_tokens": 20}},
-        {"tiers": [tier], "movement": {"mover": "lmcache"}},
+        {"tiers": [tier], "movement": {"kv_connector": "lmcache"}},
     ):
         pool = PoolSpec.model_validate(make_deployment().pool.model_dump() | fields)
         with pytest.raises(NotOffered):
             choices.decisions_of(pool)
         assert list(choices.neighbours(pool)) == []
     named = PoolSpec.model_validate(
-        make_deployment().pool.model_dump() | {"tiers": [tier], "movement": {"mover": "hicache"}}
+        make_deployment().pool.model_dump() | {"tiers": [tier], "movement": {"kv_connector": "hicache"}}
     )
     assert choices.decisions_of(named)
 
@@ -220,16 +229,16 @@ def test_parameters_and_words_of_tiers() -> None:
         "tier_1_gib": 256, "tier_1_medium": "ddr5", "tier_1_scope": "worker", "tier_1_eviction": "lru",
         "tier_2_gib": 4000, "tier_2_medium": "nvme-gen5", "tier_2_eviction": "lru", "tier_2_ttl_s": 3600,
     }  # fmt: skip
-    assert (parameters["mover"], parameters["write_policy"], parameters["prefetch"]) == (
+    assert (parameters["kv_connector"], parameters["write_policy"], parameters["prefetch"]) == (
         "hicache", "write_back", "timeout",
     )  # fmt: skip
     words = "256 GiB ddr5 per worker, 4,000 GiB nvme-gen5, HiCache write-back"
-    assert tiers_in_words(deployment.pool) == words
+    assert format_tiers(deployment.pool) == words
     assert describe(deployment).endswith(f" · {words}")
     without = make_deployment()
     assert parameters_of(without)["tier_1_gib"] == 0
-    assert "mover" not in parameters_of(without)
-    assert tiers_in_words(without.pool) == ""
+    assert "kv_connector" not in parameters_of(without)
+    assert format_tiers(without.pool) == ""
 
 
 def test_settings_are_counted_without_listing_them() -> None:
@@ -247,18 +256,18 @@ def test_settings_are_counted_without_listing_them() -> None:
 @pytest.mark.parametrize("engine", ["sglang", "vllm"])
 def test_the_sampler_fills_several_tiers(engine: EngineName) -> None:
     problem = make_problem(simulations=90)
-    cache = CacheSpace.model_validate(SPACES["movers"] | {"eviction": ["lru", "lfu"]})
+    cache = CacheSpace.model_validate(SPACES["kv_connectors"] | {"eviction": ["lru", "lfu"]})
     execution = problem.space.execution.model_copy(update={"engines": [engine]})
     space = problem.space.model_copy(update={"cache": cache, "execution": execution})
     problem = type(problem)(**{**vars(problem), "space": space})
-    ledger = Ledger(FakeEvaluator(), problem.budget, workers=1)
-    search_routing(problem, search_execution(problem, keep=4).kept, ledger, until=40)
-    before = ledger.simulations
-    search_cache(problem, ledger, until=90)
-    pools = [trial.deployment.pool for trial in ledger.trials[before:]]
+    runner = TrialRunner(FakeEvaluator(), problem.budget, workers=1)
+    search_routing(problem, search_execution(problem, keep=4).kept, runner, until=40)
+    before = runner.simulations
+    search_cache(problem, runner, until=90)
+    pools = [trial.deployment.pool for trial in runner.trials[before:]]
     assert {len(pool.tiers) for pool in pools} >= {0, 1, 3}
     # LMCache under SGLang is not simulated.
-    assert {pool.mover for pool in pools if pool.tiers} == (
+    assert {pool.kv_connector for pool in pools if pool.tiers} == (
         {"hicache"} if engine == "sglang" else {"lmcache", "offload"}
     )
     assert len({tier_gib(pool) for pool in pools}) > 3

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hisearch.score.terms import TermCheck
 from hisearch.search.driver import search
-from hisearch.search.evaluate.ledger import Ledger
+from hisearch.search.evaluate.runner import TrialRunner
 from hisearch.search.model.job import Evaluation, Job
 from hisearch.search.model.problem import Problem
 from hisearch.search.records.journal import Journal
@@ -49,56 +49,56 @@ def drowning_problem(simulations: int = 120) -> Problem:
     return make_problem(simulations=simulations, accelerators=("fast", "dear"))
 
 
-def after_stage_2(problem: Problem, saved_at_gib: float) -> Ledger:
+def after_stage_2(problem: Problem, saved_at_gib: float) -> TrialRunner:
     """``dear`` workers that serve, three cheaper ones that do not, and ``fast`` ones that miss by far more."""
-    ledger = Ledger(Drowning(saved_at_gib), problem.budget, workers=1)
+    runner = TrialRunner(Drowning(saved_at_gib), problem.budget, workers=1)
     found = [make_deployment("dear", replicas) for replicas in (5, 3, 2, 1)] + [make_deployment("fast", 7)]
-    ledger.run([Job(2, deployment) for deployment in found])
-    return ledger
+    runner.run([Job(2, deployment) for deployment in found])
+    return runner
 
 
 def test_what_only_serves_with_tiers_is_tried_with_the_largest() -> None:
     problem = drowning_problem()
-    ledger = after_stage_2(problem, saved_at_gib=256.0)
-    before = ledger.simulations
-    varied = bases(ledger.considered, OBJECTIVES, tiers=True)
+    runner = after_stage_2(problem, saved_at_gib=256.0)
+    before = runner.simulations
+    varied = bases(runner.considered, OBJECTIVES, tiers=True)
     assert {trial.deployment.pool.accelerator for trial in varied} == {"dear"}
-    (saved,) = try_tiers(problem, ledger, until=100)
+    (saved,) = try_tiers(problem, runner, until=100)
     assert saved.deployment.pool.accelerator == "fast"
     assert tier_gib(saved.deployment.pool) == 256.0
     assert saved.stage == 3
     assert saved.feasible
-    assert ledger.simulations == before + 1
+    assert runner.simulations == before + 1
     assert saved.metrics["usd_per_hour"] < min(t.metrics["usd_per_hour"] for t in varied if t.feasible)
 
 
 def test_what_tiers_do_not_save_is_tried_once() -> None:
     problem = drowning_problem()
-    ledger = after_stage_2(problem, saved_at_gib=math.inf)
-    before = ledger.simulations
-    assert try_tiers(problem, ledger, until=100) == []
-    assert ledger.simulations == before + 1
-    assert try_tiers(problem, ledger, until=100) == []
-    assert ledger.simulations == before + 1
+    runner = after_stage_2(problem, saved_at_gib=math.inf)
+    before = runner.simulations
+    assert try_tiers(problem, runner, until=100) == []
+    assert runner.simulations == before + 1
+    assert try_tiers(problem, runner, until=100) == []
+    assert runner.simulations == before + 1
 
 
 @pytest.mark.parametrize(("room", "tries"), [(0, 0), (1, 1), (4, 1), (5, 2), (100, 2)])
 def test_tries_take_a_share_of_what_is_left(room: int, tries: int) -> None:
     problem = drowning_problem()
-    ledger = after_stage_2(problem, saved_at_gib=math.inf)
-    ledger.run([Job(2, make_deployment("fast", 8, "vllm"))])
-    before = ledger.simulations
-    try_tiers(problem, ledger, before + room)
-    assert ledger.simulations - before == tries
+    runner = after_stage_2(problem, saved_at_gib=math.inf)
+    runner.run([Job(2, make_deployment("fast", 8, "vllm"))])
+    before = runner.simulations
+    try_tiers(problem, runner, before + room)
+    assert runner.simulations - before == tries
     assert tries <= math.ceil(room * SHARE)
-    assert ledger.stopped == ""
+    assert runner.stopped == ""
 
 
 def test_a_spent_budget_is_no_reason_to_stop() -> None:
     problem = drowning_problem(simulations=5)
-    ledger = after_stage_2(problem, saved_at_gib=256.0)
-    assert try_tiers(problem, ledger, until=5) == []
-    assert (ledger.simulations, ledger.stopped) == (5, "")
+    runner = after_stage_2(problem, saved_at_gib=256.0)
+    assert try_tiers(problem, runner, until=5) == []
+    assert (runner.simulations, runner.stopped) == (5, "")
 
 
 def test_only_misses_that_memory_heals_are_tried() -> None:
@@ -162,7 +162,7 @@ def test_the_largest_affordable_tiers_fill_nearer_ones_first(below_usd: float, o
 
 def test_the_search_recommends_what_only_serves_with_tiers() -> None:
     problem = drowning_problem()
-    outcome = search(problem, Ledger(Drowning(256.0), problem.budget, workers=1))
+    outcome = search(problem, TrialRunner(Drowning(256.0), problem.budget, workers=1))
     assert outcome.recommendation is not None
     best = outcome.recommendation.trial.deployment.pool
     assert (best.accelerator, tier_gib(best)) == ("fast", 256.0)
@@ -172,11 +172,15 @@ def test_the_search_recommends_what_only_serves_with_tiers() -> None:
 def test_tries_are_the_same_for_any_workers_and_after_a_resume(tmp_path: Path, saved_at_gib: float) -> None:
     problem, journal = drowning_problem(), tmp_path / "journal.jsonl"
     with Journal(journal, "i") as kept:
-        alone = search(problem, Ledger(Drowning(saved_at_gib), problem.budget, inputs="i", workers=1, journal=kept))
-    several = search(problem, Ledger(Drowning(saved_at_gib), problem.budget, inputs="i", workers=4))
+        alone = search(
+            problem, TrialRunner(Drowning(saved_at_gib), problem.budget, inputs="i", workers=1, journal=kept)
+        )
+    several = search(problem, TrialRunner(Drowning(saved_at_gib), problem.budget, inputs="i", workers=4))
     assert several.trials == alone.trials
     lines = journal.read_text().splitlines(keepends=True)
     journal.write_text("".join(lines[: len(lines) // 2]))
     with Journal(journal, "i", resume=True) as kept:
-        resumed = search(problem, Ledger(Drowning(saved_at_gib), problem.budget, inputs="i", workers=2, journal=kept))
+        resumed = search(
+            problem, TrialRunner(Drowning(saved_at_gib), problem.budget, inputs="i", workers=2, journal=kept)
+        )
     assert resumed.trials == alone.trials

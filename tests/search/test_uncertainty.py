@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hisearch.latency.costs import CompiledCosts, WaveCosts
+from hisearch.latency.costs import CompiledCosts, LockstepCosts
 from hisearch.latency.step_cost import law_costs
 from hisearch.search.confidence.uncertainty import (
     REGIMES,
@@ -82,7 +82,9 @@ def test_a_step_of_prompts_takes_as_much_longer_as_its_parts(prefill: float, dec
 def test_the_parts_of_a_wave_add_up_to_the_corrected_whole(prefill: float, decode: float, share: float) -> None:
     plain = costs()
     token_s = plain.seconds.token_s
-    wave = WaveCosts(np.concatenate(([0.0], (1 - share) * token_s[1:])), np.concatenate(([0.0], share * token_s[1:])))
+    wave = LockstepCosts(
+        np.concatenate(([0.0], (1 - share) * token_s[1:])), np.concatenate(([0.0], share * token_s[1:]))
+    )
     found = with_factors(
         CompiledCosts(plain.seconds, plain.joules, 70.0, "law", "assumed", 0.2, wave=wave),
         {"prefill": prefill, "decode": decode},
@@ -93,12 +95,12 @@ def test_the_parts_of_a_wave_add_up_to_the_corrected_whole(prefill: float, decod
 
 def test_mixed_steps_have_a_factor_of_their_own_where_their_table_has() -> None:
     plain = costs()
-    seconds = plain.seconds._replace(beside_s=plain.seconds.decode_s * 1.5)
+    seconds = plain.seconds._replace(mixed_decode_s=plain.seconds.decode_s * 1.5)
     beside = CompiledCosts(seconds, plain.joules, 70.0, "law", "assumed", 0.2)
     found = with_factors(beside, {"decode": 1.1, "mixed": 1.3}).seconds
-    assert found.beside_s is not None
-    assert seconds.beside_s is not None
-    np.testing.assert_allclose(found.beside_s, 1.3 * seconds.beside_s)
+    assert found.mixed_decode_s is not None
+    assert seconds.mixed_decode_s is not None
+    np.testing.assert_allclose(found.mixed_decode_s, 1.3 * seconds.mixed_decode_s)
     np.testing.assert_allclose(found.decode_s, 1.1 * seconds.decode_s)
 
 

@@ -15,7 +15,7 @@ from hisearch.simulate.plans.agent_memory import adapter_elements
 from hisearch.specs.deployments.agent_memory import AdaptersSpec
 from hisearch.specs.deployments.deployment import PoolSpec
 from hisearch.specs.documents.catalogue import Catalogue
-from tests.kernels.agent_systems import society
+from tests.kernels.agent_systems import population
 
 CATALOGUE = Catalogue()
 MODEL = CATALOGUE.get("Model", "qwen2.5-7b").spec
@@ -63,7 +63,7 @@ def test_a_step_draws_each_sequence_s_adapter_once_and_its_arithmetic_for_every_
 
 
 def ran(**settings: object) -> Result:
-    trace = society(agents=30, calls=300, active_rate=0.2)
+    trace = population(agents=30, calls=300, active_rate=0.2)
     return simulate(worker(adapters=RANK, slots=6, **settings), trace)  # type: ignore[arg-type]
 
 
@@ -75,7 +75,7 @@ def test_loads_move_the_bytes_of_what_they_load(policy: str) -> None:
 
 
 def test_an_interrupted_load_has_moved_less_than_an_adapter() -> None:
-    trace = society("interaction", agents=16, calls=300, pacing="free", action={"p50_s": 20.0, "p90_s": 60.0})
+    trace = population("interaction", agents=16, calls=300, pacing="free", action={"p50_s": 20.0, "p90_s": 60.0})
     plan = worker(adapters=RANK, slots=5, policy="distance", ahead_s=9.0, ahead_budget=1.0)
     assert plan.agents is not None
     slow = replace(

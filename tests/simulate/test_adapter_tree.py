@@ -18,7 +18,7 @@ from hisearch.traces.compiled import TraceArrays
 from hisearch.traces.compiler import compile_trace
 from hisearch.traces.stats import ideal_hit_tokens
 from hisearch.traces.trace import make_trace
-from tests.kernels.agent_systems import Society, adapters, society
+from tests.kernels.agent_systems import Population, adapters, population
 from tests.kernels.systems import examples
 
 
@@ -66,7 +66,7 @@ def test_two_requests_share_what_they_did_under_one_adapter_and_nothing_under_tw
     family: tuple[TraceArrays, AgentArrays],
 ) -> None:
     before, agents = family
-    after = adapter_tree.apart(before, agents)
+    after = adapter_tree.separate_adapters(before, agents)
     of = agents.adapter[agents.agent]
     assert (after.parent[1:] < np.arange(1, len(after.parent))).all()
     assert after.parent[0] == -1
@@ -80,9 +80,9 @@ def test_two_requests_share_what_they_did_under_one_adapter_and_nothing_under_tw
 
 
 def test_without_two_adapters_on_one_way_nothing_changes() -> None:
-    trace = society(adapters=0)
+    trace = population(adapters=0)
     assert trace.agents is not None
-    assert adapter_tree.apart(trace.arrays, trace.agents) is trace.arrays
+    assert adapter_tree.separate_adapters(trace.arrays, trace.agents) is trace.arrays
 
 
 @pytest.mark.parametrize("engine", ["sglang", "vllm"])
@@ -90,9 +90,9 @@ def test_the_world_s_prompt_is_computed_once_for_each_adapter(engine: EngineName
     """With memory for everything: agents' first calls hit what others' have left under the same adapter alone."""
 
     def first_calls_that_hit(number: int | None) -> int:
-        trace = society(agents=12, calls=80, adapters=number, world_prompt_tokens=16, system_prompt_tokens=16)
+        trace = population(agents=12, calls=80, adapters=number, world_prompt_tokens=16, system_prompt_tokens=16)
         plan = AgentPlan(policy="lru", kinds=(adapters(pages=4),), pool_pages=4 * 12)
-        case = Society(trace, plan, engine, capacity_tokens=40_000, page_tokens=16 if engine == "vllm" else 1)
+        case = Population(trace, plan, engine, capacity_tokens=40_000, page_tokens=16 if engine == "vllm" else 1)
         assert trace.agents is not None
         first = [int(np.flatnonzero(trace.agents.agent == a)[0]) for a in range(12)]
         return int((case.simulate().requests.hit_tokens[first] >= 16).sum())
@@ -103,11 +103,11 @@ def test_the_world_s_prompt_is_computed_once_for_each_adapter(engine: EngineName
 
 
 def test_objects_that_are_no_adapters_leave_the_tree_as_it_is() -> None:
-    trace = society()
+    trace = population()
     plan = AgentPlan(policy="lru", kinds=(KindPlan("index", "agent", 4, 0.001, 1e6),), pool_pages=48)
-    plain = Society(trace, replace(plan, kinds=(), pool_pages=0), capacity_tokens=40_000).simulate()
-    beside = Society(trace, plan, capacity_tokens=40_000).simulate()
-    keyed = Society(trace, replace(plan, kinds=(adapters(4),)), capacity_tokens=40_000).simulate()
+    plain = Population(trace, replace(plan, kinds=(), pool_pages=0), capacity_tokens=40_000).simulate()
+    beside = Population(trace, plan, capacity_tokens=40_000).simulate()
+    keyed = Population(trace, replace(plan, kinds=(adapters(4),)), capacity_tokens=40_000).simulate()
     assert beside.requests.hit_tokens.sum() > keyed.requests.hit_tokens.sum()
     assert abs(int(beside.requests.hit_tokens.sum()) - int(plain.requests.hit_tokens.sum())) < 200
 
@@ -115,11 +115,11 @@ def test_objects_that_are_no_adapters_leave_the_tree_as_it_is() -> None:
 @pytest.mark.parametrize("number", [None, 4])
 def test_an_endless_cache_hits_what_the_tree_of_its_adapters_has_in_common(number: int | None) -> None:
     """Of one call after another: the trace's ideal hits over that tree are what a worker finds."""
-    trace = society(agents=10, calls=200, adapters=number, pacing="free", action={"p50_s": 20.0, "p90_s": 60.0})
+    trace = population(agents=10, calls=200, adapters=number, pacing="free", action={"p50_s": 20.0, "p90_s": 60.0})
     plan = AgentPlan(policy="lru", kinds=(adapters(4),), pool_pages=4 * 12)
-    case = Society(trace, plan, capacity_tokens=200_000, max_running=1, overlap=False)
-    apart = replace(trace, arrays=arrays_of(trace, plan))
-    ideal = np.minimum(ideal_hit_tokens(apart, include_outputs=True), trace.arrays.input_tokens - 1)
+    case = Population(trace, plan, capacity_tokens=200_000, max_running=1, overlap=False)
+    separated = replace(trace, arrays=arrays_of(trace, plan))
+    ideal = np.minimum(ideal_hit_tokens(separated, include_outputs=True), trace.arrays.input_tokens - 1)
     found = case.simulate().requests.hit_tokens
     assert abs(int(found.sum()) - int(ideal.sum())) <= 0.01 * ideal.sum()
     assert ideal.sum() < np.minimum(ideal_hit_tokens(trace, include_outputs=True), trace.arrays.input_tokens - 1).sum()

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hisearch.kernels.engine import doors
+from hisearch.kernels.engine import engine_calls
 from hisearch.kernels.fleet import cluster, compilation
 from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.layout import sim as la
@@ -164,7 +164,7 @@ def test_each_door_is_prepared_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_door_has_a_name() -> None:
-    assert set(doors.NAMES) == set(doors.ENGINES)
+    assert set(engine_calls.NAMES) == set(engine_calls.ENGINES)
 
 
 @pytest.mark.parametrize("name", ENGINES)

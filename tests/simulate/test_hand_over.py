@@ -17,7 +17,7 @@ from hisearch.simulate.results.result import Outcome
 from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.specs.deployments.routing import RouterSpec
 from tests.kernels.systems import compiled, examples, plan
-from tests.kernels.test_waves import wave_plan
+from tests.kernels.test_lockstep_steps import lockstep_plan
 from tests.reference.random_traces import TraceShape, random_trace
 
 ENGINES = ("vllm", "sglang", "trtllm")
@@ -86,10 +86,10 @@ def test_every_receiving_rank_takes_all_that_it_keeps(senders: int, receivers: i
 @pytest.mark.parametrize("name", ["sglang", "trtllm"])
 def test_an_instant_link_between_lone_workers_changes_nothing_for_a_lone_request(name: str) -> None:
     trace = compiled(random_trace(5, lone()))
-    apart = simulate_fleet(fleet(name, INSTANT), trace).requests
+    disaggregated = simulate_fleet(fleet(name, INSTANT), trace).requests
     together = simulate(plan(engine(name), AMPLE), trace).requests
-    np.testing.assert_allclose(apart.first_token_s, together.first_token_s)
-    np.testing.assert_allclose(apart.finish_s, together.finish_s)
+    np.testing.assert_allclose(disaggregated.first_token_s, together.first_token_s)
+    np.testing.assert_allclose(disaggregated.finish_s, together.finish_s)
 
 
 @examples(30)
@@ -151,8 +151,8 @@ def test_prompts_made_by_attention_groups_are_all_handed_over(
     arrays = random_trace(seed, TraceShape(requests=40, rate_rps=8.0, prompt_tokens=150, output_tokens=40))
     longest = int((arrays.input_tokens + arrays.max_output_tokens).max())
     spec = engine(name, prefix_caching=False)
-    prompts = wave_plan(spec, longest + 64 if tight else AMPLE, groups, ())
-    outputs = wave_plan(spec, AMPLE, groups, ())
+    prompts = lockstep_plan(spec, longest + 64 if tight else AMPLE, groups, ())
+    outputs = lockstep_plan(spec, AMPLE, groups, ())
     pools = (PoolPlan(prompts, 2, "prefill", "prefill"), PoolPlan(outputs, 2, "decode", "decode"))
     deployment = FleetPlan(pools, transfer=replace(LINK, reserve_first=reserve_first, pipelined=reserve_first))
     result = simulate_fleet(deployment, compiled(arrays), seed=seed)
@@ -227,7 +227,7 @@ def test_attention_groups_send_over_their_own_ports() -> None:
     """A request's KV lies on the accelerators of its group: they alone send it."""
     arrays = random_trace(3, lone())
     spec = engine("sglang")
-    grouped = wave_plan(spec, AMPLE, 4, ())
+    grouped = lockstep_plan(spec, AMPLE, 4, ())
     pools = (PoolPlan(grouped, 1, "prefill", "prefill"), PoolPlan(grouped, 1, "decode", "decode"))
     result = simulate_fleet(FleetPlan(pools, transfer=replace(LINK, reserve_first=True)), compiled(arrays))
     handed = arrays.output_tokens > 1

@@ -19,7 +19,7 @@ from hisearch.simulate.results.result import Outcome
 from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.specs.deployments.routing import RouterSpec
 from tests.kernels.systems import ENGINES, POLICIES, compiled, examples, plan
-from tests.kernels.test_waves import wave_plan
+from tests.kernels.test_lockstep_steps import lockstep_plan
 from tests.reference.random_traces import TraceShape, random_trace
 
 SHAPE = TraceShape(requests=60, rate_rps=10.0)
@@ -62,7 +62,7 @@ def test_no_request_is_lost_when_a_worker_dies_and_another_is_there(
     seed=st.integers(0, 10**6),
     name=st.sampled_from(["vllm", "sglang", "trtllm"]),
     reserve_first=st.booleans(),
-    kind=st.sampled_from(["alone", "wave", "pipe"]),
+    kind=st.sampled_from(["alone", "lockstep", "pipe"]),
     role=st.sampled_from([0, 1]),
     down_s=st.floats(0.0, 6.0),
     back_s=st.floats(0.1, 3.0),
@@ -73,11 +73,11 @@ def test_prompts_and_outputs_apart_survive_the_death_of_either_worker(
 ) -> None:
     """L1; and whoever is left has given back all that it held for the dead one's requests (L3)."""
     trace = compiled(random_trace(seed, SHAPE))
-    split = {"alone": Parallelism(), "wave": Parallelism(attention_data=2), "pipe": Parallelism(pipeline=2)}[kind]
+    split = {"alone": Parallelism(), "lockstep": Parallelism(attention_data=2), "pipe": Parallelism(pipeline=2)}[kind]
     if name == "trtllm" and kind == "pipe":
         split = Parallelism()
     engine = EngineSpec.model_validate({"name": name, "max_running_requests": 8, "chunk_tokens": 64})
-    worker = wave_plan(engine, 4000, 2, ()) if kind == "wave" else replace(plan(engine, 4000), split=split)
+    worker = lockstep_plan(engine, 4000, 2, ()) if kind == "lockstep" else replace(plan(engine, 4000), split=split)
     pools = tuple(PoolPlan(worker, 2, which, which, spare=1) for which in ("prefill", "decode"))  # type: ignore[arg-type]
     fleet = FleetPlan(
         pools,
@@ -92,12 +92,12 @@ def test_prompts_and_outputs_apart_survive_the_death_of_either_worker(
     assert faulty < 0
     for sim in sims:
         assert not (sim.requests["outcome"] == Outcome.IN_FLIGHT).any()
-        died = shared.members["died"][sim.config.first_member :][: sim.config.workers // sim.config.lanes]
-        alive = np.repeat(died == 0, sim.config.lanes)
-        assert (sim.workers["apart"][alive] == 0).all()
+        died = shared.members["died"][sim.config.first_member :][: sim.config.workers // sim.config.schedulers]
+        alive = np.repeat(died == 0, sim.config.schedulers)
+        assert (sim.workers["kv_pending"][alive] == 0).all()
         assert (sim.workers["waiting"][alive] == 0).all()
         # A pipeline's memory is its first lane's.
-        trees = sim.trees[: sim.config.workers][alive][:: sim.config.lanes if kind == "pipe" else 1]
+        trees = sim.trees[: sim.config.workers][alive][:: sim.config.schedulers if kind == "pipe" else 1]
         assert (trees["free_pages"] + trees["evictable_pages"] == trees["capacity_pages"]).all()
     result = simulate_fleet(fleet, trace, seed=seed)
     table, dead = result.requests, 0 if role == 0 else 3
@@ -107,11 +107,11 @@ def test_prompts_and_outputs_apart_survive_the_death_of_either_worker(
     assert result.workers.gone_s[dead] == down_s or result.makespan_s < down_s
 
 
-@pytest.mark.parametrize("kind", ["wave", "pipe"])
+@pytest.mark.parametrize("kind", ["lockstep", "pipe"])
 def test_the_lanes_of_a_dead_worker_die_with_it(kind: str) -> None:
     engine = EngineSpec.model_validate({"name": "vllm", "max_running_requests": 8, "chunk_tokens": 64})
     piped = replace(plan(engine, 4000), split=Parallelism(pipeline=3))
-    worker = wave_plan(engine, 4000, 3, ()) if kind == "wave" else piped
+    worker = lockstep_plan(engine, 4000, 3, ()) if kind == "lockstep" else piped
     fleet = FleetPlan((PoolPlan(worker, 2),), incidents=(Incident(1.5, 0, 1, "down"),), retry_s=0.1)
     table = simulate_fleet(fleet, compiled(random_trace(8, SHAPE))).requests
     assert (table.outcome == Outcome.FINISHED).all()

@@ -25,7 +25,7 @@ CATALOGUE = Catalogue()
 #: A medium of each kind, by how the host sees it.
 MEDIA = {"dram": "ddr5", "cxl": "cxl-dram", "nvme": "nvme-gen4", "remote": "rdma-pool"}
 WIDTHS = ("worker", "node", "cluster")
-MOVERS = (("sglang", "hicache"), ("vllm", "offload"), ("vllm", "lmcache"), ("trtllm", "offload"))
+KV_CONNECTORS = (("sglang", "hicache"), ("vllm", "offload"), ("vllm", "lmcache"), ("trtllm", "offload"))
 #: Of two tensor-parallel devices each, eight to a host.
 WORKERS, WORKERS_PER_NODE = 8, 4
 PROMPT_TOKENS = 2048
@@ -50,16 +50,16 @@ class Place(NamedTuple):
 PLACES = [Place(kind, scope) for kind in MEDIA for scope in WIDTHS]
 
 
-def is_supported(mover: str, places: tuple[Place, ...]) -> bool:
+def is_supported(kv_connector: str, places: tuple[Place, ...]) -> bool:
     """The rules, said once more: of ``docs/tiers.md``."""
     nearest, behind = places[0], places[1:]
     if nearest.kind not in ("dram", "cxl"):
         return False
     if any(place.kind == "remote" and place.scope != "cluster" for place in places):
         return False
-    if mover == "offload":
+    if kv_connector == "offload":
         return not behind and nearest.scope == "worker"
-    if mover == "hicache":
+    if kv_connector == "hicache":
         return nearest.scope == "worker" and [p.width for p in behind] == sorted(p.width for p in behind)
     own = [index for index, place in enumerate(places) if index and place.scope == "worker"]
     widths = [place.width for place in places]
@@ -72,14 +72,17 @@ def chains(tiers: int) -> Iterator[tuple[Place, ...]]:
     return itertools.product(nearest, *[PLACES] * (tiers - 1))
 
 
-def plan(engine: str, mover: str, places: tuple[Place, ...]) -> WorkerPlan:
+def plan(engine: str, kv_connector: str, places: tuple[Place, ...]) -> WorkerPlan:
     pool = PoolSpec.model_validate(
         {
             "accelerator": "h100-sxm",
             "tensor_parallel": 2,
             "engine": {"name": engine, **({"page_tokens": 64} if engine == "sglang" else {})},
             "tiers": [{"medium": MEDIA[kind], "gib": 256, "scope": scope} for kind, scope in places],
-            "movement": {"mover": mover, **({"prefetch": "wait_complete"} if _has_storage(mover, places) else {})},
+            "movement": {
+                "kv_connector": kv_connector,
+                **({"prefetch": "wait_complete"} if _has_storage(kv_connector, places) else {}),
+            },
         }
     )
     return plan_worker(
@@ -92,8 +95,8 @@ def plan(engine: str, mover: str, places: tuple[Place, ...]) -> WorkerPlan:
     )
 
 
-def _has_storage(mover: str, places: tuple[Place, ...]) -> bool:
-    return mover == "hicache" and len(places) > 1
+def _has_storage(kv_connector: str, places: tuple[Place, ...]) -> bool:
+    return kv_connector == "hicache" and len(places) > 1
 
 
 @functools.cache
@@ -130,9 +133,9 @@ def refused_key(error: ValidationError | TierRefused) -> str:
 
 
 @pytest.mark.parametrize("tiers", [1, 2, 3])
-@pytest.mark.parametrize(("engine", "mover"), MOVERS)
+@pytest.mark.parametrize(("engine", "kv_connector"), KV_CONNECTORS)
 def test_what_is_supported_is_simulated_and_shared_and_all_else_refused_by_key(
-    engine: str, mover: str, tiers: int
+    engine: str, kv_connector: str, tiers: int
 ) -> None:
     """On the same node a prompt is found in the nearest tier that the node shares, on the other one in the cluster's.
 
@@ -140,20 +143,20 @@ def test_what_is_supported_is_simulated_and_shared_and_all_else_refused_by_key(
     """
     seen = set()
     for places in chains(tiers):
-        supported = is_supported(mover, places)
+        supported = is_supported(kv_connector, places)
         seen.add(supported)
         if not supported:
             with pytest.raises((ValidationError, TierRefused)) as caught:
-                plan(engine, mover, places)
+                plan(engine, kv_connector, places)
             assert refused_key(caught.value).startswith("tiers"), places
             continue
         result = simulate(
-            plan(engine, mover, places), trace(), replicas=WORKERS, router=RouterSpec(policy="round_robin")
+            plan(engine, kv_connector, places), trace(), replicas=WORKERS, router=RouterSpec(policy="round_robin")
         )
         assert result.requests.worker.tolist() == 3 * list(range(WORKERS))
         _check_sharing(places, result)
     assert False in seen
-    assert (True in seen) == (tiers == 1 or mover != "offload")
+    assert (True in seen) == (tiers == 1 or kv_connector != "offload")
 
 
 def _check_sharing(places: tuple[Place, ...], result: Any) -> None:

@@ -29,7 +29,7 @@ from tests.kernels import invariants as shared
 from tests.kernels import store_invariants, tier_invariants
 from tests.kernels.group_systems import grouped, offloading_groups
 from tests.kernels.systems import System, compiled, examples, lmcache_systems, offload_systems, plan
-from tests.kernels.test_chunk_laws import check_ledgers, slots_of
+from tests.kernels.test_chunk_laws import check_block_tables, slots_of
 from tests.kernels.tier_systems import TieredSystem, chains, limited_stores, tiered
 from tests.reference.random_traces import TraceShape, random_trace
 
@@ -83,12 +83,12 @@ def test_nothing_is_lost_or_held_twice_when_workers_with_tiers_die(
     for v in _stores_in_use(sim):
         _enter_losses(sim, v, whole_host)
         store_invariants.check_store(sim, v, records.runs[v])
-    lanes = int(sim.config.lanes)
-    alive = [w for w in range(int(sim.config.workers)) if not arrays.members[w // lanes].died]
+    schedulers = int(sim.config.schedulers)
+    alive = [w for w in range(int(sim.config.workers)) if not arrays.members[w // schedulers].died]
     for w in alive:
         worker = sim.workers[w]
-        assert worker.waiting == worker.decoding == worker.running - worker.lingering == 0
-        assert arrays.members[w // lanes].inflight_requests == 0
+        assert worker.waiting == worker.decoding == worker.running - worker.finished_pending == 0
+        assert arrays.members[w // schedulers].inflight_requests == 0
         assert sim.hosts[w].fetching_tokens == 0
         shared._check_shape(sim, w, records.nodes[w])
     for w in set(range(int(sim.config.workers))) - set(alive):
@@ -241,13 +241,13 @@ def test_no_request_is_lost_when_workers_of_vllm_with_tiers_die(
     assert (table.scheduled_s[table.worker >= workers] >= down_s + back_s).all()
     arrays, sim = run(fleet, system)
     for w in range(int(sim.config.workers)):
-        if not arrays.members[w // sim.config.lanes].died:
+        if not arrays.members[w // sim.config.schedulers].died:
             assert sim.workers[w].waiting == sim.workers[w].running == 0
-            if not sim.offloading.mover or sim.offloading.mover == tl.LMCACHE:
+            if not sim.offloading.kv_connector or sim.offloading.kv_connector == tl.LMCACHE:
                 assert sim.trees[w].free_pages == sim.trees[w].capacity_pages
-    if sim.offloading.mover == tl.LMCACHE:
-        check_ledgers(sim)
-        for v in range(len(sim.ledgers)):
+    if sim.offloading.kv_connector == tl.LMCACHE:
+        check_block_tables(sim)
+        for v in range(len(sim.block_tables)):
             assert not any(sim.blocks[v, slot].pins for slot in slots_of(sim, v))
 
 

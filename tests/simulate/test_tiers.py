@@ -23,7 +23,7 @@ HOST = CATALOGUE.get("Host", "hgx-h100-8").spec
 MEDIA = {name: CATALOGUE.get("Medium", name).spec for name in CATALOGUE.names("Medium")}
 GIB = 2**30
 DRAM = {"medium": "ddr5", "gib": 256}
-LMCACHE = {"movement": {"mover": "lmcache"}}
+LMCACHE = {"movement": {"kv_connector": "lmcache"}}
 
 
 def pool(**fields: Any) -> PoolSpec:
@@ -111,7 +111,7 @@ def test_three_tiers_of_lmcache() -> None:
             {"medium": "nvme-gen4", "gib": 500, "scope": "worker", "ttl_s": 3600, "reclaim": "periodic"},
             {"medium": "rdma-pool", "gib": 4000, "eviction": "fifo"},
         ],
-        movement={"mover": "lmcache", "save_decode": True},
+        movement={"kv_connector": "lmcache", "save_decode": True},
     )
     found = tiers(of)
     per_token = 2 * 64 * 8 * 128 * 2  # K and V of 64 layers, 8 heads of 128, two bytes
@@ -131,7 +131,12 @@ def test_three_tiers_of_lmcache() -> None:
     assert disk.usd_per_hour_per_store == pytest.approx(500 * 0.0001)
     movement = found.movement
     assert movement is not None
-    assert (movement.mover, movement.save_decode, movement.chunk_tokens, movement.layers) == ("lmcache", True, 256, 64)
+    assert (movement.kv_connector, movement.save_decode, movement.chunk_tokens, movement.layers) == (
+        "lmcache",
+        True,
+        256,
+        64,
+    )
     assert movement.host_read == movement.host_write == TransferLaw(10e-6, pytest.approx(per_token / 2 / 55e9))
     assert movement.network_read == movement.network_write == TransferLaw(3e-6, pytest.approx(per_token / 90e9))
     assert found.workers_per_node == 4
@@ -154,7 +159,7 @@ def test_the_same_kv_of_all_ranks_is_stored_once() -> None:
     card = CATALOGUE.get("Accelerator", "b200").spec
     assert found.movement is not None
     assert found.movement.host_read == link_law(card.host_link, disk.bytes_per_token)
-    under_lmcache = tiers(of.model_copy(update={"movement": MovementSpec(mover="lmcache")}), "deepseek-v3").plans
+    under_lmcache = tiers(of.model_copy(update={"movement": MovementSpec(kv_connector="lmcache")}), "deepseek-v3").plans
     assert [plan.bytes_per_token for plan in under_lmcache] == [disk.bytes_per_token] * 2
 
 
@@ -183,7 +188,7 @@ def test_hicache_sizes_its_host_pool_in_whole_gigabytes_a_rank() -> None:
             "0.001 GiB are less than one page of 16 tokens (0.003906 GiB)",
         ),
         (
-            {"engine": "vllm", "tiers": [{"medium": "ddr5", "gib": 0.05}], "movement": {"mover": "lmcache"}},
+            {"engine": "vllm", "tiers": [{"medium": "ddr5", "gib": 0.05}], "movement": {"kv_connector": "lmcache"}},
             "tiers.0.gib",
             "less than one chunk of 256 tokens",
         ),
@@ -226,11 +231,11 @@ def test_a_medium_must_be_known() -> None:
         ),
         (
             LMCACHE,
-            "movement.mover: LMCache under SGLang can be exported, not simulated; .* not built yet",
+            "movement.kv_connector: LMCache under SGLang can be exported, not simulated; .* not built yet",
         ),
         (
             {"tiers": [DRAM, {"medium": "rdma-pool", "gib": 900}], **LMCACHE},
-            "movement.mover: LMCache under SGLang can be exported, not simulated; .* not built yet",
+            "movement.kv_connector: LMCache under SGLang can be exported, not simulated; .* not built yet",
         ),
     ],
 )
@@ -272,7 +277,7 @@ def test_hicache_is_simulated_whole(fields: dict[str, Any]) -> None:
     plan = worker(pool(**fields))
     assert len(plan.tiers) == len(fields.get("tiers", [DRAM]))
     assert plan.movement is not None
-    assert plan.movement.mover == "hicache"
+    assert plan.movement.kv_connector == "hicache"
 
 
 def test_the_way_to_the_nearest_tier_is_what_the_kernels_read() -> None:
@@ -314,7 +319,7 @@ def test_attention_groups_have_equal_parts_of_a_workers_host_memory_and_share_it
         host.page_tokens
     )
     assert store.capacity_tokens == int(1000 * 2**30 / (store.bytes_per_token * store.page_tokens)) * store.page_tokens
-    assert (plan.lanes_sharing(store, 8), plan.lanes_per_node) == (4, 4)
+    assert (plan.schedulers_sharing(store, 8), plan.schedulers_per_node) == (4, 4)
 
 
 @pytest.mark.parametrize(
@@ -344,10 +349,10 @@ def test_a_worker_in_two_hosts_has_the_memory_and_the_networks_of_both() -> None
         return tiers(of, model, host=tray)
 
     # LMCache's workers take no host pool larger than the device's.
-    one, two = (plans(ranks, "qwen3-32b", engine="vllm", movement={"mover": "lmcache"}) for ranks in (4, 8))
+    one, two = (plans(ranks, "qwen3-32b", engine="vllm", movement={"kv_connector": "lmcache"}) for ranks in (4, 8))
     assert one.plans[0].read.s_per_token == pytest.approx(2 * two.plans[0].read.s_per_token)
     assert one.movement.network_read.s_per_token == pytest.approx(2 * two.movement.network_read.s_per_token)
-    own, kept_once = plans(8, "deepseek-v3"), plans(8, "deepseek-v3", movement={"mover": "lmcache"})
+    own, kept_once = plans(8, "deepseek-v3"), plans(8, "deepseek-v3", movement={"kv_connector": "lmcache"})
     per_token = kept_once.plans[0].bytes_per_token
     assert own.plans[0].read.s_per_token == pytest.approx(8 * per_token / (2 * 680e9))
     assert kept_once.plans[0].read.s_per_token == pytest.approx(per_token / 680e9)

@@ -56,7 +56,11 @@ def test_what_is_usual() -> None:
         ("{tiers: [{media: [ddr5], gib: {low: 0, high: 9}}]}", "tiers.0.gib.low", "must be greater than 0, got 0"),
         ("{tiers: [{media: [ddr5], gib: {low: 9, high: 9}}]}", "tiers.0.gib.high", "must be greater than low 9, got 9"),
         ("{tiers: [{media: [ddr5], gib: [9], ttl_s: [0]}]}", "tiers.0.ttl_s.0", "must be greater than 0, got 0"),
-        ("{movement: {movers: [nixl]}}", "movement.movers.0", "expected 'hicache', 'offload' or 'lmcache'; got text"),
+        (
+            "{movement: {kv_connectors: [nixl]}}",
+            "movement.kv_connectors.0",
+            "expected 'hicache', 'offload' or 'lmcache'; got text",
+        ),
     ],
 )
 def test_what_is_refused(project: Path, cache: str, key: str, message: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hisearch.specs.deployments.decode_tiers import sends_answers
+from hisearch.specs.deployments.decode_tiers import writes_back_output
 from hisearch.specs.documents.catalogue import shipped_root
 from hisearch.specs.documents.resolve import load_deployment
 from hisearch.specs.errors import SpecError
@@ -16,8 +16,8 @@ BACK = "spec.pools.1.tiers=[{medium: ddr5, gib: 128}]"
 
 def test_a_host_pool_before_the_prefill_pools_storage() -> None:
     front, back = load_deployment(str(SHIPPED), [FRONT, BACK]).deployment.pools
-    assert sends_answers(back)
-    assert not sends_answers(front)
+    assert writes_back_output(back)
+    assert not writes_back_output(front)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,11 @@ def test_a_host_pool_before_the_prefill_pools_storage() -> None:
         ([FRONT, "spec.pools.1.tiers=[{medium: ddr5, gib: 9}, {medium: rdma-pool, gib: 9}]"], "tiers.1", "pool alone"),
         ([FRONT, "spec.pools.1.tiers.0.eviction=lfu"], "tiers.0.eviction", "nothing is evicted"),
         ([FRONT, "spec.pools.1.movement.prefetch=timeout"], "movement.prefetch", "when that has finished"),
-        ([FRONT, "spec.pools.1.movement.mover=lmcache"], "movement.mover", "LMCache is not simulated there"),
+        (
+            [FRONT, "spec.pools.1.movement.kv_connector=lmcache"],
+            "movement.kv_connector",
+            "LMCache is not simulated there",
+        ),
         ([FRONT, "spec.pools.1.pipeline_parallel=2"], "pipeline_parallel", "2 is not simulated with tiers on decode"),
         ([FRONT, "spec.pools.1.engine={name: vllm}"], "tiers", "MultiConnector"),
         ([FRONT, "spec.pools.1.engine={name: trtllm}"], "tiers", "are SGLang's"),

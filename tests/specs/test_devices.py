@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hisearch.api.deployments.deployment import plan_deployment, plan_pool
-from hisearch.search.model.deployments import describe, devices_in_words
+from hisearch.search.model.deployments import describe, format_devices
 from hisearch.specs.documents.catalogue import Catalogue, shipped_root
 from hisearch.specs.documents.resolve import load_deployment, load_study
 from hisearch.specs.documents.stand_alone import stand_alone
@@ -24,7 +24,7 @@ spec:
     - accelerator: a6000
       engine: {name: vllm}
       devices:
-        beside: {pim: {device: hbm2-pim}}
+        attached: {pim: {device: hbm2-pim}}
         operators:
           decode_attention: pim
 """
@@ -39,13 +39,13 @@ def resolved(folder: Path, text: str = TEXT, *settings: str):
 def test_a_device_is_looked_up_and_described(tmp_path):
     found = resolved(tmp_path)
     assert set(found.hardware.device_specs) == {"hbm2-pim"}
-    assert devices_in_words(found.deployment.pool.devices) == "1 hbm2-pim (decode_attention)"
+    assert format_devices(found.deployment.pool.devices) == "1 hbm2-pim (decode_attention)"
     assert "hbm2-pim" in describe(found.deployment)
     assert plan_deployment(found).pools[0].plan.kv_capacity_tokens > 1_900_000
 
 
 def test_an_unknown_device_has_file_line_and_key(tmp_path):
-    with pytest.raises(SpecError, match=r"pim.yaml:11: spec.pools.0.devices.beside.pim.device: .*hbm9-pim") as error:
+    with pytest.raises(SpecError, match=r"pim.yaml:11: spec.pools.0.devices.attached.pim.device: .*hbm9-pim") as error:
         resolved(tmp_path, TEXT.replace("hbm2-pim", "hbm9-pim"))
     assert error.value.line == 11
 
@@ -63,7 +63,7 @@ def test_a_device_of_ones_own_goes_along(tmp_path):
     own.write_text((shipped_root() / "profiles/devices/hbm2-pim.yaml").read_text().replace("hbm2-pim", "mine"))
     found = resolved(tmp_path, TEXT.replace("hbm2-pim", "./mine.yaml"))
     alone = stand_alone(found.deployment, model=found.model, profile=found.profile, hardware=found.hardware)
-    assert alone.pool.devices.beside["pim"].device == "mine"
+    assert alone.pool.devices.attached["pim"].device == "mine"
     assert set(alone.definitions.devices) == {"mine"}
 
 

@@ -89,15 +89,16 @@ def test_what_a_space_does_not_state_is_no_cause_for_warnings(project: Path, mod
             "spec.space.cache.eviction: vLLM evicts by lru alone",
         ),
         (
-            [_cache("movement: {movers: [lmcache, hicache]}")],
-            "spec.space.cache.movement.movers.1: no engine of the space has hicache",
+            [_cache("movement: {kv_connectors: [lmcache, hicache]}")],
+            "spec.space.cache.movement.kv_connectors.1: no engine of the space has hicache",
         ),
         (
             [
                 "spec.space={execution: {accelerators: [h200], engines: [sglang]}, "
-                "cache: {movement: {movers: [lmcache]}}}"
+                "cache: {movement: {kv_connectors: [lmcache]}}}"
             ],
-            "spec.space.cache.movement.movers.0: lmcache is exported, not simulated, with the engines of the space",
+            "spec.space.cache.movement.kv_connectors.0: "
+            "lmcache is exported, not simulated, with the engines of the space",
         ),
     ],
 )

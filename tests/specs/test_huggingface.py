@@ -138,8 +138,8 @@ def _refusal(folder: Path, config: dict[str, Any]) -> str:
 def test_a_published_configuration_is_the_model_that_ships(name: str, config: dict[str, Any], tmp_path: Path) -> None:
     shipped = Catalogue(shipped_root()).get("Model", name).spec
     # What checkpoints in other formats keep wide, this one does not say.
-    apart = {"huggingface_id", "provenance", "kept_wide"}
-    assert _convert(tmp_path, config).model_dump(exclude=apart) == shipped.model_dump(exclude=apart)
+    disaggregated = {"huggingface_id", "provenance", "kept_wide"}
+    assert _convert(tmp_path, config).model_dump(exclude=disaggregated) == shipped.model_dump(exclude=disaggregated)
 
 
 def test_layers_without_an_indexer_of_their_own_are_counted(tmp_path: Path) -> None:

@@ -87,8 +87,8 @@ def test_refused_with_the_key(
 
 
 def test_one_model_may_be_served_whole_and_the_other_with_prompts_apart(tmp_path: Path) -> None:
-    apart = [SMALL | {"name": role, "role": role, "kv_dtype": "fp8"} for role in ("prefill", "decode")]
-    fleet = plan_deployment(load(tmp_path, [LARGE, *apart], transfer={"fabric": "ib-ndr-400"}))
+    disaggregated = [SMALL | {"name": role, "role": role, "kv_dtype": "fp8"} for role in ("prefill", "decode")]
+    fleet = plan_deployment(load(tmp_path, [LARGE, *disaggregated], transfer={"fabric": "ib-ndr-400"}))
     large, prefill, decode = fleet.pools
     assert large.kv_bytes_per_token is None
     assert prefill.kv_bytes_per_token == decode.kv_bytes_per_token == 32 * 2 * 8 * 128
@@ -96,10 +96,10 @@ def test_one_model_may_be_served_whole_and_the_other_with_prompts_apart(tmp_path
 
 
 def test_kv_formats_must_agree_within_a_model(tmp_path: Path) -> None:
-    apart = [SMALL | {"name": role, "role": role} for role in ("prefill", "decode")]
-    apart[1]["kv_dtype"] = "fp8"
+    disaggregated = [SMALL | {"name": role, "role": role} for role in ("prefill", "decode")]
+    disaggregated[1]["kv_dtype"] = "fp8"
     with pytest.raises(SpecError, match=r"pools.2.kv_dtype: fp8, but pool prefill has bf16"):
-        load(tmp_path, [LARGE | {"kv_dtype": "fp8"}, *apart], transfer={"fabric": "ib-ndr-400"})
+        load(tmp_path, [LARGE | {"kv_dtype": "fp8"}, *disaggregated], transfer={"fabric": "ib-ndr-400"})
 
 
 def test_doctor_judges_a_pool_by_its_own_model(tmp_path: Path) -> None:

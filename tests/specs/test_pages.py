@@ -64,7 +64,7 @@ def build_launch() -> Any:
 def test_what_no_longer_goes_with_them_is_refused_by_key(load: Any) -> None:
     settings = (
         "spec.pools.0.tiers=[{medium: ddr5, gib: 64}]",
-        "spec.pools.0.movement={mover: lmcache, chunk_tokens: 96}",
+        "spec.pools.0.movement={kv_connector: lmcache, chunk_tokens: 96}",
     )
     assert load("qwen3-32b", "vllm", "", *settings)
     with pytest.raises(SpecError, match=r"96 is no multiple of the engine's pages of 64 tokens.*sparse attention"):

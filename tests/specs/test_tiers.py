@@ -9,7 +9,7 @@ import pytest
 from hisearch.specs.checks.doctor import load_any
 from hisearch.specs.checks.tier_notes import tier_notes
 from hisearch.specs.deployments.deployment import EngineSpec, PoolSpec
-from hisearch.specs.deployments.tiers import MOVERS, MovementSpec
+from hisearch.specs.deployments.tiers import KV_CONNECTORS, MovementSpec
 from hisearch.specs.documents.catalogue import shipped_root
 from hisearch.specs.documents.resolve import load_deployment
 from hisearch.specs.errors import SpecError
@@ -86,7 +86,13 @@ def deployment(engine: str = "sglang", tiers: str = DRAM, movement: str = "{}", 
             "tiers.0.scope",
             "node: HiCache's nearest tier is each worker's",
         ),
-        ("sglang", DRAM, "{mover: offload}", "movement.mover", "SGLang has no offload; known: hicache, lmcache"),
+        (
+            "sglang",
+            DRAM,
+            "{kv_connector: offload}",
+            "movement.kv_connector",
+            "SGLang has no offload; known: hicache, lmcache",
+        ),
         (
             "sglang",
             DRAM,
@@ -114,39 +120,63 @@ def deployment(engine: str = "sglang", tiers: str = DRAM, movement: str = "{}", 
             "movement.store_threshold",
             "TensorRT-LLM's native offloading has no such",
         ),
-        ("trtllm", DRAM, "{mover: lmcache}", "movement.mover", "TensorRT-LLM has no lmcache; known: offload"),
+        (
+            "trtllm",
+            DRAM,
+            "{kv_connector: lmcache}",
+            "movement.kv_connector",
+            "TensorRT-LLM has no lmcache; known: offload",
+        ),
         (
             "vllm",
             "{medium: ddr5, gib: 9, eviction: arc}",
-            "{mover: lmcache}",
+            "{kv_connector: lmcache}",
             "tiers.0.eviction",
             "LMCache has no arc; known: lru, lfu, fifo, mru",
         ),
         (
             "vllm",
             DRAM,
-            "{mover: lmcache, chunk_tokens: 100}",
+            "{kv_connector: lmcache, chunk_tokens: 100}",
             "movement.chunk_tokens",
             "no multiple of the engine's pages",
         ),
         (
             "vllm",
             f"{DRAM}, {{medium: nvme-gen5, gib: 9, scope: worker, eviction: lfu}}",
-            "{mover: lmcache}",
+            "{kv_connector: lmcache}",
             "tiers.1.eviction",
             "one cache_policy for all tiers of a worker, here lru",
         ),
         (
             "vllm",
             f"{DRAM}, {DRAM}",
-            "{mover: lmcache}",
+            "{kv_connector: lmcache}",
             "tiers.1.medium",
             "one memory and one disk (nvme) of a worker's own",
         ),
-        ("vllm", f"{DRAM}, {OWN_DISK}, {OWN_DISK}", "{mover: lmcache}", "tiers.2.medium", "one disk (nvme)"),
-        ("vllm", f"{SHARED}, {OWN_DISK}", "{mover: lmcache}", "tiers.1.scope", "behind ddr5, which is of scope node"),
-        ("vllm", f"{DRAM}, {REMOTE}, {DISK}", "{mover: lmcache}", "tiers.2.scope", "node: nvme-gen5 lies behind"),
-        ("sglang", SHARED, "{mover: lmcache}", "tiers.0.scope", "node: LMCache's nearest tier is each worker's own"),
+        ("vllm", f"{DRAM}, {OWN_DISK}, {OWN_DISK}", "{kv_connector: lmcache}", "tiers.2.medium", "one disk (nvme)"),
+        (
+            "vllm",
+            f"{SHARED}, {OWN_DISK}",
+            "{kv_connector: lmcache}",
+            "tiers.1.scope",
+            "behind ddr5, which is of scope node",
+        ),
+        (
+            "vllm",
+            f"{DRAM}, {REMOTE}, {DISK}",
+            "{kv_connector: lmcache}",
+            "tiers.2.scope",
+            "node: nvme-gen5 lies behind",
+        ),
+        (
+            "sglang",
+            SHARED,
+            "{kv_connector: lmcache}",
+            "tiers.0.scope",
+            "node: LMCache's nearest tier is each worker's own",
+        ),
         ("vllm", SHARED, "{}", "tiers.0.scope", "node: vLLM's native offloading's nearest tier is each worker's own"),
         (
             "sglang",
@@ -171,15 +201,15 @@ def test_what_is_refused(engine: str, tiers: str, movement: str, key: str, messa
         ("sglang", "", "{prefetch: timeout}"),  # of no effect without tiers
         ("sglang", f"{DRAM}, {DISK}", "{prefetch: timeout, write_policy: write_back, prefetch_timeout_base_s: 0}"),
         ("sglang", "{medium: cxl-dram, gib: 300, scope: worker}, {medium: ddr5, gib: 900, scope: node}", "{}"),
-        ("sglang", f"{DRAM}, {DISK}", "{mover: lmcache}"),
+        ("sglang", f"{DRAM}, {DISK}", "{kv_connector: lmcache}"),
         ("vllm", "{medium: ddr5, gib: 256, eviction: arc}", "{store_threshold: 2}"),
-        ("vllm", f"{DRAM}, {OWN_DISK}, {REMOTE}", "{mover: lmcache, save_decode: true, chunk_tokens: 512}"),
-        ("vllm", f"{DRAM}, {REMOTE}", "{mover: lmcache}"),
-        ("vllm", f"{SHARED}, {DISK}, {REMOTE}", "{mover: lmcache}"),
+        ("vllm", f"{DRAM}, {OWN_DISK}, {REMOTE}", "{kv_connector: lmcache, save_decode: true, chunk_tokens: 512}"),
+        ("vllm", f"{DRAM}, {REMOTE}", "{kv_connector: lmcache}"),
+        ("vllm", f"{SHARED}, {DISK}, {REMOTE}", "{kv_connector: lmcache}"),
         (
             "vllm",
             "{medium: cxl-dram, gib: 300}, {medium: ddr5, gib: 900, scope: cluster, eviction: lfu}",
-            "{mover: lmcache}",
+            "{kv_connector: lmcache}",
         ),
         ("trtllm", DRAM, "{}"),
         (
@@ -199,11 +229,11 @@ def test_scopes_are_written_out() -> None:
     assert [tier.scope for tier in pool.tiers] == ["worker", "node"]
 
 
-@pytest.mark.parametrize("engine", MOVERS)
+@pytest.mark.parametrize("engine", KV_CONNECTORS)
 def test_the_engine_s_own_mover_is_the_usual_one(engine: str) -> None:
     spec = EngineSpec.model_validate({"name": engine})
-    assert PoolSpec(accelerator="h100-sxm", engine=spec).mover == MOVERS[spec.name][0]
-    assert PoolSpec(accelerator="h100-sxm", engine=spec, movement=MovementSpec()).movement.mover is None
+    assert PoolSpec(accelerator="h100-sxm", engine=spec).kv_connector == KV_CONNECTORS[spec.name][0]
+    assert PoolSpec(accelerator="h100-sxm", engine=spec, movement=MovementSpec()).movement.kv_connector is None
 
 
 OLD = """\
@@ -350,7 +380,7 @@ def test_memory_that_the_host_does_not_have_is_warned_of() -> None:
 def test_what_one_rank_of_a_worker_in_two_hosts_stores_needs_room_in_one() -> None:
     """MLA under LMCache: the first rank's host has all of it."""
     tiers = "{medium: lpddr5x, gib: 1500}"
-    wide = deployment("vllm", tiers, "{mover: lmcache}", host="gb200-nvl72-tray")
+    wide = deployment("vllm", tiers, "{kv_connector: lmcache}", host="gb200-nvl72-tray")
     wide += ["spec.pools.0.accelerator=gb200", "spec.pools.0.tensor_parallel=8"]
 
     def told(model: str) -> list[str]:

@@ -179,8 +179,8 @@ class TestFit:
         honest = made_up(100)
         slow = made_up(100, seed=1, factor=1.5, campaign="b")
         alike = [replace(case, gpu="one", model="one") for case in slow]
-        apart = [replace(case, gpu=f"gpu {k}") for k, case in enumerate(slow)]
-        far = [np.abs(own(fit([*honest, *of])) / vector_of(TRUTH) - 1.0).mean() for of in (alike, apart)]
+        distinct = [replace(case, gpu=f"gpu {k}") for k, case in enumerate(slow)]
+        far = [np.abs(own(fit([*honest, *of])) / vector_of(TRUTH) - 1.0).mean() for of in (alike, distinct)]
         assert 2.0 * far[0] < far[1]
 
     def test_engines_are_fitted_each_by_itself(self) -> None:

@@ -19,8 +19,8 @@ from hisearch.latency.laws.model import weights_law
 from hisearch.latency.served_errors import EngineErrors
 from hisearch.latency.sharding import Parallelism
 from hisearch.specs.machines.host import HostTimes
-from hisearch.validate.silicon.apart import conditions_of_side, sides_of
 from hisearch.validate.silicon.conditions import as_it_ran, conditions_of, host_version, kernels_version
+from hisearch.validate.silicon.disaggregated import conditions_of_side, sides_of
 from hisearch.validate.silicon.pricing import (
     EngineTimes,
     Loop,

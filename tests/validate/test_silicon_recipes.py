@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hisearch.latency.sharding import Parallelism
-from hisearch.validate.silicon.apart import AMBIGUOUS, UNTOLD, UnknownDeployment, conditions_of_side, sides_of
+from hisearch.validate.silicon.disaggregated import AMBIGUOUS, UNTOLD, UnknownDeployment, conditions_of_side, sides_of
 from hisearch.validate.silicon.pricing import NotPriced, Pricer
 from hisearch.validate.silicon.recipes import Recipe, Runs, _read, candidates, recipe_of, states_workers
 from hisearch.validate.silicon.rows import SiliconRow, read_rows

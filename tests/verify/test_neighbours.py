@@ -40,9 +40,9 @@ def test_the_true_factors_count_as_many_steps_as_tokens(result: StudyResult, fac
     hits = table.hit_tokens + table.host_hit_tokens + table.storage_hit_tokens
     placed = Placed(table.worker, hits)
     counted = Neighbours(requests, result.simulation.fleet(result.recommendation.trial.deployment))
-    rows, apart = counted.differences(placed, lambda _: factors)
+    rows, distance = counted.differences(placed, lambda _: factors)
     assert set(rows.tolist()) == set(np.flatnonzero(table.output_tokens - 1 >= FEWEST_GAPS).tolist())
-    right = np.abs(apart).mean()
+    right = np.abs(distance).mean()
     assert right < 0.03
     if factors != CorrectionSpec():
         _, unchanged = counted.differences(placed, lambda _: CorrectionSpec())

@@ -18,17 +18,18 @@ from hisearch.verify.terms import TERMS, Term, Variables, correction_of
 class Valley:
     """Explains by what prefill and lost hits do together, and by the decode rate.
 
-    slope: octaves of prefill that all prompts' hits are worth; apart: how well the two are told from each other.
+    slope: octaves of prefill that all prompts' hits are worth; separation: how well the two are told from each
+        other.
     """
 
-    def __init__(self, truth: Variables, slope: float, apart: float) -> None:
+    def __init__(self, truth: Variables, slope: float, separation: float) -> None:
         self.terms = TERMS
-        self._truth, self._slope, self._apart = truth, slope, apart
+        self._truth, self._slope, self._separation = truth, slope, separation
 
     def distance(self, variables: Variables) -> float:
         off = {name: variables.get(name, 0.0) - x for name, x in self._truth.items()}
         together = off["prefill"] + self._slope * off["hits_lost"]
-        return math.hypot(together, self._apart * off["hits_lost"], off["decode"])
+        return math.hypot(together, self._separation * off["hits_lost"], off["decode"])
 
     def left(self, variables: Variables) -> tuple[float, ...]:
         return (self.distance(variables),)
@@ -44,12 +45,12 @@ class Valley:
 @settings(deadline=None, max_examples=20)
 @given(st.floats(0.2, 1.0), st.floats(0.1, 0.9), st.floats(0.5, 1.5), st.sampled_from([0.0, 1.0]))
 def test_what_cannot_be_told_apart_has_a_range_that_holds_the_truth(
-    prefill: float, lost: float, slope: float, apart: float
+    prefill: float, lost: float, slope: float, separation: float
 ) -> None:
     truth = {"prefill": prefill, "hits_lost": lost, "decode": 0.5}
-    search = Valley(truth, slope, apart)
+    search = Valley(truth, slope, separation)
     # A search may stop anywhere in the valley; where the terms are told apart, it is narrow and that is the truth.
-    moved = 0.0 if apart else 0.3 * (1.0 - lost)
+    moved = 0.0 if separation else 0.3 * (1.0 - lost)
     best = truth | {"hits_lost": lost + moved, "prefill": prefill - slope * moved}
     found = ranges(search, best, 0.01)
     value = correction_of(truth)
@@ -59,7 +60,7 @@ def test_what_cannot_be_told_apart_has_a_range_that_holds_the_truth(
         assert high >= value.value(name) * 0.98
         assert low <= correction_of(best).value(name) <= high
     assert _is_told("decode", *found["decode"])
-    assert _is_told("hits_lost", *found["hits_lost"]) == bool(apart)
+    assert _is_told("hits_lost", *found["hits_lost"]) == bool(separation)
 
 
 def requests_of(ttft_s: list[float], *, sent: bool = True) -> PerRequest:

@@ -16,7 +16,7 @@ from tests.verify.documents import STUDY, measure, write_guidellm
 APART = """\
     pools:
       unified: false
-      apart: {fabrics: [roce-200], decode_policies: [power_of_two]}
+      disaggregated: {fabrics: [roce-200], decode_policies: [power_of_two]}
 """
 
 
@@ -39,16 +39,16 @@ def run(tmp_path_factory: pytest.TempPathFactory, accelerators: str, pools: str)
 
 
 @pytest.fixture(scope="module")
-def apart(tmp_path_factory: pytest.TempPathFactory) -> StudyResult:
+def disaggregated(tmp_path_factory: pytest.TempPathFactory) -> StudyResult:
     result = run(tmp_path_factory, "[h100-sxm]", APART)
     assert result.recommendation is not None
     assert [pool.role for pool in result.recommendation.trial.deployment.pools] == ["prefill", "decode"]
     return result
 
 
-def test_the_model_s_own_figures_need_no_correction(apart: StudyResult, tmp_path: Path) -> None:
-    _, _, table = measure(apart)
-    found = verify_run(apart, [write_guidellm(tmp_path / "g.json", table)])
+def test_the_model_s_own_figures_need_no_correction(disaggregated: StudyResult, tmp_path: Path) -> None:
+    _, _, table = measure(disaggregated)
+    found = verify_run(disaggregated, [write_guidellm(tmp_path / "g.json", table)])
     assert found.diagnosis.terms == ()
     assert found.diagnosis.error_before < 1e-6
 
@@ -63,10 +63,10 @@ def test_the_model_s_own_figures_need_no_correction(apart: StudyResult, tmp_path
     ],
 )
 def test_every_term_is_recovered(
-    apart: StudyResult, tmp_path: Path, term: str, value: float, perturbed: dict[str, Any]
+    disaggregated: StudyResult, tmp_path: Path, term: str, value: float, perturbed: dict[str, Any]
 ) -> None:
-    _, _, table = measure(apart, **perturbed)
-    found = verify_run(apart, [write_guidellm(tmp_path / "g.json", table)])
+    _, _, table = measure(disaggregated, **perturbed)
+    found = verify_run(disaggregated, [write_guidellm(tmp_path / "g.json", table)])
     assert found.diagnosis.terms == (term,)
     assert found.diagnosis.correction.value(term) == pytest.approx(value, rel=0.02)
     assert len(found.profiles) == (term != "hand_over")

@@ -92,9 +92,9 @@ def _tables() -> dict[str, StepCosts]:
         for name in ("roofline", "vllm-h100-sxm")
     }
     shape = tuple(len(octaves(axis, count)) for axis, count in enumerate((19, 23, 9, 23)))
-    beside = np.full(shape, 1e-3)
+    context = np.full(shape, 1e-3)
     whole = compiled["roofline"]._replace(
-        beside_s=beside, skew_s=np.full(257, 1e-9), late=LateCosts(np.full((9, 13, 27), 0.5), 4.0)
+        mixed_decode_s=context, skew_s=np.full(257, 1e-9), late=LateCosts(np.full((9, 13, 27), 0.5), 4.0)
     )
     return {"roofline": compiled["roofline"], "scaled": compiled["vllm-h100-sxm"], "tables": whole}
 

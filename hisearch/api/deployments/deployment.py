@@ -305,8 +305,8 @@ def check_tiers(resolved: ResolvedDeployment) -> None:
     for index in range(len(resolved.deployment.pools)):
         with _refusals(resolved, index):
             worker = _worker(resolved, index)
-            beside = worker_devices(worker["pool"], worker.pop("devices"), worker.pop("ffn_accelerator"))
-            plan_room(**worker, devices=beside)
+            context = worker_devices(worker["pool"], worker.pop("devices"), worker.pop("ffn_accelerator"))
+            plan_room(**worker, devices=context)
 
 
 def _worker(resolved: ResolvedDeployment, index: int) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def rows_of(plan: WorkerPlan, result: Result, cost: CostBreakdown, ranks: int) -
         return []
     prompt = result.prompt_tokens
     # Prompts find nothing at decode workers.
-    hits = (0,) * (1 + len(plan.tiers)) if plan.sends_answers else result.tier_hit_tokens
+    hits = (0,) * (1 + len(plan.tiers)) if plan.writes_back_output else result.tier_hit_tokens
     hbm_bytes = plan.memory.kv_bytes_per_token_per_rank * ranks
     rows = []
     for index in range(1 + len(plan.tiers)):

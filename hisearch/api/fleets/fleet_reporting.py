@@ -75,7 +75,7 @@ def _searches(result: FleetOutcome) -> tuple[SearchPart, ...]:
                 name,
                 sum(trial.simulations for trial in own.trials),
                 len(own.front),
-                own.outcome.ending.in_words(),
+                own.outcome.ending.describe(),
                 own.failure.text if own.failure is not None else "",
                 f"{MODELS}/{name}/{REPORT}",
             )

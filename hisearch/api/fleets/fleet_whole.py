@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from hisearch.api.deployments.by_model import ModelShare
 from hisearch.api.deployments.replay import Replay
 from hisearch.api.studies.costs import pool_costs_of
-from hisearch.export.beside import document_text
+from hisearch.export.context import document_text
 from hisearch.score.evaluate import Score
 from hisearch.search.select.fleet_front import Combination
 from hisearch.simulate.plans.fleet_plan import plan_fleet
@@ -57,7 +57,9 @@ def deployment_of_all(result: FleetOutcome, chosen: Combination) -> DeploymentSp
     for (name, own), trial in parts:
         pools += _pools(name, own.resolved.model.name, trial)
     first = parts[0][1].deployment
-    apart = next((trial.deployment for _, trial in parts if trial.deployment.transfer.fabric is not None), first)
+    disaggregated = next(
+        (trial.deployment for _, trial in parts if trial.deployment.transfer.fabric is not None), first
+    )
     return DeploymentSpec(
         model=parts[0][0][1].resolved.model.name,
         served_names={own.resolved.model.name: _asked(result, name, own) for (name, own), _ in parts},
@@ -69,7 +71,7 @@ def deployment_of_all(result: FleetOutcome, chosen: Combination) -> DeploymentSp
             for (_, own), trial in parts
         },
         admission=first.admission,
-        transfer=apart.transfer,
+        transfer=disaggregated.transfer,
         retry=first.retry,
         profile=first.profile,
     )

@@ -66,7 +66,7 @@ def provenance(
     }
 
 
-def simulations_in_words(facts: dict[str, Any]) -> str:
+def format_simulations(facts: dict[str, Any]) -> str:
     """``394 simulations, 248 of them on the whole trace, none new: all are stored ones of an earlier run``.
 
     Args:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hisearch.search.confidence.conclusion import Conclusion, Question
     from hisearch.search.confidence.uncertainty import Draw, PriceRange, Uncertainty
     from hisearch.search.driver import SearchOutcome
-    from hisearch.search.evaluate.ledger import Ledger
+    from hisearch.search.evaluate.runner import TrialRunner
     from hisearch.search.evaluate.simulation import Simulation
     from hisearch.search.model.job import Evaluation
     from hisearch.search.model.problem import Problem
@@ -33,7 +33,7 @@ JOURNAL = "confidence.jsonl"
 
 
 def conclude_study(
-    resolved: ResolvedStudy, problem: Problem, simulation: Simulation, ledger: Ledger, outcome: SearchOutcome,
+    resolved: ResolvedStudy, problem: Problem, simulation: Simulation, runner: TrialRunner, outcome: SearchOutcome,
     folder: Path, *, inputs: str, resume: bool,
 ) -> SearchOutcome:  # fmt: skip
     """Choose by the study's rule, assess what was chosen, and write ``confidence.json``.
@@ -42,7 +42,7 @@ def conclude_study(
         resolved: the study.
         problem: its question to the search.
         simulation: simulates.
-        ledger: the search's.
+        runner: the search's.
         outcome: what the search found.
         folder: the run's.
         inputs: digest of all that decides simulations, beside the draws.
@@ -67,15 +67,15 @@ def conclude_study(
             uncertainty,
             _evaluator(simulation, settings),
             what_if=_supposing(simulation),
-            workers=ledger.workers,
+            workers=runner.workers,
             journal=journal,
-            progress=ledger.progress,
+            progress=runner.progress,
             seconds=settings.seconds,
         )
-        outcome, found = conclude(problem, ledger, outcome, assessor, _question(resolved, simulation))
+        outcome, found = conclude(problem, runner, outcome, assessor, _question(resolved, simulation))
     if found is not None:
         best = outcome.recommendation.trial if outcome.recommendation is not None else None
-        record = to_dict(found, varied_in_words(resolved, uncertainty, best))
+        record = to_dict(found, format_varied(resolved, uncertainty, best))
         write_text(folder / CONFIDENCE, json.dumps(record, indent=2, allow_nan=False) + "\n")
     return outcome
 
@@ -146,7 +146,7 @@ def _supposing(simulation: Simulation) -> Any:
     return evaluate
 
 
-def varied_in_words(resolved: ResolvedStudy, uncertainty: Uncertainty, best: Trial | None) -> list[str]:
+def format_varied(resolved: ResolvedStudy, uncertainty: Uncertainty, best: Trial | None) -> list[str]:
     """What differs from draw to draw of ``best``."""
     from hisearch.api.runs.provenance import profile_note
     from hisearch.traces.changes.bootstrap import describe_schemes
@@ -164,28 +164,28 @@ def varied_in_words(resolved: ResolvedStudy, uncertainty: Uncertainty, best: Tri
 
 def to_dict(found: Conclusion, varied: list[str]) -> dict[str, Any]:
     """``confidence.json``; see docs/confidence.md."""
-    from hisearch.search.confidence.conclusion_words import asked_in_words, chance_in_words, limit_in_words, sentences
+    from hisearch.search.confidence.conclusion_words import format_asked, format_chance, format_limit, sentences
 
     one, best = found.assessment, found.recommendation
     assessed = {} if one is None else {**_assessed(one), "level": one.level, "errors": one.errors}
-    chance = "" if one is None else chance_in_words(one, varied)
+    chance = "" if one is None else format_chance(one, varied)
     room = found.headroom
     return {
         "recommendation": _recommended(best),
         "at_least": found.at_least,
         "satisfied": found.satisfied,
-        "summary": " ".join(text for text in (chance, asked_in_words(found)) if text),
+        "summary": " ".join(text for text in (chance, format_asked(found)) if text),
         "confirmed": None if found.confirmed is None else _assessed(found.confirmed),
         "varied": varied if one is not None else [],
         **assessed,
         "intervals": {} if one is None else {name: list(ends) for name, ends in one.intervals.items()},
         "medians": {} if one is None else dict(one.medians),
         "contenders": [
-            {"trial": c.trial.number, **_assessed(c.assessment), "cheapest": c.cheapest} for c in found.contenders
+            {"trial": c.trial.number, **_assessed(c.assessment), "cheapest": c.cheapest} for c in found.candidates
         ],
         "rules": [_recommended(rule) for rule in found.by_rule],
         "rules_within_usd_per_hour": _finite(found.limit_usd),
-        "rules_within": limit_in_words(found),
+        "rules_within": format_limit(found),
         "baseline": None if best.baseline is None else _baseline(best.baseline),
         "headroom": {}
         if room is None
@@ -195,19 +195,19 @@ def to_dict(found: Conclusion, varied: list[str]) -> dict[str, Any]:
             "goodput_rps": room.goodput_rps,
             "simulations": room.simulations,
         },
-        "surer": _surer(found),
+        "surer": _chance_constrained(found),
         "sensitivity": _sensitivity(found),
         "sentences": sentences(found),
         "simulations": dict(found.simulations),
     }
 
 
-def _surer(found: Conclusion) -> dict[str, Any] | None:
+def _chance_constrained(found: Conclusion) -> dict[str, Any] | None:
     """What a likelier deployment would cost; None where that was not looked for."""
-    from hisearch.search.confidence.surer import surer_in_words
+    from hisearch.search.confidence.chance_constrained import format_chance_constrained
     from hisearch.search.select.recommend import price_of
 
-    one = found.surer
+    one = found.chance_constrained
     if one is None:
         return None
     return {
@@ -217,7 +217,7 @@ def _surer(found: Conclusion) -> dict[str, Any] | None:
         **(_assessed(one.assessment) if one.assessment is not None else {}),
         "looked_at": one.looked_at,
         "spent": one.spent,
-        "sentence": surer_in_words(one, found.recommendation.trial),
+        "sentence": format_chance_constrained(one, found.recommendation.trial),
     }
 
 
@@ -346,10 +346,11 @@ def _stored_baseline(data: dict[str, Any] | None) -> Trial | None:
     from hisearch.search.model.deployments import parameters_of
     from hisearch.search.model.trial import Trial
     from hisearch.specs.deployments.deployment import DeploymentSpec
+    from hisearch.specs.documents.renamed_keys import current_data
 
     if data is None:
         return None
-    deployment = DeploymentSpec.model_validate(data["deployment"])
+    deployment = DeploymentSpec.model_validate(current_data(data["deployment"], DeploymentSpec))
     checks = tuple(check_from_json(check) for check in data["slo"])
     return Trial(BASELINE, 0, deployment, parameters_of(deployment), data["metrics"], checks, data["feasible"])
 

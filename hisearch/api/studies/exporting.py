@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hisearch.export.benchmark import Benchmark
-from hisearch.export.beside import Beside, document_text
+from hisearch.export.context import ExportContext, document_text
 from hisearch.export.deployment import export_deployment
 from hisearch.export.engines.flags import Launch, weights_notice
 from hisearch.export.files import DEPLOYMENT, SLO, WORKLOAD
@@ -50,13 +50,13 @@ def export_trial(result: StudyOutcome, trial: Trial, folder: Path) -> list[Path]
     if not trial.error:
         benchmark = Benchmark(benchmark_of(result, trial), f"workload {simulation.slice(1.0).name}")
     notices = (weights_notice(launches), result.formats_of(trial))
-    beside = Beside(standing(result, trial), replay, inputs, benchmark, tuple(text for text in notices if text))
+    context = ExportContext(standing(result, trial), replay, inputs, benchmark, tuple(text for text in notices if text))
     if len(launches) > 1:
-        return export_several(deployment, launches, folder, accelerators_per_host=slots, beside=beside)
+        return export_several(deployment, launches, folder, accelerators_per_host=slots, context=context)
     first = launches[0]
     if first.pool.parallelism.ranks > slots[0]:
         reach = reach_of(resolved, trial.deployment.pool)
-        return export_wide(deployment, first, folder, accelerators_per_host=slots[0], reach=reach, beside=beside)
+        return export_wide(deployment, first, folder, accelerators_per_host=slots[0], reach=reach, context=context)
     return export_deployment(
         deployment,
         first.model,
@@ -64,7 +64,7 @@ def export_trial(result: StudyOutcome, trial: Trial, folder: Path) -> list[Path]
         first.kv_capacity_tokens,
         folder,
         accelerators_per_host=slots[0],
-        beside=beside,
+        context=context,
     )
 
 

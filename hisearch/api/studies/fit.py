@@ -14,7 +14,7 @@ from hisearch.latency.device_memory.constants import GIB
 from hisearch.latency.device_memory.loading import full_load
 from hisearch.latency.device_memory.plan import DoesNotFit
 from hisearch.latency.sharding import InvalidParallelism
-from hisearch.search.model.deployments import devices_in_words, starting_memory_fraction
+from hisearch.search.model.deployments import format_devices, starting_memory_fraction
 from hisearch.simulate.plans.plan import DevicesRefused, ffn_accelerator_name, plan_pool_memory, worker_devices
 from hisearch.specs.base import DType, EngineName
 from hisearch.specs.deployments.deployment import KV_DTYPES, EngineSpec, PoolSpec
@@ -116,7 +116,7 @@ def fit_of(pool: PoolSpec, model: ModelSpec, hardware: Hardware, profile: Latenc
     weight = pool.weight_dtype or model.weight_dtype
     engine = pool.engine
     empty = Fit(
-        pool.accelerator if pool.devices is None else f"{pool.accelerator} + {devices_in_words(pool.devices)}",
+        pool.accelerator if pool.devices is None else f"{pool.accelerator} + {format_devices(pool.devices)}",
         engine.name,
         pool.tensor_parallel,
         pool.pipeline_parallel,
@@ -133,9 +133,9 @@ def fit_of(pool: PoolSpec, model: ModelSpec, hardware: Hardware, profile: Latenc
         return replace(empty, gib_short=math.inf, problem=problem.message)
     try:
         ffn = ffn_accelerator_name(pool)
-        apart = hardware.accelerators[ffn].spec if ffn is not None else None
-        beside = worker_devices(pool, hardware.device_specs, apart)
-        plan = plan_pool_memory(pool, model, accelerator, profile, beside)
+        ffn_accelerator = hardware.accelerators[ffn].spec if ffn is not None else None
+        devices = worker_devices(pool, hardware.device_specs, ffn_accelerator)
+        plan = plan_pool_memory(pool, model, accelerator, profile, devices)
     except DoesNotFit as error:
         return replace(empty, gib_short=error.bytes_short / GIB, problem=str(error))
     except (InvalidParallelism, DevicesRefused) as error:

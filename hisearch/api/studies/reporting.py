@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from hisearch.api.runs.provenance import price_notes, profile_note, simulations_in_words
+from hisearch.api.runs.provenance import format_simulations, price_notes, profile_note
 from hisearch.api.studies.costs import cost_rows
 from hisearch.api.studies.study_outcome import NOT_EXPORTED
 from hisearch.report.data.inputs import ReportInput, RunRecord
@@ -66,8 +66,8 @@ def _record(result: StudyOutcome) -> RunRecord:
         settings={
             "Requests": f"{facts['trace']['requests']:,}",
             "Load": f"{result.resolved.study.workload.load:g}",
-            "Simulated": simulations_in_words(facts),
+            "Simulated": format_simulations(facts),
             "Stage 1": result.outcome.execution.summary(),
-            "Ended": result.outcome.ending.in_words(),
+            "Ended": result.outcome.ending.describe(),
         },
     )

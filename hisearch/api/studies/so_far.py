@@ -38,7 +38,7 @@ def input_so_far(folder: Path, *, refresh_s: int = 0, other: str = "") -> Report
     from hisearch.report.data.inputs import ReportInput, SoFar
     from hisearch.search.records.journal import read_so_far
     from hisearch.search.select.failure import explain
-    from hisearch.search.select.formats import formats_in_words
+    from hisearch.search.select.formats import describe_formats
     from hisearch.search.select.pareto import front, hypervolume_progress
     from hisearch.search.select.recommend import nearest_miss, recommend
     from hisearch.specs.documents.resolve import load_study
@@ -66,7 +66,7 @@ def input_so_far(folder: Path, *, refresh_s: int = 0, other: str = "") -> Report
         nearest_miss=missed,
         failure=failure.text if failure is not None else "",
         failure_heading=_heading(failure is not None and failure.examined),
-        formats=formats_in_words(
+        formats=describe_formats(
             resolved.model.spec, found.trial if found is not None else missed, trials, resolved.space.spec.execution
         ),
         progress=hypervolume_progress(trials, study.objectives),

@@ -109,13 +109,14 @@ def _trials(folder: Path, place: Path, inputs: str) -> list[Trial]:
     from hisearch.search.model.deployments import parameters_of
     from hisearch.search.model.job import Job
     from hisearch.search.records.journal import check_journal
+    from hisearch.specs.documents.renamed_keys import current_data
 
     columns = ["number", "stage", "slice_fraction", "load", "deployment"]
     frame = pd.read_parquet(place / "trials.parquet", columns=columns)
     trials: list[Trial] = []
     journal = check_journal(folder / JOURNAL, inputs, resume=True)  # read alone: a run may be writing it
     for row in frame.to_dict("records"):
-        deployment = DeploymentSpec.model_validate_json(row["deployment"])
+        deployment = DeploymentSpec.model_validate(current_data(json.loads(row["deployment"]), DeploymentSpec))
         job = Job(
             int(row["stage"]),
             deployment,

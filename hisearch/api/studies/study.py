@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from hisearch.search.driver import SearchOutcome
     from hisearch.search.evaluate.backends import Backend
     from hisearch.search.evaluate.simulation import Simulation, World
+    from hisearch.search.model.population import Population
     from hisearch.search.model.problem import Problem
-    from hisearch.search.model.society import Society
     from hisearch.search.records.progress import Progress
     from hisearch.simulate.engine import Variant
     from hisearch.traces.compiled import CompiledTrace
@@ -103,11 +103,11 @@ class Study:
 
         space = self.resolved.space.spec
         found: list[Variant] = [
-            (engine, mover)
+            (engine, kv_connector)
             for engine in space.execution.engines
-            for mover in TierChoices(space.cache, engine, {}).possible_movers
+            for kv_connector in TierChoices(space.cache, engine, {}).possible_kv_connectors
         ]
-        return [*found, "decode"] if space.pools.apart is not None else found
+        return [*found, "decode"] if space.pools.disaggregated is not None else found
 
     def world(self) -> World:
         """All that decides the outcome of the study's simulations."""
@@ -130,16 +130,16 @@ class Study:
             limits=resolved.study.limits_by_name,
             capacity=not AT_OTHER_LOADS.isdisjoint(resolved.study.objectives),
             fabrics={name: document.spec for name, document in resolved.hardware.fabrics.items()},
-            society=self._society(),
+            population=self._population(),
         )
 
-    def _society(self) -> Society | None:
+    def _population(self) -> Population | None:
         """The workload's, where an objective asks for others of its kind.
 
         Raises:
             SpecError: it has none that could be larger.
         """
-        from hisearch.search.model.society import Society
+        from hisearch.search.model.population import Population
         from hisearch.specs.studies.study import OF_AGENTS
 
         study, workload = self.resolved.study, self.resolved.workload
@@ -148,7 +148,7 @@ class Study:
             return None
         spec = None if isinstance(workload, Path) else workload.spec.agents
         if spec is not None and spec.graph.model != "edges" and study.workload.limit is None:
-            return Society(spec, study.seed)
+            return Population(spec, study.seed)
         message = (
             f"{study.objectives[asked[0]]} needs a workload of section agents whose number can be changed: no graph "
             "from a file, and no limit on its calls"
@@ -294,7 +294,7 @@ class Study:
         from hisearch.api.studies.exportable import acceptor
         from hisearch.report.data.confidence import CONFIDENCE
         from hisearch.search.driver import search
-        from hisearch.search.evaluate.ledger import Ledger
+        from hisearch.search.evaluate.runner import TrialRunner
         from hisearch.search.evaluate.simulation import SIMULATIONS_OF_CAPACITY
         from hisearch.search.records.journal import Journal
         from hisearch.search.records.standing import Standing
@@ -307,7 +307,7 @@ class Study:
             (folder / CONFIDENCE).unlink(missing_ok=True)  # an earlier run's, of what it recommended
             database = open_database(folder, self.name, problem, storage or self.resolved.study.storage)
             (folder / PROVENANCE).unlink(missing_ok=True)  # an earlier run's: this one has not ended
-            ledger = Ledger(
+            runner = TrialRunner(
                 simulation.evaluate,
                 problem.budget,
                 inputs=inputs,
@@ -321,15 +321,15 @@ class Study:
                 accepts=acceptor(self.resolved, simulation),
             )
             with contextlib.closing(database):
-                outcome = search(problem, ledger, database.write_behind)
+                outcome = search(problem, runner, database.write_behind)
                 if outcome.stopped != "interrupted":
                     # What the search found is written all the same.
                     with contextlib.suppress(KeyboardInterrupt), interrupts.waiting():
                         outcome = conclude_study(
-                            self.resolved, problem, simulation, ledger, outcome, folder, inputs=inputs, resume=resume
+                            self.resolved, problem, simulation, runner, outcome, folder, inputs=inputs, resume=resume
                         )
                     database.write_behind(outcome.trials)
-        facts = {"workers": ledger.workers, "replayed": ledger.replayed, "inputs_digest": inputs}
+        facts = {"workers": runner.workers, "replayed": runner.replayed, "inputs_digest": inputs}
         return outcome, facts | {"backend": backend.facts()}
 
     def _trace_facts(self) -> dict[str, Any]:

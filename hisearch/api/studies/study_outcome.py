@@ -147,8 +147,8 @@ class StudyOutcome:
 
     def formats_of(self, trial: Trial | None) -> str:
         """Likewise of any trial; the baseline is one of those that may keep the checkpoint's formats."""
-        from hisearch.search.select.formats import formats_in_words
+        from hisearch.search.select.formats import describe_formats
 
         baseline = self.recommendation.baseline if self.recommendation is not None else None
         simulated = [*self.trials, *([baseline] if baseline is not None else [])]
-        return formats_in_words(self.resolved.model.spec, trial, simulated, self.resolved.space.spec.execution)
+        return describe_formats(self.resolved.model.spec, trial, simulated, self.resolved.space.spec.execution)

@@ -107,7 +107,7 @@ def _show(comparison: Comparison) -> None:
     for one in comparison.models:
         output.heading(f"Requests for {one.model}")
         output.table(words.FIGURE_COLUMNS, words.figure_rows(one.figures), numbers=(1, 2, 3, 4))
-    output.say(words.seeds_in_words(comparison))
+    output.say(words.format_seeds(comparison))
     if comparison.parts:
         output.heading("Where the mean time of a request goes")
         output.table(("", "A", "B"), words.time_rows(comparison), numbers=(1, 2))
@@ -115,6 +115,6 @@ def _show(comparison: Comparison) -> None:
         output.table(("", "B − A", ""), words.part_rows(comparison), numbers=(1,))
     output.heading("What goes with it")
     output.table(("", "A", "B"), words.driver_rows(comparison), numbers=(1, 2))
-    fronts = words.fronts_in_words(comparison)
+    fronts = words.format_fronts(comparison)
     if fronts:
         output.say(f"\n{fronts}")

@@ -18,7 +18,7 @@ from hisearch.cli.verbs.running import Place, how_to_resume, place_of, progress_
 
 #: Kinds of what can be run.
 _RUN = ("Study", "FleetStudy", "SLO")
-_RUN_IN_WORDS = "Study, FleetStudy or SLO"
+_RUN_KINDS = "Study, FleetStudy or SLO"
 
 if TYPE_CHECKING:
     from hisearch.api.studies.result import StudyResult
@@ -226,14 +226,14 @@ def _kind(ref: str) -> str:
         path = catalogue.find_file(ref)
         kind = kind_of(path)
         if kind not in _RUN:
-            message = f"expected a document of kind {_RUN_IN_WORDS}, got {kind}"
+            message = f"expected a document of kind {_RUN_KINDS}, got {kind}"
             raise SpecError.at(message, path=path, key="kind")
         return kind
     known = {kind: catalogue.names(kind) for kind in _RUN}
     for kind, names in known.items():
         if ref in names:
             return kind
-    raise catalogue.unknown(ref, _RUN_IN_WORDS, [name for names in known.values() for name in names])
+    raise catalogue.unknown(ref, _RUN_KINDS, [name for names in known.values() for name in names])
 
 
 def _from_slo(

@@ -81,9 +81,9 @@ def _show(found: Verification, profile: Path | None) -> None:
         output.say(f"- {text}.".replace("..", "."))
     for text in found.overloads:
         output.say(f"- {text}.")
-    if diagnosis.rivals:
-        rivals = " or ".join(one.meaning for one in diagnosis.rivals)
-        output.say(f"  As well explained by {rivals} alone: these requests cannot tell them apart.")
+    if diagnosis.alternatives:
+        others = " or ".join(one.meaning for one in diagnosis.alternatives)
+        output.say(f"  As well explained by {others} alone: these requests cannot tell them apart.")
     output.say(
         f"Difference of TTFT, TPOT and E2E, root mean square: {in_percent(diagnosis.error_before, 1)}; the profile "
         f"states {in_percent(found.stated_error, 1)}. After the correction: {in_percent(diagnosis.error_after, 1)}."

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from hisearch.api.runs.provenance import simulations_in_words
+from hisearch.api.runs.provenance import format_simulations
 from hisearch.api.runs.run_folder import REPORT
 from hisearch.api.studies.result import StudyResult
 from hisearch.api.studies.study_outcome import NOT_EXPORTED
@@ -15,11 +15,11 @@ from hisearch.cli.views import confidence as confidence_view
 from hisearch.cli.views.terms import TERM_COLUMNS, term_rows, terms_to_dict
 from hisearch.report.pages.page import caution, cautions, front_caption, front_heading
 from hisearch.report.words.describe import carried, sentence
-from hisearch.report.words.doubts import chance_in_words, may_miss, verdict_of
+from hisearch.report.words.doubts import format_chance, may_miss, verdict_of
 from hisearch.report.words.terms import term_lines
 from hisearch.score.quantities import HOURS_PER_MONTH, percent, quantity, significant, usd
 from hisearch.score.terms import name_of
-from hisearch.search.model.deployments import describe, describe_each, devices_in_words, hardware
+from hisearch.search.model.deployments import describe, describe_each, format_devices, hardware
 from hisearch.search.model.trial import Trial
 from hisearch.search.select.recommend import describe_miss
 from hisearch.specs.models.model import names_weights
@@ -58,7 +58,7 @@ def _show_doubts(result: StudyResult) -> None:
         output.say(f"{one.title}: {one.text}")
     summary = "" if report.confidence is None or report.confidence.satisfied is None else report.confidence.summary
     if not may_miss(report.confidence) or summary:
-        text = summary or ("" if report.confidence is None else chance_in_words(report.confidence))
+        text = summary or ("" if report.confidence is None else format_chance(report.confidence))
         if text:
             output.say(text)
 
@@ -159,9 +159,9 @@ def _show_origin(result: StudyResult) -> None:
         f"Step times: profile {profile.name}, {profile.evidence}, error about {percent(profile.relative_error)}."
         + (f" Prices of {', '.join(assumed)} are assumptions." * bool(assumed))
     )
-    ended = "" if result.stopped else f"; {result.outcome.ending.in_words()}"
+    ended = "" if result.stopped else f"; {result.outcome.ending.describe()}"
     output.say(
-        f"{simulations_in_words(result.provenance)}, in {result.provenance['run']['wall_time_s']:.1f} s{ended}. "
+        f"{format_simulations(result.provenance)}, in {result.provenance['run']['wall_time_s']:.1f} s{ended}. "
         f"Report: {result.run_dir / REPORT}"
     )
     if result.former:
@@ -181,7 +181,7 @@ def _scripts(run_dir: Path, trial: Trial) -> str:
     folder, reason = run_dir / "recommended", run_dir / NOT_EXPORTED
     if reason.is_file():
         return reason.read_text(encoding="utf-8").strip()
-    beside = [devices_in_words(pool.devices) for pool in trial.deployment.pools if pool.devices is not None]
+    beside = [format_devices(pool.devices) for pool in trial.deployment.pools if pool.devices is not None]
     if not beside:
         return f"Launch scripts: {folder}"
     return (

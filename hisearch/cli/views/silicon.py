@@ -27,8 +27,8 @@ def show(report: SiliconReport) -> None:
     overall += report.engines
     if report.start_up.n:
         overall.append(report.start_up)
-    if report.apart.n:
-        overall += [report.apart, report.apart_stated, report.apart_known]
+    if report.disaggregated.n:
+        overall += [report.disaggregated, report.disaggregated_stated, report.disaggregated_known]
     output.table(_COLUMNS, map(_row, overall), numbers=range(1, 8))
     if report.start_up.n:
         output.say()
@@ -37,7 +37,7 @@ def show(report: SiliconReport) -> None:
         lines = f"Line{'s' if len(report.beyond_reach) > 1 else ''} {', '.join(map(str, report.beyond_reach))}"
         output.say(f"{lines}: measured with a TPOT that the GPU cannot have; docs/accuracy-details.md says why.")
     if report.peer is not None:
-        output.heading(f"Beside {report.peer.tool}, rows that both price")
+        output.heading(f"ExportContext {report.peer.tool}, rows that both price")
         output.table(_COLUMNS, map(_row, (report.peer.ours, report.peer.theirs)), numbers=range(1, 8))
     output.heading("By engine, version, GPU, model and mode")
     output.table(_COLUMNS, map(_row, report.groups), numbers=range(1, 8))

@@ -11,9 +11,9 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
-from hisearch.specs.deployments.decode_tiers import sends_answers
+from hisearch.specs.deployments.decode_tiers import writes_back_output
 from hisearch.specs.deployments.deployment import EngineSpec, PoolSpec
-from hisearch.specs.deployments.tiers import EVICTIONS, MOVERS, MovementSpec, TierSpec, mover_title
+from hisearch.specs.deployments.tiers import EVICTIONS, KV_CONNECTORS, MovementSpec, TierSpec, kv_connector_title
 from hisearch.specs.models.model import ModelSpec
 
 _BYTES_PER_GIB = 2**30
@@ -30,12 +30,12 @@ class Variable(NamedTuple):
 
 def has_tiers(pool: PoolSpec) -> bool:
     """True where there is KV below device memory: of all but decode workers no more than their prefix cache keeps."""
-    return bool(pool.tiers) and (pool.engine.prefix_caching or sends_answers(pool))
+    return bool(pool.tiers) and (pool.engine.prefix_caching or writes_back_output(pool))
 
 
-def is_moved_by(pool: PoolSpec, mover: str) -> bool:
-    """True where there are tiers, and ``mover`` fills them; decode workers have HiCache without its tree."""
-    return has_tiers(pool) and pool.mover == mover
+def is_moved_by(pool: PoolSpec, kv_connector: str) -> bool:
+    """True where there are tiers, and ``kv_connector`` fills them; decode workers have HiCache without its tree."""
+    return has_tiers(pool) and pool.kv_connector == kv_connector
 
 
 def has_hicache_tree(pool: PoolSpec) -> bool:
@@ -56,7 +56,7 @@ def storage_tier(pool: PoolSpec) -> TierSpec | None:
 def storage_backend(pool: PoolSpec) -> str | None:
     """SGLang's ``--hicache-storage-backend``: files on a disk of the node, Mooncake's store for the cluster."""
     tier = storage_tier(pool)
-    if sends_answers(pool):
+    if writes_back_output(pool):
         return "mooncake"
     return None if tier is None else "mooncake" if tier.scope == "cluster" else "file"
 
@@ -76,7 +76,7 @@ def offloading_backend(pool: PoolSpec) -> str | None:
     """VLLM's ``--kv-offloading-backend``; none where an LMCache server moves KV."""
     if not has_tiers(pool) or has_server(pool):
         return None
-    return "lmcache" if pool.mover == "lmcache" else "native"
+    return "lmcache" if pool.kv_connector == "lmcache" else "native"
 
 
 def offloading_gib(pool: PoolSpec) -> str | None:
@@ -176,13 +176,13 @@ def notes(pool: PoolSpec) -> list[str]:
     if not has_tiers(pool):
         return []
     engine, movement, found = pool.engine, pool.movement, list[str]()
-    title = mover_title(engine.name, pool.mover)
-    if pool.mover == "hicache" and pool.tiers[0].eviction != engine.eviction:
+    title = kv_connector_title(engine.name, pool.kv_connector)
+    if pool.kv_connector == "hicache" and pool.tiers[0].eviction != engine.eviction:
         found.append(
             f"SGLang evicts its host tier by --radix-eviction-policy ({engine.eviction}); the simulated policy is "
             f"{pool.tiers[0].eviction}."
         )
-    if pool.mover == "hicache" and movement.load_back_tokens != MovementSpec().load_back_tokens:
+    if pool.kv_connector == "hicache" and movement.load_back_tokens != MovementSpec().load_back_tokens:
         found.append(
             f"SGLang loads back from {MovementSpec().load_back_tokens} tokens on, which no flag changes; simulated "
             f"with {movement.load_back_tokens}."
@@ -223,7 +223,7 @@ def _store_notes(pool: PoolSpec) -> list[str]:
     if has_server(pool):
         return _server_notes(pool)
     last = pool.tiers[-1]
-    if pool.mover == "lmcache" and len(pool.tiers) > 1 and last.scope != "worker":
+    if pool.kv_connector == "lmcache" and len(pool.tiers) > 1 and last.scope != "worker":
         return [f"Size and eviction of the shared store are set at its server: {last.gib:,.6g} GiB, {last.eviction}."]
     return []
 
@@ -245,16 +245,18 @@ def _server_notes(pool: PoolSpec) -> list[str]:
 
 def on_other_engine(pool: PoolSpec, other: EngineSpec) -> tuple[PoolSpec, list[str]]:
     """The pool on another engine with the nearest tiers that its mover has, and in words what was not carried over."""
-    if not pool.tiers or (pool.mover == "lmcache" and "lmcache" in MOVERS[other.name]):
+    if not pool.tiers or (pool.kv_connector == "lmcache" and "lmcache" in KV_CONNECTORS[other.name]):
         return pool.model_copy(update={"engine": other}), []
     moved = pool.model_copy(update={"engine": other, "movement": MovementSpec()})
-    title, found = mover_title(other.name, moved.mover), list[str]()
+    title, found = kv_connector_title(other.name, moved.kv_connector), list[str]()
     nearest = pool.tiers[0]
     if len(pool.tiers) > 1:
         found.append(f"Tiers behind host memory are left out: {title} was given {nearest.medium} alone.")
-    if nearest.eviction not in EVICTIONS.get(moved.mover, ("lru",)):
+    if nearest.eviction not in EVICTIONS.get(moved.kv_connector, ("lru",)):
         found.append(f"Host memory evicts by lru; the simulated policy is {nearest.eviction}.")
         nearest = nearest.model_copy(update={"eviction": "lru"})
-    changed = (name for name, value in MovementSpec() if value != getattr(pool.movement, name) and name != "mover")
+    changed = (
+        name for name, value in MovementSpec() if value != getattr(pool.movement, name) and name != "kv_connector"
+    )
     found += [f"{name} {getattr(pool.movement, name)} has no counterpart and is left out." for name in changed]
     return moved.model_copy(update={"tiers": [nearest]}), found

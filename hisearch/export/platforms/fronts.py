@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from hisearch.export.engines.flags import ROUTER_POLICIES, ROUTER_VERSION, ExportError, router_flags
 from hisearch.export.platforms.containers import IMAGES, ROUTER_COMMAND, ROUTER_IMAGE
-from hisearch.export.platforms.servers import Server, is_apart
+from hisearch.export.platforms.servers import Server, is_disaggregated
 from hisearch.specs.base import EngineName
 from hisearch.specs.deployments.deployment import DeploymentSpec
 from hisearch.specs.deployments.routing import RouterName, RouterSpec
@@ -47,9 +47,9 @@ class Front(NamedTuple):
 def front_of(deployment: DeploymentSpec) -> Front:
     """What stands before a deployment's servers."""
     engine = deployment.pool.engine.name
-    if is_apart(deployment) and engine == "trtllm":
+    if is_disaggregated(deployment) and engine == "trtllm":
         return Front("trtllm-serve disaggregated", IMAGES["trtllm"], "tensorrt-llm, as for the servers")
-    if is_apart(deployment) and engine == "vllm":
+    if is_disaggregated(deployment) and engine == "vllm":
         return Front(f"vllm-router {VLLM_ROUTER_VERSION}", VLLM_ROUTER_IMAGE, f"vllm-router=={VLLM_ROUTER_VERSION}")
     return Front(f"sglang-router {ROUTER_VERSION}", ROUTER_IMAGE, f"sglang-router=={ROUTER_VERSION}")
 
@@ -67,7 +67,7 @@ def front_words(deployment: DeploymentSpec, servers: Sequence[Server], address: 
         ExportError: the front has no such policy.
     """
     engine = deployment.pool.engine.name
-    if not is_apart(deployment):
+    if not is_disaggregated(deployment):
         urls = [f"http://{address(server)}" for server in servers]
         return [*ROUTER_COMMAND, "--worker-urls", *urls, *_words(router_flags(deployment.router)), *_STARTUP]
     if engine == "trtllm":
@@ -90,7 +90,7 @@ def front_config(
     Raises:
         ExportError: it has no such policy.
     """
-    if not is_apart(deployment) or deployment.pool.engine.name != "trtllm":
+    if not is_disaggregated(deployment) or deployment.pool.engine.name != "trtllm":
         return {}
     found: dict[str, Any] = {"hostname": host, "port": port, "backend": "pytorch"}
     if deployment.transfer.local_prefill_tokens:
@@ -107,7 +107,7 @@ def front_config(
 
 def notes(deployment: DeploymentSpec) -> list[str]:
     """Where the front does something else than was simulated, as sentences."""
-    if not is_apart(deployment) or deployment.pool.engine.name != "trtllm":
+    if not is_disaggregated(deployment) or deployment.pool.engine.name != "trtllm":
         return []
     return [
         f"trtllm-serve has no {router.policy}: it was given {_TRTLLM_ROUTERS[router.policy][0]['type']}, the nearest."

@@ -17,7 +17,7 @@ from hisearch.export.engines.trtllm_options import llm_api_options
 from hisearch.export.platforms.placement import SERVICE_PORTS, place
 from hisearch.specs.base import ENGINE_TITLES
 from hisearch.specs.deployments.cluster import TransferSpec
-from hisearch.specs.deployments.decode_tiers import sends_answers
+from hisearch.specs.deployments.decode_tiers import writes_back_output
 from hisearch.specs.deployments.deployment import DeploymentSpec
 from hisearch.specs.yaml_nodes import dump_yaml
 
@@ -54,16 +54,16 @@ def place_servers(launches: Sequence[Launch], accelerators_per_host: Sequence[in
     for launch, slots in zip(launches, accelerators_per_host, strict=True):
         engine = launch.pool.engine.name
         first_host = max((server.host for server in found), default=-1) + 1
-        apart = launch.pool.role != "unified"
+        disaggregated = launch.pool.role != "unified"
         for one in place(launch.pool, slots):
             number = len(found)
-            side = _SIDE_PORTS[engine] + number * _SIDE_STEP if apart and _SIDE_PORTS[engine] else 0
+            side = _SIDE_PORTS[engine] + number * _SIDE_STEP if disaggregated and _SIDE_PORTS[engine] else 0
             port = SERVICE_PORTS[engine] + 1 + number
             found.append(Server(launch, number, one.replica, first_host + one.host, one.devices, port, side))
     return found
 
 
-def is_apart(deployment: DeploymentSpec) -> bool:
+def is_disaggregated(deployment: DeploymentSpec) -> bool:
     """True where prompts and outputs are made by workers of different pools."""
     return any(pool.role == "decode" for pool in deployment.pools)
 
@@ -86,7 +86,7 @@ def check_expressible(deployment: DeploymentSpec) -> None:
             raise ExportError(f"pool {pool.name}: no engine has settings for devices beside accelerators")
     if deployment.admission.policy != "none":
         raise ExportError(f"no router here has the admission {deployment.admission.policy}")
-    if not is_apart(deployment):
+    if not is_disaggregated(deployment):
         return
     transfer = deployment.transfer
     if transfer.order == ("prefill_first" if engine == "sglang" else "reserve_first"):
@@ -115,7 +115,7 @@ def role_flags(server: Server, deployment: DeploymentSpec) -> list[tuple[str, ..
     ]
     if pool.role == "decode":
         flags.append(("--num-reserved-decode-tokens", str(deployment.transfer.reserved_decode_tokens)))
-        return [*flags, *([("--disaggregation-decode-enable-offload-kvcache",)] if sends_answers(pool) else [])]
+        return [*flags, *([("--disaggregation-decode-enable-offload-kvcache",)] if writes_back_output(pool) else [])]
     flags.append(("--disaggregation-bootstrap-port", str(server.side_port)))
     others = {other.tensor_parallel for other in deployment.pools if other.role == "decode"} - {pool.tensor_parallel}
     return [*flags, *(("--disaggregation-decode-tp", str(ranks)) for ranks in sorted(others))]

@@ -13,7 +13,7 @@ from hisearch.export.engines.flags import ExportError
 from hisearch.export.platforms import dynamo, llm_d
 from hisearch.export.platforms.containers import resource_name
 from hisearch.export.platforms.kubernetes import environment, pod_spec
-from hisearch.export.platforms.servers import Server, is_apart, role_flags, server_options
+from hisearch.export.platforms.servers import Server, is_disaggregated, role_flags, server_options
 from hisearch.export.platforms.several_compose import NODE_LABEL, server_container
 from hisearch.specs.deployments.deployment import DeploymentSpec
 from hisearch.specs.yaml_nodes import dump_yaml
@@ -29,7 +29,7 @@ def llm_d_text(deployment: DeploymentSpec, firsts: Sequence[Server], name: str) 
         ExportError: the chart has no place for such pools, or its sidecar does not speak the engine's protocol.
     """
     engine = deployment.pool.engine.name
-    if not is_apart(deployment):
+    if not is_disaggregated(deployment):
         raise ExportError("llm-d's chart has one pool of decode pods and one of prefill pods, none of unequal workers")
     if engine != "vllm":
         raise ExportError(f"llm-d's sidecar hands over between servers of vLLM (nixlv2), not of {engine}")
@@ -67,7 +67,7 @@ def dynamo_text(deployment: DeploymentSpec, firsts: Sequence[Server], name: str)
     Raises:
         ExportError: there is no graph of such pools.
     """
-    if not is_apart(deployment):
+    if not is_disaggregated(deployment):
         raise ExportError("Dynamo's graph was given one kind of workers, or prefill and decode ones; these are unequal")
     engine, router = deployment.pool.engine.name, deployment.router.policy
     if router not in dynamo.ROUTER_FLAGS:

@@ -1,13 +1,14 @@
 """Agents with objects, as engines see them: a door of errands.
 
 To add a policy: a value of ``POLICY.order`` or ``POLICY.loading`` in ``layout.agents``, a branch in
-``agents.events.settle`` or ``agents.wishes.wants``. To add a kind of object: nothing here; it is bytes and seconds.
+``agents.events.settle`` or ``agents.pending_loads.wants``. To add a kind of object: nothing here; it is bytes and
+seconds.
 """
 
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
-from hisearch.kernels.agents import disk, events, loads, slots, wishes
+from hisearch.kernels.agents import disk, events, loads, pending_loads, slots
 from hisearch.kernels.agents import kv as agents_kv
 from hisearch.kernels.cache import agents_line, eviction, objects, radix, tree
 from hisearch.kernels.layout import agents as al
@@ -21,7 +22,7 @@ def _record(sim, w, o):
     """A record among the nodes for object ``o`` at worker ``w``."""
     d = tree.acquire_node(sim)
     node = sim.nodes[d]
-    node.static = -1
+    node.trace_node = -1
     node.begin = 0
     node.end = 0
     node.parent = o
@@ -220,7 +221,10 @@ def _arrives(sim, w, r, now):
     loads.call_fetches(sim, w, sim.agents.agent[r], r)
     events.call_arrives(sim, w, r, now)
     a = sim.agents.agent[r]
-    if wishes.missing_object(sim, w, a, al.ABSENT) < 0 and wishes.missing_object(sim, w, a, al.LOADING) < 0:
+    if (
+        pending_loads.missing_object(sim, w, a, al.ABSENT) < 0
+        and pending_loads.missing_object(sim, w, a, al.LOADING) < 0
+    ):
         sim.agents.loaders[w].found += 1
     if sim.agents.line_slot[w, a] >= 0:
         loads.preempt(sim, w, now)
@@ -243,36 +247,36 @@ def _too_large(sim, r):
     return tokens + (pages + 2) * page > sim.config.capacity_pages * page
 
 
-def door(sim, errand, w, r, now):
+def engine_entry(sim, op, w, r, now):
     """The errands of ``layout.agents``; ``w`` is the server of DONE."""
-    if errand == al.READY:
+    if op == al.READY:
         return _ready(sim, w, r)
-    if errand == al.MISSING:
+    if op == al.MISSING:
         return _missing(sim, w, r)
-    if errand == al.TOO_LARGE:
+    if op == al.TOO_LARGE:
         return 1 if _too_large(sim, r) else 0
-    if errand == al.HOLD:
+    if op == al.HOLD:
         _hold(sim, w, r)
-    elif errand == al.LET_GO:
+    elif op == al.LET_GO:
         _let_go(sim, w, r)
-    elif errand == al.LOAD:
+    elif op == al.LOAD:
         if not slots.numbered(sim):
             _load(sim, w, r, now)
-    elif errand == al.STEP:
+    elif op == al.STEP:
         _step(sim, w, r, now)
-    elif errand == al.ARRIVES:
+    elif op == al.ARRIVES:
         _arrives(sim, w, r, now)
-    elif errand == al.ENDS:
+    elif op == al.ENDS:
         events.call_ends(sim, r, now)
         # The worker itself forms a batch next, and takes stock of its pages before that.
         loads.dispatch_all(sim, now, w)
-    elif errand == al.DONE:
+    elif op == al.DONE:
         _done(sim, w, now)
-    elif errand == al.PASS:
+    elif op == al.PASS:
         loads.dispatch(sim, w, now)
-    elif errand == al.URGENT:
+    elif op == al.URGENT:
         loads.preempt(sim, w, now)
-    elif errand == al.YIELD:
+    elif op == al.YIELD:
         return 1 if loads.give_way(sim, w, now) else 0
     else:
         _begin(sim, w)

@@ -9,7 +9,7 @@ import numpy as np
 from hisearch.base.jit import kernel
 from hisearch.kernels.agents import kv as agents_kv
 from hisearch.kernels.agents import loads as agents_loads
-from hisearch.kernels.agents import wishes
+from hisearch.kernels.agents import pending_loads
 from hisearch.kernels.cache import agents_due, eviction
 from hisearch.kernels.core import rng
 from hisearch.kernels.hicache import nodes as hicache_nodes
@@ -43,16 +43,16 @@ def _resift(sim, w, d):
 
 
 @kernel
-def _resift_way(sim, static):
-    """Of all workers' caches, what may be evicted at the end of the way to ``static``."""
+def _resift_way(sim, trace_node):
+    """Of all workers' caches, what may be evicted at the end of the way to ``trace_node``."""
     trees = sim.trees.shape[0]
     for w in range(sim.config.workers):
-        s = static
-        while s > 0 and sim.cover[w, s] < 0:
+        s = trace_node
+        while s > 0 and sim.deepest_cached[w, s] < 0:
             s = sim.trace.parent[s]
         if s <= 0:
             continue
-        d = sim.cover[w, s]
+        d = sim.deepest_cached[w, s]
         _resift(sim, w, d)
         while sim.config.hicache and d >= trees and sim.hosted[d].where == hl.ON_HOST:
             d = sim.nodes[d].parent
@@ -84,7 +84,7 @@ def _set_due(sim, a, due):
     for k in range(agents.uses_begin[a], agents.uses_begin[a + 1]):
         if agents.uses_entry[k] >= 0:
             agents_due.set_entry(sim, agents.uses_entry[k], due)
-    _resift_way(sim, agent.static)
+    _resift_way(sim, agent.trace_node)
     _resift_objects(sim, a)
 
 
@@ -118,18 +118,21 @@ def settle(sim, a):
     if agent.calls > 0:
         # No two are alike: who is first can always make room.
         due = al.CALLING + agent.rank
-    elif policy.order == al.BY_USE or (policy.tested and not agents.society.trusted):
+    elif policy.order == al.BY_USE or (policy.tested and not agents.population.trusted):
         due = -agent.end_s
     elif policy.order == al.BY_DURATION:
         due = -agent.end_s - (0.0 if _stays_away(sim, a) else -0.5 * al.CALLING)
     elif (
-        policy.order == al.BY_STEPS and agent.told < al.NOBODY and agents.society.step_s > 0.0 and not policy.by_frames
+        policy.order == al.BY_STEPS
+        and agent.told < al.NOBODY
+        and agents.population.step_s > 0.0
+        and not policy.by_frames
     ):
-        due = math.floor(agent.told / agents.society.step_s) * agents.society.step_s
+        due = math.floor(agent.told / agents.population.step_s) * agents.population.step_s
     else:
         due = agent.told
     _set_due(sim, a, due)
-    wishes.line_up(sim, a)
+    pending_loads.line_up(sim, a)
 
 
 @kernel
@@ -148,12 +151,12 @@ def _error(sim):
 def _hear(sim, a, seconds, steps, now):
     """Agent ``a`` is said to call in so many seconds and steps."""
     policy = sim.agents.policy
-    society = sim.agents.society
+    population = sim.agents.population
     agent = sim.agents.agents[a]
     factor = _error(sim)
-    agent.duration_s = (seconds + steps * society.step_s) * factor
+    agent.duration_s = (seconds + steps * population.step_s) * factor
     if policy.by_frames and policy.source == al.HINTS:
-        agent.told = society.steps + steps * factor
+        agent.told = population.steps + steps * factor
     else:
         agent.told = now + agent.duration_s
     settle(sim, a)
@@ -169,8 +172,8 @@ def _told_otherwise(sim, a, now):
         if agent.gaps > 0:
             _hear(sim, a, agent.gap_s, 0.0, now)
     elif source == al.ORACLE and agent.next_call >= 0:
-        mean_s = now / max(sim.agents.society.arrivals, 1)
-        agent.duration_s = max(agent.next_call - sim.agents.society.arrivals, 0) * mean_s
+        mean_s = now / max(sim.agents.population.arrivals, 1)
+        agent.duration_s = max(agent.next_call - sim.agents.population.arrivals, 0) * mean_s
         agent.told = float(agent.next_call)
 
 
@@ -178,23 +181,23 @@ def _told_otherwise(sim, a, now):
 def _compare(sim, a):
     """Agent ``a`` calls, another has not: did its distance tell so, and did last use?"""
     agents = sim.agents
-    society = agents.society
+    population = agents.population
     b = rng.below(agents.rng, agents.agents.shape[0])
     one = agents.agents[a]
     other = agents.agents[b]
     told = one.told < al.NOBODY and other.told < al.NOBODY and one.told != other.told
     if not told or other.calls > 0 or one.end_s == other.end_s:
         return
-    society.right += EVIDENCE * ((1.0 if one.told < other.told else 0.0) - society.right)
-    society.right_by_use += EVIDENCE * ((1.0 if one.end_s > other.end_s else 0.0) - society.right_by_use)
-    society.pairs += 1
-    if society.pairs % PAIRS:
+    population.right += EVIDENCE * ((1.0 if one.told < other.told else 0.0) - population.right)
+    population.right_by_use += EVIDENCE * ((1.0 if one.end_s > other.end_s else 0.0) - population.right_by_use)
+    population.pairs += 1
+    if population.pairs % PAIRS:
         return
-    trusted = society.right >= society.right_by_use
-    if trusted == (society.trusted != 0):
+    trusted = population.right >= population.right_by_use
+    if trusted == (population.trusted != 0):
         return
-    society.trusted = 1 if trusted else 0
-    society.switches += 1
+    population.trusted = 1 if trusted else 0
+    population.switches += 1
     for c in range(agents.agents.shape[0]):
         settle(sim, c)
 
@@ -205,25 +208,25 @@ def call_arrives(sim, w, r, now):
     agents = sim.agents
     a = agents.agent[r]
     agent = agents.agents[a]
-    agents.society.arrivals += 1
+    agents.population.arrivals += 1
     if agent.calls == 0 and agent.end_s >= 0.0:
         if agents.policy.tested:
             _compare(sim, a)
         agent.gaps += 1
         agent.gap_s += (now - agent.end_s - agent.gap_s) / agent.gaps
     agents_kv.note_call(sim, w, a)
-    before = agent.static
+    before = agent.trace_node
     if agent.worker >= 0 and agent.worker != w and agent.calls == 0:
-        wishes.step_out(sim, agent.worker, a)
+        pending_loads.step_out(sim, agent.worker, a)
     if agent.entry != agents.entry[r] and agent.entry >= 0:
         agents_due.set_entry(sim, agent.entry, al.NOBODY)
     agent.entry = agents.entry[r]
-    agent.static = sim.trace.output_node[r]
+    agent.trace_node = sim.trace.output_node[r]
     agent.newest = r
     agent.worker = w
     agent.next_call = agents.next_call[r]
     if agent.calls == 0:
-        agent.rank = float(agents.society.arrivals)
+        agent.rank = float(agents.population.arrivals)
     agent.calls += 1
     if agents.policy.loading != al.AT_LAUNCH:
         agent.due = al.NOBODY
@@ -252,8 +255,8 @@ def _hint_sooner(sim, h, g):
 @kernel
 def _hint_push(sim, h):
     line = sim.agents.hint_line
-    slot = sim.agents.society.hints
-    sim.agents.society.hints = slot + 1
+    slot = sim.agents.population.hints
+    sim.agents.population.hints = slot + 1
     while slot > 0:
         up = (slot - 1) >> 1
         if not _hint_sooner(sim, h, line[up]):
@@ -268,8 +271,8 @@ def _hint_push(sim, h):
 def _hint_pop(sim):
     line = sim.agents.hint_line
     top = line[0]
-    size = sim.agents.society.hints - 1
-    sim.agents.society.hints = size
+    size = sim.agents.population.hints - 1
+    sim.agents.population.hints = size
     h = line[size]
     slot = 0
     while True:
@@ -290,12 +293,12 @@ def _hint_pop(sim):
 def give_late_hints(sim, now):
     """Those that are due by ``now``; one whose agent has called meanwhile is out of date."""
     agents = sim.agents
-    while agents.society.hints > 0 and agents.hint_at_s[agents.hint_line[0]] <= now:
+    while agents.population.hints > 0 and agents.hint_at_s[agents.hint_line[0]] <= now:
         h = _hint_pop(sim)
         a = agents.hint_agent[h]
         if agents.agents[a].calls == 0:
             _hear(sim, a, agents.hint_s[h], agents.hint_steps[h], now)
-    if agents.society.hints > 0:
+    if agents.population.hints > 0:
         agents_loads.look_again(sim, 0, agents.hint_at_s[agents.hint_line[0]])
 
 
@@ -303,7 +306,7 @@ def give_late_hints(sim, now):
 def call_ends(sim, r, now):
     """Request ``r`` has made its last token."""
     agents = sim.agents
-    society = agents.society
+    population = agents.population
     a = agents.agent[r]
     agent = agents.agents[a]
     agent.calls -= 1
@@ -312,14 +315,14 @@ def call_ends(sim, r, now):
     g = sim.fleet.gate[r] if sim.fleet.gates.shape[0] > 0 else -1
     opens = g >= 0 and sim.fleet.gates[g].left == 0
     if not agents.policy.by_frames:
-        society.step_count += 1
-        society.step_s += (now - sim.requests[r].arrival_s - society.step_s) / society.step_count
+        population.step_count += 1
+        population.step_s += (now - sim.requests[r].arrival_s - population.step_s) / population.step_count
     elif opens:
-        society.step_count += 1
-        society.step_s += (now - society.opened_s - society.step_s) / society.step_count
+        population.step_count += 1
+        population.step_s += (now - population.opened_s - population.step_s) / population.step_count
     if opens:
-        society.steps += 1
-        society.opened_s = now
+        population.steps += 1
+        population.opened_s = now
     if agents.policy.source == al.HINTS:
         _give_hints(sim, r, now)
         if opens:

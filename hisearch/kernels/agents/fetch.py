@@ -32,10 +32,10 @@ def on(sim):
 def missing(sim, w, a):
     """Tokens of agent ``a``'s newest way that neither HBM nor the host has, whole pages; 0 where they are too few."""
     agent = sim.agents.agents[a]
-    if agent.end_s < 0.0 or agent.sought == agent.static:
+    if agent.end_s < 0.0 or agent.sought == agent.trace_node:
         return 0
-    limit = tree.floor_page(sim, sim.trace.end_tokens[agent.static])
-    tokens, _, _ = nodes.find(sim, w, agent.static, limit)
+    limit = tree.floor_page(sim, sim.trace.end_tokens[agent.trace_node])
+    tokens, _, _ = nodes.find(sim, w, agent.trace_node, limit)
     return limit - tokens if limit - tokens >= sim.tiers.fetch_threshold else 0
 
 
@@ -70,11 +70,11 @@ def begin(sim, w, a, now):
     if sim.counters[la.NODES_LEFT] < la.NODES_PER_REQUEST:
         sim.counters[la.FAULT] = la.NODE_POOL_FULL
         return
-    limit = tree.floor_page(sim, sim.trace.end_tokens[agent.static])
-    in_hbm, d, on_host, above = nodes.walk(sim, w, agent.static, limit)
+    limit = tree.floor_page(sim, sim.trace.end_tokens[agent.trace_node])
+    in_hbm, d, on_host, above = nodes.walk(sim, w, agent.trace_node, limit)
     if not nodes.is_root(sim, d) and not sim.hosted[d].where & hl.ON_HOST:
         # As for the engine's own fetches: nothing is kept on the host below what that does not have.
-        agent.sought = agent.static
+        agent.sought = agent.trace_node
         return
     wanted = limit - in_hbm - on_host
     nodes.lock_host(sim, w, above)
@@ -82,10 +82,10 @@ def begin(sim, w, a, now):
         nodes.unlock_host(sim, w, above)
         return
     at_s = max(now, sim.workers[w].now_s)
-    loader.fetch = storage.open_fetch(sim, w, agent.newest, agent.static, in_hbm + on_host, wanted, above, at_s)
+    loader.fetch = storage.open_fetch(sim, w, agent.newest, agent.trace_node, in_hbm + on_host, wanted, above, at_s)
     loader.fetch_agent = a
     loader.fetch_request = agent.newest
-    agent.sought = agent.static
+    agent.sought = agent.trace_node
 
 
 @kernel
@@ -95,7 +95,7 @@ def _take(sim, w):
     f = loader.fetch
     fetch = sim.fetches[f]
     fetch.stopped = 1
-    present = hicache.insert_host(sim, w, fetch.above, fetch.static, fetch.begin, fetch.begin + fetch.read)
+    present = hicache.insert_host(sim, w, fetch.above, fetch.trace_node, fetch.begin, fetch.begin + fetch.read)
     page = sim.config.page_tokens
     sim.trees[nodes.host_pool(sim, w)].free_pages += present // page
     loader.fetched_pages += (fetch.read - present) // page

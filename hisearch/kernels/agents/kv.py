@@ -28,8 +28,8 @@ def missing(sim, w, a):
     agent = sim.agents.agents[a]
     if sim.agents.policy.kv_budget_pages == 0 or agent.end_s < 0.0:
         return 0, w, w
-    limit = tree.floor_page(sim, sim.trace.end_tokens[agent.static])
-    _, d, e = nodes.find(sim, w, agent.static, limit)
+    limit = tree.floor_page(sim, sim.trace.end_tokens[agent.trace_node])
+    _, d, e = nodes.find(sim, w, agent.trace_node, limit)
     tokens = sim.nodes[d].end - sim.nodes[e].end
     if d == e or tokens < sim.tiers.load_back_tokens:
         return 0, w, w
@@ -47,10 +47,10 @@ def comes(sim, w, a):
 def committed_pages(sim, w, now):
     """KV pages that the steps under way will take; a run of decode steps ends with the next pass."""
     worker = sim.workers[w]
-    if worker.phase != la.COASTING:
+    if worker.phase != la.FAST_FORWARDING:
         return 0
-    device.cut_coast(sim, w, now)
-    return lists.pages_over(sim, w, 1, worker.coast_steps - 1) - worker.coast_pages
+    device.cut_fast_forward(sim, w, now)
+    return lists.pages_over(sim, w, 1, worker.fast_forward_steps - 1) - worker.fast_forward_pages
 
 
 @kernel

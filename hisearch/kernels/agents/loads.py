@@ -15,7 +15,7 @@ has go past them. KV for calls that have arrived is the engine's to load back.
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
-from hisearch.kernels.agents import disk, wishes
+from hisearch.kernels.agents import disk, pending_loads
 from hisearch.kernels.agents import fetch as agents_fetch
 from hisearch.kernels.agents import kv as agents_kv
 from hisearch.kernels.cache import agents_due, eviction, objects, radix
@@ -34,15 +34,15 @@ def _counts(sim):
 def _wait_s(sim, a, now):
     """Seconds until agent ``a`` is near enough to load for; 0 where it is, to the microsecond."""
     policy = sim.agents.policy
-    society = sim.agents.society
+    population = sim.agents.population
     told = sim.agents.agents[a].told
-    near_s = society.step_s if policy.order == al.BY_STEPS else policy.ahead_s
+    near_s = population.step_s if policy.order == al.BY_STEPS else policy.ahead_s
     if policy.source == al.ORACLE:
-        left_s = (told - society.arrivals) * (now / max(society.arrivals, 1))
+        left_s = (told - population.arrivals) * (now / max(population.arrivals, 1))
     elif policy.by_frames and policy.source == al.HINTS:
-        if told - society.steps <= policy.ahead_steps:
+        if told - population.steps <= policy.ahead_steps:
             return 0.0
-        left_s = (told - society.steps) * society.step_s
+        left_s = (told - population.steps) * population.step_s
     else:
         left_s = told - now
     return left_s - near_s if left_s - near_s > 1e-6 else 0.0
@@ -65,7 +65,7 @@ def _make_room(sim, w, o, a, now):
             return False
         if not agents_due.makes_way(sim, w, d, a):
             return False
-        if sim.nodes[d].static < 0:
+        if sim.nodes[d].trace_node < 0:
             objects.evict_from(sim, v, d)
         else:
             radix.evict_leaf(sim, v, d)
@@ -139,7 +139,7 @@ def _near(sim, w, a, now):
 @kernel
 def _begin_object(sim, w, a, now):
     """Begin to load an object for agent ``a``, if it may be loaded now."""
-    o = wishes.to_load(sim, w, a)
+    o = pending_loads.to_load(sim, w, a)
     if sim.agents.agents[a].calls == 0:
         fresh = sim.agents.loaders[w].fresh_pages + sim.agents.things[o].pages
         if not _near(sim, w, a, now) or fresh > sim.agents.policy.budget_pages:
@@ -167,10 +167,10 @@ def _dispatch_fetch(sim, w, now):
     """Take note of the fetch ahead under way, and begin the next, if none is and any may begin."""
     a = agents_fetch.settle(sim, w)
     if a >= 0:
-        wishes.line_up(sim, a)
+        pending_loads.line_up(sim, a)
     if sim.agents.loaders[w].fetch >= 0 or not agents_fetch.idle(sim, w):
         return
-    a = wishes.first(sim, w, wishes.FETCH)
+    a = pending_loads.first(sim, w, pending_loads.FETCH)
     if a >= 0 and _near(sim, w, a, now):
         agents_fetch.begin(sim, w, a, now)
 
@@ -180,10 +180,10 @@ def _dispatch_read(sim, w, now):
     """Begin to read the next object, if none is read and any may be now."""
     if sim.agents.loaders[w].reading >= 0:
         return
-    a = wishes.first(sim, w, wishes.READ)
+    a = pending_loads.first(sim, w, pending_loads.READ)
     if a < 0 or (sim.agents.agents[a].calls == 0 and not _near(sim, w, a, now)):
         return
-    o = wishes.to_read(sim, w, a)
+    o = pending_loads.to_read(sim, w, a)
     if disk.make_room(sim, w, o, a):
         disk.begin(sim, w, o, a, now)
 
@@ -193,7 +193,7 @@ def end_read(sim, w, now):
     """The object that was being read is in host memory: for a call, loads ahead of others give way to its own."""
     a = sim.agents.loaders[w].read_for
     disk.end(sim, w)
-    wishes.line_up(sim, a)
+    pending_loads.line_up(sim, a)
     if sim.agents.agents[a].calls > 0:
         preempt(sim, w, now)
 
@@ -206,7 +206,7 @@ def preempt_read(sim, w, now):
     if loader.reading < 0 or not sim.agents.policy.preempts or sim.agents.agents[a].calls > 0:
         return
     if disk.interrupt(sim, w, now):
-        wishes.line_up(sim, a)
+        pending_loads.line_up(sim, a)
 
 
 @kernel
@@ -221,7 +221,7 @@ def call_fetches(sim, w, a, r):
         elif agents_fetch.in_the_way(sim, w, r):
             b = agents_fetch.stop(sim, w)
     if b >= 0:
-        wishes.line_up(sim, b)
+        pending_loads.line_up(sim, b)
 
 
 @kernel
@@ -233,8 +233,8 @@ def dispatch(sim, w, now):
         _dispatch_read(sim, w, now)
     if sim.agents.loaders[w].object >= 0:
         return
-    a = wishes.first(sim, w, wishes.OBJECTS)
-    b = wishes.first(sim, w, wishes.KV)
+    a = pending_loads.first(sim, w, pending_loads.OBJECTS)
+    b = pending_loads.first(sim, w, pending_loads.KV)
     kv_first = b >= 0 and (a < 0 or sim.agents.agents[b].due < sim.agents.agents[a].due)
     if kv_first and _begin_kv(sim, w, b, now):
         return
@@ -298,7 +298,7 @@ def _interrupt(sim, w, now):
     loader.preempted += 1
     loader.wasted_s += moved_s
     link.busy_s += moved_s
-    wishes.line_up(sim, loader.agent)
+    pending_loads.line_up(sim, loader.agent)
 
 
 @kernel
@@ -348,7 +348,7 @@ def end_load(sim, w):
     disk.let_go(sim, w, o)
     loader.object = -1
     unlock(sim, w, here.node)
-    wishes.line_up(sim, loader.agent)
+    pending_loads.line_up(sim, loader.agent)
 
 
 @kernel
@@ -364,7 +364,7 @@ def _end_kv(sim, w):
     loader.kv_moved_pages += tokens // sim.config.page_tokens
     loader.kv_load_s += seconds
     loader.object = -1
-    wishes.line_up(sim, loader.agent)
+    pending_loads.line_up(sim, loader.agent)
 
 
 @kernel

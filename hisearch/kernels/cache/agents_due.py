@@ -52,7 +52,7 @@ def least_of(sim, begin, end):
 def due_of(sim, d):
     """When node ``d`` of a cache, or an object's, is due."""
     agents = sim.agents
-    s = sim.nodes[d].static
+    s = sim.nodes[d].trace_node
     if s < 0:
         thing = agents.things[sim.nodes[d].parent]
         if thing.owner >= 0:
@@ -61,7 +61,7 @@ def due_of(sim, d):
     a = agents.owner[s]
     if a < 0:
         return least_of(sim, agents.entries_begin[s], agents.entries_end[s])
-    place = agents.first[agents.agents[a].static]
+    place = agents.first[agents.agents[a].trace_node]
     if agents.first[s] <= place < agents.after[s]:
         return agents.agents[a].due
     return al.NOBODY
@@ -77,7 +77,7 @@ def makes_way(sim, w, d, a):
     agent = sim.agents.agents[a]
     if key > agent.due or agent.calls == 0:
         return key > agent.due
-    if sim.nodes[d].static >= 0:
+    if sim.nodes[d].trace_node >= 0:
         return key == agent.due
     owner = sim.agents.things[sim.nodes[d].parent].owner
     return owner >= 0 and sim.agents.agents[owner].worker != w

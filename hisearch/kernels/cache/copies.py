@@ -2,8 +2,8 @@
 
 Two requests that compute the same block hold one block each, both findable: a look-up takes the one that was hashed
 first among those that are left. A *group* is the nodes that cover the same pages; all have the same boundaries. Its
-first node, ``NODE.first`` of every member, is the one that ``tree.cover`` shows and that look-ups find; the others
-follow in order of hashing (``NODE.twin``).
+first node, ``NODE.first`` of every member, is the one that ``tree.deepest_cached`` shows and that look-ups find; the
+others follow in order of hashing (``NODE.duplicate_block``).
 
 A copy may be taken while nodes are left below it, whose holders hold another copy of its pages: it becomes a *ghost*,
 without pages, that keeps its children's way up until they are gone. Ghosts stand behind the copies in the group.
@@ -25,11 +25,11 @@ def join(sim, v, d, first):
     nodes[d].first = first
     size = 2
     last = first
-    while nodes[last].twin >= 0 and nodes[nodes[last].twin].queued != la.GHOST:
-        last = nodes[last].twin
+    while nodes[last].duplicate_block >= 0 and nodes[nodes[last].duplicate_block].queued != la.GHOST:
+        last = nodes[last].duplicate_block
         size += 1
-    nodes[d].twin = nodes[last].twin
-    nodes[last].twin = d
+    nodes[d].duplicate_block = nodes[last].duplicate_block
+    nodes[last].duplicate_block = d
     sim.trees[v].copies += 1
     sim.counters[la.LARGEST_GROUP] = max(sim.counters[la.LARGEST_GROUP], size)
 
@@ -38,17 +38,17 @@ def join(sim, v, d, first):
 def _promote(sim, v, old, new):
     """Look-ups find ``new`` from now on, no longer ``old``."""
     nodes = sim.nodes
-    s = nodes[old].static
+    s = nodes[old].trace_node
     while s > 0:
         if tree.floor_page(sim, sim.trace.end_tokens[s]) <= nodes[old].begin:
             break
-        if sim.cover[v, s] == old:
-            sim.cover[v, s] = new
+        if sim.deepest_cached[v, s] == old:
+            sim.deepest_cached[v, s] = new
         s = sim.trace.parent[s]
     member = new
     while member >= 0:
         nodes[member].first = new
-        member = nodes[member].twin
+        member = nodes[member].duplicate_block
 
 
 @kernel
@@ -57,16 +57,16 @@ def leave(sim, v, d):
     nodes = sim.nodes
     first = nodes[d].first
     if first == d:
-        first = nodes[d].twin
+        first = nodes[d].duplicate_block
         _promote(sim, v, d, first)
     else:
         before = first
-        while nodes[before].twin != d:
-            before = nodes[before].twin
-        nodes[before].twin = nodes[d].twin
+        while nodes[before].duplicate_block != d:
+            before = nodes[before].duplicate_block
+        nodes[before].duplicate_block = nodes[d].duplicate_block
     nodes[d].first = -1
-    nodes[d].twin = -1
-    if nodes[first].twin < 0:
+    nodes[d].duplicate_block = -1
+    if nodes[first].duplicate_block < 0:
         nodes[first].first = -1
     sim.trees[v].copies -= 1
 
@@ -77,21 +77,21 @@ def become_ghost(sim, v, d):
     nodes = sim.nodes
     nodes[d].queued = la.GHOST
     first = nodes[d].first
-    if nodes[d].twin < 0:
+    if nodes[d].duplicate_block < 0:
         return
     if first == d:
-        first = nodes[d].twin
+        first = nodes[d].duplicate_block
         _promote(sim, v, d, first)
     else:
         before = first
-        while nodes[before].twin != d:
-            before = nodes[before].twin
-        nodes[before].twin = nodes[d].twin
+        while nodes[before].duplicate_block != d:
+            before = nodes[before].duplicate_block
+        nodes[before].duplicate_block = nodes[d].duplicate_block
     last = first
-    while nodes[last].twin >= 0:
-        last = nodes[last].twin
-    nodes[last].twin = d
-    nodes[d].twin = -1
+    while nodes[last].duplicate_block >= 0:
+        last = nodes[last].duplicate_block
+    nodes[last].duplicate_block = d
+    nodes[d].duplicate_block = -1
     nodes[d].first = first
 
 

@@ -83,9 +83,9 @@ def _otherwise_before(sim, policy, a, b):
             return va < vb
         return na.tick < nb.tick or (na.tick == nb.tick and na.serial < nb.serial)
     if policy == la.BELADY:
-        if foresight.later(sim, na.static, na.begin, nb.static, nb.begin):
+        if foresight.later(sim, na.trace_node, na.begin, nb.trace_node, nb.begin):
             return True
-        if foresight.later(sim, nb.static, nb.begin, na.static, na.begin):
+        if foresight.later(sim, nb.trace_node, nb.begin, na.trace_node, na.begin):
             return False
         return na.tick < nb.tick or (na.tick == nb.tick and na.serial < nb.serial)
     ka = _segment(sim, policy, a)

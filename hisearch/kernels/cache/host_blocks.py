@@ -1,7 +1,7 @@
 """vLLM's offloading manager: which blocks host memory holds, who uses them, and which go first (lru or arc).
 
 The rules and their sources: ``validate.restatement.vllm_offload_store``. The blocks asked about are numbers ``begin``
-to ``end`` (excluded) on the path to trace-tree node ``static``. Look-ups of single blocks are counted in ledger v,
+to ``end`` (excluded) on the path to trace-tree node ``trace_node``. Look-ups of single blocks are counted in ledger v,
 where there is a store threshold.
 """
 
@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from hisearch.base.jit import kernel
+from hisearch.kernels.cache import block_table, host_use
 from hisearch.kernels.cache import host_runs as runs
-from hisearch.kernels.cache import host_use, ledger
 from hisearch.kernels.layout import tiers as tl
 
 # What comes of evicting.
@@ -22,21 +22,21 @@ TOO_FEW, DONE, UNSETTLED = 0, 1, 2
 
 
 @kernel
-def _count(sim, v, static, begin, end):
+def _count(sim, v, trace_node, begin, end):
     """Count a look-up of each block."""
-    ledger.fill_path(sim, static, begin, end)
+    block_table.fill_path(sim, trace_node, begin, end)
     keys = sim.path[0]
     for k in range(end - begin):
-        slot = ledger.find(sim, v, keys[k])
+        slot = block_table.find(sim, v, keys[k])
         if slot >= 0:
             sim.blocks[v, slot].count += 1
-            ledger.move(sim, v, slot, tl.RECENT)
+            block_table.move(sim, v, slot, tl.RECENT)
             continue
-        if ledger.size(sim, v, tl.RECENT) >= sim.ledgers[v].capacity:
-            ledger.drop(sim, v, ledger.first(sim, v, tl.RECENT))
-        slot = ledger.new(sim, v, keys[k])
+        if block_table.size(sim, v, tl.RECENT) >= sim.block_tables[v].capacity:
+            block_table.drop(sim, v, block_table.first(sim, v, tl.RECENT))
+        slot = block_table.new(sim, v, keys[k])
         sim.blocks[v, slot].count = 1
-        ledger.append(sim, v, slot, tl.RECENT)
+        block_table.append(sim, v, slot, tl.RECENT)
 
 
 @kernel
@@ -45,17 +45,17 @@ def _can_be_found(sim, d):
 
 
 @kernel
-def lookup(sim, v, static, begin, end):
+def lookup(sim, v, trace_node, begin, end):
     """How many of the first blocks from ``begin`` on can be loaded."""
     if sim.offloading.threshold > 0:
-        _count(sim, v, static, begin, end)
+        _count(sim, v, trace_node, begin, end)
     missing = end
-    s = static
+    s = trace_node
     while s > 0:
         bottom = max(begin, runs.low(sim, s))
         at = min(end, runs.high(sim, s))
         if at > bottom:
-            d = sim.run_cover[v, s]
+            d = sim.run_deepest_cached[v, s]
             while d >= 0 and sim.runs[d].end > bottom:
                 run = sim.runs[d]
                 if run.begin < at:
@@ -84,11 +84,11 @@ def _cut_out(sim, v, d, begin, end):
 
 
 @kernel
-def use(sim, v, static, begin, end, loads):
+def use(sim, v, trace_node, begin, end, loads):
     """The blocks, all of which are held, are read by so many loads more."""
-    s = static
+    s = trace_node
     while s > 0:
-        d = sim.run_cover[v, s] if runs.low(sim, s) < end else -1
+        d = sim.run_deepest_cached[v, s] if runs.low(sim, s) < end else -1
         while d >= 0 and sim.runs[d].end > begin:
             if sim.runs[d].begin < end:
                 d = _cut_out(sim, v, d, begin, end)
@@ -103,12 +103,12 @@ def use(sim, v, static, begin, end, loads):
 
 
 @kernel
-def _held(sim, v, static, begin, end):
+def _held(sim, v, trace_node, begin, end):
     """How many of the blocks are held."""
     held = 0
-    s = static
+    s = trace_node
     while s > 0:
-        d = sim.run_cover[v, s] if runs.low(sim, s) < end else -1
+        d = sim.run_deepest_cached[v, s] if runs.low(sim, s) < end else -1
         while d >= 0 and sim.runs[d].end > begin:
             if sim.runs[d].list <= tl.FREQUENT:
                 held += max(min(sim.runs[d].end, end) - max(sim.runs[d].begin, begin), 0)
@@ -120,12 +120,12 @@ def _held(sim, v, static, begin, end):
 
 
 @kernel
-def _spare(sim, v, static, begin, end):
+def _spare(sim, v, trace_node, begin, end):
     """Blocks that are held are not to be evicted by the present call."""
     mark = sim.stores[v].marks
-    s = static
+    s = trace_node
     while s > 0:
-        d = sim.run_cover[v, s] if runs.low(sim, s) < end else -1
+        d = sim.run_deepest_cached[v, s] if runs.low(sim, s) < end else -1
         while d >= 0 and sim.runs[d].end > begin:
             if sim.runs[d].begin < end:
                 d = _cut_out(sim, v, d, begin, end)
@@ -226,7 +226,7 @@ def _goes_on(sim, v, d, top, r):
 def _fill(sim, v, s, begin, end, r):
     """Take in the blocks of trace-tree node ``s`` from ``begin`` to ``end`` that are not held; ``r`` stores them."""
     deeper = -1
-    d = sim.run_cover[v, s]
+    d = sim.run_deepest_cached[v, s]
     while d >= 0 and sim.runs[d].begin >= end:
         deeper = d
         d = sim.runs[d].higher
@@ -247,7 +247,7 @@ def _fill(sim, v, s, begin, end, r):
 
 @kernel
 def _forget_ghosts(sim, v, s, begin, end):
-    d = sim.run_cover[v, s]
+    d = sim.run_deepest_cached[v, s]
     while d >= 0 and sim.runs[d].end > begin:
         if sim.runs[d].begin < end and sim.runs[d].list > tl.FREQUENT:
             d = _cut_out(sim, v, d, begin, end)
@@ -259,9 +259,9 @@ def _forget_ghosts(sim, v, s, begin, end):
 
 
 @kernel
-def _store_range(sim, v, static, begin, end, r):
+def _store_range(sim, v, trace_node, begin, end, r):
     """Take in the blocks that are not held; ``r`` stores them."""
-    s = static
+    s = trace_node
     while s > 0:
         bottom = max(begin, runs.low(sim, s))
         top = min(end, runs.high(sim, s))
@@ -276,7 +276,7 @@ def _store_range(sim, v, static, begin, end, r):
 
 @kernel
 def _is_wanted(sim, v, key):
-    slot = ledger.find(sim, v, key)
+    slot = block_table.find(sim, v, key)
     return slot >= 0 and sim.blocks[v, slot].count >= sim.offloading.threshold
 
 
@@ -293,20 +293,20 @@ def _next_wanted(sim, v, begin, end, offset):
 
 
 @kernel
-def _spare_wanted(sim, v, static, begin, end):
+def _spare_wanted(sim, v, trace_node, begin, end):
     """The wanted ones of the blocks are not to be evicted by the present call."""
     sim.stores[v].marks += 1
     if sim.offloading.threshold == 0:
-        _spare(sim, v, static, begin, end)
+        _spare(sim, v, trace_node, begin, end)
         return
     low, high = _next_wanted(sim, v, begin, end, begin)
     while low < high:
-        _spare(sim, v, static, low, high)
+        _spare(sim, v, trace_node, low, high)
         low, high = _next_wanted(sim, v, high, end, begin)
 
 
 @kernel
-def _make_room(sim, v, static, begin, end, missing):
+def _make_room(sim, v, trace_node, begin, end, missing):
     """Whether ``missing`` blocks more can be held, the wanted ones of the blocks staying."""
     store = sim.stores[v]
     held = runs.size(sim, v, tl.RECENT) + runs.size(sim, v, tl.FREQUENT)
@@ -315,46 +315,46 @@ def _make_room(sim, v, static, begin, end, missing):
         return True
     if missing == end - begin and not sim.offloading.arc and _trim_first(sim, v, short):
         return True
-    _spare_wanted(sim, v, static, begin, end)
+    _spare_wanted(sim, v, trace_node, begin, end)
     verdict = _evict(sim, v, short)
     if verdict == UNSETTLED:
         host_use.settle(sim, v)
-        _spare_wanted(sim, v, static, begin, end)
+        _spare_wanted(sim, v, trace_node, begin, end)
         verdict = _evict(sim, v, short)
     return verdict == DONE
 
 
 @kernel
-def _missing(sim, v, static, begin, end):
+def _missing(sim, v, trace_node, begin, end):
     """How many of the blocks are wanted and not held."""
     if sim.offloading.threshold == 0:
-        return end - begin - _held(sim, v, static, begin, end)
-    ledger.fill_path(sim, static, begin, end)
+        return end - begin - _held(sim, v, trace_node, begin, end)
+    block_table.fill_path(sim, trace_node, begin, end)
     missing = 0
     low, high = _next_wanted(sim, v, begin, end, begin)
     while low < high:
-        missing += high - low - _held(sim, v, static, low, high)
+        missing += high - low - _held(sim, v, trace_node, low, high)
         low, high = _next_wanted(sim, v, high, end, begin)
     return missing
 
 
 @kernel
-def begin_store(sim, v, static, begin, end, r):
+def begin_store(sim, v, trace_node, begin, end, r):
     """Take in the blocks that are missing and wanted, for request ``r``; returns how many, -1 without room for them."""
     store = sim.stores[v]
     if not runs.enough(sim, 2 * (end - begin) + 8):
         return -1
-    missing = _missing(sim, v, static, begin, end)
+    missing = _missing(sim, v, trace_node, begin, end)
     if missing == 0:
         return 0
-    if not _make_room(sim, v, static, begin, end, missing):
+    if not _make_room(sim, v, trace_node, begin, end, missing):
         return -1
     if sim.offloading.threshold == 0:
-        _store_range(sim, v, static, begin, end, r)
+        _store_range(sim, v, trace_node, begin, end, r)
     else:
         low, high = _next_wanted(sim, v, begin, end, begin)
         while low < high:
-            _store_range(sim, v, static, low, high, r)
+            _store_range(sim, v, trace_node, low, high, r)
             low, high = _next_wanted(sim, v, high, end, begin)
     store.stored += missing
     store.peak = max(store.peak, runs.size(sim, v, tl.RECENT) + runs.size(sim, v, tl.FREQUENT))
@@ -362,15 +362,15 @@ def begin_store(sim, v, static, begin, end, r):
 
 
 @kernel
-def _own_end(sim, v, static, begin, end, r):
+def _own_end(sim, v, trace_node, begin, end, r):
     """The run that ends before block ``begin`` and that ``r`` stored and used last, if the next blocks only extend it.
 
     So it is of a request that decodes. Its use waits, so that the blocks may join it (``_goes_on``); it is the deepest
     of its trace-tree node, so that none of them is held.
     """
-    if runs.low(sim, static) > begin or end > runs.high(sim, static):
+    if runs.low(sim, trace_node) > begin or end > runs.high(sim, trace_node):
         return -1
-    d = sim.run_cover[v, static]
+    d = sim.run_deepest_cached[v, trace_node]
     if d < 0 or not _goes_on(sim, v, d, begin, r):
         return -1
     offloaded = sim.offloaded[r]
@@ -393,7 +393,7 @@ def _trim_first(sim, v, short):
 
 
 @kernel
-def extend(sim, v, static, begin, end, r):
+def extend(sim, v, trace_node, begin, end, r):
     """``begin_store`` and ``host_use.touch`` at once, where they come to moving two ends of runs; whether they did.
 
     Most blocks are stored so: those that decodes complete, under lru and without a threshold.
@@ -401,7 +401,7 @@ def extend(sim, v, static, begin, end, r):
     if sim.offloading.arc or sim.offloading.threshold > 0:
         return False
     store = sim.stores[v]
-    d = _own_end(sim, v, static, begin, end, r)
+    d = _own_end(sim, v, trace_node, begin, end, r)
     if d < 0 or store.uses == sim.uses.shape[1]:
         return False
     count = end - begin
@@ -412,16 +412,16 @@ def extend(sim, v, static, begin, end, r):
     runs.extend(sim, v, d, count)
     store.stored += count
     store.peak = max(store.peak, held + count - max(short, 0))
-    host_use.move_last(sim, v, static, end, r)
+    host_use.move_last(sim, v, trace_node, end, r)
     return True
 
 
 @kernel
-def end_store(sim, v, static, end, r):
+def end_store(sim, v, trace_node, end, r):
     """What request ``r`` stores, all before ``end``, can be found from now on."""
-    s = static
+    s = trace_node
     while s > 0:
-        d = sim.run_cover[v, s] if runs.low(sim, s) < end else -1
+        d = sim.run_deepest_cached[v, s] if runs.low(sim, s) < end else -1
         while d >= 0:
             if sim.runs[d].owner == r:
                 sim.runs[d].owner = -1

@@ -1,7 +1,7 @@
 """Runs of blocks in the lists of a store: found by trace-tree node, cut and joined.
 
 Within a run, and so in its list, the deepest block comes first. The runs of one trace-tree node are linked too, deepest
-first; ``run_cover`` has the first.
+first; ``run_deepest_cached`` has the first.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _unlink(sim, v, d):
 
 
 @kernel
-def _cover(sim, v, d, deeper, higher):
+def _deepest_cached(sim, v, d, deeper, higher):
     """Let run ``d`` stand between two others of its trace-tree node, either of which may be -1."""
     run = sim.runs[d]
     run.deeper = deeper
@@ -105,7 +105,7 @@ def _cover(sim, v, d, deeper, higher):
     if deeper >= 0:
         sim.runs[deeper].higher = d
     else:
-        sim.run_cover[v, run.static] = d
+        sim.run_deepest_cached[v, run.trace_node] = d
     if higher >= 0:
         sim.runs[higher].deeper = d
 
@@ -117,7 +117,7 @@ def _give_back(sim, v, d):
     if run.deeper >= 0:
         sim.runs[run.deeper].higher = run.higher
     else:
-        sim.run_cover[v, run.static] = run.higher
+        sim.run_deepest_cached[v, run.trace_node] = run.higher
     if run.higher >= 0:
         sim.runs[run.higher].deeper = run.deeper
     run.next = sim.counters[la.FREE_RUN]
@@ -133,11 +133,11 @@ def insert(sim, v, s, begin, end, deeper, higher):
     run.begin = begin
     run.end = end
     run.mark = 0
-    run.static = s
+    run.trace_node = s
     run.users = 0
     run.owner = -1
     run.age = 0
-    _cover(sim, v, d, deeper, higher)
+    _deepest_cached(sim, v, d, deeper, higher)
     _link(sim, v, d, tl.RECENT, sim.run_rows[v, 3 * tl.RECENT + tl.TAIL])
     sim.run_rows[v, 3 * tl.RECENT + tl.SIZE] += end - begin
     return d
@@ -152,13 +152,13 @@ def cut(sim, v, d, at):
     upper.begin = run.begin
     upper.end = at
     upper.mark = run.mark
-    upper.static = run.static
+    upper.trace_node = run.trace_node
     upper.users = run.users
     upper.owner = run.owner
     upper.age = run.age
     run.begin = at
     _link(sim, v, u, run.list, d)
-    _cover(sim, v, u, d, run.higher)
+    _deepest_cached(sim, v, u, d, run.higher)
     return u
 
 
@@ -167,7 +167,7 @@ def _alike(sim, d, tail):
     """Whether run ``d`` can become part of ``tail``, behind which it is to be put."""
     a = sim.runs[d]
     b = sim.runs[tail]
-    return a.static == b.static and a.end == b.begin and a.owner == b.owner and a.users == b.users
+    return a.trace_node == b.trace_node and a.end == b.begin and a.owner == b.owner and a.users == b.users
 
 
 @kernel
@@ -216,7 +216,7 @@ def reset(sim):
     """No runs."""
     sim.counters[la.FREE_RUN] = -1
     sim.counters[la.RUNS_LEFT] = sim.runs.shape[0]
-    sim.run_cover[:] = -1
+    sim.run_deepest_cached[:] = -1
     for v in range(sim.offloading.stores):
         sim.stores[v].age = 1
         for k in range(tl.LISTS):

@@ -38,13 +38,13 @@ def _touch_run(sim, v, d):
 
 
 @kernel
-def _use_now(sim, v, static, end):
+def _use_now(sim, v, trace_node, end):
     """Put all blocks of the path before ``end`` where they belong now that they are used, the last one first."""
     if not runs.enough(sim, 2):
         return
-    s = static
+    s = trace_node
     while s > 0:
-        d = sim.run_cover[v, s] if runs.low(sim, s) < end else -1
+        d = sim.run_deepest_cached[v, s] if runs.low(sim, s) < end else -1
         while d >= 0:
             higher = sim.runs[d].higher
             if sim.runs[d].begin < end:
@@ -61,17 +61,17 @@ def settle(sim, v):
     store = sim.stores[v]
     for k in range(store.uses):
         if sim.uses[v, k].end > 0:
-            _use_now(sim, v, sim.uses[v, k].static, sim.uses[v, k].end)
+            _use_now(sim, v, sim.uses[v, k].trace_node, sim.uses[v, k].end)
     store.uses = 0
     store.age += 1
 
 
 @kernel
-def _mark_used(sim, v, static, begin, end):
+def _mark_used(sim, v, trace_node, begin, end):
     """A use of the path's blocks from ``begin`` to ``end`` waits."""
-    s = static
+    s = trace_node
     while s > 0:
-        d = sim.run_cover[v, s] if runs.low(sim, s) < end else -1
+        d = sim.run_deepest_cached[v, s] if runs.low(sim, s) < end else -1
         while d >= 0 and sim.runs[d].end > begin:
             if sim.runs[d].begin < end:
                 if sim.runs[d].end > end:
@@ -84,7 +84,7 @@ def _mark_used(sim, v, static, begin, end):
 
 
 @kernel
-def touch(sim, v, static, new, end, r):
+def touch(sim, v, trace_node, new, end, r):
     """Request ``r`` uses all blocks of its path before ``end``, the last one first; those from ``new`` on just came in.
 
     Under lru the order matters only once eviction comes to a block that was used. Until then uses wait, and of a
@@ -92,7 +92,7 @@ def touch(sim, v, static, new, end, r):
     were used when they came, which waits behind it.
     """
     if sim.offloading.arc:
-        _use_now(sim, v, static, end)
+        _use_now(sim, v, trace_node, end)
         return
     if not runs.enough(sim, 2):
         return
@@ -104,12 +104,12 @@ def touch(sim, v, static, new, end, r):
     if offloaded.use_age == store.age and sim.uses[v, offloaded.use_at].end <= end:
         begin = min(sim.uses[v, offloaded.use_at].end, new)
         sim.uses[v, offloaded.use_at].end = 0
-    _mark_used(sim, v, static, begin, end)
-    _append(sim, v, static, end, r)
+    _mark_used(sim, v, trace_node, begin, end)
+    _append(sim, v, trace_node, end, r)
 
 
 @kernel
-def _append(sim, v, static, end, r):
+def _append(sim, v, trace_node, end, r):
     """The use of the path before ``end`` waits behind all others."""
     store = sim.stores[v]
     offloaded = sim.offloaded[r]
@@ -117,12 +117,12 @@ def _append(sim, v, static, end, r):
     offloaded.use_at = store.uses
     use = sim.uses[v, store.uses]
     use.end = end
-    use.static = static
+    use.trace_node = trace_node
     store.uses += 1
 
 
 @kernel
-def move_last(sim, v, static, end, r):
+def move_last(sim, v, trace_node, end, r):
     """``touch`` where a use of ``r`` waits already, and what it did not reach is part of a run whose use waits."""
     sim.uses[v, sim.offloaded[r].use_at].end = 0
-    _append(sim, v, static, end, r)
+    _append(sim, v, trace_node, end, r)

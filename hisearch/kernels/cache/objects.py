@@ -1,6 +1,6 @@
 """Objects of agents in a pool of pages, among the cached leaves that may be evicted: see ``layout.agents``.
 
-An object's record among the nodes has no place in the trace's tree (``static`` -1).
+An object's record among the nodes has no place in the trace's tree (``trace_node`` -1).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def left_hbm(sim, w, d):
     """A run of KV, node ``d``, is on worker ``w``'s host alone now: its only agent stands in line for it."""
     if sim.config.objects == 0 or sim.agents.policy.kv_budget_pages == 0:
         return
-    a = sim.agents.owner[sim.nodes[d].static]
+    a = sim.agents.owner[sim.nodes[d].trace_node]
     if a < 0:
         return
     agent = sim.agents.agents[a]
@@ -45,7 +45,7 @@ def left_host(sim, w, d):
     """A run of KV, node ``d``, leaves worker ``w``'s host: its only agent stands in line to fetch it from storage."""
     if sim.config.objects == 0 or sim.agents.policy.kv_budget_pages == 0 or sim.tiers.storage == 0:
         return
-    a = sim.agents.owner[sim.nodes[d].static]
+    a = sim.agents.owner[sim.nodes[d].trace_node]
     if a >= 0 and sim.agents.agents[a].worker == w and sim.agents.agents[a].calls == 0:
         agents_line.stand(sim, agents_line.fetch_row(sim, w), a)
 

@@ -69,12 +69,12 @@ def push_empty(sim, v, pages):
     store = sim.trees[v]
     store.free_pages += pages
     tail = store.tail
-    if tail >= 0 and sim.nodes[tail].static == 0:
+    if tail >= 0 and sim.nodes[tail].trace_node == 0:
         sim.nodes[tail].end += pages * sim.config.page_tokens
         return
     d = tree.acquire_node(sim)
     node = sim.nodes[d]
-    node.static = 0
+    node.trace_node = 0
     node.begin = 0
     node.end = pages * sim.config.page_tokens
     node.parent = -1
@@ -101,7 +101,7 @@ def take_from(sim, v, q, pages):
         here = run_pages(sim, d)
         taken = min(here, pages)
         pages -= taken
-        if node.static == 0:
+        if node.trace_node == 0:
             node.end -= taken * sim.config.page_tokens
             if taken == here:
                 unlink(sim, q, d)
@@ -151,11 +151,11 @@ def split(sim, v, d, at):
         if before < 0:
             first = u
         else:
-            nodes[before].twin = u
+            nodes[before].duplicate_block = u
             sim.trees[v].copies += 1
         nodes[u].first = first
         before = u
-        member = nodes[member].twin
+        member = nodes[member].duplicate_block
     return mine
 
 
@@ -184,16 +184,16 @@ def lock_one(sim, v, d):
 
 
 @kernel
-def unlock(sim, v, d, strand):
+def unlock(sim, v, d, tombstone):
     """Let go of a way: what nobody holds any more joins the back of the queue, deepest first."""
     nodes = sim.nodes
     store = sim.trees[v]
     while d >= sim.trees.shape[0]:
-        if strand >= 0 and nodes[strand].end == nodes[d].end:
-            d = nodes[strand].parent
-            after = nodes[strand].next
-            tree.release_node(sim, strand)
-            strand = after
+        if tombstone >= 0 and nodes[tombstone].end == nodes[d].end:
+            d = nodes[tombstone].parent
+            after = nodes[tombstone].next
+            tree.release_node(sim, tombstone)
+            tombstone = after
         node = nodes[d]
         node.lock -= 1
         if node.lock == 0:
@@ -203,37 +203,39 @@ def unlock(sim, v, d, strand):
 
 
 @kernel
-def hold(sim, v, static, limit):
-    """Match the path to ``static`` (at most ``limit`` tokens) and hold what was found: (tokens, node, strand)."""
+def hold(sim, v, trace_node, limit):
+    """Match the path to ``trace_node`` (at most ``limit`` tokens) and hold what was found: (tokens, node, strand)."""
     nodes = sim.nodes
-    tokens, d = tree.match(sim, v, static, limit)
+    tokens, d = tree.match(sim, v, trace_node, limit)
     if tokens > 0 and tokens < nodes[d].end:
         d = split(sim, v, d, tokens)
     deepest = d
-    first_strand = -1
-    last_strand = -1
+    first_tombstone = -1
+    last_tombstone = -1
     while d >= sim.trees.shape[0]:
         lock_one(sim, v, d)
         d = nodes[d].parent
         found = tree.found_copy(sim, d)
         if found != d:
-            strand = tree.acquire_node(sim)
-            nodes[strand].end = nodes[found].end
-            nodes[strand].parent = found
-            nodes[strand].static = -2
-            nodes[strand].next = -1
-            if last_strand >= 0:
-                nodes[last_strand].next = strand
+            tombstone = tree.acquire_node(sim)
+            nodes[tombstone].end = nodes[found].end
+            nodes[tombstone].parent = found
+            nodes[tombstone].trace_node = -2
+            nodes[tombstone].next = -1
+            if last_tombstone >= 0:
+                nodes[last_tombstone].next = tombstone
             else:
-                first_strand = strand
-            last_strand = strand
+                first_tombstone = tombstone
+            last_tombstone = tombstone
             d = found
-    return tokens, deepest, first_strand
+    return tokens, deepest, first_tombstone
 
 
 @kernel
-def grow(sim, v, d, static, begin, end):
-    """Give the pages in (begin, end] on the path to ``static`` content below the held ``d``; return the node now held.
+def grow(sim, v, d, trace_node, begin, end):
+    """Give the pages in (begin, end] on the path to ``trace_node`` content below the held ``d``.
+
+    Returns the node that is held now.
 
     The pages were taken before. A node that only the caller holds, and that has no children, is lengthened in place:
     its pages would be freed together in any case.
@@ -241,21 +243,21 @@ def grow(sim, v, d, static, begin, end):
     node = sim.nodes[d]
     alone = node.lock == 1 and node.children == 0 and node.first < 0
     if d >= sim.trees.shape[0] and alone and node.end == begin:
-        tree.extend(sim, v, d, static, end)
+        tree.extend(sim, v, d, trace_node, end)
         return d
-    child = tree.insert(sim, v, d, static, begin, end)
+    child = tree.insert(sim, v, d, trace_node, begin, end)
     sim.nodes[child].lock = 1
     return child
 
 
 @kernel
-def duplicate(sim, v, d, static, begin, end):
-    """Add copies of the cached pages in (begin, end] on the path to ``static`` below the held ``d``.
+def duplicate(sim, v, d, trace_node, begin, end):
+    """Add copies of the cached pages in (begin, end] on the path to ``trace_node`` below the held ``d``.
 
     The pages were taken before, and computed although others had computed them already. Returns the node now held.
     """
     nodes = sim.nodes
-    _, cached = tree.match(sim, v, static, end)
+    _, cached = tree.match(sim, v, trace_node, end)
     if end < nodes[cached].end:
         cached = split(sim, v, cached, end)
     deepest = -1
@@ -266,7 +268,7 @@ def duplicate(sim, v, d, static, begin, end):
         copy = tree.acquire_node(sim)
         nodes[copy].begin = nodes[cached].begin
         nodes[copy].end = nodes[cached].end
-        nodes[copy].static = nodes[cached].static
+        nodes[copy].trace_node = nodes[cached].trace_node
         nodes[copy].lock = 1
         copies.join(sim, v, copy, cached)
         if below < 0:
@@ -284,9 +286,9 @@ def duplicate(sim, v, d, static, begin, end):
 
 
 @kernel
-def cached_runs(sim, v, static, begin, end):
+def cached_runs(sim, v, trace_node, begin, end):
     """Nodes that ``duplicate`` would copy, or a few more."""
-    _, d = tree.match(sim, v, static, end)
+    _, d = tree.match(sim, v, trace_node, end)
     runs = 1
     while sim.nodes[d].begin > begin:
         d = tree.found_copy(sim, sim.nodes[d].parent)
@@ -302,7 +304,7 @@ def reset(sim, v, pages):
     root.end = 0
     root.lock = 1
     root.parent = -1
-    root.static = -1
+    root.trace_node = -1
     root.first = -1
     root.queued = 0
     cache = sim.trees[v]

@@ -58,14 +58,14 @@ def mark(sim, v, d):
 
 
 @kernel
-def walk(sim, v, static, limit):
-    """Match the path to ``static`` up to ``limit`` tokens (whole pages), splitting the node in which the match ends.
+def walk(sim, v, trace_node, limit):
+    """Match the path to ``trace_node`` up to ``limit`` tokens (whole pages); split the node in which it ends.
 
     Returns (tokens, node whose end is the match's end).
     """
     cache = sim.trees[v]
     cache.tick += 1
-    tokens, d = tree.match(sim, v, static, limit)
+    tokens, d = tree.match(sim, v, trace_node, limit)
     if tokens == 0:
         return 0, v
     mark(sim, v, d)
@@ -90,16 +90,16 @@ def _note_insertion(sim, v, d, priority):
 
 
 @kernel
-def insert(sim, v, static, tokens, priority):
-    """Add the first ``tokens`` (whole pages) of the path to ``static`` for a request of that priority.
+def insert(sim, v, trace_node, tokens, priority):
+    """Add the first ``tokens`` (whole pages) of the path to ``trace_node`` for a request of that priority.
 
     Return (tokens present before, deepest node).
     """
-    present, d = walk(sim, v, static, tokens)
+    present, d = walk(sim, v, trace_node, tokens)
     if present < tokens:
         cache = sim.trees[v]
         eviction.withdraw(sim, v, d)
-        d = tree.insert(sim, v, d, static, present, tokens)
+        d = tree.insert(sim, v, d, trace_node, present, tokens)
         node = sim.nodes[d]
         node.serial = cache.serial
         node.tick = cache.tick
@@ -172,7 +172,7 @@ def make_room(sim, v, pages):
     gone = 0
     while gone < pages and eviction.some(sim, v):
         d = eviction.first(sim, v)
-        if sim.nodes[d].static < 0:
+        if sim.nodes[d].trace_node < 0:
             gone += objects.evict_from(sim, v, d)
         else:
             gone += evict_leaf(sim, v, d)
@@ -187,7 +187,7 @@ def reset(sim, v, pages):
     root.lock = 1
     root.children = 0
     root.parent = -1
-    root.static = -1
+    root.trace_node = -1
     root.tick = 0
     root.hits = 0
     root.heap_slot = -1

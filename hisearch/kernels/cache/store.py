@@ -20,11 +20,11 @@ from hisearch.kernels.layout import sim as la
 
 
 @kernel
-def reach(sim, v, static, end):
-    """A sequence of ``end`` tokens on the path to ``static`` uses what is held of it (tlru)."""
-    s = static
+def reach(sim, v, trace_node, end):
+    """A sequence of ``end`` tokens on the path to ``trace_node`` uses what is held of it (tlru)."""
+    s = trace_node
     while s > 0:
-        d = sim.cover[v, s]
+        d = sim.deepest_cached[v, s]
         while d >= 0:
             if sim.nodes[d].begin < end:
                 runs.reaches(sim, v, d, end)
@@ -33,13 +33,13 @@ def reach(sim, v, static, end):
 
 
 @kernel
-def _expire_near(sim, v, static, begin, end, now):
-    """Drop what has expired of all that pages in (begin, end] on the path to ``static`` would join."""
-    s = static
+def _expire_near(sim, v, trace_node, begin, end, now):
+    """Drop what has expired of all that pages in (begin, end] on the path to ``trace_node`` would join."""
+    s = trace_node
     while s > 0:
         bottom = runs.bottom(sim, s, begin)
         top = runs.top(sim, s, end)
-        d = sim.cover[v, s] if top > bottom else -1
+        d = sim.deepest_cached[v, s] if top > bottom else -1
         while d >= 0:
             after = sim.nodes[d].next
             near = sim.nodes[d].begin <= top and sim.nodes[d].end >= bottom
@@ -54,7 +54,7 @@ def _expire_near(sim, v, static, begin, end, now):
 @kernel
 def _first_missing(sim, v, s, begin, end, now):
     """Where the pages held without a gap from ``begin`` on end, at most ``end``, within trace-tree node ``s``."""
-    d = sim.cover[v, s]
+    d = sim.deepest_cached[v, s]
     while d >= 0 and begin < end:
         node = sim.nodes[d]
         after = node.next
@@ -70,10 +70,10 @@ def _first_missing(sim, v, s, begin, end, now):
 
 
 @kernel
-def leading(sim, v, static, begin, end, now):
-    """Tokens held without a gap behind ``begin`` on the path to ``static``, up to ``end``."""
+def leading(sim, v, trace_node, begin, end, now):
+    """Tokens held without a gap behind ``begin`` on the path to ``trace_node``, up to ``end``."""
     limit = end
-    s = static
+    s = trace_node
     while s > 0:
         bottom = runs.bottom(sim, s, begin)
         top = runs.top(sim, s, end)
@@ -90,7 +90,7 @@ def leading(sim, v, static, begin, end, now):
 @kernel
 def _first_held(sim, v, s, begin, end, now):
     """Where the first page behind ``begin`` that is held begins, at most ``end``, within trace-tree node ``s``."""
-    d = sim.cover[v, s]
+    d = sim.deepest_cached[v, s]
     while d >= 0:
         if sim.nodes[d].end > begin and not store_room.expired(sim, v, d, now):
             return min(max(sim.nodes[d].begin, begin), end)
@@ -99,10 +99,10 @@ def _first_held(sim, v, s, begin, end, now):
 
 
 @kernel
-def gap(sim, v, static, begin, end, now):
-    """Tokens behind ``begin`` on the path to ``static``, up to ``end``, before the first page that is held."""
+def gap(sim, v, trace_node, begin, end, now):
+    """Tokens behind ``begin`` on the path to ``trace_node``, up to ``end``, before the first page that is held."""
     limit = end
-    s = static
+    s = trace_node
     while s > 0:
         bottom = runs.bottom(sim, s, begin)
         top = runs.top(sim, s, end)
@@ -117,15 +117,15 @@ def gap(sim, v, static, begin, end, now):
 
 
 @kernel
-def touch(sim, v, static, begin, end, now, priority):
-    """What is held in (begin, end] on the path to ``static`` is used now, by a request of ``priority``."""
+def touch(sim, v, trace_node, begin, end, now, priority):
+    """What is held in (begin, end] on the path to ``trace_node`` is used now, by a request of ``priority``."""
     cache = sim.trees[v]
     cache.tick += 1
     cache.began = cache.tick
-    s = static
+    s = trace_node
     while s > 0:
         if runs.top(sim, s, end) > runs.bottom(sim, s, begin):
-            d = sim.cover[v, s]
+            d = sim.deepest_cached[v, s]
             while d >= 0:
                 if sim.nodes[d].begin < end and sim.nodes[d].end > begin:
                     runs.use(sim, v, d, now, priority)
@@ -139,7 +139,7 @@ def touch(sim, v, static, begin, end, now, priority):
 def _missing(sim, v, s, begin, end):
     """Tokens in (begin, end] of trace-tree node ``s`` that are not held."""
     missing = end - begin
-    d = sim.cover[v, s]
+    d = sim.deepest_cached[v, s]
     while d >= 0:
         missing -= max(min(sim.nodes[d].end, end) - max(sim.nodes[d].begin, begin), 0)
         d = sim.nodes[d].next
@@ -149,7 +149,7 @@ def _missing(sim, v, s, begin, end):
 @kernel
 def _older_before(sim, v, s, begin):
     """Whether a run of trace-tree node ``s`` that this operation has not used ends at ``begin``."""
-    d = sim.cover[v, s]
+    d = sim.deepest_cached[v, s]
     while d >= 0 and sim.nodes[d].end < begin:
         d = sim.nodes[d].next
     return d >= 0 and sim.nodes[d].end == begin and not store_room.used_now(sim, v, d)
@@ -208,8 +208,8 @@ def _enough_records(sim, v, pages):
 
 
 @kernel
-def put(sim, v, static, begin, end, now, priority):
-    """Hold the whole pages in (begin, end] on the path to ``static``, or as many of the first of them as have room.
+def put(sim, v, trace_node, begin, end, now, priority):
+    """Hold the whole pages in (begin, end] on the path to ``trace_node``, or as many of the first of them as have room.
 
     ``priority``: of the request that they are of.
     """
@@ -217,11 +217,11 @@ def put(sim, v, static, begin, end, now, priority):
         return
     cache = sim.trees[v]
     if runs.tier_of(sim, v).ttl_s < la.FOREVER_S:
-        _expire_near(sim, v, static, begin, end, now)
-    touch(sim, v, static, begin, end, now, priority)
+        _expire_near(sim, v, trace_node, begin, end, now)
+    touch(sim, v, trace_node, begin, end, now, priority)
     at = begin
     while at < end:
-        s = static
+        s = trace_node
         while sim.trace.start_tokens[s] >= at + sim.config.page_tokens:
             s = sim.trace.parent[s]
         top = runs.top(sim, s, end)
@@ -234,13 +234,13 @@ def put(sim, v, static, begin, end, now, priority):
             break
     cache.peak_pages = max(cache.peak_pages, cache.capacity_pages - cache.free_pages)
     if cache.eviction == la.TLRU and at > begin:
-        reach(sim, v, static, at)
+        reach(sim, v, trace_node, at)
 
 
 @kernel
-def take_out(sim, v, static, begin, end):
-    """What is held in (begin, end] on the path to ``static`` is held by another store from now on."""
-    s = static
+def take_out(sim, v, trace_node, begin, end):
+    """What is held in (begin, end] on the path to ``trace_node`` is held by another store from now on."""
+    s = trace_node
     while s > 0:
         bottom = runs.bottom(sim, s, begin)
         top = runs.top(sim, s, end)
@@ -262,7 +262,7 @@ def _next_use_moved(sim, s):
         if tier.eviction != la.BELADY:
             continue
         for v in range(tier.first, tier.first + tier.stores):
-            d = sim.cover[v, s]
+            d = sim.deepest_cached[v, s]
             while d >= 0:
                 runs.sift(sim, v, d)
                 d = sim.nodes[d].next

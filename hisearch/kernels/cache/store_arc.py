@@ -77,7 +77,7 @@ def remember(sim, v, d):
     node = sim.nodes[d]
     g = sim.trees[v].shadows + (_OFTEN_GONE if node.hits > 0 else _ONCE_GONE)
     sim.trees[g].tick += 1
-    runs.hold(sim, g, node.static, node.end - sim.config.page_tokens, node.end, 0.0, 0, 0)
+    runs.hold(sim, g, node.trace_node, node.end - sim.config.page_tokens, node.end, 0.0, 0, 0)
 
 
 @kernel

@@ -106,7 +106,7 @@ def let_go(sim, v, d, count):
     if sim.tiers.exclusive and sim.trees[v].tier == 0:
         node = sim.nodes[d]
         priority = sim.standings[d].priority if sim.tiers.priorities else 0
-        moves.note_gone(sim, v, node.static, node.end - tokens, node.end, priority)
+        moves.note_gone(sim, v, node.trace_node, node.end - tokens, node.end, priority)
     runs.trim(sim, v, d, count)
 
 
@@ -124,7 +124,7 @@ def make(sim, v, s, begin, wanted, now):
         elif cache.eviction == la.CLOCK and sim.nodes[d].hits > 0:
             _go_round(sim, v, d)
         elif cache.eviction == la.BELADY and not foresight.later(
-            sim, sim.nodes[d].static, sim.nodes[d].begin, s, begin
+            sim, sim.nodes[d].trace_node, sim.nodes[d].begin, s, begin
         ):
             break
         else:

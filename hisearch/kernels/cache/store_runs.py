@@ -1,4 +1,4 @@
-"""Runs: what a store holds of a trace-tree node, as a list in order of depth; ``cover`` has the first.
+"""Runs: what a store holds of a trace-tree node, as a list in order of depth; ``deepest_cached`` has the first.
 
 A run is as many whole pages as are held without a gap. Its last use, its count of uses, its age and what else its place
 in the store's order depends on are those of all its pages. Runs that come to touch become one, which keeps the foremost
@@ -122,7 +122,7 @@ def remove(sim, v, d):
     if node.prev >= 0:
         sim.nodes[node.prev].next = node.next
     else:
-        sim.cover[v, node.static] = node.next
+        sim.deepest_cached[v, node.trace_node] = node.next
     if node.next >= 0:
         sim.nodes[node.next].prev = node.prev
     _resize(sim, v, d, -pages(sim, node.end - node.begin))
@@ -146,8 +146,8 @@ def _insert(sim, v, s, before, begin, end, hits):
     """A run of trace-tree node ``s`` behind ``before``, or as its first."""
     d = tree.acquire_node(sim)
     node = sim.nodes[d]
-    after = sim.nodes[before].next if before >= 0 else sim.cover[v, s]
-    node.static = s
+    after = sim.nodes[before].next if before >= 0 else sim.deepest_cached[v, s]
+    node.trace_node = s
     node.begin = begin
     node.end = end
     node.parent = -1
@@ -158,7 +158,7 @@ def _insert(sim, v, s, before, begin, end, hits):
     if before >= 0:
         sim.nodes[before].next = d
     else:
-        sim.cover[v, s] = d
+        sim.deepest_cached[v, s] = d
     if after >= 0:
         sim.nodes[after].prev = d
     _resize(sim, v, d, pages(sim, end - begin))
@@ -185,7 +185,7 @@ def hold(sim, v, s, begin, end, now, priority, hits):
     Runs that they overlap or touch become one with them.
     """
     before = -1
-    d = sim.cover[v, s]
+    d = sim.deepest_cached[v, s]
     while d >= 0 and sim.nodes[d].end < begin:
         before = d
         d = sim.nodes[d].next
@@ -220,7 +220,7 @@ def _split(sim, v, d, at):
     """Cut run ``d`` at ``at``; the part behind is alike in all but where it begins."""
     end = sim.nodes[d].end
     trim(sim, v, d, pages(sim, end - at))
-    e = _insert(sim, v, sim.nodes[d].static, d, at, end, sim.nodes[d].hits)
+    e = _insert(sim, v, sim.nodes[d].trace_node, d, at, end, sim.nodes[d].hits)
     sim.nodes[e].tick = stamp(sim, v, sim.nodes[d].tick // DEPTHS, at)
     sim.nodes[e].serial = stamp(sim, v, sim.nodes[d].serial // DEPTHS, at)
     sim.hosted[e].at_s = sim.hosted[d].at_s
@@ -235,7 +235,7 @@ def _split(sim, v, d, at):
 def cut(sim, v, s, begin, end):
     """Take what is held in (begin, end] of trace-tree node ``s`` out; returns how many tokens that was."""
     taken = 0
-    d = sim.cover[v, s]
+    d = sim.deepest_cached[v, s]
     while d >= 0 and sim.nodes[d].begin < end:
         node = sim.nodes[d]
         after = node.next

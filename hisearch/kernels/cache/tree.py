@@ -41,7 +41,7 @@ def acquire_node(sim):
     node.queued = 0
     node.hits = 0
     node.first = -1
-    node.twin = -1
+    node.duplicate_block = -1
     return d
 
 
@@ -61,16 +61,16 @@ def found_copy(sim, d):
 
 
 @kernel
-def match(sim, v, static, limit):
-    """Longest cached prefix of the path to ``static``'s end, at most ``limit`` tokens (whole pages).
+def match(sim, v, trace_node, limit):
+    """Longest cached prefix of the path to ``trace_node``'s end, at most ``limit`` tokens (whole pages).
 
     Returns (tokens, node): the node holds the last matched page; the root where nothing matches.
     """
-    cover = sim.cover
+    deepest_cached = sim.deepest_cached
     nodes = sim.nodes
-    s = static
+    s = trace_node
     while s > 0:
-        d = cover[v, s]
+        d = deepest_cached[v, s]
         if d >= 0:
             tokens = min(nodes[d].end, floor_page(sim, sim.trace.end_tokens[s]), limit)
             while nodes[d].begin >= tokens:
@@ -81,13 +81,13 @@ def match(sim, v, static, limit):
 
 
 @kernel
-def _lay(sim, v, d, static, begin, end):
-    """Let node ``d`` cover the pages in (begin, end] on the path to ``static``.
+def _lay(sim, v, d, trace_node, begin, end):
+    """Let node ``d`` cover the pages in (begin, end] on the path to ``trace_node``.
 
     Return the static node of the last page.
     """
     trace = sim.trace
-    s = static
+    s = trace_node
     while trace.start_tokens[s] >= end:
         s = trace.parent[s]
     deepest = s
@@ -96,14 +96,14 @@ def _lay(sim, v, d, static, begin, end):
         if top <= begin:
             break
         if top > trace.start_tokens[s]:
-            sim.cover[v, s] = d
+            sim.deepest_cached[v, s] = d
         s = trace.parent[s]
     return deepest
 
 
 @kernel
-def insert(sim, v, parent, static, begin, end):
-    """Add a node under ``parent`` for the pages in (begin, end] on the path to ``static``.
+def insert(sim, v, parent, trace_node, begin, end):
+    """Add a node under ``parent`` for the pages in (begin, end] on the path to ``trace_node``.
 
     Nothing below ``begin`` overlaps.
     """
@@ -113,15 +113,15 @@ def insert(sim, v, parent, static, begin, end):
     node.end = end
     node.parent = parent
     sim.nodes[parent].children += 1
-    node.static = _lay(sim, v, d, static, begin, end)
+    node.trace_node = _lay(sim, v, d, trace_node, begin, end)
     return d
 
 
 @kernel
-def extend(sim, v, d, static, end):
-    """Lengthen the childless node ``d`` to ``end`` along the path to ``static``."""
+def extend(sim, v, d, trace_node, end):
+    """Lengthen the childless node ``d`` to ``end`` along the path to ``trace_node``."""
     node = sim.nodes[d]
-    node.static = _lay(sim, v, d, static, node.end, end)
+    node.trace_node = _lay(sim, v, d, trace_node, node.end, end)
     node.end = end
 
 
@@ -132,7 +132,7 @@ def split(sim, v, d, at):
     A locked node's upper part is locked by its child, the lower part.
     """
     trace = sim.trace
-    cover = sim.cover
+    deepest_cached = sim.deepest_cached
     u = acquire_node(sim)
     upper = sim.nodes[u]
     lower = sim.nodes[d]
@@ -142,16 +142,16 @@ def split(sim, v, d, at):
     upper.children = 1
     upper.lock = 1 if lower.lock > 0 else 0
     upper.tick = lower.tick
-    s = lower.static
+    s = lower.trace_node
     while trace.start_tokens[s] >= at:
         s = trace.parent[s]
-    upper.static = s
+    upper.trace_node = s
     while s > 0:
         top = floor_page(sim, trace.end_tokens[s])
         if top <= upper.begin:
             break
-        if top <= at and cover[v, s] == d:
-            cover[v, s] = u
+        if top <= at and deepest_cached[v, s] == d:
+            deepest_cached[v, s] = u
         s = trace.parent[s]
     lower.begin = at
     lower.parent = u
@@ -163,15 +163,15 @@ def hand_down(sim, v, d, child, at):
     """Give the pages of ``d`` beyond ``at`` to its only child; without any left, ``d`` goes, the child in its place."""
     trace = sim.trace
     upper = sim.nodes[d]
-    s = upper.static
+    s = upper.trace_node
     while s > 0 and trace.start_tokens[s] >= at:
-        if sim.cover[v, s] == d:
-            sim.cover[v, s] = child
+        if sim.deepest_cached[v, s] == d:
+            sim.deepest_cached[v, s] = child
         s = trace.parent[s]
     # The trace-tree node in which ``at`` lies may have pages on both sides of it.
-    if sim.cover[v, s] == d and floor_page(sim, min(trace.end_tokens[s], upper.end)) > at:
-        sim.cover[v, s] = child
-    upper.static = s
+    if sim.deepest_cached[v, s] == d and floor_page(sim, min(trace.end_tokens[s], upper.end)) > at:
+        sim.deepest_cached[v, s] = child
+    upper.trace_node = s
     upper.end = at
     sim.nodes[child].begin = at
     if at == upper.begin:
@@ -184,13 +184,13 @@ def trim(sim, v, d, end):
     """Drop the pages of ``d`` beyond ``end`` (> its begin)."""
     trace = sim.trace
     node = sim.nodes[d]
-    s = node.static
+    s = node.trace_node
     while trace.start_tokens[s] >= end:
-        if sim.cover[v, s] == d:
-            sim.cover[v, s] = -1
+        if sim.deepest_cached[v, s] == d:
+            sim.deepest_cached[v, s] = -1
         s = trace.parent[s]
     # A static node that begins above ``end`` may still have had only pages below it.
-    node.static = s
+    node.trace_node = s
     node.end = end
 
 
@@ -200,12 +200,12 @@ def remove(sim, v, d):
     trace = sim.trace
     node = sim.nodes[d]
     parent = node.parent
-    s = node.static
+    s = node.trace_node
     while s > 0:
         start = trace.start_tokens[s]
-        if sim.cover[v, s] == d:
+        if sim.deepest_cached[v, s] == d:
             above = parent >= sim.trees.shape[0] and start < node.begin
-            sim.cover[v, s] = found_copy(sim, parent) if above else -1
+            sim.deepest_cached[v, s] = found_copy(sim, parent) if above else -1
         if start <= node.begin:
             break
         s = trace.parent[s]

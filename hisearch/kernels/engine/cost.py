@@ -8,11 +8,11 @@ from __future__ import annotations
 from hisearch.base.jit import kernel
 from hisearch.kernels.core.bits import bit_length
 from hisearch.kernels.layout import sim as la
-from hisearch.latency.knots import BESIDE_BITS, BESIDE_FIRST, KNOT_BITS, LATE_BITS, LATE_FIRST, LONG_PARTS
+from hisearch.latency.knots import KNOT_BITS, LATE_BITS, LATE_FIRST, LONG_PARTS, MIXED_BITS, MIXED_FIRST
 
 _OCTAVE = 1 << KNOT_BITS
-_FIRST_PROMPT, _FIRST_BEFORE, _FIRST_SEQUENCE, _FIRST_MEAN = BESIDE_FIRST
-_PROMPT_BITS, _BEFORE_BITS, _SEQUENCE_BITS, _MEAN_BITS = BESIDE_BITS
+_FIRST_PROMPT, _FIRST_BEFORE, _FIRST_SEQUENCE, _FIRST_MEAN = MIXED_FIRST
+_PROMPT_BITS, _BEFORE_BITS, _SEQUENCE_BITS, _MEAN_BITS = MIXED_BITS
 _FIRST_LATE, _FIRST_LONG, _FIRST_CONTEXT = LATE_FIRST
 _LATE_BITS, _LONG_BITS, _CONTEXT_BITS = LATE_BITS
 
@@ -172,23 +172,23 @@ def late_share(costs, sequences, long, context):
 
 
 @kernel
-def beside_seconds(costs, prompt_tokens, pairs, sequences, context, longest, squares):
+def mixed_decode_seconds(costs, prompt_tokens, pairs, sequences, context, longest, squares):
     """What decodes add to a step with prompt chunks; ``pairs``: of queries and keys in the chunks."""
-    table = costs.beside_s
+    table = costs.mixed_decode_s
     shape = costs.host
     before = max(pairs / prompt_tokens - (prompt_tokens + 1) / 2.0, 0.0)
     mean = context / sequences - 1.0
-    p, fp = octave(float(prompt_tokens), _FIRST_PROMPT, _PROMPT_BITS, shape.beside_prompts)
-    k, fk = _place_before(before, shape.beside_befores)
-    n, fn = octave(float(sequences), _FIRST_SEQUENCE, _SEQUENCE_BITS, shape.beside_sequences)
-    m, fm = octave(mean, _FIRST_MEAN, _MEAN_BITS, shape.beside_means)
+    p, fp = octave(float(prompt_tokens), _FIRST_PROMPT, _PROMPT_BITS, shape.mixed_prompts)
+    k, fk = _place_before(before, shape.mixed_befores)
+    n, fn = octave(float(sequences), _FIRST_SEQUENCE, _SEQUENCE_BITS, shape.mixed_sequences)
+    m, fm = octave(mean, _FIRST_MEAN, _MEAN_BITS, shape.mixed_means)
     # How far the next knot of each axis lies; an axis of one knot has none.
-    dm = 1 if shape.beside_means > 1 else 0
-    dn = shape.beside_means if shape.beside_sequences > 1 else 0
-    dk = shape.beside_sequences * shape.beside_means
-    dp = shape.beside_befores * dk if shape.beside_prompts > 1 else 0
-    one = (p * shape.beside_befores + k) * dk
-    total = _beside(table, one + n * shape.beside_means + m, (dp, dk, dn, dm), (fp, fk, fn, fm))
+    dm = 1 if shape.mixed_means > 1 else 0
+    dn = shape.mixed_means if shape.mixed_sequences > 1 else 0
+    dk = shape.mixed_sequences * shape.mixed_means
+    dp = shape.mixed_befores * dk if shape.mixed_prompts > 1 else 0
+    one = (p * shape.mixed_befores + k) * dk
+    total = _mixed(table, one + n * shape.mixed_means + m, (dp, dk, dn, dm), (fp, fk, fn, fm))
     if shape.late_sequences > 0 and longest * sequences > context:
         excess = float(longest * sequences - context)
         spread = float(squares * sequences - context * context)
@@ -197,28 +197,28 @@ def beside_seconds(costs, prompt_tokens, pairs, sequences, context, longest, squ
         long = spread / whole
         reach = mean * shape.late_ratio * whole / (whole + (shape.late_ratio - 1.0) * spread)
         last = longest - 1.0
-        q, fq = octave(min(last, reach), _FIRST_MEAN, _MEAN_BITS, shape.beside_means)
-        late = _one_beside(table, one + q, (dp, dk, dm), (fp, fk, fq))
+        q, fq = octave(min(last, reach), _FIRST_MEAN, _MEAN_BITS, shape.mixed_means)
+        late = _one_mixed(table, one + q, (dp, dk, dm), (fp, fk, fq))
         share = late_share(costs, sequences, long, context)
-        total += share * (late - _one_beside(table, one + m, (dp, dk, dm), (fp, fk, fm)))
+        total += share * (late - _one_mixed(table, one + m, (dp, dk, dm), (fp, fk, fm)))
         if last > reach:
-            q, fq = octave(last, _FIRST_MEAN, _MEAN_BITS, shape.beside_means)
-            total += _one_beside(table, one + q, (dp, dk, dm), (fp, fk, fq)) - late
+            q, fq = octave(last, _FIRST_MEAN, _MEAN_BITS, shape.mixed_means)
+            total += _one_mixed(table, one + q, (dp, dk, dm), (fp, fk, fq)) - late
     return total
 
 
 @kernel
-def _beside(table, at, ahead, share):
+def _mixed(table, at, ahead, share):
     """Between the sixteen knots around a place: along the last axis first, then the one before it, and so on."""
     dp, dk, dn, dm = ahead
     fp, fk, fn, fm = share
-    near = _beside_prompt(table, at, dk, dn, dm, fk, fn, fm)
-    far = _beside_prompt(table, at + dp, dk, dn, dm, fk, fn, fm)
+    near = _mixed_prompt(table, at, dk, dn, dm, fk, fn, fm)
+    far = _mixed_prompt(table, at + dp, dk, dn, dm, fk, fn, fm)
     return _between(near, far, fp)
 
 
 @kernel
-def _beside_prompt(table, at, dk, dn, dm, fk, fn, fm):
+def _mixed_prompt(table, at, dk, dn, dm, fk, fn, fm):
     near = _between(_along(table, at, dm, fm), _along(table, at + dn, dm, fm), fn)
     at += dk
     far = _between(_along(table, at, dm, fm), _along(table, at + dn, dm, fm), fn)
@@ -226,8 +226,8 @@ def _beside_prompt(table, at, dk, dn, dm, fk, fn, fm):
 
 
 @kernel
-def _one_beside(table, at, ahead, share):
-    """As ``_beside`` of one sequence, which is a knot."""
+def _one_mixed(table, at, ahead, share):
+    """As ``_mixed`` of one sequence, which is a knot."""
     dp, dk, dm = ahead
     fp, fk, fm = share
     near = _between(_along(table, at, dm, fm), _along(table, at + dk, dm, fm), fk)
@@ -276,13 +276,13 @@ def batch_cost(costs, requests, batch, size, decoding, context, longest, squares
         if costs.host.skewed:
             total += skew_seconds(costs.skew_s, decoding, longest * decoding - context)
         return total + decode_seconds(costs.decode_s, decoding, context), host
-    if costs.host.beside_prompts == 0:
+    if costs.host.mixed_prompts == 0:
         return total + decode_seconds(costs.decode_s, decoding, context), host
-    return total + beside_seconds(costs, tokens - decoding, pairs, decoding, context, longest, squares), host
+    return total + mixed_decode_seconds(costs, tokens - decoding, pairs, decoding, context, longest, squares), host
 
 
 @kernel
-def coast(costs, start_s, until_s, limit, decoding, context, excess):
+def fast_forward(costs, start_s, until_s, limit, decoding, context, excess):
     """Run at most ``limit`` pure decode steps from ``start_s``, up to the first that ends at or after ``until_s``.
 
     Adds one step's cost at a time, so that the result equals stepping to the last bit. ``excess``: see
@@ -318,8 +318,8 @@ def coast(costs, start_s, until_s, limit, decoding, context, excess):
 
 
 @kernel
-def coast_bound(costs, start_s, steps, decoding, context, excess):
-    """A time at or just before the end of ``steps`` steps as ``coast`` runs them, at a glance.
+def fast_forward_bound(costs, start_s, steps, decoding, context, excess):
+    """A time at or just before the end of ``steps`` steps as ``fast_forward`` runs them, at a glance.
 
     Costs are linear within a cell, so that a cell's steps take their number times the mean of the first and the last,
     and no less than the host needs; what rounding may make of as many additions is taken off.

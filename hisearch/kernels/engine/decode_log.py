@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hisearch.base.jit import kernel
 from hisearch.kernels.engine import log
-from hisearch.kernels.engine.cost import coast
+from hisearch.kernels.engine.cost import fast_forward
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import lists
 
@@ -26,21 +26,21 @@ def decodes(sim, w, ahead):
 
 
 @kernel
-def coast_steps(sim, w):
+def fast_forward_steps(sim, w):
     """Each step of the coast that ends now, before it is accounted for."""
     worker = sim.workers[w]
     log.forget_lost(sim)
     context = worker.context_tokens
     excess = lists.excess_tokens(sim, w)
-    formed = worker.coast_s
+    formed = worker.fast_forward_s
     start = worker.newest_start_s
     if sim.config.overlap:
         start = worker.newest_end_s
-    for step in range(worker.coast_steps):
+    for step in range(worker.fast_forward_steps):
         decodes(sim, w, step)
-        _, end = coast(sim.seconds, start, 1e300, 1, worker.decoding, context, excess)
+        _, end = fast_forward(sim.seconds, start, 1e300, 1, worker.decoding, context, excess)
         log.step(sim, w, la.ANY_STEP, formed, start, end)
-        log.spend(sim, lists.pages_over(sim, w, 1, step) - worker.coast_pages)
+        log.spend(sim, lists.pages_over(sim, w, 1, step) - worker.fast_forward_pages)
         context += worker.decoding
         formed = start if sim.config.overlap else end
         start = end

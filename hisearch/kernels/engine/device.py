@@ -13,8 +13,8 @@ when the step before the coast ends); its last step is then the only outstanding
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
-from hisearch.kernels.engine import lanes
-from hisearch.kernels.engine.cost import coast, coast_bound, decode_seconds, token_wise
+from hisearch.kernels.engine import schedulers
+from hisearch.kernels.engine.cost import decode_seconds, fast_forward, fast_forward_bound, token_wise
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import heaps, lists
 
@@ -27,11 +27,11 @@ def launch(sim, w, now, seconds):
     does not count as running.
     """
     worker = sim.workers[w]
-    if sim.config.lane_kind == la.WAVE:
-        queue(sim, w, worker.wave_start_s, worker.wave_end_s)
-        return worker.wave_end_s
-    if sim.config.lane_kind == la.PIPE:
-        end = lanes.through_stages(sim, w, now, seconds)
+    if sim.config.scheduler_kind == la.LOCKSTEP:
+        queue(sim, w, worker.lockstep_start_s, worker.lockstep_end_s)
+        return worker.lockstep_end_s
+    if sim.config.scheduler_kind == la.PIPE:
+        end = schedulers.through_stages(sim, w, now, seconds)
         queue(sim, w, end - seconds, end)
         return end
     start = max(now, worker.newest_end_s)
@@ -48,14 +48,14 @@ def note_idle(sim, w, until):
 
     To be called in order of time.
     """
-    front = sim.workers[lanes.leader(sim, w)]
+    front = sim.workers[schedulers.leader(sim, w)]
     front.standby_s += max(until - front.awake_until_s - sim.config.standby_after_s, 0.0)
 
 
 @kernel
 def stay_awake(sim, w, until):
     """The worker of lane ``w`` has something to do up to ``until``."""
-    front = sim.workers[lanes.leader(sim, w)]
+    front = sim.workers[schedulers.leader(sim, w)]
     front.awake_until_s = max(front.awake_until_s, until)
 
 
@@ -80,7 +80,7 @@ def await_next(sim, w, now, launched):
 
     Lanes of a wave have no events of their own.
     """
-    if sim.config.lane_kind == la.WAVE:
+    if sim.config.scheduler_kind == la.LOCKSTEP:
         return
     worker = sim.workers[w]
     if worker.outstanding == 0:
@@ -107,34 +107,36 @@ def retire(sim, w):
 
 @kernel
 def _run(sim, w, start_s, until_s, limit, ahead):
-    """Run the decodes of ``w`` from their step ``ahead`` steps after the next (see ``cost.coast``)."""
+    """Run the decodes of ``w`` from their step ``ahead`` steps after the next (see ``cost.fast_forward``)."""
     worker = sim.workers[w]
     context = worker.context_tokens + ahead * worker.decoding
-    return coast(sim.seconds, start_s, until_s, limit, worker.decoding, context, lists.excess_tokens(sim, w))
+    return fast_forward(sim.seconds, start_s, until_s, limit, worker.decoding, context, lists.excess_tokens(sim, w))
 
 
 @kernel
-def plan_coast(sim, w, now, limit):
+def plan_fast_forward(sim, w, now, limit):
     """Plan a coast of up to ``limit`` decode steps, from a pass at ``now``.
 
     With overlap there must be one outstanding step. Most coasts are cut before their end, so that this is only bounded
-    at first: ``settle_coast`` finds it once nothing else comes before. Lanes look at each other's ends.
+    at first: ``settle_fast_forward`` finds it once nothing else comes before. Lanes look at each other's ends.
     """
     worker = sim.workers[w]
-    worker.phase = la.COASTING
-    worker.coast_steps = limit
+    worker.phase = la.FAST_FORWARDING
+    worker.fast_forward_steps = limit
     if sim.config.overlap:
         # The device is busy until then, unless forming the batch took longer (see ``hicache``).
-        worker.coast_from_s = max(now, worker.newest_end_s)
+        worker.fast_forward_from_s = max(now, worker.newest_end_s)
     else:
         worker.newest_start_s = max(now, worker.newest_end_s)
         note_idle(sim, w, worker.newest_start_s)
-    if sim.config.lane_kind != la.ALONE:
-        settle_coast(sim, w)
+    if sim.config.scheduler_kind != la.ALONE:
+        settle_fast_forward(sim, w)
         return
     start, steps = _until_event(sim, w)
-    worker.coast_open = 1
-    bound = coast_bound(sim.seconds, start, steps, worker.decoding, worker.context_tokens, lists.excess_tokens(sim, w))
+    worker.fast_forward_open = 1
+    bound = fast_forward_bound(
+        sim.seconds, start, steps, worker.decoding, worker.context_tokens, lists.excess_tokens(sim, w)
+    )
     heaps.event_set(sim, w, bound)
 
 
@@ -143,15 +145,15 @@ def _until_event(sim, w):
     """When the planned coast sets out, and how many of its steps end by its event: with overlap all but the last."""
     worker = sim.workers[w]
     if sim.config.overlap:
-        return worker.coast_from_s, worker.coast_steps - 1
-    return worker.newest_start_s, worker.coast_steps
+        return worker.fast_forward_from_s, worker.fast_forward_steps - 1
+    return worker.newest_start_s, worker.fast_forward_steps
 
 
 @kernel
-def settle_coast(sim, w):
+def settle_fast_forward(sim, w):
     """Set the event of the planned coast to its very end."""
     start, steps = _until_event(sim, w)
-    sim.workers[w].coast_open = 0
+    sim.workers[w].fast_forward_open = 0
     heaps.event_set(sim, w, _run(sim, w, start, 1e300, steps, 0)[1])
 
 
@@ -160,32 +162,32 @@ def formed_by(sim, w, until):
     """How many steps of the planned coast passes before ``until`` form, and when the first pass is that comes later."""
     worker = sim.workers[w]
     if not sim.config.overlap:
-        return _run(sim, w, worker.newest_start_s, until, worker.coast_steps, 0)
+        return _run(sim, w, worker.newest_start_s, until, worker.fast_forward_steps, 0)
     steps = 0
-    event = worker.coast_from_s
+    event = worker.fast_forward_from_s
     if event < until:
-        steps, event = _run(sim, w, event, until, worker.coast_steps - 1, 0)
+        steps, event = _run(sim, w, event, until, worker.fast_forward_steps - 1, 0)
     return steps + 1, event
 
 
 @kernel
-def cut_coast(sim, w, until):
+def cut_fast_forward(sim, w, until):
     """Let the planned coast end with the first pass at or after ``until``."""
     worker = sim.workers[w]
     steps, event = formed_by(sim, w, until)
-    worker.coast_steps = steps
-    worker.coast_open = 0
+    worker.fast_forward_steps = steps
+    worker.fast_forward_open = 0
     heaps.event_set(sim, w, event)
 
 
 @kernel
-def finish_coast(sim, w):
+def finish_fast_forward(sim, w):
     """The coast's event is due: account for its steps. Without overlap all have ended, with overlap all but the last.
 
     Energy by the trapezoid rule, exact while the law is linear. ``context_tokens`` is still that of the first step.
     """
     worker = sim.workers[w]
-    steps = worker.coast_steps
+    steps = worker.fast_forward_steps
     n = worker.decoding
     first = decode_seconds(sim.joules.decode_s, n, worker.context_tokens)
     last = decode_seconds(sim.joules.decode_s, n, worker.context_tokens + (steps - 1) * n)

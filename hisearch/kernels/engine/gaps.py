@@ -33,8 +33,8 @@ def add_signed(sim, seconds, count):
 
 
 @kernel
-def add_coast(sim, steps, decoding, context, excess):
-    """Count the gaps of ``steps`` decode steps of ``decoding`` requests (see ``cost.coast``).
+def add_fast_forward(sim, steps, decoding, context, excess):
+    """Count the gaps of ``steps`` decode steps of ``decoding`` requests (see ``cost.fast_forward``).
 
     Where two steps fall into one bin, so do all between them: steps only become longer as contexts grow.
     """
@@ -62,15 +62,15 @@ def add_coast(sim, steps, decoding, context, excess):
 
 
 @kernel
-def count_coast(sim, w):
+def count_fast_forward(sim, w):
     """Count the gaps of the coast that ends now, before it is accounted for; all took part in the step before it."""
     worker = sim.workers[w]
     n = worker.decoding
     context = worker.context_tokens
     excess = lists.excess_tokens(sim, w)
     if sim.config.overlap:
-        steps = worker.coast_steps - 1
-        add_coast(sim, steps, n, context, excess)
+        steps = worker.fast_forward_steps - 1
+        add_fast_forward(sim, steps, n, context, excess)
         add(sim, decode_step_seconds(sim.seconds, n, context + steps * n, excess), n)
     else:
-        add_coast(sim, worker.coast_steps, n, context, excess)
+        add_fast_forward(sim, worker.fast_forward_steps, n, context, excess)

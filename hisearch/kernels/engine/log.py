@@ -8,8 +8,8 @@ again with larger ones.
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
+from hisearch.kernels.cache import block_table
 from hisearch.kernels.cache import host_runs as runs
-from hisearch.kernels.cache import ledger
 from hisearch.kernels.layout import hicache as hl
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.layout import tiers as tl
@@ -67,7 +67,7 @@ def _chunks_in(sim, w, tier):
     """Tokens that worker ``w``'s store of LMCache's ``tier``, behind host memory, can offer; 0 where there is none."""
     if tier >= sim.worker_stores.shape[1]:
         return 0
-    return ledger.size(sim, sim.worker_stores[w, tier], tl.RECENT) * sim.offloading.block_tokens
+    return block_table.size(sim, sim.worker_stores[w, tier], tl.RECENT) * sim.offloading.block_tokens
 
 
 @kernel
@@ -77,21 +77,21 @@ def _tier_tokens(sim, w):
     storage = 0
     farther = 0
     if sim.config.hicache or sim.config.store_pool >= 0:
-        first = w - w % sim.config.lanes
-        for lane in range(first, first + sim.config.lanes):
-            host += _held(sim, sim.trees.shape[0] - sim.config.workers + lane)
+        first = w - w % sim.config.schedulers
+        for scheduler in range(first, first + sim.config.schedulers):
+            host += _held(sim, sim.trees.shape[0] - sim.config.workers + scheduler)
         storage = _held_in(sim, w, 0)
         farther = _held_in(sim, w, 1)
     elif sim.config.host_pages > 0:
         host = sim.trees[sim.config.workers + w].evictable_pages * sim.config.page_tokens
-    elif sim.offloading.mover == tl.OFFLOAD:
+    elif sim.offloading.kv_connector == tl.OFFLOAD:
         sharing = sim.offloading.workers_per_store
-        first = w - w % sim.config.lanes
-        for v in range(first // sharing, (first + sim.config.lanes - 1) // sharing + 1):
+        first = w - w % sim.config.schedulers
+        for v in range(first // sharing, (first + sim.config.schedulers - 1) // sharing + 1):
             blocks = runs.size(sim, v, tl.RECENT) + runs.size(sim, v, tl.FREQUENT)
             host += blocks * sim.offloading.block_tokens
-    elif sim.offloading.mover == tl.LMCACHE:
-        host = sim.ledgers[sim.worker_stores[w, 0]].used * sim.offloading.block_tokens
+    elif sim.offloading.kv_connector == tl.LMCACHE:
+        host = sim.block_tables[sim.worker_stores[w, 0]].used * sim.offloading.block_tokens
         storage = _chunks_in(sim, w, 1)
         farther = _chunks_in(sim, w, 2)
     return host, storage, farther

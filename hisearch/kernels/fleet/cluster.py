@@ -12,12 +12,13 @@ import numpy as np
 
 from hisearch.base.jit import kernel
 from hisearch.kernels.cache import tree
-from hisearch.kernels.engine import device, doors, lanes
+from hisearch.kernels.engine import device, engine_calls, schedulers
+from hisearch.kernels.engine.engine_calls import Op
 from hisearch.kernels.fleet import admission, losses, members
 from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.routing import router
-from hisearch.kernels.traffic import flow, handover, heaps, pools
+from hisearch.kernels.traffic import flow, heaps, kv_transfer, pools
 
 # What a pool does next.
 _SERVED, _END, _START = 0, 1, 2
@@ -60,9 +61,9 @@ def _settles(fleet, p):
     if fleet.next_kind[p] != _END or sim.counters[la.EVENT_HEAP] == 0:
         return False
     w = sim.event_heap[0]
-    if sim.workers[w].phase != la.COASTING or not sim.workers[w].coast_open:
+    if sim.workers[w].phase != la.FAST_FORWARDING or not sim.workers[w].fast_forward_open:
         return False
-    device.settle_coast(sim, w)
+    device.settle_fast_forward(sim, w)
     _look(fleet, p)
     return True
 
@@ -71,7 +72,7 @@ def _settles(fleet, p):
 def _never_fits(sim, r):
     if sim.trace.input_tokens[r] + sim.trace.max_output_tokens[r] > sim.config.max_request_tokens:
         return True
-    return doors.knock(sim.config.door, sim, doors.NEVER_FITS, 0, r, 0.0) != 0
+    return engine_calls.call_engine(sim.config.engine_entry, sim, Op.NEVER_FITS, 0, r, 0.0) != 0
 
 
 @kernel
@@ -116,20 +117,20 @@ def _send(fleet, m, r, now):
     if fleet.config.pools > 1 and _never_fits(sim, r):
         request.outcome = la.TOO_LARGE
         if sim.config.role == fl.DECODE and fleet.hands[r].state == fl.COMPUTED:
-            losses.tell(fleet, fleet.hands[r].source, doors.LET_GO, r, now)
+            losses.tell(fleet, fleet.hands[r].source, Op.RELEASE_KV, r, now)
             _look(fleet, fleet.members[fleet.hands[r].source].pool)
         flow.announce_end(fleet, r, now)
         return
     request.outcome = la.IN_FLIGHT
-    w = lanes.choose(sim, member.index * sim.config.lanes, sim.trace.input_tokens[r])
+    w = schedulers.choose(sim, member.index * sim.config.schedulers, sim.trace.input_tokens[r])
     request.worker = w
     if sim.config.role != fl.DECODE or fleet.hands[r].state == fl.NOT_HANDED:
         fleet.sent_to[r] = m
     sim.workers[w].requests += 1
     flow.join(fleet, m, r)
-    doors.knock(sim.config.door, sim, doors.RECEIVE, w, r, now)
-    if sim.config.lane_kind == la.WAVE:
-        lanes.wake_group(sim, w, now)
+    engine_calls.call_engine(sim.config.engine_entry, sim, Op.RECEIVE, w, r, now)
+    if sim.config.scheduler_kind == la.LOCKSTEP:
+        schedulers.wake_group(sim, w, now)
     _look(fleet, member.pool)
 
 
@@ -172,8 +173,8 @@ def _stays(fleet, d, r):
     found = 0
     if sim.config.prefix_caching:
         limit = tree.floor_page(sim, fleet.trace.input_tokens[r] - 1)
-        for w in range(member.index * sim.config.lanes, (member.index + 1) * sim.config.lanes):
-            here, _ = tree.match(sim, sim.workers[w].home, fleet.trace.prompt_node[r], limit)
+        for w in range(member.index * sim.config.schedulers, (member.index + 1) * sim.config.schedulers):
+            here, _ = tree.match(sim, sim.workers[w].cache_id, fleet.trace.prompt_node[r], limit)
             found = max(found, here)
     return fleet.trace.input_tokens[r] - found < fleet.transfer.local_tokens
 
@@ -262,8 +263,8 @@ def _arrival(fleet, r, now):
         _give_up(fleet, r, now)
     else:
         hand.state = fl.ARRIVED
-        losses.tell(fleet, hand.source, doors.LET_GO, r, now)
-        losses.tell(fleet, hand.target, doors.ARRIVE, r, now)
+        losses.tell(fleet, hand.source, Op.RELEASE_KV, r, now)
+        losses.tell(fleet, hand.target, Op.RECEIVE_KV, r, now)
 
 
 @kernel
@@ -276,22 +277,22 @@ def _give_up(fleet, r, now):
 @kernel
 def _worker_event(sim, w, now):
     """Worker ``w``'s step ends at ``now``, or its next one begins."""
-    if sim.config.lane_kind == la.WAVE:
-        lanes.wave_event(sim, w, now)
+    if sim.config.scheduler_kind == la.LOCKSTEP:
+        schedulers.lockstep_event(sim, w, now)
         return
     worker = sim.workers[w]
     if worker.phase == la.FORMING or worker.phase == la.IDLE:
         worker.phase = la.FORMING
-        doors.knock(sim.config.door, sim, doors.FORM, w, 0, now)
-        if sim.config.lane_kind == la.PIPE:
-            lanes.note_formed(sim, w)
+        engine_calls.call_engine(sim.config.engine_entry, sim, Op.FORM_BATCH, w, 0, now)
+        if sim.config.scheduler_kind == la.PIPE:
+            schedulers.note_formed(sim, w)
         return
-    doors.knock(sim.config.door, sim, doors.COMPLETE, w, 0, now)
+    engine_calls.call_engine(sim.config.engine_entry, sim, Op.COMPLETE_STEP, w, 0, now)
     worker.phase = la.FORMING
     # The scheduler may have waited for something for longer than the step took.
     heaps.event_set(sim, w, max(now, worker.now_s))
-    if sim.config.lane_kind == la.PIPE:
-        lanes.wake_waiting(sim, w, now)
+    if sim.config.scheduler_kind == la.PIPE:
+        schedulers.wake_waiting(sim, w, now)
 
 
 @kernel
@@ -299,7 +300,7 @@ def _turn(fleet, p, now):
     """Pool ``p`` does what it does next. Returns a pool whose ``counters[FAULT]`` voids the run, or -1."""
     sim = pools.at(fleet, p)
     if fleet.next_kind[p] == _SERVED:
-        doors.knock(sim.config.door, sim, doors.SERVE, sim.server_heap[0], 0, now)
+        engine_calls.call_engine(sim.config.engine_entry, sim, Op.SERVE, sim.server_heap[0], 0, now)
     else:
         _worker_event(sim, sim.event_heap[0], now)
     _check_room(sim)
@@ -317,8 +318,8 @@ def _turn(fleet, p, now):
 def _check_room(sim):
     """Stop before the next event could take more node records than there are."""
     needed = la.NODES_PER_REQUEST * (sim.config.max_running + 2) * sim.counters[la.LARGEST_GROUP]
-    if sim.config.lane_kind == la.WAVE:
-        needed *= sim.config.lanes
+    if sim.config.scheduler_kind == la.LOCKSTEP:
+        needed *= sim.config.schedulers
     if sim.counters[la.FAULT] == 0 and sim.counters[la.NODES_LEFT] < needed:
         sim.counters[la.FAULT] = la.NODE_POOL_FULL
 
@@ -343,10 +344,10 @@ def _reset_pool(sim):
     counters[la.NODES_USED] = trees
     counters[la.NODES_LEFT] = sim.nodes.shape[0] - trees
     counters[la.LARGEST_GROUP] = 1
-    sim.cover[:] = -1
+    sim.deepest_cached[:] = -1
     for v in range(trees):
         sim.nodes[v].first = -1
-    lanes.reset(sim)
+    schedulers.reset(sim)
     first_s = _first_arrival_s(sim.fleet)
     for w in range(sim.config.workers):
         worker = sim.workers[w]
@@ -358,17 +359,17 @@ def _reset_pool(sim):
         worker.held_head = -1
         worker.held_tail = -1
         worker.chunked = -1
-        worker.lingering_head = -1
+        worker.finished_pending_head = -1
         worker.prompts_head = -1
         worker.prompts_tail = -1
-        worker.sitting_head = -1
+        worker.skipped_head = -1
         worker.endings_new = -1
         worker.endings_old = -1
         worker.ended_prompts_new = -1
         worker.ended_prompts_old = -1
         worker.event_slot = -1
         worker.way_end = -1
-        doors.knock(sim.config.door, sim, doors.RESET, w, 0, 0.0)
+        engine_calls.call_engine(sim.config.engine_entry, sim, Op.RESET, w, 0, 0.0)
     _check_room(sim)
 
 
@@ -442,7 +443,7 @@ def run(fleet):
         elif arrival <= event and arrival <= due:
             _arrive(fleet, r, is_open, now)
         elif due <= event:
-            _hand_on(fleet, handover.pop(fleet), now)
+            _hand_on(fleet, kv_transfer.pop(fleet), now)
         else:
             if fleet.next_kind[p] != _SERVED:
                 last = now

@@ -14,7 +14,7 @@ from numba import config
 
 from hisearch.base.kernel_cache import is_cached
 from hisearch.kernels.core.handle import HandleType
-from hisearch.kernels.engine import doors
+from hisearch.kernels.engine import engine_calls
 from hisearch.kernels.fleet import cluster
 from hisearch.kernels.layout import fleet as fleet_layout
 from hisearch.kernels.layout import sim as la
@@ -30,7 +30,7 @@ def event_loop_is_compiled() -> bool:
 
 def missing_of(engines: Collection[int]) -> list[int]:
     """Those of ``engines`` that are not in the on-disk cache; none with the jit off."""
-    return [] if config.DISABLE_JIT else [engine for engine in engines if not doors.is_compiled(engine)]
+    return [] if config.DISABLE_JIT else [engine for engine in engines if not engine_calls.is_compiled(engine)]
 
 
 def prepare(engines: Collection[int]) -> None:
@@ -66,6 +66,6 @@ def prepare(engines: Collection[int]) -> None:
 def compile_part(part: int) -> None:
     """Compile an engine, or the event loop, into the on-disk cache."""
     if part != _EVENT_LOOP:
-        doors.address(part)
+        engine_calls.address(part)
         return
     cluster.run.compile((HandleType(fleet_layout.Fleet),))

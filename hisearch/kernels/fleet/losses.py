@@ -9,25 +9,26 @@ that the dead worker held, gives the room back at once.
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
-from hisearch.kernels.engine import doors, lanes
+from hisearch.kernels.engine import engine_calls, schedulers
+from hisearch.kernels.engine.engine_calls import Op
 from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.layout import tiers as tl
 from hisearch.kernels.sglang import running as sglang_running
-from hisearch.kernels.traffic import flow, handover, pools
+from hisearch.kernels.traffic import flow, kv_transfer, pools
 
 
 @kernel
-def tell(fleet, m, errand, r, now):
+def tell(fleet, m, op, r, now):
     """The lane of member ``m`` that ``r`` was dealt to learns of it."""
     member = fleet.members[m]
     sim = pools.at(fleet, member.pool)
     w = sim.requests[r].worker
-    doors.knock(sim.config.door, sim, errand, w, r, now)
-    if sim.config.lane_kind == la.WAVE and sim.workers[w].waiting > 0:
-        lanes.wake_group(sim, w, now)
-    elif sim.config.lane_kind == la.PIPE:
-        lanes.wake_waiting(sim, w, now)
+    engine_calls.call_engine(sim.config.engine_entry, sim, op, w, r, now)
+    if sim.config.scheduler_kind == la.LOCKSTEP and sim.workers[w].waiting > 0:
+        schedulers.wake_group(sim, w, now)
+    elif sim.config.scheduler_kind == la.PIPE:
+        schedulers.wake_waiting(sim, w, now)
 
 
 @kernel
@@ -40,7 +41,7 @@ def forget(fleet, m, r):
     sim.requests[r] = sim.blank[0]
     request.preemptions = preemptions
     request.arrival_s = arrival
-    if sim.offloading.mover != tl.NO_MOVER:
+    if sim.offloading.kv_connector != tl.NO_KV_CONNECTOR:
         sim.offloaded[r] = sim.fresh[0]
 
 
@@ -55,7 +56,7 @@ def try_again(fleet, r, now):
         pools.first(fleet).requests[r].outcome = la.LOST
         flow.announce_end(fleet, r, now)
     else:
-        handover.set_due(fleet, r, fl.RETRY, now + fleet.config.retry_s)
+        kv_transfer.set_due(fleet, r, fl.RETRY, now + fleet.config.retry_s)
 
 
 @kernel
@@ -64,13 +65,13 @@ def _is_at(fleet, m, r):
     member = fleet.members[m]
     sim = pools.at(fleet, member.pool)
     request = sim.requests[r]
-    return request.outcome == la.IN_FLIGHT and request.worker // sim.config.lanes == member.index
+    return request.outcome == la.IN_FLIGHT and request.worker // sim.config.schedulers == member.index
 
 
 @kernel
 def drop(fleet, m, r, now):
     """Decode member ``m`` gives up request ``r``, whose KV will not come."""
-    tell(fleet, m, doors.DROP, r, now)
+    tell(fleet, m, Op.CANCEL_KV, r, now)
     flow.forgo(fleet, m, r, now)
     forget(fleet, m, r)
 
@@ -80,8 +81,8 @@ def _filter_out(fleet, m, r):
     """SGLang: ``r``, which has finished at member ``m``, may still be in a running list, whose links it has."""
     sim = pools.at(fleet, fleet.members[m].pool)
     w = sim.requests[r].worker
-    if sim.workers[w].lingering > 0:
-        sglang_running.drop_lingering(sim, w)
+    if sim.workers[w].finished_pending > 0:
+        sglang_running.filter_finished(sim, w)
         sim.workers[w].full = 0
 
 
@@ -89,7 +90,7 @@ def _filter_out(fleet, m, r):
 def let_go(fleet, m, r, now):
     """Prefill member ``m`` gives back what it may still hold of request ``r``, which nobody will take over."""
     if not fleet.members[m].died:
-        tell(fleet, m, doors.LET_GO, r, now)
+        tell(fleet, m, Op.RELEASE_KV, r, now)
         _filter_out(fleet, m, r)
     forget(fleet, m, r)
 
@@ -123,7 +124,7 @@ def lose(fleet, m, now):
     role = sim.config.role
     for r in range(sim.requests.shape[0]):
         request = sim.requests[r]
-        if request.worker < 0 or request.worker // sim.config.lanes != member.index:
+        if request.worker < 0 or request.worker // sim.config.schedulers != member.index:
             continue
         if request.outcome == la.IN_FLIGHT:
             forget(fleet, m, r)

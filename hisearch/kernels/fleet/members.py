@@ -12,12 +12,13 @@ import numpy as np
 
 from hisearch.base.jit import kernel
 from hisearch.kernels.core import tournament
-from hisearch.kernels.engine import doors
+from hisearch.kernels.engine import engine_calls
+from hisearch.kernels.engine.engine_calls import Op
 from hisearch.kernels.fleet import losses
 from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.layout import tiers as tl
-from hisearch.kernels.routing import belief, buckets
+from hisearch.kernels.routing import buckets, prefix_index
 from hisearch.kernels.traffic import flow, heaps, pools
 
 #: An autoscaler leaves a number of workers alone that is this near to the wanted one (Kubernetes' HPA: 0.1).
@@ -45,7 +46,7 @@ def _come_up(fleet, m):
     member.state = fl.UP
     _list_ups(fleet, member.route)
     flow.note_load(fleet, m)
-    flow.note_belief(fleet, m)
+    flow.note_prefix(fleet, m)
 
 
 @kernel
@@ -56,7 +57,7 @@ def _step_back(fleet, m, state):
     place = m - fleet.routes[member.route].first
     for row in range(flow.ROWS * member.route, flow.ROWS * (member.route + 1)):
         tournament.put(fleet.keys[row], fleet.winners[row], place, np.inf)
-    belief.forget(fleet, fleet.routes[member.route], m)
+    prefix_index.forget(fleet, fleet.routes[member.route], m)
     _list_ups(fleet, member.route)
 
 
@@ -77,13 +78,13 @@ def _die(fleet, m, now):
     _step_back(fleet, m, fl.ABSENT)
     member.gone_s = now
     member.died = 1
-    for lane in range(member.index * sim.config.lanes, (member.index + 1) * sim.config.lanes):
-        heaps.event_clear(sim, lane)
-        sim.workers[lane].phase = la.IDLE
+    for scheduler in range(member.index * sim.config.schedulers, (member.index + 1) * sim.config.schedulers):
+        heaps.event_clear(sim, scheduler)
+        sim.workers[scheduler].phase = la.IDLE
     stores = (sim.config.hicache and sim.tiers.storage) or sim.config.store_pool >= 0
-    if stores or sim.offloading.mover != tl.NO_MOVER:
-        for lane in range(member.index * sim.config.lanes, (member.index + 1) * sim.config.lanes):
-            doors.knock(sim.config.door, sim, doors.HALT, lane, 0, now)
+    if stores or sim.offloading.kv_connector != tl.NO_KV_CONNECTOR:
+        for scheduler in range(member.index * sim.config.schedulers, (member.index + 1) * sim.config.schedulers):
+            engine_calls.call_engine(sim.config.engine_entry, sim, Op.HALT, scheduler, 0, now)
     losses.lose(fleet, m, now)
     member.inflight_requests = 0
     member.inflight_tokens = 0
@@ -95,8 +96,10 @@ def _lose_stores(fleet, m, now):
     """The host of member ``m``, whose workers have died, loses what they shared."""
     member = fleet.members[m]
     sim = pools.at(fleet, member.pool)
-    if (sim.config.hicache and sim.tiers.storage) or sim.offloading.mover == tl.LMCACHE:
-        doors.knock(sim.config.door, sim, doors.LOSE_HOST, member.index * sim.config.lanes, 0, now)
+    if (sim.config.hicache and sim.tiers.storage) or sim.offloading.kv_connector == tl.LMCACHE:
+        engine_calls.call_engine(
+            sim.config.engine_entry, sim, Op.LOSE_HOST, member.index * sim.config.schedulers, 0, now
+        )
 
 
 @kernel
@@ -205,7 +208,7 @@ def reset(fleet):
     """Who is there from the beginning is up, and nothing is known of anyone."""
     for row in range(fleet.keys.shape[0]):
         tournament.clear(fleet.keys[row], fleet.winners[row])
-    fleet.belief[:] = 0
+    fleet.prefix_index[:] = 0
     for m in range(fleet.members.shape[0]):
         member = fleet.members[m]
         member.state = fl.UP if member.starts else fl.ABSENT
@@ -214,6 +217,6 @@ def reset(fleet):
         member.gone_s = np.nan
         member.died = 0
         flow.note_load(fleet, m)
-        flow.note_belief(fleet, m)
+        flow.note_prefix(fleet, m)
     for k in range(fleet.routes.shape[0]):
         _list_ups(fleet, k)

@@ -69,15 +69,15 @@ def _way_down(sim, d, done, chunk):
 
 
 @kernel
-def insert(sim, w, static, tokens, priority, chunk):
-    """Add the first ``tokens`` (whole pages) of the path to ``static``, which are all in HBM now.
+def insert(sim, w, trace_node, tokens, priority, chunk):
+    """Add the first ``tokens`` (whole pages) of the path to ``trace_node``, which are all in HBM now.
 
     Nodes are visited from the root down; a copy to the host may evict host nodes that the visit has not come to.
     ``chunk``: of a prompt that goes on, which counts no hits. Returns (tokens that were in HBM before, deepest node).
     """
     cache = sim.trees[w]
     cache.tick += 1
-    found, d, e = nodes.find(sim, w, static, tokens)
+    found, d, e = nodes.find(sim, w, trace_node, tokens)
     present = min(sim.nodes[e].end, found)
     done = 0
     last = w
@@ -109,11 +109,11 @@ def insert(sim, w, static, tokens, priority, chunk):
             at = below
         if at < 0 or done >= found:
             break
-        found, d, e = nodes.find(sim, w, static, tokens)
+        found, d, e = nodes.find(sim, w, trace_node, tokens)
         if found <= done:
             break
     if done < tokens:
-        last = _add(sim, w, last, static, done, tokens, priority)
+        last = _add(sim, w, last, trace_node, done, tokens, priority)
         _count_hit(sim, w, last, chunk)
     nodes.mark(sim, w, last)
     return present, last
@@ -140,9 +140,9 @@ def _new_node(sim, w, d, where, priority):
 
 
 @kernel
-def _add(sim, w, above, static, begin, end, priority):
+def _add(sim, w, above, trace_node, begin, end, priority):
     """A new node in HBM."""
-    d = tree.insert(sim, w, above, static, begin, end)
+    d = tree.insert(sim, w, above, trace_node, begin, end)
     _new_node(sim, w, d, hl.IN_HBM, priority)
     nodes.gain_child(sim, w, above)
     sim.trees[w].evictable_pages += radix.pages_of(sim, d)
@@ -151,19 +151,19 @@ def _add(sim, w, above, static, begin, end, priority):
 
 
 @kernel
-def insert_host(sim, w, above, static, begin, end):
-    """Add host pages in (begin, end] on the path to ``static`` below ``above``. Returns tokens in the tree already."""
+def insert_host(sim, w, above, trace_node, begin, end):
+    """Add host pages in (begin, end] on the path to ``trace_node`` below ``above``; return tokens already cached."""
     cache = sim.trees[w]
     cache.tick += 1
     nodes.mark(sim, w, above)
-    found, d, _ = nodes.find(sim, w, static, end)
+    found, d, _ = nodes.find(sim, w, trace_node, end)
     if found < begin:
         # ``above`` has been cut off meanwhile: what it gets is not to be found either.
         if end > begin:
             d = tree.acquire_node(sim)
             sim.nodes[d].begin = begin
             sim.nodes[d].end = end
-            sim.nodes[d].static = static
+            sim.nodes[d].trace_node = trace_node
             sim.nodes[d].parent = above
             sim.nodes[above].children += 1
             eviction.withdraw(sim, nodes.host_pool(sim, w), above)
@@ -178,7 +178,7 @@ def insert_host(sim, w, above, static, begin, end):
         if nodes.on_host_alone(sim, d):
             eviction.withdraw(sim, nodes.host_pool(sim, w), d)
         priority = sim.standings[d].priority if radix.stands(sim) and not nodes.is_root(sim, d) else 0
-        d = tree.insert(sim, w, d, static, found, end)
+        d = tree.insert(sim, w, d, trace_node, found, end)
         _new_node(sim, w, d, hl.ON_HOST, priority)
         nodes.offer_host(sim, w, d)
     return found - begin

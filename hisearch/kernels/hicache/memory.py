@@ -27,10 +27,10 @@ def _forget(sim, w, d):
     if not cut_off and nodes.on_host_alone(sim, p):
         sim.nodes[p].tick = max(sim.nodes[p].tick, node.tick)
     if cut_off:
-        s = node.static
+        s = node.trace_node
         while s > 0 and sim.trace.end_tokens[s] > node.begin:
-            if sim.cover[w, s] == d:
-                sim.cover[w, s] = -1
+            if sim.deepest_cached[w, s] == d:
+                sim.deepest_cached[w, s] = -1
             s = sim.trace.parent[s]
         sim.nodes[p].children -= 1
         tree.release_node(sim, d)
@@ -100,10 +100,10 @@ def _drop(sim, w, d):
     if node.children == 0:
         tree.remove(sim, w, d)
         return
-    s = node.static
+    s = node.trace_node
     while s > 0:
         start = sim.trace.start_tokens[s]
-        sim.cover[w, s] = p if not nodes.is_root(sim, p) and start < node.begin else -1
+        sim.deepest_cached[w, s] = p if not nodes.is_root(sim, p) and start < node.begin else -1
         if start <= node.begin:
             break
         s = sim.trace.parent[s]

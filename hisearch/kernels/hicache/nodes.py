@@ -82,10 +82,10 @@ def lose_child(sim, w, d, child):
 
 
 @kernel
-def find(sim, w, static, limit):
-    """Longest cached prefix of the path to ``static``, up to ``limit`` tokens: (tokens, node, deepest one in HBM)."""
+def find(sim, w, trace_node, limit):
+    """Longest cached prefix of the path to ``trace_node``, at most ``limit`` tokens: (tokens, node, deepest in HBM)."""
     while True:
-        tokens, d = tree.match(sim, w, static, limit)
+        tokens, d = tree.match(sim, w, trace_node, limit)
         if tokens == 0:
             return 0, w, w
         e = d
@@ -94,10 +94,10 @@ def find(sim, w, static, limit):
         if is_root(sim, e) or sim.hosted[e].where != 0:
             return tokens, d, e
         # Cut off: forget the deepest trace-tree node that leads there.
-        s = static
-        while sim.cover[w, s] < 0:
+        s = trace_node
+        while sim.deepest_cached[w, s] < 0:
             s = sim.trace.parent[s]
-        sim.cover[w, s] = -1
+        sim.deepest_cached[w, s] = -1
 
 
 @kernel
@@ -128,14 +128,14 @@ def mark(sim, w, d):
 
 
 @kernel
-def walk(sim, w, static, limit):
-    """Match the path to ``static`` up to ``limit`` tokens (whole pages) in both tiers.
+def walk(sim, w, trace_node, limit):
+    """Match the path to ``trace_node`` up to ``limit`` tokens (whole pages) in both tiers.
 
     Returns (tokens in HBM, the node at whose end they end, tokens behind them on the host alone, deepest node of the
     way with a host copy; the root has one).
     """
     sim.trees[w].tick += 1
-    tokens, d, e = find(sim, w, static, limit)
+    tokens, d, e = find(sim, w, trace_node, limit)
     if tokens == 0:
         return 0, w, 0, w
     mark(sim, w, d)

@@ -15,7 +15,7 @@ from hisearch.kernels.hicache import stores
 from hisearch.kernels.layout import hicache as hl
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import moves, server_heap
-from hisearch.kernels.vllm import answers
+from hisearch.kernels.vllm import output_write_back
 
 
 @kernel
@@ -84,14 +84,14 @@ def forget_fetch(sim, f):
 
 
 @kernel
-def _answer(sim, w, f, now):
+def _write_back(sim, w, f, now):
     """Storage says what it has.
 
     Too little: the fetch is revoked. Else memory beyond it is released and reading begins.
     """
     fetch = sim.fetches[f]
     page = sim.config.page_tokens
-    found = stores.look(sim, w, fetch.static, fetch.begin, fetch.begin + fetch.wanted, now)
+    found = stores.look(sim, w, fetch.trace_node, fetch.begin, fetch.begin + fetch.wanted, now)
     host = sim.hosts[w]
     if found < max(sim.tiers.fetch_threshold, page):
         fetch.refused = 1
@@ -105,7 +105,7 @@ def _answer(sim, w, f, now):
         host.revoked_tail = f
         return
     longest = fetch.begin + fetch.wanted
-    stores.use(sim, w, fetch.request, fetch.static, fetch.begin, fetch.begin + found, longest, now)
+    stores.use(sim, w, fetch.request, fetch.trace_node, fetch.begin, fetch.begin + found, longest, now)
     fetch.found = found
     host.released_pages += (fetch.wanted - found) // page
     _log(sim, f, now, hl.READING, found)
@@ -141,7 +141,7 @@ def _note_write(sim, w, d, now):
     begin = hosted.written
     end = min(begin + hl.BATCH_PAGES * sim.config.page_tokens, sim.nodes[d].end)
     priority = sim.standings[d].priority if sim.tiers.priorities else 0
-    stores.end_writing(sim, w, sim.nodes[d].static, begin, end, now, priority)
+    stores.end_writing(sim, w, sim.nodes[d].trace_node, begin, end, now, priority)
     hosted.written = end
     return end < sim.nodes[d].end
 
@@ -186,7 +186,7 @@ def end_part(sim, k, now):
             sim.hosts[w].written = job
     elif kind == hl.ASKER:
         server.head = sim.fetches[job].next
-        _answer(sim, w, job, now)
+        _write_back(sim, w, job, now)
     elif kind == hl.READER:
         after = sim.fetches[job].next
         if not _note_read(sim, w, job, now):
@@ -195,9 +195,9 @@ def end_part(sim, k, now):
         server.head = sim.moves[job].next
         moves.release(sim, job)
     start(sim, k, now)
-    mover = hl.SERVERS * w + hl.MOVER
-    if sim.servers[mover].head >= 0 and sim.servers[mover].slot < 0:
-        start(sim, mover, now)
+    kv_connector = hl.SERVERS * w + hl.CONNECTOR_SERVER
+    if sim.servers[kv_connector].head >= 0 and sim.servers[kv_connector].slot < 0:
+        start(sim, kv_connector, now)
 
 
 @kernel
@@ -205,10 +205,10 @@ def take_in(sim, t, r, now):
     """A decode worker has written the next part of what it made of ``r`` to the store of tier ``t``, all workers'."""
     for tier in range(sim.tiers.storage):
         _sweep(sim, tier, now)
-    answer = sim.fleet.answers[r]
+    write_back = sim.fleet.output_write_back[r]
     priority = sim.trace.priority[r] if sim.tiers.priorities else 0
-    end = answers.part_end(sim, answer)
-    store.put(sim, sim.store_tiers[t].first, sim.trace.output_node[r], answer.written, end, now, priority)
+    end = output_write_back.part_end(sim, write_back)
+    store.put(sim, sim.store_tiers[t].first, sim.trace.output_node[r], write_back.written, end, now, priority)
 
 
 @kernel
@@ -239,7 +239,7 @@ def halt(sim, w):
     _drop_fetches(sim, sim.servers[first + hl.READER].head)
     _drop_fetches(sim, sim.hosts[w].revoked)
     sim.hosts[w].revoked = -1
-    m = sim.servers[first + hl.MOVER].head
+    m = sim.servers[first + hl.CONNECTOR_SERVER].head
     while m >= 0:
         after = sim.moves[m].next
         moves.release(sim, m)

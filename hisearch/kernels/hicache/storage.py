@@ -110,8 +110,8 @@ def _acquire_fetch(sim):
 
 
 @kernel
-def open_fetch(sim, w, r, static, begin, wanted, above, at_s):
-    """Ask storage from ``at_s`` on for ``wanted`` tokens behind ``begin`` on the path to ``static``, for request ``r``.
+def open_fetch(sim, w, r, trace_node, begin, wanted, above, at_s):
+    """Ask storage from ``at_s`` on for ``wanted`` tokens of ``r``, behind ``begin`` on the path to ``trace_node``.
 
     Their host memory has been taken, and the host copy of ``above`` is locked. Returns the fetch.
     """
@@ -124,7 +124,7 @@ def open_fetch(sim, w, r, static, begin, wanted, above, at_s):
     fetch.read = 0
     fetch.far_read = 0
     fetch.request = r
-    fetch.static = static
+    fetch.trace_node = trace_node
     fetch.above = above
     fetch.stopped = 0
     fetch.refused = 0
@@ -145,9 +145,9 @@ def _begin_fetch(sim, w, r):
         return
     host = sim.hosts[w]
     page = sim.config.page_tokens
-    static = lists.path_end(sim, r)
+    trace_node = lists.path_end(sim, r)
     known = sim.trace.input_tokens[r] + sim.requests[r].generated
-    in_hbm, d, on_host, above = hicache_nodes.walk(sim, w, static, (known - 1) // page * page)
+    in_hbm, d, on_host, above = hicache_nodes.walk(sim, w, trace_node, (known - 1) // page * page)
     begin = in_hbm + on_host
     wanted = (known - begin) // page * page
     backed_up = d < sim.trees.shape[0] or sim.hosted[d].where & hl.ON_HOST
@@ -158,7 +158,7 @@ def _begin_fetch(sim, w, r):
         hicache_nodes.unlock_host(sim, w, above)
         return
     servers.advance(sim, w)
-    open_fetch(sim, w, r, static, begin, wanted, above, sim.workers[w].now_s)
+    open_fetch(sim, w, r, trace_node, begin, wanted, above, sim.workers[w].now_s)
 
 
 @kernel
@@ -195,7 +195,7 @@ def take_fetch(sim, w, r):
     if policy != hl.BEST_EFFORT and not complete and not late:
         return False
     fetch.stopped = 1
-    present = hicache.insert_host(sim, w, fetch.above, fetch.static, fetch.begin, fetch.begin + fetch.read)
+    present = hicache.insert_host(sim, w, fetch.above, fetch.trace_node, fetch.begin, fetch.begin + fetch.read)
     sim.trees[hicache_nodes.host_pool(sim, w)].free_pages += present // sim.config.page_tokens
     sim.requests[r].fetched_tokens = fetch.read - present
     sim.requests[r].far_fetched_tokens = min(fetch.far_read, fetch.read - present)

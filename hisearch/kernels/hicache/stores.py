@@ -45,22 +45,22 @@ def _travel(sim, w, t, now, tokens, back):
 
 
 @kernel
-def next_stretch(sim, w, static, begin, end, now):
-    """Which tier has the next pages behind ``begin`` on the path to ``static``, and how many tokens of them, or 0."""
+def next_stretch(sim, w, trace_node, begin, end, now):
+    """The tier that has the next pages behind ``begin`` on the path to ``trace_node``, and their tokens, or 0."""
     near = store_of(sim, w, NEAR)
-    found = store.leading(sim, near, static, begin, end, now)
+    found = store.leading(sim, near, trace_node, begin, end, now)
     if found > 0 or sim.tiers.storage == 1:
         return NEAR, found
-    end = begin + store.gap(sim, near, static, begin, end, now)
-    return FAR, store.leading(sim, store_of(sim, w, FAR), static, begin, end, now)
+    end = begin + store.gap(sim, near, trace_node, begin, end, now)
+    return FAR, store.leading(sim, store_of(sim, w, FAR), trace_node, begin, end, now)
 
 
 @kernel
-def look(sim, w, static, begin, end, now):
-    """Tokens that the stores together have without a gap behind ``begin`` on the path to ``static``, up to ``end``."""
+def look(sim, w, trace_node, begin, end, now):
+    """Tokens from ``begin`` to ``end`` on the path to ``trace_node`` that the stores together have without a gap."""
     at = begin
     while at < end:
-        _, found = next_stretch(sim, w, static, at, end, now)
+        _, found = next_stretch(sim, w, trace_node, at, end, now)
         if found == 0:
             break
         at += found
@@ -68,22 +68,22 @@ def look(sim, w, static, begin, end, now):
 
 
 @kernel
-def use(sim, w, r, static, begin, end, longest, now):
+def use(sim, w, r, trace_node, begin, end, longest, now):
     """Request ``r`` uses what the stores have in (begin, end]; its sequence has ``longest`` tokens."""
     at = begin
     while at < end:
-        t, found = next_stretch(sim, w, static, at, end, now)
+        t, found = next_stretch(sim, w, trace_node, at, end, now)
         v = store_of(sim, w, t)
-        store.touch(sim, v, static, at, at + found, now, sim.trace.priority[r])
+        store.touch(sim, v, trace_node, at, at + found, now, sim.trace.priority[r])
         at += found
     for t in range(sim.tiers.storage):
         v = store_of(sim, w, t)
         if sim.trees[v].eviction == la.TLRU:
-            store.reach(sim, v, static, longest)
+            store.reach(sim, v, trace_node, longest)
 
 
 @kernel
-def _in_far(sim, w, static, begin, end, now):
+def _in_far(sim, w, trace_node, begin, end, now):
     """Tokens in (begin, end] that the nearer store does not have, or not any more."""
     if sim.tiers.storage == 1:
         return 0
@@ -91,10 +91,10 @@ def _in_far(sim, w, static, begin, end, now):
     far = 0
     at = begin
     while at < end:
-        gap = store.gap(sim, near, static, at, end, now)
+        gap = store.gap(sim, near, trace_node, at, end, now)
         far += gap
         at += gap
-        at += store.leading(sim, near, static, at, end, now)
+        at += store.leading(sim, near, trace_node, at, end, now)
     return far
 
 
@@ -103,7 +103,7 @@ def begin_reading(sim, w, f, tokens, now):
     """The next ``tokens`` tokens of fetch ``f`` are read; returns when the last of them has come."""
     fetch = sim.fetches[f]
     begin = fetch.begin + fetch.read
-    fetch.far = _in_far(sim, w, fetch.static, begin, begin + tokens, now)
+    fetch.far = _in_far(sim, w, fetch.trace_node, begin, begin + tokens, now)
     end = _travel(sim, w, NEAR, now, tokens - fetch.far, 1)
     return max(end, _travel(sim, w, FAR, now, fetch.far, 1))
 
@@ -120,11 +120,11 @@ def end_reading(sim, w, f, tokens, now):
     at = fetch.begin + fetch.read
     end = at + tokens
     while at < end and not fetch.stopped:
-        t, found = next_stretch(sim, w, fetch.static, at, end, now)
+        t, found = next_stretch(sim, w, fetch.trace_node, at, end, now)
         if found == 0:
             break
         if t == FAR:
-            moves.add(sim, w, fetch.static, at, at + found, NEAR, sim.trace.priority[fetch.request])
+            moves.add(sim, w, fetch.trace_node, at, at + found, NEAR, sim.trace.priority[fetch.request])
         at += found
 
 
@@ -138,23 +138,23 @@ def begin_writing(sim, w, tokens, now):
 
 
 @kernel
-def end_writing(sim, w, static, begin, end, now, priority):
+def end_writing(sim, w, trace_node, begin, end, now, priority):
     """They are there, and can be found."""
-    _put_near(sim, w, static, begin, end, now, priority)
+    _put_near(sim, w, trace_node, begin, end, now, priority)
     if sim.tiers.storage > 1 and not sim.tiers.exclusive:
-        store.put(sim, store_of(sim, w, FAR), static, begin, end, now, priority)
+        store.put(sim, store_of(sim, w, FAR), trace_node, begin, end, now, priority)
 
 
 @kernel
-def _put_near(sim, w, static, begin, end, now, priority):
+def _put_near(sim, w, trace_node, begin, end, now, priority):
     """Put pages into the nearer store. Exclusive: the farther one loses them, and gets what goes for them."""
     near = store_of(sim, w, NEAR)
-    store.put(sim, near, static, begin, end, now, priority)
+    store.put(sim, near, trace_node, begin, end, now, priority)
     if not sim.tiers.exclusive:
         return
-    held = store.leading(sim, near, static, begin, end, now)
+    held = store.leading(sim, near, trace_node, begin, end, now)
     if held > 0:
-        store.take_out(sim, store_of(sim, w, FAR), static, begin, begin + held)
+        store.take_out(sim, store_of(sim, w, FAR), trace_node, begin, begin + held)
     moves.adopt(sim, w, near)
 
 
@@ -176,17 +176,17 @@ def end_moving(sim, w, m, tokens, now):
     move = sim.moves[m]
     end = move.begin + tokens
     if move.to == NEAR:
-        _put_near(sim, w, move.static, move.begin, end, now, move.priority)
+        _put_near(sim, w, move.trace_node, move.begin, end, now, move.priority)
         return
     near = store_of(sim, w, NEAR)
     sim.trees[near].demoted_tokens += tokens
     at = move.begin
     while at < end:
-        gap = store.gap(sim, near, move.static, at, end, now)
+        gap = store.gap(sim, near, move.trace_node, at, end, now)
         if gap > 0:
-            store.put(sim, store_of(sim, w, FAR), move.static, at, at + gap, now, move.priority)
+            store.put(sim, store_of(sim, w, FAR), move.trace_node, at, at + gap, now, move.priority)
         at += gap
-        at += store.leading(sim, near, move.static, at, end, now)
+        at += store.leading(sim, near, move.trace_node, at, end, now)
 
 
 @kernel

@@ -76,7 +76,7 @@ AGENT = np.dtype(
         ("gaps", "i8"),
         ("calls", "i4"),  # in flight
         ("worker", "i4"),  # of its newest call; before the first the only one, else -1
-        ("static", "i4"),  # trace-tree node at the end of its newest call
+        ("trace_node", "i4"),  # trace-tree node at the end of its newest call
         ("entry", "i4"),  # of that node's way, -1: shared with nobody
         ("newest", "i4"),  # request of that call
         ("sought", "i4"),  # trace-tree node whose way was fetched ahead from storage, -1: none
@@ -172,7 +172,7 @@ LOADER_STATE = np.dtype(
 )
 
 #: What is known of the society as a whole.
-SOCIETY = np.dtype(
+POPULATION = np.dtype(
     [
         ("steps", "i8"),  # gates that have opened
         ("arrivals", "i8"),
@@ -208,7 +208,7 @@ class Agents(Handle):
 
     FIELDS: ClassVar[dict[str, Any]] = {
         "policy": Record(POLICY),
-        "society": Record(SOCIETY),
+        "population": Record(POPULATION),
         "agent": Array("i4", 1),
         "agents": Array(AGENT, 1),
         "next_call": Array("i4", 1),

@@ -51,7 +51,7 @@ MEMBER = np.dtype(
         ("inflight_tokens", "i8"),  # prompt tokens of its requests in flight
         ("inflight_requests", "i8"),
         ("outstanding_tokens", "i8"),  # likewise, prompts without a first token alone
-        ("belief_tokens", "i8"),  # cache_aware: prompt tokens that it is believed to hold
+        ("prefix_index_tokens", "i8"),  # cache_aware: prompt tokens that it is believed to hold
         ("window_tokens", "i8"),  # bucket: prompt tokens sent to it in the window
         ("taken", "i8"),  # requests sent to it
         ("pool", "i4"),
@@ -126,8 +126,8 @@ HAND = np.dtype(
     align=True,
 )
 
-#: What a decode worker has made of a request, on its way to storage (see ``answers``).
-ANSWER = np.dtype(
+#: What a decode worker has made of a request, on its way to storage (see ``output_write_back``).
+WRITE_BACK = np.dtype(
     [
         ("copied_s", "f8"),  # when host memory has it
         ("begin", "i8"),  # its pages: from token to token, both multiples of a page
@@ -249,7 +249,8 @@ class Fleet(Handle):
     routes (2 models,): see ROUTE. members (W,): those of all fronts, then of all backs. up (W,): see ROUTE.
     keys, winners (4 routes, 2 * a power of two not below W): trees by which the least and the most loaded members are
         found (see ``tournament``), four rows a route.
-    belief (M, words): bits of the workers believed, or known, to hold a trace-tree node; used_s (M, W): when it was
+    prefix_index (M, words): bits of the workers believed, or known, to hold a trace-tree node; used_s (M, W): when it
+        was
         last asked of them, of length 0 where nothing is trimmed.
     affinity (N,): consistent_hash: where on the ring a request's key lies; ring (points,), ring_member (points,): the
         members' points on it, ascending.
@@ -258,7 +259,7 @@ class Fleet(Handle):
     transfer, hands (N,), due (N,), nics (2 W,): how requests are handed over; hands and due of length 1 where none is.
         due: those for which something is due, by time. nics: each member's, or each attention group's of it, out and
         in.
-    answers (N,): what decode workers send to storage; of length 1 where none does.
+    output_write_back (N,): what decode workers send to storage; of length 1 where none does.
     incidents: in order of time. scalers: of pools that have one.
     rng (routes,): a stream for each.
     """
@@ -285,7 +286,7 @@ class Fleet(Handle):
         "up": Array("i4", 1),
         "keys": Array("f8", 2),
         "winners": Array("i4", 2),
-        "belief": Array("u8", 2),
+        "prefix_index": Array("u8", 2),
         "used_s": Array("f8", 2),
         "affinity": Array("u8", 1),
         "ring": Array("u8", 1),
@@ -299,7 +300,7 @@ class Fleet(Handle):
         "hands": Array(HAND, 1),
         "due": Array("i4", 1),
         "nics": Array(NIC, 1),
-        "answers": Array(ANSWER, 1),
+        "output_write_back": Array(WRITE_BACK, 1),
         "incidents": Array(INCIDENT, 1),
         "scalers": Array(SCALER, 1),
         "rng": Array("u8", 2),

@@ -16,7 +16,7 @@ OF_WORKER, OF_NODE, OF_ALL = 0, 1, 2
 # When an entry of a store that has expired is dropped.
 LAZY, PERIODIC, PRESSURE = 0, 1, 2
 # The servers that a worker has beside its scheduler: SERVERS w + one of these.
-WRITER, ASKER, READER, MOVER = 0, 1, 2, 3
+WRITER, ASKER, READER, CONNECTOR_SERVER = 0, 1, 2, 3
 SERVERS = 4
 #: Pages that are read or written together.
 BATCH_PAGES = 128
@@ -72,7 +72,7 @@ FETCH = np.dtype(
         ("far", "i8"),  # of the batch under way, tokens that come from the farther of two stores
         ("far_read", "i8"),  # of those that have arrived
         ("request", "i4"),
-        ("static", "i4"),  # the path that it lies on
+        ("trace_node", "i4"),  # the path that it lies on
         ("above", "i4"),  # node whose host copy is locked meanwhile
         ("next", "i4"),  # behind it in a server's line, among the revoked, in the free list
         ("stopped", "i4"),  # the scheduler has taken what had arrived
@@ -89,7 +89,7 @@ MOVE = np.dtype(
     [
         ("begin", "i8"),  # what is before has moved
         ("end", "i8"),
-        ("static", "i4"),
+        ("trace_node", "i4"),
         ("to", "i4"),  # tier
         ("priority", "i4"),
         ("next", "i4"),  # behind it in a line, among what a store has let go, in the free list

@@ -23,7 +23,7 @@ from hisearch.kernels.layout.fleet import Fleet, Trace
 
 # Engines, as kernels know them.
 VLLM, SGLANG, TRTLLM = 0, 1, 2
-# Doors of vLLM with tiers (see ``doors``); its engine is VLLM.
+# Doors of vLLM with tiers (see ``engine_calls``); its engine is VLLM.
 VLLM_OFFLOAD, VLLM_LMCACHE = 3, 4
 # Of decode workers, whatever their engine.
 DECODE_WORKER = 5
@@ -39,21 +39,21 @@ GUARANTEED_NO_EVICT, MAX_UTILIZATION = 0, 1
 # Orders of the waiting queue.
 FCFS, PRIORITY, LPM, LOF, DFS_WEIGHT, SHUFFLED = 0, 1, 2, 3, 4, 5
 
-# What the lanes of a worker share (see ``lanes``): it has but one, attention groups, pipeline stages.
-ALONE, WAVE, PIPE = 0, 1, 2
+# What the lanes of a worker share (see ``schedulers``): it has but one, attention groups, pipeline stages.
+ALONE, LOCKSTEP, PIPE = 0, 1, 2
 
 # Request outcomes; the same numbers as simulate.result.Outcome.
 IN_FLIGHT, FINISHED, TOO_LARGE, UNREACHED, SHED, LOST = 0, 1, 2, 3, 4, 5
 
 # Worker phases: what its next event is.
-# IDLE none; STEPPING the end of the oldest outstanding step; COASTING the end of a run of decode steps (see
+# IDLE none; STEPPING the end of the oldest outstanding step; FAST_FORWARDING the end of a run of decode steps (see
 # ``device``); FORMING a pass that forms the next batch.
 # Leader of a WAVE: RESTING no wave is out; a look at what lanes wait for, where one is due.
-IDLE, STEPPING, COASTING, FORMING, RESTING = 0, 1, 2, 3, 4
+IDLE, STEPPING, FAST_FORWARDING, FORMING, RESTING = 0, 1, 2, 3, 4
 
-# States of a vLLM or TensorRT-LLM request. ADMITTED: in this pass; PROMPT: computed in part; SITTING: a decode that
+# States of a vLLM or TensorRT-LLM request. ADMITTED: in this pass; PROMPT: computed in part; SKIPPED: a decode that
 # this step leaves out; DRAINING: its last token is being made; DRAINED: likewise, but preempted meanwhile.
-WAITING, ADMITTED, PROMPT, DECODING, SITTING, DRAINING, DRAINED = 0, 1, 2, 3, 4, 5, 6
+WAITING, ADMITTED, PROMPT, DECODING, SKIPPED, DRAINING, DRAINED = 0, 1, 2, 3, 4, 5, 6
 
 # A clock or a count that is not reached, and a time.
 NEVER = 2**62
@@ -100,14 +100,17 @@ REQUEST = np.dtype(
         ("node", "i4"),  # deepest locked tree node
         ("preemptions", "i4"),
         ("outcome", "i4"),
-        ("beside_first", "i4"),  # requests that decoded on its worker when it made its first token, and its last
-        ("beside_last", "i4"),
+        (
+            "decoding_at_first_token",
+            "i4",
+        ),  # requests that decoded on its worker when it made its first token, and its last
+        ("decoding_at_last_token", "i4"),
         ("part", "i4"),  # PROMPT_GOES_ON: more chunks follow; PROMPT_ENDS: it samples; LATE_DECODE: see vllm
         ("state", "i4"),  # vLLM: see below
-        ("rested", "i4"),  # vLLM: 1 where it sat out the step before it joined the decodes
+        ("skipped_step", "i4"),  # vLLM: 1 where it sat out the step before it joined the decodes
         ("waits", "i4"),  # vLLM: see vllm_memory.newest_waits
         ("away", "i4"),  # decode workers: see ``decoding``; prefill workers: 1 while KV is held to be sent
-        ("strand", "i4"),  # vLLM: where its way through the tree leaves the parents (see queue), -1: nowhere
+        ("tombstone", "i4"),  # vLLM: where its way through the tree leaves the parents (see queue), -1: nowhere
         ("fetch", "i4"),  # SGLang: what it fetches from storage, or -1
         ("capped", "i4"),  # SGLang: 1 while it may generate more than admission reserves for (see ``sglang.running``)
         ("serial", "i4"),  # SGLang: the step that last computed prompt tokens of it; -1 once it is retracted
@@ -128,11 +131,11 @@ NODE = np.dtype(
         ("hits", "i8"),  # radix: insertions that ended in it, or in a node below that is gone
         ("serial", "i8"),  # radix: order of creation
         ("parent", "i4"),
-        ("static", "i4"),  # trace-tree node in which its last page completes
+        ("trace_node", "i4"),  # trace-tree node in which its last page completes
         ("lock", "i4"),  # queue: requests that hold it; radix: those that hold it directly + locked children
         ("children", "i4"),
         ("first", "i4"),  # copies of the same pages: the one that a look-up finds, -1: there is but one (see copies)
-        ("twin", "i4"),  # the next copy
+        ("duplicate_block", "i4"),  # the next copy
         ("next", "i4"),  # free-queue neighbours; in the free list: the next free record
         ("prev", "i4"),
         ("heap_slot", "i4"),  # place among the leaves that may be evicted (see eviction), -1 outside
@@ -220,7 +223,7 @@ WORKER = np.dtype(
         ("chunk_left", "i8"),
         # SGLang, outputs to come (see ``sglang.running``).
         ("horizon_tokens", "i8"),
-        ("lingering_tokens", "i8"),
+        ("finished_pending_tokens", "i8"),
         ("next_uncapped", "i8"),
         ("clock", "i8"),
         ("context_tokens", "i8"),  # decoding requests: sum of tokens read by the next step (known tokens)
@@ -228,11 +231,14 @@ WORKER = np.dtype(
         ("longest_tokens", "i8"),
         ("longest_stale", "i8"),
         ("squared_tokens", "i8"),  # sum of squares of what each of them reads, less ``clock``; likewise constant
-        ("coast_steps", "i8"),  # decode steps that the present event covers
-        ("coast_open", "i4"),  # whether that event is only known to be no sooner than ``event_s``
-        ("coast_pages", "i8"),  # of those that it takes behind its first step, taken before its end (see ``outlook``)
-        ("coast_s", "f8"),  # when the pass was that planned them
-        ("coast_from_s", "f8"),  # with overlap: when the first of them starts
+        ("fast_forward_steps", "i8"),  # decode steps that the present event covers
+        ("fast_forward_open", "i4"),  # whether that event is only known to be no sooner than ``event_s``
+        (
+            "fast_forward_pages",
+            "i8",
+        ),  # of those that it takes behind its first step, taken before its end (see ``outlook``)
+        ("fast_forward_s", "f8"),  # when the pass was that planned them
+        ("fast_forward_from_s", "f8"),  # with overlap: when the first of them starts
         ("orders", "i8"),
         ("front_orders", "i8"),  # SGLang: likewise for requests that join at the front, downwards from 0
         ("launched", "i8"),  # serial of the newest launched step
@@ -255,16 +261,16 @@ WORKER = np.dtype(
         ("chunked", "i4"),  # SGLang: request whose prompt is unfinished, or -1
         ("prompts_head", "i4"),  # vLLM, TensorRT-LLM: running requests whose prompt is unfinished, in running order
         ("prompts_tail", "i4"),
-        ("rested", "i4"),  # vLLM: decodes that sat out the newest step
+        ("skipped_step", "i4"),  # vLLM: decodes that sat out the newest step
         ("joins", "i4"),  # SGLang: used entries of Sim.joins
-        ("sitting_head", "i4"),  # vLLM: decodes that the step being formed leaves out
+        ("skipped_head", "i4"),  # vLLM: decodes that the step being formed leaves out
         ("futile", "i4"),  # vLLM: preemptions since a token was sampled
         ("draining", "i4"),  # vLLM, TensorRT-LLM: running requests whose last token is being made
         ("endings_new", "i4"),  # likewise: requests that the newest, the older outstanding step makes the last token of
         ("endings_old", "i4"),
-        ("apart_head", "i4"),  # decode workers: requests whose KV is on the way, and how many they are
-        ("apart_tail", "i4"),
-        ("apart", "i4"),
+        ("kv_pending_head", "i4"),  # decode workers: requests whose KV is on the way, and how many they are
+        ("kv_pending_tail", "i4"),
+        ("kv_pending", "i4"),
         ("lost_head", "i4"),  # vLLM: requests preempted in the newest pass, by prev_aside
         ("ended_prompts_new", "i4"),  # TensorRT-LLM: prompts that the newest, the older outstanding step ends
         ("ended_prompts_old", "i4"),
@@ -276,8 +282,8 @@ WORKER = np.dtype(
         ("phase", "i4"),
         ("outstanding", "i4"),  # steps launched whose results are not taken in: at most 1, with overlap 2
         ("full", "i4"),  # SGLang: batch_is_full; TensorRT-LLM: a waiting request did not find its pages
-        ("lingering", "i4"),  # SGLang: in the running list, known to have finished, not yet filtered out
-        ("lingering_head", "i4"),  # they, by next_aside
+        ("finished_pending", "i4"),  # SGLang: in the running list, known to have finished, not yet filtered out
+        ("finished_pending_head", "i4"),  # they, by next_aside
         ("capped", "i4"),  # SGLang: decoding requests that are capped
         ("ends", "i4"),  # SGLang: ends collected in this pass, -1 before the first admission
         ("last", "i4"),  # SGLang: kind of the batch formed by the last pass, 0 if it formed none
@@ -288,19 +294,19 @@ WORKER = np.dtype(
         # Leader: what the worker spent in standby, and when its accelerators end what they have been given.
         ("standby_s", "f8"),
         ("awake_until_s", "f8"),
-        # Lanes (see ``lanes``).
-        ("home", "i4"),  # tree that has its KV
+        # Lanes (see ``schedulers``).
+        ("cache_id", "i4"),  # tree that has its KV
         ("formed", "i4"),  # WAVE: 1 where it has a batch in the wave being formed, of so many tokens and chunks
-        ("wave_tokens", "i8"),
-        ("wave_chunks", "i8"),
+        ("lockstep_tokens", "i8"),
+        ("lockstep_chunks", "i8"),
         ("own_s", "f8"),  # WAVE: what its batch takes by itself
         ("host_s", "f8"),  # WAVE: what its host needs for the batch
-        ("wave_start_s", "f8"),
-        ("wave_end_s", "f8"),
-        ("waves", "i4"),  # leader: outstanding waves, ends of the oldest and the newest
-        ("next_lane", "i4"),  # leader, SGLang: whose turn it is
-        ("wave_oldest_s", "f8"),
-        ("wave_newest_s", "f8"),
+        ("lockstep_start_s", "f8"),
+        ("lockstep_end_s", "f8"),
+        ("lockstep_steps", "i4"),  # leader: outstanding waves, ends of the oldest and the newest
+        ("next_scheduler", "i4"),  # leader, SGLang: whose turn it is
+        ("lockstep_oldest_s", "f8"),
+        ("lockstep_newest_s", "f8"),
         ("dealt_tokens", "i8"),  # PIPE: prompt tokens of requests that it got since it formed a batch
     ],
     align=True,
@@ -354,14 +360,14 @@ JOIN = np.dtype([("at_s", "f8"), ("requests", "i8")], align=True)
 CONFIG = np.dtype(
     [
         ("engine", "i8"),
-        ("door", "i8"),  # address of the engine's door (see ``doors``)
+        ("engine_entry", "i8"),  # address of the engine's door (see ``engine_calls``)
         ("objects", "i8"),  # SGLang, vLLM: address of the door of ``agents``, 0: agents have nothing but KV
         ("pool", "i8"),  # among those of the fleet
         ("role", "i8"),  # see ``layout.fleet``
         ("first_member", "i8"),  # its workers are so many members of the fleet from here on
         ("workers", "i8"),  # lanes of all workers
-        ("lanes", "i8"),  # of a worker
-        ("lane_kind", "i8"),
+        ("schedulers", "i8"),  # of a worker
+        ("scheduler_kind", "i8"),
         ("standby_after_s", "f8"),  # idle time after which accelerators draw less
         ("page_tokens", "i8"),
         ("capacity_pages", "i8"),
@@ -424,11 +430,11 @@ HOST_COST = np.dtype(
         ("step_s", "f8"),
         ("per_sequence_s", "f8"),
         ("skewed", "i8"),
-        # Knots of ``beside_s``, whose axes lie in one; 0 where there is no such table.
-        ("beside_prompts", "i8"),
-        ("beside_befores", "i8"),
-        ("beside_sequences", "i8"),
-        ("beside_means", "i8"),
+        # Knots of ``mixed_decode_s``, whose axes lie in one; 0 where there is no such table.
+        ("mixed_prompts", "i8"),
+        ("mixed_befores", "i8"),
+        ("mixed_sequences", "i8"),
+        ("mixed_means", "i8"),
         # Likewise of ``late``; and what it has beside them.
         ("late_sequences", "i8"),
         ("late_longs", "i8"),
@@ -454,7 +460,7 @@ class Costs(Handle):
         "sequence_s": Array("f8", 1),
         "chunk_rate": Array("f8", 2),
         "decode_s": Array("f8", 2),
-        "beside_s": Array("f8", 1),
+        "mixed_decode_s": Array("f8", 1),
         "prompt_s": Array("f8", 1),
         "skew_s": Array("f8", 1),
         "late": Array("f8", 1),
@@ -470,7 +476,8 @@ class Sim(Handle):
     trees: those with content by prefix (V of them: the workers', the stores', their shadows), then the workers' pools
         of objects, if they have one apart, and the host pools of HiCache and TensorRT-LLM, which have none of their
         own.
-    cover (V, M): deepest node of tree v with a page that completes in trace-tree node s, or -1; of a store: its first
+    deepest_cached (V, M): deepest node of tree v with a page that completes in trace-tree node s, or -1; of a store:
+        its first
         run there.
     ways (W, depth of the trace tree): nodes on the way of the prompt that is computed in chunks, deepest first.
     links: of worker w to the host and back at 2 w and 2 w + 1, then of each store for writing and reading (not of host
@@ -481,12 +488,13 @@ class Sim(Handle):
         node's pages (see ``foresight``), of length 0 where nobody asks.
     offloading: vLLM's tiers, and what its connectors keep, of length 1 where there are none: offloaded (N,),
         fresh (1,): of a request that has not arrived; connectors (W,), notes (2 W,), transfers; stores (S,) with
-        run_rows (S, 3 LISTS), run_cover (S, M): deepest run in each trace-tree node, runs, and
+        run_rows (S, 3 LISTS), run_deepest_cached (S, M): deepest run in each trace-tree node, runs, and
         uses (S, USES) that wait to be settled; due (tokens of a block,): scratch;
-        ledgers (L,), each with ledger_rows (L, 3 LISTS), blocks (L, slots) and buckets (L, a power of two); of each
-        trace-tree node block_base (M,): key of its first block, and node_blocks (M, 2): number of that on the path, and
-        one behind its last one's; path (2, blocks of the longest path): scratch. Of LMCache's T tiers: writes (stores
-        behind host memory, writes): rings; groups (L, slots); worker_stores (W, T): each worker's ledger in each tier;
+        ledgers (L,), each with block_table_rows (L, 3 LISTS), blocks (L, slots) and buckets (L, a power of two); of
+        each trace-tree node block_base (M,): key of its first block, and node_blocks (M, 2): number of that on the
+        path, and one behind its last one's; path (2, blocks of the longest path): scratch. Of LMCache's T tiers: writes
+        (stores behind host memory, writes): rings; groups (L, slots); worker_stores (W, T): each worker's ledger in
+        each tier;
         found_in (N, T): chunks that a request's look-up found there.
     residue (W, P): decoding requests by (tokens computed - clock) mod P.
     finish_heap, batch (W, max_running); evict_heap (trees, 2 leaves): request and node indices.
@@ -496,7 +504,8 @@ class Sim(Handle):
     queue_order (2, N): requests of the waiting queue being sorted; scratch. shuffle_rng (W,): streams of random orders.
     owner_head (M,), owner, next_owner: requests whose output covers a trace-tree node (see ``owners``).
     pledged (M,): pass in which a page in a trace-tree node was pledged (see ``trtllm.step``), empty elsewhere.
-    stage_free_s (workers, lanes): when a stage of a pipeline has passed on all that it got. shared_s, wave_pad: what
+    stage_free_s (workers, lanes): when a stage of a pipeline has passed on all that it got. shared_s, lockstep_pad:
+        what
         attention groups do together, by tokens of each, and tokens that a fullest batch is padded to.
     event_heap (W,). counters (COUNTERS,).
     gaps (BINS,): inter-token latencies (see ``gaps``).
@@ -539,11 +548,11 @@ class Sim(Handle):
         "stores": Array(tl.STORE, 1),
         "runs": Array(tl.RUN, 1),
         "run_rows": Array("i8", 2),
-        "run_cover": Array("i4", 2),
+        "run_deepest_cached": Array("i4", 2),
         "uses": Array(tl.USE, 2),
         "due": Array("i4", 1),
-        "ledgers": Array(tl.LEDGER, 1),
-        "ledger_rows": Array("i4", 2),
+        "block_tables": Array(tl.BLOCK_TABLE, 1),
+        "block_table_rows": Array("i4", 2),
         "blocks": Array(tl.BLOCK, 2),
         "buckets": Array("i4", 2),
         "block_base": Array("i8", 1),
@@ -553,7 +562,7 @@ class Sim(Handle):
         "groups": Array(tl.GROUP, 2),
         "worker_stores": Array("i4", 2),
         "found_in": Array("i8", 2),
-        "cover": Array("i4", 2),
+        "deepest_cached": Array("i4", 2),
         "ways": Array("i4", 2),
         "residue": Array("i8", 2),
         "finish_heap": Array("i4", 2),
@@ -571,7 +580,7 @@ class Sim(Handle):
         "pledged": Array("i8", 1),
         "stage_free_s": Array("f8", 2),
         "shared_s": Array("f8", 1),
-        "wave_pad": Array("i8", 1),
+        "lockstep_pad": Array("i8", 1),
         "event_heap": Array("i4", 1),
         "counters": Array("i8", 1),
         "gaps": Array("i8", 1),

@@ -3,7 +3,7 @@
 Notation
     block   a run of tokens that a tier keeps as one: some pages; it belongs to the trace-tree node in which it
             completes. Every block of every path has a *key*: those of node s are ``block_base[s]`` and following
-    ledger  blocks by key, each in one of a few lists, in order of use; see ``ledger``
+    ledger  blocks by key, each in one of a few lists, in order of use; see ``block_table``
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 #: Lists of a ledger. LRU has the first alone; ARC's T1 and T2, and their ghosts.
 RECENT, FREQUENT, RECENT_GHOSTS, FREQUENT_GHOSTS = 0, 1, 2, 3
 LISTS = 4
-# Columns of Sim.ledger_rows and Sim.run_rows, for each list; the size in blocks.
+# Columns of Sim.block_table_rows and Sim.run_rows, for each list; the size in blocks.
 HEAD, TAIL, SIZE = 0, 1, 2
 
 #: Blocks of one trace-tree node that a store of vLLM's manager has, or remembers, in the same list and state, and that
@@ -23,7 +23,7 @@ RUN = np.dtype(
         ("begin", "i8"),  # number of its first block on the path
         ("end", "i8"),
         ("mark", "i8"),  # the newest call that it is not to be evicted for
-        ("static", "i4"),
+        ("trace_node", "i4"),
         ("list", "i4"),
         ("prev", "i4"),  # neighbours in its list; next: in the free list too
         ("next", "i4"),
@@ -70,12 +70,12 @@ STORE = np.dtype(
     align=True,
 )
 
-#: A use of the blocks before ``end`` on the path to trace-tree node ``static``, which waits to be settled; ``end`` is 0
-#: where a later one makes up for it.
-USE = np.dtype([("end", "i8"), ("static", "i4")], align=True)
+#: A use of the blocks before ``end`` on the path to trace-tree node ``trace_node``, which waits to be settled; ``end``
+#: is 0 where a later one makes up for it.
+USE = np.dtype([("end", "i8"), ("trace_node", "i4")], align=True)
 
 #: A ledger.
-LEDGER = np.dtype(
+BLOCK_TABLE = np.dtype(
     [
         ("capacity", "i8"),
         ("evicted", "i8"),
@@ -164,12 +164,12 @@ WRITE = np.dtype([("end_s", "f8"), ("slot", "i4"), ("host", "i4"), ("host_slot",
 GROUP = np.dtype([("tail", "i4")])
 
 #: What moves KV between vLLM's tiers.
-NO_MOVER, OFFLOAD, LMCACHE = 0, 1, 2
+NO_KV_CONNECTOR, OFFLOAD, LMCACHE = 0, 1, 2
 
 #: Settings of vLLM's tiers.
 OFFLOADING = np.dtype(
     [
-        ("mover", "i8"),  # NO_MOVER, OFFLOAD or LMCACHE
+        ("kv_connector", "i8"),  # NO_KV_CONNECTOR, OFFLOAD or LMCACHE
         ("block_tokens", "i8"),
         ("stores", "i8"),  # of the first tier
         ("workers_per_store", "i8"),

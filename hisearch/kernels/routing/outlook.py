@@ -19,16 +19,16 @@ from hisearch.kernels.vllm import memory
 def catch_up(sim, w, now):
     """Take the pages that passes before ``now`` have taken. Returns the steps of a coast that they have formed."""
     worker = sim.workers[w]
-    if worker.phase != la.COASTING:
+    if worker.phase != la.FAST_FORWARDING:
         return 0
     steps, _ = device.formed_by(sim, w, now)
     # SGLang's coasts evict nothing.
     if sim.config.engine != la.SGLANG:
-        pages = lists.pages_over(sim, w, 1, steps - 1) - worker.coast_pages
-        d = sim.trees[worker.home].head
-        if pages > 0 and (sim.nodes[d].static > 0 or queue.run_pages(sim, d) < pages):
-            queue.take(sim, worker.home, pages)
-            worker.coast_pages += pages
+        pages = lists.pages_over(sim, w, 1, steps - 1) - worker.fast_forward_pages
+        d = sim.trees[worker.cache_id].head
+        if pages > 0 and (sim.nodes[d].trace_node > 0 or queue.run_pages(sim, d) < pages):
+            queue.take(sim, worker.cache_id, pages)
+            worker.fast_forward_pages += pages
     return steps
 
 
@@ -61,15 +61,15 @@ def _findable(sim, w, r, ahead):
 
 
 @kernel
-def cached_tokens(sim, w, static, limit, now):
-    """Tokens of the path to ``static``, at most ``limit`` (whole pages), that worker ``w`` has in HBM at ``now``."""
+def cached_tokens(sim, w, trace_node, limit, now):
+    """Tokens of the path to ``trace_node``, at most ``limit`` (whole pages), in the HBM of worker ``w`` at ``now``."""
     ahead = catch_up(sim, w, now)
-    home = sim.workers[w].home
-    found, d = tree.match(sim, home, static, limit)
+    cache_id = sim.workers[w].cache_id
+    found, d = tree.match(sim, cache_id, trace_node, limit)
     found = min(found, sim.nodes[_in_hbm(sim, d)].end)
     if sim.config.engine != la.VLLM or not sim.config.shared_outputs:
         return found
-    s = static
+    s = trace_node
     while s > 0:
         k = sim.owner_head[s]
         while k >= 0:
@@ -83,34 +83,34 @@ def cached_tokens(sim, w, static, limit, now):
 
 
 @kernel
-def depict(sim, w, belief, word, bit, now):
+def depict(sim, w, prefix_index, word, bit, now):
     """Mark the trace-tree nodes in which a page completes and whose last whole page worker ``w`` has at ``now``.
 
-    ``belief``: as in ``Fleet``; modified in place in column ``word``.
+    ``prefix_index``: as in ``Fleet``; modified in place in column ``word``.
     """
     ahead = catch_up(sim, w, now)
-    home = sim.workers[w].home
-    for s in range(1, belief.shape[0]):
-        d = sim.cover[home, s]
+    cache_id = sim.workers[w].cache_id
+    for s in range(1, prefix_index.shape[0]):
+        d = sim.deepest_cached[cache_id, s]
         if d >= 0:
             d = _in_hbm(sim, d)
         if d >= 0 and sim.nodes[d].end >= tree.floor_page(sim, sim.trace.end_tokens[s]):
-            belief[s, word] |= bit
+            prefix_index[s, word] |= bit
     if sim.config.engine != la.VLLM or not sim.config.prefix_caching:
         return
     r = sim.workers[w].running_head
     while r >= 0:
         if memory.decodes(sim, w, r):
-            _depict_output(sim, r, _findable(sim, w, r, ahead), belief, word, bit)
+            _depict_output(sim, r, _findable(sim, w, r, ahead), prefix_index, word, bit)
         r = sim.requests[r].next
 
 
 @kernel
-def _depict_output(sim, r, findable, belief, word, bit):
+def _depict_output(sim, r, findable, prefix_index, word, bit):
     """Mark the nodes that the output of ``r`` has filled, of which ``findable`` tokens can be found."""
     s = lists.path_end(sim, r)
     while s != sim.trace.prompt_node[r]:
         whole = tree.floor_page(sim, sim.trace.end_tokens[s])
         if sim.trace.start_tokens[s] < whole <= findable:
-            belief[s, word] |= bit
+            prefix_index[s, word] |= bit
         s = sim.trace.parent[s]

@@ -15,7 +15,7 @@ import numpy as np
 from hisearch.base.jit import kernel
 from hisearch.kernels.core import rng, tournament
 from hisearch.kernels.layout import fleet as fl
-from hisearch.kernels.routing import belief, buckets, hash_ring
+from hisearch.kernels.routing import buckets, hash_ring, prefix_index
 from hisearch.kernels.traffic import flow
 
 
@@ -52,7 +52,7 @@ def _power_of_two(fleet, route, k):
 @kernel
 def _cache_aware(fleet, route, k, r, now):
     """Balance first; else the best believed prefix if it is long enough, else the smallest believed cache."""
-    belief.trim_where_due(fleet, route, now)
+    prefix_index.trim_where_due(fleet, route, now)
     row = flow.ROWS * k
     least = route.first + tournament.best(fleet.winners[row + flow.FEWEST])
     fewest = fleet.members[least].inflight_requests
@@ -60,12 +60,12 @@ def _cache_aware(fleet, route, k, r, now):
     if most - fewest > route.balance_abs and most > route.balance_rel * fewest:
         chosen = least
     else:
-        tokens, place = belief.best_match(fleet, route, r)
+        tokens, place = prefix_index.best_match(fleet, route, r)
         if place >= 0 and tokens / fleet.trace.input_tokens[r] > route.cache_threshold:
             chosen = route.first + place
         else:
             chosen = route.first + tournament.best(fleet.winners[row + flow.SMALLEST])
-    belief.believe(fleet, route, chosen, r, now)
+    prefix_index.believe(fleet, route, chosen, r, now)
     return chosen
 
 
@@ -114,13 +114,13 @@ def _cost_aware(fleet, route):
 @kernel
 def _kv_aware(fleet, route, r, now):
     """Least load: prompt tokens in flight, and those of this prompt that are not cached there, by their worth."""
-    belief.look_where_due(fleet, route, now)
+    prefix_index.look_where_due(fleet, route, now)
     chosen = -1
     least = np.inf
     for k in range(route.ups):
         m = fleet.up[route.first + k]
         member = fleet.members[m]
-        missing = fleet.trace.input_tokens[r] - belief.match(fleet, route, m, r, now)
+        missing = fleet.trace.input_tokens[r] - prefix_index.match(fleet, route, m, r, now)
         load = (route.overlap_weight * missing + member.inflight_tokens) / member.weight
         if load < least:
             least = load

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hisearch.base.jit import kernel
 from hisearch.kernels.cache import radix, tree
-from hisearch.kernels.engine import doors
+from hisearch.kernels.engine import engine_calls
 from hisearch.kernels.hicache import nodes as hicache_nodes
 from hisearch.kernels.layout import agents as al
 from hisearch.kernels.layout import sim as la
@@ -30,7 +30,7 @@ def open_budget(sim, w, in_flight):
 @kernel
 def _room(sim, w):
     """Tokens free or evictable."""
-    cache = sim.trees[sim.workers[w].home]
+    cache = sim.trees[sim.workers[w].cache_id]
     return (cache.free_pages + cache.evictable_pages) * sim.config.page_tokens
 
 
@@ -93,7 +93,7 @@ def _admit(sim, w, r, now, found, loaded, extend, tokens, complete):
     lists.note_scheduled(sim, r, now, found, loaded)
     lists.stop_waiting(sim, w, r)
     if sim.config.objects:
-        doors.knock(sim.config.objects, sim, al.LOAD, w, r, now)
+        engine_calls.call_engine(sim.config.objects, sim, al.LOAD, w, r, now)
     _add(sim, w, r, extend, tokens, complete)
     return _verdict(sim, w)
 
@@ -101,7 +101,7 @@ def _admit(sim, w, r, now, found, loaded, extend, tokens, complete):
 @kernel
 def _let_objects_go(sim, w, r, now):
     if sim.config.objects:
-        doors.knock(sim.config.objects, sim, al.LET_GO, w, r, now)
+        engine_calls.call_engine(sim.config.objects, sim, al.LET_GO, w, r, now)
 
 
 @kernel
@@ -115,29 +115,29 @@ def try_admit(sim, w, r, now):
     worker = sim.workers[w]
     request = sim.requests[r]
     known = sim.trace.input_tokens[r] + request.generated
-    found, d, on_host, host_node = 0, worker.home, 0, worker.home
+    found, d, on_host, host_node = 0, worker.cache_id, 0, worker.cache_id
     if sim.config.hicache:
         found, d, on_host, host_node = hicache_nodes.walk(
             sim, w, lists.path_end(sim, r), tree.floor_page(sim, known - 1)
         )
     elif sim.config.prefix_caching:
-        found, d = radix.walk(sim, sim.workers[w].home, lists.path_end(sim, r), tree.floor_page(sim, known - 1))
+        found, d = radix.walk(sim, sim.workers[w].cache_id, lists.path_end(sim, r), tree.floor_page(sim, known - 1))
     total = known - found + min(max(memory.max_new(sim, r) - request.generated, 0), CLIP_OUTPUT_TOKENS)
     if sim.config.objects:
-        total += doors.knock(sim.config.objects, sim, al.MISSING, w, r, now)
+        total += engine_calls.call_engine(sim.config.objects, sim, al.MISSING, w, r, now)
     if total >= _total_left(sim, w):
         return NO_TOKEN
     tokens = _whole_pages(sim, known - found - on_host)
     if tokens >= worker.input_left and worker.batch_size > 0:
         return OTHER
-    radix.lock(sim, sim.workers[w].home, d)
+    radix.lock(sim, sim.workers[w].cache_id, d)
     if sim.config.objects:
-        doors.knock(sim.config.objects, sim, al.HOLD, w, r, now)
+        engine_calls.call_engine(sim.config.objects, sim, al.HOLD, w, r, now)
     # What the matched prefix held is not evictable any more.
     fits = total < _total_left(sim, w)
     cut = tree.floor_page(sim, worker.chunk_left)
     if not fits:
-        radix.unlock(sim, sim.workers[w].home, d)
+        radix.unlock(sim, sim.workers[w].cache_id, d)
         _let_objects_go(sim, w, r, now)
         return NO_TOKEN
     request.node = d
@@ -149,9 +149,9 @@ def try_admit(sim, w, r, now):
     tokens = _whole_pages(sim, known - request.computed)
     if (tokens >= worker.input_left and worker.batch_size > 0) or (tokens > worker.chunk_left and cut <= 0):
         # What was loaded stays.
-        radix.unlock(sim, sim.workers[w].home, request.node)
+        radix.unlock(sim, sim.workers[w].cache_id, request.node)
         _let_objects_go(sim, w, r, now)
-        request.node = sim.workers[w].home
+        request.node = sim.workers[w].cache_id
         request.locked_tokens = 0
         request.computed = 0
         return OTHER
@@ -248,8 +248,8 @@ def _try_by_ends(sim, w, r, now):
         return NO_TOKEN
     if worker.chunk_left <= 0:
         return OTHER
-    radix.lock(sim, sim.workers[w].home, sim.workers[w].home)
-    request.node = sim.workers[w].home
+    radix.lock(sim, sim.workers[w].cache_id, sim.workers[w].cache_id)
+    request.node = sim.workers[w].cache_id
     request.locked_tokens = 0
     request.computed = 0
     # Whole pages are what the engine compares; that differs in mixed mode alone, where it would cut behind the end.

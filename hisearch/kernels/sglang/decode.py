@@ -110,7 +110,7 @@ def _retract(sim, w):
         if count < total:
             due = lists.pages_due(sim, w, 0)
             prefixes.make_room(sim, w, due)
-            if sim.trees[sim.workers[w].home].free_pages >= due:
+            if sim.trees[sim.workers[w].cache_id].free_pages >= due:
                 break
         count -= 1
         _lose(sim, w, sim.batch[w, count])
@@ -139,15 +139,15 @@ def form_decode(sim, w, now):
     worker = sim.workers[w]
     if worker.running == 0:
         return False
-    left = worker.lingering > 0
+    left = worker.finished_pending > 0
     if left:
-        running.drop_lingering(sim, w)
+        running.filter_finished(sim, w)
     if worker.decoding == 0:
         worker.full = 0
         return False
     due = lists.pages_due(sim, w, 0)
     prefixes.make_room_for_step(sim, w, due, now)
-    if sim.trees[sim.workers[w].home].free_pages >= due:
+    if sim.trees[sim.workers[w].cache_id].free_pages >= due:
         worker.ratio = _decayed(sim, worker.ratio, 1)
     else:
         decoding = worker.decoding
@@ -161,7 +161,7 @@ def form_decode(sim, w, now):
 
 
 @kernel
-def _coast_limit(sim, w):
+def _fast_forward_limit(sim, w):
     """Decode steps, the one whose pages are taken included, in which none ends, none could enter, none is evicted."""
     worker = sim.workers[w]
     if worker.waiting > 0 and not order.closed(sim, w):
@@ -174,8 +174,8 @@ def _coast_limit(sim, w):
         limit = min(limit, inbox.steps_to_look(sim, w))
     if limit == 1:
         return 1
-    free = sim.trees[sim.workers[w].home].free_pages
-    if eviction.some(sim, sim.workers[w].home) and sim.config.page_tokens > 1:
+    free = sim.trees[sim.workers[w].cache_id].free_pages
+    if eviction.some(sim, sim.workers[w].cache_id) and sim.config.page_tokens > 1:
         # Room is made for one page per request before each step, needed or not.
         steps = 1
         if free >= worker.decoding:
@@ -195,16 +195,16 @@ def launch_decode(sim, w, now):
     """Set out on as many decode steps as nothing disturbs; the pages of the first are taken."""
     if sim.config.log:
         step_log.first_decode(sim, w, now)
-    device.plan_coast(sim, w, now, _coast_limit(sim, w))
+    device.plan_fast_forward(sim, w, now, _fast_forward_limit(sim, w))
 
 
 @kernel
 def complete_decode(sim, w):
     """Account for the coast whose event is due, all but its results."""
     worker = sim.workers[w]
-    steps = worker.coast_steps
-    cache = sim.trees[sim.workers[w].home]
-    gaps.coast(sim, w)
+    steps = worker.fast_forward_steps
+    cache = sim.trees[sim.workers[w].cache_id]
+    gaps.fast_forward(sim, w)
     if sim.config.log:
         start, end = step_log.first_decode_times(sim, w)
         for ahead in range(1, steps):
@@ -214,7 +214,7 @@ def complete_decode(sim, w):
     else:
         cache.free_pages -= lists.pages_over(sim, w, 1, steps - 1)
         worker.ratio = _decayed(sim, worker.ratio, steps - 1)
-    device.finish_coast(sim, w)
+    device.finish_fast_forward(sim, w)
     lists.advance_clock(sim, w, steps)
     launch = sim.launches[running.newest(sim, w)]
     launch.kind = la.DECODE_STEP

@@ -12,8 +12,9 @@ import math
 
 from hisearch.base.jit import kernel
 from hisearch.kernels.cache import radix
-from hisearch.kernels.engine import device, doors, lanes, log
+from hisearch.kernels.engine import device, engine_calls, log, schedulers
 from hisearch.kernels.engine.cost import batch_cost
+from hisearch.kernels.engine.engine_calls import Op
 from hisearch.kernels.hicache import copies as hicache_copies
 from hisearch.kernels.hicache import hicache, servers, storage, stores
 from hisearch.kernels.layout import agents as al
@@ -29,7 +30,7 @@ from hisearch.kernels.traffic import heaps, lists
 @kernel
 def _note_peak(sim, w):
     worker = sim.workers[w]
-    cache = sim.trees[sim.workers[w].home]
+    cache = sim.trees[sim.workers[w].cache_id]
     worker.peak_pages = max(worker.peak_pages, cache.capacity_pages - cache.free_pages - cache.evictable_pages)
 
 
@@ -99,7 +100,7 @@ def _launch(sim, w, now, kind):
     launch.chunks = size
     launch.partial = worker.chunked if size > 0 else -1
     launch.clock = worker.clock
-    if sim.config.lane_kind == la.PIPE and worker.chunked >= 0:
+    if sim.config.scheduler_kind == la.PIPE and worker.chunked >= 0:
         _hand_chunked_on(sim, w, now)
     device.await_next(sim, w, now, True)
 
@@ -108,14 +109,14 @@ def _launch(sim, w, now, kind):
 def _hand_chunked_on(sim, w, now):
     """The prompt that is not finished goes on in another lane of the pipeline, unless that has one or no place."""
     worker = sim.workers[w]
-    lane = lanes.following(sim, w)
-    other = sim.workers[lane]
+    scheduler = schedulers.following(sim, w)
+    other = sim.workers[scheduler]
     if other.chunked >= 0 or other.running + other.batch_size >= sim.config.max_running:
         return
-    sim.requests[worker.chunked].worker = lane
+    sim.requests[worker.chunked].worker = scheduler
     other.chunked = worker.chunked
     worker.chunked = -1
-    lanes.wake(sim, lane, now)
+    schedulers.wake(sim, scheduler, now)
 
 
 @kernel
@@ -179,19 +180,19 @@ def _look_again(sim, w):
 def serve(sim, k, now):
     """A server beside a worker's scheduler has done a part of its job; an idle worker looks at it."""
     if k >= hl.SERVERS * sim.config.workers:
-        doors.knock(sim.config.objects, sim, al.DONE, k, 0, now)
+        engine_calls.call_engine(sim.config.objects, sim, al.DONE, k, 0, now)
         return
     servers.end_part(sim, k, now)
     w = k // hl.SERVERS
     worker = sim.workers[w]
-    if worker.waiting > 0 and now > worker.now_s and k % hl.SERVERS != hl.MOVER:
-        if sim.config.lane_kind == la.WAVE:
-            lanes.wake_group(sim, w, now)
+    if worker.waiting > 0 and now > worker.now_s and k % hl.SERVERS != hl.CONNECTOR_SERVER:
+        if sim.config.scheduler_kind == la.LOCKSTEP:
+            schedulers.wake_group(sim, w, now)
         elif worker.phase == la.IDLE:
             worker.phase = la.FORMING
             heaps.event_set(sim, w, now)
     if sim.config.objects and sim.agents.loaders[w].fetch >= 0:
-        doors.knock(sim.config.objects, sim, al.PASS, w, 0, now)
+        engine_calls.call_engine(sim.config.objects, sim, al.PASS, w, 0, now)
 
 
 @kernel
@@ -202,7 +203,7 @@ def form(sim, w, now):
     if sim.config.receive_interval > 1:
         _look(sim, w, now)
     if sim.config.objects:
-        doors.knock(sim.config.objects, sim, al.PASS, w, 0, now)
+        engine_calls.call_engine(sim.config.objects, sim, al.PASS, w, 0, now)
     _turn_to_tiers(sim, w, now)
     kind = _next_batch(sim, w, now, worker.last)
     if kind == 0 and (worker.last == 0 or not sim.config.overlap):
@@ -213,9 +214,9 @@ def form(sim, w, now):
     worker.last = kind
     if kind == 0:
         if sim.config.objects:
-            doors.knock(sim.config.objects, sim, al.PASS, w, 0, now)
+            engine_calls.call_engine(sim.config.objects, sim, al.PASS, w, 0, now)
         device.await_next(sim, w, now, False)
-        if sim.config.lane_kind == la.WAVE:
+        if sim.config.scheduler_kind == la.LOCKSTEP:
             if worker.waiting > 0 and sim.config.hicache:
                 worker.look_s = _next_look_s(sim, w)
         elif worker.phase == la.IDLE and worker.held_head >= 0:
@@ -229,12 +230,12 @@ def form(sim, w, now):
     _note_peak(sim, w)
     waits = False
     if sim.config.objects and sim.agents.policy.order == al.BY_SLOT:
-        doors.knock(sim.config.objects, sim, al.STEP, w, kind, now)
+        engine_calls.call_engine(sim.config.objects, sim, al.STEP, w, kind, now)
         waits = sim.agents.loaders[w].at_launch_s > 0.0
-    if sim.config.lane_kind == la.WAVE:
+    if sim.config.scheduler_kind == la.LOCKSTEP:
         size, batch = _shape(sim, w, kind)
-        lanes.hold_back(sim, w, sim.prompts[running.newest(sim, w) ^ 1], size, *batch)
-    elif kind == la.DECODE_STEP and sim.config.lanes == 1 and not waits:
+        schedulers.hold_back(sim, w, sim.prompts[running.newest(sim, w) ^ 1], size, *batch)
+    elif kind == la.DECODE_STEP and sim.config.schedulers == 1 and not waits:
         decode.launch_decode(sim, w, now)
     else:
         _launch(sim, w, now, kind)
@@ -283,14 +284,14 @@ def complete(sim, w, now):
     worker = sim.workers[w]
     if sim.config.hicache:
         sim.workers[w].now_s = max(sim.workers[w].now_s, now)
-    if worker.phase != la.COASTING:
+    if worker.phase != la.FAST_FORWARDING:
         serial = worker.launched - worker.outstanding + 1
         device.retire(sim, w)
         _process(sim, w, serial, now)
         return
     before = worker.launched
     ended = worker.oldest_end_s
-    steps = worker.coast_steps
+    steps = worker.fast_forward_steps
     decode.complete_decode(sim, w)
     inbox.passed(sim, w, steps - 1)
     _note_peak(sim, w)
@@ -305,12 +306,12 @@ def complete(sim, w, now):
 @kernel
 def _enter(sim, w, r, now):
     """Queue request ``r``."""
-    sim.requests[r].node = sim.workers[w].home
+    sim.requests[r].node = sim.workers[w].cache_id
     order.enqueue(sim, w, r)
     if sim.tiers.storage:
         storage.enter(sim, w, r)
     if sim.config.objects:
-        doors.knock(sim.config.objects, sim, al.ARRIVES, w, r, now)
+        engine_calls.call_engine(sim.config.objects, sim, al.ARRIVES, w, r, now)
 
 
 @kernel
@@ -337,10 +338,10 @@ def receive(sim, w, r, now):
         worker.phase = la.FORMING
         heaps.event_set(sim, w, now)
     elif waits:
-        if worker.phase == la.COASTING:
-            inbox.cut_coast(sim, w, now)
-    elif worker.phase == la.COASTING and (sim.tiers.storage or not order.closed(sim, w)):
-        device.cut_coast(sim, w, now)
+        if worker.phase == la.FAST_FORWARDING:
+            inbox.cut_fast_forward(sim, w, now)
+    elif worker.phase == la.FAST_FORWARDING and (sim.tiers.storage or not order.closed(sim, w)):
+        device.cut_fast_forward(sim, w, now)
 
 
 @kernel
@@ -352,35 +353,35 @@ def let_go(sim, w, r, now):
     sim.requests[r].away = 0
     memory.keep_finished(sim, w, r)
     # A prefill worker's scheduler forgets the mark at every pass; a pipeline's memory is that of all its lanes.
-    first = lanes.leader(sim, w)
-    for lane in range(first, first + sim.config.lanes):
-        sim.workers[lane].full = 0
+    first = schedulers.leader(sim, w)
+    for scheduler in range(first, first + sim.config.schedulers):
+        sim.workers[scheduler].full = 0
     if worker.phase == la.IDLE and worker.waiting > 0:
         worker.phase = la.FORMING
         heaps.event_set(sim, w, now)
 
 
-def door(sim, errand, w, r, now):
-    """The errands of ``doors``."""
-    if errand == doors.FORM:
+def engine_entry(sim, op, w, r, now):
+    """The errands of ``engine_calls``."""
+    if op == Op.FORM_BATCH:
         form(sim, w, now)
-    elif errand == doors.COMPLETE:
+    elif op == Op.COMPLETE_STEP:
         complete(sim, w, now)
-    elif errand == doors.RECEIVE:
+    elif op == Op.RECEIVE:
         receive(sim, w, r, now)
-    elif errand == doors.LAUNCH:
+    elif op == Op.LAUNCH_LOCKSTEP:
         _launch(sim, w, now, sim.workers[w].last)
-    elif errand == doors.NEVER_FITS:
+    elif op == Op.NEVER_FITS:
         return 1 if memory.never_fits(sim, r) else 0
-    elif errand == doors.SERVE:
+    elif op == Op.SERVE:
         serve(sim, w, now)
-    elif errand == doors.LET_GO:
+    elif op == Op.RELEASE_KV:
         let_go(sim, w, r, now)
-    elif errand == doors.HALT:
+    elif op == Op.HALT:
         servers.halt(sim, w)
-    elif errand == doors.LOSE_HOST:
+    elif op == Op.LOSE_HOST:
         stores.lose_host(sim, w)
-    elif errand == doors.PUT:
+    elif op == Op.WRITE_BACK_OUTPUT:
         servers.take_in(sim, w, r, now)
     else:
         radix.reset(sim, w, sim.config.capacity_pages)
@@ -388,6 +389,6 @@ def door(sim, errand, w, r, now):
             hicache.reset(sim, w)
             storage.reset(sim, w)
         if sim.config.objects:
-            doors.knock(sim.config.objects, sim, al.BEGIN, w, 0, now)
+            engine_calls.call_engine(sim.config.objects, sim, al.BEGIN, w, 0, now)
         sim.workers[w].ratio = initial_ratio(sim)
     return 0

@@ -58,14 +58,14 @@ def first_step(sim, w, end_s):
 
 
 @kernel
-def coast(sim, w):
+def fast_forward(sim, w):
     """Count the gaps of the coast whose event is due, before it is accounted for."""
     worker = sim.workers[w]
     n = worker.decoding
     context = worker.context_tokens
     excess = lists.excess_tokens(sim, w)
-    steps = worker.coast_steps
-    start = worker.coast_from_s if sim.config.overlap else worker.newest_start_s
+    steps = worker.fast_forward_steps
+    start = worker.fast_forward_from_s if sim.config.overlap else worker.newest_start_s
     end = start + decode_step_seconds(sim.seconds, n, context, excess)
     first_step(sim, w, end)
     if steps == 1:
@@ -73,7 +73,7 @@ def coast(sim, w):
     # Only the last step can have one in it whose last token was made in the step before.
     until_end = sim.requests[sim.finish_heap[w, 0]].finish_clock - worker.clock
     full = min(steps, until_end)
-    gaps.add_coast(sim, full - 1, n, context + n, excess)
+    gaps.add_fast_forward(sim, full - 1, n, context + n, excess)
     last = decode_step_seconds(sim.seconds, n, context + (steps - 1) * n, excess)
     if steps > full:
         gaps.add(sim, last, n - heaps.finish_count(sim, w, worker.clock + steps - 1))

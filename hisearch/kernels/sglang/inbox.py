@@ -65,12 +65,12 @@ def steps_to_look(sim, w):
 
 
 @kernel
-def cut_coast(sim, w, now):
+def cut_fast_forward(sim, w, now):
     """Let the planned coast end with the first pass at or after ``now`` that looks."""
     worker = sim.workers[w]
     interval = sim.config.receive_interval
     formed, _ = device.formed_by(sim, w, now)
     steps = formed + (-(worker.skipped + formed)) % interval
-    if steps < worker.coast_steps:
-        worker.coast_steps = steps
-        device.settle_coast(sim, w)
+    if steps < worker.fast_forward_steps:
+        worker.fast_forward_steps = steps
+        device.settle_fast_forward(sim, w)

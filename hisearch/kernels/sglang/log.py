@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hisearch.base.jit import kernel
 from hisearch.kernels.engine import log
-from hisearch.kernels.engine.cost import coast
+from hisearch.kernels.engine.cost import fast_forward
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import lists
 
@@ -31,7 +31,7 @@ def decodes(sim, w, ahead):
 def _end_s(sim, w, ahead, start_s):
     worker = sim.workers[w]
     context = worker.context_tokens + ahead * worker.decoding
-    return coast(sim.seconds, start_s, 1e300, 1, worker.decoding, context, lists.excess_tokens(sim, w))[1]
+    return fast_forward(sim.seconds, start_s, 1e300, 1, worker.decoding, context, lists.excess_tokens(sim, w))[1]
 
 
 @kernel
@@ -46,7 +46,7 @@ def first_decode(sim, w, now):
 def first_decode_times(sim, w):
     """Start and end of the first step of the coast that is under way."""
     worker = sim.workers[w]
-    start_s = worker.coast_from_s if sim.config.overlap else worker.newest_start_s
+    start_s = worker.fast_forward_from_s if sim.config.overlap else worker.newest_start_s
     return start_s, _end_s(sim, w, 0, start_s)
 
 

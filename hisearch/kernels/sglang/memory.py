@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from hisearch.base.jit import kernel
 from hisearch.kernels.cache import radix, tree
-from hisearch.kernels.engine import doors
+from hisearch.kernels.engine import engine_calls
 from hisearch.kernels.hicache import copies as hicache_copies
 from hisearch.kernels.layout import agents as al
 from hisearch.kernels.sglang import cache as prefixes
@@ -49,12 +49,12 @@ def keep_unfinished(sim, w, r, chunk):
         return
     request = sim.requests[r]
     tokens = tree.floor_page(sim, request.computed)
-    static = lists.path_at(sim, w, r, tokens) if chunk else lists.path_end(sim, r)
-    present = prefixes.insert(sim, w, static, tokens, sim.trace.priority[r], chunk)
-    sim.trees[sim.workers[w].home].free_pages += (present - request.locked_tokens) // sim.config.page_tokens
-    _, d = prefixes.walk(sim, w, static, tokens)
-    radix.unlock(sim, sim.workers[w].home, request.node)
-    radix.lock(sim, sim.workers[w].home, d)
+    trace_node = lists.path_at(sim, w, r, tokens) if chunk else lists.path_end(sim, r)
+    present = prefixes.insert(sim, w, trace_node, tokens, sim.trace.priority[r], chunk)
+    sim.trees[sim.workers[w].cache_id].free_pages += (present - request.locked_tokens) // sim.config.page_tokens
+    _, d = prefixes.walk(sim, w, trace_node, tokens)
+    radix.unlock(sim, sim.workers[w].cache_id, request.node)
+    radix.lock(sim, sim.workers[w].cache_id, d)
     request.node = d
     request.locked_tokens = tokens
 
@@ -63,13 +63,13 @@ def keep_unfinished(sim, w, r, chunk):
 def drop(sim, w, r):
     """Give ``r``'s own pages back and let go of the tree's, and of its objects."""
     if sim.config.objects:
-        doors.knock(sim.config.objects, sim, al.LET_GO, w, r, 0.0)
+        engine_calls.call_engine(sim.config.objects, sim, al.LET_GO, w, r, 0.0)
     request = sim.requests[r]
-    sim.trees[sim.workers[w].home].free_pages += (
+    sim.trees[sim.workers[w].cache_id].free_pages += (
         lists.pages(sim, request.computed) - request.locked_tokens // sim.config.page_tokens
     )
-    radix.unlock(sim, sim.workers[w].home, request.node)
-    request.node = sim.workers[w].home
+    radix.unlock(sim, sim.workers[w].cache_id, request.node)
+    request.node = sim.workers[w].cache_id
     request.locked_tokens = 0
 
 
@@ -80,7 +80,7 @@ def keep_finished(sim, w, r):
     if sim.config.prefix_caching:
         tokens = tree.floor_page(sim, request.computed)
         present = prefixes.insert(sim, w, lists.path_end(sim, r), tokens, sim.trace.priority[r], False)
-        sim.trees[sim.workers[w].home].free_pages += (present - request.locked_tokens) // sim.config.page_tokens
+        sim.trees[sim.workers[w].cache_id].free_pages += (present - request.locked_tokens) // sim.config.page_tokens
         request.locked_tokens = tokens
     drop(sim, w, r)
 
@@ -94,8 +94,8 @@ def load_back(sim, w, r, d, tokens):
     request = sim.requests[r]
     if not hicache_copies.load_back(sim, w, d, tokens):
         return 0
-    radix.lock(sim, sim.workers[w].home, d)
-    radix.unlock(sim, sim.workers[w].home, request.node)
+    radix.lock(sim, sim.workers[w].cache_id, d)
+    radix.unlock(sim, sim.workers[w].cache_id, request.node)
     request.node = d
     request.locked_tokens += tokens
     request.computed += tokens
@@ -108,6 +108,6 @@ def never_fits(sim, r):
     capacity = sim.config.capacity_pages * sim.config.page_tokens
     prompt = sim.trace.input_tokens[r]
     declared = prompt + sim.trace.max_output_tokens[r]
-    if sim.config.objects and doors.knock(sim.config.objects, sim, al.TOO_LARGE, 0, r, 0.0):
+    if sim.config.objects and engine_calls.call_engine(sim.config.objects, sim, al.TOO_LARGE, 0, r, 0.0):
         return True
     return prompt >= capacity - SPARE_INPUT_TOKENS or declared > _longest_tokens(sim)

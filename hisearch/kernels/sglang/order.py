@@ -118,7 +118,7 @@ def _match(sim, w, r):
     """
     if sim.counters[la.NODES_LEFT] < la.NODES_PER_REQUEST * (sim.config.max_running + 2):
         sim.counters[la.FAULT] = la.NODE_POOL_FULL
-        return 0, sim.workers[w].home
+        return 0, sim.workers[w].cache_id
     return prefixes.walk(sim, w, lists.path_end(sim, r), tree.floor_page(sim, _known(sim, r)))
 
 

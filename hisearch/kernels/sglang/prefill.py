@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
-from hisearch.kernels.engine import doors
+from hisearch.kernels.engine import engine_calls
 from hisearch.kernels.hicache import copies as hicache_copies
 from hisearch.kernels.hicache import storage
 from hisearch.kernels.layout import agents as al
@@ -27,9 +27,9 @@ def _take_prompt_pages(sim, w, entries, size, now):
     prefixes.make_room(sim, w, lists.pages(sim, tokens) + spare)
     if sim.config.objects:
         prefixes.make_room_for_step(sim, w, pages, now)
-    if sim.trees[sim.workers[w].home].free_pages < pages:
+    if sim.trees[sim.workers[w].cache_id].free_pages < pages:
         sim.counters[la.FAULT] = la.OUT_OF_MEMORY
-    sim.trees[sim.workers[w].home].free_pages -= pages
+    sim.trees[sim.workers[w].cache_id].free_pages -= pages
 
 
 @kernel
@@ -47,7 +47,7 @@ def _admit_waiting(sim, w, places, now):
             r = after
             continue
         if sim.config.objects:
-            ready = doors.knock(sim.config.objects, sim, al.READY, w, r, now)
+            ready = engine_calls.call_engine(sim.config.objects, sim, al.READY, w, r, now)
             if ready == al.FULL:
                 worker.full = 1
                 return
@@ -100,12 +100,12 @@ def form_prefill(sim, w, now, in_flight):
         return 0
     if sim.config.hicache:
         if sim.config.objects and sim.hosts[w].loading_tokens > 0:
-            doors.knock(sim.config.objects, sim, al.URGENT, w, 0, sim.workers[w].now_s)
+            engine_calls.call_engine(sim.config.objects, sim, al.URGENT, w, 0, sim.workers[w].now_s)
         hicache_copies.begin_loading(sim, w)
     _take_prompt_pages(sim, w, sim.prompts[running.newest(sim, w) ^ 1], worker.batch_size, now)
     if not sim.config.mixed_chunk or worker.running == 0:
         return la.PREFILL_STEP
-    running.drop_lingering(sim, w)
+    running.filter_finished(sim, w)
     if worker.decoding == 0:
         return la.PREFILL_STEP
     prefixes.make_room(sim, w, worker.decoding)

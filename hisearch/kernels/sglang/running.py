@@ -10,13 +10,13 @@ Clock. ``WORKER.clock`` counts decode steps formed, tokens in flight included. A
 Reservations. A decoding request may generate up to ``horizon - clock`` more tokens, its horizon being fixed; admission
 sets aside at most ``CLIP_OUTPUT_TOKENS`` of them. Requests with more are *capped*. ``WORKER.horizon_tokens`` is the sum
 of the other requests' horizons, ``next_uncapped`` a clock before which no capped one gets below the limit, and
-``lingering_tokens`` what those that linger did not use (the engine reserves for it as well).
+``finished_pending_tokens`` what those that linger did not use (the engine reserves for it as well).
 """
 
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
-from hisearch.kernels.engine import doors
+from hisearch.kernels.engine import engine_calls
 from hisearch.kernels.layout import agents as al
 from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.layout import sim as la
@@ -107,7 +107,9 @@ def tokens_to_come(sim, w):
     if worker.capped > 0 and worker.next_uncapped <= clock:
         _uncap(sim, w, clock)
     uncapped = worker.decoding - worker.capped
-    return worker.horizon_tokens - uncapped * clock + worker.capped * CLIP_OUTPUT_TOKENS + worker.lingering_tokens
+    return (
+        worker.horizon_tokens - uncapped * clock + worker.capped * CLIP_OUTPUT_TOKENS + worker.finished_pending_tokens
+    )
 
 
 @kernel
@@ -122,15 +124,15 @@ def leave(sim, w, r):
 
 
 @kernel
-def drop_lingering(sim, w):
+def filter_finished(sim, w):
     """Filter the requests that are known to have finished out of the running list."""
     worker = sim.workers[w]
-    while worker.lingering_head >= 0:
-        r = worker.lingering_head
-        worker.lingering_head = sim.requests[r].next_aside
+    while worker.finished_pending_head >= 0:
+        r = worker.finished_pending_head
+        worker.finished_pending_head = sim.requests[r].next_aside
         lists.stop_running(sim, w, r)
-    worker.lingering = 0
-    worker.lingering_tokens = 0
+    worker.finished_pending = 0
+    worker.finished_pending_tokens = 0
 
 
 @kernel
@@ -141,10 +143,10 @@ def finish(sim, w, r, now):
     if request.heap_slot >= 0:
         leave(sim, w, r)
         request.generated = sim.trace.output_tokens[r]
-        request.next_aside = worker.lingering_head
-        worker.lingering_head = r
-        worker.lingering += 1
-        worker.lingering_tokens += min(memory.max_new(sim, r) - request.generated, CLIP_OUTPUT_TOKENS)
+        request.next_aside = worker.finished_pending_head
+        worker.finished_pending_head = r
+        worker.finished_pending += 1
+        worker.finished_pending_tokens += min(memory.max_new(sim, r) - request.generated, CLIP_OUTPUT_TOKENS)
     if sim.config.role == fl.PREFILL and sim.fleet.trace.output_tokens[r] > 1:
         memory.keep_unfinished(sim, w, r, False)
         request.away = 1
@@ -152,7 +154,7 @@ def finish(sim, w, r, now):
         memory.keep_finished(sim, w, r)
     lists.note_finished(sim, w, r, now)
     if sim.config.objects:
-        doors.knock(sim.config.objects, sim, al.ENDS, w, r, now)
+        engine_calls.call_engine(sim.config.objects, sim, al.ENDS, w, r, now)
 
 
 @kernel
@@ -180,7 +182,7 @@ def join_last_prefill(sim, w):
     entries = sim.prompts[newest(sim, w)]
     mixed = sim.config.mixed_chunk != 0
     if mixed:
-        drop_lingering(sim, w)
+        filter_finished(sim, w)
     empty = worker.running == 0
     joined = 0
     in_flight = 0
@@ -201,6 +203,6 @@ def join_last_prefill(sim, w):
 def take_decode_pages(sim, w):
     """A slot for one more token of each decoding request."""
     due = lists.pages_due(sim, w, 0)
-    if sim.trees[sim.workers[w].home].free_pages < due:
+    if sim.trees[sim.workers[w].cache_id].free_pages < due:
         sim.counters[la.FAULT] = la.OUT_OF_MEMORY
-    sim.trees[sim.workers[w].home].free_pages -= due
+    sim.trees[sim.workers[w].cache_id].free_pages -= due

@@ -138,14 +138,14 @@ def note_load(fleet, m):
 
 
 @kernel
-def note_belief(fleet, m):
+def note_prefix(fleet, m):
     """What member ``m`` is believed to hold has changed."""
     member = fleet.members[m]
     if member.state != fl.UP:
         return
     row = ROWS * member.route + SMALLEST
     place = m - fleet.routes[member.route].first
-    tournament.put(fleet.keys[row], fleet.winners[row], place, member.belief_tokens)
+    tournament.put(fleet.keys[row], fleet.winners[row], place, member.prefix_index_tokens)
 
 
 @kernel

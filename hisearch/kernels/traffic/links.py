@@ -18,7 +18,7 @@ def send(sim, k, now, tokens):
 def memory_of(sim, w, back):
     """The link into the host memory that attention groups of ``w``'s worker share, or out of it; -1: they do not."""
     first = sim.tiers.first_memory
-    return first + 2 * (w // sim.config.lanes) + back if first >= 0 else -1
+    return first + 2 * (w // sim.config.schedulers) + back if first >= 0 else -1
 
 
 @kernel

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hisearch.base.jit import kernel
 from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.layout import sim as la
-from hisearch.kernels.traffic import flow, handover, heaps
+from hisearch.kernels.traffic import flow, heaps, kv_transfer
 
 
 @kernel
@@ -306,9 +306,9 @@ def note_first_token(sim, r, at_s):
     """``r``'s first token is made at ``at_s``."""
     request = sim.requests[r]
     request.first_token_s = at_s
-    request.beside_first = sim.workers[request.worker].decoding
+    request.decoding_at_first_token = sim.workers[request.worker].decoding
     last = sim.config.role != fl.PREFILL or sim.fleet.trace.output_tokens[r] == 1
-    member = sim.config.first_member + request.worker // sim.config.lanes
+    member = sim.config.first_member + request.worker // sim.config.schedulers
     flow.note_first_token(sim.fleet, member, r, at_s, last)
 
 
@@ -317,10 +317,10 @@ def note_finished(sim, w, r, now):
     """``r`` made its last token at ``now``."""
     request = sim.requests[r]
     request.finish_s = now
-    request.beside_last = sim.workers[w].decoding
+    request.decoding_at_last_token = sim.workers[w].decoding
     request.outcome = la.FINISHED
-    flow.leave(sim.fleet, sim.config.first_member + w // sim.config.lanes, r, now)
+    flow.leave(sim.fleet, sim.config.first_member + w // sim.config.schedulers, r, now)
     if sim.config.role == fl.PREFILL and sim.fleet.trace.output_tokens[r] > 1:
-        handover.computed(sim.fleet, r, request.scheduled_s, now)
+        kv_transfer.computed(sim.fleet, r, request.scheduled_s, now)
     else:
         flow.announce_end(sim.fleet, r, now)

@@ -30,12 +30,12 @@ def release(sim, m):
 
 
 @kernel
-def _new(sim, static, begin, end, to, priority):
+def _new(sim, trace_node, begin, end, to, priority):
     m = _acquire(sim)
     if m < 0:
         return m
     move = sim.moves[m]
-    move.static = static
+    move.trace_node = trace_node
     move.begin = begin
     move.end = end
     move.to = to
@@ -45,14 +45,14 @@ def _new(sim, static, begin, end, to, priority):
 
 
 @kernel
-def note_gone(sim, v, static, begin, end, priority):
-    """Store ``v`` lets the pages in (begin, end] of trace-tree node ``static`` go, which another store gets."""
+def note_gone(sim, v, trace_node, begin, end, priority):
+    """Store ``v`` lets the pages in (begin, end] of trace-tree node ``trace_node`` go, which another store gets."""
     cache = sim.trees[v]
     last = cache.gone_tail
-    if cache.gone_head >= 0 and sim.moves[last].static == static and sim.moves[last].begin == end:
+    if cache.gone_head >= 0 and sim.moves[last].trace_node == trace_node and sim.moves[last].begin == end:
         sim.moves[last].begin = begin
         return
-    m = _new(sim, static, begin, end, 1, priority)
+    m = _new(sim, trace_node, begin, end, 1, priority)
     if m < 0:
         return
     if cache.gone_head >= 0:
@@ -64,7 +64,7 @@ def note_gone(sim, v, static, begin, end, priority):
 
 @kernel
 def _append(sim, w, m):
-    server = sim.servers[hl.SERVERS * w + hl.MOVER]
+    server = sim.servers[hl.SERVERS * w + hl.CONNECTOR_SERVER]
     if server.head >= 0:
         sim.moves[server.tail].next = m
     else:
@@ -73,9 +73,9 @@ def _append(sim, w, m):
 
 
 @kernel
-def add(sim, w, static, begin, end, to, priority):
+def add(sim, w, trace_node, begin, end, to, priority):
     """Put a move at the end of worker ``w``'s line."""
-    m = _new(sim, static, begin, end, to, priority)
+    m = _new(sim, trace_node, begin, end, to, priority)
     if m >= 0:
         _append(sim, w, m)
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from hisearch.base.jit import kernel
 from hisearch.kernels.cache import queue
-from hisearch.kernels.engine import decode_log, device, doors, gaps, lanes, log, ordered
+from hisearch.kernels.engine import decode_log, device, gaps, log, ordered, schedulers
 from hisearch.kernels.engine.cost import batch_cost
+from hisearch.kernels.engine.engine_calls import Op
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import heaps, lists
 from hisearch.kernels.trtllm import host, memory
@@ -28,21 +29,21 @@ def form(sim, w, now):
     steady, paused = compose(sim, w, now)
     worker.peak_pages = max(worker.peak_pages, sim.trees[w].capacity_pages - sim.trees[w].free_pages)
     if worker.batch_size == 0 and worker.decoding == 0:
-        if paused and worker.outstanding == 0 and sim.config.lane_kind != la.WAVE:
+        if paused and worker.outstanding == 0 and sim.config.scheduler_kind != la.LOCKSTEP:
             worker.phase = la.FORMING
             heaps.event_set(sim, w, now)
         else:
             device.await_next(sim, w, now, False)
         return
-    if sim.config.lane_kind == la.WAVE:
-        lanes.hold_back(sim, w, sim.batch[w], worker.batch_size, *lists.decodes(sim, w))
+    if sim.config.scheduler_kind == la.LOCKSTEP:
+        schedulers.hold_back(sim, w, sim.batch[w], worker.batch_size, *lists.decodes(sim, w))
         return
     limit = 1
     if steady and worker.draining == 0 and worker.outstanding == sim.config.overlap and not _copies_last(sim, w, now):
-        limit = _coast_limit(sim, w)
+        limit = _fast_forward_limit(sim, w)
     if limit > 1:
-        worker.coast_s = now
-        device.plan_coast(sim, w, now, limit)
+        worker.fast_forward_s = now
+        device.plan_fast_forward(sim, w, now, limit)
     else:
         _launch(sim, w, now)
 
@@ -55,7 +56,7 @@ def _copies_last(sim, w, now):
 
 
 @kernel
-def _coast_limit(sim, w):
+def _fast_forward_limit(sim, w):
     """Steps, the one just formed included, in which all decode, nobody ends before the last and all pages are there.
 
     They are there without a copy to the host, which the step that takes them would wait for. Nobody starts meanwhile:
@@ -154,15 +155,15 @@ def _await_end(sim, w, r):
 def complete(sim, w, now):
     """Take in the results of the oldest outstanding step, or of a coast, at ``now``."""
     worker = sim.workers[w]
-    if worker.phase == la.COASTING:
-        steps = worker.coast_steps
+    if worker.phase == la.FAST_FORWARDING:
+        steps = worker.fast_forward_steps
         if sim.config.log:
-            decode_log.coast_steps(sim, w)
-        gaps.count_coast(sim, w)
-        device.finish_coast(sim, w)
-        memory.take_decode_pages(sim, w, now, lists.pages_over(sim, w, 1, steps - 1) - worker.coast_pages)
-        worker.allocated_pages += worker.coast_pages
-        worker.coast_pages = 0
+            decode_log.fast_forward_steps(sim, w)
+        gaps.count_fast_forward(sim, w)
+        device.finish_fast_forward(sim, w)
+        memory.take_decode_pages(sim, w, now, lists.pages_over(sim, w, 1, steps - 1) - worker.fast_forward_pages)
+        worker.allocated_pages += worker.fast_forward_pages
+        worker.fast_forward_pages = 0
         worker.peak_pages = max(worker.peak_pages, sim.trees[w].capacity_pages - sim.trees[w].free_pages)
         lists.advance_clock(sim, w, steps)
         _drain(sim, w)
@@ -215,8 +216,12 @@ def receive(sim, w, r, now):
     if worker.phase == la.IDLE:
         worker.phase = la.FORMING
         heaps.event_set(sim, w, now)
-    elif worker.phase == la.COASTING and not worker.full and worker.running + worker.waiting <= sim.config.max_running:
-        device.cut_coast(sim, w, now)
+    elif (
+        worker.phase == la.FAST_FORWARDING
+        and not worker.full
+        and worker.running + worker.waiting <= sim.config.max_running
+    ):
+        device.cut_fast_forward(sim, w, now)
 
 
 @kernel
@@ -228,19 +233,19 @@ def _log_batch(sim, w):
     decode_log.decodes(sim, w, 0)
 
 
-def door(sim, errand, w, r, now):
-    """The errands of ``doors``."""
-    if errand == doors.FORM:
+def engine_entry(sim, op, w, r, now):
+    """The errands of ``engine_calls``."""
+    if op == Op.FORM_BATCH:
         form(sim, w, now)
-    elif errand == doors.COMPLETE:
+    elif op == Op.COMPLETE_STEP:
         complete(sim, w, now)
-    elif errand == doors.RECEIVE:
+    elif op == Op.RECEIVE:
         receive(sim, w, r, now)
-    elif errand == doors.LAUNCH:
+    elif op == Op.LAUNCH_LOCKSTEP:
         _launch(sim, w, now)
-    elif errand == doors.NEVER_FITS:
+    elif op == Op.NEVER_FITS:
         return 1 if memory.never_fits(sim, r) else 0
-    elif errand != doors.LET_GO:
+    elif op != Op.RELEASE_KV:
         queue.reset(sim, w, sim.config.capacity_pages)
         host.reset(sim, w)
     return 0

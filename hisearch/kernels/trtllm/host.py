@@ -76,7 +76,7 @@ def take(sim, w, now, pages):
     while pages > 0:
         d = sim.trees[w].head
         taken = min(queue.run_pages(sim, d), pages) if d >= 0 else pages
-        if d >= 0 and sim.nodes[d].static > 0 and _has_room(sim, w):
+        if d >= 0 and sim.nodes[d].trace_node > 0 and _has_room(sim, w):
             _offload(sim, w, d, taken)
             offloaded += taken
         else:
@@ -111,13 +111,13 @@ def _claim(sim, w, d):
 
 
 @kernel
-def hold(sim, w, static, limit):
-    """Match the path to ``static`` (at most ``limit`` tokens) in both pools and hold what was found.
+def hold(sim, w, trace_node, limit):
+    """Match the path to ``trace_node`` (at most ``limit`` tokens) in both pools and hold what was found.
 
     Returns (tokens found, those of them on the host, deepest node). The caller brings the latter to HBM, or has them
     there, and gives their host pages back (``onboard``, ``supersede``).
     """
-    tokens, deepest = tree.match(sim, w, static, limit)
+    tokens, deepest = tree.match(sim, w, trace_node, limit)
     if tokens > 0 and tokens < sim.nodes[deepest].end:
         deepest = queue.split(sim, w, deepest, tokens)
     on_host, d = _claim(sim, w, deepest)
@@ -153,7 +153,7 @@ def undisturbed_pages(sim, w):
     if not _has_room(sim, w):
         return store.free_pages
     d = store.head
-    return queue.run_pages(sim, d) if d >= 0 and sim.nodes[d].static == 0 else 0
+    return queue.run_pages(sim, d) if d >= 0 and sim.nodes[d].trace_node == 0 else 0
 
 
 @kernel

@@ -56,16 +56,16 @@ def store(sim, w, r, tokens):
     end = tree.floor_page(sim, tokens)
     if end <= begin:
         return
-    static = lists.path_end(sim, r)
-    cached, _ = tree.match(sim, w, static, end)
+    trace_node = lists.path_end(sim, r)
+    cached, _ = tree.match(sim, w, trace_node, end)
     if cached > begin:
-        _, on_host, node = host.hold(sim, w, static, cached)
+        _, on_host, node = host.hold(sim, w, trace_node, cached)
         queue.push_empty(sim, w, (cached - on_host - begin) // sim.config.page_tokens)
         host.supersede(sim, w, on_host)
         queue.unlock(sim, w, request.node, -1)
         request.node = node
     if end > cached:
-        request.node = queue.grow(sim, w, request.node, static, cached, end)
+        request.node = queue.grow(sim, w, request.node, trace_node, cached, end)
     request.locked_tokens = end
 
 
@@ -76,8 +76,8 @@ def start(sim, w, now, r):
     request = sim.requests[r]
     known = known_tokens(sim, r)
     limit = tree.floor_page(sim, known - 1) if sim.config.prefix_caching else 0
-    static = lists.path_end(sim, r)
-    found, on_host, request.node = host.hold(sim, w, static, limit)
+    trace_node = lists.path_end(sim, r)
+    found, on_host, request.node = host.hold(sim, w, trace_node, limit)
     request.locked_tokens = found
     request.computed = found
     host.onboard(sim, w, now, on_host)

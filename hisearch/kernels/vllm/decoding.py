@@ -18,14 +18,14 @@ from __future__ import annotations
 
 from hisearch.base.jit import kernel
 from hisearch.kernels.cache import queue
-from hisearch.kernels.engine import device, doors, lanes
+from hisearch.kernels.engine import device, schedulers
+from hisearch.kernels.engine.engine_calls import Op
 from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.layout import hicache as hl
 from hisearch.kernels.layout import sim as la
-from hisearch.kernels.traffic import handover, heaps, lists
-from hisearch.kernels.vllm import answers, memory
+from hisearch.kernels.traffic import heaps, kv_transfer, lists
 from hisearch.kernels.vllm import entry as vllm
-from hisearch.kernels.vllm import step as scheduler
+from hisearch.kernels.vllm import memory, output_write_back, step
 
 #: Output tokens that SGLang's room for a single request counts at most (CLIP_MAX_NEW_TOKEN).
 CLIP_OUTPUT_TOKENS = 4096
@@ -35,18 +35,18 @@ HERE, WAITS, UNDERWAY, CAME = 0, 1, 2, 3
 
 
 @kernel
-def _go_apart(sim, w, r):
+def _split_off(sim, w, r):
     worker = sim.workers[w]
     request = sim.requests[r]
     request.away = UNDERWAY
-    request.prev = worker.apart_tail
+    request.prev = worker.kv_pending_tail
     request.next = -1
-    if worker.apart_tail >= 0:
-        sim.requests[worker.apart_tail].next = r
+    if worker.kv_pending_tail >= 0:
+        sim.requests[worker.kv_pending_tail].next = r
     else:
-        worker.apart_head = r
-    worker.apart_tail = r
-    worker.apart += 1
+        worker.kv_pending_head = r
+    worker.kv_pending_tail = r
+    worker.kv_pending += 1
 
 
 @kernel
@@ -56,12 +56,12 @@ def _come_back(sim, w, r):
     if request.prev >= 0:
         sim.requests[request.prev].next = request.next
     else:
-        worker.apart_head = request.next
+        worker.kv_pending_head = request.next
     if request.next >= 0:
         sim.requests[request.next].prev = request.prev
     else:
-        worker.apart_tail = request.prev
-    worker.apart -= 1
+        worker.kv_pending_tail = request.prev
+    worker.kv_pending -= 1
     request.away = HERE
 
 
@@ -79,7 +79,7 @@ def _promised_pages(sim, w):
     while r >= 0:
         promised += _declared_pages(sim, r)
         r = sim.requests[r].next
-    r = worker.apart_head
+    r = worker.kv_pending_head
     while r >= 0:
         promised += _declared_pages(sim, r)
         r = sim.requests[r].next
@@ -89,12 +89,12 @@ def _promised_pages(sim, w):
 @kernel
 def _present(sim, w):
     """Requests that have room in the memory of lane ``w``, which is that of all lanes in a pipeline."""
-    if sim.config.lane_kind != la.PIPE:
-        return sim.workers[w].running + sim.workers[w].apart
+    if sim.config.scheduler_kind != la.PIPE:
+        return sim.workers[w].running + sim.workers[w].kv_pending
     count = 0
-    first = lanes.leader(sim, w)
-    for lane in range(first, first + sim.config.lanes):
-        count += sim.workers[lane].running + sim.workers[lane].apart
+    first = schedulers.leader(sim, w)
+    for scheduler in range(first, first + sim.config.schedulers):
+        count += sim.workers[scheduler].running + sim.workers[scheduler].kv_pending
     return count
 
 
@@ -104,14 +104,14 @@ def _has_room(sim, w, r, found, d):
     worker = sim.workers[w]
     prompt = sim.trace.input_tokens[r]
     if sim.config.engine == la.VLLM:
-        return scheduler.fits(sim, w, found, d, 0, prompt)
-    if worker.running + worker.apart >= sim.config.max_running:
+        return step.fits(sim, w, found, d, 0, prompt)
+    if worker.running + worker.kv_pending >= sim.config.max_running:
         return False
     if sim.config.engine == la.TRTLLM:
         return _promised_pages(sim, w) + _declared_pages(sim, r) <= sim.config.capacity_pages
     present = _present(sim, w)
     kept = sim.fleet.transfer.reserved_tokens
-    free = sim.trees[worker.home].free_pages * sim.config.page_tokens
+    free = sim.trees[worker.cache_id].free_pages * sim.config.page_tokens
     alone = min(sim.trace.max_output_tokens[r], CLIP_OUTPUT_TOKENS) if present == 0 else 0
     return prompt + max(kept, alone) <= free - kept * present
 
@@ -119,15 +119,15 @@ def _has_room(sim, w, r, found, d):
 @kernel
 def _send_for(sim, w, r, now):
     """Try to make room for the waiting request ``r`` and send for its KV. False where it has to go on waiting."""
-    static, limit, found, d = scheduler.look_up(sim, w, r)
+    trace_node, limit, found, d = step.look_up(sim, w, r)
     if not _has_room(sim, w, r, found, d):
         return False
     prompt = sim.trace.input_tokens[r]
     lists.stop_waiting(sim, w, r)
-    scheduler.hold(sim, w, r, static, limit, prompt)
+    step.hold(sim, w, r, trace_node, limit, prompt)
     sim.requests[r].hit_tokens = found
-    _go_apart(sim, w, r)
-    handover.reserved(sim.fleet, r, prompt - found, now)
+    _split_off(sim, w, r)
+    kv_transfer.reserved(sim.fleet, r, prompt - found, now)
     return True
 
 
@@ -146,8 +146,8 @@ def _run_on(sim, w, r, now):
     lists.number(sim, w, r)
     request.state = la.DECODING
     request.joined_step = worker.launched + 1
-    request.rested = 1
-    worker.rested += 1
+    request.skipped_step = 1
+    worker.skipped_step += 1
     lists.join_decode(sim, w, r)
 
 
@@ -155,7 +155,7 @@ def _run_on(sim, w, r, now):
 def _run_arrived(sim, w, now):
     """Requests whose KV and first token have come run, in the order in which they had found room."""
     worker = sim.workers[w]
-    r = worker.apart_head
+    r = worker.kv_pending_head
     while r >= 0 and worker.running < sim.config.max_running:
         after = sim.requests[r].next
         if sim.requests[r].away == CAME:
@@ -168,18 +168,18 @@ def _run_arrived(sim, w, now):
 def _resume_arrived(sim, w, now, budget):
     """vLLM: likewise, each computing the last token of its prompt. Returns the budget left."""
     worker = sim.workers[w]
-    r = worker.apart_head
-    while r >= 0 and lanes.running(sim, w) < sim.config.max_running and budget > 0:
+    r = worker.kv_pending_head
+    while r >= 0 and schedulers.running(sim, w) < sim.config.max_running and budget > 0:
         request = sim.requests[r]
         after = request.next
         if request.away == CAME:
             held = lists.pages(sim, request.computed)
-            if not scheduler.has_room(sim, w, r, 0, worker.home, held, request.computed):
+            if not step.has_room(sim, w, r, 0, worker.cache_id, held, request.computed):
                 break
             _come_back(sim, w, r)
             request.computed -= 1
             lists.note_scheduled(sim, r, now, request.hit_tokens, 0)
-            scheduler.run(sim, w, r, 1, held)
+            step.run(sim, w, r, 1, held)
             budget -= 1
         r = after
     return budget
@@ -195,9 +195,9 @@ def _admit(sim, w, now, budget):
             if not _send_for(sim, w, r, now):
                 return
             continue
-        if budget <= 0 or lanes.running(sim, w) >= sim.config.max_running:
+        if budget <= 0 or schedulers.running(sim, w) >= sim.config.max_running:
             return
-        tokens = scheduler.admit(sim, w, r, now, budget)
+        tokens = step.admit(sim, w, r, now, budget)
         if tokens == 0:
             return
         budget -= tokens
@@ -221,13 +221,13 @@ def form(sim, w, now):
 def _wake(sim, w, now, at_once):
     """Something may come of a pass: at once where the worker is idle; ``at_once``: a run of decode steps ends early."""
     worker = sim.workers[w]
-    if sim.config.lane_kind == la.WAVE:
-        lanes.wake_group(sim, w, now)
+    if sim.config.scheduler_kind == la.LOCKSTEP:
+        schedulers.wake_group(sim, w, now)
     elif worker.phase == la.IDLE:
         worker.phase = la.FORMING
         heaps.event_set(sim, w, now)
-    elif worker.phase == la.COASTING and at_once and worker.running < sim.config.max_running:
-        device.cut_coast(sim, w, now)
+    elif worker.phase == la.FAST_FORWARDING and at_once and worker.running < sim.config.max_running:
+        device.cut_fast_forward(sim, w, now)
 
 
 @kernel
@@ -260,34 +260,34 @@ def drop(sim, w, r, now):
 @kernel
 def serve(sim, k, now):
     """Server ``k`` has done a part of its job; whoever waits for room may have what it has freed."""
-    if answers.serve(sim, k, now) and sim.workers[k // hl.SERVERS].waiting > 0:
+    if output_write_back.serve(sim, k, now) and sim.workers[k // hl.SERVERS].waiting > 0:
         _wake(sim, k // hl.SERVERS, now, True)
 
 
-def door(sim, errand, w, r, now):
-    """The errands of ``doors``."""
-    if errand == doors.FORM:
+def engine_entry(sim, op, w, r, now):
+    """The errands of ``engine_calls``."""
+    if op == Op.FORM_BATCH:
         form(sim, w, now)
-    elif errand == doors.COMPLETE:
+    elif op == Op.COMPLETE_STEP:
         vllm.complete(sim, w, now)
-    elif errand == doors.RECEIVE:
+    elif op == Op.RECEIVE:
         receive(sim, w, r, now)
-    elif errand == doors.ARRIVE:
+    elif op == Op.RECEIVE_KV:
         arrive(sim, w, r, now)
-    elif errand == doors.DROP:
+    elif op == Op.CANCEL_KV:
         drop(sim, w, r, now)
-    elif errand == doors.LAUNCH:
+    elif op == Op.LAUNCH_LOCKSTEP:
         vllm.launch(sim, w, now, now)
-    elif errand == doors.NEVER_FITS:
+    elif op == Op.NEVER_FITS:
         return 1 if memory.never_fits(sim, r) else 0
-    elif errand == doors.SERVE:
+    elif op == Op.SERVE:
         serve(sim, w, now)
-    elif errand == doors.HALT:
-        answers.halt(sim, w)
+    elif op == Op.HALT:
+        output_write_back.halt(sim, w)
     else:
         queue.reset(sim, w, sim.config.capacity_pages)
         if sim.config.store_pool >= 0:
-            answers.reset(sim, w)
-        sim.workers[w].apart_head = -1
-        sim.workers[w].apart_tail = -1
+            output_write_back.reset(sim, w)
+        sim.workers[w].kv_pending_head = -1
+        sim.workers[w].kv_pending_tail = -1
     return 0

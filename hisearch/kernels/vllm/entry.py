@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from hisearch.base.jit import kernel
 from hisearch.kernels.cache import queue
-from hisearch.kernels.engine import decode_log, device, doors, gaps, lanes, log, ordered
+from hisearch.kernels.engine import decode_log, device, engine_calls, gaps, log, ordered, schedulers
 from hisearch.kernels.engine.cost import batch_cost
+from hisearch.kernels.engine.engine_calls import Op
 from hisearch.kernels.layout import agents as al
 from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import heaps, lists
-from hisearch.kernels.vllm import answers, memory
-from hisearch.kernels.vllm import step as scheduler
+from hisearch.kernels.vllm import memory, output_write_back, step
 
 
 @kernel
@@ -25,14 +25,14 @@ def begin_pass(sim, w):
     log.forget_lost(sim)
     worker.batch_size = 0
     worker.lost_head = -1
-    return scheduler.serve_running(sim, w)
+    return step.serve_running(sim, w)
 
 
 @kernel
 def form(sim, w, now):
     """Form the next batch at ``now``, launch it and set the worker's next event."""
     if sim.config.objects:
-        doors.knock(sim.config.objects, sim, al.PASS, w, 0, now)
+        engine_calls.call_engine(sim.config.objects, sim, al.PASS, w, 0, now)
     budget, preempted = begin_pass(sim, w)
     if not preempted:
         _admit_waiting(sim, w, now, budget)
@@ -44,17 +44,17 @@ def _admit_waiting(sim, w, now, budget):
     """Admit from the head of the queue until one does not fit; who waits for adapters is passed over."""
     worker = sim.workers[w]
     r = worker.waiting_head
-    while r >= 0 and budget > 0 and lanes.running(sim, w) < sim.config.max_running:
+    while r >= 0 and budget > 0 and schedulers.running(sim, w) < sim.config.max_running:
         after = sim.requests[r].next
-        if sim.config.objects and not doors.knock(sim.config.objects, sim, al.READY, w, r, now):
+        if sim.config.objects and not engine_calls.call_engine(sim.config.objects, sim, al.READY, w, r, now):
             r = after
             continue
-        tokens = scheduler.admit(sim, w, r, now, budget)
+        tokens = step.admit(sim, w, r, now, budget)
         if tokens == 0:
             return
         if sim.config.objects:
-            doors.knock(sim.config.objects, sim, al.HOLD, w, r, now)
-            doors.knock(sim.config.objects, sim, al.LOAD, w, r, now)
+            engine_calls.call_engine(sim.config.objects, sim, al.HOLD, w, r, now)
+            engine_calls.call_engine(sim.config.objects, sim, al.LOAD, w, r, now)
         budget -= tokens
         r = after
 
@@ -65,20 +65,20 @@ def set_out(sim, w, now, preempted):
     worker = sim.workers[w]
     note_peak(sim, w)
     if worker.batch_size == 0 and worker.decoding == 0:
-        sit_down(sim, w)
-        if preempted and worker.outstanding == 0 and sim.config.lane_kind != la.WAVE:
+        skip_decode(sim, w)
+        if preempted and worker.outstanding == 0 and sim.config.scheduler_kind != la.LOCKSTEP:
             worker.phase = la.FORMING
             heaps.event_set(sim, w, now)
         else:
             device.await_next(sim, w, now, False)
         return
-    if sim.config.lane_kind == la.WAVE:
+    if sim.config.scheduler_kind == la.LOCKSTEP:
         hold_back(sim, w)
         return
-    limit = coast_limit(sim, w, preempted)
+    limit = fast_forward_limit(sim, w, preempted)
     if limit > 1:
-        worker.coast_s = now
-        device.plan_coast(sim, w, now, limit)
+        worker.fast_forward_s = now
+        device.plan_fast_forward(sim, w, now, limit)
     else:
         launch(sim, w, now, now)
 
@@ -87,11 +87,11 @@ def set_out(sim, w, now, preempted):
 def hold_back(sim, w):
     """The batch just formed waits for those of the other lanes."""
     worker = sim.workers[w]
-    lanes.hold_back(sim, w, sim.batch[w], worker.batch_size, *lists.decodes(sim, w))
+    schedulers.hold_back(sim, w, sim.batch[w], worker.batch_size, *lists.decodes(sim, w))
 
 
 @kernel
-def coast_limit(sim, w, preempted):
+def fast_forward_limit(sim, w, preempted):
     """Steps, the one just formed included, in which all decode, nobody ends before the last and all pages are there.
 
     Nobody is admitted meanwhile: the free pages only become fewer, and the hits of the first waiting request never make
@@ -100,19 +100,19 @@ def coast_limit(sim, w, preempted):
     worker = sim.workers[w]
     if sim.config.objects and worker.waiting > 0:
         return 1
-    if preempted or worker.draining > 0 or worker.outstanding != sim.config.overlap or sim.config.lanes > 1:
+    if preempted or worker.draining > 0 or worker.outstanding != sim.config.overlap or sim.config.schedulers > 1:
         return 1
-    if worker.batch_size > 0 or worker.prompts_head >= 0 or worker.sitting_head >= 0 or worker.rested > 0:
+    if worker.batch_size > 0 or worker.prompts_head >= 0 or worker.skipped_head >= 0 or worker.skipped_step > 0:
         return 1
     limit = sim.requests[sim.finish_heap[w, 0]].finish_clock - worker.clock
-    return 1 + lists.steps_with_room(sim, w, 1, sim.trees[worker.home].free_pages, limit - 1)
+    return 1 + lists.steps_with_room(sim, w, 1, sim.trees[worker.cache_id].free_pages, limit - 1)
 
 
 @kernel
 def note_peak(sim, w):
     """Requests hold as many pages as they do now."""
     worker = sim.workers[w]
-    cache = sim.trees[worker.home]
+    cache = sim.trees[worker.cache_id]
     worker.peak_pages = max(worker.peak_pages, cache.capacity_pages - cache.free_pages)
 
 
@@ -145,9 +145,9 @@ def account(sim, w, now, before):
     worker = sim.workers[w]
     batch = sim.batch[w]
     end = worker.newest_end_s
-    gaps.add(sim, end - before, worker.decoding - worker.rested)
-    if worker.rested > 0:
-        _count_rested(sim, w, end)
+    gaps.add(sim, end - before, worker.decoding - worker.skipped_step)
+    if worker.skipped_step > 0:
+        _count_skipped(sim, w, end)
     if sim.config.log:
         _log_batch(sim, w)
         log.step(sim, w, la.ANY_STEP, now, worker.newest_start_s, end)
@@ -160,8 +160,8 @@ def account(sim, w, now, before):
     _drain(sim, w)
     for k in range(worker.batch_size):
         _account_chunk(sim, w, batch[k], end)
-    sit_down(sim, w)
-    if sim.config.lane_kind == la.PIPE:
+    skip_decode(sim, w)
+    if sim.config.scheduler_kind == la.PIPE:
         _hand_prompts_on(sim, w, now)
     device.await_next(sim, w, now, True)
 
@@ -174,35 +174,35 @@ def _hand_prompts_on(sim, w, now):
     """
     if sim.workers[w].prompts_head < 0 or sim.config.role == fl.DECODE:
         return
-    lane = lanes.following(sim, w)
+    scheduler = schedulers.following(sim, w)
     r = sim.workers[w].prompts_head
     while r >= 0:
         request = sim.requests[r]
         after = request.next_aside
         ordered.remove_prompt(sim, w, r)
         lists.stop_running(sim, w, r)
-        request.worker = lane
+        request.worker = scheduler
         # Serials are those of a lane's own steps.
         request.mark = -1
         request.sampled_step = -1
-        lists.number(sim, lane, r)
-        lists.run_last(sim, lane, r)
-        ordered.add_prompt(sim, lane, r)
+        lists.number(sim, scheduler, r)
+        lists.run_last(sim, scheduler, r)
+        ordered.add_prompt(sim, scheduler, r)
         r = after
-    lanes.wake(sim, lane, now)
+    schedulers.wake(sim, scheduler, now)
 
 
 @kernel
-def _count_rested(sim, w, end):
+def _count_skipped(sim, w, end):
     """Count the gaps of decodes that sat out the step before this one, which ends at ``end``."""
     worker = sim.workers[w]
     r = worker.running_head
     while r >= 0:
         request = sim.requests[r]
-        if request.state == la.DECODING and request.rested and request.joined_step == worker.launched:
+        if request.state == la.DECODING and request.skipped_step and request.joined_step == worker.launched:
             gaps.add(sim, end - request.last_token_s, 1)
         r = request.next
-    worker.rested = 0
+    worker.skipped_step = 0
 
 
 @kernel
@@ -231,7 +231,7 @@ def _account_chunk(sim, w, r, end):
         return
     request.state = la.DECODING
     request.joined_step = worker.launched + 1
-    request.rested = 0
+    request.skipped_step = 0
     lists.join_decode(sim, w, r)
 
 
@@ -256,18 +256,18 @@ def _await_end(sim, w, r):
 
 
 @kernel
-def sit_down(sim, w):
+def skip_decode(sim, w):
     """Decodes that the step left out take part in the next one again."""
     worker = sim.workers[w]
-    r = worker.sitting_head
-    worker.sitting_head = -1
+    r = worker.skipped_head
+    worker.skipped_head = -1
     while r >= 0:
         request = sim.requests[r]
         after = request.next_aside
         request.state = la.DECODING
         request.joined_step = worker.launched + 1
-        request.rested = 1
-        worker.rested += 1
+        request.skipped_step = 1
+        worker.skipped_step += 1
         lists.join_decode(sim, w, r)
         r = after
 
@@ -276,14 +276,14 @@ def sit_down(sim, w):
 def take_in(sim, w):
     """The oldest outstanding step, or a coast, has ended. Returns the first of the requests that end with it, or -1."""
     worker = sim.workers[w]
-    if worker.phase == la.COASTING:
-        steps = worker.coast_steps
+    if worker.phase == la.FAST_FORWARDING:
+        steps = worker.fast_forward_steps
         if sim.config.log:
-            decode_log.coast_steps(sim, w)
-        gaps.count_coast(sim, w)
-        device.finish_coast(sim, w)
-        queue.take(sim, worker.home, lists.pages_over(sim, w, 1, steps - 1) - worker.coast_pages)
-        worker.coast_pages = 0
+            decode_log.fast_forward_steps(sim, w)
+        gaps.count_fast_forward(sim, w)
+        device.finish_fast_forward(sim, w)
+        queue.take(sim, worker.cache_id, lists.pages_over(sim, w, 1, steps - 1) - worker.fast_forward_pages)
+        worker.fast_forward_pages = 0
         note_peak(sim, w)
         lists.advance_clock(sim, w, steps)
         _drain(sim, w)
@@ -314,22 +314,22 @@ def complete(sim, w, now):
             if sim.config.role == fl.PREFILL and sim.fleet.trace.output_tokens[r] > 1:
                 memory.publish(sim, w, r, request.computed)
                 request.away = 1
-            elif sim.config.store_pool < 0 or not answers.set_out(sim, w, r, now):
+            elif sim.config.store_pool < 0 or not output_write_back.set_out(sim, w, r, now):
                 memory.release(sim, w, r, request.computed, request.computed)
             lists.stop_running(sim, w, r)
             worker.draining -= 1
         lists.note_finished(sim, w, r, now)
         if sim.config.objects:
-            doors.knock(sim.config.objects, sim, al.LET_GO, w, r, now)
-            doors.knock(sim.config.objects, sim, al.ENDS, w, r, now)
+            engine_calls.call_engine(sim.config.objects, sim, al.LET_GO, w, r, now)
+            engine_calls.call_engine(sim.config.objects, sim, al.ENDS, w, r, now)
         r = after
 
 
 @kernel
 def enqueue(sim, w, r):
     """Request ``r`` is new and waits."""
-    sim.requests[r].node = sim.workers[w].home
-    sim.requests[r].strand = -1
+    sim.requests[r].node = sim.workers[w].cache_id
+    sim.requests[r].tombstone = -1
     sim.requests[r].mark = -1
     if sim.config.schedule == la.PRIORITY:
         lists.wait_by_urgency(sim, w, r)
@@ -343,12 +343,12 @@ def receive(sim, w, r, now):
     worker = sim.workers[w]
     enqueue(sim, w, r)
     if sim.config.objects:
-        doors.knock(sim.config.objects, sim, al.ARRIVES, w, r, now)
+        engine_calls.call_engine(sim.config.objects, sim, al.ARRIVES, w, r, now)
     if worker.phase == la.IDLE:
         worker.phase = la.FORMING
         heaps.event_set(sim, w, now)
-    elif worker.phase == la.COASTING and worker.waiting_head == r and worker.running < sim.config.max_running:
-        device.cut_coast(sim, w, now)
+    elif worker.phase == la.FAST_FORWARDING and worker.waiting_head == r and worker.running < sim.config.max_running:
+        device.cut_fast_forward(sim, w, now)
 
 
 @kernel
@@ -379,25 +379,25 @@ def _log_batch(sim, w):
         r = request.next
 
 
-def door(sim, errand, w, r, now):
-    """The errands of ``doors``."""
-    if errand == doors.FORM:
+def engine_entry(sim, op, w, r, now):
+    """The errands of ``engine_calls``."""
+    if op == Op.FORM_BATCH:
         form(sim, w, now)
-    elif errand == doors.COMPLETE:
+    elif op == Op.COMPLETE_STEP:
         complete(sim, w, now)
-    elif errand == doors.RECEIVE:
+    elif op == Op.RECEIVE:
         receive(sim, w, r, now)
-    elif errand == doors.LAUNCH:
+    elif op == Op.LAUNCH_LOCKSTEP:
         launch(sim, w, now, now)
-    elif errand == doors.NEVER_FITS:
+    elif op == Op.NEVER_FITS:
         return 1 if memory.never_fits(sim, r) else 0
-    elif errand == doors.LET_GO:
+    elif op == Op.RELEASE_KV:
         let_go(sim, w, r, now)
-    elif errand == doors.SERVE:
+    elif op == Op.SERVE:
         # Without tiers agents alone have servers.
-        doors.knock(sim.config.objects, sim, al.DONE, w, 0, now)
+        engine_calls.call_engine(sim.config.objects, sim, al.DONE, w, 0, now)
     else:
         queue.reset(sim, w, sim.config.capacity_pages)
         if sim.config.objects:
-            doors.knock(sim.config.objects, sim, al.BEGIN, w, 0, now)
+            engine_calls.call_engine(sim.config.objects, sim, al.BEGIN, w, 0, now)
     return 0

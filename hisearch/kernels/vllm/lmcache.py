@@ -9,7 +9,7 @@ time is in no list yet.
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
-from hisearch.kernels.cache import chunk_order, ledger
+from hisearch.kernels.cache import block_table, chunk_order
 from hisearch.kernels.layout import hicache as hl
 from hisearch.kernels.layout import tiers as tl
 from hisearch.kernels.traffic import links, lists
@@ -18,7 +18,7 @@ from hisearch.kernels.traffic import links, lists
 @kernel
 def travel(sim, w, v, back, now, tokens):
     """Send ``tokens`` between worker ``w``'s node and store ``v``: over its own link, and the node's network."""
-    book = sim.ledgers[v]
+    book = sim.block_tables[v]
     end = now
     if book.link >= 0:
         end = links.send(sim, book.link + back, now, tokens)
@@ -36,14 +36,14 @@ def _let_go(sim, v, slot):
     block = sim.blocks[v, slot]
     block.users -= 1
     if block.users == 0:
-        sim.ledgers[v].used -= 1
-        ledger.forget(sim, v, slot)
+        sim.block_tables[v].used -= 1
+        block_table.forget(sim, v, slot)
 
 
 @kernel
 def _end_writes(sim, v, now):
     """Note the writes to store ``v`` that have ended by ``now``."""
-    book = sim.ledgers[v]
+    book = sim.block_tables[v]
     ring = sim.writes[v - sim.offloading.stores]
     while book.writes > 0:
         write = ring[book.writes_head]
@@ -61,7 +61,7 @@ def _end_writes(sim, v, now):
         else:
             chunk.ready_s = write.end_s
             chunk_order.put(sim, v, write.slot)
-            book.peak = max(book.peak, ledger.size(sim, v, tl.RECENT))
+            book.peak = max(book.peak, block_table.size(sim, v, tl.RECENT))
 
 
 @kernel
@@ -74,14 +74,14 @@ def advance(sim, w, now):
 @kernel
 def _room_behind(sim, v):
     """Take room for one chunk in a store behind host memory, evicting if need be. Returns whether there is some."""
-    book = sim.ledgers[v]
+    book = sim.block_tables[v]
     if book.used == book.capacity:
         slot = chunk_order.victim(sim, v)
         if slot < 0:
             return False
         chunk_order.take_out(sim, v, slot)
         if sim.blocks[v, slot].users == 0:
-            ledger.forget(sim, v, slot)
+            block_table.forget(sim, v, slot)
         book.evicted += 1
         book.used -= 1
     book.used += 1
@@ -91,7 +91,7 @@ def _room_behind(sim, v):
 @kernel
 def _queue_write(sim, w, v, end_s, slot, host, host_slot):
     """Put a write by worker ``w`` into the ring, by the time of its end."""
-    book = sim.ledgers[v]
+    book = sim.block_tables[v]
     ring = sim.writes[v - sim.offloading.stores]
     size = len(ring)
     at = book.writes_head + book.writes
@@ -111,14 +111,14 @@ def _queue_write(sim, w, v, end_s, slot, host, host_slot):
 @kernel
 def _begin_write(sim, w, v, key, host_slot, now):
     """Write a chunk from host memory to store ``v`` behind it, unless that is being done or there is no room."""
-    slot = ledger.find(sim, v, key)
+    slot = block_table.find(sim, v, key)
     if slot >= 0 and sim.blocks[v, slot].users > 0:
         return
     if not _room_behind(sim, v):
         return
-    slot = ledger.find(sim, v, key)
+    slot = block_table.find(sim, v, key)
     if slot < 0:
-        slot = ledger.new(sim, v, key)
+        slot = block_table.new(sim, v, key)
     sim.blocks[v, slot].users = 1
     host = sim.worker_stores[w, 0]
     sim.blocks[host, host_slot].users += 1
@@ -134,7 +134,7 @@ def _leading(sim, v, begin, end, now):
     """How many of the path's first keys from ``begin`` on, before ``end``, store ``v`` has by ``now``."""
     k = begin
     while k < end:
-        slot = ledger.find(sim, v, sim.path[0, k])
+        slot = block_table.find(sim, v, sim.path[0, k])
         if slot < 0 or sim.blocks[v, slot].list < 0 or sim.blocks[v, slot].ready_s > now:
             break
         k += 1
@@ -142,16 +142,16 @@ def _leading(sim, v, begin, end, now):
 
 
 @kernel
-def lookup(sim, w, r, static, count, now):
+def lookup(sim, w, r, trace_node, count, now):
     """Pin and use the leading ones of the path's first ``count`` chunks; returns how many there are in all tiers."""
     advance(sim, w, now)
-    ledger.fill_path(sim, static, 0, count)
+    block_table.fill_path(sim, trace_node, 0, count)
     begin = 0
     for tier in range(sim.worker_stores.shape[1]):
         v = sim.worker_stores[w, tier]
         end = begin + _leading(sim, v, begin, count, now)
         for k in range(end - 1, begin - 1, -1):
-            slot = ledger.find(sim, v, sim.path[0, k])
+            slot = block_table.find(sim, v, sim.path[0, k])
             sim.blocks[v, slot].pins += 1
             chunk_order.use(sim, v, slot)
         sim.found_in[r, tier] = end - begin
@@ -160,14 +160,14 @@ def lookup(sim, w, r, static, count, now):
 
 
 @kernel
-def unpin(sim, w, r, static):
+def unpin(sim, w, r, trace_node):
     """The look-up of ``r`` has been served."""
-    ledger.fill_path(sim, static, 0, sim.offloaded[r].found)
+    block_table.fill_path(sim, trace_node, 0, sim.offloaded[r].found)
     k = 0
     for tier in range(sim.worker_stores.shape[1]):
         v = sim.worker_stores[w, tier]
         for _ in range(sim.found_in[r, tier]):
-            sim.blocks[v, ledger.find(sim, v, sim.path[0, k])].pins -= 1
+            sim.blocks[v, block_table.find(sim, v, sim.path[0, k])].pins -= 1
             k += 1
 
 
@@ -177,13 +177,13 @@ def unpin(sim, w, r, static):
 @kernel
 def _allocate(sim, v):
     """Take host memory of one chunk, evicting if need be. Returns whether there is some."""
-    book = sim.ledgers[v]
+    book = sim.block_tables[v]
     if book.used == book.capacity:
         slot = chunk_order.victim(sim, v)
         if slot < 0:
             return False
         chunk_order.take_out(sim, v, slot)
-        ledger.forget(sim, v, slot)
+        block_table.forget(sim, v, slot)
         book.evicted += 1
         book.used -= 1
     book.used += 1
@@ -195,27 +195,27 @@ def _allocate(sim, v):
 def _offer(sim, w, key, ready_s):
     """Cache what worker ``w`` puts into memory just taken, unless it is cached already. Returns its slot, or -1."""
     v = sim.worker_stores[w, 0]
-    if ledger.find(sim, v, key) >= 0:
+    if block_table.find(sim, v, key) >= 0:
         return -1
-    slot = ledger.new(sim, v, key)
+    slot = block_table.new(sim, v, key)
     sim.blocks[v, slot].users = 1
     sim.blocks[v, slot].ready_s = ready_s
     sim.blocks[v, slot].writer = w
     chunk_order.put(sim, v, slot)
-    sim.ledgers[v].stored += 1
+    sim.block_tables[v].stored += 1
     return slot
 
 
 @kernel
-def read(sim, w, static, begin, end, now):
+def read(sim, w, trace_node, begin, end, now):
     """Bring found chunks into host memory; returns when all are there."""
     advance(sim, w, now)
-    ledger.fill_path(sim, static, begin, end)
+    block_table.fill_path(sim, trace_node, begin, end)
     keys = sim.path[0]
     kept = sim.path[1]
     count = end - begin
     host = sim.worker_stores[w, 0]
-    sim.ledgers[host].read += count
+    sim.block_tables[host].read += count
     at_s = now
     fresh = 0
     k = _leading(sim, host, 0, count, now)
@@ -223,18 +223,18 @@ def read(sim, w, static, begin, end, now):
         v = sim.worker_stores[w, tier]
         until = k + _leading(sim, v, k, count, now)
         while k < until:
-            chunk_order.use(sim, v, ledger.find(sim, v, keys[k]))
+            chunk_order.use(sim, v, block_table.find(sim, v, keys[k]))
             into_host = travel(sim, w, host, 0, at_s, sim.offloading.block_tokens)
             at_s = max(travel(sim, w, v, 1, at_s, sim.offloading.block_tokens), into_host)
-            sim.ledgers[v].read += 1
-            sim.ledgers[host].fetched += 1
+            sim.block_tables[v].read += 1
+            sim.block_tables[host].fetched += 1
             if _allocate(sim, host):
                 kept[fresh] = keys[k]
                 fresh += 1
             k += 1
     for k in range(fresh):
         if _offer(sim, w, kept[k], at_s) < 0:
-            sim.ledgers[host].used -= 1
+            sim.block_tables[host].used -= 1
     return at_s
 
 
@@ -249,10 +249,10 @@ def reserve(sim, w, count, now):
 
 
 @kernel
-def save(sim, w, static, begin, end, now):
+def save(sim, w, trace_node, begin, end, now):
     """Reserved memory holds the chunks at ``now``: they can be found from then on, and are written behind it."""
     host = sim.worker_stores[w, 0]
-    ledger.fill_path(sim, static, begin, end)
+    block_table.fill_path(sim, trace_node, begin, end)
     keys = sim.path[0]
     slots = sim.path[1]
     for k in range(end - begin):
@@ -260,7 +260,7 @@ def save(sim, w, static, begin, end, now):
     for k in range(end - begin):
         slot = slots[k]
         if slot < 0:
-            slot = ledger.nameless(sim, host)
+            slot = block_table.nameless(sim, host)
         sim.blocks[host, slot].users += 1
         for tier in range(1, sim.worker_stores.shape[1]):
             _begin_write(sim, w, sim.worker_stores[w, tier], keys[k], slot, now)
@@ -273,7 +273,7 @@ def save(sim, w, static, begin, end, now):
 @kernel
 def _cancel_writes(sim, w, v):
     """What worker ``w`` is writing to store ``v`` never comes there."""
-    book = sim.ledgers[v]
+    book = sim.block_tables[v]
     ring = sim.writes[v - sim.offloading.stores]
     count = book.writes
     book.writes = 0
@@ -292,15 +292,15 @@ def _cancel_writes(sim, w, v):
         sim.blocks[v, write.slot].users = 0
         book.used -= 1
         if sim.blocks[v, write.slot].list < 0:
-            ledger.forget(sim, v, write.slot)
+            block_table.forget(sim, v, write.slot)
 
 
 @kernel
 def _forget(sim, v, slot):
     """The chunk, which nobody uses, is gone."""
     chunk_order.take_out(sim, v, slot)
-    ledger.forget(sim, v, slot)
-    sim.ledgers[v].used -= 1
+    block_table.forget(sim, v, slot)
+    sim.block_tables[v].used -= 1
 
 
 @kernel
@@ -317,12 +317,12 @@ def halt(sim, w, now):
     for tier in range(1, sim.worker_stores.shape[1]):
         _cancel_writes(sim, w, sim.worker_stores[w, tier])
     host = sim.worker_stores[w, 0]
-    slot = ledger.first(sim, host, tl.RECENT)
+    slot = block_table.first(sim, host, tl.RECENT)
     while slot >= 0:
         after = sim.blocks[host, slot].next
         if sim.blocks[host, slot].writer == w and sim.blocks[host, slot].ready_s > now:
             _forget(sim, host, slot)
-            sim.ledgers[host].stored -= 1
+            sim.block_tables[host].stored -= 1
         slot = after
 
 
@@ -331,8 +331,8 @@ def lose_host(sim, w):
     """The host of worker ``w``, all of whose workers have died, loses what they shared; it counts as evicted."""
     for tier in range(sim.worker_stores.shape[1]):
         v = sim.worker_stores[w, tier]
-        if sim.ledgers[v].scope != hl.OF_NODE:
+        if sim.block_tables[v].scope != hl.OF_NODE:
             continue
-        while ledger.first(sim, v, tl.RECENT) >= 0:
-            _forget(sim, v, ledger.first(sim, v, tl.RECENT))
-            sim.ledgers[v].evicted += 1
+        while block_table.first(sim, v, tl.RECENT) >= 0:
+            _forget(sim, v, block_table.first(sim, v, tl.RECENT))
+            sim.block_tables[v].evicted += 1

@@ -8,13 +8,13 @@ saved, only a preempted request's are ever asked for (``_note_lost``).
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
-from hisearch.kernels.cache import ledger, queue
-from hisearch.kernels.engine import device, doors
+from hisearch.kernels.cache import block_table, queue
+from hisearch.kernels.engine import device
+from hisearch.kernels.engine.engine_calls import Op
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import heaps, links, lists
 from hisearch.kernels.vllm import entry as vllm
-from hisearch.kernels.vllm import lmcache, memory
-from hisearch.kernels.vllm import step as scheduler
+from hisearch.kernels.vllm import lmcache, memory, step
 
 
 @kernel
@@ -48,7 +48,7 @@ def _note_hits(sim, w, r, on_device, cached):
     for tier in range(sim.worker_stores.shape[1]):
         end += sim.found_in[r, tier] * sim.offloading.block_tokens
         hits = max(min(end, cached) - begin, 0)
-        sim.ledgers[sim.worker_stores[w, tier]].hit_tokens += hits
+        sim.block_tables[sim.worker_stores[w, tier]].hit_tokens += hits
         begin += hits
         if tier == 0:
             request.fetched_tokens = cached - begin
@@ -59,25 +59,25 @@ def _admit_head(sim, w, now, budget):
     """Try to admit the first waiting request. Returns tokens scheduled, 0 if it has to go on waiting."""
     r = sim.workers[w].waiting_head
     offloaded = sim.offloaded[r]
-    static, limit, found, d = scheduler.look_up(sim, w, r)
+    trace_node, limit, found, d = step.look_up(sim, w, r)
     known = sim.trace.input_tokens[r] + sim.requests[r].generated
     size = sim.offloading.block_tokens
     if not offloaded.asked:
-        offloaded.found = lmcache.lookup(sim, w, r, static, known // size, now)
+        offloaded.found = lmcache.lookup(sim, w, r, trace_node, known // size, now)
         offloaded.asked = 1
     cached = max(min(offloaded.found * size, known - 1), found)
-    share = scheduler.share_of(sim, r, cached, budget)
-    if share == 0 or not scheduler.has_room(sim, w, r, found, d, 0, cached + share):
+    share = step.share_of(sim, r, cached, budget)
+    if share == 0 or not step.has_room(sim, w, r, found, d, 0, cached + share):
         return 0
     lists.stop_waiting(sim, w, r)
-    scheduler.hold(sim, w, r, static, limit, cached)
+    step.hold(sim, w, r, trace_node, limit, cached)
     offloaded.asked = 0
     offloaded.on_device = found
     offloaded.load_tokens = cached - found
     sim.workers[w].host_hit_tokens += cached - found
     _note_hits(sim, w, r, found, cached)
     lists.note_scheduled(sim, r, now, found, cached - found)
-    scheduler.run(sim, w, r, share, lists.pages(sim, cached))
+    step.run(sim, w, r, share, lists.pages(sim, cached))
     if sim.connectors[w].first_admitted < 0:
         sim.connectors[w].first_admitted = r
     return share
@@ -139,9 +139,9 @@ def _save(sim, w, r, at_s):
     """Save what is due of ``r`` behind the step just formed, from ``at_s`` on; returns when it is done."""
     size = sim.offloading.block_tokens
     offloaded = sim.offloaded[r]
-    static = lists.path_end(sim, r)
+    trace_node = lists.path_end(sim, r)
     if sim.requests[r].state == la.ADMITTED:
-        lmcache.unpin(sim, w, r, static)
+        lmcache.unpin(sim, w, r, trace_node)
     _track(sim, w, r)
     begin = offloaded.saved // size
     end = offloaded.tracked // size
@@ -152,7 +152,7 @@ def _save(sim, w, r, at_s):
     if taken == 0:
         return at_s
     at_s = _copy(sim, w, 0, at_s, taken * size)
-    lmcache.save(sim, w, static, begin, begin + taken, at_s)
+    lmcache.save(sim, w, trace_node, begin, begin + taken, at_s)
     return at_s
 
 
@@ -197,9 +197,9 @@ def _launch(sim, w, now):
 
 
 @kernel
-def _coast_limit(sim, w, preempted):
-    """Steps as for ``vllm.coast_limit``, in which besides nothing is saved."""
-    limit = vllm.coast_limit(sim, w, preempted)
+def _fast_forward_limit(sim, w, preempted):
+    """Steps as for ``vllm.fast_forward_limit``, in which besides nothing is saved."""
+    limit = vllm.fast_forward_limit(sim, w, preempted)
     if limit == 1 or not sim.offloading.save_decode:
         return limit
     size = sim.offloading.block_tokens
@@ -226,17 +226,17 @@ def form(sim, w, now):
             budget -= tokens
     vllm.note_peak(sim, w)
     if worker.batch_size == 0 and worker.decoding == 0:
-        vllm.sit_down(sim, w)
+        vllm.skip_decode(sim, w)
         if preempted and worker.outstanding == 0:
             worker.phase = la.FORMING
             heaps.event_set(sim, w, now)
         else:
             device.await_next(sim, w, now, False)
         return
-    limit = _coast_limit(sim, w, preempted)
+    limit = _fast_forward_limit(sim, w, preempted)
     if limit > 1:
-        worker.coast_s = now
-        device.plan_coast(sim, w, now, limit)
+        worker.fast_forward_s = now
+        device.plan_fast_forward(sim, w, now, limit)
     else:
         _launch(sim, w, now)
 
@@ -245,25 +245,25 @@ def form(sim, w, now):
 def _reset(sim, w):
     queue.reset(sim, w, sim.config.capacity_pages)
     if w == 0:
-        for v in range(sim.ledgers.shape[0]):
-            ledger.reset(sim, v)
+        for v in range(sim.block_tables.shape[0]):
+            block_table.reset(sim, v)
 
 
-def door(sim, errand, w, r, now):
-    """The errands of ``doors``."""
-    if errand == doors.FORM:
+def engine_entry(sim, op, w, r, now):
+    """The errands of ``engine_calls``."""
+    if op == Op.FORM_BATCH:
         form(sim, w, now)
-    elif errand == doors.COMPLETE:
+    elif op == Op.COMPLETE_STEP:
         vllm.complete(sim, w, now)
-    elif errand == doors.RECEIVE:
+    elif op == Op.RECEIVE:
         vllm.receive(sim, w, r, now)
-    elif errand == doors.NEVER_FITS:
+    elif op == Op.NEVER_FITS:
         return 1 if memory.never_fits(sim, r) else 0
-    elif errand == doors.LET_GO:
+    elif op == Op.RELEASE_KV:
         vllm.let_go(sim, w, r, now)
-    elif errand == doors.HALT:
+    elif op == Op.HALT:
         lmcache.halt(sim, w, now)
-    elif errand == doors.LOSE_HOST:
+    elif op == Op.LOSE_HOST:
         lmcache.lose_host(sim, w)
     else:
         _reset(sim, w)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from hisearch.base.jit import kernel
 from hisearch.kernels.cache import queue, tree
-from hisearch.kernels.engine import doors, log, ordered
+from hisearch.kernels.engine import engine_calls, log, ordered
 from hisearch.kernels.layout import agents as al
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import lists
@@ -33,7 +33,7 @@ def newest_waits(sim, w, r):
     worker = sim.workers[w]
     request = sim.requests[r]
     if request.state == la.DECODING and request.joined_step <= worker.launched:
-        return 0 if request.joined_step == worker.launched and request.rested else 1
+        return 0 if request.joined_step == worker.launched and request.skipped_step else 1
     return request.waits
 
 
@@ -60,8 +60,8 @@ def rejoin_in_vain(sim, w, r):
     """``r`` sat out a step, and will not take part in the next one either."""
     worker = sim.workers[w]
     request = sim.requests[r]
-    if request.state == la.DECODING and request.rested and request.joined_step > worker.launched:
-        worker.rested -= 1
+    if request.state == la.DECODING and request.skipped_step and request.joined_step > worker.launched:
+        worker.skipped_step -= 1
 
 
 @kernel
@@ -82,19 +82,21 @@ def findable_tokens(sim, w, r):
 
 
 @kernel
-def _lay(sim, w, r, static, end):
+def _lay(sim, w, r, trace_node, end):
     """Make ``r``'s pages up to ``end`` findable."""
     request = sim.requests[r]
     begin = request.locked_tokens
-    cached, _ = tree.match(sim, sim.workers[w].home, static, end)
+    cached, _ = tree.match(sim, sim.workers[w].cache_id, trace_node, end)
     if cached > begin:
         spare = la.NODES_PER_REQUEST * (sim.config.max_running + 2)
-        if sim.counters[la.NODES_LEFT] < spare + queue.cached_runs(sim, sim.workers[w].home, static, begin, cached):
+        if sim.counters[la.NODES_LEFT] < spare + queue.cached_runs(
+            sim, sim.workers[w].cache_id, trace_node, begin, cached
+        ):
             sim.counters[la.FAULT] = la.NODE_POOL_FULL
             return
-        request.node = queue.duplicate(sim, sim.workers[w].home, request.node, static, begin, cached)
+        request.node = queue.duplicate(sim, sim.workers[w].cache_id, request.node, trace_node, begin, cached)
     if end > cached:
-        request.node = queue.grow(sim, sim.workers[w].home, request.node, static, cached, end)
+        request.node = queue.grow(sim, sim.workers[w].cache_id, request.node, trace_node, cached, end)
     request.locked_tokens = end
 
 
@@ -106,12 +108,12 @@ def publish(sim, w, r, computed):
     end = tree.floor_page(sim, computed)
     if end <= sim.requests[r].locked_tokens:
         return
-    static = lists.path_end(sim, r)
+    trace_node = lists.path_end(sim, r)
     if sim.config.shared_outputs:
-        _publish_rivals(sim, w, r, static)
+        _publish_rivals(sim, w, r, trace_node)
     if sim.requests[r].state == la.PROMPT or sim.requests[r].state == la.ADMITTED:
-        static = lists.path_at(sim, w, r, end)
-    _lay(sim, w, r, static, end)
+        trace_node = lists.path_at(sim, w, r, end)
+    _lay(sim, w, r, trace_node, end)
 
 
 @kernel
@@ -120,7 +122,7 @@ def decodes(sim, w, r):
     request = sim.requests[r]
     if request.worker != w or request.outcome != la.IN_FLIGHT:
         return False
-    return request.state == la.DECODING or request.state == la.DRAINING or request.state == la.SITTING
+    return request.state == la.DECODING or request.state == la.DRAINING or request.state == la.SKIPPED
 
 
 @kernel
@@ -142,15 +144,15 @@ def _sooner(sim, w, a, b):
 
 
 @kernel
-def _publish_rivals(sim, w, r, static):
-    """Publish what others have made of the path to ``static`` before ``r``: a decode's pages are laid only when needed.
+def _publish_rivals(sim, w, r, trace_node):
+    """Publish what others have made of the path to ``trace_node`` before ``r``: a decode's pages wait until needed.
 
     Of several copies of a page a look-up finds the one that was made first.
     """
     begin = sim.requests[r].locked_tokens
     while True:
         first = -1
-        s = static
+        s = trace_node
         while s > 0 and sim.trace.end_tokens[s] > begin:
             k = sim.owner_head[s]
             while k >= 0:
@@ -171,12 +173,12 @@ def _publish_rivals(sim, w, r, static):
 
 
 @kernel
-def reveal(sim, w, static):
-    """Publish what decoding requests have made so far of the path to ``static``, for a waiting request.
+def reveal(sim, w, trace_node):
+    """Publish what decoding requests have made so far of the path to ``trace_node``, for a waiting request.
 
     Each of them has its place in the pass before any waiting request.
     """
-    s = static
+    s = trace_node
     while s > 0:
         k = sim.owner_head[s]
         while k >= 0:
@@ -187,7 +189,7 @@ def reveal(sim, w, static):
                     made = sim.trace.input_tokens[q] + sampled(sim, w, q) - in_flight(sim, w, q)
                 publish(sim, w, q, made)
             k = sim.next_owner[k]
-        if sim.cover[sim.workers[w].home, s] >= 0:
+        if sim.deepest_cached[sim.workers[w].cache_id, s] >= 0:
             return
         s = sim.trace.parent[s]
 
@@ -201,10 +203,10 @@ def release(sim, w, r, allocated, findable):
     request = sim.requests[r]
     publish(sim, w, r, findable)
     own = lists.pages(sim, allocated) - request.locked_tokens // sim.config.page_tokens
-    queue.push_empty(sim, sim.workers[w].home, own)
-    queue.unlock(sim, sim.workers[w].home, request.node, request.strand)
-    request.node = sim.workers[w].home
-    request.strand = -1
+    queue.push_empty(sim, sim.workers[w].cache_id, own)
+    queue.unlock(sim, sim.workers[w].cache_id, request.node, request.tombstone)
+    request.node = sim.workers[w].cache_id
+    request.tombstone = -1
     request.locked_tokens = 0
 
 
@@ -233,7 +235,7 @@ def preempt(sim, w, r):
     If its last token is in flight, it will end where it waits.
     """
     if sim.config.objects:
-        doors.knock(sim.config.objects, sim, al.LET_GO, w, r, 0.0)
+        engine_calls.call_engine(sim.config.objects, sim, al.LET_GO, w, r, 0.0)
     worker = sim.workers[w]
     request = sim.requests[r]
     scheduled = request.mark == worker.launched + 1
@@ -287,7 +289,7 @@ def preempt(sim, w, r):
 def never_fits(sim, r):
     """True where prompt and declared output exceed what admission fills, or a step's budget if prompts stay whole."""
     declared = sim.trace.input_tokens[r] + sim.trace.max_output_tokens[r]
-    if sim.config.objects and doors.knock(sim.config.objects, sim, al.TOO_LARGE, 0, r, 0.0):
+    if sim.config.objects and engine_calls.call_engine(sim.config.objects, sim, al.TOO_LARGE, 0, r, 0.0):
         return True
     if not sim.config.chunked_prefill and declared > sim.config.chunk_tokens:
         return True

@@ -8,7 +8,7 @@ step's results are taken in (see ``layout.tiers.NOTES``), or at once where no st
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
-from hisearch.kernels.cache import host_blocks, host_use, ledger
+from hisearch.kernels.cache import block_table, host_blocks, host_use
 from hisearch.kernels.cache import host_runs as runs
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.layout import tiers as tl
@@ -68,44 +68,44 @@ def _note_loaded(sim, row, r):
 
 
 @kernel
-def _loads_any(sim, r, static, begin, end):
-    """Whether any of blocks ``begin`` to ``end`` of the path to ``static`` is loaded by ``r`` or those behind it."""
+def _loads_any(sim, r, trace_node, begin, end):
+    """Whether ``r`` or those behind it load any of blocks ``begin`` to ``end`` of the path to ``trace_node``."""
     while r >= 0:
         offloaded = sim.offloaded[r]
         k = max(begin, offloaded.load_block)
         shared = k < min(end, offloaded.dealt_with)
-        if shared and ledger.key_at(sim, static, k) == ledger.key_at(sim, lists.path_end(sim, r), k):
+        if shared and block_table.key_at(sim, trace_node, k) == block_table.key_at(sim, lists.path_end(sim, r), k):
             return True
         r = offloaded.next
     return False
 
 
 @kernel
-def find(sim, w, r, static, known, on_device):
+def find(sim, w, r, trace_node, known, on_device):
     """Tokens that host memory has behind those ``on_device``; -1 where ``r`` has to wait for another one's load."""
     size = sim.offloading.block_tokens
     v = store_of(sim, w)
     count = known // size
-    host_use.touch(sim, v, static, count, count, r)
+    host_use.touch(sim, v, trace_node, count, count, r)
     if count * size - on_device < size:
         return 0
     first = on_device // size
-    found = host_blocks.lookup(sim, v, static, first, count)
+    found = host_blocks.lookup(sim, v, trace_node, first, count)
     tokens = (first + found) * size - on_device
     if found == 0 or tokens < size:
         return 0
     if sim.config.prefix_caching:
         end = first + found
-        if _loads_any(sim, sim.connectors[w].loads_head, static, first, end):
+        if _loads_any(sim, sim.connectors[w].loads_head, trace_node, first, end):
             return -1
         for row in range(2 * w, 2 * w + 2):
-            if _loads_any(sim, sim.notes[row].loaded_head, static, first, end):
+            if _loads_any(sim, sim.notes[row].loaded_head, trace_node, first, end):
                 return -1
     return tokens
 
 
 @kernel
-def load(sim, w, r, static, on_device, tokens):
+def load(sim, w, r, trace_node, on_device, tokens):
     """``r`` waits for the ``tokens`` found behind those ``on_device``; its pages have been taken."""
     size = sim.offloading.block_tokens
     offloaded = sim.offloaded[r]
@@ -116,7 +116,7 @@ def load(sim, w, r, static, on_device, tokens):
     offloaded.loading = tl.LOADING
     offloaded.next = -1
     if runs.enough(sim, 4):
-        host_blocks.use(sim, store_of(sim, w), static, offloaded.load_block, offloaded.dealt_with, 1)
+        host_blocks.use(sim, store_of(sim, w), trace_node, offloaded.load_block, offloaded.dealt_with, 1)
     connector = sim.connectors[w]
     if connector.loads_head >= 0:
         sim.offloaded[connector.loads_tail].next = r
@@ -229,13 +229,13 @@ def _store_blocks(sim, w, r, blocks):
     offloaded = sim.offloaded[r]
     count = offloaded.dealt_with + blocks
     v = store_of(sim, w)
-    static = lists.path_end(sim, r)
-    if host_blocks.extend(sim, v, static, offloaded.dealt_with, count, r):
+    trace_node = lists.path_end(sim, r)
+    if host_blocks.extend(sim, v, trace_node, offloaded.dealt_with, count, r):
         stored = blocks
     else:
-        stored = host_blocks.begin_store(sim, v, static, offloaded.dealt_with, count, r)
+        stored = host_blocks.begin_store(sim, v, trace_node, offloaded.dealt_with, count, r)
         if stored > 0:
-            host_use.touch(sim, v, static, offloaded.dealt_with, count, r)
+            host_use.touch(sim, v, trace_node, offloaded.dealt_with, count, r)
     if stored < 0:
         sim.connectors[w].lagging = 1
         return
@@ -317,9 +317,9 @@ def found_any(sim, row):
 @kernel
 def _end_load(sim, w, r):
     offloaded = sim.offloaded[r]
-    static = lists.path_end(sim, r)
+    trace_node = lists.path_end(sim, r)
     if runs.enough(sim, 4):
-        host_blocks.use(sim, store_of(sim, w), static, offloaded.load_block, offloaded.dealt_with, -1)
+        host_blocks.use(sim, store_of(sim, w), trace_node, offloaded.load_block, offloaded.dealt_with, -1)
     offloaded.loading = tl.NOTED
 
 

@@ -7,16 +7,16 @@ the waiting one. The rules and their sources: ``validate.restatement.vllm_offloa
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
+from hisearch.kernels.cache import block_table, queue
 from hisearch.kernels.cache import host_runs as runs
-from hisearch.kernels.cache import ledger, queue
-from hisearch.kernels.engine import device, doors
-from hisearch.kernels.engine.cost import coast
+from hisearch.kernels.engine import device
+from hisearch.kernels.engine.cost import fast_forward
+from hisearch.kernels.engine.engine_calls import Op
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.layout import tiers as tl
 from hisearch.kernels.traffic import heaps, lists
 from hisearch.kernels.vllm import entry as vllm
-from hisearch.kernels.vllm import memory, offload
-from hisearch.kernels.vllm import step as scheduler
+from hisearch.kernels.vllm import memory, offload, step
 
 # What came of looking at a request; tokens that it is scheduled for otherwise.
 NO_ROOM, ASIDE = 0, -1
@@ -84,7 +84,7 @@ def _run(sim, w, r, now, share, held, skipped):
     on_device = sim.offloaded[r].on_device
     sim.offloaded[r].loading = tl.NOT_LOADING
     lists.note_scheduled(sim, r, now, on_device, sim.requests[r].computed - on_device)
-    scheduler.run(sim, w, r, share, held)
+    step.run(sim, w, r, share, held)
     if connector.first_admitted < 0:
         connector.first_admitted = r
     return share
@@ -95,8 +95,8 @@ def _resume(sim, w, r, now, budget, skipped):
     """Try to run ``r``, which has been loaded. Returns tokens scheduled, or ``NO_ROOM``."""
     cached = sim.requests[r].computed
     held = sim.offloaded[r].dealt_with * sim.offloading.block_tokens // sim.config.page_tokens
-    share = scheduler.share_of(sim, r, cached, budget)
-    if share == 0 or not scheduler.has_room(sim, w, r, 0, w, held, cached + share):
+    share = step.share_of(sim, r, cached, budget)
+    if share == 0 or not step.has_room(sim, w, r, 0, w, held, cached + share):
         return NO_ROOM
     return _run(sim, w, r, now, share, held, skipped)
 
@@ -104,12 +104,12 @@ def _resume(sim, w, r, now, budget, skipped):
 @kernel
 def _load(sim, w, r, look, tokens):
     """Try to give ``r`` pages for the ``tokens`` found in host memory. Returns ``ASIDE``, or ``NO_ROOM``."""
-    static, limit, found, d = look
+    trace_node, limit, found, d = look
     cached = found + tokens
-    if not scheduler.has_room(sim, w, r, found, d, 0, cached):
+    if not step.has_room(sim, w, r, found, d, 0, cached):
         return NO_ROOM
-    scheduler.hold(sim, w, r, static, limit, cached)
-    offload.load(sim, w, r, static, found, tokens)
+    step.hold(sim, w, r, trace_node, limit, cached)
+    offload.load(sim, w, r, trace_node, found, tokens)
     return ASIDE
 
 
@@ -123,18 +123,18 @@ def _consider(sim, w, r, now, budget, skipped):
         offload.end_wait(sim, w, r)
     if offloaded.loading == tl.LOADED:
         return _resume(sim, w, r, now, budget, skipped)
-    look = scheduler.look_up(sim, w, r)
-    static, limit, found, d = look
+    look = step.look_up(sim, w, r)
+    trace_node, limit, found, d = look
     known = sim.trace.input_tokens[r] + sim.requests[r].generated
-    tokens = offload.find(sim, w, r, static, known, found)
+    tokens = offload.find(sim, w, r, trace_node, known, found)
     if tokens < 0:
         return ASIDE
     if tokens > 0:
         return _load(sim, w, r, look, tokens)
-    share = scheduler.share_of(sim, r, found, budget)
-    if share == 0 or not scheduler.has_room(sim, w, r, found, d, 0, found + share):
+    share = step.share_of(sim, r, found, budget)
+    if share == 0 or not step.has_room(sim, w, r, found, d, 0, found + share):
         return NO_ROOM
-    scheduler.hold(sim, w, r, static, limit, found)
+    step.hold(sim, w, r, trace_node, limit, found)
     offloaded.on_device = found
     return _run(sim, w, r, now, share, lists.pages(sim, found), skipped)
 
@@ -214,7 +214,7 @@ def _rest(sim, w, now, preempted):
     time = la.FOREVER_S
     if worker.waiting + sim.connectors[w].skipped + worker.running > 0:
         time = now if again else offload.next_end_s(sim, w)
-    if sim.config.lane_kind == la.WAVE:
+    if sim.config.scheduler_kind == la.LOCKSTEP:
         worker.look_s = time
     elif time < la.FOREVER_S:
         worker.phase = la.FORMING
@@ -224,8 +224,8 @@ def _rest(sim, w, now, preempted):
 
 
 @kernel
-def _coast_limit(sim, w, preempted):
-    """Steps as for ``vllm.coast_limit``, in which besides nothing that others would see is stored or looked up.
+def _fast_forward_limit(sim, w, preempted):
+    """Steps as for ``vllm.fast_forward_limit``, in which besides nothing that others would see is stored or looked up.
 
     What a worker stores in its own host memory nobody else sees: ``_catch_up`` makes up for it.
     """
@@ -239,7 +239,7 @@ def _coast_limit(sim, w, preempted):
     # Looking up in vain leaves an order of last use as it is, but not what ARC or a threshold learn, nor a queue.
     if looks and (sim.offloading.arc or sim.offloading.threshold > 0 or shared):
         return 1
-    limit = vllm.coast_limit(sim, w, preempted)
+    limit = vllm.fast_forward_limit(sim, w, preempted)
     if not (looks or shared or sim.config.log):
         return limit
     ahead = 0 if sim.config.overlap else 1
@@ -271,12 +271,12 @@ def _catch_up(sim, w):
     """Do what the passes of a coast that has ended, behind its first one, did with host memory."""
     worker = sim.workers[w]
     connector = sim.connectors[w]
-    steps = worker.coast_steps
+    steps = worker.fast_forward_steps
     if steps < 2:
         return
     _sort_by_due(sim, w, steps)
     excess = lists.excess_tokens(sim, w)
-    end_s = worker.coast_from_s if sim.config.overlap else worker.newest_start_s
+    end_s = worker.fast_forward_from_s if sim.config.overlap else worker.newest_start_s
     ended = 0
     phase = 0
     for k in range(1, steps):
@@ -285,7 +285,7 @@ def _catch_up(sim, w):
             phase = 0
         if connector.prepared >= 0:
             context = worker.context_tokens + ended * worker.decoding
-            _, end_s = coast(sim.seconds, end_s, la.FOREVER_S, k - ended, worker.decoding, context, excess)
+            _, end_s = fast_forward(sim.seconds, end_s, la.FOREVER_S, k - ended, worker.decoding, context, excess)
             ended = k
             offload.begin_prepared(sim, w, end_s)
             offload.end_transfers(sim, w, end_s, 2 * w)
@@ -315,7 +315,7 @@ def form(sim, w, now):
     _store(sim, w)
     offload.flush(sim, w)
     if worker.batch_size == 0 and worker.decoding == 0:
-        vllm.sit_down(sim, w)
+        vllm.skip_decode(sim, w)
         if worker.outstanding == 0:
             _rest(sim, w, ready_s, preempted)
         else:
@@ -323,13 +323,13 @@ def form(sim, w, now):
         return
     vllm.note_peak(sim, w)
     offload.look(sim, w, ready_s, 2 * w + ((worker.launched + 1) & 1))
-    if sim.config.lane_kind == la.WAVE:
+    if sim.config.scheduler_kind == la.LOCKSTEP:
         vllm.hold_back(sim, w)
         return
-    limit = _coast_limit(sim, w, preempted)
+    limit = _fast_forward_limit(sim, w, preempted)
     if limit > 1:
-        worker.coast_s = now
-        device.plan_coast(sim, w, now, limit)
+        worker.fast_forward_s = now
+        device.plan_fast_forward(sim, w, now, limit)
     else:
         vllm.launch(sim, w, now, ready_s)
 
@@ -339,7 +339,7 @@ def complete(sim, w, now):
     """Take in results at ``now``: requests that end, then what the launch of their step had found of the transfers."""
     worker = sim.workers[w]
     row = 2 * w + ((worker.launched - worker.outstanding + 1) & 1)
-    coasting = worker.phase == la.COASTING
+    coasting = worker.phase == la.FAST_FORWARDING
     if coasting:
         _catch_up(sim, w)
     r = vllm.take_in(sim, w)
@@ -369,13 +369,13 @@ def receive(sim, w, r, now):
     worker = sim.workers[w]
     vllm.enqueue(sim, w, r)
     offload.receive(sim, r)
-    if sim.config.lane_kind == la.WAVE:
+    if sim.config.scheduler_kind == la.LOCKSTEP:
         return
     if worker.phase == la.IDLE or (worker.phase == la.FORMING and worker.event_s > now):
         worker.phase = la.FORMING
         heaps.event_set(sim, w, now)
-    elif worker.phase == la.COASTING and worker.waiting_head == r and worker.running < sim.config.max_running:
-        device.cut_coast(sim, w, now)
+    elif worker.phase == la.FAST_FORWARDING and worker.waiting_head == r and worker.running < sim.config.max_running:
+        device.cut_fast_forward(sim, w, now)
 
 
 @kernel
@@ -385,24 +385,24 @@ def _reset(sim, w):
     if w == 0:
         sim.counters[la.FREE_TRANSFER] = -1
         runs.reset(sim)
-        for v in range(sim.ledgers.shape[0]):
-            ledger.reset(sim, v)
+        for v in range(sim.block_tables.shape[0]):
+            block_table.reset(sim, v)
 
 
-def door(sim, errand, w, r, now):
-    """The errands of ``doors``."""
-    if errand == doors.FORM:
+def engine_entry(sim, op, w, r, now):
+    """The errands of ``engine_calls``."""
+    if op == Op.FORM_BATCH:
         form(sim, w, now)
-    elif errand == doors.COMPLETE:
+    elif op == Op.COMPLETE_STEP:
         complete(sim, w, now)
-    elif errand == doors.RECEIVE:
+    elif op == Op.RECEIVE:
         receive(sim, w, r, now)
-    elif errand == doors.LAUNCH:
+    elif op == Op.LAUNCH_LOCKSTEP:
         vllm.launch(sim, w, now, now)
-    elif errand == doors.NEVER_FITS:
+    elif op == Op.NEVER_FITS:
         return 1 if memory.never_fits(sim, r) else 0
-    elif errand == doors.HALT:
+    elif op == Op.HALT:
         offload.halt(sim, w, now)
-    elif errand == doors.RESET:
+    elif op == Op.RESET:
         _reset(sim, w)
     return 0

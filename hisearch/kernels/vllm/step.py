@@ -41,7 +41,7 @@ def _schedule_chunk(sim, w, r, tokens, pages):
     """
     worker = sim.workers[w]
     request = sim.requests[r]
-    queue.take(sim, sim.workers[w].home, pages)
+    queue.take(sim, sim.workers[w].cache_id, pages)
     memory.publish(sim, w, r, request.computed + tokens)
     request.chunk = tokens
     request.mark = worker.launched + 1
@@ -73,7 +73,7 @@ def _everything_fits(sim, w):
         pages += _pages_for(sim, r, share)
         left -= share
         r = sim.requests[r].next_aside
-    return pages <= sim.trees[sim.workers[w].home].free_pages
+    return pages <= sim.trees[sim.workers[w].cache_id].free_pages
 
 
 @kernel
@@ -82,7 +82,7 @@ def _serve_all(sim, w):
     worker = sim.workers[w]
     left = sim.config.chunk_tokens - worker.decoding
     if worker.decoding > 0:
-        queue.take(sim, sim.workers[w].home, lists.pages_due(sim, w, 0))
+        queue.take(sim, sim.workers[w].cache_id, lists.pages_due(sim, w, 0))
     r = worker.prompts_head
     while r >= 0 and left > 0:
         share = min(_cut(sim, _missing(sim, r)), left)
@@ -131,7 +131,7 @@ def _serve_in_order(sim, w):
             needed = _pages_for(sim, r, share)
         served = True
         passed_over = 0
-        while served and needed > sim.trees[sim.workers[w].home].free_pages:
+        while served and needed > sim.trees[sim.workers[w].cache_id].free_pages:
             victim = _choose_victim(sim, w)
             if sim.requests[victim].mark == serial:
                 budget += 1 if sim.requests[victim].state == la.DECODING else sim.requests[victim].chunk
@@ -144,7 +144,7 @@ def _serve_in_order(sim, w):
             break
         if request.state == la.DECODING:
             request.mark = serial
-            queue.take(sim, sim.workers[w].home, needed)
+            queue.take(sim, sim.workers[w].cache_id, needed)
         else:
             _schedule_chunk(sim, w, r, share, needed)
         budget -= share
@@ -153,12 +153,12 @@ def _serve_in_order(sim, w):
             # The engine's position in the list is not moved back for a victim ahead of it that was not in the batch.
             r = sim.requests[r].next
             passed_over -= 1
-    _let_sit_out(sim, w, serial)
+    _skip_decode(sim, w, serial)
     return budget, preempted
 
 
 @kernel
-def _let_sit_out(sim, w, serial):
+def _skip_decode(sim, w, serial):
     """Decodes that the pass did not reach take no part in this step."""
     worker = sim.workers[w]
     last = -1
@@ -172,12 +172,12 @@ def _let_sit_out(sim, w, serial):
                 request.waits = memory.newest_waits(sim, w, r)
                 request.sampled_step = worker.launched
             lists.leave_decode(sim, w, r)
-            request.state = la.SITTING
+            request.state = la.SKIPPED
             request.next_aside = -1
             if last >= 0:
                 sim.requests[last].next_aside = r
             else:
-                worker.sitting_head = r
+                worker.skipped_head = r
             last = r
         r = request.next
 
@@ -193,34 +193,34 @@ def serve_running(sim, w):
 @kernel
 def look_up(sim, w, r):
     """What is cached of the waiting request ``r``: (path, most tokens that a look-up may find, tokens found, node)."""
-    static = lists.path_end(sim, r)
+    trace_node = lists.path_end(sim, r)
     limit = 0
     if sim.config.prefix_caching:
         limit = tree.floor_page(sim, sim.trace.input_tokens[r] + sim.requests[r].generated - 1)
         if sim.config.shared_outputs:
-            memory.reveal(sim, w, static)
-    found, d = tree.match(sim, sim.workers[w].home, static, limit)
-    return static, limit, found, d
+            memory.reveal(sim, w, trace_node)
+    found, d = tree.match(sim, sim.workers[w].cache_id, trace_node, limit)
+    return trace_node, limit, found, d
 
 
 @kernel
 def fits(sim, w, found, d, held, tokens):
     """Whether there are pages for ``tokens`` tokens in all, of which ``found`` are cached, or ``held`` pages held."""
     needed = lists.pages(sim, tokens) - held - found // sim.config.page_tokens
-    home = sim.workers[w].home
-    needed += queue.queued_pages(sim, home, d, found) + sim.config.watermark_pages
-    return needed <= sim.trees[home].free_pages
+    cache_id = sim.workers[w].cache_id
+    needed += queue.queued_pages(sim, cache_id, d, found) + sim.config.watermark_pages
+    return needed <= sim.trees[cache_id].free_pages
 
 
 @kernel
-def hold(sim, w, r, static, limit, cached):
+def hold(sim, w, r, trace_node, limit, cached):
     """Hold what is found of ``r``, and pages for all its ``cached`` tokens, which count as computed."""
     request = sim.requests[r]
-    found, request.node, request.strand = queue.hold(sim, sim.workers[w].home, static, limit)
+    found, request.node, request.tombstone = queue.hold(sim, sim.workers[w].cache_id, trace_node, limit)
     request.locked_tokens = found
     request.computed = cached
     if cached > found:
-        queue.take(sim, sim.workers[w].home, lists.pages(sim, cached) - found // sim.config.page_tokens)
+        queue.take(sim, sim.workers[w].cache_id, lists.pages(sim, cached) - found // sim.config.page_tokens)
 
 
 @kernel
@@ -252,12 +252,12 @@ def run(sim, w, r, share, held):
 @kernel
 def admit(sim, w, r, now, budget):
     """Try to admit the waiting request ``r``. Returns tokens scheduled, 0 if it has to go on waiting."""
-    static, limit, found, d = look_up(sim, w, r)
+    trace_node, limit, found, d = look_up(sim, w, r)
     share = share_of(sim, r, found, budget)
     if share == 0 or not has_room(sim, w, r, found, d, 0, found + share):
         return 0
     lists.stop_waiting(sim, w, r)
-    hold(sim, w, r, static, limit, found)
+    hold(sim, w, r, trace_node, limit, found)
     lists.note_scheduled(sim, r, now, found, 0)
     run(sim, w, r, share, lists.pages(sim, found))
     return share

@@ -49,7 +49,7 @@ _FUSED_MIB: dict[bool, dict[int, float]] = {False: {2: 64.0, 4: 2.0, 8: 0.5}, Tr
 
 
 @dataclass(frozen=True)
-class BesideDecoder:
+class SecondaryEncoder:
     """What a published model has beside its decoder, which a Model document does not hold.
 
     Attributes:
@@ -65,9 +65,9 @@ class BesideDecoder:
 
 #: By what a Hugging Face id contains. Llama 4 (config.json): 34 layers of width 1408 and 5632, an adapter 5632 - 4096 -
 #: 4096 and a projector 4096 - 5120 are 0.87e9 parameters; an image is at most 17 tiles of 144 tokens and their marks.
-BESIDE_DECODER: dict[str, BesideDecoder] = {
-    "llama-4-scout": BesideDecoder(0.87e9, 2465, 10_485_760),
-    "llama-4-maverick": BesideDecoder(0.87e9, 2465, 1_048_576),
+SECONDARY_ENCODERS: dict[str, SecondaryEncoder] = {
+    "llama-4-scout": SecondaryEncoder(0.87e9, 2465, 10_485_760),
+    "llama-4-maverick": SecondaryEncoder(0.87e9, 2465, 1_048_576),
 }
 
 
@@ -98,22 +98,22 @@ def release_of(version: str) -> Release:
     )
 
 
-def beside_decoder(model: ModelSpec) -> BesideDecoder:
+def secondary_encoder(model: ModelSpec) -> SecondaryEncoder:
     """What the model has beside its decoder; nothing where that is not known."""
     name = model.huggingface_id.lower()
-    return next((beside for part, beside in BESIDE_DECODER.items() if part in name), BesideDecoder())
+    return next((beside for part, beside in SECONDARY_ENCODERS.items() if part in name), SecondaryEncoder())
 
 
 def rotary_bytes(model: ModelSpec) -> float:
     """Bytes of the cosines and sines of all positions, which each rank keeps once, in the format of activations."""
     width = model.head_dim if model.mla is None else model.mla.qk_rope_head_dim
-    positions = max(model.max_context_tokens, beside_decoder(model).positions)
+    positions = max(model.max_context_tokens, secondary_encoder(model).positions)
     return positions * width * _WIDE_BYTES
 
 
 def tower_bytes(model: ModelSpec, split: Parallelism) -> float:
     """Bytes of what lies beside the decoder on each rank."""
-    return beside_decoder(model).parameters * _WIDE_BYTES / split.tensor
+    return secondary_encoder(model).parameters * _WIDE_BYTES / split.tensor
 
 
 def forward_bytes(model: ModelSpec, split: int | Parallelism, tokens: int) -> float:
@@ -142,7 +142,7 @@ def peak_bytes(
     model: ModelSpec, split: Parallelism, engine: EngineSpec, release: Release = Release(), *, eager: bool = False
 ) -> float:
     """Most that PyTorch allocates beside the weights in the profiling run (see the module's law)."""
-    beside, stream = beside_decoder(model), _WIDE_BYTES * model.hidden_size
+    beside, stream = secondary_encoder(model), _WIDE_BYTES * model.hidden_size
     kept = 2 * stream * engine.chunk_tokens
     sequences = min(engine.max_running_requests, engine.chunk_tokens)
     sampling = sequences * model.vocab_size * constant("sort_sampler" if release.sorts else "sampler") + kept

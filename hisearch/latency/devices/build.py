@@ -11,7 +11,7 @@ from hisearch.latency.devices.laws import ALL_KINDS, FamilyRate, Law, PimEnergy,
 from hisearch.latency.devices.measured import MeasuredLaw, read_operators
 from hisearch.latency.devices.work import WorkKind
 from hisearch.specs.base import DType
-from hisearch.specs.machines.devices import ACCELERATOR, BesideSpec, DeviceSpec, DevicesSpec, PimSpec
+from hisearch.specs.machines.devices import ACCELERATOR, AttachedDeviceSpec, DeviceSpec, DevicesSpec, PimSpec
 from hisearch.specs.machines.hardware import AcceleratorSpec, LinkSpec
 from hisearch.specs.machines.profile import Efficiency, LatencyProfileSpec
 
@@ -29,7 +29,7 @@ class DevicesRefused(ValueError):  # noqa: N818
 class WorkerDevices:
     """A pool's devices with what its names lead to; all figures are of what stands beside one accelerator.
 
-    devices: by the names of ``spec.beside``. ffn_accelerator: of attention and FFN apart; None for the pool's own.
+    devices: by the names of ``spec.attached``. ffn_accelerator: of attention and FFN apart; None for the pool's own.
     """
 
     spec: DevicesSpec
@@ -45,7 +45,7 @@ class WorkerDevices:
 
     def memory_bytes(self, name: str) -> float:
         """Memory of all devices of that name beside one accelerator."""
-        return self.devices[name].memory_bytes * self.spec.beside[name].count
+        return self.devices[name].memory_bytes * self.spec.attached[name].count
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def accelerator_device(accelerator: AcceleratorSpec, profile: LatencyProfileSpec
     )  # fmt: skip
 
 
-def beside_device(name: str, spec: DeviceSpec, entry: BesideSpec, kv_heads: int) -> Device:
+def attached_device(name: str, spec: DeviceSpec, entry: AttachedDeviceSpec, kv_heads: int) -> Device:
     """Devices beside one accelerator that work as one.
 
     Raises:
@@ -126,7 +126,7 @@ def beside_device(name: str, spec: DeviceSpec, entry: BesideSpec, kv_heads: int)
     return Device(name, spec.kind, seconds, joules, bandwidth, spec.link_j_per_byte)
 
 
-def _mapped_pim(name: str, pim: PimSpec, entry: BesideSpec) -> PimSpec:
+def _mapped_pim(name: str, pim: PimSpec, entry: AttachedDeviceSpec) -> PimSpec:
     """PIM whose channels hold what the entry says, or what is its own."""
     asked = {key: getattr(entry, key) for key in ("mapping", "stripe_channels") if getattr(entry, key) is not None}
     mapped, channels = pim.model_copy(update=asked), pim.channels * entry.count
@@ -142,7 +142,7 @@ def links_of(worker: WorkerDevices) -> dict[frozenset[str], LinkSpec]:
     found: dict[frozenset[str], LinkSpec] = {}
     for name, device in worker.devices.items():
         if device.link is not None:
-            found[frozenset((ACCELERATOR, name))] = _times(device.link, worker.spec.beside[name].count)
+            found[frozenset((ACCELERATOR, name))] = _times(device.link, worker.spec.attached[name].count)
     for entry in worker.spec.links:
         found[frozenset(entry.between)] = entry.link
     return found

@@ -9,12 +9,12 @@ import numpy as np
 
 from hisearch.hardware.peaks import sheet_peaks
 from hisearch.hardware.topology import Network, RanksDoNotFit
-from hisearch.latency.devices.apart import FFN, Apart
+from hisearch.latency.devices.afd import FFN, Afd
 from hisearch.latency.devices.build import (
     DevicesRefused,
     WorkerDevices,
     accelerator_device,
-    beside_device,
+    attached_device,
     links_of,
 )
 from hisearch.latency.devices.collectives import CollectiveLaw
@@ -82,7 +82,8 @@ def compose(
     dtype = weight_dtype if weight_dtype is not None else model.weight_dtype
     heads = attention_heads(model, part)
     devices = {ACCELERATOR: accelerator_device(accelerator, profile, split.tensor)} | {
-        name: beside_device(name, worker.devices[name], entry, heads.kv_heads) for name, entry in spec.beside.items()
+        name: attached_device(name, worker.devices[name], entry, heads.kv_heads)
+        for name, entry in spec.attached.items()
     }
     fitted = fitted_worker(model, accelerator, profile, split, weight_dtype, kv_dtype, engine)
     if fitted is not None:
@@ -113,7 +114,7 @@ def compose(
         ),
     )
     if spec.attention_ffn is not None:
-        return _apart(worker, plain, accelerator, profile, weight_dtype)
+        return _afd(worker, plain, accelerator, profile, weight_dtype)
     chosen = _mapped(plain, accelerator)
     kv = spec.kv or chosen["decode_attention"]
     _check_experts(spec, plain)
@@ -128,7 +129,7 @@ def compose(
     return mapped
 
 
-def _apart(
+def _afd(
     worker: WorkerDevices,
     plain: DeviceWorker,
     accelerator: AcceleratorSpec,
@@ -142,24 +143,24 @@ def _apart(
         raise DevicesRefused("attention_ffn", f"goes with tensor parallelism alone, not with {split}")
     ffn = worker.ffn_accelerator or accelerator
     terms = profile.all_reduce
-    apart = Apart(
+    afd = Afd(
         spec.attention_ffn, model, split.tensor, spec.attention_ffn.link or accelerator.peer_link, terms.alpha_s,
         ffn.peer_link.bandwidth_bytes_per_s * terms.bandwidth,
     )  # fmt: skip
     try:
-        part = shard(model, apart.split)
+        part = shard(model, afd.split)
     except InvalidParallelism as error:
         raise DevicesRefused("attention_ffn.ffn", str(error)) from None
     dtype = weight_dtype if weight_dtype is not None else model.weight_dtype
     there = tuple(
-        replace(product, token_scale=apart.token_scale)
+        replace(product, token_scale=afd.token_scale)
         for product in _products(model, part, ffn, dtype)
         if product.family in {"ffn", "experts"}
     )
     here = tuple(product for product in plain.products if product.family not in {"ffn", "experts"})
     expert_loads = None
     if model.moe is not None and spec.experts is not None:
-        expert_loads = _expert_loads(spec, model, apart.split)
+        expert_loads = _expert_loads(spec, model, afd.split)
     return replace(
         plain,
         devices={**plain.devices, FFN: replace(accelerator_device(ffn, profile, split.tensor), name=FFN, kind=FFN)},
@@ -167,7 +168,7 @@ def _apart(
         products=here + there,
         collectives=replace(plain.collectives, once=True),
         expert_loads=expert_loads,
-        apart=apart,
+        afd=afd,
         ffn_bytes_per_rank=model.layers * layer_weight_bytes(plain, {"ffn", "experts"}),
     )
 

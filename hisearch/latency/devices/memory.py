@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from hisearch.latency.device_memory.constants import GIB
 from hisearch.latency.device_memory.plan import DoesNotFit, Elsewhere
-from hisearch.latency.devices.apart import FFN, Apart
+from hisearch.latency.devices.afd import FFN, Afd
 from hisearch.latency.devices.build import WorkerDevices
 from hisearch.latency.devices.compose import compose, layer_weight_bytes
 from hisearch.latency.devices.worker import DeviceWorker
@@ -51,8 +51,8 @@ def held_elsewhere(worker: WorkerDevices, composed: DeviceWorker, accelerator: A
     Raises:
         DoesNotFit: more than a device has memory for.
     """
-    if composed.apart is not None:
-        return _apart(worker, composed, composed.apart, accelerator)
+    if composed.afd is not None:
+        return _afd(worker, composed, composed.afd, accelerator)
     weights = dict.fromkeys(worker.devices, 0.0)
     # A rank holds the layers of its stage of the pipeline, and its share of the LM head.
     stages = composed.collectives.split.pipeline
@@ -90,14 +90,14 @@ def held_elsewhere(worker: WorkerDevices, composed: DeviceWorker, accelerator: A
     return HeldElsewhere(weights, kv_room)
 
 
-def _apart(worker: WorkerDevices, composed: DeviceWorker, apart: Apart, accelerator: AcceleratorSpec) -> HeldElsewhere:
+def _afd(worker: WorkerDevices, composed: DeviceWorker, afd: Afd, accelerator: AcceleratorSpec) -> HeldElsewhere:
     """Attention's accelerators hold no FFN; those of the FFN must hold theirs."""
     needed = composed.model.layers * layer_weight_bytes(composed, {"ffn", "experts"})
     ffn = worker.ffn_accelerator or accelerator
     room = KV_SHARE * ffn.memory_bytes
     if needed > room:
         raise DoesNotFit(
-            f"FFN weights of {needed / GIB:.2f} GiB do not fit on each of {apart.spec.ffn} FFN accelerators, with "
+            f"FFN weights of {needed / GIB:.2f} GiB do not fit on each of {afd.spec.ffn} FFN accelerators, with "
             f"room for {room / GIB:.2f} GiB",
             needed - room,
         )

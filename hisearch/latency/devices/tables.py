@@ -6,10 +6,11 @@ of T tokens without attention, and step(...) the whole law:
     token_s[T]         = B(T)
     chunk_rate[P, K]   = (step of one chunk - B(P)) / (query, key) pairs          exact for steps of one chunk
     decode_s[n, c]     = step of n decodes that read c tokens - B(n)              exact for steps of decodes
-    beside_s[P,K,n,m]  = step of both - B(P + n) - (step of one chunk - B(P))     exact for one chunk and its decodes
+    mixed_decode_s[P,K,n,m]  = step of both - B(P + n) - (step of one chunk - B(P))     exact for one chunk and its
+    decodes
 
-on the knots (``beside_s``: at octaves), and linear between them as the kernels read them. ``beside_s`` is left out
-where the law is a sum.
+on the knots (``mixed_decode_s``: at octaves), and linear between them as the kernels read them. ``mixed_decode_s`` is
+left out where the law is a sum.
 """
 
 from __future__ import annotations
@@ -66,11 +67,11 @@ def tabulate(
         sequence_s=_from_zero(sequence(np.arange(1.0, max_sequences + 1.0))),
         chunk_rate=np.ascontiguousarray(chunk / attention_pairs(rows, columns)),
         decode_s=np.ascontiguousarray(decode),
-        beside_s=_beside(step, max_tokens, max_sequences, min(max_context, longest)) if joint else None,
+        mixed_decode_s=_attached(step, max_tokens, max_sequences, min(max_context, longest)) if joint else None,
     )
 
 
-def _beside(step: Step, max_tokens: int, max_sequences: int, longest: int) -> F8:
+def _attached(step: Step, max_tokens: int, max_sequences: int, longest: int) -> F8:
     reach = (max_tokens, longest, max(max_sequences, 2), longest)
     knots = [octaves_up_to(axis, limit) for axis, limit in enumerate(reach)]
     # Linear within octaves, at an eighth of the places: these laws have no rounds.

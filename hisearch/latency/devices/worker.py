@@ -26,7 +26,7 @@ from typing import Literal
 import numpy as np
 
 from hisearch.base.dtypes import F8
-from hisearch.latency.devices.apart import FFN, Apart
+from hisearch.latency.devices.afd import FFN, Afd
 from hisearch.latency.devices.build import Device, DevicesRefused
 from hisearch.latency.devices.collectives import CollectiveLaw
 from hisearch.latency.devices.experts import ExpertLoads
@@ -66,7 +66,7 @@ class DeviceWorker:
     map: family -> device. kv: where the KV cache lies. links: by the two names that they join.
     collectives: seconds of the collectives and embedding of all layers, by tokens; None for none.
     streamed: for each entry, (layers, bytes of a layer, device).
-    apart: attention and FFN apart; ffn_bytes_per_rank: of weights that an attention rank would hold otherwise.
+    afd: attention and FFN apart; ffn_bytes_per_rank: of weights that an attention rank would hold otherwise.
     """
 
     model: ModelSpec
@@ -83,7 +83,7 @@ class DeviceWorker:
     collectives: CollectiveLaw
     streamed: tuple[tuple[int, float, str], ...] = ()
     expert_loads: ExpertLoads | None = None
-    apart: Apart | None = None
+    afd: Afd | None = None
     ffn_bytes_per_rank: float = 0.0
 
     @property
@@ -95,8 +95,8 @@ class DeviceWorker:
     @property
     def most_jobs(self) -> int:
         """Parts of a batch that may be under way at once."""
-        if self.apart is not None:
-            return self.apart.spec.micro_batches
+        if self.afd is not None:
+            return self.afd.spec.micro_batches
         return 1 if self.spec.schedule == "serial" else 2
 
     @property
@@ -107,7 +107,7 @@ class DeviceWorker:
 
     def ranks_of(self, component: str, ranks: int) -> float:
         """What one rank's joules of a component stand for, of a worker of ``ranks``."""
-        return self.apart.share if self.apart is not None and component == FFN else float(ranks)
+        return self.afd.share if self.afd is not None and component == FFN else float(ranks)
 
     def step(self, load: Load, measure: Measure = "seconds") -> F8:
         """Seconds or joules of all layers, without LM head and sampling."""
@@ -187,8 +187,8 @@ class DeviceWorker:
             if not ops:
                 continue
             share = max(op.layers for op in ops) / self.model.layers
-            if self.apart is not None:
-                found += self._apart(self.apart, load, family, share, measure)
+            if self.afd is not None:
+                found += self._afd(self.afd, load, family, share, measure)
                 continue
             # Tokens of all groups come together at a rank's part of a FFN; experts take those that chose them.
             tokens = load.tokens * max(op.token_groups for op in ops) * self._reached(family)
@@ -205,13 +205,13 @@ class DeviceWorker:
             return 1.0
         return float(1.0 - (1.0 - 1.0 / sets) ** moe.experts_per_token)
 
-    def _apart(self, apart: Apart, load: Load, family: OperatorName, share: float, measure: Measure) -> list[Stage]:
+    def _afd(self, afd: Afd, load: Load, family: OperatorName, share: float, measure: Measure) -> list[Stage]:
         """FFN or experts on accelerators of their own; ``share`` of the layers have them."""
         own, routed = self._products(load, family, measure), family == "experts"
         if measure == "joules":
-            moved = share * apart.moved_bytes(load.tokens, routed)
+            moved = share * afd.moved_bytes(load.tokens, routed)
             return [*own, Stage("link", moved * self.devices[FFN].link_j_per_byte)]
-        around = [f(load.tokens, routed) for f in (apart.there, apart.reduced, apart.back)]
+        around = [f(load.tokens, routed) for f in (afd.there, afd.reduced, afd.back)]
         there, reduced, back = (stage._replace(seconds=share * stage.seconds) for stage in around)
         return [there, *own, reduced, back]
 

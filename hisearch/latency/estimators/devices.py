@@ -10,8 +10,8 @@ import numpy as np
 
 from hisearch.base.dtypes import F8
 from hisearch.hardware.power import worker_idle_w
-from hisearch.latency.costs import CompiledCosts, StepCosts, WaveCosts, wave_costs
-from hisearch.latency.devices.apart import FFN
+from hisearch.latency.costs import CompiledCosts, LockstepCosts, StepCosts, lockstep_costs
+from hisearch.latency.devices.afd import FFN
 from hisearch.latency.devices.build import WorkerDevices
 from hisearch.latency.devices.compose import compose
 from hisearch.latency.devices.fitted import profile_at_hand
@@ -68,19 +68,19 @@ class DevicesEstimator:
             warnings=(*format_warnings(accelerator, priced.loaded_dtype), *_warnings(name, profile)),
             components=components,
             idle_w_by_component=idle,
-            wave=_wave(composed, padded, overhead, priced.max_tokens),
+            lockstep=_wave(composed, padded, overhead, priced.max_tokens),
         )
 
     def idle_w_by_component(self, accelerator: AcceleratorSpec, ranks: int) -> dict[str, float]:
         """Idle watts of a worker of so many ranks."""
         found = {ACCELERATOR: worker_idle_w(accelerator, ranks)}
-        for name, entry in self.worker.spec.beside.items():
+        for name, entry in self.worker.spec.attached.items():
             device = self.worker.devices[name]
             found[device.kind] = found.get(device.kind, 0.0) + ranks * entry.count * device.idle_w
-        apart = self.worker.spec.attention_ffn
-        if apart is not None:
+        afd = self.worker.spec.attention_ffn
+        if afd is not None:
             ffn = self.worker.ffn_accelerator or accelerator
-            found[FFN] = worker_idle_w(ffn, 1) * apart.ffn / apart.attention
+            found[FFN] = worker_idle_w(ffn, 1) * afd.ffn / afd.attention
         return found
 
 
@@ -101,7 +101,7 @@ def _padded(costs: StepCosts, overhead: EngineOverhead, layers: int) -> StepCost
     return costs._replace(token_s=table)
 
 
-def _wave(worker: DeviceWorker, costs: StepCosts, overhead: EngineOverhead, limit: int) -> WaveCosts | None:
+def _wave(worker: DeviceWorker, costs: StepCosts, overhead: EngineOverhead, limit: int) -> LockstepCosts | None:
     """``costs.token_s`` taken apart; None where there is one attention group.
 
     Of phases that overlap, the groups' part is what they take one after the other, at most all of the step. Where one
@@ -114,7 +114,7 @@ def _wave(worker: DeviceWorker, costs: StepCosts, overhead: EngineOverhead, limi
     shared = np.minimum(worker.shared_s(np.arange(1.0, limit + 1.0)), costs.token_s[1 : limit + 1])
     lone = float(worker.shared_s(np.array([1.0 / groups]))[0])
     none = max((groups * lone - shared[0]) / (groups - 1.0), 0.0)
-    return wave_costs(costs.token_s, np.concatenate(([none], shared)), overhead.graph_batches)
+    return lockstep_costs(costs.token_s, np.concatenate(([none], shared)), overhead.graph_batches)
 
 
 def _joules(worker: DeviceWorker, ranks: int, limits: dict[str, int]) -> dict[str, StepCosts]:

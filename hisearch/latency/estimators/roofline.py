@@ -37,7 +37,7 @@ from hisearch.base.dtypes import F8
 from hisearch.hardware.collectives import all_gather_volume, all_reduce_volume
 from hisearch.hardware.peaks import sheet_peaks
 from hisearch.hardware.power import worker_dynamic_w, worker_idle_w
-from hisearch.latency.costs import CompiledCosts, StepCosts, WaveCosts, wave_costs
+from hisearch.latency.costs import CompiledCosts, LockstepCosts, StepCosts, lockstep_costs
 from hisearch.latency.estimator import LatencyEstimator, register
 from hisearch.latency.expert_load import with_uneven_experts
 from hisearch.latency.host import front_end_of, with_overhead
@@ -254,7 +254,9 @@ class RooflineWorker:
         return rate.seconds(dtype, pairs * index.flops_per_pair, seen * index.bytes_per_token)
 
 
-def waves_of(worker: RooflineWorker, costs: StepCosts, limit: int, graphs: Sequence[int]) -> WaveCosts | None:
+def lockstep_costs_of(
+    worker: RooflineWorker, costs: StepCosts, limit: int, graphs: Sequence[int]
+) -> LockstepCosts | None:
     """``costs.token_s`` taken apart; None where there is one attention group.
 
     ``graphs``: tokens that its small entries are padded to. What the groups share is priced by the roofline.
@@ -262,7 +264,7 @@ def waves_of(worker: RooflineWorker, costs: StepCosts, limit: int, graphs: Seque
     if worker.split.attention_data == 1:
         return None
     shared = np.concatenate(([0.0], worker.shared_s(np.arange(1.0, limit + 1.0))))
-    return wave_costs(costs.token_s, np.minimum(shared, costs.token_s), graphs)
+    return lockstep_costs(costs.token_s, np.minimum(shared, costs.token_s), graphs)
 
 
 class RooflineEstimator:
@@ -284,7 +286,7 @@ class RooflineEstimator:
         seconds = with_overhead(timed.tabulate(*priced.limits), overhead, priced)
         costs = CompiledCosts(
             seconds=seconds,
-            wave=waves_of(timed, seconds, priced.max_tokens, ()),
+            lockstep=lockstep_costs_of(timed, seconds, priced.max_tokens, ()),
             joules=energy_costs(priced),
             idle_w=worker_idle_w(priced.accelerator, priced.split.group_ranks),
             profile=self.profile_name,

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from hisearch.base.dtypes import F8
 from hisearch.hardware.peaks import sheet_peaks
 from hisearch.hardware.power import worker_idle_w
-from hisearch.latency.costs import CompiledCosts, StepCosts, WaveCosts, wave_costs
+from hisearch.latency.costs import CompiledCosts, LockstepCosts, StepCosts, lockstep_costs
 from hisearch.latency.estimator import LatencyEstimator, register
 from hisearch.latency.estimators.roofline import (
     RooflineEstimator,
@@ -35,7 +35,7 @@ from hisearch.latency.estimators.roofline import (
 from hisearch.latency.expert_load import with_uneven_experts
 from hisearch.latency.host import front_end_of, with_overhead
 from hisearch.latency.knots import knots_up_to, octaves_up_to
-from hisearch.latency.laws.attention import Heads, beside_s, decode_s, prefill_s, rebuild_s
+from hisearch.latency.laws.attention import Heads, decode_s, mixed_decode_s, prefill_s, rebuild_s
 from hisearch.latency.laws.collectives import Collectives, curve_for
 from hisearch.latency.laws.formats import FORMATS
 from hisearch.latency.laws.gemm import gemm_s, quantise_s
@@ -75,7 +75,7 @@ BESIDE_TOKENS = 256
 
 #: Products whose activations come in 16 bits where their scale is only found in a step: attention cannot write narrower
 #: ones at a scale that it does not know.
-QUANTISED_APART = frozenset({"qkv_proj", "o_proj", "gate_up_proj", "down_proj"})
+QUANTISED_DISAGGREGATED = frozenset({"qkv_proj", "o_proj", "gate_up_proj", "down_proj"})
 
 #: Products whose widths no table need hold: each is some microseconds.
 SMALL = frozenset({"router", "linear_scalar_proj"})
@@ -122,8 +122,8 @@ class ScaledWorker:
         shared = np.zeros_like(tokens)
         for matrix in self.products():
             if not matrix.routed:
-                beside = shared if matrix.name.startswith("shared_") else total
-                beside += matrix.layers * self.product_s(matrix, tokens * matrix.token_groups)
+                mixed = shared if matrix.name.startswith("shared_") else total
+                mixed += matrix.layers * self.product_s(matrix, tokens * matrix.token_groups)
         if moe_layers(self.model):
             routed = moe_layers(self.model) * self.experts_s(tokens)
             total += np.where(tokens <= BESIDE_TOKENS, np.maximum(routed, shared), routed + shared)
@@ -166,12 +166,12 @@ class ScaledWorker:
         """Of ``token_s``, routed experts alone."""
         return np.asarray(moe_layers(self.model) * self.experts_s(tokens))
 
-    def waves(self, costs: StepCosts, overhead: EngineOverhead, limit: int) -> WaveCosts | None:
+    def lockstep_table(self, costs: StepCosts, overhead: EngineOverhead, limit: int) -> LockstepCosts | None:
         """``costs.token_s`` taken apart; None where there is one attention group."""
         if self.part.parallelism.attention_data == 1:
             return None
         shared = np.minimum(rising(self.shared_s, limit, []), costs.token_s)
-        return wave_costs(costs.token_s, shared, overhead.graph_batches)
+        return lockstep_costs(costs.token_s, shared, overhead.graph_batches)
 
     def sequence_s(self, sequences: F8) -> F8:
         """LM head, sampling and the logits' all-gather for ``sequences`` (at least 1) sequences."""
@@ -204,7 +204,7 @@ class ScaledWorker:
             weight_bytes=layout.weight_bytes, operand_bytes=layout.operand_bytes,
         )  # fmt: skip
         seconds = seconds - self._hidden_s(terms.launch_s)
-        if (passes := self.laws.quantise) is not None and name == "fp8" and matrix.name in QUANTISED_APART:
+        if (passes := self.laws.quantise) is not None and name == "fp8" and matrix.name in QUANTISED_DISAGGREGATED:
             launch_s = self._hidden_s(passes.launch_s)
             seconds += quantise_s(passes, self.sheet(layout.rate), tokens, float(matrix.inputs)) - launch_s
         return seconds
@@ -271,7 +271,7 @@ class ScaledWorker:
             seconds = seconds + windowed * within
         return np.asarray(seconds)
 
-    def beside_s(self, max_tokens: int, max_sequences: int, longest: int) -> F8 | None:
+    def mixed_decode_s(self, max_tokens: int, max_sequences: int, longest: int) -> F8 | None:
         """What decodes add to steps with prompts, on the octaves of ``StepCosts``; None: as by themselves."""
         terms = self.laws.mixed_attention
         if terms is None or self.model.mla is not None:
@@ -280,11 +280,11 @@ class ScaledWorker:
         prompt, before, sequences, mean = np.ix_(*axes)
         sheet, heads, windowed = self.sheet("bf16"), self.decode_heads, window_layers(self.model)
         full = self.model.layers - linear_layers(self.model) - windowed
-        seconds = full * beside_s(terms, sheet, heads, prompt, before, sequences, mean)
+        seconds = full * mixed_decode_s(terms, sheet, heads, prompt, before, sequences, mean)
         if windowed:
             window = float(self.model.sliding_window_tokens)
             seen = np.minimum(before, window), np.minimum(mean, window)
-            seconds = seconds + windowed * beside_s(terms, sheet, heads, prompt, seen[0], sequences, seen[1])
+            seconds = seconds + windowed * mixed_decode_s(terms, sheet, heads, prompt, seen[0], sequences, seen[1])
         return np.ascontiguousarray(seconds)
 
     def sheet(self, rate: DType) -> Sheet:
@@ -310,7 +310,9 @@ class ScaledWorker:
             sequence_s=rising(self.sequence_s, max_sequences, []),
             chunk_rate=np.ascontiguousarray(chunk_rate),
             decode_s=np.ascontiguousarray(decode),
-            beside_s=self.beside_s(max_tokens, max_sequences, min(max_context, self.model.max_context_tokens)),
+            mixed_decode_s=self.mixed_decode_s(
+                max_tokens, max_sequences, min(max_context, self.model.max_context_tokens)
+            ),
         )
 
     def _steps_s(self, overhead: EngineOverhead, limit: int) -> F8:
@@ -417,7 +419,7 @@ class ScaledEstimator:
         seconds = with_overhead(timed.tabulate(overhead, *priced.limits), overhead, priced)
         costs = CompiledCosts(
             seconds=seconds,
-            wave=timed.waves(seconds, overhead, priced.max_tokens),
+            lockstep=timed.lockstep_table(seconds, overhead, priced.max_tokens),
             joules=energy_costs(priced),
             idle_w=worker_idle_w(priced.accelerator, priced.split.group_ranks),
             profile=self.profile_name,

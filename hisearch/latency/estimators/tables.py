@@ -8,7 +8,7 @@ Notation (per layer and rank; T tokens of a step padded to the next CUDA graph, 
     shared_s[T+] = MoE layers * (moe(tokens, experts) + 2 * gather_s(2 bytes * h * T+))
                tokens  = T+ * share of the experts that the rank holds, experts = distinct ones among them that are used
     sequence_s[S] = lm_head(S) + sampler(S) + gather_s(2 bytes * vocabulary * S)
-    chunk rate, decode_s, beside_s, skew_s: layers * attention tables (``latency.costs``)
+    chunk rate, decode_s, mixed_decode_s, skew_s: layers * attention tables (``latency.costs``)
 
 What several prompts of one step take is read off at their total length: as many tokens fill the accelerator, each
 attending to its own context. Energy is the roofline's (``estimators.roofline.energy_costs``).
@@ -24,7 +24,7 @@ import numpy as np
 from hisearch.base.dtypes import F8
 from hisearch.hardware.collectives import all_gather_volume, all_reduce_volume
 from hisearch.hardware.power import worker_idle_w
-from hisearch.latency.costs import CompiledCosts, StepCosts, WaveCosts
+from hisearch.latency.costs import CompiledCosts, LockstepCosts, StepCosts
 from hisearch.latency.estimator import LatencyEstimator, register
 from hisearch.latency.estimators.roofline import energy_costs, engine_overhead
 from hisearch.latency.expert_load import with_uneven_experts
@@ -128,7 +128,7 @@ class TablesWorker:
             sequence_s=np.concatenate(([0.0], self.sequence_s(np.arange(1.0, max_sequences + 1.0)))),
             chunk_rate=np.ascontiguousarray(layers * attention.prefill(new, cached) / attention_pairs(new, cached)),
             decode_s=layers * _decodes(attention.decode, sequences, context),
-            beside_s=None if attention.beside is None else layers * attention.beside.values,
+            mixed_decode_s=None if attention.mixed is None else layers * attention.mixed.values,
             skew_s=None if skew is None else layers * skew,
             late=attention.late,
         )
@@ -198,18 +198,18 @@ class TablesEstimator:
         """See ``LatencyEstimator.compile``."""
         split, worker = priced.split, self.worker(priced)
         seconds = with_overhead(worker.tabulate(*priced.limits), worker.overhead, priced)
-        wave = None
+        lockstep = None
         if split.attention_data > 1:
             tokens = np.arange(1.0, priced.max_tokens + 1.0)
             own, shared = worker.own_s(tokens), worker.shared_s(tokens * split.attention_data)
-            wave = WaveCosts(
+            lockstep = LockstepCosts(
                 np.concatenate(([0.0], own)),
                 np.concatenate(([0.0], shared)),
                 tuple(worker.overhead.graph_batches),
             )
         costs = CompiledCosts(
             seconds=seconds,
-            wave=wave,
+            lockstep=lockstep,
             joules=energy_costs(priced),
             idle_w=worker_idle_w(priced.accelerator, split.group_ranks),
             profile=self.profile_name,

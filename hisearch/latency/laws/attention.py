@@ -90,7 +90,9 @@ def rebuild_s(terms: PrefillTerms, sheet: Sheet, heads: int, mla: MlaSpec, cache
     return np.asarray(cached * flops / (sheet.flops * terms.flops))
 
 
-def beside_s(terms: MixedTerms, sheet: Sheet, heads: Heads, prompt: F8, before: F8, sequences: F8, mean: F8) -> F8:
+def mixed_decode_s(
+    terms: MixedTerms, sheet: Sheet, heads: Heads, prompt: F8, before: F8, sequences: F8, mean: F8
+) -> F8:
     """Seconds that ``sequences`` decodes of ``mean`` tokens add to ``prompt`` tokens behind ``before``; broadcast."""
     peak = sheet.flops / sheet.multiprocessors * terms.flops
     key_s = terms.rows * 4.0 * heads.width / peak

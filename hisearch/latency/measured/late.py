@@ -40,8 +40,8 @@ def late_tokens(late: LateCosts, mean: F8, long: F8) -> F8:
     return np.asarray(mean * late.ratio / (1.0 + (late.ratio - 1.0) * long))
 
 
-def fit_late(frame: pd.DataFrame, prefill: Grid, beside: Grid) -> LateCosts | None:
-    """Of ``operator_tables.skew_rows`` with a chunk, over ``AttentionTables.prefill`` and ``.beside``.
+def fit_late(frame: pd.DataFrame, prefill: Grid, mixed: Grid) -> LateCosts | None:
+    """Of ``operator_tables.skew_rows`` with a chunk, over ``AttentionTables.prefill`` and ``.mixed``.
 
     At each knot the share that leaves the least sum of absolute relative errors over the rows that it is the nearest
     knot of, never below 0: a batch is not priced below one of equal contexts. Where no row is near to a knot, evenly
@@ -56,13 +56,13 @@ def fit_late(frame: pd.DataFrame, prefill: Grid, beside: Grid) -> LateCosts | No
     short = np.maximum((mean - long * longest) / (1.0 - long), 1.0)
     late = LateCosts(np.zeros((1, 1, 1)), float(np.median(longest / short)))
     even, reached, last = (
-        beside(chunk, before, 1.0, length)
+        mixed(chunk, before, 1.0, length)
         for length in (mean, np.minimum(longest, late_tokens(late, mean, long)), longest)
     )
     seen = reached > even
     if not seen.any():
         return None
-    rest_s = skew_s - (prefill(chunk, before) + beside(chunk, before, n, mean) + last - reached)
+    rest_s = skew_s - (prefill(chunk, before) + mixed(chunk, before, n, mean) + last - reached)
     share, weight = rest_s[seen] / (reached - even)[seen], (reached - even)[seen] / skew_s[seen]
     places = (n[seen], LONG_PARTS * long[seen], (n * (mean + 1.0))[seen])
     axes = [_reaching(axis, place.max()) for axis, place in enumerate(places)]

@@ -69,7 +69,7 @@ class AttentionTables:
 
     prefill: by (chunk tokens, tokens before it).
     decode: by (sequences, mean tokens before the new one), of steps in which all decode.
-    beside: by (chunk tokens, tokens before it, sequences, mean tokens), what decodes add to a step with a prompt chunk;
+    mixed: by (chunk tokens, tokens before it, sequences, mean tokens), what decodes add to a step with a prompt chunk;
         its knots are ``costs.octaves``. None where not measured.
     skew: by sequences, seconds per token that the longest context exceeds the mean; None: not measured.
     late: that of ``StepCosts``; None: not measured.
@@ -77,7 +77,7 @@ class AttentionTables:
 
     prefill: Grid
     decode: Grid
-    beside: Grid | None
+    mixed: Grid | None
     skew: Curve | None
     late: LateCosts | None
 
@@ -111,15 +111,15 @@ class AttentionTables:
         if skew is not None:
             alone += skew[at] * more
         total = np.where(prompts, self.prefill(np.maximum(new, 1.0), before), 0.0)
-        if self.beside is None:
+        if self.mixed is None:
             return np.asarray(total + np.where(decodes, alone, 0.0))
-        beside = self.beside(new, before, np.maximum(n, 1.0), tokens)
+        mixed = self.mixed(new, before, np.maximum(n, 1.0), tokens)
         if self.late is not None:
-            one, longest = partial(self.beside, new, before, 1.0), tokens + more
+            one, longest = partial(self.mixed, new, before, 1.0), tokens + more
             reached = np.minimum(longest, late_tokens(self.late, tokens, share))
             late = late_shares(self.late, n, share, n * (tokens + 1.0))
-            beside += late * (one(reached) - one(tokens)) + one(longest) - one(reached)
-        return np.asarray(total + np.where(decodes, np.where(prompts, beside, alone), 0.0))
+            mixed += late * (one(reached) - one(tokens)) + one(longest) - one(reached)
+        return np.asarray(total + np.where(decodes, np.where(prompts, mixed, alone), 0.0))
 
 
 @dataclass(frozen=True)
@@ -299,12 +299,12 @@ def attention_tables(part: Path, frame: pd.DataFrame, skewed: pd.DataFrame | Non
     if law is not None:
         prefill = _by_law(residuals(law, alone), prefill)
     decode = _grid(frame[decodes & ~prompts], "n_decode", "kv_decode", "time_s")
-    beside = _beside(both, prefill, None if law is None else residuals(law, both))
+    mixed = _mixed(both, prefill, None if law is None else residuals(law, both))
     if skewed is None:
-        return AttentionTables(prefill, decode, beside, None, None)
+        return AttentionTables(prefill, decode, mixed, None, None)
     few = skewed[(skewed["nb"] <= _FEW * skewed["n"]) | (skewed["nb"] == 1)]
     return AttentionTables(
-        prefill, decode, beside, _skew(few), None if beside is None else fit_late(skewed, prefill, beside)
+        prefill, decode, mixed, _skew(few), None if mixed is None else fit_late(skewed, prefill, mixed)
     )
 
 
@@ -317,7 +317,7 @@ def _by_law(times: Residuals, measured: Grid) -> Grid:
     return Grid((chunk, cached), times(*np.broadcast_arrays(chunk[:, None], cached[None, :], 0.0, 0.0)))
 
 
-def _beside(frame: pd.DataFrame, prefill: Grid, times: Residuals | None) -> Grid | None:
+def _mixed(frame: pd.DataFrame, prefill: Grid, times: Residuals | None) -> Grid | None:
     """What decodes add to the attention of a chunk: by ``times``, else of what was measured at powers of two."""
     if frame.empty:
         return None

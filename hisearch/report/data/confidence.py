@@ -3,8 +3,8 @@
 The file's object has ``terms`` (label of an SLO term -> probability that it holds), ``intervals`` (metric -> [low,
 high], the range that it lies in with probability ``level``, in the metric's own unit), ``headroom`` (anything said of
 it), ``all_terms`` (probability that the whole SLO holds) and ``all_terms_range`` ([low, high]); and, of what ``hisearch
-run`` writes (docs/confidence.md), ``summary``, ``satisfied``, ``surer``, ``contenders``, ``rules``, ``sentences`` and
-``simulations``. All may be left out; further keys are allowed and left alone.
+run`` writes (docs/confidence.md), ``summary``, ``satisfied``, ``chance_constrained``, ``candidates``, ``rules``,
+``sentences`` and ``simulations``. All may be left out; further keys are allowed and left alone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CONFIDENCE = "confidence.json"
 
 
 @dataclass(frozen=True)
-class Contender:
+class Candidate:
     """A deployment under the first draws. chance: that it meets the SLO; cheapest: that no cheaper one does.
 
     chance_range: what so many draws tell of the first; None where it is not said.
@@ -52,8 +52,9 @@ class Confidence:
     tell of it. level: of the intervals, None where it is not said. summary: in words. satisfied: whether the
     probability that was asked for is reached, None where none was. rules_within: the price that rules which need
     one are shown within, in words. draws: behind ``chance``, 0 where it is not said. sentences: what would
-    change the answer, by kind. simulations: by what they were for. surer: what a likelier one would cost, in words.
-    surer_found: whether one is known that has the probability which it speaks of.
+    change the answer, by kind. simulations: by what they were for. chance_constrained: what a likelier one would cost,
+    in words.
+    chance_constrained_row: whether one is known that has the probability which it speaks of.
     """
 
     terms: Mapping[str, float] = field(default_factory=dict)
@@ -62,7 +63,7 @@ class Confidence:
     level: float | None = None
     summary: str = ""
     satisfied: bool | None = None
-    contenders: tuple[Contender, ...] = ()
+    candidates: tuple[Candidate, ...] = ()
     rules: tuple[Rule, ...] = ()
     rules_within: str = ""
     sentences: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -70,8 +71,8 @@ class Confidence:
     chance: float | None = None
     chance_range: tuple[float, float] | None = None
     draws: int = 0
-    surer: str = ""
-    surer_found: bool = False
+    chance_constrained: str = ""
+    chance_constrained_row: bool = False
 
 
 def read_confidence(path: Path) -> Confidence | None:
@@ -97,7 +98,7 @@ def read_confidence(path: Path) -> Confidence | None:
         None if level is None else _probability(level, path, "level"),
         _typed(data.get("summary", ""), str, path, "summary"),
         None if data.get("satisfied") is None else _typed(data["satisfied"], bool, path, "satisfied"),
-        tuple(_contender(row, path, f"contenders[{at}]") for at, row in enumerate(_list(data, "contenders", path))),
+        tuple(_candidate(row, path, f"contenders[{at}]") for at, row in enumerate(_list(data, "contenders", path))),
         tuple(_rule(row, path, f"rules[{at}]") for at, row in enumerate(_list(data, "rules", path))),
         _typed(data.get("rules_within", ""), str, path, "rules_within"),
         {
@@ -116,9 +117,9 @@ def read_confidence(path: Path) -> Confidence | None:
     )
 
 
-def _contender(row: Any, path: Path, key: str) -> Contender:
+def _candidate(row: Any, path: Path, key: str) -> Candidate:
     row = _typed(row, dict, path, key)
-    return Contender(
+    return Candidate(
         _typed(row.get("trial"), int, path, f"{key}.trial"),
         _typed(row.get("draws"), int, path, f"{key}.draws"),
         _probability(row.get("all_terms"), path, f"{key}.all_terms"),

@@ -172,7 +172,7 @@ class ReportInput:
         return "Recommended" if self.so_far is None else "Cheapest so far"
 
     @property
-    def chosen_in_words(self) -> str:
+    def format_chosen(self) -> str:
         """The same within a sentence, without its article."""
         if self.recommendation is None:
             return "nearest miss"

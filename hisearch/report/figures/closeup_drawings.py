@@ -30,7 +30,7 @@ def closeup_drawings(data: ReportInput) -> list[tuple[Drawing, go.Figure]]:
     """The figures that there are data for, in the page's order."""
     built = []
     look = data.closeup
-    who = data.chosen_in_words
+    who = data.format_chosen
     if data.capacity:
         built.append((_loads(data.capacity, who), draw.figure_loads(data.capacity)))
     if look is not None and look.latencies:

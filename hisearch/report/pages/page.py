@@ -290,8 +290,8 @@ def front_table(data: ReportInput) -> FrontTable:
     rejecting = any(trial.metrics[REJECTED] > 0 for trial in data.front)
     rows = sorted(data.front, key=lambda trial: (trial.metrics.get("usd_per_hour", math.inf), trial.number))
     alike = [" ".join(cell.text for cell in _what(trial)) for trial in rows]
-    apart = differences([trial.deployment for trial in rows], alike)
-    fixed = (*fixed, *(["Differs in"] * any(apart)))
+    settings_that_differ = differences([trial.deployment for trial in rows], alike)
+    fixed = (*fixed, *(["Differs in"] * any(settings_that_differ)))
     titles = (*fixed, *(quantity(name).title for name in names), "Latency margin", *(["Rejected"] * rejecting))
     chosen = data.highlighted
     return FrontTable(
@@ -301,9 +301,9 @@ def front_table(data: ReportInput) -> FrontTable:
         tuple(
             (
                 chosen is not None and trial.number == chosen.number,
-                _front_row(trial, [Cell(settings, settings)] * any(apart), names, rejecting),
+                _front_row(trial, [Cell(settings, settings)] * any(settings_that_differ), names, rejecting),
             )
-            for trial, settings in zip(rows, apart, strict=True)
+            for trial, settings in zip(rows, settings_that_differ, strict=True)
         ),
     )
 
@@ -329,8 +329,13 @@ def _what(trial: Trial) -> tuple[Cell, ...]:
     )
 
 
-def _front_row(trial: Trial, apart: list[Cell], names: list[str], rejecting: bool) -> tuple[Cell, ...]:
-    cells = [Cell(str(trial.number), trial.number), Cell(str(trial.stage), trial.stage), *_what(trial), *apart]
+def _front_row(trial: Trial, settings_that_differ: list[Cell], names: list[str], rejecting: bool) -> tuple[Cell, ...]:
+    cells = [
+        Cell(str(trial.number), trial.number),
+        Cell(str(trial.stage), trial.stage),
+        *_what(trial),
+        *settings_that_differ,
+    ]
     for name in names:
         value = trial.metrics.get(metric_of(name), math.nan)
         cells.append(Cell(quantity(name).number(value), value))

@@ -200,7 +200,7 @@ def _why(comparison: Comparison) -> str:
     return f"A request takes {seconds(abs(total))} {'longer' if total > 0 else 'less'} on average: {parts}."
 
 
-def seeds_in_words(comparison: Comparison) -> str:
+def format_seeds(comparison: Comparison) -> str:
     """What the figures rest on."""
     if len(comparison.seeds) > 1 and comparison.same_workload:
         return (
@@ -211,7 +211,7 @@ def seeds_in_words(comparison: Comparison) -> str:
     return "One seed: differences have no interval."
 
 
-def fronts_in_words(comparison: Comparison) -> str:
+def format_fronts(comparison: Comparison) -> str:
     """How two fronts stand to each other; "" where they do not compare."""
     fronts = comparison.fronts
     if fronts is None:

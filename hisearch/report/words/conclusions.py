@@ -30,7 +30,7 @@ RULES = {
 }
 
 
-class ContenderLine(NamedTuple):
+class CandidateLine(NamedTuple):
     """A row of the contenders. chosen: the recommendation, under the same few draws as the others.
 
     chance: in how many draws it meets the SLO; tells: what that says of its probability, "" where that is not known.
@@ -63,7 +63,7 @@ class Conclusions(NamedTuple):
     """
 
     summary: str
-    contenders: tuple[ContenderLine, ...]
+    candidates: tuple[CandidateLine, ...]
     draws: int
     all_draws: int
     changes: tuple[tuple[str, tuple[str, ...]], ...]
@@ -81,14 +81,14 @@ def conclusions(data: ReportInput) -> Conclusions | None:
     found, chosen = data.confidence, data.recommendation
     if found is None or chosen is None or not (found.summary or found.rules or found.sentences):
         return None
-    shown = {one.trial for one in found.contenders} | {one.trial for one in found.rules}
+    shown = {one.trial for one in found.candidates} | {one.trial for one in found.rules}
     named = _named([trial for trial in data.trials if trial.number in shown])
-    contenders = tuple(
-        ContenderLine(
+    candidates = tuple(
+        CandidateLine(
             one.trial, *named[one.trial], _of_draws(one.chance, one.draws), _between(one.chance_range),
             one.trial == chosen.trial.number,
         )
-        for one in found.contenders
+        for one in found.candidates
     )  # fmt: skip
     rules = tuple(
         RuleLine(
@@ -101,8 +101,8 @@ def conclusions(data: ReportInput) -> Conclusions | None:
     counts = listed([f"{count:,} for {what}" for what, count in found.simulations.items()])
     return Conclusions(
         found.summary,
-        contenders,
-        found.contenders[0].draws if found.contenders else 0,
+        candidates,
+        found.candidates[0].draws if found.candidates else 0,
         found.draws,
         tuple((HEADINGS.get(kind, kind), texts) for kind, texts in found.sentences.items()),
         rules,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hisearch.score.quantities import HOURS_PER_MONTH, usd
 from hisearch.search.model.deployments import (
     SHAPES,
-    devices_in_words,
+    format_devices,
+    format_kv_connector,
     formats,
     formats_of,
-    mover_in_words,
     shape_of,
     stores,
 )
@@ -16,7 +16,7 @@ from hisearch.search.model.trial import Trial
 from hisearch.specs.base import ENGINE_TITLES
 from hisearch.specs.deployments.agent_memory import AgentMemorySpec
 from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
-from hisearch.specs.deployments.tiers import MOVER_TITLES, MOVERS
+from hisearch.specs.deployments.tiers import KV_CONNECTOR_TITLES, KV_CONNECTORS
 from hisearch.specs.wording import counted, listed
 
 NOT_USED = "not used"
@@ -36,50 +36,50 @@ def sentence(trial: Trial, model_id: str) -> str:
     """What, how many, which settings, and what it costs: one sentence without its verb."""
     deployment = trial.deployment
     if len(deployment.pools) > 1:
-        return f"{_several_in_words(deployment, model_id)}: {cost(trial)}"
+        return f"{_format_several(deployment, model_id)}: {cost(trial)}"
     pool = deployment.pool
     text = f"{counted(pool.replicas, 'replica')} of {model_id} on {ENGINE_TITLES[pool.engine.name]}, "
-    text += _hardware_in_words(pool)
+    text += _format_hardware(pool)
     if formats(deployment):
         text += f", {' and '.join(formats(deployment))}"
     if pool.replicas > 1:
         text += f", behind a {deployment.router.policy} router"
-    return f"{text}, {_batch_in_words(pool)}{_agents_in_words(pool)}{_tiers_in_words(pool)}: {cost(trial)}"
+    return f"{text}, {_format_batch(pool)}{_format_agents(pool)}{_format_tiers(pool)}: {cost(trial)}"
 
 
-def _several_in_words(deployment: DeploymentSpec, model_id: str) -> str:
+def _format_several(deployment: DeploymentSpec, model_id: str) -> str:
     """What and how many of each pool, and what is between them."""
-    pools, apart = deployment.pools, shape_of(deployment) == "apart"
+    pools, disaggregated = deployment.pools, shape_of(deployment) == "disaggregated"
     engines = listed(list(dict.fromkeys(ENGINE_TITLES[pool.engine.name] for pool in pools)))
     parts = [
-        f"{counted(pool.replicas, 'replica')}{f' for {pool.role}' if apart else ''} on {_hardware_in_words(pool)}"
-        f"{''.join(f', {name}' for name in formats_of(pool))}, {_batch_in_words(pool)}"
-        f"{_agents_in_words(pool)}{_tiers_in_words(pool)}"
+        f"{counted(pool.replicas, 'replica')}{f' for {pool.role}' if disaggregated else ''} on {_format_hardware(pool)}"
+        f"{''.join(f', {name}' for name in formats_of(pool))}, {_format_batch(pool)}"
+        f"{_format_agents(pool)}{_format_tiers(pool)}"
         for pool in pools
     ]
     text = f"{model_id} on {engines}, {SHAPES[shape_of(deployment)]}: {'; '.join(parts)}; "
     text += f"behind a {deployment.router.policy} router"
-    if apart:
+    if disaggregated:
         text += f", and a {deployment.decode_router.policy} router for decode, over {deployment.transfer.fabric}"
     return text
 
 
-def _hardware_in_words(pool: PoolSpec) -> str:
+def _format_hardware(pool: PoolSpec) -> str:
     """``8 × h100-sxm in all (tensor parallel 2)``."""
     text = f"{pool.accelerators} × {pool.accelerator}{' in all' if pool.replicas > 1 else ''}"
     if pool.parallelism.ranks > 1:
         text += f" (tensor parallel {pool.tensor_parallel}{_beyond_tensor(pool)})"
-    return text + (f", each with {devices_in_words(pool.devices)}" if pool.devices is not None else "")
+    return text + (f", each with {format_devices(pool.devices)}" if pool.devices is not None else "")
 
 
-def _batch_in_words(pool: PoolSpec) -> str:
+def _format_batch(pool: PoolSpec) -> str:
     engine = pool.engine
     text = f"with chunks of {counted(engine.chunk_tokens, 'token')} and up to "
     text += counted(engine.max_running_requests, "running request")
     return text + (" per replica" if pool.replicas > 1 else "")
 
 
-def _agents_in_words(pool: PoolSpec) -> str:
+def _format_agents(pool: PoolSpec) -> str:
     """``, adapters of rank 64 in 125 slots and 64 GiB of host memory by policy distance``."""
     agents = pool.agents
     if agents is None:
@@ -91,8 +91,8 @@ def _agents_in_words(pool: PoolSpec) -> str:
     return f", {listed(kinds) or 'agents'}{where} by policy {agents.policy}"
 
 
-def _tiers_in_words(pool: PoolSpec) -> str:
-    return f", and cache tiers of {listed(stores(pool))} ({mover_in_words(pool)})" if pool.tiers else ""
+def _format_tiers(pool: PoolSpec) -> str:
+    return f", and cache tiers of {listed(stores(pool))} ({format_kv_connector(pool)})" if pool.tiers else ""
 
 
 def _beyond_tensor(pool: PoolSpec) -> str:
@@ -137,9 +137,9 @@ def settings(deployment: DeploymentSpec) -> dict[str, Value]:
         "balance, relative": router.balance_rel_threshold if cache_aware else NOT_USED,
         **_together_by_name([_tier_settings(pool) for pool in deployment.pools]),
         "pools": SHAPES[shape] if shape != "unified" else NOT_USED,
-        "decode router": behind.policy if shape == "apart" else NOT_USED,
+        "decode router": behind.policy if shape == "disaggregated" else NOT_USED,
         "fabric": transfer.fabric or NOT_USED,
-        "local prefill (tokens)": transfer.local_prefill_tokens if shape == "apart" else NOT_USED,
+        "local prefill (tokens)": transfer.local_prefill_tokens if shape == "disaggregated" else NOT_USED,
     }
 
 
@@ -153,7 +153,7 @@ def _pool_settings(pool: PoolSpec) -> dict[str, Value]:
     engine = pool.engine
     return {
         "accelerator": pool.accelerator,
-        "devices": NOT_USED if pool.devices is None else devices_in_words(pool.devices),
+        "devices": NOT_USED if pool.devices is None else format_devices(pool.devices),
         "replicas": pool.replicas,
         "tensor parallel": pool.tensor_parallel,
         "pipeline parallel": pool.pipeline_parallel,
@@ -214,11 +214,13 @@ def _tier_settings(pool: PoolSpec) -> dict[str, Value]:
             f"tier {number} eviction": tier.eviction if tier is not None else NOT_USED,
             f"tier {number} TTL (s)": (tier.ttl_s or NO_TTL) if tier is not None else NOT_USED,
         }
-    hicache, movement = bool(pool.tiers) and pool.mover == "hicache", pool.movement
+    hicache, movement = bool(pool.tiers) and pool.kv_connector == "hicache", pool.movement
     storage = hicache and len(pool.tiers) > 1
-    usual = pool.mover == MOVERS[pool.engine.name][0]
+    usual = pool.kv_connector == KV_CONNECTORS[pool.engine.name][0]
     return found | {
-        "mover": ("engine's own" if usual else MOVER_TITLES[pool.mover]) if pool.tiers else NOT_USED,
+        "kv_connector": ("engine's own" if usual else KV_CONNECTOR_TITLES[pool.kv_connector])
+        if pool.tiers
+        else NOT_USED,
         "write policy": movement.write_policy if hicache else NOT_USED,
         "prefetch": movement.prefetch if storage else NOT_USED,
         "prefetch threshold (tokens)": movement.prefetch_threshold_tokens if storage else NOT_USED,

@@ -90,7 +90,7 @@ def _between(ends: tuple[float, float] | None, show: Callable[[float], str]) -> 
     return low if low == high else f"{low} to {high}"
 
 
-def chance_in_words(found: Confidence) -> str:
+def format_chance(found: Confidence) -> str:
     """How likely the deployment is to meet the whole SLO, in a sentence; "" where that was not looked into."""
     if found.chance is None:
         return ""
@@ -144,13 +144,14 @@ def may_miss(found: Confidence | None, run: str = "RUN") -> str:
     """
     if found is None or found.chance is None or found.chance >= SURE:
         return ""
-    text = chance_in_words(found)
+    text = format_chance(found)
     if found.satisfied is not None:  # a probability was asked for: the answer says so itself
         return text
     command = f"hisearch run --resume {run} --confidence {SURE:g}"
-    if found.surer_found:
-        return f"{text} {found.surer} Measure before you rely on it, or have the surer one recommended: {command}."
-    text = f"{text} {found.surer}".rstrip()
+    if found.chance_constrained_row:
+        text = f"{text} {found.chance_constrained} Measure before you rely on it,"
+        return f"{text} or have the one that is more likely to meet the SLO recommended: {command}."
+    text = f"{text} {found.chance_constrained}".rstrip()
     return (
         f"{text} Measure it before you rely on it, or ask for the cheapest that meets the SLO more surely: {command}."
     )
@@ -169,8 +170,8 @@ def how_sure(trial: Trial, recommended: int | None, found: Confidence | None, re
     if not trial.comparable:
         return (thin,) if thin else ()
     if found is not None and found.chance is not None and trial.number == recommended:
-        return (may_miss(found) or chance_in_words(found),)
-    beside = next((one for one in found.contenders if one.trial == trial.number), None) if found is not None else None
+        return (may_miss(found) or format_chance(found),)
+    beside = next((one for one in found.candidates if one.trial == trial.number), None) if found is not None else None
     if beside is not None:
         held = round(beside.chance * beside.draws)
         text = f"Beside the recommendation it was simulated under {counted(beside.draws, 'draw')}: it met the whole SLO"

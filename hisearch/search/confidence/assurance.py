@@ -16,14 +16,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from hisearch.search.confidence.assessment import BATCH, Assessor
-from hisearch.search.evaluate.ledger import Ledger
+from hisearch.search.evaluate.runner import TrialRunner
 from hisearch.search.model.deployments import parameters_of
 from hisearch.search.model.growth import most_replicas, with_replicas
 from hisearch.search.model.job import Job
 from hisearch.search.model.problem import Problem
 from hisearch.search.model.sizing import LEAST_GAIN
 from hisearch.search.model.trial import Trial
-from hisearch.search.refine.polish import STAGE
+from hisearch.search.refine.local_search import STAGE
 from hisearch.search.select.recommend import cheapest, price_of
 
 
@@ -120,8 +120,8 @@ class _Next:
 class Walk:
     """One walk up the prices; see the module."""
 
-    def __init__(self, problem: Problem, ledger: Ledger, likelihood: Likelihood) -> None:
-        self._problem, self._ledger, self._likelihood = problem, ledger, likelihood
+    def __init__(self, problem: Problem, runner: TrialRunner, likelihood: Likelihood) -> None:
+        self._problem, self._runner, self._likelihood = problem, runner, likelihood
         self._queue: list[_Next] = []
 
     def run(self) -> Assured:
@@ -133,7 +133,7 @@ class Walk:
             if trial is None:
                 continue
             likely = self._likelihood.enough(trial)
-            if likely is None or self._ledger.stopped:
+            if likely is None or self._runner.stopped:
                 return self._likelihood.assured(None, spent=True)
             if likely:
                 return self._likelihood.assured(trial)
@@ -143,7 +143,7 @@ class Walk:
 
     def _fill(self) -> None:
         """Every feasible trial, and one more replica of the best of every kind."""
-        feasible = [trial for trial in self._ledger.trials if trial.comparable and trial.feasible]
+        feasible = [trial for trial in self._runner.trials if trial.comparable and trial.feasible]
         for trial in feasible:
             heapq.heappush(self._queue, _Next(price_of(trial), -trial.worst_margin, trial.number, trial))
         kinds = dict.fromkeys(_kind(trial) for trial in feasible)
@@ -160,14 +160,14 @@ class Walk:
             return
         deployment = with_replicas(self._problem, base.deployment, replicas)
         usd = self._problem.planner.usd_per_hour(deployment) + base.metrics.get("energy_usd_per_hour", 0.0)
-        number = len(self._ledger.trials) + base.number
+        number = len(self._runner.trials) + base.number
         heapq.heappush(self._queue, _Next(round(usd, 6), -base.worst_margin, number, None, base, replicas))
 
     def _simulate(self, step: _Next) -> Trial | None:
         """The deployment at the study's own figures; None where it misses the SLO or cannot be simulated."""
         assert step.base is not None
         deployment = with_replicas(self._problem, step.base.deployment, step.replicas)
-        trial = self._ledger.run([Job(STAGE, deployment, parameters_of(deployment))])[0]
+        trial = self._runner.run([Job(STAGE, deployment, parameters_of(deployment))])[0]
         if trial is None or not (trial.comparable and trial.feasible):
             return None
         return trial

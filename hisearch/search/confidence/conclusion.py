@@ -19,9 +19,10 @@ from hisearch.search.confidence.assessment import Assessment, Assessor
 from hisearch.search.confidence.assurance import Assured, Likelihood, Walk, first_of
 from hisearch.search.confidence.baseline import SIMULATIONS as BASELINE_SIMULATIONS
 from hisearch.search.confidence.baseline import find_baseline
+from hisearch.search.confidence.chance_constrained import ChanceConstrained, find_chance_constrained
 from hisearch.search.confidence.step_sensitivity import (
     EVERY_TERM,
-    RIVALS,
+    MAX_ALTERNATIVES,
     SCALED,
     SIMULATIONS,
     BreakEven,
@@ -31,9 +32,8 @@ from hisearch.search.confidence.step_sensitivity import (
     scaled,
     step_break_even,
 )
-from hisearch.search.confidence.surer import Surer, find_surer
 from hisearch.search.driver import SearchOutcome, headroom
-from hisearch.search.evaluate.ledger import Ledger
+from hisearch.search.evaluate.runner import TrialRunner
 from hisearch.search.model.deployments import describe
 from hisearch.search.model.job import Evaluation
 from hisearch.search.model.problem import Problem
@@ -56,7 +56,7 @@ from hisearch.specs.wording import in_percent
 _T = TypeVar("_T")
 
 #: Runner-ups that are simulated under draws as well.
-CONTENDERS = 4
+CANDIDATES = 4
 
 #: In which order a probability is looked for, by rule.
 _ORDERS: Mapping[RuleName, str] = {
@@ -87,7 +87,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Contender:
+class Candidate:
     """A deployment beside the recommendation, under the first of the same draws.
 
     cheapest: share of these draws in which it is the cheapest of all that were assessed and meet the SLO.
@@ -131,13 +131,13 @@ class Conclusion:
     that was asked for; assured: how it was looked for, None where the first choice has it. satisfied: whether the
     recommendation has it, None where none was asked for. confirmed: the recommendation under draws that it was not
     chosen by. by_rule: what each rule would recommend; limit_usd: within which price lowest_latency and most_headroom
-    look there; limit_given: the study says so. surer: what a likelier one would cost, where none was asked for and the
-    recommendation is not likely enough. simulations: by what they were for.
+    look there; limit_given: the study says so. chance_constrained: what a likelier one would cost, where none was asked
+    for and the recommendation is not likely enough. simulations: by what they were for.
     """
 
     recommendation: Recommendation
     assessment: Assessment | None = None
-    contenders: tuple[Contender, ...] = ()
+    candidates: tuple[Candidate, ...] = ()
     at_least: float | None = None
     assured: Assured | None = None
     satisfied: bool | None = None
@@ -151,12 +151,12 @@ class Conclusion:
     settings: tuple[Setting, ...] = ()
     headroom: Capacity | None = None
     next_purchase: NextPurchase | None = None
-    surer: Surer | None = None
+    chance_constrained: ChanceConstrained | None = None
     simulations: Mapping[str, int] = field(default_factory=dict)
 
 
 def conclude(
-    problem: Problem, ledger: Ledger, outcome: SearchOutcome, assessor: Assessor, question: Question
+    problem: Problem, runner: TrialRunner, outcome: SearchOutcome, assessor: Assessor, question: Question
 ) -> tuple[SearchOutcome, Conclusion | None]:
     """Choose by the rule, assess, and look for what would change the answer.
 
@@ -165,16 +165,16 @@ def conclude(
     """
     if outcome.recommendation is None:
         return outcome, None
-    return _Course(problem, ledger, outcome, assessor, question).run()
+    return _Course(problem, runner, outcome, assessor, question).run()
 
 
 class _Course:
     """One conclusion in the making."""
 
     def __init__(
-        self, problem: Problem, ledger: Ledger, outcome: SearchOutcome, assessor: Assessor, question: Question
+        self, problem: Problem, runner: TrialRunner, outcome: SearchOutcome, assessor: Assessor, question: Question
     ) -> None:
-        self._problem, self._ledger, self._outcome = problem, ledger, outcome
+        self._problem, self._runner, self._outcome = problem, runner, outcome
         self._assessor, self._question = assessor, question
         self._settings = question.confidence
         self._left = self._settings.what_if
@@ -183,7 +183,7 @@ class _Course:
 
     @property
     def _trials(self) -> Sequence[Trial]:
-        return self._ledger.trials
+        return self._runner.trials
 
     def run(self) -> tuple[SearchOutcome, Conclusion]:
         """All of it, in a fixed order."""
@@ -193,7 +193,7 @@ class _Course:
         by_rule = self._by_rule(limit_usd)
         first = self._recommended(self._question.recommend)
         found, assured, satisfied = self._assured(first)
-        assessment, contenders = self._assess(found, first.trial)
+        assessment, candidates = self._assess(found, first.trial)
         confirmed = self._confirmed(found)
         baseline = self._counted("baseline", BASELINE_SIMULATIONS, lambda: self._baseline(found.trial))
         if baseline is not None:
@@ -203,16 +203,20 @@ class _Course:
         least = found.rule == "cheapest" and found.trial.number == first.trial.number
         steps, faster = self._step_times(found.trial, least)
         room = self._headroom(found.trial)
-        then = self._counted("next purchase", RIVALS + 1, lambda: self._next(found.trial, room)) if room else None
-        surer = self._surer(found.trial, assessment)
+        then = (
+            self._counted("next purchase", MAX_ALTERNATIVES + 1, lambda: self._next(found.trial, room))
+            if room
+            else None
+        )
+        chance_constrained = self._chance_constrained(found.trial, assessment)
         self._assessor.progress.finished()
         changes = single_changes(self._trials, found.trial)
         conclusion = Conclusion(
-            found, assessment, contenders, self._settings.at_least, assured, satisfied, confirmed, by_rule, limit_usd,
+            found, assessment, candidates, self._settings.at_least, assured, satisfied, confirmed, by_rule, limit_usd,
             self._question.recommend.usd_per_hour is not None, steps, faster,
             self._prices(found.trial) if least else (),
             tuple(one for one in changes if least or not one.trial.feasible),
-            room, then, surer, self._counts,
+            room, then, chance_constrained, self._counts,
         )  # fmt: skip
         return self._concluded(found, room), conclusion
 
@@ -221,8 +225,8 @@ class _Course:
         """Simulations at most, for the listener."""
         settings = self._settings
         walk = settings.search if settings.at_least is not None else 0
-        walk += settings.fresh_draws if settings.at_least is not None else settings.surer
-        return settings.draws + (1 + CONTENDERS) * settings.contender_draws + settings.what_if + walk
+        walk += settings.fresh_draws if settings.at_least is not None else settings.chance_constrained
+        return settings.draws + (1 + CANDIDATES) * settings.candidate_draws + settings.what_if + walk
 
     def _prices(self, best: Trial) -> tuple[PriceBreakEven, ...]:
         if PRICE not in self._problem.objectives:
@@ -343,8 +347,8 @@ class _Course:
     def _first_likely(self, first: Recommendation, likelihood: Likelihood) -> Assured:
         """The first that is likely enough in the order of the rule, which goes up the prices for the cheapest."""
         if first.rule == "cheapest":
-            self._ledger.extend(GROWN)
-            return Walk(self._problem, self._ledger, likelihood).run()
+            self._runner.extend(GROWN)
+            return Walk(self._problem, self._runner, likelihood).run()
         order = preference(self._trials, self._problem.objectives, self._question.recommend, self._carried)
         return first_of(order, likelihood)
 
@@ -359,13 +363,13 @@ class _Course:
         self._spent("fresh draws", before)
         return assessment
 
-    def _assess(self, found: Recommendation, first: Trial) -> tuple[Assessment | None, tuple[Contender, ...]]:
+    def _assess(self, found: Recommendation, first: Trial) -> tuple[Assessment | None, tuple[Candidate, ...]]:
         """The recommendation under all draws; it and what stands beside it under the first of them."""
-        settings, few = self._settings, min(self._settings.contender_draws, self._settings.draws)
+        settings, few = self._settings, min(self._settings.candidate_draws, self._settings.draws)
         if not settings.draws:
             return None, ()
         trials = [found.trial] + [first] * (first.number != found.trial.number)
-        trials += [trial for trial, _ in found.runner_ups if trial.number != first.number][:CONTENDERS]
+        trials += [trial for trial, _ in found.runner_ups if trial.number != first.number][:CANDIDATES]
         before = self._assessor.simulations
         beside = self._assessor.assess(trials, [few] * len(trials), settings.level) if few and len(trials) > 1 else []
         self._spent("contenders and the first draws", before)
@@ -374,7 +378,7 @@ class _Course:
         self._spent("draws", before)
         wins = self._wins(trials, few)
         return assessment, tuple(
-            Contender(trial, one, won) for trial, one, won in zip(trials, beside, wins, strict=False)
+            Candidate(trial, one, won) for trial, one, won in zip(trials, beside, wins, strict=False)
         )
 
     def _wins(self, trials: Sequence[Trial], draws: int) -> list[float]:
@@ -388,12 +392,14 @@ class _Course:
         count = min((len(one) for one in found), default=0)
         return [won / count for won in wins] if count else []
 
-    def _surer(self, best: Trial, own: Assessment | None) -> Surer | None:
+    def _chance_constrained(self, best: Trial, own: Assessment | None) -> ChanceConstrained | None:
         """What it would cost to be surer, where nobody has asked for a probability."""
         if self._settings.at_least is not None or own is None or self._assessor.out_of_time:
             return None
         before = self._assessor.simulations
-        found = find_surer(self._assessor, best, own, self._trials, self._settings.surer, self._settings.level)
+        found = find_chance_constrained(
+            self._assessor, best, own, self._trials, self._settings.chance_constrained, self._settings.level
+        )
         self._spent("a surer one", before)
         return found
 
@@ -406,7 +412,7 @@ class _Course:
 
         Side by side where ``what_if`` leaves room for both.
         """
-        most = len(SCALED) * SIMULATIONS + 2 * RIVALS
+        most = len(SCALED) * SIMULATIONS + 2 * MAX_ALTERNATIVES
         both = least and self._left >= most + SIMULATIONS
         asked: list[Callable[[], BreakEven | Faster | None]] = [
             partial(step_break_even, self._assessor, best, what) for what in SCALED

@@ -32,7 +32,7 @@ _STEPS = {
 }
 
 
-def chance_in_words(found: Assessment, varied: Sequence[str]) -> str:
+def format_chance(found: Assessment, varied: Sequence[str]) -> str:
     """How likely the recommendation is to meet the SLO, and under what."""
     low, high = found.all_terms_range
     held = round(found.all_terms * found.draws)
@@ -47,7 +47,7 @@ def chance_in_words(found: Assessment, varied: Sequence[str]) -> str:
     return text
 
 
-def asked_in_words(found: Conclusion) -> str:
+def format_asked(found: Conclusion) -> str:
     """What came of the probability that was asked for; "" where none was."""
     if found.at_least is None or found.assessment is None:
         return ""
@@ -94,7 +94,7 @@ def _confirmed(found: Conclusion, at_least: float) -> str:
     return f"{text}."
 
 
-def step_in_words(one: StepChange, best: Trial) -> str:
+def format_step(one: StepChange, best: Trial) -> str:
     """How much slower steps may be, and what then."""
     found = one.break_even
     if found.missed is None:
@@ -132,7 +132,7 @@ def _told_apart(other: DeploymentSpec, ours: DeploymentSpec) -> str:
     return f"the same with {listed(changed)}"
 
 
-def faster_in_words(one: Faster) -> str:
+def format_faster(one: Faster) -> str:
     """How much faster steps would have to be for something cheaper."""
     what = f"{describe(one.trial.deployment)} at ${price_of(one.trial):,.2f} per hour"
     if one.break_even.holds is None:
@@ -141,7 +141,7 @@ def faster_in_words(one: Faster) -> str:
     return f"If all steps are {in_percent(share, 1)} faster than predicted, {what} would do, the nearest cheaper one."
 
 
-def price_in_words(one: PriceBreakEven) -> str:
+def format_price_break_even(one: PriceBreakEven) -> str:
     """Beyond which price another one is cheaper."""
     unit = "per hour" if one.unit == PER_HOUR else "per GiB and hour"
     way = "more" if one.dearer else "less"
@@ -155,7 +155,7 @@ def _dollars(usd: float) -> str:
     return f"${usd:,.2f}" if usd >= 0.1 else f"${usd:.3g}"
 
 
-def setting_in_words(one: Setting, best: Trial) -> str:
+def format_setting(one: Setting, best: Trial) -> str:
     """What one setting does: to the SLO and to the price."""
     usd = price_of(one.trial) - price_of(best)
     price = (
@@ -171,7 +171,7 @@ def setting_in_words(one: Setting, best: Trial) -> str:
     return f"With {setting_name(one.name)} {one.instead} instead of {one.ours} {verdict}, {price}."
 
 
-def next_in_words(one: NextPurchase) -> str:
+def format_next_purchase(one: NextPurchase) -> str:
     """What to buy next."""
     first = f"At {one.load:.3g} × this load {_term(one.term)} is missed"
     if one.instead is None:
@@ -180,7 +180,7 @@ def next_in_words(one: NextPurchase) -> str:
     return f"{first}: the next to buy is {describe(one.instead.deployment)}, which carries it at {usd}."
 
 
-def limit_in_words(found: Conclusion) -> str:
+def format_limit(found: Conclusion) -> str:
     """Within which price rules that need one look, and why; "" where nothing limits them."""
     if math.isinf(found.limit_usd):
         return ""
@@ -193,12 +193,12 @@ def sentences(found: Conclusion) -> dict[str, list[str]]:
     best = found.recommendation.trial
     changing = [one for one in found.settings if not one.trial.feasible or price_of(one.trial) < price_of(best)]
     said = {
-        "steps": [step_in_words(one, best) for one in found.steps]
-        + ([faster_in_words(found.faster)] if found.faster is not None else []),
-        "prices": [price_in_words(one) for one in found.prices[:PRICES]],
-        "settings": [setting_in_words(one, best) for one in changing[:SETTINGS]],
+        "steps": [format_step(one, best) for one in found.steps]
+        + ([format_faster(found.faster)] if found.faster is not None else []),
+        "prices": [format_price_break_even(one) for one in found.prices[:PRICES]],
+        "settings": [format_setting(one, best) for one in changing[:SETTINGS]],
         "load": ([_carried(found.headroom)] if found.headroom is not None else [])
-        + ([next_in_words(found.next_purchase)] if found.next_purchase is not None else []),
+        + ([format_next_purchase(found.next_purchase)] if found.next_purchase is not None else []),
     }
     return {kind: texts for kind, texts in said.items() if texts}
 

@@ -41,7 +41,7 @@ INTERPOLATED = (1, 3)
 
 #: Simulations for one break-even at most, and for what would answer instead.
 SIMULATIONS = 9
-RIVALS = 6
+MAX_ALTERNATIVES = 6
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def instead_of(
     evaluate: Callable[[DeploymentSpec], Evaluation],
     term: str,
 ) -> Instead | None:
-    """The cheapest deployment that holds where the recommendation no longer does; None where none of ``RIVALS`` does.
+    """The cheapest of ``MAX_ALTERNATIVES`` deployments that holds where the recommendation no longer does, if any.
 
     Looked at are, by price, what met the SLO on the study's own terms with a wider margin in what is missed, and the
     recommendation with more replicas.
@@ -149,7 +149,7 @@ def instead_of(
 
 
 def _rivals(problem: Problem, trials: Sequence[Trial], best: Trial, term: str) -> list[DeploymentSpec]:
-    """At most ``RIVALS``, cheapest first: up to three sizes of ``best``, and others each wider than any cheaper one."""
+    """At most ``MAX_ALTERNATIVES``, cheapest first: three sizes of ``best``; others, each wider than cheaper ones."""
     ours = best.deployment.pools[0].replicas
     sizes = range(ours + 1, min(ours + 3, most_replicas(problem, best.deployment)) + 1)
     grown = [with_replicas(problem, best.deployment, replicas) for replicas in sizes]
@@ -157,7 +157,7 @@ def _rivals(problem: Problem, trials: Sequence[Trial], best: Trial, term: str) -
     offered = [(problem.planner.usd_per_hour(one) + electricity, -1, one) for one in grown]
     margin = _margin(best, term)
     for trial in sorted(trials, key=lambda t: (t.metrics.get("usd_per_hour", math.inf), -_margin(t, term), t.number)):
-        if len(offered) == RIVALS:
+        if len(offered) == MAX_ALTERNATIVES:
             break
         feasible = trial.comparable and trial.feasible and price_of(trial) >= price_of(best)
         if feasible and _margin(trial, term) > margin and trial.deployment not in grown:

@@ -202,4 +202,4 @@ def with_factors(costs: CompiledCosts, factors: Mapping[str, float]) -> Compiled
 
 def has_mixed(costs: CompiledCosts) -> bool:
     """Whether the tables tell what decodes take beside prompts from what they take alone."""
-    return costs.seconds.beside_s is not None
+    return costs.seconds.mixed_decode_s is not None

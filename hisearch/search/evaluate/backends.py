@@ -13,7 +13,7 @@ from collections.abc import Generator, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Protocol
 
-from hisearch.search.evaluate.shipment import Shipment, evaluate_shipped, forget_in_process, unpack_in_process
+from hisearch.search.evaluate.payload import Payload, evaluate_shipped, forget_in_process, unpack_in_process
 from hisearch.search.model.job import Evaluate, Evaluation, Job, evaluate_safely
 
 #: Index of a job among those asked for, and what came of it. The generator may be closed early.
@@ -103,14 +103,14 @@ class Processes:
             ValueError: ``workers`` is below 1.
         """
         self.workers = self.local_workers = checked_workers(workers)
-        self._shipment = Shipment.of(evaluate)
+        self._payload = Payload.of(evaluate)
 
     def facts(self) -> dict[str, Any]:
         """See ``Backend``."""
-        return {"name": "loky", "workers": self.workers, "shipped_bytes": len(self._shipment.content)}
+        return {"name": "loky", "workers": self.workers, "shipped_bytes": len(self._payload.content)}
 
     def __enter__(self) -> Processes:
-        unpack_in_process(self._shipment)  # joblib runs the calls of a single worker right here
+        unpack_in_process(self._payload)  # joblib runs the calls of a single worker right here
         # Children inherit the mask: a Ctrl-C, which a terminal sends to all, is for this process alone to answer.
         with _blocked(signal.SIGINT), _quiet_tracker():
             for _ in self._run(_ready, [()] * self.workers):
@@ -120,13 +120,13 @@ class Processes:
     def __exit__(self, *_: object) -> None:
         from joblib.externals.loky import get_reusable_executor
 
-        forget_in_process(self._shipment.key)
+        forget_in_process(self._payload.key)
         if self.workers > 1:
             get_reusable_executor(kill_workers=True).shutdown(wait=True, kill_workers=True)
 
     def evaluations(self, jobs: Sequence[Job]) -> Ended:
         """See ``Backend``."""
-        for index, content in self._run(evaluate_shipped, [(self._shipment.key, job) for job in jobs]):
+        for index, content in self._run(evaluate_shipped, [(self._payload.key, job) for job in jobs]):
             yield index, Evaluation.from_json(content)
 
     def _run(self, function: Any, arguments: Sequence[tuple[Any, ...]]) -> Generator[tuple[int, Any], None, None]:
@@ -141,7 +141,7 @@ class Processes:
             batch_size=1,
             return_as="generator_unordered",
             initializer=_begin_process,
-            initargs=(self._shipment, os.getpid()),
+            initargs=(self._payload, os.getpid()),
         )
         if not arguments:
             return
@@ -175,13 +175,13 @@ def _ready() -> None:
     """What a process answers as soon as it is there."""
 
 
-def _begin_process(shipment: Shipment, parent: int) -> None:
+def _begin_process(payload: Payload, parent: int) -> None:
     """In a new process: leave interrupts to the parent, end with it however it ends, and unpack."""
     import threading
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(parent,), name="parent", daemon=True).start()
-    unpack_in_process(shipment)
+    unpack_in_process(payload)
 
 
 def _end_with(parent: int, look_every_s: float = 0.5) -> None:

@@ -17,9 +17,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from hisearch.search.evaluate.backends import BackendError, Ended
-from hisearch.search.evaluate.shipment import (
+from hisearch.search.evaluate.payload import (
+    Payload,
     ProgramMismatchError,
-    Shipment,
     evaluate_shipped,
     forget_in_process,
     mismatches,
@@ -57,19 +57,19 @@ class DaskCluster:
         self.workers = 0
         self.local_workers = workers or os.cpu_count() or 1
         self._scheduler = scheduler
-        self._shipment = Shipment.of(evaluate)
+        self._payload = Payload.of(evaluate)
         self._client: Client | None = None
         self._asked = 0
 
     def facts(self) -> dict[str, Any]:
         """See ``Backend``."""
-        return {"name": "dask", "workers": self.workers, "shipped_bytes": len(self._shipment.content)}
+        return {"name": "dask", "workers": self.workers, "shipped_bytes": len(self._payload.content)}
 
     def __enter__(self) -> DaskCluster:
         self._client = client = _connect(self._scheduler)
         try:
             _check_workers(client, self._scheduler)
-            client.register_plugin(_plugin(self._shipment))
+            client.register_plugin(_plugin(self._payload))
             self.workers = sum(client.nthreads().values())
         except BaseException:
             self.__exit__(None, None, None)
@@ -83,7 +83,7 @@ class DaskCluster:
         if client is None:
             return
         with contextlib.suppress(Exception):  # the cluster may be gone; there is nothing left to lose
-            client.unregister_worker_plugin(_plugin_name(self._shipment))
+            client.unregister_worker_plugin(_plugin_name(self._payload))
         with _quiet_dask():
             client.close(timeout=2)
 
@@ -96,8 +96,8 @@ class DaskCluster:
         places: dict[Future, int] = {}
         for index, job in enumerate(jobs):
             self._asked += 1
-            name = f"hisearch-{self._shipment.key}-{self._asked}"
-            places[self._client.submit(evaluate_shipped, self._shipment.key, job, key=name)] = index
+            name = f"hisearch-{self._payload.key}-{self._asked}"
+            places[self._client.submit(evaluate_shipped, self._payload.key, job, key=name)] = index
         try:
             for future in as_completed(list(places), loop=self._client.loop):
                 yield places.pop(future), _evaluation(future)
@@ -163,22 +163,22 @@ def _check_workers(client: Client, scheduler: str) -> None:
             raise BackendError(f"the Dask worker {worker} runs other versions: {'; '.join(found)}")
 
 
-def _plugin_name(shipment: Shipment) -> str:
-    return f"hisearch-{shipment.key}"
+def _plugin_name(payload: Payload) -> str:
+    return f"hisearch-{payload.key}"
 
 
-def _plugin(shipment: Shipment) -> Any:
+def _plugin(payload: Payload) -> Any:
     """A plugin that brings a shipment to every worker, and takes it away in the end."""
     from distributed import WorkerPlugin
 
     class Carrier(WorkerPlugin):  # type: ignore[misc] # untyped
-        name = _plugin_name(shipment)
+        name = _plugin_name(payload)
 
         def setup(self, worker: Any) -> None:
-            unpack_in_process(shipment)
+            unpack_in_process(payload)
 
         def teardown(self, worker: Any) -> None:
-            forget_in_process(shipment.key)
+            forget_in_process(payload.key)
 
     return Carrier()
 

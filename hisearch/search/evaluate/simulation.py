@@ -20,7 +20,7 @@ from hisearch.score.capacity import capacity
 from hisearch.score.evaluate import Score, evaluate
 from hisearch.score.terms import worst_margin
 from hisearch.search.model.job import Evaluation, Job
-from hisearch.search.model.society import Society
+from hisearch.search.model.population import Population
 from hisearch.simulate.plans.fleet import FleetPlan
 from hisearch.simulate.plans.fleet_plan import plan_fleet
 from hisearch.simulate.plans.plan import (
@@ -64,7 +64,7 @@ class World:
 
     accelerators, hosts, media, devices, fabrics: catalogue entries by name. load: the study's factor on the arrival
     rate. seed: of every simulation (common random numbers). limits: bounds by objective. capacity: it is an
-    objective. society: where the load is a number of agents, whose.
+    objective. population: where the load is a number of agents, whose.
     """
 
     model: ModelSpec
@@ -81,7 +81,7 @@ class World:
     limits: Mapping[str, LimitSpec] = field(default_factory=dict)
     capacity: bool = False
     fabrics: Mapping[str, FabricSpec] = field(default_factory=dict)
-    society: Society | None = None
+    population: Population | None = None
 
     def digest(self, version: str) -> str:
         """Digest of the content, the program's version and its kernels: a journal of another digest does not apply.
@@ -109,7 +109,7 @@ class World:
             "limits": {name: _stated(limit) for name, limit in self.limits.items()},
             "capacity": self.capacity,
             "fabrics": {name: _stated(spec) for name, spec in self.fabrics.items()},
-            "society": _stated(self.society.spec) if self.society is not None else None,
+            "population": _stated(self.population.spec) if self.population is not None else None,
         }
         content |= {name: value for name, value in later.items() if value}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
@@ -218,9 +218,9 @@ class Simulation:
     def _at_most(self, metrics: Mapping[str, float], load: float) -> dict[str, float]:
         """What follows from the largest load that a deployment of these figures carries."""
         found = {"capacity_load": load}
-        if self._world.society is None:
+        if self._world.population is None:
             return found
-        return found | self._world.society.figures({**metrics, **found})
+        return found | self._world.population.figures({**metrics, **found})
 
     def _evaluate_once(self, job: Job) -> Evaluation:
         trace, load = self._traffic(job)
@@ -228,11 +228,11 @@ class Simulation:
 
     def _traffic(self, job: Job) -> tuple[CompiledTrace, float]:
         """What is replayed, and how fast: a larger society is another trace."""
-        society = self._world.society
-        if society is None or job.load == 1.0:
+        population = self._world.population
+        if population is None or job.load == 1.0:
             return self.slice(job.slice_fraction), job.load
         name = self._world.trace.name
-        return self._slices.get(f"society {job.load!r}", lambda: society.trace(job.load, name)), 1.0
+        return self._slices.get(f"society {job.load!r}", lambda: population.trace(job.load, name)), 1.0
 
     def evaluate_disturbed(
         self,

@@ -16,8 +16,8 @@ class Candidate:
 
     pool: one replica. estimate: at the expected hit rate. replicas: fewest that carry the busiest window by the
     estimate. usd_per_hour: of that many. rps_per_usd: capacity per dollar per hour. margin: share by which the
-    estimates may err. doubt: why even the kindest estimate says that it will not do, or ""; miss: by which share of the
-    bound.
+    estimates may err. shortfall: why even the kindest estimate says that it will not do, or ""; miss: by which share of
+    the bound.
     """
 
     pool: PoolSpec
@@ -27,7 +27,7 @@ class Candidate:
     usd_per_hour: float
     rps_per_usd: float
     margin: float
-    doubt: str = ""
+    shortfall: str = ""
     miss: float = 0.0
 
     @property
@@ -70,8 +70,8 @@ class Screened(Protocol):
 class Cluster:
     """Workers of several pools that may do together.
 
-    shape: ``apart`` or ``mixed``. sides: a candidate for each pool, named, with its role; their ``replicas`` balance
-    each other at the trace's busiest minute. estimate: of the whole.
+    shape: ``disaggregated`` or ``mixed``. sides: a candidate for each pool, named, with its role; their ``replicas``
+    balance each other at the trace's busiest minute. estimate: of the whole.
     """
 
     shape: str
@@ -80,7 +80,7 @@ class Cluster:
     usd_per_hour: float
     rps_per_usd: float
     margin: float
-    doubt: str = ""
+    shortfall: str = ""
     miss: float = 0.0
 
     @property

@@ -11,7 +11,7 @@ from hisearch.specs.base import ENGINE_TITLES, EngineName
 from hisearch.specs.deployments.agent_memory import AgentMemorySpec
 from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.deployments.routing import RouterSpec
-from hisearch.specs.deployments.tiers import MOVER_TITLES
+from hisearch.specs.deployments.tiers import KV_CONNECTOR_TITLES
 from hisearch.specs.machines.devices import DevicesSpec
 from hisearch.specs.studies.search_space import CacheSpace, RoutingSpace
 
@@ -28,21 +28,23 @@ def starting_memory_fraction(space: CacheSpace) -> float:
     return min(max(USUAL_MEMORY_FRACTION, low), high)
 
 
-def router_arms(space: RoutingSpace) -> list[RouterSpec]:
+def router_configs(space: RoutingSpace) -> list[RouterSpec]:
     """Every policy with every combination of its own parameters, in the space's order."""
     return [router for policy in space.policies for router in space.routers(policy)]
 
 
 #: Policies from the one that knows most of the workers to the one that knows nothing; others come first.
-_BY_PROMISE = ("cache_aware", "power_of_two", "round_robin", "random")
+_BY_SLO = ("cache_aware", "power_of_two", "round_robin", "random")
 
 
-def arms_by_promise(space: RoutingSpace) -> list[RouterSpec]:
-    """The arms of ``router_arms``: the first one of every policy, most promising policy first, then the others."""
-    arms = router_arms(space)
-    firsts = list({arm.policy: arm for arm in reversed(arms)}.values())
-    firsts.sort(key=lambda arm: _BY_PROMISE.index(arm.policy) if arm.policy in _BY_PROMISE else -1)
-    return firsts + [arm for arm in arms if arm not in firsts]
+def configs_by_slo(space: RoutingSpace) -> list[RouterSpec]:
+    """The arms of ``router_configs``: the first one of every policy, most promising policy first, then the others."""
+    routing_configs = router_configs(space)
+    firsts = list({routing_config.policy: routing_config for routing_config in reversed(routing_configs)}.values())
+    firsts.sort(
+        key=lambda routing_config: _BY_SLO.index(routing_config.policy) if routing_config.policy in _BY_SLO else -1
+    )
+    return firsts + [routing_config for routing_config in routing_configs if routing_config not in firsts]
 
 
 def deployment_of(model: str, profile: str, pool: PoolSpec, replicas: int, router: RouterSpec) -> DeploymentSpec:
@@ -149,7 +151,7 @@ def parameters_of(deployment: DeploymentSpec) -> dict[str, Any]:
     parameters |= {"router": router.policy, "memory_fraction": deployment.pool.engine.memory_fraction}
     parameters |= router.parameters()
     if deployment.pool.devices is not None:
-        parameters["devices"] = devices_in_words(deployment.pool.devices)
+        parameters["devices"] = format_devices(deployment.pool.devices)
     parameters |= tier_parameters(deployment.pool)
     admission = deployment.admission
     if admission.policy != "none":
@@ -181,7 +183,7 @@ def _parameters_of_others(deployment: DeploymentSpec) -> dict[str, Any]:
     for pool in deployment.pools[1:]:
         mine = _parameters_of_pool(pool) | {"memory_fraction": pool.engine.memory_fraction}
         found |= {f"{pool.name}.{name}": value for name, value in mine.items()}
-    if found["shape"] == "apart":
+    if found["shape"] == "disaggregated":
         behind, transfer = deployment.decode_router, deployment.transfer
         found |= {"decode_router": behind.policy, "fabric": transfer.fabric}
         found |= {f"decode_router.{name}": value for name, value in behind.parameters().items()}
@@ -190,20 +192,20 @@ def _parameters_of_others(deployment: DeploymentSpec) -> dict[str, Any]:
 
 
 #: Shapes of deployments, in words.
-SHAPES = {"unified": "one pool", "apart": "prefill and decode apart", "mixed": "unequal workers"}
+SHAPES = {"unified": "one pool", "disaggregated": "prefill and decode apart", "mixed": "unequal workers"}
 
 
 def shape_of(deployment: DeploymentSpec) -> str:
-    """``unified``: one pool; ``apart``: prefill and decode apart; ``mixed``: several unified pools."""
+    """``unified``: one pool; ``disaggregated``: prefill and decode apart; ``mixed``: several unified pools."""
     if len(deployment.pools) == 1:
         return "unified"
-    return "apart" if any(pool.role == "decode" for pool in deployment.pools) else "mixed"
+    return "disaggregated" if any(pool.role == "decode" for pool in deployment.pools) else "mixed"
 
 
-def devices_in_words(spec: DevicesSpec) -> str:
+def format_devices(spec: DevicesSpec) -> str:
     """``1 hbm2-pim (decode_attention, KV), interleaved``; ``2 attention : 1 FFN``."""
     parts = []
-    for name, entry in spec.beside.items():
+    for name, entry in spec.attached.items():
         uses: list[str] = [operator for operator, device in spec.operators.items() if device == name]
         uses += ["others"] if spec.others == name else []
         uses += ["KV"] if spec.kv == name else []
@@ -217,8 +219,8 @@ def devices_in_words(spec: DevicesSpec) -> str:
     if spec.schedule != "serial":
         parts.append(spec.schedule)
     if spec.attention_ffn is not None:
-        apart = spec.attention_ffn
-        parts.append(f"{apart.attention} attention : {apart.ffn} FFN in {apart.micro_batches} micro-batches")
+        split = spec.attention_ffn
+        parts.append(f"{split.attention} attention : {split.ffn} FFN in {split.micro_batches} micro-batches")
     if spec.experts is not None and spec.experts.offload is None:
         parts.append(f"experts {spec.experts.routing.kind}, {spec.experts.placement}, {spec.experts.replicas} replicas")
     return ", ".join(parts) or "no devices beside"
@@ -256,18 +258,18 @@ def stores(pool: PoolSpec) -> list[str]:
     return [f"{tier.gib:,.6g} GiB {tier.medium}{_PER[tier.scope]}" for tier in pool.tiers]
 
 
-def mover_in_words(pool: PoolSpec) -> str:
+def format_kv_connector(pool: PoolSpec) -> str:
     """``HiCache write-through``, ``native offloading``, ``LMCache``."""
-    title = MOVER_TITLES[pool.mover]
-    return f"{title} {pool.movement.write_policy.replace('_', '-')}" if pool.mover == "hicache" else title
+    title = KV_CONNECTOR_TITLES[pool.kv_connector]
+    return f"{title} {pool.movement.write_policy.replace('_', '-')}" if pool.kv_connector == "hicache" else title
 
 
-def tiers_in_words(pool: PoolSpec) -> str:
+def format_tiers(pool: PoolSpec) -> str:
     """``256 GiB ddr5 per worker, 3,500 GiB nvme-gen5 per node, HiCache write-through``; "" without tiers."""
-    return ", ".join([*stores(pool), mover_in_words(pool)]) if pool.tiers else ""
+    return ", ".join([*stores(pool), format_kv_connector(pool)]) if pool.tiers else ""
 
 
-def agents_in_words(agents: AgentMemorySpec) -> str:
+def format_agents(agents: AgentMemorySpec) -> str:
     """``agents by distance, 125 slots, 64 GiB of host memory``."""
     host = f", {agents.host_gib:g} GiB of host memory" if agents.host_gib is not None else ""
     return f"agents by {agents.policy}" + (f", {agents.slots} slots" if agents.slots is not None else "") + host
@@ -276,20 +278,20 @@ def agents_in_words(agents: AgentMemorySpec) -> str:
 def describe(deployment: DeploymentSpec) -> str:
     """One line that tells deployments of a study apart: each pool, and the router where it has a choice."""
     several = len(deployment.pools) > 1
-    pools = [_pool_in_words(pool, named=several) for pool in deployment.pools]
+    pools = [_format_pool(pool, named=several) for pool in deployment.pools]
     routed = several or deployment.pool.replicas > 1
     if several or not deployment.pool.tiers:
-        return " · ".join([" | ".join(pools), *([_routers_in_words(deployment)] * routed)])
+        return " · ".join([" | ".join(pools), *([_format_routers(deployment)] * routed)])
     # The one pool's tiers come behind the router, which they have little to do with.
-    plain = _pool_in_words(deployment.pool.model_copy(update={"tiers": []}), named=False)
-    return " · ".join([plain, *([deployment.router.policy] * routed), tiers_in_words(deployment.pool)])
+    plain = _format_pool(deployment.pool.model_copy(update={"tiers": []}), named=False)
+    return " · ".join([plain, *([deployment.router.policy] * routed), format_tiers(deployment.pool)])
 
 
 def describe_each(deployments: Sequence[DeploymentSpec]) -> list[str]:
     """``describe`` of each; those that read alike and are not have the settings behind them in which they differ."""
     lines = [describe(deployment) for deployment in deployments]
-    apart = differences(deployments, lines)
-    return [f"{line} · {settings}" if settings else line for line, settings in zip(lines, apart, strict=True)]
+    differing = differences(deployments, lines)
+    return [f"{line} · {settings}" if settings else line for line, settings in zip(lines, differing, strict=True)]
 
 
 def differences(deployments: Sequence[DeploymentSpec], lines: Sequence[str]) -> list[str]:
@@ -310,19 +312,19 @@ def setting_name(key: str) -> str:
     return key.replace("_", " ")
 
 
-def _routers_in_words(deployment: DeploymentSpec) -> str:
+def _format_routers(deployment: DeploymentSpec) -> str:
     """The policy in front; of models that have routers of their own, each one's."""
     if not deployment.routers:
         return deployment.router.policy
     return ", ".join(f"{deployment.router_of(ref).policy} for {ref}" for ref in deployment.model_refs)
 
 
-def _pool_in_words(pool: PoolSpec, *, named: bool) -> str:
+def _format_pool(pool: PoolSpec, *, named: bool) -> str:
     parts = [hardware_of(pool), ENGINE_TITLES[pool.engine.name], *formats_of(pool)]
     if pool.devices is not None:
-        parts.append(devices_in_words(pool.devices))
+        parts.append(format_devices(pool.devices))
     if pool.tiers:
-        parts.append(tiers_in_words(pool))
+        parts.append(format_tiers(pool))
     if pool.agents is not None:
-        parts.append(agents_in_words(pool.agents))
+        parts.append(format_agents(pool.agents))
     return (f"{pool.name}: " if named else "") + " · ".join(parts)

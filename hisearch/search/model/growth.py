@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hisearch.search.model.deployments import arms_by_promise
+from hisearch.search.model.deployments import configs_by_slo
 from hisearch.search.model.problem import Problem
 from hisearch.specs.deployments.deployment import DeploymentSpec
 
@@ -16,5 +16,5 @@ def most_replicas(problem: Problem, deployment: DeploymentSpec) -> int:
 def with_replicas(problem: Problem, deployment: DeploymentSpec, replicas: int) -> DeploymentSpec:
     """So many replicas behind its router, or, where one worker had none to choose by, the space's most promising."""
     pool = deployment.pools[0]
-    router = deployment.router if pool.replicas > 1 else arms_by_promise(problem.space.routing)[0]
+    router = deployment.router if pool.replicas > 1 else configs_by_slo(problem.space.routing)[0]
     return deployment.model_copy(update={"pools": [pool.model_copy(update={"replicas": replicas})], "router": router})

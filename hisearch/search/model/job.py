@@ -57,8 +57,9 @@ class Job:
             KeyError, TypeError, ValueError: ``data`` is not what ``to_json`` returns.
         """
         from hisearch.search.model.deployments import parameters_of
+        from hisearch.specs.documents.renamed_keys import current_data
 
-        deployment = DeploymentSpec.model_validate(data["deployment"])
+        deployment = DeploymentSpec.model_validate(current_data(data["deployment"], DeploymentSpec))
         fraction, load = float(data["slice_fraction"]), float(data["load"])
         return cls(int(data["stage"]), deployment, parameters_of(deployment), fraction, load)
 

@@ -17,11 +17,11 @@ from hisearch.specs.base import EngineName
 from hisearch.specs.deployments.agent_memory import OWN_KV_EVICTION, AgentMemorySpec, AgentPolicyName
 from hisearch.specs.deployments.deployment import EvictionName, PoolSpec
 from hisearch.specs.deployments.tiers import (
+    KV_CONNECTORS,
     MOST_TIERS,
-    MOVERS,
-    SIMULATED_MOVERS,
+    SIMULATED_KV_CONNECTORS,
+    KvConnectorName,
     MovementSpec,
-    MoverName,
     TierSpec,
     evictions_of,
     may_expire,
@@ -84,14 +84,14 @@ class TierChoices:
         if gib == 0:
             # SGLang's lfu is lru then: it counts no hits without a host tier (0.5.9).
             return TierChoice((), MovementSpec(), self.starting_eviction, self._agents(ask, tiers=0))
-        mover: MoverName = ask("mover", self._movers)
-        tiers = [self._tier(ask, 1, self.space.tiers[0], gib, mover)]
-        for number, tier in enumerate(self.space.tiers[1 : MOST_TIERS[mover]], 2):
+        kv_connector: KvConnectorName = ask("kv_connector", self._kv_connectors)
+        tiers = [self._tier(ask, 1, self.space.tiers[0], gib, kv_connector)]
+        for number, tier in enumerate(self.space.tiers[1 : MOST_TIERS[kv_connector]], 2):
             gib = ask(f"tier_{number}_gib", tier.sizes())
             if gib == 0:
                 break
-            tiers.append(self._tier(ask, number, tier, gib, mover))
-        movement = self._movement(ask, mover, len(tiers))
+            tiers.append(self._tier(ask, number, tier, gib, kv_connector))
+        movement = self._movement(ask, kv_connector, len(tiers))
         agents = self._agents(ask, tiers=len(tiers))
         evictions: Sequence[EvictionName] = self.space.eviction
         if self.engine != "sglang" or (agents is not None and agents.policy not in OWN_KV_EVICTION):
@@ -118,17 +118,21 @@ class TierChoices:
         )
 
     @property
-    def _movers(self) -> list[MoverName]:
+    def _kv_connectors(self) -> list[KvConnectorName]:
         """Those of the space that the engine has and that are simulated, or its usual one."""
-        found = [mover for mover in self.space.movement.movers if mover in SIMULATED_MOVERS[self.engine]]
-        return found or [MOVERS[self.engine][0]]
+        found = [
+            kv_connector
+            for kv_connector in self.space.movement.kv_connectors
+            if kv_connector in SIMULATED_KV_CONNECTORS[self.engine]
+        ]
+        return found or [KV_CONNECTORS[self.engine][0]]
 
     @property
-    def possible_movers(self) -> tuple[MoverName | None, ...]:
+    def possible_kv_connectors(self) -> tuple[KvConnectorName | None, ...]:
         """Who may move KV between a worker's tiers; None: it may have no tiers."""
         sizes = self.space.tiers[0].sizes() if self.space.tiers else [0.0]
         none = (None,) if 0 in sizes else ()
-        return (*none, *(self._movers if max(sizes) > 0 else ()))
+        return (*none, *(self._kv_connectors if max(sizes) > 0 else ()))
 
     @property
     def starting_eviction(self) -> EvictionName:
@@ -141,10 +145,10 @@ class TierChoices:
         slots = None if self.space.agents is None else self.space.agents.slots
         return self._agents(_first({}), tiers=int(slots is not None and None not in slots))
 
-    def _tier(self, ask: Ask, number: int, tier: TierSpace, gib: float, mover: MoverName) -> TierSpec:
+    def _tier(self, ask: Ask, number: int, tier: TierSpace, gib: float, kv_connector: KvConnectorName) -> TierSpec:
         medium = ask(f"tier_{number}_medium", tier.media)
         scope = ask(f"tier_{number}_scope", tier.scope) if tier.scope else self.scopes.get(medium)
-        evictions, lifetimes = self._rules(tier, number, mover)
+        evictions, lifetimes = self._rules(tier, number, kv_connector)
         return TierSpec(
             medium=medium,
             gib=gib,
@@ -153,23 +157,25 @@ class TierChoices:
             ttl_s=ask(f"tier_{number}_ttl_s", lifetimes),
         )
 
-    def _rules(self, tier: TierSpace, number: int, mover: MoverName) -> tuple[list[Any], list[float | None]]:
+    def _rules(
+        self, tier: TierSpace, number: int, kv_connector: KvConnectorName
+    ) -> tuple[list[Any], list[float | None]]:
         """Evictions and times to live of the space that the mover's tier ``number``, from 1 on, has."""
-        known = evictions_of(self.engine, mover, number - 1)
+        known = evictions_of(self.engine, kv_connector, number - 1)
         evictions = [eviction for eviction in tier.eviction if eviction in known] or ["lru"]
-        return evictions, list(tier.ttl_s) if may_expire(mover, number - 1) else [None]
+        return evictions, list(tier.ttl_s) if may_expire(kv_connector, number - 1) else [None]
 
-    def _movement(self, ask: Ask, mover: MoverName, tiers: int) -> MovementSpec:
+    def _movement(self, ask: Ask, kv_connector: KvConnectorName, tiers: int) -> MovementSpec:
         space, settings = self.space.movement, dict[str, Any]()
-        if mover == "hicache":
+        if kv_connector == "hicache":
             settings["write_policy"] = ask("write_policy", space.write_policy)
-        if mover == "hicache" and tiers > 1:
+        if kv_connector == "hicache" and tiers > 1:
             settings["prefetch"] = ask("prefetch", space.prefetch)
             settings["prefetch_threshold_tokens"] = ask("prefetch_threshold_tokens", space.prefetch_threshold_tokens)
-        if mover == "hicache" and tiers > 2:
+        if kv_connector == "hicache" and tiers > 2:
             settings["hierarchy"] = ask("hierarchy", space.hierarchy)
-        named = mover if mover != MOVERS[self.engine][0] else None
-        return MovementSpec.model_validate({"mover": named, **settings})
+        named = kv_connector if kv_connector != KV_CONNECTORS[self.engine][0] else None
+        return MovementSpec.model_validate({"kv_connector": named, **settings})
 
     def smallest_first(self) -> Iterator[TierChoice]:
         """With every size of the nearest tier, ascending; the smallest further tiers; of all else the first option."""
@@ -222,16 +228,16 @@ class TierChoices:
     def count(self) -> int:
         """How many choices there are."""
         total, without = 0, 0
-        for mover in self._movers:
+        for kv_connector in self._kv_connectors:
             product = 1
-            for number, tier in enumerate(self.space.tiers[: MOST_TIERS[mover]], 1):
+            for number, tier in enumerate(self.space.tiers[: MOST_TIERS[kv_connector]], 1):
                 sizes = tier.sizes()
                 if sizes[0] == 0 and number == 1:
                     without = self._agent_settings(tiers=0)
                 elif sizes[0] == 0:
-                    total += product * self._settings(mover, number - 1)
-                product *= sum(size > 0 for size in sizes) * self._variants(tier, number, mover)
-            total += product * self._settings(mover, min(len(self.space.tiers), MOST_TIERS[mover]))
+                    total += product * self._settings(kv_connector, number - 1)
+                product *= sum(size > 0 for size in sizes) * self._variants(tier, number, kv_connector)
+            total += product * self._settings(kv_connector, min(len(self.space.tiers), MOST_TIERS[kv_connector]))
         return total + without if self.space.tiers else self._agent_settings(tiers=0)
 
     def _agent_settings(self, *, tiers: int) -> int:
@@ -244,30 +250,30 @@ class TierChoices:
         sizes = len(space.host_gib) if _lies_on_disk(space, tiers) else 1
         return sizes * len(_slots(space, tiered=tiers > 0)) * sum(ways.get(policy, 1) for policy in space.policies)
 
-    def _variants(self, tier: TierSpace, number: int, mover: MoverName) -> int:
+    def _variants(self, tier: TierSpace, number: int, kv_connector: KvConnectorName) -> int:
         """Choices of a tier of one size."""
-        evictions, lifetimes = self._rules(tier, number, mover)
+        evictions, lifetimes = self._rules(tier, number, kv_connector)
         return len(tier.media) * (len(tier.scope) or 1) * len(evictions) * len(lifetimes)
 
-    def _settings(self, mover: MoverName, tiers: int) -> int:
+    def _settings(self, kv_connector: KvConnectorName, tiers: int) -> int:
         """Choices of movement and device eviction with so many tiers."""
         space = self.space.movement
         found = self._agent_settings(tiers=tiers)
-        if mover == "hicache":
+        if kv_connector == "hicache":
             found *= len(space.write_policy)
-        if mover == "hicache" and tiers > 1:
+        if kv_connector == "hicache" and tiers > 1:
             found *= len(space.prefetch) * len(space.prefetch_threshold_tokens)
-        if mover == "hicache" and tiers > 2:
+        if kv_connector == "hicache" and tiers > 2:
             found *= len(space.hierarchy)
         return found
 
 
 def tier_parameters(pool: PoolSpec) -> dict[str, Any]:
     """The decisions behind a pool's tiers, by name; those that do not apply are left out."""
-    found: dict[str, Any] = {"tier_1_gib": 0.0} if not pool.tiers else {"mover": pool.mover}
+    found: dict[str, Any] = {"tier_1_gib": 0.0} if not pool.tiers else {"kv_connector": pool.kv_connector}
     for number, tier in enumerate(pool.tiers, 1):
         found |= {f"tier_{number}_{name}": value for name, value in tier.model_dump().items() if name in _OF_A_TIER}
-    if pool.tiers and pool.mover == "hicache":
+    if pool.tiers and pool.kv_connector == "hicache":
         found["write_policy"] = pool.movement.write_policy
         if len(pool.tiers) > 1:
             found["prefetch"] = pool.movement.prefetch
@@ -301,8 +307,8 @@ _OF_A_TIER = ("gib", "medium", "scope", "eviction", "ttl_s")
 
 def _named(pool: PoolSpec) -> MovementSpec:
     """A pool's movement, its mover named only where it is not the engine's usual one."""
-    usual = pool.mover == MOVERS[pool.engine.name][0]
-    return pool.movement.model_copy(update={"mover": None if usual else pool.mover})
+    usual = pool.kv_connector == KV_CONNECTORS[pool.engine.name][0]
+    return pool.movement.model_copy(update={"kv_connector": None if usual else pool.kv_connector})
 
 
 def _first(values: Mapping[str, Any]) -> Ask:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from hisearch.search.model.arms import decode_routers, mixed_routing
-from hisearch.search.model.deployments import OWN_WEIGHT_DTYPE, router_arms
+from hisearch.search.model.deployments import OWN_WEIGHT_DTYPE, router_configs
+from hisearch.search.model.routing_configs import decode_routers, mixed_routing
 from hisearch.specs.studies.pool_space import SideSpace
 from hisearch.specs.studies.search_space import SearchSpaceSpec
 
@@ -35,18 +35,22 @@ _LISTS = {
 
 def pool_dimensions(space: SearchSpaceSpec) -> Dimensions:
     """Every parameter of routers, of admission and of pools, with its values."""
-    apart, mixed = space.pools.apart, space.pools.mixed
-    fronts = router_arms(space.routing) + (router_arms(mixed_routing(space, mixed)) if mixed is not None else [])
+    disaggregated, mixed = space.pools.disaggregated, space.pools.mixed
+    fronts = router_configs(space.routing) + (router_configs(mixed_routing(space, mixed)) if mixed is not None else [])
     rows: list[Mapping[str, Any]] = [{"router": router.policy} | router.parameters() for router in fronts]
     rows += [{"admission": a.policy} | a.parameters() for a in space.routing.admission if a.policy != "none"]
     rows += _of_a_pool(space, SideSpace(), "")
-    if apart is not None:
-        behind = decode_routers(space, apart)
+    if disaggregated is not None:
+        behind = decode_routers(space, disaggregated)
         rows += [{f"decode_router.{name}": v for name, v in router.parameters().items()} for router in behind]
         rows += [{"decode_router": router.policy} for router in behind]
-        rows += [{"fabric": name} for name in apart.fabrics]
-        rows += [{"local_prefill_tokens": tokens} for tokens in apart.local_prefill_tokens]
-        rows += [{"shape": "apart"}, *_of_a_pool(space, apart.prefill, ""), *_of_a_pool(space, apart.decode, "decode.")]
+        rows += [{"fabric": name} for name in disaggregated.fabrics]
+        rows += [{"local_prefill_tokens": tokens} for tokens in disaggregated.local_prefill_tokens]
+        rows += [
+            {"shape": "disaggregated"},
+            *_of_a_pool(space, disaggregated.prefill, ""),
+            *_of_a_pool(space, disaggregated.decode, "decode."),
+        ]
     if mixed is not None:
         rows += [{"shape": "mixed"}, *_of_a_pool(space, SideSpace(), "other.")]
     return _together(rows)

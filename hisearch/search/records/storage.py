@@ -24,7 +24,7 @@ from hisearch.search.records.bulk_trials import add_finished
 from hisearch.search.records.notices import quiet_optuna
 from hisearch.search.records.pool_dimensions import POOLS, pool_dimensions
 from hisearch.search.select.pareto import INFINITE_OBJECTIVE
-from hisearch.specs.deployments.tiers import MOVERS
+from hisearch.specs.deployments.tiers import KV_CONNECTORS
 from hisearch.specs.machines.hardware import ScopeName
 from hisearch.specs.storage_url import checked_storage_url, mask_passwords, without_secrets
 
@@ -246,7 +246,9 @@ def _distributions(problem: Problem) -> dict[str, BaseDistribution]:
         "cache_threshold": routing.cache_threshold,
         "balance_abs_threshold": routing.balance_abs_threshold,
         "balance_rel_threshold": routing.balance_rel_threshold,
-        "mover": sorted({mover for engine in execution.engines for mover in MOVERS[engine]}),
+        "kv_connector": sorted(
+            {kv_connector for engine in execution.engines for kv_connector in KV_CONNECTORS[engine]}
+        ),
         "write_policy": ["write_through", *cache.movement.write_policy],
         "prefetch": ["best_effort", *cache.movement.prefetch],
         "prefetch_threshold_tokens": sorted({256, *cache.movement.prefetch_threshold_tokens}),

@@ -12,15 +12,15 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from hisearch.search.evaluate.ledger import Ledger
+from hisearch.search.evaluate.runner import TrialRunner
 from hisearch.search.model.candidates import Candidate
-from hisearch.search.model.deployments import arms_by_promise, deployment_of, parameters_of, router_arms, with_cache
+from hisearch.search.model.deployments import configs_by_slo, deployment_of, parameters_of, router_configs, with_cache
 from hisearch.search.model.job import Job
 from hisearch.search.model.problem import Problem
 from hisearch.search.model.sizing import Sizing
 from hisearch.search.model.tier_choices import TierChoice
 from hisearch.search.model.trial import Trial
-from hisearch.search.refine.polish import STAGE
+from hisearch.search.refine.local_search import STAGE
 from hisearch.search.select.recommend import recommend
 from hisearch.search.stages.ending import UNTRIED_ALTERNATIVES
 from hisearch.search.stages.execution import choices_of
@@ -44,25 +44,25 @@ class _Alternative:
     sizing: Sizing
 
 
-def size_alternatives(problem: Problem, sized: Sequence[Candidate], ledger: Ledger, until: int) -> None:
+def size_alternatives(problem: Problem, sized: Sequence[Candidate], runner: TrialRunner, until: int) -> None:
     """Size the most promising workers on every other accelerator and engine, on the whole trace.
 
     Args:
         problem: the question.
         sized: the workers that stage 1 knows.
-        ledger: runs the simulations.
+        runner: runs the simulations.
         until: simulations at which to stop.
     """
-    found = recommend(ledger.considered, problem.objectives)
+    found = recommend(runner.considered, problem.objectives)
     if found is None:
         return
     best, racing = found.trial, []
-    for kind, candidate, pool in _pools(found.trial, [c for c in sized if not c.doubt]):
+    for kind, candidate, pool in _pools(found.trial, [c for c in sized if not c.shortfall]):
         if problem.planner.can_build(pool):
             racing.append(_alternative(problem, best, kind, candidate, pool, sized))
-    while asking := [(one, count) for one in racing if (count := _asked(one, best, ledger.considered)) is not None]:
+    while asking := [(one, count) for one in racing if (count := _asked(one, best, runner.considered)) is not None]:
         jobs = [_job(problem, best, one.pool, count) for one, count in asking]
-        for (one, count), trial in zip(asking, ledger.run(jobs, until, UNTRIED_ALTERNATIVES), strict=True):
+        for (one, count), trial in zip(asking, runner.run(jobs, until, UNTRIED_ALTERNATIVES), strict=True):
             if trial is None or trial.error:
                 one.sizing.stop()
             else:
@@ -163,8 +163,8 @@ def _known_usd(kind: str, best: Trial, trials: Sequence[Trial]) -> float:
 def _job(problem: Problem, best: Trial, pool: PoolSpec, replicas: int) -> Job:
     """Behind the recommendation's router where it has one, else behind the most promising one."""
     shared = sum(pool.replicas for pool in best.deployment.pools if pool.role != "decode") > 1
-    router = best.deployment.router if shared else arms_by_promise(problem.space.routing)[0]
+    router = best.deployment.router if shared else configs_by_slo(problem.space.routing)[0]
     # A single replica gets everything whatever the policy: name the first arm, so that equal runs are recognised.
-    chosen = router if replicas > 1 else router_arms(problem.space.routing)[0]
+    chosen = router if replicas > 1 else router_configs(problem.space.routing)[0]
     deployment = deployment_of(problem.model, problem.profile, pool, replicas, chosen)
     return Job(STAGE, deployment, parameters_of(deployment))

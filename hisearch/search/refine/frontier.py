@@ -1,7 +1,7 @@
 """The front, widened: of all that differs in one setting from a deployment on it, what is expected to add most is next.
 
 Stages 2 and 3 look for what is cheapest. What lies between that and the fastest deployment is found here. Deployments
-on the front are the centres; their neighbours are believed to come to something (``refine.beliefs``), with a
+on the front are the centres; their neighbours are believed to come to something (``refine.posteriors``), with a
 doubt that shrinks where simulations are; the batch that is expected to add most hypervolume is simulated, the front
 moves, and so on. Where little is expected of any neighbour, those of the next best deployments (the front without the
 front, and so on) are looked at as well.
@@ -19,17 +19,17 @@ import numpy as np
 
 from hisearch.base.dtypes import F8
 from hisearch.base.one_thread import on_one_thread
-from hisearch.search.evaluate.ledger import Ledger
-from hisearch.search.model.arms import lone_arm
+from hisearch.search.evaluate.runner import TrialRunner
 from hisearch.search.model.candidates import Candidate
 from hisearch.search.model.deployments import canonical, on_engine, parameters_of, resized, with_cache
 from hisearch.search.model.job import Job
 from hisearch.search.model.problem import Problem
+from hisearch.search.model.routing_configs import lone_config
 from hisearch.search.model.trial import Trial
-from hisearch.search.refine.beliefs import Beliefs
 from hisearch.search.refine.improvement import Box, choose, hits
 from hisearch.search.refine.inputs import Expectations, Part, encode
-from hisearch.search.refine.polish import STAGE, can_build, changed
+from hisearch.search.refine.local_search import STAGE, can_build, changed
+from hisearch.search.refine.posteriors import Posteriors
 from hisearch.search.select.pareto import front, minimised
 from hisearch.search.stages.clusters import role_problem, within_limits
 from hisearch.specs.deployments.deployment import DeploymentSpec
@@ -86,19 +86,19 @@ class Frontier:
         """Look at the deployments of ``workers``, of stage 1."""
         self._problem = problem
         self._expectations = Expectations(problem, workers)
-        self._beliefs = Beliefs(problem.objectives)
+        self._posteriors = Posteriors(problem.objectives)
         self._around: dict[int, list[_Neighbour]] = {}
 
-    def widen(self, ledger: Ledger, until: int) -> None:
+    def widen(self, runner: TrialRunner, until: int) -> None:
         """Simulate batches until ``until`` simulations, or until nothing is, or has been, gained by any neighbour."""
         in_vain = 0
-        while ledger.simulations < until and not ledger.stopped and in_vain < _PATIENCE:
-            chosen = self._next(ledger.considered, min(BATCH, until - ledger.simulations))
+        while runner.simulations < until and not runner.stopped and in_vain < _PATIENCE:
+            chosen = self._next(runner.considered, min(BATCH, until - runner.simulations))
             if not chosen:
                 return
-            before = len(ledger.trials)
-            ledger.run([Job(STAGE, deployment, parameters_of(deployment)) for deployment in chosen], until)
-            gained = any(trial.number >= before for trial in front(ledger.considered, self._problem.objectives))
+            before = len(runner.trials)
+            runner.run([Job(STAGE, deployment, parameters_of(deployment)) for deployment in chosen], until)
+            gained = any(trial.number >= before for trial in front(runner.considered, self._problem.objectives))
             in_vain = 0 if gained else in_vain + 1
 
     @on_one_thread
@@ -117,9 +117,9 @@ class Frontier:
         ]
         if len(comparable) < LEAST_TRIALS or not known:
             return list(deployments)
-        predicted = self._beliefs.predict(self._learn(comparable, known))
+        predicted = self._posteriors.predict(self._learn(comparable, known))
         hopes = {name: (mean - _LAST_HOPE * deviation)[:, None] for name, (mean, deviation) in predicted.items()}
-        _, feasible = self._beliefs.outcomes(hopes, np.array([one.usd_per_hour for one in known]))
+        _, feasible = self._posteriors.outcomes(hopes, np.array([one.usd_per_hour for one in known]))
         hopeless = {one.key for one, may in zip(known, feasible[:, 0], strict=True) if not may}
         return [one for one in deployments if one.model_dump_json() not in hopeless]
 
@@ -151,22 +151,22 @@ class Frontier:
         rows = self._learn(trials, candidates)
         usd = np.array([one.usd_per_hour for one in candidates])
         found = minimised(front, self._problem.objectives)
-        predicted = self._beliefs.predict(rows)
-        means, likely = self._beliefs.outcomes({name: mean[:, None] for name, (mean, _) in predicted.items()}, usd)
+        predicted = self._posteriors.predict(rows)
+        means, likely = self._posteriors.outcomes({name: mean[:, None] for name, (mean, _) in predicted.items()}, usd)
         hopes = {name: (mean - _HOPE * deviation)[:, None] for name, (mean, deviation) in predicted.items()}
-        hoped, hopeful = self._beliefs.outcomes(hopes, usd)
+        hoped, hopeful = self._posteriors.outcomes(hopes, usd)
         # Where no neighbour is likely to serve, the box holds those that may: it would end at the front's own corner.
         within = means[likely[:, 0], 0] if likely.any() else hoped[hopeful[:, 0], 0]
         low, high = _extent(found, within)
         first = hits(hoped, hopeful, Box.beyond(found, low, high, _FIRST_POINTS))
         close = np.argsort(-first.sum(axis=1), kind="stable")[:_CLOSE]
         random = np.random.default_rng([self._problem.seed, STAGE, len(trials)])
-        drawn = self._beliefs.outcomes(self._beliefs.draw(rows[close], random, _DRAWS), usd[close])
+        drawn = self._posteriors.outcomes(self._posteriors.draw(rows[close], random, _DRAWS), usd[close])
         box = Box.beyond(found, low, high, _POINTS)
         chosen = choose(hits(*drawn, box), count)
         for i, _ in chosen:
             of_it = {name: (mean[close[i]], deviation[close[i]]) for name, (mean, deviation) in predicted.items()}
-            self._beliefs.remember(candidates[close[i]].key, of_it)
+            self._posteriors.remember(candidates[close[i]].key, of_it)
         held = max(box.won * len(box.points) * _DRAWS, 1.0)
         return [candidates[close[i]].deployment for i, _ in chosen], sum(gain for _, gain in chosen) / held
 
@@ -175,7 +175,7 @@ class Frontier:
         parts = [(trial, self._expectations.part(trial.deployment)) for trial in trials]
         known = [(trial, part) for trial, part in parts if part is not None]
         names, rows = encode([*(part for _, part in known), *(one.part for one in candidates)])
-        self._beliefs.fit([trial for trial, _ in known], names, rows[: len(known)])
+        self._posteriors.fit([trial for trial, _ in known], names, rows[: len(known)])
         return rows[len(known) :]
 
     def _neighbours(self, centre: Trial) -> list[_Neighbour]:
@@ -204,7 +204,7 @@ def _lone(problem: Problem, deployment: DeploymentSpec) -> DeploymentSpec:
     """A single replica gets everything whatever the router: it is named after the first arm."""
     if len(deployment.pools) > 1 or deployment.pool.replicas > 1:
         return deployment
-    return lone_arm(problem.space, deployment.admission).of(deployment)
+    return lone_config(problem.space, deployment.admission).of(deployment)
 
 
 def _elsewhere(problem: Problem, deployment: DeploymentSpec) -> Iterator[DeploymentSpec]:

@@ -11,13 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from hisearch.search.evaluate.ledger import Ledger
+from hisearch.search.evaluate.runner import TrialRunner
 from hisearch.search.model.deployments import parameters_of, with_cache
 from hisearch.search.model.estimates import estimate
 from hisearch.search.model.job import Job
 from hisearch.search.model.problem import Problem
 from hisearch.search.model.trial import TermCheck, Trial
-from hisearch.search.refine.polish import can_build
+from hisearch.search.refine.local_search import can_build
 from hisearch.search.select.pareto import miss_order
 from hisearch.search.stages.cache import STAGE
 from hisearch.search.stages.execution import LEAST_MARGIN
@@ -33,29 +33,29 @@ LEAST_REUSE = 0.1
 _Family = tuple[tuple[str, str], ...]
 
 
-def try_tiers(problem: Problem, ledger: Ledger, until: int) -> list[Trial]:
+def try_tiers(problem: Problem, runner: TrialRunner, until: int) -> list[Trial]:
     """Simulate cheaper families' best misses with tiers, cheapest first.
 
     One at a time: what serves lowers the price below which the next one has to stay.
 
     Args:
         problem: the question.
-        ledger: runs the simulations; what it holds of a family with larger tiers counts as its try.
+        runner: runs the simulations; what it holds of a family with larger tiers counts as its try.
         until: simulations at which stage 3 has to stop.
 
     Returns:
         Those that serve, cheapest first.
     """
-    last = ledger.simulations + math.ceil((until - ledger.simulations) * SHARE)
+    last = runner.simulations + math.ceil((until - runner.simulations) * SHARE)
     serving: list[Trial] = []
-    for miss in savable_misses(problem, ledger.considered):
-        if ledger.simulations >= last or ledger.stopped:
+    for miss in savable_misses(problem, runner.considered):
+        if runner.simulations >= last or runner.stopped:
             break
         # The price may have fallen since: what is left below it may be too little for tiers.
-        tried = with_largest_tiers(problem, miss.deployment, _cheapest_usd(ledger.considered))
+        tried = with_largest_tiers(problem, miss.deployment, _cheapest_usd(runner.considered))
         if tried is None:
             continue
-        trial = ledger.run([Job(STAGE, tried, parameters_of(tried))], last)[0]
+        trial = runner.run([Job(STAGE, tried, parameters_of(tried))], last)[0]
         if trial is not None and trial.serves:
             serving.append(trial)
     return sorted(serving, key=lambda trial: (trial.metrics["usd_per_hour"], trial.number))

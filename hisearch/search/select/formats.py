@@ -38,7 +38,7 @@ def _searched_own(model: ModelSpec, execution: ExecutionSpace) -> bool:
     )
 
 
-def formats_in_words(model: ModelSpec, chosen: Trial | None, trials: Sequence[Trial], execution: ExecutionSpace) -> str:
+def describe_formats(model: ModelSpec, chosen: Trial | None, trials: Sequence[Trial], execution: ExecutionSpace) -> str:
     """What to know of a deployment with narrower formats, and the price of keeping the checkpoint's; "" without any.
 
     Args:

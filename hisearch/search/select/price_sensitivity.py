@@ -37,7 +37,7 @@ def price_break_evens(book: PriceBook, trials: Sequence[Trial], best: Trial) -> 
     All else stays: the other prices, electricity, and what meets the SLO. Trials that are cheaper than ``best`` as it
     is, which something else than price speaks against, are left out. The nearest in proportion come first.
     """
-    rivals = [t for t in trials if t.comparable and t.feasible and t.number != best.number and _dearer(t, best)]
+    alternatives = [t for t in trials if t.comparable and t.feasible and t.number != best.number and _dearer(t, best)]
     found = []
     for price in book.prices():
         other = book.at({price.item: price.usd + 1.0})
@@ -49,7 +49,7 @@ def price_break_evens(book: PriceBook, trials: Sequence[Trial], best: Trial) -> 
         for dearer in (True, False):
             crossings = [
                 (usd, trial.number, trial)
-                for trial in rivals
+                for trial in alternatives
                 if (usd := _crossing(price, best, trial, amount(trial) - ours, dearer)) is not None
             ]
             if crossings:

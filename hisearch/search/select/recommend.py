@@ -89,10 +89,10 @@ def nearest_miss(trials: Sequence[Trial]) -> Trial | None:
 
 def describe_miss(trial: Trial) -> list[str]:
     """Each SLO term of a trial in one line: value, bound, and by how much it is kept or missed."""
-    return [term_in_words(check) for check in trial.slo]
+    return [format_term(check) for check in trial.slo]
 
 
-def term_in_words(check: Check) -> str:
+def format_term(check: Check) -> str:
     """``TTFT p99 0.61 s of at most 2 s: 70 % left``; of rejections ``Rejected 2.50 % of at most 0 %: missed``."""
     if isinstance(check, RejectionCheck):
         verdict = "met" if check.holds else f"missed, {check.note}"
@@ -124,7 +124,7 @@ def _reason(best: Trial, feasible: Sequence[Trial], comparable: Sequence[Trial],
         f"{describe(best.deployment)} is the cheapest{unbeaten} of {len(feasible):,} feasible among "
         f"{counted(len(comparable), 'deployment')} simulated on the whole trace: ${metrics['usd_per_hour']:,.2f} per "
         f"hour for {_what_for(metrics)}, its tightest term being "
-        f"{term_in_words(tightest)}."
+        f"{format_term(tightest)}."
     )
     serving = cheapest([trial for trial in feasible if price_of(trial) < price_of(best)], objectives)
     if serving is not None:

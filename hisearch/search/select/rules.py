@@ -170,7 +170,7 @@ class _Choice(NamedTuple):
         """`` within $42.00 per hour``, or nothing."""
         return "" if self.rule.usd_per_hour is None else f" within ${self.rule.usd_per_hour:,.2f} per hour"
 
-    def rivals(self, best: Trial, following: Sequence[Trial]) -> list[tuple[Trial, str]]:
+    def alternatives(self, best: Trial, following: Sequence[Trial]) -> list[tuple[Trial, str]]:
         """The next one by the rule, and the cheapest of all where it is neither."""
         found = [(trial, "next") for trial in following[:1]]
         least = cheapest(self.feasible, self.objectives)
@@ -210,7 +210,7 @@ def _lowest_latency(given: _Choice) -> tuple[Trial, str]:
         text = f"{describe(best.deployment)} has {text}"
     sides = [
         f"{words}, {describe(t.deployment)}, is {_changes(best, t, (name, *given.objectives))}"
-        for t, words in given.rivals(best, ordered[1:])
+        for t, words in given.alternatives(best, ordered[1:])
     ]
     return best, f"{text}: {_figures(best, given.objectives)}." + (f" {_capital('; '.join(sides))}." if sides else "")
 
@@ -223,7 +223,7 @@ def _most_headroom(given: _Choice) -> tuple[Trial, str]:
     best = ordered[0]
     sides = [
         f"{words}, {describe(t.deployment)}, {given.loads[t.number]:.3g} × at {_usd(t)}"
-        for t, words in given.rivals(best, ordered[1:])
+        for t, words in given.alternatives(best, ordered[1:])
         if t.number in given.loads
     ]
     return best, (

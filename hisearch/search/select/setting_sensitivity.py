@@ -44,16 +44,16 @@ def single_changes(trials: Sequence[Trial], best: Trial) -> list[Setting]:
         names = {_group(key) for key in changed}
         if len(names) == 1 and len(trial.deployment.pools) == len(best.deployment.pools):
             name = changed[0] if len(changed) == 1 else names.pop()
-            in_words = _words(ours, changed, name), _words(theirs, changed, name)
+            describe = _words(ours, changed, name), _words(theirs, changed, name)
             if name == _TIERS and stores(best.deployment.pool) != stores(trial.deployment.pool):
                 shared = [key for key in changed if key in ours and key in theirs and not _of_a_store(key)]
-                in_words = _tier_words(best, ours, shared), _tier_words(trial, theirs, shared)
-            found.append(Setting(name, *in_words, trial))
+                describe = _tier_words(best, ours, shared), _tier_words(trial, theirs, shared)
+            found.append(Setting(name, *describe, trial))
     return sorted(found, key=lambda one: (one.trial.worst_margin, one.trial.number))
 
 
 def _group(key: str) -> str:
-    if key.startswith(("tier", "mover", "write_policy", "prefetch", "hierarchy")):
+    if key.startswith(("tier", "kv_connector", "write_policy", "prefetch", "hierarchy")):
         return _TIERS
     return _BELONGS_TO.get(key, key)
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hisearch.search.evaluate.ledger import Ledger
+from hisearch.search.evaluate.runner import TrialRunner
 from hisearch.search.model.deployments import parameters_of, starting_memory_fraction, with_cache
 from hisearch.search.model.job import Job
 from hisearch.search.model.problem import Problem
@@ -84,34 +84,34 @@ class CacheSearch:
 
 
 def search_cache(
-    problem: Problem, ledger: Ledger, until: int, first: Sequence[Trial] = (), number: int = 1
+    problem: Problem, runner: TrialRunner, until: int, first: Sequence[Trial] = (), number: int = 1
 ) -> CacheSearch:
     """Run stage 3 on top of the ledger's trials; it stops at ``until`` simulations or when nothing new is proposed.
 
     Args:
         problem: the question.
-        ledger: runs the simulations. What stage 3 has made of the same deployments before is told to the sampler.
+        runner: runs the simulations. What stage 3 has made of the same deployments before is told to the sampler.
         until: see above.
         first: trials to vary whatever else there is.
         number: of this run of stage 3, from 1: each draws otherwise.
     """
-    others = bases(ledger.considered, problem.objectives, tiers=bool(problem.space.cache.tiers))
+    others = bases(runner.considered, problem.objectives, tiers=bool(problem.space.cache.tiers))
     found = list({trial.number: trial for trial in (*first, *others)}.values())
     if not found or not has_choices(problem):
         return CacheSearch(ended=True)
     varied = tuple(trial.deployment for trial in found)
-    if until <= ledger.simulations or ledger.stopped:
+    if until <= runner.simulations or runner.stopped:
         return CacheSearch(ended=False, bases=varied)
     with quiet_optuna():
-        study = _study(problem, until - ledger.simulations, problem.seed + number - 1)
-        known = [*enumerate(found), *_made_before(found, ledger.trials)]
+        study = _study(problem, until - runner.simulations, problem.seed + number - 1)
+        known = [*enumerate(found), *_made_before(found, runner.trials)]
         for index, trial in known:
             study.enqueue_trial(_values_of(index, trial.deployment, problem))
         stale = -(len(known) // ASK_BATCH)  # batches of what is known count as none
-        while ledger.simulations < until and not ledger.stopped and stale < STALE_BATCHES:
-            before = ledger.simulations
-            _run_batch(study, problem, found, ledger, until)
-            stale = stale + 1 if ledger.simulations == before or stale < 0 else 0
+        while runner.simulations < until and not runner.stopped and stale < STALE_BATCHES:
+            before = runner.simulations
+            _run_batch(study, problem, found, runner, until)
+            stale = stale + 1 if runner.simulations == before or stale < 0 else 0
     return CacheSearch(stale == STALE_BATCHES, varied)
 
 
@@ -187,13 +187,13 @@ def _study(problem: Problem, trials: int, seed: int) -> optuna.Study:
     return optuna.create_study(directions=["minimize"] * len(problem.objectives), sampler=sampler)
 
 
-def _run_batch(study: optuna.Study, problem: Problem, found: Sequence[Trial], ledger: Ledger, until: int) -> None:
+def _run_batch(study: optuna.Study, problem: Problem, found: Sequence[Trial], runner: TrialRunner, until: int) -> None:
     """Ask for a batch, simulate what of it can be built, tell it in order."""
     asked = [study.ask() for _ in range(ASK_BATCH)]
     deployments = [_suggest(trial, problem, found) for trial in asked]
     jobs = [Job(STAGE, deployment, parameters_of(deployment)) for deployment in deployments]
     built = [job for job in jobs if all(problem.planner.can_build(pool) for pool in job.deployment.pools)]
-    done = {id(job): trial for job, trial in zip(built, ledger.run(built, until), strict=True)}
+    done = {id(job): trial for job, trial in zip(built, runner.run(built, until), strict=True)}
     for trial, job in zip(asked, jobs, strict=True):
         _tell(study, trial, done.get(id(job)), problem.objectives)
 

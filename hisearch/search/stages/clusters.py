@@ -71,10 +71,12 @@ def side_problem(problem: Problem, side: SideSpace, *, tiers: bool) -> Problem:
 
 def role_problem(problem: Problem, role: RoleName) -> Problem:
     """The question for workers of a role."""
-    apart = problem.space.pools.apart
-    if apart is None or role == "unified":
+    disaggregated = problem.space.pools.disaggregated
+    if disaggregated is None or role == "unified":
         return problem
-    return side_problem(problem, apart.prefill if role == "prefill" else apart.decode, tiers=role == "prefill")
+    return side_problem(
+        problem, disaggregated.prefill if role == "prefill" else disaggregated.decode, tiers=role == "prefill"
+    )
 
 
 def search_clusters(
@@ -95,24 +97,24 @@ def search_clusters(
     sides: list[Candidate] = []
     kept: list[Cluster] = []
     combinations = 0
-    if pools.apart is not None:
+    if pools.disaggregated is not None:
         found = [_side(problem, role, refusals, advanced) for role in _ROLES]
         combinations += sum(count for _, count in found)
         (prefills, _), (decodes, _) = found
         sides += [*prefills, *decodes]
-        kept += _hopeful(list(_pairs_apart(problem, prefills, decodes)), keep)
+        kept += _hopeful(list(_disaggregated_pairs(problem, prefills, decodes)), keep)
     if pools.mixed is not None and unified is not None:
         pairs = list(_mixes(problem, unified.sized, pools.mixed.workers_of_each))
         combinations += len(pairs)
         kept += _hopeful(pairs, keep)
     for candidate in sides:
-        refusals.count(candidate.doubt, 1 if candidate.doubt else 0)
+        refusals.count(candidate.shortfall, 1 if candidate.shortfall else 0)
     return ExecutionReport(combinations, dict(refusals.reasons), [], kept, refusals.nearest_fit, sides)
 
 
 def _hopeful(clusters: Sequence[Cluster], keep: int) -> list[Cluster]:
     """Those to simulate, best first; where none is hopeful, those that come nearest."""
-    hopeful = [cluster for cluster in clusters if not cluster.doubt]
+    hopeful = [cluster for cluster in clusters if not cluster.shortfall]
     return select(hopeful, keep) if hopeful else sorted(clusters, key=lambda c: (c.miss, c.usd_per_hour))[:keep]
 
 
@@ -150,12 +152,12 @@ def _size_prefill(problem: Problem, pool: PoolSpec, kv_tokens: int, costs: Compi
     workers = replicas_for(demand.peak_rps, cold.capacity_rps, most)
     expected = at(expected_hit_rate(demand, kv_tokens * workers))
     kindest = at(demand.ideal_hit_rate)
-    doubts = {
+    shortfalls = {
         "misses TTFT alone": kindest.ttft_s / ttft_bound(slo)[0],
         "too slow for the load": demand.least_rps / (most * kindest.capacity_rps),
     }
     usd = problem.planner.usd_per_hour(alone_of(problem, pool))
-    return priced(problem, pool, expected, margin, doubts, usd)
+    return priced(problem, pool, expected, margin, shortfalls, usd)
 
 
 def _size_decode(problem: Problem, pool: PoolSpec, kv_tokens: int, costs: CompiledCosts) -> Candidate:
@@ -164,7 +166,7 @@ def _size_decode(problem: Problem, pool: PoolSpec, kv_tokens: int, costs: Compil
     margin, most = max(costs.relative_error, LEAST_MARGIN), problem.max_replicas(pool)
     context, outputs = demand.mean_context_tokens, float(demand.output_tokens.mean())
     bound_s = tpot_bound_s(slo, demand)
-    transfer = problem.space.pools.apart.transfer if problem.space.pools.apart is not None else None
+    transfer = problem.space.pools.disaggregated.transfer if problem.space.pools.disaggregated is not None else None
     kept = transfer.reserved_decode_tokens if transfer is not None and engine.name == "sglang" else 0
     room = max(int(kv_tokens / (context + kept)), 1)
 
@@ -177,15 +179,17 @@ def _size_decode(problem: Problem, pool: PoolSpec, kv_tokens: int, costs: Compil
     bounded_by = "tpot" if batch < limit else ("kv" if room < engine.max_running_requests else "max_running")
     rate = running / (outputs * step_s(running))
     expected = Estimate(batch, bounded_by, step_s(running), 0.0, rate, 0.0)
-    doubts = {
+    shortfalls = {
         "misses TPOT alone": least_tpot_s(costs.seconds, demand) / bound_s,
         "too slow for the load": demand.least_rps / (most * rate),
     }
     usd = problem.planner.usd_per_hour(alone_of(problem, pool))
-    return priced(problem, pool, expected, margin, doubts, usd)
+    return priced(problem, pool, expected, margin, shortfalls, usd)
 
 
-def _pairs_apart(problem: Problem, prefills: Sequence[Candidate], decodes: Sequence[Candidate]) -> Iterator[Cluster]:
+def _disaggregated_pairs(
+    problem: Problem, prefills: Sequence[Candidate], decodes: Sequence[Candidate]
+) -> Iterator[Cluster]:
     """Each prefill worker with each decode worker that it can hand over to, of the best of both."""
     kinds = dict.fromkeys(_hand_over_kind(side.pool) for side in (*prefills, *decodes))
     for kind in kinds:
@@ -201,7 +205,7 @@ def _pairs_apart(problem: Problem, prefills: Sequence[Candidate], decodes: Seque
                     limit=receiver.estimate.limit,
                     tpot_s=receiver.estimate.tpot_s,
                 )
-                yield _cluster("apart", (sender, receiver), estimate)
+                yield _cluster("disaggregated", (sender, receiver), estimate)
 
 
 def _hand_over_kind(pool: PoolSpec) -> tuple[str, str, int]:
@@ -215,7 +219,7 @@ def _best_of_side(sides: Sequence[Candidate]) -> list[Candidate]:
     Of equal ones in a group it is the one with the widest batch limit: a limit that suffices on average does not in a
     burst, and what waits for a place holds its KV on the other side meanwhile.
     """
-    hopeful = [side for side in sides if not side.doubt] or sorted(sides, key=lambda side: side.miss)[:1]
+    hopeful = [side for side in sides if not side.shortfall] or sorted(sides, key=lambda side: side.miss)[:1]
     if not hopeful:
         return []
     points = np.array([[c.estimate.ttft_s + c.estimate.tpot_s, -c.rps_per_usd, c.usd_per_hour] for c in hopeful])
@@ -238,7 +242,7 @@ def _best_of_side(sides: Sequence[Candidate]) -> list[Candidate]:
 
 def _mixes(problem: Problem, unified: Sequence[Candidate], of_each: int) -> Iterator[Cluster]:
     """Pairs of unequal workers of one engine: the best of each accelerator with those of the others and of its own."""
-    hopeful = [candidate for candidate in unified if not candidate.doubt]
+    hopeful = [candidate for candidate in unified if not candidate.shortfall]
     best: list[Candidate] = []
     for kind in dict.fromkeys((c.pool.accelerator, c.pool.engine.name) for c in hopeful):
         mine = [c for c in hopeful if (c.pool.accelerator, c.pool.engine.name) == kind]
@@ -267,7 +271,7 @@ def _share(problem: Problem, side: Candidate, name: str) -> Candidate:
 def _cluster(shape: str, sides: tuple[Candidate, ...], estimate: Estimate) -> Cluster:
     usd = sum(side.usd_per_hour for side in sides)
     rates = [side.estimate.capacity_rps * side.replicas for side in sides]
-    rate = min(rates) if shape == "apart" else sum(rates)
+    rate = min(rates) if shape == "disaggregated" else sum(rates)
     worst = max(sides, key=lambda side: side.miss)
     return Cluster(
         shape,
@@ -276,7 +280,7 @@ def _cluster(shape: str, sides: tuple[Candidate, ...], estimate: Estimate) -> Cl
         usd,
         rate / max(usd, LEAST_PRICE),
         max(side.margin for side in sides),
-        worst.doubt,
+        worst.shortfall,
         worst.miss,
     )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hisearch.search.model.candidates import Kept
 from hisearch.search.model.deployments import one_less
 from hisearch.search.model.trial import Trial
-from hisearch.search.stages.contenders import key_of, key_of_deployment
+from hisearch.search.stages.shortlist import key_of, key_of_deployment
 from hisearch.specs.studies.study import BudgetSpec
 from hisearch.specs.wording import counted, listed
 
@@ -61,7 +61,7 @@ class Ending:
         """The budget's key that a longer search needs raised; "" where that is not what ended it."""
         return f"spec.budget.{self.stopped}" if self.stopped in {"simulations", "seconds", "usd"} else ""
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         """``the budget of 20 simulations ended the search before it had tried larger loads``."""
         rules = f"by its own rules it left out {listed(self.left_out)}" if self.left_out else ""
         if not self.stopped:

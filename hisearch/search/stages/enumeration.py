@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from hisearch.search.model.deployments import deployment_of, router_arms, with_cache
+from hisearch.search.model.deployments import deployment_of, router_configs, with_cache
 from hisearch.search.model.problem import Problem
 from hisearch.search.model.tier_choices import TierChoice, TierChoices
 from hisearch.search.stages.cache import memory_fractions
@@ -25,8 +25,8 @@ def deployments(problem: Problem) -> Iterator[DeploymentSpec]:
 
 def behind_routers(problem: Problem, pool: PoolSpec, replicas: int) -> Iterator[DeploymentSpec]:
     """``replicas`` of a worker behind every arm of the space's routers; behind the first alone where it is one."""
-    arms = router_arms(problem.space.routing)
-    for router in arms if replicas > 1 else arms[:1]:
+    routing_configs = router_configs(problem.space.routing)
+    for router in routing_configs if replicas > 1 else routing_configs[:1]:
         yield deployment_of(problem.model, problem.profile, pool, replicas, router)
 
 
@@ -40,7 +40,7 @@ def workers(problem: Problem) -> Iterator[PoolSpec]:
 
 def _alone(problem: Problem, pool: PoolSpec) -> DeploymentSpec:
     """A worker by itself."""
-    return deployment_of(problem.model, problem.profile, pool, 1, router_arms(problem.space.routing)[0])
+    return deployment_of(problem.model, problem.profile, pool, 1, router_configs(problem.space.routing)[0])
 
 
 def _fits(problem: Problem, pool: PoolSpec) -> bool:

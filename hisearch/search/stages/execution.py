@@ -81,15 +81,15 @@ class ExecutionReport:
     @property
     def hopeless(self) -> str:
         """Why no budget helps, where even the kindest estimate of every worker misses the SLO; else ""."""
-        doubted = [worker for worker in (*self.sized, *self.sides) if worker.doubt]
-        if not doubted or any(not candidate.doubt for candidate in (*self.sized, *self.kept)):
+        doubted = [worker for worker in (*self.sized, *self.sides) if worker.shortfall]
+        if not doubted or any(not candidate.shortfall for candidate in (*self.sized, *self.kept)):
             return ""
-        doubts = Counter(candidate.doubt for candidate in doubted)
-        reasons = listed([f"{count:,} {_HOPELESS[doubt][0]}" for doubt, count in doubts.most_common()])
+        shortfalls = Counter(candidate.shortfall for candidate in doubted)
+        reasons = listed([f"{count:,} {_HOPELESS[shortfall][0]}" for shortfall, count in shortfalls.most_common()])
         nearest = min(doubted, key=lambda candidate: candidate.miss)
         times = (1 + nearest.miss) * (1 + nearest.margin)
         pool = nearest.pool
-        miss = _HOPELESS[nearest.doubt][1].format(share=in_percent(times - 1), times=f"{times:.3g}")
+        miss = _HOPELESS[nearest.shortfall][1].format(share=in_percent(times - 1), times=f"{times:.3g}")
         return (
             "No deployment of this search space can meet the SLO, and a larger budget will not help: of "
             f"{counted(len(self.sized) + len(self.sides), 'worker')} that can be built {reasons}. The nearest, "
@@ -125,8 +125,8 @@ def search_execution(problem: Problem, keep: int, advanced: Callable[[int], None
         sized.extend(size_group(problem, pools, refusals))
         advanced(count)
     for candidate in sized:
-        refusals.count(candidate.doubt, 1 if candidate.doubt else 0)
-    hopeful = [candidate for candidate in sized if not candidate.doubt]
+        refusals.count(candidate.shortfall, 1 if candidate.shortfall else 0)
+    hopeful = [candidate for candidate in sized if not candidate.shortfall]
     kept = select(hopeful, keep) if hopeful else sorted(sized, key=lambda c: (c.miss, c.usd_per_hour))[:keep]
     return ExecutionReport(combinations, dict(refusals.reasons), sized, kept, refusals.nearest_fit)
 
@@ -303,7 +303,7 @@ def priced(
         usd_per_hour=usd * replicas,
         rps_per_usd=expected.capacity_rps / max(usd, LEAST_PRICE),
         margin=margin,
-        doubt=reason if excess > 0 else "",
+        shortfall=reason if excess > 0 else "",
         miss=max(excess, 0.0),
     )
 
@@ -329,8 +329,8 @@ def replicas_for(rps: float, capacity_rps: float, most: int) -> int:
 
 def replicas_of_group(pool: PoolSpec) -> int:
     """Replicas that share accelerators: attention workers of one FFN; 1 where none do."""
-    apart = pool.devices.attention_ffn if pool.devices is not None else None
-    return apart.attention if apart is not None else 1
+    attention_ffn = pool.devices.attention_ffn if pool.devices is not None else None
+    return attention_ffn.attention if attention_ffn is not None else 1
 
 
 def _expected(costs: CompiledCosts, engine: EngineSpec, kv_tokens: int, problem: Problem, most: int) -> Estimate:

@@ -18,7 +18,7 @@ def combinations(problem: Problem) -> int:
     """Number of combinations that ``screen`` looks at, mixes aside, which are made of the others."""
     pools = problem.space.pools
     roles: list[RoleName] = ["unified"] if pools.unified or pools.mixed is not None else []
-    roles += ["prefill", "decode"] if pools.apart is not None else []
+    roles += ["prefill", "decode"] if pools.disaggregated is not None else []
     return sum(group_count(role_problem(problem, role)) for role in roles)
 
 
@@ -34,14 +34,14 @@ def screen(problem: Problem, keep: int, advanced: Callable[[int], None] = lambda
         The report; shapes take turns among what it keeps, so that a small budget sees the best of each.
     """
     pools = problem.space.pools
-    if pools.apart is None and pools.mixed is None:
+    if pools.disaggregated is None and pools.mixed is None:
         return search_execution(problem, keep, advanced)
     unified = search_execution(problem, keep, advanced) if pools.unified or pools.mixed is not None else None
     clusters = search_clusters(problem, unified, keep, advanced)
     if unified is None:
         return clusters
-    apart, mixed = ([one for one in clusters.kept if _is(one, shape)] for shape in ("apart", "mixed"))
-    turns = itertools.zip_longest(unified.kept if pools.unified else [], apart, mixed)
+    disaggregated, mixed = ([one for one in clusters.kept if _is(one, shape)] for shape in ("disaggregated", "mixed"))
+    turns = itertools.zip_longest(unified.kept if pools.unified else [], disaggregated, mixed)
     return replace(
         unified,
         combinations=unified.combinations + clusters.combinations,

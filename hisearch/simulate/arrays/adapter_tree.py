@@ -22,7 +22,7 @@ from hisearch.traces.compiled import TraceArrays
 _Array = TypeVar("_Array", I4, I8)
 
 
-def apart(trace: TraceArrays, agents: AgentArrays) -> TraceArrays:
+def separate_adapters(trace: TraceArrays, agents: AgentArrays) -> TraceArrays:
     """The same requests over a tree in which no two adapters share a node but the root."""
     adapter = (agents.adapter[agents.agent] + 1).astype(np.int32)
     owner = np.empty(len(trace.parent), np.int32)

@@ -55,7 +55,7 @@ def arrays_of(trace: CompiledTrace, plan: AgentPlan | None) -> TraceArrays:
     agents = agents_of(trace, plan)
     if agents is None or plan is None or all(kind.per != "adapter" for kind in plan.kinds):
         return trace.arrays
-    return adapter_tree.apart(trace.arrays, agents)
+    return adapter_tree.separate_adapters(trace.arrays, agents)
 
 
 def record_count(agents: AgentArrays | None, plan: AgentPlan | None) -> int:
@@ -77,7 +77,7 @@ def all_pages(agents: AgentArrays | None, plan: AgentPlan | None) -> int:
     return sum(_count(kind.per, agents) * kind.pages for kind in plan.kinds)
 
 
-def beside_objects(plan: WorkerPlan, trace: CompiledTrace) -> WorkerPlan:
+def with_objects(plan: WorkerPlan, trace: CompiledTrace) -> WorkerPlan:
     """The worker whose tiers have the room that the objects in them leave to KV.
 
     Where host memory may not hold all objects the second tier does; where it holds them, no disk has any.
@@ -276,17 +276,17 @@ def handle(
     states["next_call"] = first
     states["newest"] = first
     states["sought"] = -1
-    states["static"] = np.where(first >= 0, trace.prompt_node[np.maximum(first, 0)], 0)
+    states["trace_node"] = np.where(first >= 0, trace.prompt_node[np.maximum(first, 0)], 0)
     states["entry"] = np.where(first >= 0, entries["entry"][np.maximum(first, 0)], -1)
     loaders = _records(workers, al.LOADER_STATE)
     loaders["pool"] = np.arange(workers) + (pools if plan.pool_pages else 0)
     loaders["copies"] = np.arange(workers) + pools + workers
-    society = _records(1, al.SOCIETY)
-    society["right"], society["right_by_use"], society["trusted"] = 1.0, 0.5, 1
+    population = _records(1, al.POPULATION)
+    population["right"], population["right_by_use"], population["trusted"] = 1.0, 0.5, 1
     return al.Agents(
         **entries | _hints(agents, count),
         policy=_policy(plan, agents, len(uses.things), kv_pages),
-        society=society,
+        population=population,
         agent=np.array(agents.agent),
         agents=states,
         next_call=after,
@@ -380,7 +380,7 @@ def _nothing() -> dict[str, Any]:
     """Where agents have nothing that kernels would have to know."""
     none, never = np.empty(0, np.int32), np.empty(0)
     return {
-        **{name: _records(1, dtype) for name, dtype in (("policy", al.POLICY), ("society", al.SOCIETY))},
+        **{name: _records(1, dtype) for name, dtype in (("policy", al.POLICY), ("population", al.POPULATION))},
         **dict.fromkeys(("agent", "next_call", "uses_begin", "uses", "uses_entry", "owner", "first", "after"), none),
         **dict.fromkeys(("entries_begin", "entries_end", "entry", "holds"), none),
         **dict.fromkeys(("hint_begin", "hint_agent", "hint_line"), none),

@@ -55,7 +55,7 @@ def stores(plan: WorkerPlan, workers: int) -> list[ChunkStore]:
     found: list[ChunkStore] = []
     link = 2 * workers
     for index, tier in enumerate(plan.tiers):
-        sharing = plan.lanes_sharing(tier, workers)
+        sharing = plan.schedulers_sharing(tier, workers)
         own = has_links(index, tier)
         for first in range(0, workers, sharing):
             found.append(ChunkStore(index, tier, first, min(sharing, workers - first), link if own else -1))
@@ -76,7 +76,7 @@ def link_laws(plan: WorkerPlan, workers: int) -> list[TransferLaw]:
     if any(is_networked(plan, tier) for tier in plan.tiers):
         assert movement.network_read is not None
         assert movement.network_write is not None
-        laws += [movement.network_write, movement.network_read] * -(-workers // plan.lanes_per_node)
+        laws += [movement.network_write, movement.network_read] * -(-workers // plan.schedulers_per_node)
     return laws
 
 
@@ -95,8 +95,8 @@ def arrays(plan: WorkerPlan, requests: int, workers: int, blocks: int, places: S
     hosts = sum(store.tier == 0 for store in made)
     capacities = np.array([store.plan.capacity_tokens // store.plan.page_tokens for store in made])
     # Beside what is cached, host memory holds what is being written behind it.
-    fields = ledgers(capacities, blocks * tiers)
-    books, slots = fields["ledgers"], fields["blocks"].shape[1]
+    fields = block_tables(capacities, blocks * tiers)
+    books, slots = fields["block_tables"], fields["blocks"].shape[1]
     books["eviction"] = [_EVICTIONS[store.plan.eviction] for store in made]
     books["link"] = [store.link for store in made]
     books["scope"] = [SCOPES[store.plan.scope] for store in made]
@@ -110,7 +110,7 @@ def arrays(plan: WorkerPlan, requests: int, workers: int, blocks: int, places: S
     # A write takes room in its store, and host memory; of each chunk there is one at a time.
     writes = min(int(capacities[hosts:].max(initial=0)), int(capacities[:hosts].sum()), blocks) + 1
     connectors = np.zeros(workers, tl.CONNECTOR).view(np.recarray)
-    connectors["network"] = first_network(plan, workers) + 2 * (stands // plan.lanes_per_node)
+    connectors["network"] = first_network(plan, workers) + 2 * (stands // plan.schedulers_per_node)
     counted = any(store.plan.eviction == "lfu" for store in made)
     return {
         **fields,
@@ -122,14 +122,14 @@ def arrays(plan: WorkerPlan, requests: int, workers: int, blocks: int, places: S
     }
 
 
-def ledgers(capacities: np.ndarray, blocks: int) -> dict[str, Any]:
+def block_tables(capacities: np.ndarray, blocks: int) -> dict[str, Any]:
     """Ledgers of these capacities, with room for ``blocks`` blocks at most."""
     slots = min(int(capacities.max()), blocks) + 1
-    books = np.zeros(len(capacities), tl.LEDGER).view(np.recarray)
+    books = np.zeros(len(capacities), tl.BLOCK_TABLE).view(np.recarray)
     books["capacity"] = capacities
     return {
-        "ledgers": books,
-        "ledger_rows": np.zeros((len(books), 3 * tl.LISTS), np.int32),
+        "block_tables": books,
+        "block_table_rows": np.zeros((len(books), 3 * tl.LISTS), np.int32),
         "blocks": np.empty((len(books), slots), tl.BLOCK).view(np.recarray),
         "buckets": np.empty((len(books), 1 << slots.bit_length()), np.int32),
     }

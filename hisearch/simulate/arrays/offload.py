@@ -22,18 +22,18 @@ USES = 4096
 LEAST_THRESHOLD = 2
 
 
-def mover_of(plan: WorkerPlan) -> str:
+def kv_connector_of(plan: WorkerPlan) -> str:
     """Who moves KV between vLLM's tiers: "offload", "lmcache", or "" where nobody does."""
     if plan.engine.name != "vllm" or plan.movement is None or plan.tiers[0].capacity_tokens < plan.tiers[0].page_tokens:
         return ""
-    return plan.movement.mover
+    return plan.movement.kv_connector
 
 
-def door(engine: int, mover: str | None) -> int:
-    """The code of the door of an engine whose tiers ``mover`` serves; None or "": it has none."""
-    if engine != la.VLLM or not mover:
+def engine_entry(engine: int, kv_connector: str | None) -> int:
+    """The code of the door of an engine whose tiers ``kv_connector`` serves; None or "": it has none."""
+    if engine != la.VLLM or not kv_connector:
         return engine
-    return {"offload": la.VLLM_OFFLOAD, "lmcache": la.VLLM_LMCACHE}[mover]
+    return {"offload": la.VLLM_OFFLOAD, "lmcache": la.VLLM_LMCACHE}[kv_connector]
 
 
 def arrays(plan: WorkerPlan, trace: TraceArrays, workers: int, room: int, places: Sequence[int] = ()) -> dict[str, Any]:
@@ -46,9 +46,9 @@ def arrays(plan: WorkerPlan, trace: TraceArrays, workers: int, room: int, places
         room: for so many transfers to the host at a time, and runs of blocks.
         places: of each worker, that in whose place it stands on its node; empty: itself.
     """
-    mover = mover_of(plan)
+    kv_connector = kv_connector_of(plan)
     fields = _nothing()
-    if not mover:
+    if not kv_connector:
         return fields
     size = plan.tiers[0].page_tokens
     stores = store_count(plan, workers)
@@ -63,14 +63,14 @@ def arrays(plan: WorkerPlan, trace: TraceArrays, workers: int, room: int, places
         "path": np.empty((2, int(trace.end_tokens.max(initial=0)) // size + 1), np.int64),
     }
     blocks = int(whole.sum())
-    if mover == "lmcache":
+    if kv_connector == "lmcache":
         return fields | chunk_arrays.arrays(plan, len(trace.arrival_s), workers, blocks, places)
     return fields | _runs(plan, stores, workers, room, len(trace.parent)) | _counts(plan, stores, blocks)
 
 
 def store_count(plan: WorkerPlan, workers: int) -> int:
     """Stores of the first tier."""
-    return math.ceil(workers / plan.lanes_sharing(plan.tiers[0], workers))
+    return math.ceil(workers / plan.schedulers_sharing(plan.tiers[0], workers))
 
 
 def _threshold(plan: WorkerPlan) -> int:
@@ -83,10 +83,10 @@ def _threshold(plan: WorkerPlan) -> int:
 def _settings(plan: WorkerPlan, stores: int, workers: int) -> Any:
     assert plan.movement is not None
     settings = _records(1, tl.OFFLOADING)
-    settings["mover"] = {"offload": tl.OFFLOAD, "lmcache": tl.LMCACHE}[plan.movement.mover]
+    settings["kv_connector"] = {"offload": tl.OFFLOAD, "lmcache": tl.LMCACHE}[plan.movement.kv_connector]
     settings["block_tokens"] = plan.tiers[0].page_tokens
     settings["stores"] = stores
-    settings["workers_per_store"] = plan.lanes_sharing(plan.tiers[0], workers)
+    settings["workers_per_store"] = plan.schedulers_sharing(plan.tiers[0], workers)
     settings["arc"] = plan.tiers[0].eviction == "arc"
     settings["threshold"] = _threshold(plan)
     settings["save_decode"] = plan.movement.save_decode
@@ -104,7 +104,7 @@ def _runs(plan: WorkerPlan, stores: int, workers: int, room: int, nodes: int) ->
         "stores": store,
         "runs": np.empty(room, tl.RUN).view(np.recarray),
         "run_rows": np.zeros((stores, 3 * tl.LISTS), np.int64),
-        "run_cover": np.empty((stores, nodes), np.int32),
+        "run_deepest_cached": np.empty((stores, nodes), np.int32),
         "uses": np.empty((stores, USES), tl.USE).view(np.recarray),
         "due": np.empty(tier.page_tokens, np.int32),
     }
@@ -112,7 +112,7 @@ def _runs(plan: WorkerPlan, stores: int, workers: int, room: int, nodes: int) ->
 
 def _counts(plan: WorkerPlan, stores: int, blocks: int) -> dict[str, Any]:
     """Counts of look-ups, where there is a threshold."""
-    return chunk_arrays.ledgers(np.full(stores, TRACKED_BLOCKS), blocks) if _threshold(plan) else {}
+    return chunk_arrays.block_tables(np.full(stores, TRACKED_BLOCKS), blocks) if _threshold(plan) else {}
 
 
 def _records(count: int, dtype: np.dtype[Any]) -> Any:
@@ -130,11 +130,11 @@ def _nothing() -> dict[str, Any]:
         "stores": _records(1, tl.STORE),
         "runs": _records(1, tl.RUN),
         "run_rows": np.zeros((1, 1), np.int64),
-        "run_cover": np.zeros((1, 1), np.int32),
+        "run_deepest_cached": np.zeros((1, 1), np.int32),
         "uses": _records(1, tl.USE).reshape(1, 1),
         "due": np.zeros(1, np.int32),
-        "ledgers": _records(1, tl.LEDGER),
-        "ledger_rows": np.zeros((1, 3 * tl.LISTS), np.int32),
+        "block_tables": _records(1, tl.BLOCK_TABLE),
+        "block_table_rows": np.zeros((1, 3 * tl.LISTS), np.int32),
         "blocks": _records(1, tl.BLOCK).reshape(1, 1),
         "buckets": np.zeros((1, 1), np.int32),
         "block_base": np.zeros(1, np.int64),

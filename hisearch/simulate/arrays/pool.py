@@ -26,10 +26,10 @@ from hisearch.traces.compiled import TraceArrays
 _SHUFFLE_STREAMS = 0x6A09E667F3BCC908
 
 #: By which kernels decode workers run, whatever their engine.
-DECODE_DOOR = la.DECODE_WORKER
+DECODE_ENTRY = la.DECODE_WORKER
 
 ENGINES = {"vllm": la.VLLM, "sglang": la.SGLANG, "trtllm": la.TRTLLM}
-_LANE_KINDS = {"alone": la.ALONE, "wave": la.WAVE, "pipe": la.PIPE}
+_SCHEDULER_KINDS = {"alone": la.ALONE, "lockstep": la.LOCKSTEP, "pipe": la.PIPE}
 _CAPACITY_POLICIES = {"guaranteed_no_evict": la.GUARANTEED_NO_EVICT, "max_utilization": la.MAX_UTILIZATION}
 _SCHEDULES = {
     "fcfs": la.FCFS, "priority": la.PRIORITY, "lpm": la.LPM, "lof": la.LOF, "dfs-weight": la.DFS_WEIGHT,
@@ -56,16 +56,16 @@ def record(dtype: np.dtype[Any], **values: float) -> Any:
     return made
 
 
-def door_of(plan: WorkerPlan, role: int = fl.UNIFIED) -> int:
-    """By which kernels a pool runs (see ``kernels.engine.doors``)."""
+def entry_of(plan: WorkerPlan, role: int = fl.UNIFIED) -> int:
+    """By which kernels a pool runs (see ``kernels.engine.engine_calls``)."""
     if role == fl.DECODE:
-        return DECODE_DOOR
-    return offload_arrays.door(ENGINES[plan.engine.name], offload_arrays.mover_of(plan))
+        return DECODE_ENTRY
+    return offload_arrays.engine_entry(ENGINES[plan.engine.name], offload_arrays.kv_connector_of(plan))
 
 
 def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
     """A pool's settings, shape (1,); its place in the fleet is the first, and no other pool's storage gets anything."""
-    from hisearch.kernels.engine import doors
+    from hisearch.kernels.engine import engine_calls
 
     engine = plan.engine
     page = engine.page_size
@@ -74,14 +74,14 @@ def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
     return record(
         la.CONFIG,
         engine=ENGINES[engine.name],
-        door=doors.address(door_of(plan, role)),
-        objects=doors.address(la.AGENTS) if plan.agents is not None else 0,
+        engine_entry=engine_calls.address(entry_of(plan, role)),
+        objects=engine_calls.address(la.AGENTS) if plan.agents is not None else 0,
         pool=0,
         role=role,
         first_member=0,
-        workers=workers * plan.lanes,
-        lanes=plan.lanes,
-        lane_kind=_LANE_KINDS[plan.lane_kind],
+        workers=workers * plan.schedulers,
+        schedulers=plan.schedulers,
+        scheduler_kind=_SCHEDULER_KINDS[plan.scheduler_kind],
         standby_after_s=plan.power.standby_after_s,
         page_tokens=page,
         capacity_pages=plan.kv_capacity_tokens // page,
@@ -90,7 +90,7 @@ def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
         store_pool=-1,
         store_tier=0,
         prefix_caching=caches,
-        max_running=plan.lane_running_requests,
+        max_running=plan.scheduler_running_requests,
         # One token of the budget for each decode, whatever the engine.
         chunk_tokens=max(engine.chunk_tokens, engine.max_running_requests if role == fl.DECODE else 0),
         max_prefill_tokens=engine.max_prefill_tokens,
@@ -100,7 +100,7 @@ def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
         eviction=la.DISTANCE if agent_arrays.evicts_by_due(plan.agents) else tier_arrays.EVICTIONS[engine.eviction],
         schedule=_SCHEDULES[engine.schedule],
         # While results are taken in, the batches of other lanes keep a pipeline busy.
-        overlap=engine.overlap and plan.lane_kind != "pipe",
+        overlap=engine.overlap and plan.scheduler_kind != "pipe",
         chunked_prefill=engine.chunked_prefill,
         long_prefill_tokens=engine.long_prefill_tokens,
         reserve_full_prompt=engine.reserve_full_prompt,
@@ -117,7 +117,7 @@ def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
 def _is_hicache(plan: WorkerPlan) -> bool:
     """Whether its tiers are HiCache's prefix cache, which decode workers do not have."""
     movement = plan.movement
-    return movement is not None and movement.mover == "hicache" and not movement.sends_answers
+    return movement is not None and movement.kv_connector == "hicache" and not movement.writes_back_output
 
 
 def _host_pages(plan: WorkerPlan) -> int:
@@ -131,8 +131,8 @@ def kernel_costs(costs: StepCosts) -> la.Costs:
     """The tables of step costs, as kernels take them."""
     skewed = costs.skew_s is not None or costs.late is not None
     even = np.zeros(1)
-    beside = np.zeros((0, 0, 0, 0)) if costs.beside_s is None else costs.beside_s
-    prompts, befores, sequences, means = beside.shape
+    attached = np.zeros((0, 0, 0, 0)) if costs.mixed_decode_s is None else costs.mixed_decode_s
+    prompts, befores, sequences, means = attached.shape
     late = LateCosts(np.zeros((0, 0, 0)), 1.0) if costs.late is None else costs.late
     lates, longs, contexts = late.shares.shape
     floor = HostFloor() if costs.floor is None else costs.floor
@@ -142,10 +142,10 @@ def kernel_costs(costs: StepCosts) -> la.Costs:
             step_s=costs.host_s,
             per_sequence_s=costs.host_per_sequence_s,
             skewed=skewed,
-            beside_prompts=prompts,
-            beside_befores=befores,
-            beside_sequences=sequences,
-            beside_means=means,
+            mixed_prompts=prompts,
+            mixed_befores=befores,
+            mixed_sequences=sequences,
+            mixed_means=means,
             late_sequences=lates,
             late_longs=longs,
             late_contexts=contexts,
@@ -160,7 +160,7 @@ def kernel_costs(costs: StepCosts) -> la.Costs:
         sequence_s=costs.sequence_s,
         chunk_rate=costs.chunk_rate,
         decode_s=costs.decode_s,
-        beside_s=np.ascontiguousarray(beside).ravel(),
+        mixed_decode_s=np.ascontiguousarray(attached).ravel(),
         prompt_s=np.zeros(2) if costs.prompt_s is None else costs.prompt_s,
         skew_s=even if costs.skew_s is None else costs.skew_s,
         late=np.ascontiguousarray(late.shares).ravel(),
@@ -169,19 +169,23 @@ def kernel_costs(costs: StepCosts) -> la.Costs:
 
 def _own_costs(plan: WorkerPlan) -> StepCosts:
     """Step costs of a lane by itself."""
-    seconds, wave = plan.costs.seconds, plan.costs.wave
-    return seconds._replace(token_s=wave.own_s) if plan.lane_kind == "wave" and wave is not None else seconds
+    seconds, lockstep = plan.costs.seconds, plan.costs.lockstep
+    return (
+        seconds._replace(token_s=lockstep.own_s)
+        if plan.scheduler_kind == "lockstep" and lockstep is not None
+        else seconds
+    )
 
 
-def _wave_arrays(plan: WorkerPlan) -> dict[str, np.ndarray]:
+def _lockstep_arrays(plan: WorkerPlan) -> dict[str, np.ndarray]:
     """What attention groups do together, and how their tokens are padded; of no meaning where there are none."""
-    wave = plan.costs.wave
-    if plan.lane_kind != "wave" or wave is None:
-        return {"shared_s": np.zeros(2), "wave_pad": np.zeros(0, np.int64)}
-    graphs = np.array(wave.graph_batches, np.int64)
+    lockstep = plan.costs.lockstep
+    if plan.scheduler_kind != "lockstep" or lockstep is None:
+        return {"shared_s": np.zeros(2), "lockstep_pad": np.zeros(0, np.int64)}
+    graphs = np.array(lockstep.graph_batches, np.int64)
     sizes = np.arange(graphs[-1] + 1) if len(graphs) else np.zeros(0, np.int64)
     padded = graphs[np.searchsorted(graphs, sizes)] if len(graphs) else sizes
-    return {"shared_s": np.ascontiguousarray(wave.shared_s), "wave_pad": padded.astype(np.int64)}
+    return {"shared_s": np.ascontiguousarray(lockstep.shared_s), "lockstep_pad": padded.astype(np.int64)}
 
 
 def trace_of(trace: TraceArrays) -> fl.Trace:
@@ -201,9 +205,9 @@ def request_records(count: int) -> Any:
     return requests
 
 
-def _lane_places(places: Sequence[int], lanes: int) -> Sequence[int]:
+def _scheduler_places(places: Sequence[int], schedulers: int) -> Sequence[int]:
     """Of each lane, that in whose place it stands on its node."""
-    return [lanes * place + lane for place in places for lane in range(lanes)]
+    return [schedulers * place + scheduler for place in places for scheduler in range(schedulers)]
 
 
 def _hosts(workers: int, places: Sequence[int]) -> Any:
@@ -259,19 +263,19 @@ def allocate(
     config = settings[0]
     count = len(trace.arrival_s)
     workers = int(config.workers)
-    places = _lane_places(places, plan.lanes)
+    places = _scheduler_places(places, plan.schedulers)
     stores = tier_arrays.store_trees(plan, workers)
     pools = workers if plan.agents is not None and plan.agents.pool_pages else 0
     copies = workers if plan.agents is not None and plan.agents.host_pages else 0
     trees = workers * (2 if config.host_pages > 0 else 1) + stores + pools + copies
     # Host pools hold nodes of the workers' trees, pools of objects none.
-    covers = workers + stores
+    deepest_of = workers + stores
     nodes = node_room + trees + workers * agent_arrays.record_count(agents, plan.agents)
     servers = hl.SERVERS * workers + (al.AGENT_SERVERS * workers if plan.agents is not None else 0)
     tree_records = records(trees, la.TREE)
     if plan.agents is not None and pools:
-        tree_records["capacity_pages"][covers : covers + pools] = plan.agents.pool_pages
-        tree_records["capacity_pages"][covers + pools : covers + pools + copies] = plan.agents.host_pages
+        tree_records["capacity_pages"][deepest_of : deepest_of + pools] = plan.agents.pool_pages
+        tree_records["capacity_pages"][deepest_of + pools : deepest_of + pools + copies] = plan.agents.host_pages
     radix = config.engine == la.SGLANG and config.role != fl.DECODE
     sorts = radix and config.schedule in (la.LPM, la.DFS_WEIGHT, la.SHUFFLED)
     priorities = config.eviction == la.BY_PRIORITY or tier_arrays.by_priority(plan)
@@ -292,7 +296,7 @@ def allocate(
         workers=records(workers, la.WORKER),
         trees=tree_records,
         agents=agent_arrays.handle(
-            trace, agents, plan.agents, covers, workers, nodes, int(config.capacity_pages), seed
+            trace, agents, plan.agents, deepest_of, workers, nodes, int(config.capacity_pages), seed
         ),
         nodes=np.empty(nodes, la.NODE).view(np.recarray),
         standings=np.empty(nodes if stands else 1, la.STANDING).view(np.recarray),
@@ -304,7 +308,7 @@ def allocate(
         server_heap=np.empty(servers, np.int32),
         log_fetches=records(log_room, hl.FETCH_LOG),
         **offload_arrays.arrays(plan, trace, workers, node_room, places),
-        cover=np.empty((covers, len(trace.parent)), np.int32),
+        deepest_cached=np.empty((deepest_of, len(trace.parent)), np.int32),
         ways=np.empty((workers, owners.depth(trace.parent) + 1), np.int32),
         residue=np.zeros((workers, config.page_tokens), np.int64),
         finish_heap=np.empty((workers, config.max_running), np.int32),
@@ -320,8 +324,8 @@ def allocate(
         owner=owner,
         next_owner=next_owner,
         pledged=np.zeros(len(trace.parent) if config.engine == la.TRTLLM else 0, np.int64),
-        stage_free_s=np.zeros((workers // config.lanes, config.lanes)),
-        **_wave_arrays(plan),
+        stage_free_s=np.zeros((workers // config.schedulers, config.schedulers)),
+        **_lockstep_arrays(plan),
         event_heap=np.empty(workers, np.int32),
         counters=np.zeros(la.COUNTERS, np.int64),
         gaps=np.zeros(BINS, np.int64),

@@ -31,7 +31,7 @@ _FETCH_SHARE = 0.8
 
 def storage_of(plan: WorkerPlan) -> tuple[TierPlan, ...]:
     """HiCache's storage tiers, nearest first."""
-    hicache = plan.movement is not None and plan.movement.mover == "hicache"
+    hicache = plan.movement is not None and plan.movement.kv_connector == "hicache"
     return plan.tiers[1:] if hicache else ()
 
 
@@ -75,14 +75,14 @@ def _store_count(plan: WorkerPlan, workers: int) -> int:
 
 
 def _stores(tier: TierPlan, plan: WorkerPlan, workers: int) -> int:
-    return math.ceil(workers / plan.lanes_sharing(tier, workers))
+    return math.ceil(workers / plan.schedulers_sharing(tier, workers))
 
 
 def _tiers(plan: WorkerPlan, links: Any, workers: int) -> Any:
     """``tier_record``, and where host memory's own links are: behind all others."""
     record = tier_record(plan)
     if shares_memory(plan):
-        record["first_memory"] = len(links) - 2 * (workers // plan.lanes)
+        record["first_memory"] = len(links) - 2 * (workers // plan.schedulers)
     return record
 
 
@@ -94,7 +94,7 @@ def tier_record(plan: WorkerPlan) -> Any:
         return record
     record["write_hits"] = _WRITE_HITS[movement.write_policy]
     record["load_back_tokens"] = movement.load_back_tokens
-    record["workers_per_node"] = plan.lanes_per_node
+    record["workers_per_node"] = plan.schedulers_per_node
     record["first_memory"] = -1
     storage = storage_of(plan)
     if not storage:
@@ -123,7 +123,7 @@ def _store_tier_records(plan: WorkerPlan, workers: int) -> Any:
         stores = _stores(tier, plan, workers)
         record["first"] = tree
         record["stores"] = stores
-        record["workers_per_store"] = plan.lanes_sharing(tier, workers)
+        record["workers_per_store"] = plan.schedulers_sharing(tier, workers)
         record["scope"] = chunk_arrays.SCOPES[tier.scope]
         record["first_shadow"] = shadow
         record["first_link"] = 2 * tree
@@ -170,7 +170,7 @@ def _both(a: TransferLaw, b: TransferLaw) -> TransferLaw:
 
 def shares_memory(plan: WorkerPlan) -> bool:
     """Whether attention groups share the bandwidth of their worker's host memory, which has links of its own then."""
-    return plan.movement is not None and plan.lanes > 1 and plan.tiers[0].scope == "worker"
+    return plan.movement is not None and plan.schedulers > 1 and plan.tiers[0].scope == "worker"
 
 
 def link_array(plan: WorkerPlan, workers: int) -> Any:
@@ -181,19 +181,19 @@ def link_array(plan: WorkerPlan, workers: int) -> Any:
         return np.zeros(2 * workers, hl.LINK).view(np.recarray)
     host = plan.tiers[0]
     laws = [_both(movement.host_write, host.write), _both(movement.host_read, host.read)] * workers
-    if movement.mover == "lmcache":
+    if movement.kv_connector == "lmcache":
         if chunk_arrays.has_links(0, host):
             laws = [movement.host_write, movement.host_read] * workers
         laws += chunk_arrays.link_laws(plan, workers)
     storage = storage_of(plan)
     for tier in storage:
         laws += [tier.write, tier.read] * _stores(tier, plan, workers)
-    if any(_networked(tier, movement) for tier in storage) or (plan.sends_answers and movement.network_write):
+    if any(_networked(tier, movement) for tier in storage) or (plan.writes_back_output and movement.network_write):
         assert movement.network_read is not None
         assert movement.network_write is not None
-        laws += [movement.network_write, movement.network_read] * math.ceil(workers / plan.lanes_per_node)
+        laws += [movement.network_write, movement.network_read] * math.ceil(workers / plan.schedulers_per_node)
     if shares_memory(plan):
-        laws += [host.write, host.read] * (workers // plan.lanes)
+        laws += [host.write, host.read] * (workers // plan.schedulers)
     links = np.zeros(len(laws), hl.LINK).view(np.recarray)
     links["base_s"] = [law.base_s for law in laws]
     links["s_per_token"] = [law.s_per_token for law in laws]

@@ -128,7 +128,7 @@ class PoolPlan:
 
 @dataclass(frozen=True)
 class TransferPlan:
-    """How prefill workers hand requests over to decode workers; rules and sources: ``kernels.traffic.handover``.
+    """How prefill workers hand requests over to decode workers; rules and sources: ``kernels.traffic.kv_transfer``.
 
     reserve_first: a prompt is computed once its decode worker has room for it. pipelined: KV is sent while the rest is
     computed; ``layer_share`` of what the last step computes is left to send when it ends. base_s: of a transfer.
@@ -188,7 +188,7 @@ class FleetPlan:
         """Number of the model that ``pool`` serves among ``models``."""
         return self.models.index(pool.model)
 
-    def storage_of_answers(self, pool: PoolPlan) -> tuple[int, int]:
+    def output_storage(self, pool: PoolPlan) -> tuple[int, int]:
         """Where the decode workers of ``pool`` write what they have made: index of a pool, and of its storage tier.
 
         Raises:
@@ -205,9 +205,9 @@ class FleetPlan:
         return found[0], len(tiers) - 2
 
     @property
-    def sends_answers(self) -> bool:
+    def writes_back_output(self) -> bool:
         """Whether decode workers write what they have made to the storage of prefill workers."""
-        return any(pool.plan.sends_answers for pool in self.pools)
+        return any(pool.plan.writes_back_output for pool in self.pools)
 
     @property
     def may_lack_workers(self) -> bool:

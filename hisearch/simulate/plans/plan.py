@@ -21,7 +21,13 @@ from hisearch.simulate.plans.tiers import TierRefused, Tiers, plan_tiers
 from hisearch.specs.base import ENGINE_TITLES
 from hisearch.specs.deployments.deployment import EngineSpec, PoolSpec
 from hisearch.specs.deployments.tier_checks import TierProblem
-from hisearch.specs.deployments.tiers import GROUP_MOVERS, MOVER_TITLES, SIMULATED_MOVERS, may_expire, mover_title
+from hisearch.specs.deployments.tiers import (
+    GROUP_KV_CONNECTORS,
+    KV_CONNECTOR_TITLES,
+    SIMULATED_KV_CONNECTORS,
+    kv_connector_title,
+    may_expire,
+)
 from hisearch.specs.machines.devices import DeviceSpec
 from hisearch.specs.machines.hardware import AcceleratorSpec, HostSpec, MediumSpec
 from hisearch.specs.machines.parallelism import engine_problem
@@ -86,28 +92,28 @@ class WorkerPlan:
         return self.split.ranks
 
     @property
-    def lanes(self) -> int:
+    def schedulers(self) -> int:
         """Schedulers, or batches in flight, of a worker: attention groups, or stages of a pipeline."""
         return self.split.attention_data * self.split.pipeline
 
     @property
-    def lane_kind(self) -> Literal["alone", "wave", "pipe"]:
-        """What they share: nothing (there is one), steps (attention groups), stages (see ``kernels.engine.lanes``)."""
+    def scheduler_kind(self) -> Literal["alone", "lockstep", "pipe"]:
+        """What they share: nothing (there is one), steps (DP ranks), stages (see ``kernels.engine.schedulers``)."""
         if self.split.attention_data > 1:
-            return "wave"
+            return "lockstep"
         return "pipe" if self.split.pipeline > 1 else "alone"
 
     @property
-    def lane_running_requests(self) -> int:
+    def scheduler_running_requests(self) -> int:
         """Batch limit of a lane. SGLang deals it out to the batches in flight (``pp_max_micro_batch_size``, 0.5)."""
-        if self.lane_kind == "pipe" and self.engine.name == "sglang":
+        if self.scheduler_kind == "pipe" and self.engine.name == "sglang":
             return max(self.engine.max_running_requests // self.split.pipeline, 1)
         return self.engine.max_running_requests
 
     @property
-    def sends_answers(self) -> bool:
+    def writes_back_output(self) -> bool:
         """Whether a decode worker writes what it has made to the storage of the prefill workers."""
-        kept = self.movement is not None and self.movement.sends_answers
+        kept = self.movement is not None and self.movement.writes_back_output
         return kept and self.host_capacity_tokens >= self.engine.page_size
 
     @property
@@ -121,19 +127,19 @@ class WorkerPlan:
         return self.tiers[0].capacity_tokens if self.tiers else 0
 
     @property
-    def lanes_per_node(self) -> int:
+    def schedulers_per_node(self) -> int:
         """Lanes of all workers that share what is of node scope."""
-        return self.workers_per_node * self.lanes
+        return self.workers_per_node * self.schedulers
 
-    def lanes_sharing(self, tier: TierPlan, lanes: int) -> int:
-        """Of ``lanes`` in all, those that a store of ``tier`` serves at most.
+    def schedulers_sharing(self, tier: TierPlan, schedulers: int) -> int:
+        """Of ``schedulers`` in all, those that a store of ``tier`` serves at most.
 
         What is a worker's own is each attention group's, but for the storage behind HiCache's host pools: SGLang's
         groups write and find the same pages there (their keys name the rank within the group, ``cache_controller.py``).
         """
-        stored = self.movement is not None and self.movement.mover == "hicache" and tier is not self.tiers[0]
-        own = self.lanes if stored else 1
-        return {"worker": own, "node": self.lanes_per_node, "cluster": lanes}[tier.scope]
+        stored = self.movement is not None and self.movement.kv_connector == "hicache" and tier is not self.tiers[0]
+        own = self.schedulers if stored else 1
+        return {"worker": own, "node": self.schedulers_per_node, "cluster": schedulers}[tier.scope]
 
 
 def plan_worker(
@@ -171,9 +177,9 @@ def plan_worker(
     """
     engine = pool.engine
     check_split(pool, model)
-    beside = worker_devices(pool, devices, ffn_accelerator)
+    attached = worker_devices(pool, devices, ffn_accelerator)
     memory, tiers = plan_room(
-        pool, model=model, accelerator=accelerator, host=host, media=media, profile=profile, devices=beside
+        pool, model=model, accelerator=accelerator, host=host, media=media, profile=profile, devices=attached
     )
     agents = with_disk(plan_agents(pool, model, memory, accelerator), pool, tiers.plans, media)
     costs = compile_costs(
@@ -189,7 +195,7 @@ def plan_worker(
         max_tokens=max(engine.chunk_tokens, engine.max_running_requests),
         max_sequences=engine.max_running_requests,
         max_context_tokens=memory.kv_capacity_tokens,
-        devices=beside,
+        devices=attached,
     )
     return WorkerPlan(
         engine,
@@ -218,7 +224,7 @@ def worker_devices(
     """The pool's devices by the names of its block; None without one."""
     if pool.devices is None:
         return None
-    named = {name: devices[entry.device] for name, entry in pool.devices.beside.items()}
+    named = {name: devices[entry.device] for name, entry in pool.devices.attached.items()}
     return WorkerDevices(pool.devices, named, ffn_accelerator)
 
 
@@ -266,9 +272,13 @@ def check_split(pool: PoolSpec, model: ModelSpec) -> None:
         refused = f"pool {pool.name}: {key} {degree} is not simulated "
         if pool.engine.name == "trtllm":
             raise InvalidParallelism(f"{refused}with {ENGINE_TITLES['trtllm']}", key)
-        if pool.tiers and (key == "pipeline_parallel" or pool.mover not in GROUP_MOVERS):
-            mover = "" if key == "pipeline_parallel" else f" that {mover_title(pool.engine.name, pool.mover)} fills"
-            raise InvalidParallelism(f"{refused}with cache tiers{mover}", key)
+        if pool.tiers and (key == "pipeline_parallel" or pool.kv_connector not in GROUP_KV_CONNECTORS):
+            kv_connector = (
+                ""
+                if key == "pipeline_parallel"
+                else f" that {kv_connector_title(pool.engine.name, pool.kv_connector)} fills"
+            )
+            raise InvalidParallelism(f"{refused}with cache tiers{kv_connector}", key)
         if key == "attention_data_parallel" and split.pipeline > 1:
             raise InvalidParallelism(f"{refused}together with pipeline_parallel {split.pipeline}", key)
 
@@ -306,17 +316,18 @@ def check_simulated(pool: PoolSpec) -> None:
     Raises:
         TierRefused: with the key.
     """
-    if not pool.tiers or pool.mover == "hicache":
+    if not pool.tiers or pool.kv_connector == "hicache":
         return
-    if pool.mover not in SIMULATED_MOVERS[pool.engine.name]:
-        title, known = ENGINE_TITLES[pool.engine.name], " or ".join(SIMULATED_MOVERS[pool.engine.name])
+    if pool.kv_connector not in SIMULATED_KV_CONNECTORS[pool.engine.name]:
+        title, known = ENGINE_TITLES[pool.engine.name], " or ".join(SIMULATED_KV_CONNECTORS[pool.engine.name])
         message = (
-            f"{MOVER_TITLES[pool.mover]} under {title} can be exported, not simulated; simulated is {known}, which is "
-            f"nearest with a store of the same size behind host memory, and LMCache under vLLM. {title} asks LMCache "
-            "while it matches a prefix, and loads into its radix tree there: rules of their own, not built yet"
+            f"{KV_CONNECTOR_TITLES[pool.kv_connector]} under {title} can be exported, not simulated; simulated is "
+            f"{known}, which is nearest with a store of the same size behind host memory, and LMCache under vLLM. "
+            f"{title} asks LMCache while it matches a prefix, and loads into its radix tree there: rules of their own, not built yet"
         )
-        raise TierRefused(pool.name, TierProblem("movement.mover", message))
+        raise TierRefused(pool.name, TierProblem("movement.kv_connector", message))
     for index, tier in enumerate(pool.tiers):
-        if tier.ttl_s is not None and not may_expire(pool.mover, index):
-            message = f"times to live are not simulated under {mover_title(pool.engine.name, pool.mover)}; leave it out"
+        if tier.ttl_s is not None and not may_expire(pool.kv_connector, index):
+            connector = kv_connector_title(pool.engine.name, pool.kv_connector)
+            message = f"times to live are not simulated under {connector}; leave it out"
             raise TierRefused(pool.name, TierProblem(f"tiers.{index}.ttl_s", message))

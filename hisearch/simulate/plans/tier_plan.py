@@ -62,11 +62,11 @@ class MovementPlan:
 
     host_read, host_write: between HBM and host memory, all ranks of the worker at once. network_read, network_write:
     the node's network, where a tier lies behind it. layers: of the model, which a load-back brings one by one.
-    sends_answers: of a decode worker, whose one tier takes what it has made on to the storage of the prefill workers
-    (see ``kernels.vllm.answers``).
+    writes_back_output: of a decode worker, whose one tier takes what it has made on to the storage of the prefill
+    workers (see ``kernels.vllm.output_write_back``).
     """
 
-    mover: str
+    kv_connector: str
     write_policy: str = "write_through"
     load_back_tokens: int = 10
     prefetch: str = "best_effort"
@@ -82,4 +82,4 @@ class MovementPlan:
     network_read: TransferLaw | None = None
     network_write: TransferLaw | None = None
     layers: int = 1
-    sends_answers: bool = False
+    writes_back_output: bool = False

@@ -77,7 +77,7 @@ def plan_tiers(
     plans = tuple(
         _tier_plan(pool, index, tier, media[tier.medium], model, memory, nodes) for index, tier in enumerate(pool.tiers)
     )
-    if pool.mover == "hicache" and plans[0].capacity_tokens <= memory.kv_capacity_tokens:
+    if pool.kv_connector == "hicache" and plans[0].capacity_tokens <= memory.kv_capacity_tokens:
         raise TierRefused(pool.name, TierProblem("tiers.0.gib", _too_small(pool, plans[0], memory)))
     return Tiers(plans, _movement_plan(pool, plans, model, memory, accelerator, host), sharing)
 
@@ -125,7 +125,7 @@ def devices_of(tier: TierSpec, medium: MediumSpec, hosts: int = 1) -> int:
 
 def _page_tokens(pool: PoolSpec) -> int:
     """Tokens that a tier keeps and moves as one: the engine's pages, or LMCache's chunks."""
-    return pool.movement.chunk_tokens if pool.mover == "lmcache" else pool.engine.page_size
+    return pool.movement.chunk_tokens if pool.kv_connector == "lmcache" else pool.engine.page_size
 
 
 def _tier_plan(
@@ -172,17 +172,17 @@ def _capacity_tokens(pool: PoolSpec, index: int, tier: TierSpec, scope: str, per
     """KV tokens of one store, whole pages.
 
     What is a worker's own is in equal parts its attention groups', but for the storage behind HiCache's host pools (see
-    ``WorkerPlan.lanes_sharing``). SGLang takes the size of its host pool in whole gigabytes (10^9 bytes) for each rank:
-    what is left over is paid for and not used.
+    ``WorkerPlan.schedulers_sharing``). SGLang takes the size of its host pool in whole gigabytes (10^9 bytes) for each
+    rank: what is left over is paid for and not used.
     """
     size_bytes = tier.gib * _GIB
-    if scope == "worker" and (index == 0 or pool.mover != "hicache"):
+    if scope == "worker" and (index == 0 or pool.kv_connector != "hicache"):
         size_bytes /= pool.attention_data_parallel
-    if index == 0 and pool.mover == "hicache":
+    if index == 0 and pool.kv_connector == "hicache":
         size_bytes = size_bytes / pool.tensor_parallel // _GB * _GB * pool.tensor_parallel
     pages = int(size_bytes / (per_token * page))
     if pages < 1:
-        unit = "chunk" if pool.mover == "lmcache" else "page"
+        unit = "chunk" if pool.kv_connector == "lmcache" else "page"
         message = f"{tier.gib:g} GiB are less than one {unit} of {page} tokens ({per_token * page / _GIB:.4g} GiB)"
         raise TierRefused(pool.name, TierProblem(f"tiers.{index}.gib", message))
     return pages * page
@@ -207,14 +207,14 @@ def _movement_plan(
         per_token = memory.kv_bytes_per_token_per_rank * storing_ranks(pool, index, model)
         nodes = nodes_per_worker(pool.parallelism, host)
         network = link_law(host.network, per_token / storing_hosts(pool, index, model, nodes))
-    settings = pool.movement.model_dump(exclude={"mover"})
+    settings = pool.movement.model_dump(exclude={"kv_connector"})
     return MovementPlan(
-        mover=pool.mover,
+        kv_connector=pool.kv_connector,
         **settings,
         host_read=link,
         host_write=link,
         network_read=network,
         network_write=network,
         layers=model.layers,
-        sends_answers=pool.role == "decode",
+        writes_back_output=pool.role == "decode",
     )

@@ -142,7 +142,8 @@ class WorkerTable:
     prefill_tokens, decode_tokens: tokens computed. peak_kv_tokens: most KV tokens held at once.
     host_hit_tokens: tokens loaded back. evicted_tokens: cached tokens dropped from HBM.
     begun_s, gone_s: when it was started, and had gone; NaN where it never was, or was there to the end.
-    standby_s: what accelerators spent in standby. Of a worker with several lanes (``kernels.engine.lanes``) counts are
+    standby_s: what accelerators spent in standby. Of a worker with several lanes (``kernels.engine.schedulers``) counts
+        are
         summed, busy_s is their mean, peak_kv_tokens the highest of a lane's memory.
     """
 

@@ -16,7 +16,7 @@ from hisearch.specs.base import ENGINE_TITLES
 from hisearch.specs.checks import checks
 from hisearch.specs.checks.tier_notes import tier_notes
 from hisearch.specs.deployments import tier_checks
-from hisearch.specs.deployments.tiers import MOVERS, SIMULATED_MOVERS, TierSpec
+from hisearch.specs.deployments.tiers import KV_CONNECTORS, SIMULATED_KV_CONNECTORS, TierSpec
 from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.documents.document import Document, kind_of
 from hisearch.specs.documents.resolve import load_deployment, load_study
@@ -85,7 +85,7 @@ def _judge_study(study: ResolvedStudy) -> tuple[tuple[Problem, ...], tuple[Probl
         for dtype in execution.weight_dtypes:
             if message := checks.dtype_problem(name, accelerator.spec, dtype):
                 warnings.append(study.space.problem("spec.execution.weight_dtypes", message))
-    problems += _movers(study)
+    problems += _kv_connectors(study)
     warnings += _tier_capacities(study)
     for chunk in execution.chunk_tokens:
         above = [limit for limit in execution.max_running_requests if limit > chunk]
@@ -169,18 +169,18 @@ def _tier_capacities(study: ResolvedStudy) -> list[Problem]:
     return list(dict.fromkeys(found))
 
 
-def _movers(study: ResolvedStudy) -> list[Problem]:
+def _kv_connectors(study: ResolvedStudy) -> list[Problem]:
     """Movers that no engine of the space has, or is simulated with."""
     engines = study.space.spec.execution.engines
     return [
         study.space.problem(
-            f"spec.cache.movement.movers.{index}",
-            f"{mover} is exported, not simulated, with the engines of the space"
-            if any(mover in MOVERS[engine] for engine in engines)
-            else f"no engine of the space has {mover}",
+            f"spec.cache.movement.kv_connectors.{index}",
+            f"{kv_connector} is exported, not simulated, with the engines of the space"
+            if any(kv_connector in KV_CONNECTORS[engine] for engine in engines)
+            else f"no engine of the space has {kv_connector}",
         )
-        for index, mover in enumerate(study.space.spec.cache.movement.movers)
-        if not any(mover in SIMULATED_MOVERS[engine] for engine in engines)
+        for index, kv_connector in enumerate(study.space.spec.cache.movement.kv_connectors)
+        if not any(kv_connector in SIMULATED_KV_CONNECTORS[engine] for engine in engines)
     ]
 
 

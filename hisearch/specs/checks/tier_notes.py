@@ -31,7 +31,7 @@ def tier_notes(resolved: ResolvedDeployment) -> list[Problem]:
 
 def _without_effect(pool: PoolSpec) -> Iterator[TierProblem]:
     """Settings of HiCache that change nothing."""
-    if pool.mover != "hicache" or not pool.tiers:
+    if pool.kv_connector != "hicache" or not pool.tiers:
         return
     if pool.tiers[0].eviction != pool.engine.eviction:
         message = f"SGLang evicts its host tier by engine.eviction, here {pool.engine.eviction}: no flag sets this one"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from hisearch.specs.deployments.decode_tiers import sends_answers
+from hisearch.specs.deployments.decode_tiers import writes_back_output
 from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.deployments.tier_checks import TierProblem, scope_of
 from hisearch.specs.machines.hardware import HostSpec, MediumSpec
@@ -36,7 +36,7 @@ def storage_problems(
         host_name: what carries its workers; None where nothing says so.
         host: its facts.
     """
-    if not sends_answers(pool):
+    if not writes_back_output(pool):
         return
     ref = deployment.model_ref(pool)
     found = [other for other in deployment.pools if other.role == "prefill" and deployment.model_ref(other) == ref]
@@ -45,7 +45,7 @@ def storage_problems(
         yield TierProblem("tiers", f"needs one prefill pool of {ref}, whose storage it writes to; there are {names}")
         return
     front = found[0]
-    if front.mover != "hicache" or front.engine.name != "sglang" or len(front.tiers) < 2:
+    if front.kv_connector != "hicache" or front.engine.name != "sglang" or len(front.tiers) < 2:
         message = f"what decode workers make goes to storage behind HiCache, and pool {front.name} has none"
         yield TierProblem("tiers", f"{message}: give it one of scope cluster, as in {_EXAMPLE}")
         return

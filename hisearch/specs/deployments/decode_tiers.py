@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from hisearch.specs.base import ENGINE_TITLES, EngineName
-from hisearch.specs.deployments.tiers import MOVER_TITLES, MovementSpec, MoverName, TierSpec
+from hisearch.specs.deployments.tiers import KV_CONNECTOR_TITLES, KvConnectorName, MovementSpec, TierSpec
 from hisearch.specs.errors import KeyedError
 
 
@@ -30,12 +30,12 @@ class Pool(Protocol):
     @property
     def tiers(self) -> Sequence[TierSpec]: ...  # noqa: D102
     @property
-    def mover(self) -> MoverName: ...  # noqa: D102
+    def kv_connector(self) -> KvConnectorName: ...  # noqa: D102
     @property
     def movement(self) -> MovementSpec: ...  # noqa: D102
 
 
-def sends_answers(pool: Pool) -> bool:
+def writes_back_output(pool: Pool) -> bool:
     """Whether the pool's decode workers write what they have made to the storage of the prefill workers."""
     return pool.role == "decode" and bool(pool.tiers)
 
@@ -46,7 +46,7 @@ def check_decode_tiers(pool: Pool) -> None:
     Raises:
         KeyedError: with a key below the pool.
     """
-    if not sends_answers(pool):
+    if not writes_back_output(pool):
         return
     title = ENGINE_TITLES[pool.engine.name]
     if pool.engine.name == "vllm":
@@ -55,9 +55,10 @@ def check_decode_tiers(pool: Pool) -> None:
         message = f"{title} has none there"
     if pool.engine.name != "sglang":
         raise KeyedError(("tiers",), f"tiers of decode workers are SGLang's: {message}; give them to the prefill pool")
-    if pool.mover != "hicache":
-        message = f"decode workers write to HiCache's storage; {MOVER_TITLES[pool.mover]} is not simulated there"
-        raise KeyedError(("movement", "mover"), message)
+    if pool.kv_connector != "hicache":
+        title = KV_CONNECTOR_TITLES[pool.kv_connector]
+        message = f"decode workers write to HiCache's storage; {title} is not simulated there"
+        raise KeyedError(("movement", "kv_connector"), message)
     for key in ("attention_data_parallel", "pipeline_parallel"):
         if getattr(pool, key) > 1:
             raise KeyedError((key,), f"{getattr(pool, key)} is not simulated with tiers on decode workers")
@@ -67,6 +68,6 @@ def check_decode_tiers(pool: Pool) -> None:
     if pool.tiers[0].eviction != "lru":
         raise KeyedError(("tiers", 0, "eviction"), "nothing is evicted from a decode worker's host pool; leave it out")
     for name, value in pool.movement:
-        if name != "mover" and value != MovementSpec.model_fields[name].default:
+        if name != "kv_connector" and value != MovementSpec.model_fields[name].default:
             message = "a decode worker copies what it has made of a request when that has finished; leave it out"
             raise KeyedError(("movement", name), message)

@@ -28,7 +28,7 @@ from hisearch.specs.deployments.cluster import (
 from hisearch.specs.deployments.decode_tiers import check_decode_tiers
 from hisearch.specs.deployments.pool_checks import check_pools
 from hisearch.specs.deployments.routing import AdmissionSpec, ModelRoutersSpec, RouterSpec
-from hisearch.specs.deployments.tiers import MovementSpec, MoverName, TierSpec, check_tiers, mover_of
+from hisearch.specs.deployments.tiers import KvConnectorName, MovementSpec, TierSpec, check_tiers, kv_connector_of
 from hisearch.specs.errors import KeyedError
 from hisearch.specs.machines.devices import DeviceSpec, DevicesSpec
 from hisearch.specs.machines.hardware import AcceleratorSpec, FabricSpec, HostSpec, MediumSpec
@@ -246,9 +246,9 @@ class PoolSpec(Strict):
         return self.replicas * self.parallelism.ranks
 
     @property
-    def mover(self) -> MoverName:
+    def kv_connector(self) -> KvConnectorName:
         """What moves KV between the tiers, with the engine's default filled in."""
-        return mover_of(self.engine.name, self.movement)
+        return kv_connector_of(self.engine.name, self.movement)
 
     @model_validator(mode="after")
     def _check(self) -> PoolSpec:

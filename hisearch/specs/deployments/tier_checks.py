@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from hisearch.specs.deployments.deployment import PoolSpec
-from hisearch.specs.deployments.tiers import TierSpec, mover_title, not_shared, shares_memory
+from hisearch.specs.deployments.tiers import TierSpec, kv_connector_title, not_shared, shares_memory
 from hisearch.specs.machines.hardware import HostSpec, MediumSpec, ScopeName
 from hisearch.specs.machines.parallelism import Parallelism, nodes_per_worker, workers_per_node
 from hisearch.specs.models.model import ModelSpec
@@ -49,23 +49,23 @@ def tier_problems(
         host_name: what carries its workers; None where nothing says so.
         host: its facts.
     """
-    return [*_mover_problems(pool, media), *_node_problems(pool, media, host_name, host)]
+    return [*_kv_connector_problems(pool, media), *_node_problems(pool, media, host_name, host)]
 
 
-def _mover_problems(pool: PoolSpec, media: Mapping[str, MediumSpec]) -> Iterator[TierProblem]:
+def _kv_connector_problems(pool: PoolSpec, media: Mapping[str, MediumSpec]) -> Iterator[TierProblem]:
     if not pool.tiers:
         return
-    title = mover_title(pool.engine.name, pool.mover)
+    title = kv_connector_title(pool.engine.name, pool.kv_connector)
     nearest, medium = pool.tiers[0], media[pool.tiers[0].medium]
     if medium.kind not in HOST_MEMORY:
         yield TierProblem(
             "tiers.0.medium", f"{title} needs host memory (dram or cxl) here, {nearest.medium} is {medium.kind}"
         )
-    elif not shares_memory(pool.engine.name, pool.mover) and scope_of(nearest, medium) != "worker":
-        yield TierProblem("tiers.0.scope", not_shared(pool.engine.name, pool.mover, scope_of(nearest, medium)))
-    if pool.mover == "lmcache":
+    elif not shares_memory(pool.engine.name, pool.kv_connector) and scope_of(nearest, medium) != "worker":
+        yield TierProblem("tiers.0.scope", not_shared(pool.engine.name, pool.kv_connector, scope_of(nearest, medium)))
+    if pool.kv_connector == "lmcache":
         yield from _lmcache_problems(pool, media)
-    if pool.mover == "hicache" and len(pool.tiers) > 2:
+    if pool.kv_connector == "hicache" and len(pool.tiers) > 2:
         yield from _chain_problems(pool, media)
 
 
@@ -158,7 +158,7 @@ def storing_ranks(pool: PoolSpec, index: int, model: ModelSpec) -> int:
     Where it is kept once: HiCache's storage (``backup_skip`` in SGLang's ``cache_controller.py``) and all of LMCache
     (``save_only_first_rank``). Host pools are each rank's own.
     """
-    kept_once = model.mla is not None and (index > 0 or pool.mover == "lmcache")
+    kept_once = model.mla is not None and (index > 0 or pool.kv_connector == "lmcache")
     return 1 if kept_once else pool.tensor_parallel
 
 

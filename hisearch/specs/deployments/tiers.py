@@ -8,7 +8,7 @@ the offloading connector in vLLM 0.19 (``v1/kv_offload``), LMCache's ``v1/config
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 from pydantic import Field, model_validator
 
@@ -16,7 +16,7 @@ from hisearch.specs.base import ENGINE_TITLES, Count, EngineName, NonNegative, N
 from hisearch.specs.errors import KeyedError
 from hisearch.specs.machines.hardware import ScopeName
 
-MoverName = Literal["hicache", "offload", "lmcache"]
+KvConnectorName = Literal["hicache", "offload", "lmcache"]
 TierEvictionName = Literal[
     "lru", "lfu", "fifo", "mru", "filo", "slru", "priority", "clock", "tlru", "arc", "gdsf", "belady"
 ]  # fmt: skip
@@ -26,23 +26,27 @@ PrefetchName = Literal["best_effort", "wait_complete", "timeout"]
 HierarchyName = Literal["inclusive", "exclusive"]
 
 #: Movers of each engine, its default first.
-MOVERS: dict[EngineName, tuple[MoverName, ...]] = {
+KV_CONNECTORS: dict[EngineName, tuple[KvConnectorName, ...]] = {
     "sglang": ("hicache", "lmcache"),
     "vllm": ("offload", "lmcache"),
     "trtllm": ("offload",),
 }
 
 #: Those of them that are simulated; the others can be exported.
-SIMULATED_MOVERS: dict[EngineName, tuple[MoverName, ...]] = {**MOVERS, "sglang": ("hicache",)}
+SIMULATED_KV_CONNECTORS: dict[EngineName, tuple[KvConnectorName, ...]] = {**KV_CONNECTORS, "sglang": ("hicache",)}
 
 #: Movers as people write them.
-MOVER_TITLES: dict[MoverName, str] = {"hicache": "HiCache", "offload": "native offloading", "lmcache": "LMCache"}
+KV_CONNECTOR_TITLES: dict[KvConnectorName, str] = {
+    "hicache": "HiCache",
+    "offload": "native offloading",
+    "lmcache": "LMCache",
+}
 
 #: Movers that are simulated where a worker has several attention groups.
-GROUP_MOVERS: tuple[MoverName, ...] = ("hicache", "offload")
+GROUP_KV_CONNECTORS: tuple[KvConnectorName, ...] = ("hicache", "offload")
 
 #: Most tiers that a mover fills.
-MOST_TIERS: dict[MoverName, int] = {"hicache": 3, "offload": 1, "lmcache": 3}
+MOST_TIERS: dict[KvConnectorName, int] = {"hicache": 3, "offload": 1, "lmcache": 3}
 
 
 class TierSpec(Strict):
@@ -99,7 +103,9 @@ class TierSpec(Strict):
 class MovementSpec(Strict):
     """How KV moves between device memory and the tiers. A setting that the mover does not have keeps its default."""
 
-    mover: MoverName | None = Field(
+    renamed: ClassVar[dict[str, str]] = {"mover": "kv_connector"}
+
+    kv_connector: KvConnectorName | None = Field(
         None,
         description="hicache: SGLang's hierarchical cache (--enable-hierarchical-cache), its default. offload: vLLM's "
         "offloading connector (--kv-offloading-backend native) and TensorRT-LLM's host cache "
@@ -150,7 +156,7 @@ class MovementSpec(Strict):
 
 
 #: Settings of a movement that only one mover has.
-_OWN: dict[MoverName, tuple[str, ...]] = {
+_OWN: dict[KvConnectorName, tuple[str, ...]] = {
     "hicache": (
         "write_policy", "load_back_tokens", "prefetch", "prefetch_threshold_tokens", "prefetch_timeout_base_s",
         "prefetch_timeout_s_per_ki_token", "hierarchy",
@@ -161,26 +167,33 @@ _OWN: dict[MoverName, tuple[str, ...]] = {
 _STORAGE_ALONE = tuple(name for name in _OWN["hicache"] if name.startswith("prefetch"))
 
 #: Eviction policies of a mover's tiers; HiCache's storage is the operator's, and its host tier is what is simulated.
-EVICTIONS: dict[MoverName, tuple[str, ...]] = {"offload": ("lru", "arc"), "lmcache": ("lru", "lfu", "fifo", "mru")}
+EVICTIONS: dict[KvConnectorName, tuple[str, ...]] = {
+    "offload": ("lru", "arc"),
+    "lmcache": ("lru", "lfu", "fifo", "mru"),
+}
 
 
-def mover_of(engine: EngineName, movement: MovementSpec) -> MoverName:
+def kv_connector_of(engine: EngineName, movement: MovementSpec) -> KvConnectorName:
     """The mover, with the engine's default filled in."""
-    return movement.mover or MOVERS[engine][0]
+    return movement.kv_connector or KV_CONNECTORS[engine][0]
 
 
-def mover_title(engine: EngineName, mover: MoverName) -> str:
+def kv_connector_title(engine: EngineName, kv_connector: KvConnectorName) -> str:
     """``vLLM's native offloading``, ``HiCache``, ``LMCache``."""
-    return f"{ENGINE_TITLES[engine]}'s {MOVER_TITLES[mover]}" if mover == "offload" else MOVER_TITLES[mover]
+    return (
+        f"{ENGINE_TITLES[engine]}'s {KV_CONNECTOR_TITLES[kv_connector]}"
+        if kv_connector == "offload"
+        else KV_CONNECTOR_TITLES[kv_connector]
+    )
 
 
-def shares_memory(engine: EngineName, mover: MoverName) -> bool:
+def shares_memory(engine: EngineName, kv_connector: KvConnectorName) -> bool:
     """Whether workers may share their nearest tier: those of vLLM that an LMCache server serves."""
-    return engine == "vllm" and mover == "lmcache"
+    return engine == "vllm" and kv_connector == "lmcache"
 
 
 #: Why a nearest tier cannot be shared, and what can be, by engine and mover.
-_OWN_MEMORY: dict[tuple[EngineName, MoverName], str] = {
+_OWN_MEMORY: dict[tuple[EngineName, KvConnectorName], str] = {
     (
         "sglang",
         "hicache",
@@ -189,7 +202,7 @@ _OWN_MEMORY: dict[tuple[EngineName, MoverName], str] = {
     (
         "vllm",
         "offload",
-    ): "every worker allocates its host memory itself. Set scope: worker, or movement.mover: lmcache, "
+    ): "every worker allocates its host memory itself. Set scope: worker, or movement.kv_connector: lmcache, "
     "whose server has memory that workers share",
     (
         "trtllm",
@@ -198,22 +211,22 @@ _OWN_MEMORY: dict[tuple[EngineName, MoverName], str] = {
 }
 
 
-def not_shared(engine: EngineName, mover: MoverName, scope: ScopeName) -> str:
+def not_shared(engine: EngineName, kv_connector: KvConnectorName, scope: ScopeName) -> str:
     """What to say of a nearest tier of a scope that its mover cannot give it; see ``shares_memory``."""
-    why = _OWN_MEMORY.get((engine, mover), "set scope: worker")
-    return f"{scope}: {mover_title(engine, mover)}'s nearest tier is each worker's own: {why}"
+    why = _OWN_MEMORY.get((engine, kv_connector), "set scope: worker")
+    return f"{scope}: {kv_connector_title(engine, kv_connector)}'s nearest tier is each worker's own: {why}"
 
 
-def may_expire(mover: MoverName, index: int) -> bool:
+def may_expire(kv_connector: KvConnectorName, index: int) -> bool:
     """Whether a time to live is simulated in the tier ``index``, from 0 on: in the stores behind SGLang's host pool."""
-    return mover == "hicache" and index > 0
+    return kv_connector == "hicache" and index > 0
 
 
-def evictions_of(engine: EngineName, mover: MoverName, index: int) -> tuple[str, ...]:
+def evictions_of(engine: EngineName, kv_connector: KvConnectorName, index: int) -> tuple[str, ...]:
     """Policies that the tier ``index``, from 0 on, can be told to evict by; SGLang's host pool follows its engine."""
-    if engine == "trtllm" or (mover == "hicache" and index == 0):
+    if engine == "trtllm" or (kv_connector == "hicache" and index == 0):
         return ("lru",)
-    return EVICTIONS.get(mover, get_args(TierEvictionName))
+    return EVICTIONS.get(kv_connector, get_args(TierEvictionName))
 
 
 def check_tiers(engine: EngineName, page_tokens: int, tiers: Sequence[TierSpec], movement: MovementSpec) -> None:
@@ -228,39 +241,43 @@ def check_tiers(engine: EngineName, page_tokens: int, tiers: Sequence[TierSpec],
     Raises:
         KeyedError: with a key below the pool.
     """
-    mover = mover_of(engine, movement)
-    if mover not in MOVERS[engine]:
-        known = ", ".join(MOVERS[engine])
-        raise KeyedError(("movement", "mover"), f"{ENGINE_TITLES[engine]} has no {mover}; known: {known}")
-    _check_settings(engine, mover, tiers, movement)
+    kv_connector = kv_connector_of(engine, movement)
+    if kv_connector not in KV_CONNECTORS[engine]:
+        known = ", ".join(KV_CONNECTORS[engine])
+        raise KeyedError(("movement", "kv_connector"), f"{ENGINE_TITLES[engine]} has no {kv_connector}; known: {known}")
+    _check_settings(engine, kv_connector, tiers, movement)
     if not tiers:
         return
-    title = mover_title(engine, mover)
-    if len(tiers) > MOST_TIERS[mover]:
-        raise KeyedError(("tiers",), f"{title} has {MOST_TIERS[mover]} at most, got {len(tiers)}")
-    if not shares_memory(engine, mover) and tiers[0].scope not in (None, "worker"):
-        raise KeyedError(("tiers", 0, "scope"), not_shared(engine, mover, tiers[0].scope))
+    title = kv_connector_title(engine, kv_connector)
+    if len(tiers) > MOST_TIERS[kv_connector]:
+        raise KeyedError(("tiers",), f"{title} has {MOST_TIERS[kv_connector]} at most, got {len(tiers)}")
+    if not shares_memory(engine, kv_connector) and tiers[0].scope not in (None, "worker"):
+        raise KeyedError(("tiers", 0, "scope"), not_shared(engine, kv_connector, tiers[0].scope))
     for index, tier in enumerate(tiers):
-        if tier.ttl_s is not None and mover == "hicache" and not may_expire(mover, index):
+        if tier.ttl_s is not None and kv_connector == "hicache" and not may_expire(kv_connector, index):
             message = f"nothing expires in {title}'s host tier, it only makes room; leave ttl_s out"
             raise KeyedError(("tiers", index, "ttl_s"), message)
-        policies = evictions_of(engine, mover, index)
-        if mover != "hicache" and tier.eviction not in policies:
+        policies = evictions_of(engine, kv_connector, index)
+        if kv_connector != "hicache" and tier.eviction not in policies:
             message = f"{title} has no {tier.eviction}; known: {', '.join(policies)}"
             raise KeyedError(("tiers", index, "eviction"), message)
-    if mover == "lmcache" and movement.chunk_tokens % page_tokens:
+    if kv_connector == "lmcache" and movement.chunk_tokens % page_tokens:
         message = f"{movement.chunk_tokens} is no multiple of the engine's pages of {page_tokens} tokens"
         raise KeyedError(("movement", "chunk_tokens"), message)
 
 
-def _check_settings(engine: EngineName, mover: MoverName, tiers: Sequence[TierSpec], movement: MovementSpec) -> None:
+def _check_settings(
+    engine: EngineName, kv_connector: KvConnectorName, tiers: Sequence[TierSpec], movement: MovementSpec
+) -> None:
     for owner, names in _OWN.items():
         for name in names:
             value, default = getattr(movement, name), MovementSpec.model_fields[name].default
             if value == default:
                 continue
-            if owner != mover or (engine == "trtllm" and name == "store_threshold"):
-                message = f"{mover_title(engine, mover)} has no such setting; leave it at {_plain(default)}"
+            if owner != kv_connector or (engine == "trtllm" and name == "store_threshold"):
+                message = (
+                    f"{kv_connector_title(engine, kv_connector)} has no such setting; leave it at {_plain(default)}"
+                )
                 raise KeyedError(("movement", name), message)
             if name in _STORAGE_ALONE and len(tiers) == 1:
                 message = "is about a disk or pool behind the host's memory: add one as the second entry of tiers"

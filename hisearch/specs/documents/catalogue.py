@@ -37,7 +37,7 @@ def is_path(ref: str) -> bool:
     return "/" in ref or ref.endswith(_PATHS)
 
 
-def _in_words(path: Path) -> str:
+def _format_path(path: Path) -> str:
     """What stands at an existing path."""
     if path.is_dir():
         return "the folder of a run" if (path / "provenance.json").is_file() else "a folder"
@@ -60,12 +60,12 @@ class Catalogue:
 
     Args:
         root: the working directory; the process's where None.
-        beside: further roots, looked at after ``root``.
+        attached: further roots, looked at after ``root``.
     """
 
-    def __init__(self, root: Path | None = None, beside: tuple[Path, ...] = ()) -> None:
+    def __init__(self, root: Path | None = None, attached: tuple[Path, ...] = ()) -> None:
         self.root = (root or Path.cwd()).absolute()
-        self._roots = tuple(dict.fromkeys((self.root, *beside, shipped_root())))
+        self._roots = tuple(dict.fromkeys((self.root, *attached, shipped_root())))
         self._loaded: dict[tuple[str, Path], Document[Any]] = {}
 
     def for_file(self, path: Path) -> Catalogue:
@@ -112,7 +112,7 @@ class Catalogue:
             return UnknownReferenceError.at(f"no {kinds or 'document'} named '{ref}'{unknown(ref, known)}")
         expected = f"a document of kind {kinds}" if kinds else "a document"
         return UnknownReferenceError.at(
-            f"{ref} is {_in_words(path)}; expected {expected}, by its catalogue name or its path"
+            f"{ref} is {_format_path(path)}; expected {expected}, by its catalogue name or its path"
         )
 
     def find_workload_file(self, ref: str, base: Path | None = None) -> Path | None:
@@ -130,7 +130,7 @@ class Catalogue:
             return None
         if there[0].is_dir():
             message = "expected a document of kind Workload, by its catalogue name or its path, or a trace file"
-            raise UnknownReferenceError.at(f"{ref} is {_in_words(there[0])}; {message}")
+            raise UnknownReferenceError.at(f"{ref} is {_format_path(there[0])}; {message}")
         return self.find_file(ref, base)
 
     def find_file(self, ref: str, base: Path | None = None) -> Path:
@@ -146,10 +146,10 @@ class Catalogue:
                 return candidate.resolve() if ".." in candidate.parts else candidate.absolute()
         folder = next((candidate for candidate in tried if candidate.is_dir()), None)
         if folder is not None:
-            raise UnknownReferenceError.at(f"{shown_path(folder)} is {_in_words(folder)}; expected a file")
+            raise UnknownReferenceError.at(f"{shown_path(folder)} is {_format_path(folder)}; expected a file")
         places = " or ".join(dict.fromkeys(shown_path(candidate) for candidate in tried))
-        beside = (one.name for candidate in tried for one in _files_beside(candidate))
-        raise UnknownReferenceError.at(f"no file at {places}{closest(path.name, beside)}")
+        attached = (one.name for candidate in tried for one in _files_beside(candidate))
+        raise UnknownReferenceError.at(f"no file at {places}{closest(path.name, attached)}")
 
     def get(self, kind: str, ref: str, base: Path | None = None) -> Document[Any]:
         """The document of ``kind`` that ``ref`` leads to; of kind Model also a Hugging Face ``config.json``.

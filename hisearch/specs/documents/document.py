@@ -15,9 +15,10 @@ from pydantic_core import ErrorDetails
 from hisearch.specs.annotations import known_keys, replacement, split_branches
 from hisearch.specs.base import API_VERSION, Strict
 from hisearch.specs.documents.kinds import KINDS, envelope_model
+from hisearch.specs.documents.renamed_keys import with_current_keys
 from hisearch.specs.errors import KeyedError, KeyPath, Problem, SpecError, as_keypath
 from hisearch.specs.source import Source, read_source
-from hisearch.specs.validation_words import in_words
+from hisearch.specs.validation_words import describe
 from hisearch.specs.wording import described, nearest, unknown
 from hisearch.specs.yaml_nodes import Positions
 
@@ -104,6 +105,7 @@ def parse_document(source: Source, kind: str | None = None) -> Document[Any]:
     """
     found = _kind(source, kind)
     try:
+        source = with_current_keys(source, envelope_model(found))
         envelope: Any = envelope_model(found).model_validate_json(json.dumps(source.data), strict=True)
     except ValidationError as error:
         raise SpecError(*_problems(error, found, source)) from None
@@ -179,7 +181,7 @@ def _words(details: ErrorDetails, keypath: KeyPath, container: Any, *, named_or_
         return context["error"].message
     if named_or_inline and kind == "string_type":
         return f"expected a name, a path or a section; got {described(value)}"
-    return in_words(details)
+    return describe(details)
 
 
 def _data_digest(data: Any) -> str:

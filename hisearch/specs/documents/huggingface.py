@@ -58,9 +58,9 @@ _FAMILIES = {
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 
 #: Beside a checkpoint that NVIDIA's ModelOpt quantised.
-QUANTISED_BESIDE = "hf_quant_config.json"
+QUANTISED_MIXED = "hf_quant_config.json"
 #: Beside a checkpoint whose publisher says how to sample.
-SAMPLED_BESIDE = "generation_config.json"
+SAMPLED_MIXED = "generation_config.json"
 
 _TORCH_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float8_e4m3fn": "fp8"}
 _QUANT_METHODS = {"fp8": "fp8", "fbgemm_fp8": "fp8", "mxfp4": "fp4"}
@@ -147,7 +147,7 @@ def model_from_config(source: Source, name: str, as_of: datetime.date) -> ModelS
         "qk_norm_per_layer": config.get("qk_norm_type", "") == "per_layer",
         "attention_output_gate": family.linear and config.get("attn_output_gate", True),
         "provenance": {"source": f"config.json of {name}", "as_of": as_of},
-        **_sampling_beside(source),
+        **_sampling_mixed(source),
         **_attention(config, family),
         **_linear(config, family),
         **_feed_forward(source, config, family),
@@ -281,28 +281,28 @@ def _window(config: _Config, family: str) -> dict[str, Any]:
 
 def _modelopt_beside(source: Source) -> dict[str, Any]:
     """What ``hf_quant_config.json`` beside the configuration says, where its checkpoint came with one."""
-    path = Path(source.path).with_name(QUANTISED_BESIDE)
+    path = Path(source.path).with_name(QUANTISED_MIXED)
     if not path.is_file():
         return {}
-    beside = read_source(path)
-    found = beside.data.get("quantization") if isinstance(beside.data, dict) else None
+    attached = read_source(path)
+    found = attached.data.get("quantization") if isinstance(attached.data, dict) else None
     if not isinstance(found, dict):
-        raise beside.error((), "expected a quantization section")
+        raise attached.error((), "expected a quantization section")
     return {"quant_method": "modelopt", "quant_algo": found.get("quant_algo")}
 
 
-def _sampling_beside(source: Source) -> dict[str, Any]:
+def _sampling_mixed(source: Source) -> dict[str, Any]:
     """Whether ``generation_config.json`` beside the configuration bounds sampling; nothing where there is none."""
-    path = Path(source.path).with_name(SAMPLED_BESIDE)
+    path = Path(source.path).with_name(SAMPLED_MIXED)
     if not path.is_file():
         return {}
-    beside = read_source(path)
-    if not isinstance(beside.data, dict):
-        raise beside.error((), "expected the JSON object of a model's generation_config.json")
-    top_p, top_k = beside.data.get("top_p"), beside.data.get("top_k")
+    attached = read_source(path)
+    if not isinstance(attached.data, dict):
+        raise attached.error((), "expected the JSON object of a model's generation_config.json")
+    top_p, top_k = attached.data.get("top_p"), attached.data.get("top_k")
     for name, value in (("top_p", top_p), ("top_k", top_k)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-            raise beside.error((name,), f"is {described(value)}, expected a number")
+            raise attached.error((name,), f"is {described(value)}, expected a number")
     return {"bounded_sampling": (top_p is not None and top_p < 1) or (top_k is not None and top_k > 0)}
 
 

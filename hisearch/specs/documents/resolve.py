@@ -26,7 +26,7 @@ from hisearch.specs.source import Source, read_source
 from hisearch.specs.studies.search_space import SearchSpaceSpec
 from hisearch.specs.studies.slo import SloSpec
 from hisearch.specs.studies.study import StudySpec
-from hisearch.specs.validation_words import in_words
+from hisearch.specs.validation_words import describe
 from hisearch.specs.wording import unknown
 from hisearch.specs.workloads.workload import WorkloadSpec
 
@@ -100,7 +100,7 @@ def _with_pages(
             engine = EngineSpec.model_validate(pool.engine.model_dump() | {"page_tokens": kept})
             pools.append(PoolSpec.model_validate(pool.model_dump() | {"engine": engine}))
         except ValidationError as error:
-            words = in_words(error.errors(include_url=False)[0])
+            words = describe(error.errors(include_url=False)[0])
             message = f"{words} ({kept}-token pages are what engines keep for this model's sparse attention)"
             raise document.error(f"spec.pools.{index}", message) from None
     return replace(document, spec=document.spec.model_copy(update={"pools": pools}))
@@ -249,14 +249,14 @@ def _promise_of(slo: Document[SloSpec], model: Document[ModelSpec]) -> Document[
 
 def _pools_of_space(resolver: _Resolver, hardware: Hardware, space: Document[SearchSpaceSpec]) -> None:
     """Adds what prefill and decode workers of a space name of their own, and what they are connected by."""
-    apart = space.spec.pools.apart
-    if apart is None:
+    disaggregated = space.spec.pools.disaggregated
+    if disaggregated is None:
         return
-    for side, own in (("prefill", apart.prefill), ("decode", apart.decode)):
+    for side, own in (("prefill", disaggregated.prefill), ("decode", disaggregated.decode)):
         for index, name in enumerate(own.accelerators or ()):
-            resolver.accelerator(hardware, space, f"spec.pools.apart.{side}.accelerators.{index}", name)
-    for index, name in enumerate(apart.fabrics):
-        hardware.fabrics[name] = resolver.refer(space, "Fabric", f"spec.pools.apart.fabrics.{index}", name)
+            resolver.accelerator(hardware, space, f"spec.pools.disaggregated.{side}.accelerators.{index}", name)
+    for index, name in enumerate(disaggregated.fabrics):
+        hardware.fabrics[name] = resolver.refer(space, "Fabric", f"spec.pools.disaggregated.fabrics.{index}", name)
 
 
 def _open(
@@ -352,12 +352,14 @@ class _Resolver:
 
     def devices(self, hardware: Hardware, document: Document[Any], keypath: str, spec: DevicesSpec) -> None:
         """Adds what a devices block names."""
-        for name, entry in spec.beside.items():
+        for name, entry in spec.attached.items():
             found = self.refer(document, "Device", f"{keypath}.beside.{name}.device", entry.device)
             hardware.devices[entry.device] = found
-        apart = spec.attention_ffn
-        if apart is not None and apart.ffn_accelerator is not None:
-            self.accelerator(hardware, document, f"{keypath}.attention_ffn.ffn_accelerator", apart.ffn_accelerator)
+        disaggregated = spec.attention_ffn
+        if disaggregated is not None and disaggregated.ffn_accelerator is not None:
+            self.accelerator(
+                hardware, document, f"{keypath}.attention_ffn.ffn_accelerator", disaggregated.ffn_accelerator
+            )
 
     def _absolute(self, workload: Document[WorkloadSpec]) -> Document[WorkloadSpec]:
         file, agents = workload.spec.file, workload.spec.agents

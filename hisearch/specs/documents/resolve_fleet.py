@@ -174,9 +174,10 @@ def _check_together(resolved: ResolvedFleetStudy) -> None:
             raise document.error(at, f"{part.space.name} and {first.space.name}: routing.admission must be the same")
         if part.profile.name != first.profile.name:
             raise document.error(at, f"{part.space.name} and {first.space.name}: profile must be the same")
-    apart = [name for name, part in parts.items() if part.space.spec.pools.apart is not None]
-    if len(apart) > _MOST_APART:
+    disaggregated = [name for name, part in parts.items() if part.space.spec.pools.disaggregated is not None]
+    if len(disaggregated) > _MOST_APART:
+        models = ", ".join(disaggregated)
         message = (
-            f"pools.apart: the hand-over is of the whole deployment; one model may have it, not {', '.join(apart)}"
+            f"pools.disaggregated: the KV transfer is of the whole deployment; one model may have it, not {models}"
         )
-        raise document.error(("spec", "models", apart[1]), message)
+        raise document.error(("spec", "models", disaggregated[1]), message)

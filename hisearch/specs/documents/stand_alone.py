@@ -97,14 +97,16 @@ class _Own:
 
     def devices(self, spec: DevicesSpec) -> DevicesSpec:
         """The same block with the names that its devices and accelerators have then."""
-        beside = {}
-        for name, entry in spec.beside.items():
+        attached = {}
+        for name, entry in spec.attached.items():
             document: Document[DeviceSpec] = self._hardware.devices[entry.device]
-            beside[name] = entry.model_copy(update={"device": self.name(document, document.spec)})
-        apart = spec.attention_ffn
-        if apart is not None and apart.ffn_accelerator is not None:
-            apart = apart.model_copy(update={"ffn_accelerator": self.accelerator(apart.ffn_accelerator)})
-        return spec.model_copy(update={"beside": beside, "attention_ffn": apart})
+            attached[name] = entry.model_copy(update={"device": self.name(document, document.spec)})
+        disaggregated = spec.attention_ffn
+        if disaggregated is not None and disaggregated.ffn_accelerator is not None:
+            disaggregated = disaggregated.model_copy(
+                update={"ffn_accelerator": self.accelerator(disaggregated.ffn_accelerator)}
+            )
+        return spec.model_copy(update={"attached": attached, "attention_ffn": disaggregated})
 
     def name(self, document: Document[Any], spec: Any) -> str:
         """The document's name, under which ``spec`` is kept where it does not ship; numbered where that is taken."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -107,7 +107,7 @@ class DeviceSpec(Strict):
         return self
 
 
-class BesideSpec(Strict):
+class AttachedDeviceSpec(Strict):
     """A device beside each accelerator of a worker."""
 
     device: str = Field(description="Name or path of a Device.")
@@ -223,7 +223,11 @@ class NetworkSpec(Strict):
 class DevicesSpec(Strict):
     """What a worker has beside its accelerators, which operators run where, and what moves between them."""
 
-    beside: dict[str, BesideSpec] = Field(default_factory=dict, description="Devices by the names that follow.")
+    renamed: ClassVar[dict[str, str]] = {"beside": "attached"}
+
+    attached: dict[str, AttachedDeviceSpec] = Field(
+        default_factory=dict, description="Devices by the names that follow."
+    )
     mapping: Literal["by_hand", "by_intensity", "greedy"] = Field(
         "by_hand",
         description="by_hand: operators says it; by_intensity: those below a device's balance leave the accelerator; "
@@ -251,9 +255,9 @@ class DevicesSpec(Strict):
 
     @model_validator(mode="after")
     def _check(self) -> DevicesSpec:
-        if ACCELERATOR in self.beside:
-            raise KeyedError(("beside", ACCELERATOR), "is the accelerator's own name")
-        known = [ACCELERATOR, *self.beside]
+        if ACCELERATOR in self.attached:
+            raise KeyedError(("attached", ACCELERATOR), "is the accelerator's own name")
+        known = [ACCELERATOR, *self.attached]
         named: list[tuple[tuple[str | int, ...], str | None]] = [
             *((("operators", operator), name) for operator, name in self.operators.items()),
             (("others",), self.others),
@@ -276,7 +280,7 @@ class DevicesSpec(Strict):
         if offload is not None and offload.device == ACCELERATOR:
             raise KeyedError(("experts", "offload", "device"), "needs another device than the accelerator")
         mapped = self.operators or self.mapping != "by_hand" or self.kv is not None or self.others != ACCELERATOR
-        if self.attention_ffn is not None and (self.beside or self.schedule != "serial" or mapped):
+        if self.attention_ffn is not None and (self.attached or self.schedule != "serial" or mapped):
             raise KeyedError(
                 ("attention_ffn",),
                 "goes with no beside, operators, mapping, others, kv or schedule: attention and FFN have accelerators",

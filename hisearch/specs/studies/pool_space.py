@@ -5,7 +5,7 @@ Part of the kind ``SearchSpace``. A side or a mix takes from section ``execution
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field, model_validator
 
@@ -35,7 +35,7 @@ class SideSpace(Strict):
         return self.model_dump(exclude_none=True)
 
 
-class ApartSpace(Strict):
+class DisaggregatedSpace(Strict):
     """Prefill and decode apart: M workers that compute prompts hand over to N that go on.
 
     Both sides have the same engine and the same format of the KV cache, of those of section execution; splits beyond
@@ -59,7 +59,7 @@ class ApartSpace(Strict):
     )
 
     @model_validator(mode="after")
-    def _check(self) -> ApartSpace:
+    def _check(self) -> DisaggregatedSpace:
         for index, policy in enumerate(self.decode_policies):
             if policy in PROMPT_POLICIES:
                 message = "looks at prompts, which decode workers do not compute; name another policy"
@@ -87,12 +87,16 @@ class MixedSpace(Strict):
 class PoolsSpace(Strict):
     """Which shapes a deployment may have."""
 
+    renamed: ClassVar[dict[str, str]] = {"apart": "disaggregated"}
+
     unified: bool = Field(True, description="One pool of equal workers.")
-    apart: ApartSpace | None = Field(None, description="Prefill and decode apart; not tried where absent.")
+    disaggregated: DisaggregatedSpace | None = Field(
+        None, description="Prefill and decode apart; not tried where absent."
+    )
     mixed: MixedSpace | None = Field(None, description="Unequal unified workers; not tried where absent.")
 
     @model_validator(mode="after")
     def _check(self) -> PoolsSpace:
-        if not self.unified and self.apart is None and self.mixed is None:
+        if not self.unified and self.disaggregated is None and self.mixed is None:
             raise KeyedError(("unified",), "nothing is left to try: allow apart or mixed, or leave unified at true")
         return self

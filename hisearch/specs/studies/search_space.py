@@ -20,7 +20,13 @@ from hisearch.specs.deployments.agent_memory import (
 )
 from hisearch.specs.deployments.deployment import EvictionName
 from hisearch.specs.deployments.routing import ROUTER_PARAMETERS, AdmissionSpec, HashKeyName, RouterName, RouterSpec
-from hisearch.specs.deployments.tiers import HierarchyName, MoverName, PrefetchName, TierEvictionName, WritePolicyName
+from hisearch.specs.deployments.tiers import (
+    HierarchyName,
+    KvConnectorName,
+    PrefetchName,
+    TierEvictionName,
+    WritePolicyName,
+)
 from hisearch.specs.errors import KeyedError
 from hisearch.specs.machines.devices import DevicesSpec
 from hisearch.specs.machines.hardware import HostSpec, ScopeName
@@ -200,7 +206,9 @@ class TierSpace(Strict):
 class MovementSpace(Strict):
     """Choices of a Movement."""
 
-    movers: list[MoverName] = Field(
+    renamed: ClassVar[dict[str, str]] = {"movers": "kv_connectors"}
+
+    kv_connectors: list[KvConnectorName] = Field(
         default_factory=list, description="Those that an engine has; its default where it has none of them."
     )
     write_policy: list[WritePolicyName] = Field(default=["write_through"], min_length=1, description="HiCache.")
@@ -323,7 +331,7 @@ class SearchSpaceSpec(Strict):
     @model_validator(mode="after")
     def _check(self) -> SearchSpaceSpec:
         self._check_agents()
-        for shape in ("apart", "mixed"):
+        for shape in ("disaggregated", "mixed"):
             if self.cache.agents is not None and getattr(self.pools, shape) is not None:
                 raise KeyedError(("pools", shape), "agents' objects are simulated in deployments of one pool")
         return self

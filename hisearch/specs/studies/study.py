@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
@@ -154,6 +154,8 @@ class RecommendSpec(Strict):
 class ConfidenceSpec(Strict):
     """How sure a recommendation is: simulations beyond the budget's, under stated errors, resampled traffic, prices."""
 
+    renamed: ClassVar[dict[str, str]] = {"contender_draws": "candidate_draws", "surer": "chance_constrained"}
+
     at_least: Annotated[float, Field(gt=0, lt=1)] | None = Field(
         None,
         description="Recommend the first deployment, in the order of recommend.rule, that meets the SLO with at least "
@@ -161,7 +163,7 @@ class ConfidenceSpec(Strict):
     )
     level: Annotated[float, Field(gt=0, lt=1)] = Field(0.9, description="Of the intervals.")
     draws: NonNegativeInt = Field(64, description="Simulations of the recommended deployment; 0: none at all.")
-    contender_draws: NonNegativeInt = Field(
+    candidate_draws: NonNegativeInt = Field(
         8, description="Simulations of each runner-up, the first of the same draws."
     )
     fresh_draws: NonNegativeInt = Field(
@@ -171,7 +173,7 @@ class ConfidenceSpec(Strict):
     what_if: NonNegativeInt = Field(
         120, description="Most simulations for what would change the answer, the baseline and the other rules."
     )
-    surer: NonNegativeInt = Field(
+    chance_constrained: NonNegativeInt = Field(
         160,
         description="Without at_least, where the recommendation meets the SLO with less than 90 %: most simulations to "
         "find the cheapest of what met it that does so with 90 % or more, whose price is then named; 0: none.",

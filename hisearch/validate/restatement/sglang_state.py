@@ -21,8 +21,8 @@ SchedulePolicy = Literal["fcfs", "lpm", "lof", "dfs-weight", "random"]
 class SglangConfig:
     """Server arguments by their own names.
 
-    Beside them: ``ignore_eos``, a request's argument (here all requests' or none's), and the seed of random orders.
-    ``hicache`` is the host tier, None where it is off. ``enable_priority_scheduling`` goes with
+    Beside them: ``ignore_eos``, a request's argument (here all requests' or none's), and the seed of random
+    orders. ``hicache`` is the host tier, None where it is off. ``enable_priority_scheduling`` goes with
     ``schedule_low_priority_values_first``: lower values go first.
     """
 

@@ -252,8 +252,8 @@ def _inferencemax_sglang(row: SiliconRow) -> Conditions:
     look = round(look * Speculation(drafts, ACCEPTED).tokens_per_step)
     if row.parallelism.attention_data > 1:
         look = 1  # SGLang 0.5.9 refuses an interval with attention groups.
-    apart = qwen and not drafts and row.precision != "bf16"
-    engine = _engine(row, **limits, receive_interval=look, fused_all_reduce=not apart, overlap=not drafts)  # type: ignore[arg-type]
+    disaggregated = qwen and not drafts and row.precision != "bf16"
+    engine = _engine(row, **limits, receive_interval=look, fused_all_reduce=not disaggregated, overlap=not drafts)  # type: ignore[arg-type]
     return _burst(engine, "fp8", draft_tokens=drafts)
 
 

@@ -40,7 +40,7 @@ from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.compiler import compile_trace
 from hisearch.traces.sampling import stream
 from hisearch.traces.trace import make_trace
-from hisearch.validate.silicon import apart
+from hisearch.validate.silicon import disaggregated
 from hisearch.validate.silicon.conditions import Conditions, as_it_ran, conditions_of, host_version, kernels_version
 from hisearch.validate.silicon.rows import SiliconRow
 
@@ -135,7 +135,7 @@ class Pricer:
         row = as_it_ran(row)
         times = self.times_of(row) if times is None else times
         if row.mode == "disagg":
-            return self._apart(row, times)
+            return self._disaggregated(row, times)
         if row.mode != "agg":
             raise NotPriced(f"mode {row.mode} is not known")
         conditions = conditions_of(row)
@@ -160,25 +160,28 @@ class Pricer:
             raise NotPriced("the simulated engine runs out of KV memory") from error
         return _means(result.requests, conditions, row, loop)
 
-    def _apart(self, row: SiliconRow, times: HostTimes) -> Price:
+    def _disaggregated(self, row: SiliconRow, times: HostTimes) -> Price:
         """Prompts and outputs made apart."""
         try:
-            sides = apart.sides_of(row)
-        except apart.UnknownDeployment as reason:
+            sides = disaggregated.sides_of(row)
+        except disaggregated.UnknownDeployment as reason:
             raise NotPriced(str(reason)) from reason
         pools = []
         for side in sides:
-            limits = apart.conditions_of_side(side)
+            limits = disaggregated.conditions_of_side(side)
             device = self._device(side.row, limits)
             seconds = with_host_times(
                 device.costs.seconds, times, self.launches(side.row), overlap=limits.engine.overlap
             )
-            pools.append(apart.pool_of(side, device, seconds, self._model(row).layers, front_end_of(times)))
+            pools.append(disaggregated.pool_of(side, device, seconds, self._model(row).layers, front_end_of(times)))
         conditions = conditions_of(sides[1].row)
-        fabric: FabricSpec = self._spec("Fabric", apart.FABRIC)
+        fabric: FabricSpec = self._spec("Fabric", disaggregated.FABRIC)
         kept = pools[1].plan.memory.kv_bytes_per_token_per_rank
         fleet = FleetPlan(
-            tuple(pools), apart.ROUTER, apart.ROUTER, transfer=apart.transfer_of(row.backend, fabric, kept)
+            tuple(pools),
+            disaggregated.ROUTER,
+            disaggregated.ROUTER,
+            transfer=disaggregated.transfer_of(row.backend, fabric, kept),
         )
         loop = Loop(
             row.concurrency,
@@ -264,7 +267,7 @@ class Pricer:
         slots = self._spec("Host", host).reach if host is not None else row.parallelism.stage_ranks
         if row.parallelism.stage_ranks <= slots:
             return None
-        link = self._spec("Fabric", apart.FABRIC).link
+        link = self._spec("Fabric", disaggregated.FABRIC).link
         return AcrossHosts(slots, link.bandwidth_bytes_per_s, EXCHANGE_S)
 
     def _device(self, row: SiliconRow, conditions: Conditions) -> WorkerPlan:

@@ -94,8 +94,9 @@ class SiliconReport:
 
     rows: read. priced: simulated. skipped: reason -> rows. all: every priced row of aggregated runs, or of the others
     where there are none. engines: of these, by engine; groups: of all, by engine, version, GPU, model and mode. apart:
-    runs whose prompts and outputs are made by different workers; apart_stated: those that say how many there were;
-    apart_known: those whose recipe is known (``recipes``). dense: rows of models without experts and with plain
+    runs whose prompts and outputs are made by different workers; disaggregated_stated: those that say how many there
+    were;
+    disaggregated_known: those whose recipe is known (``recipes``). dense: rows of models without experts and with plain
     attention. undrafted: all but rows whose scripts draft tokens, at a share of accepted ones that was chosen on them.
     within_reach: all but rows that were measured faster than their accelerator can be, whose lines are
     ``beyond_reach``. peer: of aiconfigurator-core, where it is installed. start_up: rows whose TTFT is kept out of
@@ -115,9 +116,9 @@ class SiliconReport:
     start_up: Errors
     engines: list[Errors]
     groups: list[Errors]
-    apart: Errors
-    apart_stated: Errors
-    apart_known: Errors
+    disaggregated: Errors
+    disaggregated_stated: Errors
+    disaggregated_known: Errors
     peer: PeerErrors | None = None
 
 
@@ -189,8 +190,8 @@ def price_rows(rows: Sequence[SiliconRow], pricer: Pricer) -> Iterator[PricedRow
 def summarise(file: str, priced: Sequence[PricedRow], profile: str) -> SiliconReport:
     """The report over ``priced``."""
     everything = [entry for entry in priced if entry.price is not None]
-    apart = [entry for entry in everything if entry.row.mode == "disagg"]
-    done = [entry for entry in everything if entry.row.mode != "disagg"] or apart
+    disaggregated = [entry for entry in everything if entry.row.mode == "disagg"]
+    done = [entry for entry in everything if entry.row.mode != "disagg"] or disaggregated
     start_up = [entry for entry in done if _starts_up(entry)]
     dense = [entry for entry in done if entry.dense]
     undrafted = [entry for entry in done if not entry.drafted]
@@ -209,9 +210,13 @@ def summarise(file: str, priced: Sequence[PricedRow], profile: str) -> SiliconRe
         start_up=errors("start-up", start_up),
         engines=_grouped(done, 1),
         groups=_grouped(everything, 5),
-        apart=errors("prefill and decode apart", apart),
-        apart_stated=errors("apart, workers stated", [entry for entry in apart if states_workers(entry.row.cells)]),
-        apart_known=errors("apart, recipe known", [entry for entry in apart if recipe_of(entry.row) is not None]),
+        disaggregated=errors("prefill and decode apart", disaggregated),
+        disaggregated_stated=errors(
+            "apart, workers stated", [entry for entry in disaggregated if states_workers(entry.row.cells)]
+        ),
+        disaggregated_known=errors(
+            "apart, recipe known", [entry for entry in disaggregated if recipe_of(entry.row) is not None]
+        ),
     )
 
 

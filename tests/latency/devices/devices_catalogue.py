@@ -21,9 +21,9 @@ KNOWN = {"pim": PIM, "cxl": CXL, "cpu": CPU, "npu": NPU_DEVICE}
 
 
 def worker(**block: object) -> WorkerDevices:
-    """A worker with the devices of ``KNOWN`` that ``beside`` lists."""
-    names = block.pop("beside", [])
-    spec = DevicesSpec.model_validate({"beside": {name: {"device": name} for name in names}, **block})
+    """A worker with the devices of ``KNOWN`` that ``attached`` lists."""
+    names = block.pop("attached", [])
+    spec = DevicesSpec.model_validate({"attached": {name: {"device": name} for name in names}, **block})
     return WorkerDevices(spec, {name: KNOWN[name] for name in names})
 
 

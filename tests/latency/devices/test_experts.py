@@ -116,7 +116,7 @@ def test_the_static_choice_misses_least_and_room_helps():
 
 
 def offloaded(**offload):
-    devices = worker(beside=["cxl", "cpu"], experts={"routing": ZIPF.model_dump(), "offload": offload})
+    devices = worker(attached=["cxl", "cpu"], experts={"routing": ZIPF.model_dump(), "offload": offload})
     return compiled(QWEN3_30B_A3B, H100, VLLM, devices, max_tokens=16384, max_sequences=64)
 
 

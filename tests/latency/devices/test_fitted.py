@@ -39,7 +39,7 @@ def test_without_devices_it_is_the_scaled_roofline(model, engine):
 
 
 def test_an_automatic_profile_takes_the_accelerators_laws():
-    devices = worker(beside=["pim"], operators={"decode_attention": "pim"})
+    devices = worker(attached=["pim"], operators={"decode_attention": "pim"})
     costs = compiled(LLAMA_8B, H100_SHEET, VLLM, devices, profile=AUTO)
     assert costs.profile == "vllm-h100-sxm"
     assert costs.warnings == ()

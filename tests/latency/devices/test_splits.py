@@ -34,8 +34,8 @@ from tests.reference.pipeline import PipelineRequest
 from tests.reference.pipeline import serve as serve_stages
 from tests.reference.random_traces import TraceShape, random_trace
 
-ON_PIM = {"beside": ["pim"], "operators": {"decode_attention": "pim"}}
-FFN_ON_NPU = {"beside": ["pim", "npu"], "operators": {"decode_attention": "pim", "ffn": "npu"}}
+ON_PIM = {"attached": ["pim"], "operators": {"decode_attention": "pim"}}
+FFN_ON_NPU = {"attached": ["pim", "npu"], "operators": {"decode_attention": "pim", "ffn": "npu"}}
 NPU_LINK = {"link accelerator npu", "link npu accelerator"}
 ENGINE = EngineSpec(
     name="vllm", max_running_requests=8, chunk_tokens=512, page_tokens=16, prefix_caching=False, watermark=0.0
@@ -182,8 +182,8 @@ def test_halves_pass_the_stages_of_a_pipeline_one_after_the_other(n, context, st
 @pytest.mark.parametrize(
     "block",
     [
-        {"beside": ["cxl"], "streamed": [{"device": "cxl", "layers": 8}]},
-        {"beside": ["cpu"], "operators": {"ffn": "cpu", "experts": "cpu", "lm_head": "cpu"}},
+        {"attached": ["cxl"], "streamed": [{"device": "cxl", "layers": 8}]},
+        {"attached": ["cpu"], "operators": {"ffn": "cpu", "experts": "cpu", "lm_head": "cpu"}},
     ],
     ids=["streamed", "FFN on the CPU"],
 )
@@ -213,7 +213,7 @@ def test_what_goes_to_a_device_of_the_ffn_is_of_all_groups(groups):
         if stage.station in {"link accelerator npu", "link npu accelerator"}
     ]
     assert [float(stage.seconds[0]) for stage in there] == pytest.approx([one_way, one_way])
-    block = {"beside": ["npu"], "operators": {"experts": "npu"}}
+    block = {"attached": ["npu"], "operators": {"experts": "npu"}}
     routed = law(block, Parallelism(attention_data=groups, expert=groups), QWEN3_30B_A3B, H100)
     chosen = 1.0 - (1.0 - 1.0 / groups) ** 8
     one_way = link.latency_s + 10 * groups * chosen * 2048 * 2 / link.bandwidth_bytes_per_s
@@ -228,7 +228,7 @@ def test_what_goes_to_a_device_of_the_ffn_is_of_all_groups(groups):
 def test_experts_that_are_dealt_out_are_fetched_by_rank():
     """With as many resident a rank, half the experts a rank means half the misses to hold and to fetch."""
     offload = {"offload": {"device": "cxl", "resident": 0, "eviction": "static"}, "routing": {"kind": "balanced"}}
-    block = {"beside": ["cxl"], "experts": offload}
+    block = {"attached": ["cxl"], "experts": offload}
     load, found = load_of(4096, 4096), {}
     for ranks in (1, 2):
         split = Parallelism(tensor=ranks, expert=ranks)

@@ -22,7 +22,7 @@ from hisearch.latency.sharding import Parallelism
 from hisearch.latency.step_cost import decode_step_seconds, step_seconds
 from hisearch.specs.machines.devices import DevicesSpec
 
-ATTENTION_ON_PIM = {"beside": ["pim"], "operators": {"decode_attention": "pim"}}
+ATTENTION_ON_PIM = {"attached": ["pim"], "operators": {"decode_attention": "pim"}}
 
 
 def composed(devices, model=LLAMA_8B, accelerator=A6000, split=None):
@@ -74,7 +74,7 @@ def test_tables_are_the_law_on_knots():
 )  # fmt: skip
 @settings(deadline=None)
 def test_tables_are_near_the_law_between_knots(new, cached, n, mean, schedule):
-    """Kinks of overlapped phases are rounded off by the coarse knots of ``beside_s``, by a tenth at most."""
+    """Kinks of overlapped phases are rounded off by the coarse knots of ``mixed_decode_s``, by a tenth at most."""
     devices = worker(**ATTENTION_ON_PIM, schedule=schedule)
     law, costs = LAWS.setdefault(schedule, (composed(devices), compiled(LLAMA_8B, A6000, VLLM, devices).seconds))
     host = costs.host_s + (n + 1) * costs.host_per_sequence_s
@@ -107,7 +107,7 @@ def test_attention_on_pim_adds_up_by_hand():
 
 
 def test_kv_elsewhere_is_read_over_the_link():
-    plain, far = composed(worker()), composed(worker(beside=["cxl"], kv="cxl"))
+    plain, far = composed(worker()), composed(worker(attached=["cxl"], kv="cxl"))
     load = load_of(decodes=[4000] * 8)
     slower = far.step(load)[0] - plain.step(load)[0]
     read = 32 * 8 * 4000 * 4096 / 26e9
@@ -115,7 +115,7 @@ def test_kv_elsewhere_is_read_over_the_link():
 
 
 def test_streamed_layers_take_the_longer_of_layer_and_link():
-    law = composed(worker(beside=["cxl"], streamed=[{"device": "cxl", "layers": 8}]))
+    law = composed(worker(attached=["cxl"], streamed=[{"device": "cxl", "layers": 8}]))
     plain, load = composed(worker()), load_of(decodes=[100])
     layer = 2 * (4096 * 6144 + 4096 * 4096 + 3 * 4096 * 14336)
     waits = 8 * (0.35e-6 + layer / 26e9 - plain.step(load)[0] / 32)
@@ -155,35 +155,37 @@ def test_components_add_up():
 
 def test_policies_send_memory_bound_attention_to_pim():
     """Greedy sees the transfers: with a slow link attention stays where it is."""
-    by_intensity = composed(worker(beside=["pim"], mapping="by_intensity", context_tokens=8192))
+    by_intensity = composed(worker(attached=["pim"], mapping="by_intensity", context_tokens=8192))
     assert by_intensity.map["decode_attention"] == "pim"
     assert by_intensity.map["prefill_attention"] == "accelerator"
-    greedy = composed(worker(beside=["pim"], mapping="greedy", context_tokens=8192))
+    greedy = composed(worker(attached=["pim"], mapping="greedy", context_tokens=8192))
     assert greedy.map["decode_attention"] == "pim"
     assert greedy.map["ffn"] == "accelerator"
     slow = PIM.model_copy(update={"link": PIM.link.model_copy(update={"latency_s": 0.1})})
-    spec = DevicesSpec.model_validate({"beside": {"pim": {"device": "pim"}}, "mapping": "greedy"})
+    spec = DevicesSpec.model_validate({"attached": {"pim": {"device": "pim"}}, "mapping": "greedy"})
     assert composed(WorkerDevices(spec, {"pim": slow})).map["decode_attention"] == "accelerator"
 
 
 def test_what_is_refused_names_the_operators():
     with pytest.raises(DevicesRefused, match=r"devices.operators.prefill_attention: pim has no law for prefill_att"):
-        composed(worker(beside=["pim"], operators={"prefill_attention": "pim"}))
+        composed(worker(attached=["pim"], operators={"prefill_attention": "pim"}))
     with pytest.raises(DevicesRefused, match=r"cxl has no law for ffn, lm_head"):
-        composed(worker(beside=["cxl"], operators={"ffn": "cxl", "lm_head": "cxl"}))
+        composed(worker(attached=["cxl"], operators={"ffn": "cxl", "lm_head": "cxl"}))
     with pytest.raises(ValidationError, match="no device for prefill_attention, decode_attention, ffn, experts"):
         worker(operators={"projections": "accelerator", "lm_head": "accelerator"}, others=None)
     with pytest.raises(ValidationError, match="no device 'pmi'; known: accelerator, pim"):
-        worker(beside=["pim"], operators={"decode_attention": "pmi"})
-    spec = DevicesSpec.model_validate({"beside": {"pim": {"device": "pim"}}, "operators": {"decode_attention": "pim"}})
+        worker(attached=["pim"], operators={"decode_attention": "pmi"})
+    spec = DevicesSpec.model_validate(
+        {"attached": {"pim": {"device": "pim"}}, "operators": {"decode_attention": "pim"}}
+    )
     with pytest.raises(DevicesRefused, match=r"devices.links: no link between .*pim \(decode_attention\)"):
         composed(WorkerDevices(spec, {"pim": PIM.model_copy(update={"link": None})}))
     with pytest.raises(ValidationError, match="joins pim with itself"):
-        worker(beside=["pim"], links=[{"between": ["pim", "pim"], "link": PIM.link.model_dump()}])
+        worker(attached=["pim"], links=[{"between": ["pim", "pim"], "link": PIM.link.model_dump()}])
     with pytest.raises(DevicesRefused, match=r"devices\.streamed: ffn runs on cpu, where its weights lie"):
-        composed(worker(beside=["cpu", "cxl"], operators={"ffn": "cpu"}, streamed=[{"device": "cxl", "layers": 4}]))
+        composed(worker(attached=["cpu", "cxl"], operators={"ffn": "cpu"}, streamed=[{"device": "cxl", "layers": 4}]))
     with pytest.raises(DevicesRefused, match="40 layers are streamed of 32"):
-        composed(worker(beside=["cxl"], streamed=[{"device": "cxl", "layers": 40}]))
+        composed(worker(attached=["cxl"], streamed=[{"device": "cxl", "layers": 40}]))
 
 
 def test_kv_takes_the_room_of_its_device():
@@ -202,17 +204,17 @@ def test_streamed_weights_make_room_and_fill_their_device():
         )
 
     layer = 2 * (4096 * 6144 + 4096 * 4096 + 3 * 4096 * 14336)
-    plain, streamed = planned(worker()), planned(worker(beside=["cxl"], streamed=[{"device": "cxl", "layers": 16}]))
+    plain, streamed = planned(worker()), planned(worker(attached=["cxl"], streamed=[{"device": "cxl", "layers": 16}]))
     assert plain.weights_bytes - streamed.weights_bytes == pytest.approx(14 * layer)
     small = KNOWN_SMALL.model_copy(update={"memory_bytes": 2.0**30})
     spec = DevicesSpec.model_validate(
-        {"beside": {"cxl": {"device": "cxl"}}, "streamed": [{"device": "cxl", "layers": 16}]}
+        {"attached": {"cxl": {"device": "cxl"}}, "streamed": [{"device": "cxl", "layers": 16}]}
     )
     with pytest.raises(DoesNotFit, match="do not fit on cxl"):
         planned(WorkerDevices(spec, {"cxl": small}))
 
 
-KNOWN_SMALL = worker(beside=["cxl"]).devices["cxl"]
+KNOWN_SMALL = worker(attached=["cxl"]).devices["cxl"]
 
 
 def test_systolic_prefill_is_near_its_peak_and_decode_far_below():
@@ -246,7 +248,7 @@ def test_what_a_channel_holds():
     load, seconds = load_of(decodes=[32_768]), {}
     for mapping in ("heads", "requests", "striped"):
         spec = DevicesSpec.model_validate(
-            {"beside": {"pim": {"device": "pim", "mapping": mapping}}, "operators": {"decode_attention": "pim"}}
+            {"attached": {"pim": {"device": "pim", "mapping": mapping}}, "operators": {"decode_attention": "pim"}}
         )
         stages = composed(WorkerDevices(spec, {"pim": PIM})).stages(load)
         seconds[mapping] = next(float(stage.seconds[0]) for stage in stages if stage.station == "pim")
@@ -254,7 +256,7 @@ def test_what_a_channel_holds():
     assert seconds["requests"] == pytest.approx(8 * seconds["heads"])
     assert seconds["heads"] - 8 * products == pytest.approx(256 / 8 * (seconds["striped"] - 64 * products))
     for key, value in (("mapping", "heads"), ("stripe_channels", 2)):
-        spec = DevicesSpec.model_validate({"beside": {"cxl": {"device": "cxl", key: value}}})
+        spec = DevicesSpec.model_validate({"attached": {"cxl": {"device": "cxl", key: value}}})
         with pytest.raises(DevicesRefused, match=rf"beside.cxl.{key}: cxl has no channels"):
             composed(WorkerDevices(spec, {"cxl": KNOWN_SMALL}))
 
@@ -262,7 +264,7 @@ def test_what_a_channel_holds():
 def pim_seconds(decodes, device=PIM, **entry):
     """Seconds of decode attention of one layer in PIM."""
     spec = DevicesSpec.model_validate(
-        {"beside": {"pim": {"device": "pim", **entry}}, "operators": {"decode_attention": "pim"}}
+        {"attached": {"pim": {"device": "pim", **entry}}, "operators": {"decode_attention": "pim"}}
     )
     stages = composed(WorkerDevices(spec, {"pim": device})).stages(load_of(decodes=decodes))
     return next(float(stage.seconds[0]) for stage in stages if stage.station == "pim")
@@ -301,7 +303,9 @@ def test_a_request_on_a_channel_takes_what_a_cycle_level_simulator_says(name, to
 
 
 def pim_like(**changes):
-    spec = DevicesSpec.model_validate({"beside": {"pim": {"device": "pim"}}, "operators": {"decode_attention": "pim"}})
+    spec = DevicesSpec.model_validate(
+        {"attached": {"pim": {"device": "pim"}}, "operators": {"decode_attention": "pim"}}
+    )
     return composed(WorkerDevices(spec, {"pim": PIM.model_copy(update=changes)}))
 
 
@@ -325,7 +329,7 @@ def test_more_channels_and_faster_links_are_never_slower(n, each, times):
     assert pim_like(link=faster).step(load)[0] <= plain
 
 
-@pytest.mark.parametrize("block", [{}, ATTENTION_ON_PIM, {"beside": ["cxl"], "kv": "cxl"}])
+@pytest.mark.parametrize("block", [{}, ATTENTION_ON_PIM, {"attached": ["cxl"], "kv": "cxl"}])
 def test_operators_add_up_to_the_step(block):
     law, load = composed(worker(**block), split=Parallelism(tensor=2)), load_of((300, 500), [800] * 40)
     shares = by_operator(law, load)

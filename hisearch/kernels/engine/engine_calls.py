@@ -2,12 +2,13 @@
 
 So the event loop does not contain the engines, and an engine is compiled when it is first used, apart from the others.
 
-To add an engine: a module with a ``door``, a plain function of the signature below that passes each errand on to its
-kernels, and its code in ``MODULES`` and ``NAMES``.
+To add an engine: a module with a ``engine_entry``, a plain function of the signature below that passes each errand on
+to its kernels, and its code in ``MODULES`` and ``NAMES``.
 """
 
 from __future__ import annotations
 
+import enum
 import functools
 import importlib
 from typing import Any
@@ -21,16 +22,27 @@ from hisearch.base.kernel_cache import is_cached
 from hisearch.kernels.core.handle import HandleType
 from hisearch.kernels.layout import sim as la
 
-#: Errands. RESET: worker w's caches are empty. NEVER_FITS: 1 where request r can never be served. RECEIVE: r reaches
-#: worker w. FORM: w's next batch is formed. COMPLETE: w's oldest step, or its coast, has ended. SERVE: server w has
-#: done a part of its job. LAUNCH: the batch that w formed for a wave is under way (see ``lanes``). ARRIVE: the KV of r
-#: has come to worker w from where its prompt was computed. LET_GO: it has been sent off from worker w, which computed
-#: it, or nobody wants it any more. DROP: it will not come to worker w, which waits for it. HALT: w, of
-#: SGLang with storage, vLLM with tiers or a decode worker with host memory, has died; its requests still say what they
-#: were at. LOSE_HOST: so has its node. PUT: a decode worker has written the next part of what it made of r to the
-#: storage of tier w (see ``answers``).
-RESET, NEVER_FITS, RECEIVE, FORM, COMPLETE, SERVE, LAUNCH, ARRIVE, LET_GO, DROP = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9
-HALT, LOSE_HOST, PUT = 10, 11, 12
+
+class Op(enum.IntEnum):
+    """What the event loop asks of an engine, for worker w and request r at time now."""
+
+    RESET = 0  #: Worker w's caches are empty.
+    NEVER_FITS = 1  #: Returns 1 where r can never be served.
+    RECEIVE = 2  #: r reaches w.
+    FORM_BATCH = 3  #: w's next batch is formed.
+    COMPLETE_STEP = 4  #: w's oldest step, or its fast-forward, has ended.
+    SERVE = 5  #: Server w has done a part of its job.
+    LAUNCH_LOCKSTEP = 6  #: The batch that w formed for a lockstep step is launched (see ``schedulers``).
+    RECEIVE_KV = 7  #: The KV of r has come to w from where its prompt was computed.
+    RELEASE_KV = 8  #: It has been sent off from w, which computed it, or nobody wants it any more.
+    CANCEL_KV = 9  #: It will not come to w, which waits for it.
+    #: w, of SGLang with storage, vLLM with tiers or a decode worker with host memory, has died; its requests still say
+    #: what they were at.
+    HALT = 10
+    LOSE_HOST = 11  #: So has its node.
+    #: A decode worker has written the next part of r's output to the storage of tier w (see ``output_write_back``).
+    WRITE_BACK_OUTPUT = 12
+
 
 #: Engine -> its module in this package.
 MODULES = {
@@ -55,29 +67,29 @@ _SIGNATURE = types.int64(HandleType(la.Sim), types.int64, types.int64, types.int
 
 def is_compiled(engine: int) -> bool:
     """True where this version of ``engine`` is in the on-disk cache."""
-    return is_cached(f"hisearch.kernels.{MODULES[engine]}", "door")
+    return is_cached(f"hisearch.kernels.{MODULES[engine]}", "engine_entry")
 
 
 @functools.cache
 def _compiled(engine: int) -> Any:
     """Compiled, cached on disk, and kept alive with the address of its code."""
-    function = importlib.import_module(f"hisearch.kernels.{MODULES[engine]}").door
+    function = importlib.import_module(f"hisearch.kernels.{MODULES[engine]}").engine_entry
     return c_function(function, _SIGNATURE)
 
 
 def address(engine: int) -> int:
-    """Where the door of ``engine`` is, for ``knock``; compiles it where that has not been done yet."""
+    """Where the door of ``engine`` is, for ``call_engine``; compiles it where that has not been done yet."""
     return engine if config.DISABLE_JIT else int(_compiled(int(engine)).address)
 
 
-def knock(address: int, sim: Any, errand: int, w: int, r: int, now: float) -> int:
-    """Send ``errand`` through the door at ``address``; with the jit off that is the engine's code."""
+def call_engine(address: int, sim: Any, op: int, w: int, r: int, now: float) -> int:
+    """Send ``op`` through the door at ``address``; with the jit off that is the engine's code."""
     module = importlib.import_module(f"hisearch.kernels.{MODULES[address]}")
-    return int(module.door(sim, errand, w, r, now))
+    return int(module.engine_entry(sim, op, w, r, now))
 
 
 @intrinsic
-def _call(_typing: Any, _address: Any, sim: Any, _errand: Any, _w: Any, _r: Any, _now: Any) -> Any:
+def _call(_typing: Any, _address: Any, sim: Any, _op: Any, _w: Any, _r: Any, _now: Any) -> Any:
     def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
         word = ir.IntType(64)
         kind = ir.FunctionType(word, [word, word, word, word, ir.DoubleType()])
@@ -86,9 +98,9 @@ def _call(_typing: Any, _address: Any, sim: Any, _errand: Any, _w: Any, _r: Any,
     return types.int64(types.int64, sim, types.int64, types.int64, types.int64, types.float64), generate
 
 
-@overload(knock)
-def _knock(address, sim, errand, w, r, now):  # type: ignore[no-untyped-def]  # numba compares the argument lists
-    def call(address, sim, errand, w, r, now):  # type: ignore[no-untyped-def]
-        return _call(address, sim, errand, w, r, now)
+@overload(call_engine)
+def _call_engine(address, sim, op, w, r, now):  # type: ignore[no-untyped-def]  # numba compares the argument lists
+    def call(address, sim, op, w, r, now):  # type: ignore[no-untyped-def]
+        return _call(address, sim, op, w, r, now)
 
     return call

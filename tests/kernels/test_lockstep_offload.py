@@ -15,7 +15,7 @@ from hisearch.validate.restatement.vllm import StuckError
 from hisearch.validate.restatement.vllm_offload import OffloadWorker
 from tests.kernels.group_systems import OffloadGroups, offloading_groups
 from tests.kernels.systems import LAW, examples, vllm_config
-from tests.kernels.test_waves import GRAPHS, shared_seconds
+from tests.kernels.test_lockstep_steps import GRAPHS, shared_seconds
 from tests.reference.cluster import requests_of
 
 

@@ -15,7 +15,7 @@ from hisearch.specs.wording import SURE, counted, in_percent
 
 
 @dataclass(frozen=True)
-class Surer:
+class ChanceConstrained:
     """What looking came to.
 
     trial: the cheapest that meets the SLO with a probability of ``SURE`` or more, None where none was found.
@@ -30,9 +30,9 @@ class Surer:
     spent: bool
 
 
-def find_surer(
+def find_chance_constrained(
     assessor: Assessor, best: Trial, own: Assessment, trials: Sequence[Trial], limit: int, level: float
-) -> Surer | None:
+) -> ChanceConstrained | None:
     """Look at what met the SLO, cheapest first, by at most ``limit`` simulations.
 
     Of that only what has a wider tightest margin than all that is cheaper: what is as tight will miss about as often.
@@ -55,7 +55,7 @@ def find_surer(
     assessment = None
     if found.trial is not None:
         assessment = assessor.assess([found.trial], [own.draws], level)[0]
-    return Surer(found.trial, assessment, found.looked_at, found.simulations, found.spent)
+    return ChanceConstrained(found.trial, assessment, found.looked_at, found.simulations, found.spent)
 
 
 def _widening(best: Trial, trials: Sequence[Trial]) -> Iterator[Trial]:
@@ -68,7 +68,7 @@ def _widening(best: Trial, trials: Sequence[Trial]) -> Iterator[Trial]:
             yield one
 
 
-def surer_in_words(found: Surer | None, best: Trial) -> str:
+def format_chance_constrained(found: ChanceConstrained | None, best: Trial) -> str:
     """What being surer would cost, in a sentence; "" where it was not looked for."""
     if found is None:
         return ""
@@ -86,6 +86,6 @@ def surer_in_words(found: Surer | None, best: Trial) -> str:
     if found.spent:
         return (
             f"Of {looked_at} looked at beside it, cheapest first, none meets it with at least {in_percent(SURE)}; then "
-            "the limit on these simulations was reached (spec.confidence.surer)."
+            "the limit on these simulations was reached (spec.confidence.chance_constrained)."
         )
     return f"None of {looked_at} looked at beside it meets it with at least {in_percent(SURE)}."

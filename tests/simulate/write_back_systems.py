@@ -65,7 +65,7 @@ def workers(
     prefill = replace(plan(spec, prompts_hbm), tiers=(own, store), movement=movement)
     kept = TierPlan("host", "worker", host // page * page, page)
     sending = MovementPlan(
-        "hicache", host_write=laws.host, network_read=QUICK, network_write=laws.network, sends_answers=True
+        "hicache", host_write=laws.host, network_read=QUICK, network_write=laws.network, writes_back_output=True
     )
     return prefill, replace(plan(spec, hbm), tiers=(kept,), movement=sending)
 

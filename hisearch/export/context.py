@@ -19,7 +19,7 @@ OF_NO_STUDY = Standing("deployment", "Deployment")
 
 
 @dataclass(frozen=True)
-class Beside:
+class ExportContext:
     """standing: what the deployment is to its study, if to any. notices: what to know first, a paragraph each.
 
     replay: the command that simulates ``deployment.yaml`` again, run in the folder. inputs: further documents that it

@@ -68,7 +68,7 @@ PROMPTS = {"independent": GROWING, "interaction": RETRIEVED, "diffusion": GROWIN
 
 
 @cache
-def society(
+def population(
     kind: str, agents: int, active_rate: float = 0.2, frames: int = FRAMES, changes: Changes = ()
 ) -> CompiledTrace:
     """Calls of so many frames; what is not published is assumed, see docs/agents.md."""
@@ -84,7 +84,7 @@ def society(
 
 
 def frozen(changes: dict[str, Any]) -> Changes:
-    """Changes that ``society`` can be asked for."""
+    """Changes that ``population`` can be asked for."""
     pairs = ((name, tuple(value.items()) if isinstance(value, dict) else value) for name, value in changes.items())
     return tuple(sorted(pairs))
 
@@ -175,7 +175,7 @@ def run(
     slots = slots or slots_of(agents)
     plan = worker(policy, slots, **settings)
     room = min(plan.kv_capacity_tokens, max(slots * tokens_per_agent, 16_384))
-    trace = society(kind, agents, active_rate, changes=changes)
+    trace = population(kind, agents, active_rate, changes=changes)
     return simulate(replace(plan, kv_capacity_tokens=room), trace, log=log)
 
 
@@ -198,7 +198,7 @@ SIZES = tuple(round(50 * 1.125**k) for k in range(44))
 
 def _keeps_pace(policy: str, agents: int, *, slots: int, dram_gib: float, rank: int) -> bool:
     """Whether all calls of a frame are answered in time, on average: with all of the device's memory."""
-    trace = society("independent", agents, frames=12)
+    trace = population("independent", agents, frames=12)
     plan = worker(policy, slots, dram_gib=dram_gib, rank=rank)
     return simulate(plan, trace).makespan_s / frames_of(trace) <= PACE_S
 
@@ -217,7 +217,7 @@ NUMBERS = tuple(round(100 * 1.05**k) for k in range(64))
 
 
 @cache
-def shipped_society(agents: int) -> CompiledTrace:
+def shipped_population(agents: int) -> CompiledTrace:
     """The workload of ``studies/agent-society.yaml``, of so many agents."""
     spec = Catalogue().get("Workload", "agent-society").spec.agents
     assert spec is not None
@@ -231,7 +231,7 @@ def in_time(policy: str, agents: int, **memory: Any) -> Result | None:
     link = catalogue.get("Accelerator", "h100-sxm").spec.host_link.bandwidth_bytes_per_s
     (term,) = catalogue.get("SLO", "agent-society").spec.terms
     try:
-        result = simulate(worker(policy, MOST_RESIDENT, link=link, **memory), shipped_society(agents))
+        result = simulate(worker(policy, MOST_RESIDENT, link=link, **memory), shipped_population(agents))
     except EngineOutOfMemory:
         return None
     return result if np.percentile(result.requests.e2e_s, term.percentile) <= term.at_most_s else None

@@ -20,7 +20,7 @@ _PACKAGES = ("numpy", "numba", "llvmlite", "scipy", "pydantic")
 
 
 @dataclass(frozen=True)
-class Shipment:
+class Payload:
     """An evaluator on its way.
 
     key: unique to the run. content: the pickled evaluator. facts: of the program that packed it, see ``program_facts``.
@@ -31,7 +31,7 @@ class Shipment:
     facts: dict[str, str]
 
     @classmethod
-    def of(cls, evaluate: Evaluate) -> Shipment:
+    def of(cls, evaluate: Evaluate) -> Payload:
         """Pack ``evaluate``."""
         # What a bound method belongs to is found by pickle; the method itself by its name.
         return cls(uuid.uuid4().hex, pickle.dumps(evaluate, protocol=5), program_facts())
@@ -63,21 +63,21 @@ def mismatches(ours: dict[str, str], theirs: dict[str, str]) -> list[str]:
     ]
 
 
-_shipments: dict[str, Shipment] = {}
+_payloads: dict[str, Payload] = {}
 _evaluators: dict[str, Evaluate] = {}
 _lock = threading.Lock()
 
 
-def unpack_in_process(shipment: Shipment) -> None:
+def unpack_in_process(payload: Payload) -> None:
     """In a worker: keep a shipment until it is first asked for; it takes the place of one of the same key."""
     with _lock:
-        _shipments[shipment.key] = shipment
+        _payloads[payload.key] = payload
 
 
 def forget_in_process(key: str) -> None:
     """In a worker: drop a shipment and what was unpacked."""
     with _lock:
-        _shipments.pop(key, None)
+        _payloads.pop(key, None)
         _evaluators.pop(key, None)
 
 
@@ -93,8 +93,8 @@ def evaluate_shipped(key: str, job: Job) -> dict[str, Any]:
 def _evaluator(key: str) -> Evaluate:
     with _lock:
         if key not in _evaluators:
-            shipment = _shipments[key]
-            if found := mismatches(shipment.facts, program_facts()):
+            payload = _payloads[key]
+            if found := mismatches(payload.facts, program_facts()):
                 raise ProgramMismatchError(f"a worker runs other versions: {'; '.join(found)}")
-            _evaluators[key] = pickle.loads(shipment.content)
+            _evaluators[key] = pickle.loads(payload.content)
         return _evaluators[key]

@@ -19,7 +19,7 @@ from hisearch.latency.sharding import Parallelism
 from hisearch.latency.step_cost import decode_step_seconds
 
 
-def apart(model=LLAMA_70B, tp=4, ffn_accelerator=None, **block):
+def afd(model=LLAMA_70B, tp=4, ffn_accelerator=None, **block):
     devices = worker(attention_ffn=block)
     devices = WorkerDevices(devices.spec, {}, ffn_accelerator)
     return compose(devices, model, H100, ROOFLINE, Parallelism(tensor=tp), None, "bf16")
@@ -34,7 +34,7 @@ def decodes(n, each):
 @pytest.mark.parametrize(("attention", "ffn"), [(1, 4), (2, 4), (4, 4), (8, 4)])
 @pytest.mark.parametrize("micro_batches", [1, 2, 3])
 def test_a_step_event_by_event(model, attention, ffn, micro_batches):
-    law = apart(model, attention=attention, ffn=ffn, micro_batches=micro_batches)
+    law = afd(model, attention=attention, ffn=ffn, micro_batches=micro_batches)
     load = decodes(96, 2000)
     stages = [(s.station, float(s.seconds[0])) for s in law.stages(load.part(float(micro_batches)))]
     # Attention's norms and products before the FFN, and the next layer's after it, are one visit.
@@ -58,15 +58,15 @@ def _merged(steps):
 
 
 def test_transfers_count_the_busier_side():
-    law = apart(attention=4, ffn=2, tp=4, link={"kind": "roce", "bandwidth_bytes_per_s": 50e9, "latency_s": 5e-6})
+    law = afd(attention=4, ffn=2, tp=4, link={"kind": "roce", "bandwidth_bytes_per_s": 50e9, "latency_s": 5e-6})
     tokens, hidden = np.array([64.0]), 64 * 8192 * 2
     # Every token goes to both FFN accelerators: out of 4 links a worker, into one of each FFN accelerator for all 4.
-    assert law.apart.there(tokens, routed=False).seconds[0] == pytest.approx(5e-6 + 4 * hidden / 50e9)
-    assert law.apart.back(tokens, routed=False).seconds[0] == pytest.approx(5e-6 + 4 * hidden / 2 / 50e9)
+    assert law.afd.there(tokens, routed=False).seconds[0] == pytest.approx(5e-6 + 4 * hidden / 50e9)
+    assert law.afd.back(tokens, routed=False).seconds[0] == pytest.approx(5e-6 + 4 * hidden / 2 / 50e9)
 
 
 def test_ping_pong_hides_the_shorter_side():
-    one, two = (apart(attention=4, ffn=4, micro_batches=k).step(decodes(256, 4000))[0] for k in (1, 2))
+    one, two = (afd(attention=4, ffn=4, micro_batches=k).step(decodes(256, 4000))[0] for k in (1, 2))
     assert two < one
     assert two > one / 2
 
@@ -75,7 +75,7 @@ def test_the_best_ratio_is_found_in_the_middle():
     """Tokens per accelerator: too few FFN accelerators make attention wait, too many wait themselves."""
     per_accelerator = []
     for ffn in (1, 2, 4, 8, 16, 32):
-        step_s = apart(attention=4, tp=4, ffn=ffn).step(decodes(128, 8000))[0]
+        step_s = afd(attention=4, tp=4, ffn=ffn).step(decodes(128, 8000))[0]
         per_accelerator.append(4 * 128 / step_s / (16 + ffn))
     best = int(np.argmax(per_accelerator))
     assert 0 < best < 5
@@ -104,12 +104,12 @@ def test_memory_of_both_sides():
 
 def test_what_is_refused():
     with pytest.raises(DevicesRefused, match=r"attention_ffn.ffn: .*does not divide"):
-        apart(attention=2, ffn=3)
+        afd(attention=2, ffn=3)
     with pytest.raises(DevicesRefused, match="tensor parallelism alone"):
         compose(
             worker(attention_ffn={"attention": 1, "ffn": 2}), LLAMA_70B, H100, ROOFLINE,
             Parallelism(tensor=2, pipeline=2), None, "bf16",
         )  # fmt: skip
-    for block in ({"beside": ["pim"]}, {"schedule": "best"}, {"operators": {"ffn": "accelerator"}}):
+    for block in ({"attached": ["pim"]}, {"schedule": "best"}, {"operators": {"ffn": "accelerator"}}):
         with pytest.raises(ValidationError, match="goes with no beside, operators"):
             worker(**block, attention_ffn={"attention": 1, "ffn": 1})

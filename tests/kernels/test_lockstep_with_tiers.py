@@ -25,7 +25,7 @@ from tests.kernels.group_systems import GroupedSystem, grouped
 from tests.kernels.invariants import run_until
 from tests.kernels.systems import LAW, SHUFFLE_STREAMS, examples, settled
 from tests.kernels.test_hicache_against_reference import assert_same_fetches, assert_same_requests
-from tests.kernels.test_waves import GRAPHS, shared_seconds
+from tests.kernels.test_lockstep_steps import GRAPHS, shared_seconds
 from tests.kernels.tier_systems import FREE, TieredSystem, limited_stores, tiered
 from tests.reference.random_traces import TraceShape
 
@@ -85,10 +85,10 @@ def test_the_kernels_equal_the_slow_restatement(system: GroupedSystem) -> None:
     assert result is not None
     assert_same_requests(result, recording)
     assert_same_fetches(result, recording)
-    assert_same_waves(result, recording)
+    assert_same_lockstep_steps(result, recording)
 
 
-def assert_same_waves(result: Result, recording: Recording) -> None:
+def assert_same_lockstep_steps(result: Result, recording: Recording) -> None:
     assert result.log is not None
     for k, (step, expected) in enumerate(zip(result.log.steps, recording.steps, strict=True)):
         batch = [(int(e["request"]), int(e["computed"]), int(e["tokens"])) for e in result.log.batch(k)]
@@ -104,11 +104,11 @@ def test_one_group_is_a_worker_without_groups(system: TieredSystem) -> None:
     engine = system.engine.model_copy(update={"receive_interval": 1})
     fields = {name: getattr(system, name) for name in TieredSystem.__dataclass_fields__ if name != "trace"}
     alone = settled(TieredSystem(**{**fields, "engine": engine}))
-    lane = settled(GroupedSystem(**{**fields, "engine": engine}, groups=1))
+    scheduler = settled(GroupedSystem(**{**fields, "engine": engine}, groups=1))
     for name, values in alone.requests.columns().items():
-        np.testing.assert_array_equal(lane.requests.columns()[name], values, err_msg=name)
-    assert lane.stores == alone.stores
-    assert lane.links == alone.links
+        np.testing.assert_array_equal(scheduler.requests.columns()[name], values, err_msg=name)
+    assert scheduler.stores == alone.stores
+    assert scheduler.links == alone.links
 
 
 @examples(15)

@@ -13,18 +13,18 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from hisearch.search.evaluate.ledger import Ledger
-from hisearch.search.model.arms import arms_beside
+from hisearch.search.evaluate.runner import TrialRunner
 from hisearch.search.model.deployments import canonical, one_less, parameters_of, resized
 from hisearch.search.model.job import Job
 from hisearch.search.model.problem import Problem
+from hisearch.search.model.routing_configs import other_configs
 from hisearch.search.model.tier_choices import TierChoice
 from hisearch.search.model.trial import Trial
 from hisearch.search.select.recommend import nearest_miss, recommend, widest
 from hisearch.search.stages.cache import MEMORY_STEP
 from hisearch.search.stages.clusters import role_problem, within_limits
-from hisearch.search.stages.contenders import moved
 from hisearch.search.stages.ending import UNTRIED_NEIGHBOURS
+from hisearch.search.stages.shortlist import moved
 from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.deployments.pool_checks import check_pools
 from hisearch.specs.machines.parallelism import Parallelism, degrees_of
@@ -48,10 +48,10 @@ def all_may(_: Sequence[Trial], deployments: Sequence[DeploymentSpec]) -> Sequen
     return deployments
 
 
-def polish(problem: Problem, ledger: Ledger, until: int, may_serve: MayServe = all_may) -> None:
+def local_search(problem: Problem, runner: TrialRunner, until: int, may_serve: MayServe = all_may) -> None:
     """Move the recommendation to the best of its neighbours until none is better, or ``until`` simulations are made."""
     done: set[int] = set()
-    while (found := recommend(trials := ledger.considered, problem.objectives)) is not None:
+    while (found := recommend(trials := runner.considered, problem.objectives)) is not None:
         best = found.trial
         centres = (best, widest(best, trials), _narrow_miss(best, trials))
         centre = next((trial for trial in centres if trial is not None and trial.number not in done), None)
@@ -60,8 +60,8 @@ def polish(problem: Problem, ledger: Ledger, until: int, may_serve: MayServe = a
         done.add(centre.number)
         others = may_serve(trials, neighbours(problem, centre))
         jobs = [Job(STAGE, other, parameters_of(other)) for other in others]
-        ledger.run(jobs, until, UNTRIED_NEIGHBOURS if centre is best else "")
-        descend(problem, ledger, until)
+        runner.run(jobs, until, UNTRIED_NEIGHBOURS if centre is best else "")
+        descend(problem, runner, until)
 
 
 def _narrow_miss(best: Trial, trials: Sequence[Trial]) -> Trial | None:
@@ -89,16 +89,16 @@ def neighbours(problem: Problem, best: Trial) -> list[DeploymentSpec]:
     return list(found.values())
 
 
-def descend(problem: Problem, ledger: Ledger, until: int) -> None:
+def descend(problem: Problem, runner: TrialRunner, until: int) -> None:
     """Take replicas off the recommended deployment until it misses the SLO."""
     done: set[int] = set()
-    while (found := recommend(ledger.considered, problem.objectives)) is not None and found.trial.number not in done:
+    while (found := recommend(runner.considered, problem.objectives)) is not None and found.trial.number not in done:
         best = found.trial
         fewer = one_less(best.deployment)
         if not fewer:
             return
         done.add(best.number)
-        trials = ledger.run([Job(best.stage, other, parameters_of(other)) for other in fewer], until)
+        trials = runner.run([Job(best.stage, other, parameters_of(other)) for other in fewer], until)
         # Where replicas cost nothing, fewer of them are no better: the winner stays, and so does the answer.
         usd = best.metrics["usd_per_hour"]
         if any(trial is None or (trial.feasible and trial.metrics["usd_per_hour"] >= usd) for trial in trials):
@@ -121,8 +121,8 @@ def changed(problem: Problem, deployment: DeploymentSpec) -> Iterator[Deployment
         for counts in moved(tuple(pool.replicas for pool in deployment.pools)):
             if within_limits(problem, deployment.pools, counts):
                 yield resized(deployment, counts)
-    for arm in arms_beside(problem.space, deployment):
-        yield arm.of(deployment)
+    for routing_config in other_configs(problem.space, deployment):
+        yield routing_config.of(deployment)
 
 
 def _changed_pools(problem: Problem, pool: PoolSpec) -> Iterator[PoolSpec]:

@@ -104,7 +104,7 @@ def _bounded_value(check: Check, undefined: float) -> float:
     return check.value if isinstance(check, LimitCheck) and not math.isnan(check.value) else undefined
 
 
-class Beliefs:
+class Posteriors:
     """Processes over deployments' inputs, fitted anew as trials come in."""
 
     def __init__(self, objectives: Sequence[str]) -> None:

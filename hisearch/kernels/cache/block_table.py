@@ -29,7 +29,7 @@ def find(sim, v, key):
 @kernel
 def nameless(sim, v):
     """A slot without a key; in no list."""
-    book = sim.ledgers[v]
+    book = sim.block_tables[v]
     slot = book.free_slot
     if slot >= 0:
         book.free_slot = sim.blocks[v, slot].next
@@ -64,8 +64,8 @@ def forget(sim, v, slot):
     """Give the slot back; it is in no list."""
     if sim.blocks[v, slot].key >= 0:
         _unchain(sim, v, slot)
-    sim.blocks[v, slot].next = sim.ledgers[v].free_slot
-    sim.ledgers[v].free_slot = slot
+    sim.blocks[v, slot].next = sim.block_tables[v].free_slot
+    sim.block_tables[v].free_slot = slot
 
 
 @kernel
@@ -85,19 +85,19 @@ def _unchain(sim, v, slot):
 @kernel
 def size(sim, v, k):
     """Blocks in list ``k``."""
-    return sim.ledger_rows[v, 3 * k + tl.SIZE]
+    return sim.block_table_rows[v, 3 * k + tl.SIZE]
 
 
 @kernel
 def first(sim, v, k):
     """The first slot of list ``k``, or -1."""
-    return sim.ledger_rows[v, 3 * k + tl.HEAD]
+    return sim.block_table_rows[v, 3 * k + tl.HEAD]
 
 
 @kernel
 def last(sim, v, k):
     """The last slot of list ``k``, or -1."""
-    return sim.ledger_rows[v, 3 * k + tl.TAIL]
+    return sim.block_table_rows[v, 3 * k + tl.TAIL]
 
 
 @kernel
@@ -108,12 +108,12 @@ def take_out(sim, v, slot):
     if block.prev >= 0:
         sim.blocks[v, block.prev].next = block.next
     else:
-        sim.ledger_rows[v, row + tl.HEAD] = block.next
+        sim.block_table_rows[v, row + tl.HEAD] = block.next
     if block.next >= 0:
         sim.blocks[v, block.next].prev = block.prev
     else:
-        sim.ledger_rows[v, row + tl.TAIL] = block.prev
-    sim.ledger_rows[v, row + tl.SIZE] -= 1
+        sim.block_table_rows[v, row + tl.TAIL] = block.prev
+    sim.block_table_rows[v, row + tl.SIZE] -= 1
     block.list = -1
 
 
@@ -122,19 +122,19 @@ def insert(sim, v, slot, k, before):
     """Put the slot, which is in no list, into list ``k`` behind slot ``before``; -1: at the front."""
     block = sim.blocks[v, slot]
     row = 3 * k
-    after = sim.blocks[v, before].next if before >= 0 else sim.ledger_rows[v, row + tl.HEAD]
+    after = sim.blocks[v, before].next if before >= 0 else sim.block_table_rows[v, row + tl.HEAD]
     block.list = k
     block.prev = before
     block.next = after
     if before >= 0:
         sim.blocks[v, before].next = slot
     else:
-        sim.ledger_rows[v, row + tl.HEAD] = slot
+        sim.block_table_rows[v, row + tl.HEAD] = slot
     if after >= 0:
         sim.blocks[v, after].prev = slot
     else:
-        sim.ledger_rows[v, row + tl.TAIL] = slot
-    sim.ledger_rows[v, row + tl.SIZE] += 1
+        sim.block_table_rows[v, row + tl.TAIL] = slot
+    sim.block_table_rows[v, row + tl.SIZE] += 1
 
 
 @kernel
@@ -146,7 +146,7 @@ def append(sim, v, slot, k):
 @kernel
 def move(sim, v, slot, k):
     """Put the slot at the end of list ``k``."""
-    if sim.ledger_rows[v, 3 * k + tl.TAIL] == slot:
+    if sim.block_table_rows[v, 3 * k + tl.TAIL] == slot:
         return
     take_out(sim, v, slot)
     append(sim, v, slot, k)
@@ -162,22 +162,22 @@ def drop(sim, v, slot):
 @kernel
 def reset(sim, v):
     """No blocks."""
-    sim.ledgers[v].free_slot = -1
-    sim.ledgers[v].free_group = -1
+    sim.block_tables[v].free_slot = -1
+    sim.block_tables[v].free_group = -1
     sim.buckets[v, :] = -1
     for k in range(tl.LISTS):
-        sim.ledger_rows[v, 3 * k + tl.HEAD] = -1
-        sim.ledger_rows[v, 3 * k + tl.TAIL] = -1
-        sim.ledger_rows[v, 3 * k + tl.SIZE] = 0
+        sim.block_table_rows[v, 3 * k + tl.HEAD] = -1
+        sim.block_table_rows[v, 3 * k + tl.TAIL] = -1
+        sim.block_table_rows[v, 3 * k + tl.SIZE] = 0
 
 
 @kernel
-def fill_path(sim, static, begin, end):
-    """Write the keys of blocks ``begin`` to ``end`` (excluded) of the path to ``static`` to ``sim.path``."""
+def fill_path(sim, trace_node, begin, end):
+    """Write the keys of blocks ``begin`` to ``end`` (excluded) of the path to ``trace_node`` to ``sim.path``."""
     size = sim.offloading.block_tokens
     keys = sim.path[0]
     trace = sim.trace
-    s = static
+    s = trace_node
     k = end - 1
     while k >= begin:
         while trace.start_tokens[s] >= (k + 1) * size:
@@ -191,10 +191,10 @@ def fill_path(sim, static, begin, end):
 
 
 @kernel
-def key_at(sim, static, k):
-    """The key of block ``k`` of the path to ``static``."""
+def key_at(sim, trace_node, k):
+    """The key of block ``k`` of the path to ``trace_node``."""
     size = sim.offloading.block_tokens
-    s = static
+    s = trace_node
     while sim.trace.start_tokens[s] >= (k + 1) * size:
         s = sim.trace.parent[s]
     return sim.block_base[s] + k - sim.trace.start_tokens[s] // size

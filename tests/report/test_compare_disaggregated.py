@@ -16,6 +16,6 @@ def test_hand_overs_are_transfers() -> None:
     assert transfers.b_s > 0.0
     assert sum(row.b_s for row in found.times) == pytest.approx(found.figure("e2e_mean_s").b)  # type: ignore[union-attr]
     link = {driver.name: driver for driver in found.drivers}["busiest link"]
-    apart = simulate_deployment(pair[1], load_trace("chat-multiturn", limit=150)).to_dict()
-    assert link.b == pytest.approx(max(row["network_utilisation"] for row in apart["pools"]))
+    disaggregated = simulate_deployment(pair[1], load_trace("chat-multiturn", limit=150)).to_dict()
+    assert link.b == pytest.approx(max(row["network_utilisation"] for row in disaggregated["pools"]))
     assert link.b > 0.0

@@ -68,9 +68,9 @@ def _nic(fleet, m, r):
     """First network row of member ``m``, or of the attention group of it that ``r`` was dealt to."""
     member = fleet.members[m]
     sim = pools.at(fleet, member.pool)
-    if sim.config.lane_kind != la.WAVE:
+    if sim.config.scheduler_kind != la.LOCKSTEP:
         return member.nic
-    return member.nic + 2 * (sim.requests[r].worker - member.index * sim.config.lanes)
+    return member.nic + 2 * (sim.requests[r].worker - member.index * sim.config.schedulers)
 
 
 @kernel

@@ -22,7 +22,7 @@ from hisearch.specs.studies.study import BudgetSpec
 BATCH = 16
 
 
-class Ledger:
+class TrialRunner:
     """Every simulation of a study goes through here.
 
     Trials are numbered in the order in which jobs are asked for, whatever the order in which they end, so that a study

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from hisearch.base.jit import kernel
 from hisearch.kernels.cache import queue, tree
-from hisearch.kernels.engine import doors
+from hisearch.kernels.engine import engine_calls
+from hisearch.kernels.engine.engine_calls import Op
 from hisearch.kernels.layout import hicache as hl
 from hisearch.kernels.traffic import links, lists, pools, server_heap
 from hisearch.kernels.vllm import memory
@@ -39,18 +40,18 @@ def _start(sim, k, now):
     if server.head < 0:
         server_heap.leave(sim, k)
         return
-    answer = sim.fleet.answers[server.head]
+    write_back = sim.fleet.output_write_back[server.head]
     if k % hl.SERVERS == COPIER:
-        server.end_s = answer.copied_s
+        server.end_s = write_back.copied_s
     else:
-        server.end_s = _sent_s(sim, k // hl.SERVERS, part_end(sim, answer) - answer.written, now)
+        server.end_s = _sent_s(sim, k // hl.SERVERS, part_end(sim, write_back) - write_back.written, now)
     server_heap.enter(sim, k)
 
 
 @kernel
-def part_end(sim, answer):
-    """Token at which the part of ``answer`` ends that is written next."""
-    return min(answer.end, answer.written + hl.BATCH_PAGES * sim.config.page_tokens)
+def part_end(sim, write_back):
+    """Token at which the part of ``write_back`` ends that is written next."""
+    return min(write_back.end, write_back.written + hl.BATCH_PAGES * sim.config.page_tokens)
 
 
 @kernel
@@ -69,9 +70,9 @@ def _sent_s(sim, w, tokens, now):
 def _line_up(sim, k, r, now):
     """Put request ``r`` at the end of server ``k``'s line."""
     server = sim.servers[k]
-    sim.fleet.answers[r].next = -1
+    sim.fleet.output_write_back[r].next = -1
     if server.head >= 0:
-        sim.fleet.answers[server.tail].next = r
+        sim.fleet.output_write_back[server.tail].next = r
         server.tail = r
         return
     server.head = r
@@ -101,12 +102,12 @@ def set_out(sim, w, r, now):
     pool.peak_pages = max(pool.peak_pages, pool.capacity_pages - pool.free_pages)
     pool.stored_tokens += end - begin
     memory.release(sim, w, r, begin, begin)
-    answer = sim.fleet.answers[r]
-    answer.begin = begin
-    answer.written = begin
-    answer.end = end
-    answer.held_pages = lists.pages(sim, computed) - begin // page
-    answer.copied_s = links.send(sim, 2 * w, now, end - begin)
+    write_back = sim.fleet.output_write_back[r]
+    write_back.begin = begin
+    write_back.written = begin
+    write_back.end = end
+    write_back.held_pages = lists.pages(sim, computed) - begin // page
+    write_back.copied_s = links.send(sim, 2 * w, now, end - begin)
     _line_up(sim, hl.SERVERS * w + COPIER, r, now)
     return True
 
@@ -117,22 +118,22 @@ def serve(sim, k, now):
     w = k // hl.SERVERS
     server = sim.servers[k]
     r = server.head
-    answer = sim.fleet.answers[r]
+    write_back = sim.fleet.output_write_back[r]
     if k % hl.SERVERS == COPIER:
-        queue.push_empty(sim, sim.workers[w].home, answer.held_pages)
-        server.head = answer.next
+        queue.push_empty(sim, sim.workers[w].cache_id, write_back.held_pages)
+        server.head = write_back.next
         _start(sim, k, now)
         _line_up(sim, hl.SERVERS * w + WRITER, r, now)
         return True
     front = pools.at(sim.fleet, sim.config.store_pool)
-    doors.knock(front.config.door, front, doors.PUT, sim.config.store_tier, r, now)
+    engine_calls.call_engine(front.config.engine_entry, front, Op.WRITE_BACK_OUTPUT, sim.config.store_tier, r, now)
     pool = sim.trees[host_pool(sim, w)]
-    end = part_end(sim, answer)
-    pool.read_tokens += end - answer.written
-    answer.written = end
-    if end == answer.end:
-        pool.free_pages += (answer.end - answer.begin) // sim.config.page_tokens
-        server.head = answer.next
+    end = part_end(sim, write_back)
+    pool.read_tokens += end - write_back.written
+    write_back.written = end
+    if end == write_back.end:
+        pool.free_pages += (write_back.end - write_back.begin) // sim.config.page_tokens
+        server.head = write_back.next
     _start(sim, k, now)
     return False
 

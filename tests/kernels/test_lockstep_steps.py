@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hisearch.latency.costs import StepCosts, WaveCosts
+from hisearch.latency.costs import LockstepCosts, StepCosts
 from hisearch.latency.sharding import Parallelism
 from hisearch.latency.step_cost import step_seconds
 from hisearch.simulate import Result, WorkerPlan, simulate
@@ -30,10 +30,10 @@ SHARED_S = 1e-6 * np.arange(64.0) ** 2
 GRAPHS = (4, 8, 16, 32)
 
 
-def wave_plan(
+def lockstep_plan(
     engine: EngineSpec, capacity_tokens: int, groups: int, graphs: tuple[int, ...], law: StepCosts = LAW
 ) -> WorkerPlan:
-    costs = replace(compiled_costs(law), wave=WaveCosts(law.token_s, SHARED_S, graphs))
+    costs = replace(compiled_costs(law), lockstep=LockstepCosts(law.token_s, SHARED_S, graphs))
     return replace(plan(engine, capacity_tokens, costs=costs), split=Parallelism(1, attention_data=groups))
 
 
@@ -84,9 +84,9 @@ def test_the_kernels_equal_the_slow_restatement(
         served = reference(engine, tokens, groups, graphs, seed)
     except StuckError:
         with pytest.raises(EngineStuck):
-            simulate(wave_plan(engine, tokens, groups, graphs), trace)
+            simulate(lockstep_plan(engine, tokens, groups, graphs), trace)
         return
-    result = simulate(wave_plan(engine, tokens, groups, graphs), trace)
+    result = simulate(lockstep_plan(engine, tokens, groups, graphs), trace)
     finished = result.requests.finished
     assert finished.sum() == len(served.finish_s)
     for k in np.flatnonzero(finished):
@@ -113,7 +113,7 @@ def test_alone_a_request_takes_its_own_part_and_the_shared_one(engine: str, over
         }
     )
     trace = one_request(30, 10)
-    result = simulate(wave_plan(spec, 4096, 4, ()), trace)
+    result = simulate(lockstep_plan(spec, 4096, 4, ()), trace)
     prompt, output = int(trace.arrays.input_tokens[0]), int(trace.arrays.output_tokens[0])
     # All groups' decodes run as long as the fullest's; vLLM pads to its graphs alone, of which there are none.
     decoding = 1 if engine == "vllm" else 4
@@ -133,7 +133,7 @@ def test_equal_lanes_step_as_one_alone(engine: str) -> None:
     shape = TraceShape(requests=1, prompt_tokens=60, output_tokens=20, slack=1.0)
     arrays = random_trace(3, shape)
     four = arrays._replace(**{name: np.repeat(getattr(arrays, name), 4) for name in PER_REQUEST})
-    result: Result = simulate(wave_plan(spec, 4096, 4, ()), compiled(four))
+    result: Result = simulate(lockstep_plan(spec, 4096, 4, ()), compiled(four))
     prompt, output = int(arrays.input_tokens[0]), int(arrays.output_tokens[0])
     expected = step_seconds(LAW, [(prompt, 0)], []) + shared_seconds(4 * prompt, 4)
     for k in range(output - 1):
@@ -161,7 +161,7 @@ def test_every_request_is_served_whatever_the_groups(
     """Conservation (L1) and causality (L4), follow-ups included."""
     spec = EngineSpec(name=name, max_running_requests=6, chunk_tokens=64, overlap=overlap)
     trace = compiled(random_trace(seed, replace(SHAPE, follow_up=0.4, slack=2.0)))
-    result = simulate(wave_plan(spec, 4000, groups, GRAPHS), trace, replicas=workers)
+    result = simulate(lockstep_plan(spec, 4000, groups, GRAPHS), trace, replicas=workers)
     requests = result.requests
     assert requests.finished.all()
     assert (requests.first_token_s >= requests.scheduled_s).all()

@@ -11,7 +11,7 @@ from hisearch.traces.compiled import CompiledTrace
 
 
 @dataclass(frozen=True)
-class Society:
+class Population:
     """The workload's society; seed: the study's."""
 
     spec: AgentWorkloadSpec

@@ -41,7 +41,7 @@ FFN = "ffn"
 
 
 @dataclass(frozen=True)
-class Apart:
+class Afd:
     """Attention and FFN apart; ``ranks`` r, of an attention worker."""
 
     spec: AttentionFfnSpec

@@ -22,7 +22,7 @@ from hisearch.traces.trace import make_trace
 from tests.kernels import store_invariants
 from tests.kernels.systems import compiled, examples
 from tests.reference.random_traces import TraceShape, random_trace
-from tests.simulate.answer_systems import AMPLE, Laws, finished, fleet, restated, run, workers
+from tests.simulate.write_back_systems import AMPLE, Laws, finished, fleet, restated, run, workers
 
 SHAPE = TraceShape(requests=30, rate_rps=20.0, output_tokens=40, follow_up=0.6)
 SLOW = st.builds(TransferLaw, st.sampled_from([0.0, 1e-4, 0.02]), st.sampled_from([0.0, 1e-5, 2e-3, 0.05]))
@@ -60,21 +60,23 @@ def test_copies_and_writes_are_those_of_the_restatement(
     prefill, decode = workers(page=page, host=host, laws=laws, policy="write_back")
     arrays, front, back = run(fleet(prefill, decode, (1, count)), trace, seed, horizon_s)
     expected = restated(decode, laws, trace, finished(back), horizon_s)
-    assert {r for r, answer in enumerate(arrays.answers) if answer.end > 0} == set(expected.copied_s)
+    assert {r for r, write_back in enumerate(arrays.output_write_back) if write_back.end > 0} == set(expected.copied_s)
     for r, at in expected.copied_s.items():
-        assert arrays.answers[r].copied_s == pytest.approx(at, abs=1e-12)
-    written = {r: int(arrays.answers[r].begin) for r in expected.copied_s} | {
+        assert arrays.output_write_back[r].copied_s == pytest.approx(at, abs=1e-12)
+    written = {r: int(arrays.output_write_back[r].begin) for r in expected.copied_s} | {
         r: end for _, r, _, end in expected.written
     }
-    assert {r: int(arrays.answers[r].written) for r in expected.copied_s} == written
+    assert {r: int(arrays.output_write_back[r].written) for r in expected.copied_s} == written
     held = set().union(*(pages_on_path(front, r, begin, end) for _, r, begin, end in expected.written))
     assert store_invariants.pages_of(front, int(front.store_tiers[0].first)) == held
     for w, worker in enumerate(expected.workers):
         pool = back.trees[count + w]
         assert (pool.free_pages, pool.peak_pages) == (worker.free_pages, worker.peak_pages)
         mine = [r for r in expected.copied_s if back.requests[r].worker == w]
-        assert pool.stored_tokens == sum(int(arrays.answers[r].end - arrays.answers[r].begin) for r in mine)
-        assert pool.read_tokens == sum(written[r] - int(arrays.answers[r].begin) for r in mine)
+        assert pool.stored_tokens == sum(
+            int(arrays.output_write_back[r].end - arrays.output_write_back[r].begin) for r in mine
+        )
+        assert pool.read_tokens == sum(written[r] - int(arrays.output_write_back[r].begin) for r in mine)
         refused = [r for r in expected.refused if back.requests[r].worker == w]
         assert (pool.evicted_tokens > 0) == bool(refused)
 
@@ -92,12 +94,12 @@ def test_next_turns_find_as_much_as_at_a_worker_that_does_both(seed: int, page: 
     room = longest // page * page + 128 if tight else AMPLE
     # With overlap a unified worker keeps the newest token's KV too, which one more step than needed has made.
     prefill, decode = workers(page=page, prompts_hbm=room, overlap=False)
-    apart = simulate_fleet(fleet(prefill, decode), trace)
+    disaggregated = simulate_fleet(fleet(prefill, decode), trace)
     together = simulate(prefill, trace)
-    for result in (apart, together):
+    for result in (disaggregated, together):
         assert (result.requests.outcome == Outcome.FINISHED).all()
     found = [
-        r.hit_tokens + r.host_hit_tokens + r.storage_hit_tokens for r in (apart.requests, together.requests)
+        r.hit_tokens + r.host_hit_tokens + r.storage_hit_tokens for r in (disaggregated.requests, together.requests)
     ]  # fmt: skip
     np.testing.assert_array_equal(found[0], found[1])
     without = simulate_fleet(fleet(prefill, replace(decode, tiers=(), movement=None)), trace).requests
@@ -146,16 +148,19 @@ def test_nothing_is_lost_or_held_twice_when_decode_workers_die(
     store_invariants.check_store(front, int(front.store_tiers[0].first), records)
     for w in range(int(back.config.workers)):
         copying, writing = (_line(arrays, back, hl.SERVERS * w + kind) for kind in (0, 1))
-        pool, home = back.trees[int(back.config.workers) + w], back.trees[w]
+        pool, cache_id = back.trees[int(back.config.workers) + w], back.trees[w]
         if arrays.members[1 + w].died:
             assert not copying + writing
             assert pool.free_pages == pool.capacity_pages
             continue
-        held = sum(int(arrays.answers[r].end - arrays.answers[r].begin) for r in copying + writing)
+        held = sum(int(arrays.output_write_back[r].end - arrays.output_write_back[r].begin) for r in copying + writing)
         assert pool.free_pages + held == pool.capacity_pages
-        assert home.free_pages + sum(int(arrays.answers[r].held_pages) for r in copying) == home.capacity_pages
+        assert (
+            cache_id.free_pages + sum(int(arrays.output_write_back[r].held_pages) for r in copying)
+            == cache_id.capacity_pages
+        )
         assert pool.stored_tokens == pool.read_tokens + sum(
-            int(arrays.answers[r].end - arrays.answers[r].written) for r in copying + writing
+            int(arrays.output_write_back[r].end - arrays.output_write_back[r].written) for r in copying + writing
         )
 
 
@@ -164,7 +169,7 @@ def _line(arrays: object, sim: la.Sim, k: int) -> list[int]:
     r = int(sim.servers[k].head)
     while r >= 0:
         found.append(r)
-        r = int(arrays.answers[r].next)  # type: ignore[attr-defined]
+        r = int(arrays.output_write_back[r].next)  # type: ignore[attr-defined]
     return found
 
 
@@ -184,9 +189,9 @@ def test_room_is_held_until_the_copy_is_done() -> None:
     costs = prefill.costs.seconds
     done = step_seconds(costs, [(60, 0)], []) + sum(decode_step_seconds(costs, 1, 60 + k) for k in range(1, 11))
     assert back.requests[0].finish_s == pytest.approx(done)
-    assert arrays.answers[0].copied_s == pytest.approx(done + 0.5 + 10 * 0.25)
+    assert arrays.output_write_back[0].copied_s == pytest.approx(done + 0.5 + 10 * 0.25)
     # Its prompt is computed once there is room for it beside the token that is kept: 110 free tokens are not enough.
-    first = arrays.answers[0].copied_s + step_seconds(costs, [(110, 0)], [])
+    first = arrays.output_write_back[0].copied_s + step_seconds(costs, [(110, 0)], [])
     assert back.requests[1].first_token_s == pytest.approx(first)
 
 
@@ -211,6 +216,6 @@ def test_storage_that_is_not_there_is_refused() -> None:
     with pytest.raises(ValueError, match="not one prefill pool with storage of scope cluster"):
         simulate_fleet(fleet(alone, decode), _turns((0.0, 60, 11)))
     assert decode.movement is not None
-    apart = replace(decode, movement=replace(decode.movement, network_write=None))
+    offline = replace(decode, movement=replace(decode.movement, network_write=None))
     with pytest.raises(ValueError, match="no network leads to the storage of pool prefill"):
-        simulate_fleet(fleet(prefill, apart), _turns((0.0, 60, 11)))
+        simulate_fleet(fleet(prefill, offline), _turns((0.0, 60, 11)))

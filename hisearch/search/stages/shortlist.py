@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from hisearch.score.terms import is_of_size
-from hisearch.search.model.arms import Arm, apart_arms, lone_arm, mixed_arms, unified_arms
 from hisearch.search.model.candidates import Cluster, Kept
 from hisearch.search.model.deployments import deployment_of
 from hisearch.search.model.pair_sizing import Counts, CountsSizing
 from hisearch.search.model.problem import Problem
+from hisearch.search.model.routing_configs import RoutingConfig, lone_config, mixed_configs, pd_configs, unified_configs
 from hisearch.search.model.sizing import Sizing
 from hisearch.search.model.trial import Trial
 from hisearch.search.stages.clusters import within_limits
@@ -106,15 +106,15 @@ def _short_pool(trial: Trial) -> int:
 
 
 @dataclass(eq=False)
-class Contender:
+class ShortlistEntry:
     """A candidate on its way through the stage.
 
-    arms: still in the race, the first one is used for sizing. guess: counts to start sizing at. fewest: counts that met
-    the SLO on the latest slice, or None. tried: its trials there.
+    routing_configs: still in the race, the first one is used for sizing. guess: counts to start sizing at. fewest:
+    counts that met the SLO on the latest slice, or None. tried: its trials there.
     """
 
     candidate: Kept
-    arms: list[Arm]
+    routing_configs: list[RoutingConfig]
     guess: Counts
     fewest: Counts | None = None
     tried: list[Trial] = field(default_factory=list)
@@ -135,9 +135,9 @@ class Contender:
         return any(trial.rejects_too_many for trial in self.tried)
 
 
-def contender(problem: Problem, candidate: Kept) -> Contender:
+def shortlist_entry(problem: Problem, candidate: Kept) -> ShortlistEntry:
     """A candidate at the start, with every arm of its shape."""
-    return Contender(candidate, arms_of(problem, candidate), estimated(candidate))
+    return ShortlistEntry(candidate, configs_of(problem, candidate), estimated(candidate))
 
 
 def estimated(candidate: Kept) -> Counts:
@@ -147,18 +147,18 @@ def estimated(candidate: Kept) -> Counts:
     return (min(max(candidate.replicas, 1), candidate.max_replicas),)
 
 
-def arms_of(problem: Problem, candidate: Kept) -> list[Arm]:
+def configs_of(problem: Problem, candidate: Kept) -> list[RoutingConfig]:
     """Routers and what else there is to choose with a candidate's workers fixed, most promising first."""
     pools = problem.space.pools
     if isinstance(candidate, Cluster):
-        if candidate.shape == "apart" and pools.apart is not None:
-            return apart_arms(problem.space, pools.apart)
+        if candidate.shape == "disaggregated" and pools.disaggregated is not None:
+            return pd_configs(problem.space, pools.disaggregated)
         if pools.mixed is not None:
-            return mixed_arms(problem.space, pools.mixed)
-    return unified_arms(problem.space)
+            return mixed_configs(problem.space, pools.mixed)
+    return unified_configs(problem.space)
 
 
-def sizer(problem: Problem, one: Contender) -> Sizer:
+def sizer(problem: Problem, one: ShortlistEntry) -> Sizer:
     """Who finds its fewest workers."""
     candidate = one.candidate
     if not isinstance(candidate, Cluster):
@@ -170,19 +170,19 @@ def sizer(problem: Problem, one: Contender) -> Sizer:
     return _SeveralPools(CountsSizing(one.guess, prices, most, ranks, limit))
 
 
-def deployment(problem: Problem, candidate: Kept, counts: Counts, arm: Arm) -> DeploymentSpec:
+def deployment(problem: Problem, candidate: Kept, counts: Counts, routing_config: RoutingConfig) -> DeploymentSpec:
     """So many workers of a candidate's pools behind an arm."""
     if isinstance(candidate, Cluster):
         pools = [
             pool.model_copy(update={"replicas": count}) for pool, count in zip(candidate.pools, counts, strict=True)
         ]
-        return DeploymentSpec(model=problem.model, profile=problem.profile, pools=pools, **arm.settings)
+        return DeploymentSpec(model=problem.model, profile=problem.profile, pools=pools, **routing_config.settings)
     # A single replica gets everything whatever the policy: name the first arm, so that equal runs are recognised.
-    chosen = arm if counts[0] > 1 else lone_arm(problem.space, arm.admission)
+    chosen = routing_config if counts[0] > 1 else lone_config(problem.space, routing_config.admission)
     return chosen.of(deployment_of(problem.model, problem.profile, candidate.pool, counts[0], chosen.router))
 
 
-def offsets(problem: Problem, one: Contender) -> list[Counts | None]:
+def offsets(problem: Problem, one: ShortlistEntry) -> list[Counts | None]:
     """Counts to try on the whole trace beside the ones that were found, which come first; None: out of bounds.
 
     One pool: one worker less, and those of the space's ``extra_replicas``. Several: a worker moved from one to another,

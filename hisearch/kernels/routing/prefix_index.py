@@ -28,7 +28,7 @@ def best_match(fleet, route, r):
     s = trace.prompt_node[r]
     while s > 0:
         for word in range(route.words):
-            bits = fleet.belief[s, route.word + word]
+            bits = fleet.prefix_index[s, route.word + word]
             if bits:
                 return trace.end_tokens[s], 64 * word + _lowest_bit(bits)
         s = trace.parent[s]
@@ -45,16 +45,16 @@ def believe(fleet, route, m, r, now):
     keeps_time = fleet.used_s.shape[0] > 0
     s = trace.prompt_node[r]
     gained = 0
-    while s > 0 and (keeps_time or not fleet.belief[s, word] & bit):
-        if not fleet.belief[s, word] & bit:
-            fleet.belief[s, word] |= bit
+    while s > 0 and (keeps_time or not fleet.prefix_index[s, word] & bit):
+        if not fleet.prefix_index[s, word] & bit:
+            fleet.prefix_index[s, word] |= bit
             gained += trace.end_tokens[s] - trace.start_tokens[s]
         if keeps_time:
             fleet.used_s[s, m] = now
         s = trace.parent[s]
     if gained > 0:
-        fleet.members[m].belief_tokens += gained
-        flow.note_belief(fleet, m)
+        fleet.members[m].prefix_index_tokens += gained
+        flow.note_prefix(fleet, m)
 
 
 @kernel
@@ -65,9 +65,9 @@ def forget(fleet, route, m):
     place = m - route.first
     word = route.word + place // 64
     bit = np.uint64(1) << np.uint64(place % 64)
-    for s in range(fleet.belief.shape[0]):
-        fleet.belief[s, word] &= ~bit
-    fleet.members[m].belief_tokens = 0
+    for s in range(fleet.prefix_index.shape[0]):
+        fleet.prefix_index[s, word] &= ~bit
+    fleet.members[m].prefix_index_tokens = 0
 
 
 @kernel
@@ -78,23 +78,23 @@ def _trim(fleet, route, m):
     place = m - route.first
     word = route.word + place // 64
     bit = np.uint64(1) << np.uint64(place % 64)
-    held = np.empty(fleet.belief.shape[0], np.int64)
+    held = np.empty(fleet.prefix_index.shape[0], np.int64)
     count = 0
     # A child's number exceeds its parent's: of equal times the deeper comes first once the order is reversed.
-    for s in range(fleet.belief.shape[0] - 1, 0, -1):
-        if fleet.belief[s, word] & bit:
+    for s in range(fleet.prefix_index.shape[0] - 1, 0, -1):
+        if fleet.prefix_index[s, word] & bit:
             held[count] = s
             count += 1
     times = np.empty(count)
     for k in range(count):
         times[k] = fleet.used_s[held[k], m]
     for k in np.argsort(times, kind="mergesort"):
-        if member.belief_tokens <= route.tree_tokens:
+        if member.prefix_index_tokens <= route.tree_tokens:
             break
         s = held[k]
-        fleet.belief[s, word] &= ~bit
-        member.belief_tokens -= trace.end_tokens[s] - trace.start_tokens[s]
-    flow.note_belief(fleet, m)
+        fleet.prefix_index[s, word] &= ~bit
+        member.prefix_index_tokens -= trace.end_tokens[s] - trace.start_tokens[s]
+    flow.note_prefix(fleet, m)
 
 
 @kernel
@@ -106,7 +106,7 @@ def trim_where_due(fleet, route, now):
         route.trim_s += route.trim_period_s
     for k in range(route.ups):
         m = fleet.up[route.first + k]
-        if fleet.members[m].belief_tokens > route.tree_tokens:
+        if fleet.members[m].prefix_index_tokens > route.tree_tokens:
             _trim(fleet, route, m)
 
 
@@ -122,13 +122,13 @@ def match(fleet, route, m, r, now):
             return 0
         limit = tree.floor_page(sim, trace.input_tokens[r])
         most = 0
-        for w in range(member.index * sim.config.lanes, (member.index + 1) * sim.config.lanes):
+        for w in range(member.index * sim.config.schedulers, (member.index + 1) * sim.config.schedulers):
             most = max(most, outlook.cached_tokens(sim, w, s, limit, now))
         return most
     place = m - route.first
     word = route.word + place // 64
     bit = np.uint64(1) << np.uint64(place % 64)
-    while s > 0 and not fleet.belief[s, word] & bit:
+    while s > 0 and not fleet.prefix_index[s, word] & bit:
         s = trace.parent[s]
     return trace.end_tokens[s]
 
@@ -140,7 +140,7 @@ def look_where_due(fleet, route, now):
         return
     while route.picture_s <= now:
         route.picture_s += route.staleness_s
-    fleet.belief[:, route.word : route.word + route.words] = 0
+    fleet.prefix_index[:, route.word : route.word + route.words] = 0
     for k in range(route.ups):
         m = fleet.up[route.first + k]
         member = fleet.members[m]
@@ -148,5 +148,5 @@ def look_where_due(fleet, route, now):
         place = m - route.first
         word = route.word + place // 64
         bit = np.uint64(1) << np.uint64(place % 64)
-        for w in range(member.index * sim.config.lanes, (member.index + 1) * sim.config.lanes):
-            outlook.depict(sim, w, fleet.belief, word, bit, now)
+        for w in range(member.index * sim.config.schedulers, (member.index + 1) * sim.config.schedulers):
+            outlook.depict(sim, w, fleet.prefix_index, word, bit, now)

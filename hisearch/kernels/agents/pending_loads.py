@@ -55,8 +55,8 @@ def _foreseen(sim, w, a):
     agent = sim.agents.agents[a]
     if policy.loading != al.AHEAD or agent.worker != w or agent.due >= al.NOBODY:
         return False
-    society = sim.agents.society
-    return policy.tested == 0 or (society.trusted != 0 and society.right >= RIGHT_SHARE)
+    population = sim.agents.population
+    return policy.tested == 0 or (population.trusted != 0 and population.right >= RIGHT_SHARE)
 
 
 @kernel
