@@ -169,7 +169,7 @@ def offloaded_experts() -> str:
         cells = []
         for resident in (16, 32, 64, 96):
             offload = {"device": "far", "resident": resident, **more}
-            block = {"beside": {"far": {"device": device}},
+            block = {"attached": {"far": {"device": device}},
                      "experts": {"routing": {"kind": "zipf", "exponent": 0.8}, "offload": offload}}  # fmt: skip
             worker = law("qwen3-30b-a3b", "l40s", Parallelism(), block)
             cells += [f"{decode_s(worker, 1, 4096) * 1e3:.0f} / {decode_s(worker, 32, 4096) * 1e3:.0f}"]
@@ -194,7 +194,7 @@ def tokens_per_dollar() -> tuple[str, go.Figure]:
         ("over 16 channels", 7, {"devices": striped("hbm2-pim", 16)}),
         ("and on NVLink", 7, {"devices": {**striped("hbm2-pim", 16), "links": [NVLINK]}}),
         ("LPDDR5-PIM beside each H100, over 4 channels", 7, {"devices": striped("lpddr5-pim", 4)}),
-        ("KV cache in CXL memory", 7, {"devices": {"beside": {"cxl": {"device": "cxl2-memory"}}, "kv": "cxl"}}),
+        ("KV cache in CXL memory", 7, {"devices": {"attached": {"cxl": {"device": "cxl2-memory"}}, "kv": "cxl"}}),
     )  # fmt: skip
     rows, names, values = [], [], []
     for name, replicas, more in variants:

@@ -27,13 +27,13 @@ from hisearch.traces.trace import make_trace
 PAGE = Path(__file__).with_name("hardware.md")
 IMAGES = Path(__file__).resolve().parent / "images"
 CATALOGUE = Catalogue()
-PIM_BLOCK: dict[str, Any] = {"beside": {"pim": {"device": "hbm2-pim"}}, "operators": {"decode_attention": "pim"}}
+PIM_BLOCK: dict[str, Any] = {"attached": {"pim": {"device": "hbm2-pim"}}, "operators": {"decode_attention": "pim"}}
 SCHEDULES = ("serial", "interleaved", "best")
 
 
 def striped(device: str, channels: int) -> dict[str, Any]:
     """Decode attention in PIM, each head of a request on so many channels."""
-    return {**PIM_BLOCK, "beside": {"pim": {"device": device, "stripe_channels": channels}}, "schedule": "best"}
+    return {**PIM_BLOCK, "attached": {"pim": {"device": device, "stripe_channels": channels}}, "schedule": "best"}
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -57,7 +57,7 @@ def simulated(
 def law(model: str, accelerator: str, split: Parallelism, block: dict[str, Any]) -> DeviceWorker:
     """The law of a worker's steps."""
     spec = DevicesSpec.model_validate(block)
-    devices = {name: CATALOGUE.get("Device", entry.device).spec for name, entry in spec.beside.items()}
+    devices = {name: CATALOGUE.get("Device", entry.device).spec for name, entry in spec.attached.items()}
     return compose(
         WorkerDevices(spec, devices), CATALOGUE.get("Model", model).spec,
         CATALOGUE.get("Accelerator", accelerator).spec, CATALOGUE.get("LatencyProfile", "roofline").spec, split, None,

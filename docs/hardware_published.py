@@ -107,7 +107,7 @@ def gpu_and_pim() -> str:
 def npu_and_pim() -> str:
     """Four NeuPIMs-like NPUs with PIM and without, over parallelism mixes; 256 requests of three lengths."""
     rows = []
-    inside = {**PIM_BLOCK, "beside": {"pim": {"device": "npu-hbm-pim"}}}
+    inside = {**PIM_BLOCK, "attached": {"pim": {"device": "npu-hbm-pim"}}}
     lengths = (("Alpaca", 12 + 56 / 2), ("ShareGPT", 80 + 296 / 2), ("1,024 tokens", 1024.0))
     for split in (Parallelism(tensor=4), Parallelism(tensor=2, pipeline=2), Parallelism(pipeline=4)):
         for name, context in lengths:

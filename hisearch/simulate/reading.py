@@ -149,7 +149,7 @@ def _request_table(
     delivery = front_end.deliveries(
         plan, trace, load, models, _pool_of(fleet, worker), {**columns, "arrival_s": fleet.arrival_s}
     )
-    columns = {name: values for name, values in columns.items() if not name.startswith("beside_")}
+    columns = {name: values for name, values in columns.items() if not name.startswith("decoding_at_")}
     return RequestTable(
         arrival_s=fleet.arrival_s.copy(),
         worker=worker,

@@ -130,7 +130,7 @@ def device(usd_per_hour: float) -> DeviceSpec:
 
 
 def test_devices_are_bought_for_each_accelerator():
-    bought = deployment(devices={"beside": {"far": {"device": "cxl", "count": 2}}})
+    bought = deployment(devices={"attached": {"far": {"device": "cxl", "count": 2}}})
     cost = deployment_cost(bought, {"h100": accelerator()}, {}, {}, {"cxl": device(0.5)})
     assert cost.device_usd_per_hour == pytest.approx(2 * 3 * 2 * 0.5)
     assert cost.total == pytest.approx(15.0 + 6.0)
@@ -147,7 +147,7 @@ def test_ffn_accelerators_are_bought_for_each_group_begun():
 
 def test_mean_cost_is_of_the_workers_that_are_there():
     """Three replicas with devices and a tier, of which 4.5 are there on average, beside three that stay."""
-    devices = {"beside": {"far": {"device": "cxl", "count": 2}}}
+    devices = {"attached": {"far": {"device": "cxl", "count": 2}}}
     grows = deployment(name="grows", devices=devices, tiers=[{"medium": "ddr5", "gib": 10.0}])
     stays = deployment(name="stays")
     bought = DeploymentSpec(model="m", pools=[*grows.pools, *stays.pools])

@@ -315,7 +315,7 @@ def test_devices_beside_accelerators_are_named_wherever_a_deployment_is(build_in
     """A sentence that leaves out what a quarter of the price is for would have the wrong thing bought."""
     trial = build_input().recommendation.trial
     assert settings(trial.deployment)["devices"] == NOT_USED
-    devices = {"beside": {"pim": {"device": "hbm2-pim"}}, "operators": {"decode_attention": "pim"}}
+    devices = {"attached": {"pim": {"device": "hbm2-pim"}}, "operators": {"decode_attention": "pim"}}
     pool = trial.deployment.pool.model_dump() | {"devices": devices}
     beside = dataclasses.replace(
         trial, deployment=DeploymentSpec.model_validate(trial.deployment.model_dump() | {"pools": [pool]})

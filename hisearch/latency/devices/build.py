@@ -98,7 +98,7 @@ def attached_device(name: str, spec: DeviceSpec, entry: AttachedDeviceSpec, kv_h
     count = entry.count
     for key in ("mapping", "stripe_channels"):
         if getattr(entry, key) is not None and spec.pim is None:
-            raise DevicesRefused(f"beside.{name}.{key}", f"{entry.device} has no channels of PIM to map")
+            raise DevicesRefused(f"attached.{name}.{key}", f"{entry.device} has no channels of PIM to map")
     bandwidth = spec.memory_bandwidth_bytes_per_s * count
     seconds: Law | None = None
     joules: Law | None = None
@@ -132,7 +132,7 @@ def _mapped_pim(name: str, pim: PimSpec, entry: AttachedDeviceSpec) -> PimSpec:
     mapped, channels = pim.model_copy(update=asked), pim.channels * entry.count
     if mapped.stripe_channels > channels:
         raise DevicesRefused(
-            f"beside.{name}.stripe_channels", f"is {mapped.stripe_channels}, but there are {channels} channels"
+            f"attached.{name}.stripe_channels", f"is {mapped.stripe_channels}, but there are {channels} channels"
         )
     return mapped
 

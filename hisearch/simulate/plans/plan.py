@@ -323,7 +323,8 @@ def check_simulated(pool: PoolSpec) -> None:
         message = (
             f"{KV_CONNECTOR_TITLES[pool.kv_connector]} under {title} can be exported, not simulated; simulated is "
             f"{known}, which is nearest with a store of the same size behind host memory, and LMCache under vLLM. "
-            f"{title} asks LMCache while it matches a prefix, and loads into its radix tree there: rules of their own, not built yet"
+            f"{title} asks LMCache while it matches a prefix, and loads into its radix tree there: "
+            "rules of their own, not built yet"
         )
         raise TierRefused(pool.name, TierProblem("movement.kv_connector", message))
     for index, tier in enumerate(pool.tiers):

@@ -353,7 +353,7 @@ class _Resolver:
     def devices(self, hardware: Hardware, document: Document[Any], keypath: str, spec: DevicesSpec) -> None:
         """Adds what a devices block names."""
         for name, entry in spec.attached.items():
-            found = self.refer(document, "Device", f"{keypath}.beside.{name}.device", entry.device)
+            found = self.refer(document, "Device", f"{keypath}.attached.{name}.device", entry.device)
             hardware.devices[entry.device] = found
         disaggregated = spec.attention_ffn
         if disaggregated is not None and disaggregated.ffn_accelerator is not None:
