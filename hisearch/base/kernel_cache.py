@@ -134,7 +134,7 @@ def _source(module: str) -> tuple[str, tuple[str, ...]]:
         _sources()[module] = [of_file, *_analysed(raw)]
         _unwritten.add(module)
     _, code, imported = _sources()[module]
-    return code, tuple(sorted({resolved for name in imported if (resolved := _resolved(name)) is not None}))
+    return code, tuple(sorted({module for name in imported for module in _resolved(name)}))
 
 
 def _analysed(raw: bytes) -> tuple[str, list[str]]:
@@ -154,11 +154,20 @@ def _analysed(raw: bytes) -> tuple[str, list[str]]:
     return hashlib.sha256(ast.dump(tree).encode()).hexdigest(), ours
 
 
-def _resolved(name: str) -> str | None:
-    """The module that the dotted ``name`` is, or is an attribute of; None for the top package's own attributes."""
-    if _path_of(name) is None:
-        name = name.rpartition(".")[0]
-    return name if name != _ROOT else None
+def _resolved(name: str) -> list[str]:
+    """Modules that importing the dotted ``name`` may bring in: it, or what it is an attribute of.
+
+    A package stands for all its modules: policies are found in a folder, not named in imports.
+    """
+    path = _path_of(name)
+    if path is None:
+        name, _, _ = name.rpartition(".")
+        path = _path_of(name)
+    if path is None or name == _ROOT:
+        return []
+    if path.name != "__init__.py":
+        return [name]
+    return [name, *(f"{name}.{module.stem}" for module in path.parent.glob("[!_]*.py"))]
 
 
 def _path_of(module: str) -> Path | None:

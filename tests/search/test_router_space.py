@@ -6,17 +6,17 @@ from typing import get_args
 
 import pytest
 
+from hisearch.base.policies import ROUTERS
 from hisearch.search.model.deployments import parameters_of, router_configs
 from hisearch.search.records.pool_dimensions import pool_dimensions
-from hisearch.specs.deployments.routing import ROUTER_PARAMETERS, AdmissionSpec, RouterName, RouterSpec
+from hisearch.specs.deployments.routing import AdmissionSpec, RouterName, RouterSpec
 from hisearch.specs.studies.search_space import RoutingSpace
 from tests.search.fakes import make_deployment, make_problem
 
 
 def test_every_policy_is_known_with_its_parameters() -> None:
-    assert set(ROUTER_PARAMETERS) == set(get_args(RouterName))
-    for names in ROUTER_PARAMETERS.values():
-        assert set(names) <= set(RouterSpec.model_fields)
+    assert tuple(ROUTERS) == get_args(RouterName)
+    assert set(ROUTERS.parameters()) | {"policy"} == set(RouterSpec.model_fields)
 
 
 #: What has more than one value by default.
@@ -27,7 +27,7 @@ ONE = {"cache_threshold": [0.3], "balance_abs_threshold": [64], "balance_rel_thr
 def test_each_policy_is_there_once_with_its_usual_parameters(policy: RouterName) -> None:
     (router,) = RoutingSpace(policies=[policy], **ONE).routers(policy)
     assert router == RouterSpec(policy=policy)
-    assert set(router.parameters()) <= set(ROUTER_PARAMETERS[policy])
+    assert set(router.parameters()) <= {parameter.name for parameter in ROUTERS[policy].parameters}
 
 
 def test_parameters_without_effect_make_no_arms() -> None:

@@ -18,7 +18,7 @@ from hisearch.kernels.fleet import losses
 from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.layout import tiers as tl
-from hisearch.kernels.routing import buckets, prefix_index
+from hisearch.kernels.routing import prefix_index, router
 from hisearch.kernels.traffic import flow, heaps, pools
 
 #: An autoscaler leaves a number of workers alone that is this near to the wanted one (Kubernetes' HPA: 0.1).
@@ -35,8 +35,7 @@ def _list_ups(fleet, k):
         if fleet.members[m].state == fl.UP:
             fleet.up[route.first + route.ups] = m
             route.ups += 1
-    if route.policy == fl.BUCKET:
-        buckets.reset(fleet, route)
+    router.members_changed(fleet, k)
 
 
 @kernel

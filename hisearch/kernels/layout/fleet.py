@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from hisearch.base.policies import ROUTERS
 from hisearch.kernels.core.handle import Array, Handle, Record
 
 #: Roles of a pool: it does both; it computes prompts and makes first tokens; it goes on from there.
@@ -21,10 +22,6 @@ UNIFIED, PREFILL, DECODE = 0, 1, 2
 #: Sides of a model; rows of Fleet.routes are ``SIDES * model + side``.
 FRONT, BACK = 0, 1
 SIDES = 2
-
-# Routers.
-RANDOM, ROUND_ROBIN, POWER_OF_TWO, CACHE_AWARE, BUCKET = 0, 1, 2, 3, 4
-LEAST_OUTSTANDING_TOKENS, CONSISTENT_HASH, KV_AWARE, WEIGHTED, COST_AWARE = 5, 6, 7, 8, 9
 
 # Admission rules of the front.
 ADMIT_ALL, QUEUE_CAP, TOKEN_BUCKET, SLO_SHEDDING = 0, 1, 2, 3
@@ -44,7 +41,6 @@ MEMBER = np.dtype(
         ("weight", "f8"),  # share of the load that it is fit for; 1 for the fittest of its model
         ("prefill_tokens_per_s", "f8"),  # that it can compute
         ("price", "f8"),  # US dollars an hour
-        ("credit", "f8"),  # weighted: turns that it is owed
         ("begun_s", "f8"),  # when it was started, and is paid for from; NaN: never
         ("up_s", "f8"),  # when it takes, or began to take, requests
         ("gone_s", "f8"),  # when it had drained, or died; NaN: not
@@ -52,7 +48,6 @@ MEMBER = np.dtype(
         ("inflight_requests", "i8"),
         ("outstanding_tokens", "i8"),  # likewise, prompts without a first token alone
         ("prefix_index_tokens", "i8"),  # cache_aware: prompt tokens that it is believed to hold
-        ("window_tokens", "i8"),  # bucket: prompt tokens sent to it in the window
         ("taken", "i8"),  # requests sent to it
         ("pool", "i4"),
         ("index", "i4"),  # among its pool's workers
@@ -61,6 +56,8 @@ MEMBER = np.dtype(
         ("died", "i4"),  # 1: it is gone, with all that it held
         ("route", "i4"),  # row of Fleet.routes
         ("nic", "i4"),  # first of its rows of Fleet.nics
+        # What router policies keep of each member.
+        *((state.name, state.dtype) for policy in ROUTERS.values() for state in policy.member_state),
     ],
     align=True,
 )
@@ -74,31 +71,17 @@ GATE = np.dtype([("left", "i4"), ("head", "i4")], align=True)
 #: Who a router chooses among, by what rule, and its state.
 ROUTE = np.dtype(
     [
-        ("policy", "i8"),
+        ("policy", "i8"),  # code of ``base.policies.ROUTERS``
         ("first", "i8"),  # its members: so many from here on
         ("members", "i8"),
         ("ups", "i8"),  # of them, those that take requests: the first so many of Fleet.up from ``first`` on, ascending
-        ("robin", "i8"),
-        ("cache_threshold", "f8"),
-        ("balance_abs", "i8"),
-        ("balance_rel", "f8"),
-        ("tree_tokens", "i8"),  # cache_aware: most that a worker is believed to hold once trimmed
-        ("trim_period_s", "f8"),
-        ("trim_s", "f8"),  # when it is trimmed next
-        ("word", "i8"),  # its members' bits: so many words of Fleet.belief from here on
+        ("word", "i8"),  # its members' bits: so many words of Fleet.prefix_index from here on
         ("words", "i8"),
-        ("window_s", "f8"),  # bucket: length of the window, and time between two drawings of the boundaries
-        ("draw_s", "f8"),
         ("window_first", "i8"),  # its places in Fleet.window: so many from here on
         ("window_places", "i8"),
-        ("window_head", "i8"),  # the window's requests: [head, tail) of Fleet.window
-        ("window_tail", "i8"),
-        ("bucket_tokens", "i8"),  # load of one bucket when the boundaries were last drawn
-        ("load_factor", "f8"),  # consistent_hash: a worker takes at most so many times the mean
-        ("overlap_weight", "f8"),  # kv_aware: worth of a cached prompt token in tokens of load
-        ("staleness_s", "f8"),  # kv_aware: age at which the router's picture of the caches is renewed
-        ("picture_s", "f8"),  # when it is due
-        ("fill_requests", "i8"),  # cost_aware: requests that a worker takes before a dearer one is asked
+        # What router policies are told and remember.
+        *((parameter.name, parameter.dtype) for parameter in ROUTERS.parameters().values()),
+        *((state.name, state.dtype) for policy in ROUTERS.values() for state in policy.state),
     ],
     align=True,
 )

@@ -89,7 +89,7 @@ def _trim(fleet, route, m):
     for k in range(count):
         times[k] = fleet.used_s[held[k], m]
     for k in np.argsort(times, kind="mergesort"):
-        if member.prefix_index_tokens <= route.tree_tokens:
+        if member.prefix_index_tokens <= route.max_tree_tokens:
             break
         s = held[k]
         fleet.prefix_index[s, word] &= ~bit
@@ -99,14 +99,14 @@ def _trim(fleet, route, m):
 
 @kernel
 def trim_where_due(fleet, route, now):
-    """Every ``trim_period_s`` the beliefs that have grown beyond ``tree_tokens`` are trimmed."""
+    """Every ``eviction_interval_s`` what is believed beyond ``max_tree_tokens`` is trimmed."""
     if fleet.used_s.shape[0] == 0 or now < route.trim_s:
         return
     while route.trim_s <= now:
-        route.trim_s += route.trim_period_s
+        route.trim_s += route.eviction_interval_s
     for k in range(route.ups):
         m = fleet.up[route.first + k]
-        if fleet.members[m].prefix_index_tokens > route.tree_tokens:
+        if fleet.members[m].prefix_index_tokens > route.max_tree_tokens:
             _trim(fleet, route, m)
 
 
@@ -136,10 +136,10 @@ def match(fleet, route, m, r, now):
 @kernel
 def look_where_due(fleet, route, now):
     """Every ``staleness_s`` the router gets a new picture: trace-tree nodes whose last whole page is cached."""
-    if route.staleness_s == 0.0 or now < route.picture_s:
+    if route.staleness_s == 0.0 or now < route.look_s:
         return
-    while route.picture_s <= now:
-        route.picture_s += route.staleness_s
+    while route.look_s <= now:
+        route.look_s += route.staleness_s
     fleet.prefix_index[:, route.word : route.word + route.words] = 0
     for k in range(route.ups):
         m = fleet.up[route.first + k]

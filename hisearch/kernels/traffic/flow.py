@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hisearch.base.jit import kernel
+from hisearch.base.policies import ROUTERS
 from hisearch.kernels.core import tournament
 from hisearch.kernels.layout import fleet as fl
 
@@ -12,6 +13,8 @@ from hisearch.kernels.layout import fleet as fl
 # believed cache, least load for its weight.
 FEWEST, MOST, SMALLEST, LIGHTEST = 0, 1, 2, 3
 ROWS = 4
+_TRACKS_REQUESTS = ROUTERS.mask(lambda policy: "requests" in policy.tracks)
+_TRACKS_TOKENS = ROUTERS.mask(lambda policy: "tokens" in policy.tracks)
 
 
 @kernel
@@ -129,10 +132,10 @@ def note_load(fleet, m):
         return
     row = ROWS * member.route
     place = m - route.first
-    if route.policy == fl.CACHE_AWARE:
+    if _TRACKS_REQUESTS >> route.policy & 1:
         tournament.put(fleet.keys[row + FEWEST], fleet.winners[row + FEWEST], place, member.inflight_requests)
         tournament.put(fleet.keys[row + MOST], fleet.winners[row + MOST], place, -member.inflight_requests)
-    elif route.policy == fl.LEAST_OUTSTANDING_TOKENS:
+    if _TRACKS_TOKENS >> route.policy & 1:
         load = member.inflight_tokens / member.weight
         tournament.put(fleet.keys[row + LIGHTEST], fleet.winners[row + LIGHTEST], place, load)
 

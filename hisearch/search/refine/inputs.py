@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from hisearch.base.dtypes import F8
+from hisearch.base.policies import ROUTERS
 from hisearch.search.model.candidates import Candidate
 from hisearch.search.model.deployments import parameters_of
 from hisearch.search.model.problem import Problem
 from hisearch.search.stages.execution import choices_of
 from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
-from hisearch.specs.deployments.routing import ROUTER_PARAMETERS
 
 #: A deployment by name: numbers are ordered settings or expectations, all else are kinds.
 Part = Mapping[str, Any]
@@ -62,7 +62,7 @@ class Expectations:
 
 
 #: Parameters that say how a router chooses.
-_OF_A_ROUTER = frozenset({"router", *(name for names in ROUTER_PARAMETERS.values() for name in names)})
+_OF_A_ROUTER = frozenset({"router", *ROUTERS.parameters()})
 
 
 def _key(pool: PoolSpec) -> str:

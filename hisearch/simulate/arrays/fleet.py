@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from hisearch.base.dtypes import I4
+from hisearch.base.policies import ROUTERS
 from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.traffic import flow
 from hisearch.simulate.arrays.pool import record, records, trace_of
@@ -16,12 +17,6 @@ from hisearch.specs.deployments.routing import RouterSpec
 from hisearch.traces.agents import AgentArrays
 from hisearch.traces.compiled import TraceArrays
 
-ROUTERS = {
-    "random": fl.RANDOM, "round_robin": fl.ROUND_ROBIN, "power_of_two": fl.POWER_OF_TWO,
-    "cache_aware": fl.CACHE_AWARE, "bucket": fl.BUCKET, "least_outstanding_tokens": fl.LEAST_OUTSTANDING_TOKENS,
-    "consistent_hash": fl.CONSISTENT_HASH, "kv_aware": fl.KV_AWARE, "weighted": fl.WEIGHTED,
-    "cost_aware": fl.COST_AWARE,
-}  # fmt: skip
 ROLES = {"unified": fl.UNIFIED, "prefill": fl.PREFILL, "decode": fl.DECODE}
 _ADMISSIONS = {
     "none": fl.ADMIT_ALL, "queue_cap": fl.QUEUE_CAP, "token_bucket": fl.TOKEN_BUCKET,
@@ -77,7 +72,7 @@ def allocate(
     trims = any(r.policy == "cache_aware" and r.max_tree_tokens is not None for r in fronts)
     words = int(routes["words"].sum())
     nodes = len(trace.parent)
-    hashes = np.flatnonzero(routes["policy"] == fl.CONSISTENT_HASH).tolist()
+    hashes = np.flatnonzero(routes["policy"] == ROUTERS.code("consistent_hash")).tolist()
     ring, ring_member = _ring(routes, hashes)
     first_turns = np.flatnonzero(trace.previous < 0).astype(np.int32)
     order = np.argsort(trace.arrival_s[first_turns], kind="stable")
@@ -271,33 +266,27 @@ def _most_routed(plan: FleetPlan) -> int:
 
 
 def _route(router: RouterSpec, first: int, members: int) -> Any:
+    values = {
+        parameter.name: parameter.kernel_value(getattr(router, parameter.name))
+        for parameter in ROUTERS.parameters().values()
+    }
+    states = {
+        state.name: values[state.initial] if isinstance(state.initial, str) else state.initial
+        for policy in ROUTERS.values()
+        for state in policy.state
+    }
     return record(
         fl.ROUTE,
-        policy=ROUTERS[router.policy],
+        policy=ROUTERS.code(router.policy),
         first=first,
         members=members,
         ups=0,
-        robin=0,
-        cache_threshold=router.cache_threshold,
-        balance_abs=router.balance_abs_threshold,
-        balance_rel=router.balance_rel_threshold,
-        tree_tokens=router.max_tree_tokens or 2**62,
-        trim_period_s=router.eviction_interval_s,
-        trim_s=router.eviction_interval_s,
         word=0,
         words=0,
         window_first=0,
         window_places=0,
-        window_s=router.bucket_window_s,
-        draw_s=router.bucket_window_s,
-        window_head=0,
-        window_tail=0,
-        bucket_tokens=0,
-        load_factor=router.load_factor,
-        overlap_weight=router.overlap_weight,
-        staleness_s=router.staleness_s,
-        picture_s=0.0,
-        fill_requests=router.fill_requests,
+        **values,
+        **states,
     )
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field, model_validator
 
+from hisearch.base.policies import ROUTERS
 from hisearch.specs.base import Count, DType, EngineName, Fraction, NonNegative, NonNegativeInt, Positive, Strict
 from hisearch.specs.deployments.agent_memory import (
     AGENT_ENGINES,
@@ -19,7 +20,7 @@ from hisearch.specs.deployments.agent_memory import (
     HostName,
 )
 from hisearch.specs.deployments.deployment import EvictionName
-from hisearch.specs.deployments.routing import ROUTER_PARAMETERS, AdmissionSpec, HashKeyName, RouterName, RouterSpec
+from hisearch.specs.deployments.routing import AdmissionSpec, RouterName, RouterSpec
 from hisearch.specs.deployments.tiers import (
     HierarchyName,
     KvConnectorName,
@@ -31,6 +32,7 @@ from hisearch.specs.errors import KeyedError
 from hisearch.specs.machines.devices import DevicesSpec
 from hisearch.specs.machines.hardware import HostSpec, ScopeName
 from hisearch.specs.machines.parallelism import Parallelism
+from hisearch.specs.policies import lists_model
 from hisearch.specs.studies.pool_space import PoolsSpace
 
 
@@ -82,46 +84,24 @@ class ExecutionSpace(Strict):
         ]
 
 
-class RoutingSpace(Strict):
-    """Stage 2: router policies and their parameters."""
-
+class _RouterPolicies(Strict):
     policies: list[RouterName] = Field(
         default=["round_robin", "power_of_two", "cache_aware"], min_length=1, description="As a Router's policy."
     )
-    cache_threshold: list[Annotated[float, Field(ge=0, le=1)]] = Field(
-        default=[0.3, 0.5], min_length=1, description="cache_aware: as a Router's."
-    )
-    balance_abs_threshold: list[NonNegativeInt] = Field(
-        default=[16, 64], min_length=1, description="cache_aware: as a Router's."
-    )
-    balance_rel_threshold: list[Annotated[float, Field(ge=1)]] = Field(
-        default=[1.5], min_length=1, description="cache_aware: as a Router's."
-    )
-    max_tree_tokens: list[Count | None] = Field(
-        default=[None], min_length=1, description="cache_aware: as a Router's; null: never trimmed."
-    )
-    eviction_interval_s: list[Positive] = Field(
-        default=[120.0], min_length=1, description="cache_aware with max_tree_tokens: as a Router's."
-    )
-    bucket_abs_threshold: list[NonNegativeInt] = Field(
-        default=[64], min_length=1, description="bucket: a Router's balance_abs_threshold."
-    )
-    bucket_rel_threshold: list[Annotated[float, Field(ge=1)]] = Field(
-        default=[1.5], min_length=1, description="bucket: a Router's balance_rel_threshold."
-    )
-    bucket_window_s: list[Positive] = Field(default=[5.0], min_length=1, description="bucket: as a Router's.")
-    hash_key: list[HashKeyName] = Field(
-        default=["session"], min_length=1, description="consistent_hash: as a Router's."
-    )
-    prefix_tokens: list[Count] = Field(
-        default=[256], min_length=1, description="consistent_hash by prefix: as a Router's."
-    )
-    load_factor: list[Annotated[float, Field(ge=1)]] = Field(
-        default=[1.25], min_length=1, description="consistent_hash: as a Router's."
-    )
-    overlap_weight: list[Positive] = Field(default=[1.0], min_length=1, description="kv_aware: as a Router's.")
-    staleness_s: list[NonNegative] = Field(default=[0.0], min_length=1, description="kv_aware: as a Router's.")
-    fill_requests: list[Count] = Field(default=[8], min_length=1, description="cost_aware: as a Router's.")
+
+
+if TYPE_CHECKING:
+
+    class _RouterLists(_RouterPolicies):
+        def __getattr__(self, name: str) -> Any: ...
+
+else:
+    _RouterLists = lists_model("_RouterLists", ROUTERS, _RouterPolicies, like="a Router")
+
+
+class RoutingSpace(_RouterLists):
+    """Stage 2: router policies and their parameters."""
+
     admission: list[AdmissionSpec] = Field(
         default=[AdmissionSpec()],
         min_length=1,
@@ -133,17 +113,14 @@ class RoutingSpace(Strict):
 
     def routers(self, policy: RouterName) -> list[RouterSpec]:
         """The policy with every combination of its parameters, each once, in the order of the lists."""
-        names = ROUTER_PARAMETERS[policy]
-        lists = [getattr(self, _BUCKET_LISTS.get(name, name) if policy == "bucket" else name) for name in names]
-        found: dict[str, RouterSpec] = {}
+        declared = ROUTERS[policy].parameters
+        names = [parameter.name for parameter in declared]
+        lists = [getattr(self, parameter.search_key or parameter.name) for parameter in declared]
+        routers: dict[str, RouterSpec] = {}
         for values in itertools.product(*lists):
             router = RouterSpec.model_validate({"policy": policy} | dict(zip(names, values, strict=True)))
-            found.setdefault(repr(router.parameters()), router)
-        return list(found.values())
-
-
-#: Parameter of a bucket router -> its list, where cache_aware has a parameter of that name as well.
-_BUCKET_LISTS = {"balance_abs_threshold": "bucket_abs_threshold", "balance_rel_threshold": "bucket_rel_threshold"}
+            routers.setdefault(repr(router.parameters()), router)
+        return list(routers.values())
 
 
 #: Sizes that a range stands for: so many for each doubling, or so many steps; whole GiB from this size on.

@@ -1,8 +1,8 @@
-"""The router policy *bucket*: each member takes prompts of a range of lengths, so that all carry the same load.
+"""Each worker takes prompts of a range of lengths, so that all carry the same load.
 
 Load is prompt tokens sent within a sliding window. The ranges are drawn anew once a window, if the load of one bucket
 has more than doubled or halved since they were last drawn. A lopsided load sends a request to the least loaded member
-instead. Rules: sgl-router's ``bucket``.
+instead. Rule: ``bucket`` of SGLang's router (sgl-router 0.3).
 """
 
 from __future__ import annotations
@@ -10,6 +10,44 @@ from __future__ import annotations
 import numpy as np
 
 from hisearch.base.jit import kernel
+from hisearch.base.policies import Parameter, RouterPolicy, State
+
+ROUTER = RouterPolicy(
+    "A range of prompt lengths for each worker, drawn so that all carry the same load.",
+    parameters=(
+        Parameter(
+            "balance_abs_threshold",
+            64,
+            "as for cache_aware, in prompt tokens of the window.",
+            at_least=0,
+            search=(64,),
+            search_key="bucket_abs_threshold",
+        ),
+        Parameter(
+            "balance_rel_threshold",
+            1.5,
+            "as for cache_aware.",
+            at_least=1.0,
+            search=(1.5,),
+            search_key="bucket_rel_threshold",
+        ),
+        Parameter(
+            "bucket_window_s",
+            5.0,
+            "length of the window whose load counts, and time between two drawings.",
+            above=0.0,
+            search=(5.0,),
+        ),
+    ),
+    state=(
+        State("draw_s", "f8", "bucket_window_s"),
+        State("bucket_tokens", "i8"),  # load of one bucket when the boundaries were last drawn
+        State("window_head", "i8"),  # the window's requests: [head, tail) of Fleet.window
+        State("window_tail", "i8"),
+    ),
+    member_state=(State("window_tokens", "i8"),),  # prompt tokens sent to it in the window
+    reads_prompts=True,
+)
 
 #: The first ranges divide prompts of so many tokens evenly (sgl-router: characters).
 FIRST_LENGTH = 4096
@@ -74,7 +112,7 @@ def _draw(fleet, route):
 @kernel
 def _forget(fleet, route, now):
     """Requests sent longer ago than the window count no more."""
-    while route.window_head < route.window_tail and now - fleet.sent_s[route.window_head] > route.window_s:
+    while route.window_head < route.window_tail and now - fleet.sent_s[route.window_head] > route.bucket_window_s:
         r = fleet.window[route.window_head]
         fleet.members[fleet.window_member[route.window_head]].window_tokens -= fleet.trace.input_tokens[r]
         route.window_head += 1
@@ -94,28 +132,28 @@ def _close_up(fleet, route):
 
 
 @kernel
-def choose(fleet, route, r, now):
+def choose(fleet, route, k, r, now):
     """The member whose range holds the length of ``r``'s prompt, or the least loaded one."""
     if now >= route.draw_s:
         _draw(fleet, route)
         while route.draw_s <= now:
-            route.draw_s += route.window_s
+            route.draw_s += route.bucket_window_s
     tokens = fleet.trace.input_tokens[r]
     least = fleet.up[route.first]
     most = fleet.members[least].window_tokens
-    for k in range(1, route.ups):
-        m = fleet.up[route.first + k]
+    for place in range(1, route.ups):
+        m = fleet.up[route.first + place]
         load = fleet.members[m].window_tokens
         most = max(most, load)
         if load < fleet.members[least].window_tokens:
             least = m
     fewest = fleet.members[least].window_tokens
     chosen = least
-    if most - fewest <= route.balance_abs or most <= route.balance_rel * fewest:
-        k = 0
-        while tokens > fleet.bounds[route.first + k]:
-            k += 1
-        chosen = fleet.up[route.first + k]
+    if most - fewest <= route.balance_abs_threshold or most <= route.balance_rel_threshold * fewest:
+        place = 0
+        while tokens > fleet.bounds[route.first + place]:
+            place += 1
+        chosen = fleet.up[route.first + place]
     fleet.members[chosen].window_tokens += tokens
     _forget(fleet, route, now)
     if route.window_tail == route.window_first + route.window_places:

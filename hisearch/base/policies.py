@@ -1,0 +1,245 @@
+"""Policies, each declared by the file that implements it.
+
+A policy is one module of a folder of kernels: a declaration at its top (what it is called, what it can be told, what it
+keeps), and its kernel. Specs, the search, the record layouts and the docs are made from declarations. They read these
+without importing the module, so that nothing but a simulation loads the compiler: a declaration is one assignment of
+literals to a name in capitals, ``ROUTER = RouterPolicy(...)``.
+
+To add a policy: add a file to its folder (see the folder's ``__init__``). Nothing else lists the policies.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+_PACKAGE = Path(__file__).parents[1]
+#: Kernel's value of a limit that is not set.
+UNLIMITED = 2**62
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A number or a word that a policy can be told.
+
+    Attributes:
+        name: its key in YAML and its field in the kernels' record; ends with its unit (``_s``, ``_tokens``).
+        default: int, float or one of ``choices``; None: no limit, of a parameter with ``optional``.
+        description: for people; the policies that read it are named before it.
+        at_least, above, at_most: bounds of a number, where there are any.
+        choices: words, if it is one; kernels see the index.
+        optional: may be null, which is no limit.
+        search: values that the search tries unless the study says otherwise.
+        search_key: key of its list in a search space, where that is not ``name``.
+        only_with: (parameter, value) without which it has no effect; value None: whatever is not null.
+    """
+
+    name: str
+    default: float | str | None
+    description: str
+    at_least: float | None = None
+    above: float | None = None
+    at_most: float | None = None
+    choices: tuple[str, ...] = ()
+    optional: bool = False
+    search: tuple[float | str | None, ...] = ()
+    search_key: str = ""
+    only_with: tuple[str, str | None] | None = None
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether it counts something; limits do."""
+        return self.default is None or isinstance(self.default, int)
+
+    @property
+    def dtype(self) -> str:
+        """Of its field in the kernels' record."""
+        return "i8" if self.is_integer or self.choices else "f8"
+
+    def kernel_value(self, value: Any) -> Any:
+        """``value``, as YAML has it, as kernels see it."""
+        if value is None:
+            return UNLIMITED
+        return self.choices.index(value) if self.choices else value
+
+    def has_effect(self, values: Mapping[str, Any]) -> bool:
+        """Whether it makes a difference beside the other ``values``."""
+        if self.only_with is None:
+            return True
+        name, needed = self.only_with
+        return values[name] is not None if needed is None else values[name] == needed
+
+
+@dataclass(frozen=True)
+class State:
+    """What a policy remembers between two decisions: a field of the kernels' record.
+
+    initial: a number, or the name of the parameter whose value it begins with.
+    """
+
+    name: str
+    dtype: str
+    initial: float | str = 0
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What all kinds of policies declare.
+
+    summary: one line for the docs. name: as users write it; the module's name where absent.
+    """
+
+    summary: str
+    parameters: tuple[Parameter, ...] = ()
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class RouterPolicy(Policy):
+    """Which worker a request goes to.
+
+    state: fields of ``Fleet.routes``. member_state: fields of ``Fleet.members``. reads_prompts: it keeps a picture of
+    the workers' caches or of prompt lengths, of no use in front of decode workers. tracks: what the router has to keep
+    in order of size while requests come and go: ``requests``, ``tokens``.
+    """
+
+    state: tuple[State, ...] = ()
+    member_state: tuple[State, ...] = ()
+    reads_prompts: bool = False
+    tracks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class EvictionPolicy(Policy):
+    """Which leaf of a prefix cache, or run of a store, goes first.
+
+    engine: SGLang's radix cache has it. stores: those behind it have it. recency: its order is that of the last access,
+    for which leaves stand in a line. newest_first: of what was used together the deepest goes last. priorities: it asks
+    for the requests' priorities. next_use: it knows the trace (an oracle). reach: it asks how far sequences reach.
+    queues: it keeps two queues and remembers what it evicted, page by page.
+    """
+
+    engine: bool = False
+    stores: bool = True
+    recency: bool = False
+    newest_first: bool = False
+    priorities: bool = False
+    next_use: bool = False
+    reach: bool = False
+    queues: bool = False
+
+
+@dataclass(frozen=True)
+class QueueOrder(Policy):
+    """In which order waiting requests are looked at (SGLang's kernels; ``engines`` says who has it).
+
+    every_pass: the order is established anew by each pass that tries to prefill. needs_cache: it is fcfs without radix
+    cache. flag: the engine's own name of it, "" where no release has it, so that it is simulated and not exported.
+    """
+
+    engines: tuple[str, ...] = ("sglang",)
+    every_pass: bool = False
+    needs_cache: bool = False
+    flag: str = ""
+
+
+P = TypeVar("P", bound=Policy)
+
+
+@dataclass(frozen=True)
+class Registry(Mapping[str, P], Generic[P]):
+    """Policies of one kind by name; a policy's code in kernels is its place in this order, that of their files.
+
+    Attributes:
+        package: dotted name of the folder that has their modules.
+        modules: name of the policy -> its module's dotted name.
+    """
+
+    package: str
+    policies: dict[str, P] = field(repr=False)
+    modules: dict[str, str] = field(repr=False)
+
+    def __getitem__(self, name: str) -> P:
+        return self.policies[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.policies)
+
+    def __len__(self) -> int:
+        return len(self.policies)
+
+    def code(self, name: str) -> int:
+        """Number by which kernels know a policy."""
+        return list(self.policies).index(name)
+
+    def mask(self, condition: Callable[[P], bool]) -> int:
+        """Bits of the policies that meet ``condition``: bit ``code`` is set."""
+        return sum(1 << code for code, policy in enumerate(self.policies.values()) if condition(policy))
+
+    def parameters(self) -> dict[str, Parameter]:
+        """Every parameter by name; policies that share one describe it each."""
+        merged: dict[str, Parameter] = {}
+        for name, policy in self.policies.items():
+            for parameter in policy.parameters:
+                own = replace(parameter, description=f"{name}: {parameter.description}")
+                first = merged.get(parameter.name)
+                if first is not None:
+                    own = replace(first, description=f"{first.description} {own.description}")
+                merged[parameter.name] = own
+        return merged
+
+
+def read_policies(folder: str, kind: type[P], constant: str) -> Registry[P]:
+    """The policies that modules of ``folder`` declare.
+
+    Args:
+        folder: below the package, such as ``kernels/routing/policies``.
+        kind: class of the declarations.
+        constant: what the declaration is assigned to, such as ``ROUTER``.
+
+    Raises:
+        TypeError: a module without a declaration, one that is no ``kind``, or one whose parameter contradicts that of
+            another policy.
+    """
+    package = ".".join((_PACKAGE.name, *folder.split("/")))
+    policies: dict[str, P] = {}
+    modules: dict[str, str] = {}
+    for path in sorted((_PACKAGE / folder).glob("[!_]*.py")):
+        policy = _declaration(path, kind, constant)
+        name = policy.name or path.stem
+        policies[name] = policy
+        modules[name] = f"{package}.{path.stem}"
+    registry = Registry(package, policies, modules)
+    _check_parameters(registry)
+    return registry
+
+
+def _declaration(path: Path, kind: type[P], constant: str) -> P:
+    for node in ast.parse(path.read_bytes(), path).body:
+        if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == [constant]:
+            known = {declared.__name__: declared for declared in (Parameter, State, kind)}
+            code = compile(ast.Module([node], []), path, "exec")
+            exec(code, {"__builtins__": {}, **known}, known)
+            policy: Any = known[constant]
+            if isinstance(policy, kind):
+                return policy
+    raise TypeError(f"{path}: expected a line '{constant} = {kind.__name__}(...)' at the top of the module")
+
+
+def _check_parameters(registry: Registry[Any]) -> None:
+    """Refuse parameters of one name that differ in what users may write."""
+    seen: dict[str, Parameter] = {}
+    for name, policy in registry.items():
+        for parameter in policy.parameters:
+            first = seen.setdefault(parameter.name, parameter)
+            for part in ("default", "at_least", "above", "at_most", "choices", "optional", "only_with"):
+                if getattr(first, part) != getattr(parameter, part):
+                    module = registry.modules[name]
+                    raise TypeError(f"{module}: {part} of {parameter.name} differs from that of another policy")
+
+
+#: Router policies: ``choose(fleet, route, k, r, now)`` returns the member that takes request r on route k.
+ROUTERS = read_policies("kernels/routing/policies", RouterPolicy, "ROUTER")
