@@ -117,14 +117,16 @@ class EvictionPolicy(Policy):
     """Which leaf of a prefix cache, or run of a store, goes first.
 
     engine: SGLang's radix cache has it. stores: those behind it have it. recency: its order is that of the last access,
-    for which leaves stand in a line. newest_first: of what was used together the deepest goes last. priorities: it asks
-    for the requests' priorities. next_use: it knows the trace (an oracle). reach: it asks how far sequences reach.
-    queues: it keeps two queues and remembers what it evicted, page by page.
+    for which leaves stand in a line. every_hit: it tells apart more hits than slru does. newest_first: of what was used
+    together the deepest goes last. priorities: it asks for the requests' priorities. next_use: it knows the trace (an
+    oracle). reach: it asks how far sequences reach. queues: it keeps two queues and remembers what it evicted, page by
+    page.
     """
 
     engine: bool = False
     stores: bool = True
     recency: bool = False
+    every_hit: bool = False
     newest_first: bool = False
     priorities: bool = False
     next_use: bool = False
@@ -243,3 +245,5 @@ def _check_parameters(registry: Registry[Any]) -> None:
 
 #: Router policies: ``choose(fleet, route, k, r, now)`` returns the member that takes request r on route k.
 ROUTERS = read_policies("kernels/routing/policies", RouterPolicy, "ROUTER")
+#: Eviction policies: ``before(sim, a, b)`` is true where leaf a goes before leaf b.
+EVICTIONS = read_policies("kernels/cache/evictions", EvictionPolicy, "EVICTION")

@@ -21,15 +21,17 @@ def summaries(policies: Mapping[str, Policy]) -> str:
     return "; ".join(f"{name}: {_continued(policy.summary)}" for name, policy in policies.items()) + "."
 
 
-def parameters_model(name: str, policies: Registry[Any], default: str) -> type[Strict]:
-    """A model of ``policy`` and every parameter that one of ``policies`` has.
+def parameters_model(name: str, policies: Registry[Any], default: str = "") -> type[Strict]:
+    """A model of every parameter that one of ``policies`` has, and of ``policy`` where there is a default.
 
     Args:
         name: of the model.
         policies: of one kind.
-        default: the policy where none is named.
+        default: the policy where none is named; "": another key names it.
     """
-    fields: dict[str, Any] = {"policy": (name_type(policies), Field(default, description=summaries(policies)))}
+    fields: dict[str, Any] = {}
+    if default:
+        fields["policy"] = (name_type(policies), Field(default, description=summaries(policies)))
     for parameter in policies.parameters().values():
         field = Field(parameter.default, description=parameter.description)
         fields[parameter.name] = (value_type(parameter), field)

@@ -1,7 +1,7 @@
 """What the adaptive replacement cache remembers and wants, slow and obvious: lists of pages, the longest gone first.
 
-The rules of ``kernels.cache.store_arc``. Ghosts are kept in runs as what is held is: of those that stand next to each
-other in one trace-tree node all are as new as the newest, and of a run the deepest is forgotten first.
+The rules of ``kernels.cache.evictions.arc``. Ghosts are kept in runs as what is held is: of those that stand next to
+each other in one trace-tree node all are as new as the newest, and of a run the deepest is forgotten first.
 """
 
 from __future__ import annotations
@@ -34,6 +34,10 @@ class Adaptive:
         which = ONCE if page in self.gone[ONCE] else OFTEN
         del self.gone[which][page]
         return which
+
+    def moves_on(self, uses: int) -> bool:
+        """Whether a run that is used enters T2 at once."""
+        return True
 
     def goes_first(self, once: int, recalled: int) -> bool:
         """Whether a page of T2 goes first; ``once``: size of T1."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hisearch.base.policies import EVICTIONS
 from hisearch.kernels.cache import foresight
 from hisearch.kernels.layout import sim as la
 
@@ -68,22 +69,24 @@ def eviction_key(sim: la.Sim, d: int, policy: int) -> tuple[float, ...]:
     """Leaves, or runs of a store, with the least key go first."""
     node = sim.nodes[d]
     tick, serial = int(node.tick), int(node.serial)
-    if policy == la.BY_PRIORITY:
+    name = list(EVICTIONS)[policy]
+    if name == "priority":
         return (int(sim.standings[d].priority), tick, serial)
-    if policy == la.TLRU:
+    if name == "tlru":
         return (int(node.end - sim.config.page_tokens < sim.hosted[d].spare_from), tick, serial)
-    if policy == la.GDSF:
+    if name == "gdsf":
         return (float(sim.hosted[d].value), tick, serial)
-    if policy == la.BELADY:
+    if name == "belady":
         following = int(foresight.next_use(sim, node.trace_node))
         return (-following, -int(node.begin) if following < la.NEVER else 0, tick, serial)
     return {
-        la.LRU: (tick, serial),
-        la.ARC: (tick, serial),
-        la.CLOCK: (serial,),
-        la.LFU: (int(node.hits), tick, serial),
-        la.FIFO: (serial,),
-        la.MRU: (-tick, -serial),
-        la.FILO: (-serial,),
-        la.SLRU: (int(node.hits >= 2), tick, serial),
-    }[policy]
+        "lru": (tick, serial),
+        "arc": (tick, serial),
+        "clock": (serial,),
+        "s3fifo": (serial,),
+        "lfu": (int(node.hits), tick, serial),
+        "fifo": (serial,),
+        "mru": (-tick, -serial),
+        "filo": (-serial,),
+        "slru": (int(node.hits >= 2), tick, serial),
+    }[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hisearch.base.policies import EVICTIONS
 from hisearch.kernels.cache import store_runs
 from hisearch.kernels.layout import sim as la
 from tests.kernels import invariants as shared
@@ -39,19 +40,20 @@ def check_store(sim: la.Sim, v: int, runs: list[int]) -> None:
     assert held <= cache.peak_pages <= cache.capacity_pages
     assert all(sim.nodes[d].tick < (cache.tick + 1) * store_runs.DEPTHS for d in runs)
     page = int(sim.config.page_tokens)
-    if cache.eviction == la.ARC:
-        _check_arc(sim, v, runs)
+    policy = int(sim.store_tiers[cache.tier].eviction)
+    if list(EVICTIONS.values())[policy].queues:
+        _check_queues(sim, v, runs, policy)
     else:
-        shared.check_leaves(sim, v, runs, int(sim.store_tiers[cache.tier].eviction))
+        shared.check_leaves(sim, v, runs, policy)
     assert held * page == cache.stored_tokens - cache.evicted_tokens - cache.expired_tokens - cache.given_tokens
 
 
-def _check_arc(sim: la.Sim, v: int, runs: list[int]) -> None:
-    """Each list has its heap; what is remembered is bounded, and is not held."""
+def _check_queues(sim: la.Sim, v: int, runs: list[int], policy: int) -> None:
+    """Each queue has its heap; what is remembered is bounded, and is not held."""
     cache = sim.trees[v]
-    once = [d for d in runs if sim.nodes[d].hits == 0]
-    shared.check_leaves(sim, v, once, la.ARC)
-    shared.check_leaves(sim, int(cache.shadows), [d for d in runs if d not in once], la.LRU)
+    once = [d for d in runs if sim.hosted[d].queue == 0]
+    shared.check_leaves(sim, v, once, policy)
+    shared.check_leaves(sim, int(cache.shadows), [d for d in runs if d not in once], policy)
     assert cache.once_pages == sum(shared._node_pages(sim, d) for d in once)
     gone = []
     for g in (int(cache.shadows) + 1, int(cache.shadows) + 2):
@@ -59,8 +61,12 @@ def _check_arc(sim: la.Sim, v: int, runs: list[int]) -> None:
         shared.check_leaves(sim, g, ghosts, la.LRU)
         gone.append(sum(shared._node_pages(sim, d) for d in ghosts))
         assert sim.trees[g].capacity_pages - sim.trees[g].free_pages == gone[-1]
-    assert cache.once_pages + gone[0] <= cache.capacity_pages or gone[0] == 0
-    assert cache.capacity_pages - cache.free_pages + sum(gone) <= 2 * cache.capacity_pages
+    if policy == EVICTIONS.code("arc"):
+        assert cache.once_pages + gone[0] <= cache.capacity_pages or gone[0] == 0
+        assert cache.capacity_pages - cache.free_pages + sum(gone) <= 2 * cache.capacity_pages
+    else:
+        assert gone[0] <= cache.capacity_pages
+        assert gone[1] == 0
     pages = [page for g in (v, int(cache.shadows) + 1, int(cache.shadows) + 2) for page in pages_of(sim, g)]
     assert len(set(pages)) == len(pages)
     assert 0 <= cache.target <= cache.capacity_pages

@@ -17,7 +17,8 @@ The rules of ``kernels.cache.store``, one by one:
 7.  Reclaim: lazy drops what has expired where a look-up comes by it; pressure drops all that has expired once room is
     wanted, before anything else goes; periodic when it is told to.
 
-The policies beyond SGLang's are in ``_order`` and ``_evict_one``, arc in ``arc_reference``.
+The policies beyond SGLang's are in ``_order`` and ``_evict_one``; ``arc_reference`` and ``s3fifo_reference`` have what
+those with two queues remember.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from dataclasses import dataclass, replace
 
 from hisearch.traces.compiled import TraceArrays
 from tests.kernels.arc_reference import Adaptive
+from tests.kernels.s3fifo_reference import S3Fifo
 
 #: slru protects runs used so often.
 PROTECTED_USES = 2
@@ -39,7 +41,8 @@ Page = tuple[int, int]
 class Run:
     """What the pages of a run have in common. ``used``, ``born``: numbers of operations, and where it began then.
 
-    ``longest``: tokens of the longest sequence that used it (tlru). ``value``: see gdsf.
+    ``longest``: tokens of the longest sequence that used it (tlru). ``value``: see gdsf. ``second``: it is in the
+    second of two queues.
     """
 
     at_s: float
@@ -51,6 +54,7 @@ class Run:
     priority: int = 0
     longest: int = 0
     value: float = 0.0
+    second: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,7 @@ class Rules:
     reclaim: str = "lazy"
     tail_tokens: int = 8192
     turn_tokens: int = 1024
+    small_share: float = 0.1
 
 
 class Store:
@@ -77,7 +82,11 @@ class Store:
         self.operations = self.began = 0
         self.stored = self.evicted = self.expired = self.given = 0
         self.worth = 0.0
-        self.adaptive = Adaptive(rules.capacity_pages, rules.page)
+        self.adaptive: Adaptive | S3Fifo | None = None
+        if rules.policy == "arc":
+            self.adaptive = Adaptive(rules.capacity_pages, rules.page)
+        elif rules.policy == "s3fifo":
+            self.adaptive = S3Fifo(rules.capacity_pages, rules.page, rules.small_share)
         self.past: set[int] = set()
         self.gone: list[Page] = []
 
@@ -110,6 +119,8 @@ class Store:
         self.began = self.operations
         for run in {self.pages[page] for page in self.path(trace_node, begin, end) if page in self.pages}:
             run.uses += 1
+            if self.adaptive is not None and self.adaptive.moves_on(run.uses):
+                run.second = True
             self._renew(run, now, priority)
 
     def reach(self, trace_node: int, end: int) -> None:
@@ -130,12 +141,12 @@ class Store:
         at = begin
         for page in path:
             if page not in self.pages:
-                recalled = self.adaptive.recall(page) if self.rules.policy == "arc" else 0
+                recalled = self.adaptive.recall(page) if self.adaptive is not None else 0
                 if not self._room_for(page, recalled, now):
                     break
-                self._hold(page, now, priority, 1 if recalled else 0)
-                if self.rules.policy == "arc":
-                    once = sum(run.uses == 0 for run in self.pages.values())
+                self._hold(page, now, priority, second=recalled > 0)
+                if self.adaptive is not None:
+                    once = sum(not run.second for run in self.pages.values())
                     self.adaptive.forget(once, len(self.pages))
             at = page[1]
         if at > begin:
@@ -198,14 +209,14 @@ class Store:
         depth = (first - self.page + end) / 2
         run.value = self.worth + (run.uses + 1) * (1.0 + depth / ATTENTION_TOKENS)
 
-    def _hold(self, page: Page, now: float, priority: int, uses: int) -> None:
-        """Hold a page, which there is room for; ``uses``: of a run to be made."""
+    def _hold(self, page: Page, now: float, priority: int, *, second: bool) -> None:
+        """Hold a page, which there is room for; ``second``: a run to be made enters the second queue."""
         self.stored += 1
         node, at = page
         joined = [self.pages[near] for near in ((node, at - self.page), (node, at + self.page)) if near in self.pages]
         run = self.pages.get((node, at - self.page))
         if run is None:
-            run = Run(now, self.operations, at, self.operations, at, uses, priority)
+            run = Run(now, self.operations, at, self.operations, at, priority=priority, second=second)
         run.priority = max([run.priority, *(its.priority for its in joined)])
         run.longest = max([run.longest, *(its.longest for its in joined)])
         self.pages[page] = run
@@ -229,6 +240,7 @@ class Store:
             "mru": (-run.used, -run.used_at),
             "fifo": (run.born, -run.born_at),
             "clock": (run.born, -run.born_at),
+            "s3fifo": (run.born, -run.born_at),
             "filo": (-run.born, -run.born_at),
             "lfu": (run.uses, *last_use),
             "slru": (run.uses >= PROTECTED_USES, *last_use),
@@ -248,12 +260,13 @@ class Store:
         """Make room for one page; False where there is none to be had."""
         if self.free_pages == 0 and self.rules.reclaim == "pressure":
             self.sweep(now)
+        queue = None  # decided once, and left where nothing of it may go
         while self.free_pages == 0:
             runs = [run for run in set(self.pages.values()) if run.used < self.began]
-            if self.rules.policy == "arc":
-                once = sum(run.uses == 0 for run in self.pages.values())
-                first = self.adaptive.goes_first(once, recalled)
-                runs = [run for run in runs if (run.uses > 0) == first] or runs
+            if self.adaptive is not None and (queue is None or not any(run.second == queue for run in runs)):
+                once = sum(not run.second for run in self.pages.values())
+                queue = self.adaptive.goes_first(once, recalled) if queue is None else not queue
+            runs = [run for run in runs if run.second == queue] or runs
             if not runs or not self._evict_one(min(runs, key=self._order), page):
                 return False
         return True
@@ -262,6 +275,12 @@ class Store:
         """Let the last page of the run go, or send it round; False where what it is for is worth less."""
         if self.rules.policy == "clock" and run.uses > 0:
             run.uses, run.born, run.born_at = 0, self.operations + 1, self._span(run)[0]
+            self.operations += 2
+            return True
+        if self.rules.policy == "s3fifo" and run.uses > (0 if run.second else 1):
+            run.uses = min(run.uses, 3) - 1 if run.second else 0
+            run.second = True
+            run.born, run.born_at = self.operations + 1, self._span(run)[0]
             self.operations += 2
             return True
         if self.rules.policy == "belady":
@@ -275,8 +294,8 @@ class Store:
         del self.pages[gone]
         self.evicted += 1
         self.gone.append(gone)
-        if self.rules.policy == "arc":
-            self.adaptive.remember(gone, run.uses > 0)
+        if self.adaptive is not None:
+            self.adaptive.remember(gone, run.second)
         return True
 
     def _has_expired(self, run: Run, now: float) -> bool:

@@ -40,6 +40,7 @@ class Setting:
     reclaim: str = "lazy"
     tail_tokens: int = 8192
     turn_tokens: int = 1024
+    small_share: float = 0.1
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ SETTINGS = st.builds(
     reclaim=st.sampled_from(["lazy", "periodic", "pressure"]),
     tail_tokens=st.sampled_from([1, 10, 30]),
     turn_tokens=st.sampled_from([1, 8]),
+    small_share=st.sampled_from([0.1, 0.5, 1.0]),
 )
 OPERATIONS = st.builds(
     Operation,
@@ -84,15 +86,18 @@ def empty(setting: Setting) -> tuple[la.Sim, Store]:
         movement=MovementPlan("hicache"),
         storage=TierPlan(
             "storage", "worker", setting.capacity_pages * setting.page, setting.page, eviction=setting.policy,
-            ttl_s=setting.ttl_s, reclaim=setting.reclaim, tail_tokens=setting.tail_tokens,
-            turn_tokens=setting.turn_tokens,
+            ttl_s=setting.ttl_s, reclaim=setting.reclaim,
+            parameters=(
+                ("tail_tokens", setting.tail_tokens), ("turn_tokens", setting.turn_tokens),
+                ("small_share", setting.small_share),
+            ),
         ),
     )  # fmt: skip
     _, (sim,) = engine.allocate(FleetPlan((PoolPlan(system.plan),), system.router), system.trace, [6000])
     cluster._reset_pool(sim)
     rules = Rules(
         setting.page, setting.capacity_pages, setting.policy, setting.ttl_s, setting.reclaim, setting.tail_tokens,
-        setting.turn_tokens,
+        setting.turn_tokens, setting.small_share,
     )  # fmt: skip
     return sim, Store(system.trace.arrays, rules)
 

@@ -142,8 +142,11 @@ def limited_stores() -> st.SearchStrategy[TierPlan]:
         ttl_s=st.sampled_from([math.inf, math.inf, 0.05, 0.5]),
         reclaim=st.sampled_from(["lazy", "periodic", "pressure"]),
         reclaim_period_s=st.sampled_from([0.03, 0.4]),
-        tail_tokens=st.sampled_from([1, 40, 200]),
-        turn_tokens=st.sampled_from([1, 20]),
+        parameters=st.tuples(
+            st.tuples(st.just("tail_tokens"), st.sampled_from([1, 40, 200])),
+            st.tuples(st.just("turn_tokens"), st.sampled_from([1, 20])),
+            st.tuples(st.just("small_share"), st.sampled_from([0.1, 0.5])),
+        ),
     )
 
 

@@ -13,7 +13,13 @@ from typing import Any, NamedTuple
 
 from hisearch.specs.deployments.decode_tiers import writes_back_output
 from hisearch.specs.deployments.deployment import EngineSpec, PoolSpec
-from hisearch.specs.deployments.tiers import EVICTIONS, KV_CONNECTORS, MovementSpec, TierSpec, kv_connector_title
+from hisearch.specs.deployments.tiers import (
+    CONNECTOR_EVICTIONS,
+    KV_CONNECTORS,
+    MovementSpec,
+    TierSpec,
+    kv_connector_title,
+)
 from hisearch.specs.models.model import ModelSpec
 
 _BYTES_PER_GIB = 2**30
@@ -252,7 +258,7 @@ def on_other_engine(pool: PoolSpec, other: EngineSpec) -> tuple[PoolSpec, list[s
     nearest = pool.tiers[0]
     if len(pool.tiers) > 1:
         found.append(f"Tiers behind host memory are left out: {title} was given {nearest.medium} alone.")
-    if nearest.eviction not in EVICTIONS.get(moved.kv_connector, ("lru",)):
+    if nearest.eviction not in CONNECTOR_EVICTIONS.get(moved.kv_connector, ("lru",)):
         found.append(f"Host memory evicts by lru; the simulated policy is {nearest.eviction}.")
         nearest = nearest.model_copy(update={"eviction": "lru"})
     changed = (

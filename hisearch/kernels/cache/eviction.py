@@ -1,27 +1,6 @@
-"""Which leaf of a cache goes first, in the order of its policy.
+"""Which leaf of a cache goes first, in the order of its policy (``cache.evictions``).
 
-    lru       last access               mru   the same, latest first
-    fifo      creation                  filo  the same, latest first
-    lfu       hits, then last access    slru  fewer than two hits, then the others, by last access
-    priority  highest priority value among the requests that inserted it, lowest first, then last access
-
-Of stores alone (see ``store_room``):
-
-    clock     creation, but what was used since goes to the end of the line instead, once for each round
-    tlru      what a next prompt's first token can do without, then the others, by last access
-    gdsf      lowest value: what was evicted last, plus uses times the cost of computing a token again, then last access
-    arc       last access, in each of its two lists
-    belady    latest next use, of those with the same the deepest, then last access
-
-With agents (see ``agents_due``):
-
-    distance  due latest, then last access
-
-The first in that order goes first; ties by age where the policy keeps the older, else by youth. Source: the strategies
-of SGLang's ``mem_cache/evict_policy.py`` (0.5.9). Priority values are the requests' own: whichever way the queue is
-ordered, the engine evicts the lowest first.
-
-Each cache has a heap. Under lru and arc a leaf that may go from now on is nearly always later in the order than all
+Each cache has a heap. In order of recency a leaf that may go from now on is nearly always later in the order than all
 others, or earlier: such leaves stand in a *line* instead, which they join and leave without a look at the others; only
 who belongs in the middle of it is in the heap. Both are in the cache's row of ``evict_heap``: the line in its first
 ``line_room`` places, in order from ``line_begin`` to before ``line_end``, with -1 where a leaf has left it, though not
@@ -33,11 +12,12 @@ from __future__ import annotations
 import numpy as np
 
 from hisearch.base.jit import kernel
-from hisearch.kernels.cache import agents_due, foresight
-from hisearch.kernels.layout import sim as la
-
-#: slru protects nodes with so many hits.
-PROTECTED_HITS = 2
+from hisearch.base.policies import EVICTIONS
+from hisearch.kernels.cache import (
+    evictions,  # noqa: F401  (kernels are compiled from all of them)
+    recency,
+)
+from hisearch.kernels.core.dispatch import dispatcher
 
 #: ``NODE.heap_slot`` of the leaf at place 0 of a line; smaller ones are places in a heap.
 LINE = 1 << 30
@@ -47,64 +27,19 @@ _LINE_ROOM = 8
 _LOOK_BACK = 8
 
 
-@kernel
-def _segment(sim, policy, d):
-    """What comes before the last access in the policy's order."""
-    if policy == la.LFU:
-        return sim.nodes[d].hits
-    if policy == la.TLRU:
-        return np.int64(sim.nodes[d].end - sim.config.page_tokens < sim.hosted[d].spare_from)
-    if policy == la.SLRU:
-        return np.int64(sim.nodes[d].hits >= PROTECTED_HITS)
-    return np.int64(sim.standings[d].priority)
+#: Bits of the policies whose order is that of the last access.
+_BY_RECENCY = EVICTIONS.mask(lambda policy: policy.recency)
 
-
-@kernel
-def _otherwise_before(sim, policy, a, b):
-    """``_before`` for policies other than lru."""
-    na = sim.nodes[a]
-    nb = sim.nodes[b]
-    if policy == la.DISTANCE:
-        due = sim.agents.keys[a]
-        other = sim.agents.keys[b]
-        if due != other:
-            return due > other
-        return na.tick < nb.tick or (na.tick == nb.tick and na.serial < nb.serial)
-    if policy == la.MRU:
-        return na.tick > nb.tick or (na.tick == nb.tick and na.serial > nb.serial)
-    if policy == la.FIFO or policy == la.CLOCK:
-        return na.serial < nb.serial
-    if policy == la.FILO:
-        return na.serial > nb.serial
-    if policy == la.GDSF:
-        va = sim.hosted[a].value
-        vb = sim.hosted[b].value
-        if va != vb:
-            return va < vb
-        return na.tick < nb.tick or (na.tick == nb.tick and na.serial < nb.serial)
-    if policy == la.BELADY:
-        if foresight.later(sim, na.trace_node, na.begin, nb.trace_node, nb.begin):
-            return True
-        if foresight.later(sim, nb.trace_node, nb.begin, na.trace_node, na.begin):
-            return False
-        return na.tick < nb.tick or (na.tick == nb.tick and na.serial < nb.serial)
-    ka = _segment(sim, policy, a)
-    kb = _segment(sim, policy, b)
-    if ka != kb:
-        return ka < kb
-    return na.tick < nb.tick or (na.tick == nb.tick and na.serial < nb.serial)
+_before_by_policy = dispatcher(EVICTIONS, "before", "sim, a, b")
+_entering = dispatcher(EVICTIONS, "entering", "sim, d", otherwise="None")
 
 
 @kernel
 def _before(sim, policy, a, b):
     """True where leaf ``a`` is evicted before leaf ``b``."""
-    if policy != la.LRU and policy != la.ARC:
-        return _otherwise_before(sim, policy, a, b)
-    na = sim.nodes[a]
-    nb = sim.nodes[b]
-    if na.tick != nb.tick:
-        return na.tick < nb.tick
-    return na.serial < nb.serial
+    if _BY_RECENCY >> policy & 1:
+        return recency.older(sim, a, b)
+    return _before_by_policy(policy, sim, a, b)
 
 
 @kernel
@@ -112,8 +47,8 @@ def begin(sim, v, policy):
     """An empty order of cache ``v``'s leaves by ``policy``."""
     cache = sim.trees[v]
     cache.eviction = policy
-    by_use = policy == la.LRU or policy == la.ARC
-    cache.line_room = min(_LINE_ROOM, sim.evict_heap.shape[1] // 2) if by_use else 0
+    by_recency = _BY_RECENCY >> policy & 1
+    cache.line_room = min(_LINE_ROOM, sim.evict_heap.shape[1] // 2) if by_recency else 0
     cache.line_begin = 0
     cache.line_end = 0
     cache.heap_size = 0
@@ -250,8 +185,7 @@ def _place(sim, v, d):
 @kernel
 def enter(sim, v, d):
     """Let ``d`` be evicted from cache ``v``."""
-    if sim.trees[v].eviction == la.DISTANCE:
-        sim.agents.keys[d] = agents_due.due_of(sim, d)
+    _entering(sim.trees[v].eviction, sim, d)
     _place(sim, v, d)
 
 

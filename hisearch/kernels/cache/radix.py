@@ -13,8 +13,12 @@ Hits are counted with a host tier only, as in the engine (``hicache``), so that 
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
+from hisearch.base.policies import EVICTIONS
 from hisearch.kernels.cache import eviction, objects, tree
 from hisearch.kernels.layout import sim as la
+
+#: Bits of the eviction policies that go by the requests' priorities.
+_PRIORITIES = EVICTIONS.mask(lambda policy: policy.priorities)
 
 
 @kernel
@@ -26,7 +30,7 @@ def pages_of(sim, d):
 @kernel
 def counts_priorities(sim):
     """True where something goes by the requests' priorities: from HBM and the host, or from a store."""
-    return sim.config.eviction == la.BY_PRIORITY or sim.tiers.priorities != 0
+    return _PRIORITIES >> sim.config.eviction & 1 or sim.tiers.priorities != 0
 
 
 @kernel

@@ -13,15 +13,20 @@ next to it is written anew.
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
-from hisearch.kernels.cache import eviction, foresight, store_arc, store_room
+from hisearch.base.policies import EVICTIONS
+from hisearch.kernels.cache import eviction, foresight, store_queues, store_room
 from hisearch.kernels.cache import store_runs as runs
 from hisearch.kernels.layout import hicache as hl
 from hisearch.kernels.layout import sim as la
 
+#: Bits of the policies that ask how far sequences reach, and of those that know the trace.
+REACH = EVICTIONS.mask(lambda policy: policy.reach)
+_NEXT_USE = EVICTIONS.mask(lambda policy: policy.next_use)
+
 
 @kernel
 def reach(sim, v, trace_node, end):
-    """A sequence of ``end`` tokens on the path to ``trace_node`` uses what is held of it (tlru)."""
+    """A sequence of ``end`` tokens on the path to ``trace_node`` uses what is held of it, where the policy asks."""
     s = trace_node
     while s > 0:
         d = sim.deepest_cached[v, s]
@@ -182,25 +187,25 @@ def _put_together(sim, v, s, begin, end, now, priority):
 
 @kernel
 def _put_by_page(sim, v, s, begin, end, now, priority):
-    """``_put_together`` under arc, which looks at each page."""
+    """``_put_together`` with two queues, page by page."""
     page = sim.config.page_tokens
     at = begin
     while at < end:
         if _missing(sim, v, s, at, at + page) > 0:
-            recalled = store_arc.recall(sim, v, s, at)
+            recalled = store_queues.recall(sim, v, s, at)
             if not store_room.make_for_one(sim, v, recalled, now):
                 break
             sim.trees[v].stored_tokens += page
             runs.hold(sim, v, s, at, at + page, now, priority, 1 if recalled else 0)
-            store_arc.forget(sim, v)
+            store_queues.forget(sim, v)
         at += page
     return at
 
 
 @kernel
 def _enough_records(sim, v, pages):
-    """Whether there are node records for so many pages: under arc each may also be remembered, and be recalled."""
-    each = 3 if sim.trees[v].eviction == la.ARC else 1
+    """Whether there are node records for so many pages: with two queues each may also be remembered, and recalled."""
+    each = 3 if store_room.QUEUES >> sim.trees[v].eviction & 1 else 1
     if sim.counters[la.NODES_LEFT] < la.NODES_PER_REQUEST + each * pages:
         sim.counters[la.FAULT] = la.NODE_POOL_FULL
         return False
@@ -225,7 +230,7 @@ def put(sim, v, trace_node, begin, end, now, priority):
         while sim.trace.start_tokens[s] >= at + sim.config.page_tokens:
             s = sim.trace.parent[s]
         top = runs.top(sim, s, end)
-        if cache.eviction == la.ARC:
+        if store_room.QUEUES >> cache.eviction & 1:
             stop = _put_by_page(sim, v, s, at, top, now, priority)
         else:
             stop = _put_together(sim, v, s, at, top, now, priority)
@@ -233,7 +238,7 @@ def put(sim, v, trace_node, begin, end, now, priority):
         if stop < top:
             break
     cache.peak_pages = max(cache.peak_pages, cache.capacity_pages - cache.free_pages)
-    if cache.eviction == la.TLRU and at > begin:
+    if REACH >> cache.eviction & 1 and at > begin:
         reach(sim, v, trace_node, at)
 
 
@@ -259,7 +264,7 @@ def _next_use_moved(sim, s):
     """What is held of trace-tree node ``s`` has another place wherever its next use counts."""
     for t in range(sim.tiers.storage):
         tier = sim.store_tiers[t]
-        if tier.eviction != la.BELADY:
+        if not _NEXT_USE >> tier.eviction & 1:
             continue
         for v in range(tier.first, tier.first + tier.stores):
             d = sim.deepest_cached[v, s]
@@ -270,7 +275,7 @@ def _next_use_moved(sim, s):
 
 @kernel
 def come_up(sim, r):
-    """Request ``r`` has come up (belady): what its prompt uses is used later from now on."""
+    """Request ``r`` has come up (an oracle's store): what its prompt uses is used later from now on."""
     if sim.users.shape[0] == 0:
         return
     s = sim.trace.prompt_node[r]
@@ -290,7 +295,7 @@ def _clear_leaves(sim, v, h):
 def clear(sim, v):
     """All that is held is gone; what an adaptive policy has learned stays."""
     _clear_leaves(sim, v, v)
-    if sim.trees[v].eviction == la.ARC:
+    if store_room.QUEUES >> sim.trees[v].eviction & 1:
         _clear_leaves(sim, v, sim.trees[v].shadows)
 
 
@@ -303,6 +308,6 @@ def reset(sim, v, tier):
     cache.free_pages = cache.capacity_pages
     eviction.begin(sim, v, sim.store_tiers[tier].eviction)
     cache.gone_head = -1
-    if cache.eviction == la.ARC:
-        cache.shadows = sim.store_tiers[tier].first_shadow + store_arc.SHADOWS * (v - sim.store_tiers[tier].first)
-        store_arc.reset(sim, v)
+    if store_room.QUEUES >> cache.eviction & 1:
+        cache.shadows = sim.store_tiers[tier].first_shadow + store_queues.SHADOWS * (v - sim.store_tiers[tier].first)
+        store_queues.reset(sim, v)

@@ -1,19 +1,25 @@
 """Room in a store: what goes, in the order of its policy, trimmed from the ends of runs; and what has expired.
 
-Nothing goes that the present operation has used. tlru (Zhang et al. 2025, arXiv:2510.15152): of a sequence of L tokens
-pages from L + turn_tokens - tail_tokens on may go first: its next prompt would still have no more than tail_tokens to
-compute. gdsf: a token at depth d costs 1 + d / ``ATTENTION_TOKENS`` to compute again. belady: the run goes whose next
-use is farthest away, and nothing that is used before what it would make room for; see ``foresight``.
+Nothing goes that the present operation has used.
 """
 
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
-from hisearch.kernels.cache import eviction, foresight, store_arc
+from hisearch.base.policies import EVICTIONS
+from hisearch.kernels.cache import eviction, store_queues
 from hisearch.kernels.cache import store_runs as runs
+from hisearch.kernels.core.dispatch import dispatcher
 from hisearch.kernels.layout import hicache as hl
-from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import moves
+
+#: Bits of the policies with two queues (``store_queues``).
+QUEUES = EVICTIONS.mask(lambda policy: policy.queues)
+
+_second_chance = dispatcher(EVICTIONS, "second_chance", "sim, v, d", otherwise="0")
+_goes_for = dispatcher(EVICTIONS, "goes_for", "sim, d, s, begin", otherwise="True")
+_pages_to_go = dispatcher(EVICTIONS, "pages_to_go", "sim, v, d, wanted", otherwise="wanted")
+_going = dispatcher(EVICTIONS, "going", "sim, v, d", otherwise="None")
 
 
 @kernel
@@ -50,7 +56,7 @@ def _sweep_leaves(sim, v, h, now):
 def sweep(sim, v, now):
     """Drop all that has expired."""
     _sweep_leaves(sim, v, v, now)
-    if sim.trees[v].eviction == la.ARC:
+    if QUEUES >> sim.trees[v].eviction & 1:
         _sweep_leaves(sim, v, sim.trees[v].shadows, now)
 
 
@@ -76,10 +82,11 @@ def _put_back(sim, h, spared):
 
 
 @kernel
-def _go_round(sim, v, d):
-    """clock: run ``d`` has been used since the hand came by, and goes to the end of the line."""
+def _go_round(sim, v, d, chance):
+    """Run ``d``, which has a second chance, goes to the end of its queue, or of the second one."""
     cache = sim.trees[v]
-    sim.nodes[d].hits = 0
+    if chance == hl.MOVES_ON:
+        runs.move_on(sim, v, d)
     sim.nodes[d].serial = runs.stamp(sim, v, cache.tick + 1, sim.nodes[d].begin)
     # What comes after it, others sent round among them, is behind it in the line.
     cache.tick += 2
@@ -90,12 +97,8 @@ def _go_round(sim, v, d):
 def _to_go(sim, v, d, wanted):
     """How many pages go from the end of run ``d`` before another one's turn may come."""
     node = sim.nodes[d]
-    here = runs.pages(sim, node.end - node.begin)
-    if sim.trees[v].eviction == la.TLRU:
-        spare = runs.pages(sim, node.end - max(sim.hosted[d].spare_from, node.begin))
-        if 0 < spare < here:
-            return min(wanted, spare)
-    return min(here, wanted)
+    most = _pages_to_go(sim.trees[v].eviction, sim, v, d, wanted)
+    return min(runs.pages(sim, node.end - node.begin), most)
 
 
 @kernel
@@ -121,15 +124,14 @@ def make(sim, v, s, begin, wanted, now):
         d = eviction.first(sim, v)
         if used_now(sim, v, d):
             spared = _put_aside(sim, v, d, spared)
-        elif cache.eviction == la.CLOCK and sim.nodes[d].hits > 0:
-            _go_round(sim, v, d)
-        elif cache.eviction == la.BELADY and not foresight.later(
-            sim, sim.nodes[d].trace_node, sim.nodes[d].begin, s, begin
-        ):
+            continue
+        chance = _second_chance(cache.eviction, sim, v, d)
+        if chance != hl.GOES:
+            _go_round(sim, v, d, chance)
+        elif not _goes_for(cache.eviction, sim, d, s, begin):
             break
         else:
-            if cache.eviction == la.GDSF:
-                cache.worth = max(cache.worth, sim.hosted[d].value)
+            _going(cache.eviction, sim, v, d)
             let_go(sim, v, d, _to_go(sim, v, d, wanted - cache.free_pages))
     _put_back(sim, v, spared)
     return cache.free_pages >= wanted
@@ -137,26 +139,30 @@ def make(sim, v, s, begin, wanted, now):
 
 @kernel
 def _go_from(sim, v, h):
-    """Let a page of the runs in heap ``h`` go (arc); returns whether there was one that may."""
+    """Let a page of the runs in heap ``h``, of one of two queues, go; returns whether there was one that may."""
     spared = -1
     while eviction.some(sim, h):
         d = eviction.first(sim, h)
-        if not used_now(sim, v, d):
-            store_arc.remember(sim, v, d)
+        if used_now(sim, v, d):
+            spared = _put_aside(sim, h, d, spared)
+            continue
+        chance = _second_chance(sim.trees[v].eviction, sim, v, d)
+        if chance == hl.GOES:
+            store_queues.remember(sim, v, d)
             let_go(sim, v, d, 1)
             _put_back(sim, h, spared)
             return True
-        spared = _put_aside(sim, h, d, spared)
+        _go_round(sim, v, d, chance)
     _put_back(sim, h, spared)
     return False
 
 
 @kernel
 def make_for_one(sim, v, recalled, now):
-    """Free a page where none is free (arc), for one that was ``recalled``. Returns whether there is one."""
+    """Free a page where none is free (two queues), for one that was ``recalled``. Returns whether there is one."""
     if sim.trees[v].free_pages == 0 and runs.tier_of(sim, v).reclaim == hl.PRESSURE:
         sweep(sim, v, now)
     if sim.trees[v].free_pages > 0:
         return True
-    first = store_arc.first_heap(sim, v, recalled)
+    first = store_queues.first_heap(sim, v, recalled)
     return _go_from(sim, v, first) or _go_from(sim, v, v + sim.trees[v].shadows - first)

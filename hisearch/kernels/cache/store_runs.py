@@ -11,13 +11,18 @@ Ticks and ages are numbers of operations and, of runs of the same operation, suc
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
+from hisearch.base.policies import EVICTIONS
 from hisearch.kernels.cache import eviction, tree
-from hisearch.kernels.layout import sim as la
+from hisearch.kernels.core.dispatch import dispatcher
 
 #: Depth at which attention makes a token cost twice that of the first: Qwen3-32B in bf16 on one H100, by roofline.
 ATTENTION_TOKENS = 23_000
 #: More than there are tokens on a path.
 DEPTHS = 2**30
+#: Bits of the policies under which the deepest of what was used together goes last.
+_NEWEST_FIRST = EVICTIONS.mask(lambda policy: policy.newest_first)
+
+_moves_on = dispatcher(EVICTIONS, "moves_on", "sim, d", otherwise="False")
 
 
 @kernel
@@ -48,16 +53,13 @@ def tier_of(sim, v):
 def stamp(sim, v, tick, begin):
     """``tick``, such that of runs of the same one the deepest goes first."""
     cache = sim.trees[v]
-    last_goes_first = cache.eviction == la.MRU or cache.eviction == la.FILO
-    return tick * DEPTHS + (begin if last_goes_first else DEPTHS - 1 - begin)
+    return tick * DEPTHS + (begin if _NEWEST_FIRST >> cache.eviction & 1 else DEPTHS - 1 - begin)
 
 
 @kernel
 def row(sim, v, d):
-    """Which heap run ``d`` is in: under arc those used again since they were made have one of their own."""
-    if sim.trees[v].eviction == la.ARC and sim.nodes[d].hits > 0:
-        return sim.trees[v].shadows
-    return v
+    """Which heap run ``d`` is in: those of a second queue have one of their own (``store_queues``)."""
+    return sim.trees[v].shadows if sim.hosted[d].queue == 1 else v
 
 
 @kernel
@@ -72,7 +74,7 @@ def _resize(sim, v, d, more):
     """Run ``d`` has so many pages more; or less."""
     cache = sim.trees[v]
     cache.free_pages -= more
-    if cache.eviction == la.ARC and sim.nodes[d].hits == 0:
+    if sim.hosted[d].queue == 0:
         cache.once_pages += more
 
 
@@ -103,15 +105,20 @@ def renew(sim, v, d, now, priority):
 @kernel
 def use(sim, v, d, now, priority):
     """Run ``d`` is used now."""
-    node = sim.nodes[d]
-    if sim.trees[v].eviction == la.ARC and node.hits == 0:
-        eviction.withdraw(sim, v, d)
-        sim.trees[v].once_pages -= pages(sim, node.end - node.begin)
-        node.hits = 1
-        eviction.enter(sim, row(sim, v, d), d)
-    else:
-        node.hits += 1
+    sim.nodes[d].hits += 1
+    if sim.hosted[d].queue == 0 and _moves_on(sim.trees[v].eviction, sim, d):
+        move_on(sim, v, d)
     renew(sim, v, d, now, priority)
+
+
+@kernel
+def move_on(sim, v, d):
+    """Run ``d`` moves from the first queue into the second one."""
+    node = sim.nodes[d]
+    eviction.withdraw(sim, v, d)
+    sim.trees[v].once_pages -= pages(sim, node.end - node.begin)
+    sim.hosted[d].queue = 1
+    eviction.enter(sim, row(sim, v, d), d)
 
 
 @kernel
@@ -142,7 +149,7 @@ def trim(sim, v, d, count):
 
 
 @kernel
-def _insert(sim, v, s, before, begin, end, hits):
+def _insert(sim, v, s, before, begin, end, queue):
     """A run of trace-tree node ``s`` behind ``before``, or as its first."""
     d = tree.acquire_node(sim)
     node = sim.nodes[d]
@@ -153,7 +160,8 @@ def _insert(sim, v, s, before, begin, end, hits):
     node.parent = -1
     node.prev = before
     node.next = after
-    node.hits = hits
+    node.hits = 0
+    sim.hosted[d].queue = queue
     node.serial = stamp(sim, v, sim.trees[v].tick, begin)
     if before >= 0:
         sim.nodes[before].next = d
@@ -166,21 +174,22 @@ def _insert(sim, v, s, before, begin, end, hits):
 
 
 @kernel
-def _lead(sim, v, d, begin, hits):
-    """A new run from ``begin`` on, with so many ``hits``, comes before run ``d``, which joins it."""
+def _lead(sim, v, d, begin, queue):
+    """A new run of ``queue``, from ``begin`` on, comes before run ``d``, which joins it."""
     node = sim.nodes[d]
     eviction.withdraw(sim, row(sim, v, d), d)
     _resize(sim, v, d, -pages(sim, node.end - node.begin))
     node.begin = begin
-    node.hits = hits
+    node.hits = 0
+    sim.hosted[d].queue = queue
     node.serial = stamp(sim, v, sim.trees[v].tick, begin)
     _resize(sim, v, d, pages(sim, node.end - begin))
     eviction.enter(sim, row(sim, v, d), d)
 
 
 @kernel
-def hold(sim, v, s, begin, end, now, priority, hits):
-    """Hold the pages in (begin, end] of trace-tree node ``s``, which there is room for; ``hits``: of a run to be made.
+def hold(sim, v, s, begin, end, now, priority, queue):
+    """Hold the pages in (begin, end] of trace-tree node ``s``, which there is room for; ``queue``: of a run to be made.
 
     Runs that they overlap or touch become one with them.
     """
@@ -190,7 +199,7 @@ def hold(sim, v, s, begin, end, now, priority, hits):
         before = d
         d = sim.nodes[d].next
     if d < 0 or sim.nodes[d].begin > end:
-        d = _insert(sim, v, s, before, begin, end, hits)
+        d = _insert(sim, v, s, before, begin, end, queue)
         sim.hosted[d].spare_from = -DEPTHS
         if sim.tiers.priorities:
             sim.standings[d].priority = priority
@@ -199,7 +208,7 @@ def hold(sim, v, s, begin, end, now, priority, hits):
         return
     node = sim.nodes[d]
     if begin < node.begin:
-        _lead(sim, v, d, begin, hits)
+        _lead(sim, v, d, begin, queue)
     while node.end < end:
         after = node.next
         upto = end
@@ -220,7 +229,8 @@ def _split(sim, v, d, at):
     """Cut run ``d`` at ``at``; the part behind is alike in all but where it begins."""
     end = sim.nodes[d].end
     trim(sim, v, d, pages(sim, end - at))
-    e = _insert(sim, v, sim.nodes[d].trace_node, d, at, end, sim.nodes[d].hits)
+    e = _insert(sim, v, sim.nodes[d].trace_node, d, at, end, sim.hosted[d].queue)
+    sim.nodes[e].hits = sim.nodes[d].hits
     sim.nodes[e].tick = stamp(sim, v, sim.nodes[d].tick // DEPTHS, at)
     sim.nodes[e].serial = stamp(sim, v, sim.nodes[d].serial // DEPTHS, at)
     sim.hosted[e].at_s = sim.hosted[d].at_s

@@ -17,16 +17,20 @@ that tries to prefill takes note of its end. Rules: SGLang 0.5.9's ``HiRadixCach
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
+from hisearch.base.policies import EVICTIONS
 from hisearch.kernels.cache import eviction, radix, tree
+from hisearch.kernels.cache.evictions import slru
 from hisearch.kernels.hicache import memory, nodes
 from hisearch.kernels.layout import hicache as hl
-from hisearch.kernels.layout import sim as la
+
+#: Bits of the eviction policies to which every hit matters.
+_EVERY_HIT = EVICTIONS.mask(lambda policy: policy.every_hit)
 
 
 @kernel
 def _counts_hits(sim):
     """True where each insertion's hits matter, however many there are, or its priority does."""
-    return sim.config.eviction == la.LFU or radix.counts_priorities(sim)
+    return _EVERY_HIT >> sim.config.eviction & 1 or radix.counts_priorities(sim)
 
 
 @kernel
@@ -49,7 +53,7 @@ def _count_hit(sim, w, d, chunk):
         host.to_host_tail = d
         radix.lock(sim, w, d)
     above = node.parent
-    if hosted.where & hl.ON_HOST and node.hits >= eviction.PROTECTED_HITS and not _counts_hits(sim):
+    if hosted.where & hl.ON_HOST and node.hits >= slru.PROTECTED_HITS and not _counts_hits(sim):
         hosted.settled = 1 if nodes.is_root(sim, above) or sim.hosted[above].settled else 0
 
 

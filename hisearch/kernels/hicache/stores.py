@@ -12,7 +12,6 @@ from __future__ import annotations
 from hisearch.base.jit import kernel
 from hisearch.kernels.cache import store
 from hisearch.kernels.layout import hicache as hl
-from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import links, moves
 
 NEAR, FAR = 0, 1
@@ -78,7 +77,7 @@ def use(sim, w, r, trace_node, begin, end, longest, now):
         at += found
     for t in range(sim.tiers.storage):
         v = store_of(sim, w, t)
-        if sim.trees[v].eviction == la.TLRU:
+        if store.REACH >> sim.trees[v].eviction & 1:
             store.reach(sim, v, trace_node, longest)
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from hisearch.base.policies import EVICTIONS
+
 # Where a node of a cache with a host tier is (``HOSTED.where``); 0: nowhere any more, see ``hicache``.
 IN_HBM, ON_HOST = 1, 2
 # When a request stops waiting for what it fetches from storage.
@@ -15,6 +17,8 @@ BEST_EFFORT, WAIT_COMPLETE, TIMEOUT = 0, 1, 2
 OF_WORKER, OF_NODE, OF_ALL = 0, 1, 2
 # When an entry of a store that has expired is dropped.
 LAZY, PERIODIC, PRESSURE = 0, 1, 2
+# What becomes of a run of a store whose turn to go has come: it goes, goes to the end of its queue, or of the second.
+GOES, GOES_ROUND, MOVES_ON = 0, 1, 2
 # The servers that a worker has beside its scheduler: SERVERS w + one of these.
 WRITER, ASKER, READER, CONNECTOR_SERVER = 0, 1, 2, 3
 SERVERS = 4
@@ -32,6 +36,7 @@ HOSTED = np.dtype(
         ("device_children", "i4"),  # children in HBM
         ("host_locks", "i4"),  # storage operations that use its host copy
         ("settled", "i4"),  # 1 where it and all above it have the hits and the copy that they can get
+        ("queue", "i4"),  # in a store with two queues: which of them it is in, 0 or 1
         ("below", "i4"),  # scratch: the next node of a way down
         ("next_copy", "i4"),  # behind it in a stream of copies
         ("next_write", "i4"),  # behind it in the line for storage
@@ -142,17 +147,16 @@ STORE_TIER = np.dtype(
         ("stores", "i8"),
         ("workers_per_store", "i8"),  # lanes, all of them
         ("scope", "i8"),  # whose a store is
-        ("first_shadow", "i8"),  # arc: the first store's first shadow
+        ("first_shadow", "i8"),  # with two queues: the first store's first shadow
         ("first_link", "i8"),  # to write to the first store; reading is next, then the next store's
         ("first_network", "i8"),  # out of the first node, where the tier lies behind the nodes' networks; or -1
         ("pages", "i8"),  # of each store
         ("eviction", "i8"),
-        ("tail_tokens", "i8"),  # tlru: uncached tokens that a prompt may have
-        ("turn_tokens", "i8"),  # tlru: new tokens that its next turn is expected to bring
         ("reclaim", "i8"),
         ("swept", "i8"),  # periodic: sweeps so far
         ("reclaim_period_s", "f8"),
         ("ttl_s", "f8"),
+        *((parameter.name, parameter.dtype) for parameter in EVICTIONS.parameters().values()),
     ],
     align=True,
 )

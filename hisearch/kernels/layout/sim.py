@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from hisearch.base.policies import EVICTIONS
 from hisearch.kernels.core.handle import Array, Handle, Record
 from hisearch.kernels.layout import agents as al
 from hisearch.kernels.layout import hicache as hl
@@ -29,11 +30,8 @@ VLLM_OFFLOAD, VLLM_LMCACHE = 3, 4
 DECODE_WORKER = 5
 # What agents need, beside SGLang or vLLM; no engine of its own.
 AGENTS = 6
-LRU, LFU, FIFO, MRU, FILO, SLRU, BY_PRIORITY = 0, 1, 2, 3, 4, 5, 6
-# Of stores alone.
-CLOCK, TLRU, GDSF, ARC, BELADY = 7, 8, 9, 10, 11
-# With agents.
-DISTANCE = 12
+# Evictions that kernels beside their own know.
+LRU, LFU, FIFO, MRU, DISTANCE = (EVICTIONS.code(name) for name in ("lru", "lfu", "fifo", "mru", "distance"))
 # TensorRT-LLM's capacity policies.
 GUARANTEED_NO_EVICT, MAX_UTILIZATION = 0, 1
 # Orders of the waiting queue.

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hisearch.base.policies import EVICTIONS
 from hisearch.kernels.core import owners
 from hisearch.kernels.core.gap_bins import BINS
 from hisearch.kernels.layout import agents as al
@@ -97,7 +98,7 @@ def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
         max_request_tokens=plan.max_request_tokens,
         horizon_s=math.inf,
         conservativeness=engine.schedule_conservativeness,
-        eviction=la.DISTANCE if agent_arrays.evicts_by_due(plan.agents) else tier_arrays.EVICTIONS[engine.eviction],
+        eviction=la.DISTANCE if agent_arrays.evicts_by_due(plan.agents) else EVICTIONS.code(engine.eviction),
         schedule=_SCHEDULES[engine.schedule],
         # While results are taken in, the batches of other lanes keep a pipeline busy.
         overlap=engine.overlap and plan.scheduler_kind != "pipe",
@@ -278,7 +279,7 @@ def allocate(
         tree_records["capacity_pages"][deepest_of + pools : deepest_of + pools + copies] = plan.agents.host_pages
     radix = config.engine == la.SGLANG and config.role != fl.DECODE
     sorts = radix and config.schedule in (la.LPM, la.DFS_WEIGHT, la.SHUFFLED)
-    priorities = config.eviction == la.BY_PRIORITY or tier_arrays.by_priority(plan)
+    priorities = EVICTIONS[plan.engine.eviction].priorities or tier_arrays.by_priority(plan)
     stands = radix and (priorities or config.schedule == la.DFS_WEIGHT)
     ends = radix and config.ignore_eos and not config.prefix_caching
     by_vllm = config.engine == la.VLLM or config.role == fl.DECODE

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from hisearch.base.policies import EVICTIONS
 from hisearch.kernels.cache import foresight
-from hisearch.kernels.cache.store_arc import SHADOWS
+from hisearch.kernels.cache.store_queues import SHADOWS
 from hisearch.kernels.layout import hicache as hl
-from hisearch.kernels.layout import sim as la
 from hisearch.simulate.arrays import chunks as chunk_arrays
 from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.simulate.plans.tier_plan import MovementPlan, TierPlan, TransferLaw
@@ -19,11 +19,6 @@ from hisearch.traces.compiled import TraceArrays
 _WRITE_HITS = {"write_back": 0, "write_through": 1, "write_through_selective": 2}
 _FETCH_POLICIES = {"best_effort": hl.BEST_EFFORT, "wait_complete": hl.WAIT_COMPLETE, "timeout": hl.TIMEOUT}
 _RECLAIMS = {"lazy": hl.LAZY, "periodic": hl.PERIODIC, "pressure": hl.PRESSURE}
-EVICTIONS = {
-    "lru": la.LRU, "lfu": la.LFU, "fifo": la.FIFO, "mru": la.MRU, "filo": la.FILO, "slru": la.SLRU,
-    "priority": la.BY_PRIORITY, "clock": la.CLOCK, "tlru": la.TLRU, "gdsf": la.GDSF, "arc": la.ARC,
-    "belady": la.BELADY,
-}  # fmt: skip
 
 #: Share of what the host pool has beyond HBM that a worker's fetches may occupy together (HiCache).
 _FETCH_SHARE = 0.8
@@ -37,7 +32,7 @@ def storage_of(plan: WorkerPlan) -> tuple[TierPlan, ...]:
 
 def by_priority(plan: WorkerPlan) -> bool:
     """Whether a store evicts by the requests' priorities."""
-    return any(tier.eviction == "priority" for tier in storage_of(plan))
+    return any(EVICTIONS[tier.eviction].priorities for tier in storage_of(plan))
 
 
 def arrays(plan: WorkerPlan, trace: TraceArrays, workers: int, node_room: int) -> dict[str, Any]:
@@ -60,7 +55,7 @@ def arrays(plan: WorkerPlan, trace: TraceArrays, workers: int, node_room: int) -
 
 def store_trees(plan: WorkerPlan, workers: int) -> int:
     """Trees of all stores, and those that they have beside their own."""
-    adaptive = sum(_stores(tier, plan, workers) for tier in storage_of(plan) if tier.eviction == "arc")
+    adaptive = sum(_stores(tier, plan, workers) for tier in storage_of(plan) if EVICTIONS[tier.eviction].queues)
     return _store_count(plan, workers) + SHADOWS * adaptive
 
 
@@ -129,25 +124,26 @@ def _store_tier_records(plan: WorkerPlan, workers: int) -> Any:
         record["first_link"] = 2 * tree
         record["first_network"] = networks if _networked(tier, plan.movement) else -1
         record["pages"] = pages
-        record["eviction"] = EVICTIONS[tier.eviction]
-        record["tail_tokens"] = tier.tail_tokens
-        record["turn_tokens"] = tier.turn_tokens
+        record["eviction"] = EVICTIONS.code(tier.eviction)
+        given = dict(tier.parameters)
+        for name, parameter in EVICTIONS.parameters().items():
+            record[name] = parameter.kernel_value(given.get(name, parameter.default))
         record["reclaim"] = _RECLAIMS[tier.reclaim]
         record["reclaim_period_s"] = tier.reclaim_period_s
         record["ttl_s"] = tier.ttl_s
         tree += stores
-        shadow += SHADOWS * stores if tier.eviction == "arc" else 0
+        shadow += SHADOWS * stores if EVICTIONS[tier.eviction].queues else 0
     return records
 
 
 def _user_arrays(plan: WorkerPlan, trace: TraceArrays) -> dict[str, Any]:
-    """Requests by the trace-tree nodes that their prompts lead through, where a store asks (belady).
+    """Requests by the trace-tree nodes that their prompts lead through, where a store asks (an oracle).
 
     Returns:
         ``users``: requests, those of one node in the trace's order; ``users_next``, ``users_end``: where each node's
         begin and end.
     """
-    if not any(tier.eviction == "belady" for tier in storage_of(plan)):
+    if not any(EVICTIONS[tier.eviction].next_use for tier in storage_of(plan)):
         return {"users": np.empty(0, np.int32), "users_next": np.empty(0, np.int64), "users_end": np.empty(0, np.int64)}
     counts = np.zeros(len(trace.parent), np.int64)
     foresight.count_users(trace.prompt_node, trace.parent, counts)

@@ -27,7 +27,7 @@ class TierPlan:
         ttl_s: time to live after the last use; infinite where nothing expires.
         reclaim: "lazy", "periodic" or "pressure": when what has expired is dropped.
         reclaim_period_s: of "periodic".
-        tail_tokens, turn_tokens: of "tlru", see ``kernels.cache.store``.
+        parameters: (name, value) of every parameter of an eviction policy; empty: their defaults.
         read, write: the medium itself, shared by all in its scope.
         query_s: time to learn what a store has.
         networked: a store of scope "cluster" lies behind the nodes' networks, and not on a fabric of its own (CXL).
@@ -44,8 +44,7 @@ class TierPlan:
     ttl_s: float = math.inf
     reclaim: str = "lazy"
     reclaim_period_s: float = 60.0
-    tail_tokens: int = 8192
-    turn_tokens: int = 1024
+    parameters: tuple[tuple[str, float], ...] = ()
     read: TransferLaw = TransferLaw()
     write: TransferLaw = TransferLaw()
     query_s: float = 0.0

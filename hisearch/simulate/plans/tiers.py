@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from hisearch.base.policies import EVICTIONS
 from hisearch.latency.device_memory.plan import MemoryPlan
 from hisearch.simulate.plans.tier_plan import MovementPlan, TierPlan, TransferLaw
 from hisearch.specs.deployments.deployment import PoolSpec
@@ -155,8 +156,7 @@ def _tier_plan(
         ttl_s=math.inf if tier.ttl_s is None else tier.ttl_s,
         reclaim=tier.reclaim,
         reclaim_period_s=tier.reclaim_period_s,
-        tail_tokens=tier.tail_tokens,
-        turn_tokens=tier.turn_tokens,
+        parameters=tuple((name, getattr(tier, name)) for name in EVICTIONS.parameters()),
         read=read,
         write=write,
         query_s=medium.latency_s,

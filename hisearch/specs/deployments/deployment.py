@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
+from hisearch.base.policies import EVICTIONS
 from hisearch.specs.base import (
     ENGINE_TITLES,
     Count,
@@ -37,8 +38,14 @@ from hisearch.specs.machines.profile import LatencyProfileSpec
 from hisearch.specs.models.experts import ExpertsSpec
 from hisearch.specs.models.model import ModelSpec
 from hisearch.specs.models.pages import PAGE_TOKENS
+from hisearch.specs.policies import name_type
 
-EvictionName = Literal["lru", "lfu", "fifo", "mru", "filo", "slru", "priority"]
+_ENGINE_EVICTIONS = {name: policy for name, policy in EVICTIONS.items() if policy.engine}
+if TYPE_CHECKING:
+    EvictionName: TypeAlias = str
+else:
+    EvictionName = name_type(_ENGINE_EVICTIONS)
+
 CapacityPolicyName = Literal["guaranteed_no_evict", "max_utilization"]
 ScheduleName = Literal["fcfs", "priority", "lpm", "lof", "dfs-weight", "random"]
 #: Orders of the waiting queue that each engine has.

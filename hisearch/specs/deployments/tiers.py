@@ -8,18 +8,28 @@ the offloading connector in vLLM 0.19 (``v1/kv_offload``), LMCache's ``v1/config
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import Field, model_validator
 
+from hisearch.base.policies import EVICTIONS
 from hisearch.specs.base import ENGINE_TITLES, Count, EngineName, NonNegative, NonNegativeInt, Positive, Strict
 from hisearch.specs.errors import KeyedError
 from hisearch.specs.machines.hardware import ScopeName
+from hisearch.specs.policies import name_type, parameters_model, summaries
 
 KvConnectorName = Literal["hicache", "offload", "lmcache"]
-TierEvictionName = Literal[
-    "lru", "lfu", "fifo", "mru", "filo", "slru", "priority", "clock", "tlru", "arc", "gdsf", "belady"
-]  # fmt: skip
+_STORE_EVICTIONS = {name: policy for name, policy in EVICTIONS.items() if policy.stores}
+if TYPE_CHECKING:
+    TierEvictionName: TypeAlias = str
+
+    class _EvictionParameters(Strict):
+        def __getattr__(self, name: str) -> Any: ...
+
+else:
+    TierEvictionName = name_type(_STORE_EVICTIONS)
+    _EvictionParameters = parameters_model("_EvictionParameters", EVICTIONS)
+
 ReclaimName = Literal["lazy", "periodic", "pressure"]
 WritePolicyName = Literal["write_through", "write_through_selective", "write_back"]
 PrefetchName = Literal["best_effort", "wait_complete", "timeout"]
@@ -49,7 +59,7 @@ GROUP_KV_CONNECTORS: tuple[KvConnectorName, ...] = ("hicache", "offload")
 MOST_TIERS: dict[KvConnectorName, int] = {"hicache": 3, "offload": 1, "lmcache": 3}
 
 
-class TierSpec(Strict):
+class TierSpec(_EvictionParameters):
     """One KV cache tier below device memory."""
 
     medium: str = Field(description="Name or path of the Medium that it is made of.")
@@ -65,12 +75,9 @@ class TierSpec(Strict):
     )
     eviction: TierEvictionName = Field(
         "lru",
-        description="What goes to make room: lru, lfu, fifo, mru, filo, slru and priority as SGLang's; clock; tlru: "
-        "lru with an eye on the tail of latencies; arc: adaptive (Megiddo and Modha); gdsf: recompute cost per byte, "
-        "aged; belady: an oracle that knows the trace and only bounds what a policy could reach. vLLM's offloading has "
-        "lru and arc, TensorRT-LLM's lru, LMCache lru, lfu, fifo and mru, one for all tiers that are a "
-        "worker's own; SGLang "
-        "evicts its host tier by the engine's own eviction.",
+        description=f"What goes to make room. {summaries(_STORE_EVICTIONS)} vLLM's offloading has lru and arc, "
+        "TensorRT-LLM's lru, LMCache lru, lfu, fifo and mru, one for all tiers that are a worker's own; SGLang evicts "
+        "its host tier by the engine's own eviction.",
     )
     ttl_s: Positive | None = Field(
         None,
@@ -83,18 +90,16 @@ class TierSpec(Strict):
         "reclaim_period_s; pressure, before anything else is evicted. Only with ttl_s.",
     )
     reclaim_period_s: Positive = Field(60.0, description="Time between two sweeps of periodic reclamation.")
-    tail_tokens: Count = Field(
-        8192, description="tlru: tokens that a prompt may have to compute; what lies beyond may be evicted first."
-    )
-    turn_tokens: Count = Field(1024, description="tlru: new tokens that a session's next turn is expected to bring.")
 
     @model_validator(mode="after")
     def _check(self) -> TierSpec:
         if self.ttl_s is None and self.reclaim != "lazy":
             raise KeyedError(("reclaim",), f"{self.reclaim} needs ttl_s: without it nothing expires")
-        for name in ("tail_tokens", "turn_tokens"):
-            if self.eviction != "tlru" and getattr(self, name) != TierSpec.model_fields[name].default:
-                raise KeyedError((name,), "needs eviction: tlru")
+        own = {parameter.name for parameter in EVICTIONS[self.eviction].parameters}
+        for name, parameter in EVICTIONS.parameters().items():
+            if name not in own and getattr(self, name) != parameter.default:
+                readers = [other for other, policy in EVICTIONS.items() if name in {p.name for p in policy.parameters}]
+                raise KeyedError((name,), f"needs eviction: {' or '.join(readers)}")
         if self.reclaim != "periodic" and self.reclaim_period_s != TierSpec.model_fields["reclaim_period_s"].default:
             raise KeyedError(("reclaim_period_s",), "needs reclaim: periodic")
         return self
@@ -167,7 +172,7 @@ _OWN: dict[KvConnectorName, tuple[str, ...]] = {
 _STORAGE_ALONE = tuple(name for name in _OWN["hicache"] if name.startswith("prefetch"))
 
 #: Eviction policies of a mover's tiers; HiCache's storage is the operator's, and its host tier is what is simulated.
-EVICTIONS: dict[KvConnectorName, tuple[str, ...]] = {
+CONNECTOR_EVICTIONS: dict[KvConnectorName, tuple[str, ...]] = {
     "offload": ("lru", "arc"),
     "lmcache": ("lru", "lfu", "fifo", "mru"),
 }
@@ -226,7 +231,7 @@ def evictions_of(engine: EngineName, kv_connector: KvConnectorName, index: int) 
     """Policies that the tier ``index``, from 0 on, can be told to evict by; SGLang's host pool follows its engine."""
     if engine == "trtllm" or (kv_connector == "hicache" and index == 0):
         return ("lru",)
-    return EVICTIONS.get(kv_connector, get_args(TierEvictionName))
+    return CONNECTOR_EVICTIONS.get(kv_connector, tuple(_STORE_EVICTIONS))
 
 
 def check_tiers(engine: EngineName, page_tokens: int, tiers: Sequence[TierSpec], movement: MovementSpec) -> None:

@@ -1,0 +1,26 @@
+"""What its agents will need last (ScaleSim's invocation distance).
+
+An agent's predicted call decides; see ``agents_due``. Pools with agents use it, no user names it.
+"""
+
+from __future__ import annotations
+
+from hisearch.base.jit import kernel
+from hisearch.base.policies import EvictionPolicy
+from hisearch.kernels.cache import agents_due, recency
+
+EVICTION = EvictionPolicy("What its agents are predicted to need last.", stores=False)
+
+
+@kernel
+def entering(sim, d):
+    """The key is when the first of the agents that use ``d`` is predicted to call."""
+    sim.agents.keys[d] = agents_due.due_of(sim, d)
+
+
+@kernel
+def before(sim, a, b):
+    """Latest predicted call, then last access."""
+    ka = sim.agents.keys[a]
+    kb = sim.agents.keys[b]
+    return ka > kb if ka != kb else recency.older(sim, a, b)

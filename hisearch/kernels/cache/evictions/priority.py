@@ -1,0 +1,21 @@
+"""The lowest priority first.
+
+A node has the highest priority value among the requests that inserted it. Whichever way the waiting queue is ordered,
+the engine evicts the lowest value first (SGLang's ``mem_cache/evict_policy.py``, 0.5.9).
+"""
+
+from __future__ import annotations
+
+from hisearch.base.jit import kernel
+from hisearch.base.policies import EvictionPolicy
+from hisearch.kernels.cache import recency
+
+EVICTION = EvictionPolicy("Lowest request priority first.", engine=True, priorities=True)
+
+
+@kernel
+def before(sim, a, b):
+    """By priority value, then last access."""
+    ka = sim.standings[a].priority
+    kb = sim.standings[b].priority
+    return ka < kb if ka != kb else recency.older(sim, a, b)
