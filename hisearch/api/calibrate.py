@@ -1,4 +1,4 @@
-"""Measurements of operators to LatencyProfiles."""
+"""Fits LatencyProfiles to measurements of operators."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from hisearch.specs.machines.profile import AicNames, LatencyProfileSpec, Profil
 
 __all__ = ["Calibrated", "calibrate_aiconfigurator", "calibrate_own", "calibrate_shipped"]
 
-#: Distribution of aiconfigurator's tables, and the version that is taken for an unpacked one.
+#: Distribution of aiconfigurator's tables, and the version assumed for an unpacked one.
 PACKAGE, FITTED_VERSION = "aiconfigurator-core", "0.12.0"
 
 
-#: The profile that chooses among them.
+#: The profile that chooses among the fitted ones.
 AUTO = "auto"
 AUTO_DESCRIPTION = "The fitted profile of the accelerator and engine at hand; the roofline, with a warning, elsewhere."
 
 
-#: The profile that asks the package itself, and its names of models that it knows under another.
+#: The profile that queries the package itself, and the package's names of models where they differ.
 AIC, AIC_AS_OF = "aic", datetime.date(2026, 11, 21)
 AIC_DESCRIPTION = "Steps as aiconfigurator-core prices them (extra aic), on its own tables and formulas."
 AIC_MODELS = {
@@ -40,7 +40,7 @@ AIC_MODELS = {
 
 
 class Calibrated(NamedTuple):
-    """A profile with its catalogue name and the document that says it."""
+    """A profile with its catalogue name and its YAML document."""
 
     name: str
     profile: LatencyProfileSpec
@@ -58,10 +58,10 @@ def calibrate_own(
     name: str | None = None,
     said: Callable[[str], None] = lambda text: None,
 ) -> Calibrated:
-    """Fit on tables of our own form (``hisearch.calibrate.own_tables`` says which columns).
+    """Fit on tables in hisearch's own format (columns: ``hisearch.calibrate.own_tables``).
 
     Raises:
-        ValueError: no table is there, one lacks a column or holds a value that is none, a family that every step has is
+        ValueError: there are no tables, a column is missing, a value is invalid, a family that every step has is
             missing, or latencies cannot be seconds.
     """
     catalogue = Catalogue()
@@ -90,10 +90,10 @@ def calibrate_aiconfigurator(
 ) -> Calibrated:
     """Fit on aiconfigurator-core's tables, installed or unpacked below ``folder``.
 
-    ``former``: aiconfigurator 0.8.0, unpacked, for laws of engines' former versions, which stay as shipped without it.
+    ``former``: aiconfigurator 0.8.0, unpacked, for laws of former engine versions; without it they stay as shipped.
 
     Raises:
-        ValueError: the tables are not there, or have nothing of that accelerator.
+        ValueError: the tables are missing, or do not cover that accelerator.
     """
     if accelerator not in BOARDS:
         raise ValueError(
@@ -114,18 +114,18 @@ def calibrate_shipped(
     former: Path | None = None,
     said: Callable[[str], None] = lambda text: None,
 ) -> list[Path]:
-    """Fit every shipped profile, and write them and the one that chooses among them into ``into``; the files.
+    """Fit every shipped profile; write them, and the profile that chooses among them, into ``into``; return the files.
 
     Raises:
-        ValueError: the tables are not there.
+        ValueError: the tables are missing.
     """
     written = []
     for accelerator in BOARDS:
         for engine in sorted(ENGINES):
             said(f"{ENGINE_TITLES[engine]} on {accelerator}")
-            found = calibrate_aiconfigurator(accelerator, engine, folder=folder, former=former, said=said)
-            path = into / f"{found.name}.yaml"
-            path.write_text(found.yaml, encoding="utf-8")
+            calibrated = calibrate_aiconfigurator(accelerator, engine, folder=folder, former=former, said=said)
+            path = into / f"{calibrated.name}.yaml"
+            path.write_text(calibrated.yaml, encoding="utf-8")
             written.append(path)
     for name, description, profile in ((AUTO, AUTO_DESCRIPTION, auto_profile()), (AIC, AIC_DESCRIPTION, aic_profile())):
         path = into / f"{name}.yaml"
@@ -135,7 +135,7 @@ def calibrate_shipped(
 
 
 def auto_profile() -> LatencyProfileSpec:
-    """The profile that takes the shipped one of the accelerator and engine at hand, and is the roofline elsewhere."""
+    """The profile that selects the shipped one for an accelerator and engine, and falls back to the roofline."""
     choices = [
         ProfileChoice(engine=engine, accelerator=accelerator, profile=f"{engine}-{accelerator}")
         for accelerator in BOARDS
@@ -148,7 +148,7 @@ def auto_profile() -> LatencyProfileSpec:
 
 
 def aic_profile() -> LatencyProfileSpec:
-    """The profile that asks aiconfigurator-core for steps; engines' host work is the roofline's, which is assumed."""
+    """The profile that prices steps by aiconfigurator-core; host overhead of engines is the roofline's, assumed."""
     roofline: LatencyProfileSpec = Catalogue().get("LatencyProfile", "roofline").spec
     systems = {name: board.system for name, board in BOARDS.items() if not board.of_another}
     provenance = Provenance(

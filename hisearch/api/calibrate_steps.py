@@ -1,4 +1,4 @@
-"""Logs of an engine's whole steps to a LatencyProfile."""
+"""Fits a LatencyProfile to logs of an engine's steps."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from hisearch.specs.wording import in_percent
 __all__ = ["LoggedWorker", "calibrate_steps"]
 
 
-#: Steps of a log that are held against the roofline, at most.
-_LOOKED_AT = 100
+#: Most steps of a log that are compared with the roofline.
+_CHECKED_STEPS = 100
 
 
 class LoggedWorker(NamedTuple):
-    """Whose steps a log has; model and accelerator by catalogue name or path, weight_dtype None for the model's own."""
+    """The worker behind a log. model, accelerator: catalogue name or path. weight_dtype: the model's own where None."""
 
     model: str
     accelerator: str
@@ -46,11 +46,11 @@ class LoggedWorker(NamedTuple):
 
 
 def calibrate_steps(files: Sequence[Path], worker: LoggedWorker, *, source: str, name: str | None = None) -> Calibrated:
-    """Fit the law of ``worker``'s steps to logs of them (``hisearch.calibrate.step_log`` says which form).
+    """Fit the law of ``worker``'s steps to logs (format: ``hisearch.calibrate.step_log``).
 
     Raises:
-        StepLogError: a file that cannot be read; names file, line and key.
-        ValueError: too few steps, none of a kind that every server has, or times that cannot be seconds.
+        StepLogError: a file cannot be read; names file, line and key.
+        ValueError: too few steps, a kind of step that every server has is missing, or times cannot be seconds.
         SpecError: no such model or accelerator.
     """
     catalogue = Catalogue()
@@ -59,7 +59,7 @@ def calibrate_steps(files: Sequence[Path], worker: LoggedWorker, *, source: str,
     roofline: LatencyProfileSpec = catalogue.get("LatencyProfile", "roofline").spec
     log = read_step_logs(files)
     _check_seconds(log, worker, model, accelerator, roofline, ", ".join(str(path) for path in files))
-    found = fit_steps(log)
+    fit = fit_steps(log)
     law = StepRegression(
         model=model.huggingface_id,
         accelerator=Path(worker.accelerator).stem,
@@ -69,13 +69,13 @@ def calibrate_steps(files: Sequence[Path], worker: LoggedWorker, *, source: str,
         tensor_parallel=worker.tensor_parallel,
         weight_dtype=worker.weight_dtype or model.weight_dtype,
         kv_dtype=worker.kv_dtype,
-        tokens=found.law.tokens,
-        token_s=found.law.token_s,
-        ranges=found.ranges,
-        errors=found.errors,
-        **found.law.coefficients,
+        tokens=fit.law.tokens,
+        token_s=fit.law.token_s,
+        ranges=fit.ranges,
+        errors=fit.errors,
+        **fit.law.coefficients,
     )
-    worst = max(error.median for error in found.errors.values())
+    worst = max(error.median for error in fit.errors.values())
     profile = roofline.model_copy(
         update={
             "estimator": "regression",
@@ -88,18 +88,18 @@ def calibrate_steps(files: Sequence[Path], worker: LoggedWorker, *, source: str,
     )
     title = f"{ENGINE_TITLES[worker.engine]} {worker.engine_version}".strip()
     description = f"{title}, {law.model} on {law.tensor_parallel} x {law.accelerator}: whole steps, fitted to its log."
-    called = name or f"{worker.engine}-{Path(worker.accelerator).stem}-{Path(worker.model).stem}-steps"
-    return Calibrated(called, profile, profile_yaml(called, description, profile))
+    profile_name = name or f"{worker.engine}-{Path(worker.accelerator).stem}-{Path(worker.model).stem}-steps"
+    return Calibrated(profile_name, profile, profile_yaml(profile_name, description, profile))
 
 
 def _check_seconds(
     log: StepLog, worker: LoggedWorker, model: ModelSpec, accelerator: AcceleratorSpec, roofline: LatencyProfileSpec,
     source: str,
 ) -> None:  # fmt: skip
-    """Hold the log against the roofline, which knows a step to much less than a unit.
+    """Compare the log with the roofline, to catch a wrong worker or unit.
 
     Raises:
-        ValueError: steps take another order of time.
+        ValueError: the median ratio to the roofline is outside ``FASTEST`` to ``SLOWEST``.
     """
     count = len(log.latency_s)
     tokens, sequences = (np.bincount(log.step, weights, count) for weights in (log.new, None))
@@ -111,12 +111,12 @@ def _check_seconds(
     ).seconds  # fmt: skip
     ends = np.searchsorted(log.step, np.arange(count + 1))
     ratios = []
-    for at in np.unique(np.linspace(0, count - 1, min(count, _LOOKED_AT)).astype(int)).tolist():
-        mine = slice(ends[at], ends[at + 1])
-        shares = list(zip(log.new[mine].tolist(), log.cached[mine].tolist(), log.decode[mine].tolist(), strict=True))
+    for step in np.unique(np.linspace(0, count - 1, min(count, _CHECKED_STEPS)).astype(int)).tolist():
+        rows = slice(ends[step], ends[step + 1])
+        shares = list(zip(log.new[rows].tolist(), log.cached[rows].tolist(), log.decode[rows].tolist(), strict=True))
         chunks = [(new, cached) for new, cached, decode in shares if not decode]
         reads = [cached + 1 for _, cached, decode in shares if decode]
-        ratios.append(log.latency_s[at] / step_seconds(costs, chunks, reads))
+        ratios.append(log.latency_s[step] / step_seconds(costs, chunks, reads))
     ratio = float(np.median(ratios))
     if not FASTEST <= ratio <= SLOWEST:
         raise ValueError(
@@ -126,7 +126,7 @@ def _check_seconds(
 
 
 def _notes(law: StepRegression) -> str:
-    """The errors in words."""
+    """The errors as text."""
     parts = [
         f"{regime} {in_percent(error.median, 1)} median, {in_percent(error.p90, 1)} p90 over {error.steps:,} steps"
         for regime, error in law.errors.items()

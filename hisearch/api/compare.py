@@ -63,11 +63,11 @@ def compare_deployments(
         a: a deployment, by name or path.
         b: the other one.
         trace: a workload's name or path, or a trace file.
-        slo: what to hold both against, by name or path.
+        slo: the SLO for both, by name or path.
         load: factor on the arrival rate.
         seed: the first seed.
-        seeds: how many, from it on. Each makes a workload (where it is generated) and the routers' random stream, the
-            same for both sides.
+        seeds: number of seeds, from ``seed`` on. Each seed draws a generated workload and the routers' random stream,
+            the same for both sides.
         limit: keep the first requests only.
         catalogue: where names are looked up.
 
@@ -82,25 +82,26 @@ def compare_deployments(
         raise ValueError(f"seeds: expected at least 1, got {seeds}")
     names = catalogue or Catalogue()
     replays = tuple(_load(ref, names, slo) for ref in (a, b))
-    drawn = tuple(range(seed, seed + seeds))
-    traces = [load_trace(trace, seed=number, limit=limit, catalogue=names) for number in drawn]
-    played = [
-        [_play(replay, one, number, load) for one, number in zip(traces, drawn, strict=True)] for replay in replays
+    seed_values = tuple(range(seed, seed + seeds))
+    traces = [load_trace(trace, seed=number, limit=limit, catalogue=names) for number in seed_values]
+    runs = [
+        [_run(replay, compiled, number, load) for compiled, number in zip(traces, seed_values, strict=True)]
+        for replay in replays
     ]
-    fixed = len({one.digest for one in traces}) == 1
-    notes = [_fixed_trace_note(played)] if fixed and seeds > 1 else []
+    fixed = len({compiled.digest for compiled in traces}) == 1
+    notes = [_fixed_trace_note(runs)] if fixed and seeds > 1 else []
     changes = _changes(*(replay.deployment for replay in replays))
     first = traces[0]
-    at = "" if load == 1.0 else f" at {load:g} times its load"
+    at_load = "" if load == 1.0 else f" at {load:g} times its load"
     return _compare(
         "deployments",
         replays,
         (str(a), str(b)),
-        played,
-        [(first, drawn[0], load)] * 2,
+        runs,
+        [(first, seed_values[0], load)] * 2,
         has_slo=slo is not None,
-        workload=f"{first.name}, {counted(len(first), 'request')}{at}",
-        seeds=drawn,
+        workload=f"{first.name}, {counted(len(first), 'request')}{at_load}",
+        seeds=seed_values,
         question=(),
         changes=changes,
         fronts=None,
@@ -109,14 +110,14 @@ def compare_deployments(
 
 
 def compare_runs(a: str | Path | StudyResult, b: str | Path | StudyResult) -> Comparison:
-    """Two runs: how their questions differ, what each recommends (or its nearest miss), and why they perform so.
+    """Compare two runs: their studies, what each recommends (or its nearest miss), and why performance differs.
 
     Args:
         a: a run folder, or what a run returned.
         b: the other one.
 
     Raises:
-        FileNotFoundError, SpecError, ValueError: as of ``hisearch.load_run``; or a run found no deployment at all.
+        FileNotFoundError, SpecError, ValueError: as of ``hisearch.load_run``; or a run has no deployment at all.
     """
     from hisearch.api.studies.costs import replay_of
     from hisearch.api.studies.stored_run import load_run
@@ -127,25 +128,23 @@ def compare_runs(a: str | Path | StudyResult, b: str | Path | StudyResult) -> Co
     worlds = [result.simulation.world for result in results]
     settings = [(world.trace, world.seed, world.load) for world in worlds]
     same = len({(world.trace.digest, world.seed, world.load) for world in worlds}) == 1
-    played = [
-        [_play(replay, world.trace, world.seed, world.load)] for replay, world in zip(replays, worlds, strict=True)
-    ]
+    runs = [[_run(replay, world.trace, world.seed, world.load)] for replay, world in zip(replays, worlds, strict=True)]
     question = changes_between(*(_question(result) for result in results))
     notes = [] if same else ["The runs saw different requests: differences are not of the deployments alone."]
     notes += [
-        f"{result.run_dir} goes on, or was killed: it is compared as it was when it ended, in {result.kept_in}."
+        f"{result.run_dir} is live, or was killed: it is compared as it was when it ended, in {result.kept_in}."
         for result in results
         if result.kept_in is not None
     ]
-    words = [f"{trace.name}, {counted(len(trace), 'request')}, load {load:g}" for trace, _, load in settings]
+    workloads = [f"{trace.name}, {counted(len(trace), 'request')}, load {load:g}" for trace, _, load in settings]
     return _compare(
         "runs",
         replays,
         tuple(str(result.run_dir) for result in results),
-        played,
+        runs,
         settings,
         has_slo=True,
-        workload=words[0] if words[0] == words[1] else f"A: {words[0]}; B: {words[1]}",
+        workload=workloads[0] if workloads[0] == workloads[1] else f"A: {workloads[0]}; B: {workloads[1]}",
         seeds=(worlds[0].seed,) if same else tuple(world.seed for world in worlds),
         question=question,
         changes=_changes(*(trial.deployment for trial in trials)),
@@ -163,17 +162,17 @@ def _load(ref: str | Path, catalogue: Catalogue, slo: str | Path | None) -> Repl
 
     resolved = load_deployment(ref, (), catalogue)
     fleet = plan_deployment(resolved)
-    promise = promise_to(fleet.models, slo, catalogue)
-    return Replay(resolved.deployment, fleet, pool_costs(resolved), promise or NO_SLO)
+    slo_spec = promise_to(fleet.models, slo, catalogue)
+    return Replay(resolved.deployment, fleet, pool_costs(resolved), slo_spec or NO_SLO)
 
 
 def _changes(a: DeploymentSpec, b: DeploymentSpec) -> tuple[Change, ...]:
-    """What differs between two deployments; of pools that only one has what is set otherwise than by default."""
-    both = min(len(a.pools), len(b.pools))
+    """Differences between two deployments; a pool that only one has is listed by its non-default settings."""
+    common = min(len(a.pools), len(b.pools))
     plain = [spec.model_dump(mode="json") for spec in (a, b)]
     for spec, data in zip((a, b), plain, strict=True):
-        own = [pool.model_dump(mode="json", exclude_defaults=True) for pool in spec.pools[both:]]
-        data["pools"] = [*data["pools"][:both], *own]
+        extra_pools = [pool.model_dump(mode="json", exclude_defaults=True) for pool in spec.pools[common:]]
+        data["pools"] = [*data["pools"][:common], *extra_pools]
     return changes_between(*plain)
 
 
@@ -184,56 +183,59 @@ def _highlighted(result: StudyResult) -> Trial:
 
 
 @dataclass(frozen=True)
-class _Played:
-    """One simulation and its score; shares: of each model, where it is one of several."""
+class _ScoredRun:
+    """One simulation and its score. shares: of each model, where several are served."""
 
     result: Result
     score: Score
     shares: Sequence[ModelShare]
 
 
-def _play(replay: Replay, trace: CompiledTrace, seed: int, load: float) -> _Played:
+def _run(replay: Replay, trace: CompiledTrace, seed: int, load: float) -> _ScoredRun:
     result = replay.simulate(trace, seed=seed, load=load)
     shares = replay.shares(trace, result) if len(replay.fleet.models) > 1 else ()
-    return _Played(result, replay.score(trace, result, shares or None), shares)
+    return _ScoredRun(result, replay.score(trace, result, shares or None), shares)
 
 
-def _by_model(played: Sequence[Sequence[_Played]], has_slo: bool) -> tuple[ModelFigures, ...]:
-    """Figures of each model that both sides serve, where either serves several; one served alone has all requests."""
-    scores = [[_of_models(one) for one in side] for side in played]
-    if not any(one.shares for side in played for one in side):
+def _by_model(runs: Sequence[Sequence[_ScoredRun]], has_slo: bool) -> tuple[ModelFigures, ...]:
+    """Figures of each model that both sides serve, where either side serves several."""
+    scores = [[_scores_by_model(run) for run in side] for side in runs]
+    if not any(run.shares for side in runs for run in side):
         return ()
     both = [model for model in scores[0][0] if model in scores[1][0]]
     return tuple(
-        ModelFigures(model, _figures([[one[model] for one in side] for side in scores], has_slo)) for model in both
+        ModelFigures(model, _figures([[by_model[model] for by_model in side] for side in scores], has_slo))
+        for model in both
     )
 
 
-def _of_models(one: _Played) -> dict[str, Score]:
+def _scores_by_model(run: _ScoredRun) -> dict[str, Score]:
     """Scores by model."""
-    if one.shares:
-        return {share.model: share.score for share in one.shares}
-    return {one.result.pools[0].model: one.score}
+    if run.shares:
+        return {share.model: share.score for share in run.shares}
+    return {run.result.pools[0].model: run.score}
 
 
 def _figures(scores: Sequence[Sequence[Score]], has_slo: bool) -> tuple[Figure, ...]:
-    """Figures of both sides, seed by seed, with the percentiles that their SLOs state."""
-    asked = stated(check.label for side in scores for check in side[0].slo) if has_slo else ()
-    a, b = ([_shown(one.metrics, has_slo) for one in side] for side in scores)
-    return compare_figures(a, b, asked)
+    """Figures of both sides, seed by seed, with the percentiles of their SLOs."""
+    slo_metrics = stated(check.label for side in scores for check in side[0].slo) if has_slo else ()
+    a, b = ([_shown(score.metrics, has_slo) for score in side] for side in scores)
+    return compare_figures(a, b, slo_metrics)
 
 
-def _fixed_trace_note(played: Sequence[Sequence[_Played]]) -> str:
-    varies = any(len({repr(one.score.metrics) for one in side}) > 1 for side in played)
-    what = "only the routers' random choices vary" if varies else "nothing varies, and every interval is a point"
-    return f"The trace is a recording, the same for every seed: {what}. No interval says what another day would bring."
+def _fixed_trace_note(runs: Sequence[Sequence[_ScoredRun]]) -> str:
+    varies = any(len({repr(run.score.metrics) for run in side}) > 1 for side in runs)
+    varying = "only the routers' random choices vary" if varies else "nothing varies, and every interval is a point"
+    return (
+        f"The trace is a recording, the same for every seed: {varying}. No interval says what another day would bring."
+    )
 
 
 def _compare(
     kind: Any,
     replays: Sequence[Replay],
     sources: Sequence[str],
-    played: Sequence[Sequence[_Played]],
+    runs: Sequence[Sequence[_ScoredRun]],
     settings: Sequence[tuple[CompiledTrace, int, float]],
     *,
     has_slo: bool,
@@ -245,20 +247,20 @@ def _compare(
     notes: Sequence[str],
     same_workload: bool = True,
 ) -> Comparison:
-    """Score both sides and take their mean times apart, on the first seed."""
+    """Score both sides and break down their mean times, on the first seed."""
     notes = [*notes, *_unlike_slos(replays), *_unlike_profiles(replays)]
-    looks = [_look(replay, *where) for replay, where in zip(replays, settings, strict=True)]
+    means = [_means_without_transfers(replay, *setting) for replay, setting in zip(replays, settings, strict=True)]
     times: tuple[TimeRow, ...] = ()
     parts: tuple[Part, ...] = ()
-    if looks[0] is None or looks[1] is None:
-        notes.append("Why is not told: the trace has too many tokens to keep every step.")
+    if means[0] is None or means[1] is None:
+        notes.append("The difference is not explained: the trace has too many tokens to keep every step.")
     else:
-        (a_times, a_transfers_s), (b_times, b_transfers_s) = looks[0], looks[1]
+        (a_times, a_transfers_s), (b_times, b_transfers_s) = means[0], means[1]
         parts = explain(a_times, b_times, a_transfers_s, b_transfers_s)
         times = time_rows(a_times, b_times, a_transfers_s, b_transfers_s)
     sides = [
         _side(replay, source, side[0].score, has_slo)
-        for replay, source, side in zip(replays, sources, played, strict=True)
+        for replay, source, side in zip(replays, sources, runs, strict=True)
     ]
     return Comparison(
         kind=kind,
@@ -269,11 +271,11 @@ def _compare(
         seeds=seeds,
         question=question,
         changes=changes,
-        figures=_figures([[one.score for one in side] for side in played], has_slo),
-        models=_by_model(played, has_slo),
+        figures=_figures([[run.score for run in side] for side in runs], has_slo),
+        models=_by_model(runs, has_slo),
         times=times,
         parts=parts,
-        drivers=_drivers(replays, [side[0].result for side in played]),
+        drivers=_drivers(replays, [side[0].result for side in runs]),
         fronts=fronts,
         notes=tuple(notes),
     )
@@ -286,7 +288,7 @@ def _shown(metrics: Mapping[str, float], has_slo: bool) -> Mapping[str, float]:
 def _unlike_slos(replays: Sequence[Replay]) -> list[str]:
     if replays[0].slo == replays[1].slo:
         return []
-    return ["The two are held against different SLOs: goodput and attainment are each their own's."]
+    return ["A and B have different SLOs: goodput and attainment are by each side's own SLO."]
 
 
 def _unlike_profiles(replays: Sequence[Replay]) -> list[str]:
@@ -306,16 +308,18 @@ def _side(replay: Replay, source: str, score: Score, has_slo: bool) -> Side:
     return Side(label, source, describe(replay.deployment), score.slo if has_slo else (), verdict)
 
 
-def _look(replay: Replay, trace: CompiledTrace, seed: int, load: float) -> tuple[MeanTimes, float] | None:
-    """Mean times without transfers, and what transfers add to their sum, seconds; None where no log can be kept."""
+def _means_without_transfers(
+    replay: Replay, trace: CompiledTrace, seed: int, load: float
+) -> tuple[MeanTimes, float] | None:
+    """Mean times without transfers, and seconds that transfers add to their sum; None where no log can be kept."""
     if not can_log(trace):
         return None
-    whole = mean_times(replay.simulate(trace, seed=seed, load=load, log=True))
+    with_transfers = mean_times(replay.simulate(trace, seed=seed, load=load, log=True))
     if not moves_kv(replay.fleet):
-        return whole, 0.0
-    at_once = replace(replay, fleet=with_instant_transfers(replay.fleet))
-    free = mean_times(at_once.simulate(trace, seed=seed, load=load, log=True))
-    return free, whole.total_s - free.total_s
+        return with_transfers, 0.0
+    instant = replace(replay, fleet=with_instant_transfers(replay.fleet))
+    without_transfers = mean_times(instant.simulate(trace, seed=seed, load=load, log=True))
+    return without_transfers, with_transfers.total_s - without_transfers.total_s
 
 
 def mean_times(result: Result) -> MeanTimes:
@@ -342,20 +346,20 @@ def mean_times(result: Result) -> MeanTimes:
 
 
 def _drivers(replays: Sequence[Replay], results: Sequence[Result]) -> tuple[Driver, ...]:
-    """What explains the parts."""
-    found = [_facts(replay, result) for replay, result in zip(replays, results, strict=True)]
-    return tuple(Driver(name, a, found[1][name][0], unit) for name, (a, unit) in found[0].items())
+    """Metrics that explain the parts."""
+    facts = [_facts(replay, result) for replay, result in zip(replays, results, strict=True)]
+    return tuple(Driver(name, a, facts[1][name][0], unit) for name, (a, unit) in facts[0].items())
 
 
 def _facts(replay: Replay, result: Result) -> dict[str, tuple[float, str]]:
     workers, requests = result.workers, result.requests
     finished, steps = max(int(requests.finished.sum()), 1), max(int(workers.steps.sum()), 1)
-    moved = sum(
+    moved_bytes = sum(
         (store.stored_tokens + store.read_tokens) * result.pools[store.pool].tier_energy[store.tier - 1].bytes
         for store in result.stores
         if store.tier > 0
     )
-    handed = sum(use.tokens for use in result.hand_overs) / 2
+    transferred = sum(use.tokens for use in result.hand_overs) / 2
     used_s = [*(link.busy_s for link in result.links), *(use.busy_s for use in result.hand_overs)]
     busiest = max(used_s, default=0.0)
     return {
@@ -365,29 +369,29 @@ def _facts(replay: Replay, result: Result) -> dict[str, tuple[float, str]]:
         "KV memory of a worker": (float(replay.plan.kv_capacity_tokens), "tokens"),
         "KV memory held, peak": (float((workers.peak_kv_tokens / kv_capacities(result)).max()), "%"),
         "tokens evicted from HBM": (float(workers.evicted_tokens.sum()), "tokens"),
-        "moved between tiers": (moved / 1e9, "GB"),
-        "KV handed over": (float(handed), "tokens"),
+        "moved between tiers": (moved_bytes / 1e9, "GB"),
+        "KV handed over": (float(transferred), "tokens"),
         "busiest link": (busiest / result.makespan_s if result.makespan_s else 0.0, "%"),
         "busiest worker's share of requests": (float(workers.requests.max()) / max(len(requests.finished), 1), "%"),
     }
 
 
 def _question(result: StudyResult) -> dict[str, Any]:
-    """What a run was asked, as plain values: the study's spec with all that it names."""
+    """A run's study as plain values: its spec with all that it names."""
     resolved = result.resolved
-    asked: dict[str, Any] = resolved.study.model_dump(mode="json", exclude_none=True)
-    asked.pop("pins", None)
+    question: dict[str, Any] = resolved.study.model_dump(mode="json", exclude_none=True)
+    question.pop("pins", None)
     trace = result.provenance["trace"]
-    asked["workload"] = {"name": trace["name"], "digest": trace["digest"][:16], "load": resolved.study.workload.load}
-    asked["model"] = resolved.model_name
-    asked["slo"] = resolved.slo.spec.model_dump(mode="json")
-    asked["space"] = resolved.space.spec.model_dump(mode="json")
-    asked["profile"] = resolved.profile.name
-    return asked
+    question["workload"] = {"name": trace["name"], "digest": trace["digest"][:16], "load": resolved.study.workload.load}
+    question["model"] = resolved.model_name
+    question["slo"] = resolved.slo.spec.model_dump(mode="json")
+    question["space"] = resolved.space.spec.model_dump(mode="json")
+    question["profile"] = resolved.profile.name
+    return question
 
 
 def _fronts(results: Sequence[StudyResult]) -> Fronts | None:
-    """How the fronts stand to each other; None where the runs did not ask for the same."""
+    """Points of each front that the other dominates; None where objectives or SLOs differ."""
     from hisearch.search.select.pareto import minimised
 
     objectives = [tuple(result.resolved.study.objectives) for result in results]
@@ -400,5 +404,5 @@ def _fronts(results: Sequence[StudyResult]) -> Fronts | None:
 
 
 def _beaten(points: F8, others: F8) -> int:
-    """How many of ``points`` (n, d) one of ``others`` (m, d), minimised, dominates."""
+    """Number of ``points`` (n, d) dominated by one of ``others`` (m, d), all minimised."""
     return sum(bool(((others <= point).all(axis=1) & (others < point).any(axis=1)).any()) for point in points)

@@ -1,12 +1,12 @@
-"""Runs in a browser: their reports, a comparison of them, optuna-dashboard on all their trials; live while they run.
+"""Runs in a browser, live: their reports, comparisons of two, and optuna-dashboard on all their trials.
 
 A small WSGI application for one reader on one machine. It reads run folders and never writes into them:
-optuna-dashboard works on a copy in memory, and everything but looking is refused.
+optuna-dashboard works on a copy in memory; every request but GET and HEAD is refused.
 
 ==========================  ==========================================================================================
-``/``                       the runs: how far they are, what they recommend, side by side
-``/runs/N/report.html``     the report of the N-th run, from 0; of one that goes on so far, loading itself anew
-``/runs/N/so-far.html``     the latter, as it is now
+``/``                       all runs: progress and recommendation
+``/runs/N/report.html``     the report of the N-th run, from 0; of a live run the report so far, which reloads itself
+``/runs/N/so-far.html``     the report so far, without reloading
 ``/compare/N/M``            two runs that have ended, compared
 ``/dashboard``              optuna-dashboard; it answers ``/api``, ``/static`` and ``/csv`` as well
 ==========================  ==========================================================================================
@@ -29,7 +29,7 @@ from hisearch.api.studies.so_far import input_so_far
 from hisearch.report.pages.dashboard_page import REPORT_REFRESH_S, may_show, render_index, render_refusal
 from hisearch.score.stated import stated
 
-#: First parts of addresses that optuna-dashboard answers.
+#: First path components that optuna-dashboard answers.
 _OPTUNA = frozenset({"dashboard", "api", "static", "csv", "favicon.ico"})
 
 _StartResponse = Callable[[str, list[tuple[str, str]]], Any]
@@ -37,21 +37,21 @@ _App = Callable[[dict[str, Any], _StartResponse], Iterable[bytes]]
 
 
 class NoDashboardError(ValueError):
-    """The extra with optuna-dashboard is not installed."""
+    """optuna-dashboard, an optional dependency, is not installed."""
 
     def __init__(self) -> None:
         super().__init__("optuna-dashboard is not installed; pip install 'hisearch[dashboard]'")
 
 
 class Dashboard:
-    """The application. hosts: what a browser may call it by; others are refused, as a page elsewhere may send them."""
+    """The application. hosts: accepted Host headers; others are refused, against DNS rebinding."""
 
     def __init__(self, runs: Sequence[Path], hosts: Iterable[str]) -> None:
         """Serve ``runs``.
 
         Raises:
             FileNotFoundError: a folder holds no run.
-            ValueError: a folder is that of a run of several models.
+            ValueError: a folder holds a run of several models.
             NoDashboardError: optuna-dashboard is missing.
         """
         for folder in runs:
@@ -106,12 +106,12 @@ class Dashboard:
         raise LookupError("There is no such page.")
 
     def states(self) -> list[RunState]:
-        """How every run stands now."""
-        found = [run_state(folder) for folder in self._runs]
-        return [one if one.ended else self._so_far(number, one) for number, one in enumerate(found)]
+        """The current state of every run."""
+        states = [run_state(folder) for folder in self._runs]
+        return [state if state.ended else self._so_far(number, state) for number, state in enumerate(states)]
 
     def _so_far(self, number: int, state: RunState) -> RunState:
-        """With the best deployment that a run has found until now."""
+        """The state with the best deployment so far."""
         best = self._studies.best_so_far(number, state.study)
         if best is None:
             return state
@@ -126,10 +126,10 @@ class Dashboard:
         )
 
     def _report_so_far(self, folder: Path, refresh_s: int, other: str) -> str:
-        """The report of a run that goes on, drawn anew."""
+        """The report of a live run, drawn anew."""
         from hisearch.report.pages.html import render
 
-        with self._lock:  # one at a time: drawing takes a second of a core that the study could use
+        with self._lock:  # one report at a time: drawing takes a second of a core that the study could use
             return render(input_so_far(folder, refresh_s=refresh_s, other=other))
 
     def _number(self, text: str) -> int:
@@ -138,7 +138,7 @@ class Dashboard:
         return int(text)
 
     def _comparison(self, a: int, b: int) -> str:
-        """The page; kept, as it takes simulations, for as long as neither run is written anew."""
+        """The page; cached until either run is written anew, as it takes simulations."""
         from hisearch.api.compare import compare_runs
         from hisearch.report.pages.comparison_page import render_comparison
 
@@ -165,7 +165,7 @@ def _optuna_app(studies: RunStudies) -> _App:
 
 
 def _answer(start_response: _StartResponse, status: str, content: str | bytes) -> list[bytes]:
-    """A page, or the text of a refusal as one."""
+    """Send a page, or a refusal rendered as a page."""
     if isinstance(content, str):
         content = (content if status.startswith("200") else render_refusal(content)).encode()
     headers = [
@@ -194,7 +194,7 @@ def serve(runs: Sequence[Path], host: str, port: int) -> WSGIServer:
     Args:
         runs: run folders.
         host: address to listen on.
-        port: likewise.
+        port: port to listen on.
 
     Raises:
         FileNotFoundError: a folder holds no run.

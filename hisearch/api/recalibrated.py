@@ -1,4 +1,4 @@
-"""Latency profiles corrected by a measurement of a deployment: one for each that prices its pools."""
+"""Corrects the latency profiles of a deployment's pools by a measurement of it."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from hisearch.specs.machines.profile import LatencyProfileSpec
     from hisearch.verify.diagnosis import Diagnosis
 
-#: A recalibrated profile does not claim to be better than this.
+#: Lower bound on the stated error of a recalibrated profile.
 _LEAST_ERROR = 0.01
-#: Terms that no profile holds.
+#: Terms of the correction that no profile can hold.
 _ELSEWHERE = frozenset({"hits_lost", "hand_over"})
 _DESCRIPTION = "Corrected by a measurement of the deployment."
 
 
 @dataclass(frozen=True)
 class Recalibrated:
-    """A profile that prices pools of the deployment. parent: the one that chose it for them; None where named itself.
+    """A profile that prices pools of the deployment. parent: the profile that selected it; None where none did.
 
-    accelerator, engine: of those pools. base: name of the profile that it corrects.
+    accelerator, engine: of those pools. base: name of the profile that is corrected.
     """
 
     accelerator: str
@@ -40,34 +40,34 @@ class Recalibrated:
 
 
 def recalibrated(
-    result: StudyResult, trial: Trial, found: Diagnosis, checked: tuple[float, str], sources: Sequence[str]
+    result: StudyResult, trial: Trial, diagnosis: Diagnosis, checked: tuple[float, str], sources: Sequence[str]
 ) -> tuple[Recalibrated, ...]:
-    """The profiles that price the deployment's pools, corrected; none where they stay as they are.
+    """The corrected profiles of the deployment's pools; empty where nothing changes.
 
     Args:
         result: the study's.
         trial: whose deployment was measured.
-        found: what is off.
-        checked: error where the correction had no part in the fit, and how that was found.
+        diagnosis: which terms are off.
+        checked: error on held-out data, and how it was measured.
         sources: files of the measurements.
     """
-    if not set(found.terms) - _ELSEWHERE:
+    if not set(diagnosis.terms) - _ELSEWHERE:
         return ()
-    alike: dict[tuple[str, str], list[PoolSpec]] = {}
+    pools_by_profile: dict[tuple[str, str], list[PoolSpec]] = {}
     for pool in trial.deployment.pools:
-        alike.setdefault((_concrete_profile(result, pool).name, pool.engine.name), []).append(pool)
-    return tuple(_corrected(result, pools, found, checked, sources) for pools in alike.values())
+        pools_by_profile.setdefault((_concrete_profile(result, pool).name, pool.engine.name), []).append(pool)
+    return tuple(_corrected(result, pools, diagnosis, checked, sources) for pools in pools_by_profile.values())
 
 
 def write_profiles(name: str, profiles: Sequence[Recalibrated], path: Path) -> list[Path]:
-    """Write the profile, or several beside one that chooses among them by accelerator and engine.
+    """Write the profile, or several and one that chooses among them by accelerator and engine.
 
     Returns:
         The files, ``path`` the first.
 
     Raises:
-        ValueError: there is none.
-        FileExistsError: a file is there already; none is overwritten.
+        ValueError: there are no profiles.
+        FileExistsError: a file exists; none is overwritten.
     """
     from hisearch.calibrate.writing import profile_yaml
     from hisearch.specs.machines.profile import ProfileChoice
@@ -80,8 +80,8 @@ def write_profiles(name: str, profiles: Sequence[Recalibrated], path: Path) -> l
         parent = profiles[0].parent
         assert parent is not None, "a profile that is named itself prices every pool"
         files = {
-            (one.engine, one.base): path.with_name(f"{path.stem}-{one.engine}-{one.accelerator}{path.suffix}")
-            for one in profiles
+            (entry.engine, entry.base): path.with_name(f"{path.stem}-{entry.engine}-{entry.accelerator}{path.suffix}")
+            for entry in profiles
         }
         choices = [
             choice.model_copy(update={"profile": str(files[choice.engine, choice.profile].resolve())})
@@ -93,18 +93,18 @@ def write_profiles(name: str, profiles: Sequence[Recalibrated], path: Path) -> l
         choices += [
             ProfileChoice.model_validate(
                 {
-                    "engine": one.engine,
-                    "accelerator": one.accelerator,
-                    "profile": str(files[one.engine, one.base].resolve()),
+                    "engine": entry.engine,
+                    "accelerator": entry.accelerator,
+                    "profile": str(files[entry.engine, entry.base].resolve()),
                 }
             )
-            for one in profiles
-            if (one.engine, one.base) not in known
+            for entry in profiles
+            if (entry.engine, entry.base) not in known
         ]
         texts = {path: profile_yaml(name, _DESCRIPTION, parent.model_copy(update={"choices": choices}))}
-        for one in profiles:
-            file = files[one.engine, one.base]
-            texts[file] = profile_yaml(file.stem, _DESCRIPTION, one.profile)
+        for entry in profiles:
+            file = files[entry.engine, entry.base]
+            texts[file] = profile_yaml(file.stem, _DESCRIPTION, entry.profile)
     for file in texts:
         if file.exists():
             raise FileExistsError(f"{file}: exists already; it is not overwritten")
@@ -117,7 +117,7 @@ def write_profiles(name: str, profiles: Sequence[Recalibrated], path: Path) -> l
 def _corrected(
     result: StudyResult,
     pools: Sequence[PoolSpec],
-    found: Diagnosis,
+    diagnosis: Diagnosis,
     checked: tuple[float, str],
     sources: Sequence[str],
 ) -> Recalibrated:
@@ -126,7 +126,7 @@ def _corrected(
 
     pool, document = pools[0], _concrete_profile(result, pools[0])
     base, engine = document.spec, pool.engine.name
-    correction, ambiguous = _of_pools(found.correction, pools)
+    correction, ambiguous = _of_pools(diagnosis.correction, pools)
     factors, old = correction.factors_of(pool.name), base.corrections
     if old is not None:
         factors = factors.model_copy(
@@ -141,11 +141,11 @@ def _corrected(
         operators = str((document.path.parent / operators).resolve())
     error, how = checked
     measured = ", ".join(
-        f"{one.name}: {one.accelerator}, {engine}, tensor parallel {one.tensor_parallel}" for one in pools
+        f"{member.name}: {member.accelerator}, {engine}, tensor parallel {member.tensor_parallel}" for member in pools
     )
     notes = (
-        f"Corrected terms: {', '.join(found.terms)}. Root mean square difference of TTFT, TPOT and E2E (means and "
-        f"percentiles) {found.error_before:.3f} before, {found.error_after:.3f} after; {how}: {error:.3f}. "
+        f"Corrected terms: {', '.join(diagnosis.terms)}. Root mean square difference of TTFT, TPOT and E2E (means and "
+        f"percentiles) {diagnosis.error_before:.3f} before, {diagnosis.error_after:.3f} after; {how}: {error:.3f}. "
         f"Measured on {measured}. {ambiguous}Before: {base.provenance.source}"
     )
     source = f"hisearch verify of {', '.join(Path(source).name for source in sources)}, on profile {document.name}"
@@ -166,16 +166,16 @@ def _corrected(
 
 
 def _of_pools(correction: Correction, pools: Sequence[PoolSpec]) -> tuple[Correction, str]:
-    """The correction that one profile can hold of these pools, and a word where they ask for different ones."""
+    """The correction that one profile can hold for these pools, and a note where pools need different ones."""
     speeds = dict(correction.pools)
     if len({speeds.get(pool.name, 1.0) for pool in pools}) == 1:
         return correction, ""
-    asked = ", ".join(f"{pool.name} {speeds.get(pool.name, 1.0):.3g}" for pool in pools)
-    return replace(correction, pools=()), f"One profile cannot hold what sets its pools apart ({asked}): left out. "
+    factors = ", ".join(f"{pool.name} {speeds.get(pool.name, 1.0):.3g}" for pool in pools)
+    return replace(correction, pools=()), f"One profile cannot hold one factor per pool ({factors}): left out. "
 
 
 def _concrete_profile(result: StudyResult, pool: PoolSpec) -> Document[LatencyProfileSpec]:
-    """The profile that prices a pool; of one that chooses by accelerator and engine, the chosen one."""
+    """The profile that prices a pool; ``auto`` is resolved to the profile that it selects."""
     from hisearch.latency.estimators.auto import AutoEstimator
     from hisearch.specs.documents.catalogue import Catalogue
 

@@ -1,4 +1,4 @@
-"""A run held against measurements: ``hisearch.verify_run(...)``, all that ``hisearch verify`` does."""
+"""Compares a run with measurements: ``hisearch.verify_run(...)``, all that ``hisearch verify`` does."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from hisearch.search.model.trial import Trial
     from hisearch.simulate.plans.fleet import FleetPlan
 
-#: Fewest requests of which one half can be held against the other.
+#: Fewest requests for a cross-check of two halves.
 _FEWEST = 40
 
 
-#: A value is told where what explains as well differs by no more: a share of it, or of prompts; or so many seconds.
-_TOLD_SHARE = 0.1
-_TOLD_S = 0.005
+#: Widest range for which a value counts as determined: a share of it (or of prompts), or seconds.
+_NARROW_SHARE = 0.1
+_NARROW_S = 0.005
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Compared:
-    """A measurement beside its prediction.
+    """A measurement and its prediction.
 
-    hit_rate: predicted share of prompt tokens found in the cache. growing_wait: median TTFT, seconds, of the first and
-    of the last quarter of the requests where they waited ever longer; None where they did not, or it is not known.
+    hit_rate: predicted share of prompt tokens that hit the cache. growing_wait: median TTFT, seconds, of the first and
+    last quarter of the requests where waits kept growing; None where they did not, or that is not known.
     """
 
     tool: str
@@ -63,7 +63,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class CrossCheck:
-    """Error where the correction had no part in the fit, before and after it. how: in words."""
+    """Error on held-out data before and after the correction. how: the split, as text."""
 
     how: str
     error_before: float
@@ -72,11 +72,11 @@ class CrossCheck:
 
 @dataclass(frozen=True)
 class Verification:
-    """What came of it.
+    """The result of ``verify_run``.
 
     trial: whose deployment was measured. stated_error: of its latency profile. agrees: the measurements are within it.
-    cross_check: None where there is too little to hold back. profiles: recalibrated, one for each that prices pools;
-    empty where nothing that a profile holds is corrected. profile_name: of the one that stands for them all.
+    cross_check: None where there is too little data to hold out. profiles: recalibrated, one for each that prices
+    pools; empty where no term of a profile is corrected. profile_name: of the profile to use for all pools.
     """
 
     run_dir: Path
@@ -91,79 +91,83 @@ class Verification:
 
     @property
     def findings(self) -> list[str]:
-        """What is off, as sentences, the weightiest first."""
-        found = self.diagnosis
-        return [f"{_finding(name, found.correction)}{_uncertain(name, found)}" for name in found.terms]
+        """The corrected terms as sentences, the largest effect first."""
+        diagnosis = self.diagnosis
+        return [
+            f"{_format_finding(name, diagnosis.correction)}{_format_uncertainty(name, diagnosis)}"
+            for name in diagnosis.terms
+        ]
 
     @property
     def overloads(self) -> list[str]:
-        """Of measurements whose requests waited ever longer, what their corrections are worth, as sentences."""
+        """How far corrections hold for measurements whose waits kept growing, as sentences."""
         return [
-            f"{one.source}: requests waited ever longer (median TTFT {one.growing_wait[0]:.2g} s in the first quarter, "
-            f"{one.growing_wait[1]:.2g} s in the last), so that the deployment is beyond its limit at this load. Which "
-            "prompts lose their hits decides such a queue, and prefill, lost hits and decode stand in for each other: "
-            "take what is named as a direction, not as a value, and measure at a lower load"
-            for one in self.measurements
-            if one.growing_wait is not None and self.diagnosis.terms
+            f"{measurement.source}: requests waited ever longer (median TTFT {measurement.growing_wait[0]:.2g} s in "
+            f"the first quarter, {measurement.growing_wait[1]:.2g} s in the last), so that the deployment is beyond "
+            "its limit at this load. Which prompts lose their hits decides such a queue, and prefill, lost hits and "
+            "decode stand in for each other: take what is named as a direction, not as a value, and measure at a lower "
+            "load"
+            for measurement in self.measurements
+            if measurement.growing_wait is not None and self.diagnosis.terms
         ]
 
     def write_profile(self, path: Path) -> list[Path]:
-        """Write the recalibrated profile; beside it, where it chooses among several, those.
+        """Write the recalibrated profile, and those that it chooses among where there are several.
 
         Returns:
             The files, ``path`` the first.
 
         Raises:
-            ValueError: nothing that a profile holds is corrected.
-            FileExistsError: a file is there already; none is overwritten.
+            ValueError: no term of a profile is corrected.
+            FileExistsError: a file exists; none is overwritten.
         """
         return write_profiles(self.profile_name, self.profiles, path)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values; see docs/cli.md."""
-        found = asdict(self)
-        del found["profiles"]
-        found["diagnosis"]["rivals"] = [one.name for one in self.diagnosis.alternatives]
-        return found | {
+        data = asdict(self)
+        del data["profiles"]
+        data["diagnosis"]["rivals"] = [alternative.name for alternative in self.diagnosis.alternatives]
+        return data | {
             "findings": self.findings, "overloads": self.overloads, "recalibrated": bool(self.profiles)
         }  # fmt: skip
 
 
-def _finding(name: str, correction: Correction) -> str:
+def _format_finding(name: str, correction: Correction) -> str:
     if name.startswith(POOL):
         pool = name.removeprefix(POOL)
-        return _factor(f"Steps of pool {pool} take", correction.value(name))
+        return _format_factor(f"Steps of pool {pool} take", correction.value(name))
     return _FINDINGS[name](correction)
 
 
-def _uncertain(name: str, found: Diagnosis) -> str:
-    """Which other values explain as well, where these requests do not tell; "" where they do."""
-    low, high = found.ranges.get(name, (0.0, 0.0))
+def _format_uncertainty(name: str, diagnosis: Diagnosis) -> str:
+    """The range of values that explain the requests equally well; "" where it is narrow."""
+    low, high = diagnosis.ranges.get(name, (0.0, 0.0))
     if _is_told(name, low, high):
         return ""
-    text = f". These requests do not tell the value: {_between(name, low, high)} explains them as well"
-    stand_ins = [other for other in TANGLED if other != name and name in TANGLED and other in found.ranges]
-    for other in stand_ins:
-        ends = found.ranges[other]
-        if not _is_told(other, *ends):
-            text += f", with {_TANGLED_TEXT[other]} between {_ends(other, *ends)}"
+    text = f". These requests do not tell the value: {_format_between(name, low, high)} explains them as well"
+    stand_ins = [term for term in TANGLED if term != name and name in TANGLED and term in diagnosis.ranges]
+    for term in stand_ins:
+        ends = diagnosis.ranges[term]
+        if not _is_told(term, *ends):
+            text += f", with {_TANGLED_TEXT[term]} between {_format_ends(term, *ends)}"
     return f"{text}; measure at a lower load to tell"
 
 
 def _is_told(name: str, low: float, high: float) -> bool:
-    """Whether a range is narrow enough for its best value to be a statement."""
+    """Whether a range is narrow enough for its best value to stand alone."""
     if name == "hits_lost":
-        return high - low <= _TOLD_SHARE
+        return high - low <= _NARROW_SHARE
     if name == "front_end_s":
-        return high - low <= max(_TOLD_SHARE * high, _TOLD_S)
-    return high <= (1.0 + _TOLD_SHARE) * low
+        return high - low <= max(_NARROW_SHARE * high, _NARROW_S)
+    return high <= (1.0 + _NARROW_SHARE) * low
 
 
-def _between(name: str, low: float, high: float) -> str:
-    return f"anything between {_ends(name, low, high)}"
+def _format_between(name: str, low: float, high: float) -> str:
+    return f"anything between {_format_ends(name, low, high)}"
 
 
-def _ends(name: str, low: float, high: float) -> str:
+def _format_ends(name: str, low: float, high: float) -> str:
     if name == "hits_lost":
         return f"{in_percent(low)} and {in_percent(high)}"
     if name == "front_end_s":
@@ -174,14 +178,14 @@ def _ends(name: str, low: float, high: float) -> str:
 _TANGLED_TEXT = {"prefill": "prefill", "hits_lost": "prompts that lose their hits"}
 
 
-def _factor(what: str, factor: float) -> str:
+def _format_factor(what: str, factor: float) -> str:
     return f"{what} {factor:.3g} times what the profile says"
 
 
 _FINDINGS = {
-    "host": lambda c: _factor("Host work of a step (scheduling, input preparation) takes", c.host),
-    "prefill": lambda c: _factor("Prefill (what grows with a step's tokens) takes", c.prefill),
-    "decode": lambda c: _factor("Decode (reading weights and KV) takes", c.decode),
+    "host": lambda c: _format_factor("Host work of a step (scheduling, input preparation) takes", c.host),
+    "prefill": lambda c: _format_factor("Prefill (what grows with a step's tokens) takes", c.prefill),
+    "decode": lambda c: _format_factor("Decode (reading weights and KV) takes", c.decode),
     "front_end_s": lambda c: (
         f"Requests wait {1e3 * c.front_end_s:.3g} ms that the simulator does not know, before the scheduler or on the "
         "way back: front end, network, a queue in the client or router"
@@ -200,12 +204,12 @@ _FINDINGS = {
 def verify_run(
     run: str | Path | StudyResult, measured: Iterable[str | Path], *, trial: int | None = None
 ) -> Verification:
-    """Hold measurements of a run's deployment against what the simulator says of the same requests.
+    """Compare measurements of a run's deployment with the simulation of the same requests.
 
     Args:
-        run: the folder of a run that has ended, or its result.
+        run: the folder of a finished run, or its result.
         measured: outputs of guidellm, sglang.bench_serving or vllm bench serve, sent by the scripts in ``benchmark/``.
-        trial: whose deployment was measured; the recommendation's where absent.
+        trial: number of the trial whose deployment was measured; the recommendation's where absent.
 
     Raises:
         OSError, MeasurementError: a file cannot be used.
@@ -217,30 +221,32 @@ def verify_run(
     from hisearch.traces.changes.replay import USUAL_REQUESTS
 
     result = load_run(run) if isinstance(run, str | Path) else run
-    runs = [found for path in measured for found in read_measurements(Path(path))]
+    runs = [measurement for path in measured for measurement in read_measurements(Path(path))]
     chosen = _chosen(result, trial)
     replay = benchmark_of(result, chosen, USUAL_REQUESTS)
-    fleet = _asked_for_all(result.simulation.fleet(chosen.deployment))
+    fleet = _ignoring_eos(result.simulation.fleet(chosen.deployment))
     seed = result.resolved.study.seed
-    predictors = [Predictor(one, replay, fleet, partial(simulate_fleet, seed=seed), seed) for one in runs]
-    cases = [
-        Case(one, predict, one.requests.rows if one.requests is not None else None)
-        for one, predict in zip(runs, predictors, strict=True)
+    predictors = [
+        Predictor(measurement, replay, fleet, partial(simulate_fleet, seed=seed), seed) for measurement in runs
     ]
-    found = diagnose(cases)
-    check = _cross_check(cases, found.terms)
-    error = check.error_after if check is not None else found.error_after
-    checked = check.how if check is not None else "nothing was held back"
-    profiles = recalibrated(result, chosen, found, (error, checked), [one.source for one in runs])
+    cases = [
+        Case(measurement, predict, measurement.requests.rows if measurement.requests is not None else None)
+        for measurement, predict in zip(runs, predictors, strict=True)
+    ]
+    diagnosis = diagnose(cases)
+    check = _cross_check(cases, diagnosis.terms)
+    error = check.error_after if check is not None else diagnosis.error_after
+    checked = check.how if check is not None else "no data was held out"
+    profiles = recalibrated(result, chosen, diagnosis, (error, checked), [measurement.source for measurement in runs])
     stated = max(pool.plan.costs.relative_error for pool in fleet.pools)
     return Verification(
         result.run_dir,
         chosen.number,
-        tuple(_compared(case, found.correction) for case in cases),
-        found,
+        tuple(_compared(case, diagnosis.correction) for case in cases),
+        diagnosis,
         check,
         stated,
-        found.error_before <= stated,
+        diagnosis.error_before <= stated,
         f"{result.resolved.profile.name}-measured",
         profiles,
     )
@@ -256,16 +262,18 @@ def _chosen(result: StudyResult, number: int | None) -> Trial:
     return result.recommendation.trial
 
 
-def _asked_for_all(fleet: FleetPlan) -> FleetPlan:
-    """Benchmarks ask for every token: no answer ends before it."""
+def _ignoring_eos(fleet: FleetPlan) -> FleetPlan:
+    """The fleet with EOS ignored, as benchmarks ask for every output token."""
     return replace(fleet, pools=tuple(replace(p, plan=replace(p.plan, ignore_eos=True)) for p in fleet.pools))
 
 
 def _compared(case: Case, correction: Correction) -> Compared:
-    """Every figure that both sides have."""
-    one = case.measurement
-    predicted, corrected = (case.predict(c).figures | case.predicted(c) for c in (Correction(), correction))
-    measured = one.figures | case.measured()
+    """Every figure that the measurement and the prediction share."""
+    measurement = case.measurement
+    predicted, corrected = (
+        case.predict(applied).figures | case.predicted(applied) for applied in (Correction(), correction)
+    )
+    measured = measurement.figures | case.measured()
     rows = [
         Row(
             name, measured[name], predicted[name], predicted[name] / measured[name] - 1, corrected[name],
@@ -275,26 +283,31 @@ def _compared(case: Case, correction: Correction) -> Compared:
         if measured.get(name, 0.0) > 0
     ]  # fmt: skip
     hit_rate = case.predict(Correction()).hit_rate
-    growing = one.requests.growing_wait() if one.requests is not None else None
-    return Compared(one.tool, one.source, one.sent, one.failed, hit_rate, growing, tuple(rows))
+    growing = measurement.requests.growing_wait() if measurement.requests is not None else None
+    return Compared(
+        measurement.tool, measurement.source, measurement.sent, measurement.failed, hit_rate, growing, tuple(rows)
+    )
 
 
 def _cross_check(cases: Sequence[Case], terms: Sequence[str]) -> CrossCheck | None:
-    """Each measurement by a correction from the others; of one alone, every other request by the rest."""
+    """Check each measurement by a correction from the others; a single one by halves of its requests."""
     if len(cases) > 1:
-        errors = [_held_back([other for other in cases if other is not case], case, terms) for case in cases]
+        errors = [
+            _held_out_errors([other_case for other_case in cases if other_case is not case], case, terms)
+            for case in cases
+        ]
         how = f"each of {len(cases)} measurements by a correction from the others"
     else:
         (case,) = cases
         if case.rows is None or len(case.rows) < _FEWEST:
             return None
         halves = [case._replace(rows=case.rows[start::2]) for start in (0, 1)]
-        errors = [_held_back([halves[0]], halves[1], terms), _held_back([halves[1]], halves[0], terms)]
+        errors = [_held_out_errors([halves[0]], halves[1], terms), _held_out_errors([halves[1]], halves[0], terms)]
         how = "every other request by a correction from the rest"
     before, after = np.mean(errors, axis=0)
     return CrossCheck(how, float(before), float(after))
 
 
-def _held_back(fitted: Sequence[Case], held: Case, terms: Sequence[str]) -> tuple[float, float]:
-    """Errors of ``held`` before and after a correction that ``fitted`` ask for."""
+def _held_out_errors(fitted: Sequence[Case], held: Case, terms: Sequence[str]) -> tuple[float, float]:
+    """Errors of ``held`` before and after a correction fitted to ``fitted``."""
     return held.error(Correction()), held.error(refit(fitted, terms))

@@ -1,4 +1,4 @@
-"""The lowest floor: what every package may import and what imports nothing of ours.
+"""Lowest layer: every package may import it; it imports no other hisearch package.
 
 ``jit`` compiles kernels; ``kernel_cache`` keeps them on disk; ``indexing`` is numba's rule for their indices;
 ``dtypes`` names array types; ``one_thread`` keeps linear algebra to one thread.

@@ -1,11 +1,11 @@
-"""Indices of kernels' arrays, taken as they are.
+"""Array indexing in kernels, without numba's handling of negative indices.
 
 A negative index counts from the end in Python, so numba compares every signed index with zero and reads the array's
 extent for it. Kernels have no negative indices, and simulations take a fifth less time without these comparisons.
 Functions compiled elsewhere in the process keep them.
 
-For work on kernels: with ``HISEARCH_CHECK_INDICES=1`` an index outside its array is named on standard error and ends
-the process.
+With ``HISEARCH_CHECK_INDICES=1``, for work on kernels, an index outside its array is reported on standard error and
+ends the process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numba import types
 from numba.core import cgutils
 from numba.np import arrayobj
 
-#: How mangled names of kernels begin: ``hisearch.kernels``, and modules of other packages with the same rule.
+#: Prefixes of mangled kernel names: ``hisearch.kernels``, and modules of other packages under the same rule.
 _KERNELS = ("_ZN8hisearch7kernels", "_ZN8hisearch6traces6_reuse", "_ZN8hisearch7latency8measured6_tiles")
 _CHECKED = os.environ.get("HISEARCH_CHECK_INDICES") == "1"
 
@@ -26,7 +26,7 @@ _wrapped = arrayobj.fix_integer_index
 
 
 def _index(context: Any, builder: Any, kind: Any, index: Any, extent: Any) -> Any:
-    """Stands for numba's ``fix_integer_index``: what it makes of ``index`` on an axis of ``extent``."""
+    """Replaces numba's ``fix_integer_index``: the value used for ``index`` on an axis of ``extent`` elements."""
     name = builder.function.name
     if not kind.signed or not name.startswith(_KERNELS):
         return _wrapped(context, builder, kind, index, extent)
@@ -39,13 +39,13 @@ def _index(context: Any, builder: Any, kind: Any, index: Any, extent: Any) -> An
 
 
 def _end(context: Any, builder: Any, text: str, *values: Any) -> None:
-    """Write ``text`` of ``values`` to standard error and end the process."""
-    number, word = ir.IntType(32), ir.IntType(8).as_pointer()
-    said = builder.bitcast(context.insert_const_string(builder.module, f"{text}\n"), word)
+    """Write ``text``, formatted with ``values``, to standard error and end the process."""
+    int32, char_pointer = ir.IntType(32), ir.IntType(8).as_pointer()
+    message = builder.bitcast(context.insert_const_string(builder.module, f"{text}\n"), char_pointer)
     write = cgutils.get_or_insert_function(
-        builder.module, ir.FunctionType(number, [number, word], var_arg=True), "dprintf"
+        builder.module, ir.FunctionType(int32, [int32, char_pointer], var_arg=True), "dprintf"
     )
-    builder.call(write, [number(2), said, *values])
+    builder.call(write, [int32(2), message, *values])
     builder.call(cgutils.get_or_insert_function(builder.module, ir.FunctionType(ir.VoidType(), []), "llvm.trap"), [])
 
 

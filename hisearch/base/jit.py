@@ -17,11 +17,11 @@ OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 
 
 def kernel(function: Any) -> Any:
-    """Compile ``function``: for Python, cached on disk; for other kernels, lean.
+    """Compile ``function``: for Python callers, cached on disk; for other kernels, without wrappers.
 
-    What a kernel calls is compiled apart from what Python calls: without the wrappers that Python needs, a third of the
-    time, and for int64 whatever the width of the integers that it is given, where else every mixture of widths would
-    make a version of its own. With the jit off, ``function`` itself.
+    Calls from other kernels use a separate compilation. It omits the wrappers that Python needs and takes a third of
+    the time. It takes int64 whatever the width of the caller's integers; otherwise every mixture of widths would be
+    compiled separately. With the jit off, returns ``function`` itself.
     """
     if _config.DISABLE_JIT:
         return function

@@ -1,13 +1,13 @@
-"""Where compiled kernels lie on disk: a folder for each module, named by all that the module is compiled from.
+"""On-disk cache of compiled kernels: a folder for each module, named after a digest of all its sources.
 
-A kernel is compiled together with whatever it calls, and constants of other modules become part of it. Numba's own
-on-disk cache looks at the kernel's file alone, and at its bytes: it would run stale kernels, and compile anew after a
-change of a comment. Here the folder's name is a digest of the module and of every module of ours that it imports,
-directly or through others, without comments and docstrings. So a change in one engine leaves the others compiled, and
-a stale kernel can never run.
+A kernel is compiled together with everything it calls, and constants of other modules become part of it. Numba's own
+on-disk cache compares only the bytes of the kernel's file. It would run stale kernels, and recompile after a change of
+a comment. Here the folder's name is a digest of the module and of every hisearch module that it imports, directly or
+indirectly, without comments and docstrings. A change in one engine leaves the others compiled, and a stale kernel
+never runs.
 
-The classes below go by numba's internals (``numba.core.caching``); ``tests/kernels/test_kernel_cache.py`` holds what
-they rely on.
+The classes below depend on numba's internals (``numba.core.caching``); ``tests/kernels/test_kernel_cache.py`` tests
+what they rely on.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _ROOT = _PACKAGE.name
 
 def cache_root() -> Path:
     """Folder for everything that can be recomputed: ``$HISEARCH_CACHE_DIR``, else ``$XDG_CACHE_HOME/hisearch``."""
-    own = os.environ.get("HISEARCH_CACHE_DIR")
-    if own:
-        return Path(own)
+    folder = os.environ.get("HISEARCH_CACHE_DIR")
+    if folder:
+        return Path(folder)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hisearch"
 
 
@@ -53,11 +53,11 @@ class KernelCache(FunctionCache):
 
 
 class _Locator:
-    """What numba asks: where a function is cached, and of which version of its source."""
+    """Tells numba where a function is cached, and for which version of its source."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._folder = folder_of(function.__module__)
-        #: Numba names them where it cannot keep a function.
+        #: Numba names this file when it cannot cache a function.
         self._py_file = function.__code__.co_filename
 
     def ensure_cache_path(self) -> None:
@@ -86,18 +86,18 @@ def all_kernels_digest() -> str:
 
 
 def digest(modules: Iterable[str]) -> str:
-    """Digest of ``modules`` and all modules of ours that they import, directly or through others.
+    """Digest of ``modules`` and all hisearch modules that they import, directly or indirectly.
 
-    Versions of Python and of the compiler, the kind of processor, and the option ``HISEARCH_CHECK_INDICES`` belong to
-    it. Comments, docstrings and the place of the installation do not.
+    It covers the versions of Python and of the compiler, the processor type and the option ``HISEARCH_CHECK_INDICES``.
+    It ignores comments, docstrings and the location of the installation.
     """
-    whole = hashlib.sha256(_platform().encode())
+    hasher = hashlib.sha256(_platform().encode())
     closure = _closure(modules)
     _write_sources()
     for module in sorted(closure):
-        whole.update(module.encode())
-        whole.update(_source(module)[0].encode())
-    return whole.hexdigest()[:16]
+        hasher.update(module.encode())
+        hasher.update(_source(module)[0].encode())
+    return hasher.hexdigest()[:16]
 
 
 def _file_stem(function: str) -> str:
@@ -111,7 +111,7 @@ def _platform() -> str:
 
 
 def _closure(modules: Iterable[str]) -> set[str]:
-    """``modules`` and every module of ours that they import, directly or through others."""
+    """``modules`` and every hisearch module that they import, directly or indirectly."""
     seen: set[str] = set()
     waiting = list(modules)
     while waiting:
@@ -124,21 +124,21 @@ def _closure(modules: Iterable[str]) -> set[str]:
 
 @functools.cache
 def _source(module: str) -> tuple[str, tuple[str, ...]]:
-    """Digest of a module's code and the modules of ours that it names in imports."""
+    """Digest of a module's code, and the hisearch modules that it imports."""
     path = _path_of(module)
     if path is None:
         raise ModuleNotFoundError(f"no module '{module}' under {_PACKAGE}", name=module)
     raw = path.read_bytes()
-    of_file = hashlib.sha256(raw).hexdigest()
-    if _sources().get(module, [""])[0] != of_file:
-        _sources()[module] = [of_file, *_analysed(raw)]
+    file_digest = hashlib.sha256(raw).hexdigest()
+    if _sources().get(module, [""])[0] != file_digest:
+        _sources()[module] = [file_digest, *_analysed(raw)]
         _unwritten.add(module)
     _, code, imported = _sources()[module]
     return code, tuple(sorted({module for name in imported for module in _resolved(name)}))
 
 
 def _analysed(raw: bytes) -> tuple[str, list[str]]:
-    """Digest of the code without comments and docstrings; the dotted names of ours that it imports."""
+    """Digest of the code without comments and docstrings, and the dotted hisearch names that it imports."""
     tree = ast.parse(raw)
     names: set[str] = set()
     for node in ast.walk(tree):
@@ -182,7 +182,7 @@ def _module_name(path: Path) -> str:
 
 @functools.cache
 def _sources() -> dict[str, list[Any]]:
-    """Module -> digest of its file, of its code, and what it imports, as kept by earlier processes: saves parsing."""
+    """Module -> digest of its file, of its code, and its imports, as written by earlier processes: saves parsing."""
     try:
         kept = json.loads(_sources_file().read_text())
     except (OSError, ValueError):
@@ -190,20 +190,20 @@ def _sources() -> dict[str, list[Any]]:
     return kept if isinstance(kept, dict) else {}
 
 
-#: Modules that this process has read anew.
+#: Modules that this process has analysed and not yet written to the file.
 _unwritten: set[str] = set()
 
 
 def _write_sources() -> None:
-    """Keep what has been read anew; a process that is killed meanwhile leaves the file as it was."""
+    """Write newly analysed sources to disk, atomically: a killed process leaves the file unchanged."""
     if not _unwritten:
         return
-    whole = _sources_file()
-    part = whole.with_suffix(f".{os.getpid()}.tmp")
+    target = _sources_file()
+    temporary = target.with_suffix(f".{os.getpid()}.tmp")
     try:
-        whole.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(json.dumps(_sources()))
-        part.replace(whole)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(json.dumps(_sources()))
+        temporary.replace(target)
     except OSError:
         # Without it sources are parsed again; numba reports a cache that cannot be written when it saves kernels.
         return

@@ -1,8 +1,8 @@
 """Linear algebra on one thread.
 
-OpenBLAS starts as many threads as there are cores. They fight with the simulations for these, which makes a study's
-Gaussian processes several times slower, and sums in another order would let the number of cores decide what a search
-tries next.
+OpenBLAS starts as many threads as there are cores. They compete with the simulations, which makes a study's Gaussian
+processes several times slower. The order of summation would also let the number of cores decide what a search tries
+next.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _R = TypeVar("_R")
 def on_one_thread(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """The function with NumPy's and SciPy's linear algebra on one thread while it runs, whoever imported them.
 
-    The limit is the process's. Calls in several threads share it: the first sets it, the last one to end takes it back.
-    It costs 15 us, so this is for a whole fit, not for a product.
+    The limit applies to the process. Calls in several threads share it: the first sets it, the last to end lifts it.
+    It costs 15 us: use it around a fit, not around a single product.
     """
 
     @functools.wraps(function)
@@ -35,7 +35,7 @@ def on_one_thread(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 class _SharedLimit:
-    """One thread for linear algebra while anybody is within."""
+    """Limits linear algebra to one thread while any call is active."""
 
     def __init__(self) -> None:
         self._lock, self._within = threading.Lock(), 0
@@ -58,7 +58,7 @@ _LIMIT = _SharedLimit()
 
 @functools.cache
 def _controller() -> ThreadpoolController:
-    import scipy.linalg  # noqa: F401 - brings an OpenBLAS of its own, and what is not loaded cannot be limited
+    import scipy.linalg  # noqa: F401 - brings an OpenBLAS of its own; a library that is not loaded cannot be limited
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()

@@ -1,4 +1,4 @@
-"""Tables of aiconfigurator-core, and of former versions of it, as those of our own form (``calibrate.tables``)."""
+"""Readers of aiconfigurator-core's tables, present and former versions, into the columns of ``calibrate.tables``."""
 
 from __future__ import annotations
 
@@ -11,63 +11,63 @@ from hisearch.specs.versions import version_key
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Formats as aiconfigurator writes them; those left out are of no engine setting that is simulated.
+#: aiconfigurator's names of formats. No simulated engine setting uses the others.
 DTYPES = {
     "bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4", "int4_wo": "int4",
     "w4a16_mxfp4": "fp4", "w4a8_mxfp4_mxfp8": "fp4",
 }  # fmt: skip
 
-#: Models whose sparse attention aiconfigurator measured, by their names in the catalogue; later GLM-5 share what an
-#: indexer chose among layers.
+#: Models whose sparse attention aiconfigurator measured -> name in the catalogue. Later GLM-5 share an indexer's choice
+#: among layers.
 SPARSE_MODELS = {
     "deepseek-ai/DeepSeek-V3.2": "deepseek-v3.2", "zai-org/GLM-5": "glm-5", "zai-org/GLM-5-FP8": "glm-5",
 }  # fmt: skip
 
-#: Its tables of whole blocks, by phase.
+#: Its tables of whole attention blocks, by phase.
 SPARSE_TABLES = {"prefill": "dsa_context_module", "decode": "dsa_generation_module"}
 
-#: Columns that older tables do not have, and what their rows are.
+#: Columns that older tables lack, and the value their rows have.
 ABSENT: dict[str, int | str] = {"window_size": 0, "step": 0, "kernel_source": "", "distribution": "balanced"}
 
-#: Engines whose MLA prefill was measured on the latent (3.4 times the arithmetic), where the server rebuilds keys and
-#: values of every head for prompts.
+#: Engines whose MLA prefill was measured on the latent (3.4 times the arithmetic). The server rebuilds keys and values
+#: of every head for prompts instead.
 PREFILLS_IN_LATENT_SPACE = frozenset({"sglang"})
 
-#: What quantising the activations of a product to fp8 takes: finding their scale, and applying it.
+#: The two passes that quantise a product's activations to fp8: find the scale, apply it.
 QUANTISE_TABLES = ("computescale_perf", "scale_matrix_perf")
 
 #: An engine's own all-reduce.
 ALL_REDUCE_TABLE = "custom_allreduce_perf"
 
-#: Kernels of checkpoints that NVIDIA's ModelOpt quantised; weights that the engine quantises take others.
+#: Kernels of checkpoints that NVIDIA's ModelOpt quantised. Weights that the engine quantises use others.
 MODELOPT = "modelopt"
 
 #: Nemotron's experts have no gate: one matrix in where the law has two. Their widths and experts per token.
 UNGATED_HIDDEN, UNGATED_TOPK = (2688,), 22
 
-#: Kernel of prompts in linear attention, the convolution before it apart.
+#: Kernel of prompts in linear attention, without the convolution before it.
 DELTA_RULE = "chunk_gated_delta_rule"
 
-#: Model whose router is limited to groups of experts (DeepSeek V3): hidden size, experts, experts per token. Made-up
-#: scores tie over groups, so that most collectors' tokens fall on half of the experts (16 tokens on 256 take as long as
-#: 8 do on 384); real scores do not.
+#: Model whose router is limited to groups of experts (DeepSeek V3): hidden size, experts, experts per token. The
+#: collector's synthetic scores tie over groups: most tokens fall on half of the experts (16 tokens on 256 take as long
+#: as 8 on 384). Real scores do not tie.
 GROUP_LIMITED = (7168, 256, 8)
 
-#: Formats in which that model is published; in others its router was not run.
+#: Formats in which that model is published. In others its router was not run.
 BLOCK_SCALED = frozenset({"fp8_block", "nvfp4"})
 
-#: Kernels that were given the experts of each token, or routed that model without groups, and those that routed every
-#: model by groups.
+#: Kernels that were given each token's experts or routed that model without groups; kernels that routed every model by
+#: groups.
 GIVEN_EXPERTS, ALL_BY_GROUPS = "moe_torch_flow_cutlass|moe_torch_flow_triton|deepgemm|marlin", "min_latency"
 
-#: Skew of the routing that stands for real routers, of those measured.
+#: The measured routing skew that stands for real routers.
 SKEWED = "power_law_1.2"
 
 
 def read_aiconfigurator(data: Path, system: str, engine: str) -> Tables:
     """Tables of ``systems/data`` of aiconfigurator-core, for one of its systems and engines.
 
-    Of each family, the newest version that measured it at large: with half as many rows of use as any other.
+    Each family comes from the newest version with at least half as many usable rows as the largest version.
 
     Raises:
         ValueError: the system or the engine has no GEMM table.
@@ -95,12 +95,12 @@ def read_aiconfigurator(data: Path, system: str, engine: str) -> Tables:
     if "gemm" not in frames:
         raise ValueError(f"{data}: no GEMM table of system {system} and engine {engine}")
     frames["gemm"] = _without_quantise(frames["gemm"], data / system / "quantize" / engine)
-    for name, found in (
+    for name, table in (
         ("collectives", read_collectives(data, system, engine)),
         ("sparse_attention", _sparse(data / system / "sparse_attention" / engine)),
     ):
-        if found is not None:
-            frames[name], sources[name] = found
+        if table is not None:
+            frames[name], sources[name] = table
     return Tables(frames, sources)
 
 
@@ -116,7 +116,7 @@ def _read(path: Path) -> pd.DataFrame:
 
 
 def _with_seconds(frame: pd.DataFrame) -> pd.DataFrame:
-    """Rows that were measured, in seconds, with the columns that older tables do not have."""
+    """Measured rows, in seconds, with the columns that older tables lack."""
     frame["latency_s"] = frame["latency"] * 1e-3
     for column, value in ABSENT.items():
         if column not in frame.columns:
@@ -134,25 +134,25 @@ def _gemm(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _without_quantise(products: pd.DataFrame, folder: Path) -> pd.DataFrame:
-    """``products`` in fp8 without the passes that find the scale of their activations and apply it.
+    """fp8 rows of ``products`` without the passes that find and apply the scale of their activations.
 
-    The benchmark multiplies 16-bit activations, so that each product has a pass of its own before it; servers quantise
-    in the norm or the activation function before. The tables have these passes by themselves, in two parts; where
-    one of them was not measured (zero), products stay as they are.
+    The benchmark multiplies 16-bit activations, so a quantising pass precedes each product. Servers quantise in the
+    preceding norm or activation function. Separate tables hold the two passes. Where one was not measured (zero),
+    products stay as they are.
     """
     tables = [next(iter(_newest_first(folder, file)), None) for file in QUANTISE_TABLES]
     passes = [_quantise_s(path) for path in tables if path is not None]
-    if len(passes) < len(QUANTISE_TABLES) or any(part.median() <= 0.0 for part in passes):
+    if len(passes) < len(QUANTISE_TABLES) or any(pass_s.median() <= 0.0 for pass_s in passes):
         return products
     seconds = sum(passes[1:], passes[0]).reindex(list(zip(products["m"], products["k"], strict=True))).to_numpy()
-    narrow = products["dtype"] == "fp8"
+    is_fp8 = products["dtype"] == "fp8"
     without = products["latency_s"] - seconds
-    kept = products.assign(latency_s=products["latency_s"].where(~narrow, without))
-    return kept[~narrow | (kept["latency_s"] > 0.0)]
+    kept = products.assign(latency_s=products["latency_s"].where(~is_fp8, without))
+    return kept[~is_fp8 | (kept["latency_s"] > 0.0)]
 
 
 def _quantise_s(path: Path) -> pd.Series[float]:
-    """Seconds of one part by (m, k)."""
+    """Seconds of one quantising pass by (m, k)."""
     import pandas as pd
 
     frame = pd.read_parquet(path)
@@ -160,7 +160,7 @@ def _quantise_s(path: Path) -> pd.Series[float]:
 
 
 def _prefill(frame: pd.DataFrame) -> pd.DataFrame:
-    """Full attention; where queries were measured in two formats, those of the KV cache's."""
+    """Full attention. Where queries were measured in two formats, the rows in the KV cache's format."""
     frame = frame[(frame["window_size"] == 0) & (frame["step"] == 0)]
     same = frame["attn_dtype"] == frame["kv_cache_dtype"]
     wide = ~frame["kv_cache_dtype"].isin(set(frame.loc[same, "kv_cache_dtype"]))
@@ -196,7 +196,7 @@ def _mla_decode(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _mla_heads(frame: pd.DataFrame) -> pd.Series[int]:
-    """Heads of a rank, which the tables give as such whatever their ``tp_size``."""
+    """Heads of a rank: the tables state them per rank at every ``tp_size``."""
     return frame["num_heads"]
 
 
@@ -227,24 +227,24 @@ def _linear(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def read_collectives(data: Path, system: str, engine: str) -> tuple[pd.DataFrame, str] | None:
-    """The engine's own all-reduce inside a CUDA graph, and NCCL's other collectives, of 16-bit elements; their names.
+    """Collectives of 16-bit elements, and the tables' names; None where none was measured.
 
-    None where neither was measured.
+    The all-reduce is the engine's own inside a CUDA graph; the other collectives are NCCL's.
     """
     import pandas as pd
 
     folder = data / system / "comm"
-    own = next(iter(_newest_first(folder / engine, ALL_REDUCE_TABLE)), None)
+    engine_table = next(iter(_newest_first(folder / engine, ALL_REDUCE_TABLE)), None)
     nccl = next(iter(_newest_first(folder / "nccl", "nccl_perf")), None)
     parts, sources = [], []
-    if own is not None:
-        parts.append(_in_graph(_read(own)).assign(collective="all_reduce"))
-        sources.append(f"{engine}/{own.parent.name}/{own.stem}")
+    if engine_table is not None:
+        parts.append(_in_graph(_read(engine_table)).assign(collective="all_reduce"))
+        sources.append(f"{engine}/{engine_table.parent.name}/{engine_table.stem}")
     if nccl is not None:
         frame = _read(nccl)
         frame = frame[frame["nccl_dtype"] == "half"]
         names = {"all_gather": "all_gather", "reduce_scatter": "reduce_scatter", "alltoall": "all_to_all"}
-        if own is None:
+        if engine_table is None:
             names["all_reduce"] = "all_reduce"
         frame = frame[frame["op_name"].isin(list(names))]
         parts.append(frame.assign(collective=frame["op_name"].map(names)))
@@ -255,12 +255,11 @@ def read_collectives(data: Path, system: str, engine: str) -> tuple[pd.DataFrame
 
 
 def read_exchange(data: Path, system: str, engine: str) -> tuple[dict[str, pd.DataFrame], str] | None:
-    """The all-to-all of experts' tokens by format, in the columns of collectives, and the tables' names.
+    """The experts' all-to-all by format, in the columns of collectives, and the tables' names; None where not measured.
 
-    TensorRT-LLM's own kernels over NVLink (both ways, as it has them by itself, with the narrow combine where there is
-    one); vLLM's are these, FlashInfer's, one way. SGLang's are DeepEP's: of low latency up to the most tokens that they
-    were measured with, of high throughput beyond. ``payload_bytes``: of a rank's tokens in 16 bits, a copy for each
-    expert. None where neither was measured.
+    TensorRT-LLM runs its two-sided kernels over NVLink, with the low-precision combine where measured. vLLM runs the
+    one-sided ones (FlashInfer's). SGLang runs DeepEP's: low-latency kernels up to the most tokens they were measured
+    with, high-throughput kernels beyond. ``payload_bytes``: a rank's tokens in 16 bits, a copy for each expert.
     """
     folder = data / system / "comm"
     if engine == "sglang":
@@ -272,21 +271,21 @@ def read_exchange(data: Path, system: str, engine: str) -> tuple[dict[str, pd.Da
     kernels = "NVLinkTwoSided" if engine == "trtllm" else "NVLinkOneSided"
     frame = frame[frame["source"] == kernels].rename(columns={"moe_ep_size": "ranks"})
     frame["payload_bytes"] = 2.0 * frame["num_tokens"] * frame["hidden_size"] * frame["topk"]
-    found = {}
-    for dtype, part in frame.groupby("moe_dtype"):
-        narrow = "alltoall_combine_low_precision"
-        dropped = "alltoall_combine" if (part["op_name"] == narrow).any() else narrow
-        total = part[part["op_name"] != dropped].groupby(["ranks", "payload_bytes"])["latency_s"].sum()
-        found[DTYPES[str(dtype)]] = total.reset_index()
-    return found, f"{system}/{path.parent.relative_to(data / system)}/{path.stem} ({kernels})"
+    by_format = {}
+    for dtype, rows in frame.groupby("moe_dtype"):
+        narrow_combine = "alltoall_combine_low_precision"
+        dropped = "alltoall_combine" if (rows["op_name"] == narrow_combine).any() else narrow_combine
+        total = rows[rows["op_name"] != dropped].groupby(["ranks", "payload_bytes"])["latency_s"].sum()
+        by_format[DTYPES[str(dtype)]] = total.reset_index()
+    return by_format, f"{system}/{path.parent.relative_to(data / system)}/{path.stem} ({kernels})"
 
 
-#: Multiprocessors that DeepEP's kernels of high throughput have by default (``Buffer.num_sms``).
+#: Multiprocessors that DeepEP's high-throughput kernels use by default (``Buffer.num_sms``).
 DEEP_EP_MULTIPROCESSORS = 20
 
 
 def _deep_ep(folder: Path, data: Path) -> tuple[dict[str, pd.DataFrame], str] | None:
-    """SGLang's part of ``read_exchange``: tables of one host, whose tokens go in 8 bits and come back in 16."""
+    """``read_exchange`` for SGLang: tables of one host; tokens go out in 8 bits and come back in 16."""
     import pandas as pd
 
     low = next(iter(_newest_first(folder, "wideep_deepep_ll_perf")), None)
@@ -294,23 +293,27 @@ def _deep_ep(folder: Path, data: Path) -> tuple[dict[str, pd.DataFrame], str] | 
     if low is None or high is None:
         return None
     system = folder.parent.parent.name
-    few, many = pd.read_parquet(low), pd.read_parquet(high)
-    few["latency_s"] = (few["dispatch_avg_t_us"] + few["combine_avg_t_us"]) * 1e-6
+    low_latency, high_throughput = pd.read_parquet(low), pd.read_parquet(high)
+    low_latency["latency_s"] = (low_latency["dispatch_avg_t_us"] + low_latency["combine_avg_t_us"]) * 1e-6
     columns = ("dispatch_transmit_us", "dispatch_notify_us", "combine_transmit_us", "combine_notify_us")
-    many["latency_s"] = many[list(columns)].sum(axis=1) * 1e-6
+    high_throughput["latency_s"] = high_throughput[list(columns)].sum(axis=1) * 1e-6
     share = DEEP_EP_MULTIPROCESSORS
-    many = many[(many["dispatch_sms"] == share) & (many["combine_sms"] == share)]
+    high_throughput = high_throughput[
+        (high_throughput["dispatch_sms"] == share) & (high_throughput["combine_sms"] == share)
+    ]
     shape = {"hidden_size": 7168, "num_topk": 8, "num_experts": 256}
-    few, many = (frame[(frame[list(shape)] == pd.Series(shape)).all(axis=1)] for frame in (few, many))
-    frame = pd.concat([few, many[many["num_token"] > few["num_token"].max()]])
+    low_latency, high_throughput = (
+        frame[(frame[list(shape)] == pd.Series(shape)).all(axis=1)] for frame in (low_latency, high_throughput)
+    )
+    frame = pd.concat([low_latency, high_throughput[high_throughput["num_token"] > low_latency["num_token"].max()]])
     payload_bytes = 2.0 * frame["num_token"] * frame["hidden_size"] * frame["num_topk"]
     ranks = 4 if system.startswith("gb") else 8
-    found = frame.assign(payload_bytes=payload_bytes, ranks=ranks)[["ranks", "payload_bytes", "latency_s"]]
-    return {"fp8_block": found}, f"{system}/{low.parent.relative_to(data / system)}/{low.stem}, {high.stem}"
+    rows = frame.assign(payload_bytes=payload_bytes, ranks=ranks)[["ranks", "payload_bytes", "latency_s"]]
+    return {"fp8_block": rows}, f"{system}/{low.parent.relative_to(data / system)}/{low.stem}, {high.stem}"
 
 
 def read_experts(data: Path, system: str, engine: str, version: str) -> tuple[pd.DataFrame, str]:
-    """Experts of one version of an engine, as ``read_aiconfigurator`` has the newest one's, and the table's name.
+    """Experts of one version of an engine, and the table's name. ``read_aiconfigurator`` reads the newest version.
 
     Raises:
         FileNotFoundError: they were not measured.
@@ -320,7 +323,7 @@ def read_experts(data: Path, system: str, engine: str, version: str) -> tuple[pd
 
 
 def read_all_reduce(data: Path, system: str, engine: str, version: str) -> pd.DataFrame:
-    """The all-reduce of one version of an engine, as ``read_aiconfigurator`` has the newest one's.
+    """The all-reduce of one version of an engine. ``read_aiconfigurator`` reads the newest version.
 
     Raises:
         FileNotFoundError: it was not measured.
@@ -330,22 +333,22 @@ def read_all_reduce(data: Path, system: str, engine: str, version: str) -> pd.Da
 
 
 def read_quantise(data: Path, system: str, engine: str) -> tuple[pd.DataFrame, str]:
-    """What an engine's two passes take that find a scale and apply it (newest tables), and the tables' names.
+    """Seconds of the two passes that find and apply a scale (newest tables), and the tables' names.
 
     Raises:
-        ValueError: one of them is not there.
+        ValueError: a table is missing.
     """
     folder = data / system / "quantize" / engine
-    found = [path for name in QUANTISE_TABLES for path in _newest_first(folder, name)[:1]]
-    if len(found) < len(QUANTISE_TABLES):
+    paths = [path for name in QUANTISE_TABLES for path in _newest_first(folder, name)[:1]]
+    if len(paths) < len(QUANTISE_TABLES):
         raise ValueError(f"{data}: no table of passes that quantise, of system {system} and engine {engine}")
-    find, apply = (_quantise_s(path) for path in found)
-    names = " + ".join(f"{system}/{path.parent.relative_to(data / system)}/{path.stem}" for path in found)
+    find, apply = (_quantise_s(path) for path in paths)
+    names = " + ".join(f"{system}/{path.parent.relative_to(data / system)}/{path.stem}" for path in paths)
     return (find + apply).dropna().rename("latency_s").reset_index(), names
 
 
 def _in_graph(frame: pd.DataFrame) -> pd.DataFrame:
-    """Rows measured inside a CUDA graph, where some were."""
+    """Rows measured inside a CUDA graph; all rows where none was."""
     if "backend" in frame.columns and frame["backend"].str.endswith("_graph").any():
         return frame[frame["backend"].str.endswith("_graph")]
     return frame
@@ -360,8 +363,8 @@ def read_former_sparse(former: Path, system: str, engine: str, version: str) -> 
     """Blocks of sparse attention of a former version of an engine, and the tables' name.
 
     Args:
-        former: ``systems/data`` of aiconfigurator up to 0.8.0, which had SYSTEM/ENGINE/VERSION/TABLE.txt, with
-            ``float16`` for all 16-bit formats.
+        former: ``systems/data`` of aiconfigurator up to 0.8.0: SYSTEM/ENGINE/VERSION/TABLE.txt, with ``float16`` for
+            all 16-bit formats.
         system: the accelerator's name there.
         engine: of the folder.
         version: of the engine.
@@ -405,12 +408,12 @@ def _sparse(folder: Path) -> tuple[pd.DataFrame, str] | None:
 
 
 def _sparse_rows(frames: dict[str, pd.DataFrame]) -> pd.DataFrame:
-    """Blocks of both phases as rows of our own form."""
+    """Blocks of both phases in the columns of ``sparse_attention``."""
     import pandas as pd
 
     parts = []
-    for phase, whole in frames.items():
-        frame = whole[(whole["op_name"] == SPARSE_TABLES[phase]) & whole["model"].isin(list(SPARSE_MODELS))]
+    for phase, table in frames.items():
+        frame = table[(table["op_name"] == SPARSE_TABLES[phase]) & table["model"].isin(list(SPARSE_MODELS))]
         frame = _dtyped(_dtyped(frame, "gemm_type", "dtype"), "kv_cache_dtype", "kv_dtype")
         cached = frame["step"] if phase == "prefill" else frame["step"] + frame["isl"] - 1
         parts.append(frame.assign(

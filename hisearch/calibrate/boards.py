@@ -1,4 +1,4 @@
-"""Accelerators with a shipped profile, as the tables of operators know them."""
+"""Accelerators with a shipped profile, by their names in the operator tables."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from typing import NamedTuple
 
 from hisearch.specs.machines.laws import SUSTAINED_CLOCK
 
-#: Arithmetic of a B200 under load for longer than milliseconds, as a share of what it does at first: FlashAttention 4
-#: in bf16 falls from 1,450 to 1,237 TFLOPS within 100 runs, and the clock from 1,965 to 1,580 MHz (FlashInfer, pull
-#: request 2899). Taken to be the other boards' of that architecture too, an assumption.
+#: Sustained arithmetic of a B200 as a share of its first milliseconds: FlashAttention 4 in bf16 falls from 1,450 to
+#: 1,237 TFLOPS within 100 runs, the clock from 1,965 to 1,580 MHz (FlashInfer, pull request 2899). Assumed for the
+#: other boards of that architecture too.
 BLACKWELL_CLOCK = 0.853
 
 
 class Board(NamedTuple):
-    """An accelerator of the catalogue: its name among the tables, and its multiprocessors (NVIDIA's white papers).
+    """An accelerator of the catalogue: its name in the tables, and its multiprocessors (NVIDIA's white papers).
 
+    of_another: it has no tables; another accelerator's laws are scaled by its data sheet.
     clock_share: see ``specs.machines.laws.LawsSpec``.
     """
 
@@ -24,7 +25,7 @@ class Board(NamedTuple):
     clock_share: float = SUSTAINED_CLOCK
 
 
-#: Accelerators with a shipped profile. RTX 4090 has no tables: it takes the L40S's laws, of the same architecture.
+#: Accelerators with a shipped profile. RTX 4090 has no tables: it uses the laws of the L40S (same architecture).
 BOARDS: dict[str, Board] = {
     "a100-80gb": Board("a100_sxm", 108),
     "h100-sxm": Board("h100_sxm", 132),

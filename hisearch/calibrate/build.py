@@ -1,4 +1,4 @@
-"""Tables of operator latencies to the LatencyProfile of one accelerator under one engine."""
+"""Fits the LatencyProfile of one accelerator under one engine to tables of operator latencies."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ if TYPE_CHECKING:
 #: Knots of a collective's curve: sizes four times apart.
 CURVE_KNOTS = tuple(256.0 * 4.0**i for i in range(12))
 
-#: Widths of the matrices by whose products tables of narrow operands are compared.
+#: Range of matrix widths whose products compare tables of narrow operands.
 USUAL_WIDTHS = (1024, 16384)
 
-#: Host time of a step and of a sequence in it, assumed for engines whose scheduler overlaps with the device.
+#: Host seconds of a step and of each sequence in it. Assumed, for engines whose scheduler overlaps with the device.
 HOST_S: dict[EngineName, tuple[float, float]] = {
     "vllm": (4.0e-4, 2.0e-6), "sglang": (3.0e-4, 2.0e-6), "trtllm": (3.0e-4, 2.0e-6),
 }  # fmt: skip
 
-#: Batches for which engines capture CUDA graphs where nothing is set, as their documentation lists them.
+#: Batch sizes for which engines capture CUDA graphs by default, from their documentation.
 GRAPH_BATCHES: dict[EngineName, list[int]] = {
     "vllm": [1, 2, 4, *range(8, 256, 8), *range(256, 513, 16)],
     "sglang": [1, 2, 4, 8, 12, *range(16, 257, 8)],
@@ -56,7 +56,7 @@ GRAPH_BATCHES: dict[EngineName, list[int]] = {
 
 
 class Measured(NamedTuple):
-    """Tables of one engine, with what they are of."""
+    """Tables of one version of an engine."""
 
     engine: EngineName
     version: str
@@ -64,7 +64,7 @@ class Measured(NamedTuple):
 
 
 class Target(NamedTuple):
-    """What a profile is of. ``multiprocessors`` is no figure of an accelerator's spec."""
+    """The accelerator and engine of a profile. The accelerator's spec does not state ``multiprocessors``."""
 
     accelerator_name: str
     accelerator: AcceleratorSpec
@@ -72,7 +72,7 @@ class Target(NamedTuple):
     engine: EngineName
 
     def sheet(self, rate: DType) -> Sheet:
-        """Figures for operands whose peak is that of ``rate``, 16 bits where the accelerator does not multiply them."""
+        """Data-sheet figures at the peak of ``rate``; at the 16-bit peak where the accelerator does not multiply it."""
         flops = self.accelerator.peak_flops
         return Sheet(
             self.multiprocessors, flops.get(rate, flops["bf16"]), self.accelerator.memory_bandwidth_bytes_per_s
@@ -93,12 +93,12 @@ def build_profile(
 
     Args:
         target: accelerator and engine.
-        measured: tables, the engine's own first; a family that they lack, a format in which they show the host rather
-            than the device, and narrow products that another multiplied faster, are taken from it, and name it.
-        roofline: terms of what has no law.
+        measured: tables, the engine's own first. Another engine's tables replace a missing family, a format that shows
+            the host rather than the device, and narrow products that it multiplied faster. The law names them.
+        roofline: terms of operators without a law.
         source: of the tables, with their licence.
         as_of: day on which they were read.
-        said: told of each fit.
+        said: called with a line about each fit.
         lent: (family, format) -> engine whose tables hold the kernels that this one runs, where its own hold others.
 
     Raises:
@@ -141,7 +141,7 @@ def build_profile(
 
 
 def stated_error(laws: LawsSpec) -> float:
-    """The largest median error of the families that every step has, on shapes left out."""
+    """The largest median error on held-out shapes, over the families that every step has."""
     usual = (laws.gemm, laws.prefill_attention, laws.decode_attention)
     errors = [
         terms.error.median for family in usual for name, terms in family.items() if name == "bf16" and terms.error
@@ -157,37 +157,37 @@ def _family(
     said: Callable[[str], None],
     lent: Mapping[tuple[str, str], EngineName],
 ) -> dict[str, Any]:
-    """Laws by format, those of the first tables that have the family.
+    """Laws by format, on the first tables that have the family.
 
-    A format in which these show the host rather than the device is fitted on the next that do not.
+    A format whose rows show the host rather than the device is fitted on the next tables.
     """
-    having = [choice for choice in choices if name in choice.tables.frames]
-    if not having:
+    measured = [choice for choice in choices if name in choice.tables.frames]
+    if not measured:
         return {}
-    own = having[0].tables.frames[name]
-    column = "dtype" if "dtype" in own.columns else "kv_dtype"
-    found: dict[str, Any] = {}
-    for dtype in sorted(set(own[column])):
-        for choice in _order(name, dtype, having, lent.get((name, dtype))):
+    first = measured[0].tables.frames[name]
+    column = "dtype" if "dtype" in first.columns else "kv_dtype"
+    laws: dict[str, Any] = {}
+    for dtype in sorted(set(first[column])):
+        for choice in _order(name, dtype, measured, lent.get((name, dtype))):
             frame, source = choice.tables.frames[name], choice.tables.sources[name]
             rows = frame[frame[column] == dtype]
             if len(rows) < LEAST_POINTS or not _multiplied(target, dtype):
                 continue
             try:
-                found[dtype] = fits(rows, dtype, target, source)
+                laws[dtype] = fits(rows, dtype, target, source)
             except families.HostBound as problem:
                 said(f"{name} {dtype}, {source}: {problem}")
                 continue
-            error = found[dtype].error
+            error = laws[dtype].error
             said(f"{name} {dtype}, {source}: median {in_percent(error.median, 1)}, p90 {in_percent(error.p90, 1)}")
             break
-    return found
+    return laws
 
 
 def _sparse(
     fitted: Mapping[str, Any], target: Target, choices: list[Measured], said: Callable[[str], None]
 ) -> dict[str, SparseTerms]:
-    """Laws of sparse attention by format of the KV cache, on the engine's own table alone: others run other kernels."""
+    """Laws of sparse attention by KV-cache format, on the engine's own table only: other engines run other kernels."""
     tables = choices[0].tables
     if "sparse_attention" not in tables.frames:
         return {}
@@ -202,56 +202,58 @@ def sparse_attention(
     target: Target,
     said: Callable[[str], None],
 ) -> dict[str, SparseTerms]:
-    """Laws of sparse attention by format of the KV cache, on one table and what it is called.
+    """Laws of sparse attention by KV-cache format, on one table.
 
     Args:
         table: blocks, with the columns of ``sparse_attention``, and their source.
         gemm: laws of the products in these blocks.
-        mla_prefill: laws of MLA, for prompts that are short enough to be attended densely.
+        mla_prefill: laws of MLA, for prompts short enough to be attended densely.
         target: accelerator and engine.
-        said: told of each fit.
+        said: called with a line about each fit.
     """
     frame, source = table
     dense = mla_prefill.get("bf16") or next(iter(mla_prefill.values()), None)
     models = {name: Catalogue().get("Model", name).spec for name in sorted(set(frame["model"]))}
-    found: dict[str, SparseTerms] = {}
+    laws: dict[str, SparseTerms] = {}
     for dtype in sorted(set(frame["kv_dtype"])):
         rows = frame[frame["kv_dtype"] == dtype]
-        found[dtype] = sparse.sparse(rows, models, sparse.Laws(dict(gemm), dense), target.sheet, source)
-        error = found[dtype].error
+        laws[dtype] = sparse.sparse(rows, models, sparse.Laws(dict(gemm), dense), target.sheet, source)
+        error = laws[dtype].error
         assert error is not None
         said(
             f"sparse_attention {dtype}, {source}: median {in_percent(error.median, 1)}, p90 {in_percent(error.p90, 1)}"
         )
-    return found
+    return laws
 
 
 def experts(
     formats: Iterable[str], target: Target, frame: pd.DataFrame, source: str, said: Callable[[str], None]
 ) -> dict[str, MoeTerms]:
-    """Laws of experts in these ``formats`` on one table, ``frame`` with the columns of ``moe``."""
-    found = {}
+    """Laws of experts in ``formats`` on one table; ``frame`` has the columns of ``moe``."""
+    laws = {}
     for dtype in formats:
         rows = frame[frame["dtype"] == dtype]
-        found[dtype] = families.moe(rows, FORMATS[dtype], target.sheet(FORMATS[dtype].rate), source)
+        laws[dtype] = families.moe(rows, FORMATS[dtype], target.sheet(FORMATS[dtype].rate), source)
         said(f"moe {dtype} of former versions, {source}")
-    return found
+    return laws
 
 
-def _order(name: str, dtype: str, having: list[Measured], lender: EngineName | None) -> list[Measured]:
+def _order(name: str, dtype: str, choices: list[Measured], lender: EngineName | None) -> list[Measured]:
     """The engine's own tables first, or the lender's; for products of narrow operands, the fastest on average.
 
-    Engines multiply these with the same libraries, and servers quantise activations in the norm before. Tables differ
-    by how the benchmark did that: in a pass of its own, or several, with the host in between, with a scale for each
-    token, which some kernels read slowly unless tokens are a multiple of 16.
+    Engines multiply narrow operands with the same libraries, and servers quantise activations in the preceding norm.
+    Tables differ by how the benchmark quantised: in one pass or several, with the host in between, or with a scale for
+    each token. Some kernels read such scales slowly unless tokens are a multiple of 16.
     """
     if lender is not None:
-        return sorted(having, key=lambda choice: choice.engine != lender)
+        return sorted(choices, key=lambda choice: choice.engine != lender)
     if name != "gemm" or FORMATS[dtype].operand_bytes >= 2.0:
-        return having
-    usual = [(_usual_s(choice.tables.frames[name], dtype), choice) for choice in having]
+        return choices
+    usual = [(_usual_s(choice.tables.frames[name], dtype), choice) for choice in choices]
     measured = [(seconds, choice) for seconds, choice in usual if len(seconds)]
-    shapes = functools.reduce(lambda common, other: common.intersection(other), [of.index for of, _ in measured])
+    shapes = functools.reduce(
+        lambda common, index: common.intersection(index), [seconds_of.index for seconds_of, _ in measured]
+    )
     return [choice for _, choice in sorted(measured, key=lambda pair: float(np.log(pair[0][shapes]).mean()))]
 
 
@@ -262,7 +264,7 @@ def _usual_s(frame: pd.DataFrame, dtype: str) -> pd.Series[float]:
 
 
 def _multiplied(target: Target, dtype: str) -> bool:
-    """Whether the accelerator multiplies the format; where it does not, tables hold other kernels under its name."""
+    """Whether the accelerator multiplies the format. Where not, tables hold other kernels under the format's name."""
     return dtype not in FORMATS or FORMATS[dtype].rate in target.accelerator.peak_flops
 
 
@@ -279,7 +281,7 @@ def _fit_prefill(frame: pd.DataFrame, dtype: str, target: Target, source: str) -
 
 
 def _fit_mla_prefill(frame: pd.DataFrame, dtype: str, target: Target, source: str) -> LawTerms:
-    """Keys and values are rebuilt in 16 bits whatever the latent's format."""
+    """Keys and values are rebuilt in 16 bits, whatever the latent's format."""
     return families.prefill(frame, DTYPE_BYTES["bf16"], target.sheet("bf16"), source)
 
 
@@ -319,7 +321,7 @@ def curves_of(rows: pd.DataFrame) -> list[CollectiveCurve]:
 
 
 def _curve(ranks: int, rows: pd.DataFrame) -> CollectiveCurve:
-    """The curve at the knots that the rows span. Larger ones are no faster: a slow small one is an outlier."""
+    """The curve at the knots that the rows span. Larger payloads are never faster: a slow small one is an outlier."""
     medians = rows.groupby("payload_bytes")["latency_s"].median().sort_index()
     sizes, seconds = medians.index.to_numpy(dtype=np.float64), medians.to_numpy(dtype=np.float64)
     seconds = np.minimum.accumulate(seconds[::-1])[::-1]

@@ -24,21 +24,21 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-#: Rows whose kernel is launched by the host alone are told by their fastest ones; those within twice that time are
-#: the host's, not the kernel's. A small product and the pass that quantises its input take 4 to 7 us in a CUDA graph.
+#: Least seconds of a kernel's fastest calls that mean launches without a CUDA graph. Calls within ``HOST_FACTOR`` times
+#: the fastest then show the host. A small product with the pass that quantises its input takes 4 to 7 us in a graph.
 HOST_BOUND_S = 9e-6
 HOST_QUANTILE = 0.02
 HOST_FACTOR = 2.0
 
-#: Shapes that count: width of a dense matrix and of an expert, width of a head, heads of a rank, queries per KV head,
-#: tokens of a chunk and of a context, sets of ranks that share the experts. Real shards lie within; outside, libraries
-#: take kernels that no server sees.
+#: Shapes used in fits: width of a dense matrix and of an expert, width of a head, heads of a rank, queries per KV head,
+#: tokens of a chunk and of a context, sets of ranks that share the experts. Real shards lie within. Outside, libraries
+#: choose kernels that no server runs.
 LEAST_WIDTH, LEAST_EXPERT = 256, 128
 HEAD_DIMS = (64, 128, 256)
 LEAST_HEADS, QUERIES_PER_HEAD = 4, (2, 32)
 LEAST_CHUNK, LEAST_CONTEXT = 16, 64
 MOST_SETS = 32
-#: Tokens of a step of linear attention that count.
+#: Most tokens of a step of linear attention used in fits.
 MOST_TOKENS = 65536
 
 #: Knots of the corrections by tokens.
@@ -51,7 +51,7 @@ _GEMM = {
     "tile_losses.1": Bounds(1e-4, 0.2, 2), "tile_losses.2": Bounds(1e-4, 0.3, 2), "wave_s": Bounds(1e-9, 1e-6, 3e-5),
     "quantisation": Bounds(1e-3, 0.3, 1), "sharpness": Bounds(1, 3, 32), "quantise_bandwidth": Bounds(0.02, 0.5, 50),
 }  # fmt: skip
-#: Of a row that a quantising kernel takes by itself: a few microseconds, many of them at once.
+#: Seconds per row of a quantising kernel that takes a row at a time: a few microseconds, many rows at once.
 _QUANTISE_TOKEN_S = Bounds(1e-10, 1e-8, 1e-7)
 _QUANTISE = {"launch_s": Bounds(1e-7, 1.5e-6, 3e-5), "bandwidth": Bounds(0.05, 0.8, 1)}
 _PREFILL = {
@@ -80,7 +80,7 @@ _LINEAR = {
 
 
 class HostBound(ValueError):  # noqa: N818
-    """A table that shows the host's launches rather than kernels."""
+    """A table shows the host's launches rather than kernels."""
 
 
 def gemm(
@@ -88,7 +88,7 @@ def gemm(
 ) -> GemmTerms:
     """Coefficients of dense products in one format; ``frame`` has that format's rows.
 
-    ``quantises_by_token``: the kernel that quantises activations takes a time of each token, however wide.
+    ``quantises_by_token``: the kernel that quantises activations takes a fixed time per token, whatever its width.
     """
     frame = without_host_bound(frame)
     frame = frame[(frame["n"] >= LEAST_WIDTH) & (frame["k"] >= LEAST_WIDTH)]
@@ -105,8 +105,8 @@ def gemm(
             terms, sheet, m[at], n[at], k[at], weight_bytes=layout.weight_bytes, operand_bytes=layout.operand_bytes
         )
 
-    found = fit(Problem(bounds, predict, _seconds(frame), _groups(frame, "n", "k"), m, GEMM_KNOTS))
-    return GemmTerms(**described(found, source, frame, "m", "n", "k"))
+    fitted = fit(Problem(bounds, predict, _seconds(frame), _groups(frame, "n", "k"), m, GEMM_KNOTS))
+    return GemmTerms(**described(fitted, source, frame, "m", "n", "k"))
 
 
 def prefill(frame: pd.DataFrame, kv_bytes: float, sheet: Sheet, source: str) -> PrefillTerms:
@@ -118,15 +118,15 @@ def prefill(frame: pd.DataFrame, kv_bytes: float, sheet: Sheet, source: str) -> 
     def predict(coefficients: Mapping[str, Any], at: I8) -> npt.NDArray[np.float64]:
         terms = PrefillTerms.model_construct(**(_BLANK | dict(coefficients)))
         seconds = np.empty(len(at))
-        for (heads, kv_heads, width, kept), inside in _parts(parts, at):
-            shape = Heads(heads, kv_heads, width, kept * kv_bytes)
+        for (heads, kv_heads, width, kv_elements), inside in _parts(parts, at):
+            shape = Heads(heads, kv_heads, width, kv_elements * kv_bytes)
             rows = at[inside]
             seconds[inside] = prefill_s(terms, sheet, shape, batch[rows], new[rows], np.zeros(len(rows)))
         return seconds
 
     bounds = _with_widths(_PREFILL, frame)
-    found = fit(Problem(bounds, predict, _seconds(frame), _groups(frame, "heads", "kv_heads", "head_dim"), new))
-    return PrefillTerms(**_widths(described(found, source, frame, "batch", "new_tokens", "heads", "kv_heads")))
+    fitted = fit(Problem(bounds, predict, _seconds(frame), _groups(frame, "heads", "kv_heads", "head_dim"), new))
+    return PrefillTerms(**_widths(described(fitted, source, frame, "batch", "new_tokens", "heads", "kv_heads")))
 
 
 def decode(frame: pd.DataFrame, kv_bytes: float, sheet: Sheet, source: str) -> DecodeTerms:
@@ -139,15 +139,15 @@ def decode(frame: pd.DataFrame, kv_bytes: float, sheet: Sheet, source: str) -> D
     def predict(coefficients: Mapping[str, Any], at: I8) -> npt.NDArray[np.float64]:
         terms = DecodeTerms.model_construct(**(_BLANK | dict(coefficients)))
         seconds = np.empty(len(at))
-        for (heads, kv_heads, width, kept), inside in _parts(parts, at):
-            shape = Heads(heads, kv_heads, width, kept * kv_bytes)
+        for (heads, kv_heads, width, kv_elements), inside in _parts(parts, at):
+            shape = Heads(heads, kv_heads, width, kv_elements * kv_bytes)
             rows = at[inside]
             seconds[inside] = decode_s(terms, sheet, shape, batch[rows], batch[rows] * context[rows], warm=True)
         return seconds
 
     bounds = _with_widths(_DECODE, frame)
-    found = fit(Problem(bounds, predict, _seconds(frame), _groups(frame, "heads", "kv_heads", "head_dim"), batch))
-    return DecodeTerms(**_widths(described(found, source, frame, "batch", "context_tokens", "heads", "kv_heads")))
+    fitted = fit(Problem(bounds, predict, _seconds(frame), _groups(frame, "heads", "kv_heads", "head_dim"), batch))
+    return DecodeTerms(**_widths(described(fitted, source, frame, "batch", "context_tokens", "heads", "kv_heads")))
 
 
 def moe(frame: pd.DataFrame, layout: GemmFormat, sheet: Sheet, source: str) -> MoeTerms:
@@ -169,8 +169,8 @@ def moe(frame: pd.DataFrame, layout: GemmFormat, sheet: Sheet, source: str) -> M
         )  # fmt: skip
 
     groups = _groups(frame, "hidden", "width", "experts", "per_token", "sets")
-    found = fit(Problem(_MOE, predict, _seconds(frame), groups, tokens, MOE_KNOTS))
-    return MoeTerms(**described(found, source, frame, "tokens", "hidden", "width", "experts", "per_token", "sets"))
+    fitted = fit(Problem(_MOE, predict, _seconds(frame), groups, tokens, MOE_KNOTS))
+    return MoeTerms(**described(fitted, source, frame, "tokens", "hidden", "width", "experts", "per_token", "sets"))
 
 
 def linear(frame: pd.DataFrame, source: str) -> LinearTerms:
@@ -184,8 +184,8 @@ def linear(frame: pd.DataFrame, source: str) -> LinearTerms:
         work = parallel_s(terms, 1.0, heads[at] * batch[at] * new[at])
         return np.asarray(serial_s(terms, new[at]) + work)
 
-    found = fit(Problem(_LINEAR, predict, _seconds(frame), _groups(frame, "value_heads"), new))
-    return LinearTerms(**described(found, source, frame, "batch", "new_tokens", "value_heads"))
+    fitted = fit(Problem(_LINEAR, predict, _seconds(frame), _groups(frame, "value_heads"), new))
+    return LinearTerms(**described(fitted, source, frame, "batch", "new_tokens", "value_heads"))
 
 
 def quantise(frame: pd.DataFrame, source: str, sheet: Sheet) -> QuantiseTerms:
@@ -197,15 +197,15 @@ def quantise(frame: pd.DataFrame, source: str, sheet: Sheet) -> QuantiseTerms:
         terms = QuantiseTerms.model_construct(**(_BLANK | dict(coefficients)))
         return quantise_s(terms, sheet, tokens[at], width[at])
 
-    found = fit(Problem(_QUANTISE, predict, _seconds(frame), _groups(frame, "k"), tokens))
-    return QuantiseTerms(**described(found, source, frame, "m", "k"))
+    fitted = fit(Problem(_QUANTISE, predict, _seconds(frame), _groups(frame, "k"), tokens))
+    return QuantiseTerms(**described(fitted, source, frame, "m", "k"))
 
 
 def without_host_bound(frame: pd.DataFrame) -> pd.DataFrame:
-    """Rows that show the kernel: where the fastest calls of a kernel take ``HOST_BOUND_S``, the host's launch does.
+    """Rows that show the kernel, not the host's launch (see ``HOST_BOUND_S``).
 
     Raises:
-        HostBound: fewer than half of the rows show it.
+        HostBound: fewer than half of the rows show the kernel.
     """
     if "source" not in frame.columns:
         return frame
@@ -236,7 +236,7 @@ def _groups(frame: pd.DataFrame, *columns: str) -> I8:
 
 
 def _usual_heads(frame: pd.DataFrame) -> pd.DataFrame:
-    """Rows of head widths that models have; MLA's own are."""
+    """Rows with head widths that models have, MLA's included."""
     usual: pd.DataFrame = frame[
         frame["head_dim"].isin([*HEAD_DIMS, MLA_KEY, MLA_LATENT]) & (frame["heads"] >= LEAST_HEADS)
     ]
@@ -244,10 +244,10 @@ def _usual_heads(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _usual_kernel(frame: pd.DataFrame) -> pd.DataFrame:
-    """Rows of one kernel, of several that an engine chooses from.
+    """Rows of one of the kernels that an engine chooses from.
 
-    It is that of most rows of common shapes (heads of 128, experts that are not dealt to ranks), or one that is faster
-    on the shapes that both ran: engines and their users choose it.
+    It is the kernel of most rows of common shapes (heads of 128, experts without EP). A kernel that is faster on
+    shapes that both ran replaces it: engines and their users choose it.
     """
     if "source" not in frame.columns:
         return frame
@@ -257,31 +257,31 @@ def _usual_kernel(frame: pd.DataFrame) -> pd.DataFrame:
     shape = [column for column in common.columns if column not in ("source", "latency_s")]
     seconds = common.pivot_table(index=shape, columns="source", values="latency_s", aggfunc="median")
     usual = counts.index[0]
-    for other in counts.index[1:]:
-        both = seconds[[usual, other]].dropna()
-        if len(both) >= LEAST_POINTS and (both[other] / both[usual]).median() < 1.0:
-            usual = other
+    for candidate in counts.index[1:]:
+        both = seconds[[usual, candidate]].dropna()
+        if len(both) >= LEAST_POINTS and (both[candidate] / both[usual]).median() < 1.0:
+            usual = candidate
     kept: pd.DataFrame = frame[frame["source"] == usual]
     return kept
 
 
 def _by_heads(frame: pd.DataFrame) -> list[tuple[tuple[int, int, float, float], npt.NDArray[np.bool_]]]:
-    """(heads, KV heads, mean width of key and value, elements kept per token) and which rows have them.
+    """(heads, KV heads, mean width of key and value, elements kept per token), and a mask of the rows that have them.
 
-    A latent is kept once: it is the key, and without its rotary part the value.
+    A latent is kept once: it is the key, and the value without its rotary part.
     """
     value = frame["value_dim"] if "value_dim" in frame.columns else frame["head_dim"]
     keys = np.stack([frame["heads"], frame["kv_heads"], frame["head_dim"], value], axis=1).astype(np.int64)
     unique, index = np.unique(keys, axis=0, return_inverse=True)
     index = index.reshape(-1)
-    found = []
+    shapes = []
     for number, (heads, kv_heads, key, width) in enumerate(unique.tolist()):
         if key == MLA_LATENT:
             shape = (heads, kv_heads, key - MLA_ROTARY / 2.0, float(key))
         else:
             shape = (heads, kv_heads, (key + width) / 2.0, float(kv_heads * (key + width)))
-        found.append((shape, index == number))
-    return found
+        shapes.append((shape, index == number))
+    return shapes
 
 
 def _parts(parts: list[Any], at: I8) -> list[tuple[tuple[int, int, float, float], npt.NDArray[np.bool_]]]:
@@ -289,7 +289,7 @@ def _parts(parts: list[Any], at: I8) -> list[tuple[tuple[int, int, float, float]
 
 
 def _with_widths(bounds: dict[str, Bounds], frame: pd.DataFrame) -> dict[str, Bounds]:
-    """Coefficients without those of head widths that were not measured."""
+    """``bounds`` without the coefficients of head widths that were not measured."""
     known = set(frame["head_dim"])
     return {name: b for name, b in bounds.items() if not name.startswith("rate_") or int(name[5:]) in known}
 
@@ -298,11 +298,11 @@ def _widths(described: dict[str, Any]) -> dict[str, Any]:
     return {"rate_64": 1.0, "rate_256": 1.0} | described
 
 
-def described(found: Fit, source: str, frame: pd.DataFrame, *dimensions: str) -> dict[str, Any]:
-    """What terms are made of: coefficients, source, error, and the range of each dimension in ``frame``."""
+def described(fitted: Fit, source: str, frame: pd.DataFrame, *dimensions: str) -> dict[str, Any]:
+    """Fields of the terms: coefficients, source, error, and the range of each dimension in ``frame``."""
     ranges = {name: (float(frame[name].min()), float(frame[name].max())) for name in dimensions}
-    rounded = {name: _significant(value) for name, value in found.coefficients.items()}
-    return rounded | {"source": source, "error": found.error, "ranges": ranges}
+    rounded = {name: _significant(value) for name, value in fitted.coefficients.items()}
+    return rounded | {"source": source, "error": fitted.error, "ranges": ranges}
 
 
 def _significant(value: Any) -> Any:

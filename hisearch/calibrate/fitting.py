@@ -1,12 +1,12 @@
-"""Robust fits of a law's coefficients, with the error on shapes that were left out.
+"""Robust fits of a law's coefficients, with the error on held-out shapes.
 
 Notation
     theta   coefficients, in logarithms, inside stated bounds
     r       log(predicted / measured) of each point
 
-The fit minimises the soft L1 loss of r: linear beyond 10 %, so that a badly chosen kernel here and there does not
-bend the law. Folds leave out whole shapes (all sizes of a matrix, all batches of a set of heads), never single points,
-since neighbouring sizes of one shape are all but the same measurement.
+The fit minimises the soft L1 loss of r, linear beyond 10 %: a few badly chosen kernels do not bend the law. Folds hold
+out whole shapes (all sizes of a matrix, all batches of a set of heads), never single points: neighbouring sizes of one
+shape are nearly the same measurement.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from hisearch.base.dtypes import F8
 from hisearch.base.one_thread import on_one_thread
 from hisearch.specs.machines.laws import FitError
 
-#: Deviation from which the loss is linear, folds, and points of one fit.
+#: Deviation beyond which the loss is linear; folds; most points and evaluations of one fit.
 KNEE = 0.1
 FOLDS = 3
 MOST_POINTS = 1500
 MOST_EVALUATIONS = 40
 
-#: Tokens up to which a step counts as one of decodes, where a family's error is stated by regime.
+#: Most tokens of a step that counts as decode, where a family's error is stated by regime.
 DECODE_TOKENS = 256
 
-#: Fewest points that a fit makes sense with.
+#: Fewest points of a fit.
 LEAST_POINTS = 30
 
 
@@ -70,7 +70,7 @@ class Fit(NamedTuple):
 
 @on_one_thread
 def fit(problem: Problem, seed: int = 0) -> Fit:
-    """Fit the law on all points, and state the error on shapes left out.
+    """Fit the law on all points, and state the error on held-out shapes.
 
     Raises:
         ValueError: there are fewer points than ``LEAST_POINTS``, or all are of one shape.
@@ -90,14 +90,14 @@ def fit(problem: Problem, seed: int = 0) -> Fit:
         inside, outside = everything[fold != index], everything[fold == index]
         if len(inside) and len(outside):
             errors[outside] = _errors(problem, _solve(problem, inside, theta, seed)[1], outside)
-    few = problem.units <= DECODE_TOKENS
+    is_decode = problem.units <= DECODE_TOKENS
     error = FitError(
         points=count,
         median=_rounded(np.nanmedian(errors)),
         p90=_rounded(np.nanquantile(errors, 0.9)),
         fitted_median=_rounded(np.median(fitted)),
-        decode_median=_rounded(np.nanmedian(errors[few])) if problem.knots and few.any() else None,
-        prefill_median=_rounded(np.nanmedian(errors[~few])) if problem.knots and not few.all() else None,
+        decode_median=_rounded(np.nanmedian(errors[is_decode])) if problem.knots and is_decode.any() else None,
+        prefill_median=_rounded(np.nanmedian(errors[~is_decode])) if problem.knots and not is_decode.all() else None,
     )
     return Fit(coefficients, error)
 
@@ -115,17 +115,17 @@ def _solve(problem: Problem, points: npt.NDArray[np.int64], start: F8, seed: int
         return np.log(problem.predict(_named(names, theta), chosen)) - logs
 
     inside = np.clip(start, low + 1e-6, high - 1e-6)
-    found = least_squares(
+    solution = least_squares(
         residuals, inside, bounds=(low, high), loss="soft_l1", f_scale=KNEE, max_nfev=MOST_EVALUATIONS
     )
-    coefficients = _named(names, found.x)
+    coefficients = _named(names, solution.x)
     if problem.knots:
         coefficients |= _correction(problem, coefficients, points)
-    return found.x, coefficients
+    return solution.x, coefficients
 
 
 def _correction(problem: Problem, coefficients: dict[str, Any], points: npt.NDArray[np.int64]) -> dict[str, Any]:
-    """Median factor that the points nearest to each knot ask for; 1 where none are near."""
+    """Median of measured over predicted at the points nearest to each knot; 1 at knots without points."""
     ratio = problem.measured[points] / problem.predict(coefficients, points)
     knots = np.log(np.asarray(problem.knots, dtype=np.float64))
     nearest = np.abs(np.log(problem.units[points])[:, None] - knots[None, :]).argmin(axis=1)
@@ -137,8 +137,8 @@ def _named(names: Sequence[str], theta: F8) -> dict[str, Any]:
     """Coefficients by name; ``name.0``, ``name.1`` … become a tuple."""
     values: dict[str, Any] = {}
     for name, value in zip(names, np.exp(theta), strict=True):
-        whole, _, part = name.partition(".")
-        values[whole] = (*values.get(whole, ()), float(value)) if part else float(value)
+        base, _, index = name.partition(".")
+        values[base] = (*values.get(base, ()), float(value)) if index else float(value)
     return values
 
 

@@ -1,6 +1,6 @@
-"""Kernels that former versions of engines ran, for runs of these versions: ``former_*`` of a profile's laws.
+"""Laws of kernels that former versions of engines ran: ``former_*`` of a profile's laws.
 
-What rests on tables of former versions (``former_folder``) stays as it is shipped where these are absent.
+Laws fitted on tables of former versions (``former_folder``) stay as shipped where these tables are absent.
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ Key = tuple[str, EngineName]
 class FormerExperts(NamedTuple):
     """Experts that ran other kernels.
 
-    formats: of the experts. table: version whose table of the engine's has them. kernel: part of their names there, all
-    where empty. experts: of the models that ran so, where the table has none with as few (``shorter_launch``).
+    formats: of the experts.
+    table: version of the engine whose table has the kernels.
+    kernel: part of their names there; empty: all.
+    experts: of the models that ran them, where the table has none with as few (``shorter_launch``).
     """
 
     formats: tuple[str, ...]
@@ -70,9 +72,9 @@ FORMER_PRODUCTS: dict[tuple[str, EngineName], dict[str, dict[str, Products]]] = 
 
 
 class FormerProducts(NamedTuple):
-    """Products of a table of aiconfigurator 0.8.0: of which accelerator of the catalogue, version and formats.
+    """Products of a table of aiconfigurator 0.8.0: accelerator of the catalogue, version and formats.
 
-    Their activations are quantised by a kernel that takes a time of each token, however wide.
+    The kernel that quantises their activations takes a fixed time per token, whatever its width.
     """
 
     accelerator: str
@@ -81,8 +83,8 @@ class FormerProducts(NamedTuple):
 
 
 #: (accelerator, engine) -> version -> products of versions before it. TensorRT-LLM's products in fp8 blocks on
-#: Blackwell take 19 to 35 ns of each token more in 1.2.0rc5 and 1.2.0rc6 than in 1.3.0rc20, of any width; those of
-#: Hopper do not. B300 and GB300 have no such tables: they take those of B200 and GB200.
+#: Blackwell take 19 to 35 ns per token more in 1.2.0rc5 and 1.2.0rc6 than in 1.3.0rc20, at any width. Those on Hopper
+#: do not. B300 and GB300 have no such tables and use those of B200 and GB200.
 FORMER_TABLES: dict[tuple[str, EngineName], dict[str, FormerProducts]] = {
     (name, "trtllm"): {"1.3.0": FormerProducts(measured, table, ("fp8_block",))}
     for name, measured, table in (
@@ -94,16 +96,16 @@ FORMER_TABLES: dict[tuple[str, EngineName], dict[str, FormerProducts]] = {
 }
 
 
-#: (accelerator, engine) -> version before which activations were quantised in passes of their own: TensorRT-LLM's
-#: ``FP8QDQLinearMethod`` finds and applies the scale of what comes in 16 bits where the checkpoint states none, and
-#: norms, SwiGLU and attention then write 16 bits. Its products of 1.0.0rc3 were measured so (aiconfigurator 0.2.0,
-#: ``h100_sxm/trtllm/1.0.0rc3/gemm_perf``): they take 10 us more than present ones without passes at 64 tokens, some
-#: 80 us at 4,096.
+#: (accelerator, engine) -> version before which activations were quantised in separate passes. TensorRT-LLM's
+#: ``FP8QDQLinearMethod`` finds and applies the scale of 16-bit input where the checkpoint states none; norms, SwiGLU
+#: and attention then write 16 bits. The products of 1.0.0rc3 include these passes (aiconfigurator 0.2.0,
+#: ``h100_sxm/trtllm/1.0.0rc3/gemm_perf``): 10 us more at 64 tokens than present ones without passes, some 80 us more
+#: at 4,096.
 FORMER_QUANTISE: dict[tuple[str, EngineName], str] = {("h100-sxm", "trtllm"): "1.0.0"}
 
 
-#: (accelerator, engine) -> version -> the one whose table has the sparse attention of versions before it. A decode
-#: block of GLM-5 takes 37 us more in 0.5.10, on 8 heads, and one of 2,048 tokens of a prompt 1.7 times as long.
+#: (accelerator, engine) -> version -> version whose table has the sparse attention of versions before it. On 8 heads a
+#: decode block of GLM-5 takes 37 us more in 0.5.10, and a prompt block of 2,048 tokens 1.7 times as long.
 FORMER_SPARSE: dict[tuple[str, EngineName], dict[str, str]] = {("b200", "sglang"): {"0.5.14": "0.5.10"}}
 
 
@@ -120,9 +122,10 @@ def former_folder(given: Path) -> Path:
 
 
 class Sources(NamedTuple):
-    """Where tables lie, and of which accelerator.
+    """Folders of tables, and the accelerator's name there.
 
-    data: aiconfigurator-core's ``systems/data``. system: the accelerator's name there. former: of former versions.
+    data: aiconfigurator-core's ``systems/data``. system: the accelerator's name there.
+    former: ``systems/data`` of aiconfigurator 0.8.0.
     """
 
     data: Path
@@ -133,10 +136,10 @@ class Sources(NamedTuple):
 def with_former(
     profile: LatencyProfileSpec, key: Key, target: Target, sources: Sources, said: Callable[[str], None]
 ) -> LatencyProfileSpec:
-    """``profile`` with products, passes before them, sparse attention and experts of former versions.
+    """``profile`` with products, quantising passes, sparse attention and experts of former versions.
 
     Raises:
-        FileNotFoundError: a table of theirs is not there.
+        FileNotFoundError: a table of these versions is missing.
     """
     laws = profile.laws
     assert laws is not None
@@ -150,20 +153,20 @@ def with_former(
 
 
 def _products(key: Key, laws: LawsSpec, target: Target) -> dict[str, dict[str, GemmTerms]]:
-    """By version and format; activations are quantised as before the present ones."""
-    found: dict[str, dict[str, GemmTerms]] = {}
+    """Products by version and format; activations are quantised as before the present products."""
+    by_version: dict[str, dict[str, GemmTerms]] = {}
     for before, formats in FORMER_PRODUCTS.get(key, {}).items():
-        found[before] = {}
+        by_version[before] = {}
         for dtype, published in formats.items():
             layout = FORMATS[dtype]
             passes = laws.gemm[dtype].quantise_bandwidth
-            found[before][dtype] = products(published, layout, target.sheet(layout.rate), passes)
-    return found
+            by_version[before][dtype] = products(published, layout, target.sheet(layout.rate), passes)
+    return by_version
 
 
 def _tables(key: Key, sources: Sources, said: Callable[[str], None]) -> dict[str, dict[str, GemmTerms]]:
-    """By version and format."""
-    found: dict[str, dict[str, GemmTerms]] = {}
+    """Products of tables of aiconfigurator 0.8.0, by version and format."""
+    by_version: dict[str, dict[str, GemmTerms]] = {}
     for before, former in FORMER_TABLES.get(key, {}).items():
         if sources.former is None:
             said("gemm of former versions: no tables of them, so as shipped")
@@ -172,7 +175,7 @@ def _tables(key: Key, sources: Sources, said: Callable[[str], None]) -> dict[str
         frame, source = read_former_products(sources.former, board.system, key[1], former.table)
         spec = Catalogue().get("Accelerator", former.accelerator).spec
         target = Target(former.accelerator, spec, board.multiprocessors, key[1])
-        found[before] = {
+        by_version[before] = {
             dtype: families.gemm(
                 frame[frame["dtype"] == dtype], FORMATS[dtype], target.sheet(FORMATS[dtype].rate), source,
                 quantises_by_token=True,
@@ -180,18 +183,18 @@ def _tables(key: Key, sources: Sources, said: Callable[[str], None]) -> dict[str
             for dtype in former.formats
         }  # fmt: skip
         said(f"gemm {', '.join(former.formats)} of former versions, {source}")
-    return found
+    return by_version
 
 
 def _shipped(key: Key) -> LawsSpec:
-    """Laws as they are shipped."""
+    """The laws of the shipped profile."""
     profile: LatencyProfileSpec = Catalogue().get("LatencyProfile", f"{key[1]}-{key[0]}").spec
     assert profile.laws is not None
     return profile.laws
 
 
 def _quantise(key: Key, laws: LawsSpec, sources: Sources) -> dict[str, QuantiseTerms]:
-    """Passes of versions that quantised activations apart."""
+    """Laws of the quantising passes, by version before which they ran separately."""
     if key not in FORMER_QUANTISE:
         return {}
     frame, source = read_quantise(sources.data, sources.system, key[1])
@@ -202,42 +205,42 @@ def _quantise(key: Key, laws: LawsSpec, sources: Sources) -> dict[str, QuantiseT
 def _sparse(
     key: Key, laws: LawsSpec, target: Target, sources: Sources, said: Callable[[str], None]
 ) -> dict[str, dict[str, SparseTerms]]:
-    """By version and format of the KV cache."""
+    """Sparse attention by version and KV-cache format."""
     if key not in FORMER_SPARSE:
         return {}
     if sources.former is None:
         said("sparse_attention of former versions: no tables of them, so as shipped")
         return _shipped(key).former_sparse
-    found = {}
+    by_version = {}
     for before, version in FORMER_SPARSE[key].items():
         table = read_former_sparse(sources.former, sources.system, key[1], version)
-        found[before] = sparse_attention(table, laws.gemm, laws.mla_prefill, target, said)
-    return found
+        by_version[before] = sparse_attention(table, laws.gemm, laws.mla_prefill, target, said)
+    return by_version
 
 
 def _experts(key: Key, target: Target, sources: Sources, said: Callable[[str], None]) -> dict[str, dict[str, MoeTerms]]:
-    """By version and format."""
-    found: dict[str, dict[str, MoeTerms]] = {}
+    """Experts by version and format."""
+    by_version: dict[str, dict[str, MoeTerms]] = {}
     for before, former in FORMER.get(key, {}).items():
         frame, source = read_experts(sources.data, sources.system, key[1], former.table)
         frame = frame[frame["source"].str.contains(former.kernel)]
-        found[before] = experts(former.formats, target, frame, source, said)
+        by_version[before] = experts(former.formats, target, frame, source, said)
         if former.experts is not None:
             shorter_s = shorter_launch(frame, former.formats, former.experts)
-            for dtype, terms in found[before].items():
-                found[before][dtype] = terms.model_copy(update={"launch_s": terms.launch_s - shorter_s})
-    return found
+            for dtype, terms in by_version[before].items():
+                by_version[before][dtype] = terms.model_copy(update={"launch_s": terms.launch_s - shorter_s})
+    return by_version
 
 
 def shorter_launch(frame: pd.DataFrame, formats: tuple[str, ...], count: int) -> float:
-    """Seconds that a step of one token is shorter with ``count`` experts than in the rows of these ``formats``.
+    """Seconds by which a step of one token is shorter with ``count`` experts than in the rows of these ``formats``.
 
     Kernels that align tokens by expert take longer with more experts, whatever their width: Marlin's 28 us with 128 on
-    an L40S, 39 with 384 and 61 with 896 on an H100. Straight through the shortest of each number of experts, of all
-    formats.
+    an L40S, 39 with 384 and 61 with 896 on an H100. The estimate is a line through the shortest time of each number of
+    experts, over all formats.
     """
-    one = frame[(frame["tokens"] == 1) & (frame["sets"] == 1)]
-    shortest = one.groupby("experts")["latency_s"].min()
+    single_token = frame[(frame["tokens"] == 1) & (frame["sets"] == 1)]
+    shortest = single_token.groupby("experts")["latency_s"].min()
     slope, at_none = np.polyfit(shortest.index.to_numpy(np.float64), shortest.to_numpy(), 1)
-    known = one[one["dtype"].isin(formats)]["experts"].min()
+    known = single_token[single_token["dtype"].isin(formats)]["experts"].min()
     return float(shortest[known] - (at_none + slope * count))

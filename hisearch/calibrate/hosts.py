@@ -1,6 +1,6 @@
-"""Host work of engines and versions, as fitted to measured serving runs (``hisearch calibrate hosts``).
+"""Host work of engines and versions, fitted to measured serving runs (``hisearch calibrate hosts``).
 
-``host_times.yaml`` is what that wrote; docs/accuracy.md says on which runs and how far it is off.
+That command wrote ``host_times.yaml``; docs/accuracy.md states the runs and the error.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ def with_hosts(profile: LatencyProfileSpec) -> LatencyProfileSpec:
 
 
 def _overhead(overhead: EngineOverhead, fitted: dict[str, Any]) -> EngineOverhead:
-    own = HostTimes.model_validate({name: value for name, value in fitted.items() if name != "versions"})
+    base_times = HostTimes.model_validate({name: value for name, value in fitted.items() if name != "versions"})
     versions = {name: HostTimes.model_validate(times) for name, times in fitted["versions"].items()}
-    return overhead.with_times(own).model_copy(update={"versions": versions, "evidence": "fitted"})
+    return overhead.with_times(base_times).model_copy(update={"versions": versions, "evidence": "fitted"})
 
 
 @functools.cache
 def _fitted() -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load(FILE.read_text(encoding="utf-8"))
-    return found
+    document: dict[str, Any] = yaml.safe_load(FILE.read_text(encoding="utf-8"))
+    return document

@@ -1,6 +1,6 @@
-"""Operator latencies of one's own.
+"""Operator latencies that a user measured.
 
-A folder with any of these files, as CSV or parquet, one row per measurement, ``latency_s`` in seconds:
+A folder with any of these files, CSV or parquet, one row per measurement, ``latency_s`` in seconds:
 
     gemm               dtype, m, n, k
     prefill_attention  kv_dtype, batch, new_tokens, heads, kv_heads, head_dim, value_dim
@@ -13,8 +13,8 @@ A folder with any of these files, as CSV or parquet, one row per measurement, ``
                        batch, new_tokens, cached_tokens, heads (of a rank): whole attention blocks, products included
     collectives        collective (all_reduce, all_gather, reduce_scatter, all_to_all), ranks, payload_bytes
 
-``dtype`` is bf16, fp8, fp8_block, nvfp4, fp4 or int4; ``source``, where there is one, names the kernel. Further columns
-are left out.
+``dtype`` is bf16, fp8, fp8_block, nvfp4, fp4 or int4. The optional ``source`` names the kernel. Further columns are
+ignored.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 #: Tables that every profile needs.
 NEEDED = ("gemm", "prefill_attention", "decode_attention")
 
-#: Columns of words, and which there are; any where empty.
+#: Text columns and their allowed values; empty: any.
 WORDS: dict[str, tuple[str, ...]] = {
     "dtype": tuple(FORMATS), "kv_dtype": tuple(DTYPE_BYTES), "routing": ("even", "skewed"),
     "phase": ("prefill", "decode"), "collective": ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"),
@@ -47,11 +47,11 @@ WORDS: dict[str, tuple[str, ...]] = {
 #: Numbers that may be 0.
 FROM_ZERO = frozenset({"cached_tokens"})
 
-#: Columns that need not be there and are kept.
+#: Optional columns that are kept.
 OPTIONAL = ("source",)
 
-#: Seconds of the largest measurements lie within these factors of what the sheet allows (a card of half its clock, or
-#: operands in its L2 cache); milli- and microseconds do not.
+#: Largest measurements lie within these factors of the data sheet's peak (half the clock, or operands in the L2 cache).
+#: Milli- and microseconds do not.
 FASTEST, SLOWEST = 0.1, 100.0
 
 #: Launches hide work below this, seconds.
@@ -59,10 +59,10 @@ _LAUNCH_S = 1e-5
 
 
 def read_own(folder: Path) -> Tables:
-    """Tables of our own form.
+    """The tables of a folder in the form above.
 
     Raises:
-        ValueError: the folder has none, or one lacks a column or rows, or holds a value that is none of its column.
+        ValueError: the folder has none, or a table lacks a column or rows, or holds an invalid value.
     """
     frames, sources = {}, {}
     for name in COLUMNS:
@@ -77,7 +77,7 @@ def read_own(folder: Path) -> Tables:
 
 
 def is_own(folder: Path) -> bool:
-    """Whether the folder has a table of our own form."""
+    """Whether the folder has a table in the form above."""
     return any(path.exists() for name in COLUMNS for path in paths_of(folder, name))
 
 
@@ -87,10 +87,10 @@ def paths_of(folder: Path, name: str) -> tuple[Path, Path]:
 
 
 def check_fit_for(tables: Tables, accelerator: AcceleratorSpec, folder: Path) -> None:
-    """Refuse tables that no profile of ``accelerator`` can be made of, before anything is fitted.
+    """Refuse, before any fit, tables that cannot make a profile of ``accelerator``.
 
     Raises:
-        ValueError: a table that every profile needs is not there or has too few rows, or seconds cannot be seconds.
+        ValueError: a table that every profile needs is missing or has too few rows, or ``latency_s`` is not in seconds.
     """
     absent = [f"{name}.csv" for name in NEEDED if name not in tables.frames]
     if absent:
@@ -108,7 +108,7 @@ def _listed() -> str:
 
 
 def _read(path: Path, name: str) -> pd.DataFrame:
-    """One table with the columns that count, numbers as numbers."""
+    """One table with the columns in use, numbers parsed."""
     import pandas as pd
 
     try:
@@ -140,23 +140,23 @@ def _check_words(values: pd.Series[str], known: tuple[str, ...], path: Path) -> 
 
 
 def _numbers(values: pd.Series[float], path: Path) -> pd.Series[float]:
-    """Positive ones; whole where they count something."""
+    """``values`` as positive numbers; counts must be whole."""
     import pandas as pd
 
-    found = pd.to_numeric(values, errors="coerce").astype(float)
+    numbers = pd.to_numeric(values, errors="coerce").astype(float)
     seconds, least = values.name == "latency_s", 0 if values.name in FROM_ZERO else 1
-    outside = (found <= 0) if seconds else ((found < least) | (found % 1 != 0))
-    wrong = found.isna() | (found == np.inf) | outside
+    outside = (numbers <= 0) if seconds else ((numbers < least) | (numbers % 1 != 0))
+    wrong = numbers.isna() | (numbers == np.inf) | outside
     if wrong.any():
         expected = "a positive number of seconds" if seconds else f"a whole number of at least {least}"
         raise ValueError(
             f"{_where(path, wrong)}: {values.name}: expected {expected}, not {values[wrong].iloc[0]}{_more(wrong)}"
         )
-    return found if seconds else found.astype("int64")  # type: ignore[return-value]
+    return numbers if seconds else numbers.astype("int64")  # type: ignore[return-value]
 
 
 def _where(path: Path, wrong: pd.Series[bool]) -> str:
-    """File and line (of a CSV) or row (from 1) of the first that is wrong."""
+    """File and line (of a CSV) or row (from 1) of the first wrong value."""
     at = int(wrong.to_numpy().argmax())
     return f"{path}:{at + 2}" if path.suffix == ".csv" else f"{path}: row {at + 1}"
 
@@ -171,28 +171,34 @@ def _format_of(name: str) -> str:
 
 
 def _least_s(name: str, frame: pd.DataFrame, accelerator: AcceleratorSpec) -> np.ndarray:
-    """Seconds that an accelerator needs at the peaks of its sheet, shape (rows,)."""
+    """Seconds that an accelerator needs at its data-sheet peaks, shape (rows,)."""
     bf16, bandwidth = accelerator.peak_flops["bf16"], accelerator.memory_bandwidth_bytes_per_s
-    of: Mapping[str, np.ndarray] = {c: frame[c].to_numpy(float) for c in COLUMNS[name] if c not in WORDS}
+    columns: Mapping[str, np.ndarray] = {c: frame[c].to_numpy(float) for c in COLUMNS[name] if c not in WORDS}
     if name == "gemm":
         formats = [FORMATS[dtype] for dtype in frame["dtype"]]
-        peak = np.array([accelerator.peak_flops.get(one.rate, bf16) for one in formats])
-        weights = np.array([one.weight_bytes for one in formats])
-        return np.asarray(np.maximum(2 * of["m"] * of["n"] * of["k"] / peak, weights * of["n"] * of["k"] / bandwidth))
+        peak = np.array([accelerator.peak_flops.get(layout.rate, bf16) for layout in formats])
+        weights = np.array([layout.weight_bytes for layout in formats])
+        return np.asarray(
+            np.maximum(
+                2 * columns["m"] * columns["n"] * columns["k"] / peak, weights * columns["n"] * columns["k"] / bandwidth
+            )
+        )
     if name == "prefill_attention":
-        pairs = of["batch"] * of["new_tokens"] * (of["new_tokens"] + 1) / 2
-        return np.asarray(2 * pairs * of["heads"] * (of["head_dim"] + of["value_dim"]) / bf16)
-    kept = 2 * of["kv_heads"] * of["head_dim"] * np.array([DTYPE_BYTES[dtype] for dtype in frame["kv_dtype"]])
-    return np.asarray(of["batch"] * of["context_tokens"] * kept / bandwidth)
+        pairs = columns["batch"] * columns["new_tokens"] * (columns["new_tokens"] + 1) / 2
+        return np.asarray(2 * pairs * columns["heads"] * (columns["head_dim"] + columns["value_dim"]) / bf16)
+    kv_bytes = (
+        2 * columns["kv_heads"] * columns["head_dim"] * np.array([DTYPE_BYTES[dtype] for dtype in frame["kv_dtype"]])
+    )
+    return np.asarray(columns["batch"] * columns["context_tokens"] * kv_bytes / bandwidth)
 
 
 def _check_seconds(least_s: np.ndarray, latency_s: np.ndarray, where: Path) -> None:
-    """Hold the tenth of the rows with most to do against the sheet."""
+    """Compare the largest tenth of the rows with the data sheet."""
     large = least_s >= np.quantile(least_s, 0.9)
     ratio = float(np.median(latency_s[large] / np.maximum(least_s[large], _LAUNCH_S)))
     if ratio < FASTEST or ratio > SLOWEST:
-        told = f"{ratio:,.0f} times" if ratio > 1 else f"{ratio:.2g} of"
+        factor = f"{ratio:,.0f} times" if ratio > 1 else f"{ratio:.2g} of"
         raise ValueError(
-            f"{where}: latency_s: the largest measurements take {told} what the accelerator's sheet allows at its "
+            f"{where}: latency_s: the largest measurements take {factor} what the accelerator's sheet allows at its "
             "peak: is this another accelerator, or are these no seconds?"
         )

@@ -1,4 +1,4 @@
-"""Laws of kernels that no table has, fitted on figures that somebody published."""
+"""Laws of kernels that no table has, fitted on published figures."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from hisearch.specs.machines.laws import GemmTerms
 
 
 class Products(NamedTuple):
-    """Measured products ``y[m, n] = x[m, k] @ w[k, n]`` of one kernel, x quantised before.
+    """Measured products ``y[m, n] = x[m, k] @ w[k, n]`` of one kernel, x already quantised.
 
-    source: where the figures stand. rows: m, n, k, microseconds.
+    source: of the figures. rows: m, n, k, microseconds.
     """
 
     source: str
@@ -24,8 +24,8 @@ class Products(NamedTuple):
 
 
 #: FlashInfer's products in fp8 blocks with TensorRT-LLM's kernels on a B200. They take 32 tokens at a time and read the
-#: matrix for each 32 of them: of 24,576 x 7,168 from the memory, 25 us each time, of smaller ones from the L2 cache,
-#: faster by half. A rank's matrices are such, so that of the widest one only figures of up to 32 tokens are here.
+#: matrix for each 32 tokens: one of 24,576 x 7,168 from memory, 25 us each time; smaller ones from the L2 cache, faster
+#: by half. A rank's matrices are small, so the widest one has only figures of up to 32 tokens here.
 FLASHINFER_FP8_BLOCK = Products(
     "flashinfer gemm_fp8_nt_groupwise, trtllm (github sgl-project/sglang, pull request 13528; NVIDIA/cutlass, "
     "issue 2923)",
@@ -41,12 +41,12 @@ FLASHINFER_FP8_BLOCK = Products(
 #: Lowest, first and highest launch (us), latency of a pipeline of ``FILL_DEPTH`` (us), shares of bandwidth and peak.
 BOUNDS = ((0.1, 0.1, 0.1, 0.02), (3.0, 15.0, 0.6, 0.12), (20.0, 100.0, 1.0, 1.0))
 FILL_DEPTH = 7168.0
-#: Memory and arithmetic do not add up, and one tile is as good as another: figures are too few to tell.
+#: Memory and arithmetic overlap, and all tiles are equally good: the figures are too few to fit either.
 SHARPNESS, NO_LOSS = 32.0, 1e-4
 
 
 def products(published: Products, layout: GemmFormat, sheet: Sheet, quantise_bandwidth: float | None) -> GemmTerms:
-    """The law of published products: four coefficients; no error is stated, as no shape can be left out.
+    """The law of published products: four coefficients. No error is stated, since no shape can be held out.
 
     Args:
         published: figures.
@@ -74,5 +74,5 @@ def products(published: Products, layout: GemmFormat, sheet: Sheet, quantise_ban
         return np.asarray(np.log(seconds * 1e6 / micros))
 
     low, start, high = BOUNDS
-    found = least_squares(residuals, start, bounds=(low, high), diff_step=1e-3)
-    return terms(found.x).model_copy(update={"quantise_bandwidth": quantise_bandwidth})
+    solution = least_squares(residuals, start, bounds=(low, high), diff_step=1e-3)
+    return terms(solution.x).model_copy(update={"quantise_bandwidth": quantise_bandwidth})

@@ -1,10 +1,10 @@
-"""How the tokens of a skewed measurement of experts were dealt, as aiconfigurator's collector deals them.
+"""How aiconfigurator's collector dealt the tokens of a skewed measurement to experts.
 
-Every expert gets a share drawn from a power law (density ``x ** -alpha``) and entries in proportion, rounded; what is
-missing then goes, rank by rank, to the expert with the fewest, what is too much comes from the one with the most
-(github ai-dynamo/aiconfigurator, ``collector/helper.py``). The rank with the most entries is measured. With
-no more entries than experts most shares round to nothing, so that what is missing makes nearly as many experts busy as
-there are entries: a few tokens repeat hardly any, where random ones do.
+Every expert gets a share drawn from a power law (density ``x ** -alpha``), and entries in proportion, rounded. Rank by
+rank, missing entries go to the expert with the fewest, and surplus ones come from the expert with the most (github
+ai-dynamo/aiconfigurator, ``collector/helper.py``). The rank with the most entries is measured. With no more entries
+than experts most shares round to zero. The missing entries then make nearly as many experts busy as there are entries;
+random tokens would repeat experts.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ import numpy.typing as npt
 from hisearch.base.dtypes import F8, I8
 from hisearch.latency.laws.moe import TILE_TOKENS, Experts, Routing, dealt
 
-#: Exponent of the measurements that stand for skewed routers.
+#: Power-law exponent of the skewed measurements.
 ALPHA = 1.2
-#: Draws of a measurement, whose time is their mean; seed of ours.
+#: Draws averaged by a measurement; our seed.
 DRAWS, SEED = 10, 0
-#: Range of the shares with no more entries than experts, and with more: up to so many of the tokens.
+#: Range of the shares with no more entries than experts; with more, the upper end as a share of the tokens.
 FEW_SHARES, MOST_TOKENS = (0.01, 2.0), 0.8
 
 
 def measured(experts: Experts, tokens: F8, even: npt.NDArray[np.bool_]) -> Routing:
-    """Routing of each measurement: dealt in turn where ``even``, by the power law elsewhere. Arrays of one shape."""
+    """Routing of each measurement: round-robin where ``even``, by the power law elsewhere. Arrays of one shape."""
     turns = dealt(experts, tokens)
-    found = np.array([turns.used, turns.load, *turns.groups])
+    routing = np.array([turns.used, turns.load, *turns.groups])
     shape = np.broadcast_arrays(tokens, experts.experts, experts.per_token, experts.sets)
     for row in np.flatnonzero(~even):
-        found[:, row] = power_law(*(int(values[row]) for values in shape))
-    used, load, *groups = found
+        routing[:, row] = power_law(*(int(values[row]) for values in shape))
+    used, load, *groups = routing
     return Routing(used, load, tuple(groups))
 
 
@@ -50,12 +50,12 @@ def power_law(tokens: int, experts: int, per_token: int, sets: int) -> tuple[flo
 
 def _busiest(tokens: int, experts: int, per_token: int, sets: int, rng: np.random.Generator) -> I8:
     """Entries of each expert of the busiest rank, shape (experts / sets,)."""
-    wanted = tokens * per_token
-    low, high = (1.0, MOST_TOKENS * tokens) if wanted > experts else FEW_SHARES
+    total_entries = tokens * per_token
+    low, high = (1.0, MOST_TOKENS * tokens) if total_entries > experts else FEW_SHARES
     ends = np.power((low, high), 1.0 - ALPHA)
     shares = np.power(ends[0] + (ends[1] - ends[0]) * rng.random(experts), 1.0 / (1.0 - ALPHA))
-    entries = np.minimum(np.rint(shares / shares.sum() * wanted), tokens).astype(np.int64).reshape(sets, -1)
-    missing = wanted - int(entries.sum())
+    entries = np.minimum(np.rint(shares / shares.sum() * total_entries), tokens).astype(np.int64).reshape(sets, -1)
+    missing = total_entries - int(entries.sum())
     while missing:
         before = missing
         for rank in entries:

@@ -1,4 +1,4 @@
-"""The profiles that hisearch ships: which accelerators and engines, and what they are fitted on."""
+"""Fits the profiles that hisearch ships, for each accelerator and engine."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from hisearch.specs.machines.profile import LatencyProfileSpec
 if TYPE_CHECKING:
     import pandas as pd
 
-#: What the tables are, for provenance and attribution.
+#: Provenance and attribution of the tables.
 SOURCE = (
     "Fitted on operator latencies of aiconfigurator-core {version} (systems/data; Copyright NVIDIA CORPORATION & "
     "AFFILIATES; Apache-2.0)"
 )
 
-#: Engines in the order in which one lends another what it lacks.
+#: Engines in the order in which they replace missing tables of another.
 ENGINES: tuple[EngineName, ...] = ("sglang", "trtllm", "vllm")
 
 
@@ -37,27 +37,26 @@ ENGINES: tuple[EngineName, ...] = ("sglang", "trtllm", "vllm")
 BLACKWELL = ("b200", "b300", "gb200", "gb300")
 
 
-#: (accelerator, engine) -> (family, format) -> engine whose tables hold the kernels that are run. On Blackwell vLLM
-#: multiplies MXFP4 experts with MXFP8 activations, as SGLang does, while its own table of the models' widths has 16-bit
-#: activations; TensorRT-LLM takes its own kernels for experts in fp8 blocks and NVFP4 (``moe_config.backend:
-#: TRTLLM``), which SGLang runs too (``flashinfer_trtllm``), while its own tables have DeepGEMM's and, in NVFP4, routing
-#: by groups for every model.
+#: (accelerator, engine) -> (family, format) -> engine whose tables hold the kernels that are run. On Blackwell:
+#: vLLM multiplies MXFP4 experts with MXFP8 activations, as SGLang does. Its own table of the models' widths has 16-bit
+#: activations. TensorRT-LLM runs its own kernels for experts in fp8 blocks and NVFP4 (``moe_config.backend: TRTLLM``),
+#: as SGLang does (``flashinfer_trtllm``). Its own tables have DeepGEMM's and, in NVFP4, routing by groups for every
+#: model.
 LENT: dict[tuple[str, EngineName], dict[tuple[str, str], EngineName]] = {
     **{(name, "vllm"): {("moe", "fp4"): "sglang"} for name in BLACKWELL},
     **{(name, "trtllm"): {("moe", "fp8_block"): "sglang", ("moe", "nvfp4"): "sglang"} for name in BLACKWELL},
 }
 
 
-#: (accelerator, engine) -> version -> the one whose table has the all-reduce of versions before it. SGLang's took 26 us
-#: for 256 KiB on 8 ranks of a B200 in 0.5.9 and in 0.5.10, and takes 8.5 us in 0.5.14.
+#: (accelerator, engine) -> version -> version whose table has the all-reduce of versions before it. SGLang's all-reduce
+#: of 256 KiB on 8 ranks of a B200 took 26 us in 0.5.9 and 0.5.10, and takes 8.5 us in 0.5.14.
 FORMER_ALL_REDUCE: dict[tuple[str, EngineName], dict[str, str]] = {
     (name, "sglang"): {"0.5.14": "0.5.10"} for name in BLACKWELL
 }
 
 
-#: (accelerator, engine) -> engine whose table has the all-reduce that normalises on the way. FlashInfer's, which SGLang
-#: and vLLM run where it is asked for (``--enable-flashinfer-allreduce-fusion``, ``fuse_allreduce_rms``), is
-#: TensorRT-LLM's.
+#: (accelerator, engine) -> engine whose table has the fused all-reduce and norm. SGLang and vLLM run FlashInfer's on
+#: request (``--enable-flashinfer-allreduce-fusion``, ``fuse_allreduce_rms``), which is TensorRT-LLM's.
 FUSED_ALL_REDUCE: dict[tuple[str, EngineName], EngineName] = {
     **dict.fromkeys(itertools.product(BLACKWELL, ("sglang", "vllm")), "trtllm"),
     ("h100-sxm", "vllm"): "trtllm",
@@ -65,8 +64,8 @@ FUSED_ALL_REDUCE: dict[tuple[str, EngineName], EngineName] = {
 }
 
 
-#: Accelerator -> ranks -> MiB up to which vLLM fuses (``FI_ALLREDUCE_FUSION_MAX_SIZE_MB``, by compute capability), no
-#: other numbers of ranks.
+#: Accelerator -> ranks -> MiB up to which vLLM fuses (``FI_ALLREDUCE_FUSION_MAX_SIZE_MB``, by compute capability). It
+#: does not fuse at other numbers of ranks.
 VLLM_FUSED_MIB: dict[str, dict[int, float]] = {
     "b200": {2: 64, 4: 32, 8: 1},
     "b300": {2: 64, 4: 64, 8: 2},
@@ -77,18 +76,18 @@ VLLM_FUSED_MIB: dict[str, dict[int, float]] = {
 }
 
 
-#: Accelerator -> systems whose collectives are its own, where not those of its tables alone: of each number of ranks
-#: those of the first that measured it. A tray of NVL72 has four ranks; GB300's all-reduces were measured on up to 16,
-#: over several trays, NCCL's other collectives on more than four by B300 alone, whose eight are as far apart by NVLink
-#: (an assumption). GB200's own tables have no more than four: they are GB300's but for vLLM's all-reduce of 0.19.0 and
-#: 0.24.0, which takes 2.8 times as long for 1 GiB on two ranks as that of 0.14.0 and all others.
+#: Accelerator -> systems whose collectives stand for its own. The first that measured a number of ranks counts.
+#: A tray of NVL72 has four ranks. GB300's all-reduces were measured on up to 16, over several trays. NCCL's other
+#: collectives on more than four ranks come from B300, whose eight are assumed to be as close by NVLink. GB200's own
+#: tables have at most four ranks and equal GB300's, except vLLM's all-reduce of 0.19.0 and 0.24.0: for 1 GiB on two
+#: ranks it takes 2.8 times as long as that of 0.14.0 and all others.
 LINKS: dict[str, tuple[str, ...]] = {"gb200": ("gb300", "b300_sxm"), "gb300": ("gb300", "b300_sxm")}
 
 
-#: Accelerators whose attention under vLLM is FlashAttention 2's, and its law of decodes beside prompts: medians of six
-#: tables that `validate batch` reads (rate 0.53 to 0.60, start 5.8 to 6.5 us), which is no part of aiconfigurator's.
+#: Accelerators on which vLLM runs FlashAttention 2, and the law of its decodes in mixed steps: medians of six tables
+#: that `validate batch` reads (rate 0.53 to 0.60, start 5.8 to 6.5 us). aiconfigurator has no such tables.
 FLASH_ATTENTION_2 = ("a100-80gb", "l40s", "rtx4090", "rtx-pro-6000")
-BESIDE_PROMPTS = MixedTerms(
+MIXED_ATTENTION = MixedTerms(
     evidence="fitted",
     source="six tables of decodes beside prompts, vLLM 0.19.0 on an RTX PRO 6000 (LLMServingSim, github "
     "casys-kaist/LLMServingSim at 5daddb2, MIT)",
@@ -106,13 +105,13 @@ def data_folder(given: Path | None) -> Path:
         ValueError: neither is there.
     """
     if given is None:
-        found = importlib.util.find_spec("aiconfigurator_core")
-        if found is None or found.origin is None:
+        module_spec = importlib.util.find_spec("aiconfigurator_core")
+        if module_spec is None or module_spec.origin is None:
             raise ValueError(
                 "aiconfigurator_core is not installed: install aiconfigurator-core, or give its folder, or one of "
                 "tables of one's own"
             )
-        given = Path(found.origin).parent
+        given = Path(module_spec.origin).parent
     for folder in (given, given / "systems" / "data", given / "aiconfigurator_core" / "systems" / "data"):
         if (folder / "h100_sxm").is_dir():
             return folder
@@ -140,22 +139,21 @@ def fit_shipped(
         data: tables of aiconfigurator-core.
         version: of that package.
         as_of: day on which the tables were read.
-        former: tables of engines' former versions (``former_folder``); what rests on them stays as it is shipped where
-            absent.
-        said: told of each fit.
+        former: tables of engines' former versions (``former_folder``); None: laws fitted on them stay as shipped.
+        said: called with a line about each fit.
 
     Raises:
         ValueError: the tables lack a family that every step has.
     """
     board, catalogue = BOARDS[accelerator_name], Catalogue()
-    measured_name = next(name for name, other in BOARDS.items() if other.system == board.system)
+    measured_name = next(name for name, known_board in BOARDS.items() if known_board.system == board.system)
     target = Target(
         measured_name,
         catalogue.get("Accelerator", measured_name).spec,
         BOARDS[measured_name].multiprocessors,
         engine,
     )
-    order = [engine, *(other for other in ENGINES if other != engine)]
+    order = [engine, *(lender for lender in ENGINES if lender != engine)]
     measured = []
     for name in order:
         tables = _with_links(read_aiconfigurator(data, board.system, name), accelerator_name, data, name)
@@ -177,12 +175,12 @@ def fit_shipped(
     assert profile.laws is not None
     update: dict[str, object] = {"clock_share": board.clock_share}
     if engine == "vllm" and accelerator_name in FLASH_ATTENTION_2:
-        update["mixed_attention"] = BESIDE_PROMPTS
+        update["mixed_attention"] = MIXED_ATTENTION
     return with_hosts(profile.model_copy(update={"laws": profile.laws.model_copy(update=update)}))
 
 
 def _with_links(tables: Tables, accelerator_name: str, data: Path, engine: EngineName) -> Tables:
-    """``tables`` with the collectives of the accelerator's links."""
+    """``tables`` with the collectives of ``link_collectives``."""
     if accelerator_name not in LINKS:
         return tables
     frame, source = link_collectives(accelerator_name, data, engine)
@@ -199,27 +197,29 @@ def link_collectives(accelerator_name: str, data: Path, engine: EngineName) -> t
 
     systems = LINKS.get(accelerator_name, (BOARDS[accelerator_name].system,))
     parts, sources = [], []
-    known: set[tuple[str, int]] = set()
+    covered: set[tuple[str, int]] = set()
     for system in systems:
-        found = read_collectives(data, system, engine)
-        if found is None:
+        table = read_collectives(data, system, engine)
+        if table is None:
             continue
-        frame, source = found
-        of = pd.MultiIndex.from_frame(frame[["collective", "ranks"]])
-        new = set(of) - known
+        frame, source = table
+        index = pd.MultiIndex.from_frame(frame[["collective", "ranks"]])
+        new = set(index) - covered
         if new:
-            parts.append(frame[of.isin(list(new))])
-            more = {ranks for _, ranks in new}, {name for name, _ in new}
-            which = f" ({', '.join(sorted(more[1]))} on {', '.join(map(str, sorted(more[0])))} ranks)" if known else ""
-            sources.append(f"{system}: {source}{which}")
-        known |= new
+            parts.append(frame[index.isin(list(new))])
+            added = {ranks for _, ranks in new}, {name for name, _ in new}
+            note = (
+                f" ({', '.join(sorted(added[1]))} on {', '.join(map(str, sorted(added[0])))} ranks)" if covered else ""
+            )
+            sources.append(f"{system}: {source}{note}")
+        covered |= new
     if not parts:
         raise ValueError(f"{data}: no collectives of system {', '.join(systems)} and engine {engine}")
     return pd.concat(parts), "; ".join(sources)
 
 
 def _with_all_reduces(profile: LatencyProfileSpec, key: tuple[str, EngineName], data: Path) -> LatencyProfileSpec:
-    """``profile`` with the engine's all-reduce before certain versions, and the one that normalises on the way."""
+    """``profile`` with the engine's former all-reduces, and the fused all-reduce and norm."""
     laws, (accelerator_name, engine) = profile.laws, key
     assert laws is not None
     update: dict[str, object] = {}
@@ -245,32 +245,32 @@ def _with_all_reduces(profile: LatencyProfileSpec, key: tuple[str, EngineName], 
     return profile.model_copy(update={"laws": laws.model_copy(update=update)})
 
 
-#: Accelerators whose tables lend another the all-to-all over the same links.
+#: Accelerator -> accelerator with the same links whose all-to-all stands for its own.
 EXCHANGE_OF = {"gb300": "gb200"}
 
 
 def _with_exchange(profile: LatencyProfileSpec, key: tuple[str, EngineName], data: Path) -> LatencyProfileSpec:
-    """``profile`` with the all-to-all of experts' tokens, where it was measured."""
+    """``profile`` with the experts' all-to-all, where measured."""
     laws, (accelerator_name, engine) = profile.laws, key
     assert laws is not None
     names = (accelerator_name, EXCHANGE_OF.get(accelerator_name, accelerator_name))
-    found = next(filter(None, (read_exchange(data, BOARDS[name].system, engine) for name in names)), None)
-    if found is None:
+    tables = next(filter(None, (read_exchange(data, BOARDS[name].system, engine) for name in names)), None)
+    if tables is None:
         return profile
-    exchange = {dtype: curves_of(rows) for dtype, rows in found[0].items()}
+    exchange = {dtype: curves_of(rows) for dtype, rows in tables[0].items()}
     return profile.model_copy(update={"laws": laws.model_copy(update={"expert_exchange": exchange})})
 
 
 def with_more_ranks(curves: list[CollectiveCurve], others: list[CollectiveCurve]) -> list[CollectiveCurve]:
-    """``curves``, and those of ``others`` for more ranks: beyond a host engines leave all-reduces to NCCL."""
+    """``curves``, and those of ``others`` for more ranks: across hosts, engines leave all-reduces to NCCL."""
     most = max(curve.ranks for curve in curves)
     return [*curves, *(curve for curve in others if curve.ranks > most)]
 
 
 def carried_over(profile: LatencyProfileSpec, accelerator_name: str, board: Board) -> LatencyProfileSpec:
-    """``profile`` for another accelerator of the same architecture, by that one's sheet; without its collectives.
+    """``profile`` scaled to the data sheet of another accelerator of the same architecture, without collectives.
 
-    Cross-validated errors are of the accelerator that was measured, so that none are stated.
+    No errors are stated: the cross-validated ones are of the measured accelerator.
     """
     laws = profile.laws
     assert laws is not None

@@ -1,4 +1,4 @@
-"""The fit of sparse attention: whole blocks of a layer were measured, whose dense products are priced by their laws."""
+"""The fit of sparse attention to measured attention blocks; the laws of dense products price their share of a block."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-#: Heads of a rank that the law knows; those of real shards.
+#: Heads of a rank in real shards, used in the fit.
 HEADS = (8, 16, 32, 64, 128)
-#: Tokens of a step that count, and of a chunk: batches of many short ones behind long contexts score the keys of all of
-#: them, and no engine makes such steps.
+#: Most tokens of a step and fewest of a chunk used in the fit. Batches of many short chunks behind long contexts score
+#: the keys of all of them; no engine makes such steps.
 MOST_TOKENS, LEAST_CHUNK = 32768, 128
 
-#: A prompt's block of this many tokens that takes as long is launched kernel by kernel: the host's time hides the
-#: device's until prompts are so long that the median over contexts is well above it.
+#: A prompt block of at most ``SMALL_TOKENS`` that takes longer than ``HOST_BLOCK_S`` is launched kernel by kernel. The
+#: host hides the device until the median over contexts is ``HOST_FACTOR`` times as long.
 SMALL_TOKENS, HOST_BLOCK_S, HOST_FACTOR = 64, 3e-4, 1.5
-#: A batch of decodes that takes so many times what half of it does has left the CUDA graphs.
+#: A decode batch that takes over this many times as long as half of it runs outside CUDA graphs.
 GRAPH_FACTOR = 3.0
 
-#: Coefficients of either phase, those that decodes tell of a block beside theirs, and reading at one number of heads.
+#: Coefficients of either phase; of the block, fitted on decodes; of reading at one number of heads.
 _PHASE = {
     "token_s": Bounds(1e-10, 3e-8, 5e-6), "score_flops": Bounds(0.05, 0.5, 1.0), "choose_s": Bounds(1e-13, 1e-11, 1e-9),
 }  # fmt: skip
@@ -49,7 +49,7 @@ _READ = Bounds(1e-11, 3e-10, 2e-8)
 
 
 class Laws(NamedTuple):
-    """What prices the rest of a block: products by format of the weights, and prompts that read everything."""
+    """Laws of the rest of a block: products by format of the weights, and densely attended prompts."""
 
     gemm: Mapping[str, GemmTerms]
     dense: PrefillTerms | None
@@ -82,14 +82,14 @@ def sparse(
         for dense in ((False, True) if laws.dense is not None else (False,))
     }
     dense = min(prompts, key=lambda kind: prompts[kind].error.median)
-    found = described(decodes, source, frame, *dimensions)
+    of_decodes = described(decodes, source, frame, *dimensions)
     of_prompts = described(prompts[dense], source, frame, *dimensions)
     phases = {
         name: SparsePhase(**{key: values[key] for key in SparsePhase.model_fields})
-        for name, values in (("prefill", of_prompts), ("decode", found))
+        for name, values in (("prefill", of_prompts), ("decode", of_decodes))
     }
     return SparseTerms(
-        **{name: found[name] for name in (*_BLOCK, "source", "ranges")},
+        **{name: of_decodes[name] for name in (*_BLOCK, "source", "ranges")},
         **phases,
         error=_joined(decodes.error, prompts[dense].error),
         heads=heads,
@@ -98,7 +98,7 @@ def sparse(
 
 
 def _that_count(frame: pd.DataFrame, models: Mapping[str, ModelSpec], laws: Laws) -> pd.DataFrame:
-    """Rows of real shards of ``models`` whose products have a law, as servers run them."""
+    """Rows of real shards of ``models``, in steps that servers run, whose products have a law."""
     frame = frame[frame["heads"].isin(HEADS) & (frame["batch"] * frame["new_tokens"] <= MOST_TOKENS)]
     frame = frame[
         frame["model"].isin(list(models)) & frame["dtype"].map(lambda name: law_of(laws.gemm, name) is not None)
@@ -109,7 +109,7 @@ def _that_count(frame: pd.DataFrame, models: Mapping[str, ModelSpec], laws: Laws
 
 
 def _joined(decodes: FitError, prompts: FitError) -> FitError:
-    """The error of both phases: of each its median, and the worse of what has one figure."""
+    """The error of both phases: each phase's median, and the worse of the common figures."""
     return FitError(
         points=decodes.points + prompts.points,
         median=max(decodes.median, prompts.median),
@@ -121,10 +121,11 @@ def _joined(decodes: FitError, prompts: FitError) -> FitError:
 
 
 class _Rows(NamedTuple):
-    """Measured blocks, and what other laws price of them.
+    """Measured blocks, and the seconds that other laws price.
 
-    rest: seconds of dense products. short: of prompts as ordinary MLA, NaN elsewhere.
-    number: of each row's indexer in ``indexers``.
+    rest: seconds of dense products.
+    short: seconds of short prompts as dense MLA; NaN elsewhere.
+    number: index of each row's indexer in ``indexers``.
     """
 
     frame: pd.DataFrame
@@ -157,7 +158,7 @@ class _Rows(NamedTuple):
         return cls(frame, sheet("fp8"), rest, short, indexers, number)
 
     def reading(self, *, dense: bool) -> _Rows:
-        """With short prompts as ordinary MLA, or as the others."""
+        """``dense``: short prompts as dense MLA; else through the indexer like the others."""
         return self if dense else self._replace(short=np.full_like(self.short, np.nan))
 
 
@@ -168,28 +169,28 @@ def _fit(
     bounds: dict[str, Bounds],
     known: Mapping[str, Any],
 ) -> Fit:
-    """The coefficients of ``bounds`` on one phase's rows, with those of the block that are ``known``."""
-    part = np.flatnonzero(rows.frame["phase"] == phase)
-    frame = rows.frame.iloc[part]
+    """The coefficients of ``bounds`` on one phase's rows; ``known``: coefficients of the block."""
+    of_phase_rows = np.flatnonzero(rows.frame["phase"] == phase)
+    frame = rows.frame.iloc[of_phase_rows]
     batch, new, cached = _sizes(frame)
-    rest, short, number = rows.rest[part], rows.short[part], rows.number[part]
+    rest, short, number = rows.rest[of_phase_rows], rows.short[of_phase_rows], rows.number[of_phase_rows]
 
     def predict(coefficients: Mapping[str, Any], at: I8) -> F8:
         of_phase = SparsePhase.model_construct(**{name: coefficients[name] for name in SparsePhase.model_fields})
         block = {name: coefficients.get(name, known.get(name)) for name in _BLOCK}
         terms = SparseTerms.model_construct(heads=heads, prefill=of_phase, decode=of_phase, **block)
         seconds = rest[at] + terms.launch_s
-        for each, reader in enumerate(rows.indexers):
-            here = np.flatnonzero(number[at] == each)
-            if not len(here):
+        for index, reader in enumerate(rows.indexers):
+            members = np.flatnonzero(number[at] == index)
+            if not len(members):
                 continue
-            where = at[here]
+            where = at[members]
             if phase == "decode":
                 context = batch[where] * (cached[where] + 1.0)
-                seconds[here] += sparse_decode_s(terms, rows.sheet, reader, batch[where], context)
+                seconds[members] += sparse_decode_s(terms, rows.sheet, reader, batch[where], context)
             else:
                 read = sparse_prefill_s(terms, rows.sheet, reader, batch[where], new[where], cached[where])
-                seconds[here] += np.where(np.isnan(short[where]), read, short[where])
+                seconds[members] += np.where(np.isnan(short[where]), read, short[where])
         return np.asarray(seconds)
 
     shape = ["model", "dtype", "heads", "batch" if phase == "decode" else "new_tokens"]
@@ -227,7 +228,7 @@ def products_s(
 
 
 def _on_device(frame: pd.DataFrame) -> pd.DataFrame:
-    """Rows that show the device rather than the host that launches its kernels one by one."""
+    """Rows that show the device, not a host that launches kernels one by one."""
     import pandas as pd
 
     kernels = [*(["source"] if "source" in frame.columns else []), "phase", "model", "dtype", "heads"]
@@ -249,6 +250,6 @@ def _launched(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _graphed(rows: pd.DataFrame) -> pd.DataFrame:
     usual = rows.groupby("batch")["latency_s"].min()
-    left = [size for size in usual.index if usual[size] > GRAPH_FACTOR * usual.get(size // 2, np.inf)]
-    kept: pd.DataFrame = rows[rows["batch"] < min(left, default=np.inf)]
+    ungraphed = [size for size in usual.index if usual[size] > GRAPH_FACTOR * usual.get(size // 2, np.inf)]
+    kept: pd.DataFrame = rows[rows["batch"] < min(ungraphed, default=np.inf)]
     return kept

@@ -1,4 +1,4 @@
-"""The law of whole steps, fitted to a log of them.
+"""The law of engine steps, fitted to a log of them.
 
 Notation
     T, S     tokens and sequences (chunks and decodes) of a step
@@ -10,13 +10,13 @@ Notation
            + (prompt_s where P > 0) + pair_s * Q + cached_token_s * H
            + context_token_s * c + (skew_token_s * (m - c / n) where P = 0)
 
-``token_s`` is linear between knots and rises; no coefficient is negative. Minimised is the Huber loss of relative
-errors, by reweighted non-negative least squares: beyond ``HUBER`` times the spread of its regime (prefill, decode,
-mixed) a step pulls no harder, so that a pause of the process does not bend the law. A regime's steps count by the root
-of their number: a log has a hundred decode steps for a prompt.
+``token_s`` is linear between knots and rises; no coefficient is negative. Reweighted non-negative least squares
+minimise the Huber loss of relative errors. Beyond ``HUBER`` times the spread of its regime (prefill, decode, mixed) a
+step's pull no longer grows: a pause of the process does not bend the law. A regime's steps count by the root of their
+number, since a log has a hundred decode steps for each prompt.
 
-Errors are those of steps left out: runs of consecutive steps, a fifth of the log at a time, since a step is all but
-the one before it measured again.
+Errors are those of held-out steps: runs of consecutive steps, a fifth of the log at a time. A step nearly repeats the
+one before it.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from hisearch.base.one_thread import on_one_thread
 from hisearch.calibrate.step_log import StepLog
 from hisearch.specs.machines.regression import Regime, RegimeError, StepRanges
 
-#: Coefficients beside the knots of ``token_s``, in the order of the matrix's first columns.
+#: Coefficients besides the knots of ``token_s``, in the order of the matrix's first columns.
 COEFFICIENTS = (
     "step_s", "per_sequence_s", "prompt_s", "pair_s", "cached_token_s", "context_token_s", "skew_token_s",
 )  # fmt: skip
 REGIMES: tuple[Regime, ...] = ("prefill", "decode", "mixed")
 #: Fewest steps of a log, and between two knots of ``token_s``.
 LEAST_STEPS, LEAST_BETWEEN = 50, 8
-#: Spreads beyond which the loss is linear: 95 % efficient where errors are normal (Huber, 1981).
+#: Spreads beyond which the loss is linear: 95 % efficiency on normal errors (Huber, 1981).
 HUBER = 1.345
-#: Standard deviations of a normal law in one median absolute deviation.
+#: Standard deviations of a normal distribution in one median absolute deviation.
 NORMAL_MAD = 1.4826
-#: Least spread of relative errors that is told from none, and rounds of reweighting.
+#: Least spread of relative errors, and most rounds of reweighting.
 LEAST_SPREAD, ROUNDS = 1e-6, 30
-#: Parts of the log left out in turn, and runs of consecutive steps that each is made of.
+#: Folds of the log, held out in turn, and runs of consecutive steps in each.
 FOLDS, RUNS = 5, 8
 
 
@@ -57,7 +57,7 @@ class StepLaw(NamedTuple):
 
 
 class StepFit(NamedTuple):
-    """A law, its errors on steps left out, and what was logged."""
+    """A law, its errors on held-out steps, and the logged ranges."""
 
     law: StepLaw
     errors: dict[Regime, RegimeError]
@@ -65,7 +65,7 @@ class StepFit(NamedTuple):
 
 
 class _Sums(NamedTuple):
-    """What a law looks at, each (N,)."""
+    """A law's inputs by step, each (N,)."""
 
     tokens: F8
     sequences: F8
@@ -79,7 +79,7 @@ class _Sums(NamedTuple):
 
 @on_one_thread
 def fit_steps(log: StepLog, seed: int = 0) -> StepFit:
-    """Fit the law to all steps, and state its errors on steps left out.
+    """Fit the law to all steps, and state its errors on held-out steps.
 
     Raises:
         ValueError: too few steps, or none with prompt chunks, or none with decodes.
@@ -155,7 +155,7 @@ def _knots(tokens: F8) -> F8:
 
 
 def _matrix(sums: _Sums, knots: F8) -> F8:
-    """What each coefficient, and each rise between two knots, is multiplied with: (N, coefficients + rises)."""
+    """Factors of each coefficient, and of each rise between two knots: (N, coefficients + rises)."""
     prompts = sums.prompt_tokens > 0
     mean = sums.context / np.maximum(sums.decodes, 1.0)
     columns = [
@@ -177,7 +177,7 @@ def _regimes(sums: _Sums) -> I8:
 
 
 def _folds(log: StepLog, seed: int) -> I8:
-    """Part of each step: runs of consecutive steps of one file, dealt at random."""
+    """Fold of each step: runs of consecutive steps of one file, dealt at random."""
     count = len(log.latency_s)
     run = np.arange(count) * (FOLDS * RUNS) // count
     pieces = np.unique(np.stack([log.run, run]), axis=1, return_inverse=True)[1].ravel()
@@ -207,12 +207,12 @@ def _non_negative(relative: F8, weights: F8) -> F8:
     from scipy.optimize import nnls
 
     weighted = np.hstack([relative, np.ones((len(relative), 1))]) * weights[:, None]
-    # A triangle with the same residuals, in as many rows as columns; columns differ by ten orders of magnitude.
+    # QR leaves the residuals and as many rows as columns. Columns differ by ten orders of magnitude.
     triangle = np.asarray(np.linalg.qr(weighted, mode="r"))
     scale = np.linalg.norm(triangle[:, :-1], axis=0)
     scale[scale == 0] = 1.0
-    found, _ = nnls(triangle[:, :-1] / scale, triangle[:, -1])
-    return np.asarray(found / scale)
+    solution, _ = nnls(triangle[:, :-1] / scale, triangle[:, -1])
+    return np.asarray(solution / scale)
 
 
 def _regime_error(errors: F8) -> RegimeError:

@@ -1,16 +1,16 @@
-"""Logs of whole engine steps: who was in the batch, with how many tokens, and how long the step took.
+"""Logs of engine steps: the requests in the batch, their tokens, and the step's latency.
 
-Two forms, told by the file's name (``.gz`` may follow):
+The file's name says which of two formats it has (``.gz`` may follow):
 
 ``.jsonl``  a line for each step::
 
     {"latency_s": 0.0123, "requests": [{"new_tokens": 512, "cached_tokens": 0}, {"new_tokens": 1, "cached_tokens": 9}]}
 
 ``.csv``    a row for each request of a step: ``step, latency_s, new_tokens, cached_tokens`` and, optionally, ``kind``;
-            rows of a step stand together and repeat its number and latency.
+            rows of a step are consecutive and repeat its number and latency.
 
-``cached_tokens`` are those of the same request before this step. ``kind`` is ``prefill`` or ``decode``; where absent,
-one new token behind cached ones is a decode. Further keys and columns are left out.
+``cached_tokens`` are the request's tokens before this step. ``kind`` is ``prefill`` or ``decode``; where absent, one
+new token behind cached ones is a decode. Further keys and columns are ignored.
 """
 
 from __future__ import annotations
@@ -39,9 +39,11 @@ class StepLogError(ValueError):
 class StepLog(NamedTuple):
     """Steps of one worker in the order in which they ran.
 
-    latency_s: (N,), of each step. run: (N,), which file a step is of.
-    step: (M,), of each request's share in a step: which step, rising. new, cached: (M,), its tokens. decode: (M,), True
-    for a decode.
+    latency_s: (N,), of each step.
+    run: (N,), index of each step's file.
+    step: (M,), index of the step, rising, for each request in a step.
+    new, cached: (M,), the request's tokens.
+    decode: (M,), True for a decode.
     """
 
     latency_s: F8
@@ -73,7 +75,7 @@ def read_step_logs(paths: Iterable[Path]) -> StepLog:
     """All steps of ``paths``, one after another.
 
     Raises:
-        StepLogError: a file of another form, or without any step.
+        StepLogError: a file has another format, or no steps.
         OSError: a file cannot be read.
     """
     latency: list[float] = []
@@ -138,16 +140,18 @@ def _csv_steps(path: Path, file: TextIO) -> Iterator[tuple[float, list[_Share]]]
     seen = set[str]()
     for row in reader:
         where = f"{path}:{reader.line_num}"
-        told = _latency(where, row["latency_s"])
+        row_latency_s = _latency(where, row["latency_s"])
         if row["step"] != current:
             if row["step"] in seen:
                 raise StepLogError(f"{where}: step: rows of step {row['step']} do not stand together")
             if shares:
                 yield latency_s, shares
-            current, latency_s, shares = row["step"], told, []
+            current, latency_s, shares = row["step"], row_latency_s, []
             seen.add(current)
-        elif told != latency_s:
-            raise StepLogError(f"{where}: latency_s: expected {latency_s:g} as in the step's other rows, not {told:g}")
+        elif row_latency_s != latency_s:
+            raise StepLogError(
+                f"{where}: latency_s: expected {latency_s:g} as in the step's other rows, not {row_latency_s:g}"
+            )
         shares.append(_share(f"{where}: ", row))
     if shares:
         yield latency_s, shares

@@ -1,4 +1,4 @@
-"""Operator latencies as tables: those of one's own (``own_tables``) and aiconfigurator-core's (``aic_tables``)."""
+"""Tables of operator latencies: the user's own (``own_tables``) and aiconfigurator-core's (``aic_tables``)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MLA_KEY, MLA_VALUE, MLA_LATENT, MLA_ROTARY = 192, 128, 576, 64
 
 
 class Tables(NamedTuple):
-    """Tables by name, with the columns of ``COLUMNS``, and what each was read from."""
+    """Tables by name, with the columns of ``COLUMNS``, and the source of each."""
 
     frames: dict[str, pd.DataFrame]
     sources: dict[str, str]

@@ -1,4 +1,4 @@
-"""Says which kernels are being compiled, and for how long already: the first run of an engine takes minutes of it."""
+"""Prints which kernels are being compiled and the time elapsed: the first run of an engine compiles for minutes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from contextlib import ExitStack
 from hisearch.cli.output import note
 from hisearch.specs.wording import listed
 
-#: Seconds between two lines, and between two looks at whether all is compiled.
+#: Seconds between two lines, and between two checks whether compilation has ended.
 INTERVAL_S = 15.0
 LOOK_S = 0.5
 
 
 class _Watch(threading.Thread):
-    """Says every ``INTERVAL_S`` that it still goes on, until all is compiled or nobody waits for it any more."""
+    """Prints a line every ``INTERVAL_S`` until all kernels are compiled or ``leave`` is called."""
 
     def __init__(self, engines: Sequence[int]) -> None:
         super().__init__(daemon=True)
@@ -26,18 +26,18 @@ class _Watch(threading.Thread):
     def run(self) -> None:
         from hisearch.simulate.engine import is_prepared
 
-        started = said = time.monotonic()
+        started = last_note = time.monotonic()
         while not self._left.wait(min(LOOK_S, INTERVAL_S)):
             now = time.monotonic()
             if is_prepared(self._engines):
                 note(f"these kernels are compiled, after {now - started:.0f} s")
                 return
-            if now - said >= INTERVAL_S:
-                said = now
+            if now - last_note >= INTERVAL_S:
+                last_note = now
                 note(f"compiling kernels: {now - started:.0f} s")
 
     def leave(self) -> None:
-        """Say no more."""
+        """Stop printing."""
         self._left.set()
         self.join()
 
@@ -47,10 +47,10 @@ _listening = ExitStack()
 
 
 def note_compilation() -> None:
-    """From now on say so where kernels are about to be compiled, and go on to say so; ``end_notes`` ends it.
+    """Print a note whenever kernels are compiled from now on, until ``end_notes``.
 
-    Nothing is said before: a verb reads and checks its inputs first. Lines come from a thread, as whatever compiles
-    holds up the caller.
+    A verb calls this after it has checked its inputs. A thread prints the lines, because compilation
+    blocks the caller.
     """
     from hisearch.simulate.engine import on_compilation
 
@@ -66,7 +66,7 @@ def _watch(engines: Sequence[int]) -> None:
 
 
 def _missing(engines: Sequence[int]) -> str:
-    """What of ``engines`` is to be compiled, in words."""
+    """The names of the engines that are not compiled yet, joined for display."""
     from hisearch.kernels.engine.engine_calls import NAMES
     from hisearch.kernels.fleet.compilation import event_loop_is_compiled, missing_of
 
@@ -76,7 +76,7 @@ def _missing(engines: Sequence[int]) -> str:
 
 
 def end_notes() -> None:
-    """The verb has ended, whether or not everything was compiled."""
+    """Stop printing notes: the verb has ended, with or without everything compiled."""
     _listening.close()
     while _watches:
         _watches.pop().leave()

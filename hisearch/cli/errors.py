@@ -1,4 +1,4 @@
-"""What went wrong, in one line on standard error: the only place where the command line handles errors."""
+"""Prints errors as one line each on standard error: the only place where the command line handles them."""
 
 from __future__ import annotations
 

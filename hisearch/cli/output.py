@@ -98,16 +98,16 @@ def note(text: str) -> None:
 
 @contextmanager
 def renamed_keys_noted() -> Iterator[None]:
-    """Within, each key that a document has under its former name is noted once."""
+    """Note, once each, keys that a document gives under their former names."""
     with warnings.catch_warnings():
         warnings.simplefilter("once", RenamedKeyWarning)
-        others = warnings.showwarning
+        default_show = warnings.showwarning
 
-        def show(message: Warning | str, category: type[Warning], *rest: Any, **named: Any) -> None:
+        def show(message: Warning | str, category: type[Warning], *positional: Any, **keywords: Any) -> None:
             if issubclass(category, RenamedKeyWarning):
                 note(str(message))
             else:
-                others(message, category, *rest, **named)
+                default_show(message, category, *positional, **keywords)
 
         warnings.showwarning = show
         yield

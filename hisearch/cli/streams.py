@@ -11,13 +11,13 @@ from typing import Any, TextIO, cast
 
 
 class _Leavable:
-    """A text stream that goes nowhere, without a word, once its reader has gone."""
+    """A text stream that silently discards its output once its reader has gone."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write; how much was written."""
+        """Write ``text``; returns the number of characters written."""
         try:
             return self._stream.write(text)
         except BrokenPipeError:
@@ -25,14 +25,14 @@ class _Leavable:
             return len(text)
 
     def flush(self) -> None:
-        """Write what is held back."""
+        """Write what is buffered."""
         try:
             self._stream.flush()
         except BrokenPipeError:
             self._go_nowhere()
 
     def _go_nowhere(self) -> None:
-        """What is still held back, and all that follows, is written to the null device."""
+        """Send buffered and later output to the null device."""
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self._stream.fileno())
         os.close(nowhere)
@@ -43,13 +43,13 @@ class _Leavable:
 
 @contextlib.contextmanager
 def leavable_streams() -> Iterator[None]:
-    """While this lasts, a reader of standard output or error may leave: the command goes on, its exit code stands."""
-    before = sys.stdout, sys.stderr
-    for stream in before:
+    """Within, a reader of standard output or error may leave: the command goes on and keeps its exit code."""
+    original = sys.stdout, sys.stderr
+    for stream in original:
         if isinstance(stream, io.TextIOWrapper):  # a terminal without Unicode gets question marks, not an error
             stream.reconfigure(errors="replace")
-    sys.stdout, sys.stderr = (cast(TextIO, _Leavable(stream)) for stream in before)
+    sys.stdout, sys.stderr = (cast(TextIO, _Leavable(stream)) for stream in original)
     try:
         yield
     finally:
-        sys.stdout, sys.stderr = before
+        sys.stdout, sys.stderr = original

@@ -1,7 +1,7 @@
 """Scripts that send the simulated requests to the real deployment, by three public tools.
 
-guidellm sends every request at its simulated time. ``sglang.bench_serving`` and ``vllm bench serve`` know no times of
-their own for such data: they send the same prompts in the same order, as a Poisson process of the same mean rate.
+guidellm sends every request at its simulated time. ``sglang.bench_serving`` and ``vllm bench serve`` cannot replay
+arrival times of such data: they send the same prompts in the same order, as a Poisson process of the same mean rate.
 Flags were read in the wheels of the versions below (docs/generate_engine_flags.py).
 """
 
@@ -20,14 +20,14 @@ FOLDER = "benchmark"
 
 
 class Benchmark(NamedTuple):
-    """What is sent, and the sentence that says what of the workload it is."""
+    """The requests to send, and a sentence on their part of the workload."""
 
     replay: Replay
     about: str
 
 
 class Tool(NamedTuple):
-    """A benchmark tool: its script's name, version, what it reads, what it writes, and its command's lines."""
+    """A benchmark tool: name of its script, version, input file, output file, and lines of its command."""
 
     name: str
     version: str
@@ -37,7 +37,7 @@ class Tool(NamedTuple):
 
 
 def tools(benchmark: Benchmark, engine: EngineName) -> list[Tool]:
-    """The three tools; words with ``$`` are read by the shell, all others are quoted."""
+    """The three tools; the shell expands words with ``$``, all others are quoted."""
     replay = benchmark.replay
     count, rate = str(len(replay)), "inf" if math.isinf(replay.rate_rps) else f"{replay.rate_rps:.6g}"
     columns = "timestamp_column=arrival_s,prompt_tokens_column=input_tokens,output_tokens_column=output_tokens"

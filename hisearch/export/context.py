@@ -1,4 +1,4 @@
-"""What goes into an export's folder beside what starts the engines, whatever their number and width."""
+"""Contents of an export's folder other than launch scripts, for any number and width of pools."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from hisearch.specs.base import API_VERSION
 from hisearch.specs.deployments.deployment import DeploymentSpec
 from hisearch.specs.yaml_nodes import dump_yaml
 
-#: Of a deployment that comes from no study.
+#: The standing of a deployment without a study.
 OF_NO_STUDY = Standing("deployment", "Deployment")
 
 
 @dataclass(frozen=True)
 class ExportContext:
-    """standing: what the deployment is to its study, if to any. notices: what to know first, a paragraph each.
+    """The context of an exported deployment. standing: in its study, if any.
 
     replay: the command that simulates ``deployment.yaml`` again, run in the folder. inputs: further documents that it
-    reads, by name. benchmark: requests to send to the real deployment; without them there are no scripts that do.
-    notices: what to know before anything else, a paragraph each.
+    reads, by name. benchmark: requests to send to the real deployment; None for no benchmark scripts. notices: shown
+    first in READMEs, a paragraph each.
     """
 
     standing: Standing = OF_NO_STUDY
@@ -34,7 +34,7 @@ class ExportContext:
     notices: tuple[str, ...] = ()
 
     def facts(self) -> dict[str, Any]:
-        """What READMEs say of it."""
+        """Values for README templates."""
         return {
             "standing": self.standing,
             "replay": self.replay,
@@ -50,13 +50,13 @@ class ExportContext:
             The files written, README first.
 
         Raises:
-            ExportError: ``out`` holds other files where these belong.
+            ExportError: ``out`` holds other files at these paths.
         """
-        own = {README: readme, DEPLOYMENT: self._deployment_text(deployment)}
-        return write_export(out, {**own, **self.inputs, **files})
+        base_files = {README: readme, DEPLOYMENT: self._deployment_text(deployment)}
+        return write_export(out, {**base_files, **self.inputs, **files})
 
     def _deployment_text(self, deployment: DeploymentSpec) -> str:
-        """``deployment.yaml``."""
+        """Text of ``deployment.yaml``."""
         description = f"{self.standing.title}. Exported by hisearch; every setting is written out."
         return document_text("Deployment", self.standing.name, description, deployment.model_dump(mode="json"))
 

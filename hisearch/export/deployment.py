@@ -55,26 +55,26 @@ def export_deployment(
 ) -> list[Path]:
     """Write launch scripts and manifests for ``deployment`` into the folder ``out`` (made where absent).
 
-    ``README.md``, ``deployment.yaml``, ``<engine>/run.sh`` and the same for Docker Compose, Kubernetes, llm-d and
-    Dynamo are what was simulated; ``alternatives/<other engine>/run.sh`` is the nearest equivalent on the other engine
-    and was not simulated. An earlier export's own files in ``out`` are replaced or removed; anything else there is
-    left, or refused where it is in the way.
+    ``README.md``, ``deployment.yaml``, ``<engine>/run.sh`` and the files for Docker Compose, Kubernetes, llm-d and
+    Dynamo describe the simulated deployment. ``alternatives/<other engine>/run.sh`` is the nearest equivalent on the
+    other engine, which was not simulated. An earlier export's own files in ``out`` are replaced or removed; other files
+    are left, or refused at the same paths.
 
     Args:
-        deployment: what was simulated; what it names is to be found from anywhere (``specs.documents.stand_alone``).
+        deployment: the simulated one, self-contained (``specs.documents.stand_alone``).
         model: the model it serves; weights are taken by its Hugging Face id.
         accelerator: the accelerator of its pool.
         kv_capacity_tokens: KV tokens of one replica, as simulated.
         out: the folder that receives the files; nothing is written outside it.
         accelerators_per_host: accelerator slots of one host; replicas are packed host by host.
-        context: what else belongs there.
+        context: further contents of the folder.
 
     Returns:
         The files written, README first.
 
     Raises:
         ExportError: the engine's command line cannot express the deployment, a replica exceeds a host, or ``out``
-            holds other files where these belong.
+            holds other files at these paths.
     """
     launch = Launch(deployment.pool, model, accelerator, kv_capacity_tokens)
     engine = launch.pool.engine.name
@@ -87,7 +87,7 @@ def export_deployment(
     other, notes = other_engine(launch.pool.engine)
     other_pool, tier_notes = on_other_engine(launch.pool, other)
     if other_pool.agents is not None:
-        tier_notes = [*tier_notes, "What agents need beside KV is not simulated for it, and no flags are written."]
+        tier_notes = [*tier_notes, "Agents' objects other than KV are not simulated for it, and no flags are written."]
         other_pool = other_pool.model_copy(update={"agents": None})
     other_launch, notes = launch._replace(pool=other_pool), (*notes, *tier_notes)
     try:
@@ -126,12 +126,12 @@ def _script(
         hosts=sorted({p.host for p in placements}),
         router=router_flags(deployment.router) if len(placements) > 1 else [],
         service_port=SERVICE_PORTS[engine],
-        **_asked(placements, SERVICE_PORTS[engine]),
+        **_check_urls(placements, SERVICE_PORTS[engine]),
     )
 
 
-def _asked(placements: Sequence[Placement], port: int) -> dict[str, Any]:
-    """Whom ``run.sh check`` asks: every replica, and what clients talk to."""
+def _check_urls(placements: Sequence[Placement], port: int) -> dict[str, Any]:
+    """URLs that ``run.sh check`` queries: every replica, and the clients' endpoint."""
     if len(placements) == 1:
         front = f"http://127.0.0.1:{port}"
         return {"asked": [front], "clients_url": front}
@@ -140,7 +140,7 @@ def _asked(placements: Sequence[Placement], port: int) -> dict[str, Any]:
 
 
 def summary(pool: PoolSpec) -> str:
-    """The pool in a few words: ``2 replicas on 4 x h100-sxm, tensor parallel 2``."""
+    """A short description of the pool: ``2 replicas on 4 x h100-sxm, tensor parallel 2``."""
     replicas = "1 replica" if pool.replicas == 1 else f"{pool.replicas} replicas"
     text = f"{replicas} on {pool.accelerators} x {pool.accelerator}, tensor parallel {pool.tensor_parallel}"
     others = {
@@ -197,7 +197,7 @@ def _readme(
 
 
 def _device_notes(pool: PoolSpec) -> list[str]:
-    """That the engine knows nothing of the devices that were simulated."""
+    """A note where attached devices were simulated, which no engine supports."""
     if pool.devices is None:
         return []
     return [
@@ -207,7 +207,7 @@ def _device_notes(pool: PoolSpec) -> list[str]:
 
 
 def _host_tier_note(launch: Launch) -> str | None:
-    """SGLang refuses a host pool that does not exceed the device pool (``memory_pool_host.py``, 0.5.9)."""
+    """A note where SGLang refuses the host pool: it has to exceed the device pool (``memory_pool_host.py``, 0.5.9)."""
     pool = launch.pool
     if not is_moved_by(pool, "hicache"):
         return None
@@ -223,7 +223,7 @@ def _host_tier_note(launch: Launch) -> str | None:
 
 
 def _loading_note(launch: Launch) -> str | None:
-    """What SGLang holds while it quantises the published weights, where that is possible at all."""
+    """A note on SGLang's memory while it quantises the published weights; None where it does not, or cannot."""
     held = loading(launch)
     if held is None or not held.fits:
         return None

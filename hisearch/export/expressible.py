@@ -1,4 +1,4 @@
-"""Whether a deployment can be exported, without writing anything: what a search may be kept to."""
+"""Checks whether a deployment can be exported, without writing; can restrict a search."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from hisearch.specs.studies.search_space import SearchSpaceSpec
 
 
 def check_worker(launch: Launch, accelerators_per_host: int, reach: int | None = None) -> None:
-    """Refuse a worker that cannot be exported, whatever stands before it.
+    """Refuse a worker that cannot be exported, with any router.
 
     Args:
         launch: its pool.
         accelerators_per_host: accelerator slots of its hosts.
-        reach: accelerators that peer links join, over several hosts; those of one where None.
+        reach: number of accelerators joined by peer links, over several hosts; those of one host where None.
 
     Raises:
         ExportError: the engine's command line cannot express it.
     """
     pool = launch.pool
     if pool.devices is not None:
-        raise ExportError(f"pool {pool.name}: no engine has settings for devices beside accelerators")
+        raise ExportError(f"pool {pool.name}: no engine has settings for attached devices")
     nodes = 1
     if pool.parallelism.ranks > accelerators_per_host:
         wide.check_expressible(pool)
@@ -45,16 +45,16 @@ def check_worker(launch: Launch, accelerators_per_host: int, reach: int | None =
 def check_deployment(
     deployment: DeploymentSpec, launches: Sequence[Launch], slots: Sequence[int], reaches: Sequence[int]
 ) -> None:
-    """Refuse a deployment that cannot be exported as what it is.
+    """Refuse a deployment that cannot be exported unchanged.
 
     Args:
         deployment: the deployment.
         launches: of each pool.
         slots: accelerator slots of a host of each pool.
-        reaches: accelerators that peer links of each pool's hosts join.
+        reaches: number of accelerators joined by peer links of each pool's hosts.
 
     Raises:
-        ExportError: naming what cannot be expressed.
+        ExportError: names the setting that cannot be expressed.
     """
     for launch, count, reach in zip(launches, slots, reaches, strict=True):
         check_worker(launch, count, reach)
@@ -74,14 +74,14 @@ def check_deployment(
 
 
 def narrowed(space: SearchSpaceSpec) -> SearchSpaceSpec:
-    """The space without routers that no exporter's router has, and without admission.
+    """The space without router policies that no exported router has, and without admission control.
 
     Raises:
-        KeyedError: nothing is left of a list.
+        KeyedError: a list becomes empty.
     """
     routing = space.routing
     updates = {"policies": _kept(routing.policies, ("routing", "policies"))}
-    admission = [one for one in routing.admission if one.policy == "none"]
+    admission = [admission_spec for admission_spec in routing.admission if admission_spec.policy == "none"]
     if not admission:
         raise KeyedError(("routing", "admission"), "exportable: no router has any of these; list {policy: none}")
     pools, shapes = space.pools, {}

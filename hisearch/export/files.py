@@ -1,4 +1,4 @@
-"""The files of an export: written over an earlier export's own files, never over anybody else's."""
+"""The files of an export: they replace an earlier export's own files, never others."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ README = "README.md"
 DEPLOYMENT = "deployment.yaml"
 WORKLOAD = "workload.yaml"
 SLO = "slo.yaml"
-#: Names and SHA-256 of an export's files: what a later export into the same folder may replace.
+#: Names and SHA-256 of an export's files, which a later export into the same folder may replace.
 MANIFEST = "export.json"
 
-#: What TensorRT-LLM's command line has no flag for.
+#: TensorRT-LLM's options without a command-line flag.
 TRTLLM_OPTIONS = "trtllm/llm_api_options.yaml"
 
-#: Every path that an export may write, but the manifest's.
+#: Every path that an export may write, except the manifest's.
 _NAMES = (
     *(README, DEPLOYMENT, WORKLOAD, SLO),
     *(f"{folder}{engine}/run.sh" for folder in ("", "alternatives/") for engine in TABLES),
@@ -34,7 +34,7 @@ _NAMES = (
 
 
 def write_export(folder: Path, files: Mapping[str, str]) -> list[Path]:
-    """Write ``files`` (path in the folder -> text) and their manifest; an earlier export's own files go.
+    """Write ``files`` (path in the folder -> text) and their manifest; an earlier export's own files are removed.
 
     Scripts (``.sh``) are made executable.
 
@@ -42,7 +42,7 @@ def write_export(folder: Path, files: Mapping[str, str]) -> list[Path]:
         The files written, in order, without the manifest.
 
     Raises:
-        ExportError: a path that an export uses holds what no export wrote, or what was changed since. Nothing has been
+        ExportError: a path of the export holds a file that no export wrote, or that was changed since. Nothing is
             written or removed then.
     """
     recorded = _recorded(folder)
@@ -65,7 +65,7 @@ def write_export(folder: Path, files: Mapping[str, str]) -> list[Path]:
 
 
 def is_untouched(folder: Path) -> bool:
-    """True where everything in the folder is as an export wrote it."""
+    """True where every file in the folder is unchanged since an export wrote it."""
     recorded = _recorded(folder)
     return all(
         name == MANIFEST or _is_text(folder / name, recorded.get(name), None)
@@ -78,7 +78,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _recorded(folder: Path) -> dict[str, str]:
-    """Path -> SHA-256 of what an earlier export wrote there; empty without a readable manifest."""
+    """Path -> SHA-256 of the files of an earlier export; empty without a readable manifest."""
     try:
         data = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError, UnicodeDecodeError):
@@ -88,7 +88,7 @@ def _recorded(folder: Path) -> dict[str, str]:
 
 
 def _is_text(path: Path, digest: str | None, text: str | None) -> bool:
-    """True for a plain file of that digest or text."""
+    """True for a plain file with that digest or text."""
     if path.is_symlink() or not path.is_file():
         return False
     return _digest(path.read_bytes()) in {digest, _digest(text.encode()) if text is not None else digest}
@@ -99,7 +99,7 @@ def _digest(content: bytes) -> str:
 
 
 def _remove_empty(folder: Path, top: Path) -> None:
-    """Remove a folder and those around it, up to ``top``, where nothing is left in them."""
+    """Remove a folder and its parents, up to ``top``, where they are empty."""
     while folder != top and not any(folder.iterdir()):
         folder.rmdir()
         folder = folder.parent

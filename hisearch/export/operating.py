@@ -1,4 +1,4 @@
-"""What those who start an export need to know beside its commands: slots, weights, who may talk to it."""
+"""Notes for operators of an export: slots, weights, network security."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hisearch.specs.wording import counted, listed
 
 
 def format_slots(taken: Iterable[tuple[int, int]], slots: Sequence[int]) -> str:
-    """How many hosts, of how many slots, which stay idle, and what of them the predicted cost counts.
+    """Hosts and slots as text, with idle slots and the share of them in the predicted cost.
 
     Args:
         taken: (host, accelerators that one server takes there) of every server.
@@ -37,12 +37,12 @@ def format_slots(taken: Iterable[tuple[int, int]], slots: Sequence[int]) -> str:
 
 
 def security_note(listening: str, port: int, routed: bool) -> str:
-    """Who listens where without asking who calls.
+    """A note on ports that listen without authentication.
 
     Args:
-        listening: what the servers are called: replicas, servers.
-        port: that clients use.
-        routed: a router stands in front of them.
+        listening: noun for the servers: replicas, servers.
+        port: used by clients.
+        routed: whether clients talk to a router.
     """
     if not routed:
         return (
@@ -57,11 +57,11 @@ def security_note(listening: str, port: int, routed: bool) -> str:
 
 
 def weights_gib(launches: Iterable[Launch]) -> int:
-    """Size of the largest checkpoint that is downloaded: the published one, or another where that one is needed."""
+    """GiB of the largest checkpoint to download: the published one, or another format where needed."""
     return max(math.ceil(_download_bytes(launch) / 2**30) for launch in launches)
 
 
 def _download_bytes(launch: Launch) -> float:
     published = launch.model.weight_dtype
-    wanted = published if needs_checkpoint(launch) is None else launch.pool.weight_dtype or published
-    return weight_bytes_per_rank(launch.model, 1, wanted)
+    weight_dtype = published if needs_checkpoint(launch) is None else launch.pool.weight_dtype or published
+    return weight_bytes_per_rank(launch.model, 1, weight_dtype)

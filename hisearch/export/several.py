@@ -1,4 +1,4 @@
-"""Writes a deployment of several pools as a folder: launch scripts, manifests, a README, and the deployment itself."""
+"""Writes a deployment of several pools as a folder: launch scripts, manifests, README, and the deployment itself."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from hisearch.specs.yaml_nodes import dump_yaml
 
 
 class _Several(NamedTuple):
-    """What the files are made from. name: of resources. title: in words."""
+    """The inputs of the files. name: of resources. title: a heading."""
 
     deployment: DeploymentSpec
     servers: list[Server]
@@ -55,7 +55,7 @@ class _Several(NamedTuple):
 
     @property
     def engine(self) -> Any:
-        """Of all pools."""
+        """The engine of all pools."""
         return self.deployment.pool.engine.name
 
 
@@ -70,18 +70,18 @@ def export_several(
     """Write launch scripts and manifests of ``deployment`` into the folder ``out``, as ``export_deployment`` does.
 
     Args:
-        deployment: what was simulated, with more than one pool.
+        deployment: the simulated one, with more than one pool.
         launches: of each pool.
         out: the folder that receives the files.
         accelerators_per_host: accelerator slots of a host of each pool.
-        context: what else belongs there.
+        context: further contents of the folder.
 
     Returns:
         The files written, README first.
 
     Raises:
-        ExportError: an engine or its router cannot be told a setting, a worker exceeds a host, or ``out`` holds other
-            files where these belong.
+        ExportError: an engine or its router lacks a setting, a worker exceeds a host, or ``out`` holds other files at
+            these paths.
     """
     check_expressible(deployment)
     servers = place_servers(launches, accelerators_per_host)
@@ -109,7 +109,7 @@ def export_several(
 
 
 def _facts(several: _Several) -> dict[str, Any]:
-    """What scripts and READMEs alike speak of."""
+    """Template values shared by scripts and READMEs."""
     deployment, servers, engine = several.deployment, several.servers, several.engine
     return {
         "deployment": deployment,
@@ -179,7 +179,7 @@ def _scripts(several: _Several, standing: Standing) -> dict[str, str]:
 
 
 def _lines(words: Sequence[str]) -> list[list[str]]:
-    """Words of a command, a line for each flag with what follows it."""
+    """Words of a command, a line for each flag with its values."""
     lines: list[list[str]] = [[]]
     for word in words:
         if word.startswith("--"):
@@ -189,7 +189,7 @@ def _lines(words: Sequence[str]) -> list[list[str]]:
 
 
 def _options_name(server: Server) -> str:
-    """File of a pool's options, by its role: names of pools are the reader's."""
+    """File of a pool's options, named by its role, as pool names are free text."""
     return f"{server.launch.pool.role}.yaml"
 
 
@@ -198,10 +198,10 @@ def _containers(several: _Several) -> dict[str, str]:
     documents = manifests(deployment, several.servers, several.name)
     settings = [s for first in several.firsts for s in container(first.launch, 0).settings if s.value is None]
     required = list(dict.fromkeys(setting.name for setting in settings))
-    asked = (
+    to_set = (
         ["MODEL"] if any(weights_to_bring(first.launch) is not None for first in several.firsts) else []
     ) + required
-    facts = _facts(several) | {"asked": asked, "image": IMAGES[several.engine], "node_label": NODE_LABEL}
+    facts = _facts(several) | {"asked": to_set, "image": IMAGES[several.engine], "node_label": NODE_LABEL}
     facts["unequal"] = len({first.launch.pool.accelerator for first in several.firsts}) > 1
     return {
         "compose/compose.yaml": compose_text(deployment, several.servers),
@@ -212,7 +212,7 @@ def _containers(several: _Several) -> dict[str, str]:
 
 
 def _charts(several: _Several, files: dict[str, str]) -> list[str]:
-    """Adds what llm-d and Dynamo can be told to ``files``; why not, in sentences, where they cannot."""
+    """Add llm-d and Dynamo files to ``files``; return sentences on those that were not written."""
     left_out: list[str] = []
     texts: dict[str, tuple[str, Callable[..., str], dict[str, Any]]] = {
         "llm-d": ("values.yaml", several_charts.llm_d_text, {"chart": llm_d.CHART_VERSION}),
@@ -234,9 +234,9 @@ def _charts(several: _Several, files: dict[str, str]) -> list[str]:
 
 
 def _notes(launches: Sequence[Launch]) -> list[str]:
-    """What engines cannot be told, or what only the reader can do, of each pool."""
-    found: list[str] = []
+    """Notes by pool: settings that engines lack, and manual steps."""
+    lines: list[str] = []
     for launch in launches:
         texts = [*notes_on_tiers(launch.pool), *notes_on_agents(launch.pool)]
-        found += [f"Pool {launch.pool.name}: {text}" for text in texts]
-    return found
+        lines += [f"Pool {launch.pool.name}: {text}" for text in texts]
+    return lines

@@ -1,4 +1,4 @@
-"""What a deployment is to the study that it comes from, in words."""
+"""The standing of a deployment in its study, as text."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from hisearch.specs.wording import in_percent
 
 
 class Standing(NamedTuple):
-    """What READMEs say of a deployment beside how it is started.
+    """A deployment's standing in its study, for READMEs.
 
-    name: of the exported document. title: a heading. lines: what is known of it against the SLO, term by term.
-    conditions: what keeps its figures from being the study's own. predicted: its figures. level: of their intervals, in
-    words, "" where they have none. doubts: how far they are to be trusted. basis: what they rest on. trial: its number
-    where it is not the recommendation.
+    name: of the exported document. title: a heading. lines: its SLO results, term by term. conditions: how its
+    simulation differs from the study's. predicted: its figures. level: of their intervals, as text; "" without any.
+    doubts: caveats of the figures. basis: the latency profile behind them. trial: its number where it is not the
+    recommendation.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Standing(NamedTuple):
 
 
 class Ground(NamedTuple):
-    """What a trial's figures rest on. profile: of its step times. relative_error: stated, of a step."""
+    """The latency profile behind a trial's figures. relative_error: the stated one, of a step."""
 
     profile: str
     evidence: str
@@ -42,13 +42,13 @@ class Ground(NamedTuple):
 def standing_of(
     trial: Trial, recommended: Trial | None, ground: Ground, confidence: Confidence | None = None
 ) -> Standing:
-    """Whether it is the recommendation, meets the SLO or misses it, by how much, and how sure that is.
+    """The standing of a trial: recommended or not, its margin to the SLO, and its confidence.
 
     Args:
         trial: the trial whose deployment is exported.
-        recommended: the study's recommendation; None where it has none.
-        ground: what its figures rest on.
-        confidence: how sure the recommendation is; None where that was not looked into.
+        recommended: the study's recommendation, if any.
+        ground: the latency profile behind its figures.
+        confidence: in the recommendation; None where it was not assessed.
     """
     name = f"trial-{trial.number}"
     if trial.error:
@@ -57,7 +57,7 @@ def standing_of(
         return Standing(name, title, (failed,), (failed,), trial=trial.number)
     chosen = recommended is not None and trial.number == recommended.number
     conditions = _conditions(trial)
-    own = confidence if chosen else None
+    trial_confidence = confidence if chosen else None
     number = recommended.number if recommended is not None else None
     verdict = "meets" if trial.feasible else "does NOT meet"
     return Standing(
@@ -65,8 +65,10 @@ def standing_of(
         "Recommended deployment" if chosen else f"Trial {trial.number}, which {verdict} the SLO{_scope(trial)}",
         lines=(*conditions, *describe_miss(trial)),
         conditions=conditions,
-        predicted=predicted(trial, own),
-        level=in_percent(own.level) if own is not None and own.intervals and own.level is not None else "",
+        predicted=predicted(trial, trial_confidence),
+        level=in_percent(trial_confidence.level)
+        if trial_confidence is not None and trial_confidence.intervals and trial_confidence.level is not None
+        else "",
         doubts=how_sure(trial, number, confidence, ground.relative_error),
         basis=f"Simulated, not measured: latency profile {ground.profile} ({ground.evidence}, stated error of one step "
         f"±{in_percent(ground.relative_error, 1)}).",
@@ -75,7 +77,7 @@ def standing_of(
 
 
 def _scope(trial: Trial) -> str:
-    """What a verdict is about, where that is not the study's own question: part of the trace, or another load."""
+    """The scope of a verdict where it differs from the study's: a slice of the trace, or another load."""
     scope = ""
     if trial.slice_fraction < 1.0:
         scope += f" on the first {100 * trial.slice_fraction:.3g} % of the trace only"
@@ -85,11 +87,11 @@ def _scope(trial: Trial) -> str:
 
 
 def _conditions(trial: Trial) -> tuple[str, ...]:
-    """What keeps its figures from being the study's own."""
-    found = []
+    """How the trial's simulation differs from the study's."""
+    conditions = []
     if trial.slice_fraction < 1.0:
-        part = f"the first {100 * trial.slice_fraction:.3g} % of the trace"
-        found.append(f"Simulated on {part} only: whether it meets the SLO on all of it is not known.")
+        slice_text = f"the first {100 * trial.slice_fraction:.3g} % of the trace"
+        conditions.append(f"Simulated on {slice_text} only: whether it meets the SLO on all of it is not known.")
     if trial.load != 1.0:
-        found.append(f"Simulated at {trial.load:.3g} times the study's load.")
-    return tuple(found)
+        conditions.append(f"Simulated at {trial.load:.3g} times the study's load.")
+    return tuple(conditions)

@@ -1,4 +1,4 @@
-"""Everything an export writes for a platform beside the launch scripts: manifests and benchmarks, a README each."""
+"""Everything an export writes besides launch scripts: manifests and benchmarks, a README each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hisearch.specs.models.model import names_weights
 
 
 class Export(NamedTuple):
-    """What the files are made from. name: of resources. summary: the pool in a few words."""
+    """The inputs of the files. name: of resources. summary: a short description of the pool."""
 
     deployment: DeploymentSpec
     launch: Launch
@@ -36,7 +36,7 @@ def target_files(export: Export, benchmark: Benchmark | None) -> dict[str, str]:
         benchmark: requests to send; None where there is no workload.
 
     Raises:
-        ExportError: the engine cannot be told a setting of the deployment.
+        ExportError: the engine lacks a setting of the deployment.
     """
     launch = export.launch
     options = options_text(launch) if launch.pool.engine.name == "trtllm" else ""
@@ -45,14 +45,14 @@ def target_files(export: Export, benchmark: Benchmark | None) -> dict[str, str]:
 
 
 def _required(export: Export) -> list[str]:
-    """Variables that the reader has to give."""
-    one = container(export.launch, SERVICE_PORTS[export.launch.pool.engine.name])
-    return [*(["MODEL"] if one.model is None else []), *(s.name for s in one.settings if s.value is None)]
+    """Environment variables that the user has to set."""
+    replica = container(export.launch, SERVICE_PORTS[export.launch.pool.engine.name])
+    return [*(["MODEL"] if replica.model is None else []), *(s.name for s in replica.settings if s.value is None)]
 
 
 def _compose(export: Export, options: str) -> dict[str, str]:
     launch, engine = export.launch, export.launch.pool.engine.name
-    one = container(launch, SERVICE_PORTS[engine], options=options)
+    replica = container(launch, SERVICE_PORTS[engine], options=options)
     readme = render(
         "compose.md.j2",
         summary=export.summary,
@@ -60,12 +60,12 @@ def _compose(export: Export, options: str) -> dict[str, str]:
         hosts=len({placement.host for placement in export.placements}),
         replicas=launch.pool.replicas,
         port=SERVICE_PORTS[engine],
-        settings=[setting for setting in one.settings if setting.meaning],
-        image=one.image,
+        settings=[setting for setting in replica.settings if setting.meaning],
+        image=replica.image,
         router_image=ROUTER_IMAGE,
         model=launch.model.huggingface_id,
-        required=one.model is None,
-        checkpoint=one.checkpoint,
+        required=replica.model is None,
+        checkpoint=replica.checkpoint,
         weights=WEIGHTS_FOLDER,
         weights_gib=weights_gib([launch]),
         security=security_note("replicas", SERVICE_PORTS[engine], launch.pool.replicas > 1),
@@ -129,20 +129,20 @@ def _dynamo(export: Export) -> dict[str, str]:
 
 
 def benchmark_files(launch: Launch, benchmark: Benchmark) -> dict[str, str]:
-    """Scripts that send the simulated requests to what serves ``launch``'s model."""
+    """Scripts that send the simulated requests to the server of ``launch``'s model."""
     engine, replay = launch.pool.engine.name, benchmark.replay
-    found = tools(benchmark, engine)
+    benchmark_tools = tools(benchmark, engine)
     common = {
         "about": benchmark.about,
         "count": f"{len(replay):,}",
         "requests": REQUESTS,
         "block_tokens": replay.block_tokens,
     }
-    versions = {tool.name: tool.version for tool in found}
+    versions = {tool.name: tool.version for tool in benchmark_tools}
     readme = render("benchmark.md.j2", **common, versions=versions, rate=f"{replay.rate_rps:.3g}")
     files = {f"{FOLDER}/README.md": readme, f"{FOLDER}/{REQUESTS}": replay.text()}
     files[f"{FOLDER}/prompts.py"] = _prompts_script()
-    for tool in found:
+    for tool in benchmark_tools:
         files[f"{FOLDER}/{tool.name}.sh"] = render(
             "benchmark.sh.j2",
             **common,
@@ -155,7 +155,7 @@ def benchmark_files(launch: Launch, benchmark: Benchmark) -> dict[str, str]:
 
 
 def _prompts_script() -> str:
-    """The program that makes prompts, as it stands."""
+    """Source of the program that makes prompts, unrendered."""
     loader = jinja2.PackageLoader("hisearch.export")
     text, _, _ = loader.get_source(jinja2.Environment(autoescape=False), "prompts.py.txt")
     return text

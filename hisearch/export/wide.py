@@ -1,9 +1,10 @@
 """Replicas wider than a host: pipeline stages, or ranks that peer links join, as launch scripts and a LeaderWorkerSet.
 
-An engine that spans hosts runs one process tree on each, all with the same command line, the number of its host, and
-the address of the first one, which answers for all (vLLM 0.19.1 ``config/parallel.py`` and SGLang 0.5.9
-``server_args.py``: as many ranks on each host). On Kubernetes such a group of pods is a LeaderWorkerSet's
-(kubernetes-sigs/lws, ``leaderworkerset.x-k8s.io/v1``), which tells every pod the leader's address and its own number.
+An engine that spans hosts runs one process tree on each. All get the same command line, their node rank, and the
+address of the first host, which answers for all (vLLM 0.19.1 ``config/parallel.py`` and SGLang 0.5.9
+``server_args.py``: equally many ranks on each host). On Kubernetes such a group of pods belongs to a
+LeaderWorkerSet (kubernetes-sigs/lws, ``leaderworkerset.x-k8s.io/v1``). It gives every pod the leader's address and its
+own index.
 """
 
 from __future__ import annotations
@@ -43,14 +44,14 @@ from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.machines.parallelism import fits_hosts
 from hisearch.specs.yaml_nodes import dump_yaml
 
-#: Port at which the hosts of a replica meet; replica N takes the N-th after it.
+#: Rendezvous port of a replica's hosts; replica N takes the N-th port after it.
 MEETING_PORT = 29500
-#: What a LeaderWorkerSet tells its pods.
+#: Variables that a LeaderWorkerSet sets in its pods.
 _LEADER, _NODE = "$(LWS_LEADER_ADDRESS)", "$(LWS_WORKER_INDEX)"
 
 
 class Share(NamedTuple):
-    """What one host does of one replica. node: its place among the replica's hosts; the first one answers."""
+    """One host's share of a replica. node: node rank in the replica; node 0 serves requests."""
 
     replica: int
     node: int
@@ -60,15 +61,15 @@ class Share(NamedTuple):
 
 
 def nodes_of(pool: PoolSpec, accelerators_per_host: int, reach: int | None = None) -> int:
-    """Hosts of a replica: the fewest that hold whole stages, as many on each, or that a stage fills.
+    """Hosts of a replica: the fewest with equally many complete stages each, or as many as its stages fill.
 
     Args:
         pool: of the replicas.
         accelerators_per_host: accelerator slots of one host.
-        reach: accelerators that peer links join, over several hosts; those of one where None.
+        reach: number of accelerators joined by peer links, over several hosts; those of one host where None.
 
     Raises:
-        ExportError: a stage is wider than a host, and fills no hosts that peer links join.
+        ExportError: a stage is wider than a host, and does not fill hosts joined by peer links.
     """
     split = pool.parallelism
     if not fits_hosts(split.stage_ranks, accelerators_per_host, reach or accelerators_per_host):
@@ -83,23 +84,23 @@ def nodes_of(pool: PoolSpec, accelerators_per_host: int, reach: int | None = Non
 
 
 def place_shares(pool: PoolSpec, accelerators_per_host: int, reach: int | None = None) -> list[Share]:
-    """Fill hosts one after the other, each share on one; arguments and errors of ``nodes_of``."""
+    """Fill hosts in order, one host per share; arguments and errors as of ``nodes_of``."""
     nodes = nodes_of(pool, accelerators_per_host, reach)
     width = pool.parallelism.ranks // nodes
-    per_host, found = accelerators_per_host // width, []
+    per_host, shares = accelerators_per_host // width, []
     for index in range(pool.replicas * nodes):
         (replica, node), (host, slot) = divmod(index, nodes), divmod(index, per_host)
         devices = tuple(range(slot * width, (slot + 1) * width))
         port = SERVICE_PORTS[pool.engine.name] + (1 + index if pool.replicas > 1 else index)
-        found.append(Share(replica, node, host, devices, port))
-    return found
+        shares.append(Share(replica, node, host, devices, port))
+    return shares
 
 
 def group_flags(engine: EngineName, nodes: int, node: str, leader: str, port: int | str) -> list[tuple[str, ...]]:
-    """Flags by which the processes of a replica find each other; ``leader``: address of its first host.
+    """Rendezvous flags of a replica's processes; ``leader``: address of its first host.
 
     Raises:
-        ExportError: the engine is started otherwise.
+        ExportError: the engine needs another launcher.
     """
     if engine == "vllm":
         return [
@@ -116,12 +117,12 @@ def group_flags(engine: EngineName, nodes: int, node: str, leader: str, port: in
 
 
 def follower_flags(engine: EngineName) -> list[tuple[str, ...]]:
-    """What all hosts but the first add."""
+    """Additional flags of all hosts but the first."""
     return [("--headless",)] if engine == "vllm" else []
 
 
 def check_expressible(pool: PoolSpec) -> None:
-    """Refuse what the engines take other flags for than those that are written.
+    """Refuse settings whose flags are not written.
 
     Raises:
         ExportError: attention groups of vLLM on several hosts.
@@ -145,19 +146,19 @@ def export_wide(
     """Write launch scripts and a LeaderWorkerSet into the folder ``out``, as ``export_deployment`` does.
 
     Args:
-        deployment: what was simulated, of one pool whose replicas exceed a host.
+        deployment: the simulated one, of one pool whose replicas exceed a host.
         launch: of its pool.
         out: the folder that receives the files.
         accelerators_per_host: accelerator slots of one host.
-        reach: accelerators that peer links join, over several hosts; those of one where None.
-        context: what else belongs there.
+        reach: number of accelerators joined by peer links, over several hosts; those of one host where None.
+        context: further contents of the folder.
 
     Returns:
         The files written, README first.
 
     Raises:
-        ExportError: the engine's command line cannot express the deployment, or ``out`` holds other files where these
-            belong.
+        ExportError: the engine's command line cannot express the deployment, or ``out`` holds other files at these
+            paths.
     """
     pool = launch.pool
     check_expressible(pool)
@@ -194,16 +195,19 @@ def export_wide(
         variables=variables(pool, launch.model),
         of_replica={share.replica: of_replica(pool, share.replica) for share in shares},
         router=router_flags(deployment.router) if pool.replicas > 1 else [],
-        **_asked(shares, SERVICE_PORTS[engine]),
+        **_check_urls(shares, SERVICE_PORTS[engine]),
     )
-    one = container(launch, SERVICE_PORTS[engine], nodes=nodes)
-    required = [*(["MODEL"] if one.model is None else []), *(s.name for s in one.settings if s.value is None)]
+    host_container = container(launch, SERVICE_PORTS[engine], nodes=nodes)
+    required = [
+        *(["MODEL"] if host_container.model is None else []),
+        *(s.name for s in host_container.settings if s.value is None),
+    ]
     cluster = render(
         "wide_kubernetes.md.j2",
         **common,
         standing=context.standing,
         name=name,
-        one=one,
+        one=host_container,
         required=required,
         resource=ACCELERATOR_RESOURCE,
         model=launch.model.huggingface_id,
@@ -227,7 +231,7 @@ def export_wide(
         kv_capacity_tokens=launch.kv_capacity_tokens,
         notes=[*notes_on_tiers(pool), *notes_on_agents(pool)],
     )
-    manifests = wide_manifests(deployment, launch, name, one, nodes)
+    manifests = wide_manifests(deployment, launch, name, host_container, nodes)
     files = {
         f"{engine}/run.sh": script,
         "kubernetes/README.md": cluster,
@@ -238,40 +242,40 @@ def export_wide(
     return context.write(out, deployment, readme, files)
 
 
-def _asked(shares: Sequence[Share], port: int) -> dict[str, Any]:
-    """Whom ``run.sh check`` asks: the first node of every replica, and what clients talk to."""
+def _check_urls(shares: Sequence[Share], port: int) -> dict[str, Any]:
+    """URLs that ``run.sh check`` queries: the first node of every replica, and the clients' endpoint."""
     urls = [f"http://${{HOST_{s.host}:?address of host {s.host}}}:{s.port}" for s in shares if s.node == 0]
     return {"asked": urls, "clients_url": urls[0] if len(urls) == 1 else f"http://${{ROUTER:-127.0.0.1}}:{port}"}
 
 
 def wide_manifests(
-    deployment: DeploymentSpec, launch: Launch, name: str, one: Container, nodes: int
+    deployment: DeploymentSpec, launch: Launch, name: str, host_container: Container, nodes: int
 ) -> list[dict[str, Any]]:
-    """A LeaderWorkerSet of the replicas, the router that finds their leaders, a Service.
+    """A LeaderWorkerSet of the replicas, a router that discovers their leaders, and a Service.
 
     Args:
-        deployment: what is exported.
+        deployment: the exported one.
         launch: its pool.
         name: of the resources.
-        one: what one host does of a replica.
+        host_container: of one host's share of a replica.
         nodes: hosts of a replica.
     """
     pool, worker = launch.pool, f"{name}-{resource_name(launch.pool.name)}"
     engine, port = pool.engine.name, SERVICE_PORTS[pool.engine.name]
     words = [word for flag in group_flags(engine, nodes, _NODE, _LEADER, MEETING_PORT) for word in flag]
-    leader, follower = (pod_spec(one, worker, name, port) for _ in range(2))
+    leader, follower = (pod_spec(host_container, worker, name, port) for _ in range(2))
     leader["containers"][0]["args"] += words
-    behind = follower["containers"][0]
-    behind["args"] += [*words, *(word for flag in follower_flags(engine) for word in flag)]
+    follower_container = follower["containers"][0]
+    follower_container["args"] += [*words, *(word for flag in follower_flags(engine) for word in flag)]
     for key in ("ports", "startupProbe", "readinessProbe", "livenessProbe"):  # the leader answers for all
-        del behind[key]
+        del follower_container[key]
     group = {
         "size": nodes,
         "restartPolicy": "RecreateGroupOnPodRestart",
         "leaderTemplate": {"metadata": {"labels": labelled(worker)}, "spec": leader},
         "workerTemplate": {"metadata": {"labels": labelled(f"{worker}-follower")}, "spec": follower},
     }
-    found: list[dict[str, Any]] = [
+    manifests: list[dict[str, Any]] = [
         {
             "apiVersion": "leaderworkerset.x-k8s.io/v1",
             "kind": "LeaderWorkerSet",
@@ -280,5 +284,5 @@ def wide_manifests(
         }
     ]
     if pool.replicas > 1:
-        found += router_manifests(deployment, name, worker, port)
-    return [*found, service(name, f"{name}-router" if pool.replicas > 1 else worker, port)]
+        manifests += router_manifests(deployment, name, worker, port)
+    return [*manifests, service(name, f"{name}-router" if pool.replicas > 1 else worker, port)]

@@ -1,17 +1,16 @@
-"""Power draw: three states of an accelerator, and what the rest of a node draws.
+"""Power draw: three states of an accelerator, and the rest of a node.
 
-    idle      ``idle_w``, always, but for
-    standby   ``standby_w`` in place of it, once a worker has had nothing to do for ``standby_after_s``; it wakes at
-              once
-    active    beyond idle, in proportion to what is busy
+    idle      ``idle_w``
+    standby   ``standby_w`` instead, once a worker has been idle for ``standby_after_s``; it wakes at once
+    active    above idle, in proportion to utilisation
 
-A device that attains the share ``u`` of its compute or memory peak, whichever is larger, draws
-``idle_w + u * (active_w - idle_w)``. So the energy above idle of an operator is the time it would take at peak, times
+A device at utilisation ``u``, the larger share of its compute and memory peaks, draws
+``idle_w + u * (active_w - idle_w)``. An operator's energy above idle is therefore its time at peak, times
 ``active_w - idle_w``, however long it really took. The linear law is an assumption; ``active_w`` is the board's power
 limit.
 
-The rest of a node: ``base_w`` always (CPUs that wait, memory, fans, adapters, disks), ``cpu_active_w`` beyond it while
-its workers step, both shared by its accelerator slots; and energy per byte that a link carries or a medium takes.
+The rest of a node draws ``base_w`` always (waiting CPUs, memory, fans, adapters, disks), and ``cpu_active_w`` more
+while its workers step. Its accelerator slots share both. Links and media add energy per byte.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _ACTIVATION_BYTES = 2.0
 
 @dataclass(frozen=True)
 class BaseParts:
-    """Watts of a worker's share of its hosts' base load, by whose they are; ``PowerPlan.host_w`` has all of it."""
+    """Watts of a worker's share of its hosts' base load, by component; ``PowerPlan.host_w`` is the total."""
 
     cpu_w: float = 0.0
     dram_w: float = 0.0
@@ -41,13 +40,17 @@ class BaseParts:
 
 @dataclass(frozen=True)
 class PowerPlan:
-    """What a worker draws beside what its steps cost and its accelerators' idle power.
+    """A worker's power besides its steps' energy and its accelerators' idle power.
 
-    accelerators: of the worker. standby_saving_w: of one, idle less standby. standby_after_s: idle seconds before it.
-    host_w, cpu_w: the worker's share of its hosts' base load, and of what their CPUs draw beyond it while it steps.
-    base_parts: whose ``host_w`` is. peer_j_per_token: of collectives, for each token computed. host_link_j_per_byte,
-    network_j_per_byte: of KV moved. usd_per_kwh, pue: price of electricity, and what a site draws for each watt of its
-    machines.
+    accelerators: of the worker.
+    standby_saving_w: of one accelerator, idle less standby.
+    standby_after_s: idle seconds before standby.
+    host_w: the worker's share of its hosts' base load.
+    cpu_w: its share of the hosts' CPU power above the base load, while it steps.
+    peer_j_per_token: of collectives, per computed token.
+    host_link_j_per_byte, network_j_per_byte: of KV moved.
+    usd_per_kwh, pue: price of electricity, and watts of the site per watt of its machines.
+    base_parts: ``host_w`` by component.
     """
 
     accelerators: int = 1
@@ -64,7 +67,7 @@ class PowerPlan:
 
 
 def plan_power(split: Parallelism, model: ModelSpec, accelerator: AcceleratorSpec, host: HostSpec | None) -> PowerPlan:
-    """What a worker that is split so draws; hosts draw nothing where nothing says what carries it."""
+    """Power of a worker with this split; no host power without ``host``."""
     saving_w = accelerator.idle_w - accelerator.standby_w if accelerator.standby_w is not None else 0.0
     share = split.ranks / host.accelerators if host is not None else 0.0
     return PowerPlan(
@@ -83,17 +86,17 @@ def plan_power(split: Parallelism, model: ModelSpec, accelerator: AcceleratorSpe
 
 
 def base_parts(host: HostSpec, share: float) -> BaseParts:
-    """Watts of a share of a host's base load, by whose they are."""
+    """Watts of a share of a host's base load, by component."""
     parts = host.base_parts
     stated = (parts.cpu_w, parts.dram_w, parts.links_w, parts.nics_w, parts.storage_w)
     return BaseParts(*(watts * share for watts in stated))
 
 
 def _peer_bytes_per_token(split: Parallelism, model: ModelSpec) -> float:
-    """Bytes that all ranks of a worker send each other for one token of one group: collectives of all layers, sends.
+    """Bytes that a worker's ranks send each other for one token of one group: collectives of all layers, and sends.
 
-    Two all-reduces a layer and one of the embedding; with several groups, a gather and a scatter over the stage in
-    place of every second one.
+    Two all-reduces per layer and one for the embedding. With several groups, a gather and a scatter over the stage
+    replace every second all-reduce.
     """
     payload = _ACTIVATION_BYTES * model.hidden_size
     reduced = all_reduce_volume(1.0, split.tensor) * payload * split.tensor

@@ -1,4 +1,4 @@
-"""What everything costs, and what deployments would cost if something had another price."""
+"""Prices of catalogue entries, and costs of deployments at these or other prices."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PER_GIB_HOUR = "USD/GiB/hour"
 
 
 class Listed(NamedTuple):
-    """A price. bounds: least and most that it may turn out to be, None where it states none."""
+    """A price. bounds: its stated range; None: no range."""
 
     item: str
     usd: float
@@ -31,7 +31,7 @@ class Listed(NamedTuple):
 
 @dataclass(frozen=True)
 class PriceBook:
-    """Catalogue entries by name; an item is whatever has a price above zero, by its name."""
+    """Catalogue entries by name; an item is any entry with a price above zero."""
 
     accelerators: Mapping[str, AcceleratorSpec]
     hosts: Mapping[str, HostSpec]
@@ -51,7 +51,7 @@ class PriceBook:
         return deployment_cost(deployment, self.accelerators, self.hosts, self.media, self.devices)
 
     def prices(self) -> Iterator[Listed]:
-        """Every price above zero. Those of media are assumptions: their documents cannot say anything else."""
+        """Every price above zero. Media's are assumptions: their documents state no evidence."""
         for kind in (self.accelerators, self.hosts, self.devices):
             for name, spec in kind.items():
                 price: Price = spec.price
@@ -63,7 +63,7 @@ class PriceBook:
                 yield Listed(name, medium.usd_per_gib_hour, PER_GIB_HOUR, "assumed", bounds)
 
     def at(self, prices: Mapping[str, float]) -> PriceBook:
-        """The same with other prices of some items; they need not lie within stated ranges."""
+        """The same book with other prices of some items; they may lie outside stated ranges."""
         return replace(
             self,
             accelerators={name: _at(spec, prices.get(name)) for name, spec in self.accelerators.items()},

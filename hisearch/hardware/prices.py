@@ -2,13 +2,12 @@
 
 Conventions
     * An accelerator's price includes its share of the host, as cloud prices do; shipped hosts cost nothing themselves.
-    * Where the host (the pool's, else the accelerator's usual one) has a price above zero, it is added, shared by its
-      accelerator slots: a pool pays ``price * accelerators used / slots``. Slots left empty are somebody else's to pay:
-      whole hosts are not bought.
-    * Devices beside the accelerators are bought for each accelerator, as many as their count; with attention and FFN
-      apart, FFN accelerators for every group of attention workers that share them, the last one full or not.
-    * A cache tier costs ``gib * usd_per_gib_hour`` for each of its stores, on top: one of every worker, of every node
-      that is used (workers fill one after the other), or of the cluster, as its scope says.
+    * A host (the pool's, else the accelerator's usual one) with a price above zero is added, shared by its accelerator
+      slots: a pool pays ``price * accelerators used / slots``. Empty slots cost it nothing: whole hosts are not bought.
+    * Attached devices are bought for each accelerator, as many as their count. With attention-FFN disaggregation, FFN
+      accelerators are bought for every group of attention workers that share them, full or not.
+    * A cache tier adds ``gib * usd_per_gib_hour`` for each of its stores. Its scope says how many: one per worker, per
+      node in use (workers fill nodes one after the other), or per cluster.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class TierCost:
 
 @dataclass(frozen=True)
 class CostBreakdown:
-    """Dollars per hour by what they buy, and the number of accelerators bought: a mean where it changes."""
+    """Dollars per hour by item, and the number of accelerators bought (the mean under autoscaling)."""
 
     accelerator_usd_per_hour: float
     host_usd_per_hour: float
@@ -59,11 +58,11 @@ class CostBreakdown:
 def mean_cost(
     parts: Sequence[CostBreakdown], deployment: DeploymentSpec, mean_workers: Sequence[float]
 ) -> CostBreakdown:
-    """The pools together, each with the workers that it has on average.
+    """Cost of all pools at their mean numbers of workers.
 
     Args:
-        parts: what each pool costs with the replicas that it has at first.
-        deployment: what ``parts`` are the pools of.
+        parts: cost of each pool at its initial replicas.
+        deployment: of these pools.
         mean_workers: of each pool.
     """
     shares = [workers / pool.replicas for workers, pool in zip(mean_workers, deployment.pools, strict=True)]
@@ -92,7 +91,7 @@ def deployment_cost(
 
     Args:
         deployment: what is bought.
-        accelerators: catalogue entries by name; only those the deployment names are looked at, here and below.
+        accelerators: catalogue entries by name; only entries that the deployment names matter, here and below.
         hosts: host kinds by name.
         media: of the tiers, by name.
         devices: of the pools' devices blocks, by name.
@@ -123,12 +122,12 @@ def deployment_cost(
 def _ffn_accelerators(
     pool: PoolSpec, spec: DevicesSpec, accelerators: Mapping[str, AcceleratorSpec]
 ) -> tuple[int, float]:
-    """(FFN accelerators, their dollars per hour) of a pool with attention and FFN apart."""
-    apart = spec.attention_ffn
-    if apart is None:
+    """(FFN accelerators, their dollars per hour) of a pool with attention-FFN disaggregation; zeros without."""
+    afd = spec.attention_ffn
+    if afd is None:
         return 0, 0.0
-    bought = math.ceil(pool.replicas / apart.attention) * apart.ffn
-    accelerator = _find(accelerators, apart.ffn_accelerator or pool.accelerator, "accelerator")
+    bought = math.ceil(pool.replicas / afd.attention) * afd.ffn
+    accelerator = _find(accelerators, afd.ffn_accelerator or pool.accelerator, "accelerator")
     return bought, bought * accelerator.price.usd_per_hour
 
 

@@ -15,8 +15,8 @@ Of a payload of b bytes for each rank, one dimension alone takes
                                   fully connected   l + (n - 1) / n * b / B
                                   switch            2 l + (n - 1) / n * b * o / B
 
-An all-reduce is hierarchical: a reduce-scatter along each dimension, the innermost first, on what the ones before have
-left of the payload, and all-gathers back. An all-to-all passes its whole payload along each dimension in turn.
+An all-reduce is hierarchical: a reduce-scatter along each dimension, innermost first, on the payload left by the ones
+before, and all-gathers back. An all-to-all passes its whole payload along each dimension in turn.
 Source: Rashidi et al., "ASTRA-SIM: Enabling SW/HW co-design exploration for distributed DL training platforms" (ISPASS
 2020) and Won et al., "ASTRA-sim2.0" (ISPASS 2023) for hierarchical collectives; Dally and Towles, "Principles and
 Practices of Interconnection Networks" (2004), chapter 3, for the bisection of rings.
@@ -33,7 +33,7 @@ from hisearch.specs.machines.devices import DimensionSpec, NetworkSpec
 
 
 class RanksDoNotFit(ValueError):  # noqa: N818
-    """So many ranks are no whole part of a network."""
+    """A group of ranks does not divide a network."""
 
 
 @dataclass(frozen=True)
@@ -49,34 +49,34 @@ class Network:
 
     @property
     def ranks(self) -> int:
-        """Of all dimensions."""
+        """Ranks of all dimensions together."""
         return int(np.prod([dimension.ranks for dimension in self.dimensions]))
 
     def used(self, ranks: int, inner: int = 1) -> list[tuple[DimensionSpec, int]]:
-        """Dimensions, and ranks along each, of a group of ``ranks`` that are ``inner`` apart.
+        """Dimensions, and ranks along each, of a group of ``ranks`` with stride ``inner``.
 
         Raises:
-            RanksDoNotFit: they fill no dimensions and an even part of the next.
+            RanksDoNotFit: the group does not fill dimensions and an even share of the next.
         """
-        found: list[tuple[DimensionSpec, int]] = []
+        dimensions: list[tuple[DimensionSpec, int]] = []
         skip, left = inner, ranks
         for dimension in self.dimensions:
-            here = dimension.ranks
+            available = dimension.ranks
             if skip > 1:
-                taken = min(skip, here)
-                if here % taken or skip % taken:
+                taken = min(skip, available)
+                if available % taken or skip % taken:
                     raise RanksDoNotFit(self._refusal(ranks, inner))
                 skip //= taken
-                here //= taken
-            along = min(here, left)
+                available //= taken
+            along = min(available, left)
             if along > 1:
-                if here % along or left % along:
+                if available % along or left % along:
                     raise RanksDoNotFit(self._refusal(ranks, inner))
-                found.append((dimension, along))
+                dimensions.append((dimension, along))
                 left //= along
         if left > 1 or skip > 1:
             raise RanksDoNotFit(self._refusal(ranks, inner))
-        return found
+        return dimensions
 
     def all_reduce_s(self, payload_bytes: F8, ranks: int, inner: int = 1) -> F8:
         """Seconds of a hierarchical all-reduce of ``payload_bytes`` on each of ``ranks``."""
@@ -87,7 +87,7 @@ class Network:
         total, left = np.zeros(np.shape(payload_bytes)), 1.0
         for dimension, along in self.used(ranks, inner):
             hops = along - 1 if dimension.topology in {"ring", "torus"} else 1
-            total = total + self._one_s(dimension, hops, (along - 1) / along * payload_bytes / left)
+            total = total + self._dimension_s(dimension, hops, (along - 1) / along * payload_bytes / left)
             left *= along
         return np.asarray(total)
 
@@ -98,20 +98,20 @@ class Network:
             ring = dimension.topology in {"ring", "torus"}
             crossing = (along - (along % 2) / along) / 4.0
             moved = payload_bytes * (crossing if ring else (along - 1) / along)
-            total = total + self._one_s(dimension, along // 2 if ring else 1, moved)
+            total = total + self._dimension_s(dimension, along // 2 if ring else 1, moved)
         return np.asarray(total)
 
     def send_s(self, payload_bytes: F8, inner: int = 1) -> F8:
-        """Seconds of handing ``payload_bytes`` to the rank ``inner`` further on."""
+        """Seconds of sending ``payload_bytes`` to the rank at distance ``inner``."""
         skip = inner
         for dimension in self.dimensions:
             if skip < dimension.ranks:
-                return self._one_s(dimension, 1, np.asarray(payload_bytes))
+                return self._dimension_s(dimension, 1, np.asarray(payload_bytes))
             skip //= dimension.ranks
         raise RanksDoNotFit(self._refusal(2, inner))
 
     @staticmethod
-    def _one_s(dimension: DimensionSpec, hops: int, moved: F8) -> F8:
+    def _dimension_s(dimension: DimensionSpec, hops: int, moved: F8) -> F8:
         switch = dimension.topology == "switch"
         latency_s = dimension.latency_s * (2 * hops if switch else hops)
         slower = dimension.oversubscription if switch else 1.0

@@ -1,12 +1,12 @@
-"""aiconfigurator-core as a predictor of steps: asked on a grid of batches, its answers kept on disk.
+"""aiconfigurator-core as a predictor of steps: queried on a grid of batches, with the results cached on disk.
 
 Notation, per attention group, milliseconds in its interface and seconds here
     token_s(T)           all but attention of a step of T prompt tokens (``mixed_step_breakdown``)
     chunk_s(P, cached)   attention of a prompt chunk, likewise
     decode_s(n, mean)    a step of n decodes of ``mean`` tokens (``decode_step_latency``) beyond token_s(n)
 
-The grid is geometric: two points an octave, from 1 to the power of two at or above what is asked, so that questions of
-about the same size share an answer. An answer depends on the package's version, which is part of its file's name.
+The grid is geometric: two points per octave, from 1 to the power of two at or above the limit. Workers of similar size
+therefore share a cache entry. The package's version is part of the cache path.
 
 Interface: ``aiconfigurator_core.sdk.EngineHandle`` of aiconfigurator-core 0.12, the package's supported facade.
 """
@@ -35,20 +35,20 @@ T = TypeVar("T")
 PACKAGE, MODULE = "aiconfigurator-core", "aiconfigurator_core"
 #: Versions whose interface and units are known.
 VERSIONS = ("0.12",)
-#: Form of the files: another is another folder.
+#: Version of the cache files' format.
 FORM = "1"
-#: Attention runs in 16 bits whatever the format of the KV cache, as everywhere here.
+#: Attention runs in 16 bits, whatever the format of the KV cache, as everywhere in hisearch.
 ATTENTION_MODE = "bfloat16"
-#: Batch whose make-up of measured and calculated operators is reported.
+#: Batch for which the share of calculated operators is reported.
 TYPICAL_TOKENS, TYPICAL_DECODES = 2048, 64
 
 
 class AicError(ValueError):
-    """What the package cannot price, and why."""
+    """The package cannot price a worker; says why."""
 
 
 class AicQuestion(NamedTuple):
-    """A worker as the package names it; formats are its quantisation modes, None for the checkpoint's own."""
+    """A worker in the package's names. gemm, moe, kv: quantisation modes; None: the checkpoint's own."""
 
     model: str
     system: str
@@ -65,10 +65,10 @@ class AicQuestion(NamedTuple):
 
 
 class AicTables(NamedTuple):
-    """Answers on the grid, seconds.
+    """The package's results on the grid, seconds.
 
     tokens: (A,), token_s: (A,). cached: (C,), chunk_s: (A, C). sequences: (N,), mean: (M,), decode_s: (N, M).
-    calculated: share of a typical step's time that formulas of the package gave, not its measurements.
+    calculated: share of a typical step's time from the package's formulas rather than its measurements.
     """
 
     tokens: F8
@@ -85,7 +85,7 @@ def aic_version() -> str:
     """The installed package's version.
 
     Raises:
-        AicError: it is not installed, or of a version whose interface is not known.
+        AicError: it is not installed, or its version is not supported.
     """
     if importlib.util.find_spec(MODULE) is None:
         raise AicError(f"{PACKAGE} is not installed: pip install 'hisearch[aic]'")
@@ -96,13 +96,13 @@ def aic_version() -> str:
 
 
 def aic_tables(question: AicQuestion, max_tokens: int, max_sequences: int, max_tokens_each: int) -> AicTables:
-    """The grid's answers, from disk where the same was asked before.
+    """The results on the grid, from the disk cache where present.
 
     Args:
         question: the worker.
-        max_tokens: most in a step.
-        max_sequences: most in a step.
-        max_tokens_each: most of a sequence.
+        max_tokens: most tokens of a step.
+        max_sequences: most sequences of a step.
+        max_tokens_each: most tokens of a sequence.
 
     Raises:
         AicError: the package is missing, or cannot price the worker.
@@ -111,12 +111,12 @@ def aic_tables(question: AicQuestion, max_tokens: int, max_sequences: int, max_t
     axes = tuple(_octaves(limit) for limit in (max_tokens, max_sequences, max_tokens_each))
     text = repr((FORM, version, question, [int(axis[-1]) for axis in axes]))
     path = cache_folder().parent / "aic" / version / f"{hashlib.sha256(text.encode()).hexdigest()}.npz"
-    kept = _read(path)
-    if kept is None:
+    tables = _read(path)
+    if tables is None:
         with quiet():
-            kept = _asked(_engine(question), question, *axes)
-        _write(path, kept)
-    return kept
+            tables = _ask_grid(_engine(question), question, *axes)
+        _write(path, tables)
+    return tables
 
 
 def _octaves(limit: int) -> F8:
@@ -127,10 +127,10 @@ def _octaves(limit: int) -> F8:
 
 
 def configured(question: AicQuestion) -> dict[str, Any]:
-    """The worker's split and formats by the package's names of them.
+    """The worker's split and formats as the package's settings.
 
     Raises:
-        AicError: it has no such model; it would look for it on the net.
+        AicError: the package lacks the model; it would look for it online.
     """
     configs = importlib.resources.files(MODULE) / "model_configs"
     known = sorted(
@@ -157,7 +157,7 @@ def _engine(question: AicQuestion) -> Any:
     """The package's handle of a worker.
 
     Raises:
-        AicError: it has no such model, or refuses the rest.
+        AicError: the package lacks the model, or refuses the settings.
     """
     from aiconfigurator_core.sdk import EngineHandle
 
@@ -167,59 +167,61 @@ def _engine(question: AicQuestion) -> Any:
     )
 
 
-def _asked(engine: Any, question: AicQuestion, tokens: F8, sequences: F8, each: F8) -> AicTables:
+def _ask_grid(engine: Any, question: AicQuestion, tokens: F8, sequences: F8, lengths: F8) -> AicTables:
     def breakdown(new: float, cached: float) -> tuple[float, float]:
-        """Seconds of a prompt chunk alone: all but attention, attention."""
-        found = engine.mixed_step_breakdown(int(new), 0, int(new + cached), 2, int(cached))
-        return found[1] / 1e3, found[2] / 1e3
+        """Seconds of a prompt chunk alone: (all but attention, attention)."""
+        parts = engine.mixed_step_breakdown(int(new), 0, int(new + cached), 2, int(cached))
+        return parts[1] / 1e3, parts[2] / 1e3
 
     def decode(count: float, mean: float) -> float:
         return float(engine.decode_step_latency(int(count), int(mean), 2)) / 1e3
 
     def grid() -> AicTables:
-        cached = np.concatenate(([0.0], each))
+        cached = np.concatenate(([0.0], lengths))
         alone = [[breakdown(new, before) for before in cached] for new in tokens]
         token_s = np.array([row[0][0] for row in alone])
-        steps_s = np.array([[decode(count, mean) for mean in each] for count in sequences])
+        steps_s = np.array([[decode(count, mean) for mean in lengths] for count in sequences])
         others_s = np.interp(sequences, tokens, token_s)
         return AicTables(
-            tokens, np.maximum.accumulate(token_s), cached, np.array([[part[1] for part in row] for row in alone]),
-            sequences, each, np.maximum(steps_s - others_s[:, None], 0.0), _calculated(engine),
+            tokens, np.maximum.accumulate(token_s), cached, np.array([[cell[1] for cell in row] for row in alone]),
+            sequences, lengths, np.maximum(steps_s - others_s[:, None], 0.0), _calculated(engine),
         )  # fmt: skip
 
     tables = answered(question, grid)
     for name in ("token_s", "chunk_s", "decode_s"):
         values = getattr(tables, name)
         if not (np.isfinite(values).all() and (values >= 0).all()):
-            raise AicError(f"{PACKAGE} {aic_version()}, {_said(question)}: {name} is not finite and non-negative")
+            raise AicError(
+                f"{PACKAGE} {aic_version()}, {_format_question(question)}: {name} is not finite and non-negative"
+            )
     return tables
 
 
 def _calculated(engine: Any) -> float:
     parts = engine.mixed_step_breakdown_per_op(TYPICAL_TOKENS, TYPICAL_DECODES, TYPICAL_TOKENS, 2, 0)
     operators = [(milliseconds, source) for part in parts for _, milliseconds, _, source in part]
-    whole = sum(milliseconds for milliseconds, _ in operators)
-    return sum(milliseconds for milliseconds, source in operators if source != "silicon") / whole if whole else 1.0
+    total = sum(milliseconds for milliseconds, _ in operators)
+    return sum(milliseconds for milliseconds, source in operators if source != "silicon") / total if total else 1.0
 
 
 def answered(question: AicQuestion, ask: Callable[[], T]) -> T:
-    """What the package answers; what it refuses as an ``AicError``."""
+    """Result of ``ask``, with the package's refusals raised as ``AicError``."""
     from aiconfigurator_core.sdk.errors import PerfDataNotAvailableError
 
     try:
         return ask()
     except (ValueError, KeyError, NotImplementedError, PerfDataNotAvailableError) as error:
-        raise AicError(f"{PACKAGE} {aic_version()} cannot price {_said(question)}: {error}") from error
+        raise AicError(f"{PACKAGE} {aic_version()} cannot price {_format_question(question)}: {error}") from error
 
 
-def _said(question: AicQuestion) -> str:
+def _format_question(question: AicQuestion) -> str:
     given = {name: value for name, value in question._asdict().items() if value is not None}
     return ", ".join(f"{name} {value}" for name, value in given.items())
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without the package's notes on which of its tables it falls back to."""
+    """Silence the package's warnings about fallback tables."""
     logger = logging.getLogger(MODULE)
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -230,7 +232,7 @@ def quiet() -> Iterator[None]:
 
 
 def _read(path: Path) -> AicTables | None:
-    """The file's tables; None where it is absent or was cut short."""
+    """The file's tables; None where it is absent or truncated."""
     try:
         with path.open("rb") as file, np.load(file) as stored:
             arrays = {name: stored[name] for name in AicTables._fields}
@@ -240,8 +242,8 @@ def _read(path: Path) -> AicTables | None:
 
 
 def _write(path: Path, tables: AicTables) -> None:
-    """Whole or not at all: several processes may ask the same."""
+    """Write atomically: several processes may compute the same worker."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".npz", delete=False) as part:
-        np.savez(part, **tables._asdict())
-    Path(part.name).replace(path)
+    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".npz", delete=False) as temporary:
+        np.savez(temporary, **tables._asdict())
+    Path(temporary.name).replace(path)

@@ -1,14 +1,14 @@
 """Compiled step costs, corrected by factors on host work, prefill and decode.
 
-Token-wise operators serve both phases. What a step of one token takes is the reading of weights and the launching of
-kernels: it is what decodes wait for, and a floor under every step. What a step takes beyond it grows with its tokens
-and is what prompts wait for. With ``token_s`` as in ``costs``:
+Token-wise operators serve both phases. A step of one token reads the weights and launches the kernels: decodes wait for
+that, and it is a floor under every step. The rest of a step grows with its tokens, and prompts wait for it. With
+``token_s`` as in ``costs``:
 
     token_s'[T] = decode * token_s[1] + prefill * (token_s[T] - token_s[1])   for T >= 1
 
-``chunk_rate`` is scaled by prefill; ``decode_s``, ``skew_s`` and ``sequence_s`` by decode; ``mixed_decode_s``, what
-decodes add to a step with prompts, by mixed, which is decode where nothing else is said; host work, that of launching
-prompts among it (``prompt_s``), by host. Energy stays: it is work done, whatever time it takes.
+The prefill factor scales ``chunk_rate``; the decode factor scales ``decode_s``, ``skew_s`` and ``sequence_s``. The
+mixed factor (by default the decode factor) scales ``mixed_decode_s``, the decodes' share of mixed steps. The host
+factor scales host work, including the launches of prompts (``prompt_s``). Energy stays: it does not depend on time.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ def corrected(costs: CompiledCosts, factors: CorrectionSpec | None, mixed: float
     """``costs`` with their seconds corrected; the same object where there is nothing to correct.
 
     Args:
-        costs: of a worker; those of several attention groups are corrected with the rest.
+        costs: of a worker; its ``lockstep`` costs are corrected too.
         factors: on host work, prefill and decode.
-        mixed: on what decodes add to steps with prompts, where that has a table of its own; None: as decode.
+        mixed: factor on ``mixed_decode_s``; None: the decode factor.
     """
     if (factors is None or factors == CorrectionSpec()) and mixed in {None, 1.0}:
         return costs
@@ -55,15 +55,15 @@ def corrected_seconds(seconds: StepCosts, factors: CorrectionSpec, mixed: float 
 
 
 def _corrected_tokens(token_s: F8, floor_s: float, factors: CorrectionSpec) -> F8:
-    found = token_s.copy()
-    found[1:] = factors.decode * floor_s + factors.prefill * (token_s[1:] - floor_s)
-    return found
+    corrected_s = token_s.copy()
+    corrected_s[1:] = factors.decode * floor_s + factors.prefill * (token_s[1:] - floor_s)
+    return corrected_s
 
 
 def _corrected_lockstep(lockstep: LockstepCosts, factors: CorrectionSpec) -> LockstepCosts:
-    """Both parts of ``token_s``, each with its own floor, so that they add up to the corrected whole.
+    """Both parts of ``token_s``, each with its own floor, so that they add up to the corrected sum.
 
-    One token is padded to the smallest graph in what the groups do together.
+    In the shared part one token is padded to the smallest CUDA graph.
     """
     least = lockstep.graph_batches[0] if lockstep.graph_batches else 1
     floor_s = float(np.interp(least, np.arange(len(lockstep.shared_s)), lockstep.shared_s))

@@ -1,4 +1,4 @@
-"""Step costs: a (model, hardware, parallelism, dtype, engine) as a few small tables that a kernel reads in nanoseconds.
+"""Step costs of a (model, hardware, parallelism, dtype, engine): small tables that a kernel reads in nanoseconds.
 
 Notation
     T   tokens in a step (decodes count one each)
@@ -19,22 +19,22 @@ Notation
     chunk_s  = new * (cached + (new + 1) / 2) * rate, rate bilinear in a table over (P, cached)
     decode_s = bilinear in a table over (n, c)
 
-The rate of a chunk is that of the tokens that are computed beside it: several prompts of a step fill the accelerator
-as one of their total length does, while each attends to its own context alone.
+A chunk's rate depends on P, the prompt tokens of the step. Several prompts fill the accelerator like one of their total
+length, while each attends to its own context alone.
 
-``prompt_s`` is what a step with prompts takes besides, however many they are.
+``prompt_s`` is a further cost of a step with prompts, whatever their number.
 
-``floor`` is what the host needs for a step of its own: forming the batch, preparing inputs, launching kernels, taking
-in results. An engine that overlaps the two works at one step while the device runs another, so that a step takes the
-longer of both. ``launches`` is ``floor.eager_s`` where no CUDA graph holds the step (T > graph_tokens),
-``floor.pieces_s`` where one holds it in pieces (P > 0), and nothing where a single graph does.
+``floor`` is the host's own time for a step: forming the batch, preparing inputs, launching kernels, reading results. An
+engine that overlaps host and device prepares one step while the device runs another, so a step takes the longer of
+both. ``launches`` is ``floor.eager_s`` where no CUDA graph holds the step (T > graph_tokens), ``floor.pieces_s`` where
+piecewise graphs do (P > 0), and 0 where a single graph does.
 
-``skew_s`` is what a batch of unequal contexts takes beyond one of their mean: attention kernels that give a sequence to
-one group of threads end with the longest. While the same sequences decode it does not change.
+``skew_s`` is the cost of unequal contexts beyond a batch of their mean: attention kernels that give a sequence to one
+group of threads end with the longest. It is constant while the same sequences decode.
 
-Where prompt chunks share the step, ``mixed_decode_s`` stands for ``decode_s``: kernels for prompts treat decodes
-otherwise than those for decodes alone do, and what they add depends on the prompts beside them. The longest then ends
-as much later than the others as it would with nothing but the prompts beside it, or a share ``late`` of that:
+In a mixed step (prompt chunks and decodes) ``mixed_decode_s`` replaces ``decode_s``: kernels for prompts treat decodes
+differently from kernels for decodes alone, and the added time depends on the prompts. The longest decode ends later
+than the others by the delay it would have as the only decode in the step, or by a share ``late`` of that delay:
 
     mixed_decode_s(P, K, n, u) + late(n, f, c) * (mixed_decode_s(P, K, 1, l) - mixed_decode_s(P, K, 1, u))
                          + mixed_decode_s(P, K, 1, m - 1) - mixed_decode_s(P, K, 1, l), with
@@ -43,11 +43,11 @@ as much later than the others as it would with nothing but the prompts beside it
     f = v / (v + (m - c / n)^2), v: the contexts' variance
     l = min(m - 1, u * r / (1 + (r - 1) * f)), r: of ``late``
 
-K is the tokens before one chunk of P tokens that has as much to attend to. f is the share of long ones in the batch of
-two lengths that has the same mean, the same variance and the same longest: one long context ends behind all others,
-many fill the accelerator and are in the mean already. With c, caches fall short. ``late`` is known from batches whose
-long contexts are r times the short ones; what is longer yet hides behind nothing. ``mixed_decode_s`` and ``late`` are
-linear along each axis between their knots, which are ``octaves``; ``late`` is flat beyond them.
+K is the cached tokens of a single chunk of P tokens with the same attention work. f is the share of long contexts in a
+batch of two lengths with the same mean, variance and longest. One long context ends behind all others; many fill the
+accelerator and are in the mean already. At large c, caches fall short. ``late`` was measured on batches whose long
+contexts are r times the short ones; the excess of still longer ones is fully exposed. ``mixed_decode_s`` and ``late``
+are linear along each axis between their knots, which are ``octaves``; ``late`` is flat beyond them.
 
 Knots of both tables are ``tokens_knot(i)`` (see ``knots``). Beyond ``len(token_s)``, ``len(sequence_s)``,
 ``len(prompt_s)`` and the last knots of ``decode_s`` the last slope continues; ``chunk_rate`` is flat beyond its last
@@ -68,7 +68,7 @@ from hisearch.latency.served_errors import ServedErrors
 
 
 class LateCosts(NamedTuple):
-    """How much later unequal contexts end beside prompts (see the module's notation).
+    """How much later unequal contexts end in mixed steps (see the module's notation).
 
     shares: ``late``, shape (``late_octaves`` of n, of f, of c).
     ratio: r, above 1.
@@ -87,9 +87,8 @@ class StepCosts(NamedTuple):
     sequence_s: shape (S_max + 1,), LM head and sampling, by sequences that sample; ``sequence_s[0] = 0``.
     chunk_rate: shape (len(knots new), len(knots cached)), seconds per unit of attention work, all layers.
     decode_s: shape (len(knots n), len(knots c)), seconds of decode attention, all layers; row 0 is 0.
-    mixed_decode_s: shape (octaves of P, of K, of n, of c / n), seconds that decodes add to a step with prompt chunks,
-        all
-        layers; None: as ``decode_s``.
+    mixed_decode_s: shape (octaves of P, of K, of n, of c / n), seconds that decodes add to a mixed step, all layers;
+        None: as ``decode_s``.
     skew_s: shape (>= 1,), seconds per token that the longest context exceeds the mean, by sequences, flat beyond the
         end; None: 0.
     late: None: 0. Needs ``mixed_decode_s``.
@@ -111,10 +110,11 @@ class StepCosts(NamedTuple):
 
 
 class HostFloor(NamedTuple):
-    """What the host needs for a step, which no step is shorter than (see the module's notation). Seconds.
+    """The host's seconds for a step, a lower bound of the step (see the module's notation).
 
-    step_s, per_sequence_s: of every step, and for each sequence in it.
-    pieces_s: launches of a step with prompts of up to ``graph_tokens`` tokens; eager_s: of any longer step.
+    step_s, per_sequence_s: of every step, and of each sequence in it.
+    pieces_s: launches of a step with prompts of up to ``graph_tokens`` tokens.
+    eager_s: launches of any longer step.
     """
 
     step_s: float = 0.0
@@ -124,14 +124,14 @@ class HostFloor(NamedTuple):
     graph_tokens: int = 0
 
     def seconds(self, sequences: float, tokens: int, *, prompts: bool) -> float:
-        """Of a step of ``tokens`` tokens of ``sequences`` sequences; ``prompts``: chunks of prompts among them."""
+        """Seconds of a step of ``tokens`` tokens of ``sequences`` sequences; ``prompts``: whether it has chunks."""
         total = self.step_s + self.per_sequence_s * sequences
         if tokens > self.graph_tokens:
             return total + self.eager_s
         return total + self.pieces_s if prompts else total
 
     def scaled(self, step: float, launches: float) -> HostFloor:
-        """What every step needs ``step`` times as long, launches ``launches`` times."""
+        """Step and sequence times multiplied by ``step``, launches by ``launches``."""
         return self._replace(
             step_s=step * self.step_s, per_sequence_s=step * self.per_sequence_s,
             pieces_s=launches * self.pieces_s, eager_s=launches * self.eager_s,
@@ -139,12 +139,12 @@ class HostFloor(NamedTuple):
 
 
 class FrontEnd(NamedTuple):
-    """Seconds between a client and the engine's scheduler, which lengthen no step.
+    """Seconds between a client and the engine's scheduler; they lengthen no step.
 
-    request_s, prompt_token_s: from the client's send until the scheduler knows a prompt, for each request and for each
-        token of its prompt. read_s: of ``request_s``, what one process does for one request after another, as it does
-        all of ``prompt_token_s``. stream_s: for each token that a step makes, until the client has it; one after
-        another.
+    request_s, prompt_token_s: from the client's send until the scheduler has the prompt, per request and per prompt
+        token.
+    read_s: share of ``request_s`` that one process spends on one request at a time, as it does all ``prompt_token_s``.
+    stream_s: per generated token until the client has it, one token after another.
     """
 
     request_s: float = 0.0
@@ -154,13 +154,13 @@ class FrontEnd(NamedTuple):
 
 
 class LockstepCosts(NamedTuple):
-    """``token_s`` of a worker with several attention groups, taken apart: seconds by tokens of one group.
+    """``token_s`` of a worker with several attention groups, split in two: seconds by tokens of one group.
 
     token_s[T] = own_s[T] + shared_s[padded T] where all groups have T tokens; both of shape (T_max + 1,).
 
-    own_s: what a group does by itself.
-    shared_s: what all groups do together, for as many tokens in each; of unlike groups at their mean, unpadded.
-    graph_batches: tokens that CUDA graphs pad to, rising; groups within the largest are padded to the fullest's.
+    own_s: work of a single group.
+    shared_s: joint work of all groups with that many tokens each; unequal groups count at their mean, unpadded.
+    graph_batches: tokens that CUDA graphs pad to, rising. Groups within the largest are padded to the fullest group's.
     """
 
     own_s: F8
@@ -169,26 +169,26 @@ class LockstepCosts(NamedTuple):
 
 
 def lockstep_costs(token_s: F8, shared_s: F8, graph_batches: Sequence[int]) -> LockstepCosts:
-    """Take ``token_s`` apart, whose small entries are padded to graphs; ``shared_s`` is not."""
+    """Split ``token_s``. Its small entries are padded to CUDA graphs; those of ``shared_s`` are not."""
     tokens = np.arange(len(token_s))
     sizes = np.asarray(graph_batches, dtype=np.int64)
     if len(sizes):
         at = np.searchsorted(sizes, tokens)
         tokens = np.where(at < len(sizes), sizes[np.minimum(at, len(sizes) - 1)], tokens)
     padded = np.interp(tokens, np.arange(len(shared_s)), shared_s)
-    own = np.concatenate(([0.0], np.maximum(token_s - padded, 0.0)[1:]))
-    return LockstepCosts(own, shared_s, tuple(graph_batches))
+    own_s = np.concatenate(([0.0], np.maximum(token_s - padded, 0.0)[1:]))
+    return LockstepCosts(own_s, shared_s, tuple(graph_batches))
 
 
 @dataclass(frozen=True)
 class CompiledCosts:
-    """Costs with what is known of their error and range (law L8).
+    """Costs with their known error and range (law L8).
 
-    components, idle_w_by_component: what each component takes of ``joules`` and ``idle_w``; empty where unknown.
-    lockstep: of a worker with several attention groups; None where there is one.
-    regime_errors: by make-up of a step (prefill, decode, mixed), where the profile states them so; else relative_error.
-    front_end: what a client waits for beside the engine.
-    served: how far served runs were off that no constant was fitted to; None where none was measured.
+    components, idle_w_by_component: share of each component in ``joules`` and ``idle_w``; empty where unknown.
+    lockstep: of a worker with several attention groups; None for a single group.
+    regime_errors: by regime of a step (prefill, decode, mixed), where the profile states them; else relative_error.
+    front_end: a client's wait outside the engine.
+    served: errors on held-out served runs; None where none was measured.
     """
 
     seconds: StepCosts

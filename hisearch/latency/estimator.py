@@ -1,4 +1,4 @@
-"""Latency estimators: what they promise, how they are found, and the cache of what they compiled.
+"""Latency estimators: their protocol, registration, and the cache of compiled costs.
 
 To add an estimator, add one module to ``hisearch/latency/estimators/`` that registers a factory under its name (the
 value of ``estimator:`` in a LatencyProfile)::
@@ -6,7 +6,7 @@ value of ``estimator:`` in a LatencyProfile)::
     @register("mine")
     def build(profile_name: str, profile: LatencyProfileSpec) -> LatencyEstimator: ...
 
-It is found by itself. A profile kind with constants of its own is a new member of the spec's union.
+The module is discovered by itself. A profile kind with its own constants is a new member of the spec's union.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class LatencyEstimator(Protocol):
     def compile(self, priced: PricedWorker) -> CompiledCosts:
         """Tables of a worker's step costs: one pass of one attention group's batch through all stages.
 
-        The other groups of a stage are taken to run batches of the same make-up at the same time.
+        The other groups of a stage are assumed to run equal batches at the same time.
 
         Raises:
             InvalidParallelism: the model cannot be split so.
-            ValueError: the accelerator or the profile lacks a figure that is needed; the message says which.
+            ValueError: the accelerator or the profile lacks a required figure; the message says which.
         """
         ...
 
@@ -107,13 +107,13 @@ def compile_costs(
     max_context_tokens: int,
     devices: WorkerDevices | None = None,
 ) -> CompiledCosts:
-    """Compile, or return what the same question compiled before (see ``PricedWorker`` for the arguments).
+    """Compile, or return the cached costs of an equal call (see ``PricedWorker`` for the arguments).
 
-    ``tensor_parallel`` are the ranks of an attention group; ``parallelism`` says how the model is split where that is
-    more than tensor parallelism.
+    ``tensor_parallel``: ranks of an attention group. ``parallelism``: the split, where it is more than tensor
+    parallelism.
 
-    The arrays are shared between callers: read them only. ``devices`` beside the accelerators, or an accelerator with
-    systolic arrays, are priced by estimator devices with the profile's roofline terms.
+    Callers share the arrays: do not write to them. Estimator devices prices attached ``devices`` and accelerators with
+    systolic arrays, with the profile's roofline terms.
     """
     split = parallelism_of(tensor_parallel, parallelism)
     priced = PricedWorker(
@@ -132,7 +132,7 @@ def compile_costs(
 
 
 def forget() -> None:
-    """Compile anew whatever is asked next."""
+    """Clear the cache of compiled costs."""
     _answer.cache_clear()
 
 
@@ -148,7 +148,7 @@ def _estimator(
 
 @dataclass(frozen=True)
 class _Question:
-    """A compilation, equal to another when everything it depends on is."""
+    """A compilation; two are equal when all their inputs are."""
 
     key: tuple[object, ...]
     compile: Callable[[], CompiledCosts] = field(compare=False)
@@ -160,7 +160,7 @@ def _answer(question: _Question) -> CompiledCosts:
 
 
 def forget_compiled() -> None:
-    """Forget what ``compile_costs`` keeps, so that the next question compiles."""
+    """Clear the cache of ``compile_costs``: the next call compiles."""
     _answer.cache_clear()
 
 

@@ -1,14 +1,14 @@
-"""How unevenly tokens fall on the ranks that hold the experts, and what the busiest rank costs a step.
+"""Load imbalance of expert parallelism: how unevenly tokens fall on ranks, and the cost of the busiest rank.
 
-A layer ends with its busiest rank. Each of x tokens goes to k experts; expert e is chosen with share p_e, so that rank
-r gets on average x k P_r, with P_r the sum over its experts. Even shares still leave a rank with more than the mean,
-the more the fewer tokens there are. The factor on expert time is
+A layer ends with its busiest rank. Each of x tokens goes to k experts. Expert e is chosen with share p_e, so rank r
+gets x k P_r on average, with P_r the sum over its experts. Even shares still load a rank above the mean, and more so
+with fewer tokens. The factor on expert time is
 
     f(x) = E[max over ranks of tokens on the rank] / (x k / ranks)
 
-by seeded Monte Carlo over multinomial draws. Experts are dealt to ranks in order; redundant copies go, one after the
-other, to the expert with the most tokens per copy, and are placed on the rank with the least load, as load balancers do
-(DeepSeek's EPLB); copies of an expert share its tokens evenly.
+by seeded Monte Carlo over multinomial draws. Experts are dealt to ranks in order. Redundant copies go, one by one, to
+the expert with the most tokens per copy, and onto the rank with the least load, as load balancers do (DeepSeek's EPLB).
+Copies of an expert share its tokens evenly.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def rank_shares(spec: ExpertsSpec, experts: int, ranks: int) -> F8:
 
 
 def busiest_rank_factor(spec: ExpertsSpec, experts: int, uses: int, ranks: int, tokens: F8) -> F8:
-    """The factor above for each number of ``tokens`` (of all groups, at least 1); 1 where it is to be ignored.
+    """The factor above for each number of ``tokens`` (of all groups, at least 1); 1 for balanced experts or one rank.
 
     Args:
         spec: how tokens spread.
@@ -87,9 +87,9 @@ def with_uneven_experts(
     *,
     knows_even: bool = False,
 ) -> CompiledCosts:
-    """``costs`` with the time of routed experts, ``routed_s`` of one group's tokens, as long as the busiest rank's.
+    """``costs`` with routed experts at the busiest rank's time; ``routed_s``: their seconds by one group's tokens.
 
-    ``knows_even``: ``routed_s`` has the busiest rank of even routing in it already.
+    ``knows_even``: ``routed_s`` already includes the busiest rank of even routing.
     """
     if model.moe is None or spec.distribution == "balanced" or split.expert == 1:
         return costs

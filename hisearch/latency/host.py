@@ -2,19 +2,21 @@
 
 Notation
     L   layers of the model
-    k   kernels of a layer on the device; o operators that Python dispatches for it where no CUDA graph holds it; q of
-        them stay outside graphs that hold the rest in pieces
+    k   kernels of a layer on the device
+    o   operators that Python dispatches for a layer outside CUDA graphs
+    q   operators of a layer outside piecewise CUDA graphs
 
     device: host_s = step_s + L * k * kernel_s, host_per_sequence_s = per_sequence_s
     host:   floor  = schedule_s + schedule_sequence_s * sequences + launches
-            launches = 0, L * q * launch_s or L * o * launch_s      one graph, graphs in pieces, none
+            launches = 0, L * q * launch_s or L * o * launch_s      full graph, piecewise graphs, no graph
 
-An engine that forms a batch while the one before it runs takes the longer of both (``StepCosts.floor``). One that does
-not schedules first, and then takes the longer of launches and device.
+A step of an engine that forms the next batch meanwhile takes the longer of both (``StepCosts.floor``). An engine
+without overlap schedules first, and then takes the longer of launches and device.
 
-Both are counted in the model code of vLLM 0.15 and SGLang 0.5.9. Views cost no operator; splits, copies and metadata of
-prompts do. A kernel of Triton that Python launches counts as two: 40 to 62 us (Triton, pull request 3503), where an
-operator of PyTorch takes 23 (issue 459). Linear attention has eleven. Experts' tables measure all they do as one:
+Kernels and operators are counted in the model code of vLLM 0.15 and SGLang 0.5.9. Views cost no operator; splits,
+copies and metadata of prompts do. A Triton kernel that Python launches counts as two: 40 to 62 us (Triton, pull request
+3503) against 23 us for an operator of PyTorch (issue 459). Linear attention has eleven. Tables of experts measure all
+their kernels as one:
 
                                                                           kernels    operators    products
     dense attention     norm, qkv, rotary, KV write, attention, output          6           8           2
@@ -48,9 +50,9 @@ from hisearch.specs.models.model import ModelSpec
 GQA, MLA, LINEAR = (6, 8, 2), (13, 20, 4), (10, 45, 2)
 FFN, ROUTED, SHARED = (4, 4, 2), (5, 18, 0), (4, 4, 2)
 ALL_REDUCE_KERNELS, GROUP_KERNELS = 2, 2
-#: Of a layer, launched beside its pieces of CUDA graph: a piece, KV write, attention, and what Python does for these.
+#: Launches of a layer under piecewise CUDA graphs: a piece, KV write, attention, and their Python work.
 PIECE_KERNELS = 4
-#: Engines whose graphs hold steps with prompts in pieces: vLLM (``FULL_AND_PIECEWISE``, its default since 0.11).
+#: Engines with piecewise CUDA graphs for steps with prompts: vLLM (``FULL_AND_PIECEWISE``, its default since 0.11).
 IN_PIECES = frozenset({"vllm"})
 #: Formats whose activations are quantised before each product.
 QUANTISED = frozenset({"fp8", "nvfp4"})
@@ -59,10 +61,10 @@ ANY_TOKENS = 2**40
 
 
 class Launches(NamedTuple):
-    """Operators that the host dispatches one by one in a step; see ``HostFloor`` for when.
+    """Operators that the host dispatches one by one in a step; ``HostFloor`` says when.
 
-    kernels: of a step, in or out of a graph. stages: of a pipeline, each of which schedules a pass, and dispatches its
-        own layers of it.
+    kernels: of a step, inside or outside a graph.
+    stages: of a pipeline; each schedules a pass and dispatches its own layers.
     """
 
     kernels: int
@@ -82,7 +84,7 @@ def launches_of(
         split: over ranks; each has a host process that launches its own kernels.
         weight_dtype: format of the weights; None: the model's own.
         engine: its name; whose graphs.
-        graph_batches: rising; without any, graphs hold steps of decodes alone, however many.
+        graph_batches: rising; empty: graphs hold decode steps of any size.
     """
     experts, linear = moe_layers(model), linear_layers(model)
     dense, softmax = model.layers - experts, model.layers - linear
@@ -101,12 +103,12 @@ def launches_of(
 
 
 def with_host_times(device: StepCosts, times: HostTimes, launches: Launches, *, overlap: bool) -> StepCosts:
-    """Costs of a device that waits for nobody, with an engine's host work.
+    """``device``, costs without host work, with an engine's host work added.
 
-    ``overlap``: the host works at one step while the device runs another.
+    ``overlap``: the host prepares one step while the device runs another.
     """
     pieces_s, eager_s = times.launch_s * launches.pieces, times.launch_s * launches.eager
-    # Of a pass through all stages, which work at as many passes at a time.
+    # A pass goes through all stages, which work on that many passes at a time.
     step_s, sequence_s = launches.stages * times.schedule_s, launches.stages * times.schedule_sequence_s
     floor = HostFloor(step_s, sequence_s, pieces_s, eager_s, launches.graph_tokens)
     own_s, each_s = times.step_s + launches.kernels * times.kernel_s, times.per_sequence_s
@@ -116,7 +118,7 @@ def with_host_times(device: StepCosts, times: HostTimes, launches: Launches, *, 
 
 
 def with_overhead(device: StepCosts, overhead: EngineOverhead, priced: PricedWorker) -> StepCosts:
-    """``with_host_times`` of a worker as its engine's settings have it, its sampling among them."""
+    """``with_host_times`` by the worker's engine settings, with the cost of sampling."""
     launches = launches_of(
         priced.model, priced.split, priced.weight_dtype, priced.engine.name, overhead.graph_batches
     )  # fmt: skip
@@ -127,5 +129,5 @@ def with_overhead(device: StepCosts, overhead: EngineOverhead, priced: PricedWor
 
 
 def front_end_of(times: HostTimes) -> FrontEnd:
-    """What requests and tokens spend outside the engine."""
+    """Time of requests and tokens outside the engine."""
     return FrontEnd(times.request_s, min(times.read_s, times.request_s), times.prompt_token_s, times.stream_s)

@@ -1,6 +1,6 @@
-"""Knots of step-cost tables: a kernel finds the cell of a value without a search.
+"""Knots of step-cost tables: a kernel computes the cell of a value without a search.
 
-Those of tokens and sequences are linear up to ``2**KNOT_BITS`` and have ``2**KNOT_BITS`` per octave from there on.
+Token and sequence knots are linear up to ``2**KNOT_BITS``, then ``2**KNOT_BITS`` per octave.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ def knots_up_to(limit: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return np.array(knots, dtype=np.int64)
 
 
-#: First knots above 0 of ``mixed_decode_s``, by axis; K has a knot at 0 too, before them.
+#: First knots above 0 of ``mixed_decode_s``, by axis; K also has a knot at 0.
 MIXED_FIRST = (16, 16, 1, 16)
 #: Knots of each octave, by axis, as bits: 4, 1, 1 and 2.
 MIXED_BITS = (2, 0, 0, 1)
-#: Parts of a batch in which ``late`` counts how much of it is long.
+#: Units of the share of long contexts on the axis of ``late``.
 LONG_PARTS = 128
 #: First knots of ``late``, by axis, and knots of each octave, as bits: 1, 2 and 2.
 LATE_FIRST = (1, 2, 256)
@@ -81,6 +81,6 @@ def _octave_knots(first: int, bits: int, count: int) -> list[int]:
 
 
 def whole_octaves(knots: F8) -> F8:
-    """Of the ``octaves`` of an axis, those at which one begins, and 0."""
+    """Knots of an axis at which an octave begins, and 0."""
     begins: F8 = knots[np.log2(np.maximum(knots, 1.0)) % 1.0 == 0.0]
     return begins

@@ -1,8 +1,8 @@
-"""Many steps at once: ``step_cost.step_seconds`` over arrays, of decodes alone and of one prompt chunk beside them.
+"""Many steps at once: ``step_cost.step_seconds`` over arrays, for decode steps and for mixed steps with one chunk.
 
 Notation
     K   steps
-    C   costs whose tables are alike in shape, so that a step's place in one is its place in all
+    C   costs with tables of equal shape, so that a step has the same cell in all
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ class Stacked:
     """Seconds of steps by several costs at once."""
 
     def __init__(self, costs: Sequence[StepCosts]) -> None:
-        """Of at least one.
+        """Stack at least one cost.
 
         Raises:
-            ValueError: their tables have other shapes.
+            ValueError: their tables differ in shape.
         """
-        # Every field with one more axis, the last, of length C; ``late`` is of unequal decodes beside a prompt.
-        alike = (each._replace(late=None, floor=None) for each in costs)
-        self._floors = [each.floor or HostFloor() for each in costs]
+        # Every field gets a last axis of length C. ``late`` applies to unequal decodes in mixed steps only.
+        alike = (step_costs._replace(late=None, floor=None) for step_costs in costs)
+        self._floors = [step_costs.floor or HostFloor() for step_costs in costs]
         self._costs = StepCosts(*(_stacked(field) for field in zip(*alike, strict=True)))
 
     def decode_steps(self, sequences: I8, context: I8, longest: I8) -> F8:
         """Seconds of each step, shape (K, C); 0 where nothing decodes.
 
         Args:
-            sequences: that decode, shape (K,).
+            sequences: decodes, shape (K,).
             context: tokens that they read in all, shape (K,).
-            longest: most that one of them reads, shape (K,).
+            longest: most tokens that a decode reads, shape (K,).
         """
         costs = self._costs
         total = costs.host_s + costs.host_per_sequence_s * sequences[:, None]
@@ -52,13 +52,13 @@ class Stacked:
         return np.where(sequences[:, None] > 0, total, 0.0)
 
     def chunk_steps(self, new: I8, cached: I8, sequences: I8, reads: I8) -> F8:
-        """Seconds of each step, shape (K, C): one chunk of a prompt, and decodes that all read as much.
+        """Seconds of each step, shape (K, C): one prompt chunk, and decodes of equal context.
 
         Args:
             new: tokens of the chunk, at least one, shape (K,).
             cached: tokens before it, shape (K,).
-            sequences: that decode beside it, none too, shape (K,).
-            reads: tokens that each of them reads, shape (K,).
+            sequences: decodes in the same step, may be 0, shape (K,).
+            reads: tokens that each decode reads, shape (K,).
         """
         costs = self._costs
         total = costs.host_s + costs.host_per_sequence_s * (sequences + 1)[:, None]
@@ -95,7 +95,7 @@ def chunk_steps_seconds(costs: StepCosts, new: I8, cached: I8, sequences: I8, re
 
 
 def _stacked(values: tuple[Any, ...]) -> Any:
-    """Alike fields along a new last axis; None where there are none."""
+    """Fields of equal shape stacked along a new last axis; None where absent."""
     return None if values[0] is None else np.stack(values, axis=-1)
 
 
@@ -107,7 +107,7 @@ def _dense(table: F8, at: I8) -> F8:
 
 
 def _bilinear(table: F8, x: I8, y: I8, most: float = np.inf) -> F8:
-    """Interpolated on token knots, rows by ``x`` and columns by ``y``; beyond them to ``most`` shares of a cell."""
+    """Interpolate on token knots, rows by ``x`` and columns by ``y``; extrapolate up to ``most`` cells."""
     rows, columns = table.shape[:2]
     (i, fx), (j, fy) = _place(x, _knots(rows)), _place(y, _knots(columns))
     fx, fy = np.minimum(fx, most)[:, None], np.minimum(fy, most)[:, None]
@@ -124,7 +124,7 @@ def _knots(count: int) -> npt.NDArray[np.int64]:
 
 
 def _octaves(table: F8, at: tuple[I8, ...]) -> F8:
-    """``mixed_decode_s`` between its octaves; the last slopes continue, and nothing does below the first knots."""
+    """Interpolate ``mixed_decode_s``; the last slopes continue, and values are flat below the first knots."""
     shape = table.shape[: len(at)]
     places = [_place(x, np.array(octaves(axis, count))) for axis, (x, count) in enumerate(zip(at, shape, strict=True))]
     total = np.zeros((len(at[0]), table.shape[-1]))
@@ -137,7 +137,7 @@ def _octaves(table: F8, at: tuple[I8, ...]) -> F8:
 
 
 def _place(at: I8, knots: I8) -> tuple[I8, F8]:
-    """Cell of each value, and the share of it: above 1 beyond the last knot, 0 below the first or of one knot."""
+    """Cell of each value, and the position in it: above 1 beyond the last knot; 0 below the first or with one knot."""
     if len(knots) == 1:
         return np.zeros(len(at), np.int64), np.zeros(len(at))
     cell = np.minimum(np.maximum(np.searchsorted(knots, at, side="right") - 1, 0), len(knots) - 2)

@@ -9,12 +9,12 @@ Notation
     bytes(x) = matrix bytes * active(x) + (inputs + outputs) * 2 * k * x    weights once, activations in and out
     active(x) = E * (1 - (1 - k / E) ** x)                  expected distinct experts of x tokens; 1 if dense
 
-``active`` supposes that tokens choose experts evenly and independently, which real routers do not quite: it is an upper
-estimate of weight traffic at small batches.
+``active`` assumes even and independent choices of experts, which real routers do not quite make. At small batches it
+overestimates weight traffic.
 
-Attention is counted per pair of a query and a key it may see (``new * (cached + (new + 1) / 2)`` pairs of a causal
-chunk): 4 * head_dim FLOPs per head for GQA. MLA runs as multi-head attention in prefill, with the latent of cached
-tokens decompressed first, and in latent space in decode ("absorbed"), where one latent serves all heads.
+Attention is counted per (query, visible key) pair (``new * (cached + (new + 1) / 2)`` pairs of a causal chunk):
+4 * head_dim FLOPs per head for GQA. In prefill MLA runs as multi-head attention, after decompressing the latent of
+cached tokens. In decode it runs in latent space ("absorbed"), where one latent serves all heads.
 Source of the MLA shapes: DeepSeek-V2 (arXiv 2405.04434), section 2.1 and appendix C.
 
 Sparse attention scores every pair with the indexer's heads, 2 * index_head_dim FLOPs each, and reads the ``topk`` best
@@ -41,7 +41,7 @@ from hisearch.latency.sharding import Shard, dense_layers, index_layers, linear_
 from hisearch.specs.base import DTYPE_BYTES, DType
 from hisearch.specs.models.model import ModelSpec
 
-#: Activations between operators are 16 bits wide whatever the weights' format.
+#: Bytes of an activation between operators: 16 bits, whatever the weights' format.
 ACTIVATION_BYTES = 2.0
 
 #: Bytes of a token's two sums of squares, of queries and of keys, which ranks add up (``qk_norm_per_layer``).
@@ -58,9 +58,8 @@ SAMPLING_BYTES_PER_LOGIT = 16.0
 class Operator:
     """One operator of ``layers`` layers; figures are per layer and rank.
 
-    A unit brings the units of ``token_groups`` attention groups with it; ``flops_per_unit`` and ``bytes_per_unit``
-    count them. The ``experts`` of the layer lie on ``expert_ranks`` sets of ranks; where ``routed``, tokens choose
-    among them.
+    ``flops_per_unit`` and ``bytes_per_unit`` count one unit in each of ``token_groups`` attention groups. The layer's
+    ``experts`` lie on ``expert_ranks`` sets of ranks. ``routed``: tokens choose among them.
     """
 
     name: str
@@ -93,10 +92,11 @@ class Operator:
 
 @dataclass(frozen=True)
 class IndexShape:
-    """The indexer of sparse attention in one layer, whole on every rank.
+    """The indexer of sparse attention in one layer, replicated on every rank.
 
-    topk: tokens that a query reads. flops_per_pair, bytes_per_token: of scoring a pair, and of a token's index key, in
-    the mean layer: not every one may have an indexer.
+    topk: tokens that a query reads.
+    flops_per_pair, bytes_per_token: of scoring a pair, and of a token's index key. They are means over layers: some may
+        lack an indexer.
     """
 
     topk: int
@@ -110,7 +110,7 @@ class AttentionShape:
 
     Pairs are (query, key) pairs; a query's bytes are its own vector in and its output out.
     decompress_*: per *cached* token of a prefill chunk, to rebuild keys and values from a latent (MLA; else 0).
-    index: of sparse attention, whose pairs are those that are read.
+    index: of sparse attention; its pairs are those that are read.
     """
 
     full_layers: int
@@ -145,7 +145,7 @@ def windowed_pairs(new: F8, cached: F8, window: float) -> F8:
 
 
 def token_operators(model: ModelSpec, part: Shard, weight_dtype: DType, compute_dtype: DType) -> list[Operator]:
-    """Operators whose cost depends on the number of tokens in the step alone (attention itself and collectives apart).
+    """Operators whose cost depends only on the step's tokens, without attention and collectives.
 
     Args:
         model: architecture.
@@ -166,7 +166,7 @@ def sequence_operators(model: ModelSpec, part: Shard, weight_dtype: DType) -> li
 
 
 def _linear_states(model: ModelSpec, part: Shard, dtype: DType) -> list[Operator]:
-    """Linear attention reads and writes every sequence's state once a step, whatever the context."""
+    """Linear attention reads and writes every sequence's state once per step, whatever the context."""
     linear = model.linear_attention
     if linear is None:
         return []
@@ -178,7 +178,7 @@ def _linear_states(model: ModelSpec, part: Shard, dtype: DType) -> list[Operator
 def attention_shape(model: ModelSpec, part: Shard, kv_dtype: DType) -> AttentionShape:
     """Attention of ``model`` on one rank."""
     windowed = window_layers(model)
-    heads, kept, index = part.heads, layer_kv_bytes_per_token(model, part, kv_dtype), None
+    heads, kv_bytes, index = part.heads, layer_kv_bytes_per_token(model, part, kv_dtype), None
     if model.mla is None:
         flops = 4.0 * heads * model.head_dim
         query_bytes = 2 * heads * model.head_dim * ACTIVATION_BYTES
@@ -193,14 +193,14 @@ def attention_shape(model: ModelSpec, part: Shard, kv_dtype: DType) -> Attention
         decompress = (2.0 * latent * rebuilt, 2 * rebuilt * ACTIVATION_BYTES)
         if (sparse := model.sparse_attention) is not None:
             prefill, decompress = decode, (0.0, 0.0)
-            whole, kept = kept, latent_bytes_per_token(mla, kv_dtype, sparse=True)
+            with_index, kv_bytes = kv_bytes, latent_bytes_per_token(mla, kv_dtype, sparse=True)
             scored = 2.0 * sparse.index_heads * sparse.index_head_dim * index_layers(model) / model.layers
-            index = IndexShape(sparse.topk, scored, whole - kept)
+            index = IndexShape(sparse.topk, scored, with_index - kv_bytes)
     return AttentionShape(
         full_layers=model.layers - linear_layers(model) - windowed,
         window_layers=windowed,
         window_tokens=model.sliding_window_tokens,
-        kv_bytes_per_token=kept,
+        kv_bytes_per_token=kv_bytes,
         prefill_flops_per_pair=prefill[0],
         prefill_query_bytes=prefill[1],
         decompress_flops=decompress[0],
@@ -249,8 +249,8 @@ def _elementwise(model: ModelSpec, part: Shard, weight_dtype: DType) -> list[Ope
         shared = part.shared_intermediate * split.ffn_groups
         widths.append(("expert_activation", moe_layers(model), 3 * (uses * part.expert_intermediate + shared)))
         widths.append(("expert_gather", moe_layers(model), 2 * uses * model.hidden_size))
-    found = [Operator(name, "elementwise", dtype, layers, 0.0, n * ACTIVATION_BYTES) for name, layers, n in widths]
-    return [*found, *_linear_mixing(model, part, dtype)]
+    operators = [Operator(name, "elementwise", dtype, layers, 0.0, n * ACTIVATION_BYTES) for name, layers, n in widths]
+    return [*operators, *_linear_mixing(model, part, dtype)]
 
 
 def _linear_mixing(model: ModelSpec, part: Shard, dtype: DType) -> list[Operator]:

@@ -1,6 +1,6 @@
 """A model's weight matrices and KV entries, per rank: counts and bytes.
 
-One list of matrices serves the parameter count, the memory plan and the operators' FLOPs, so that they cannot disagree.
+One list of matrices serves the parameter count, the memory plan and the operators' FLOPs: they cannot disagree.
 Biases and the norms of queries and keys are left out (below 0.01 % of the parameters of every model in the catalogue).
 """
 
@@ -22,11 +22,11 @@ from hisearch.latency.sharding import (
 from hisearch.specs.base import DTYPE_BYTES, KV_SCALE_BYTES, WEIGHT_SCALE_BYTES, DType
 from hisearch.specs.models.model import MlaSpec, ModelSpec
 
-#: Bytes of the scale that an indexer's fp8 key has for every so many of its elements (SGLang's and vLLM's caches of
-#: index keys: 132 bytes for a width of 128).
+#: Bytes of a scale of an indexer's fp8 key, and elements that share it (SGLang's and vLLM's caches of index keys: 132
+#: bytes for a width of 128).
 INDEX_SCALE_BYTES, INDEX_SCALE_ELEMENTS = 4.0, 128
 
-#: Formats of weights that engines keep as published; everything narrower is a quantised format.
+#: Unquantised formats of weights; everything narrower is quantised.
 WIDE_DTYPES: frozenset[str] = frozenset({"fp32", "bf16", "fp16"})
 
 
@@ -36,8 +36,8 @@ class Matrix:
 
     The rank holds ``experts`` copies per layer; a token uses ``experts_per_token`` of all ``experts * expert_ranks``.
     Dense matrices have one of one. ``routed``: tokens choose among the copies, of which a rank may hold just one.
-    ``token_groups`` attention groups send their tokens through it. ``wide_in``: formats of the weights in whose
-    checkpoints it keeps 16 bits, beside those that are never ``quantised``. ``single``: kept and multiplied in 32 bits.
+    ``token_groups`` attention groups send their tokens through it. ``quantised``: False where it always stays wide.
+    ``wide_in``: checkpoint formats in which it stays in 16 bits too. ``single``: kept and multiplied in 32 bits.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Matrix:
     single: bool = False
 
     def takes(self, weight_dtype: DType) -> bool:
-        """Whether it is in the format of a checkpoint in ``weight_dtype``; else it is in ``wide``."""
+        """Whether it has the format of a checkpoint in ``weight_dtype``; else that of ``wide``."""
         return self.quantised and weight_dtype not in self.wide_in
 
     def wide(self, weight_dtype: DType) -> DType:
@@ -82,7 +82,7 @@ def kv_element_bytes(dtype: DType) -> float:
 
 
 def wide_dtype(dtype: DType) -> DType:
-    """The format of the parts that stay wide in a model with ``dtype`` weights: bf16 where it is quantised."""
+    """Format of a model's unquantised parts: ``dtype``, or bf16 where ``dtype`` is quantised."""
     return dtype if dtype in WIDE_DTYPES else "bf16"
 
 
@@ -107,7 +107,7 @@ def active_parameter_count(model: ModelSpec) -> int:
 def weight_bytes_per_rank(model: ModelSpec, split: int | Parallelism, weight_dtype: DType) -> float:
     """Bytes of weights each rank holds. Embedding, LM head, router and norms stay wide when the rest is quantised.
 
-    ``split`` is so many tensor-parallel ranks, or a ``Parallelism``. Stages of a pipeline count their mean share of the
+    ``split``: a number of tensor-parallel ranks, or a ``Parallelism``. Pipeline stages count their mean share of the
     layers, and the first or last stage's table.
 
     Raises:
@@ -124,7 +124,7 @@ def weight_bytes_per_rank(model: ModelSpec, split: int | Parallelism, weight_dty
 def redundant_expert_bytes_per_rank(
     model: ModelSpec, split: int | Parallelism, weight_dtype: DType, redundant: int
 ) -> float:
-    """Bytes of the copies of experts that each rank holds beside the first, ``redundant`` a layer in all."""
+    """Bytes of redundant expert copies on each rank, ``redundant`` per layer over all ranks."""
     part = shard(model, split)
     routed = sum(m.elements for m in matrices(model, part) if m.routed)
     if not routed:
@@ -136,7 +136,7 @@ def redundant_expert_bytes_per_rank(
 def layer_kv_bytes_per_token(model: ModelSpec, part: Shard, kv_dtype: DType) -> float:
     """Bytes one layer of one rank keeps per token. MLA's latent serves all heads, so every rank holds all of it.
 
-    Sparse attention keeps the indexer's keys beside it.
+    Sparse attention keeps the indexer's keys too.
     """
     if model.mla is not None:
         return latent_bytes_per_token(model.mla, kv_dtype, sparse=model.sparse_attention is not None) + _index_bytes(
@@ -148,8 +148,8 @@ def layer_kv_bytes_per_token(model: ModelSpec, part: Shard, kv_dtype: DType) -> 
 def latent_bytes_per_token(mla: MlaSpec, kv_dtype: DType, *, sparse: bool) -> float:
     """Bytes of a token's latent in one layer.
 
-    Kernels of sparse attention that read a narrow one keep the rotary part in 16 bits and a scale for each 128
-    elements of the rest (vLLM's ``fp8_ds_mla``: 656 bytes). FlashInfer's on a B200 takes 576; these are not told apart.
+    Sparse-attention kernels with a quantised latent keep its rotary part in 16 bits, and a scale for each 128 elements
+    of the rest (vLLM's ``fp8_ds_mla``: 656 bytes). FlashInfer's on a B200 takes 576: the model does not distinguish it.
     """
     rotary = DTYPE_BYTES["bf16"] if sparse and kv_dtype not in WIDE_DTYPES else kv_element_bytes(kv_dtype)
     scales = 0.0
@@ -161,9 +161,9 @@ def latent_bytes_per_token(mla: MlaSpec, kv_dtype: DType, *, sparse: bool) -> fl
 def kv_bytes_per_token_per_rank(model: ModelSpec, split: int | Parallelism, kv_dtype: DType) -> float:
     """Bytes of KV a cached token takes on each rank, in all layers that keep every token (sliding windows do not).
 
-    ``split`` is so many tensor-parallel ranks, or a ``Parallelism``, of which a token lies in one attention group.
+    ``split``: a number of tensor-parallel ranks, or a ``Parallelism``; a token lies in one of its attention groups.
 
-    A model whose every layer has a window is counted as keeping every token, as engines do with a single KV group.
+    A model with a window in every layer counts as keeping every token, as engines do with a single KV group.
 
     Raises:
         InvalidParallelism: the model cannot be split so.
@@ -174,7 +174,7 @@ def kv_bytes_per_token_per_rank(model: ModelSpec, split: int | Parallelism, kv_d
 
 
 def window_kv_bytes_per_token_per_rank(model: ModelSpec, split: int | Parallelism, kv_dtype: DType) -> float:
-    """Bytes of KV a token inside the sliding window takes on each rank, in the layers that drop what leaves it."""
+    """Bytes of KV a token inside the sliding window takes on each rank, in the layers that drop tokens outside."""
     part = shard(model, split)
     return _dropping_layers(model) / part.parallelism.pipeline * layer_kv_bytes_per_token(model, part, kv_dtype)
 
@@ -189,7 +189,7 @@ def state_bytes_per_sequence_per_rank(model: ModelSpec, split: int | Parallelism
 
 
 def _index_bytes(model: ModelSpec) -> float:
-    """Bytes of an index key, an fp8 vector that every rank holds, in the mean layer: not every one may have them."""
+    """Bytes of an index key, an fp8 vector on every rank; a mean over layers, since some may lack an indexer."""
     sparse = model.sparse_attention
     if sparse is None:
         return 0.0
@@ -207,17 +207,17 @@ def _norm_elements(model: ModelSpec) -> int:
 
 
 def attention_matrices(model: ModelSpec, part: Shard) -> list[Matrix]:
-    """Those of attention alone."""
+    """The matrices of attention that one rank holds."""
     return _kept(model, _grouped(model, part) if model.mla is None else _mla(model, model.mla, part))
 
 
-def _kept(model: ModelSpec, found: list[Matrix]) -> list[Matrix]:
-    """``found`` with the formats in whose checkpoints each of them keeps 16 bits."""
+def _kept(model: ModelSpec, unmarked: list[Matrix]) -> list[Matrix]:
+    """``unmarked`` matrices with ``wide_in`` set, the checkpoint formats in which they stay in 16 bits."""
     if not model.kept_wide:
-        return found
+        return unmarked
     return [
         replace(matrix, wide_in=frozenset(dtype for dtype, kept in model.kept_wide.items() if matrix.name in kept))
-        for matrix in found
+        for matrix in unmarked
     ]
 
 
@@ -233,7 +233,10 @@ def _grouped(model: ModelSpec, part: Shard) -> list[Matrix]:
 
 
 def _linear_attention(model: ModelSpec, part: Shard) -> list[Matrix]:
-    """To queries, keys, values and output gates; to two scalars a head, in 16 bits; and back. Split by head."""
+    """Projections to queries, keys, values and output gates; to two scalars per head, in 16 bits; and back.
+
+    All are split by head.
+    """
     linear = model.linear_attention
     if linear is None:
         return []
@@ -249,7 +252,7 @@ def _linear_attention(model: ModelSpec, part: Shard) -> list[Matrix]:
 def _mla(model: ModelSpec, mla: MlaSpec, part: Shard) -> list[Matrix]:
     """Down-projections are replicated on every rank, up-projections are split by head.
 
-    All engines make one product of the queries' and the keys' down-projection.
+    All engines fuse the down-projections of queries and keys.
     """
     hidden, layers = model.hidden_size, model.layers
     query = part.heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim)
@@ -270,7 +273,7 @@ def _mla(model: ModelSpec, mla: MlaSpec, part: Shard) -> list[Matrix]:
 
 
 def _indexer(model: ModelSpec, mla: MlaSpec) -> list[Matrix]:
-    """Index queries from the queries' latent, one index key and the weights of the heads; whole on every rank."""
+    """Index queries from the queries' latent, one index key and the heads' weights; replicated on every rank."""
     sparse = model.sparse_attention
     if sparse is None:
         return []
@@ -300,18 +303,18 @@ def _moe_ffn(model: ModelSpec, part: Shard) -> list[Matrix]:
     up, counts = _up_factor(model), (part.experts, moe.experts_per_token)
     groups, ranks = part.parallelism.attention_data, part.parallelism.expert
     routed = functools.partial(Matrix, expert_ranks=ranks, token_groups=groups, routed=True)
-    found = [
+    layer_matrices = [
         Matrix("router", hidden, moe.experts, layers, quantised=False, single=moe.router_dtype == "fp32"),
         routed("experts_gate_up_proj", hidden, up * part.expert_intermediate, layers, *counts),
         routed("experts_down_proj", part.expert_intermediate, hidden, layers, *counts),
     ]
     if part.shared_intermediate:
         together = part.parallelism.ffn_groups
-        found += [
+        layer_matrices += [
             Matrix("shared_gate_up_proj", hidden, up * part.shared_intermediate, layers, token_groups=together),
             Matrix("shared_down_proj", part.shared_intermediate, hidden, layers, token_groups=together),
         ]
-    return found
+    return layer_matrices
 
 
 def _up_factor(model: ModelSpec) -> int:

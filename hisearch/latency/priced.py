@@ -1,4 +1,4 @@
-"""What an estimator is asked to price: one worker, and the largest steps that it will take."""
+"""Input of an estimator: one worker, and its largest steps."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from hisearch.specs.models.model import ModelSpec
 
 @dataclass(frozen=True)
 class AcrossHosts:
-    """Where ranks of a stage lie in several hosts.
+    """Placement of a stage's ranks on several hosts.
 
-    ranks_per_host: so many in each. bytes_per_s: between hosts, of each rank, one direction. exchange_s: that a step of
-    a collective between two hosts takes beside its bytes.
+    ranks_per_host: ranks on each host.
+    bytes_per_s: between hosts, per rank, one direction.
+    exchange_s: fixed seconds of an inter-host step of a collective.
     """
 
     ranks_per_host: int
@@ -26,7 +27,7 @@ class AcrossHosts:
 
 @dataclass(frozen=True)
 class PricedWorker:
-    """A worker whose steps are priced: one attention group's part of it.
+    """A worker to price: one of its attention groups.
 
     model: architecture.
     accelerator: what each rank runs on.
@@ -34,9 +35,9 @@ class PricedWorker:
     weight_dtype: format of the weights; None is the model's own.
     kv_dtype: format of the KV cache.
     engine: serving engine; its name chooses the host overhead.
-    max_tokens, max_sequences: most in a step.
-    max_context_tokens: most tokens of context that the decodes of one step read together.
-    hosts: that its ranks lie in; None: in one.
+    max_tokens, max_sequences: most of a step.
+    max_context_tokens: most tokens of context that a step's decodes read together.
+    hosts: placement of its ranks on several hosts; None: one host.
     """
 
     model: ModelSpec

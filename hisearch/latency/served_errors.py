@@ -1,12 +1,11 @@
-"""How far simulated runs were from measured ones that had no part in any constant: errors of TTFT and of step times.
+"""Errors of TTFT and step times on held-out serving runs.
 
 ``served_errors.yaml`` holds, for each engine and situation, quantiles of log(simulated / measured) over measured
-serving runs, refitted without what the situation says is new (``hisearch calibrate hosts``). A situation is what a
-deployment has that the measured runs had not. Every one has another client and other settings (``campaign``); its
-model or its accelerator may be new as well. Errors of runs that had a part in the fit are none of it.
+serving runs. The fit held out the part that the situation calls new (``hisearch calibrate hosts``). A situation is what
+is new in a deployment, compared with the measured runs. The client and settings (``campaign``) always are; the model or
+the accelerator may be too. Errors of runs in the fit are excluded.
 
-Between quantiles a law is straight over normal scores. Beyond the outermost it goes on with the slope there, so that
-tails are as heavy as they were.
+Between quantiles a law is linear over normal scores. Beyond the outermost the slope continues: tails stay as heavy.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from hisearch.specs.base import EngineName, Strict
 FILE = Path(__file__).with_name("served_errors.yaml")
 
 Situation = Literal["campaign", "model", "accelerator"]
-#: What follows a model's own name in the names of its checkpoints.
+#: Suffixes of checkpoint names after the model's name.
 CHECKPOINT_SUFFIXES = ("-instruct", "-fp8", "-fp4", "-nvfp4", "-hf")
-#: Shares of the runs that ``ErrorLaw.logs`` are quantiles of, and their normal scores.
+#: Probabilities of the quantiles ``ErrorLaw.logs``, and their normal scores.
 SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
 SCORES = (-1.6448536, -0.6744898, 0.0, 0.6744898, 1.6448536)
 
 
-#: What the fit had not, by situation.
+#: Description of each situation.
 NEW: dict[Situation, str] = {
     "campaign": "campaigns that the fit had not",
     "model": "models that the fit had not",
@@ -61,12 +60,12 @@ class ErrorLaw(Strict):
         return float(np.interp(score, scores, logs))
 
     def measured(self, simulated: float, score: float) -> float:
-        """What would be measured where ``simulated`` was, at a normal score: 0 the median, 1.64 the 95th percentile."""
+        """Expected measurement where ``simulated`` was, at a normal score: 0 the median, 1.64 the 95th percentile."""
         return float(simulated * np.exp(-self.at(-score)))
 
     @property
     def median_error(self) -> float:
-        """Median of the absolute relative error, as half of a law's mass lies between its quartiles."""
+        """Median absolute relative error: half of a law's mass lies between its quartiles."""
         return float(np.expm1(max(abs(self.logs[2]), 0.5 * (self.logs[3] - self.logs[1]))))
 
     @property
@@ -83,7 +82,7 @@ class ServedErrors(NamedTuple):
     step: ErrorLaw
 
     def __str__(self) -> str:
-        """A sentence of it: between which factors on the simulated means 90 % of measured ones lie."""
+        """A sentence: factors on the simulated means between which 90 % of measured ones lie."""
         spans = (
             f"{name} {law.measured(1.0, SCORES[0]):.2f} to {law.measured(1.0, SCORES[-1]):.2f} times"
             for name, law in (("TTFT", self.ttft), ("TPOT", self.step))
@@ -91,7 +90,7 @@ class ServedErrors(NamedTuple):
         return f"Served runs of {NEW[self.situation]}: 90 % had {' and '.join(spans)} the simulated mean."
 
     def to_dict(self) -> dict[str, object]:
-        """The situation, and between which factors on the simulated mean 90 % of measured ones lie."""
+        """The situation, and the factors on the simulated mean between which 90 % of measured ones lie."""
         spans = {
             name: [law.measured(1.0, SCORES[0]), law.measured(1.0, SCORES[-1])]
             for name, law in (("ttft", self.ttft), ("tpot", self.step))
@@ -105,14 +104,14 @@ class _Laws(Strict):
 
 
 class EngineErrors(Strict):
-    """What was measured under an engine, and the errors by situation."""
+    """Accelerators and models measured under an engine, and the errors by situation."""
 
     accelerators: list[str] = Field(description="Of the catalogue.")
     models: list[str] = Field(description="See ``plain_name``.")
     situations: dict[Situation, _Laws]
 
     def of(self, situation: Situation) -> ServedErrors | None:
-        """Errors in ``situation``; where it was not tried, of the one next to it; None where none was."""
+        """Errors in ``situation``, or in the closest one with errors; None without any."""
         order: list[Situation] = [situation, "campaign", "accelerator", "model"]
         name = next((known for known in order if known in self.situations), None)
         if name is None:
@@ -121,13 +120,13 @@ class EngineErrors(Strict):
 
 
 def served_errors(engine: EngineName | str, accelerator: str | None, model: str) -> ServedErrors | None:
-    """Errors to expect of ``model`` on ``accelerator`` under ``engine``, the widest of what is new about it.
+    """Expected errors of ``model`` on ``accelerator`` under ``engine``: the widest of the situations that apply.
 
-    None where no run of the engine was left out of a fit.
+    None where no run of the engine was held out of a fit.
 
     Args:
         engine: its name.
-        accelerator: name in the catalogue; None: one of nobody's.
+        accelerator: name in the catalogue; None: not in the catalogue.
         model: see ``plain_name``.
     """
     known = _read().get(str(engine))
@@ -138,12 +137,12 @@ def served_errors(engine: EngineName | str, accelerator: str | None, model: str)
         new.append("accelerator")
     if model not in known.models:
         new.append("model")
-    found = [errors for situation in new if (errors := known.of(situation)) is not None]
-    return max(found, key=lambda errors: errors.ttft.width, default=None)
+    candidates = [errors for situation in new if (errors := known.of(situation)) is not None]
+    return max(candidates, key=lambda errors: errors.ttft.width, default=None)
 
 
 def plain_name(name: str) -> str:
-    """A checkpoint's name without its owner and what tells its format and training, in lower case."""
+    """A checkpoint's name without its owner and ``CHECKPOINT_SUFFIXES``, in lower case."""
     plain = name.rsplit("/", 1)[-1].lower()
     while plain.endswith(CHECKPOINT_SUFFIXES):
         plain = plain[: plain.rindex("-")]

@@ -1,4 +1,4 @@
-"""How a model is split over ranks, and what one rank holds: heads, KV heads, FFN widths, experts, layers."""
+"""How a model is split over ranks, and one rank's heads, KV heads, FFN widths, experts and layers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class InvalidParallelism(ValueError):  # noqa: N818
     """A model cannot be split over this many ranks.
 
     Attributes:
-        key: of the pool that says so.
+        key: of the pool that states the split.
     """
 
     def __init__(self, message: str, key: str = "tensor_parallel") -> None:
@@ -39,7 +39,7 @@ def parallelism_of(tensor_parallel: int, parallelism: Parallelism | None) -> Par
 class Shard:
     """Widths of one rank. KV heads are replicated when there are more ranks than KV heads.
 
-    experts: routed experts of a layer that the rank holds (part of).
+    experts: routed experts of a layer on the rank, whole or sliced.
     """
 
     parallelism: Parallelism
@@ -70,7 +70,7 @@ def window_layers(model: ModelSpec) -> int:
 
 
 def linear_layers(model: ModelSpec) -> int:
-    """Layers with linear attention, which keep a state in place of a KV cache."""
+    """Layers with linear attention, which keep a state instead of a KV cache."""
     return model.linear_attention.layers if model.linear_attention is not None else 0
 
 
@@ -81,7 +81,7 @@ def index_layers(model: ModelSpec) -> int:
 
 
 def shard(model: ModelSpec, split: int | Parallelism) -> Shard:
-    """The widths of one rank of a model that is split over so many tensor-parallel ranks, or as ``split`` says.
+    """The widths of one rank of a model split by ``split``: a number of tensor-parallel ranks, or a ``Parallelism``.
 
     Raises:
         InvalidParallelism: a width, the experts or the layers do not come out even.

@@ -1,4 +1,4 @@
-"""Which accelerator of the catalogue a sheet is of: documents that name one mean the sheet, whatever it is called."""
+"""Identifies the catalogue's accelerators by their data sheets, whatever a document calls them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,12 @@ def of_catalogue(kind: str, name: str) -> Any:
     return _spec(Path.cwd(), kind, name)
 
 
-def same_sheet(one: AcceleratorSpec, other: AcceleratorSpec) -> bool:
-    """Whether two accelerators are the same but for price, host and power."""
-    return one.memory_bandwidth_bytes_per_s == other.memory_bandwidth_bytes_per_s and one.peak_flops == other.peak_flops
+def same_sheet(first: AcceleratorSpec, second: AcceleratorSpec) -> bool:
+    """Whether two accelerators have the same bandwidth and peaks; price, host and power may differ."""
+    return (
+        first.memory_bandwidth_bytes_per_s == second.memory_bandwidth_bytes_per_s
+        and first.peak_flops == second.peak_flops
+    )
 
 
 def accelerators() -> list[str]:
@@ -32,16 +35,16 @@ def accelerators() -> list[str]:
 
 
 def named_as(accelerator: AcceleratorSpec, names: Iterable[str]) -> str | None:
-    """The first of ``names`` whose sheet is that of ``accelerator``; None where none is."""
+    """The first of ``names`` with the data sheet of ``accelerator``; None where there is none."""
     return next((name for name in names if same_sheet(accelerator, of_catalogue("Accelerator", name))), None)
 
 
 def called(hardware: str, names: Iterable[str]) -> str | None:
-    """The accelerator that a profiler calls ``hardware``: the same name but for case, signs and what follows."""
-    wanted = _plain(hardware)
+    """The accelerator that a profiler calls ``hardware``: equal names, ignoring case, punctuation and suffixes."""
+    target = _plain(hardware)
     for name in sorted(names, key=len):
         plain = _plain(name)
-        if wanted and (plain.startswith(wanted) or wanted.startswith(plain)):
+        if target and (plain.startswith(target) or target.startswith(plain)):
             return name
     return None
 

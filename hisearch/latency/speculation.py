@@ -1,21 +1,21 @@
-"""Speculative decoding in step costs, on average: a step that makes several tokens of a sequence as steps of one each.
+"""Speculative decoding in mean step costs: one speculative step of several tokens becomes several steps of one token.
 
 Notation
-    d      tokens drafted for every sequence in a step, by one layer that is run d times (multi-token prediction)
-    a      tokens that a step makes of a sequence, on average: 1 + p + p^2 + … + p^d
-    p      share of drafted tokens that are accepted where all before them were
+    d      tokens drafted for every sequence in a step, by one layer that runs d times (multi-token prediction)
+    a      mean tokens per step and sequence: 1 + p + p^2 + … + p^d
+    p      probability that a drafted token is accepted, given that all before it were
     L      layers
     n, c   decoding sequences, the context that they read together
 
-    step   = host + token_s[(d + 1) n] + sequence_s[(d + 1) n] + decode_s(n, c)         checking what was drafted
+    step   = host + token_s[(d + 1) n] + sequence_s[(d + 1) n] + decode_s(n, c)         verification of the draft
            + d * ((token_s[n] + decode_s(n, c)) / L + sequence_s[n])                    drafting
     costs of one token each: step / a
 
-The simulated engine makes one token a step. Its steps are therefore an a-th of a speculative one's, which leaves the
-time of a token, the growth of contexts and what decodes add to a step with prompts as they are on average; what a
-prompt waits for the step under way is shorter than it should be, by less than a step.
+The simulated engine makes one token per step. Its steps therefore take 1 / a of a speculative step. Means stay correct:
+time per token, growth of contexts, and the decodes' cost in mixed steps. A prompt's wait for the current step is too
+short, by less than a step.
 
-Not modelled: how p differs between requests, the prompt's own pass through the drafting layer, and memory for drafted
+Not modelled: differences of p between requests, the prompt's pass through the drafting layer, and memory for drafted
 tokens.
 """
 
@@ -41,17 +41,18 @@ class Speculation(NamedTuple):
 
     @property
     def tokens_per_step(self) -> float:
-        """a: tokens that a step makes of a sequence, on average."""
+        """a: mean tokens per step and sequence."""
         return sum(self.accepted**k for k in range(self.draft_tokens + 1))
 
 
 def with_speculation(costs: StepCosts, speculation: Speculation, layers: int) -> StepCosts:
-    """Costs of steps of one token each that together take as long as speculative ones do.
+    """Costs of one-token steps that together take as long as speculative steps.
 
-    Of ``decode_s`` alone: prompts are computed as before. Its entries may be negative, a step's cost is not.
+    Only ``decode_s`` and the floor change: prompts are computed as before. Entries of ``decode_s`` may be negative; a
+    step's cost is not.
 
     Raises:
-        ValueError: the costs tell decodes beside prompts apart, or unequal contexts.
+        ValueError: the costs price mixed steps or unequal contexts separately.
     """
     if costs.mixed_decode_s is not None or costs.skew_s is not None:
         raise ValueError("speculation needs costs without mixed_decode_s and skew_s")

@@ -1,4 +1,4 @@
-"""Step costs by the book: the notation of ``costs.py`` in plain Python, and laws written as tables.
+"""Reference implementation of step costs: the notation of ``costs.py`` in plain Python, and laws written as tables.
 
 The kernels evaluate the same expressions in the same order, so both give the same bits:
 
@@ -7,7 +7,7 @@ The kernels evaluate the same expressions in the same order, so both give the sa
     total += prompt_s[P]            if there are chunks
     total += work * rate            for each chunk in order
     total += skew_s[n] * ((m * n - c) / n);  total += decode_s(n, c)         if n > 0 and there are no chunks
-    total += beside                 if n > 0 and there are
+    total += mixed_decode_s         if n > 0 and there are chunks
     max(total, floor)
 
 A rate is flat beyond its table; token_s, sequence_s, prompt_s and decode_s continue with their last slope.
@@ -34,7 +34,7 @@ def step_seconds(
         costs: tables (see ``StepCosts``).
         chunks: (new, cached) tokens of every prompt chunk, in the batch's order.
         decodes: context that each decoding sequence reads: tokens before the new one, plus one.
-        sampling: sequences that sample a token: decodes, and chunks that complete their prompt; all where absent.
+        sampling: sequences that sample a token: decodes, and chunks that complete their prompt; None: all.
     """
     n = len(decodes)
     sequences = len(chunks) + n
@@ -104,28 +104,28 @@ def bilinear(table: F8, x: int, y: int, *, extrapolate: bool) -> float:
 
 
 def mixed_decode_seconds(costs: StepCosts, prompt_tokens: int, before: float, decodes: Sequence[int]) -> float:
-    """What decodes add to a step with prompt chunks (see ``StepCosts``); ``before``: its K."""
+    """Seconds that decodes add to a mixed step (see ``StepCosts``); ``before``: K."""
     assert costs.mixed_decode_s is not None
     sequences, longest = len(decodes), max(decodes)
     mean = sum(decodes) / sequences - 1.0
     total = _mixed(costs.mixed_decode_s, prompt_tokens, before, sequences, mean)
     if costs.late is None or longest == min(decodes):
         return float(total)
-    # n^2 times the variance and the square of the longest's distance: whole numbers, so that nothing is rounded.
+    # n^2 times the variance, and n times the longest's distance from the mean: whole numbers, without rounding.
     spread = float(sequences * sum(length * length for length in decodes) - sum(decodes) ** 2)
-    apart = float(longest * sequences - sum(decodes))
-    whole = spread + apart * apart
-    reach = mean * costs.late.ratio * whole / (whole + (costs.late.ratio - 1.0) * spread)
+    distance = float(longest * sequences - sum(decodes))
+    total_spread = spread + distance * distance
+    reach = mean * costs.late.ratio * total_spread / (total_spread + (costs.late.ratio - 1.0) * spread)
     even, late, last = (
         _mixed(costs.mixed_decode_s, prompt_tokens, before, 1, length)
         for length in (mean, min(longest - 1.0, reach), longest - 1.0)
     )
-    total += late_share(costs.late.shares, sequences, spread / whole, sum(decodes)) * (late - even)
+    total += late_share(costs.late.shares, sequences, spread / total_spread, sum(decodes)) * (late - even)
     return float(total + (last - late) if longest - 1.0 > reach else total)
 
 
 def late_share(table: F8, sequences: int, long: float, context: int) -> float:
-    """``late`` of a batch of which the share ``long`` is long."""
+    """``late`` of a batch with the share ``long`` of long contexts."""
     at = (float(sequences), LONG_PARTS * long, float(context))
     places = [knot_place(late_octaves(axis, table.shape[axis]), value) for axis, value in enumerate(at)]
     return _inside(table, [(index, min(share, 1.0)) for index, share in places])
@@ -138,7 +138,7 @@ def _mixed(table: F8, prompt_tokens: int, before: float, sequences: int, mean: f
 
 
 def _inside(table: F8, places: Sequence[tuple[int, float]]) -> float:
-    """``table`` at a cell of each axis and the share of it."""
+    """``table`` at ``places``: the cell along each axis, and the position in it."""
     ends = ((index, min(index + 1, count - 1)) for (index, _), count in zip(places, table.shape, strict=True))
     corners: F8 = table[np.ix_(*ends)]
     # The last axis first, as the kernels do.
@@ -149,7 +149,7 @@ def _inside(table: F8, places: Sequence[tuple[int, float]]) -> float:
 
 
 def knot_place(knots: Sequence[int], value: float) -> tuple[int, float]:
-    """Cell of ``value`` among ``knots``, and the share of it: above 1 beyond the last knot."""
+    """Cell of ``value`` among ``knots``, and the position in it: above 1 beyond the last knot."""
     if value <= knots[0] or len(knots) == 1:
         return 0, 0.0
     index = 0

@@ -13,9 +13,9 @@ from hisearch.score.evaluate import Score
 class Capacity:
     """Outcome of a capacity search.
 
-    load: largest feasible load factor that was simulated; 0.0 where none was feasible.
-    goodput_rps: goodput at that load, requests per second; 0.0 where none was feasible.
-    infeasible_load: smallest infeasible load factor that was simulated; infinite where none was.
+    load: largest feasible load factor simulated; 0.0 if none was feasible.
+    goodput_rps: goodput at that load, requests per second; 0.0 if none was feasible.
+    infeasible_load: smallest infeasible load factor simulated; infinite if none was.
     simulations: loads that were simulated.
     """
 
@@ -26,7 +26,7 @@ class Capacity:
 
     @property
     def bracketed(self) -> bool:
-        """True where both a feasible and an infeasible load were seen, so that the capacity lies between them."""
+        """True if both a feasible and an infeasible load were seen, so that the capacity lies between them."""
         return self.load > 0.0 and math.isfinite(self.infeasible_load)
 
 
@@ -42,9 +42,10 @@ def capacity(
     """Bracket the largest feasible load by growing or shrinking from ``start``, then bisect it geometrically.
 
     Feasibility need not be monotone in load: a burst may happen to align with a router's or an eviction's decisions.
-    What is returned is therefore a statement about loads that were simulated, never an extrapolation: ``load`` was
-    feasible, ``infeasible_load`` was not, and they are within ``relative_tolerance`` of each other when bracketed. With
-    several crossings it is one of them.
+    Feasibility need not be monotone in load: a burst may happen to align with a router's or an eviction's decisions.
+    The result therefore describes simulated loads only, never an extrapolation: ``load`` was feasible,
+    ``infeasible_load`` was not. When bracketed, they are within ``relative_tolerance`` of each other. With several
+    crossings it is one of them.
 
     Args:
         simulate_at: scores the deployment at a load factor.

@@ -1,8 +1,8 @@
-"""Where a run's joules went: by component of its workers, over time.
+"""Energy of a run in joules, by component of its workers, over time.
 
-Needs a logged run (``simulate(..., log=True)``) of costs that tell components apart (``CompiledCosts.components``). A
-step's batch is priced by each component's own tables, which add up to the run's joules, and spread evenly over the
-step's seconds; idle power is drawn all the while.
+Needs a logged run (``simulate(..., log=True)``) whose costs separate components (``CompiledCosts.components``). Each
+component's own tables price a step's batch; they add up to the run's joules. A step's joules are spread evenly over its
+seconds. Idle power is always drawn.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ class ComponentPower(NamedTuple):
     """Watts of all workers by component.
 
     edges_s: shape (n + 1,), times that bound the intervals, from 0.
-    watts: component -> shape (n,), mean power in each interval, idle power included.
+    watts: component -> shape (n,), mean power in each interval, including idle power.
     """
 
     edges_s: F8
     watts: dict[str, F8]
 
     def joules(self) -> dict[str, float]:
-        """Of the whole run, by component."""
+        """Joules of the complete run, by component."""
         return {name: float((watts * np.diff(self.edges_s)).sum()) for name, watts in self.watts.items()}
 
 
@@ -40,9 +40,9 @@ def component_power(
 
     Args:
         result: of ``simulate(..., log=True)``.
-        costs: of its workers.
-        interval_s: seconds of an interval.
-        constant_w: further components of all workers together that draw the same all the while.
+        costs: of the run's workers.
+        interval_s: length of an interval in seconds.
+        constant_w: further components with constant power, watts of all workers together.
 
     Raises:
         ValueError: no log, or no components.
@@ -57,11 +57,11 @@ def component_power(
     joules = step_joules(result, costs.components)
     workers = len(result.workers.energy_j)
     watts = {}
-    for name, each in joules.items():
-        spread = _spread(steps["start_s"], steps["end_s"], each, edges)
-        watts[name] = spread / interval_s + workers * costs.idle_w_by_component.get(name, 0.0)
-    for name, drawn in (constant_w or {}).items():
-        watts[name] = np.full(len(edges) - 1, drawn)
+    for name, step_j in joules.items():
+        active_j = _spread(steps["start_s"], steps["end_s"], step_j, edges)
+        watts[name] = active_j / interval_s + workers * costs.idle_w_by_component.get(name, 0.0)
+    for name, constant in (constant_w or {}).items():
+        watts[name] = np.full(len(edges) - 1, constant)
     return ComponentPower(edges, watts)
 
 
@@ -69,7 +69,7 @@ def step_joules(result: Result, components: Mapping[str, StepCosts]) -> dict[str
     """Joules above idle of every logged step, by component: arrays of shape (steps,)."""
     log, prompts = result.log, result.requests.input_tokens
     assert log is not None
-    found = {name: np.zeros(len(log)) for name in components}
+    joules = {name: np.zeros(len(log)) for name in components}
     for index in range(len(log)):
         batch = log.batch(index)
         computed, tokens = batch["computed"], batch["tokens"]
@@ -78,20 +78,20 @@ def step_joules(result: Result, components: Mapping[str, StepCosts]) -> dict[str
         ends = computed[~decoding] + tokens[~decoding] >= prompts[batch["request"][~decoding]]
         contexts = (computed[decoding] + 1).tolist()
         for name, tables in components.items():
-            found[name][index] = step_seconds(tables, chunks, contexts, sampling=len(contexts) + int(ends.sum()))
-    return found
+            joules[name][index] = step_seconds(tables, chunks, contexts, sampling=len(contexts) + int(ends.sum()))
+    return joules
 
 
 def _spread(start_s: F8, end_s: F8, amounts: F8, edges: F8) -> F8:
-    """Amounts of spans, each even over its span, by the intervals between ``edges``."""
-    found = np.zeros(len(edges) - 1)
+    """Sum amounts into the intervals between ``edges``; each amount is spread evenly over its span."""
+    totals = np.zeros(len(edges) - 1)
     length = np.maximum(end_s - start_s, 1e-12)
-    first = np.clip(np.searchsorted(edges, start_s, side="right") - 1, 0, len(found) - 1)
-    last = np.clip(np.searchsorted(edges, end_s, side="left") - 1, 0, len(found) - 1)
+    first = np.clip(np.searchsorted(edges, start_s, side="right") - 1, 0, len(totals) - 1)
+    last = np.clip(np.searchsorted(edges, end_s, side="left") - 1, 0, len(totals) - 1)
     for cell in range(int((last - first).max()) + 1 if len(first) else 0):
         at = first + cell
         inside = at <= last
         low = np.maximum(start_s[inside], edges[at[inside]])
         high = np.minimum(end_s[inside], edges[at[inside] + 1])
-        np.add.at(found, at[inside], amounts[inside] * np.maximum(high - low, 0.0) / length[inside])
-    return found
+        np.add.at(totals, at[inside], amounts[inside] * np.maximum(high - low, 0.0) / length[inside])
+    return totals

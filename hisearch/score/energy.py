@@ -1,4 +1,4 @@
-"""Energy of a simulation, by what draws it."""
+"""Energy of a simulation by consumer."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _MEMORY = frozenset({"hbm", "dram", "cxl"})
 class EnergyUse:
     """Joules of all workers over the makespan.
 
-    idle_j: accelerators' idle power while their workers are there, less what standby saves. active_j: their work, above
-    idle. host_j: base load of the workers' shares of their hosts, likewise. cpu_j: what CPUs draw beyond it while
-    workers step. links_j: collectives, and KV and agents' objects moved over hosts' links and networks. tiers_j:
-    those written to and read from media.
+    idle_j: accelerators' idle power while their workers are present, less standby savings. active_j: accelerators'
+    work, above idle. host_j: base load of the workers' shares of their hosts, while present. cpu_j: CPU energy above
+    that base load while workers step. links_j: collectives, and KV and agents' objects moved over hosts' links and
+    networks. tiers_j: the same data written to and read from media.
     """
 
     idle_j: float
@@ -33,7 +33,7 @@ class EnergyUse:
 
     @property
     def total_j(self) -> float:
-        """All of it."""
+        """Sum of all consumers."""
         return float(sum(asdict(self).values()))
 
 
@@ -41,9 +41,9 @@ class EnergyUse:
 class EnergyParts:
     """Joules of all workers over the makespan, by the node's components; the sum is that of ``EnergyUse``.
 
-    accelerators: idle and active. cpu: waiting and working. dram: main memory kept, KV moved in and out of it and of
-    CXL memory. links: switches between accelerators, and bytes over their links and the hosts'. nics: adapters, and
-    bytes over the network. storage: disks and remote pools. rest: what hosts' base load does not tell apart.
+    accelerators: idle and active. cpu: waiting and working. dram: main memory kept, KV moved in and out of main and CXL
+    memory. links: switches between accelerators, and bytes over accelerators' and hosts' links. nics: adapters, and
+    bytes over the network. storage: disks and remote pools. rest: hosts' base load without a known component.
     """
 
     accelerators_j: float
@@ -56,7 +56,7 @@ class EnergyParts:
 
     @property
     def total_j(self) -> float:
-        """All of it."""
+        """Sum of all components."""
         return float(sum(asdict(self).values()))
 
 
@@ -82,10 +82,10 @@ def energy_parts(result: Result) -> EnergyParts:
 
 
 def energy_use(result: Result) -> EnergyUse:
-    """Energy by what draws it; see ``hardware.power`` for the law.
+    """Energy by consumer; see ``hardware.power`` for the law.
 
-    ``result.workers.energy_j`` are each worker's joules above idle, ``result.workers.standby_s`` what its accelerators
-    spent in standby.
+    ``result.workers.energy_j``: joules of each worker above idle. ``result.workers.standby_s``: seconds that its
+    accelerators spent in standby.
     """
     uses, moved = _pool_energies(result), _moved_j(result)
     idle_j, active_j, host_j, cpu_j, peer_j = (float(sum(column)) for column in zip(*uses, strict=True))
@@ -93,30 +93,30 @@ def energy_use(result: Result) -> EnergyUse:
 
 
 def pools_of(result: Result) -> tuple[PoolUse, ...]:
-    """The result's pools, or one of all its workers where it does not say."""
+    """The result's pools, or a single pool of all workers if the result names none."""
     workers = len(result.workers.energy_j)
     return result.pools or (PoolUse("main", "unified", 0, workers, result.kv_capacity_tokens, result.idle_w),)
 
 
 def paid_workers(result: Result) -> float:
-    """Workers of all pools that are there on average over the makespan."""
+    """Workers of all pools, averaged over the makespan."""
     return sum(result.mean_workers) if result.pools else float(len(result.workers.busy_s))
 
 
 def _pool_energies(result: Result) -> list[tuple[float, ...]]:
-    """Of each pool, as of ``_pool_energy``."""
+    """``_pool_energy`` of each pool."""
     pairs = zip(pools_of(result), _present_s(result), strict=True)
     return [_pool_energy(result, pool, present_s) for pool, present_s in pairs]
 
 
 def _present_s(result: Result) -> list[float]:
-    """Seconds for which each pool's workers were there, together."""
+    """Worker-seconds of each pool."""
     present = result.mean_workers or tuple(float(pool.workers) for pool in pools_of(result))
     return [mean * result.makespan_s for mean in present]
 
 
 def _pool_energy(result: Result, pool: PoolUse, present_s: float) -> tuple[float, ...]:
-    """Joules of a pool, whose workers were there for so long together: idle, active, host, CPUs, collectives."""
+    """Joules of a pool with ``present_s`` worker-seconds: idle, active, host, CPUs, collectives."""
     workers, power = result.workers, pool.power
     mine = slice(pool.first_worker, pool.first_worker + pool.workers)
     tokens = float((workers.prefill_tokens[mine] + workers.decode_tokens[mine]).sum())
@@ -131,7 +131,7 @@ def _pool_energy(result: Result, pool: PoolUse, present_s: float) -> tuple[float
 
 
 class _Moved(NamedTuple):
-    """Joules for KV and agents' objects that moved: of hosts' links, of networks, and of media by their kind."""
+    """Joules of moving KV and agents' objects: over hosts' links, over networks, and in media by kind."""
 
     host_links_j: float
     network_j: float
@@ -157,7 +157,7 @@ def _moved_j(result: Result) -> _Moved:
     network = others = 0.0
     for link in result.links:
         pool = pools[link.pool]
-        # What passes through memory that attention groups share has passed over their own links.
+        # Traffic through memory that attention groups share has already passed over their own links.
         if not 0 < link.tier <= len(pool.tier_energy) or link.path == "memory":
             continue
         size = link.tokens * pool.tier_energy[link.tier - 1].bytes
@@ -171,10 +171,10 @@ def _moved_j(result: Result) -> _Moved:
 
 
 def _add_objects(result: Result, media: dict[str, float]) -> float:
-    """Joules that agents' objects take of hosts' links beyond what the links have counted; adds those of media.
+    """Add the media joules of agents' objects; return the joules on hosts' links that link counts lack.
 
-    Beside tiers the links' tokens have the loads and reads that ended. Without, nothing says what host memory
-    draws for a byte. What is read from a disk goes through both media.
+    With tiers, the links' tokens include loads and reads that ended. Without tiers, host memory has no known joules per
+    byte. Disk reads pass through both media.
     """
     pool = pools_of(result)[0]
     lost = sum(use.lost_bytes for use in result.objects)
@@ -192,12 +192,12 @@ def _add_objects(result: Result, media: dict[str, float]) -> float:
 
 
 def mean_w(result: Result) -> float:
-    """Mean watts of all workers and their shares of their hosts; 0 where nothing happened."""
+    """Mean watts of all workers and their shares of their hosts; 0 for an empty makespan."""
     return energy_use(result).total_j / result.makespan_s if result.makespan_s > 0 else 0.0
 
 
 def energy_usd_per_hour(result: Result) -> float:
-    """Dollars per hour of electricity, the sites' own use included; 0 where no host states a price of it.
+    """Electricity in dollars per hour, including the sites' overhead; 0 if no host states a price.
 
     Links' and media's joules count at the first pool's price.
     """

@@ -29,12 +29,12 @@ from hisearch.simulate.results.result import Outcome, RequestTable, Result
 from hisearch.specs.studies.slo import SloSpec, SloTerm
 from hisearch.specs.studies.study import LimitSpec
 
-#: Requests that were turned away though a worker could have served them, by why.
+#: Requests rejected although a worker could have served them, by reason.
 TURNED_AWAY = {Outcome.SHED: SHED, Outcome.LOST: LOST}
-#: How requests end that are not served.
+#: Outcomes of requests that are not served.
 REJECTIONS = (Outcome.TOO_LARGE, *TURNED_AWAY)
 
-#: Percentiles that every score carries, beside those that the SLO asks for.
+#: Percentiles in every score, in addition to those of the SLO.
 PERCENTILES = (50, 90, 95, 99)
 
 
@@ -42,8 +42,8 @@ PERCENTILES = (50, 90, 95, 99)
 class Score:
     """Figures of one simulation, see ``hisearch.score.metrics`` for the keys of ``metrics``.
 
-    slo: one check per SLO term, in the SLO's order, one per limit, and last the one of the rejected requests.
-    feasible: every check holds.
+    slo: one check per SLO term, in the SLO's order, one per limit, and last the check of rejected requests. feasible:
+    every check holds.
     """
 
     metrics: dict[str, float]
@@ -52,12 +52,12 @@ class Score:
 
     @property
     def worst_margin(self) -> float:
-        """Smallest margin over the SLO's latency terms; infinite where none has a value."""
+        """Smallest margin over the SLO's latency terms; infinite if no term has a value."""
         return worst_margin_of(self.slo)
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What a reader should know of the terms: rejections, percentiles of few requests, undefined ones."""
+        """Notes on the terms: rejections, percentiles of few requests, undefined values."""
         return notes(self.slo)
 
 
@@ -73,17 +73,17 @@ def evaluate(
     """Score a simulation.
 
     Rejected and unfinished requests are not good. Requests still in flight when the simulation stopped count as
-    infinitely late in every percentile and mean (``hisearch.score.percentiles``); requests that had not arrived by then
-    are left out. TPOT is of requests with two or more output tokens: where requests finished and none has, it is NaN
-    among the metrics, None in its terms, and its terms hold.
+    infinitely late in every percentile and mean (``hisearch.score.percentiles``). Requests that had not arrived by then
+    are left out. TPOT covers requests with two or more output tokens. If requests finished and none has two, TPOT is
+    NaN among the metrics and None in its terms, and its terms hold.
 
     Args:
         result: a finished simulation.
-        slo: the promise to hold it against.
-        usd_per_hour: price of the deployment, to which that of electricity is added; the cost figures are NaN without.
-        accelerators: that the deployment is made of, on average where workers come and go.
+        slo: the SLO to check.
+        usd_per_hour: price of the deployment, to which electricity is added; the cost figures are NaN without it.
+        accelerators: number in the deployment, averaged over time if workers come and go.
         over_window: mask of the requests that exceed the model's window, shape (N,) (see
-            ``hisearch.traces.stats.requests_over_window``); without it rejections are not told apart by reason.
+            ``hisearch.traces.stats.requests_over_window``); without it, rejections are not split by reason.
         limits: bounds by objective, see ``hisearch.specs.studies.study.StudySpec``.
     """
     requests = result.requests
@@ -116,7 +116,7 @@ def evaluate(
 
 
 def _check(term: SloTerm, latencies: Latencies | None) -> TermCheck:
-    """A latency term, with a note where its value is undefined or rests on too few requests."""
+    """Check a latency term, with a note if its value is undefined or rests on too few requests."""
     if latencies is None:
         note = "undefined, as no request has a second output token; it holds"
         return TermCheck(term.label, None, term.at_most_s, note)
@@ -131,7 +131,7 @@ def _check(term: SloTerm, latencies: Latencies | None) -> TermCheck:
 
 
 def _rejection_reasons(rejected: np.ndarray, over_window: np.ndarray | None) -> dict[str, int]:
-    """How many requests were rejected, by why; reasons that apply to none are left out."""
+    """Count rejected requests by reason; reasons without requests are left out."""
     if over_window is None:
         counts = {TOO_LARGE: int(rejected.sum())}
     else:
@@ -155,7 +155,7 @@ def _latency_values(requests: RequestTable) -> dict[str, np.ndarray]:
 def _latencies(
     requests: RequestTable, values: Mapping[str, np.ndarray], unfinished: int
 ) -> dict[str, Latencies | None]:
-    """Sorted latencies by metric; TPOT over requests with at least two output tokens only, None where undefined."""
+    """Sorted latencies by metric; TPOT only over requests with at least two output tokens, None if undefined."""
     several = requests.output_tokens >= 2
     in_flight_several = int(((requests.outcome == Outcome.IN_FLIGHT) & several).sum())
     tpot = Latencies.of(values["tpot_s"][several[requests.finished]], in_flight_several)
@@ -168,7 +168,7 @@ def _latencies(
 
 
 def _good_requests(requests: RequestTable, values: Mapping[str, np.ndarray], slo: SloSpec) -> np.ndarray:
-    """Mask over finished requests, shape (finished,): each own latency is within every term's bound.
+    """Mask over finished requests, shape (finished,): true if all its latencies are within the SLO's bounds.
 
     A request with a single output token has no TPOT and passes every bound on it.
     """
@@ -181,19 +181,19 @@ def _good_requests(requests: RequestTable, values: Mapping[str, np.ndarray], slo
 
 
 def _latency_metrics(latencies: Mapping[str, Latencies | None], terms: Sequence[SloTerm]) -> dict[str, float]:
-    """Means and percentiles, seconds; NaN (the one object ``math.nan``, so that scores compare) where undefined."""
+    """Means and percentiles, seconds; NaN (the object ``math.nan`` itself, so that scores compare) if undefined."""
     metrics: dict[str, float] = {}
     for name, values in latencies.items():
         stem = name.removesuffix("_s")
         metrics[f"{stem}_mean_s"] = math.nan if values is None else values.mean()
-        asked = (term.percentile for term in terms if term.metric == name)
-        for percent in dict.fromkeys((*PERCENTILES, *asked)):
+        slo_percentiles = (term.percentile for term in terms if term.metric == name)
+        for percent in dict.fromkeys((*PERCENTILES, *slo_percentiles)):
             metrics[f"{stem}_p{percent:g}_s"] = math.nan if values is None else values.percentile(percent)
     return metrics
 
 
 def _gap_metrics(result: Result) -> dict[str, float]:
-    """Inter-token latencies: the mean of finished requests' gaps, percentiles of all that occurred."""
+    """Inter-token latencies: mean gap of finished requests, percentiles of all gaps."""
     requests, finished = result.requests, result.requests.finished
     gaps = int((requests.output_tokens[finished] - 1).sum())
     total_s = float((requests.finish_s - requests.first_token_s)[finished].sum())
@@ -227,7 +227,7 @@ def _rates(result: Result, good: int, arrived: int) -> dict[str, float]:
 
 
 def _costs(result: Result, usd_per_hour: float, total_tokens_per_s: float) -> dict[str, float]:
-    """Dollars, watts and joules; per token they are infinite where no token was served."""
+    """Dollars, watts and joules; figures per token are infinite if no token was served."""
     energy_usd = energy_usd_per_hour(result)
     usd_per_hour += energy_usd
     tokens = total_tokens_per_s * result.makespan_s

@@ -1,12 +1,12 @@
-"""Exact percentiles of latencies, some of which may never have ended.
+"""Exact percentiles of latencies, including requests that never ended.
 
 Notation
     n   finished requests, their latencies sorted in ``finished_s``
-    u   requests that were still queued or running when the simulation stopped: their latency counts as infinite
+    u   requests still queued or running when the simulation stopped: their latency counts as infinite
 
 A percentile is linear between order statistics (rank ``p / 100 * (n + u - 1)``), as ``numpy.percentile`` computes it by
-default. A rank that touches an unfinished request is infinite, so that an overloaded run cannot look good by having
-finished its lucky requests only.
+default. A rank that touches an unfinished request is infinite. An overloaded run therefore cannot look good by
+finishing only its lucky requests.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from hisearch.base.dtypes import F8
 
 
 def requests_needed(percent: float) -> int:
-    """Fewest requests of which a percentile, in (0, 100], leaves one above: ``ceil(1 / (1 - percent / 100))``.
+    """Fewest requests for which a percentile, in (0, 100], leaves one above: ``ceil(1 / (1 - percent / 100))``.
 
-    Of fewer it lies between the two largest values. The 100th percentile is the largest by definition, and needs one.
+    With fewer, it lies between the two largest values. The 100th percentile is the largest by definition and needs one.
     """
     above = round(100.0 - percent, 9)
     return math.ceil(round(100.0 / above, 9)) if above > 0.0 else 1
@@ -44,7 +44,7 @@ class Latencies:
         return len(self.finished_s) + self.unfinished
 
     def percentile(self, percent: float) -> float:
-        """The percentile in seconds, ``percent`` in (0, 100]; infinite where there is no request at all."""
+        """The percentile in seconds, ``percent`` in (0, 100]; infinite without any request."""
         if len(self) == 0:
             return math.inf
         rank = percent / 100.0 * (len(self) - 1)
@@ -57,7 +57,7 @@ class Latencies:
         return lower + (upper - lower) * share if math.isfinite(upper) else math.inf
 
     def mean(self) -> float:
-        """Mean in seconds; infinite with any unfinished request, or where there is none at all."""
+        """Mean in seconds; infinite with any unfinished request, or without any request."""
         if self.unfinished or len(self.finished_s) == 0:
             return math.inf
         return float(self.finished_s.mean())

@@ -1,4 +1,4 @@
-"""Names, units and number formats of what a report shows. Internal seconds become ms where readers expect ms."""
+"""Names, units and number formats of reported figures. Internal seconds become ms where readers expect ms."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hisearch.specs.studies.study import MAXIMISED
 #: Average hours of a month: 8,760 / 12.
 HOURS_PER_MONTH = 730.0
 
-#: Stands for a figure that is undefined: TPOT without a second output token, say.
+#: Shown for an undefined figure, such as TPOT without a second output token.
 UNDEFINED = "-"
 
 _LATENCIES = {
@@ -29,10 +29,10 @@ _OTHERS = {
     "usd_per_million_tokens": ("Cost per million tokens", "prompt and output tokens", "USD"),
     "agents_per_accelerator": (
         "Agents per accelerator",
-        "of the largest society of this kind that meets the SLO",
+        "of the largest population of this kind that meets the SLO",
         "agents",
     ),
-    "usd_per_agent_hour": ("Cost of an agent", "of the largest society of this kind that meets the SLO", "USD/hour"),
+    "usd_per_agent_hour": ("Cost of an agent", "of the largest population of this kind that meets the SLO", "USD/hour"),
     "accelerators": ("Accelerators", "that the deployment is made of", ""),
     "mean_w": ("Power", "of accelerators, hosts, links and media", "W"),
     "joules_per_token": ("Energy per token", "prompt and output tokens", "J"),
@@ -64,11 +64,11 @@ class Quantity(NamedTuple):
 
     @property
     def good(self) -> str:
-        """Which way is better, in words."""
+        """Which direction is better, as text."""
         return "higher is better" if self.maximised else "lower is better"
 
     def show(self, value: float) -> str:
-        """A stored value in shown units, seconds below 0.1 in milliseconds."""
+        """A stored value in shown units; seconds below 0.1 in milliseconds."""
         if self.unit.startswith("USD"):
             return usd(value) + self.unit.removeprefix("USD")
         if self.unit == "%":
@@ -111,13 +111,13 @@ def quantity(name: str) -> Quantity:
 
 
 def titled(check: Check) -> str:
-    """A check's name for people, with the model that it is about where there are several: ``TTFT p99 of qwen3-8b``."""
+    """A check's name for people, with its model if there are several: ``TTFT p99 of qwen3-8b``."""
     label = quantity(check.label).label
     return f"{label} of {check.model}" if check.model else label
 
 
 def notes(checks: Iterable[Check]) -> tuple[str, ...]:
-    """What to know of the checks' values, a sentence each without its full stop."""
+    """Notes on the checks' values, a sentence each without its full stop."""
     return tuple(f"{titled(check)}: {check.note}" for check in checks if check.note)
 
 
@@ -140,7 +140,7 @@ def significant(value: float, digits: int = 3) -> str:
 
 
 def percent(fraction: float) -> str:
-    """0.1234 -> ``12.3 %``; a share that is not quite all never reads 100 %."""
+    """0.1234 -> ``12.3 %``; a share just below 1 never reads 100 %."""
     if not math.isfinite(fraction):
         return significant(fraction)
     if 0.9995 <= fraction < 1.0:

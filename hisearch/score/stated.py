@@ -1,34 +1,34 @@
-"""Which percentiles of a latency to speak of: those that are asked for, p99 where none is."""
+"""Which percentiles of a latency to show: those with a bound, p99 if none has one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-#: Spoken of where nothing is asked for.
+#: Shown if no percentile has a bound.
 USUAL = "p99"
 
-#: What has percentiles.
+#: Metrics with percentiles.
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
 
 
 def stated(labels: Iterable[str]) -> tuple[str, ...]:
-    """Metrics of the latencies among what is bounded, each once, in their order: ``ttft_p95_s``, ``itl_p90_s``.
+    """Metrics of the bounded latencies, each once, in their order: ``ttft_p95_s``, ``itl_p90_s``.
 
     Args:
-        labels: of terms and limits (``score.terms.Check.label``).
+        labels: labels of terms and limits (``score.terms.Check.label``).
     """
     return tuple(dict.fromkeys(f"{label}_s" for label in labels if label.partition("_")[0] in LATENCIES))
 
 
-def spoken_of(latency: str, asked: Iterable[str]) -> tuple[str, ...]:
+def spoken_of(latency: str, bounded: Iterable[str]) -> tuple[str, ...]:
     """Metrics of one latency to show, the smallest percentile first.
 
     Args:
         latency: ``ttft``, ``tpot``, ``itl`` or ``e2e``.
-        asked: metrics of the latencies that are bounded, as ``stated`` gives them.
+        bounded: metrics of the bounded latencies, as returned by ``stated``.
     """
-    own = {name for name in asked if name.startswith(f"{latency}_p")}
-    return tuple(sorted(own, key=percentile_of)) or (f"{latency}_{USUAL}_s",)
+    of_latency = {name for name in bounded if name.startswith(f"{latency}_p")}
+    return tuple(sorted(of_latency, key=percentile_of)) or (f"{latency}_{USUAL}_s",)
 
 
 def percentile_of(metric: str) -> float:

@@ -1,4 +1,4 @@
-"""What is asked of a deployment, held against a simulation: the SLO's latency terms, limits, rejected requests."""
+"""Requirements on a deployment, checked against a simulation: latency terms, limits, rejected requests."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ REJECTED = "rejected_fraction"
 
 @dataclass(frozen=True)
 class TermCheck:
-    """A latency term's value beside its bound.
+    """A latency term's value and its bound.
 
-    value_s: the percentile; infinite where requests that count never ended; None where it is undefined, because no
-    request has what it measures (TPOT without a second output token). An undefined term holds: nobody waited.
-    note: what to know of the value, or "". model: whose requests are meant, where a deployment serves several.
+    value_s: the percentile; infinite if counted requests never ended; None if undefined, because no request has this
+    measure (TPOT without a second output token). An undefined term holds: nobody waited. note: remark on the value, or
+    "". model: the model whose requests are meant, if a deployment serves several.
     """
 
     label: str
@@ -43,26 +43,26 @@ class TermCheck:
 
     @property
     def margin(self) -> float | None:
-        """Share of the bound that is left; negative where it is missed, minus infinity for an infinite value."""
+        """Share of the bound that is left; negative if missed, minus infinity for an infinite value."""
         return None if self.value_s is None else 1.0 - self.value_s / self.bound_s
 
     @property
     def violation(self) -> float:
-        """By how much of the bound it is missed; at most 0 where it holds."""
+        """Excess over the bound, as a share of the bound; at most 0 if the term holds."""
         return 0.0 if self.margin is None else -self.margin
 
     @property
     def holds(self) -> bool:
-        """True where the term is met."""
+        """True if the term is met."""
         return self.value_s is None or self.value_s <= self.bound_s
 
 
 @dataclass(frozen=True)
 class RejectionCheck:
-    """The rejected share of the requests that arrived beside what the SLO allows.
+    """The rejected share of the arrived requests and the share that the SLO allows.
 
-    bound: largest share allowed, 0 to 1. arrived: requests. reasons: how many of them were rejected, by why. model: as
-    of a ``TermCheck``.
+    bound: largest share allowed, 0 to 1. arrived: requests. reasons: rejected requests by reason. model: as in
+    ``TermCheck``.
     """
 
     bound: float
@@ -87,27 +87,27 @@ class RejectionCheck:
 
     @property
     def over_window(self) -> float:
-        """Share of the requests that arrived that the model's window rejects: every deployment does."""
+        """Share of arrived requests that exceed the model's window: every deployment rejects them."""
         return self.reasons.get(OVER_WINDOW, 0) / self.arrived if self.arrived else 0.0
 
     @property
     def margin(self) -> float | None:
-        """Share of the bound that is left; None where none may be rejected."""
+        """Share of the bound that is left; None if the bound is 0."""
         return 1.0 - self.value / self.bound if self.bound > 0.0 else None
 
     @property
     def violation(self) -> float:
-        """Share of requests that were rejected beyond what is allowed; at most 0 where it holds."""
+        """Share of requests rejected beyond the bound; at most 0 if the check holds."""
         return self.value - self.bound
 
     @property
     def holds(self) -> bool:
-        """True where no more were rejected than allowed."""
+        """True if no more were rejected than allowed."""
         return self.value <= self.bound
 
     @property
     def note(self) -> str:
-        """How many were rejected and why; "" where none was."""
+        """How many requests were rejected and why; "" if none was."""
         if not self.requests:
             return ""
         why = ", ".join(f"{count:,} {REASON_TEXTS[reason]}" for reason, count in self.reasons.items())
@@ -116,10 +116,9 @@ class RejectionCheck:
 
 @dataclass(frozen=True)
 class LimitCheck:
-    """A figure beside a bound that is no promise to users: dollars, watts, accelerators, a percentile of ITL, goodput.
+    """A figure and a bound that is not part of the SLO: dollars, watts, accelerators, a percentile of ITL, goodput.
 
-    label: the objective's name. value: NaN where it is undefined; the limit then holds. at_least: the bound is a lower
-    one.
+    label: the objective's name. value: NaN if undefined; the limit then holds. at_least: the bound is a lower one.
     """
 
     label: str
@@ -130,7 +129,7 @@ class LimitCheck:
 
     @property
     def margin(self) -> float | None:
-        """Share of the bound that is left; negative where it is missed; None of an undefined figure."""
+        """Share of the bound that is left; negative if missed; None for an undefined figure."""
         if math.isnan(self.value):
             return None
         share = self.value / self.bound
@@ -138,45 +137,45 @@ class LimitCheck:
 
     @property
     def violation(self) -> float:
-        """By how much of the bound it is missed; at most 0 where it holds."""
+        """Distance beyond the bound, as a share of the bound; at most 0 if the limit holds."""
         return 0.0 if self.margin is None else -self.margin
 
     @property
     def holds(self) -> bool:
-        """True where the figure keeps to the bound."""
+        """True if the figure keeps to the bound."""
         return self.violation <= 0.0
 
     @property
     def note(self) -> str:
-        """What to know of the value, or ""."""
+        """Remark on the value, or ""."""
         return "undefined; it holds" if math.isnan(self.value) else ""
 
 
-#: Anything that decides whether a simulation is feasible.
+#: All checks that decide whether a simulation is feasible.
 Check = TermCheck | LimitCheck | RejectionCheck
 
-#: Limits that a deployment of more workers misses by more.
+#: Limits that a larger deployment misses by more.
 _OF_SIZE = frozenset({"usd_per_hour", "usd_per_million_tokens", "accelerators", "mean_w", "joules_per_token"})
 
 
 def is_of_size(check: Check) -> bool:
-    """True of a limit on what a deployment costs or draws: more workers do not help."""
+    """True for a limit on a deployment's cost or power: more workers do not help."""
     return isinstance(check, LimitCheck) and check.label in _OF_SIZE
 
 
 def worst_margin(checks: Iterable[Check]) -> float:
-    """Smallest margin over the latency terms; infinite where none has a value."""
+    """Smallest margin over the latency terms; infinite if no term has a value."""
     margins = (check.margin for check in checks if isinstance(check, TermCheck))
     return min((margin for margin in margins if margin is not None), default=math.inf)
 
 
 def name_of(check: Check) -> str:
-    """Its label, with the model that it is about where there are several."""
+    """The check's label, with its model if there are several."""
     return f"{check.label} of {check.model}" if check.model else check.label
 
 
 def of_model(check: Check, model: str) -> Check:
-    """The same check, said to be of ``model``'s requests; a limit is of the deployment."""
+    """The same check for ``model``'s requests; a limit always covers the deployment."""
     return check if isinstance(check, LimitCheck) else replace(check, model=model)
 
 
@@ -184,7 +183,7 @@ def check_from_json(data: Mapping[str, Any]) -> Check:
     """Inverse of ``dataclasses.asdict``.
 
     Raises:
-        TypeError: ``data`` is not what it returns for a check.
+        TypeError: ``data`` is not the dict of a check.
     """
     if "reasons" in data:
         return RejectionCheck(**data)
@@ -193,14 +192,14 @@ def check_from_json(data: Mapping[str, Any]) -> Check:
 
 def check_to_dict(check: Check) -> dict[str, Any]:
     """A check for machines: its fields and the verdict (docs/cli.md, "A trial")."""
-    own: dict[str, Any] = {"label": check.label}
+    fields: dict[str, Any] = {"label": check.label}
     if isinstance(check, TermCheck):
-        own |= {"value_s": check.value_s, "bound_s": check.bound_s}
+        fields |= {"value_s": check.value_s, "bound_s": check.bound_s}
     elif isinstance(check, LimitCheck):
-        own |= {"value": check.value, "bound": check.bound, "at_least": check.at_least}
+        fields |= {"value": check.value, "bound": check.bound, "at_least": check.at_least}
     else:
-        own |= {"value": check.value, "bound": check.bound, "requests": check.requests}
-        own |= {"arrived": check.arrived, "reasons": dict(check.reasons)}
+        fields |= {"value": check.value, "bound": check.bound, "requests": check.requests}
+        fields |= {"arrived": check.arrived, "reasons": dict(check.reasons)}
     if check.model:
-        own["model"] = check.model
-    return own | {"margin": check.margin, "holds": check.holds, "note": check.note}
+        fields["model"] = check.model
+    return fields | {"margin": check.margin, "holds": check.holds, "note": check.note}

@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 
 def watts_series(result: Result, joules: StepCosts, interval_s: float) -> pd.DataFrame:
-    """What workers drew, a row for each interval and worker.
+    """Power of each worker over time: a row per interval and worker.
 
-    Columns: ``time_s`` (the interval's begin), ``worker``, ``accelerators_w``, ``host_w``, and what that is made of,
-    ``cpu_w``, ``dram_w``, ``links_w``, ``nics_w``, ``storage_w``, ``rest_w``.
+    Columns: ``time_s`` (start of the interval), ``worker``, ``accelerators_w``, ``host_w``, and the components of the
+    latter, ``cpu_w``, ``dram_w``, ``links_w``, ``nics_w``, ``storage_w``, ``rest_w``.
 
-    A step's joules above idle, by the tables ``joules`` that the simulation was run with, are spread evenly over its
-    time, and what an interval has of them counts. Idle time is drawn at the idle power, standby included in it from
-    ``standby_after_s`` of the worker's idleness on. ``host_w``: base load and CPUs. Links and media are left out; the
-    sums of the others are those of ``score.energy``, but for CPUs beside several lanes, whose steps overlap.
+    A step's joules above idle are spread evenly over its duration. They are priced with ``joules``, the tables of the
+    simulation. Idle time draws idle power, and standby power from ``standby_after_s`` of idleness on. ``host_w``: base
+    load and CPUs. Links and media are left out. The other sums equal those of ``score.energy``. The exception is CPU
+    energy of several DP ranks or micro-batches, whose steps overlap.
 
     Raises:
         ValueError: the result has no log, or ``interval_s`` is not positive.
@@ -68,7 +68,7 @@ def _step_joules(result: Result, joules: StepCosts) -> F8:
     """Joules above idle of every step of the log."""
     log, prompts = result.log, result.requests.input_tokens
     assert log is not None
-    found = np.zeros(len(log))
+    step_j = np.zeros(len(log))
     for step in range(len(log)):
         entries = log.batch(step)
         known = entries["computed"] + entries["tokens"]
@@ -76,12 +76,12 @@ def _step_joules(result: Result, joules: StepCosts) -> F8:
         chunks = [(int(e["tokens"]), int(e["computed"])) for e in entries[~decodes]]
         contexts = [int(c) + 1 for c in entries["computed"][decodes]]
         sampling = len(contexts) + int((known[~decodes] >= prompts[entries["request"][~decodes]]).sum())
-        found[step] = step_seconds(joules, chunks, contexts, sampling)
-    return found
+        step_j[step] = step_seconds(joules, chunks, contexts, sampling)
+    return step_j
 
 
 def _over(edges: F8, start_s: F8, stop_s: F8, amounts: F8) -> F8:
-    """What falls into each interval between ``edges`` of ``amounts`` that are spread evenly over their times."""
+    """Sum ``amounts``, each spread evenly over its span, into the intervals between ``edges``."""
     total = np.zeros(len(edges))
     spans = np.maximum(stop_s - start_s, 1e-300)
     for k, edge in enumerate(edges):

@@ -1,4 +1,4 @@
-"""The three stages in a row, and what they come to."""
+"""Runs the three stages in order and builds the search's outcome."""
 
 from __future__ import annotations
 
@@ -42,43 +42,43 @@ from hisearch.specs.deployments.deployment import DeploymentSpec
 from hisearch.specs.studies.study import AT_OTHER_LOADS, CAPACITY
 from hisearch.specs.wording import counted
 
-#: Simulations that stage 2 may ask for per candidate: how many candidates a budget carries.
+#: Simulations that stage 2 may use per candidate; sets how many candidates a budget allows.
 SIMULATIONS_PER_CANDIDATE = 24
 LEAST_CANDIDATES = 4
 MOST_CANDIDATES = 40
 
-#: Share of the simulations held back for what comes after the stages: alternatives, and the recommendation's
-#: neighbours. What they do not need goes to further rounds.
+#: Share of the simulations held back for the steps after the stages: alternatives, and the recommendation's neighbours.
+#: What they do not use goes to further rounds.
 COMPARISON_SHARE = 0.2
 
-#: Share of the simulations for what widens the front once stages 2 and 3 have found where it begins.
+#: Share of the simulations that widen the front after stages 2 and 3 have found its start.
 FRONT_SHARE = 0.6
 
-#: With fewer simulations than this they all go to the stages before: a front has to begin somewhere.
+#: With fewer simulations than this, all go to the stages before: the front needs a starting point.
 LEAST_FRONT_ROOM = 32
 
-#: With fewer simulations than this no further round begins: a candidate's replicas could not be found.
+#: With fewer simulations than this, no further round begins: they would not suffice to size a candidate.
 LEAST_ROOM = 8
 
-#: Share of the simulations of a round left to stage 2, stage 3 gets the rest; the capacity of the recommendation gets
-#: this many at most.
+#: Share of a round's simulations for stage 2; stage 3 gets the rest. The capacity of the recommendation gets at most
+#: CAPACITY_SIMULATIONS.
 ROUTING_SHARE = 0.6
 CAPACITY_SIMULATIONS = 8
 
-#: Simulations that stage 3 leaves for taking replicas off its best deployment.
+#: Simulations that stage 3 leaves for removing replicas from its best deployment.
 DESCENT_SIMULATIONS = 2
 
-#: Largest load at which the recommendation's capacity is looked for.
+#: Largest load tried for the recommendation's capacity.
 MAX_LOAD = 8.0
 
 
 @dataclass(frozen=True)
 class SearchOutcome:
-    """What a search found.
+    """Result of a search.
 
     execution: stage 1's report. trials: every simulation, in order. front: see ``hisearch.search.select.pareto.front``.
-    recommendation: None where nothing is feasible; nearest_miss is then set. headroom: capacity of the recommendation,
-    None where the budget did not allow to look for it. ending: whether the budget cut the search short, and where.
+    recommendation: None if nothing is feasible; nearest_miss is then set. headroom: capacity of the recommendation,
+    None if the budget left no simulations for it. ending: whether and where the budget cut the search short.
     """
 
     execution: ExecutionReport
@@ -91,19 +91,19 @@ class SearchOutcome:
 
     @property
     def stopped(self) -> str:
-        """What ended the search before it had simulated all that it wanted to; see ``Ending``."""
+        """The limit that ended the search early, or ""; see ``Ending``."""
         return self.ending.stopped
 
 
 class NothingFitsError(ValueError):
-    """No combination of a search space can be built; says why, and by how many bytes the nearest does not fit."""
+    """No combination of a search space can be built; gives the reason and the nearest miss in bytes."""
 
     def __init__(self, report: ExecutionReport) -> None:
         nearest = f"; nearest: {report.nearest_fit}" if report.nearest_fit else ""
         super().__init__(f"no deployment of the search space can be built: {report.summary()}{nearest}")
 
 
-#: What a search can be made without, to see what it is worth; see ``search``.
+#: Stages that a search can leave out, to measure their worth; see ``search``.
 STAGES = ("execution", "routing", "cache", "front", "comparisons")
 
 
@@ -120,11 +120,11 @@ def search(
         problem: the question.
         runner: runs the simulations, within its budget.
         checkpoint: called with all trials so far at the end of each stage.
-        without: some of ``STAGES``. Without execution candidates are drawn at random, without routing each is simulated
-            once, as stage 1 has sized it; the others are left out.
+        without: some of ``STAGES``. Without "execution", candidates are drawn at random. Without "routing", each is
+            simulated once, as stage 1 has sized it. The others are left out.
 
     Raises:
-        NothingFitsError: no combination of the space can be built at all.
+        NothingFitsError: no combination of the space can be built.
     """
     budget = problem.budget.simulations
     reserve = min(CAPACITY_SIMULATIONS, budget // 10)
@@ -141,11 +141,11 @@ def search(
         course.use_up(budget)
 
     recommendation = recommend(runner.trials, problem.objectives)
-    room = min(CAPACITY_SIMULATIONS, budget - runner.simulations)
-    # Where an objective asks for them every trial has its own; a larger society is no larger load.
+    headroom_sims = min(CAPACITY_SIMULATIONS, budget - runner.simulations)
+    # With objectives at other loads every trial has a capacity of its own; a larger population is no larger load.
     looked_for = not AT_OTHER_LOADS.isdisjoint(problem.objectives) or not problem.demand.scales_with_load
-    if recommendation is not None and room > 0 and not runner.stopped and not looked_for:
-        runner.progress.started("capacity", room)
+    if recommendation is not None and headroom_sims > 0 and not runner.stopped and not looked_for:
+        runner.progress.started("capacity", headroom_sims)
         _look_for_headroom(recommendation.trial, runner)
         runner.progress.finished()
         checkpoint(runner.trials)
@@ -167,20 +167,20 @@ def _ending(
     recommendation: Recommendation | None,
     course: _Course,
 ) -> Ending:
-    """What the budget left out of a search, which limit it was, and what the search's own rules left out."""
+    """What the budget left untried, which limit applied, and what the search's own rules left out."""
     settings = untried_settings(*count_settings(problem, course.cache_bases, runner.trials))
-    first, found = [], set[str]()
+    first, rest = [], set[str]()
     if not _none_can_serve(runner.trials):
         first.append(untried_candidates(execution.kept, runner.trials))
-        found |= runner.untried()
+        rest |= runner.untried()
     if not course.cache_ended:
         first.append(settings if course.cache_begun else UNTRIED_CACHE)
     if recommendation is not None:
         best = recommendation.trial
-        found.add(untried_replicas(best, runner.trials))
+        rest.add(untried_replicas(best, runner.trials))
         if problem.demand.scales_with_load and headroom(runner.trials, best) is None:
-            found.add(UNTRIED_LOADS)
-    untried = tuple(part for part in (*first, *in_order(found)) if part)
+            rest.add(UNTRIED_LOADS)
+    untried = tuple(reason for reason in (*first, *in_order(rest)) if reason)
     left_out = (dropped_candidates(execution.kept, runner.trials), settings if course.cache_ended else "")
     by_simulations = "simulations" if untried else ""
     return Ending(
@@ -188,12 +188,12 @@ def _ending(
         untried=untried if runner.trials else untried[:1],
         budget=problem.budget,
         used=runner.simulations,
-        left_out=tuple(part for part in left_out if part),
+        left_out=tuple(reason for reason in left_out if reason),
     )
 
 
 def _none_can_serve(trials: Sequence[Trial]) -> bool:
-    """True where the model's window, which all deployments share, rejects more requests than the SLO allows."""
+    """True if the model's window rejects more requests than the SLO allows; all deployments share the window."""
     return any(trial.comparable and trial.rejects_beyond_window for trial in trials)
 
 
@@ -206,10 +206,10 @@ def _execution_stage(problem: Problem, runner: TrialRunner) -> ExecutionReport:
 
 
 class _Course:
-    """The stages and what follows them, in rounds, and what of stage 3 they left out.
+    """The stages and the steps after them, in rounds, with a record of the untried part of stage 3.
 
-    cache_begun: stage 3 simulated something. cache_ended: when last run it did not want for simulations. cache_bases:
-    what its rounds could have varied.
+    cache_begun: stage 3 simulated something. cache_ended: its last run had enough simulations. cache_bases: deployments
+    that its rounds could have varied.
     """
 
     def __init__(
@@ -233,16 +233,16 @@ class _Course:
         return bool(self._runner.stopped) or _none_can_serve(self._runner.trials)
 
     def run(self, until: int) -> None:
-        """Rounds for as many candidates as the budget carries, then comparisons, and both again with what is left.
+        """Run rounds for as many candidates as the budget allows, then comparisons; repeat both with what is left.
 
-        What is too little for a further round widens the front; what that does not need goes to neighbours of the
-        recommendation that are unlikely to be any good.
+        A remainder too small for a further round widens the front. What the front does not need goes to neighbours of
+        the recommendation that probably miss the SLO.
         """
         while not self._over:
-            room = until - self._runner.simulations
-            shared = until - round(room * COMPARISON_SHARE)
-            share = 0.0 if self._front_ended or room < LEAST_FRONT_ROOM else FRONT_SHARE
-            self._rounds(shared - round(room * share), LEAST_ROOM if self._number > 0 else 0)
+            sims_left = until - self._runner.simulations
+            shared = until - round(sims_left * COMPARISON_SHARE)
+            share = 0.0 if self._front_ended or sims_left < LEAST_FRONT_ROOM else FRONT_SHARE
+            self._rounds(shared - round(sims_left * share), LEAST_ROOM if self._number > 0 else 0)
             self._widen(shared)
             self._compare(until)
             left = round((until - self._runner.simulations) * (1 - COMPARISON_SHARE))
@@ -254,42 +254,42 @@ class _Course:
             self._compare_unlikely(until)
 
     def _go_on_with_cache(self, until: int) -> None:
-        """Stage 3 where it wanted for simulations, with what nothing else needs, until it has nothing to propose."""
-        while not (self._over or self.cache_ended) and (room := until - self._runner.simulations) >= LEAST_ROOM:
+        """Continue stage 3 if it ran out of simulations, with those that are left, until it has no proposals."""
+        while not (self._over or self.cache_ended) and (sims_left := until - self._runner.simulations) >= LEAST_ROOM:
             self._number += 1
-            self._cache(until - round(room * COMPARISON_SHARE))
+            self._cache(until - round(sims_left * COMPARISON_SHARE))
             self._widen(until)
             self._compare(until)
 
     def use_up(self, until: int) -> None:
-        """Further rounds with what was held back: without a recommendation there is nothing to compare."""
+        """Further rounds with the reserve: without a recommendation there is nothing to compare."""
         while self._begun < len(self._execution.kept) and until > self._runner.simulations and not self._over:
             self._rounds(until, 1)
 
-    def _rounds(self, until: int, least_room: int) -> None:
-        """Stages 2 and 3 for as many candidates as the budget carries, best first, then for the next ones.
+    def _rounds(self, until: int, least_sims: int) -> None:
+        """Stages 2 and 3 for as many candidates as the budget allows, best first, then for the next ones.
 
         Args:
             until: simulations at which to stop.
-            least_room: simulations from which on the first round begins; further ones need as many as a candidate.
+            least_sims: simulations that the first round needs to begin; further ones need those of a candidate.
         """
         candidates = self._execution.kept
         while self._begun < len(candidates) and not self._over:
-            room = until - self._runner.simulations
-            if room < least_room:
+            sims_left = until - self._runner.simulations
+            if sims_left < least_sims:
                 return
-            least_room = SIMULATIONS_PER_CANDIDATE
+            least_sims = SIMULATIONS_PER_CANDIDATE
             self._number += 1
             least = LEAST_CANDIDATES if self._number == 1 else 1
-            group = candidates[self._begun : self._begun + max(room // SIMULATIONS_PER_CANDIDATE, least)]
+            group = candidates[self._begun : self._begun + max(sims_left // SIMULATIONS_PER_CANDIDATE, least)]
             self._begun += len(group)
-            self._route(group, room, until)
+            self._route(group, sims_left, until)
             self._cache(until)
 
-    def _route(self, group: Sequence[Kept], room: int, until: int) -> None:
-        """Stage 2, and its winner on other engines and with fewer replicas."""
-        problem, runner, share = self._problem, self._runner, round(room * ROUTING_SHARE)
-        most = max(min(share + _most_comparisons(problem), room), 0)
+    def _route(self, group: Sequence[Kept], sims_left: int, until: int) -> None:
+        """Stage 2; then its winner on other engines and with fewer replicas."""
+        problem, runner, share = self._problem, self._runner, round(sims_left * ROUTING_SHARE)
+        most = max(min(share + _most_comparisons(problem), sims_left), 0)
         runner.progress.started(_titled("2 routing", self._number), most)
         if "routing" in self._without:
             simulate_as_sized(problem, group, runner, runner.simulations + share)
@@ -300,7 +300,7 @@ class _Course:
         self._end_stage()
 
     def _cache(self, until: int) -> None:
-        """Stage 3, from cheaper accelerators that only serve with tiers as well, and its winner with fewer replicas."""
+        """Stage 3, also for cheaper accelerators that serve only with tiers; then its winner with fewer replicas."""
         problem, runner = self._problem, self._runner
         runner.progress.started(_titled("3 cache tiers", self._number), max(until - runner.simulations, 0))
         if "cache" not in self._without and not _none_can_serve(runner.trials):
@@ -314,7 +314,7 @@ class _Course:
         self._end_stage()
 
     def _widen(self, until: int) -> None:
-        """The front, widened by what a surrogate expects of the whole space."""
+        """Widen the front by a surrogate's expectations of the complete space."""
         runner = self._runner
         if self._front_ended:
             return
@@ -326,7 +326,7 @@ class _Course:
 
     @property
     def _front_ended(self) -> bool:
-        """True where the front was widened until nothing more was expected, and has not moved since."""
+        """True if the front was widened until no gain was expected, and has not moved since."""
         ended_at = self._front_ended_at
         return "front" in self._without or (bool(ended_at) and ended_at == self._front_numbers())
 
@@ -334,7 +334,7 @@ class _Course:
         return tuple(trial.number for trial in front(self._runner.considered, self._problem.objectives))
 
     def _compare(self, until: int) -> None:
-        """Alternatives on other hardware and engines, then the recommendation's neighbours, until neither moves it."""
+        """Try alternatives on other hardware and engines, then the neighbours, until the recommendation stands."""
         problem, runner, seen = self._problem, self._runner, -1
         if "comparisons" in self._without:
             return
@@ -342,8 +342,8 @@ class _Course:
         runner.progress.started(_titled("4 comparisons", self._comparisons), max(until - runner.simulations, 0))
         while (best := recommend(runner.considered, problem.objectives)) is not None and best.trial.number != seen:
             seen = best.trial.number
-            room = until - runner.simulations
-            size_alternatives(problem, self._execution.sized, runner, until - room // 2)
+            sims_left = until - runner.simulations
+            size_alternatives(problem, self._execution.sized, runner, until - sims_left // 2)
             local_search(problem, runner, until, self._frontier.may_serve)
             size_alternatives(problem, self._execution.sized, runner, until)
             if runner.stopped:
@@ -351,12 +351,12 @@ class _Course:
         self._end_stage()
 
     def _compare_unlikely(self, until: int) -> None:
-        """The neighbours that are believed to miss the SLO, with what is left; they are untried where nothing is."""
+        """Try the neighbours expected to miss the SLO, with the simulations that are left, if any."""
         if "comparisons" in self._without:
             return
         self._comparisons += 1
-        room = max(until - self._runner.simulations, 0)
-        self._runner.progress.started(_titled("4 comparisons", self._comparisons), room)
+        sims_left = max(until - self._runner.simulations, 0)
+        self._runner.progress.started(_titled("4 comparisons", self._comparisons), sims_left)
         local_search(self._problem, self._runner, until)
         self._end_stage()
 
@@ -366,7 +366,7 @@ class _Course:
 
 
 def _known_workers(execution: ExecutionReport) -> list[Candidate]:
-    """Workers that a surrogate may propose: those that may do, or all where none may, and those of each side."""
+    """Workers that a surrogate may propose: those without a shortfall (or all, if none), and the pools' sides."""
     return ([c for c in execution.sized if not c.shortfall] or execution.sized) + list(execution.sides)
 
 
@@ -375,7 +375,7 @@ def _titled(stage: str, number: int) -> str:
 
 
 def _most_comparisons(problem: Problem) -> int:
-    """Most simulations that stage 2's winner gets after the stage: on other engines, and with fewer replicas."""
+    """Most simulations for stage 2's winner after the stage: on other engines, and with fewer replicas."""
     return len(problem.space.execution.engines) + problem.space.execution.max_replicas
 
 
@@ -391,7 +391,7 @@ def _try_other_engines(problem: Problem, runner: TrialRunner, until: int) -> Non
             continue
         try:
             deployment = on_engine(ours, engine, problem.page_tokens(engine))
-        except ValueError:  # the engine refuses these settings: there is no like to compare with
+        except ValueError:  # the engine refuses these settings: there is no equivalent to compare with
             continue
         jobs.append(Job(best.trial.stage, deployment, parameters_of(deployment)))
     runner.run(jobs, until, UNTRIED_ENGINES)
@@ -402,7 +402,7 @@ class _BudgetSpentError(Exception):
 
 
 def _look_for_headroom(best: Trial, runner: TrialRunner) -> None:
-    """Simulate the recommended deployment at larger loads, as far as the budget goes."""
+    """Simulate the recommended deployment at larger loads, as far as the budget allows."""
 
     def score_at(load: float) -> Score:
         job = Job(best.stage, best.deployment, best.parameters, load=load)
@@ -416,7 +416,7 @@ def _look_for_headroom(best: Trial, runner: TrialRunner) -> None:
 
 
 def headroom(trials: Sequence[Trial], best: Trial) -> Capacity | None:
-    """Largest load that a deployment was seen to carry, and the smallest that it was not; None where none was tried."""
+    """Largest load that a deployment carried and smallest that it missed; None if no other load was tried."""
     if metric_of(CAPACITY) in best.metrics:
         figures = best.metrics
         missed = figures["capacity_missed_load"]

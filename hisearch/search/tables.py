@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-#: Columns that a table of no trials has as well.
+#: Columns of every table, even without trials.
 _ALWAYS = [
     "number",
     "stage",
@@ -32,10 +32,10 @@ _ALWAYS = [
 
 
 def trials_frame(trials: Sequence[Trial]) -> pd.DataFrame:
-    """One row per trial, in order: what was simulated, its parameters, its metrics, a margin per SLO term.
+    """One row per trial, in order: its description, parameters, metrics, and a margin per SLO term.
 
-    ``deployment`` holds the whole deployment as JSON. Parameters that do not apply, metrics of failed trials, undefined
-    figures and margins where none may be rejected are missing.
+    ``deployment`` holds the complete deployment as JSON. Missing values: parameters that do not apply, metrics of
+    failed trials, undefined figures, and rejection margins if the SLO allows no rejections.
     """
     import pandas as pd
 
@@ -62,22 +62,22 @@ def _row(trial: Trial) -> dict[str, Any]:
 
 
 def candidates_frame(report: ExecutionReport) -> pd.DataFrame:
-    """Stage 1's estimates, one row per worker that can be built, and one per set of several pools that goes on.
+    """Stage 1's estimates: one row per worker that can be built, and one per kept set of several pools.
 
-    ``rank``: place among those that go on to stage 2, from 1, in the order in which they are simulated; missing where
-    the worker does not go on. Where there are several pools, ``pools`` says what a row is: a unified, prefill or decode
-    worker, or workers of several pools, whose settings then stand beside each other.
+    ``rank``: place among the candidates of stage 2, from 1, in the order of simulation; missing if the worker was
+    dropped. With several pools, ``pools`` names the row's kind: a unified, prefill or decode worker, or workers of
+    several pools. Their settings are then joined by " + ".
     """
     import pandas as pd
 
     ranks = {id(candidate): rank for rank, candidate in enumerate(report.kept, start=1)}
-    clusters = [one for one in report.kept if isinstance(one, Cluster)]
-    rows = [_candidate_row((one,), ranks.get(id(one))) for one in (*report.sized, *report.sides)]
-    rows += [_candidate_row(one.sides, ranks[id(one)]) | _of_cluster(one) for one in clusters]
+    clusters = [candidate for candidate in report.kept if isinstance(candidate, Cluster)]
+    rows = [_candidate_row((candidate,), ranks.get(id(candidate))) for candidate in (*report.sized, *report.sides)]
+    rows += [_candidate_row(candidate.sides, ranks[id(candidate)]) | _of_cluster(candidate) for candidate in clusters]
     frame = pd.DataFrame(rows).astype({"rank": "Int64"})
     if clusters or report.sides:
-        kinds = [one.pool.role for one in (*report.sized, *report.sides)]
-        frame.insert(1, "pools", [*kinds, *(one.shape for one in clusters)])
+        kinds = [candidate.pool.role for candidate in (*report.sized, *report.sides)]
+        frame.insert(1, "pools", [*kinds, *(candidate.shape for candidate in clusters)])
     return frame
 
 
@@ -113,7 +113,7 @@ def _candidate_row(workers: Sequence[Candidate], rank: int | None) -> dict[str, 
 
 
 def _of_cluster(cluster: Cluster) -> dict[str, Any]:
-    """What is estimated of the whole."""
+    """Estimates of the combined pools."""
     return {
         "estimated_usd_per_hour": cluster.usd_per_hour,
         "estimated_ttft_s": cluster.estimate.ttft_s,

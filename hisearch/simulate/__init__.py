@@ -1,8 +1,7 @@
 """A deployment and a compiled trace in, a ``Result`` out.
 
-``plans`` compiles what is simulated, ``arrays`` lays it out for ``kernels``, ``engine`` runs them, ``reading`` takes
-what came of it into ``results``. Imports ``kernels``, ``latency`` and what is below; ``score`` and ``search`` import
-from here.
+``plans`` compiles specs, ``arrays`` lays the plans out for ``kernels``, ``engine`` runs them, and ``reading`` turns the
+arrays into ``results``. Imports ``kernels``, ``latency`` and packages below; ``score`` and ``search`` import it.
 """
 
 from hisearch.simulate.engine import simulate

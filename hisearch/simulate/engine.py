@@ -1,4 +1,4 @@
-"""From a fleet's plan and a compiled trace to kernel arrays, and through the kernels; ``reading`` leads back."""
+"""Run the kernels on a fleet's plan and a compiled trace; ``reading`` turns the arrays into a ``Result``."""
 
 from __future__ import annotations
 
@@ -44,22 +44,22 @@ __all__ = [
 
 
 class EngineOutOfMemory(ValueError):  # noqa: N818
-    """The simulated engine runs out of KV memory in a way from which the real one does not recover."""
+    """The simulated engine runs out of KV memory in a state from which the real one does not recover."""
 
 
 class ObjectsLeaveNoRoom(EngineOutOfMemory):
-    """Agents' objects leave too little of the host memory that they share with KV."""
+    """Agents' objects leave too little shared host memory for KV."""
 
 
 class EngineStuck(EngineOutOfMemory):
-    """The simulated engine's requests keep taking each other's memory, so that none gets on."""
+    """The simulated engine's requests keep preempting each other, so that none progresses."""
 
 
 #: SGLang's default of --priority-scheduling-preemption-threshold.
 SGLANG_PREEMPTION_THRESHOLD = 10
 
 
-#: An engine, and who moves KV between its tiers, None where it has none; or the decode workers of any engine.
+#: An engine and the KV connector of its tiers, None without tiers; or the decode workers of any engine.
 Variant = tuple[EngineName, KvConnectorName | None] | Literal["decode"]
 
 
@@ -70,58 +70,58 @@ def _engine_entry(variant: Variant) -> int:
     return offload_arrays.engine_entry(pool_arrays.ENGINES[name], kv_connector)
 
 
-#: Called with the doors of engines whose kernels, or the event loop's, are about to be compiled.
+#: Called with the entries of engines whose kernels, or the event loop's, are about to be compiled.
 Listener = Callable[[Sequence[int]], None]
 
 _listeners: list[Listener] = []
-#: Doors that listeners have been told of, or that need no compiling.
-_told: set[int] = set()
-#: Doors that this process has prepared.
+#: Engine entries that listeners have been notified of, or that need no compilation.
+_notified: set[int] = set()
+#: Engine entries that this process has prepared.
 _prepared: set[int] = set()
 _preparing = threading.Lock()
 
 
 @contextmanager
 def on_compilation(listener: Listener) -> Iterator[None]:
-    """Within, ``listener`` is told before kernels are compiled: by then all that a simulation reads has been read."""
+    """Call ``listener`` before kernels are compiled within; a simulation has read all its inputs by then."""
     _listeners.append(listener)
-    _told.clear()
+    _notified.clear()
     try:
         yield
     finally:
         _listeners.remove(listener)
 
 
-def _tell(wanted: Sequence[int]) -> None:
-    """Tell listeners of doors that they have not heard of, where something of them is yet to be compiled."""
-    if not _listeners or _told.issuperset(wanted):
+def _notify(entries: Sequence[int]) -> None:
+    """Notify listeners of new engine entries with kernels that are yet to be compiled."""
+    if not _listeners or _notified.issuperset(entries):
         return
-    _told.update(wanted)
-    if not is_prepared(wanted):
+    _notified.update(entries)
+    if not is_prepared(entries):
         for listener in _listeners:
-            listener(wanted)
+            listener(entries)
 
 
 def prepare(variants: Iterable[Variant]) -> None:
-    """Compile the kernels of these engines now, side by side, where that has not been done yet."""
+    """Compile the kernels of these engines now, in parallel, unless compiled already."""
     _prepare(list(dict.fromkeys(_engine_entry(variant) for variant in variants)))
 
 
-def _prepare(wanted: Sequence[int]) -> None:
+def _prepare(entries: Sequence[int]) -> None:
     from hisearch.kernels.fleet import compilation
 
-    _tell(wanted)
+    _notify(entries)
     with _preparing:
-        if not _prepared.issuperset(wanted):
-            compilation.prepare(wanted)
-            _prepared.update(wanted)
+        if not _prepared.issuperset(entries):
+            compilation.prepare(entries)
+            _prepared.update(entries)
 
 
-def is_prepared(wanted: Sequence[int]) -> bool:
-    """Whether the event loop and the engines behind these doors have been compiled."""
+def is_prepared(entries: Sequence[int]) -> bool:
+    """Whether the event loop and these engine entries have been compiled."""
     from hisearch.kernels.fleet import compilation
 
-    return compilation.event_loop_is_compiled() and not compilation.missing_of(wanted)
+    return compilation.event_loop_is_compiled() and not compilation.missing_of(entries)
 
 
 def simulate(
@@ -147,7 +147,7 @@ def simulate(
         seed: of the random streams.
         horizon_s: simulated seconds after which the run stops.
         load: factor on the arrival rate of first turns.
-        give_up: when to stop a run that is lost.
+        give_up: stop criterion of a hopeless run.
         log: keep every step.
         pooled: see ``simulate_fleet``.
 
@@ -179,23 +179,23 @@ def simulate_fleet(
         seed: of the random streams.
         horizon_s: simulated seconds after which the run stops; unfinished requests stay ``IN_FLIGHT``.
         load: factor on the arrival rate of first turns; think times are not scaled.
-        give_up: when to stop a run that is lost; it is then as if the horizon had been reached.
+        give_up: stop criterion of a hopeless run, which then counts as cut by the horizon.
         log: keep every step, its batch and what it preempted (``Result.log``).
-        pooled: follow-ups wait for nobody in particular: the next one, in order of index, comes ``think_s`` after any
-            request has ended, as from a client that holds so many in flight. Prompts are as recorded: one may hold an
-            answer that is still being made, and finds as much of it as is cached by then.
+        pooled: follow-ups wait for no particular request. The next one, in order of index, arrives ``think_s`` after
+            any request has ended, as from a client with fixed concurrency. Prompts are as recorded: one may include an
+            output still in progress, and hits as much of it as is cached by then.
 
     Raises:
-        ModelNotServed: a request asks for a model that no pool serves, or for none where there are several.
+        ModelNotServed: a request names a model that no pool serves, or none although several are served.
         ValueError: if ``replicas`` or ``load`` is not positive, or priorities would make SGLang preempt.
-        EngineOutOfMemory: an engine itself would fail on this load with these settings, or (``EngineStuck``) get
-            nowhere; or (``ObjectsLeaveNoRoom``) what agents need leaves KV too little host memory.
+        EngineOutOfMemory: the real engine would fail on this load with these settings, or (``EngineStuck``) make no
+            progress; or (``ObjectsLeaveNoRoom``) agents' objects leave too little host memory for KV.
     """
     from hisearch.kernels.fleet import cluster
 
-    asked = asked_models(plan, trace)
+    request_models = asked_models(plan, trace)
     for pool in plan.pools:
-        _check_priorities(pool.plan, trace.arrays.priority[asked.model == plan.model_of(pool)])
+        _check_priorities(pool.plan, trace.arrays.priority[request_models.model == plan.model_of(pool)])
         if pool.plan.agents is not None and len(plan.pools) > 1:
             raise ValueError(f"pool {pool.name}: agents' objects are simulated in deployments of one pool")
         if pool.replicas < 1:
@@ -206,20 +206,20 @@ def simulate_fleet(
     if not (load > 0 and math.isfinite(load)):
         raise ValueError(f"load must be a positive number, not {load}")
     _prepare([pool_arrays.entry_of(pool.plan, fleet_arrays.ROLES[pool.role]) for pool in plan.pools])
-    rooms = [node_room(pool, trace) for pool in plan.pools]
+    node_rooms = [node_room(pool, trace) for pool in plan.pools]
     log_room = _log_room(trace) if log else 0
     while True:
         fleet, sims = allocate(
             plan,
             trace,
-            rooms,
+            node_rooms,
             load=load,
             seed=seed,
             horizon_s=horizon_s,
             give_up=give_up,
             log_room=log_room,
             pooled=pooled,
-            models=asked.model if len(asked.names) > 1 else None,
+            models=request_models.model if len(request_models.names) > 1 else None,
         )
         end_s, horizon_reached, faulty = cluster.run(fleet)
         if fleet.counters[fl.SHORT]:
@@ -229,18 +229,18 @@ def simulate_fleet(
             break
         fault = sims[faulty].counters[la.FAULT]
         if fault == la.NODE_POOL_FULL:
-            rooms[faulty] *= 2
+            node_rooms[faulty] *= 2
         elif fault == la.LOG_FULL:
             log_room *= 4
         else:
             raise _failure(plan.pools[faulty].plan, fault, end_s)
     if not horizon_reached:
         _check_all_ended(plan, sims, end_s)
-    return result_of(plan, trace, asked, fleet, sims, end_s, bool(horizon_reached), load)
+    return result_of(plan, trace, request_models, fleet, sims, end_s, bool(horizon_reached), load)
 
 
 def _with_objects(plan: FleetPlan, trace: CompiledTrace) -> FleetPlan:
-    """The fleet whose tiers have the room that agents' objects in their memory leave to KV."""
+    """The fleet with the capacity of its tiers reduced by agents' objects."""
     try:
         pools = tuple(replace(pool, plan=agent_arrays.with_objects(pool.plan, trace)) for pool in plan.pools)
     except agent_arrays.ObjectsDoNotFit as error:
@@ -249,22 +249,22 @@ def _with_objects(plan: FleetPlan, trace: CompiledTrace) -> FleetPlan:
 
 
 def _log_room(trace: CompiledTrace) -> int:
-    """Steps of a log with which a run is tried first; there is room for eight requests in each.
+    """Steps of the log in a run's first attempt; each has eight entries.
 
-    All tokens of all requests then have a place, if not too many. Memory that is not written to is never taken.
+    All tokens of all requests then fit, unless too many. Memory that is never written is never allocated.
     """
     tokens = int(trace.arrays.output_tokens.sum()) + 8 * len(trace)
     return min(max(tokens // 8, 4096), 1 << 22)
 
 
 def _with_more_spare(plan: FleetPlan) -> FleetPlan:
-    """Twice the workers that autoscalers may start, each of which is used once."""
+    """The fleet with twice the workers that autoscalers may start; each is used once."""
     pools = (replace(pool, spare=2 * pool.spare + pool.scaler.most) if pool.scaler else pool for pool in plan.pools)
     return replace(plan, pools=tuple(pools))
 
 
 def node_room(pool: PoolPlan, trace: CompiledTrace) -> int:
-    """Cache-tree nodes with which a run is tried first."""
+    """Cache-tree nodes in a run's first attempt."""
     return (
         6 * len(trace) + 2 * la.NODES_PER_REQUEST * (pool.plan.engine.max_running_requests + 2) * pool.plan.schedulers
     )
@@ -283,7 +283,7 @@ def allocate(
     pooled: bool = False,
     models: I4 | None = None,
 ) -> tuple[fl.Fleet, list[la.Sim]]:
-    """The arrays of a run, for ``kernels.fleet.cluster.run``: what pools share, and each pool's own.
+    """The arrays of a run for ``kernels.fleet.cluster.run``: shared ones and those of each pool.
 
     Args:
         plan: see ``simulate_fleet``.
@@ -295,7 +295,7 @@ def allocate(
         give_up: likewise.
         log_room: steps to log; 0: none.
         pooled: see ``simulate_fleet``.
-        models: number of each request's model among the plan's, shape (N,); None where there is but one.
+        models: index of each request's model among the plan's, shape (N,); None for a single model.
     """
     arrays = front_end.delayed(
         agent_arrays.arrays_of(trace, plan.pools[0].plan.agents),
@@ -315,8 +315,8 @@ def allocate(
         agents=trace.agents,
         models=models,
     )
-    one = np.ones(len(trace), np.int64)
-    prompts = arrays._replace(output_tokens=one, max_output_tokens=one)
+    single_token = np.ones(len(trace), np.int64)
+    prompts = arrays._replace(output_tokens=single_token, max_output_tokens=single_token)
     first = fleet_arrays.first_members(plan)
     sims = []
     for p, pool in enumerate(plan.pools):
@@ -345,7 +345,7 @@ def allocate(
 
 
 def _failure(plan: WorkerPlan, fault: int, end_s: float) -> EngineOutOfMemory:
-    """How the engine failed."""
+    """The error for an engine's fault."""
     if fault == la.OUT_OF_MEMORY:
         return EngineOutOfMemory(
             f"{plan.engine.name} would stop for want of memory at {end_s:.3f} s: its admission rule let in more "
@@ -359,7 +359,7 @@ def _failure(plan: WorkerPlan, fault: int, end_s: float) -> EngineOutOfMemory:
 
 
 def _check_all_ended(plan: FleetPlan, sims: Sequence[la.Sim], end_s: float) -> None:
-    """Nothing is left to happen: no request may be in flight (L1)."""
+    """Check at the end of all events that no request is in flight (L1)."""
     for pool, sim in zip(plan.pools, sims, strict=True):
         if not (sim.requests["outcome"] == la.IN_FLIGHT).any():
             continue
@@ -371,13 +371,13 @@ def _check_all_ended(plan: FleetPlan, sims: Sequence[la.Sim], end_s: float) -> N
         if pool.role != "unified":
             raise EngineStuck(
                 f"pool {pool.name} would come to a halt at {end_s:.3f} s: prompts that have been computed hold pages "
-                f"until decode workers have room for them; {pool.plan.kv_capacity_tokens} KV tokens are too few"
+                f"until decode workers have memory for them; {pool.plan.kv_capacity_tokens} KV tokens are too few"
             )
         raise AssertionError("the simulation ended with requests in flight")
 
 
 def _check_priorities(plan: WorkerPlan, priority: I4) -> None:
-    """Refuse priorities so far apart that SGLang would preempt running requests for waiting ones: not simulated."""
+    """Refuse priorities far enough apart for SGLang to preempt running requests, which is not simulated."""
     if plan.engine.name != "sglang" or plan.engine.schedule != "priority" or len(priority) == 0:
         return
     spread = int(np.ptp(priority))

@@ -1,14 +1,14 @@
-"""Front ends: what requests pass on their way to the router, and their tokens on the way back to the client.
+"""Front ends: delays of requests on their way to the router, and of tokens on their way to the client.
 
-One process for each worker reads and tokenises requests one after another, so that a burst waits in line there. A
-request that follows on another finds it idle: it is sent by itself. Tokens of a step are streamed one after another; on
-average one waits for half of those beside it.
+One process for each worker reads and tokenises requests one after another, so that a burst queues there. A follow-up
+is sent alone and finds the process idle. Tokens of a step are streamed one after another; on average a token waits for
+half of the others in its step.
 
 Notation
-    a_i   when request i is sent, seconds; i counts those that come by the clock, in order
-    c_i   read_s + prompt_token_s * input tokens: the process's own time
-    e     request_s - read_s: what else it takes, in line for nobody
-    W     workers, each with a front end: the line moves W times as fast
+    a_i   when request i is sent, seconds; i counts requests with given arrival times, in order
+    c_i   read_s + prompt_token_s * input tokens: service time of the process
+    e     request_s - read_s: further delay, without queueing
+    W     workers, each with a front end: the queue moves W times as fast
 
     done_i = e + c_i + max over j <= i of (a_j + sum of c_k / W over j <= k < i)
 """
@@ -28,9 +28,9 @@ from hisearch.traces.compiled import CompiledTrace, TraceArrays
 def delayed(arrays: TraceArrays, plan: FleetPlan, trace: CompiledTrace, load: float, models: I4) -> TraceArrays:
     """``arrays`` with the times at which requests reach the router instead of those at which they are sent.
 
-    All that ask for a model pass the front end of the first pool that serves it; agents call in a loop of their own,
-    without one. Follow-ups take its time before they come. Arrivals stay those of the trace at a load of 1: the caller
-    divides them by ``load``. ``models``: number of each request's model among the plan's, shape (N,).
+    All requests of a model pass the front end of the first pool that serves it. Agents call in their own loop, without
+    a front end. Follow-ups add its delay to their think time. Arrivals stay those of the trace at a load of 1: the
+    caller divides them by ``load``. ``models``: index of each request's model among the plan's, shape (N,).
     """
     if trace.agents is not None or not any(_takes_time(pool.plan.costs.front_end) for pool in plan.pools):
         return arrays
@@ -48,19 +48,19 @@ def delayed(arrays: TraceArrays, plan: FleetPlan, trace: CompiledTrace, load: fl
 
 
 def _front_of(plan: FleetPlan, model: int) -> tuple[FrontEnd, int]:
-    """The front end of requests for a model, and how many workers take them."""
+    """(front end of requests for a model, number of workers that take them)."""
     pools = [pool for pool in plan.pools if pool.role != "decode" and plan.model_of(pool) == model]
     return pools[0].plan.costs.front_end, sum(pool.replicas for pool in pools)
 
 
 def in_line(sent_s: F8, each_s: F8, workers: int) -> F8:
-    """When requests that are sent at ``sent_s``, rising, have been read; see the module's law."""
+    """When requests sent at ``sent_s``, ascending, have been read; see the module's law."""
     moved = np.cumsum(each_s / workers) - each_s / workers
     return np.asarray(each_s + moved + np.maximum.accumulate(sent_s - moved))
 
 
 def read_s(front: FrontEnd, input_tokens: np.ndarray) -> F8:
-    """What the reading process takes for each request."""
+    """Service time of the reading process for each request, seconds."""
     return np.asarray(front.read_s + front.prompt_token_s * input_tokens)
 
 
@@ -72,22 +72,22 @@ def deliveries(
     pools: np.ndarray,
     columns: Mapping[str, np.ndarray],
 ) -> dict[str, F8]:
-    """What clients wait for beside the engines, columns of a ``RequestTable``; none where front ends take no time.
+    """Client-side delays besides the engines', columns of a ``RequestTable``; none if front ends take no time.
 
     Args:
-        plan: whose front ends.
-        trace: what was sent.
+        plan: pools with their front ends.
+        trace: the requests.
         load: factor on the rate of arrivals.
-        models: number of each request's model among the plan's.
-        pools: of each request, the one that made its tokens.
+        models: index of each request's model among the plan's.
+        pools: for each request, the pool that made its tokens.
         columns: ``arrival_s`` at the router, ``first_token_s``, ``finish_s``; ``decoding_at_first_token``,
             ``decoding_at_last_token``:
-            requests that decoded on its worker when it made its first, and its last token.
+            requests decoding on its worker at its first, and at its last token.
     """
-    fronts = [pool.plan.costs.front_end for pool in plan.pools]
-    if not any(any(front) for front in fronts):
+    front_ends = [pool.plan.costs.front_end for pool in plan.pools]
+    if not any(any(front) for front in front_ends):
         return {}
-    stream_s = np.array([front.stream_s for front in fronts])[pools]
+    stream_s = np.array([front.stream_s for front in front_ends])[pools]
     if trace.agents is None:
         sent_s = np.where(trace.arrays.previous < 0, trace.arrays.arrival_s / load, np.nan)
         alone_s = np.zeros(len(trace))
@@ -97,10 +97,10 @@ def deliveries(
         front_end_s = np.where(np.isnan(sent_s), alone_s, np.maximum(columns["arrival_s"] - sent_s, 0.0))
     else:
         front_end_s = np.zeros(len(trace))
-    # SGLang that overlaps has the request itself among those that decode by the time its first token is noted.
+    # With overlap, SGLang counts the request itself among the decodes when its first token is noted.
     joined = [pool.plan.engine.name == "sglang" and pool.plan.engine.overlap for pool in plan.pools]
-    others = np.maximum(columns["decoding_at_first_token"] - np.array(joined, dtype=np.int64)[pools], 0)
-    first_s, last_s = stream_s * (1.0 + 0.5 * others), stream_s * (1.0 + 0.5 * columns["decoding_at_last_token"])
+    batch_mates = np.maximum(columns["decoding_at_first_token"] - np.array(joined, dtype=np.int64)[pools], 0)
+    first_s, last_s = stream_s * (1.0 + 0.5 * batch_mates), stream_s * (1.0 + 0.5 * columns["decoding_at_last_token"])
     # Tokens of a request come in order.
     last_s = np.maximum(last_s, first_s + columns["first_token_s"] - columns["finish_s"])
     return {"front_end_s": front_end_s, "first_delivery_s": first_s, "last_delivery_s": last_s}

@@ -1,4 +1,4 @@
-"""From kernel arrays to a ``Result``: what became of requests, workers, stores and links."""
+"""From kernel arrays to a ``Result``: requests, workers, stores and links."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ from hisearch.traces.models import RequestModels
 def result_of(
     plan: FleetPlan,
     trace: CompiledTrace,
-    asked: RequestModels,
+    request_models: RequestModels,
     fleet: fl.Fleet,
     sims: Sequence[la.Sim],
     end_s: float,
     horizon_reached: bool,
     load: float,
 ) -> Result:
-    """What a run that ended at ``end_s`` left in the arrays of ``fleet`` and of its pools, ``sims``."""
-    models = asked.model if len(asked.names) > 1 else np.zeros(len(trace), np.int32)
+    """The result of a run that ended at ``end_s``, from the arrays of ``fleet`` and of its pools, ``sims``."""
+    models = request_models.model if len(request_models.names) > 1 else np.zeros(len(trace), np.int32)
     table = _request_table(plan, trace, fleet, sims, load, models)
     pools = _pool_uses(plan, sims)
     until_s = max(tier_use.end_of_run_s(sim, end_s, horizon_reached) for sim in sims)
@@ -55,7 +55,7 @@ def result_of(
         kv_capacity_tokens=plans[0].kv_capacity_tokens,
         idle_w=plans[0].idle_w,
         horizon_reached=horizon_reached,
-        warnings=tuple(dict.fromkeys(warning for each in plans for warning in each.costs.warnings)),
+        warnings=tuple(dict.fromkeys(warning for worker in plans for warning in worker.costs.warnings)),
         events=int(fleet.counters[fl.EVENTS]),
         gap_counts=np.sum([sim.gaps for sim in sims], axis=0),
         pool_gap_counts=tuple(sim.gaps.copy() for sim in sims),
@@ -72,7 +72,7 @@ def result_of(
         objects=tuple(
             use for p, sim in enumerate(sims) for use in agent_arrays.object_uses(plans[p].agents, sim, plans[p].ranks)
         ),
-        asked=asked,
+        asked=request_models,
     )
 
 
@@ -94,8 +94,8 @@ def _hand_overs(plan: FleetPlan, fleet: fl.Fleet) -> tuple[HandOverUse, ...]:
         networks = plan.pools[member.pool].networks
         first = int(member.nic) + (1 if member.route % fl.SIDES == fl.BACK else 0)
         mine = fleet.nics[first : first + 2 * networks : 2]
-        used = HandOverUse(m, float(mine.busy_s.mean()), int(mine.tokens.sum()), int(mine.transfers.sum()))
-        rows.append(used)
+        use = HandOverUse(m, float(mine.busy_s.mean()), int(mine.tokens.sum()), int(mine.transfers.sum()))
+        rows.append(use)
     return tuple(rows)
 
 
@@ -119,14 +119,14 @@ def _pool_uses(plan: FleetPlan, sims: Sequence[la.Sim]) -> tuple[PoolUse, ...]:
 
 
 def _tiers(plan: FleetPlan, pool: PoolPlan) -> tuple[TierPlan, ...]:
-    """The pool's tiers; behind those of decode workers the storage of another pool that they write to."""
+    """The pool's tiers; for decode workers, followed by the other pool's storage that they write to."""
     if not pool.plan.writes_back_output:
         return pool.plan.tiers
     front, tier = plan.output_storage(pool)
     return (*pool.plan.tiers, plan.pools[front].plan.tiers[1 + tier])
 
 
-#: Columns of a request's records that hold for it as a whole.
+#: Columns of a request's records that enter its ``RequestTable`` row.
 _COLUMNS = (
     "scheduled_s", "first_token_s", "finish_s", "hit_tokens", "host_hit_tokens", "storage_hit_tokens", "preemptions",
     "outcome", "decoding_at_first_token", "decoding_at_last_token",
@@ -136,16 +136,16 @@ _COLUMNS = (
 def _request_table(
     plan: FleetPlan, trace: CompiledTrace, fleet: fl.Fleet, sims: Sequence[la.Sim], load: float, models: I4
 ) -> RequestTable:
-    """What became of requests; each pool has noted what its workers did."""
+    """The requests' table, from the records of each pool."""
     prefill_worker = fleet.sent_to.copy()
-    columns = _noted(fleet, sims, prefill_worker)
+    columns = _record_columns(fleet, sims, prefill_worker)
     worker, handed_s = prefill_worker, None
     if plan.hands_over:
         handed = (fleet.hands["state"] != fl.NOT_HANDED) & (fleet.trace.output_tokens > 1)
         worker = np.where(handed, fleet.hands["target"], prefill_worker).astype(np.int32)
-        columns = _with_handed(columns, _noted(fleet, sims, worker), handed)
-        came = fleet.hands["state"] == fl.ARRIVED
-        handed_s = np.where(came, fleet.hands["due_s"], np.nan)
+        columns = _with_decode_records(columns, _record_columns(fleet, sims, worker), handed)
+        arrived = fleet.hands["state"] == fl.ARRIVED
+        handed_s = np.where(arrived, fleet.hands["due_s"], np.nan)
     delivery = front_end.deliveries(
         plan, trace, load, models, _pool_of(fleet, worker), {**columns, "arrival_s": fleet.arrival_s}
     )
@@ -162,8 +162,8 @@ def _request_table(
     )
 
 
-def _noted(fleet: fl.Fleet, sims: Sequence[la.Sim], member: np.ndarray) -> dict[str, np.ndarray]:
-    """The records of each request that the pool of ``member`` has; -1: of the first pool that takes requests."""
+def _record_columns(fleet: fl.Fleet, sims: Sequence[la.Sim], member: np.ndarray) -> dict[str, np.ndarray]:
+    """Each request's record in the pool of ``member``; -1: in the first pool that takes requests."""
     first, pool = int(fleet.members[0].pool), _pool_of(fleet, member)
     if (pool == first).all():
         return {name: sims[first].requests[name].copy() for name in _COLUMNS}
@@ -171,22 +171,22 @@ def _noted(fleet: fl.Fleet, sims: Sequence[la.Sim], member: np.ndarray) -> dict[
 
 
 def _pool_of(fleet: fl.Fleet, member: np.ndarray) -> np.ndarray:
-    """Pool of each ``member``; of -1 the first that takes requests."""
+    """Pool of each ``member``; -1: the first pool that takes requests."""
     return np.where(member >= 0, fleet.members["pool"][member], int(fleet.members[0].pool))
 
 
-def _with_handed(
-    front: dict[str, np.ndarray], back: dict[str, np.ndarray], handed: np.ndarray
+def _with_decode_records(
+    prefill: dict[str, np.ndarray], decode: dict[str, np.ndarray], handed: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """What holds for requests that a decode worker has taken over, or will, where ``handed``; its part is ``back``."""
-    columns = dict(front)
-    columns["preemptions"] = front["preemptions"] + np.where(handed, back["preemptions"], 0).astype(np.int32)
+    """Columns ``prefill``, with those of ``decode`` for requests that a decode worker takes over (``handed``)."""
+    columns = dict(prefill)
+    columns["preemptions"] = prefill["preemptions"] + np.where(handed, decode["preemptions"], 0).astype(np.int32)
     for name in ("first_token_s", "finish_s", "decoding_at_first_token", "decoding_at_last_token"):
-        columns[name] = np.where(handed, back[name], front[name])
-    on_the_way = (back["outcome"] == la.UNREACHED) & (front["outcome"] == la.FINISHED)
-    outcome = np.where(back["outcome"] == la.UNREACHED, front["outcome"], back["outcome"])
-    outcome = np.where(on_the_way, la.IN_FLIGHT, outcome)
-    columns["outcome"] = np.where(handed, outcome, front["outcome"]).astype(np.int32)
+        columns[name] = np.where(handed, decode[name], prefill[name])
+    in_transfer = (decode["outcome"] == la.UNREACHED) & (prefill["outcome"] == la.FINISHED)
+    outcome = np.where(decode["outcome"] == la.UNREACHED, prefill["outcome"], decode["outcome"])
+    outcome = np.where(in_transfer, la.IN_FLIGHT, outcome)
+    columns["outcome"] = np.where(handed, outcome, prefill["outcome"]).astype(np.int32)
     return columns
 
 
@@ -204,7 +204,7 @@ def _worker_table(plan: FleetPlan, fleet: fl.Fleet, sims: Sequence[la.Sim], end_
 
 
 def _pool_workers(plan: WorkerPlan, sim: la.Sim, members: np.ndarray, end_s: float) -> dict[str, np.ndarray]:
-    """A pool's workers, each the sum of its lanes; their mean of the time that devices are busy."""
+    """A pool's workers, each the sum of its schedulers; device busy time is their mean."""
     schedulers, workers = plan.schedulers, sim.workers
     columns = {
         name: workers[name].reshape(-1, schedulers).sum(axis=1)
@@ -212,7 +212,7 @@ def _pool_workers(plan: WorkerPlan, sim: la.Sim, members: np.ndarray, end_s: flo
             "steps", "requests", "preemptions", "energy_j", "prefill_tokens", "decode_tokens", "host_hit_tokens",
         )
     }  # fmt: skip
-    # The first lane keeps it for all. A worker that has gone no longer sleeps, and one that never was did not.
+    # The first scheduler keeps it for all. A worker that has gone, or never started, spends no standby time.
     until_s = np.where(np.isnan(members["gone_s"]), end_s, members["gone_s"])
     after_last_s = until_s - workers["awake_until_s"][::schedulers] - plan.power.standby_after_s
     asleep_s = workers["standby_s"][::schedulers] + np.maximum(after_last_s, 0.0)
@@ -239,7 +239,7 @@ def _log(sim: la.Sim) -> StepLog:
 
 
 def _logs(pools: Sequence[PoolUse], sims: Sequence[la.Sim]) -> StepLog:
-    """The logs of all pools as one, workers by their number in the fleet."""
+    """The merged log of all pools, with workers by their number in the fleet."""
     logs = [_log(sim) for sim in sims]
     for pool, sim, log in zip(pools, sims, logs, strict=True):
         log.steps["worker"] //= sim.config.schedulers

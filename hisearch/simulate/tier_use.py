@@ -1,7 +1,7 @@
-"""What the tiers and the links between them did in a simulation, up to its end.
+"""Usage of the tiers and of the links between them up to the end of a simulation.
 
-The end is the horizon where it was reached, else when the last request ended: what is under way then has taken room
-and waits for its link, and counts as moved only as far as it has come.
+The end is the horizon if it was reached, else the end of the last request. Transfers under way at the end occupy space
+and links; only their transferred tokens count as moved.
 """
 
 from __future__ import annotations
@@ -22,40 +22,42 @@ from hisearch.simulate.results.result import LinkUse, StoreUse
 
 
 def end_of_run_s(sim: la.Sim, last_event_s: float, stopped: bool) -> float:
-    """Until when the tiers were looked at.
+    """End of the time over which tier usage is counted.
 
     Args:
         sim: as the run left it.
-        last_event_s: of a worker.
-        stopped: before every request had ended: at the horizon, or because the run was lost.
+        last_event_s: time of the last worker event.
+        stopped: whether the run ended before every request: at the horizon, or by its stop criterion.
     """
     horizon_s = float(sim.fleet.config.horizon_s)
     if stopped:
         return horizon_s if math.isfinite(horizon_s) else last_event_s
-    # The last request to come may have been rejected, long after all others had ended.
+    # The last arrival may have been rejected long after all others had ended.
     return max(last_event_s, float(np.nanmax(sim.fleet.arrival_s, initial=0.0)))
 
 
 def store_uses(plan: WorkerPlan, sim: la.Sim, end_s: float) -> tuple[StoreUse, ...]:
-    """All stores, HBM first, at ``end_s`` (see ``end_of_run_s``); what groups of a worker have each is one store."""
-    found = _by_scheduler(plan, sim, end_s)
+    """All stores, HBM first, at ``end_s`` (see ``end_of_run_s``); those of a worker's DP ranks are merged."""
+    uses = _by_scheduler(plan, sim, end_s)
     if plan.schedulers == 1:
-        return found
+        return uses
     merged: dict[tuple[int, int, int], StoreUse] = {}
-    for use in found:
+    for use in uses:
         first = use.first_worker // plan.schedulers
-        mine = replace(use, first_worker=first, workers=-(-(use.first_worker + use.workers) // plan.schedulers) - first)
-        key = (mine.tier, mine.first_worker, mine.workers)
-        merged[key] = _together(merged[key], mine) if key in merged else mine
+        worker_use = replace(
+            use, first_worker=first, workers=-(-(use.first_worker + use.workers) // plan.schedulers) - first
+        )
+        key = (worker_use.tier, worker_use.first_worker, worker_use.workers)
+        merged[key] = _sum(merged[key], worker_use) if key in merged else worker_use
     return tuple(merged.values())
 
 
-def _together(a: StoreUse, b: StoreUse) -> StoreUse:
-    """The sum of two groups' stores."""
+def _sum(a: StoreUse, b: StoreUse) -> StoreUse:
+    """The sum of the stores of two DP ranks."""
     return replace(a, **{name: getattr(a, name) + getattr(b, name) for name in _SUMMED})
 
 
-#: What adds up over the stores of a worker's attention groups, in tokens.
+#: Fields that are summed over the stores of a worker's DP ranks, in tokens.
 _SUMMED = (
     "capacity_tokens", "peak_tokens", "stored_tokens", "read_tokens", "evicted_tokens", "expired_tokens",
     "demoted_tokens", "hit_tokens",
@@ -63,7 +65,7 @@ _SUMMED = (
 
 
 def _by_scheduler(plan: WorkerPlan, sim: la.Sim, end_s: float) -> tuple[StoreUse, ...]:
-    """All stores, with lanes in place of workers."""
+    """All stores, by scheduler instead of worker."""
     workers, page = int(sim.config.workers), int(sim.config.page_tokens)
     rows = [_store(sim, 0, w, w, 1, int(sim.workers[w].peak_pages), page) for w in range(workers)]
     if kv_connector_of(plan) == "lmcache":
@@ -75,12 +77,12 @@ def _by_scheduler(plan: WorkerPlan, sim: la.Sim, end_s: float) -> tuple[StoreUse
     rows += [_host_pool(sim, w, page, end_s) for w in range(workers)]
     for index, tier in enumerate(sim.store_tiers, 2):
         sharing = int(tier.workers_per_store)
-        # Workers that are back use the stores of the dead ones' nodes, but for those that were a worker's own.
-        there = workers if tier.scope == hl.OF_WORKER else int(sim.hosts["place"].max()) + 1
-        for k in range(math.ceil(there / sharing)):
+        # Replacement workers use the stores of the dead workers' nodes, except stores of worker scope.
+        users = workers if tier.scope == hl.OF_WORKER else int(sim.hosts["place"].max()) + 1
+        for k in range(math.ceil(users / sharing)):
             v = int(tier.first) + k
-            mine = min(sharing, there - k * sharing)
-            rows.append(_store(sim, index, v, k * sharing, mine, int(sim.trees[v].peak_pages), page))
+            served = min(sharing, users - k * sharing)
+            rows.append(_store(sim, index, v, k * sharing, served, int(sim.trees[v].peak_pages), page))
     return tuple(rows)
 
 
@@ -94,7 +96,7 @@ def _store(
     page: int,
     late: tuple[int, int] = (0, 0),
 ) -> StoreUse:
-    """Tree ``v`` as a store; ``late``: tokens too many that it counts as written, and as read."""
+    """Tree ``v`` as a store; ``late``: surplus tokens that it counts as written, and as read."""
     tree = sim.trees[v]
     return StoreUse(
         tier,
@@ -125,53 +127,53 @@ def _offload_stores(sim: la.Sim, end_s: float) -> list[StoreUse]:
     sharing = int(sim.offloading.workers_per_store)
     rows = []
     for k, store in enumerate(sim.stores):
-        mine = range(k * sharing, min((k + 1) * sharing, workers))
-        stored = int(store.stored) * block - sum(under_way.offload_transfers(sim, w, end_s) for w in mine)
-        read = sum(_arrived(sim, 2 * w + 1) for w in mine)
+        served = range(k * sharing, min((k + 1) * sharing, workers))
+        stored = int(store.stored) * block - sum(under_way.offload_transfers(sim, w, end_s) for w in served)
+        read = sum(_arrived_tokens(sim, 2 * w + 1) for w in served)
         sizes = (int(store.capacity) * block, int(store.peak) * block)
-        rows.append(StoreUse(1, mine.start, len(mine), *sizes, stored, read, int(store.evicted) * block, 0))
+        rows.append(StoreUse(1, served.start, len(served), *sizes, stored, read, int(store.evicted) * block, 0))
     return rows
 
 
-def _arrived(sim: la.Sim, k: int) -> int:
-    """Tokens that came over link ``k``, which steps wait for: only the horizon cuts one."""
+def _arrived_tokens(sim: la.Sim, k: int) -> int:
+    """Tokens that arrived over link ``k``. Steps wait for its transfers: only the horizon cuts one."""
     return int(sim.links[k].tokens) - int(sim.links[k].beyond_tokens)
 
 
 def _chunk_stores(plan: WorkerPlan, sim: la.Sim, end_s: float) -> list[StoreUse]:
     """Those of LMCache.
 
-    All that is loaded comes through host memory: what stores behind it had goes into it, and out of it.
+    All loads pass through host memory: chunks from stores behind it are written into it and read out of it.
     """
     block = int(sim.offloading.block_tokens)
     rows = []
     for v, store in enumerate(chunk_arrays.stores(plan, int(sim.config.workers))):
-        book = sim.block_tables[v]
-        # Workers that are back use what they share where the dead ones did.
-        mine = np.flatnonzero(sim.worker_stores[:, store.tier] == v).tolist()
-        if not mine:
+        table = sim.block_tables[v]
+        # Replacement workers use the shared stores of the dead ones.
+        served = np.flatnonzero(sim.worker_stores[:, store.tier] == v).tolist()
+        if not served:
             continue
         if store.tier == 0:
-            peak = int(book.peak)
-            stored = sum(_arrived(sim, 2 * w) for w in mine) + int(book.fetched) * block
-            read = sum(_arrived(sim, 2 * w + 1) for w in mine)
+            peak = int(table.peak)
+            stored = sum(_arrived_tokens(sim, 2 * w) for w in served) + int(table.fetched) * block
+            read = sum(_arrived_tokens(sim, 2 * w + 1) for w in served)
         else:
             written, new = under_way.chunk_writes(sim, v, end_s)
-            peak = max(int(book.peak), int(under_way.chunks_held(sim, v)) + new)
-            stored = (int(book.stored) + written) * block
-            read = _arrived(sim, store.link + 1)
+            peak = max(int(table.peak), int(under_way.chunks_held(sim, v)) + new)
+            stored = (int(table.stored) + written) * block
+            read = _arrived_tokens(sim, store.link + 1)
         rows.append(
             StoreUse(
                 store.tier + 1,
                 store.first_worker,
-                len(mine),
-                int(book.capacity) * block,
+                len(served),
+                int(table.capacity) * block,
                 peak * block,
                 stored,
                 read,
-                int(book.evicted) * block,
+                int(table.evicted) * block,
                 0,
-                hit_tokens=int(book.hit_tokens),
+                hit_tokens=int(table.hit_tokens),
             )
         )
     return rows
@@ -181,9 +183,9 @@ def link_uses(plan: WorkerPlan, sim: la.Sim, end_s: float) -> tuple[LinkUse, ...
     """All links, in the order of ``layout.Sim``, at ``end_s`` (see ``end_of_run_s``)."""
     if not sim.config.host_pages and not kv_connector_of(plan):
         return ()
-    ways = _ways(plan, sim)
+    paths = _link_paths(plan, sim)
     return tuple(
-        LinkUse(*ways[k // 2], k % 2 == 0, _busy_s(sim, k, end_s), int(link.tokens), int(link.transfers))
+        LinkUse(*paths[k // 2], k % 2 == 0, _busy_s(sim, k, end_s), int(link.tokens), int(link.transfers))
         for k, link in enumerate(sim.links)
     )
 
@@ -191,26 +193,26 @@ def link_uses(plan: WorkerPlan, sim: la.Sim, end_s: float) -> tuple[LinkUse, ...
 def _busy_s(sim: la.Sim, k: int, end_s: float) -> float:
     """Seconds of link ``k``'s work before the end.
 
-    What comes behind the horizon is counted as it is sent. At a run's own end all has been sent by then, so that what
-    is left follows without a gap.
+    Work beyond the horizon is counted at its send. At the end of a full run all transfers have been sent, so the
+    remaining work follows without a gap.
     """
     link = sim.links[k]
     left_s = float(link.beyond_s) if end_s == sim.fleet.config.horizon_s else max(float(link.free_s) - end_s, 0.0)
     return max(float(link.busy_s) - left_s, 0.0)
 
 
-def _ways(plan: WorkerPlan, sim: la.Sim) -> list[tuple[int, str, int]]:
+def _link_paths(plan: WorkerPlan, sim: la.Sim) -> list[tuple[int, str, int]]:
     """(tier, path, index) of each pair of links."""
     workers = int(sim.config.workers)
     if kv_connector_of(plan) == "lmcache":
-        return _chunk_ways(plan, workers)
+        return _chunk_paths(plan, workers)
     rows = [(1, "medium", w) for w in range(workers)]
     for index, tier in enumerate(sim.store_tiers, 2):
         rows += [(index, "medium", k) for k in range(int(tier.stores))]
-    memories = _memory_ways(plan, workers)
+    memories = _memory_paths(plan, workers)
     networked = [index for index, tier in enumerate(sim.store_tiers, 2) if tier.first_network >= 0]
     if sim.config.store_pool >= 0:
-        # The storage is another pool's, behind this one's host memory.
+        # The storage belongs to another pool, behind this pool's host memory.
         networked = [2]
     if networked:
         nodes = len(sim.links) // 2 - len(rows) - len(memories)
@@ -218,12 +220,12 @@ def _ways(plan: WorkerPlan, sim: la.Sim) -> list[tuple[int, str, int]]:
     return rows + memories
 
 
-def _memory_ways(plan: WorkerPlan, workers: int) -> list[tuple[int, str, int]]:
-    """Of the links of host memory itself, where attention groups share it."""
+def _memory_paths(plan: WorkerPlan, workers: int) -> list[tuple[int, str, int]]:
+    """(tier, path, index) of the links of host memory itself, if DP ranks share it."""
     return [(1, "memory", k) for k in range(workers // plan.schedulers)] if tier_arrays.shares_memory(plan) else []
 
 
-def _chunk_ways(plan: WorkerPlan, workers: int) -> list[tuple[int, str, int]]:
+def _chunk_paths(plan: WorkerPlan, workers: int) -> list[tuple[int, str, int]]:
     nodes = math.ceil(workers / plan.schedulers_per_node)
     path = "host" if chunk_arrays.has_links(0, plan.tiers[0]) else "medium"
     rows = [(1, path, w) for w in range(workers)]
@@ -233,4 +235,4 @@ def _chunk_ways(plan: WorkerPlan, workers: int) -> list[tuple[int, str, int]]:
             rows.append((store.tier + 1, "medium", store.first_worker // sharing))
     networked = [index for index, tier in enumerate(plan.tiers, 1) if chunk_arrays.is_networked(plan, tier)]
     rows += [(networked[0], "network", node) for node in range(nodes) if networked]
-    return rows + _memory_ways(plan, workers)
+    return rows + _memory_paths(plan, workers)

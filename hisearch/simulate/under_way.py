@@ -1,4 +1,4 @@
-"""What was still under way between tiers when a run ended: counted when it was sent, and not there yet."""
+"""Transfers between tiers still under way at the end of a run: counted when sent, and not arrived yet."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def _copies(sim: la.Sim, first: int) -> Iterator[int]:
         d = int(sim.hosted[d].next_copy)
 
 
-def _answers(sim: la.Sim, k: int) -> Iterator[Any]:
-    """What a decode worker sends to storage that is in server ``k``'s line, in order."""
+def _write_backs(sim: la.Sim, k: int) -> Iterator[Any]:
+    """Output write-backs in server ``k``'s queue, in order."""
     r = int(sim.servers[k].head)
     while r >= 0:
         yield sim.fleet.output_write_back[r]
@@ -30,12 +30,12 @@ def _answers(sim: la.Sim, k: int) -> Iterator[Any]:
 def copies(sim: la.Sim, w: int, end_s: float) -> tuple[int, int]:
     """Tokens on their way to worker ``w``'s host memory, and back, at ``end_s``: of SGLang or TensorRT-LLM.
 
-    Steps wait for all that goes back, and TensorRT-LLM's for what goes to the host too, so that only the horizon cuts
-    these. Of a node that was split on its way the lower part is known to be.
+    Steps wait for all copies back, and TensorRT-LLM's also for copies to the host, so that only the horizon cuts
+    these. Of a node split during its copy, only the lower half is known to be under way.
     """
     to_host, back = (int(link.beyond_tokens) for link in sim.links[2 * w : 2 * w + 2])
     if sim.config.store_pool >= 0:
-        late = [write_back for write_back in _answers(sim, hl.SERVERS * w + COPIER) if write_back.copied_s > end_s]
+        late = [write_back for write_back in _write_backs(sim, hl.SERVERS * w + COPIER) if write_back.copied_s > end_s]
         return sum(int(write_back.end - write_back.begin) for write_back in late), back
     if sim.config.hicache and end_s != sim.fleet.config.horizon_s:
         late = [d for d in _copies(sim, int(sim.hosts[w].to_host_head)) if sim.hosted[d].at_s > end_s]
@@ -44,7 +44,7 @@ def copies(sim: la.Sim, w: int, end_s: float) -> tuple[int, int]:
 
 
 def offload_transfers(sim: la.Sim, w: int, end_s: float) -> int:
-    """Under vLLM's offloading: tokens that worker ``w`` is sending to the host at ``end_s``, or is to send."""
+    """Under vLLM's offloading: tokens that worker ``w`` is sending, or has yet to send, to the host at ``end_s``."""
     connector = sim.connectors[w]
     tokens, t, begun = 0, int(connector.transfers_head), True
     while t >= 0:
@@ -57,13 +57,13 @@ def offload_transfers(sim: la.Sim, w: int, end_s: float) -> int:
 
 
 def chunk_writes(sim: la.Sim, v: int, end_s: float) -> tuple[int, int]:
-    """LMCache: chunks written to ledger ``v`` by ``end_s`` that nobody has noted, and how many are new there."""
-    book, ring = sim.block_tables[v], sim.writes[v - int(sim.offloading.stores)]
-    done = [ring[(int(book.writes_head) + k) % len(ring)] for k in range(int(book.writes))]
+    """LMCache: unnoted chunks written to block table ``v`` by ``end_s``, and how many of them are new in it."""
+    table, ring = sim.block_tables[v], sim.writes[v - int(sim.offloading.stores)]
+    done = [ring[(int(table.writes_head) + k) % len(ring)] for k in range(int(table.writes))]
     done = [write for write in done if write.end_s <= end_s]
     return len(done), sum(int(sim.blocks[v, int(write.slot)].list) < 0 for write in done)
 
 
 def chunks_held(sim: la.Sim, v: int) -> int:
-    """LMCache: chunks that ledger ``v`` can offer."""
+    """LMCache: findable chunks of block table ``v``."""
     return int(sim.block_table_rows[v, 3 * tl.RECENT + tl.SIZE])

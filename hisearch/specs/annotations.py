@@ -63,7 +63,7 @@ def known_keys(annotation: Any) -> list[str] | None:
 
 
 def replacement(annotation: Any, key: str) -> str:
-    """What to write instead of ``key``, which values of ``annotation`` had once; "" where they never had it."""
+    """What to write instead of the removed ``key``; "" where ``annotation`` never had it."""
     model = model_of(annotation)
     return model.replaced.get(key, "") if model is not None and issubclass(model, Strict) else ""
 

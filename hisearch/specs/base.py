@@ -67,7 +67,7 @@ class Strict(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    #: Keys that are gone -> what to write instead.
+    #: Removed keys -> what to write instead.
     replaced: ClassVar[dict[str, str]] = {}
     #: Former names of keys -> their names; documents may go on using them (see ``documents.renamed_keys``).
     renamed: ClassVar[dict[str, str]] = {}

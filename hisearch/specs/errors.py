@@ -96,7 +96,7 @@ class SpecError(ValueError):
 
     @property
     def message(self) -> str:
-        """The first problem in words, without its place."""
+        """Message of the first problem, without its location."""
         return self.problems[0].message
 
     def __str__(self) -> str:

@@ -33,7 +33,7 @@ class Source:
     settings: dict[KeyPath, str] = field(default_factory=dict)
 
     def problem(self, keypath: KeyPath, message: str) -> Problem:
-        """A problem at ``keypath``: where the command line set it, else at the nearest key around it in the file."""
+        """A problem at ``keypath``: the ``--set`` argument that set it, else the line of the nearest enclosing key."""
         around = [keypath[:length] for length in range(len(keypath), -1, -1)]
         setting = next((self.settings[near] for near in around if near in self.settings), "")
         if setting:
@@ -67,7 +67,7 @@ def read_source(path: Path) -> Source:
 
 
 def text_source(text: str, path: Path, digest: str | None = None) -> Source:
-    """A document from text; ``path`` is what messages call it and what its relative references start from.
+    """A document from text; ``path`` is its name in messages and the base of its relative references.
 
     Raises:
         SpecError: not plain YAML.

@@ -1,4 +1,4 @@
-"""Addresses of databases that a study's trials are written to, and what of them may be shown."""
+"""URLs of the databases that store a study's trials, and how they are shown without secrets."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ _SHOWN_PARAMETERS = frozenset(
     {"application_name", "connect_timeout", "options", "sslmode", "sslcert", "sslkey", "sslrootcert"}
 )  # fmt: skip
 
-#: A password in the midst of other text: what stands between a user's colon and the host.
+#: A password inside other text: between the user's colon and the host.
 _PASSWORD = re.compile(r"(://[^\s/@:]*):[^\s/]*@")
 
 _EXPECTED = "expected postgresql://USER@HOST:PORT/DATABASE"
 
 
 def checked_storage_url(url: str) -> str:
-    """``url``.
+    """Return ``url`` if it is that of a PostgreSQL database.
 
     Raises:
-        ValueError: it is none of a PostgreSQL database. The message does not repeat it: it may hold a password.
+        ValueError: it is not. The message does not repeat the URL, which may hold a password.
     """
     try:
         parts = urlsplit(url)
@@ -47,10 +47,10 @@ def without_secrets(url: str) -> str:
 
 
 def refuse_secrets(url: str) -> str:
-    """``url``, of a document.
+    """Return ``url``, read from a document, if it holds no secrets.
 
     Raises:
-        ValueError: it holds what must not be kept in a file.
+        ValueError: it is not that of a PostgreSQL database, or may hold a password.
     """
     if without_secrets(checked_storage_url(url)) != url:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""What pydantic found, in plain words: what was expected, and what was there."""
+"""Validation errors of pydantic as plain messages: the expected and the actual value."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _EXPECTED = {
     "date_from_datetime_parsing": "a date such as 2026-11-01",
 }
 
-#: pydantic error type -> words, filled from the error's context.
+#: pydantic error type -> message, filled from the error's context.
 _BOUNDS = {
     "greater_than": "must be greater than {gt:g}",
     "greater_than_equal": "must be at least {ge:g}",
@@ -36,7 +36,7 @@ _BOUNDS = {
 
 
 def describe(details: ErrorDetails) -> str:
-    """What is wrong with a value, its key not included."""
+    """Describe what is wrong with a value, without its key."""
     kind, value, context = details["type"], details["input"], details.get("ctx", {})
     if kind == "missing":
         return "required, and missing"

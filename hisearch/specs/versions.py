@@ -1,17 +1,17 @@
-"""Versions of engines as measurements name them: which of those that are known stands for another."""
+"""Engine versions as measurements name them, and matching a version to a known one of its release."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
 
-#: What tells builds of one release apart: a label behind a plus, the number of a post-release, the day and commit of a
-#: nightly build.
+#: Suffixes that distinguish builds of one release: a label after a plus, the number of a post-release, the day and
+#: commit of a nightly build.
 _BUILD = re.compile(r"\+.*$|(?<=\d)\.post\d+$|(?<=^nightly)-(?!dev).*$|(?<=^nightly-dev)-.*$")
 
 
 def release_of(version: str) -> str:
-    """``version`` without what tells builds of one release apart.
+    """``version`` without its build suffix.
 
     1.2.0rc6.post1 is of 1.2.0rc6, nightly-dev-20260216-d3bae71e of nightly-dev, 0.5.9+serial of 0.5.9.
     """
@@ -19,13 +19,13 @@ def release_of(version: str) -> str:
 
 
 def version_key(version: str) -> tuple[tuple[int, str], ...]:
-    """Versions in order: numbers by value; a release candidate is before its release, a post-release behind it."""
+    """Sort key of versions: numbers by value; a release candidate before its release, a post-release after it."""
     parts = re.findall(r"\d+|[a-z]+", version)
     return (*((int(part), "") if part.isdigit() else (-int(part != "post"), part) for part in parts), (0, ""))
 
 
 def precedes(version: str, other: str) -> bool:
-    """Whether a numbered ``version`` is of a release before ``other``; nightly builds and none at all are not."""
+    """Whether a numbered ``version`` is of a release before ``other``; False for nightly builds and ""."""
     return version[:1].isdigit() and version_key(release_of(version)) < version_key(other)
 
 

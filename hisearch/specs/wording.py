@@ -15,8 +15,8 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 
 def closest(word: str, known: Iterable[str]) -> str:
     """``"; did you mean 'x'?"`` for the closest known word, or ``""`` where none is near."""
-    found = nearest(word, known)
-    return f"; did you mean '{found}'?" if found is not None else ""
+    suggestion = nearest(word, known)
+    return f"; did you mean '{suggestion}'?" if suggestion is not None else ""
 
 
 def unknown(word: str, known: Iterable[str]) -> str:
@@ -27,7 +27,7 @@ def unknown(word: str, known: Iterable[str]) -> str:
 
 
 def described(value: object) -> str:
-    """A YAML value in words: ``text 'abc'``, ``3.5``, ``true``, ``nothing``, ``a list``, ``a section``."""
+    """Describe a YAML value for people: ``text 'abc'``, ``3.5``, ``true``, ``nothing``, ``a list``, ``a section``."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):
@@ -51,7 +51,7 @@ def listed(parts: Sequence[str]) -> str:
     return " and ".join([", ".join(parts[:-1]), parts[-1]]) if len(parts) > 1 else "".join(parts)
 
 
-#: A deployment that meets the SLO with less than this probability is cautioned of.
+#: Reports warn about a deployment that meets the SLO with less than this probability.
 SURE = 0.9
 
 

@@ -66,7 +66,7 @@ class _Dumper(yaml.SafeDumper):
 
 @dataclass(frozen=True)
 class Mark:
-    """A place in a file, both counted from 1."""
+    """A position in a file, both counted from 1."""
 
     line: int
     column: int
@@ -77,7 +77,7 @@ Positions = dict[KeyPath, Mark]
 
 @dataclass
 class _Builder:
-    """Turns composed nodes into plain data and records where everything stood."""
+    """Turns composed nodes into plain data and records the position of every key and item."""
 
     path: Path | None
     positions: Positions = field(default_factory=dict)
@@ -107,12 +107,12 @@ class _Builder:
             key = self._scalar(key_node, keypath) if isinstance(key_node, yaml.ScalarNode) else None
             if not isinstance(key, str):
                 raise self.error("a key must be text; put it in quotes", key_node.start_mark, keypath)
-            here = (*keypath, key)
+            child_path = (*keypath, key)
             if key in data:
-                first = self.positions[here].line
-                raise self.error(f"given twice, first in line {first}", key_node.start_mark, here)
-            self.positions[here] = Mark(key_node.start_mark.line + 1, key_node.start_mark.column + 1)
-            data[key] = self.build(value_node, here)
+                first = self.positions[child_path].line
+                raise self.error(f"given twice, first in line {first}", key_node.start_mark, child_path)
+            self.positions[child_path] = Mark(key_node.start_mark.line + 1, key_node.start_mark.column + 1)
+            data[key] = self.build(value_node, child_path)
         return data
 
     def _scalar(self, node: yaml.ScalarNode, keypath: KeyPath) -> Any:

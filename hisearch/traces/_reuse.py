@@ -2,7 +2,7 @@
 
 Notation
     N   requests; M nodes of the prefix tree, node 0 is the root
-    item    what is always used as a whole: item v < M is the whole pages that end in node v's run, item M + v the
+    item    pages always used together: item v < M is the whole pages that end in node v's run, item M + v the
             partial last page of the sequences that end with node v
     distance    pages used since an item's last use, itself not included
 
@@ -20,7 +20,7 @@ from hisearch.base.jit import kernel
 
 @kernel
 def sequence_items(items, parent, start, end, node, page_tokens, partial):
-    """Fill ``items`` (modified in place) with those of the sequence that ends with ``node``, last first; how many."""
+    """Fill ``items`` (modified in place) for the sequence that ends with ``node``, last first; returns their number."""
     length = 0
     if partial and end[node] % page_tokens != 0:
         items[0] = len(parent) + node
@@ -54,7 +54,7 @@ def _up_to(tree, position):
 
 @kernel
 def reuse_distances(parent, start, end, prompt_node, output_node, page_tokens, include_outputs):
-    """Every reuse of an item by a prompt, and how deep in the LRU stack it lay.
+    """Every reuse of an item by a prompt, and the item's depth in the LRU stack.
 
     Each request looks up its prompt, then uses what it stores: its prompt with a partial last page, or, where
     ``include_outputs``, the whole pages of prompt and output.
@@ -87,17 +87,17 @@ def reuse_distances(parent, start, end, prompt_node, output_node, page_tokens, i
     tree = np.zeros(uses + 1, dtype=np.int64)
     held = 0
     clock = 0
-    found = 0
+    reuses = 0
     for i in range(len(prompt_node)):
         length = sequence_items(items, parent, start, end, prompt_node[i], page_tokens, partial)
         for k in range(length):
             item = items[k]
             if last_use[item] > 0:
                 v = item % nodes
-                distance[found] = held - _up_to(tree, last_use[item])
-                pages[found] = 1 if item >= nodes else end[v] // page_tokens - start[v] // page_tokens
-                tokens[found] = end[v] % page_tokens if item >= nodes else page_tokens
-                found += 1
+                distance[reuses] = held - _up_to(tree, last_use[item])
+                pages[reuses] = 1 if item >= nodes else end[v] // page_tokens - start[v] // page_tokens
+                tokens[reuses] = end[v] % page_tokens if item >= nodes else page_tokens
+                reuses += 1
         if include_outputs:
             length = sequence_items(items, parent, start, end, output_node[i], page_tokens, partial)
         for k in range(length):
@@ -111,4 +111,4 @@ def reuse_distances(parent, start, end, prompt_node, output_node, page_tokens, i
             clock += 1
             last_use[item] = clock
             _add(tree, clock, size)
-    return distance[:found].copy(), pages[:found].copy(), tokens[:found].copy()
+    return distance[:reuses].copy(), pages[:reuses].copy(), tokens[:reuses].copy()

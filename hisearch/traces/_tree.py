@@ -46,7 +46,7 @@ def resolve_blocks(ptr, ids, block_tokens, known_tokens):
     parent = np.empty(len(ids), dtype=np.int32)
     key = np.empty(len(ids), dtype=np.int64)
     owner = np.empty(len(ids), dtype=np.int32)
-    deepest_cached = np.empty(len(ids), dtype=np.int64)
+    covered_tokens = np.empty(len(ids), dtype=np.int64)
     used = 0
     shares_with = np.full(count, -1, dtype=np.int32)
     shared_tokens = np.zeros(count, dtype=np.int64)
@@ -68,15 +68,15 @@ def resolve_blocks(ptr, ids, block_tokens, known_tokens):
                 parent[entry] = above
                 key[entry] = block
                 owner[entry] = i
-                deepest_cached[entry] = tokens
+                covered_tokens[entry] = tokens
                 known = False
             else:
                 if known:
                     shares_with[i] = owner[entry]
-                    shared_tokens[i] = k * block_tokens + min(tokens, deepest_cached[entry])
-                if tokens > deepest_cached[entry]:
+                    shared_tokens[i] = k * block_tokens + min(tokens, covered_tokens[entry])
+                if tokens > covered_tokens[entry]:
                     owner[entry] = i
-                    deepest_cached[entry] = tokens
+                    covered_tokens[entry] = tokens
             above = entry
     return shares_with, shared_tokens
 
@@ -143,12 +143,12 @@ def build_tree(input_tokens, output_tokens, shares_with, shared_tokens):
     counters = np.ones(1, dtype=np.int64)
     for i in range(count):
         prompt = input_tokens[i]
-        whole = prompt + output_tokens[i]
+        total = prompt + output_tokens[i]
         depth = shared_tokens[i]
         v = 0
         if depth > 0:
-            other = shares_with[i]
-            v = prompt_node[other] if depth <= input_tokens[other] else output_node[other]
+            source = shares_with[i]
+            v = prompt_node[source] if depth <= input_tokens[source] else output_node[source]
             v = _node_ending_at(parent, start, end, counters, v, depth)
         if depth > prompt:
             prompt_node[i] = _node_ending_at(parent, start, end, counters, v, prompt)
@@ -156,7 +156,7 @@ def build_tree(input_tokens, output_tokens, shares_with, shared_tokens):
             v = _append(parent, start, end, counters, v, depth, prompt)
             prompt_node[i] = v
             depth = prompt
-        output_node[i] = _append(parent, start, end, counters, v, depth, whole)
+        output_node[i] = _append(parent, start, end, counters, v, depth, total)
     used = counters[0]
     return parent[:used].copy(), start[:used].copy(), end[:used].copy(), prompt_node, output_node
 

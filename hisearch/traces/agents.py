@@ -1,4 +1,4 @@
-"""What a trace of agents knows beyond its requests: who calls, with which adapter, behind whom, when it is expected.
+"""What a trace of agents holds beyond its requests: callers, adapters, dependencies between calls, predicted calls.
 
 Notation
     N requests, A agents, G gates, H hints
@@ -122,7 +122,7 @@ def reordered(agents: AgentArrays, order: np.ndarray) -> AgentArrays:
 
 
 def of_sessions(session: I4, *, adapters: bool) -> AgentArrays:
-    """Each session of a trace as an agent, with an adapter of its own or without; nothing is known beforehand."""
+    """Each session of a trace as an agent, with an adapter of its own or without; without hints."""
     count = int(session.max(initial=-1)) + 1
     none = np.full(len(session), -1, np.int32)
     nobody, never = np.empty(0, np.int32), np.empty(0)

@@ -1,4 +1,4 @@
-"""Compiled traces on disk, by the hash of everything that they were made from."""
+"""Compiled traces on disk, keyed by the hash of all their inputs."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _CHUNK_BYTES = 1 << 20
 
 def cache_folder() -> Path:
     """``$HISEARCH_CACHE_DIR/traces``, else ``$XDG_CACHE_HOME/hisearch/traces``, else ``~/.cache/hisearch/traces``."""
-    own = os.environ.get("HISEARCH_CACHE_DIR")
-    if own:
-        return Path(own) / "traces"
+    root = os.environ.get("HISEARCH_CACHE_DIR")
+    if root:
+        return Path(root) / "traces"
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hisearch" / "traces"
 
 
 @cache
 def _source_hash() -> str:
-    """Hash of this package's code: whatever it would do differently, it does not find in the cache."""
+    """Hash of this package's code: entries of other versions of the code are not found."""
     digest = hashlib.sha256()
     folder = Path(__file__).parent
     for path in sorted(folder.rglob("*.py")):
@@ -83,9 +83,9 @@ def load_cached(key: str, name: str) -> CompiledTrace | None:
 
 
 def store_cached(key: str, trace: CompiledTrace) -> None:
-    """Store a compiled trace under ``key``: written beside its place, then renamed.
+    """Store a compiled trace under ``key``: written to a temporary file, then renamed.
 
-    A cache folder that cannot be written to is reported, and is no error.
+    A cache folder that cannot be written to is reported; it is not an error.
     """
     meta = {
         "digest": trace.digest, "request_ids": trace.request_ids, "skipped_rows": trace.skipped_rows,

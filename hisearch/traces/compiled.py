@@ -59,10 +59,10 @@ class TraceArrays(NamedTuple):
 
 @dataclass(frozen=True)
 class CompiledTrace:
-    """Arrays plus what people need to know about them.
+    """Arrays with the data that people need about them.
 
-    ``block_tokens`` is the size of the blocks that told what is shared; 1 where that is known to the token. ``agents``:
-    whose requests they are, ``models``: what they ask for, where the trace says so.
+    ``block_tokens`` is the size of the blocks by which sharing is known; 1 where it is known to the token. ``agents``:
+    whose requests they are, ``models``: which models they ask for, where the trace says so.
     """
 
     name: str

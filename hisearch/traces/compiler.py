@@ -1,4 +1,4 @@
-"""From a ``Trace`` to a ``CompiledTrace``: order, tree, digest; and what can be derived from a compiled one."""
+"""From a ``Trace`` to a ``CompiledTrace``: order, tree, digest; and scaling of compiled traces."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def compile_trace(trace: Trace, name: str, follow_ups: FollowUps = "auto") -> Co
 
     if trace.agents is not None and follow_ups == "open_loop":
         raise ValueError("follow_ups: open_loop: agents call in a closed loop")
-    opened = trace.open_loop if follow_ups == "auto" else follow_ups == "open_loop"
-    if opened:
+    open_loop = trace.open_loop if follow_ups == "auto" else follow_ups == "open_loop"
+    if open_loop:
         if np.isnan(trace.arrival_s).any():
             raise ValueError("follow_ups: open_loop needs the arrival time of every request; some are not recorded")
         order = np.argsort(trace.arrival_s, kind="stable")
@@ -82,7 +82,7 @@ def compile_trace(trace: Trace, name: str, follow_ups: FollowUps = "auto") -> Co
 
 
 def _think_times(trace: Trace) -> tuple[F8, tuple[str, ...]]:
-    """Think times with unknown ones taken from the recorded arrivals, and the trace's warnings with a word on that."""
+    """Think times with unknown ones taken from the recorded arrivals, and the trace's warnings with a note on that."""
     unknown = np.isnan(trace.think_s)
     if not unknown.any():
         return trace.think_s, trace.warnings
@@ -112,10 +112,12 @@ def freeze(
         columns[column] = np.array(values, dtype=DTYPES[column])
         columns[column].flags.writeable = False
     result = TraceArrays(**columns)
-    known = None if agents is None else frozen(agents)
-    asked = None if models is None else frozen_models(models)
-    digest = digest_of(result, known, asked)
-    return CompiledTrace(name, result, request_ids, digest, skipped_rows, warnings, block_tokens, known, asked)
+    frozen_agents = None if agents is None else frozen(agents)
+    requested = None if models is None else frozen_models(models)
+    digest = digest_of(result, frozen_agents, requested)
+    return CompiledTrace(
+        name, result, request_ids, digest, skipped_rows, warnings, block_tokens, frozen_agents, requested
+    )
 
 
 def digest_of(arrays: TraceArrays, agents: AgentArrays | None = None, models: RequestModels | None = None) -> str:

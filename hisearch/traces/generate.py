@@ -2,7 +2,7 @@
 
 Notation
     S   sessions; N requests (turns) of all sessions, session by session, turn by turn; slices of them where cut
-    nominal time: a session's start plus the think times before the turn, as if answers took no time
+    nominal time: a session's start plus the think times before the turn, as if responses took no time
 """
 
 from __future__ import annotations
@@ -85,13 +85,13 @@ def _draw(spec: GeneratorSpec, sessions: int, seeds: tuple[int, int]) -> _Turns:
     output = draw_lengths(spec.output, total, stream("outputs", *seeds))
     user = draw_lengths(spec.sessions.new_input or spec.first_input, total, stream("follow-up inputs", *seeds))
     user[first] = draw_lengths(spec.first_input, sessions, stream("first inputs", *seeds))
-    room = spec.max_context_tokens - prefix_tokens
-    output[first] = np.minimum(output[first], room - 1)
+    free_tokens = spec.max_context_tokens - prefix_tokens
+    output[first] = np.minimum(output[first], free_tokens - 1)
     longest_prompt = spec.max_input_tokens or spec.max_context_tokens
-    user[first] = np.minimum(user[first], np.minimum(room - output[first], longest_prompt - prefix_tokens))
-    said = np.cumsum(user + output)
-    before_session = (said - user - output)[first]
-    prompt = prefix_tokens[session] + said - output - before_session[session]
+    user[first] = np.minimum(user[first], np.minimum(free_tokens - output[first], longest_prompt - prefix_tokens))
+    cumulative = np.cumsum(user + output)
+    before_session = (cumulative - user - output)[first]
+    prompt = prefix_tokens[session] + cumulative - output - before_session[session]
 
     think = draw_think_s(spec.sessions.think, total, stream("think", *seeds))
     think[first] = 0.0
@@ -109,7 +109,7 @@ def _draw(spec: GeneratorSpec, sessions: int, seeds: tuple[int, int]) -> _Turns:
 
 
 def _ended(fits: np.ndarray, first: I8, session: I8) -> np.ndarray:
-    """True from a session's first turn that does not fit on; shape (N,)."""
+    """True for a session's first turn that does not fit and all turns after it; shape (N,)."""
     misses = np.cumsum(~fits)
     before_session = (misses - ~fits)[first]
     return np.asarray(misses - before_session[session] > 0)
@@ -144,24 +144,24 @@ def _cut_open(spec: GeneratorSpec, turns: _Turns) -> I8 | None:
         if horizon < spec.duration_s:
             return None
         return np.flatnonzero(inside & (turns.nominal_s < spec.duration_s))
-    wanted = spec.requests or 0
+    target = spec.requests or 0
     candidates = np.flatnonzero(inside)
-    order = candidates[np.argsort(turns.nominal_s[candidates], kind="stable")][:wanted]
-    if len(order) < wanted or turns.nominal_s[order[-1]] > horizon:
+    order = candidates[np.argsort(turns.nominal_s[candidates], kind="stable")][:target]
+    if len(order) < target or turns.nominal_s[order[-1]] > horizon:
         return None
     return np.sort(order)
 
 
 def _cut_closed(spec: GeneratorSpec, turns: _Turns) -> I8 | None:
     """The first turns of all users' chains, longest chains cut first; None where more sessions are needed."""
-    wanted, users = spec.requests or 0, spec.arrivals.users or 1
+    target, users = spec.requests or 0, spec.arrivals.users or 1
     user = turns.session % users
     order = np.argsort(user, kind="stable")
     lengths = np.bincount(user, minlength=users)
     position = np.empty(len(order), dtype=np.int64)
     position[order] = np.arange(len(order)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    chosen = np.lexsort((user, position))[:wanted]
-    if len(chosen) < wanted or (lengths <= position[chosen[-1]]).any():
+    chosen = np.lexsort((user, position))[:target]
+    if len(chosen) < target or (lengths <= position[chosen[-1]]).any():
         return None
     return np.sort(chosen)
 
@@ -198,12 +198,12 @@ def _assemble(spec: GeneratorSpec, turns: _Turns, kept: I8, closed: bool) -> Tra
 
 
 def _share_prefixes(spec: GeneratorSpec, prefix: I4) -> tuple[I8, I8]:
-    """What a first turn shares through its shared prefix: the earliest request that has it, and its length."""
+    """Sharing of first turns by shared prefix: the earliest request with the same prefix, and its length."""
     shares_with = np.full(len(prefix), -1, dtype=np.int64)
     shared = np.zeros(len(prefix), dtype=np.int64)
     for index, shared_prefix in enumerate(spec.shared_prefixes):
-        having = np.flatnonzero(prefix == index)
-        if len(having):
-            shares_with[having[1:]] = having[0]
-            shared[having[1:]] = shared_prefix.tokens
+        members = np.flatnonzero(prefix == index)
+        if len(members):
+            shares_with[members[1:]] = members[0]
+            shared[members[1:]] = shared_prefix.tokens
     return shares_with, shared

@@ -31,9 +31,9 @@ def load_workload(
     """Compile the workload that ``spec`` describes, or take it from the cache.
 
     Args:
-        spec: a trace file, a generator, or a society of agents.
+        spec: a trace file, a generator, or a population of agents.
         base_dir: folder that a relative ``file.path`` is looked for in, before the working directory.
-        seed: of everything random in it, beside the generator's own.
+        seed: of everything random in it, in addition to the generator's own.
         limit: keep the first requests only (as ``file.limit``; the smaller counts).
         skip_bad: broken rows to tolerate (as ``file.skip_bad``; the larger counts).
         name: what reports call the trace.
@@ -48,9 +48,11 @@ def load_workload(
         limits = [bound for bound in (limit, file.limit) if bound is not None]
     elif spec.agents is not None:
         population = spec.agents
-        at = find_trace_file(population.graph.path, base_dir) if population.graph.path is not None else None
-        edges = edge_list(at, population.agents) if at is not None else None
-        key = cache_key({"agents": population.model_dump(mode="json", exclude={"graph": {"path"}}), "seed": seed}, at)
+        edge_file = find_trace_file(population.graph.path, base_dir) if population.graph.path is not None else None
+        edges = edge_list(edge_file, population.agents) if edge_file is not None else None
+        key = cache_key(
+            {"agents": population.model_dump(mode="json", exclude={"graph": {"path"}}), "seed": seed}, edge_file
+        )
         compiled = load_cached(key, name) or _store(key, generate_agents(population, seed=seed, edges=edges), name)
         limits = [] if limit is None else [limit]
     else:
@@ -74,11 +76,11 @@ def load_trace_file(path: str | Path, *, name: str | None = None, seed: int = 0,
 
 
 def load_reference(ref: WorkloadRef, workload: Document[WorkloadSpec] | Path, seed: int) -> CompiledTrace:
-    """What a study is asked about: what its reference leads to, cut to what the reference keeps of it.
+    """The trace that a study's reference leads to, cut to the requests that it keeps.
 
     Raises:
         TraceError: see ``load_workload``.
-        ValueError: it keeps requests for some models alone, which cannot be told apart, see ``selection.requests_for``.
+        ValueError: it keeps requests for some models, which cannot be separated; see ``selection.requests_for``.
     """
     limit, skip_bad = ref.limit, ref.skip_bad
     if isinstance(workload, Path):
@@ -110,7 +112,7 @@ def trace_name(path: Path) -> str:
 
 
 def find_trace_file(path: str, base_dir: Path) -> Path:
-    """The file at ``path``: relative to ``base_dir``, the folder of what names it, else to the working directory.
+    """The file at ``path``: relative to ``base_dir``, the folder of its document, else to the working directory.
 
     Raises:
         TraceError: there is none.

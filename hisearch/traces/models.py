@@ -1,7 +1,7 @@
-"""What a trace that names models knows: which one each request asks for.
+"""The models that a trace names: which one each request asks for.
 
-Requests of different models have no content in common, whatever their prompts say: tokens of one mean nothing to
-another, nor does its KV.
+Requests of different models share no content, whatever their prompts say: neither tokens nor KV of one model are
+usable by another.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from hisearch.base.dtypes import I4
 
 
 class RequestModels(NamedTuple):
-    """Names of models, each used, and the number of each request's among them; shape (N,)."""
+    """Names of models, each used, and the index of each request's model among them; shape (N,)."""
 
     names: tuple[str, ...]
     model: I4
 
 
-def models_of(asked: Sequence[str]) -> RequestModels:
+def models_of(requested: Sequence[str]) -> RequestModels:
     """From each request's name of a model; numbers in order of first appearance."""
     numbers: dict[str, int] = {}
-    codes = [numbers.setdefault(name, len(numbers)) for name in asked]
+    codes = [numbers.setdefault(name, len(numbers)) for name in requested]
     return RequestModels(tuple(numbers), np.array(codes, np.int32))
 
 
@@ -65,7 +65,7 @@ def check_models(models: RequestModels, shares_with: I4) -> None:
 
 
 def blocks_apart(ids: np.ndarray, counts: Sequence[int], models: RequestModels) -> np.ndarray:
-    """Other names for blocks, such that those of requests of different models differ.
+    """Renumber blocks so that those of requests of different models differ.
 
     Args:
         ids: int64, block ids of all requests, one request after another.

@@ -39,7 +39,7 @@ def draw_lengths(spec: LengthSpec, count: int, rng: np.random.Generator) -> I8:
 
 
 def _given(value: float | None) -> float:
-    """A parameter that the spec's own check made sure of."""
+    """A parameter whose presence the spec's own check ensures."""
     if value is None:
         raise ValueError("a parameter of the distribution is missing")
     return value

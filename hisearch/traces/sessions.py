@@ -31,7 +31,7 @@ def start_sessions(trace: Trace, arrivals: ArrivalSpec, rng: np.random.Generator
 
 
 def close_loop(previous: I4, think_s: F8, user: I8) -> tuple[I4, F8, F8]:
-    """Each user's chains one behind the other, without a pause. A chain's requests must all come before the next one's.
+    """Each user's chains one after another, without a pause. All requests of a chain must come before the next chain's.
 
     Args:
         previous: of shape (N,), as in ``Trace``.

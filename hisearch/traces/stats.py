@@ -24,7 +24,7 @@ CURVE_FRACTIONS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 DEFAULT_BLOCK_TOKENS = 16
 #: Tenths of a decade at which ``curve_capacities`` lie, and how far they reach.
 _CURVE_STEPS, _CURVE_DECADES = (10, 15, 20, 30, 50, 70), 4
-#: Blocks; a larger cache is not held apart from an unlimited one.
+#: Blocks; a larger cache counts as unlimited.
 _MORE_THAN_ANY_TRACE = 1 << 62
 
 
@@ -108,16 +108,16 @@ class TraceStats:
 
 
 def requests_over_window(trace: CompiledTrace, window_tokens: int | npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Mask of the requests that a model with such a window, or each one's with its own (N,), rejects; shape (N,).
+    """Mask of requests that a model with this window, or with each request's own (N,), rejects; shape (N,).
 
-    Those are the ones whose prompt and declared output together are longer.
+    Their prompt and declared output together exceed the window.
     """
     arrays = trace.arrays
     return np.asarray(arrays.input_tokens + arrays.max_output_tokens > window_tokens)
 
 
 def window_warning(trace: CompiledTrace, window_tokens: int) -> str | None:
-    """How many requests every deployment of a model with such a window rejects; None where none is too long."""
+    """Message on the requests that every deployment of a model with this window rejects; None where there are none."""
     over = requests_over_window(trace, window_tokens)
     count = int(over.sum())
     if not count:

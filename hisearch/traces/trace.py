@@ -3,10 +3,10 @@
 Notation
     N   requests; one that another refers to (``previous``, ``shares_with``) comes before it
 
-What prompts and outputs contain is known only as far as they share it. Taken in order, every sequence (prompt followed
-by output) begins with ``shared_tokens`` tokens of one earlier sequence, ``shares_with``, and has nothing more in common
-with any earlier one. Any set of sequences can be written so, whether it was given by block hashes, token ids or the
-structure of sessions; and two columns hold it, however long the prompts are.
+A trace records only which content prompts and outputs share. In order, every sequence (prompt followed by output)
+begins with ``shared_tokens`` tokens of one earlier sequence, ``shares_with``. It has nothing more in common with any
+earlier one. Any set of sequences can be written this way, whether given by block hashes, token ids or the structure of
+sessions. Two columns hold it, however long the prompts are.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Trace:
         shared_tokens: for how many tokens.
         open_loop: follow-ups are best replayed at their recorded times (else ``think_s`` after their predecessor).
         skipped_rows: broken rows that were left out. warnings: what a reader of results should know.
-        block_tokens: size of the blocks that told what is shared; 1 where that is known to the token.
-        agents: whose requests they are, models: what they ask for, where that is known.
+        block_tokens: size of the blocks by which sharing is known; 1 where it is known to the token.
+        agents: whose requests they are, models: which models they ask for, where known.
     """
 
     request_ids: list[str]

@@ -1,1 +1,1 @@
-"""One part of hisearch at a time, held against recorded truth."""
+"""Validates single parts of hisearch against recordings and measurements."""

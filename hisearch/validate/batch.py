@@ -1,8 +1,8 @@
-"""Attention of single batches held against measured ones, with the laws that steps are priced by.
+"""Attention of single batches, priced by the laws of steps, against measured batches.
 
-attention.csv   a part of the rows is held out, drawn at random; the rest makes the tables
-skew.csv        batches of unequal decodes: the tables are made of attention.csv beside it and of that part of
-                skew.csv which is not held out
+attention.csv   rows whose sizes are not all powers of two are held out; the rest makes the tables
+skew.csv        batches of unequal decodes: a random part is held out; the tables are made of the rest and of
+                attention.csv in the same folder
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Errors:
 
 @dataclass(frozen=True)
 class BatchFile:
-    """One file: errors over the rows held out, and by regime (prefill, decode, mixed)."""
+    """One file: errors over the held-out rows, overall and by regime (prefill, decode, mixed)."""
 
     file: str
     rows: int
@@ -67,9 +67,9 @@ def validate_batches(files: Iterable[Path]) -> Iterator[BatchFile]:
 def _attention(path: Path) -> BatchFile:
     rows = attention_rows(path.parent)
     places = rows[["prefill_chunk", "kv_prefill", "n_decode", "kv_decode"]].to_numpy(np.float64)
-    held = np.any(np.log2(np.maximum(places, 1.0)) % 1.0 != 0.0, axis=1)
-    tables = attention_tables(path.parent, rows[~held], None)
-    test = rows[held]
+    held_out = np.any(np.log2(np.maximum(places, 1.0)) % 1.0 != 0.0, axis=1)
+    tables = attention_tables(path.parent, rows[~held_out], None)
+    test = rows[held_out]
     predicted = tables.batch_s(
         test["prefill_chunk"].to_numpy(),
         test["kv_prefill"].to_numpy(),
@@ -78,19 +78,19 @@ def _attention(path: Path) -> BatchFile:
         0.0,
         0.0,
     )
-    return _file(path, test["prefill_chunk"], test["n_decode"], predicted, test["time_s"], int((~held).sum()))
+    return _file(path, test["prefill_chunk"], test["n_decode"], predicted, test["time_s"], int((~held_out).sum()))
 
 
 def _skew(path: Path) -> BatchFile:
     rows = skew_rows(path.parent)
     if rows is None:
         raise TableError.at("is missing (.csv or .csv.gz)", path=path)
-    held = np.random.default_rng(_SEED).random(len(rows)) < HELD_OUT
-    tables = attention_tables(path.parent, attention_rows(path.parent), rows[~held])
-    test = rows[held]
+    held_out = np.random.default_rng(_SEED).random(len(rows)) < HELD_OUT
+    tables = attention_tables(path.parent, attention_rows(path.parent), rows[~held_out])
+    test = rows[held_out]
     columns = (test[name].to_numpy() for name in ("pc", "kp", "n", "kv_mean", "longer", "long"))
     predicted = tables.batch_s(*columns)
-    return _file(path, test["pc"], test["n"], predicted, test["skew_s"], int((~held).sum()))
+    return _file(path, test["pc"], test["n"], predicted, test["skew_s"], int((~held_out).sum()))
 
 
 def _file(

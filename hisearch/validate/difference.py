@@ -1,4 +1,4 @@
-"""The first step at which a simulation and an engine part, in data and in words."""
+"""The first step at which a simulation and an engine differ, as data and as text."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _MOST_SENTENCES = 4
 
 @dataclass(frozen=True)
 class FirstDifference:
-    """Where two runs part.
+    """The first difference between two runs.
 
     Attributes:
         step: index of the step, from 0.
-        what: in words.
+        what: the difference as text.
         differs: which of ``batch``, ``lost``, ``kind``, ``start_s``, ``scheduled_s`` differ; ``missing`` or ``extra``
-            where only the engine or only the simulation has the step.
-        engine, simulated: the step itself, None where there is none: ``start_s``, ``scheduled_s``, ``kind``,
+            if only the engine or only the simulation has the step.
+        engine, simulated: the step itself, None without one: ``start_s``, ``scheduled_s``, ``kind``,
             ``batch`` of [id, computed before, scheduled now], ``lost`` (preempted or retracted), ``free_tokens`` and
-            ``evictable_tokens`` once it was formed; None where not recorded.
-        state: what both had come to when it was formed: ``clock_s``, ``running`` and ``waiting`` ids in order of
-            arrival, ``free_tokens`` and ``evictable_tokens`` as of the step before, and for every request concerned
+            ``evictable_tokens`` after it was formed; None where not recorded.
+        state: of both when it was formed: ``clock_s``, ``running`` and ``waiting`` ids in order of
+            arrival, ``free_tokens`` and ``evictable_tokens`` as of the step before, and for every affected request
             its lengths, ``known`` (prompt and generated), ``in_flight`` and ``computed`` tokens and ``preemptions``.
     """
 
@@ -43,7 +43,7 @@ class FirstDifference:
 
 @dataclass
 class _Live:
-    """What the steps so far tell of a request. made_at: end of every step that makes it a token, seconds."""
+    """State of a request after the steps so far. made_at: end of every step that makes it a token, seconds."""
 
     computed: int = 0
     running: bool = False
@@ -55,53 +55,60 @@ class _Live:
 
 
 def differing(engine: Decision, simulated: Decision) -> list[str]:
-    """Names of what differs between two steps; see ``FirstDifference``."""
-    found = []
+    """Names of the fields that differ between two steps; see ``FirstDifference``."""
+    fields = []
     if engine.batch != simulated.batch:
-        found.append("batch")
+        fields.append("batch")
     if engine.lost != simulated.lost:
-        found.append("lost")
+        fields.append("lost")
     if engine.kind != simulated.kind:
-        found.append("kind")
+        fields.append("kind")
     if not abs(engine.start_s - simulated.start_s) <= TOLERANCE_S:
-        found.append("start_s")
-    both = engine.scheduled_s is not None and simulated.scheduled_s is not None
-    if both and not abs((engine.scheduled_s or 0.0) - (simulated.scheduled_s or 0.0)) <= TOLERANCE_S:
-        found.append("scheduled_s")
-    return found
+        fields.append("start_s")
+    both_recorded = engine.scheduled_s is not None and simulated.scheduled_s is not None
+    if both_recorded and not abs((engine.scheduled_s or 0.0) - (simulated.scheduled_s or 0.0)) <= TOLERANCE_S:
+        fields.append("scheduled_s")
+    return fields
 
 
 def equal_steps(engine: Run, simulated: Run) -> int:
-    """Steps that are equal, each compared with the one of the same number."""
-    return sum(not differing(one, other) for one, other in zip(engine.steps, simulated.steps, strict=False))
+    """The number of equal steps, compared by index."""
+    return sum(
+        not differing(recorded, replayed) for recorded, replayed in zip(engine.steps, simulated.steps, strict=False)
+    )
 
 
 def first_difference(recording: EngineRecording, engine: Run, simulated: Run) -> FirstDifference | None:
-    """The first step that differs, is missing or is too much; None where all are equal."""
+    """The first step that differs, is missing or is extra; None where all are equal."""
     step = next(
         (
             index
-            for index, (one, other) in enumerate(zip(engine.steps, simulated.steps, strict=False))
-            if differing(one, other)
+            for index, (recorded, replayed) in enumerate(zip(engine.steps, simulated.steps, strict=False))
+            if differing(recorded, replayed)
         ),
         min(len(engine.steps), len(simulated.steps)),
     )
-    theirs = engine.steps[step] if step < len(engine.steps) else None
-    ours = simulated.steps[step] if step < len(simulated.steps) else None
-    if theirs is None and ours is None:
+    engine_step = engine.steps[step] if step < len(engine.steps) else None
+    simulated_step = simulated.steps[step] if step < len(simulated.steps) else None
+    if engine_step is None and simulated_step is None:
         return None
-    if theirs is not None and ours is not None:
-        differs = differing(theirs, ours)
+    if engine_step is not None and simulated_step is not None:
+        differs = differing(engine_step, simulated_step)
     else:
-        differs = ["extra"] if theirs is None else ["missing"]
-    explained = _Explanation(recording, simulated.steps[:step], theirs, ours)
+        differs = ["extra"] if engine_step is None else ["missing"]
+    explained = _Explanation(recording, simulated.steps[:step], engine_step, simulated_step)
     return FirstDifference(
-        step, explained.what(differs), differs, explained.shown(theirs), explained.shown(ours), explained.state()
+        step,
+        explained.what(differs),
+        differs,
+        explained.shown(engine_step),
+        explained.shown(simulated_step),
+        explained.state(),
     )
 
 
 class _Explanation:
-    """One differing step, with what came before it (which was equal)."""
+    """One differing step, with the equal steps before it."""
 
     def __init__(
         self, recording: EngineRecording, before: list[Decision], engine: Decision | None, simulated: Decision | None
@@ -160,7 +167,7 @@ class _Explanation:
             "waiting": [self.name(index) for index in unfinished if not self.live[index].running],
             "free_tokens": free,
             "evictable_tokens": evictable,
-            "requests": {str(self.name(index)): self._request(index) for index in self._concerned()},
+            "requests": {str(self.name(index)): self._request(index) for index in self._affected_requests()},
         }
 
     def _request(self, index: int) -> dict[str, Any]:
@@ -177,15 +184,19 @@ class _Explanation:
             "preemptions": live.preemptions,
         }
 
-    def _concerned(self) -> list[int]:
-        """Requests that are served or lost differently, or, where that is all, in another place."""
-        theirs, ours = (_shares(step) for step in (self.engine, self.simulated))
-        found = {index for index in {**theirs, **ours} if theirs.get(index) != ours.get(index)}
+    def _affected_requests(self) -> list[int]:
+        """Requests that are served or lost differently; without any, those at other places of the batch."""
+        engine_shares, simulated_shares = (_shares(step) for step in (self.engine, self.simulated))
+        requests = {
+            index
+            for index in {**engine_shares, **simulated_shares}
+            if engine_shares.get(index) != simulated_shares.get(index)
+        }
         lost, more = (set(step.lost) if step else set() for step in (self.engine, self.simulated))
-        found |= lost ^ more
-        if not found and list(theirs) != list(ours):
-            found = {one for one, other in zip(theirs, ours, strict=True) if one != other}
-        return sorted(found)
+        requests |= lost ^ more
+        if not requests and list(engine_shares) != list(simulated_shares):
+            requests = {left for left, right in zip(engine_shares, simulated_shares, strict=True) if left != right}
+        return sorted(requests)
 
     # ---- words -----------------------------------------------------------------------------------------------------
 
@@ -223,34 +234,38 @@ class _Explanation:
             yield f"the same requests are {verb.removesuffix('s')}ed in another order"
 
     def _format_shares(self, engine: Decision, simulated: Decision) -> Iterator[str]:
-        theirs, ours = _shares(engine), _shares(simulated)
-        for index in dict.fromkeys((*theirs, *ours)):
-            one, other = theirs.get(index), ours.get(index)
-            if one == other:
+        engine_shares, simulated_shares = _shares(engine), _shares(simulated)
+        for index in dict.fromkeys((*engine_shares, *simulated_shares)):
+            engine_share, simulated_share = engine_shares.get(index), simulated_shares.get(index)
+            if engine_share == simulated_share:
                 continue
-            if other is None:
-                assert one is not None
-                yield self._one_sided("engine", "simulation", index, one)
-            elif one is None:
-                yield self._one_sided("simulation", "engine", index, other)
+            if simulated_share is None:
+                assert engine_share is not None
+                yield self._one_sided("engine", "simulation", index, engine_share)
+            elif engine_share is None:
+                yield self._one_sided("simulation", "engine", index, simulated_share)
             else:
-                yield self._both(index, one, other)
-        if theirs == ours:
-            place = next(at for at, (one, other) in enumerate(zip(theirs, ours, strict=True)) if one != other)
+                yield self._format_share(index, engine_share, simulated_share)
+        if engine_shares == simulated_shares:
+            place = next(
+                at
+                for at, (left, right) in enumerate(zip(engine_shares, simulated_shares, strict=True))
+                if left != right
+            )
             yield f"the same requests are in the batch in another order, from place {place + 1} on"
 
-    def _one_sided(self, who: str, other: str, index: int, share: tuple[int, int]) -> str:
+    def _one_sided(self, serving: str, passing: str, index: int, share: tuple[int, int]) -> str:
         computed, tokens = share
         amount = f"{counted(tokens, 'token')} behind {computed:,}"
         if self.live[index].running:
-            return f"the {who} goes on with {self.name(index)} ({amount}), the {other} passes it over"
-        return f"the {who} admits {self.name(index)} ({amount}), the {other} leaves it waiting"
+            return f"the {serving} goes on with {self.name(index)} ({amount}), the {passing} passes it over"
+        return f"the {serving} admits {self.name(index)} ({amount}), the {passing} leaves it waiting"
 
-    def _both(self, index: int, engine: tuple[int, int], simulated: tuple[int, int]) -> str:
+    def _format_share(self, index: int, engine: tuple[int, int], simulated: tuple[int, int]) -> str:
         name = self.name(index)
         if engine[0] != simulated[0]:
-            found = "has computed" if self.live[index].running else "finds in the cache"
-            return f"of {name} the engine {found} {engine[0]:,} tokens, the simulation {simulated[0]:,}"
+            verb = "has computed" if self.live[index].running else "finds in the cache"
+            return f"of {name} the engine {verb} {engine[0]:,} tokens, the simulation {simulated[0]:,}"
         return f"{name} gets {counted(engine[1], 'token')} from the engine, {simulated[1]:,} from the simulation"
 
     @staticmethod

@@ -1,10 +1,10 @@
 """End to end against served workloads: the measured requests replayed on steps priced by the case's operator tables.
 
-The simulation is told what the measurement had: the tables of that accelerator and model, the requests and when they
-were sent. Host overheads are one set per engine version, fabric constants one set per machine; both are those of a
-LatencyProfile, and none is a case's own.
+The simulation gets the measurement's inputs: the tables of that accelerator and model, the requests and when they were
+sent. Host overheads are one set per engine version, fabric constants one set per machine. Both come from a
+LatencyProfile; none is fitted to a single case.
 
-TTFT and latency count from when the scheduler took the request in, as engines' own clocks do: until then it waits
+TTFT and latency count from the time the scheduler took the request in, as engines' own clocks do. Until then it waits
 for the engine's loop, which is busy with a step.
 """
 
@@ -37,7 +37,7 @@ from hisearch.validate.restatement.content import BlockContent
 from hisearch.validate.restatement.recording import Request
 from hisearch.validate.restatement.vllm import VllmConfig
 
-#: Profiles with an engine's and a machine's constants are called after the accelerator; this one is for all others.
+#: Default profile with an engine's and a machine's constants; those of single machines add the accelerator's name.
 PROFILE = "vllm-tables"
 STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 
@@ -58,9 +58,9 @@ class E2eCase:
 
     Attributes:
         capacity: ``measured`` or ``predicted``.
-        kv_capacity_tokens: of one engine; kv_capacity_error: of the predicted one, where the engine's is known.
+        kv_capacity_tokens: of one engine; kv_capacity_error: of the predicted one, if the engine's is known.
         metrics: ttft_s, tpot_s and latency_s, each by statistic.
-        mean_abs_error: over these figures. peer_mean_abs_error: of the other simulator, over those that it has.
+        mean_abs_error: over these figures. peer_mean_abs_error: of the other simulator, over its figures.
     """
 
     case: str
@@ -79,7 +79,7 @@ class E2eCase:
 
 
 class Times(NamedTuple):
-    """Seconds by request, shape (N,): in the scheduler's line, first token, last one."""
+    """Seconds by request, shape (N,): queued in the scheduler, first token, last token."""
 
     queued_s: F8
     first_s: F8
@@ -87,11 +87,11 @@ class Times(NamedTuple):
 
 
 def validate_cases(folders: Iterable[Path], profile: str | None = None) -> Iterator[E2eCase]:
-    """Rows of every case: with the KV capacity as measured, where it is known, and as predicted.
+    """Rows of every case: with the KV capacity as measured, if known, and as predicted.
 
     Args:
         folders: see ``e2e_case``.
-        profile: name or path of a LatencyProfile with the constants; the machine's own where None.
+        profile: name or path of a LatencyProfile with the constants; the machine's where None.
 
     Raises:
         SpecError: a case or profile that cannot be used.
@@ -107,8 +107,8 @@ def _validate(case: MeasuredCase, catalogue: Catalogue, profile: str | None) -> 
     estimator = estimator_of(case, catalogue, profile)
     predicted = _predicted_tokens(case, accelerator)
     error = None if case.kv_capacity_tokens is None else predicted / case.kv_capacity_tokens - 1
-    known = [] if case.kv_capacity_tokens is None else [("measured", case.kv_capacity_tokens)]
-    for capacity, tokens in [*known, ("predicted", predicted)]:
+    measured = [] if case.kv_capacity_tokens is None else [("measured", case.kv_capacity_tokens)]
+    for capacity, tokens in [*measured, ("predicted", predicted)]:
         ready = prepare(case, accelerator, estimator, tokens)
         yield _row(case, capacity, tokens, error, ready.simulated(ready.costs), ready.costs)
 
@@ -137,7 +137,7 @@ def estimator_of(
     Args:
         case: whose tables.
         catalogue: of profiles.
-        profile: name or path; the machine's own where None.
+        profile: name or path; the machine's where None.
         overhead: in place of the profile's host work.
 
     Raises:
@@ -169,8 +169,8 @@ def kv_capacity_tokens(case: MeasuredCase, accelerator: AcceleratorSpec) -> int:
 
 
 def _profile_name(case: MeasuredCase, catalogue: Catalogue) -> str:
-    own = f"{PROFILE}-{case.accelerator}"
-    return own if own in catalogue.names("LatencyProfile") else PROFILE
+    machine_profile = f"{PROFILE}-{case.accelerator}"
+    return machine_profile if machine_profile in catalogue.names("LatencyProfile") else PROFILE
 
 
 def _predicted_tokens(case: MeasuredCase, accelerator: AcceleratorSpec) -> int:
@@ -214,8 +214,8 @@ def _trace(case: MeasuredCase) -> CompiledTrace:
 
 
 def _served(case: MeasuredCase, costs: CompiledCosts, capacity_tokens: int) -> Times:
-    """By the kernels, on as many copies as there are data-parallel engines."""
-    # How the worker's memory was planned is not looked at by a simulation.
+    """Serve by the kernels, with one replica for each data-parallel engine."""
+    # A simulation does not read the memory plan of a worker.
     plan = WorkerPlan(case.engine, costs, None, capacity_tokens, ignore_eos=True)  # type: ignore[arg-type]
     result = simulate(plan, _trace(case), replicas=case.arguments.data_parallel_size, log=True)
     assert result.log is not None
@@ -223,7 +223,7 @@ def _served(case: MeasuredCase, costs: CompiledCosts, capacity_tokens: int) -> T
     if not requests.finished.all():
         raise ValueError(f"{case.path}: {int((~requests.finished).sum())} requests do not fit into the predicted KV")
     passes = np.unique(result.log.steps["scheduled_s"])
-    # The first pass at or after its arrival takes a request in; an idle engine makes one at once.
+    # The first pass at or after its arrival takes a request in; an idle engine makes a pass at once.
     at = np.searchsorted(passes, requests.arrival_s)
     queued = np.minimum(passes[np.minimum(at, len(passes) - 1)], requests.scheduled_s)
     return Times(np.maximum(queued, requests.arrival_s), requests.first_token_s, requests.finish_s)
@@ -246,14 +246,14 @@ def _served_in_lockstep(case: MeasuredCase, worker: TablesWorker, costs: Compile
         for content in [BlockContent(index, row.block_ids, block)]
     ]
     limit = engine.chunk_tokens * case.split.attention_data
-    own = np.concatenate(([0.0], worker.own_s(np.arange(1.0, engine.chunk_tokens + 1.0))))
+    attention_part_s = np.concatenate(([0.0], worker.own_s(np.arange(1.0, engine.chunk_tokens + 1.0))))
     shared = np.concatenate(([0.0], worker.shared_s(np.arange(1.0, limit + 1.0))))
-    attention, floor = costs.seconds._replace(token_s=own, floor=None), costs.seconds.floor
+    attention, floor = costs.seconds._replace(token_s=attention_part_s, floor=None), costs.seconds.floor
 
     def cost(batches: list[Batch]) -> float:
-        """The slowest engine's own part, then the experts for all tokens; no less than an engine's host needs.
+        """The slowest engine's attention part, then the experts for all tokens; at least an engine's host time.
 
-        CUDA graphs pad all to the longest.
+        CUDA graphs pad all engines to the largest batch.
         """
         formed = [batch for batch in batches if batch[0] or batch[1]]
         tokens = [sum(new for new, _ in chunks) + len(decodes) for chunks, decodes, _ in batches]
@@ -289,16 +289,18 @@ def _row(
     case: MeasuredCase, capacity: str, tokens: int, error: float | None, simulated: Times, costs: CompiledCosts
 ) -> E2eCase:
     measured = measured_times(case)
-    theirs, ours = metrics_of(case, measured), metrics_of(case, simulated)
+    measured_metrics, simulated_metrics = metrics_of(case, measured), metrics_of(case, simulated)
     metrics = {
         name: {
-            statistic: _figure(theirs[name][statistic], ours[name][statistic], case.peer.get((name, statistic)))
+            statistic: _figure(
+                measured_metrics[name][statistic], simulated_metrics[name][statistic], case.peer.get((name, statistic))
+            )
             for statistic in STATISTICS
         }
-        for name in theirs
+        for name in measured_metrics
     }
     outputs = sum(row.output_tokens for row in case.requests)
-    spans = [float(part.last_s.max() - part.queued_s.min()) for part in (measured, simulated)]
+    spans = [float(times.last_s.max() - times.queued_s.min()) for times in (measured, simulated)]
     errors = [abs(figure.error) for figures in metrics.values() for figure in figures.values()]
     return E2eCase(
         case=case.name,
@@ -318,7 +320,7 @@ def _row(
 
 
 def measured_times(case: MeasuredCase) -> Times:
-    """As the engine's own clock had them."""
+    """Times by the engine's own clock."""
     times = [row.measured for row in case.requests]
     return Times(
         np.array([time.queued_s for time in times]),

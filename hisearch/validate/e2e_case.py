@@ -1,8 +1,8 @@
-"""A served workload as it was measured end to end: a folder of requests with their times, settings and operator tables.
+"""A served workload, measured end to end: a folder of requests with their times, settings and operator tables.
 
 requests.jsonl[.gz]   a request a line: id, arrival_s, input_tokens, output_tokens, block_ids (see docs/traces.md),
                       measured: {client_send_s, queued_s, first_token_s, last_token_s}, seconds of one clock
-vllm_meta.json        model, vllm_version, engine_kwargs (vLLM's own names), and where known how many KV blocks one
+vllm_meta.json        model, vllm_version, engine_kwargs (vLLM's own names), and if known how many KV blocks one
                       engine had: num_gpu_blocks, or kv_cache: {num_gpu_blocks: …}
 model_config.json     the model's config.json
 operators/            measured operator tables (``latency.measured.operator_tables``), with meta.yaml
@@ -32,14 +32,14 @@ from hisearch.specs.models.model import ModelSpec
 from hisearch.specs.validation_words import describe
 
 _DTYPES: dict[str, DType] = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "fp8": "fp8", "fp8_e4m3": "fp8"}
-#: A block of vLLM, where engine_kwargs does not say otherwise.
+#: Default block size of vLLM.
 _BLOCK_TOKENS = 16
 
-#: Where vLLM's recorders put the number of blocks, beside other facts of the cache.
+#: Key under which vLLM's recorders put the number of blocks, among other facts of the cache.
 _NESTED_BLOCKS = "kv_cache.num_gpu_blocks"
 
 
-#: Arguments of vLLM that change no step: whose model it is, how it is loaded, what is sampled or logged.
+#: Arguments of vLLM that change no step: the model's name, loading, sampling, logging.
 WITHOUT_EFFECT = frozenset(
     {
         "model", "tokenizer", "revision", "served_model_name", "trust_remote_code", "download_dir", "load_format",
@@ -66,7 +66,7 @@ class MeasuredTimes(_Row):
 
 
 class MeasuredRequest(_Row):
-    """One request and what it took."""
+    """One request and its measured times."""
 
     id: str | int
     arrival_s: float = Field(ge=0)
@@ -77,7 +77,7 @@ class MeasuredRequest(_Row):
 
     @property
     def sent_s(self) -> float:
-        """When it was really sent; load generators are late at times."""
+        """When it was actually sent; load generators are sometimes late."""
         return self.arrival_s if self.measured.client_send_s is None else self.measured.client_send_s
 
 
@@ -111,7 +111,7 @@ class MeasuredCase:
         accelerator: name in the catalogue.
         kv_capacity_tokens: of one engine, as measured; None where not known.
         peer: the other simulator's relative errors by (metric, statistic), e.g. ("ttft_s", "p50"); empty without one.
-        warnings: settings of the engine that are not looked at.
+        warnings: settings of the engine that are ignored.
     """
 
     path: Path
@@ -136,7 +136,7 @@ class MeasuredCase:
 
     @property
     def split(self) -> Parallelism:
-        """How the model lies on the accelerators. Without expert parallelism, data parallel engines are copies."""
+        """The model's parallelism. Without expert parallelism, data-parallel engines are replicas."""
         arguments = self.arguments
         if self.model.moe is None or not arguments.enable_expert_parallel:
             return Parallelism(tensor=arguments.tensor_parallel_size)
@@ -145,7 +145,7 @@ class MeasuredCase:
 
     @property
     def engine(self) -> EngineSpec:
-        """The engine as simulations know it."""
+        """The engine's settings for the simulation."""
         arguments = self.arguments
         return EngineSpec(
             name="vllm",
@@ -172,8 +172,10 @@ class MeasuredCase:
 
     def _dtype(self, key: str, name: str) -> DType:
         if name not in _DTYPES:
-            known = ", ".join(sorted(_DTYPES))
-            raise _error(self.path / "vllm_meta.json", f"engine_kwargs.{key}", f"expected one of {known}, not '{name}'")
+            choices = ", ".join(sorted(_DTYPES))
+            raise _error(
+                self.path / "vllm_meta.json", f"engine_kwargs.{key}", f"expected one of {choices}, not '{name}'"
+            )
         return _DTYPES[name]
 
 
@@ -187,10 +189,10 @@ def read_case(path: Path, accelerators: list[str]) -> MeasuredCase:
     if not path.is_dir():
         raise _error(path, "", "expected a folder")
     meta = _json(path / "vllm_meta.json")
-    given = meta.get("engine_kwargs")
-    if not isinstance(given, dict):
+    engine_kwargs = meta.get("engine_kwargs")
+    if not isinstance(engine_kwargs, dict):
         raise _error(path / "vllm_meta.json", "engine_kwargs", "expected an object")
-    arguments = _checked(EngineArguments, {key: value for key, value in given.items() if value is not None})
+    arguments = _checked(EngineArguments, {key: value for key, value in engine_kwargs.items() if value is not None})
     if isinstance(arguments, str):
         raise _error(path / "vllm_meta.json", "engine_kwargs", arguments)
     blocks = _blocks(path / "vllm_meta.json", meta)
@@ -198,7 +200,7 @@ def read_case(path: Path, accelerators: list[str]) -> MeasuredCase:
     model: ModelSpec = read_config(path / "model_config.json").spec
     return MeasuredCase(
         path=path,
-        # A configuration does not always say whose it is.
+        # A configuration does not always name its model.
         model=model.model_copy(update={"huggingface_id": str(meta.get("model") or model.huggingface_id)}),
         arguments=arguments,
         engine_version=str(meta.get("vllm_version", "")),
@@ -207,50 +209,54 @@ def read_case(path: Path, accelerators: list[str]) -> MeasuredCase:
         # vLLM keeps one block of the pool for itself.
         kv_capacity_tokens=None if blocks is None else (blocks - 1) * arguments.block_size,
         peer=_peer(path / "peer_summary.txt"),
-        warnings=_warnings(given, arguments),
+        warnings=_warnings(engine_kwargs, arguments),
     )
 
 
-def _warnings(given: dict[str, Any], arguments: EngineArguments) -> tuple[str, ...]:
-    """Arguments that change steps or memory, and are not looked at."""
-    found = [
+def _warnings(engine_kwargs: dict[str, Any], arguments: EngineArguments) -> tuple[str, ...]:
+    """Warnings about ignored arguments that change steps or memory."""
+    warnings = [
         f"engine_kwargs.{key} is not simulated, and left out"
-        for key, value in given.items()
+        for key, value in engine_kwargs.items()
         if value is not None and key not in EngineArguments.model_fields and key not in WITHOUT_EFFECT
     ]
     if arguments.enforce_eager:
-        found.append("engine_kwargs.enforce_eager is that of memory alone; steps are priced with CUDA graphs")
-    return tuple(found)
+        warnings.append("engine_kwargs.enforce_eager is that of memory alone; steps are priced with CUDA graphs")
+    return tuple(warnings)
 
 
 def _blocks(path: Path, meta: dict[str, Any]) -> int | None:
-    """KV blocks of one engine, by either key; None where neither is there.
+    """KV blocks of one engine, by either key; None without both.
 
     Raises:
-        CaseError: no whole number from 2, or two that differ.
+        CaseError: not a whole number from 2, or two numbers that differ.
     """
     cache = meta.get("kv_cache")
     if cache is not None and not isinstance(cache, dict):
         raise _error(path, "kv_cache", f"expected an object, not {cache!r}")
     stated = {"num_gpu_blocks": meta.get("num_gpu_blocks"), _NESTED_BLOCKS: (cache or {}).get("num_gpu_blocks")}
-    found: dict[str, int] = {}
+    blocks_by_key: dict[str, int] = {}
     for key, blocks in stated.items():
         if blocks is None:
             continue
         if not isinstance(blocks, int) or isinstance(blocks, bool) or blocks < 2:
             raise _error(path, key, f"expected a whole number from 2, not {blocks!r}")
-        found[key] = blocks
-    if len(set(found.values())) > 1:
-        raise _error(path, _NESTED_BLOCKS, f"{found[_NESTED_BLOCKS]} is not num_gpu_blocks, {found['num_gpu_blocks']}")
-    return next(iter(found.values()), None)
+        blocks_by_key[key] = blocks
+    if len(set(blocks_by_key.values())) > 1:
+        raise _error(
+            path,
+            _NESTED_BLOCKS,
+            f"{blocks_by_key[_NESTED_BLOCKS]} is not num_gpu_blocks, {blocks_by_key['num_gpu_blocks']}",
+        )
+    return next(iter(blocks_by_key.values()), None)
 
 
-def _error(path: Path, key: str, what: str) -> SpecError:
-    return CaseError.at(what, path=path, key=key)
+def _error(path: Path, key: str, message: str) -> SpecError:
+    return CaseError.at(message, path=path, key=key)
 
 
 def _checked(kind: type[Any], data: Any) -> Any:
-    """The model, or what is wrong with it."""
+    """The model, or its first problem as text."""
     try:
         return kind.model_validate(data)
     except ValidationError as error:
@@ -277,34 +283,34 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _requests(folder: Path) -> list[MeasuredRequest]:
-    found = [path for path in (folder / "requests.jsonl", folder / "requests.jsonl.gz") if path.exists()]
-    if not found:
+    paths = [path for path in (folder / "requests.jsonl", folder / "requests.jsonl.gz") if path.exists()]
+    if not paths:
         raise _error(folder / "requests.jsonl", "", "is missing (.jsonl or .jsonl.gz)")
     rows = []
-    for number, line in enumerate(_text(found[0]).splitlines(), start=1):
+    for number, line in enumerate(_text(paths[0]).splitlines(), start=1):
         if not line.strip():
             continue
         try:
             row = _checked(MeasuredRequest, json.loads(line))
         except json.JSONDecodeError as error:
-            raise CaseError.at(f"not JSON: {error.msg}", path=found[0], line=number) from None
+            raise CaseError.at(f"not JSON: {error.msg}", path=paths[0], line=number) from None
         if isinstance(row, str):
-            raise CaseError.at(row, path=found[0], line=number)
+            raise CaseError.at(row, path=paths[0], line=number)
         rows.append(row)
     if not rows:
-        raise _error(found[0], "", "has no requests")
+        raise _error(paths[0], "", "has no requests")
     return rows
 
 
-def _accelerator(folder: Path, meta: dict[str, Any], known: list[str]) -> str:
-    """The catalogue's accelerator that the tables' hardware is."""
+def _accelerator(folder: Path, meta: dict[str, Any], names: list[str]) -> str:
+    """The catalogue's name of the tables' hardware."""
     hardware = table_hardware(meta)
-    if (name := called(hardware, known)) is not None:
+    if (name := called(hardware, names)) is not None:
         return name
     raise _error(
         folder / "operators" / "meta.yaml",
         "hardware",
-        f"'{hardware}' is no accelerator of the catalogue; known: {', '.join(sorted(known))}",
+        f"'{hardware}' is no accelerator of the catalogue; known: {', '.join(sorted(names))}",
     )
 
 

@@ -1,11 +1,11 @@
 """Data-parallel vLLM engines whose experts lie on each other's accelerators: no engine steps without the others.
 
-Every engine schedules for itself (``restatement.vllm``); each step then begins for all at once and ends for all at
-once, since the experts of every layer wait for the tokens of all. An engine without work takes part with an empty
-batch. Slow and obvious: one Python pass per step and engine.
+Every engine schedules for itself (``restatement.vllm``). Each lockstep step then begins and ends for all at once, since
+the experts of every layer wait for the tokens of all. An engine without work takes part with an empty batch. Slow and
+obvious: one Python pass per step and engine.
 
-A request goes to the engine with the smallest ``4 * waiting + running``, the first of them on a tie, as vLLM's internal
-balancer scores them (``DPLBAsyncMPClient``, 0.19); its counts are taken to be current, where the engine's are up to
+A request goes to the engine with the smallest ``4 * waiting + running``, on a tie to the first, as vLLM's internal
+balancer scores them (``DPLBAsyncMPClient``, 0.19). Counts are taken to be current, while the engine's are up to
 0.1 s old.
 """
 
@@ -20,16 +20,16 @@ from hisearch.validate.restatement.vllm import StuckError, VllmConfig, VllmWorke
 
 #: ``(chunks (new, cached), decodes context_before, sequences that sample)`` of one engine's step.
 Batch = tuple[list[tuple[int, int]], list[int], int]
-#: Seconds of a step, by the engines' batches; an engine that sits the step out has an empty one.
+#: Seconds of a lockstep step, by the engines' batches; an idle engine has an empty one.
 GroupCost = Callable[[Sequence[Batch]], float]
 
-#: Of an engine that sits a step out.
+#: Batch of an idle engine.
 EMPTY: Batch = ([], [], 0)
 
 
 @dataclass(frozen=True)
 class Served:
-    """Seconds by request id: when the scheduler took it in, made its first token, its last one."""
+    """Seconds by request id: when the scheduler took it in, its first token, its last token."""
 
     queued_s: dict[object, float]
     first_token_s: dict[object, float]
@@ -37,17 +37,17 @@ class Served:
 
 
 def serve(config: VllmConfig, engines: int, requests: Sequence[Request], cost: GroupCost) -> Served:
-    """Serve ``requests`` on ``engines`` engines that step together."""
+    """Serve ``requests`` on ``engines`` engines in lockstep."""
     return serve_by(
         [VllmWorker(config, lambda _chunks, _decodes, _sampling: 0.0) for _ in range(engines)], requests, cost
     )
 
 
 def serve_by(workers: Sequence[VllmWorker], requests: Sequence[Request], cost: GroupCost) -> Served:
-    """Likewise on these engines, which may have host memory: fresh ones, alike, whose own steps take no time.
+    """Serve on these engines, which may have host memory: fresh, alike, with their own step times 0.
 
     Raises:
-        StuckError: requests are left that nothing will ever move.
+        StuckError: remaining requests can never proceed.
     """
     pending = deque(sorted(requests, key=lambda request: (request.arrival_s, request.id)))
     outstanding: deque[tuple[float, list[VllmWorker]]] = deque()
@@ -76,7 +76,7 @@ def serve_by(workers: Sequence[VllmWorker], requests: Sequence[Request], cost: G
 
 
 def _route(pending: deque[Request], workers: Sequence[VllmWorker], now: float) -> dict[object, float]:
-    """Requests that arrive up to ``now``, the end of a step, go to engines as they stand before its results."""
+    """Route requests that arrive up to ``now``, the end of a step, by the engines' counts before its results."""
     taken_in = {}
     while pending and pending[0].arrival_s <= now:
         request = pending.popleft()
@@ -86,7 +86,7 @@ def _route(pending: deque[Request], workers: Sequence[VllmWorker], now: float) -
 
 
 def _next_pass_s(workers: Sequence[VllmWorker], pending: deque[Request], now: float) -> float:
-    """When engines of which none formed a batch try again: as one of them asked to, or at the next arrival."""
+    """When to try again after no engine formed a batch: at an engine's own time, or at the next arrival."""
     times = [worker.look_again_s for worker in workers if worker.has_work and worker.look_again_s is not None]
     times += [request.arrival_s for request in list(pending)[:1]]
     if not times:
@@ -95,10 +95,10 @@ def _next_pass_s(workers: Sequence[VllmWorker], pending: deque[Request], now: fl
 
 
 def _step(workers: Sequence[VllmWorker], now: float, cost: GroupCost) -> tuple[float, list[VllmWorker]] | None:
-    """Let every engine form a batch at ``now``; the end of their common step, and who has a batch in it."""
-    asked = [worker.has_work for worker in workers]
-    steps = [worker.form(now) if has_work else None for worker, has_work in zip(workers, asked, strict=True)]
-    ready_s = [worker.launch_s for worker, has_work in zip(workers, asked, strict=True) if has_work]
+    """Let every engine form a batch at ``now``; the end of the lockstep step, and the engines with a batch in it."""
+    with_work = [worker.has_work for worker in workers]
+    steps = [worker.form(now) if has_work else None for worker, has_work in zip(workers, with_work, strict=True)]
+    ready_s = [worker.launch_s for worker, has_work in zip(workers, with_work, strict=True) if has_work]
     if all(step is None for step in steps):
         return None
     start_s = max([now, *(worker.device_free_s for worker in workers), *ready_s])
@@ -111,6 +111,6 @@ def _step(workers: Sequence[VllmWorker], now: float, cost: GroupCost) -> tuple[f
 
 
 def batch_of(entries: Sequence[BatchEntry]) -> Batch:
-    """A batch as its cost is asked for."""
+    """A batch in the form that ``GroupCost`` takes."""
     chunks = [(entry.new, entry.computed) for entry in entries if not entry.decode]
     return chunks, [entry.computed for entry in entries if entry.decode], sum(entry.samples for entry in entries)

@@ -1,11 +1,11 @@
-"""Open-loop serving runs against their measurement: arrivals by the clock, prompts asked for in turn.
+"""Open-loop serving runs against their measurement: arrivals by the clock, prompts sent in turn.
 
 A folder holds ``runs.json`` (a list of runs, ``OpenLoopRun``), ``measured.csv`` (``set, run or id, stage, metric, ms``;
 stage -1 is the whole run) and ``models/``, models that the catalogue lacks (``open_loop_file``).
 
 Notation
     stages     (requests/s, seconds) one after another, ``GAP_S`` apart: exponential gaps, scaled to fill each exactly
-    prompts    ``groups * per_group`` fixed ones, asked for in turn, so that all of a prompt but its last page is cached
+    prompts    ``groups * per_group`` fixed ones, sent in turn, so that all of a prompt but its last page is cached
                from its second time on; those of a group share ``system_tokens``
 
 TTFT and E2E are the client's. ITL is (E2E - TTFT) / (output tokens - 1) of means, as the measurements state it.
@@ -74,10 +74,10 @@ __all__ = [
 
 #: Seconds between the last arrival of a stage and the next stage: its drain and the client's pause (assumed).
 GAP_S = 6.0
-#: Random tokens, decoded and tokenised again, become more: 574 where 547 were asked for (github inference-sim,
-#: ``hypotheses/h30-replay-fidelity``). Their spread by prompt is assumed; it decides what lies behind the last page.
+#: Random tokens become more when decoded and tokenised again: 574 for 547 requested (github inference-sim,
+#: ``hypotheses/h30-replay-fidelity``). Their spread by prompt is assumed; it decides the tokens behind the last page.
 TOKENS_PER_NOMINAL, SPREAD = 574 / 547, 0.01
-#: A simulated mean TTFT of more than so many measured ones: requests queue that did not.
+#: Simulated over measured mean TTFT above which a run overloads in the simulation alone.
 OVERLOAD = 10.0
 
 
@@ -118,7 +118,7 @@ class OpenLoopScore:
 
     @property
     def overloaded(self) -> bool:
-        """Whether it overloads in the simulation, and did not in the measurement; see ``OVERLOAD``."""
+        """Whether it overloads in the simulation but not in the measurement; see ``OVERLOAD``."""
         ttft = self.metrics.get("ttft_mean")
         return ttft is not None and ttft.simulated_ms > OVERLOAD * ttft.measured_ms
 
@@ -147,29 +147,31 @@ def _workload(
     drawn = np.round(nominal * TOKENS_PER_NOMINAL * spread).astype(np.int64)
     length_of_prompt = np.maximum(drawn, system + 1)  # its group's tokens, and a question
     arrivals: list[F8] = []
-    asked, stage_of, start = [], [], 0.0
+    prompts_by_stage, stage_of, start = [], [], 0.0
     for stage, (rate, duration) in enumerate(stages):
         gaps = draw.exponential(1.0 / rate, int(rate * duration))
         arrivals.append(start + np.cumsum(gaps) * (duration / gaps.sum()))
-        asked.append(prompts[np.arange(len(gaps)) % len(prompts)])  # a stage begins anew with the first prompt
+        prompts_by_stage.append(
+            prompts[np.arange(len(gaps)) % len(prompts)]
+        )  # every stage starts again with the first prompt
         stage_of.append(np.full(len(gaps), stage))
         start += duration + GAP_S
-    prompt = np.concatenate(asked)
+    prompt = np.concatenate(prompts_by_stage)
     group = prompt // per_group
-    repeated, of_prompt = _first_of(prompt)
-    seen, of_group = _first_of(group)
+    prompt_repeated, of_prompt = _first_of(prompt)
+    group_repeated, of_group = _first_of(group)
     trace = make_trace(
         arrival_s=np.concatenate(arrivals),
         input_tokens=length_of_prompt[prompt],
         output_tokens=np.full(len(prompt), output_tokens),
-        shares_with=np.where(repeated, of_prompt, np.where(seen, of_group, -1)),
-        shared_tokens=np.where(repeated, length_of_prompt[prompt], np.where(seen, system, 0)),
+        shares_with=np.where(prompt_repeated, of_prompt, np.where(group_repeated, of_group, -1)),
+        shared_tokens=np.where(prompt_repeated, length_of_prompt[prompt], np.where(group_repeated, system, 0)),
     )
     return compile_trace(trace, "open-loop run", "open_loop"), np.concatenate(stage_of)
 
 
 def _first_of(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Whether each key was there before, and where it was first; both of shape (N,)."""
+    """Whether each key occurred before, and its first index; both of shape (N,)."""
     _, first, which = np.unique(keys, return_index=True, return_inverse=True)
     earliest = first[which]
     return earliest < np.arange(len(keys)), earliest
@@ -202,16 +204,16 @@ def model_of(run: OpenLoopRun, folder: Path, catalogue: Catalogue) -> ModelSpec:
     Raises:
         SpecError: there is none, or it is not valid.
     """
-    own = folder / "models" / f"{run.model}.yaml"
-    if own.exists():
-        spec: ModelSpec = catalogue.get("Model", str(own.resolve())).spec
+    local = folder / "models" / f"{run.model}.yaml"
+    if local.exists():
+        spec: ModelSpec = catalogue.get("Model", str(local.resolve())).spec
         return spec
-    found: ModelSpec = _known(catalogue, "Model", "model", run.model, f"; nor is there a file {own}")
-    return found
+    shipped: ModelSpec = _catalogue_spec(catalogue, "Model", "model", run.model, f"; nor is there a file {local}")
+    return shipped
 
 
-def _known(catalogue: Catalogue, kind: str, key: str, ref: str, also: str = "") -> Any:
-    """The catalogue's spec; where there is none, an error with the run's key, and what was ``also`` tried."""
+def _catalogue_spec(catalogue: Catalogue, kind: str, key: str, ref: str, also: str = "") -> Any:
+    """The catalogue's spec; without one, an error with the run's key, and ``also`` appended."""
     try:
         return catalogue.get(kind, ref).spec
     except UnknownReferenceError as error:
@@ -228,7 +230,7 @@ def worker_of(
         DoesNotFit, ValueError: see ``plan_worker``.
     """
     pool = pool_of(run)
-    accelerator = _known(catalogue, "Accelerator", "accelerator", run.accelerator)
+    accelerator = _catalogue_spec(catalogue, "Accelerator", "accelerator", run.accelerator)
     host = accelerator.host
     return plan_worker(
         pool,
@@ -242,22 +244,22 @@ def worker_of(
 
 
 def score_run(run: OpenLoopRun, worker: WorkerPlan, measured: Measured) -> OpenLoopScore:
-    """Simulate a run and set its figures beside the measured ones."""
+    """Simulate a run and pair its figures with the measured ones."""
     trace, stage_of = trace_of(run)
     table = simulate(worker, trace).requests
     simulated = {(WHOLE, name): ms for name, ms in figures(table, table.finished).items()}
     for stage in range(len(run.stages)):
         among = table.finished & (stage_of == stage)
         simulated |= {(stage, name): ms for name, ms in figures(table, among).items()}
-    known = {
+    compared = {
         key: Figure(ms, simulated[key])
         for key in simulated
         if (ms := measured.get((run.set, run.id, *key))) is not None
     }
     return OpenLoopScore(
         run,
-        {name: figure for (stage, name), figure in known.items() if stage == WHOLE},
-        {key: figure for key, figure in known.items() if key[0] != WHOLE},
+        {name: figure for (stage, name), figure in compared.items() if stage == WHOLE},
+        {key: figure for key, figure in compared.items() if key[0] != WHOLE},
         worker.kv_capacity_tokens,
         int((~table.finished).sum()),
         len(table.arrival_s),
@@ -272,11 +274,11 @@ def figures(table: RequestTable, among: np.ndarray) -> dict[str, float]:
         return dict.fromkeys(METRICS, math.nan)
     ttft, e2e = 1e3 * table.ttft_s[among], 1e3 * table.e2e_s[among]
     gaps = np.maximum(table.output_tokens[among] - 1, 1).mean()
-    found = {"itl_mean": float((e2e.mean() - ttft.mean()) / gaps)}
+    values_ms = {"itl_mean": float((e2e.mean() - ttft.mean()) / gaps)}
     for name, values in (("e2e", e2e), ("ttft", ttft)):
-        found |= {f"{name}_mean": float(values.mean())}
-        found |= {f"{name}_p{p}": float(np.percentile(values, p)) for p in (90, 99)}
-    return {name: found[name] for name in METRICS}
+        values_ms |= {f"{name}_mean": float(values.mean())}
+        values_ms |= {f"{name}_p{p}": float(np.percentile(values, p)) for p in (90, 99)}
+    return {name: values_ms[name] for name in METRICS}
 
 
 def score_folders(
@@ -285,13 +287,13 @@ def score_folders(
     profile_name: str = "auto",
     note: Callable[[str], None] = lambda _: None,
 ) -> Iterator[OpenLoopScore | OpenLoopFailure]:
-    """Every run of every folder, in turn; one that cannot be simulated is a failure, and ends nothing.
+    """Every run of every folder, in turn; a run that cannot be simulated yields a failure, and the others go on.
 
     Args:
         folders: see ``open_loop_file``; all are read before anything is simulated.
         catalogue: of models, accelerators and profiles.
         profile_name: the LatencyProfile of all runs.
-        note: told of every run before it is simulated.
+        note: called with a line before each run is simulated.
 
     Raises:
         SpecError: no such profile.
@@ -314,7 +316,7 @@ def score_folders(
 
 
 def _entries(folder: Path) -> tuple[list[OpenLoopRun | OpenLoopFailure], Measured]:
-    """Of ``read_entries``; a folder that cannot be read is one failure."""
+    """Result of ``read_entries``; an unreadable folder is one failure."""
     try:
         return read_entries(folder)
     except OpenLoopFileError as error:
@@ -322,7 +324,7 @@ def _entries(folder: Path) -> tuple[list[OpenLoopRun | OpenLoopFailure], Measure
 
 
 def _reason(error: Exception) -> str:
-    """One line."""
+    """The error as one line."""
     if isinstance(error, ValidationError):
         return problems(error, ())
     if isinstance(error, SpecError):

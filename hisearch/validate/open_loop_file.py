@@ -1,6 +1,6 @@
 """Folders of open-loop runs: ``runs.json``, ``measured.csv`` and ``models/``; docs/cli.md states the form.
 
-A run that cannot be used is a failure of its own and leaves the others alone; a file that cannot be read fails its
+An invalid run is a failure of its own and does not affect the others; a file that cannot be read fails its
 folder.
 """
 
@@ -32,11 +32,11 @@ _Name = Annotated[str, Field(min_length=1)]
 
 
 class OpenLoopFileError(ValueError):
-    """A folder of open-loop runs that cannot be read: which file, which run and key, and what was expected."""
+    """A folder of open-loop runs that cannot be read; names file, run, key and what was expected."""
 
 
 class OpenLoopRun(Strict):
-    """One measured run, as ``runs.json`` has it."""
+    """One measured run of ``runs.json``."""
 
     id: _Name
     set: str = ""
@@ -70,13 +70,13 @@ class OpenLoopRun(Strict):
 
     @property
     def name(self) -> str:
-        """``set/id``, or the id where it has no set."""
+        """``set/id``, or the id without a set."""
         return f"{self.set}/{self.id}" if self.set else self.id
 
 
 @dataclass(frozen=True)
 class OpenLoopFailure:
-    """What was not simulated, and why.
+    """A run or folder that was not simulated, and the reason.
 
     run: index in ``runs.json``, from 0; None where the whole folder cannot be read. set, id: where known.
     """
@@ -89,7 +89,7 @@ class OpenLoopFailure:
 
 
 def read_folder(folder: Path) -> tuple[list[OpenLoopRun], Measured]:
-    """Runs of ``folder`` and what was measured of them.
+    """Runs of ``folder`` and their measurements.
 
     Raises:
         OpenLoopFileError: a file cannot be read, or a run or a figure is not valid.
@@ -102,7 +102,7 @@ def read_folder(folder: Path) -> tuple[list[OpenLoopRun], Measured]:
 
 
 def read_entries(folder: Path) -> tuple[list[OpenLoopRun | OpenLoopFailure], Measured]:
-    """As ``read_folder``; a run that is not valid is a failure among the others.
+    """As ``read_folder``, with a failure in place of each invalid run.
 
     Raises:
         OpenLoopFileError: a file cannot be read, or a figure is not valid.
@@ -113,15 +113,15 @@ def read_entries(folder: Path) -> tuple[list[OpenLoopRun | OpenLoopFailure], Mea
     except json.JSONDecodeError as error:
         raise OpenLoopFileError(f"{path}:{error.lineno}: expected a JSON list of runs: {error.msg}") from None
     if not (isinstance(documents, list) and documents):
-        found = "an empty list" if documents == [] else described(documents)
-        raise OpenLoopFileError(f"{path}: expected a JSON list of runs, got {found}")
+        shown = "an empty list" if documents == [] else described(documents)
+        raise OpenLoopFileError(f"{path}: expected a JSON list of runs, got {shown}")
     measured = _measured(folder / FIGURES)
     entries: list[OpenLoopRun | OpenLoopFailure] = []
     for index, document in enumerate(documents):
-        known = {(entry.set, entry.id): entry for entry in entries if isinstance(entry, OpenLoopRun)}
+        earlier = {(entry.set, entry.id): entry for entry in entries if isinstance(entry, OpenLoopRun)}
         try:
             run = _run(document)
-            if (run.set, run.id) in known:
+            if (run.set, run.id) in earlier:
                 raise OpenLoopFileError(f"id: {run.name} is a run before this one")
             _check_stages(run, measured)
             entries.append(run)
@@ -146,7 +146,7 @@ def _named(document: object, key: str) -> str:
 
 
 def _run(document: object) -> OpenLoopRun:
-    """The run, or an error of all that is wrong with it."""
+    """The run, or an error that names all its problems."""
     if not isinstance(document, dict):
         raise OpenLoopFileError(f"expected an object, got {described(document)}")
     try:
@@ -156,7 +156,7 @@ def _run(document: object) -> OpenLoopRun:
 
 
 def problems(error: ValidationError, known: Sequence[str]) -> str:
-    """All that is wrong, each with its key; ``known`` are the keys that there are."""
+    """All problems, each with its key; ``known``: the valid keys."""
     return "; ".join(_problem(details, known) for details in error.errors(include_url=False))
 
 
@@ -164,11 +164,11 @@ def _problem(details: Any, known: Sequence[str]) -> str:
     keypath = details["loc"]
     if details["type"] == "extra_forbidden":
         return f"{dotted(keypath)}: unknown key{unknown(str(keypath[-1]), known)}"
-    return ": ".join(part for part in (dotted(keypath), describe(details)) if part)
+    return ": ".join(text for text in (dotted(keypath), describe(details)) if text)
 
 
 def _check_stages(run: OpenLoopRun, measured: Measured) -> None:
-    """Refuse a run of which stages were measured that it does not have."""
+    """Refuse a run whose measurements have stages that it lacks."""
     last = max((stage for name, id_, stage, _ in measured if (name, id_) == (run.set, run.id)), default=WHOLE)
     if last >= len(run.stages):
         raise OpenLoopFileError(f"stages: {FIGURES} has a stage {last}, but the run ends with {len(run.stages) - 1}")
@@ -176,26 +176,26 @@ def _check_stages(run: OpenLoopRun, measured: Measured) -> None:
 
 def _measured(path: Path) -> Measured:
     rows = csv.DictReader(_text(path).splitlines(), strict=True)
-    found: Measured = {}
+    measured: Measured = {}
     try:
         columns = set(rows.fieldnames or ())
         if not ({"stage", "metric", "ms"} <= columns and columns & {"id", "run"}):
             raise ValueError(f"{_FORM}; got {', '.join(rows.fieldnames or ()) or 'none'}")
         for row in rows:
             key = (row.get("set") or "", _run_id(row), _stage(row["stage"]), _metric(row["metric"]))
-            if key in found:
+            if key in measured:
                 raise ValueError(f"{key[3]} of run {key[1]}, stage {key[2]}, was there before")
-            found[key] = _milliseconds(row["ms"])
+            measured[key] = _milliseconds(row["ms"])
     except (ValueError, csv.Error) as error:
         raise OpenLoopFileError(f"{path}:{max(rows.line_num, 1)}: {error}") from None
-    return found
+    return measured
 
 
 def _run_id(row: dict[str, str | None]) -> str:
-    found = row.get("id") or row.get("run")
-    if not found:
+    name = row.get("id") or row.get("run")
+    if not name:
         raise ValueError("id: required, and missing")
-    return found
+    return name
 
 
 def _stage(text: str | None) -> int:

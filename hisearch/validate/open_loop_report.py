@@ -1,4 +1,4 @@
-"""How far simulated open-loop runs are from measured ones, by metric and group of runs."""
+"""Errors of simulated open-loop runs, by metric and group of runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.validate.open_loop import METRICS, Figure, OpenLoopFailure, OpenLoopScore, score_folders
 
-#: By what runs are grouped.
+#: Keys by which runs are grouped.
 GROUPS: dict[str, Callable[[OpenLoopScore], str]] = {
     "accelerator": lambda score: score.run.accelerator,
     "model": lambda score: score.run.model,
@@ -22,7 +22,7 @@ GROUPS: dict[str, Callable[[OpenLoopScore], str]] = {
 
 @dataclass(frozen=True)
 class Errors:
-    """Errors of a metric over runs: fractions. runs: that have it. bias: the mean of the signed errors."""
+    """Errors of a metric over runs, as fractions. runs: number with that metric. bias: mean of the signed errors."""
 
     runs: int
     median_ape: float
@@ -47,14 +47,14 @@ class OpenLoopReport:
 
     def groups(self, by: str) -> dict[str, tuple[OpenLoopScore, ...]]:
         """Runs by one of ``GROUPS``, in order of first appearance."""
-        found: dict[str, list[OpenLoopScore]] = {}
+        by_name: dict[str, list[OpenLoopScore]] = {}
         for score in self.scores:
-            found.setdefault(GROUPS[by](score), []).append(score)
-        return {name: tuple(scores) for name, scores in found.items()}
+            by_name.setdefault(GROUPS[by](score), []).append(score)
+        return {name: tuple(scores) for name, scores in by_name.items()}
 
     @property
     def unmeasured(self) -> tuple[OpenLoopScore, ...]:
-        """Runs of which no metric was measured."""
+        """Runs without any measured metric."""
         return tuple(score for score in self.scores if not score.measured)
 
     @property
@@ -79,31 +79,31 @@ class OpenLoopReport:
 def validate_open_loop(
     folders: Sequence[Path], profile: str | None = None, note: Callable[[str], None] = lambda _: None
 ) -> OpenLoopReport:
-    """Simulate every run of ``folders`` and hold it against its measurement.
+    """Simulate every run of ``folders`` and compare it with its measurement.
 
     Args:
         folders: see ``open_loop_file``.
         profile: name or path of one LatencyProfile for all runs; where None, that of each run's engine and accelerator.
-        note: told of every run before it is simulated.
+        note: called with a line before each run is simulated.
 
     Raises:
         SpecError: no such profile.
     """
-    found = list(score_folders(folders, Catalogue(), "auto" if profile is None else profile, note))
+    entries = list(score_folders(folders, Catalogue(), "auto" if profile is None else profile, note))
     return OpenLoopReport(
-        tuple(one for one in found if isinstance(one, OpenLoopScore)),
-        tuple(one for one in found if isinstance(one, OpenLoopFailure)),
+        tuple(entry for entry in entries if isinstance(entry, OpenLoopScore)),
+        tuple(entry for entry in entries if isinstance(entry, OpenLoopFailure)),
     )
 
 
 def errors_of(scores: Iterable[OpenLoopScore]) -> dict[str, Errors]:
     """Errors by metric of whole runs; metrics that no run has are left out."""
-    found: dict[str, list[float]] = {}
+    by_metric: dict[str, list[float]] = {}
     for score in scores:
         for name, figure in score.metrics.items():
             if np.isfinite(figure.error):
-                found.setdefault(name, []).append(figure.error)
-    return {name: _errors(found[name]) for name in METRICS if name in found}
+                by_metric.setdefault(name, []).append(figure.error)
+    return {name: _errors(by_metric[name]) for name in METRICS if name in by_metric}
 
 
 def _errors(values: Sequence[float]) -> Errors:

@@ -1,7 +1,7 @@
-"""Recordings of an engine's own scheduler: what it was asked, how it was set and what it decided.
+"""Recordings of an engine's own scheduler: its requests, settings and decisions.
 
-The form is stated in docs/cli.md (``hisearch validate scheduler``). Only the form is judged here; whether every setting
-is one that is simulated, ``replay`` says.
+The form is stated in docs/cli.md (``hisearch validate scheduler``). Only the form is checked in this module; whether
+every setting can be simulated, ``replay`` checks.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Row(BaseModel):
 
 
 class _Settings(_Row):
-    """Unknown settings are refused: what is not known is not simulated."""
+    """Settings of an engine; unknown ones are refused, because they are not simulated."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -103,7 +103,7 @@ class RequestRow(_Row):
 
 
 class StepRow(_Row):
-    """One of ``steps``; further keys are for debugging, and left out."""
+    """One of ``steps``; further keys are for debugging, and ignored."""
 
     start_s: float
     batch: list[tuple[Id, NonNegativeInt, _Tokens]]
@@ -115,7 +115,7 @@ class StepRow(_Row):
 
 
 class _File(_Row):
-    """A whole recording; keys of the storage tier and others are left out."""
+    """A whole recording; keys of the storage tier and others are ignored."""
 
     config: dict[str, Any]
     requests: Annotated[list[RequestRow], Field(min_length=1)]
@@ -139,7 +139,7 @@ class EngineRecording:
         steps, first_token_s, finish_s: what the engine did, times in seconds by the request's id as text; all of them
             or none (None).
         reused_tokens: tokens found in the cache at first scheduling, by id; None where not recorded.
-        ignored: keys of ``requests`` that mean nothing here.
+        ignored: keys of ``requests`` that the replay does not use.
     """
 
     path: Path
@@ -155,16 +155,16 @@ class EngineRecording:
 
     @property
     def block_tokens(self) -> int:
-        """Tokens that an entry of ``block_ids`` stands for."""
+        """Tokens of an entry of ``block_ids``."""
         return self.settings.block_size if isinstance(self.settings, VllmSettings) else self.settings.block_ids_size
 
     def error(self, key: str, message: str) -> RecordingError:
-        """Something wrong with ``key`` of this file ("" for the whole)."""
+        """An error about ``key`` of this file ("" for the whole file)."""
         return _error(self.path, key, message)
 
 
 def read_recording(path: Path) -> EngineRecording:
-    """Read a recording, ``.json`` or ``.json.gz`` (told by content).
+    """Read a recording, ``.json`` or ``.json.gz`` (detected by content).
 
     Raises:
         RecordingError: no such file, not JSON, or a key missing, unknown or of another type; names file and key.
@@ -181,11 +181,11 @@ def read_recording(path: Path) -> EngineRecording:
     _check_requests(recording)
     if file.steps is not None:
         _check_steps(path, file.steps, names)
-    known = {str(name) for name in names}
+    request_names = {str(name) for name in names}
     for key in ("first_token_s", "finish_s", "reused_tokens"):
         values = getattr(file, key)
         if values is not None:
-            _check_names(path, key, values, known)
+            _check_names(path, key, values, request_names)
         elif file.steps is not None and key != "reused_tokens":
             raise _error(path, key, "required beside steps, and missing")
     return recording
@@ -211,7 +211,7 @@ def _content(path: Path) -> bytes:
 
 
 def _settings(path: Path, config: dict[str, Any]) -> tuple[EngineName, VllmSettings | SglangSettings]:
-    """The engine shows in how it calls the size of its pool."""
+    """Engine and settings; the engine is recognised by its name for the size of its pool."""
     marks: dict[EngineName, str] = {"vllm": "num_blocks", "sglang": "max_total_tokens"}
     engines = [engine for engine, mark in marks.items() if mark in config]
     if len(engines) != 1:
@@ -228,11 +228,11 @@ def _ordered(path: Path, requests: list[RequestRow]) -> list[RequestRow]:
     kinds = {type(row.id) for row in requests}
     if len(kinds) > 1:
         raise _error(path, "requests", "expected ids that are all text or all numbers")
-    seen: set[Id] = set()
+    used: set[Id] = set()
     for index, row in enumerate(requests):
-        if row.id in seen:
+        if row.id in used:
             raise _error(path, dotted(("requests", index, "id")), f"{row.id!r} was used before")
-        seen.add(row.id)
+        used.add(row.id)
     return sorted(requests, key=lambda row: (row.arrival_s, row.id))
 
 
@@ -250,19 +250,19 @@ def _check_requests(recording: EngineRecording) -> None:
 def _check_steps(path: Path, steps: list[StepRow], names: dict[Id, int]) -> None:
     for index, step in enumerate(steps):
         batch = [entry[0] for entry in step.batch]
-        for key, found in (("batch", batch), ("preempted", step.preempted), ("retracted", step.retracted)):
-            if len(set(found)) < len(found):
+        for key, request_names in (("batch", batch), ("preempted", step.preempted), ("retracted", step.retracted)):
+            if len(set(request_names)) < len(request_names):
                 raise _error(path, dotted(("steps", index, key)), "names a request twice")
-            for name in found:
+            for name in request_names:
                 if name not in names:
                     raise _error(path, dotted(("steps", index, key)), f"{name!r} is none of the requests")
 
 
-def _check_names(path: Path, key: str, values: Iterable[str], known: set[str]) -> None:
-    found = set(values)
-    for name in sorted(known - found):
+def _check_names(path: Path, key: str, values: Iterable[str], requests: set[str]) -> None:
+    given = set(values)
+    for name in sorted(requests - given):
         raise _error(path, key, f"request {name} is missing")
-    for name in sorted(found - known):
+    for name in sorted(given - requests):
         raise _error(path, key, f"{name!r} is none of the requests")
 
 
@@ -272,8 +272,8 @@ def _error(path: Path, key: str, message: str) -> RecordingError:
 
 def _first_problem(path: Path, prefix: str, model: type[BaseModel], error: ValidationError) -> RecordingError:
     details = error.errors(include_url=False, include_context=True)[0]
-    # The last part of a union's location names the branch that was tried.
-    location = [part for part in (prefix, *details["loc"]) if part not in ("", "str", "int")]
+    # The last entry of a union's location names the branch that was tried.
+    location = [entry for entry in (prefix, *details["loc"]) if entry not in ("", "str", "int")]
     kind, value, context = details["type"], details["input"], details.get("ctx", {})
     if kind == "json_invalid":
         return _error(path, "", f"expected JSON: {context['error']}")

@@ -1,6 +1,6 @@
-"""The requests of a recording, scheduled: by the engine itself, by the kernels, by the restatement of its rules.
+"""Schedules of a recording's requests: by the engine itself, by the kernels, by the restatement of its rules.
 
-All three come as a ``Run``, in which a request is its index in the order of (arrival, id).
+All three are a ``Run``, in which a request is its index in the order of (arrival, id).
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from hisearch.validate.restatement.sglang_host_config import HostTierConfig
 from hisearch.validate.restatement.sglang_state import SglangConfig
 from hisearch.validate.step_law import StepLaw, parse_step_law
 
-#: Names of the kinds of logged steps; vLLM has but one.
+#: Names of the kinds of logged steps; vLLM has only one.
 _KINDS = ("", "prefill", "decode", "mixed")
-#: Chunk of an engine that cuts no prompt: more than any prompt has.
+#: Chunk of an engine without chunked prefill: more than any prompt has.
 _NO_CHUNK_TOKENS = 2**31 - 1
 #: Capacity of a recorded storage tier, which is unlimited.
 _NO_LIMIT_TOKENS = 2**40
-#: Orders of SGLang's queue that look at the cache; without one the engine is first come first served.
+#: Schedule policies of SGLang that look at the cache; without a cache the engine uses fcfs.
 _CACHE_AWARE = ("lpm", "dfs-weight")
 
 
@@ -44,12 +44,12 @@ class Decision(NamedTuple):
     """One step.
 
     Attributes:
-        start_s, scheduled_s: when the device got to it, and when it was formed (None where not recorded).
+        start_s, scheduled_s: when the device began it, and when it was formed (None where not recorded).
         end_s: when it ended; NaN where not recorded.
         kind: SGLang's ``prefill``, ``decode`` or ``mixed``; "" for vLLM.
         batch: (request, tokens computed before, tokens computed now), in batch order.
         lost: requests preempted (vLLM: by index) or retracted (SGLang: in order) while it was formed.
-        pool: (free, evictable) KV tokens once it was formed; None where not recorded.
+        pool: (free, evictable) KV tokens after it was formed; None where not recorded.
     """
 
     start_s: float
@@ -63,7 +63,7 @@ class Decision(NamedTuple):
 
 @dataclass(frozen=True)
 class Run:
-    """What was decided for all requests.
+    """Decisions for all requests.
 
     Attributes:
         steps: in order.
@@ -78,7 +78,7 @@ class Run:
 
 
 def recorded_law(recording: EngineRecording) -> StepLaw:
-    """The law by which the recording's steps took their time.
+    """The latency law of the recording's steps.
 
     Raises:
         RecordingError: absent, or of a form that is not understood.
@@ -92,7 +92,7 @@ def recorded_law(recording: EngineRecording) -> StepLaw:
 
 
 def without_cache(recording: EngineRecording) -> EngineRecording:
-    """The same requests and settings with every cache off, the host tier too; every hit is then 0."""
+    """The same requests and settings with every cache off, also the host tier; every hit is then 0."""
     settings = recording.settings
     if isinstance(settings, VllmSettings):
         off: VllmSettings | SglangSettings = settings.model_copy(update={"prefix": False})
@@ -104,7 +104,7 @@ def without_cache(recording: EngineRecording) -> EngineRecording:
 
 
 def compiled_trace(recording: EngineRecording) -> CompiledTrace:
-    """The requests with what they share, as simulations read them."""
+    """The requests with their shared blocks, compiled for simulations."""
     rows, block = recording.requests, recording.block_tokens
     requests = Requests()
     for row in rows:
@@ -118,7 +118,7 @@ def compiled_trace(recording: EngineRecording) -> CompiledTrace:
 
 
 def trace_of(requests: Requests, block_tokens: int, name: str, priority: np.ndarray | None = None) -> CompiledTrace:
-    """Requests that arrive by themselves and share the blocks whose ids are equal, compiled.
+    """Requests with independent arrivals that share the blocks of equal ids, compiled.
 
     Args:
         requests: with ids of their blocks.
@@ -141,7 +141,7 @@ def trace_of(requests: Requests, block_tokens: int, name: str, priority: np.ndar
 
 
 def recorded_run(recording: EngineRecording) -> Run:
-    """What the engine did.
+    """The engine's decisions.
 
     Raises:
         RecordingError: the file holds no steps.
@@ -167,7 +167,7 @@ def recorded_run(recording: EngineRecording) -> Run:
 
 
 def simulated_run(recording: EngineRecording, law: StepLaw) -> Run:
-    """What the kernels decide, under the recording's settings and ``law``.
+    """The kernels' decisions, under the recording's settings and ``law``.
 
     Raises:
         RecordingError: a setting that is not simulated, or one that the engine itself would refuse or fail on.
@@ -221,7 +221,7 @@ def worker_plan(recording: EngineRecording, law: StepLaw) -> WorkerPlan:
         raise recording.error("config", problem["msg"].removeprefix("Value error, ")) from None
     tables = law_costs(*law)
     costs = CompiledCosts(tables, tables, 0.0, "law of the recording", "measured", 0.0)
-    # How the worker's memory was planned is not looked at by a simulation.
+    # A simulation does not read the memory plan of a worker.
     return WorkerPlan(engine, costs, None, capacity, ignore_eos=True, **tiers)  # type: ignore[arg-type]
 
 
@@ -261,7 +261,7 @@ def _sglang(settings: SglangSettings) -> EngineSpec:
 
 
 def _hicache(recording: EngineRecording, settings: SglangSettings) -> dict[str, Any]:
-    """What a plan has of the recording's host and storage tiers.
+    """Arguments of a plan for the recording's host and storage tiers.
 
     Raises:
         RecordingError: settings that are not understood.
@@ -308,10 +308,10 @@ def _refuse_long_requests(recording: EngineRecording, window_tokens: int) -> Non
 
 
 def restated_run(recording: EngineRecording, law: StepLaw) -> Run:
-    """What the rules come to, restated in plain Python, under the recording's settings and ``law``.
+    """Decisions by the rules restated in plain Python, under the recording's settings and ``law``.
 
     Raises:
-        RecordingError: a request that the engine would refuse, settings on which it would fail, or one that the
+        RecordingError: a request that the engine would refuse, settings on which it would fail, or a setting that the
             restatement does not have.
     """
     settings = recording.settings
@@ -340,10 +340,10 @@ def restated_run(recording: EngineRecording, law: StepLaw) -> Run:
 def _replay_sglang(
     recording: EngineRecording, settings: SglangSettings, requests: list[Request], cost: Cost
 ) -> Recording:
-    known = get_args(get_type_hints(SglangConfig)["schedule_policy"])
-    if settings.schedule_policy not in known:
+    policies = get_args(get_type_hints(SglangConfig)["schedule_policy"])
+    if settings.schedule_policy not in policies:
         raise recording.error(
-            "config.schedule_policy", f"{settings.schedule_policy} is not restated; known: {', '.join(known)}"
+            "config.schedule_policy", f"{settings.schedule_policy} is not restated; known: {', '.join(policies)}"
         )
     try:
         config = SglangConfig.from_recording(settings.model_dump())
@@ -353,7 +353,7 @@ def _replay_sglang(
 
 
 def _restated(index: int, row: RequestRow, block_tokens: int) -> Request:
-    """A request of which the engine knows the output length."""
+    """A request whose output length the engine knows."""
     content = BlockContent(index, row.block_ids, block_tokens)
     return Request(index, row.arrival_s, row.input_tokens, row.output_tokens, row.output_tokens, content, row.priority)
 

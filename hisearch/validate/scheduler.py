@@ -1,12 +1,12 @@
-"""The scheduler held against recordings of the engines' own, step by step.
+"""The simulated scheduler against recordings of the engines' schedulers, step by step.
 
-A step is equal when its batch (requests, their order, tokens computed before and in it), what was preempted or
-retracted meanwhile, its kind (SGLang) and its times within 1e-6 s are. Steps are compared by number: missing and extra
-ones differ.
+A step is equal if its batch (requests, their order, tokens computed before and in it), the requests preempted or
+retracted meanwhile, its kind (SGLang) and its times (within 1e-6 s) are equal. Steps are compared by number: missing
+and extra ones differ.
 
-Alone: every cache is off and every step takes the same time, so that nothing but the scheduler decides. The engine's
-part is then played by the restatement of its rules in plain Python (``hisearch.validate.restatement``), which
-reproduces the recordings; what the recording says of steps and times is not looked at.
+Alone: every cache is off and every step takes the same time, so that only the scheduler decides. The reference is then
+the restatement of the engine's rules in plain Python (``hisearch.validate.restatement``), which reproduces the
+recordings. The recording's own steps and times are ignored.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ class SchedulerCase:
     """One recording against the simulation.
 
     Attributes:
-        file: as it was called.
+        file: path of the recording.
         steps: the engine's. simulated_steps: the simulation's. equal_steps: how many are equal.
-        first_difference: the first step that is not; None where all are.
+        first_difference: the first unequal step; None where all are equal.
         first_token_max_error_s, finish_max_error_s: largest error over all requests, seconds; None where one of them
-            never got there in the simulation.
-        reused_equal: whether every request finds the same tokens in the cache; None where not recorded.
+            never makes it in the simulation.
+        reused_equal: whether every request hits the same tokens in the cache; None where not recorded.
         preempted, simulated_preempted: requests that lost their KV, counted once for each time.
-        ignored: keys of the recording's requests that mean nothing here.
-        error: why the recording cannot be used or is not simulated; everything else is then None or 0.
+        ignored: keys of the recording's requests that the replay does not use.
+        error: why the recording cannot be used or simulated; everything else is then None or 0.
         ok: no difference at all.
     """
 
@@ -71,7 +71,7 @@ def validate_recording(path: Path, *, alone: bool = False, step_s: float = ALONE
         step_s: length of every step then, seconds.
 
     Raises:
-        RecordingError: the file cannot be used, or asks for what is not simulated.
+        RecordingError: the file cannot be used, or has settings that are not simulated.
         ValueError: ``step_s`` is not positive.
         OSError: the file cannot be read.
     """
@@ -88,7 +88,7 @@ def validate_recording(path: Path, *, alone: bool = False, step_s: float = ALONE
 def validate_recordings(
     paths: Iterable[Path], *, alone: bool = False, step_s: float = ALONE_STEP_S
 ) -> Iterator[SchedulerCase]:
-    """``validate_recording`` for several; one that cannot be used is a case with its ``error``, and ends nothing.
+    """``validate_recording`` for several; an unusable one yields a case with its ``error``, and the others go on.
 
     Yields:
         One case for each path, in order.

@@ -1,12 +1,12 @@
 """Attention groups of SGLang (``--enable-dp-attention``), with cache tiers or without, restated.
 
-Each group has a scheduler, a radix tree and a host pool (``restatement.sglang``); requests are dealt out in turn
-(``data_parallel_controller.py``, round robin). All schedulers make a pass at a time and tell each other what they have
-formed, so that all go on when the last one is done; their steps begin together and end together, no sooner than what
-any of them loads back. Slow and obvious: one Python pass per group and step.
+Each group has a scheduler, a radix tree and a host pool (``restatement.sglang``). Requests are routed round robin
+(``data_parallel_controller.py``). All schedulers make a pass together and exchange the batches that they formed, so
+that all go on when the last one is done. Their steps begin and end together, no sooner than any load-back of a group.
+Slow and obvious: one Python pass per group and step.
 
-What groups share: host memory, through which all copies pass, and the store behind their host pools, where keys name
-the rank within a group (``HiCacheController``).
+Groups share host memory, through which all copies pass, and the store behind their host pools, whose keys name the
+rank within a group (``HiCacheController``).
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ class _Worker:
     """The groups of one worker.
 
     Attributes:
-        lockstep_table: outstanding ones, oldest first: their end, and the groups with a batch in them.
-        device_free_s: when the newest of them ends.
-        steps: of all groups, by wave and group.
+        outstanding: lockstep steps, oldest first: their end, and the groups with a batch in them.
+        device_free_s: when the newest lockstep step ends.
+        steps: of all groups, by lockstep step and group.
     """
 
     groups: list[SglangWorker]
     storage: list[StorageTier]
     cost: GroupCost
-    lockstep_table: deque[tuple[float, list[SglangWorker]]] = field(default_factory=deque)
+    outstanding: deque[tuple[float, list[SglangWorker]]] = field(default_factory=deque)
     device_free_s: float = 0.0
     steps: list[Step] = field(default_factory=list)
 
@@ -47,14 +47,14 @@ class _Worker:
         return any(group.has_unfinished for group in self.groups)
 
     def meet(self, now: float) -> float:
-        """All go on when the last scheduler is done, at ``now`` or later; returns when."""
+        """Advance all clocks to the end of the last scheduler's pass, ``now`` or later; returns that time."""
         ready_s = max([now, *(group.clock.now_s for group in self.groups)])
         for group in self.groups:
             group.clock.now_s = ready_s
         return ready_s
 
     def pass_at(self, now: float) -> tuple[float, bool, float | None]:
-        """A pass of all: when it is done, whether a wave is out by it, and when an idle worker looks again."""
+        """A pass of all: when it is done, whether it launched a lockstep step, and when an idle worker looks again."""
         advance(self.storage, now)
         formed = [group.form(now) for group in self.groups]
         looks = [group.next_event_s() for group in self.groups if group.waiting]
@@ -67,8 +67,8 @@ class _Worker:
             for step in steps:
                 step.scheduled_s, step.start_s, step.end_s = ready_s, start_s, end_s
             self.device_free_s = end_s
-            mine = [group for group, step in zip(self.groups, formed, strict=True) if step is not None]
-            self.lockstep_table.append((end_s, mine))
+            with_batch = [group for group, step in zip(self.groups, formed, strict=True) if step is not None]
+            self.outstanding.append((end_s, with_batch))
             self.steps += steps
         return ready_s, bool(steps), min((look for look in looks if look is not None), default=None)
 
@@ -82,10 +82,10 @@ def serve(
     """Serve ``requests`` on a worker with an attention group for each of ``configs``.
 
     Args:
-        configs: of the groups, alike but for their seeds.
-        requests: that the groups accept.
-        cost: seconds of a step of all.
-        memory: what host memory itself takes for what is copied into it, and out of it; None: no time.
+        configs: of the groups, equal except for their seeds.
+        requests: acceptable to the groups.
+        cost: seconds of a lockstep step.
+        memory: times of host memory itself for copies into it, and out of it; None: no time.
 
     Raises:
         OutOfMemoryError, RuntimeError: as of ``restatement.sglang.drive``.
@@ -93,13 +93,13 @@ def serve(
     worker = _Worker(*_groups(configs, memory), cost)
     pending = deque(sorted(requests, key=lambda request: (request.arrival_s, request.id)))
     turn, now = 0, 0.0
-    while pending or worker.has_unfinished or worker.lockstep_table:
+    while pending or worker.has_unfinished or worker.outstanding:
         while pending and pending[0].arrival_s <= now:
             worker.groups[turn % len(configs)].receive(pending.popleft())
             turn += 1
         now, formed, look_s = worker.pass_at(now)
-        if worker.lockstep_table and (not formed or len(worker.lockstep_table) == worker.groups[0].most_outstanding):
-            end_s, done = worker.lockstep_table.popleft()
+        if worker.outstanding and (not formed or len(worker.outstanding) == worker.groups[0].most_outstanding):
+            end_s, done = worker.outstanding.popleft()
             for group in done:
                 group.process()
             now = worker.meet(end_s)
@@ -113,11 +113,11 @@ def serve(
 def _groups(
     configs: Sequence[SglangConfig], memory: tuple[CopyLaw, CopyLaw] | None
 ) -> tuple[list[SglangWorker], list[StorageTier]]:
-    """Fresh groups that share what the groups of a worker do, and their storage tiers."""
-    made = [SglangWorker(config, lambda _chunks, _decodes, _sampling: 0.0) for config in configs]
+    """Fresh groups with the shared links and store of a worker, and their storage tiers."""
+    groups = [SglangWorker(config, lambda _chunks, _decodes, _sampling: 0.0) for config in configs]
     shared = None if memory is None else (Link(memory[0]), Link(memory[1]))
     storage: list[StorageTier] = []
-    for group in made:
+    for group in groups:
         if not isinstance(group.cache, HostCache):
             continue
         if shared is not None:
@@ -125,11 +125,11 @@ def _groups(
         if group.cache.storage is not None:
             storage.append(group.cache.storage)
             group.cache.storage.store = storage[0].store
-    return made, storage
+    return groups, storage
 
 
 def _recording(worker: _Worker) -> Recording:
-    """What all groups did."""
+    """Steps and times of all groups."""
     firsts: dict[Any, float] = {}
     ends: dict[Any, float] = {}
     reused: dict[Any, int] = {}

@@ -1,13 +1,13 @@
 """The latency law of a recording, read from its text.
 
-A law is a sum of terms over the requests of a step's batch, each of which computes ``new`` tokens behind ``computed``
+A law is a sum of terms over the requests of a step's batch. Each request computes ``new`` tokens after ``computed``
 ones::
 
     0.005 + 2e-5*sum(new) + 1e-9*sum(new*(computed+(new+1)/2))
 
-The text is arithmetic, multiplied out and then compared: however it is written, it must come to a constant, so much
-per new token, and so much per ``new * (computed + (new + 1) / 2)``, the attention of a causal chunk. Terms may be
-absent. The sign Σ stands for the sum of the product that follows it. What follows a comma is a remark.
+The text is arithmetic, multiplied out and then compared. However it is written, it must be a constant, a term per new
+token, and a term per ``new * (computed + (new + 1) / 2)``, the attention of a causal chunk. Terms may be absent. The
+sign Σ stands for the sum of the product that follows it. Text after a comma is a remark.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-#: Longer texts are no laws; bounds what the parser is given.
+#: Longer texts are refused; this bounds the parser's input.
 MAX_CHARACTERS = 1000
 
 UNDERSTOOD = (
@@ -27,7 +27,7 @@ UNDERSTOOD = (
 
 #: Coefficients by the powers of (computed, new).
 _Polynomial = dict[tuple[int, int], float]
-#: A law: its constant part, and what is summed over the batch.
+#: A law: its constant part, and the polynomial summed over the batch.
 _Parts = tuple[float, _Polynomial]
 
 _VARIABLES: dict[str, _Polynomial] = {"computed": {(1, 0): 1.0}, "new": {(0, 1): 1.0}}
@@ -52,7 +52,7 @@ def parse_step_law(text: str) -> StepLaw:
     """Read a law.
 
     Raises:
-        ValueError: another form; says what is understood.
+        ValueError: another form; names the supported one.
     """
     try:
         if len(text) > MAX_CHARACTERS:
@@ -71,18 +71,18 @@ def _as_law(constant: float, summed: _Polynomial) -> StepLaw:
     pair, square = summed.get(_PER_PAIR, 0.0), summed.get(_PER_SQUARE, 0.0)
     if not set(summed) <= {_PER_TOKEN, _PER_PAIR, _PER_SQUARE} or not math.isclose(square, pair / 2, rel_tol=1e-12):
         raise ValueError("its sums are of another form")
-    # An attention of a per pair brings a / 2 per new token with it.
+    # An attention of a per pair includes a / 2 per new token.
     per_token = summed.get(_PER_TOKEN, 0.0) - pair / 2
     if abs(per_token) < 1e-12 * pair:
         per_token = 0.0
     law = StepLaw(constant, per_token, pair)
-    if not all(math.isfinite(part) and part >= 0 for part in law):
+    if not all(math.isfinite(coefficient) and coefficient >= 0 for coefficient in law):
         raise ValueError("a step cannot take negative or infinite time")
     return law
 
 
 def _law(node: ast.expr) -> _Parts:
-    """A law, or a part of one: numbers, sums over the batch, and what can be made of them."""
+    """A law, or a subexpression of one: numbers, sums over the batch, and arithmetic on them."""
     match node:
         case ast.Constant(value=bool() | complex()):
             raise ValueError("expected numbers")
@@ -108,7 +108,7 @@ def _law(node: ast.expr) -> _Parts:
 
 
 def _polynomial(node: ast.expr) -> _Polynomial:
-    """What is summed: a polynomial in ``computed`` and ``new``, without coefficients of zero."""
+    """The summand: a polynomial in ``computed`` and ``new``, without zero coefficients."""
     match node:
         case ast.Constant(value=bool() | complex()):
             raise ValueError("expected numbers")
@@ -128,21 +128,21 @@ def _polynomial(node: ast.expr) -> _Polynomial:
     raise ValueError(f"'{ast.unparse(node)}' is not made of new, computed and numbers")
 
 
-def _added(one: _Polynomial, other: _Polynomial, factor: float) -> _Polynomial:
-    total = dict(one)
-    for powers, value in other.items():
+def _added(base: _Polynomial, addend: _Polynomial, factor: float) -> _Polynomial:
+    total = dict(base)
+    for powers, value in addend.items():
         total[powers] = total.get(powers, 0.0) + factor * value
     return {powers: value for powers, value in total.items() if value}
 
 
-def _scaled(one: _Polynomial, factor: float) -> _Polynomial:
-    return {powers: value * factor for powers, value in one.items() if factor}
+def _scaled(polynomial: _Polynomial, factor: float) -> _Polynomial:
+    return {powers: value * factor for powers, value in polynomial.items() if factor}
 
 
-def _product(one: _Polynomial, other: _Polynomial) -> _Polynomial:
+def _product(left: _Polynomial, right: _Polynomial) -> _Polynomial:
     total: _Polynomial = {}
-    for (i, j), value in one.items():
-        total = _added(total, {(i + k, j + m): value * more for (k, m), more in other.items()}, 1.0)
+    for (i, j), value in left.items():
+        total = _added(total, {(i + k, j + m): value * more for (k, m), more in right.items()}, 1.0)
     return total
 
 

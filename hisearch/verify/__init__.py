@@ -1,1 +1,1 @@
-"""Measured beside predicted: which term of the model is off, and by how much."""
+"""Compares measurements with predictions: finds which term of the model is off, and by how much."""

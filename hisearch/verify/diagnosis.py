@@ -1,12 +1,12 @@
 """The smallest correction of the model that explains a measurement.
 
-Every figure that both sides have gives one difference, the logarithm of measured over predicted: 0.1 is 10 %. Where the
-tool says when each request was sent, the steps that its neighbours leave it give another, of the step times alone (see
-``neighbours``): near saturation tails say little of what is off, as a step that is a thousandth longer moves them by a
-tenth. Terms of the model are corrected one after another, each time the one that leaves the smallest distance, as long
-as one more term takes away a fair part of it, or half of what is left of the figures without touching the step times: a
-measurement's own noise stays in these whatever is corrected, and says nothing against it. A small penalty on the size
-of corrections decides between terms that explain equally much.
+Every figure that both sides have gives one difference, the logarithm of measured over predicted: 0.1 is 10 %. If the
+tool records when each request was sent, the steps counted from its neighbours give another, of the step times alone
+(see ``neighbours``). Near saturation tails reveal little, because a step that is a thousandth longer moves them by a
+tenth. Terms of the model are corrected one after another, each time the one that leaves the smallest distance. This
+goes on as long as one more term removes a fair part of the distance, or half of the figures' remaining difference
+without changing the step times. A measurement's noise stays in the step times whatever is corrected, so it does not
+count against a correction. A small penalty on the size of corrections decides between terms that explain equally well.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from hisearch.verify.prediction import Correction
 from hisearch.verify.ranges import ranges
 from hisearch.verify.terms import Term, Variables, correction_of
 
-#: Terms whose errors differ by less cannot be told apart.
+#: Terms whose distances differ by less cannot be distinguished.
 RIVAL = 0.01
 #: Terms in one correction, at most.
 MOST_TERMS = 3
-#: Of the ways to add one more term, so many are fitted together with those before it.
-_POLISHED = 2
+#: Candidates for one more term that local search fits together with the terms before it.
+_LOCAL_SEARCHES = 2
 
 
 @dataclass(frozen=True)
 class Alone:
     """How well a term alone explains the measurements.
 
-    value: its best one. error: root mean square of the figures' differences that is left. distance: that, and what is
-    left of step times.
+    value: its best one. error: root mean square of the figures' remaining differences. distance: that, together with
+    the remaining difference of step times.
     """
 
     name: str
@@ -46,15 +46,15 @@ class Alone:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What was found.
+    """Result of a diagnosis.
 
-    error_before, error_after: root mean square of the figures' differences, as shares. steps_before, steps_after: how
-    far step times among neighbours lie from the model's, see ``Case.steps_error``; None where the tools do not say when
-    requests were sent.
-    terms: names of what is corrected, the weightiest first; empty where nothing is worth it. alone: every term by
-    itself, the best first. alternatives: terms that by themselves explain as much as the first one does, so that the
-    measurement cannot tell them apart. ranges: by name, values of what is corrected, and of what may stand in for it,
-    that explain as well with the other terms where they then belong; see ``ranges``.
+    error_before, error_after: root mean square of the figures' differences, as shares. steps_before, steps_after:
+    distance of step times among neighbours from the model's, see ``Case.steps_error``; None where the tools do not
+    record when requests were sent.
+    terms: names of the corrected terms, the most important first; empty where no correction is worthwhile. alone:
+    every term by itself, the best first. alternatives: terms that alone explain as much as the first one, so that the
+    measurement cannot distinguish them. ranges: by name, values of the corrected terms and of their substitutes that
+    explain as well with the other terms refitted; see ``ranges``.
     """
 
     correction: Correction
@@ -68,11 +68,11 @@ class Diagnosis:
 
     @property
     def alternatives(self) -> tuple[Alone, ...]:
-        """See above."""
+        """Terms that alone explain as much as the first one."""
         if not self.terms:
             return ()
-        first = next(one for one in self.alone if one.name == self.terms[0])
-        return tuple(one for one in self.alone if one is not first and one.distance - first.distance < RIVAL)
+        first = next(term for term in self.alone if term.name == self.terms[0])
+        return tuple(term for term in self.alone if term is not first and term.distance - first.distance < RIVAL)
 
 
 @on_one_thread
@@ -86,9 +86,9 @@ def diagnose(cases: Sequence[Case]) -> Diagnosis:
         if not chosen:
             alone = [_alone(search, point, term) for point, term in candidates]
         points = sorted((point for point, _ in candidates), key=search.cost)
-        starts = points[:_POLISHED] + (search.beside_lost_hits() if len(chosen) == 1 else [])
-        found = points[:1] if not chosen else sorted((search.local_search(start) for start in starts), key=search.cost)
-        best = next((point for point in found if search.is_worth(chosen, point)), None)
+        starts = points[:_LOCAL_SEARCHES] + (search.beside_lost_hits() if len(chosen) == 1 else [])
+        fits = points[:1] if not chosen else sorted((search.local_search(start) for start in starts), key=search.cost)
+        best = next((point for point in fits if search.is_worth(chosen, point)), None)
         if best is None:
             break
         before, chosen = set(chosen), search.without_idle(best)
@@ -101,18 +101,18 @@ def diagnose(cases: Sequence[Case]) -> Diagnosis:
         search.error(chosen),
         search.steps_error({}),
         search.steps_error(chosen),
-        tuple(sorted(alone, key=lambda one: one.distance)),
+        tuple(sorted(alone, key=lambda fit: fit.distance)),
         ranges(search, chosen, RIVAL) if chosen else {},
     )
 
 
 @on_one_thread
 def refit(cases: Sequence[Case], terms: Sequence[str]) -> Correction:
-    """The best correction of these terms alone, for other cases than those that they were found on."""
-    search, found = CorrectionSearch(cases), dict[str, float]()
+    """The best correction of these terms alone, for cases other than those of the diagnosis."""
+    search, point = CorrectionSearch(cases), dict[str, float]()
     for term in (term for name in terms for term in search.terms if term.name == name):
-        found = search.with_term(found, term)
-    return correction_of(search.local_search(found) if len(found) > 1 else found)
+        point = search.with_term(point, term)
+    return correction_of(search.local_search(point) if len(point) > 1 else point)
 
 
 def _alone(search: CorrectionSearch, point: Variables, term: Term) -> Alone:

@@ -1,8 +1,8 @@
-"""What benchmark tools write, as one form.
+"""Reads the output of benchmark tools into one form.
 
 ``sglang.bench_serving`` (0.5.9) appends a JSON object a run to a JSONL file, ``vllm bench serve`` (0.19) writes one
 JSON object, ``guidellm`` (0.8) a report with ``benchmarks``. All three time a request from the moment it is sent, and
-TPOT is (last token - first token) / (tokens - 1) over requests of two or more tokens: ours. guidellm calls that
+TPOT is (last token - first token) / (tokens - 1) over requests of two or more tokens, as here. guidellm calls that
 ``inter_token_latency_ms`` of a request; its ``time_per_output_token_ms``, which counts the first token, is not used.
 """
 
@@ -20,7 +20,7 @@ import numpy as np
 
 from hisearch.base.dtypes import F8, I8
 
-#: Percentiles that are laid beside each other.
+#: Percentiles that are compared.
 PERCENTILES = (50, 90, 95, 99)
 _DETAILS = ("input_lens", "output_lens", "ttfts", "itls")
 
@@ -29,8 +29,8 @@ class MeasurementError(ValueError):
     """A file that is not a benchmark's output; names file, key and what was expected."""
 
 
-#: A median TTFT that grows from quarter to quarter, by so many times in all, is of a queue that never empties: more
-#: comes than the deployment serves. Fewer requests than these say nothing of that.
+#: A median TTFT that grows from quarter to quarter, by this factor in all, shows an overload: the queue never empties.
+#: Then the fewest requests for which this is tested.
 OVERLOADED, LEAST_REQUESTS = 5.0, 40
 
 
@@ -38,8 +38,8 @@ OVERLOADED, LEAST_REQUESTS = 5.0, 40
 class PerRequest:
     """Successful requests, arrays of length N, in the order in which they were given to the tool.
 
-    rows: their places in that order, failed ones counted. start_s: when each was sent, from the first one; None where
-    the tool does not say. ttft_s, e2e_s: seconds. input_tokens, output_tokens: as the tool counted them.
+    rows: their places in that order, failed ones included. start_s: when each was sent, from the first one; None where
+    the tool does not record it. ttft_s, e2e_s: seconds. input_tokens, output_tokens: as the tool counted them.
     """
 
     rows: I8
@@ -58,9 +58,9 @@ class PerRequest:
         )  # fmt: skip
 
     def growing_wait(self) -> tuple[float, float] | None:
-        """Median TTFT of the first and of the last quarter of the requests that were sent, where it grew throughout.
+        """Median TTFT of the first and of the last quarter of the requests, if it grew throughout.
 
-        None where it did not, by ``OVERLOADED`` times in all, or where it is not known when they were sent.
+        None if it did not grow by ``OVERLOADED`` in all, or if it is not known when requests were sent.
         """
         if self.start_s is None or len(self.start_s) < LEAST_REQUESTS:
             return None
@@ -81,7 +81,7 @@ class Measurement:
     tool: its name. source: file, and which run of it. sent, failed: requests. rate_rps: of Poisson arrivals, infinite
     where all came at once, None where times are the trace's own. concurrency: the client's limit, or None.
     input_tokens: of all successful prompts. figures: seconds and rates under the names of ``score.metrics``.
-    requests: one by one, where the tool kept them.
+    requests: one by one, if the tool kept them.
     """
 
     tool: str
@@ -96,17 +96,17 @@ class Measurement:
 
 
 def latency_figures(ttft_s: F8, e2e_s: F8, output_tokens: I8) -> dict[str, float]:
-    """Means and percentiles of requests' latencies, seconds; TPOT only where some request has a second token."""
+    """Means and percentiles of requests' latencies, seconds; TPOT only if some request has a second token."""
     several = output_tokens > 1
     values = {"ttft": ttft_s, "e2e": e2e_s}
     if several.any():
         values["tpot"] = (e2e_s - ttft_s)[several] / (output_tokens[several] - 1)
-    found = {}
+    figures = {}
     for name, seconds in values.items():
-        found[f"{name}_mean_s"] = float(seconds.mean())
+        figures[f"{name}_mean_s"] = float(seconds.mean())
         for percent, value in zip(PERCENTILES, np.percentile(seconds, PERCENTILES), strict=True):
-            found[f"{name}_p{percent}_s"] = float(value)
-    return found
+            figures[f"{name}_p{percent}_s"] = float(value)
+    return figures
 
 
 def read_measurements(path: Path) -> list[Measurement]:
@@ -123,34 +123,34 @@ def read_measurements(path: Path) -> list[Measurement]:
     if not text.strip():
         raise MeasurementError(f"{path}: empty: the benchmark wrote nothing, or has not ended")
     documents = _documents(path, text)
-    found: list[Measurement] = []
+    measurements: list[Measurement] = []
     for number, (where, data) in enumerate(documents, 1):
         name = f"{path}:{where}" if len(documents) > 1 else str(path)
         reader = _Reader(name, data)
         if "benchmarks" in data:
-            found += _guidellm(reader)
+            measurements += _guidellm(reader)
         elif "server_info" in data or "sharegpt_output_len" in data:
-            found.append(_sglang(reader))
+            measurements.append(_sglang(reader))
         elif "endpoint_type" in data and "tokenizer_id" in data:
-            found.append(_vllm(reader))
+            measurements.append(_vllm(reader))
         else:
             raise MeasurementError(
                 f"{name}: run {number}: expected the output of sglang.bench_serving, vllm bench serve or guidellm"
             )
-    return found
+    return measurements
 
 
 def _documents(path: Path, text: str) -> list[tuple[int, dict[str, Any]]]:
     """(line, object) of a JSON document, or of every line of a JSONL file."""
     try:
-        whole = json.loads(text)
-        documents = [(1, whole)]
+        document = json.loads(text)
+        documents = [(1, document)]
     except json.JSONDecodeError:
         documents = []
-        for line, part in enumerate(text.splitlines(), 1):
-            if part.strip():
+        for line, row in enumerate(text.splitlines(), 1):
+            if row.strip():
                 try:
-                    documents.append((line, json.loads(part)))
+                    documents.append((line, json.loads(row)))
                 except json.JSONDecodeError as error:
                     raise MeasurementError(f"{path}:{line}: expected JSON: {error.msg}") from error
     if not documents or not all(isinstance(data, dict) for _, data in documents):
@@ -180,18 +180,18 @@ class _Reader:
         return None if self.data.get("max_concurrency") is None else int(self.number("max_concurrency"))
 
     def milliseconds(self, names: Mapping[str, str]) -> dict[str, float]:
-        """Figure -> seconds, of the keys that are there."""
-        return {ours: self.number(theirs) / 1e3 for ours, theirs in names.items() if theirs in self.data}
+        """Figure -> seconds, of the keys that exist."""
+        return {figure: self.number(key) / 1e3 for figure, key in names.items() if key in self.data}
 
     def details(self, start_times: bool) -> PerRequest | None:
-        """Arrays of a request each, where the tool was told to keep them."""
+        """Values of each request, if the tool kept them."""
         if not all(key in self.data for key in _DETAILS):
             return None
-        given = {key: self.data[key] for key in (*_DETAILS, "errors") if key in self.data}
-        for key, values in given.items():
+        lists = {key: self.data[key] for key in (*_DETAILS, "errors") if key in self.data}
+        for key, values in lists.items():
             if not isinstance(values, list):
                 raise MeasurementError(f"{self.name}: {key}: expected a list, got {values!r}")
-        lengths = {key: len(values) for key, values in given.items()}
+        lengths = {key: len(values) for key, values in lists.items()}
         if len(set(lengths.values())) != 1:
             raise MeasurementError(f"{self.name}: expected lists of one length, got {lengths}")
         errors = self.data.get("errors") or [""] * lengths["ttfts"]
@@ -215,14 +215,14 @@ class _Reader:
         return PerRequest(np.arange(len(good)), start_s, ttft_s, e2e_s, *lens).keep(good)
 
     def _amounts(self, key: str, good: np.ndarray | None = None) -> F8:
-        """A list of numbers, none below 0; of requests that are not ``good`` they are not looked at, and are 0."""
+        """A list of numbers of at least 0; those of requests that are not ``good`` are ignored, and 0."""
         values = self.data[key]
         if good is not None and len(good) == len(values):
             values = [value if counts else 0.0 for value, counts in zip(values, good, strict=True)]
         return np.array(self._checked(key, values), dtype=np.float64)
 
     def _checked(self, key: str, values: Any, name: str = "") -> list[float]:
-        """``values``, a list of finite numbers of at least 0; ``name``: of the one that there is."""
+        """``values``, a list of finite numbers of at least 0; ``name``: of a single value."""
         if not isinstance(values, list):
             raise MeasurementError(f"{self.name}: {key}: expected a list, got {values!r}")
         for at, value in enumerate(values):
@@ -233,16 +233,20 @@ class _Reader:
         return values
 
 
-def _names(stem: str, theirs: str, percents: tuple[int, ...]) -> dict[str, str]:
+def _names(stem: str, tool_stem: str, percents: tuple[int, ...]) -> dict[str, str]:
     """Our figure -> a tool's key."""
-    found = {f"{stem}_mean_s": f"mean_{theirs}_ms", f"{stem}_p50_s": f"median_{theirs}_ms"}
-    return found | {f"{stem}_p{percent}_s": f"p{percent}_{theirs}_ms" for percent in percents}
+    keys = {f"{stem}_mean_s": f"mean_{tool_stem}_ms", f"{stem}_p50_s": f"median_{tool_stem}_ms"}
+    return keys | {f"{stem}_p{percent}_s": f"p{percent}_{tool_stem}_ms" for percent in percents}
 
 
 def _bench_serve(reader: _Reader, tool: str, e2e: str, requests: PerRequest | None, sent: int) -> Measurement:
-    """What ``vllm bench serve`` and ``sglang.bench_serving``, its relative, have in common."""
+    """The output that ``vllm bench serve`` and ``sglang.bench_serving`` share."""
     names = {stem: stem for stem in ("ttft", "tpot", "itl")} | {"e2e": e2e}
-    keys = {ours: key for stem, theirs in names.items() for ours, key in _names(stem, theirs, (90, 95, 99)).items()}
+    keys = {
+        figure: key
+        for stem, tool_stem in names.items()
+        for figure, key in _names(stem, tool_stem, (90, 95, 99)).items()
+    }
     stated = reader.milliseconds(keys)
     figures = (requests.figures() if requests is not None else {}) | stated
     if "ttft_mean_s" not in figures:
@@ -282,14 +286,14 @@ def _guidellm_run(name: str, run: Any) -> Measurement:
         good = by_status["successful"] or []
         unfinished = [*(by_status.get("errored") or []), *(by_status.get("incomplete") or [])]
         # A run that was ended early also lists requests that it never sent.
-        others = [one for one in unfinished if one["request_start_time"] is not None]
-        sent_at = sorted(float(one["request_start_time"]) for one in (*good, *others))
+        sent_unfinished = [request for request in unfinished if request["request_start_time"] is not None]
+        sent_at = sorted(float(request["request_start_time"]) for request in (*good, *sent_unfinished))
         rows = sorted(
             (
-                float(one["request_start_time"]), float(one["time_to_first_token_ms"]) / 1e3,
-                float(one["request_latency"]), int(one["prompt_tokens"]), int(one["output_tokens"]),
+                float(request["request_start_time"]), float(request["time_to_first_token_ms"]) / 1e3,
+                float(request["request_latency"]), int(request["prompt_tokens"]), int(request["output_tokens"]),
             )
-            for one in good
+            for request in good
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise MeasurementError(
@@ -308,4 +312,6 @@ def _guidellm_run(name: str, run: Any) -> Measurement:
     figures = requests.figures()
     figures["throughput_rps"] = len(rows) / span_s
     figures["output_tokens_per_s"] = float(outputs.sum()) / span_s
-    return Measurement("guidellm", name, len(sent_at), len(others), None, None, int(inputs.sum()), figures, requests)
+    return Measurement(
+        "guidellm", name, len(sent_at), len(sent_unfinished), None, None, int(inputs.sum()), figures, requests
+    )

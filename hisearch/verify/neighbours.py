@@ -1,15 +1,15 @@
-"""Step times told from measured requests and their neighbours, without simulating any queue.
+"""Step times inferred from measured requests and their neighbours, without simulating any queue.
 
-From its first token to its last one a request makes one token a step, beside those that decode in the same batch. Who
-they are is measured too: a neighbour decodes between its own first and last token. So the steps that fit between a
-request's first and last token can be counted from measured times and the model's step times alone, and have to be as
-many as the tokens it made. Queues, whose tails a thousandth of a step moves by a tenth near saturation, have no part in
-it; what remains to be told from them is what happens before the first token.
+From its first token to its last one a request makes one token a step, together with its neighbours in the batch.
+Neighbours are measured too: each decodes between its own first and last token. So measured times and the model's step
+times suffice to count the steps between a request's first and last token. The count has to equal the tokens it made.
+Queues do not matter here, although a thousandth of a step moves their tails by a tenth near saturation. Only the time
+before the first token depends on them.
 
 Notation
     N   measured requests of one worker
-    K   spans of time between two neighbouring events, an event being a first or a last token of any of them
-    w   seconds that a prompt adds to the steps that compute it, beyond what the decodes in them take
+    K   spans of time between two consecutive events, an event being a first or a last token of any request
+    w   seconds that a prompt adds to the steps that compute it, beyond those of the decodes in them
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from hisearch.verify.measured import PerRequest
 if TYPE_CHECKING:
     from hisearch.simulate.plans.fleet import FleetPlan, PoolPlan
 
-#: Fewest gaps between tokens of a request that is counted: of fewer the ends, known to a step, weigh too much.
+#: Fewest gaps between tokens of a request that is counted: the ends are only known to a step.
 FEWEST_GAPS = 8
-#: Fewest steps that are counted between two tokens, as their logarithm is taken.
+#: Fewest steps counted between two tokens, because their logarithm is taken.
 _LEAST_STEPS = 1e-3
 #: Tokens of a chunk where prompts are computed whole.
 _WHOLE = 1 << 40
@@ -41,7 +41,7 @@ FACTORS = ("host", "prefill", "decode")
 
 
 class Placed(NamedTuple):
-    """Where a simulation of the same requests has put them, shape (all requests that were sent,).
+    """Workers and hits in a simulation of the same requests, shape (all requests that were sent,).
 
     worker: index of the worker. hit_tokens: of the prompt, found in its caches.
     """
@@ -52,11 +52,11 @@ class Placed(NamedTuple):
 
 @dataclass(frozen=True)
 class _Worker:
-    """What one worker's requests are made from; seconds by FACTORS on the last axis.
+    """Requests and batches of one worker; seconds by FACTORS on the last axis.
 
     pool: its name. rows: shape (N,), places in the measurement. first_s, last_s: shape (N,), of its tokens. gaps:
-    shape (N,), tokens less one. times_s: shape (K + 1,), rising. step_parts: shape (K, 3), of a step of those that
-    decode then; 0 where none does. prompt_parts: shape (N, 3), ``w``. chunks: shape (N,), steps with decodes in them
+    shape (N,), tokens less one. times_s: shape (K + 1,), ascending. step_parts: shape (K, 3), of a step of the requests
+    that decode then; 0 without any. prompt_parts: shape (N, 3), ``w``. chunks: shape (N,), mixed steps
     that compute a prompt.
     """
 
@@ -82,7 +82,7 @@ class _Worker:
         work_s = self.prompt_parts @ factors
         mixed_decode_s = self.chunks * np.interp(self.first_s, self.times_s[1:], seconds)
         span_s = np.maximum(work_s + mixed_decode_s, 1e-12)
-        # While a prompt is computed, steps pass at the share of the time that is left to the decodes in them.
+        # While a prompt is computed, steps pass at the share of the time that decodes take of them.
         begun, ended = steps_until(self.first_s - span_s), steps_until(self.first_s)
 
         def lost_until(time_s: F8) -> F8:
@@ -98,7 +98,7 @@ class Neighbours:
     """Counts the steps between the first and the last token of every measured request."""
 
     def __init__(self, requests: PerRequest, plan: FleetPlan) -> None:
-        """Make ready to count.
+        """Prepare the counting.
 
         Args:
             requests: measured, with the times at which they were sent.
@@ -118,12 +118,12 @@ class Neighbours:
 
     def of(self, requests: PerRequest) -> Neighbours:
         """The same for other requests."""
-        found = Neighbours(requests, self._plan)
-        found._pools = self._pools
-        return found
+        neighbours = Neighbours(requests, self._plan)
+        neighbours._pools = self._pools
+        return neighbours
 
     def differences(self, placed: Placed, factors_of: Callable[[str], CorrectionSpec]) -> tuple[I8, F8]:
-        """What is counted differs from what was measured.
+        """Differences between counted steps and measured tokens.
 
         Args:
             placed: of a simulation of the same requests.
@@ -133,17 +133,17 @@ class Neighbours:
             Places in the measurement of the requests that are counted, and log(tokens made / steps counted) of each,
             above 0 where the model's steps are too long; both of one shape.
         """
-        rows, found = [np.zeros(0, np.int64)], [np.zeros(0)]
-        for one in self._workers(placed):
-            factors = factors_of(one.pool)
+        rows, logs = [np.zeros(0, np.int64)], [np.zeros(0)]
+        for worker in self._workers(placed):
+            factors = factors_of(worker.pool)
             by_name = np.array([getattr(factors, name) for name in FACTORS])
-            several = one.gaps >= FEWEST_GAPS
-            rows.append(one.rows[several])
-            found.append(np.log(one.gaps[several] / np.maximum(one.steps(by_name)[several], _LEAST_STEPS)))
-        return np.concatenate(rows), np.concatenate(found)
+            several = worker.gaps >= FEWEST_GAPS
+            rows.append(worker.rows[several])
+            logs.append(np.log(worker.gaps[several] / np.maximum(worker.steps(by_name)[several], _LEAST_STEPS)))
+        return np.concatenate(rows), np.concatenate(logs)
 
     def _workers(self, placed: Placed) -> list[_Worker]:
-        """Batches of every worker; those of the latest placement are kept, as many factors are tried on one."""
+        """Batches of every worker; the latest placement's are cached because many factors are tried on it."""
         if self._latest is None or self._latest[0] is not placed:
             worker = placed.worker[self._requests.rows]
             numbers = np.unique(worker[worker >= 0]).tolist()
@@ -160,32 +160,32 @@ class Neighbours:
         """Workers are numbered pool by pool."""
         return int(np.searchsorted(self._ends, worker, side="right"))
 
-    def _worker(self, mine: np.ndarray, placed: Placed, prices: _Prices) -> _Worker:
-        """Batches of the requests at the places ``mine``, which one worker of a pool served."""
-        own, first_s, last_s = self._requests.keep(mine), self._first_s[mine], self._last_s[mine]
+    def _worker(self, places: np.ndarray, placed: Placed, prices: _Prices) -> _Worker:
+        """Batches of the requests at ``places``, which one worker of a pool served."""
+        requests, first_s, last_s = self._requests.keep(places), self._first_s[places], self._last_s[places]
         times_s = np.unique(np.concatenate((first_s, last_s)))
-        hits = np.minimum(placed.hit_tokens[own.rows], own.input_tokens - 1)
-        sequences, context, longest = _decoding(own, first_s, last_s, (times_s[1:] + times_s[:-1]) / 2)
+        hits = np.minimum(placed.hit_tokens[requests.rows], requests.input_tokens - 1)
+        sequences, context, longest = _decoding(requests, first_s, last_s, (times_s[1:] + times_s[:-1]) / 2)
         before = np.searchsorted(times_s, first_s) - 1
         # Nobody decodes before the first event, at place -1.
-        company = _company(*(np.append(count, 0)[before] for count in (sequences, context)))
-        prompts = prices.prompts(hits, own.input_tokens, *company)
-        chunks = prices.steps_with_decodes(own.input_tokens - hits)
+        mixed = _mixed_with(*(np.append(count, 0)[before] for count in (sequences, context)))
+        prompts = prices.prompts(hits, requests.input_tokens, *mixed)
+        chunks = prices.steps_with_decodes(requests.input_tokens - hits)
         steps = prices.costs.decodes(sequences, context, longest)
-        gaps = own.output_tokens - 1
-        return _Worker(prices.pool, own.rows, first_s, last_s, gaps, times_s, steps, prompts, chunks)
+        gaps = requests.output_tokens - 1
+        return _Worker(prices.pool, requests.rows, first_s, last_s, gaps, times_s, steps, prompts, chunks)
 
 
 class _Prices:
-    """What prompts and decodes cost on a pool's workers."""
+    """Costs of prompts and decodes on a pool's workers."""
 
     def __init__(self, pool: PoolPlan) -> None:
         self.pool, self._engine = pool.name, pool.plan.engine
         self.costs = _Parts(pool.plan.costs.seconds)
 
     @property
-    def _disaggregated(self) -> bool:
-        """Prompts are computed in steps without decodes."""
+    def _separate_prefill(self) -> bool:
+        """Whether prompts are computed in steps without decodes."""
         return self._engine.name == "sglang" and not self._engine.mixed_chunk
 
     @property
@@ -193,19 +193,21 @@ class _Prices:
         return self._engine.chunk_tokens if self._engine.chunked_prefill else _WHOLE
 
     def steps_with_decodes(self, prompt_tokens: I8) -> I8:
-        """How many steps with decodes in them compute each prompt."""
-        return np.zeros_like(prompt_tokens) if self._disaggregated else self._steps(prompt_tokens)
+        """Number of mixed steps that compute each prompt."""
+        return np.zeros_like(prompt_tokens) if self._separate_prefill else self._steps(prompt_tokens)
 
     def prompts(self, cached: I8, tokens: I8, decoding: I8, reads: I8) -> F8:
-        """``w`` of prompts by FACTORS, shape (N, 3), beside companies of decodes, or alone where prompts are apart."""
-        if self._disaggregated:
+        """``w`` of prompts by FACTORS, shape (N, 3), in mixed steps, or alone if prefill steps are separate."""
+        if self._separate_prefill:
             decoding = np.zeros_like(decoding)
         chunks = self._steps(tokens - cached)
-        of = np.repeat(np.arange(len(tokens)), chunks)
-        start = cached[of] + self._chunk_tokens * (np.arange(len(of)) - np.repeat(np.cumsum(chunks) - chunks, chunks))
-        new = np.minimum(self._chunk_tokens, tokens[of] - start)
-        each = self.costs.chunks(new, start, decoding[of], reads[of])
-        total = np.stack([np.bincount(of, weights, len(tokens)) for weights in each.T], axis=-1)
+        owner = np.repeat(np.arange(len(tokens)), chunks)
+        start = cached[owner] + self._chunk_tokens * (
+            np.arange(len(owner)) - np.repeat(np.cumsum(chunks) - chunks, chunks)
+        )
+        new = np.minimum(self._chunk_tokens, tokens[owner] - start)
+        chunk_parts = self.costs.chunks(new, start, decoding[owner], reads[owner])
+        total = np.stack([np.bincount(owner, weights, len(tokens)) for weights in chunk_parts.T], axis=-1)
         return np.asarray(total - chunks[:, None] * self.costs.decodes(decoding, decoding * reads, reads))
 
     def _steps(self, prompt_tokens: I8) -> I8:
@@ -213,14 +215,14 @@ class _Prices:
 
 
 class _Parts:
-    """Seconds of steps by FACTORS, shape (K, 3); they are linear in them. See ``latency.many_steps``."""
+    """Seconds of steps by FACTORS, in which they are linear, shape (K, 3). See ``latency.many_steps``."""
 
     def __init__(self, seconds: StepCosts) -> None:
         doubled = (corrected_seconds(seconds, CorrectionSpec(**{name: 2.0})) for name in FACTORS)
         self._priced = Stacked([seconds, *doubled])
 
     def decodes(self, sequences: I8, context: I8, longest: I8) -> F8:
-        """Of steps that decode alone."""
+        """Of steps with decodes only."""
         return self._parts(self._priced.decode_steps(sequences, context, longest))
 
     def chunks(self, new: I8, cached: I8, sequences: I8, reads: I8) -> F8:
@@ -228,22 +230,22 @@ class _Parts:
         return self._parts(self._priced.chunk_steps(new, cached, sequences, reads))
 
     def _parts(self, seconds: F8) -> F8:
-        """What doubling each factor adds, shape (K, 3)."""
+        """Seconds that doubling each factor adds, shape (K, 3)."""
         return seconds[:, 1:] - seconds[:, :1]
 
 
-def _company(decoding: I8, context: I8) -> tuple[I8, I8]:
-    """How many requests decode beside each prompt, at least one, and tokens that each reads."""
+def _mixed_with(decoding: I8, context: I8) -> tuple[I8, I8]:
+    """Decodes in the steps of each prompt, at least one, and tokens that each reads."""
     decoding = np.maximum(decoding, 1)
     return decoding, np.maximum(context // decoding, 1)
 
 
-def _decoding(own: PerRequest, first_s: F8, last_s: F8, at_s: F8) -> tuple[I8, I8, I8]:
-    """At each time: how many requests decode, tokens that they read in all, most that one reads; shape (K,) each.
+def _decoding(requests: PerRequest, first_s: F8, last_s: F8, at_s: F8) -> tuple[I8, I8, I8]:
+    """At each time: requests that decode, tokens that they read in all, most that one reads; shape (K,) each.
 
-    Tokens between a request's first and its last are made evenly.
+    Tokens between a request's first and last are taken to be evenly spaced.
     """
     now = (first_s <= at_s[:, None]) & (last_s > at_s[:, None])
     share = (at_s[:, None] - first_s) / np.maximum(last_s - first_s, 1e-12)
-    read = np.where(now, (own.input_tokens + 1 + share * (own.output_tokens - 1)).astype(np.int64), 0)
+    read = np.where(now, (requests.input_tokens + 1 + share * (requests.output_tokens - 1)).astype(np.int64), 0)
     return now.sum(axis=1), read.sum(axis=1), read.max(axis=1, initial=0)

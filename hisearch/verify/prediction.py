@@ -1,4 +1,4 @@
-"""The simulator's answer to what a benchmark sent, with each term of the model corrected as asked.
+"""The simulator's prediction for a benchmark's requests, with corrections of the model's terms.
 
 Notation
     N   requests of the replay that the tool sent, in its order
@@ -27,28 +27,28 @@ if TYPE_CHECKING:
     from hisearch.simulate.plans.fleet import FleetPlan, PoolPlan, TransferPlan
     from hisearch.simulate.results.result import Result
 
-#: How far the tool's count of prompt tokens may be from the replay's: a share, and a chat template's tokens.
+#: Tolerance between the tool's count of prompt tokens and the replay's: a share, and a chat template's tokens.
 TOKENS_TOLERANCE = 0.1
 TEMPLATE_TOKENS = 64
-#: Poisson arrivals whose times the tool did not write are drawn so often.
+#: Draws of Poisson arrivals whose times the tool did not write.
 DRAWS = 5
-#: So many choices of the prompts that lose their hits: the first is fitted with, the others tell what is luck.
+#: Choices of the prompts that lose their hits: the first is fitted with, the others measure luck.
 CHOICES = 3
-#: A client's times are off by as much as this, seconds: which worker a request comes to then is luck.
+#: Error of a client's times, seconds: it makes a request's worker a matter of luck.
 JITTER_S = 0.005
-#: What names of terms that are a pool's speed begin with.
+#: Prefix of terms that are a pool's speed.
 POOL = "pool:"
 _COLUMNS = ("rows", "ttft_s", "e2e_s", "input_tokens", "output_tokens")
 
 
 @dataclass(frozen=True)
 class Correction:
-    """What is done to the model before it predicts; the default does nothing.
+    """Changes to the model before it predicts; the default changes nothing.
 
     host, prefill, decode: factors, see ``latency.corrections``. front_end_s: seconds that a request spends before the
-    scheduler sees it and its tokens on their way back, on top of what is simulated. hits_lost: share of the requests
-    whose prompts find nothing in the cache. hand_over: a factor on the time that KV takes from prefill to decode
-    workers. pools: (name, factor) on all step times of a pool, beside the factors on those of all pools.
+    scheduler sees it and its tokens on their way back, in addition to the simulated ones. hits_lost: share of requests
+    whose prompts hit nothing in the cache. hand_over: a factor on the time of the KV transfer from prefill to decode
+    workers. pools: (name, factor) on all step times of a pool, on top of the factors for all pools.
     """
 
     host: float = 1.0
@@ -60,12 +60,12 @@ class Correction:
     pools: tuple[tuple[str, float], ...] = ()
 
     def factors_of(self, pool: str) -> CorrectionSpec:
-        """On step times of a pool's workers; those that a latency profile holds."""
+        """Factors on step times of a pool's workers, as a latency profile holds them."""
         speed = dict(self.pools).get(pool, 1.0)
         return CorrectionSpec(host=speed * self.host, prefill=speed * self.prefill, decode=speed * self.decode)
 
     def value(self, term: str) -> float:
-        """Of a term by its name; a pool's is ``pool:NAME``."""
+        """A term's value by its name; a pool's is ``pool:NAME``."""
         if term.startswith(POOL):
             return dict(self.pools).get(term.removeprefix(POOL), 1.0)
         return float(getattr(self, term))
@@ -85,10 +85,10 @@ class Prediction:
 
 
 class Placing(NamedTuple):
-    """What comes of not knowing which worker each request came to.
+    """Error from not knowing each request's worker.
 
-    figures: of a simulation of the uncorrected model that differs in nothing but a client's jitter. steps: differences
-    of its step times from the other's, see ``parts``.
+    figures: of a simulation of the uncorrected model that differs only by a client's jitter. steps: differences
+    of its step times from the undisturbed simulation's, see ``parts``.
     """
 
     figures: dict[str, float]
@@ -106,11 +106,11 @@ class Predictor:
         run: Callable[[FleetPlan, CompiledTrace], Result],
         seed: int = 0,
     ) -> None:
-        """Make ready to predict.
+        """Prepare predictions.
 
         Args:
-            measurement: what was measured.
-            replay: what the benchmark was to send.
+            measurement: of the deployment.
+            replay: the requests that the benchmark was to send.
             plan: the deployment, uncorrected.
             run: simulates it on a trace.
             seed: of Poisson arrivals, and of which requests lose their hits.
@@ -127,7 +127,7 @@ class Predictor:
         chance = stream("verify", seed)
         self._orders = tuple(chance.permutation(len(self._replay)) for _ in range(CHOICES))
         self._name = measurement.source
-        self._known: dict[tuple[Correction, int], Prediction] = {}
+        self._predictions: dict[tuple[Correction, int], Prediction] = {}
         self._neighbours = _neighbours(measurement, plan)
         self._luck: dict[Correction, float] = {}
         self._placing: Placing | None = None
@@ -136,19 +136,19 @@ class Predictor:
         self._traces: dict[tuple[int, int], tuple[CompiledTrace, ...]] = {}
 
     def __call__(self, correction: Correction, choice: int = 0) -> Prediction:
-        """What the corrected model says.
+        """The corrected model's prediction.
 
         Args:
-            correction: what is done to the model.
-            choice: of the prompts that lose their hits, below ``CHOICES``; what two of them differ by is luck.
+            correction: of the model.
+            choice: of the prompts that lose their hits, below ``CHOICES``; the difference between two is luck.
 
         Raises:
             ValueError: a request is not finished: the deployment cannot serve what was sent.
         """
         key = correction, choice if correction.hits_lost else 0
-        if key not in self._known:
-            self._known[key] = self._predict(*key)
-        return self._known[key]
+        if key not in self._predictions:
+            self._predictions[key] = self._predict(*key)
+        return self._predictions[key]
 
     def steps(
         self, correction: Correction, simulated: Correction | None = None, choice: int = 0
@@ -157,7 +157,7 @@ class Predictor:
 
         Args:
             correction: whose factors the steps are counted with.
-            simulated: of the simulation that says who was whose neighbour; ``correction`` where absent.
+            simulated: of the simulation that gives each request's neighbours; ``correction`` where absent.
             choice: of the simulation's prompts that lose their hits.
         """
         if self._neighbours is None:
@@ -166,46 +166,48 @@ class Predictor:
         return None if placed is None else self._neighbours.differences(placed, correction.factors_of)
 
     def own_steps(self, correction: Correction, choice: int = 0) -> tuple[I8, F8] | None:
-        """``steps`` of what the corrected model predicts, taken as the measurement: what counting itself is off by.
+        """``steps`` with the corrected model's prediction as the measurement: the error of the counting itself.
 
-        Prompts that share a step, and ends that are known to a step alone, make it more than nothing.
+        It is not 0 because prompts share steps, and ends are only known to a step.
         """
         if self._neighbours is None:
             return None
-        found = self(correction, choice)
-        if found.placed is None:
+        prediction = self(correction, choice)
+        if prediction.placed is None:
             return None
         key = correction, choice
         if key not in self._own_steps:
-            counted = self._neighbours.of(replace(found.requests, start_s=self._arrivals_s[0]))
-            self._own_steps[key] = counted.differences(found.placed, correction.factors_of)
+            counted = self._neighbours.of(replace(prediction.requests, start_s=self._arrivals_s[0]))
+            self._own_steps[key] = counted.differences(prediction.placed, correction.factors_of)
         return self._own_steps[key]
 
     def luck(self, correction: Correction) -> float:
-        """Difference of step times (see ``distance``) that comes of not knowing which prompts lost their hits.
+        """Difference of step times (see ``distance``) from not knowing which prompts lost their hits.
 
-        Of two simulations that differ in nothing else, one taken as the measurement: with the other's neighbours, held
-        against its own. 0 where none has lost any.
+        It is taken between two simulations that differ in nothing else. One is the measurement, and is counted with the
+        neighbours of the other and with its own. 0 if no prompt has lost any.
         """
         placed = self(correction).placed
         if correction.hits_lost == 0.0 or placed is None or self._neighbours is None:
             return 0.0
         if correction not in self._luck:
-            other = self(correction, 1)
-            counted = self._neighbours.of(replace(other.requests, start_s=self._arrivals_s[0]))
-            assert other.placed is not None, "arrivals that are drawn once place every request"
-            theirs, own = (counted.differences(one, correction.factors_of)[1] for one in (placed, other.placed))
-            self._luck[correction] = distance(theirs, own)
+            swapped = self(correction, 1)
+            counted = self._neighbours.of(replace(swapped.requests, start_s=self._arrivals_s[0]))
+            assert swapped.placed is not None, "arrivals that are drawn once place every request"
+            with_neighbours_of_first, with_neighbours_of_swapped = (
+                counted.differences(placed_by, correction.factors_of)[1] for placed_by in (placed, swapped.placed)
+            )
+            self._luck[correction] = distance(with_neighbours_of_first, with_neighbours_of_swapped)
         return self._luck[correction]
 
     def placing(self) -> Placing:
-        """What luck makes of where requests are served; none where there is one worker, or arrivals are drawn."""
+        """Effect of luck in requests' workers; none with one worker, or if arrivals are drawn."""
         if self._placing is None:
             self._placing = self._find_placing()
         return self._placing
 
     def _find_placing(self) -> Placing:
-        """Of two simulations that differ in nothing else, one taken as the measurement, as in ``luck``."""
+        """Compare two simulations that differ in nothing else, one taken as the measurement, as in ``luck``."""
         correction = Correction()
         usual = self(correction)
         if usual.placed is None or sum(pool.slots for pool in self._plan.pools) < 2:
@@ -217,11 +219,11 @@ class Predictor:
             return Placing(requests.figures(), (0.0, 0.0))
         counted = self._neighbours.of(requests)
         either = (usual.placed, self._placed(result, arrival_s))
-        theirs, own = (counted.differences(one, correction.factors_of)[1] for one in either)
-        return Placing(requests.figures(), parts(theirs, own))
+        usual_steps, jittered_steps = (counted.differences(placed, correction.factors_of)[1] for placed in either)
+        return Placing(requests.figures(), parts(usual_steps, jittered_steps))
 
     def _predict(self, correction: Correction, choice: int) -> Prediction:
-        """Over all draws of the arrivals, whose requests are taken together; ``choice``: of who loses its hits."""
+        """Predict over all draws of the arrivals together; ``choice``: of the prompts that lose their hits."""
         plan = corrected_fleet(self._plan, correction)
         traces = self._draws(round(correction.hits_lost * len(self._replay)), choice)
         results = [self._run(plan, trace) for trace in traces]
@@ -243,12 +245,12 @@ class Predictor:
         return Prediction(figures, requests, placed, float(np.mean([result.hit_rate for result in results])))
 
     def _placed(self, result: Result, arrival_s: F8) -> Placed:
-        """Where requests were served, in the tool's order."""
+        """Workers and hits of requests, in the tool's order."""
         table, back = result.requests, np.argsort(np.argsort(arrival_s, kind="stable"))
         return Placed(table.worker[back], (table.hit_tokens + table.host_hit_tokens + table.storage_hit_tokens)[back])
 
     def _requests(self, result: Result, arrival_s: F8) -> PerRequest:
-        """Requests of one simulation in the tool's order; the trace has them by arrival."""
+        """Requests of one simulation in the tool's order; the trace orders them by arrival."""
         table = result.requests
         finished = table.finished
         if not finished.all():
@@ -263,7 +265,7 @@ class Predictor:
         )  # fmt: skip
 
     def _draws(self, alone: int, choice: int) -> tuple[CompiledTrace, ...]:
-        """The replay at each draw of the arrivals, with ``alone`` of its requests sharing nothing with any other."""
+        """The replay at each draw of the arrivals; ``alone`` of its requests share no blocks with others."""
         if (alone, choice) not in self._traces:
             blocks, fresh = list(self._replay.block_ids), 1 + max(max(ids) for ids in self._replay.block_ids)
             for index in self._orders[choice][:alone].tolist():
@@ -275,19 +277,19 @@ class Predictor:
 
 
 def parts(measured: F8, predicted: F8) -> tuple[float, float]:
-    """How far two sets of differences lie apart: their medians, and their mean distances from these."""
-    middles = [float(np.median(one)) for one in (measured, predicted)]
-    spreads = [float(np.abs(one - at).mean()) for one, at in zip((measured, predicted), middles, strict=True)]
+    """Distance between two sets of differences: of their medians, and of their mean deviations from these."""
+    middles = [float(np.median(values)) for values in (measured, predicted)]
+    spreads = [float(np.abs(values - at).mean()) for values, at in zip((measured, predicted), middles, strict=True)]
     return abs(middles[0] - middles[1]), abs(spreads[0] - spreads[1])
 
 
 def distance(measured: F8, predicted: F8) -> float:
-    """Both ``parts`` together."""
+    """The sum of both ``parts``."""
     return sum(parts(measured, predicted))
 
 
 def corrected_fleet(plan: FleetPlan, correction: Correction) -> FleetPlan:
-    """The deployment with step times and hand-overs as the correction has them."""
+    """The deployment with corrected step times and KV transfers."""
 
     def pool_of(pool: PoolPlan) -> PoolPlan:
         costs = corrected(pool.plan.costs, correction.factors_of(pool.name))
@@ -301,21 +303,21 @@ def corrected_fleet(plan: FleetPlan, correction: Correction) -> FleetPlan:
 
 
 def _neighbours(measurement: Measurement, plan: FleetPlan) -> Neighbours | None:
-    """None where the tool does not say when requests were sent, or workers have several schedulers or adapters.
+    """None if the tool does not record when requests were sent, or workers have several schedulers or adapters.
 
-    Nor where prompts and outputs are made apart: when a request reaches the worker that decodes it is not measured, and
-    TTFT and TPOT are of different workers there, so that neither hides what is off in the other.
+    None also with prefill/decode disaggregation: the time at which a request reaches its decode worker is not
+    measured. TTFT and TPOT then belong to different workers, so neither hides an error in the other.
     """
     requests = measurement.requests
-    told = requests is not None and requests.start_s is not None
+    timed = requests is not None and requests.start_s is not None
     plain = all(pool.plan.scheduler_kind == "alone" and pool.plan.agents is None for pool in plan.pools)
-    if requests is None or not told or not plain or plan.hands_over:
+    if requests is None or not timed or not plain or plan.hands_over:
         return None
     return Neighbours(requests, plan)
 
 
 def _of_measurement(measurement: Measurement, replay: Replay) -> Replay:
-    """The part of the replay that was sent.
+    """The requests of the replay that were sent.
 
     Raises:
         MeasurementError: more was sent, or prompts of other lengths.
@@ -326,22 +328,22 @@ def _of_measurement(measurement: Measurement, replay: Replay) -> Replay:
             f"{measurement.source}: {count} requests were sent, the run's benchmark has {len(replay)}: measure with "
             "the scripts in its folder benchmark/"
         )
-    part = Replay(
+    sent = Replay(
         replay.arrival_s[:count], replay.input_tokens[:count], replay.output_tokens[:count], replay.block_ids[:count],
         replay.block_tokens, replay.indices[:count],
     )  # fmt: skip
     completed = count - measurement.failed
-    expected, measured = float(part.input_tokens.mean()), measurement.input_tokens / completed
+    expected, measured = float(sent.input_tokens.mean()), measurement.input_tokens / completed
     if abs(measured - expected) > TOKENS_TOLERANCE * expected + TEMPLATE_TOKENS:
         raise MeasurementError(
             f"{measurement.source}: its prompts have {measured:,.0f} tokens on average, those of the run's benchmark "
             f"{expected:,.0f}: these are other requests"
         )
-    return part
+    return sent
 
 
 def _arrivals(measurement: Measurement, replay: Replay, seed: int) -> tuple[F8, ...]:
-    """When each request was sent, seconds from the first one, shape (N,); several draws where that is not known."""
+    """When each request was sent, seconds from the first one, shape (N,); several draws where unknown."""
     requests = measurement.requests
     if requests is not None and requests.start_s is not None:
         arrival_s = np.interp(np.arange(len(replay)), requests.rows, requests.start_s)

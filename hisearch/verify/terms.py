@@ -1,4 +1,4 @@
-"""What may be off in the model of a deployment, and how each is searched."""
+"""Terms of a deployment's model that may be wrong, and how each is searched."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hisearch.verify.prediction import POOL, Correction, Predictor
 
 
 class Term(NamedTuple):
-    """A term of the model: its field in ``Correction``, what it stands for, and how it is searched.
+    """A term of the model: its field in ``Correction``, its meaning, and how it is searched.
 
     low, high: of the search's variable, 0 where nothing is corrected. value: variable -> the field's value.
     """
@@ -22,7 +22,7 @@ class Term(NamedTuple):
     value: Callable[[float], float]
 
 
-#: Factors are looked for between an eighth and eight times.
+#: Factors are searched from 1/8 to 8.
 OCTAVES = 3.0
 
 
@@ -39,7 +39,7 @@ TERMS = (
     Term("hits_lost", "cache hits", 0.0, 1.0, lambda x: x),
 )
 
-#: Where prompts and outputs are made apart.
+#: With prefill/decode disaggregation.
 HAND_OVER = Term("hand_over", "hand-over of KV", -OCTAVES, OCTAVES, _factor)
 _OF_ALL = {term.name: term for term in (*TERMS, HAND_OVER)}
 
@@ -52,13 +52,13 @@ def pool_term(name: str) -> Term:
 
 
 def terms_of(predict: Predictor) -> tuple[Term, ...]:
-    """What may be off in a deployment."""
+    """Terms of a deployment that may be wrong."""
     hand_over = (HAND_OVER,) if predict.hands_over else ()
     return (*TERMS, *hand_over, *(pool_term(name) for name in predict.unequal_pools))
 
 
 def correction_of(variables: Variables) -> Correction:
     """The correction at a point of the search."""
-    own = {name: _OF_ALL[name].value(x) for name, x in variables.items() if name in _OF_ALL}
+    fields = {name: _OF_ALL[name].value(x) for name, x in variables.items() if name in _OF_ALL}
     pools = tuple((name.removeprefix(POOL), _factor(x)) for name, x in variables.items() if name.startswith(POOL))
-    return replace(Correction(), **own, pools=pools)
+    return replace(Correction(), **fields, pools=pools)

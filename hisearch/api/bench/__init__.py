@@ -1,7 +1,7 @@
-"""Benchmarks: how fast the simulator, the command and a cold start are.
+"""Benchmarks of the simulator, the command line and a cold start.
 
-Each benchmark runs in a process of its own, so that its peak memory is its own. Simulations run on one thread (but for
-``threads``), with the trace and the kernels compiled beforehand.
+Each benchmark runs in its own process, so that its peak memory is measured alone. Simulations run on one thread
+(except ``threads``), with the trace and the kernels compiled beforehand.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["CASES", "COMPARISONS", "COMPILE", "IMPORT", "ONCE", "SCREEN", "STEP_
 #: compiling every kernel.
 TRACE, IMPORT, COMPILE = "million-trace", "import", "compile"
 
-#: Benchmarks that run once, without a warm-up, and only where they are named.
+#: Benchmarks that run once, without a warm-up, and only when named.
 ONCE = frozenset({COMPILE, *STUDIES})
 
 
@@ -36,9 +36,9 @@ class Measurement:
     """Outcome of one benchmark.
 
     requests, steps: of one run; None where there are none, like requests_per_s (by the median). ``step-cost`` counts
-    evaluations as both, ``stage1-screen`` combinations as requests. wall_s: of each run, seconds; of these two
-    processor time. peak_rss_bytes: of the benchmark's process. comparison: see ``Comparison.to_dict``; the other
-    figures are then its last point's. simulations, front_points: of a study.
+    evaluations as both, ``stage1-screen`` combinations as requests. wall_s: of each run, seconds; processor time for
+    these two. peak_rss_bytes: of the benchmark's process. comparison: see ``Comparison.to_dict``; the other figures are
+    then its last point's. simulations, front_points: of a study.
     """
 
     name: str
@@ -79,7 +79,7 @@ def names() -> list[str]:
 
 
 def default_names(trace: str | None = None) -> list[str]:
-    """Benchmarks that run where none is named: all but ``ONCE``, as far as their trace and enough cores are at hand.
+    """Default benchmarks: all but ``ONCE`` whose trace and cores are available.
 
     Args:
         trace: the trace file of ``mooncake-conversation``.
@@ -114,7 +114,7 @@ def measure(name: str, repeat: int = 7, trace: str | None = None) -> Measurement
         trace: a trace file to use in place of a simulation's own workload.
 
     Raises:
-        ValueError: no such benchmark, ``repeat`` is below 1, or the benchmark failed: with its own message.
+        ValueError: no such benchmark, ``repeat`` is below 1, or the benchmark failed (with its message).
     """
     if name not in names():
         raise ValueError(f"no benchmark '{name}'{unknown(name, names())}")
@@ -125,14 +125,14 @@ def measure(name: str, repeat: int = 7, trace: str | None = None) -> Measurement
     if finished.returncode != 0:
         last = finished.stderr.strip().splitlines()[-1:] or [f"exit code {finished.returncode}"]
         raise ValueError(f"benchmark {name} failed: {last[0]}")
-    found = json.loads(finished.stdout)
+    figures = json.loads(finished.stdout)
     return Measurement(
         name,
-        found["requests"],
-        found["steps"],
-        tuple(found["wall_s"]),
-        found["peak_rss_bytes"],
-        found.get("comparison"),
-        found.get("simulations"),
-        found.get("front_points"),
+        figures["requests"],
+        figures["steps"],
+        tuple(figures["wall_s"]),
+        figures["peak_rss_bytes"],
+        figures.get("comparison"),
+        figures.get("simulations"),
+        figures.get("front_points"),
     )

@@ -1,4 +1,4 @@
-"""Workloads on deployments that benchmarks simulate."""
+"""Benchmark cases: a workload on a deployment."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Case:
     """A workload on a deployment.
 
     replicas, tensor_parallel: of ``accelerator``. weight_dtype: the model's own where None. shipped: the workload needs
-    no download. afresh: the trace is made in the benchmark's own process, so that its memory counts. tiers, movement:
-    as a pool's; with tiers SGLang's pages have 64 tokens. pipeline_parallel: stages of a worker. in_full: each run
-    compiles the trace and the step costs too. agents: as a pool's.
+    no download. afresh: the benchmark's process generates the trace, so that its memory counts. tiers, movement: as a
+    pool's; with tiers SGLang's pages have 64 tokens. pipeline_parallel: stages of a worker. in_full: each run compiles
+    the trace and the step costs too. agents: as a pool's.
     """
 
     workload: str
@@ -51,10 +51,10 @@ class Case:
 
     @property
     def deployment(self) -> str:
-        """In a few words: ``4 x (2 x h100-sxm), sglang, cache_aware``."""
-        one = f"{self.tensor_parallel * self.pipeline_parallel} x {self.accelerator}"
-        one += f" in {self.pipeline_parallel} stages" if self.pipeline_parallel > 1 else ""
-        workers = f"{self.replicas} x ({one})" if self.replicas > 1 else one
+        """A short description: ``4 x (2 x h100-sxm), sglang, cache_aware``."""
+        worker = f"{self.tensor_parallel * self.pipeline_parallel} x {self.accelerator}"
+        worker += f" in {self.pipeline_parallel} stages" if self.pipeline_parallel > 1 else ""
+        workers = f"{self.replicas} x ({worker})" if self.replicas > 1 else worker
         tiers = " + ".join(tier.medium for tier in self.tiers)
         return ", ".join(
             [workers, self.engine, *([self.router] if self.replicas > 1 else []), *([tiers] if tiers else [])]
@@ -66,7 +66,7 @@ def _coder(engine: EngineName) -> Case:
 
 
 def _coder_tiers() -> Case:
-    """Three tiers: HBM, DRAM written through, and NVMe from which requests fetch what they miss."""
+    """Three tiers: HBM, write-through DRAM, and NVMe from which requests prefetch misses."""
     tiers = (TierSpec(medium="ddr5", gib=1024), TierSpec(medium="nvme-gen5", gib=7000, scope="node"))
     return replace(_coder("sglang"), tiers=tiers, movement=MovementSpec(prefetch="timeout"))
 
@@ -81,7 +81,7 @@ def _agents() -> Case:
 
 
 def _agents_10k() -> Case:
-    """Adapters in device memory and, all of them, in host memory: moved ahead of the calls that need them."""
+    """Adapters in device memory, with all of them in host memory; loaded before the calls that need them."""
     objects = AgentMemorySpec(policy="distance", adapters=AdaptersSpec(rank=16), slots=500)
     return Case("agents-10k", "qwen2.5-7b", "h100-sxm", "sglang", 1, agents=objects)
 
@@ -162,12 +162,12 @@ def generator_of(workload: str, catalogue: Catalogue) -> GeneratorSpec:
 
 
 def generated(workload: str, catalogue: Catalogue) -> CompiledTrace:
-    """A shipped workload, generated and compiled without a look at the cache."""
+    """A shipped workload, generated and compiled without using the cache."""
     return _compiling(workload, catalogue)()
 
 
 def _compiling(workload: str, catalogue: Catalogue) -> Callable[[], CompiledTrace]:
-    """A shipped workload, generated; to be compiled by each call."""
+    """A function that compiles a shipped workload, generated once, anew at each call."""
     from hisearch.traces.compiler import compile_trace
     from hisearch.traces.generate import generate_trace
 
@@ -176,11 +176,11 @@ def _compiling(workload: str, catalogue: Catalogue) -> Callable[[], CompiledTrac
 
 
 def simulation_of(name: str, trace: str | None = None, limit: int | None = None) -> Callable[[], tuple[int, int]]:
-    """A benchmark's simulation, everything it needs being compiled; returns (requests, steps) of a run.
+    """A benchmark's simulation with compiled inputs; a call returns (requests, steps).
 
     Args:
         name: one of ``CASES``.
-        trace: a workload or trace file in place of its own.
+        trace: a workload or trace file instead of its own.
         limit: keep the first requests only.
 
     Raises:
@@ -199,7 +199,7 @@ def simulation_of(name: str, trace: str | None = None, limit: int | None = None)
 
 
 def _in_full(case: Case, catalogue: Catalogue) -> Callable[[], tuple[int, int]]:
-    """The case from its generated trace and its specs on: every run compiles both anew."""
+    """The case from its generated trace and its specs; every run compiles both anew."""
     from hisearch.latency.estimator import forget_compiled
 
     compiling = _compiling(case.workload, catalogue)

@@ -1,6 +1,6 @@
-"""Benchmarks that hold two or three ways of simulating the same thing against each other.
+"""Benchmarks that compare two or three variants of a simulation.
 
-Their points are timed in turns, round after round, so that whatever else the machine does meets all of them.
+Their points are timed in turns, round after round, so that other load on the machine affects all of them.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from hisearch.simulate.plans.plan import WorkerPlan
     from hisearch.traces.trace import Trace
 
-#: Lengths of the traces of ``flat``; heads of one trace.
+#: Lengths of the traces of ``flat``; all are heads of one trace.
 _FLAT_REQUESTS = (10_000, 100_000, 1_000_000)
-#: ``long-prompts``: requests, factor on prompts, and what every step takes, so that the schedule does not depend on it.
+#: ``long-prompts``: requests, factor on prompts, seconds of every step (fixed, so that the schedule does not change).
 _LONG_REQUESTS, _LONGER, _LONG_STEP_S = 20_000, 10, 0.03
 #: ``threads``: simulations of a round, on one and on this many threads.
 _BATCH, _THREADS = 16, 2
 
-#: The comparison that needs cores.
+#: The comparison that needs several cores.
 THREADS = "threads"
 
 #: A simulation, or a batch of them; returns (requests, steps).
@@ -39,7 +39,7 @@ Run = Callable[[], tuple[int, int]]
 
 @dataclass(frozen=True)
 class Point:
-    """One way: (requests, steps) of a run, and seconds of wall time of each."""
+    """One variant: (requests, steps) of a run, and wall time of each run, seconds."""
 
     label: str
     requests: int
@@ -59,9 +59,9 @@ class Point:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Points and how they compare.
+    """Points and their ratio.
 
-    quantity: what ``ratio`` is. goal: a bound on it, an upper one unless ``more_is_better``.
+    quantity: the name of ``ratio``. goal: its bound, an upper one unless ``more_is_better``.
     """
 
     quantity: str
@@ -110,7 +110,7 @@ def time_in_turns(runs: dict[str, Run], rounds: int) -> tuple[Point, ...]:
 
 
 def flat(case_name: str, rounds: int) -> Comparison:
-    """Time per request at ten thousand to a million requests: one deployment, one rate of arrivals, longer spans."""
+    """Time per request at ten thousand to a million requests: same deployment and arrival rate, longer spans."""
     from hisearch.traces.changes.selection import head
     from hisearch.traces.compiler import compile_trace
     from hisearch.traces.generate import generate_trace
@@ -123,10 +123,10 @@ def flat(case_name: str, rounds: int) -> Comparison:
             "arrivals": generator.arrivals.model_copy(update={"diurnal_amplitude": 0.0}),
         }
     )
-    whole = compile_trace(generate_trace(steady), case.workload)
+    full_trace = compile_trace(generate_trace(steady), case.workload)
     plan = plan_of(case, catalogue)
     runs = {
-        f"{count:,} requests": replay(plan, head(whole, count), replicas=case.replicas, router=case.router)
+        f"{count:,} requests": replay(plan, head(full_trace, count), replicas=case.replicas, router=case.router)
         for count in _FLAT_REQUESTS
     }
     points = time_in_turns(runs, rounds)
@@ -135,10 +135,10 @@ def flat(case_name: str, rounds: int) -> Comparison:
 
 
 def long_prompts(case_name: str, rounds: int) -> Comparison:
-    """Time of a simulation whose every prompt is ten times as long, with as many steps.
+    """Time of a simulation with prompts ten times as long, in as many steps.
 
-    The prompt's chunks and the KV memory grow with it, and every step takes the same time whatever is in it: what is
-    left is what longer prompts cost the simulator.
+    Prompt chunks and KV memory grow with them, and every step takes the same simulated time. The difference is the
+    simulator's own cost of longer prompts.
     """
     from hisearch.traces.compiler import compile_trace
     from hisearch.traces.generate import generate_trace
@@ -161,7 +161,7 @@ def long_prompts(case_name: str, rounds: int) -> Comparison:
 
 
 def _prompts_alone(trace: Trace) -> Trace:
-    """The trace with follow-ups sharing their predecessor's prompt alone, not its answer: it can be stretched."""
+    """The trace with follow-ups that share their predecessor's prompt but not its output, so that it scales."""
     shared = np.minimum(trace.shared_tokens, trace.input_tokens[np.maximum(trace.shares_with, 0)])
     return replace(trace, shared_tokens=shared)
 
@@ -201,7 +201,7 @@ def enough_cores() -> bool:
 
 
 def threads(case_name: str, rounds: int) -> Comparison:
-    """Throughput of two threads over that of one: many simulations of one compiled trace.
+    """Throughput of two threads over one: many simulations of one compiled trace.
 
     Raises:
         ValueError: the process may use too few cores.
@@ -209,8 +209,8 @@ def threads(case_name: str, rounds: int) -> Comparison:
     if not enough_cores():
         raise ValueError(f"it needs {_THREADS} cores; this process may use fewer")
     simulation = simulation_of(case_name)
-    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(_THREADS) as many:
-        runs = {"1 thread": _batch(one, simulation), f"{_THREADS} threads": _batch(many, simulation)}
+    with ThreadPoolExecutor(1) as single, ThreadPoolExecutor(_THREADS) as many:
+        runs = {"1 thread": _batch(single, simulation), f"{_THREADS} threads": _batch(many, simulation)}
         points = time_in_turns(runs, rounds)
     speed_up = points[0].median_s / points[1].median_s
     return Comparison("throughput, two threads over one", points, speed_up, 1.8, more_is_better=True)
@@ -224,7 +224,7 @@ def _batch(pool: ThreadPoolExecutor, simulation: Run) -> Run:
     return run
 
 
-#: Name -> the comparison, and the case that it is made on.
+#: Name -> (comparison, case).
 COMPARISONS: dict[str, tuple[Callable[[str, int], Comparison], str]] = {
     "flat": (flat, "million"),
     "flat-vllm": (flat, "million-vllm"),

@@ -1,6 +1,6 @@
-"""Benchmarks of step costs: one step's in the kernels, and stage 1's look at a thousand workers by them alone.
+"""Benchmarks of step costs: of one step in the kernels, and of stage 1's screening of a thousand workers.
 
-Both are one thread's computing, timed in processor time: other work on the machine does not show.
+Both run on one thread and are timed in processor time, which other work on the machine does not affect.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from hisearch.latency.costs import StepCosts
 
 STEP_COST, SCREEN = "step-cost", "stage1-screen"
-#: ``step-cost``: evaluations of a run, and the batch: one prompt chunk behind a history, and decodes.
+#: ``step-cost``: evaluations of a run, and the batch: one prompt chunk after cached tokens, and decodes.
 EVALUATIONS, CHUNK, CACHED, DECODES, CONTEXT = 1_000_000, 1500, 3000, 64, 2000
 #: Most nanoseconds of one evaluation.
 STEP_COST_GOAL_NS = 100.0
-#: ``stage1-screen``: the study, and what makes a thousand combinations and more of its space.
+#: ``stage1-screen``: the study, and settings that extend its space beyond a thousand combinations.
 SCREENED_STUDY = "quickstart"
 SCREENED: dict[str, Any] = {
     "accelerators": ["h100-sxm", "h200", "b200", "l40s"],
@@ -38,7 +38,7 @@ SCREENED_PROFILE = "auto"
 
 
 def step_cost(rounds: int) -> Comparison:
-    """Nanoseconds of a mixed step, by what its costs are: plain tables, and tables that know decodes beside prompts."""
+    """Nanoseconds per evaluation of a step's cost: by the plain tables, and by tables with mixed steps."""
     import numba
 
     from hisearch.kernels.engine import cost
@@ -74,7 +74,7 @@ def step_cost(rounds: int) -> Comparison:
 
 
 def _tables() -> dict[str, StepCosts]:
-    """A worker's costs as estimators compile them, and the same with every table that there is."""
+    """A worker's costs as estimators compile them, and with every optional table."""
     from hisearch.latency.costs import LateCosts
     from hisearch.latency.estimator import build_estimator
     from hisearch.latency.knots import octaves
@@ -93,14 +93,14 @@ def _tables() -> dict[str, StepCosts]:
     }
     shape = tuple(len(octaves(axis, count)) for axis, count in enumerate((19, 23, 9, 23)))
     context = np.full(shape, 1e-3)
-    whole = compiled["roofline"]._replace(
+    full = compiled["roofline"]._replace(
         mixed_decode_s=context, skew_s=np.full(257, 1e-9), late=LateCosts(np.full((9, 13, 27), 0.5), 4.0)
     )
-    return {"roofline": compiled["roofline"], "scaled": compiled["vllm-h100-sxm"], "tables": whole}
+    return {"roofline": compiled["roofline"], "scaled": compiled["vllm-h100-sxm"], "tables": full}
 
 
 def screening() -> Callable[[], tuple[int, int | None]]:
-    """Stage 1 of a study with a thousand combinations and more; returns (combinations, None) of a run."""
+    """Stage 1 of a study with more than a thousand combinations; a call returns (combinations, None)."""
     from hisearch.api.studies.study import load_study
     from hisearch.latency.estimator import forget
     from hisearch.search.evaluate.simulation import Simulation

@@ -1,4 +1,4 @@
-"""What a benchmark's figures belong to: machine, versions, day."""
+"""The environment of a benchmark: machine, versions, date."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PACKAGES = ("hisearch", "numba", "numpy")
 
 
 def machine() -> dict[str, Any]:
-    """CPU model, cores, memory (None where the system does not say), versions, date, load at the moment; for JSON."""
+    """CPU model, cores, memory (None where unknown), versions, date and current load; for JSON."""
     return {
         "cpu": _cpu_model(),
         "cores": os.cpu_count() or 1,
@@ -26,7 +26,7 @@ def machine() -> dict[str, Any]:
 
 
 def _cpu_model() -> str:
-    """As Linux names it, else the platform's word for it."""
+    """The CPU's name from Linux, else from ``platform``."""
     facts = Path("/proc/cpuinfo")
     if facts.is_file():
         lines = [line.partition(":") for line in facts.read_text().splitlines()]

@@ -1,6 +1,6 @@
 """A benchmark's own process: ``python -m hisearch.api.bench.process NAME REPEAT [TRACE]``.
 
-What was measured goes to standard output as JSON.
+The measurement goes to standard output as JSON.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from hisearch.api.bench.latency import SCREEN, STEP_COST, screening, step_cost
 from hisearch.api.bench.studies import STUDIES, time_study
 from hisearch.specs.documents.catalogue import Catalogue
 
-#: Runs that warm up before any is timed.
+#: Warm-up runs before the timed ones.
 WARM_UP = 1
 
-#: What ``compile`` times: all engines, as a study of all of them would, and a first simulation.
+#: The program timed by ``compile``: kernels of all engines, and a first simulation.
 _FIRST_SIMULATION = (
     "from hisearch.api.bench import simulation_of; from hisearch.simulate.engine import prepare; "
     "prepare([('sglang', None), ('vllm', None), ('trtllm', None)]); simulation_of('chat-multiturn', limit=100)()"
 )
 
-#: The workload that ``million-trace`` makes.
+#: The workload that ``million-trace`` generates.
 _TRACE_WORKLOAD = "million"
 
 #: Linux counts ``ru_maxrss`` in kibibytes, macOS in bytes.
@@ -42,7 +42,7 @@ _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 def _time_runs(
     run: Callable[[], tuple[int, int | None]], repeat: int, clock: Callable[[], float] = time.perf_counter
 ) -> dict[str, Any]:
-    """Times of ``run``, which returns (requests, steps), after warming up; by ``clock``, the wall's where not said."""
+    """Times of ``run``, which returns (requests, steps), after warming up; by ``clock``, wall time by default."""
     for _ in range(WARM_UP):
         run()
     wall_s, requests, steps = [], 0, None
@@ -84,7 +84,7 @@ def _own_peak_rss_bytes() -> int:
 
 
 def _time_commands(command: list[str], repeat: int, warm_up: int, environment: dict[str, str]) -> dict[str, Any]:
-    """Wall times and peak memory of whole processes."""
+    """Wall times and peak memory of processes."""
     runs = [_time_command(command, environment) for _ in range(warm_up + repeat)][warm_up:]
     wall_s, peaks = [wall for wall, _ in runs], [peak for _, peak in runs]
     return {"requests": None, "steps": None, "wall_s": wall_s, "peak_rss_bytes": max(peaks)}
@@ -94,7 +94,7 @@ def _time_command(command: list[str], environment: dict[str, str]) -> tuple[floa
     """Seconds and peak bytes of one process, from its start to its end.
 
     Raises:
-        CalledProcessError: it failed; what it complained of has gone to standard error.
+        CalledProcessError: it failed; its message went to standard error.
     """
     started = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)

@@ -1,4 +1,4 @@
-"""Whole studies as benchmarks: from the trace at hand to the run folder."""
+"""Studies as benchmarks: from the compiled trace to the run folder."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-#: Benchmark -> the shipped study that it runs, on two threads.
+#: Benchmark -> the shipped study that it runs on two threads.
 STUDIES = {"study-coder-6h": "coder-6h"}
 
 WORKERS = 2
 
 
 def time_study(name: str) -> dict[str, Any]:
-    """Run a study once; kernels are compiled and its trace is made beforehand.
+    """Run a study once, with kernels and trace compiled beforehand.
 
     Args:
         name: one of ``STUDIES``.
@@ -23,7 +23,7 @@ def time_study(name: str) -> dict[str, Any]:
         requests (that all simulations replayed together), wall_s, simulations, front_points.
 
     Raises:
-        ValueError: the study stopped for another reason than its simulations, so that its time says nothing.
+        ValueError: the study ran out of seconds or dollars, so that its time is meaningless.
     """
     from hisearch.api.studies.study import load_study
     from hisearch.simulate.engine import prepare

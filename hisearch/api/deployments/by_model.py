@@ -1,4 +1,4 @@
-"""What requests for each of several models behind one router got, and what it costs to serve them."""
+"""Results, cost and score of each model behind one router."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class ModelShare:
     """One model of a simulated deployment.
 
     Attributes:
-        model: as the deployment calls it. pools: names of those that serve it.
-        result: of its requests and its pools, over the whole deployment's time.
-        cost: of its pools, on average where workers come and go.
-        score: against what its requests are promised.
+        model: its name in the deployment. pools: names of the pools that serve it.
+        result: of its requests and its pools, over the deployment's simulated time.
+        cost: of its pools, on average where they autoscale.
+        score: against the SLO of its requests.
     """
 
     model: str
@@ -38,13 +38,13 @@ class ModelShare:
     score: Score
 
     def outcomes(self) -> dict[str, int]:
-        """How many of its requests ended how."""
+        """Number of its requests by outcome."""
         counts = np.bincount(self.result.requests.outcome, minlength=len(Outcome))
         return {outcome.name.lower(): int(counts[outcome]) for outcome in Outcome}
 
     @property
     def arrived(self) -> int:
-        """How many of its requests had come when the simulation stopped."""
+        """Number of its requests that had arrived when the simulation stopped."""
         return sum(check.arrived for check in self.score.slo if isinstance(check, RejectionCheck))
 
     def to_dict(self, *, with_slo: bool) -> dict[str, Any]:
@@ -75,26 +75,28 @@ def model_shares(
     Args:
         deployment: as it was written.
         fleet: the same, compiled.
-        costs: what each pool costs with the replicas that it has at first.
-        slo: what requests are promised.
-        trace: what was replayed.
-        result: what came of it.
+        costs: of each pool with its initial replicas.
+        slo: of the deployment's requests.
+        trace: the replayed trace.
+        result: of the simulation.
     """
-    asked, over_window = asked_models(fleet, trace).model, over_windows(fleet, trace)
+    model_of_request, over_window = asked_models(fleet, trace).model, over_windows(fleet, trace)
     shares = []
     for number, model in enumerate(fleet.models):
-        mine = [p for p, pool in enumerate(deployment.pools) if deployment.model_ref(pool) == model.name]
-        part = part_of_model(result, number)
-        own = deployment.model_copy(update={"pools": [deployment.pools[p] for p in mine]})
-        cost = mean_cost([costs[p] for p in mine], own, part.mean_workers)
+        pool_indices = [p for p, pool in enumerate(deployment.pools) if deployment.model_ref(pool) == model.name]
+        model_result = part_of_model(result, number)
+        model_deployment = deployment.model_copy(update={"pools": [deployment.pools[p] for p in pool_indices]})
+        cost = mean_cost([costs[p] for p in pool_indices], model_deployment, model_result.mean_workers)
         score = evaluate(
-            part,
+            model_result,
             slo.of(model.names),
             usd_per_hour=cost.total,
             accelerators=cost.accelerators,
-            over_window=over_window[asked == number],
+            over_window=over_window[model_of_request == number],
         )
-        shares.append(ModelShare(model.name, tuple(deployment.pools[p].name for p in mine), part, cost, score))
+        shares.append(
+            ModelShare(model.name, tuple(deployment.pools[p].name for p in pool_indices), model_result, cost, score)
+        )
     return shares
 
 
@@ -107,13 +109,13 @@ def scored(
     result: Result,
     shares: Sequence[ModelShare] | None = None,
 ) -> Score:
-    """A simulated deployment's score; arguments as of ``model_shares``, whose answer ``shares`` may be given.
+    """A simulated deployment's score; arguments as of ``model_shares``, whose result may be passed as ``shares``.
 
-    Where several models are served each is held to what is promised to its requests, by itself: the verdict is that of
-    all of them, and a request counts as good by its own model's terms.
+    With several models each is scored against its own SLO. All of them have to be feasible, and a request counts as
+    good by its own model's terms.
     """
     cost = mean_cost(costs, deployment, result.mean_workers)
-    whole = evaluate(
+    overall = evaluate(
         result,
         slo.of(fleet.models[0].names),
         usd_per_hour=cost.total,
@@ -121,7 +123,7 @@ def scored(
         over_window=over_windows(fleet, trace),
     )
     if len(fleet.models) == 1:
-        return whole
+        return overall
     if shares is None:
         shares = model_shares(deployment, fleet, costs, slo, trace, result)
     arrived = sum(share.arrived for share in shares)
@@ -131,4 +133,4 @@ def scored(
         "attainment": good / arrived if arrived else 0.0,
     }
     checks = tuple(of_model(check, share.model) for share in shares for check in share.score.slo)
-    return replace(whole, metrics=whole.metrics | rates, slo=checks, feasible=all(check.holds for check in checks))
+    return replace(overall, metrics=overall.metrics | rates, slo=checks, feasible=all(check.holds for check in checks))

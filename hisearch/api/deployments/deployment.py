@@ -56,14 +56,14 @@ class SimulatedDeployment(SimulatedRun):
     """``SimulatedRun`` with its tables."""
 
     def series(self, interval_s: float | None = None) -> pd.DataFrame:
-        """What each worker did, from the log: a row for each step, or for each ``interval_s`` seconds.
+        """Time series of each worker, from the log: a row for each step, or for each ``interval_s`` seconds.
 
         See ``simulate.results.series`` for the columns, their definitions and the errors.
         """
         return worker_series(self.result, interval_s)
 
     def tier_series(self, interval_s: float | None = None) -> pd.DataFrame:
-        """``simulate.results.tier_series`` with the medium of each store's tier: what it is made of, who shares it."""
+        """``simulate.results.tier_series`` with the medium and the scope of each store's tier."""
         return series_of([pool.plan for pool in self.fleet.pools], self.result, interval_s)
 
     def itl_percentiles(self, percents: npt.ArrayLike) -> F8:
@@ -76,7 +76,7 @@ class SimulatedDeployment(SimulatedRun):
         count, span_s = len(workers.steps), self.result.makespan_s
         in_order = sorted(self.result.pools, key=lambda pool: pool.first_worker)
         pool_of = [pool for pool in in_order for _ in range(pool.workers)]
-        hand_overs = self._hand_overs()
+        transfers = self._kv_transfers()
         routed = requests.prefill_worker >= 0
         owner = requests.prefill_worker[routed]
         hits = np.bincount(owner, weights=requests.hit_tokens[routed], minlength=count)
@@ -100,13 +100,13 @@ class SimulatedDeployment(SimulatedRun):
                 "mean_w": float((pool_of[worker].idle_w * present_s[worker] + workers.energy_j[worker]) * per_s),
                 "begun_s": _or_none(workers.begun_s[worker]),
                 "gone_s": _or_none(workers.gone_s[worker]),
-                **hand_overs.get(worker, {}),
+                **transfers.get(worker, {}),
             }
             for worker in range(count)
         ]
 
-    def _hand_overs(self) -> dict[int, dict[str, Any]]:
-        """What each worker sent or received, where prompts and outputs are made apart."""
+    def _kv_transfers(self) -> dict[int, dict[str, Any]]:
+        """KV transfers that each worker sent or received, with disaggregated prefill and decode."""
         span_s = self.result.makespan_s
         return {
             use.worker: {
@@ -122,34 +122,36 @@ class SimulatedDeployment(SimulatedRun):
         workers, busy_s, span_s = self.workers(), self.result.workers.busy_s, self.result.makespan_s
         rows = []
         for pool, plan, mean in zip(self.result.pools, self.fleet.pools, self.result.mean_workers, strict=True):
-            mine = workers[pool.first_worker : pool.first_worker + pool.workers]
+            pool_workers = workers[pool.first_worker : pool.first_worker + pool.workers]
             used_s = float(busy_s[pool.first_worker : pool.first_worker + pool.workers].sum())
             rows.append(
                 {
                     "pool": pool.name,
                     "model": pool.model,
                     "role": pool.role,
-                    "workers": sum(row["begun_s"] is not None for row in mine),
+                    "workers": sum(row["begun_s"] is not None for row in pool_workers),
                     "mean_workers": mean,
-                    "requests": sum(row["requests"] for row in mine),
+                    "requests": sum(row["requests"] for row in pool_workers),
                     "utilisation": used_s / (mean * span_s) if mean * span_s > 0 else 0.0,
-                    "prefill_tokens": sum(row["prefill_tokens"] for row in mine),
-                    "decode_tokens": sum(row["decode_tokens"] for row in mine),
-                    "hit_tokens": sum(row["hit_tokens"] for row in mine),
-                    "preemptions": sum(row["preemptions"] for row in mine),
+                    "prefill_tokens": sum(row["prefill_tokens"] for row in pool_workers),
+                    "decode_tokens": sum(row["decode_tokens"] for row in pool_workers),
+                    "hit_tokens": sum(row["hit_tokens"] for row in pool_workers),
+                    "preemptions": sum(row["preemptions"] for row in pool_workers),
                     "kv_capacity_tokens": pool.kv_capacity_tokens,
-                    "mean_w": sum(row["mean_w"] for row in mine),
+                    "mean_w": sum(row["mean_w"] for row in pool_workers),
                     "memory": _memory(plan.plan),
                     "profile": plan.plan.costs.profile,
                     "evidence": plan.plan.costs.evidence,
                     "relative_error": plan.plan.costs.relative_error,
-                    "network_utilisation": max((row.get("network_utilisation", 0.0) for row in mine), default=0.0),
+                    "network_utilisation": max(
+                        (row.get("network_utilisation", 0.0) for row in pool_workers), default=0.0
+                    ),
                 }
             )
         return rows
 
     def energy(self) -> dict[str, Any]:
-        """Joules over the makespan by what drew them, and watts of the pool and of a node; see docs/power.md."""
+        """Joules over the makespan by component, and watts of all pools and of a node; see docs/power.md."""
         use, watts = energy_use(self.result), mean_w(self.result)
         nodes = self._nodes()
         return {
@@ -162,24 +164,24 @@ class SimulatedDeployment(SimulatedRun):
         }
 
     def _nodes(self) -> int:
-        """Hosts that the workers take who are there on average; pools on hosts of one kind share them."""
+        """Hosts taken by the average number of workers; pools on hosts of one kind share them."""
         used: dict[str | None, float] = {}
         for pool, workers in zip(self.resolved.deployment.pools, self.result.mean_workers, strict=True):
             name = pool.host or self.resolved.accelerators[pool.accelerator].spec.host
             host = self.resolved.hosts[name].spec if name is not None else None
             per_worker = nodes_per_worker(pool.parallelism, host) / workers_per_node(pool.parallelism, host)
             used[name] = used.get(name, 0.0) + workers * per_worker
-        # Less than a rounding error is no host.
+        # A rounding error does not take another host.
         return sum(math.ceil(count - 1e-9) for count in used.values())
 
     def to_dict(self) -> dict[str, Any]:
-        """All but the single requests, as plain values; see docs/cli.md."""
+        """Everything but the individual requests, as plain values; see docs/cli.md."""
         costs, profile = self.plan.costs, self.resolved.profile.spec
         slo = None
         if self.slo is not None:
             slo = {
                 "feasible": self.feasible,
-                "max_rejected_fraction": self.slo.max_rejected_fraction,  # of models without a promise of their own
+                "max_rejected_fraction": self.slo.max_rejected_fraction,  # of models without an SLO of their own
                 "terms": [check_to_dict(check) for check in self.score.slo],
             }
         return {
@@ -217,7 +219,7 @@ class SimulatedDeployment(SimulatedRun):
 
 
 def _memory(plan: WorkerPlan) -> dict[str, Any]:
-    """What a worker's device memory holds, in bytes, and how many tokens its host tier."""
+    """Device memory of a worker by use, in bytes, and its host tier's capacity in tokens."""
     return {**asdict(plan.memory), "host_capacity_tokens": plan.host_capacity_tokens}
 
 
@@ -236,21 +238,20 @@ def simulate_deployment(
     """Replay a workload on one deployment.
 
     Args:
-        deployment: a catalogue name, a path, or one that is resolved already.
+        deployment: a catalogue name, a path, or a resolved deployment.
         trace: a catalogue name, the path of a workload's YAML or of a trace file, or a compiled trace.
-        slo: what to hold it against, by name, path or value.
+        slo: the SLO to score against, by name, path or value.
         overrides: ``key.path=value`` settings on the deployment, as of ``--set``.
         load: factor on the arrival rate of first turns.
         seed: of the workload and of the router's random stream.
         horizon_s: simulated seconds after which it stops; unfinished requests count as infinitely late.
-        log: keep every step (``result.log``): what ``series``, exact ITL and a timeline are made from.
-        catalogue: where names are looked up; the working directory and what ships where None.
+        log: keep every step (``result.log``), for ``series``, exact ITL and timelines.
+        catalogue: where names are looked up; the working directory and the shipped documents where None.
 
     Raises:
-        SpecError, TraceError: with file, line and key; a model that cannot be split so is among them.
-        DoesNotFit: the model leaves no room for KV; says how many bytes are short.
-        ValueError: ``load`` or ``horizon_s`` is not positive, or ``overrides`` for a deployment that is resolved
-            already.
+        SpecError, TraceError: with file, line and key; also where the model cannot be split so.
+        DoesNotFit: the model leaves no memory for KV; says how many bytes are short.
+        ValueError: ``load`` or ``horizon_s`` is not positive, or ``overrides`` are given for a resolved deployment.
     """
     if not horizon_s > 0:
         raise ValueError(f"horizon_s must be a positive number of seconds, not {horizon_s:g}")
@@ -263,7 +264,7 @@ def simulate_deployment(
     else:
         resolved = load_deployment(deployment, settings, catalogue)
     fleet = plan_deployment(resolved)
-    promise = promise_to(fleet.models, slo, catalogue)
+    slo_spec = promise_to(fleet.models, slo, catalogue)
     compiled = trace if isinstance(trace, CompiledTrace) else load_trace(trace, seed=seed, catalogue=catalogue)
     result = simulate_fleet(
         fleet,
@@ -274,7 +275,7 @@ def simulate_deployment(
         log=log,
     )
     cost = mean_cost(pool_costs(resolved), resolved.deployment, result.mean_workers)
-    return SimulatedDeployment(resolved, compiled, promise, fleet, result, cost, load, seed, horizon_s)
+    return SimulatedDeployment(resolved, compiled, slo_spec, fleet, result, cost, load, seed, horizon_s)
 
 
 def plan_deployment(resolved: ResolvedDeployment) -> FleetPlan:
@@ -297,7 +298,7 @@ def plan_pool(resolved: ResolvedDeployment, index: int) -> WorkerPlan:
 
 
 def check_tiers(resolved: ResolvedDeployment) -> None:
-    """Refuse cache tiers that could not be simulated, of a deployment that fits into memory without them.
+    """Refuse cache tiers that cannot be simulated, of a deployment that fits into memory without them.
 
     Raises:
         SpecError: with file, line and key.
@@ -310,7 +311,7 @@ def check_tiers(resolved: ResolvedDeployment) -> None:
 
 
 def _worker(resolved: ResolvedDeployment, index: int) -> dict[str, Any]:
-    """What ``plan_worker`` asks for."""
+    """The arguments of ``plan_worker``."""
     pool = resolved.deployment.pools[index]
     accelerator = resolved.accelerators[pool.accelerator].spec
     host_name = pool.host or accelerator.host
@@ -329,7 +330,7 @@ def _worker(resolved: ResolvedDeployment, index: int) -> dict[str, Any]:
 
 @contextmanager
 def _refusals(resolved: ResolvedDeployment, index: int) -> Iterator[None]:
-    """Say where in the deployment's file a refused tier, device or split stands."""
+    """Locate a refused tier, device or split in the deployment's file."""
     try:
         yield
     except TierRefused as refused:

@@ -1,4 +1,4 @@
-"""A deployment ready to be simulated again and again: on other seeds, at other loads, with another plan."""
+"""A compiled deployment, to be simulated repeatedly: on other seeds, at other loads, with another plan."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from hisearch.simulate.results.result import Result
     from hisearch.traces.compiled import CompiledTrace
 
-#: A transfer that takes no time.
+#: An instant transfer.
 _AT_ONCE = TransferLaw()
 
 
 @dataclass(frozen=True)
 class Replay:
-    """A deployment with all that its simulation and its score need beside a trace.
+    """A deployment with all inputs of its simulation and its score, except a trace.
 
-    costs: what each pool costs with the replicas that it has at first.
+    costs: of each pool with its initial replicas.
     """
 
     deployment: DeploymentSpec
@@ -38,7 +38,7 @@ class Replay:
 
     @property
     def cost(self) -> CostBreakdown:
-        """What it costs with the replicas that it has at first."""
+        """Its cost with the initial replicas."""
         return mean_cost(self.costs, self.deployment, [pool.replicas for pool in self.deployment.pools])
 
     @property
@@ -55,7 +55,7 @@ class Replay:
         plan: WorkerPlan | None = None,
         log: bool = False,
     ) -> Result:
-        """Simulate it; ``plan`` takes the place of the first pool's. Errors: see ``simulate.engine.simulate_fleet``."""
+        """Simulate it; ``plan`` replaces the first pool's. Errors: see ``simulate.engine.simulate_fleet``."""
         from hisearch.simulate.engine import simulate_fleet
 
         fleet = self.fleet
@@ -65,25 +65,25 @@ class Replay:
         return simulate_fleet(fleet, trace, seed=seed, load=load, log=log)
 
     def score(self, trace: CompiledTrace, result: Result, shares: Sequence[ModelShare] | None = None) -> Score:
-        """What came of it, held against the SLO; ``shares`` where they are at hand."""
+        """The score of a simulation against the SLO; ``shares`` where already computed."""
         from hisearch.api.deployments.by_model import scored
 
         return scored(self.deployment, self.fleet, self.costs, self.slo, trace, result, shares)
 
     def shares(self, trace: CompiledTrace, result: Result) -> list[ModelShare]:
-        """What each model's requests got."""
+        """The share of each model."""
         from hisearch.api.deployments.by_model import model_shares
 
         return model_shares(self.deployment, self.fleet, self.costs, self.slo, trace, result)
 
 
 def moves_kv(fleet: FleetPlan) -> bool:
-    """Whether KV moves anywhere: between tiers, or from prefill to decode workers."""
+    """Whether KV is transferred at all: between tiers, or from prefill to decode workers."""
     return any(pool.plan.tiers or pool.role == "decode" for pool in fleet.pools)
 
 
 def with_instant_transfers(fleet: FleetPlan) -> FleetPlan:
-    """The fleet with media, links and hand-overs that take no time: what is left is queueing and computing."""
+    """The fleet with instant media, links and KV transfers: queueing and computing remain."""
     pools = tuple(replace(pool, plan=_instant_plan(pool.plan)) for pool in fleet.pools)
     transfer = replace(fleet.transfer, base_s=0.0, bytes_per_s=math.inf, forward_s=0.0)
     return replace(fleet, pools=pools, transfer=transfer)

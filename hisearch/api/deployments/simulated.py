@@ -1,4 +1,4 @@
-"""What a simulated deployment came to: figures, verdict, warnings, and a row per request."""
+"""The result of a simulated deployment: metrics, SLO verdict, warnings, and a row per request."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _SLO_FIGURES = ("goodput_rps", "attainment")
 
 @dataclass(frozen=True)
 class SimulatedRun:
-    """A deployment, what it was simulated on, and what came of it.
+    """A deployment, its workload, and the result of the simulation.
 
-    slo: None where none was asked for; ``metrics`` then lacks goodput and attainment. load: factor on the arrival
-    rate. horizon_s: simulated seconds after which it was stopped, infinite where it ran to its end.
+    slo: None where none was given; ``metrics`` then lacks goodput and attainment. load: factor on the arrival rate.
+    horizon_s: simulated seconds after which it was stopped; infinite where it ran to its end.
     """
 
     resolved: ResolvedDeployment
@@ -54,13 +54,13 @@ class SimulatedRun:
 
     @property
     def asked(self) -> I4:
-        """Number of the model that each request asks for among ``fleet.models``, shape (N,)."""
+        """Index into ``fleet.models`` of each request's model, shape (N,)."""
         assert self.result.asked is not None
         return self.result.asked.model
 
     @cached_property
     def models(self) -> list[ModelShare]:
-        """What each model's requests got; of one alone, all of it."""
+        """The share of each model; of a single model, everything."""
         return self._replay.shares(self.trace, self.result)
 
     @cached_property
@@ -70,7 +70,7 @@ class SimulatedRun:
 
     @cached_property
     def score(self) -> Score:
-        """The figures and the verdict; without an SLO every simulation passes."""
+        """The metrics and the verdict; without an SLO every simulation passes."""
         return self._replay.score(self.trace, self.result, self.models if len(self.fleet.models) > 1 else None)
 
     @property
@@ -86,12 +86,12 @@ class SimulatedRun:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What a reader should know of the deployment, of the trace and of the figures."""
+        """Warnings about the deployment, the trace and the metrics."""
         notes = (str(note) for note in tier_notes(self.resolved))
         return (*notes, *self.trace.warnings, *self.result.warnings, *self.score.warnings)
 
     def outcomes(self) -> dict[str, int]:
-        """How many requests ended how: ``finished``, ``in_flight``, ``too_large``, ``unreached``."""
+        """Number of requests by outcome: ``finished``, ``in_flight``, ``too_large``, ``unreached``."""
         counts = np.bincount(self.result.requests.outcome, minlength=len(Outcome))
         return {outcome.name.lower(): int(counts[outcome]) for outcome in Outcome}
 
@@ -109,7 +109,7 @@ class SimulatedRun:
 
 
 def pool_costs(resolved: ResolvedDeployment) -> list[CostBreakdown]:
-    """What each pool costs with the replicas that it has at first."""
+    """Cost of each pool with its initial replicas."""
     return [
         deployment_cost(
             resolved.deployment.model_copy(update={"pools": [pool]}),

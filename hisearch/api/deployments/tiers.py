@@ -1,4 +1,4 @@
-"""What each tier of a simulated deployment did, what it costs, and what one more GiB of it would be worth."""
+"""Use, cost and marginal value of each tier of a simulated deployment."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 _GIB = float(2**30)
 
-#: Share by which a tier is enlarged to see what more of it is worth.
+#: Share by which a tier is enlarged to measure its marginal value.
 VALUE_STEP = 0.1
 
 
 def tier_rows(simulated: SimulatedRun) -> list[dict[str, Any]]:
-    """A row for HBM and each tier below it of every pool that has one; see docs/cli.md for the keys."""
+    """A row for HBM and each tier below it, of every pool with such tiers; see docs/cli.md for the keys."""
     rows: list[dict[str, Any]] = []
     bought = 0
     for p, (pool, plan) in enumerate(zip(simulated.resolved.deployment.pools, simulated.fleet.pools, strict=True)):
@@ -38,18 +38,18 @@ def tier_rows(simulated: SimulatedRun) -> list[dict[str, Any]]:
         tiers = simulated.cost.tiers[bought : bought + len(plan.plan.tiers)]
         bought += len(tiers)
         cost = replace(simulated.cost, tiers=tiers)
-        part = simulated.result if len(simulated.fleet.pools) == 1 else of_pool(simulated.result, p)
-        found = rows_of(plan.plan, part, cost, pool.parallelism.group_ranks)
-        rows += [{"pool": pool.name, **row} for row in found]
+        pool_result = simulated.result if len(simulated.fleet.pools) == 1 else of_pool(simulated.result, p)
+        pool_rows = rows_of(plan.plan, pool_result, cost, pool.parallelism.group_ranks)
+        rows += [{"pool": pool.name, **row} for row in pool_rows]
     return rows
 
 
 def rows_of(plan: WorkerPlan, result: Result, cost: CostBreakdown, ranks: int) -> list[dict[str, Any]]:
-    """``tier_rows`` of a worker's plan; ``ranks``: that hold a token's KV in HBM, each its part."""
+    """``tier_rows`` of a worker's plan; ``ranks``: number of ranks that share a token's KV in HBM."""
     if not plan.tiers:
         return []
     prompt = result.prompt_tokens
-    # Prompts find nothing at decode workers.
+    # Prompts get no hits at decode workers.
     hits = (0,) * (1 + len(plan.tiers)) if plan.writes_back_output else result.tier_hit_tokens
     hbm_bytes = plan.memory.kv_bytes_per_token_per_rank * ranks
     rows = []
@@ -78,7 +78,7 @@ def rows_of(plan: WorkerPlan, result: Result, cost: CostBreakdown, ranks: int) -
 
 
 def _traffic(result: Result, index: int, stores: Sequence[StoreUse], tier: TierPlan) -> dict[str, Any]:
-    """Bytes in and out of a tier, what of them was in vain, and how busy its links were."""
+    """Bytes in and out of a tier, wasted fetches, and utilisation of its links."""
     read_tokens = _sum(stores, "read_tokens") + _sum(stores, "demoted_tokens")
     links = [link for link in result.links if link.tier == index]
     return {
@@ -96,37 +96,37 @@ def _sum(stores: Sequence[StoreUse], name: str) -> int:
 
 
 def _utilisation(result: Result, links: Sequence[LinkUse]) -> float:
-    """Busy share of the busiest of the links, of the time that the run was looked at."""
+    """Busy share of the busiest link, of the observed time."""
     if not links or result.observed_s == 0:
         return 0.0
     return max(link.busy_s for link in links) / result.observed_s
 
 
 def series_of(plans: Sequence[WorkerPlan], result: Result, interval_s: float | None = None) -> pd.DataFrame:
-    """``simulate.results.tier_series`` with each store's medium, and who shares it; ``plans``: of all pools."""
+    """``simulate.results.tier_series`` with each store's medium and scope; ``plans``: of all pools."""
     frame = tier_series(result, interval_s)
     tiers: dict[tuple[int, int], TierPlan] = {}
     for plan, pool in zip(plans, result.pools, strict=True):
         for worker in range(pool.first_worker, pool.first_worker + pool.workers):
             tiers |= {(worker, index): tier for index, tier in enumerate(plan.tiers, 1)}
-    mine = [tiers[key] for key in zip(frame["first_worker"], frame["tier"], strict=True)]
-    frame.insert(1, "medium", [tier.medium for tier in mine])
-    frame.insert(2, "scope", [tier.scope for tier in mine])
+    row_tiers = [tiers[key] for key in zip(frame["first_worker"], frame["tier"], strict=True)]
+    frame.insert(1, "medium", [tier.medium for tier in row_tiers])
+    frame.insert(2, "scope", [tier.scope for tier in row_tiers])
     return frame
 
 
 @dataclass(frozen=True)
 class TierValue:
-    """What one more GiB of a tier would be worth, by a second simulation with ``VALUE_STEP`` more of it.
+    """The value of one more GiB of a tier, from a second simulation with ``VALUE_STEP`` more of it.
 
     Attributes:
-        tier: name of the medium; pool: whose it is.
+        tier: name of the medium. pool: name of its pool.
         added_gib: in all stores together.
         hit_rate_gained: over all tiers.
         busy_s_saved: device time of all workers.
-        usd_per_hour_saved_per_gib: the share of accelerators' and hosts' price that this time is of the simulated time.
+        usd_per_hour_saved_per_gib: price of accelerators and hosts, times the saved share of the simulated time.
         usd_per_gib_hour: price.
-        ttft_saved_s: of finished requests, by percentile: the median (``p50``), and those that the SLO states or p99.
+        ttft_saved_s: of finished requests, by percentile: the median (``p50``), and those of the SLO, or p99.
     """
 
     tier: str
@@ -141,9 +141,9 @@ class TierValue:
 
 def tier_values(simulated: SimulatedRun) -> list[TierValue]:
     """The marginal value of each tier below HBM of each pool, one more simulation for each."""
-    every = [(p, index) for p, pool in enumerate(simulated.fleet.pools) for index in range(len(pool.plan.tiers))]
+    places = [(p, index) for p, pool in enumerate(simulated.fleet.pools) for index in range(len(pool.plan.tiers))]
     costs = simulated.cost.tiers
-    return [_tier_value(simulated, *place, cost) for place, cost in zip(every, costs, strict=True)]
+    return [_tier_value(simulated, *place, cost) for place, cost in zip(places, costs, strict=True)]
 
 
 def _tier_value(simulated: SimulatedRun, p: int, index: int, cost: TierCost) -> TierValue:
@@ -151,23 +151,23 @@ def _tier_value(simulated: SimulatedRun, p: int, index: int, cost: TierCost) -> 
     plan = pools[p].plan
     tier = plan.tiers[index]
     pages = tier.capacity_tokens // tier.page_tokens
-    more = replace(tier, capacity_tokens=(pages + max(int(pages * VALUE_STEP), 1)) * tier.page_tokens)
-    tiers = (*plan.tiers[:index], more, *plan.tiers[index + 1 :])
-    larger = replace(pools[p], plan=replace(plan, tiers=tiers))
+    larger_tier = replace(tier, capacity_tokens=(pages + max(int(pages * VALUE_STEP), 1)) * tier.page_tokens)
+    tiers = (*plan.tiers[:index], larger_tier, *plan.tiers[index + 1 :])
+    larger_pool = replace(pools[p], plan=replace(plan, tiers=tiers))
     enlarged = simulate_fleet(
-        replace(simulated.fleet, pools=(*pools[:p], larger, *pools[p + 1 :])),
+        replace(simulated.fleet, pools=(*pools[:p], larger_pool, *pools[p + 1 :])),
         simulated.trace,
         seed=simulated.seed,
         horizon_s=simulated.horizon_s,
         load=simulated.load,
     )
-    added_gib = (more.capacity_tokens - tier.capacity_tokens) * tier.bytes_per_token * cost.stores / _GIB
+    added_gib = (larger_tier.capacity_tokens - tier.capacity_tokens) * tier.bytes_per_token * cost.stores / _GIB
     saved_s = float(result.workers.busy_s.sum() - enlarged.workers.busy_s.sum())
     device_s = result.makespan_s * len(result.workers.busy_s)
     machines_usd = simulated.cost.accelerator_usd_per_hour + simulated.cost.host_usd_per_hour
     saved_usd = machines_usd * saved_s / device_s if device_s > 0 else 0.0
-    asked = spoken_of("ttft", stated(check.label for check in simulated.score.slo))
-    percentiles = sorted({50.0, *(percentile_of(name) for name in asked)})
+    ttft_metrics = spoken_of("ttft", stated(check.label for check in simulated.score.slo))
+    percentiles = sorted({50.0, *(percentile_of(name) for name in ttft_metrics)})
     return TierValue(
         tier.medium,
         added_gib,

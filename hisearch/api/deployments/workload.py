@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 def find_workload(ref: str | Path, catalogue: Catalogue | None = None) -> Document[WorkloadSpec] | Path:
-    """What ``ref`` leads to: a workload, or the path of a trace file.
+    """Resolve ``ref`` to a workload or to the path of a trace file.
 
     Args:
         ref: a catalogue name, or the path of a workload's YAML or of a trace file.
-        catalogue: where names are looked up; the working directory and what ships where None.
+        catalogue: where names are looked up; the working directory and the shipped documents where None.
 
     Raises:
-        UnknownReferenceError: it leads nowhere.
+        UnknownReferenceError: nothing has that name or path.
         SpecError: the workload is not valid.
     """
     catalogue, name = catalogue or Catalogue(), str(ref)
@@ -56,17 +56,17 @@ def load_trace(
 
     Args:
         ref: see ``find_workload``.
-        seed: of everything random in it, beside a generator's own.
+        seed: of everything random in it, in addition to a generator's own.
         limit: keep the first requests only.
         skip_bad: broken rows to tolerate.
         format: of a trace file, one of ``hisearch.specs.workloads.workload.TraceFormat``.
-        columns: of a CSV: our field -> its column, as ``spec.file.columns`` of a workload.
-        models: keep only what asks for a model of one of these names; all of it where empty.
+        columns: of a CSV: trace field -> its column, as ``spec.file.columns`` of a workload.
+        models: keep only requests for models of these names; all where empty.
         catalogue: where names are looked up.
 
     Raises:
         SpecError, TraceError: with file, line and key.
-        ValueError: no such format, or a format or columns for what is not a trace file.
+        ValueError: no such format, or a format or columns for a workload document.
     """
     from hisearch.traces.load import load_document, load_trace_file
 
@@ -88,7 +88,7 @@ def _only(trace: CompiledTrace, models: Collection[str]) -> CompiledTrace:
 
 
 def first_requests(trace: Trace, count: int) -> Trace:
-    """The first ``count`` requests in the order of the file; they refer to no later ones, so nothing else changes.
+    """The first ``count`` requests in the order of the file; they refer to no later ones.
 
     Raises:
         ValueError: ``count`` is less than 1.
@@ -106,7 +106,7 @@ def check_format(name: str) -> None:
     """Refuse an unknown trace format.
 
     Raises:
-        ValueError: with what is known.
+        ValueError: the format is unknown; lists the known ones.
     """
     known = get_args(TraceFormat)
     if name not in known:

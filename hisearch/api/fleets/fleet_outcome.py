@@ -1,4 +1,4 @@
-"""What a study of several models came to: fronts, combinations, recommendation."""
+"""The result of a study of several models: fronts, combinations, recommendation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hisearch.specs.wording import listed
 
 @dataclass(frozen=True)
 class FleetOutcome:
-    """What a study of several models came to. results: of each model's own study, those that were begun."""
+    """The result of a study of several models. results: of each model's own study that was begun."""
 
     resolved: ResolvedFleetStudy
     results: Mapping[str, StudyOutcome]
@@ -23,12 +23,12 @@ class FleetOutcome:
 
     @property
     def stopped(self) -> str:
-        """What ended a model's search before it had simulated all that it wanted to, "" where nothing did."""
+        """What stopped a model's search before it was complete; "" where nothing did."""
         return next((result.stopped for result in self.results.values() if result.stopped), "")
 
     @property
     def missed(self) -> tuple[str, ...]:
-        """Models of which nothing that was simulated meets the SLO, and those that were not searched."""
+        """Models without a deployment that meets the SLO, and those that were not searched."""
         return tuple(
             name
             for name in self.resolved.parts
@@ -47,37 +47,37 @@ class FleetOutcome:
 
     @property
     def unsure(self) -> bool:
-        """True where a probability was asked for that nothing has which was looked at, of some model."""
+        """True where no assessed deployment of some model reaches the requested probability."""
         return any(result.unsure for result in self.results.values())
 
     @cached_property
     def tokens(self) -> tuple[float, ...]:
-        """Tokens, prompts and outputs, that each model is asked for."""
+        """Prompt and output tokens of each model's workload."""
         traces = [result.simulation.world.trace.arrays for result in self.results.values()]
         return tuple(float(arrays.input_tokens.sum() + arrays.output_tokens.sum()) for arrays in traces)
 
     @cached_property
     def combinations(self) -> tuple[Combination, ...]:
-        """The front of the whole before its limits are looked at; empty where a model has nothing that serves."""
+        """The combined front, before limits apply; empty where a model has no feasible deployment."""
         if self.missed:
             return ()
         return combine([result.front for result in self.results.values()], self.resolved.study.axes, self.tokens)
 
     @cached_property
     def front(self) -> tuple[Combination, ...]:
-        """The front of the whole, of deployments that keep to the limits."""
+        """The combined front, of combinations within the limits."""
         limits = self.resolved.study.limits_by_name
-        return tuple(one for one in self.combinations if one.within(limits))
+        return tuple(combination for combination in self.combinations if combination.within(limits))
 
     @cached_property
     def recommendation(self) -> Combination | None:
-        """The deployment to buy: what each model's study recommends, or the cheapest that all limits together allow.
+        """The deployment to buy: each model's own recommendation, or the cheapest combination within the limits.
 
-        None where a model has none, or no combination keeps to the limits.
+        None where a model has no recommendation, or no combination is within the limits.
         """
         if self.missed:
             return None
         limits = self.resolved.study.limits_by_name
-        own = [result.recommendation.trial for result in self.results.values() if result.recommendation is not None]
-        (each,) = combine([[trial] for trial in own], self.resolved.study.axes, self.tokens)
-        return each if each.within(limits) else cheapest(self.combinations, limits)
+        trials = [result.recommendation.trial for result in self.results.values() if result.recommendation is not None]
+        (combination,) = combine([[trial] for trial in trials], self.resolved.study.axes, self.tokens)
+        return combination if combination.within(limits) else cheapest(self.combinations, limits)

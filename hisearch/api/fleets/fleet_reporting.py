@@ -1,4 +1,4 @@
-"""From what a study of several models came to, to its report."""
+"""The report's input from the result of a study of several models."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from hisearch.search.select.fleet_front import Combination
 
 
-def fleet_report(result: FleetOutcome, whole: Whole | None) -> FleetReport:
-    """What the report of several models is drawn from; ``whole``: the recommended deployment, simulated."""
+def fleet_report(result: FleetOutcome, simulated: Whole | None) -> FleetReport:
+    """The input of the report of several models; ``simulated``: the recommended deployment, simulated."""
     best = result.recommendation
     parts: tuple[ModelPart, ...] = ()
-    if best is not None and whole is not None:
+    if best is not None and simulated is not None:
         parts = tuple(
             ModelPart(
                 name=name,
@@ -31,28 +31,32 @@ def fleet_report(result: FleetOutcome, whole: Whole | None) -> FleetReport:
                 terms=term_lines(share.score.slo),
                 report=f"{MODELS}/{name}/{REPORT}",
             )
-            for name, trial, share in zip(result.results, best.trials, whole.shares, strict=True)
+            for name, trial, share in zip(result.results, best.trials, simulated.shares, strict=True)
         )
     return FleetReport(
         name=result.resolved.name,
         description=result.resolved.document.description,
         axes=result.resolved.study.axes,
-        feasible=whole is not None and whole.score.feasible,
+        feasible=simulated is not None and simulated.score.feasible,
         usd_per_hour=best.figures["usd_per_hour"] if best is not None else 0.0,
         parts=parts,
         coupled=_coupled(result, best),
         searches=_searches(result),
         front=tuple(
-            Combined(one.figures, tuple(describe(trial.deployment) for trial in one.trials), one == best)
-            for one in sorted(result.front, key=lambda one: one.figures["usd_per_hour"])
+            Combined(
+                combination.figures,
+                tuple(describe(trial.deployment) for trial in combination.trials),
+                combination == best,
+            )
+            for combination in sorted(result.front, key=lambda combination: combination.figures["usd_per_hour"])
         ),
         refused=result.refusal,
-        cautions=tuple(dict.fromkeys(whole.warnings)) if whole is not None else (),
+        cautions=tuple(dict.fromkeys(simulated.warnings)) if simulated is not None else (),
     )
 
 
 def _coupled(result: FleetOutcome, best: Combination | None) -> tuple[TermLine, ...]:
-    """Limits on the whole, held against the recommendation."""
+    """Limits on all models together, checked for the recommendation."""
     if best is None:
         return ()
     limits = result.resolved.study.limits_by_name
@@ -64,20 +68,20 @@ def _coupled(result: FleetOutcome, best: Combination | None) -> tuple[TermLine, 
 
 
 def _searches(result: FleetOutcome) -> tuple[SearchPart, ...]:
-    found = []
+    searches = []
     for name in result.resolved.parts:
-        own = result.results.get(name)
-        if own is None:
-            found.append(SearchPart(name, 0, 0, "not begun", "", ""))
+        outcome = result.results.get(name)
+        if outcome is None:
+            searches.append(SearchPart(name, 0, 0, "not begun", "", ""))
             continue
-        found.append(
+        searches.append(
             SearchPart(
                 name,
-                sum(trial.simulations for trial in own.trials),
-                len(own.front),
-                own.outcome.ending.describe(),
-                own.failure.text if own.failure is not None else "",
+                sum(trial.simulations for trial in outcome.trials),
+                len(outcome.front),
+                outcome.outcome.ending.describe(),
+                outcome.failure.text if outcome.failure is not None else "",
                 f"{MODELS}/{name}/{REPORT}",
             )
         )
-    return tuple(found)
+    return tuple(searches)

@@ -1,7 +1,7 @@
 """Studies of several models behind one router from Python: ``hisearch.load_fleet_study(path).run()``.
 
-Each model is searched by a study of its own, in a folder of its own; their fronts are then combined
-(``hisearch.search.select.fleet_front``), and the recommended whole is simulated once on the traffic of all.
+Each model is searched by a study of its own, in a folder of its own. Their fronts are then combined
+(``hisearch.search.select.fleet_front``), and the recommended combination is simulated once on all traffic.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def load_fleet_study(path: str | Path, overrides: Iterable[str] = ()) -> FleetSt
 
 
 class FleetStudy:
-    """A question about several models that can be run."""
+    """A study of several models that can be run."""
 
     def __init__(self, resolved: ResolvedFleetStudy) -> None:
         """Wrap a resolved study."""
@@ -71,7 +71,7 @@ class FleetStudy:
         """The study of each model alone."""
         from hisearch.api.studies.study import Study
 
-        return {name: Study(part) for name, part in self.resolved.parts.items()}
+        return {name: Study(resolved) for name, resolved in self.resolved.parts.items()}
 
     def run(
         self,
@@ -86,24 +86,24 @@ class FleetStudy:
     ) -> FleetResult:
         """Search model by model, combine, and write the run folder; arguments and errors as of ``Study.run``.
 
-        What was not begun when the run was interrupted is not begun any more.
+        An interrupt ends the run: models not yet searched are skipped.
         """
         folder = Path(run_dir) if run_dir is not None else default_run_dir(self.name)
         if resume:
             check_one_of_several(folder)
         check_writable(folder)
         for study in self.studies.values():
-            study.trace  # noqa: B018  (what cannot be read is refused before the first search)
-        self._check_all_asked()
+            study.trace  # noqa: B018  (an unreadable trace is refused before the first search)
+        self._check_all_served()
         folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / "study.yaml", self.resolved.to_yaml())
         results: dict[str, StudyResult] = {}
         for name, study in self.studies.items():
-            own = folder / MODELS / name
+            model_dir = folder / MODELS / name
             results[name] = study.run(
                 workers,
-                own,
-                resume and (own / JOURNAL).is_file(),
+                model_dir,
+                resume and (model_dir / JOURNAL).is_file(),
                 progress,
                 backend=backend,
                 scheduler=scheduler,
@@ -115,11 +115,11 @@ class FleetStudy:
         result.write()
         return result
 
-    def _check_all_asked(self) -> None:
-        """Refuses traffic of all models in which some requests are no model's: nothing would be said of them.
+    def _check_all_served(self) -> None:
+        """Refuse a shared workload with requests that no model serves.
 
         Raises:
-            SpecError: they ask for what the study does not know, or for a model that has a workload of its own.
+            SpecError: requests ask for an unknown model, or for one that has a workload of its own.
         """
         from hisearch.traces.load import load_reference
 
@@ -127,21 +127,23 @@ class FleetStudy:
         sharing = [name for name in spec.models if not spec.own(name, "workload")]
         if not sharing:
             return
-        part = self.resolved.parts[sharing[0]]
-        whole = load_reference(part.study.workload.model_copy(update={"models": []}), part.workload, spec.seed)
-        known = {one for name in sharing for one in self.resolved.names_of(name)}
-        left = [one for one in (() if whole.models is None else whole.models.names) if one not in known]
-        if left:
+        resolved = self.resolved.parts[sharing[0]]
+        trace = load_reference(resolved.study.workload.model_copy(update={"models": []}), resolved.workload, spec.seed)
+        served_names = {alias for name in sharing for alias in self.resolved.names_of(name)}
+        unserved = [
+            alias for alias in (() if trace.models is None else trace.models.names) if alias not in served_names
+        ]
+        if unserved:
             raise self.resolved.document.error(
                 ("spec", "workload", "trace"),
-                f"requests ask for {', '.join(left)}: no model that shares this workload goes by that name; those that "
-                f"do are {', '.join(sharing)} (other names: asked_as)",
+                f"requests ask for {', '.join(unserved)}: no model that shares this workload goes by that name; "
+                f"those that do are {', '.join(sharing)} (other names: asked_as)",
             )
 
 
 @dataclass(frozen=True)
 class FleetResult(FleetOutcome):
-    """``FleetOutcome`` with the whole, simulated, and its documents."""
+    """``FleetOutcome`` with the simulated recommendation and its documents."""
 
     results: Mapping[str, StudyResult]
 
@@ -153,15 +155,15 @@ class FleetResult(FleetOutcome):
         return None if self.recommendation is None else simulate_whole(self, self.recommendation)
 
     def to_pandas(self) -> pd.DataFrame:
-        """The front: a row per deployment, its figures, each model's deployment in words and its trial's number."""
+        """The front: a row per combination with its figures, and each model's deployment as text and trial number."""
         import pandas as pd
 
         from hisearch.search.model.deployments import describe
 
         rows = []
-        for one in self.front:
-            row: dict[str, Any] = dict(one.figures)
-            for name, trial in zip(self.results, one.trials, strict=True):
+        for combination in self.front:
+            row: dict[str, Any] = dict(combination.figures)
+            for name, trial in zip(self.results, combination.trials, strict=True):
                 row |= {f"{name}.trial": trial.number, f"{name}.deployment": describe(trial.deployment)}
                 row |= {f"{name}.{axis}": trial.objective(axis) for axis in self.resolved.study.axes}
             rows.append(row)
@@ -182,24 +184,24 @@ class FleetResult(FleetOutcome):
             }
             for name, result in self.results.items()
         ]
-        best, whole = self.recommendation, self.whole
-        chosen = None
-        if best is not None and whole is not None:
-            chosen = {
+        best, simulated = self.recommendation, self.whole
+        recommendation = None
+        if best is not None and simulated is not None:
+            recommendation = {
                 "figures": dict(best.figures),
                 "models": [
                     {"model": name, "trial": trial.number, "deployment": describe(trial.deployment)}
                     for name, trial in zip(self.results, best.trials, strict=True)
                 ],
-                "simulated": whole.to_dict(),
+                "simulated": simulated.to_dict(),
             }
         return {
             "study": self.resolved.name,
             "run_dir": str(self.run_dir),
             "models": models,
             "missed": list(self.missed),
-            "recommendation": chosen,
-            "front": [dict(one.figures) for one in self.front],
+            "recommendation": recommendation,
+            "front": [dict(combination.figures) for combination in self.front],
         }
 
     def write(self) -> None:
@@ -215,7 +217,7 @@ class FleetResult(FleetOutcome):
             write_tree(self.run_dir / "recommended", self._export)
 
     def _export(self, folder: Path) -> None:
-        """The whole as a deployment, and each model's part as launch scripts."""
+        """Write the combined deployment, and launch scripts for each model's part."""
         from hisearch.api.studies.exporting import export_trial
         from hisearch.export.engines.flags import ExportError
 
@@ -230,7 +232,7 @@ class FleetResult(FleetOutcome):
 
 
 def _plain(data: Any) -> Any:
-    """Plain values as JSON knows them: numbers that are not finite as null."""
+    """Plain values for JSON; numbers that are not finite become null."""
     if isinstance(data, dict):
         return {key: _plain(value) for key, value in data.items()}
     if isinstance(data, list | tuple):

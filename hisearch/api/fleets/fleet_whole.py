@@ -1,4 +1,4 @@
-"""The deployment that a study of several models comes to: pools of all models behind one router, simulated together."""
+"""The deployment that a study of several models recommends: pools of all models behind one router, simulated."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Whole:
-    """What came of it.
+    """The recommended deployment, simulated on the traffic of all models.
 
-    text: the deployment as a document that stands alone. score: of all requests, each model held to its own promise.
-    shares: of each model. warnings: what to know of the simulation.
+    text: the deployment as a self-contained document. score: of all requests, each model against its own SLO.
+    shares: of each model. warnings: of the simulation.
     """
 
     deployment: DeploymentSpec
@@ -51,24 +51,24 @@ class Whole:
 
 
 def deployment_of_all(result: FleetOutcome, chosen: Combination) -> DeploymentSpec:
-    """The pools of every model's deployment behind one router, which asks each model's own policy."""
+    """The pools of every model's deployment behind one router with a policy per model."""
     parts = list(zip(result.results.items(), chosen.trials, strict=True))
     pools: list[PoolSpec] = []
-    for (name, own), trial in parts:
-        pools += _pools(name, own.resolved.model.name, trial)
+    for (name, outcome), trial in parts:
+        pools += _pools(name, outcome.resolved.model.name, trial)
     first = parts[0][1].deployment
     disaggregated = next(
         (trial.deployment for _, trial in parts if trial.deployment.transfer.fabric is not None), first
     )
     return DeploymentSpec(
         model=parts[0][0][1].resolved.model.name,
-        served_names={own.resolved.model.name: _asked(result, name, own) for (name, own), _ in parts},
+        served_names={outcome.resolved.model.name: _aliases(result, name, outcome) for (name, outcome), _ in parts},
         pools=pools,
         routers={
-            own.resolved.model.name: ModelRoutersSpec(
+            outcome.resolved.model.name: ModelRoutersSpec(
                 router=trial.deployment.router, decode_router=trial.deployment.decode_router
             )
-            for (_, own), trial in parts
+            for (_, outcome), trial in parts
         },
         admission=first.admission,
         transfer=disaggregated.transfer,
@@ -77,14 +77,14 @@ def deployment_of_all(result: FleetOutcome, chosen: Combination) -> DeploymentSp
     )
 
 
-def _asked(result: FleetOutcome, name: str, own: StudyOutcome) -> list[str]:
-    """Names by which requests ask for a model, beside what pools and its publisher call it."""
-    known = (own.resolved.model.name, own.resolved.model.spec.huggingface_id)
-    return [one for one in result.resolved.names_of(name) if one not in known]
+def _aliases(result: FleetOutcome, name: str, outcome: StudyOutcome) -> list[str]:
+    """Names that requests use for a model, other than its catalogue name and Hugging Face id."""
+    known_names = (outcome.resolved.model.name, outcome.resolved.model.spec.huggingface_id)
+    return [served_name for served_name in result.resolved.names_of(name) if served_name not in known_names]
 
 
 def _pools(name: str, model: str, trial: Trial) -> list[PoolSpec]:
-    """A model's pools under names that tell them from others'."""
+    """A model's pools under names that are unique across models."""
     alone = len(trial.deployment.pools) == 1
     return [
         pool.model_copy(update={"model": model, "name": name if alone else f"{name}-{pool.name}"})
@@ -93,29 +93,31 @@ def _pools(name: str, model: str, trial: Trial) -> list[PoolSpec]:
 
 
 def simulate_whole(result: FleetOutcome, chosen: Combination) -> Whole:
-    """The whole on the traffic of all models, with the same seed.
+    """Simulate the combined deployment on the traffic of all models, with the same seed.
 
-    What each model's requests get is what its own study says, but for policies that draw random numbers or place
-    workers on a ring: the draws are other ones.
+    Each model's requests get the results of its own study. Policies that draw random numbers or place workers on a
+    ring differ: they draw other numbers.
     """
     deployment = deployment_of_all(result, chosen)
     parts = list(zip(result.results.values(), chosen.trials, strict=True))
-    worlds = [own.simulation.world for own, _ in parts]
-    names = [own.resolved.model.name for own, _ in parts]
-    costs = [cost for own, trial in parts for cost in pool_costs_of(own, trial)]
+    worlds = [outcome.simulation.world for outcome, _ in parts]
+    names = [outcome.resolved.model.name for outcome, _ in parts]
+    costs = [cost for outcome, trial in parts for cost in pool_costs_of(outcome, trial)]
     fabrics = [
         fabric for world in worlds for name, fabric in world.fabrics.items() if name == deployment.transfer.fabric
     ]
     fleet = plan_fleet(
         deployment,
-        [own.simulation.plan(pool) for own, trial in parts for pool in trial.deployment.pools],
+        [outcome.simulation.plan(pool) for outcome, trial in parts for pool in trial.deployment.pools],
         models={name: world.model for name, world in zip(names, worlds, strict=True)},
         usd_per_hour=[cost.total / pool.replicas for cost, pool in zip(costs, deployment.pools, strict=True)],
         fabric=fabrics[0] if fabrics else None,
     )
-    promises: dict[str, ModelSloSpec] = {name: world.slo for name, world in zip(names, worlds, strict=True)}
+    model_slos: dict[str, ModelSloSpec] = {name: world.slo for name, world in zip(names, worlds, strict=True)}
     first = worlds[0].slo
-    slo = SloSpec.model_construct(terms=first.terms, max_rejected_fraction=first.max_rejected_fraction, models=promises)
+    slo = SloSpec.model_construct(
+        terms=first.terms, max_rejected_fraction=first.max_rejected_fraction, models=model_slos
+    )
     replay = Replay(deployment, fleet, costs, slo)
     trace = side_by_side([scale_load(world.trace, world.load) for world in worlds], names)
     simulated = replay.simulate(trace, seed=result.resolved.study.seed)
@@ -125,13 +127,13 @@ def simulate_whole(result: FleetOutcome, chosen: Combination) -> Whole:
 
 
 def _text(result: FleetOutcome, deployment: DeploymentSpec) -> str:
-    """The deployment as a document, with what does not ship among its definitions."""
-    owns = [own.resolved for own in result.results.values()]
+    """The deployment as a document, with definitions of whatever does not ship."""
+    studies = [outcome.resolved for outcome in result.results.values()]
     hardware = Hardware({}, {}, {})
-    for own in owns:
+    for study in studies:
         for section in ("accelerators", "hosts", "media", "fabrics", "devices"):
-            getattr(hardware, section).update(getattr(own.hardware, section))
-    models = {own.model.name: own.model for own in owns}
-    spec = stand_alone(deployment, models[deployment.model], owns[0].profile, hardware, models)
+            getattr(hardware, section).update(getattr(study.hardware, section))
+    models = {study.model.name: study.model for study in studies}
+    spec = stand_alone(deployment, models[deployment.model], studies[0].profile, hardware, models)
     data = spec.model_dump(mode="json", exclude_none=True)
     return document_text("Deployment", result.resolved.name, f"Recommended for {result.resolved.name}", data)

@@ -1,4 +1,4 @@
-"""Why a run cannot be gone on with: what its study asks otherwise than the one that it is to go on with."""
+"""Why a run cannot be resumed: how its study differs from the stored one."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from hisearch.specs.wording import counted, listed
 if TYPE_CHECKING:
     from hisearch.specs.documents.resolved import ResolvedStudy
 
-#: Keys of a study that decide what its simulations come to; files that it names are under ``pins``.
+#: Keys of a study that decide the outcome of its simulations; files that it names are under ``pins``.
 _DECISIVE = ("model", "workload", "slo", "seed", "limits", "objectives", "pins")
 
-#: Further keys that are named.
+#: Most further keys that are listed.
 _OTHERS = 6
 
 #: Hexadecimal digits of a digest that are shown.
@@ -25,18 +25,18 @@ _DIGITS = 12
 
 
 def what_differs(folder: Path, resolved: ResolvedStudy) -> str:
-    """The first key in which the study of the run in ``folder`` differs from ``resolved``, with both values; others.
+    """The first key in which the study of the run in ``folder`` differs from ``resolved``, both values, and other keys.
 
-    Where no key does, the program does: it is another version, or its kernels were changed.
+    Where no key differs, the program does: another version, or changed kernels.
 
     Raises:
-        SpecError: ``folder`` has no study that can be read.
+        SpecError: the study in ``folder`` cannot be read.
     """
     from hisearch.report.data.comparison import changes_between
 
-    theirs = read_source(folder / "study.yaml")
-    ours = text_source(resolved.to_yaml(), resolved.document.path)
-    changes = changes_between(_decisive(theirs.data["spec"]), _decisive(ours.data["spec"]))
+    stored = read_source(folder / "study.yaml")
+    current = text_source(resolved.to_yaml(), resolved.document.path)
+    changes = changes_between(_decisive(stored.data["spec"]), _decisive(current.data["spec"]))
     if not changes:
         return _other_program(folder)
     first = changes[0]
@@ -46,12 +46,12 @@ def what_differs(folder: Path, resolved: ResolvedStudy) -> str:
         text = f"{named} has the SHA-256 {_shown(first.a)} in {path}, and {_shown(first.b)} now"
     else:
         text = f"spec.{first.key} is {first.a or 'not set'} in {path}, and {first.b or 'not set'} now"
-    # What a changed key names is pinned as well: that pins differ then goes without saying.
+    # A changed key changes the pin of the file that it names: such pins are not listed.
     others = [f"spec.{change.key}" for change in changes[1:] if not change.key.startswith("pins.")]
     if first.key.startswith("pins."):
         others = [change.key.removeprefix("pins.") for change in changes[1:]]
-    left = len(others) - _OTHERS
-    shown = listed(others[:_OTHERS] + ([f"{counted(left, 'key')} more"] if left > 0 else []))
+    hidden = len(others) - _OTHERS
+    shown = listed(others[:_OTHERS] + ([f"{counted(hidden, 'key')} more"] if hidden > 0 else []))
     return f"{text}; {shown} {'differs' if len(others) == 1 else 'differ'} too" if others else text
 
 

@@ -1,4 +1,4 @@
-"""Where a study's simulations run and where its trials are kept, beside the run folder."""
+"""The backend of a study's simulations, and the database of its trials outside the run folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 BackendName = Literal["threads", "loky", "dask"]
 BACKENDS: tuple[str, ...] = get_args(BackendName)
 
-#: Says which studies of a PostgreSQL database are the run's.
+#: File that names the run's studies in a PostgreSQL database.
 STORAGE = "storage.json"
 
 
@@ -58,8 +58,8 @@ def open_database(folder: Path, study: str, problem: Problem, storage: str | Non
 
 
 def _name_of_run(folder: Path, study: str) -> str:
-    """A name that no other run has, whatever folder it writes; that of the run in ``folder`` where it has one."""
-    kept = folder / STORAGE
-    if kept.is_file():
-        return str(json.loads(kept.read_text(encoding="utf-8"))["study"])
+    """The stored name of the run in ``folder``, or a new unique one."""
+    record = folder / STORAGE
+    if record.is_file():
+        return str(json.loads(record.read_text(encoding="utf-8"))["study"])
     return f"{study} {folder.absolute().name} {uuid.uuid4().hex[:8]}"

@@ -32,14 +32,14 @@ def provenance(
 
     Args:
         resolved: the study.
-        outcome: what the search found.
+        outcome: of the search.
         trace: the compiled trace: its name, digest, requests and skipped rows.
-        run: the machine's side of it: workers, wall time, replayed simulations, digest of the journal's inputs.
+        run: facts of the execution: workers, wall time, replayed simulations, digest of the journal's inputs.
     """
     from hisearch.search.stages.ending import FINISHED
 
     trials = outcome.trials
-    whole = sum(trial.simulations for trial in trials if trial.slice_fraction == 1.0)
+    on_whole_trace = sum(trial.simulations for trial in trials if trial.slice_fraction == 1.0)
     budget = resolved.study.budget
     return {
         "study": resolved.name,
@@ -54,7 +54,7 @@ def provenance(
             "simulations": budget.simulations,
             "seconds": budget.wall_s,
             "simulations_used": outcome.ending.used,
-            "whole_trace": whole,
+            "whole_trace": on_whole_trace,
             "slices": sum(trial.slice_fraction < 1.0 for trial in trials),
             "failed": sum(bool(trial.error) for trial in trials),
             "stopped": outcome.stopped or FINISHED,
@@ -72,14 +72,14 @@ def format_simulations(facts: dict[str, Any]) -> str:
     Args:
         facts: what ``provenance`` returned.
     """
-    used, whole, replayed = (
+    used, on_whole_trace, replayed = (
         facts["budget"]["simulations_used"],
         facts["budget"]["whole_trace"],
         facts["run"]["replayed"],
     )
     text = counted(used, "simulation")
-    if whole < used:
-        text += f", {whole:,} of them on the whole trace"
+    if on_whole_trace < used:
+        text += f", {on_whole_trace:,} of them on the whole trace"
     if not replayed:
         return text
     if replayed == used:
@@ -88,7 +88,7 @@ def format_simulations(facts: dict[str, Any]) -> str:
 
 
 def price_notes(resolved: ResolvedStudy) -> tuple[PriceNote, ...]:
-    """Every price that the study's costs are built from."""
+    """Every price that the study's costs use."""
     from hisearch.report.data.inputs import PriceNote
 
     notes = []
@@ -109,10 +109,10 @@ def price_notes(resolved: ResolvedStudy) -> tuple[PriceNote, ...]:
 
 
 def profile_note(resolved: ResolvedStudy, chosen: Trial | None) -> ProfileNote:
-    """The latency profile, with how it is known and how far it errs.
+    """The latency profile with its evidence and error.
 
-    An automatic one stands for another: that of ``chosen``'s accelerators and engines that errs most, or of all the
-    space's where nothing is chosen. It speaks for itself where one of them has no profile of its own.
+    An automatic profile is replaced by the selected one with the largest error, over the accelerators and engines of
+    ``chosen``, or of the space where that is None. It is kept where one of them has no profile of its own.
     """
     from hisearch.latency.estimators.auto import AutoEstimator
     from hisearch.latency.sheets import of_catalogue
@@ -125,10 +125,16 @@ def profile_note(resolved: ResolvedStudy, chosen: Trial | None) -> ProfileNote:
             used = {(pool.accelerator, pool.engine.name) for pool in chosen.deployment.pools}
         else:
             execution = resolved.space.spec.execution
-            used = {(one, engine) for one in execution.accelerators for engine in execution.engines}
-        own = {auto.chosen(resolved.accelerators[one].spec, engine) for one, engine in sorted(used)}
-        specs = {of: of_catalogue("LatencyProfile", of) for of in own if of is not None}
-        if specs and None not in own:
+            used = {(accelerator, engine) for accelerator in execution.accelerators for engine in execution.engines}
+        profile_names = {
+            auto.chosen(resolved.accelerators[accelerator].spec, engine) for accelerator, engine in sorted(used)
+        }
+        specs = {
+            profile_name: of_catalogue("LatencyProfile", profile_name)
+            for profile_name in profile_names
+            if profile_name is not None
+        }
+        if specs and None not in profile_names:
             name, profile = max(specs.items(), key=lambda item: (item[1].relative_error, item[0]))
             whose = "space" if chosen is None else "deployment"
             of_several = f"; errs most of the {whose}'s {len(specs)}" if len(specs) > 1 else ""
@@ -138,14 +144,14 @@ def profile_note(resolved: ResolvedStudy, chosen: Trial | None) -> ProfileNote:
 
 
 def _served(resolved: ResolvedStudy, chosen: Trial, profile: LatencyProfileSpec) -> str:
-    """How far served runs like those of ``chosen`` were off, in words: of the pool that TTFT is least known of."""
+    """The error of served runs like ``chosen``, as text: of the pool with the widest TTFT error."""
     from hisearch.latency.served_errors import plain_name, served_errors
 
     if profile.laws is None:
         return ""
     model, each_its_own = plain_name(resolved.model.spec.huggingface_id), resolved.profile.spec.estimator == "auto"
-    known = []
+    pool_errors = []
     for pool in chosen.deployment.pools:
-        measured = each_its_own or pool.accelerator == profile.laws.accelerator
-        known.append(served_errors(pool.engine.name, pool.accelerator if measured else None, model))
-    return str(max(filter(None, known), key=lambda errors: errors.ttft.width, default=""))
+        is_measured = each_its_own or pool.accelerator == profile.laws.accelerator
+        pool_errors.append(served_errors(pool.engine.name, pool.accelerator if is_measured else None, model))
+    return str(max(filter(None, pool_errors), key=lambda errors: errors.ttft.width, default=""))

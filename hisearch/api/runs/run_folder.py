@@ -1,26 +1,26 @@
-"""The folder that a run leaves behind.
+"""The folder of a run.
 
 ==================  ==========================================================================================
 ``study.yaml``      the study with everything it names
 ``provenance.json`` versions, seeds, digests of inputs, cores, wall time, budget used
-``journal.jsonl``   every finished simulation, appended as it ended; what a killed run resumes from, and what the report
-                    of a run that goes on is drawn from
-``study.db``        Optuna studies for optuna-dashboard; not where they are written to a PostgreSQL database, then
-``storage.json``    that database's address, without a password, and the run's name in it
+``journal.jsonl``   every finished simulation, appended as it ended; a killed run resumes from it, and the report of a
+                    live run is drawn from it
+``study.db``        Optuna studies for optuna-dashboard, unless they are written to a PostgreSQL database
+``storage.json``    with PostgreSQL only: the database's address, without a password, and the run's name in it
 ``trials.parquet``  every simulation, in order
 ``candidates.csv``  stage 1's estimates
 ``front.csv``       the Pareto front
-``closeup.json``    what the report shows of the recommended deployment beside its trial
+``closeup.json``    simulated details of the recommended deployment for the report
 ``report.html``     the report
 ``recommended/``    the recommendation as launch scripts, manifests and benchmarks; an older one, if changed or of
                     another deployment, is kept as ``recommended.1/``. Where no command line can express it,
                     ``recommended.txt`` says why
-``report.1.html``   of a run that was gone on with and then recommended something else: its report before that
-``models/``         of a run of several models alone: the folder of each model's own run
-``ended/``          of a run that had ended and is gone on with: what it had come to, which is read until it ends anew
+``report.1.html``   of a run that was resumed and then recommended something else: its earlier report
+``models/``         of a run of several models only: the folder of each model's own run
+``ended/``          of a run that ended and was resumed: its documents, which are read until it ends again
 ==================  ==========================================================================================
 
-Every file is written beside its place and renamed into it, so that no reader ever sees half of one. Nothing is written
+Every file is written under a temporary name and renamed, so that readers never see a partial one. Nothing is written
 outside the folder.
 """
 
@@ -42,13 +42,13 @@ JOURNAL = "journal.jsonl"
 PROVENANCE = "provenance.json"
 DATABASE = "study.db"
 CLOSEUP = "closeup.json"
-#: Of a run of several models: where the folder of each one's run is.
+#: Of a run of several models: the folder with each model's run.
 MODELS = "models"
 REPORT = "report.html"
-#: What a run that is gone on with had come to; see ``keep_ended``.
+#: Documents of a run that ended before it was resumed; see ``keep_ended``.
 ENDED = "ended"
 
-#: End of the name of a folder that is being filled.
+#: Suffix of a folder that is being filled.
 _TREE_PART = ".parts"
 
 
@@ -58,19 +58,19 @@ def default_run_dir(study: str) -> Path:
     return Path("runs") / f"{study}-{now:%Y%m%dT%H%M%SZ}"
 
 
-#: Files that a run has written once it has ended.
-_OF_THE_END = (PROVENANCE, "trials.parquet")
-#: Files of a run that has ended that are needed to read it back, beside its journal, which only grows.
-_READ_BACK = ("study.yaml", *_OF_THE_END, CONFIDENCE, CLOSEUP)
+#: Files that a run writes when it ends.
+_END_FILES = (PROVENANCE, "trials.parquet")
+#: Files that load a finished run, together with its journal, which only grows.
+_READ_BACK = ("study.yaml", *_END_FILES, CONFIDENCE, CLOSEUP)
 
 
 def has_ended(folder: Path) -> bool:
-    """True where a run has written its documents, also if an interrupt or the budget ended it."""
-    return all((folder / name).is_file() for name in _OF_THE_END)
+    """True where a run has written its documents, also after an interrupt or an exhausted budget."""
+    return all((folder / name).is_file() for name in _END_FILES)
 
 
 def keep_ended(folder: Path) -> None:
-    """Before a run that has ended is gone on with: keep what it came to, should this one be killed."""
+    """Before a finished run is resumed: keep its documents, in case the resumed run is killed."""
     if not has_ended(folder):
         return
     temporary = Path(tempfile.mkdtemp(prefix=f".{ENDED}.", suffix=_TREE_PART, dir=folder))
@@ -83,12 +83,12 @@ def keep_ended(folder: Path) -> None:
 
 
 def ended_in(folder: Path) -> Path | None:
-    """Where the documents are of a run that has ended, or had before it was gone on with; None where there are none."""
+    """The folder with the documents of a finished run, or those kept when it was resumed; None without any."""
     return next((place for place in (folder, folder / ENDED) if has_ended(place)), None)
 
 
 def check_resumable(folder: Path) -> None:
-    """Refuse to go on where nothing was begun.
+    """Refuse to resume where nothing was begun.
 
     Raises:
         JournalError: the folder has no journal.
@@ -103,7 +103,7 @@ def check_resumable(folder: Path) -> None:
 
 
 def check_one_of_several(folder: Path) -> None:
-    """Refuse to go on where no run of several models was begun.
+    """Refuse to resume where no run of several models was begun.
 
     Raises:
         JournalError: the folder has no study.
@@ -115,35 +115,35 @@ def check_one_of_several(folder: Path) -> None:
 
 
 def check_writable(folder: Path) -> None:
-    """Refuse a folder that could not be made or written, and make nothing.
+    """Refuse a folder that cannot be made or written; make nothing.
 
     Raises:
-        OSError: it, or what stands where it belongs, is no folder, or may not be written to.
+        OSError: the path, or its nearest existing parent, is not a folder or is not writable.
     """
-    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not there.is_dir():
-        raise NotADirectoryError(f"{folder}: {there} is a file; expected a folder for the run")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise PermissionError(f"{folder}: {there} may not be written to")
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not existing.is_dir():
+        raise NotADirectoryError(f"{folder}: {existing} is a file; expected a folder for the run")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise PermissionError(f"{folder}: {existing} may not be written to")
 
 
 def check_place(path: Path) -> None:
-    """Refuse a file that could not be written for want of its folder.
+    """Refuse a file whose folder does not exist.
 
     Raises:
-        OSError: there is no such folder.
+        OSError: the folder does not exist.
     """
     if not path.absolute().parent.is_dir():
         raise FileNotFoundError(f"{path}: no folder {path.parent}")
 
 
 def check_one_model(folder: Path) -> None:
-    """Refuse the folder of a run of several models where that of a study is needed.
+    """Refuse the folder of a run of several models where a study's is needed.
 
     Raises:
         FileNotFoundError: the folder holds no run.
         SpecError: its study cannot be read.
-        ValueError: its study is one of several models; says where the run of each is.
+        ValueError: its study is one of several models; the message names each model's run.
     """
     from hisearch.specs.source import read_source
 
@@ -152,20 +152,20 @@ def check_one_model(folder: Path) -> None:
         raise FileNotFoundError(f"{folder}: not a run folder (no study.yaml)")
     study = read_source(path).data
     if isinstance(study, dict) and study.get("kind") == "FleetStudy":
-        own = ", ".join(str(folder / MODELS / name) for name in study["spec"]["models"])
-        raise ValueError(f"{folder}: a run of several models; name the run of one of them: {own}")
+        model_runs = ", ".join(str(folder / MODELS / name) for name in study["spec"]["models"])
+        raise ValueError(f"{folder}: a run of several models; name the run of one of them: {model_runs}")
 
 
 def keep_former(folder: Path, recommended: int | None) -> tuple[Path, ...]:
-    """Where a run that had ended comes to another answer: keep report and scripts of the former; what is kept."""
+    """Keep report and scripts of an earlier recommendation where the new one differs; return their paths."""
     path = folder / ENDED / CONFIDENCE
     if not path.is_file():
         return ()
     former = json.loads(path.read_text(encoding="utf-8")).get("recommendation")
     if former is None or former["trial"] == recommended:
         return ()
-    found = [folder / name for name in (REPORT, "recommended") if (folder / name).exists()]
-    return tuple(one.rename(_free_name(one)) for one in found)
+    former_paths = [folder / name for name in (REPORT, "recommended") if (folder / name).exists()]
+    return tuple(former_path.rename(_free_name(former_path)) for former_path in former_paths)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -174,7 +174,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def replace_with(path: Path, write: Callable[[Path], Any]) -> None:
-    """Let ``write`` make a file beside ``path``, then rename it into place; on an error nothing is left behind."""
+    """Let ``write`` make a file next to ``path``, then rename it into place; an error leaves nothing behind."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         write(temporary)
@@ -184,7 +184,7 @@ def replace_with(path: Path, write: Callable[[Path], Any]) -> None:
 
 
 def remove_parts(folder: Path) -> None:
-    """Remove what a killed run was writing when it died: parts of files and of trees, see below and above."""
+    """Remove partial files and trees of a killed run; see ``replace_with`` and ``write_tree``."""
     for part in folder.glob(".*.part"):
         part.unlink(missing_ok=True)
     for part in folder.glob(f".*{_TREE_PART}"):
@@ -192,9 +192,9 @@ def remove_parts(folder: Path) -> None:
 
 
 def write_tree(path: Path, write: Callable[[Path], Any]) -> None:
-    """Let ``write`` fill a folder beside ``path``, then put it in the place of ``path``.
+    """Let ``write`` fill a folder next to ``path``, then replace ``path`` with it.
 
-    A folder that is there already and holds more than an export's own files, or changed ones, is kept as ``path.1``,
+    An existing folder with other files than an export's own, or with changed ones, is kept as ``path.1``,
     ``path.2``, …
     """
     from hisearch.export.files import is_untouched
@@ -214,6 +214,6 @@ def write_tree(path: Path, write: Callable[[Path], Any]) -> None:
 
 
 def _free_name(path: Path) -> Path:
-    """``recommended.1``, ``report.1.html``: the first such name that is not taken."""
+    """``recommended.1``, ``report.1.html``: the first such free name."""
     names = (path.with_name(f"{path.stem}.{number}{path.suffix}") for number in itertools.count(1))
     return next(name for name in names if not os.path.lexists(name))

@@ -1,4 +1,4 @@
-"""How a run stands, from its folder alone, whether it has ended or not; nothing is simulated and no trace is read."""
+"""The state of a run, live or finished, from its folder alone; nothing is simulated and no trace is read."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from hisearch.specs.source import read_source
 
 @dataclass(frozen=True)
 class RunState:
-    """A run.
+    """The state of a run.
 
-    label: its folder's name. study: the study's. ended: its documents are written. simulations: finished so far;
-    budget: allowed. trial, description, feasible, metrics: of what it recommends (or its nearest miss), of a run that
-    goes on of the cheapest so far that meets the SLO; "" and empty where that is not known. stopped: what ended it
-    early, in the words of provenance. has_report: there is one to look at, of a run that goes on so far. asked: metrics
-    of the latencies that its SLO bounds.
+    label: its folder's name. study: the study's name. ended: its documents are written. simulations: finished so far;
+    budget: allowed. trial, description, feasible, metrics: of the recommendation (or the nearest miss); of a live run,
+    of the cheapest feasible trial so far. They are "", None or empty where unknown. stopped: what ended it early, as
+    in provenance. has_report: a report exists, or can be drawn from a live run. asked: latency metrics that its SLO
+    bounds.
     """
 
     label: str
@@ -39,11 +39,11 @@ class RunState:
 
 
 def run_state(folder: Path) -> RunState:
-    """How the run in a folder stands.
+    """The state of the run in a folder.
 
     Raises:
         OSError: a file cannot be read.
-        ValueError: a file is not what a run writes.
+        ValueError: a file is invalid.
     """
     study = read_source(folder / "study.yaml").data
     budget = int(study["spec"]["budget"]["simulations"])
@@ -60,14 +60,14 @@ def run_state(folder: Path) -> RunState:
 
 
 def _journalled(path: Path) -> int:
-    """Whole lines of a journal behind its head."""
+    """Number of complete lines of a journal after its header."""
     if not path.is_file():
         return 0
     return max(path.read_bytes().count(b"\n") - 1, 0)
 
 
 def _shown(folder: Path) -> dict[str, Any]:
-    """The trial that the report shows, from ``closeup.json`` and ``trials.parquet``; nothing without the former."""
+    """The trial that the report shows, from ``closeup.json`` and ``trials.parquet``; empty without the former."""
     import pandas as pd
 
     if not (folder / CLOSEUP).is_file():

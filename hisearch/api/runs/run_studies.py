@@ -1,4 +1,4 @@
-"""The Optuna studies of several runs in one storage in memory, kept up with the files while the runs write them."""
+"""The Optuna studies of several runs in one in-memory storage, refreshed while the runs write their files."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from optuna.storages import BaseStorage, InMemoryStorage, RDBStorage
 from hisearch.api.runs.run_folder import DATABASE
 from hisearch.search.records.notices import quiet_optuna
 
-#: Seconds between two looks at the files.
+#: Least seconds between two refreshes.
 INTERVAL_S = 2.0
 
 
 class RunStudies:
-    """Copies; the files are only read. With several runs a study's name begins with its run's folder."""
+    """Copies of the studies; files are only read. With several runs a study's name begins with its run's folder."""
 
     def __init__(self, runs: Sequence[Path]) -> None:
-        """Copy what is there; a run whose database does not exist yet has no studies."""
+        """Copy the existing studies; a run without a database has none yet."""
         self.storage: BaseStorage = InMemoryStorage()
         self._runs = list(runs)
         self._stamps: dict[Path, tuple[int, int]] = {}
@@ -51,45 +51,45 @@ class RunStudies:
             try:
                 for study in source.get_all_studies():
                     self._copy(source, study, prefix + study.study_name)
-            except StorageInternalError:  # its tables are being made, or it is being written: the next look will see
+            except StorageInternalError:  # tables are being made or written: retried at the next refresh
                 return
             finally:
                 source.engine.dispose()
         self._stamps[path] = stamp
 
     def _copy(self, source: RDBStorage, study: optuna.study._frozen.FrozenStudy, name: str) -> None:
-        """Add the trials that the copy lacks; a file that was begun anew has fewer, and is copied anew."""
+        """Add the trials that the copy lacks; a file that was recreated has fewer, and is copied anew."""
         trials = source.get_all_trials(study._study_id, deepcopy=False)
-        known = {one.study_name: one._study_id for one in self.storage.get_all_studies()}
-        if name in known and self.storage.get_n_trials(known[name]) > len(trials):
-            self.storage.delete_study(known.pop(name))
-        if name not in known:
-            known[name] = self.storage.create_new_study(study.directions, name)
+        study_ids = {copied.study_name: copied._study_id for copied in self.storage.get_all_studies()}
+        if name in study_ids and self.storage.get_n_trials(study_ids[name]) > len(trials):
+            self.storage.delete_study(study_ids.pop(name))
+        if name not in study_ids:
+            study_ids[name] = self.storage.create_new_study(study.directions, name)
             for key, value in study.system_attrs.items():
-                self.storage.set_study_system_attr(known[name], key, value)
+                self.storage.set_study_system_attr(study_ids[name], key, value)
             for key, value in study.user_attrs.items():
-                self.storage.set_study_user_attr(known[name], key, value)
-        for trial in trials[self.storage.get_n_trials(known[name]) :]:
-            self.storage.create_new_trial(known[name], template_trial=trial)
+                self.storage.set_study_user_attr(study_ids[name], key, value)
+        for trial in trials[self.storage.get_n_trials(study_ids[name]) :]:
+            self.storage.create_new_trial(study_ids[name], template_trial=trial)
 
     def best_so_far(self, run: int, study: str) -> optuna.trial.FrozenTrial | None:
-        """The cheapest deployment on the whole trace that meets the SLO, of those that run has written; None of none.
+        """The cheapest trial of a run on the whole trace that meets the SLO; None without any.
 
         Args:
-            run: its place among the runs.
-            study: its study's name.
+            run: index of the run.
+            study: name of its study.
         """
         self.refresh()
         name = self._prefix(run) + study
         with self._lock:
-            found = [
+            trials = [
                 trial
-                for one in self.storage.get_all_studies() if one.study_name == name
-                for trial in self.storage.get_all_trials(one._study_id, deepcopy=False)
+                for stored in self.storage.get_all_studies() if stored.study_name == name
+                for trial in self.storage.get_all_trials(stored._study_id, deepcopy=False)
                 if trial.user_attrs.get("feasible") and "usd_per_hour" in trial.user_attrs.get("metrics", {})
             ]  # fmt: skip
-        return min(found, key=lambda trial: float(trial.user_attrs["metrics"]["usd_per_hour"]), default=None)
+        return min(trials, key=lambda trial: float(trial.user_attrs["metrics"]["usd_per_hour"]), default=None)
 
     def _prefix(self, run: int) -> str:
-        """What the names of a run's studies begin with."""
+        """Prefix of the names of a run's studies."""
         return f"{run + 1} {self._runs[run].name}: " if len(self._runs) > 1 else ""

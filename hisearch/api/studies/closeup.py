@@ -1,4 +1,4 @@
-"""Simulates what the report shows of the recommended deployment: other loads, other tier sizes, every step."""
+"""Simulations for the report's details of the recommended deployment: other loads, other tier sizes, every step."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 _GIB = float(2**30)
 
-#: Loads that are looked at where nothing is known of the deployment's capacity.
+#: Loads to simulate where the deployment's capacity is unknown.
 LOADS = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
 
-#: Where the smallest load that misses the SLO is known: shares of it, beside the load 1.
+#: Loads to simulate around the smallest load that misses the SLO, as shares of it; load 1 is added.
 AROUND = (0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.6)
 
 #: Sizes of a tier, as shares of the deployment's.
@@ -56,13 +56,13 @@ TIER_SHARES = (0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0)
 MOST_INTERVALS = 240
 MOST_WORKERS = 64
 
-#: Most tokens, prompts by the chunk and outputs, of which every step is kept: 16 bytes each.
+#: Most tokens (prompts by the chunk, and outputs) for which every step is kept: 16 bytes each.
 MOST_LOGGED = 40_000_000
 
 
 @dataclass(frozen=True)
 class Subject:
-    """The deployment looked at, in its study's world. smallest_miss: smallest load known to miss the SLO, or inf."""
+    """A deployment in its study's world. smallest_miss: smallest load known to miss the SLO, or inf."""
 
     trial: Trial
     simulation: Simulation
@@ -71,25 +71,25 @@ class Subject:
 
     @property
     def world(self) -> World:
-        """What it is simulated on."""
+        """The world that it is simulated in."""
         return self.simulation.world
 
     @property
     def tiers(self) -> tuple[TierPlan, ...]:
-        """Tiers below device memory whose size is looked into: the first pool's, where it alone has any."""
+        """Tiers below device memory whose size is varied: the first pool's, where it alone has any."""
         first, *others = self.replay.fleet.pools
         return () if any(pool.plan.tiers for pool in others) else first.plan.tiers
 
     def resized(self, index: int, share: float) -> WorkerPlan | None:
-        """A worker with a tier of ``share`` times its size; None where the engine or the host does not take that."""
+        """A worker with a tier of ``share`` times its size; None where engine or host refuses it."""
         pool = self.trial.deployment.pool
         tier = pool.tiers[index]
         tiers = [*pool.tiers[:index], tier.model_copy(update={"gib": tier.gib * share}), *pool.tiers[index + 1 :]]
-        other = pool.model_copy(update={"tiers": tiers})
-        return self.simulation.plan(other) if self.simulation.can_build(other) else None
+        resized_pool = pool.model_copy(update={"tiers": tiers})
+        return self.simulation.plan(resized_pool) if self.simulation.can_build(resized_pool) else None
 
     def simulate(self, *, load: float = 1.0, plan: WorkerPlan | None = None, log: bool = False) -> Result:
-        """Simulate it on the study's trace at a factor on the study's load, with another plan, or with a log."""
+        """Simulate it on the study's trace. load: factor on the study's load. plan: replaces the first pool's."""
         world = self.world
         return self.replay.simulate(world.trace, load=world.load * load, seed=world.seed, plan=plan, log=log)
 
@@ -100,7 +100,7 @@ def close_up_of(result: StudyOutcome, workers: int, progress: Progress) -> Close
     Args:
         result: the study's.
         workers: threads.
-        progress: who is told of each simulation.
+        progress: notified of each simulation.
     """
     from hisearch.api.studies.costs import replay_of
 
@@ -119,13 +119,13 @@ def close_up_of(result: StudyOutcome, workers: int, progress: Progress) -> Close
 
 
 def close_up(subject: Subject, *, scales_with_load: bool, workers: int, progress: Progress) -> Closeup:
-    """Simulate all that the report shows of a deployment.
+    """Run all simulations behind the report's details of a deployment.
 
     Args:
         subject: the deployment.
-        scales_with_load: False where no arrival depends on the load, as in a closed loop: other loads say nothing.
+        scales_with_load: False where no arrival depends on the load, as in a closed loop: other loads are skipped.
         workers: threads.
-        progress: who is told of each simulation.
+        progress: notified of each simulation.
     """
     notes: list[str] = []
     loads = _loads(subject) if scales_with_load else []
@@ -135,17 +135,17 @@ def close_up(subject: Subject, *, scales_with_load: bool, workers: int, progress
         for share in TIER_SHARES
         if share != 1.0 and (plan := subject.resized(index, share)) is not None
     }
-    asked: list[tuple[str, Callable[[], _Look]]] = [("the steps", lambda: _over_time(subject))]
-    asked += [(f"load {load:g}", _at_load(subject, load)) for load in loads]
-    asked += [(f"tier {i + 1} at {share:g} of its size", _planned(subject, p)) for (i, share), p in plans.items()]
-    progress.started("closer look", len(asked))
-    looks = _all(asked, workers, notes, progress)
+    jobs: list[tuple[str, Callable[[], _Observation]]] = [("the steps", lambda: _over_time(subject))]
+    jobs += [(f"load {load:g}", _at_load(subject, load)) for load in loads]
+    jobs += [(f"tier {i + 1} at {share:g} of its size", _with_plan(subject, p)) for (i, share), p in plans.items()]
+    progress.started("closer look", len(jobs))
+    observations = _run_all(jobs, workers, notes, progress)
     progress.finished()
-    if looks[0] is None:
+    if observations[0] is None:
         return Closeup(subject.trial.number, (), (), None, (), None, tuple(notes))
-    base, workers_over_time, tiers_over_time = looks[0]
-    found = [look.result if look is not None else None for look in looks]
-    at_loads, at_sizes = found[1 : 1 + len(loads)], found[1 + len(loads) :]
+    base, workers_over_time, tiers_over_time = observations[0]
+    results = [observation.result if observation is not None else None for observation in observations]
+    at_loads, at_sizes = results[1 : 1 + len(loads)], results[1 + len(loads) :]
     if not can_log(subject.world.trace):
         notes.append("the workers over time: the trace has too many tokens to keep every step")
     return Closeup(
@@ -161,27 +161,27 @@ def close_up(subject: Subject, *, scales_with_load: bool, workers: int, progress
     )
 
 
-class _Look(NamedTuple):
-    """A simulation, and what its log told of time where it kept one; the log itself, which may be large, is let go."""
+class _Observation(NamedTuple):
+    """A simulation, and time series from its log where it kept one. The log itself may be large, and is dropped."""
 
     result: Result
     workers: WorkerTimeline | None = None
     tiers: TierTimeline | None = None
 
 
-def _over_time(subject: Subject) -> _Look:
-    """The deployment as it is, over time where its steps can be kept."""
+def _over_time(subject: Subject) -> _Observation:
+    """The deployment at its own load and sizes; with time series where its steps can be kept."""
     result = subject.simulate(log=can_log(subject.world.trace))
     if result.log is None:
-        return _Look(result)
+        return _Observation(result)
     tiers = _tier_timeline(subject, result) if subject.replay.plan.tiers else None
-    return _Look(replace(result, log=None), _timeline(result), tiers)
+    return _Observation(replace(result, log=None), _timeline(result), tiers)
 
 
-def _all(
-    asked: Sequence[tuple[str, Callable[[], _T]]], workers: int, notes: list[str], progress: Progress
+def _run_all(
+    jobs: Sequence[tuple[str, Callable[[], _T]]], workers: int, notes: list[str], progress: Progress
 ) -> list[_T | None]:
-    """Results in order; None and a note for what the engine itself would fail at."""
+    """Results in order; None and a note where the engine itself would fail."""
     from joblib import Parallel, delayed
 
     def attempt(name: str, make: Callable[[], _T]) -> tuple[_T | None, str]:
@@ -192,19 +192,19 @@ def _all(
 
     pool = Parallel(n_jobs=workers, backend="threading", return_as="generator")
     results: list[_T | None] = []
-    for result, note in pool(delayed(attempt)(name, make) for name, make in asked):
+    for result, note in pool(delayed(attempt)(name, make) for name, make in jobs):
         results.append(result)
         notes += [note] if note else []
         progress.advanced(1)
     return results
 
 
-def _at_load(subject: Subject, load: float) -> Callable[[], _Look]:
-    return lambda: _Look(subject.simulate(load=load))
+def _at_load(subject: Subject, load: float) -> Callable[[], _Observation]:
+    return lambda: _Observation(subject.simulate(load=load))
 
 
-def _planned(subject: Subject, plan: WorkerPlan) -> Callable[[], _Look]:
-    return lambda: _Look(subject.simulate(plan=plan))
+def _with_plan(subject: Subject, plan: WorkerPlan) -> Callable[[], _Observation]:
+    return lambda: _Observation(subject.simulate(plan=plan))
 
 
 def _loads(subject: Subject) -> list[float]:
@@ -219,7 +219,7 @@ def _load_point(subject: Subject, load: float, result: Result) -> LoadPoint:
 
 
 def _latency_curves(result: Result) -> list[LatencyCurve]:
-    """TTFT, TPOT, ITL and E2E of finished requests; those that nothing has are left out."""
+    """TTFT, TPOT, ITL and E2E of finished requests; empty ones are left out."""
     requests, finished = result.requests, result.requests.finished
     several = finished & (requests.output_tokens >= 2)
     values: dict[str, Any] = {
@@ -244,7 +244,7 @@ def can_log(trace: CompiledTrace) -> bool:
 
 
 def _timeline(result: Result) -> WorkerTimeline:
-    """Every worker's share of busy time, KV memory held and requests waiting, by interval."""
+    """Each worker's busy share, share of KV memory in use and waiting requests, by interval."""
     interval_s = _interval_s(result)
     from hisearch.simulate.results.series import regular_series
 
@@ -253,19 +253,19 @@ def _timeline(result: Result) -> WorkerTimeline:
     capacities = kv_capacities(result)
     rows = []
     for worker in range(min(count, MOST_WORKERS)):
-        mine = frame[frame["worker"] == worker].iloc[1:]
+        intervals = frame[frame["worker"] == worker].iloc[1:]
         rows.append(
             WorkerSeries(
-                _short(mine["busy_s"].to_numpy() / interval_s),
-                _short(mine["kv_tokens_used"].to_numpy() / capacities[worker]),
-                tuple(int(value) for value in mine["waiting"]),
+                _short(intervals["busy_s"].to_numpy() / interval_s),
+                _short(intervals["kv_tokens_used"].to_numpy() / capacities[worker]),
+                tuple(int(value) for value in intervals["waiting"]),
             )
         )
     return WorkerTimeline(interval_s, tuple(rows), count - len(rows))
 
 
 def _interval_s(result: Result) -> float:
-    """Seconds between two values over time."""
+    """Interval of the time series, seconds."""
     from hisearch.simulate.results.series import end_of_log_s
 
     return _round_interval(max(end_of_log_s(result), 1e-3) / MOST_INTERVALS)
@@ -283,7 +283,7 @@ def _round_interval(least_s: float) -> float:
 
 
 def _tier_curves(subject: Subject, base: Result, results: dict[tuple[int, float], Result | None]) -> list[TierCurve]:
-    """A curve per tier below HBM, of those that come in more than one size."""
+    """A curve for each tier below HBM with more than one simulated size."""
     cost = subject.replay.cost
     percent = percentile_of(spoken_of("ttft", stated(term.label for term in subject.replay.slo.terms))[-1])
     curves = []
@@ -310,7 +310,7 @@ def _tier_curves(subject: Subject, base: Result, results: dict[tuple[int, float]
 
 
 def _tier_uses(subject: Subject, base: Result) -> tuple[TierUse, ...]:
-    """What each tier did; none where there is HBM alone."""
+    """Use of each tier; empty with HBM alone."""
     ranks = subject.trial.deployment.pool.parallelism.group_ranks
     return tier_uses(rows_of(subject.replay.plan, base, subject.replay.cost, ranks))
 
@@ -323,12 +323,12 @@ def _tier_timeline(subject: Subject, base: Result) -> TierTimeline:
 def _tier_point(gib: float, usd_per_hour: float, index: int, result: Result, percent: float) -> TierPoint:
     finished = result.requests.finished
     ttft_s = float(np.percentile(result.requests.ttft_s[finished], percent)) if finished.any() else math.inf
-    own = result.tier_hit_tokens[index + 1] / result.prompt_tokens if result.prompt_tokens else 0.0
-    return TierPoint(gib, result.hit_rate, own, ttft_s, float(result.workers.busy_s.sum()), usd_per_hour)
+    tier_hit_rate = result.tier_hit_tokens[index + 1] / result.prompt_tokens if result.prompt_tokens else 0.0
+    return TierPoint(gib, result.hit_rate, tier_hit_rate, ttft_s, float(result.workers.busy_s.sum()), usd_per_hour)
 
 
 def _ideal(subject: Subject, base: Result) -> IdealCache | None:
-    """The trace's own curve, adapters of agents apart; None where it has no prompt tokens."""
+    """The trace's LRU hit curve, with agents' adapters separate; None without prompt tokens."""
     from hisearch.simulate.arrays.agents import arrays_of
     from hisearch.traces.stats import curve_capacities, default_block_tokens, lru_hit_curve
 
@@ -356,5 +356,5 @@ def _ideal(subject: Subject, base: Result) -> IdealCache | None:
 
 
 def _short(values: Any) -> tuple[float, ...]:
-    """Four significant digits: what a figure can show."""
+    """Round to four significant digits, enough for a figure."""
     return tuple(float(f"{value:.4g}") for value in values)

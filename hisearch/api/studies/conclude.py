@@ -1,4 +1,4 @@
-"""What follows a study's search: its question to ``search.confidence``, and what came of it as a document."""
+"""Conclusion of a study after its search: calls ``search.confidence``, and writes and reads ``confidence.json``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from hisearch.specs.deployments.deployment import DeploymentSpec
     from hisearch.specs.documents.resolved import ResolvedStudy
 
-#: Journal of the simulations behind it.
+#: Journal of the simulations behind ``confidence.json``.
 JOURNAL = "confidence.jsonl"
 
 
@@ -36,20 +36,20 @@ def conclude_study(
     resolved: ResolvedStudy, problem: Problem, simulation: Simulation, runner: TrialRunner, outcome: SearchOutcome,
     folder: Path, *, inputs: str, resume: bool,
 ) -> SearchOutcome:  # fmt: skip
-    """Choose by the study's rule, assess what was chosen, and write ``confidence.json``.
+    """Recommend by the study's rule, assess the recommendation, and write ``confidence.json``.
 
     Args:
         resolved: the study.
-        problem: its question to the search.
-        simulation: simulates.
-        runner: the search's.
-        outcome: what the search found.
+        problem: the search's.
+        simulation: runs the simulations.
+        runner: the search's trial runner.
+        outcome: of the search.
         folder: the run's.
-        inputs: digest of all that decides simulations, beside the draws.
-        resume: look up what an earlier run has simulated.
+        inputs: digest of all inputs of simulations except the draws.
+        resume: reuse simulations of an earlier run.
 
     Returns:
-        The outcome with what is recommended now.
+        The outcome with the final recommendation.
     """
     from hisearch.search.confidence.assessment import Assessor
     from hisearch.search.confidence.conclusion import conclude
@@ -66,16 +66,16 @@ def conclude_study(
         assessor = Assessor(
             uncertainty,
             _evaluator(simulation, settings),
-            what_if=_supposing(simulation),
+            what_if=_what_if_evaluator(simulation),
             workers=runner.workers,
             journal=journal,
             progress=runner.progress,
             seconds=settings.seconds,
         )
-        outcome, found = conclude(problem, runner, outcome, assessor, _question(resolved, simulation))
-    if found is not None:
+        outcome, conclusion = conclude(problem, runner, outcome, assessor, _question(resolved, simulation))
+    if conclusion is not None:
         best = outcome.recommendation.trial if outcome.recommendation is not None else None
-        record = to_dict(found, format_varied(resolved, uncertainty, best))
+        record = to_dict(conclusion, format_varied(resolved, uncertainty, best))
         write_text(folder / CONFIDENCE, json.dumps(record, indent=2, allow_nan=False) + "\n")
     return outcome
 
@@ -89,7 +89,7 @@ def _question(resolved: ResolvedStudy, simulation: Simulation) -> Question:
 
 
 def uncertainty_of(resolved: ResolvedStudy, simulation: Simulation) -> Uncertainty:
-    """What may be otherwise than a study takes it to be."""
+    """The uncertain inputs of a study: step times, sessions, prices."""
     from hisearch.search.confidence.uncertainty import Uncertainty, normal_draws
     from hisearch.traces.changes.bootstrap import session_table
 
@@ -106,11 +106,11 @@ def uncertainty_of(resolved: ResolvedStudy, simulation: Simulation) -> Uncertain
 
 
 def price_ranges(resolved: ResolvedStudy, simulation: Simulation) -> tuple[PriceRange, ...]:
-    """Each price of the space with the range that it states; assumed ones without have the study's."""
+    """Each uncertain price of the space with its stated range; assumed ones without a range get the study's."""
     from hisearch.api.runs.provenance import price_notes
     from hisearch.search.confidence.uncertainty import PriceRange
 
-    found, settings = [], resolved.study.confidence
+    ranges, settings = [], resolved.study.confidence
     used = {note.item for note in price_notes(resolved)}
     for price in simulation.book.prices():
         if price.item not in used:
@@ -118,24 +118,24 @@ def price_ranges(resolved: ResolvedStudy, simulation: Simulation) -> tuple[Price
         share = settings.assumed_price_error if price.evidence == "assumed" else 0.0
         low, high = price.bounds if price.bounds is not None else (price.usd * (1 - share), price.usd * (1 + share))
         if low < high:
-            found.append(PriceRange(price.item, price.usd, low, high))
-    return tuple(found)
+            ranges.append(PriceRange(price.item, price.usd, low, high))
+    return tuple(ranges)
 
 
 def _evaluator(simulation: Simulation, settings: ConfidenceSpec) -> Any:
     from hisearch.search.confidence.assessment import at_prices
 
     def evaluate(deployment: DeploymentSpec, draw: Draw) -> Evaluation:
-        found = simulation.evaluate_disturbed(
+        evaluation = simulation.evaluate_disturbed(
             deployment, draw.trace, lambda costs: draw.disturbed(costs, settings.correlation)
         )
         book = simulation.book
-        return at_prices(found, book.cost(deployment), book.at(draw.prices).cost(deployment))
+        return at_prices(evaluation, book.cost(deployment), book.at(draw.prices).cost(deployment))
 
     return evaluate
 
 
-def _supposing(simulation: Simulation) -> Any:
+def _what_if_evaluator(simulation: Simulation) -> Any:
     from hisearch.search.confidence.uncertainty import with_factors
 
     def evaluate(deployment: DeploymentSpec, factors: Mapping[str, float], load: float) -> Evaluation:
@@ -147,7 +147,7 @@ def _supposing(simulation: Simulation) -> Any:
 
 
 def format_varied(resolved: ResolvedStudy, uncertainty: Uncertainty, best: Trial | None) -> list[str]:
-    """What differs from draw to draw of ``best``."""
+    """The inputs that draws of ``best`` vary, as text."""
     from hisearch.api.runs.provenance import profile_note
     from hisearch.traces.changes.bootstrap import describe_schemes
 
@@ -162,80 +162,83 @@ def format_varied(resolved: ResolvedStudy, uncertainty: Uncertainty, best: Trial
     )
 
 
-def to_dict(found: Conclusion, varied: list[str]) -> dict[str, Any]:
+def to_dict(conclusion: Conclusion, varied: list[str]) -> dict[str, Any]:
     """``confidence.json``; see docs/confidence.md."""
     from hisearch.search.confidence.conclusion_words import format_asked, format_chance, format_limit, sentences
 
-    one, best = found.assessment, found.recommendation
-    assessed = {} if one is None else {**_assessed(one), "level": one.level, "errors": one.errors}
-    chance = "" if one is None else format_chance(one, varied)
-    room = found.headroom
+    assessment, best = conclusion.assessment, conclusion.recommendation
+    assessed = (
+        {} if assessment is None else {**_assessed(assessment), "level": assessment.level, "errors": assessment.errors}
+    )
+    chance = "" if assessment is None else format_chance(assessment, varied)
+    headroom = conclusion.headroom
     return {
         "recommendation": _recommended(best),
-        "at_least": found.at_least,
-        "satisfied": found.satisfied,
-        "summary": " ".join(text for text in (chance, format_asked(found)) if text),
-        "confirmed": None if found.confirmed is None else _assessed(found.confirmed),
-        "varied": varied if one is not None else [],
+        "at_least": conclusion.at_least,
+        "satisfied": conclusion.satisfied,
+        "summary": " ".join(text for text in (chance, format_asked(conclusion)) if text),
+        "confirmed": None if conclusion.confirmed is None else _assessed(conclusion.confirmed),
+        "varied": varied if assessment is not None else [],
         **assessed,
-        "intervals": {} if one is None else {name: list(ends) for name, ends in one.intervals.items()},
-        "medians": {} if one is None else dict(one.medians),
+        "intervals": {} if assessment is None else {name: list(ends) for name, ends in assessment.intervals.items()},
+        "medians": {} if assessment is None else dict(assessment.medians),
         "contenders": [
-            {"trial": c.trial.number, **_assessed(c.assessment), "cheapest": c.cheapest} for c in found.candidates
+            {"trial": candidate.trial.number, **_assessed(candidate.assessment), "cheapest": candidate.cheapest}
+            for candidate in conclusion.candidates
         ],
-        "rules": [_recommended(rule) for rule in found.by_rule],
-        "rules_within_usd_per_hour": _finite(found.limit_usd),
-        "rules_within": format_limit(found),
+        "rules": [_recommended(rule) for rule in conclusion.by_rule],
+        "rules_within_usd_per_hour": _finite(conclusion.limit_usd),
+        "rules_within": format_limit(conclusion),
         "baseline": None if best.baseline is None else _baseline(best.baseline),
         "headroom": {}
-        if room is None
+        if headroom is None
         else {
-            "load": room.load,
-            "infeasible_load": _finite(room.infeasible_load),
-            "goodput_rps": room.goodput_rps,
-            "simulations": room.simulations,
+            "load": headroom.load,
+            "infeasible_load": _finite(headroom.infeasible_load),
+            "goodput_rps": headroom.goodput_rps,
+            "simulations": headroom.simulations,
         },
-        "surer": _chance_constrained(found),
-        "sensitivity": _sensitivity(found),
-        "sentences": sentences(found),
-        "simulations": dict(found.simulations),
+        "surer": _chance_constrained(conclusion),
+        "sensitivity": _sensitivity(conclusion),
+        "sentences": sentences(conclusion),
+        "simulations": dict(conclusion.simulations),
     }
 
 
-def _chance_constrained(found: Conclusion) -> dict[str, Any] | None:
-    """What a likelier deployment would cost; None where that was not looked for."""
+def _chance_constrained(conclusion: Conclusion) -> dict[str, Any] | None:
+    """The chance-constrained recommendation; None where it was not searched."""
     from hisearch.search.confidence.chance_constrained import format_chance_constrained
     from hisearch.search.select.recommend import price_of
 
-    one = found.chance_constrained
-    if one is None:
+    constrained = conclusion.chance_constrained
+    if constrained is None:
         return None
     return {
         "at_least": SURE,
-        "trial": one.trial.number if one.trial is not None else None,
-        "usd_per_hour": price_of(one.trial) if one.trial is not None else None,
-        **(_assessed(one.assessment) if one.assessment is not None else {}),
-        "looked_at": one.looked_at,
-        "spent": one.spent,
-        "sentence": format_chance_constrained(one, found.recommendation.trial),
+        "trial": constrained.trial.number if constrained.trial is not None else None,
+        "usd_per_hour": price_of(constrained.trial) if constrained.trial is not None else None,
+        **(_assessed(constrained.assessment) if constrained.assessment is not None else {}),
+        "looked_at": constrained.looked_at,
+        "spent": constrained.spent,
+        "sentence": format_chance_constrained(constrained, conclusion.recommendation.trial),
     }
 
 
-def _assessed(one: Assessment) -> dict[str, Any]:
+def _assessed(assessment: Assessment) -> dict[str, Any]:
     return {
-        "draws": one.draws,
-        "terms": dict(one.terms),
-        "all_terms": one.all_terms,
-        "all_terms_range": list(one.all_terms_range),
+        "draws": assessment.draws,
+        "terms": dict(assessment.terms),
+        "all_terms": assessment.all_terms,
+        "all_terms_range": list(assessment.all_terms_range),
     }
 
 
-def _recommended(found: Recommendation) -> dict[str, Any]:
+def _recommended(recommendation: Recommendation) -> dict[str, Any]:
     return {
-        "rule": found.rule,
-        "trial": found.trial.number,
-        "reason": found.reason,
-        "against_baseline": found.against_baseline,
+        "rule": recommendation.rule,
+        "trial": recommendation.trial.number,
+        "reason": recommendation.reason,
+        "against_baseline": recommendation.against_baseline,
     }
 
 
@@ -253,7 +256,7 @@ def _baseline(trial: Trial) -> dict[str, Any]:
     }
 
 
-def _sensitivity(found: Conclusion) -> dict[str, Any]:
+def _sensitivity(conclusion: Conclusion) -> dict[str, Any]:
     """The numbers behind the sentences."""
     return {
         "steps": [
@@ -265,33 +268,33 @@ def _sensitivity(found: Conclusion) -> dict[str, Any]:
                 "instead": None if change.instead is None else change.instead.deployment.model_dump(mode="json"),
                 "instead_usd_per_hour": None if change.instead is None else change.instead.usd_per_hour,
             }
-            for change in found.steps
+            for change in conclusion.steps
         ],
         "faster": None
-        if found.faster is None
-        else {"trial": found.faster.trial.number, "holds": found.faster.break_even.holds},
+        if conclusion.faster is None
+        else {"trial": conclusion.faster.trial.number, "holds": conclusion.faster.break_even.holds},
         "prices": [
             {
                 "item": p.item, "unit": p.unit, "now_usd": p.now_usd, "usd": p.usd, "dearer": p.dearer,
                 "trial": p.trial.number,
             }
-            for p in found.prices
+            for p in conclusion.prices
         ],
         "settings": [
             {
                 "setting": s.name, "ours": s.ours, "instead": s.instead, "trial": s.trial.number,
                 "feasible": s.trial.feasible, "worst_margin": _finite(s.trial.worst_margin),
             }
-            for s in found.settings
+            for s in conclusion.settings
         ],
         "next": None
-        if found.next_purchase is None
+        if conclusion.next_purchase is None
         else {
-            "load": found.next_purchase.load,
-            "term": found.next_purchase.term,
+            "load": conclusion.next_purchase.load,
+            "term": conclusion.next_purchase.term,
             "instead": None
-            if found.next_purchase.instead is None
-            else found.next_purchase.instead.deployment.model_dump(mode="json"),
+            if conclusion.next_purchase.instead is None
+            else conclusion.next_purchase.instead.deployment.model_dump(mode="json"),
         },
     }  # fmt: skip
 
@@ -299,10 +302,10 @@ def _sensitivity(found: Conclusion) -> dict[str, Any]:
 def stored_conclusion(
     folder: Path, resolved: ResolvedStudy, trials: Sequence[Trial]
 ) -> tuple[Recommendation, Capacity | None] | None:
-    """What a run recommended, and how far it carries, from its ``confidence.json``; None where it has none.
+    """A run's recommendation and headroom from its ``confidence.json``; None without that file.
 
     Raises:
-        ValueError: the file is not one of this run's.
+        ValueError: the file belongs to another run.
     """
     from hisearch.score.capacity import Capacity
     from hisearch.search.model.trial import Recommendation
@@ -312,30 +315,30 @@ def stored_conclusion(
     if not path.is_file():
         return None
     data = json.loads(path.read_text(encoding="utf-8"))
-    found = data.get("recommendation")
-    if found is None:  # written by something else
+    stored = data.get("recommendation")
+    if stored is None:  # written by another program
         return None
-    chosen = next((trial for trial in trials if trial.number == found["trial"]), None)
+    chosen = next((trial for trial in trials if trial.number == stored["trial"]), None)
     if chosen is None or not chosen.feasible:
-        raise ValueError(f"{path}: recommendation.trial: expected a trial of this run that meets the SLO, got {found}")
+        raise ValueError(f"{path}: recommendation.trial: expected a trial of this run that meets the SLO, got {stored}")
     feasible = [trial for trial in trials if trial.comparable and trial.feasible]
-    room = data["headroom"]
+    headroom = data["headroom"]
     return (
         Recommendation(
             chosen,
-            found["reason"],
+            stored["reason"],
             runner_ups(chosen, feasible, resolved.study.objectives),
-            found["rule"],
+            stored["rule"],
             _stored_baseline(data["baseline"]),
-            found["against_baseline"],
+            stored["against_baseline"],
         ),
         Capacity(
-            room["load"],
-            room["goodput_rps"],
-            math.inf if room["infeasible_load"] is None else room["infeasible_load"],
-            room["simulations"],
+            headroom["load"],
+            headroom["goodput_rps"],
+            math.inf if headroom["infeasible_load"] is None else headroom["infeasible_load"],
+            headroom["simulations"],
         )
-        if room
+        if headroom
         else None,
     )
 

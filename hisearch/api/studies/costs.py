@@ -1,4 +1,4 @@
-"""What a study's deployments cost, by what is bought."""
+"""Itemized costs of a study's deployments."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def replay_of(result: StudyOutcome, trial: Trial) -> Replay:
 def cost_rows(
     resolved: ResolvedStudy, recommendation: Recommendation | None, nearest_miss: Trial | None
 ) -> tuple[CostRow, ...]:
-    """The recommendation and its runner-ups, or the nearest miss."""
+    """Cost rows of the recommendation and its runner-ups, or of the nearest miss."""
     if recommendation is not None:
         trials = [recommendation.trial, *(trial for trial, _ in recommendation.runner_ups)]
     else:

@@ -1,4 +1,4 @@
-"""A search that is kept to what can be exported: its space, its planner and its deployments."""
+"""Restricts a search to exportable deployments: its space, its planner and its filter."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def space_of(resolved: ResolvedStudy) -> SearchSpaceSpec:
-    """The study's space; where it says ``exportable``, without routers that no exporter's router has.
+    """The study's space; with ``exportable``, without policies that no exported router has.
 
     Raises:
         SpecError: nothing is left.
@@ -34,7 +34,7 @@ def space_of(resolved: ResolvedStudy) -> SearchSpaceSpec:
 
 
 class ExportablePlanner:
-    """A simulation that knows of no worker that cannot be exported; see ``hisearch.search.model.problem.Planner``."""
+    """A planner that refuses workers that cannot be exported; see ``hisearch.search.model.problem.Planner``."""
 
     def __init__(self, resolved: ResolvedStudy, simulation: Simulation) -> None:
         self._resolved, self._simulation = resolved, simulation
@@ -68,7 +68,7 @@ class ExportablePlanner:
 
 
 def acceptor(resolved: ResolvedStudy, simulation: Simulation) -> Callable[[DeploymentSpec], bool] | None:
-    """What tells deployments that may be simulated from others; None where all may."""
+    """A filter of the deployments that may be simulated; None where all may."""
     if not resolved.space.spec.exportable:
         return None
 

@@ -1,4 +1,4 @@
-"""A trial of a study as an export folder: what it is, on what it was simulated, and how to simulate it again."""
+"""Exports a trial of a study: the deployment, its inputs, and the command that simulates it again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from hisearch.api.studies.study_outcome import StudyOutcome
     from hisearch.search.model.trial import Trial
 
-#: Accelerator slots of a host, where neither the pool nor its accelerator names one.
+#: Accelerator slots of a host, where neither the pool nor its accelerator names a host.
 USUAL_SLOTS = 8
 
 
@@ -44,7 +44,7 @@ def export_trial(result: StudyOutcome, trial: Trial, folder: Path) -> list[Path]
     limit = len(simulation.slice(trial.slice_fraction)) if trial.slice_fraction < 1.0 else None
     replay, inputs = replay_of(resolved, trial.load, limit)
     deployment = stand_alone(trial.deployment, resolved.model, resolved.profile, resolved.hardware)
-    # Names of what a deployment brings along are its own: pools keep them.
+    # The stand-alone deployment names its own definitions: its pools are used.
     launches = [launch._replace(pool=pool) for launch, pool in zip(launches, deployment.pools, strict=True)]
     benchmark = None
     if not trial.error:
@@ -69,7 +69,7 @@ def export_trial(result: StudyOutcome, trial: Trial, folder: Path) -> list[Path]
 
 
 def launch_of(resolved: ResolvedStudy, pool: PoolSpec, kv_capacity_tokens: int) -> Launch:
-    """A pool of a study's deployment as it is launched; ``kv_capacity_tokens``: of one worker."""
+    """Launch parameters of a pool of a study's deployment; ``kv_capacity_tokens``: of one worker."""
     return Launch(pool, resolved.model.spec, resolved.accelerators[pool.accelerator].spec, kv_capacity_tokens)
 
 
@@ -80,7 +80,7 @@ def slots_of(resolved: ResolvedStudy, pool: PoolSpec) -> int:
 
 
 def reach_of(resolved: ResolvedStudy, pool: PoolSpec) -> int:
-    """Accelerators that peer links of a pool's hosts join."""
+    """Number of accelerators joined by peer links of a pool's hosts."""
     host = _host_of(resolved, pool)
     return host.reach if host is not None else USUAL_SLOTS
 
@@ -91,11 +91,11 @@ def _host_of(resolved: ResolvedStudy, pool: PoolSpec) -> HostSpec | None:
 
 
 def benchmark_of(result: StudyOutcome, trial: Trial, limit: int = USUAL_REQUESTS) -> Replay:
-    """The first requests of the study's workload, at the times at which a simulation of the trial sees them arrive.
+    """The first requests of the study's workload, at their arrival times in a simulation of the trial.
 
     Args:
         result: the study's.
-        trial: whose deployment is to be measured, at its own load.
+        trial: whose deployment will be measured, at its own load.
         limit: most requests.
 
     Raises:
@@ -108,7 +108,7 @@ def benchmark_of(result: StudyOutcome, trial: Trial, limit: int = USUAL_REQUESTS
 
 
 def standing(result: StudyOutcome, trial: Trial) -> Standing:
-    """What the trial is to its study, what is predicted of it, and how sure that is."""
+    """The trial's standing in its study, its predicted figures and their confidence."""
     from hisearch.api.runs.provenance import profile_note
 
     profile = profile_note(result.resolved, trial)
@@ -118,12 +118,12 @@ def standing(result: StudyOutcome, trial: Trial) -> Standing:
 
 
 def replay_of(resolved: ResolvedStudy, load: float = 1.0, limit: int | None = None) -> tuple[str, dict[str, str]]:
-    """The command that simulates an exported deployment as the study did, and the files that it needs beside it.
+    """The command that simulates an exported deployment as the study did, and the files that it reads.
 
     Args:
         resolved: the study.
         load: factor on the study's own load.
-        limit: the first requests that were simulated, of a trial on a slice of the trace; None where it was all of it.
+        limit: number of requests, for a trial on a slice of the trace; None for the whole trace.
 
     Returns:
         A shell command for the export folder; name -> text of workload and SLO where they do not ship.
@@ -147,7 +147,7 @@ def replay_of(resolved: ResolvedStudy, load: float = 1.0, limit: int | None = No
 
 
 def _reference(document: Document[Any], file: str, inputs: dict[str, str]) -> str:
-    """Name of a document that ships; of any other the file beside the deployment, which is added to ``inputs``."""
+    """Name of a document that ships; otherwise of a file next to the deployment, which is added to ``inputs``."""
     if ships(document):
         return document.name
     spec = document.spec.model_dump(mode="json", exclude_none=True)

@@ -38,7 +38,7 @@ class Figures:
         return figure_progress(report_input(self.result))
 
     def capacity(self) -> go.Figure:
-        """Share of good requests of the recommendation against load."""
+        """SLO attainment of the recommendation against load."""
         from hisearch.report.figures.closeup import figure_loads
 
         return figure_loads(report_input(self.result).capacity)

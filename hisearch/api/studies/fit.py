@@ -1,6 +1,6 @@
-"""Which workers of a search space or a deployment can be built: they fit into their host and into device memory.
+"""Which workers of a search space or a deployment fit into their host and into device memory.
 
-Arithmetic alone, nothing is simulated.
+Arithmetic only; nothing is simulated.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from hisearch.specs.models.pages import PAGE_TOKENS, kept_page_tokens
 
 @dataclass(frozen=True)
 class Fit:
-    """A worker and its room for KV.
+    """A worker and its KV capacity.
 
-    chunk_tokens, max_running_requests, memory_fraction: the settings that it is looked at with; of a study's chunk
-    sizes and batch limits those that leave the most room.
-    accelerator: with what stands beside it.
-    kv_capacity_tokens: of such a worker; 0 where it does not fit.
-    gib_short: GiB missing on each rank where none fits, of the nearest; infinite where the model cannot be split so or
-    the host has too few slots.
-    pool: name of a deployment's pool whose worker it is; "" of a study's.
-    problem: why none fits, or "".
-    note: what a worker that fits needs besides, or "".
+    chunk_tokens, max_running_requests, memory_fraction: the settings used; of a study's chunk sizes and batch limits,
+    those with the largest KV capacity.
+    accelerator: with its attached devices.
+    kv_capacity_tokens: of one worker; 0 where it does not fit.
+    gib_short: GiB missing on each rank where nothing fits, for the nearest settings; infinite where the model cannot
+    be split so, or the host has too few slots.
+    pool: name of the deployment's pool; "" for a study.
+    problem: why nothing fits, or "".
+    note: a further requirement of a worker that fits, or "".
     """
 
     accelerator: str
@@ -72,10 +72,10 @@ class Fit:
 
 
 def study_fits(study: ResolvedStudy) -> list[Fit]:
-    """Every worker of a study's space, in KV formats that its engine has.
+    """Every worker of a study's space, in KV formats that its engine supports.
 
-    Chunk sizes and batch limits are folded together.
-    Memory fraction and host tier are those that stages 1 and 2 of the search start from.
+    Chunk sizes and batch limits are merged into one row.
+    Memory fraction and host tier are the starting values of stages 1 and 2 of the search.
     """
     execution, model = study.space.spec.execution, study.model.spec
     fits = []
@@ -144,7 +144,7 @@ def fit_of(pool: PoolSpec, model: ModelSpec, hardware: Hardware, profile: Latenc
 
 
 def _loading_note(pool: PoolSpec, model: ModelSpec, accelerator: AcceleratorSpec) -> str:
-    """Why the published weights cannot be loaded as fp8, or ""."""
+    """Why the published weights cannot be loaded as fp8; "" where they can."""
     held = full_load(
         model,
         accelerator,
@@ -160,9 +160,9 @@ def _loading_note(pool: PoolSpec, model: ModelSpec, accelerator: AcceleratorSpec
 
 
 def _engines(study: ResolvedStudy, name: EngineName) -> Iterator[EngineSpec]:
-    """Engine settings of the space that do not contradict themselves.
+    """Consistent engine settings of the space.
 
-    The budget of vLLM and TensorRT-LLM covers their running requests, TensorRT-LLM's a block too.
+    The token budget of vLLM and TensorRT-LLM is at least their running requests; TensorRT-LLM's at least one block.
     """
     space = study.space.spec
     fraction = starting_memory_fraction(space.cache)

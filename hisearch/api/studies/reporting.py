@@ -1,4 +1,4 @@
-"""What a study's report is drawn from."""
+"""The input of a study's report."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 def report_input(result: StudyOutcome) -> ReportInput:
-    """A study, ready to be drawn.
+    """The input of a study's report.
 
-    The search's own simulations at other loads are not among its ``capacity``: they stop once their verdict is certain.
+    ``capacity`` excludes the search's own simulations at other loads: they stop once their verdict is certain.
 
     Raises:
-        ValueError: the run folder's ``confidence.json`` is not one.
+        ValueError: the run folder's ``confidence.json`` is invalid.
     """
     study, facts, failure = result.resolved.study, result.provenance, result.failure
     refused = result.run_dir / NOT_EXPORTED if result.recommendation is not None else None
@@ -52,7 +52,7 @@ def report_input(result: StudyOutcome) -> ReportInput:
 
 
 def _record(result: StudyOutcome) -> RunRecord:
-    """Where its figures come from."""
+    """The provenance of its figures."""
     facts, chosen = result.provenance, result.highlighted
     return RunRecord(
         profile=profile_note(result.resolved, chosen),

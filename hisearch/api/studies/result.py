@@ -1,4 +1,4 @@
-"""What a study came to, with its figures, documents and exports."""
+"""The result of a study, with its figures, documents and exports."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class StudyResult(StudyOutcome):
         """Write the run folder's documents (not the journal and the database, which belong to the run).
 
         Returns:
-            What was kept of another answer, to which the run had come before.
+            Paths kept of an earlier, different recommendation of the run.
         """
         from hisearch.api.studies.study_writing import write_run_folder
 
@@ -43,8 +43,8 @@ class StudyResult(StudyOutcome):
         """Write launch scripts.
 
         Args:
-            target: an engine (``sglang``, ``vllm``, ``trtllm``): the best feasible deployment on it, into
-            ``recommended-<engine>`` of the run folder; else a folder for the recommendation's scripts.
+            target: an engine (``sglang``, ``vllm``, ``trtllm``) exports the best feasible deployment on it into
+                ``recommended-<engine>`` of the run folder. Anything else is a folder for the recommendation's scripts.
 
         Raises:
             ValueError: there is no feasible deployment (on that engine).
@@ -68,11 +68,11 @@ class StudyResult(StudyOutcome):
         return export_trial(self, trial, folder)
 
     def with_closeup(self, workers: int | None = None, progress: Progress | None = None) -> StudyResult:
-        """The result with what its report shows of the highlighted deployment, which is simulated for it.
+        """The result with the report's details of the highlighted deployment, which is simulated for them.
 
         Args:
             workers: threads; all cores where absent.
-            progress: who is told of each simulation; nobody where absent.
+            progress: notified of each simulation.
         """
         from hisearch.api.studies.closeup import close_up_of
         from hisearch.search.records.progress import SilentProgress
@@ -81,10 +81,10 @@ class StudyResult(StudyOutcome):
         return replace(self, closeup=closeup)
 
     def report_input(self) -> ReportInput:
-        """What the report is drawn from.
+        """The input of the report.
 
         Raises:
-            ValueError: the run folder's ``confidence.json`` is not one.
+            ValueError: the run folder's ``confidence.json`` is invalid.
         """
         from hisearch.api.studies.reporting import report_input
 

@@ -1,6 +1,6 @@
-"""The report of a study that has not ended, from its folder: going on, or killed.
+"""The report of an unfinished study, live or killed, from its folder.
 
-Nothing is simulated, no trace is read and nothing is locked or changed: the study goes on undisturbed.
+Nothing is simulated, no trace is read, and nothing is locked or changed: a live study is not disturbed.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 
 def input_so_far(folder: Path, *, refresh_s: int = 0, other: str = "") -> ReportInput:
-    """What the journal of a run holds, ready to be drawn.
+    """The report's input from the journal of a run.
 
     Args:
         folder: the run's.
         refresh_s: see ``hisearch.report.data.SoFar``.
-        other: likewise.
+        other: see ``hisearch.report.data.SoFar``.
 
     Raises:
         FileNotFoundError: the folder does not hold a run.
-        SpecError: what the run is made from is gone.
-        ValueError: the folder is that of a run of several models.
-        JournalError: its journal is not one.
+        SpecError: an input of the run is gone.
+        ValueError: the folder holds a run of several models.
+        JournalError: its journal is invalid.
     """
     from hisearch.api.studies.costs import cost_rows
     from hisearch.report.data.inputs import ReportInput, SoFar
@@ -49,9 +49,9 @@ def input_so_far(folder: Path, *, refresh_s: int = 0, other: str = "") -> Report
     resolved = load_study(folder / "study.yaml")
     journal = read_so_far(folder / JOURNAL)
     study, trials = resolved.study, journal.trials
-    found = recommend(trials, study.objectives)
-    missed = nearest_miss(trials) if found is None else None
-    failure = explain(trials) if found is None else None
+    recommendation = recommend(trials, study.objectives)
+    missed = nearest_miss(trials) if recommendation is None else None
+    failure = explain(trials) if recommendation is None else None
     latest_s = (folder / JOURNAL).stat().st_mtime
     return ReportInput(
         title=f"{resolved.name}: which deployment to buy",
@@ -62,16 +62,19 @@ def input_so_far(folder: Path, *, refresh_s: int = 0, other: str = "") -> Report
         slo=tuple(resolved.slo.spec.terms),
         trials=trials,
         front=tuple(front(trials, study.objectives)),
-        recommendation=found,
+        recommendation=recommendation,
         nearest_miss=missed,
         failure=failure.text if failure is not None else "",
         failure_heading=_heading(failure is not None and failure.examined),
         formats=describe_formats(
-            resolved.model.spec, found.trial if found is not None else missed, trials, resolved.space.spec.execution
+            resolved.model.spec,
+            recommendation.trial if recommendation is not None else missed,
+            trials,
+            resolved.space.spec.execution,
         ),
         progress=hypervolume_progress(trials, study.objectives),
-        costs=cost_rows(resolved, found, missed),
-        provenance=_record(resolved, journal, found.trial if found is not None else missed),
+        costs=cost_rows(resolved, recommendation, missed),
+        provenance=_record(resolved, journal, recommendation.trial if recommendation is not None else missed),
         so_far=SoFar(
             simulations=journal.simulations,
             budget=study.budget.simulations,
@@ -92,14 +95,14 @@ def _heading(examined: bool) -> str:
 
 
 def _workload(resolved: ResolvedStudy) -> str:
-    """Its name, without reading the trace."""
+    """Name of the workload, without reading the trace."""
     from hisearch.traces.load import trace_name
 
     return trace_name(resolved.workload) if isinstance(resolved.workload, Path) else resolved.workload.name
 
 
 def _stage(folder: Path, journal: Journalled) -> str:
-    """What the run was last seen at, in words."""
+    """The last known stage of the run, as text."""
     from hisearch.api.studies.conclude import JOURNAL as OF_CONFIDENCE
     from hisearch.report.words.describe import STAGES
 
@@ -114,12 +117,12 @@ def _stage(folder: Path, journal: Journalled) -> str:
 
 
 def _record(resolved: ResolvedStudy, journal: Journalled, chosen: Trial | None) -> RunRecord:
-    """Where the figures come from, as far as it is known before the end."""
+    """The provenance of the figures, as far as known before the end."""
     from hisearch.api.runs.provenance import price_notes, profile_note
     from hisearch.report.data.inputs import RunRecord
     from hisearch.specs.wording import counted
 
-    whole = sum(trial.simulations for trial in journal.trials if trial.slice_fraction == 1.0)
+    on_whole_trace = sum(trial.simulations for trial in journal.trials if trial.slice_fraction == 1.0)
     return RunRecord(
         profile=profile_note(resolved, chosen),
         versions={},
@@ -131,7 +134,7 @@ def _record(resolved: ResolvedStudy, journal: Journalled, chosen: Trial | None) 
         warnings=chosen.warnings if chosen is not None else (),
         settings={
             "Load": f"{resolved.study.workload.load:g}",
-            "Simulated": f"{counted(journal.simulations, 'simulation')}, {whole:,} of them on the whole trace",
+            "Simulated": f"{counted(journal.simulations, 'simulation')}, {on_whole_trace:,} of them on the whole trace",
         },
     )
 

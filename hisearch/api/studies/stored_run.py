@@ -1,4 +1,4 @@
-"""Run folders back into results: ``hisearch.load_run(folder)``."""
+"""Loads results from run folders: ``hisearch.load_run(folder)``."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
 
 def load_run(run_dir: str | Path) -> StudyResult:
-    """The result of a run that has ended, from its folder; nothing is simulated and nothing is changed.
+    """The result of a finished run, from its folder; nothing is simulated or changed.
 
-    Of a run that had ended, was gone on with and has not ended anew, it is what it had come to (``kept_in``).
+    A run that was resumed and has not ended again gives its earlier result (``kept_in``).
 
-    Trials come from ``trials.parquet`` and the journal, stage 1's report from repeating its arithmetic. The trace is
-    needed again, as it was.
+    Trials come from ``trials.parquet`` and the journal; stage 1's report is computed again. The unchanged trace is
+    needed.
 
     Args:
         run_dir: the folder.
 
     Raises:
         FileNotFoundError: the folder does not hold a run, or the run has not ended.
-        SpecError: what the run was made from has changed or is gone.
-        ValueError: the folder's parts do not belong together, or it is that of a run of several models.
+        SpecError: an input of the run has changed or is gone.
+        ValueError: the folder's files do not belong together, or it holds a run of several models.
     """
     folder = Path(run_dir)
     check_one_model(folder)
@@ -69,7 +69,7 @@ def _rebuild(study: Study, folder: Path, place: Path, facts: dict[str, Any]) -> 
         front=tuple(front(trials, problem.objectives)),
         recommendation=recommendation,
         nearest_miss=nearest_miss(trials) if recommendation is None else None,
-        headroom=_room(recommendation, trials) if concluded is None else concluded[1],
+        headroom=_capacity(recommendation, trials) if concluded is None else concluded[1],
         ending=Ending(
             stopped="" if budget["stopped"] == FINISHED else budget["stopped"],
             untried=tuple(budget["untried"]),
@@ -81,17 +81,19 @@ def _rebuild(study: Study, folder: Path, place: Path, facts: dict[str, Any]) -> 
     closeup = read_closeup(place / CLOSEUP) if (place / CLOSEUP).is_file() else None
     kept_in = place if place != folder else None
     result = StudyResult(study.resolved, outcome, simulation, facts, folder, closeup, kept_in)
-    shown = result.highlighted
-    if closeup is not None and (shown is None or closeup.trial != shown.number):
-        raise ValueError(f"{place / CLOSEUP}: trial: expected {shown.number if shown else 'none'}, got {closeup.trial}")
+    highlighted = result.highlighted
+    if closeup is not None and (highlighted is None or closeup.trial != highlighted.number):
+        raise ValueError(
+            f"{place / CLOSEUP}: trial: expected {highlighted.number if highlighted else 'none'}, got {closeup.trial}"
+        )
     return result
 
 
-def _room(found: Recommendation | None, trials: Sequence[Trial]) -> Capacity | None:
-    """Of runs that drew no conclusions: the loads that the search itself tried."""
+def _capacity(recommendation: Recommendation | None, trials: Sequence[Trial]) -> Capacity | None:
+    """Headroom of runs without a stored conclusion: from the loads that the search itself tried."""
     from hisearch.search.driver import headroom
 
-    return headroom(trials, found.trial) if found is not None else None
+    return headroom(trials, recommendation.trial) if recommendation is not None else None
 
 
 def _execution(problem: Problem) -> ExecutionReport:
@@ -103,7 +105,7 @@ def _execution(problem: Problem) -> ExecutionReport:
 
 
 def _trials(folder: Path, place: Path, inputs: str) -> list[Trial]:
-    """Every trial: what was simulated from ``trials.parquet``, what came of it from the journal, which is exact."""
+    """Every trial: its deployment from ``trials.parquet``, its exact result from the journal."""
     import pandas as pd
 
     from hisearch.search.model.deployments import parameters_of
@@ -114,7 +116,7 @@ def _trials(folder: Path, place: Path, inputs: str) -> list[Trial]:
     columns = ["number", "stage", "slice_fraction", "load", "deployment"]
     frame = pd.read_parquet(place / "trials.parquet", columns=columns)
     trials: list[Trial] = []
-    journal = check_journal(folder / JOURNAL, inputs, resume=True)  # read alone: a run may be writing it
+    journal = check_journal(folder / JOURNAL, inputs, resume=True)  # read only: a run may be writing it
     for row in frame.to_dict("records"):
         deployment = DeploymentSpec.model_validate(current_data(json.loads(row["deployment"]), DeploymentSpec))
         job = Job(
@@ -132,7 +134,7 @@ def _trials(folder: Path, place: Path, inputs: str) -> list[Trial]:
 
 
 def _digest_of_all_fields(row: dict[Hashable, Any], inputs: str) -> str:
-    """The key that journals of earlier versions have: of every field that deployments had then."""
+    """The key in journals of earlier versions: a digest of every field that deployments had then."""
     from hisearch.search.model.job import job_digest
 
     return job_digest(json.loads(row["deployment"]), float(row["slice_fraction"]), float(row["load"]), inputs)

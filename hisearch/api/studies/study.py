@@ -61,7 +61,7 @@ def load_study(path: str | Path, overrides: Iterable[str] = ()) -> Study:
 
 
 class Study:
-    """A question that can be run. ``trace`` is compiled at first use."""
+    """A study that can be run. ``trace`` is compiled at first use."""
 
     def __init__(self, resolved: ResolvedStudy, trace: CompiledTrace | None = None) -> None:
         """Wrap a resolved study; ``trace`` replaces the workload that it names."""
@@ -89,28 +89,28 @@ class Study:
         try:
             return load_reference(resolved.study.workload, resolved.workload, resolved.study.seed)
         except TraceError as error:
-            if not isinstance(resolved.workload, Path):  # its document is named already
+            if not isinstance(resolved.workload, Path):  # the error names the document already
                 raise
             named = resolved.document.problem("spec.workload.trace", "")
-            if named.path is not None and not named.path.is_file():  # a study that was made, of what was given
+            if named.path is not None and not named.path.is_file():  # a study without a file, made from given values
                 named = replace(named, path=None, line=None, key="--trace")
             raise error.named_by(named) from error
 
     @property
     def variants(self) -> list[Variant]:
-        """The engines that the search may simulate, each with all that may move KV between its tiers."""
+        """The engines that the search may simulate, each with its possible KV connectors."""
         from hisearch.search.model.tier_choices import TierChoices
 
         space = self.resolved.space.spec
-        found: list[Variant] = [
+        variants: list[Variant] = [
             (engine, kv_connector)
             for engine in space.execution.engines
             for kv_connector in TierChoices(space.cache, engine, {}).possible_kv_connectors
         ]
-        return [*found, "decode"] if space.pools.disaggregated is not None else found
+        return [*variants, "decode"] if space.pools.disaggregated is not None else variants
 
     def world(self) -> World:
-        """All that decides the outcome of the study's simulations."""
+        """All inputs that decide the outcome of the study's simulations."""
         from hisearch.search.evaluate.simulation import World
         from hisearch.specs.studies.study import AT_OTHER_LOADS
 
@@ -134,33 +134,33 @@ class Study:
         )
 
     def _population(self) -> Population | None:
-        """The workload's, where an objective asks for others of its kind.
+        """The workload's population of agents, where an objective varies its size.
 
         Raises:
-            SpecError: it has none that could be larger.
+            SpecError: the workload has no population that can be resized.
         """
         from hisearch.search.model.population import Population
         from hisearch.specs.studies.study import OF_AGENTS
 
         study, workload = self.resolved.study, self.resolved.workload
-        asked = [k for k, name in enumerate(study.objectives) if name in OF_AGENTS]
-        if not asked:
+        indices = [k for k, name in enumerate(study.objectives) if name in OF_AGENTS]
+        if not indices:
             return None
         spec = None if isinstance(workload, Path) else workload.spec.agents
         if spec is not None and spec.graph.model != "edges" and study.workload.limit is None:
             return Population(spec, study.seed)
         message = (
-            f"{study.objectives[asked[0]]} needs a workload of section agents whose number can be changed: no graph "
+            f"{study.objectives[indices[0]]} needs a workload of section agents whose number can be changed: no graph "
             "from a file, and no limit on its calls"
         )
-        raise self.resolved.document.error(("spec", "objectives", asked[0]), message)
+        raise self.resolved.document.error(("spec", "objectives", indices[0]), message)
 
     def problem(self, simulation: Simulation) -> Problem:
-        """The question in the search's terms.
+        """The study as a search problem.
 
         Raises:
-            SpecError: its objective is capacity, and the workload has no load to scale; or it asks for what can be
-                exported, and its space has none of that.
+            SpecError: its objective is capacity, and the workload has no load to scale; or it is restricted to
+                exportable deployments, and its space has none.
         """
         from hisearch.api.studies.exportable import ExportablePlanner, space_of
         from hisearch.search.model.demand import measure_demand
@@ -205,28 +205,27 @@ class Study:
     ) -> StudyResult:
         """Search, and write the run folder.
 
-        An interrupt from the keyboard ends the search at once; what has finished is scored, written and returned, and
-        ``StudyResult.stopped`` says "interrupted".
+        An interrupt from the keyboard ends the search at once. Finished trials are scored, written and returned, and
+        ``StudyResult.stopped`` is "interrupted".
 
         Args:
             workers: threads or processes of this machine; all cores where absent. The result does not depend on it.
             run_dir: the run folder; ``runs/<study>-<UTC time>`` where absent.
-            resume: go on with the run in ``run_dir``: what has finished there is not simulated again.
-            progress: who is told how far the search is; nobody where absent.
+            resume: resume the run in ``run_dir``; its finished trials are not simulated again.
+            progress: notified of the search's progress.
             backend: where simulations run: ``threads``, ``loky`` (processes) or ``dask``. The result does not depend
                 on it.
             scheduler: the Dask scheduler's address, ``tcp://HOST:PORT``.
             storage: address of a PostgreSQL database for the trials, a password included; the study's own where
                 absent.
-            interrupts: the signals that end the search, already listened for; of the keyboard alone where absent.
+            interrupts: handler of the signals that end the search; of the keyboard alone where absent.
 
         Raises:
             ValueError: ``resume`` without ``run_dir``, ``workers`` below 1, or a backend and scheduler that do not go
                 together.
-            BackendError: the backend's workers cannot be had, run other versions, or were lost.
+            BackendError: the backend's workers are unavailable, run other versions, or were lost.
             StorageError: the database cannot be reached or written.
-            JournalError: ``run_dir`` holds a run and ``resume`` is not asked for, or none although it is, or it is
-                another study's.
+            JournalError: ``run_dir`` holds a run without ``resume``, holds none with it, or holds another study's.
             NothingFitsError: no deployment of the space can be built.
         """
         from hisearch.search.evaluate.simulation import Simulation
@@ -238,33 +237,33 @@ class Study:
             check_resumable(Path(run_dir))
         with contextlib.ExitStack() as stack:
             interrupts = interrupts if interrupts is not None else stack.enter_context(Interrupts())
-            begun = time.monotonic()
+            began = time.monotonic()
             folder = Path(run_dir) if run_dir is not None else default_run_dir(self.name)
             world = self.world()
             simulation = Simulation(world)
             problem, inputs = self.problem(simulation), world.digest(hisearch_version())
             check_writable(folder)
             self._check_journal(folder, inputs, resume)
-            workplace = stack.enter_context(make_backend(backend, simulation.evaluate, workers, scheduler))
-            checked_s = time.monotonic() - begun
-            # All that is read has been read: what is wrong with it is not said after minutes of compiling.
+            workers_backend = stack.enter_context(make_backend(backend, simulation.evaluate, workers, scheduler))
+            checked_s = time.monotonic() - began
+            # All inputs are read by now: an error in them does not surface after minutes of compiling.
             prepare(self.variants)
             started = time.monotonic() - checked_s
             folder.mkdir(parents=True, exist_ok=True)
             stack.enter_context(interrupts.deferred())
             outcome, run = self._search(
-                problem, simulation, folder, inputs, workplace, resume, progress, storage, interrupts
+                problem, simulation, folder, inputs, workers_backend, resume, progress, storage, interrupts
             )
             run["wall_time_s"] = round(time.monotonic() - started, 3)
             facts = provenance(self.resolved, outcome, self._trace_facts(), run)
             result = StudyResult(self.resolved, outcome, simulation, facts, folder)
-            # The search is over: what it found is written all the same.
+            # The search is over: its outcome is written even if interrupted now.
             with contextlib.suppress(KeyboardInterrupt), interrupts.waiting():
-                result = result.with_closeup(workplace.local_workers, progress)
+                result = result.with_closeup(workers_backend.local_workers, progress)
             return replace(result, former=result.write(folder))
 
     def _check_journal(self, folder: Path, inputs: str, resume: bool) -> None:
-        """Refuse a folder that does not go with what is asked, and change nothing.
+        """Refuse a folder that does not match the study or ``resume``; change nothing.
 
         Raises:
             JournalError: see ``run``.
@@ -304,9 +303,9 @@ class Study:
             remove_parts(folder)
             keep_ended(folder)
             write_text(folder / "study.yaml", self.resolved.to_yaml())
-            (folder / CONFIDENCE).unlink(missing_ok=True)  # an earlier run's, of what it recommended
+            (folder / CONFIDENCE).unlink(missing_ok=True)  # of an earlier run
             database = open_database(folder, self.name, problem, storage or self.resolved.study.storage)
-            (folder / PROVENANCE).unlink(missing_ok=True)  # an earlier run's: this one has not ended
+            (folder / PROVENANCE).unlink(missing_ok=True)  # of an earlier run: this one has not ended
             runner = TrialRunner(
                 simulation.evaluate,
                 problem.budget,
@@ -323,7 +322,7 @@ class Study:
             with contextlib.closing(database):
                 outcome = search(problem, runner, database.write_behind)
                 if outcome.stopped != "interrupted":
-                    # What the search found is written all the same.
+                    # The search's outcome is written even if interrupted now.
                     with contextlib.suppress(KeyboardInterrupt), interrupts.waiting():
                         outcome = conclude_study(
                             self.resolved, problem, simulation, runner, outcome, folder, inputs=inputs, resume=resume

@@ -1,4 +1,4 @@
-"""What a study came to: trials, front, recommendation and what is to be known of them."""
+"""The outcome of a study: trials, front, recommendation, and their confidence."""
 
 from __future__ import annotations
 
@@ -21,18 +21,17 @@ if TYPE_CHECKING:
     from hisearch.search.select.failure import Failure
 
 
-#: Beside a run's documents: why its recommendation was not exported.
+#: File in a run folder: why its recommendation was not exported.
 NOT_EXPORTED = "recommended.txt"
 
 
 @dataclass(frozen=True)
 class StudyOutcome:
-    """What a study came to.
+    """The outcome of a study.
 
-    provenance: plain data, as in ``provenance.json``. run_dir: the folder that was written. closeup: the highlighted
-    deployment looked at closely; None where it was not. kept_in: where its documents were read,
-    if that is not run_dir: of a run that had ended and was gone on with, without having ended anew. former: what was
-    kept of another answer, to which the run had come before.
+    provenance: plain data, as in ``provenance.json``. run_dir: the run folder. closeup: details of the highlighted
+    deployment; None where they were not simulated. kept_in: the folder that documents were read from, if not run_dir:
+    of a run that was resumed and has not ended again. former: paths kept of an earlier, different recommendation.
     """
 
     resolved: ResolvedStudy
@@ -70,18 +69,18 @@ class StudyOutcome:
 
     @property
     def stopped(self) -> str:
-        """What ended the search before it had simulated all that it wanted to, "" where nothing did.
+        """What stopped the search before it was complete; "" where nothing did.
 
-        It is "simulations", "seconds", "usd" or "interrupted". ``outcome.ending`` says what was left out.
+        It is "simulations", "seconds", "usd" or "interrupted". ``outcome.ending`` lists what was left out.
         """
         return self.outcome.stopped
 
     @cached_property
     def confidence(self) -> Confidence | None:
-        """How sure the recommendation is, and what would change it; None where that was not looked into.
+        """The confidence in the recommendation, and what would change it; None where it was not assessed.
 
         Raises:
-            ValueError: the run folder's ``confidence.json`` is not one.
+            ValueError: the run folder's ``confidence.json`` is invalid.
         """
         from hisearch.report.data.confidence import CONFIDENCE, read_confidence
 
@@ -89,7 +88,7 @@ class StudyOutcome:
 
     @property
     def unsure(self) -> bool:
-        """True where a probability was asked for that nothing has which was looked at."""
+        """True where no assessed deployment reaches the requested probability."""
         return self.confidence is not None and self.confidence.satisfied is False
 
     @cached_property
@@ -101,7 +100,7 @@ class StudyOutcome:
 
     @property
     def caution(self) -> str:
-        """What to know of a search that was cut short, as sentences; "" of one that was not."""
+        """A caution about a search that was cut short, as sentences; "" for a complete one."""
         hopeless = self.outcome.execution.hopeless
         beyond_hope = bool(hopeless) and self.failure is not None and self.failure.text.endswith(hopeless)
         return self.outcome.ending.caution(self.recommendation is not None, beyond_hope)
@@ -113,20 +112,20 @@ class StudyOutcome:
         return trials_frame(self.trials)
 
     def best_on(self, engine: str | None) -> Trial:
-        """The best feasible trial, on an engine alone where one is named.
+        """The best feasible trial, on one engine where it is named.
 
         Raises:
-            ValueError: there is none, and whether any was tried.
+            ValueError: there is none; the message says whether any was tried.
         """
         from hisearch.search.select.recommend import recommend
 
-        on_it = [trial for trial in self.trials if engine is None or trial.deployment.pool.engine.name == engine]
-        found = recommend(on_it, self.resolved.study.objectives)
-        if found is not None:
-            return found.trial
-        if on_it:
-            where = f" on {engine}" if engine else ""
-            raise ValueError(f"no deployment{where} meets the SLO; name one with --trial (see trials.parquet)")
+        trials = [trial for trial in self.trials if engine is None or trial.deployment.pool.engine.name == engine]
+        best = recommend(trials, self.resolved.study.objectives)
+        if best is not None:
+            return best.trial
+        if trials:
+            on_engine = f" on {engine}" if engine else ""
+            raise ValueError(f"no deployment{on_engine} meets the SLO; name one with --trial (see trials.parquet)")
         engines = self.resolved.space.spec.execution.engines
         if engine is not None and engine not in engines:
             raise ValueError(
@@ -142,11 +141,11 @@ class StudyOutcome:
 
     @property
     def formats(self) -> str:
-        """What formats narrower than the checkpoint's mean for the highlighted deployment; "" where it has none."""
+        """A note on formats narrower than the checkpoint's in the highlighted deployment; "" without any."""
         return self.formats_of(self.highlighted)
 
     def formats_of(self, trial: Trial | None) -> str:
-        """Likewise of any trial; the baseline is one of those that may keep the checkpoint's formats."""
+        """The same note for any trial; the baseline counts as one that may keep the checkpoint's formats."""
         from hisearch.search.select.formats import describe_formats
 
         baseline = self.recommendation.baseline if self.recommendation is not None else None

@@ -1,4 +1,4 @@
-"""A study's run folder, written whole: documents, tables, report, exports."""
+"""Writes a study's run folder: documents, tables, report, exports."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from hisearch.api.studies.study_outcome import NOT_EXPORTED, StudyOutcome
 
 
 def write_run_folder(result: StudyOutcome, folder: Path) -> tuple[Path, ...]:
-    """Write everything but the journal and the database, which the run itself keeps.
+    """Write everything but the journal and the database, which the run itself writes.
 
     Returns:
-        What was kept of the answer that the run had come to before, where it was another.
+        Paths kept of an earlier, different recommendation of the run.
 
     Raises:
         OSError: the folder cannot be written.

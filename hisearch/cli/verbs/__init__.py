@@ -1,4 +1,4 @@
 """The verbs of ``hisearch``, one module each: parse, call, print.
 
-Imports ``views`` and what ``cli`` has in common.
+Imports ``views`` and the shared modules of ``cli``.
 """

@@ -35,28 +35,28 @@ def bench(
     from hisearch.api.bench.machine import machine
     from hisearch.cli import output
 
-    known = benchmarks.names()
+    known_names = benchmarks.names()
     for name in names or ():
-        if name not in known:
-            raise typer.BadParameter(f"no benchmark '{name}'; known: {', '.join(known)}", param_hint="NAME")
-    own = [name for name in names or _OWN_TRACES[:1] if name in _OWN_TRACES]
-    if trace is not None and len(own) != 1:
+        if name not in known_names:
+            raise typer.BadParameter(f"no benchmark '{name}'; known: {', '.join(known_names)}", param_hint="NAME")
+    trace_names = [name for name in names or _OWN_TRACES[:1] if name in _OWN_TRACES]
+    if trace is not None and len(trace_names) != 1:
         raise typer.BadParameter(f"goes with one of {', '.join(_OWN_TRACES)}", param_hint="--trace")
     chosen = names or benchmarks.default_names(trace)
     if not quiet and any(name in benchmarks.CASES or name in benchmarks.COMPARISONS for name in chosen):
         note_compilation()
-    found = []
+    results = []
     for name in chosen:
         if not quiet:
             output.note(f"{name}, {'once' if name in benchmarks.ONCE else f'{repeat} times'}")
-        own_trace = trace if name in own else None
-        found.append(benchmarks.measure(name, repeat, own_trace).to_dict())
+        own_trace = trace if name in trace_names else None
+        results.append(benchmarks.measure(name, repeat, own_trace).to_dict())
     if as_json:
-        output.print_json({"benchmarks": found, "machine": machine()})
+        output.print_json({"benchmarks": results, "machine": machine()})
         return
     columns = ("benchmark", "requests", "steps", "median (s)", "min (s)", "max (s)", "requests/s", "peak RSS (MiB)")
-    output.table(columns, [_row(row) for row in found], numbers=range(1, 8))
-    for line in _verdicts(found):
+    output.table(columns, [_row(row) for row in results], numbers=range(1, 8))
+    for line in _verdicts(results):
         output.say(line)
 
 
@@ -71,9 +71,9 @@ def _row(row: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _verdicts(found: list[dict[str, Any]]) -> Iterator[str]:
+def _verdicts(results: list[dict[str, Any]]) -> Iterator[str]:
     """``flat: 1.06 (time per request, largest over smallest; goal: at most 1.5)``."""
-    for row in found:
+    for row in results:
         if "comparison" in row:
             compared = row["comparison"]
             bound = "at least" if compared["more_is_better"] else "at most"

@@ -19,9 +19,9 @@ class _OperatorsUnlessNamed(TyperGroup):
     """``calibrate [FOLDER] …`` is ``calibrate operators [FOLDER] …``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put in the command that is meant."""
-        own = (*self.commands, *ctx.help_option_names)
-        if not args or args[0] not in own:
+        """Insert ``operators`` where no command is named."""
+        commands = (*self.commands, *ctx.help_option_names)
+        if not args or args[0] not in commands:
             args = ["operators", *args]
         return super().parse_args(ctx, args)
 
@@ -84,12 +84,12 @@ def operators(
     from hisearch.cli import output as out
     from hisearch.specs.base import ENGINE_TITLES
 
-    def said(text: str) -> None:
+    def note(text: str) -> None:
         if not quiet:
             out.note(text)
 
     if shipped is not None:
-        for path in api.calibrate_shipped(shipped, folder=folder, former=former, said=said):
+        for path in api.calibrate_shipped(shipped, folder=folder, former=former, said=note):
             typer.echo(str(path))
         return
     if accelerator is None:
@@ -103,7 +103,7 @@ def operators(
             raise typer.BadParameter("goes with aiconfigurator's tables, not with one's own", param_hint="--former")
         if multiprocessors is None:
             raise typer.BadParameter("needed with tables of one's own", param_hint="--multiprocessors")
-        found = api.calibrate_own(
+        calibrated = api.calibrate_own(
             folder,
             accelerator=accelerator,
             engine=serving,
@@ -111,11 +111,13 @@ def operators(
             multiprocessors=multiprocessors,
             source=source,
             name=name,
-            said=said,
+            said=note,
         )
     else:
-        found = api.calibrate_aiconfigurator(accelerator, serving, folder=folder, former=former, name=name, said=said)
-    _put(found, output, {"laws": _errors(found.profile)} if as_json else None)
+        calibrated = api.calibrate_aiconfigurator(
+            accelerator, serving, folder=folder, former=former, name=name, said=note
+        )
+    _write_profile(calibrated, output, {"laws": _errors(calibrated.profile)} if as_json else None)
 
 
 @app.command("hosts")
@@ -176,10 +178,16 @@ def hosts(
         out.print_json({"runs": judged.runs, "errors": judged.errors, "coverage": judged.coverage})
         return
     rows = [
-        (left_out, group, figure, f"{of['runs']:,.0f}", *(f"{100 * of[key]:.1f} %" for key in ("median_ape", "mape")))
+        (
+            left_out,
+            group,
+            figure,
+            f"{error['runs']:,.0f}",
+            *(f"{100 * error[key]:.1f} %" for key in ("median_ape", "mape")),
+        )
         for left_out, groups in judged.errors.items()
         for group, figures in groups.items()
-        for figure, of in figures.items()
+        for figure, error in figures.items()
     ]
     out.table(("left out", "runs of", "figure", "runs", "median", "mean"), rows, numbers=range(3, 6))
 
@@ -220,21 +228,21 @@ def steps(
     from hisearch.specs.base import DTYPE_BYTES, ENGINE_TITLES
 
     _check(output)
-    _known("--engine", engine, ENGINE_TITLES)
+    _check_choice("--engine", engine, ENGINE_TITLES)
     for option, dtype in (("--weight-dtype", weight_dtype), ("--kv-dtype", kv_dtype)):
         if dtype is not None:
-            _known(option, dtype, DTYPE_BYTES)
+            _check_choice(option, dtype, DTYPE_BYTES)
     worker = LoggedWorker(
         model, accelerator, engine, engine_version, tensor_parallel,  # type: ignore[arg-type]
         weight_dtype, kv_dtype,  # type: ignore[arg-type]
     )  # fmt: skip
-    found = calibrate_steps(files, worker, source=source, name=name)
-    _put(found, output, found.profile.regressions[0].model_dump() if as_json else None)
+    calibrated = calibrate_steps(files, worker, source=source, name=name)
+    _write_profile(calibrated, output, calibrated.profile.regressions[0].model_dump() if as_json else None)
 
 
-def _known(option: str, value: str, known: Iterable[str]) -> None:
-    if value not in known:
-        raise typer.BadParameter(f"expected {', '.join(known)}, not {value}", param_hint=option)
+def _check_choice(option: str, value: str, choices: Iterable[str]) -> None:
+    if value not in choices:
+        raise typer.BadParameter(f"expected {', '.join(choices)}, not {value}", param_hint=option)
 
 
 def _check(output: Path | None) -> None:
@@ -244,17 +252,17 @@ def _check(output: Path | None) -> None:
         check_place(output)
 
 
-def _put(found: Calibrated, output: Path | None, figures: dict[str, Any] | None) -> None:
-    """Write the profile, and print ``figures``, or it where there is neither a file nor figures."""
+def _write_profile(calibrated: Calibrated, output: Path | None, figures: dict[str, Any] | None) -> None:
+    """Write the profile to ``output`` and print ``figures``; without either, print the profile."""
     from hisearch.api.runs.run_folder import write_text
     from hisearch.cli import output as out
 
     if output is not None:
-        write_text(output, found.yaml)
+        write_text(output, calibrated.yaml)
     if figures is not None:
-        out.print_json({"name": found.name} | figures)
+        out.print_json({"name": calibrated.name} | figures)
     elif output is None:
-        typer.echo(found.yaml, nl=False)
+        typer.echo(calibrated.yaml, nl=False)
 
 
 def _errors(profile: Any) -> list[dict[str, Any]]:

@@ -32,18 +32,18 @@ def list_(
 
     catalogue = Catalogue()
     if kind is None:
-        names = {known: catalogue.names(known) for known in KINDS}
+        names = {name: catalogue.names(name) for name in KINDS}
         if as_json:
             output.print_json(names)
         else:
-            output.table(("kind", "names"), [(known, ", ".join(found)) for known, found in names.items()])
+            output.table(("kind", "names"), [(name, ", ".join(documents)) for name, documents in names.items()])
         return
-    known = known_kind(kind)
-    rows = [{"name": name, **_entry(catalogue, known, name)} for name in catalogue.names(known)]
+    chosen = known_kind(kind)
+    rows = [{"name": name, **_entry(catalogue, chosen, name)} for name in catalogue.names(chosen)]
     if as_json:
-        output.print_json({known: rows})
+        output.print_json({chosen: rows})
     else:
-        output.table((known, "description"), [(row["name"], row["problem"] or row["description"]) for row in rows])
+        output.table((chosen, "description"), [(row["name"], row["problem"] or row["description"]) for row in rows])
 
 
 def schema(
@@ -63,7 +63,7 @@ def schema(
 
 
 def known_kind(name: str) -> str:
-    """The kind that is meant, upper and lower case being the same.
+    """The kind of that name, in upper or lower case.
 
     Raises:
         typer.BadParameter: there is none.
@@ -78,7 +78,7 @@ def known_kind(name: str) -> str:
 
 
 def _entry(catalogue: Catalogue, kind: str, name: str) -> dict[str, str]:
-    """Where a document is and what it says of itself; of one that cannot be used, why."""
+    """A document's path and description, or the problem that makes it unusable."""
     from hisearch.specs.errors import SpecError
 
     path = str(catalogue.locate(kind, name))

@@ -42,8 +42,15 @@ def compare(
         check_place(html)
     if not quiet:
         note_compilation()
-    given = {"--trace": trace, "--slo": slo, "--load": load, "--seed": seed, "--seeds": seeds, "--limit": limit}
-    comparison = _runs(a, b, given) if _is_run(a) and _is_run(b) else _deployments(a, b, given)
+    workload_options = {
+        "--trace": trace,
+        "--slo": slo,
+        "--load": load,
+        "--seed": seed,
+        "--seeds": seeds,
+        "--limit": limit,
+    }
+    comparison = _runs(a, b, workload_options) if _is_run(a) and _is_run(b) else _deployments(a, b, workload_options)
     if html is not None:
         from hisearch.api.runs.run_folder import replace_with
         from hisearch.report.pages.comparison_page import write_comparison
@@ -63,27 +70,29 @@ def _is_run(ref: str) -> bool:
     return Path(ref).is_dir()
 
 
-def _runs(a: str, b: str, given: Mapping[str, object]) -> Comparison:
+def _runs(a: str, b: str, workload_options: Mapping[str, object]) -> Comparison:
     from hisearch.api.compare import compare_runs
 
-    extra = [name for name, value in given.items() if value is not None]
+    extra = [name for name, value in workload_options.items() if value is not None]
     if extra:
         raise typer.BadParameter(f"{', '.join(extra)}: of deployments; runs bring their own workload and SLO")
     return compare_runs(a, b)
 
 
-def _deployments(a: str, b: str, given: Mapping[str, object]) -> Comparison:
+def _deployments(a: str, b: str, workload_options: Mapping[str, object]) -> Comparison:
     from hisearch.api.compare import compare_deployments
 
-    for ref, other in ((a, b), (b, a)):
+    for ref, counterpart in ((a, b), (b, a)):
         if not _is_run(ref):
             continue
-        if not Path(other).exists():
-            raise FileNotFoundError(f"{other}: no such run folder, to be compared with the folder {ref}")
-        raise typer.BadParameter(f"{ref} is a folder, {other} is a file: compare two run folders, or two deployments")
-    if given["--trace"] is None:
+        if not Path(counterpart).exists():
+            raise FileNotFoundError(f"{counterpart}: no such run folder, to be compared with the folder {ref}")
+        raise typer.BadParameter(
+            f"{ref} is a folder, {counterpart} is a file: compare two run folders, or two deployments"
+        )
+    if workload_options["--trace"] is None:
         raise typer.BadParameter("deployments need a workload to be compared on: --trace")
-    options_of = {name.removeprefix("--"): value for name, value in given.items() if value is not None}
+    options_of = {name.removeprefix("--"): value for name, value in workload_options.items() if value is not None}
     return compare_deployments(a, b, **options_of)  # type: ignore[arg-type]
 
 
@@ -104,9 +113,9 @@ def _show(comparison: Comparison) -> None:
         output.table(("setting", "A", "B"), [(c.key, c.a, c.b) for c in comparison.changes])
     output.heading("What came of it")
     output.table(words.FIGURE_COLUMNS, words.figure_rows(comparison.figures), numbers=(1, 2, 3, 4))
-    for one in comparison.models:
-        output.heading(f"Requests for {one.model}")
-        output.table(words.FIGURE_COLUMNS, words.figure_rows(one.figures), numbers=(1, 2, 3, 4))
+    for model in comparison.models:
+        output.heading(f"Requests for {model.model}")
+        output.table(words.FIGURE_COLUMNS, words.figure_rows(model.figures), numbers=(1, 2, 3, 4))
     output.say(words.format_seeds(comparison))
     if comparison.parts:
         output.heading("Where the mean time of a request goes")

@@ -53,8 +53,8 @@ def doctor(
     if checkup.ok and checkup.kind == "Deployment" and all(fit.ok for fit in fits):
         problems += _judge_tiers(checkup, overrides)
     if checkup.ok and checkup.kind == "Study":
-        found, unreadable = _judge_trace(checkup, overrides)
-        warnings += found
+        trace_warnings, unreadable = _judge_trace(checkup, overrides)
+        warnings += trace_warnings
         problems += unreadable
     problems += _misfits(checkup, fits)
     if as_json:
@@ -67,7 +67,7 @@ def doctor(
 
 
 def installation() -> dict[str, Any]:
-    """Versions, caches, cores, and what optional programs are there."""
+    """Versions, caches, cores, and the optional programs that are installed."""
     import os
     import platform
     import shutil
@@ -135,7 +135,7 @@ def _path_of(ref: str) -> str:
 
 
 def _fits(checkup: Checkup, settings: tuple[str, ...]) -> list[Fit]:
-    """Memory fit of a study's or a deployment's workers, once the document itself is sound."""
+    """Memory fit of a study's or a deployment's workers; empty unless the document is valid."""
     from hisearch.api.studies.fit import deployment_fits, study_fits
     from hisearch.specs.documents.resolve import load_deployment, load_study
     from hisearch.specs.documents.resolve_fleet import load_fleet_study
@@ -144,14 +144,14 @@ def _fits(checkup: Checkup, settings: tuple[str, ...]) -> list[Fit]:
         return []
     if checkup.kind == "FleetStudy":
         parts = load_fleet_study(checkup.path, settings).parts.items()
-        return [replace(fit, pool=name) for name, part in parts for fit in study_fits(part)]
+        return [replace(fit, pool=name) for name, study in parts for fit in study_fits(study)]
     if checkup.kind == "Study":
         return study_fits(load_study(checkup.path, settings))
     return deployment_fits(load_deployment(checkup.path, settings))
 
 
 def _about_model(checkup: Checkup) -> dict[str, Any]:
-    """What a sound model's own figures are, to be held against what its publisher says; nothing of other documents."""
+    """Figures of a valid model, to compare with its publisher's; empty for other documents."""
     from hisearch.latency.parameters import (
         active_parameter_count,
         kv_bytes_per_token_per_rank,
@@ -164,9 +164,9 @@ def _about_model(checkup: Checkup) -> dict[str, Any]:
     if not checkup.ok or checkup.kind != "Model":
         return {}
     model = Catalogue().get("Model", str(checkup.path)).spec
-    asked = "" if names_weights(model.huggingface_id) else " (no Hugging Face id: exports ask for MODEL)"
+    id_note = "" if names_weights(model.huggingface_id) else " (no Hugging Face id: exports ask for MODEL)"
     return {
-        "served_as": f"{model.huggingface_id}{asked}",
+        "served_as": f"{model.huggingface_id}{id_note}",
         "parameters": parameter_count(model),
         "active_parameters": active_parameter_count(model),
         "weights_gib": weight_bytes_per_rank(model, 1, model.weight_dtype) / 2**30,
@@ -184,7 +184,7 @@ def _amount(value: Any) -> str:
 
 
 def _misfits(checkup: Checkup, fits: list[Fit]) -> list[str]:
-    """Pools of a deployment whose worker does not fit; of a study, that none of its workers does."""
+    """Pools of a deployment whose worker does not fit; for a study, a problem if no worker fits."""
     if len(fits) > 1 and checkup.kind == "Deployment":
         return [f"{checkup.name}: pool {fit.pool}: {fit.problem}" for fit in fits if not fit.ok]
     if not fits or any(fit.ok for fit in fits):
@@ -194,7 +194,7 @@ def _misfits(checkup: Checkup, fits: list[Fit]) -> list[str]:
 
 
 def _judge_tiers(checkup: Checkup, settings: tuple[str, ...]) -> list[str]:
-    """Why the cache tiers of a deployment that fits into memory could not be simulated all the same."""
+    """Problems of the cache tiers of a deployment that otherwise fits into memory."""
     from hisearch.api.deployments.deployment import check_tiers
     from hisearch.specs.documents.resolve import load_deployment
     from hisearch.specs.errors import SpecError
@@ -244,11 +244,11 @@ def _show(checkup: Checkup, fits: list[Fit], problems: list[str], warnings: list
                     fit.weight_dtype,
                     fit.kv_dtype,
                 ),
-                *(f"{fit.chunk_tokens:,}", fit.max_running_requests, _room(fit)),
+                *(f"{fit.chunk_tokens:,}", fit.max_running_requests, _format_kv_space(fit)),
             )
             for fit in fits
         ]
-        columns = ("accelerator", "engine", "TP", "weights", "KV", "chunk", "running", "room for KV")
+        columns = ("accelerator", "engine", "TP", "weights", "KV", "chunk", "running", "KV capacity")
         output.table(
             (*(["model" if checkup.kind == "FleetStudy" else "pool"] * named), *columns),
             rows,
@@ -258,18 +258,18 @@ def _show(checkup: Checkup, fits: list[Fit], problems: list[str], warnings: list
 
 
 def _assumed(kind: str | None, fits: list[Fit]) -> str:
-    """Which settings the table's figures rest on."""
+    """The settings assumed by the table's figures."""
     fractions = ", ".join(sorted({f"{fit.memory_fraction:g}" for fit in fits}))
-    text = f"Room for KV in one replica's accelerators at memory fraction {fractions}, without host memory"
+    text = f"KV capacity of one replica's accelerators at memory fraction {fractions}, without host memory"
     if kind == "Deployment":
         return f"{text}."
     return (
-        f"{text}; of the space's chunk sizes (tokens) and running requests those that leave the most room. Other ones "
+        f"{text}; of the space's chunk sizes (tokens) and running requests those that leave the most. Other ones "
         "may leave less."
     )
 
 
-def _room(fit: Fit) -> str:
+def _format_kv_space(fit: Fit) -> str:
     if fit.ok:
         return f"{fit.kv_capacity_tokens:,} tokens"
     return f"{fit.gib_short:.2f} GiB short on each rank" if fit.gib_short < float("inf") else fit.problem

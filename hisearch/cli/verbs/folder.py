@@ -51,7 +51,7 @@ def report(
 
 
 def _of_the_end(run_dir: Path) -> ReportInput:
-    """What the report of a run that has ended is drawn from; its closeup is made where it lacks one."""
+    """Report input of a run that has ended; a missing closeup is made first."""
     from hisearch.api.runs.run_folder import CLOSEUP, write_text
     from hisearch.api.studies.stored_run import load_run
 
@@ -95,9 +95,9 @@ def export(
     name = f"trial-{trial}" if trial is not None else "recommended" + (f"-{engine}" if engine else "")
     chosen, folder = _chosen(result, engine, trial), out or run_dir / name
     files = result.export_trial(chosen, folder)
-    found = standing(result, chosen)
+    status = standing(result, chosen)
     if as_json:
-        facts = {"folder": folder, "files": files, "trial": chosen.number, "title": found.title}
+        facts = {"folder": folder, "files": files, "trial": chosen.number, "title": status.title}
         facts |= {"slice_fraction": chosen.slice_fraction, "load": chosen.load}
         output.print_json({**facts, "feasible": chosen.feasible, "slo": terms_to_dict(chosen.slo)})
         return
@@ -109,7 +109,7 @@ def export(
     if best is not None and best.trial.number != chosen.number:
         output.note(f"this is {_named(chosen)}; the run recommends {_named(best.trial)}")
     if not (chosen.feasible and chosen.comparable):
-        output.warn([f"{found.title}: {'; '.join(found.lines)}"])
+        output.warn([f"{status.title}: {'; '.join(status.lines)}"])
 
 
 def _named(trial: Trial) -> str:

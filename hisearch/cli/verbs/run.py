@@ -16,7 +16,7 @@ from hisearch.cli.compilation import note_compilation
 from hisearch.cli.errors import INTERRUPTED, NOTHING_FEASIBLE
 from hisearch.cli.verbs.running import Place, how_to_resume, place_of, progress_of
 
-#: Kinds of what can be run.
+#: Kinds of document that can be run.
 _RUN = ("Study", "FleetStudy", "SLO")
 _RUN_KINDS = "Study, FleetStudy or SLO"
 
@@ -102,15 +102,29 @@ def run(
     if kind == "FleetStudy":
         from hisearch.cli.verbs.run_fleet import run_fleet
 
-        others = {"--model": model, "--trace": trace, "--keep": keep, "--storage": storage, "--recommend": recommend}
-        _refuse_beside_fleet({**others, "--usd-per-hour": usd_per_hour})
-        run_fleet(ref, (*(settings or ()), *_chosen(confidence, None, None)), resume, out, place, as_json, quiet)
+        single_model_options = {
+            "--model": model,
+            "--trace": trace,
+            "--keep": keep,
+            "--storage": storage,
+            "--recommend": recommend,
+        }
+        _refuse_for_fleet({**single_model_options, "--usd-per-hour": usd_per_hour})
+        run_fleet(
+            ref,
+            (*(settings or ()), *_recommendation_overrides(confidence, None, None)),
+            resume,
+            out,
+            place,
+            as_json,
+            quiet,
+        )
         return
-    chosen = (*(settings or ()), *place.settings, *_chosen(confidence, recommend, usd_per_hour))
+    chosen = (*(settings or ()), *place.settings, *_recommendation_overrides(confidence, recommend, usd_per_hour))
     with Interrupts((signal.SIGINT, signal.SIGTERM), exit_at_once=True) as interrupts:
         try:
-            question = _question(ref, kind, chosen, model, trace, keep, quiet)
-            result = _search(question, resume, out, place, interrupts, quiet)
+            resolved_study = _resolve_study(ref, kind, chosen, model, trace, keep, quiet)
+            result = _search(resolved_study, resume, out, place, interrupts, quiet)
         except KeyboardInterrupt:
             output.note("interrupted before the search began")
             raise typer.Exit(interrupts.exit_code or INTERRUPTED) from None
@@ -131,18 +145,18 @@ def run(
         raise typer.Exit(NOTHING_FEASIBLE)
 
 
-def _chosen(confidence: float | None, recommend: str | None, usd_per_hour: float | None) -> list[str]:
-    """The options that stand for keys of a study, as settings."""
-    found = []
+def _recommendation_overrides(confidence: float | None, recommend: str | None, usd_per_hour: float | None) -> list[str]:
+    """Options of the command as overrides of study keys."""
+    overrides = []
     if recommend is not None:
-        found.append(f"spec.recommend={{rule: {recommend}}}")
+        overrides.append(f"spec.recommend={{rule: {recommend}}}")
     if usd_per_hour is not None:
-        found.append(f"spec.recommend.usd_per_hour={usd_per_hour:g}")
-    return found + ([f"spec.confidence.at_least={confidence:g}"] if confidence is not None else [])
+        overrides.append(f"spec.recommend.usd_per_hour={usd_per_hour:g}")
+    return overrides + ([f"spec.confidence.at_least={confidence:g}"] if confidence is not None else [])
 
 
 def _search(
-    question: Study, resume: Path | None, out: Path | None, place: Place, interrupts: Interrupts, quiet: bool
+    resolved_study: Study, resume: Path | None, out: Path | None, place: Place, interrupts: Interrupts, quiet: bool
 ) -> StudyResult:
     """Run the study, or go on with it.
 
@@ -154,7 +168,7 @@ def _search(
     from hisearch.search.evaluate.backends import BackendError
     from hisearch.search.records.storage import StorageError
 
-    run_dir = resume or out or default_run_dir(question.name)
+    run_dir = resume or out or default_run_dir(resolved_study.name)
     if resume is not None and has_ended(resume) and not quiet:
         output.note(
             f"{resume} has ended before: its report, recommended/ and tables are written anew; where another "
@@ -164,7 +178,7 @@ def _search(
         note_compilation()
     try:
         with progress_of(quiet) as progress:
-            return question.run(
+            return resolved_study.run(
                 place.workers,
                 run_dir,
                 resume is not None,
@@ -180,14 +194,14 @@ def _search(
         raise ValueError(f"{error}; go on with: hisearch run --resume {shlex.quote(str(run_dir))}") from None
 
 
-def _refuse_beside_fleet(options: Mapping[str, object]) -> None:
+def _refuse_for_fleet(options: Mapping[str, object]) -> None:
     """Refuse options that a study of several models does not take."""
-    given = [name for name, value in options.items() if value is not None]
-    if given:
-        raise typer.BadParameter(f"{', '.join(given)}: not for a study of several models (kind FleetStudy)")
+    used = [name for name, value in options.items() if value is not None]
+    if used:
+        raise typer.BadParameter(f"{', '.join(used)}: not for a study of several models (kind FleetStudy)")
 
 
-def _question(
+def _resolve_study(
     ref: str,
     kind: str,
     settings: tuple[str, ...],
@@ -229,17 +243,17 @@ def _kind(ref: str) -> str:
             message = f"expected a document of kind {_RUN_KINDS}, got {kind}"
             raise SpecError.at(message, path=path, key="kind")
         return kind
-    known = {kind: catalogue.names(kind) for kind in _RUN}
-    for kind, names in known.items():
+    catalogue_names = {kind: catalogue.names(kind) for kind in _RUN}
+    for kind, names in catalogue_names.items():
         if ref in names:
             return kind
-    raise catalogue.unknown(ref, _RUN_KINDS, [name for names in known.values() for name in names])
+    raise catalogue.unknown(ref, _RUN_KINDS, [name for names in catalogue_names.values() for name in names])
 
 
 def _from_slo(
     ref: str, model: str, trace: str, settings: tuple[str, ...], keep: Path | None, quiet: bool
 ) -> ResolvedStudy:
-    """The study made from an SLO; what was filled in is said, and the study written to ``keep``."""
+    """The study made from an SLO; notes the defaults filled in, and writes the study to ``keep``."""
     from hisearch.cli import output
     from hisearch.specs.documents.catalogue import is_path
     from hisearch.specs.documents.from_slo import study_from_slo

@@ -1,4 +1,4 @@
-"""``hisearch run`` of several models: one search each, and what they come to together."""
+"""``hisearch run`` of several models: one search each, and the combined result."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def run_fleet(
 
     with Interrupts((signal.SIGINT, signal.SIGTERM), exit_at_once=True) as interrupts:
         try:
-            question = load_fleet_study(ref, settings)
+            fleet_study = load_fleet_study(ref, settings)
             if not quiet:
                 note_compilation()
             with progress_of(quiet) as progress:
-                result = question.run(
+                result = fleet_study.run(
                     place.workers,
                     resume or out,
                     resume is not None,
@@ -86,21 +86,21 @@ def show(result: FleetResult) -> None:
 
 
 def _show_miss(result: FleetResult) -> None:
-    """Which models, or which limits, stand in the way."""
+    """Print which models, or which limits, prevent a recommendation."""
     output.say(f"{result.resolved.name}: nothing is recommended", bold=True)
     output.say(result.refusal)
     for name in result.missed:
-        found = result.results.get(name)
-        failure = None if found is None else found.failure
+        study_result = result.results.get(name)
+        failure = None if study_result is None else study_result.failure
         output.say(f"{name}: {'was not searched' if failure is None else failure.text}")
 
 
-def _show_whole(whole: Whole) -> None:
-    output.heading("Simulated together, against the SLO: " + ("met" if whole.score.feasible else "missed"))
-    output.table(TERM_COLUMNS, term_rows(whole.score.slo), numbers=(1, 2, 3))
+def _show_whole(fleet: Whole) -> None:
+    output.heading("Simulated together, against the SLO: " + ("met" if fleet.score.feasible else "missed"))
+    output.table(TERM_COLUMNS, term_rows(fleet.score.slo), numbers=(1, 2, 3))
     shares = [
         (share.model, f"{share.arrived:,}", percent(share.score.metrics["attainment"]), usd(share.cost.total))
-        for share in whole.shares
+        for share in fleet.shares
     ]
     output.table(("model", "requests", "meet every term", "per hour"), shares, numbers=(1, 2, 3))
 
@@ -110,15 +110,15 @@ def _show_front(result: FleetResult) -> None:
         return
     axes = result.resolved.study.axes
     names = [quantity(axis) for axis in axes]
-    shown = sorted(result.front, key=lambda one: one.figures["usd_per_hour"])
+    shown = sorted(result.front, key=lambda combination: combination.figures["usd_per_hour"])
     output.heading(f"Front: {len(shown):,} combinations of the models' fronts")
     rows = [
         (
-            "*" if one == result.recommendation else "",
-            " | ".join(describe(trial.deployment) for trial in one.trials),
-            *(name.number(one.figures[axis]) for name, axis in zip(names, axes, strict=True)),
+            "*" if combination == result.recommendation else "",
+            " | ".join(describe(trial.deployment) for trial in combination.trials),
+            *(name.number(combination.figures[axis]) for name, axis in zip(names, axes, strict=True)),
         )
-        for one in shown[:FRONT_ROWS]
+        for combination in shown[:FRONT_ROWS]
     ]
     columns = ("", "deployments", *(name.title for name in names))
     output.table(columns, rows, numbers=range(2, len(columns)))

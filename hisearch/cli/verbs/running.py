@@ -1,4 +1,4 @@
-"""Where a study's simulations run, and what is said while they do."""
+"""Where a study's simulations run, and their progress output."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Place:
-    """Where simulations run and trials are kept; ``settings``: what of it is the study's."""
+    """Where simulations run and trials are stored; ``settings``: the overrides of study keys among it."""
 
     workers: int | None
     backend: str
@@ -27,14 +27,14 @@ class Place:
 
     @property
     def settings(self) -> tuple[str, ...]:
-        """What of it is a key of the study."""
+        """Overrides of the study's keys."""
         from hisearch.specs.storage_url import without_secrets
 
         return (f"spec.storage={without_secrets(self.storage)}",) if self.storage is not None else ()
 
 
 def place_of(workers: int | None, backend: str | None, scheduler: str | None, storage: str | None) -> Place:
-    """What the options say, where they go together."""
+    """The options as a ``Place``, checked against one another."""
     from hisearch.api.runs.machinery import BACKENDS
     from hisearch.specs.storage_url import checked_storage_url
 
@@ -52,7 +52,7 @@ def place_of(workers: int | None, backend: str | None, scheduler: str | None, st
 
 
 def how_to_resume(run_dir: Path) -> str:
-    """What to say of a run that was interrupted."""
+    """The message for an interrupted run."""
     folder = shlex.quote(str(run_dir))
     return f"interrupted; what had finished is kept. Go on with: hisearch run --resume {folder}"
 

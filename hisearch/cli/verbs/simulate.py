@@ -103,8 +103,8 @@ def simulate(
     files.write(simulated)
     values = marginal_values(simulated) if tier_values else []
     if as_json:
-        found = simulated.to_dict()
-        output.print_json(found | {"tier_values": [asdict(value) for value in values]} if tier_values else found)
+        document = simulated.to_dict()
+        output.print_json(document | {"tier_values": [asdict(value) for value in values]} if tier_values else document)
     else:
         simulate_view.show(simulated)
         if tier_values:

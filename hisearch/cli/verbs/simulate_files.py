@@ -21,13 +21,13 @@ _TIMELINES = (".json", ".json.gz")
 
 @dataclass(frozen=True)
 class Files:
-    """What to write; each is None where it is not asked for.
+    """The files to write; each is None unless requested.
 
     requests, series, tier_series: tables. series_interval_s: seconds between rows, None for a row per step. timeline: a
     Chrome trace of what happens between from_s and to_s.
 
     Raises:
-        typer.BadParameter: a name that does not say the form, or an option that lacks the one it belongs to.
+        typer.BadParameter: a file name without a known suffix, or an option without the one it belongs to.
     """
 
     requests: Path | None
@@ -59,7 +59,7 @@ class Files:
         return any(file is not None for file in (self.series, self.tier_series, self.timeline))
 
     def write(self, simulated: SimulatedDeployment) -> None:
-        """Write all that is asked for, each file beside its place and then renamed into it."""
+        """Write the requested files, each to a temporary file that is then renamed."""
         if self.requests is not None:
             _write_table(simulated.requests_frame(), self.requests)
         if self.series is not None:
@@ -73,10 +73,10 @@ class Files:
         from hisearch.api.runs.run_folder import replace_with
         from hisearch.report.figures.timeline import TimelineTooLarge, Window, write_timeline
 
-        def write(part: Path) -> None:
+        def write(temporary: Path) -> None:
             write_timeline(
                 simulated.result,
-                part,
+                temporary,
                 request_ids=simulated.trace.request_ids,
                 window=Window(*self._edges()),
                 packed=path.name.endswith(".gz"),
@@ -109,8 +109,10 @@ def _write_table(frame: pd.DataFrame, path: Path) -> None:
     from hisearch.api.runs.run_folder import replace_with
 
     if path.name.endswith(".parquet"):
-        replace_with(path, lambda part: frame.to_parquet(part, index=False))
+        replace_with(path, lambda temporary: frame.to_parquet(temporary, index=False))
     else:
         # The temporary file's name does not tell pandas whether to pack.
         packed = path.name.endswith(".gz")
-        replace_with(path, lambda part: frame.to_csv(part, index=False, compression="gzip" if packed else None))
+        replace_with(
+            path, lambda temporary: frame.to_csv(temporary, index=False, compression="gzip" if packed else None)
+        )

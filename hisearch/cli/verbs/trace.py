@@ -60,22 +60,22 @@ def stats(
 
     mapping = parse_columns(columns or ())
     compiled = load_trace(trace, seed=seed, limit=limit, skip_bad=skip_bad, format=trace_format, columns=mapping)
-    found = trace_stats(compiled, capacities_tokens=capacity_tokens, block_tokens=block_tokens)
+    statistics = trace_stats(compiled, capacities_tokens=capacity_tokens, block_tokens=block_tokens)
     points = []
     if curve or curve_html is not None:
-        capacities = curve_capacities(compiled, block_tokens=found.block_tokens)
-        points = lru_hit_curve(compiled, capacities, block_tokens=found.block_tokens)
+        capacities = curve_capacities(compiled, block_tokens=statistics.block_tokens)
+        points = lru_hit_curve(compiled, capacities, block_tokens=statistics.block_tokens)
     if curve_html is not None:
         from hisearch.report.figures.cache_curve import write_curve
 
-        write_curve(curve_html, points, trace_name=found.name, block_tokens=found.block_tokens)
+        write_curve(curve_html, points, trace_name=statistics.name, block_tokens=statistics.block_tokens)
     if as_json:
-        output.print_json(found.to_dict() | ({"curve": points} if curve else {}))
+        output.print_json(statistics.to_dict() | ({"curve": points} if curve else {}))
     else:
-        trace_view.show(found)
+        trace_view.show(statistics)
         if curve:
             trace_view.show_curve(points)
-        output.warn(found.warnings)
+        output.warn(statistics.warnings)
 
 
 @app.command("import")
@@ -130,7 +130,7 @@ def generate(
     document = Catalogue().get("Workload", workload)
     if document.spec.agents is not None:
         message = (
-            "a society of agents is simulated from its document: a trace file has no place for what its agents wait for"
+            "a population of agents is simulated from its document: a trace file cannot say what its agents wait for"
         )
         raise document.error("spec.agents", message)
     generator = document.spec.generator
@@ -158,14 +158,14 @@ def merge(
 
 
 def _asking(trace: Trace, model: str | None) -> Trace:
-    """The trace, every request of which asks for ``model`` where one is given."""
+    """The trace with ``model`` set on every request, unless ``model`` is None."""
     from hisearch.traces.changes.merging import asking_for
 
     return trace if model is None else asking_for(trace, model)
 
 
 def _write(trace: Trace, out: Path, as_json: bool) -> None:
-    """Write the trace and say so; as JSON with all that is to be known of it."""
+    """Write the trace and print a line, or its facts as JSON."""
     from hisearch.cli import output
     from hisearch.specs.wording import counted
     from hisearch.traces.changes.ordering import in_arrival_order

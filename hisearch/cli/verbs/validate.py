@@ -110,30 +110,32 @@ def cache(
 
     capacities = _capacities(capacity_tokens)
     policies = [name.strip() for name in policy.split(",")]
-    given = CacheSettings(tail_tokens, turn_tokens, attention_tokens, ttl, reclaim, reclaim_period)
-    _check_policies(policies, given)
+    user_settings = CacheSettings(tail_tokens, turn_tokens, attention_tokens, ttl, reclaim, reclaim_period)
+    _check_policies(policies, user_settings)
     mapping = parse_columns(columns or ())
     compiled = load_trace(trace, seed=seed, limit=limit, skip_bad=skip_bad, format=trace_format, columns=mapping)
     if not quiet and not kernels_compiled(policies):
         output.note("compiling kernels, some seconds, once")
     page_tokens = default_block_tokens(compiled) if page is None else page
-    settings = complete_settings(compiled, policies, given, include_outputs=outputs)
+    settings = complete_settings(compiled, policies, user_settings, include_outputs=outputs)
     points = cache_points(
         compiled, capacities, policies, page_tokens=page_tokens, include_outputs=outputs, settings=settings
     )
     if as_json:
         about = {"trace": compiled.name, "digest": compiled.digest, "requests": len(compiled)}
         about |= {"page_tokens": page_tokens, "include_outputs": outputs}
-        output.print_json(about | {"settings": settings.given(), "given": sorted(given.given()), "points": points})
+        output.print_json(
+            about | {"settings": settings.given(), "given": sorted(user_settings.given()), "points": points}
+        )
         return
     output.say(f"{compiled.name}: {len(compiled):,} requests, pages of {page_tokens:,} tokens", bold=True)
-    cache_view.show(points, settings, given)
+    cache_view.show(points, settings, user_settings)
     if not quiet:
         output.warn(compiled.warnings)
 
 
-def _check_policies(policies: list[str], given: CacheSettings) -> None:
-    """Refuse policies that there are not, and settings of policies that are not asked for.
+def _check_policies(policies: list[str], settings: CacheSettings) -> None:
+    """Refuse unknown policies, and settings of policies that are not selected.
 
     Raises:
         typer.BadParameter: with the option.
@@ -146,7 +148,7 @@ def _check_policies(policies: list[str], given: CacheSettings) -> None:
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--policy") from None
     try:
-        check_settings(policies, given)
+        check_settings(policies, settings)
     except SettingError as error:
         option = "--" + error.key.removesuffix("_s").replace("_", "-")
         raise typer.BadParameter(error.reason, param_hint=option) from None
@@ -255,7 +257,7 @@ def _selection(pairs: Sequence[str]) -> dict[str, str]:
 def _capacities(text: str) -> list[int]:
     """Whole numbers from 1, separated by commas."""
     try:
-        numbers = [int(part) for part in text.split(",")]
+        numbers = [int(field) for field in text.split(",")]
     except ValueError:
         numbers = []
     if not numbers or min(numbers) < 1:
@@ -316,11 +318,11 @@ def batch(
     from hisearch.cli.views import accuracy as accuracy_view
     from hisearch.validate.batch import validate_batches
 
-    found = list(validate_batches(files))
+    batch_files = list(validate_batches(files))
     if as_json:
-        output.print_json({"files": found})
+        output.print_json({"files": batch_files})
         return
-    accuracy_view.show_batches(found)
+    accuracy_view.show_batches(batch_files)
 
 
 @app.command("open-loop")

@@ -52,49 +52,50 @@ def verify(
         check_place(profile)
     if not quiet:
         note_compilation()
-    found = verify_run(run_dir, measured, trial=trial)
-    written = found.write_profile(profile) if profile is not None and found.profiles else []
+    verification = verify_run(run_dir, measured, trial=trial)
+    written = verification.write_profile(profile) if profile is not None and verification.profiles else []
     if as_json:
-        output.print_json(found.to_dict() | {"profile_path": written[0] if written else None})
+        output.print_json(verification.to_dict() | {"profile_path": written[0] if written else None})
     else:
-        _show(found, profile)
-    if not found.agrees:
+        _show(verification, profile)
+    if not verification.agrees:
         raise typer.Exit(DISAGREES)
 
 
-def _show(found: Verification, profile: Path | None) -> None:
+def _show(verification: Verification, profile: Path | None) -> None:
     from hisearch.cli import output
 
-    for one in found.measurements:
-        failed = f", {one.failed} of them failed" if one.failed else ""
-        output.heading(f"{one.source}: {one.tool}, {one.requests:,} requests{failed}")
+    for measurement in verification.measurements:
+        failed = f", {measurement.failed} of them failed" if measurement.failed else ""
+        output.heading(f"{measurement.source}: {measurement.tool}, {measurement.requests:,} requests{failed}")
         rows = [
             (row.figure, _text(row.figure, row.measured), _text(row.figure, row.predicted),
              in_percent(row.error, 1, signed=True), _text(row.figure, row.corrected),
              in_percent(row.corrected_error, 1, signed=True))
-            for row in one.rows
+            for row in measurement.rows
         ]  # fmt: skip
         output.table(("figure", "measured", "predicted", "error", "corrected", "error"), rows, numbers=(1, 2, 3, 4, 5))
-    diagnosis = found.diagnosis
+    diagnosis = verification.diagnosis
     output.heading("What is off")
-    for text in found.findings or ["Nothing that is worth a correction."]:
+    for text in verification.findings or ["Nothing that is worth a correction."]:
         output.say(f"- {text}.".replace("..", "."))
-    for text in found.overloads:
+    for text in verification.overloads:
         output.say(f"- {text}.")
     if diagnosis.alternatives:
-        others = " or ".join(one.meaning for one in diagnosis.alternatives)
-        output.say(f"  As well explained by {others} alone: these requests cannot tell them apart.")
+        alternatives = " or ".join(term.meaning for term in diagnosis.alternatives)
+        output.say(f"  As well explained by {alternatives} alone: these requests cannot tell them apart.")
     output.say(
-        f"Difference of TTFT, TPOT and E2E, root mean square: {in_percent(diagnosis.error_before, 1)}; the profile "
-        f"states {in_percent(found.stated_error, 1)}. After the correction: {in_percent(diagnosis.error_after, 1)}."
+        f"Difference of TTFT, TPOT and E2E, root mean square: {in_percent(diagnosis.error_before, 1)}; the "
+        f"profile states {in_percent(verification.stated_error, 1)}. After the "
+        f"correction: {in_percent(diagnosis.error_after, 1)}."
     )
     if diagnosis.steps_before is not None and diagnosis.steps_after is not None:
         output.say(
             f"Step times among neighbours, which no queue disturbs: {in_percent(diagnosis.steps_before, 1)} from the "
             f"model's, {in_percent(diagnosis.steps_after, 1)} after the correction."
         )
-    if found.cross_check is not None:
-        check = found.cross_check
+    if verification.cross_check is not None:
+        check = verification.cross_check
         output.say(
             f"Cross-checked ({check.how}): {in_percent(check.error_before, 1)} before, "
             f"{in_percent(check.error_after, 1)} after."
@@ -103,12 +104,12 @@ def _show(found: Verification, profile: Path | None) -> None:
     output.table(
         ("term", "correction", "difference left", "with step times"),
         [
-            (one.meaning, _alone(one.name, one.value), in_percent(one.error, 1), in_percent(one.distance, 1))
-            for one in diagnosis.alone
+            (term.meaning, _alone(term.name, term.value), in_percent(term.error, 1), in_percent(term.distance, 1))
+            for term in diagnosis.alone
         ],
         numbers=(1, 2, 3),
     )
-    if not found.profiles:
+    if not verification.profiles:
         output.say("No recalibrated profile: nothing that a latency profile holds is off.")
     elif profile is not None:
         output.say(f"Recalibrated profile: {profile}")

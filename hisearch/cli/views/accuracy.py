@@ -46,8 +46,8 @@ def show_batches(files: Sequence[BatchFile]) -> None:
     """A row per file and regime."""
     rows = []
     for file in files:
-        whole: dict[str, Errors | BatchFile] = {"all": file, **file.regimes}
-        for regime, errors in whole.items():
+        errors_by_regime: dict[str, Errors | BatchFile] = {"all": file, **file.regimes}
+        for regime, errors in errors_by_regime.items():
             figures = (in_percent(value, 1) for value in (errors.median_ape, errors.p90_ape, errors.mape))
             rows.append((file.file if regime == "all" else "", regime, f"{errors.rows:,}", *figures))
     output.table(("file", "batches", "held out", "median error", "p90", "mean"), rows, numbers=(2, 3, 4, 5))

@@ -9,7 +9,7 @@ from hisearch.specs.wording import in_percent
 from hisearch.validate.cache import PolicyPoint
 from hisearch.validate.cache_settings import CacheSettings
 
-#: Settings in words, and where they come from if nobody gave them.
+#: Text of each setting, and the source of its default.
 _WORDS = {
     "tail_tokens": ("tlru: a prompt is fast enough with {:,} uncached tokens", ""),
     "turn_tokens": ("tlru: {:,} new tokens expected in a next prompt", "the mean of this trace's follow-ups"),
@@ -25,17 +25,17 @@ _WORDS = {
 _EXTRA = {"tail_requests": "tail requests", "expired_tokens": "expired tokens", "peak_tokens": "peak tokens"}
 
 
-def show(points: Sequence[PolicyPoint], settings: CacheSettings, given: CacheSettings) -> None:
+def show(points: Sequence[PolicyPoint], settings: CacheSettings, user_settings: CacheSettings) -> None:
     """A table of all points, under the settings that they were made with.
 
     Args:
         points: rows.
         settings: complete ones.
-        given: those that the user gave.
+        user_settings: those that the user gave.
     """
     for key, value in settings.given().items():
         words, source = _WORDS[key]
-        output.say(words.format(value) + ("" if key in given.given() else f" ({source})"))
+        output.say(words.format(value) + ("" if key in user_settings.given() else f" ({source})"))
     extra = [key for key in _EXTRA if any(getattr(point, key) is not None for point in points)]
     rows = [(*_row(point), *(_number(getattr(point, key)) for key in extra)) for point in points]
     titles = ("capacity (tokens)", "policy", "hit rate", "hit tokens", *(_EXTRA[key] for key in extra))

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 def show(result: StudyResult) -> None:
     """Print for people what would change the answer, the first of each kind; the report has all of it."""
-    found = conclusions(result.report_input())
-    if found is None or not found.changes:
+    conclusion = conclusions(result.report_input())
+    if conclusion is None or not conclusion.changes:
         return
-    more = sum(len(texts) for _, texts in found.changes) - len(found.changes)
+    more = sum(len(texts) for _, texts in conclusion.changes) - len(conclusion.changes)
     output.heading("What would change the answer" + (f" ({more:,} more in the report)" if more else ""))
-    for _, texts in found.changes:
+    for _, texts in conclusion.changes:
         output.say(f"- {texts[0]}")
 
 

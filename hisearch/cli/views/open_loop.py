@@ -25,7 +25,7 @@ _STATISTICS = {"median": "median_ape", "mean abs.": "mape", "bias": "bias"}
 
 
 def show(report: OpenLoopReport) -> None:
-    """Errors by run, over all runs and by group, KV capacities, then what calls for a look."""
+    """Errors by run, over all runs and by group, KV capacities, then runs that need a closer look."""
     from hisearch.validate.open_loop_report import GROUPS
 
     if report.scores:
@@ -43,7 +43,7 @@ def show(report: OpenLoopReport) -> None:
         _remarks(report)
     if report.failed:
         output.heading("Not simulated")
-        rows = [("/".join(filter(None, (one.set, one.id))) or one.folder, one.reason) for one in report.failed]
+        rows = [("/".join(filter(None, (run.set, run.id))) or run.folder, run.reason) for run in report.failed]
         output.table(("run", "reason"), rows)
 
 
@@ -73,10 +73,10 @@ def _summary(by: str, groups: dict[str, tuple[OpenLoopScore, ...]]) -> None:
 def _capacities(scores: Iterable[OpenLoopScore]) -> None:
     rows = []
     for score in scores:
-        planned, known = score.predicted_kv_tokens, score.run.measured_kv_tokens
-        if known is not None:
-            error = in_percent(planned / known - 1.0, 2, signed=True)
-            rows.append((score.run.name, score.run.model, f"{planned:,}", f"{known:,}", error))
+        planned, measured = score.predicted_kv_tokens, score.run.measured_kv_tokens
+        if measured is not None:
+            error = in_percent(planned / measured - 1.0, 2, signed=True)
+            rows.append((score.run.name, score.run.model, f"{planned:,}", f"{measured:,}", error))
     if rows:
         output.heading("KV capacity where it was measured, tokens")
         output.table(("run", "model", "planned", "measured", "error"), rows, numbers=(2, 3, 4))
@@ -86,11 +86,12 @@ def _remarks(report: OpenLoopReport) -> None:
     """Unfinished requests, overloads, runs without a measured metric."""
     from hisearch.validate.open_loop import OVERLOAD
 
-    left = [score for score in report.scores if score.unfinished]
+    unfinished = [score for score in report.scores if score.unfinished]
     requests = sum(score.requests for score in report.scores)
-    where = f": {_names(left)}" if left else ""
+    where = f": {_names(unfinished)}" if unfinished else ""
     output.say(
-        f"Unfinished in the simulation: {sum(score.unfinished for score in left):,} of {requests:,} requests{where}."
+        "Unfinished in the simulation: "
+        f"{sum(score.unfinished for score in unfinished):,} of {requests:,} requests{where}."
     )
     where = f": {_names(report.overloaded)}" if report.overloaded else ""
     output.say(

@@ -1,4 +1,4 @@
-"""What ``hisearch run`` prints: the recommendation or the nearest miss, what to doubt of it, runner-ups, the front."""
+"""What ``hisearch run`` prints: the recommendation or the nearest miss, its cautions, runner-ups, the front."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ FRONT_ROWS = 5
 
 
 def show(result: StudyResult) -> None:
-    """Print a result for people: the answer, what to doubt of it, what it does; the rest is in the report."""
+    """Print a result for people: the answer, its cautions, its figures; the rest is in the report."""
     recommendation = result.recommendation
     if recommendation is not None:
         output.say(f"Recommended for {result.resolved.name}", bold=True)
         output.say(_sentence(result, recommendation.trial))
-        _show_doubts(result)
+        _show_cautions(result)
         _show_deployment(result, recommendation.trial)
         output.heading("Why this one")
         output.say(" ".join(text for text in (recommendation.reason, recommendation.against_baseline) if text))
@@ -51,11 +51,11 @@ def show(result: StudyResult) -> None:
     _show_origin(result)
 
 
-def _show_doubts(result: StudyResult) -> None:
-    """What to doubt of the recommendation, else how likely it is to meet the SLO."""
+def _show_cautions(result: StudyResult) -> None:
+    """Print the recommendation's cautions, or how likely it is to meet the SLO."""
     report = result.report_input()
-    for one in cautions(report):
-        output.say(f"{one.title}: {one.text}")
+    for note in cautions(report):
+        output.say(f"{note.title}: {note.text}")
     summary = "" if report.confidence is None or report.confidence.satisfied is None else report.confidence.summary
     if not may_miss(report.confidence) or summary:
         text = summary or ("" if report.confidence is None else format_chance(report.confidence))
@@ -68,7 +68,7 @@ def _show_miss(result: StudyResult) -> None:
     if failure is None:
         return
     output.say(f"{result.resolved.name}: {failure.heading}", bold=True)
-    _show_doubts(result)
+    _show_cautions(result)
     if nearest is None:
         output.say(failure.text)
         return
@@ -84,14 +84,14 @@ def _sentence(result: StudyResult, trial: Trial) -> str:
 
 
 def _show_deployment(result: StudyResult, trial: Trial) -> None:
-    """Term by term, then how much it does and costs."""
+    """Print the SLO term by term, then throughput and cost."""
     output.heading("Against the SLO")
-    found = result.confidence if result.recommendation is not None else None
+    confidence = result.confidence if result.recommendation is not None else None
     columns: tuple[str, ...] = TERM_COLUMNS
     rows = term_rows(trial.slo)
-    if found is not None and found.terms:
+    if confidence is not None and confidence.terms:
         columns = (*columns, "chance to hold")
-        chances = [found.terms.get(name_of(check)) for check in trial.slo]
+        chances = [confidence.terms.get(name_of(check)) for check in trial.slo]
         rows = [
             (*row[:-1], verdict_of(line, chance).words, "" if chance is None else in_percent(chance))
             for row, line, chance in zip(rows, term_lines(trial.slo), chances, strict=True)
@@ -108,7 +108,8 @@ def _figures(result: StudyResult, trial: Trial) -> dict[str, str]:
         f"over the {significant(metrics['makespan_s'])} s to the last answer: the drain counts)",
         "output tokens": f"{significant(metrics['output_tokens_per_s'])} per second",
         "prefix cache hits": f"{percent(metrics['hit_rate'])} of prompt tokens",
-        "utilisation": f"{percent(metrics['utilisation'])} of the time a step runs, however small: no measure of room",
+        "utilisation": f"{percent(metrics['utilisation'])} of the time a step runs, however small: not a measure of "
+        "headroom",
         "price per hour": usd(metrics["usd_per_hour"]),
         "price per month": f"{usd(metrics['usd_per_hour'] * HOURS_PER_MONTH)} ({HOURS_PER_MONTH:g} hours)",
         "per million tokens": f"{usd(metrics['usd_per_million_tokens'])} (prompt and output)",
@@ -151,7 +152,7 @@ def _show_front(result: StudyResult) -> None:
 
 
 def _show_origin(result: StudyResult) -> None:
-    """What the figures rest on, and where the rest is."""
+    """Print the assumptions of the figures, and where the rest is."""
     report = result.report_input()
     profile, assumed = report.provenance.profile, report.provenance.assumed_prices
     output.heading("What this rests on")
@@ -177,15 +178,15 @@ def _show_origin(result: StudyResult) -> None:
 
 
 def _scripts(run_dir: Path, trial: Trial) -> str:
-    """Where the launch scripts are, or why there are none, and what they start."""
+    """Path of the launch scripts and what they start, or why there are none."""
     folder, reason = run_dir / "recommended", run_dir / NOT_EXPORTED
     if reason.is_file():
         return reason.read_text(encoding="utf-8").strip()
-    beside = [format_devices(pool.devices) for pool in trial.deployment.pools if pool.devices is not None]
-    if not beside:
+    attached = [format_devices(pool.devices) for pool in trial.deployment.pools if pool.devices is not None]
+    if not attached:
         return f"Launch scripts: {folder}"
     return (
-        f"Scripts that start the engines without {listed(list(dict.fromkeys(beside)))}, for which no engine has "
+        f"Scripts that start the engines without {listed(list(dict.fromkeys(attached)))}, for which no engine has "
         f"settings, so NOT what was simulated: {folder}"
     )
 
@@ -197,23 +198,23 @@ def warnings(result: StudyResult) -> tuple[str, ...]:
 
 def to_dict(result: StudyResult) -> dict[str, Any]:
     """A result for machines; see docs/cli.md."""
-    found, headroom = result.recommendation, result.outcome.headroom
+    best, headroom = result.recommendation, result.outcome.headroom
     recommendation = None
-    if found is not None:
+    if best is not None:
         recommendation = {
-            **_trial(found.trial),
-            "rule": found.rule,
-            "reason": found.reason,
-            "against_baseline": found.against_baseline,
+            **_trial(best.trial),
+            "rule": best.rule,
+            "reason": best.reason,
+            "against_baseline": best.against_baseline,
             "capacity": headroom,
-            "runner_ups": [{**_trial(trial), "trade": trade} for trial, trade in found.runner_ups],
+            "runner_ups": [{**_trial(trial), "trade": trade} for trial, trade in best.runner_ups],
         }
     report = result.report_input()
     profile = report.provenance.profile
     return {
         "study": result.resolved.name,
         "run_dir": result.run_dir,
-        "feasible": None if result.failure is not None and not result.failure.examined else found is not None,
+        "feasible": None if result.failure is not None and not result.failure.examined else best is not None,
         "failure": result.failure,
         "stopped": result.stopped,
         "untried": list(result.outcome.ending.untried),

@@ -37,7 +37,7 @@ def show(report: SiliconReport) -> None:
         lines = f"Line{'s' if len(report.beyond_reach) > 1 else ''} {', '.join(map(str, report.beyond_reach))}"
         output.say(f"{lines}: measured with a TPOT that the GPU cannot have; docs/accuracy-details.md says why.")
     if report.peer is not None:
-        output.heading(f"ExportContext {report.peer.tool}, rows that both price")
+        output.heading(f"Compared with {report.peer.tool}, on the rows that both price")
         output.table(_COLUMNS, map(_row, (report.peer.ours, report.peer.theirs)), numbers=range(1, 8))
     output.heading("By engine, version, GPU, model and mode")
     output.table(_COLUMNS, map(_row, report.groups), numbers=range(1, 8))

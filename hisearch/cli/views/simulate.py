@@ -56,7 +56,7 @@ def show(simulated: SimulatedDeployment) -> None:
 
 
 def _step_times(plan: WorkerPlan) -> list[str]:
-    """What the profile states of its error, and how far served runs like this one were off."""
+    """The error that the profile states, and the error on served runs like this one."""
     costs = plan.costs
     lines = [f"Step times: profile {costs.profile}, {costs.evidence}, error about {percent(costs.relative_error)}."]
     if costs.served is not None:
@@ -65,22 +65,22 @@ def _step_times(plan: WorkerPlan) -> list[str]:
 
 
 def _objects(uses: Sequence[ObjectUse]) -> str:
-    """How often calls found what they need, and how it came there."""
-    calls, found, loads, ahead, stall_s = (
+    """How often calls had their objects loaded, and how those were loaded."""
+    calls, hits, loads, ahead, stall_s = (
         sum(getattr(use, name) for use in uses) for name in ("calls", "found", "loads", "loads_ahead", "stall_s")
     )
     waited = f"; steps waited {significant(stall_s)} s for them" if stall_s else ""
-    there = f"; {significant(uses[0].host_bytes / 2**30)} GiB in host memory" if uses[0].host_bytes else ""
+    storage = f"; {significant(uses[0].host_bytes / 2**30)} GiB in host memory" if uses[0].host_bytes else ""
     reads = sum(use.disk_reads for use in uses)
     if uses[0].on_disk_bytes:
         ahead_of = sum(use.disk_reads_ahead for use in uses)
         read_gib = sum(use.disk_bytes for use in uses) / 2**30
-        there += (
+        storage += (
             f"; {significant(uses[0].on_disk_bytes / 2**30)} GiB on the disk, {reads:,} reads "
             f"({significant(read_gib)} GiB), {ahead_of:,} ahead"
         )
-    found_all = percent(found / calls if calls else 0.0)
-    return f"{found_all} of calls found theirs; {loads:,} loads, {ahead:,} ahead{waited}{there}"
+    hit_share = percent(hits / calls if calls else 0.0)
+    return f"{hit_share} of calls found theirs; {loads:,} loads, {ahead:,} ahead{waited}{storage}"
 
 
 def _figures(simulated: SimulatedDeployment) -> dict[str, str]:
@@ -123,7 +123,7 @@ def _accelerators(bought: float) -> str:
 
 
 def _kv_memory(simulated: SimulatedDeployment) -> str:
-    """Room for KV in a worker, of each pool where they are not all alike."""
+    """KV capacity of a worker, by pool where pools differ."""
     pools = simulated.result.pools
     if len({pool.kv_capacity_tokens for pool in pools}) > 1:
         return "per worker: " + ", ".join(f"{pool.name} {counted(pool.kv_capacity_tokens, 'token')}" for pool in pools)
@@ -145,7 +145,7 @@ _COMPONENTS = {
 
 
 def _show_energy(simulated: SimulatedDeployment) -> None:
-    """What each component of the nodes drew; those that drew nothing are left out."""
+    """Energy by component of the nodes; components without any are left out."""
     energy, span_s = simulated.energy(), simulated.metrics["makespan_s"]
     tokens = simulated.metrics["total_tokens_per_s"] * span_s
     rows = [(_COMPONENTS[name], joules) for name, joules in energy["components"].items() if joules > 0]
@@ -168,7 +168,7 @@ def _show_energy(simulated: SimulatedDeployment) -> None:
 
 def _show_tiers(simulated: SimulatedDeployment) -> None:
     rows = tier_rows(simulated)
-    # What no tier of this deployment can have done is no column.
+    # Columns of events that no tier of this deployment can have are left out.
     expires = any(tier.ttl_s < math.inf for pool in simulated.fleet.pools for tier in pool.plan.tiers)
     demotes = any(row["demoted_tokens"] for row in rows)
     several = len(simulated.fleet.pools) > 1
@@ -208,7 +208,7 @@ def _show_tiers(simulated: SimulatedDeployment) -> None:
 
 
 def _why_in_vain(simulated: SimulatedDeployment) -> str:
-    """How a fetch can come to nothing, by the policy that it is taken by."""
+    """Why fetches were wasted, given the prefetch policy."""
     movement = simulated.plan.movement
     waits = movement is not None and movement.prefetch == "wait_complete"
     early = "" if waits else "had started without them, or "
@@ -244,19 +244,19 @@ def show_tier_values(values: Sequence[TierValue]) -> None:
 
 
 def _latency(metrics: Mapping[str, float], name: str, point: float) -> str:
-    """A percentile; another model's SLO may state one that this one's figures lack."""
+    """A percentile, or UNDEFINED: another model's SLO may state one that this model's figures lack."""
     key = f"{name}_p{point:g}_s"
     return seconds(metrics[key]) if key in metrics else UNDEFINED
 
 
 def _show_models(simulated: SimulatedDeployment) -> None:
-    promised = simulated.slo is not None
-    asked = stated(check.label for check in simulated.score.slo) if promised else ()
-    points = {name: sorted({50.0, *map(percentile_of, spoken_of(name, asked))}) for name in ("ttft", "tpot")}
+    has_slo = simulated.slo is not None
+    labels = stated(check.label for check in simulated.score.slo) if has_slo else ()
+    points = {name: sorted({50.0, *map(percentile_of, spoken_of(name, labels))}) for name in ("ttft", "tpot")}
     columns = (
         *("model", "pools", "requests"),
-        *(f"{name.upper()} p{point:g}" for name, found in points.items() for point in found),
-        *(["meet every term"] * promised),
+        *(f"{name.upper()} p{point:g}" for name, percentiles in points.items() for point in percentiles),
+        *(["meet every term"] * has_slo),
         *("requests/s", "per hour", "per million tokens"),
     )
     rows = []
@@ -267,8 +267,8 @@ def _show_models(simulated: SimulatedDeployment) -> None:
                 share.model,
                 ", ".join(share.pools),
                 f"{len(share.result.requests.outcome):,}",
-                *(_latency(metrics, name, point) for name, found in points.items() for point in found),
-                *([percent(metrics["attainment"])] * promised),
+                *(_latency(metrics, name, point) for name, percentiles in points.items() for point in percentiles),
+                *([percent(metrics["attainment"])] * has_slo),
                 significant(metrics["throughput_rps"]),
                 usd(share.cost.total),
                 usd(metrics["usd_per_million_tokens"]),
@@ -278,7 +278,7 @@ def _show_models(simulated: SimulatedDeployment) -> None:
 
 
 def _show_pools(simulated: SimulatedDeployment) -> None:
-    handed = simulated.fleet.hands_over
+    transfers_kv = simulated.fleet.hands_over
     columns = ["pool", "role", "workers", "requests", "utilisation", "prompt tokens", "output tokens", "watts"]
     rows = [
         [
@@ -290,11 +290,11 @@ def _show_pools(simulated: SimulatedDeployment) -> None:
             f"{row['prefill_tokens']:,}",
             f"{row['decode_tokens']:,}",
             significant(row["mean_w"]),
-            *([percent(row["network_utilisation"])] * handed),
+            *([percent(row["network_utilisation"])] * transfers_kv),
         ]
         for row in simulated.pools()
     ]
-    output.table((*columns, *(["busiest network"] * handed)), rows, numbers=range(2, len(columns) + handed))
+    output.table((*columns, *(["busiest network"] * transfers_kv)), rows, numbers=range(2, len(columns) + transfers_kv))
 
 
 def _show_workers(simulated: SimulatedDeployment) -> None:

@@ -33,7 +33,7 @@ def show(cases: Sequence[SchedulerCase], *, alone: bool) -> None:
 
 
 def warnings(cases: Sequence[SchedulerCase]) -> list[str]:
-    """What was read over."""
+    """Fields of recordings that were ignored."""
     return [
         f"{case.file}: requests: {', '.join(case.ignored)}: not known, left out of the replay"
         for case in cases
@@ -88,10 +88,14 @@ def _side_by_side(
     shares = [
         {entry[0]: (place, *entry[1:]) for place, entry in enumerate(side["batch"])} if side else {} for side in sides
     ]
-    theirs, ours = shares
-    unequal = [name for name in dict.fromkeys((*theirs, *ours)) if theirs.get(name) != ours.get(name)]
+    engine_shares, simulated_shares = shares
+    unequal = [
+        name
+        for name in dict.fromkeys((*engine_shares, *simulated_shares))
+        if engine_shares.get(name) != simulated_shares.get(name)
+    ]
     for name in unequal[:_SHOWN]:
-        yield (f"  {name}", _share(theirs.get(name)), _share(ours.get(name)))
+        yield (f"  {name}", _share(engine_shares.get(name)), _share(simulated_shares.get(name)))
     if len(unequal) > _SHOWN:
         yield (f"  and {len(unequal) - _SHOWN:,} more", "", "")
     yield ("free tokens then", *(_tokens(side) for side in sides))
@@ -113,7 +117,7 @@ def _tokens(side: dict[str, Any] | None) -> str:
 
 
 def _state(state: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """What had come about before the step, which both agree on."""
+    """The state before the step, on which both agree."""
     yield "clock", _seconds(state["clock_s"])
     yield "running", _queue(state["running"])
     yield "waiting", _queue(state["waiting"])

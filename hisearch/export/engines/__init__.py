@@ -1,4 +1,4 @@
-"""What engines are told: flags, cache tiers, agents, TensorRT-LLM's options.
+"""Engine configuration: flags, cache tiers, agents, TensorRT-LLM's options.
 
 Imports nothing else of ``export``.
 """

@@ -1,7 +1,7 @@
-"""What engines can be told of agents' objects: flags of their LoRA adapters, and in words what has none.
+"""Engine settings for agents' objects: flags of LoRA adapters, and notes on settings without a flag.
 
-Flags were read in SGLang's documentation ("LoRA Serving") and ``server_args.py`` (0.5.9). Those of vLLM, with the ranks
-that it takes, are those of its argument parser (0.19.1), by which ``tests/export`` holds them.
+Flags were read in SGLang's documentation ("LoRA Serving") and ``server_args.py`` (0.5.9). Those of vLLM, with the
+ranks that it accepts, are from its argument parser (0.19.1); ``tests/export`` checks them against it.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from typing import get_args
 from hisearch.specs.deployments.agent_memory import OWN_KV_EVICTION, AgentMemorySpec, TargetName
 from hisearch.specs.deployments.deployment import PoolSpec
 
-#: Policies that each engine has; of the others the nearest is written, and a note says so.
-_OWN = {"sglang": ("lru", "queued"), "vllm": ("lru",)}
-#: Ranks that vLLM takes as the largest.
+#: Policies that each engine has; for others the nearest is written, with a note.
+_POLICIES = {"sglang": ("lru", "queued"), "vllm": ("lru",)}
+#: Values that vLLM accepts for the largest rank.
 _VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 _NAMES = {"sglang": "SGLang", "vllm": "vLLM"}
 
 
 def _with_adapters(pool: PoolSpec) -> AgentMemorySpec | None:
-    """The section, where it has adapters."""
+    """The agents section, where it has adapters."""
     return pool.agents if pool.agents is not None and pool.agents.adapters is not None else None
 
 
@@ -35,13 +35,13 @@ def max_lora_rank(pool: PoolSpec) -> str | None:
 
 
 def vllm_lora_rank(pool: PoolSpec) -> str | None:
-    """VLLM's ``--max-lora-rank``: the smallest that it takes and that will do; the largest where none does."""
+    """VLLM's ``--max-lora-rank``: the smallest accepted value that suffices; the largest where none does."""
     rank = max_lora_rank(pool)
     return None if rank is None else str(next((known for known in _VLLM_RANKS if known >= int(rank)), _VLLM_RANKS[-1]))
 
 
 def lora_targets(pool: PoolSpec) -> str | None:
-    """``--lora-target-modules``: all of them, or absent: as the adapters that the server is given say."""
+    """``--lora-target-modules``: "all", or absent, so that the loaded adapters decide."""
     agents = _with_adapters(pool)
     if agents is None or agents.adapters is None:
         return None
@@ -49,7 +49,7 @@ def lora_targets(pool: PoolSpec) -> str | None:
 
 
 def max_loras_per_batch(pool: PoolSpec) -> str | None:
-    """SGLang's ``--max-loras-per-batch``, vLLM's ``--max-loras``: slots of the pool that is kept for adapters."""
+    """SGLang's ``--max-loras-per-batch``, vLLM's ``--max-loras``: slots of the adapter pool."""
     agents = _with_adapters(pool)
     return str(agents.slots) if agents is not None and agents.slots is not None else None
 
@@ -66,46 +66,46 @@ def overlap_loading(pool: PoolSpec) -> bool | None:
 
 
 def notes(pool: PoolSpec) -> list[str]:
-    """What of the section no setting of the engine says, as sentences."""
-    agents, found, engine = pool.agents, list[str](), pool.engine.name
+    """Notes on settings of the section that the engine lacks, as sentences."""
+    agents, lines, engine = pool.agents, list[str](), pool.engine.name
     if agents is None:
-        return found
-    own = _OWN[engine]
+        return lines
+    known = _POLICIES[engine]
     if agents.policy == "by_slot":
-        found.append(
+        lines.append(
             "SGLang evicts adapters by slot only before it had --lora-eviction-policy: the flags are those of lru, "
             "under which calls wait for fewer loads than simulated."
         )
-    elif agents.policy not in own:
-        found.append(
-            f"{_NAMES[engine]} has no policy {agents.policy} for what agents need: the flags are those of {own[-1]}, "
-            f"under which calls wait for more loads than simulated. Simulate {own[-1]} as well before you rely on it."
+    elif agents.policy not in known:
+        lines.append(
+            f"{_NAMES[engine]} has no policy {agents.policy} for what agents need: the flags are those of {known[-1]}, "
+            f"under which calls wait for more loads than simulated. Simulate {known[-1]} as well before you rely on it."
         )
     if agents.objects:
-        names = ", ".join(other.name for other in agents.objects)
-        found.append(
+        names = ", ".join(agent_object.name for agent_object in agents.objects)
+        lines.append(
             f"{_NAMES[engine]} does not manage {names}: device memory for them is the operator's to keep free."
         )
     if agents.host == "tier":
-        found.append(
+        lines.append(
             "SGLang's host pool is its own: give it, with --hicache-size, what the adapters leave of the first tier."
         )
     if agents.host_gib is not None:
-        found.append(
+        lines.append(
             f"Set --max-loaded-loras to the adapters that {agents.host_gib:g} GiB hold; the second tier's disk has all "
             "of them. SGLang loads none from there ahead of its call."
         )
     if agents.adapters is not None and agents.slots is None:
-        found.append(
+        lines.append(
             "SGLang keeps adapters in a pool of their own; simulated in one with KV. Set --max-loras-per-batch."
         )
     if agents.adapters is not None and engine == "vllm":
-        found.append(
+        lines.append(
             "Name the adapters with --lora-modules, and set --max-cpu-loras to how many there are: in the simulation "
             "host memory has them all."
         )
         if agents.adapters.rank > _VLLM_RANKS[-1]:
-            found.append(f"vLLM takes adapters of rank {_VLLM_RANKS[-1]} at most.")
+            lines.append(f"vLLM takes adapters of rank {_VLLM_RANKS[-1]} at most.")
     if agents.adapters is not None and engine == "sglang":
-        found.append("Name the adapters with --lora-paths, or load them through the server's API.")
-    return found
+        lines.append("Name the adapters with --lora-paths, or load them through the server's API.")
+    return lines

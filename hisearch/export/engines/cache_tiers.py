@@ -1,8 +1,8 @@
-"""Cache tiers as engines are told of them: flags, environment, and what no setting says.
+"""Engine settings for cache tiers: flags, environment, and notes on settings that engines lack.
 
 Names and values were read in the sources of SGLang 0.5.9 (``server_args.py``, ``hiradix_cache.py``,
-``hicache_storage.py``, Mooncake's and LMCache's READMEs beside them), vLLM 0.19 (``config/vllm.py``,
-``v1/kv_offload``) and LMCache (``v1/config.py``, whose keys the environment takes as ``LMCACHE_…``; of its server,
+``hicache_storage.py``, and the READMEs of Mooncake and LMCache there), vLLM 0.19 (``config/vllm.py``,
+``v1/kv_offload``) and LMCache (``v1/config.py``, whose keys are environment variables ``LMCACHE_…``; for its server,
 ``docs/source/mp``).
 """
 
@@ -27,7 +27,7 @@ _BYTES_PER_GB = 10**9
 
 
 class Variable(NamedTuple):
-    """A variable of the launch script's environment; value: None where the reader has to give it."""
+    """A variable of the launch script's environment; value: None where the user has to set it."""
 
     name: str
     meaning: str
@@ -35,17 +35,17 @@ class Variable(NamedTuple):
 
 
 def has_tiers(pool: PoolSpec) -> bool:
-    """True where there is KV below device memory: of all but decode workers no more than their prefix cache keeps."""
+    """True where tiers are in use, by a prefix cache or by output write-back."""
     return bool(pool.tiers) and (pool.engine.prefix_caching or writes_back_output(pool))
 
 
 def is_moved_by(pool: PoolSpec, kv_connector: str) -> bool:
-    """True where there are tiers, and ``kv_connector`` fills them; decode workers have HiCache without its tree."""
+    """True where there are tiers, filled by ``kv_connector``; decode workers have HiCache without its tree."""
     return has_tiers(pool) and pool.kv_connector == kv_connector
 
 
 def has_hicache_tree(pool: PoolSpec) -> bool:
-    """True where HiCache's tiers are a prefix cache: ``--enable-hierarchical-cache``, which decode workers have not."""
+    """True where HiCache's tiers are a prefix cache: ``--enable-hierarchical-cache``, which decode workers lack."""
     return is_moved_by(pool, "hicache") and pool.role != "decode"
 
 
@@ -55,7 +55,7 @@ def hicache_gb_per_rank(pool: PoolSpec) -> int:
 
 
 def storage_tier(pool: PoolSpec) -> TierSpec | None:
-    """HiCache's tier behind host memory."""
+    """HiCache's tier below host memory."""
     return pool.tiers[1] if is_moved_by(pool, "hicache") and len(pool.tiers) > 1 else None
 
 
@@ -79,25 +79,25 @@ def storage_settings(pool: PoolSpec) -> str | None:
 
 
 def offloading_backend(pool: PoolSpec) -> str | None:
-    """VLLM's ``--kv-offloading-backend``; none where an LMCache server moves KV."""
+    """VLLM's ``--kv-offloading-backend``; None where an LMCache server is the KV connector."""
     if not has_tiers(pool) or has_server(pool):
         return None
     return "lmcache" if pool.kv_connector == "lmcache" else "native"
 
 
 def offloading_gib(pool: PoolSpec) -> str | None:
-    """VLLM's ``--kv-offloading-size``, of each data-parallel engine (``VllmConfig``, whose world is one engine's)."""
+    """VLLM's ``--kv-offloading-size``, per data-parallel engine (``VllmConfig`` covers one engine's world)."""
     gib = pool.tiers[0].gib / pool.attention_data_parallel if pool.tiers else 0.0
     return f"{gib:g}" if offloading_backend(pool) is not None else None
 
 
 def has_server(pool: PoolSpec) -> bool:
-    """True where workers share LMCache's host memory, which is that of a server then."""
+    """True where workers share LMCache's host memory, which then belongs to a server."""
     return is_moved_by(pool, "lmcache") and pool.tiers[0].scope not in (None, "worker")
 
 
 def offloading_settings(pool: PoolSpec) -> str | None:
-    """VLLM's ``--kv-transfer-config``, where a connector is told more than its size."""
+    """VLLM's ``--kv-transfer-config``, where the connector needs more settings than its size."""
     if has_server(pool):
         return json.dumps({"kv_connector": "LMCacheMPConnector", "kv_role": "kv_both"})
     settings: dict[str, Any] = {}
@@ -113,7 +113,7 @@ def offloading_settings(pool: PoolSpec) -> str | None:
 
 
 def variables(pool: PoolSpec, model: ModelSpec) -> list[Variable]:
-    """What the script takes from its environment, with a value where one is known."""
+    """Environment variables of the launch script, with values where known."""
     if has_server(pool):
         return []
     if is_moved_by(pool, "lmcache"):
@@ -126,24 +126,24 @@ def variables(pool: PoolSpec, model: ModelSpec) -> list[Variable]:
     return [
         Variable("MOONCAKE_MASTER", "address of the Mooncake master, host:port"),
         Variable("MOONCAKE_PROTOCOL", "rdma or tcp", "rdma"),
-        Variable("MOONCAKE_GLOBAL_SEGMENT_SIZE", "what each replica adds to the store; 0: stores run apart", "0"),
+        Variable("MOONCAKE_GLOBAL_SEGMENT_SIZE", "what each replica adds to the store; 0: stores run separately", "0"),
     ]
 
 
 def of_replica(pool: PoolSpec, replica: int) -> list[tuple[str, str]]:
-    """Variables of one replica, as shell text between double quotes."""
+    """Variables of one replica, as text for a double-quoted shell string."""
     if storage_backend(pool) == "file":
-        own = f"/replica-{replica}" if pool.tiers[1].scope == "worker" else ""
-        return [("SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR", f"$KV_DIR{own}")]
+        subfolder = f"/replica-{replica}" if pool.tiers[1].scope == "worker" else ""
+        return [("SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR", f"$KV_DIR{subfolder}")]
     if _lmcache_disk(pool) is not None:
         return [("LMCACHE_LOCAL_DISK", f"file://$KV_DIR/replica-{replica}/")]
     return []
 
 
 def _lmcache_variables(pool: PoolSpec, model: ModelSpec) -> list[Variable]:
-    """Sizes are GiB of each rank, which has an LMCache of its own; under MLA the first rank alone stores."""
+    """LMCache's variables. Sizes are GiB per rank, as each rank has its own LMCache; with MLA only the first stores."""
     ranks, nearest, movement = pool.tensor_parallel, pool.tiers[0], pool.movement
-    found = [
+    result = [
         Variable("LMCACHE_CHUNK_SIZE", "tokens", str(movement.chunk_tokens)),
         Variable("LMCACHE_LOCAL_CPU", "keep KV in host memory", "True"),
         Variable("LMCACHE_MAX_LOCAL_CPU_SIZE", "GiB of host memory of each rank", f"{nearest.gib / ranks:g}"),
@@ -152,62 +152,62 @@ def _lmcache_variables(pool: PoolSpec, model: ModelSpec) -> list[Variable]:
     ]
     if model.mla is not None and ranks > 1:
         extra = {"save_only_first_rank": True, "first_rank_max_local_cpu_size": nearest.gib}
-        found.append(Variable("LMCACHE_EXTRA_CONFIG", "all ranks have the same KV", json.dumps(extra)))
+        result.append(Variable("LMCACHE_EXTRA_CONFIG", "all ranks have the same KV", json.dumps(extra)))
     if pool.engine.name == "sglang":
-        found += [
+        result += [
             Variable("LMCACHE_USE_EXPERIMENTAL", "as SGLang's guide says", "True"),
             Variable("LMCACHE_USE_LAYERWISE", "as SGLang's guide says", "True"),
         ]
     disk = _lmcache_disk(pool)
     if disk is not None:
         storing = 1 if model.mla is not None else ranks
-        found += [
+        result += [
             Variable("KV_DIR", f"folder on {disk.medium} for KV"),
             Variable("LMCACHE_MAX_LOCAL_DISK_SIZE", "GiB of disk of each rank", f"{disk.gib / storing:g}"),
         ]
     if len(pool.tiers) > 1 and pool.tiers[-1].scope != "worker":
-        found.append(Variable("LMCACHE_REMOTE_URL", f"URL of the shared store on {pool.tiers[-1].medium}"))
-    return found
+        result.append(Variable("LMCACHE_REMOTE_URL", f"URL of the shared store on {pool.tiers[-1].medium}"))
+    return result
 
 
 def _lmcache_disk(pool: PoolSpec) -> TierSpec | None:
-    """LMCache's tier on a disk of the worker's own."""
+    """LMCache's tier on a disk of one worker."""
     if is_moved_by(pool, "lmcache") and len(pool.tiers) > 1 and pool.tiers[1].scope == "worker":
         return pool.tiers[1]
     return None
 
 
 def notes(pool: PoolSpec) -> list[str]:
-    """What of the tiers no setting of the engine says, as sentences."""
+    """Notes on settings of the tiers that the engine lacks, as sentences."""
     if not has_tiers(pool):
         return []
-    engine, movement, found = pool.engine, pool.movement, list[str]()
+    engine, movement, lines = pool.engine, pool.movement, list[str]()
     title = kv_connector_title(engine.name, pool.kv_connector)
     if pool.kv_connector == "hicache" and pool.tiers[0].eviction != engine.eviction:
-        found.append(
+        lines.append(
             f"SGLang evicts its host tier by --radix-eviction-policy ({engine.eviction}); the simulated policy is "
             f"{pool.tiers[0].eviction}."
         )
     if pool.kv_connector == "hicache" and movement.load_back_tokens != MovementSpec().load_back_tokens:
-        found.append(
+        lines.append(
             f"SGLang loads back from {MovementSpec().load_back_tokens} tokens on, which no flag changes; simulated "
             f"with {movement.load_back_tokens}."
         )
     for tier in pool.tiers:
         if tier.ttl_s is not None:
-            found.append(
+            lines.append(
                 f"{title} lets nothing expire; {tier.medium} was simulated with a time to live of {tier.ttl_s:g} s."
             )
-    found += _store_notes(pool)
+    lines += _store_notes(pool)
     if offloading_settings(pool) is not None and movement.store_threshold > 0:
-        found.append(
+        lines.append(
             "vLLM counts look-ups of the last 64,000 blocks (max_tracker_size); store_threshold works on these."
         )
-    return found
+    return lines
 
 
 def _store_notes(pool: PoolSpec) -> list[str]:
-    """Sizes and eviction of stores that the engine does not manage."""
+    """Notes on size and eviction of stores that the engine does not manage."""
     tier, backend = storage_tier(pool), storage_backend(pool)
     if tier is not None and len(pool.tiers) > 2:
         far = pool.tiers[2]
@@ -235,34 +235,34 @@ def _store_notes(pool: PoolSpec) -> list[str]:
 
 
 def _server_notes(pool: PoolSpec) -> list[str]:
-    """What an LMCache server is told."""
+    """Settings of an LMCache server."""
     memory, movement = pool.tiers[0], pool.movement
     settings = f"--l1-size-gb {memory.gib:,.6g} --chunk-size {movement.chunk_tokens} --eviction-policy LRU"
-    found = [f"Start an LMCache server for each {memory.scope}: lmcache server {settings}."]
+    lines = [f"Start an LMCache server for each {memory.scope}: lmcache server {settings}."]
     if memory.eviction != "lru":
-        found.append(f"LMCache's server has no {memory.eviction}, which was simulated.")
-    found += [
+        lines.append(f"LMCache's server has no {memory.eviction}, which was simulated.")
+    lines += [
         f"Size and eviction of {tier.medium} behind it are set by its --l2-adapter: {tier.gib:,.6g} GiB for each "
         f"{tier.scope}, {tier.eviction}."
         for tier in pool.tiers[1:]
     ]
-    return found
+    return lines
 
 
 def on_other_engine(pool: PoolSpec, other: EngineSpec) -> tuple[PoolSpec, list[str]]:
-    """The pool on another engine with the nearest tiers that its mover has, and in words what was not carried over."""
+    """The pool on another engine with the nearest tiers of its KV connector, and notes on dropped settings."""
     if not pool.tiers or (pool.kv_connector == "lmcache" and "lmcache" in KV_CONNECTORS[other.name]):
         return pool.model_copy(update={"engine": other}), []
     moved = pool.model_copy(update={"engine": other, "movement": MovementSpec()})
-    title, found = kv_connector_title(other.name, moved.kv_connector), list[str]()
+    title, lines = kv_connector_title(other.name, moved.kv_connector), list[str]()
     nearest = pool.tiers[0]
     if len(pool.tiers) > 1:
-        found.append(f"Tiers behind host memory are left out: {title} was given {nearest.medium} alone.")
+        lines.append(f"Tiers behind host memory are left out: {title} was given {nearest.medium} alone.")
     if nearest.eviction not in CONNECTOR_EVICTIONS.get(moved.kv_connector, ("lru",)):
-        found.append(f"Host memory evicts by lru; the simulated policy is {nearest.eviction}.")
+        lines.append(f"Host memory evicts by lru; the simulated policy is {nearest.eviction}.")
         nearest = nearest.model_copy(update={"eviction": "lru"})
     changed = (
         name for name, value in MovementSpec() if value != getattr(pool.movement, name) and name != "kv_connector"
     )
-    found += [f"{name} {getattr(pool.movement, name)} has no counterpart and is left out." for name in changed]
-    return moved.model_copy(update={"tiers": [nearest]}), found
+    lines += [f"{name} {getattr(pool.movement, name)} has no counterpart and is left out." for name in changed]
+    return moved.model_copy(update={"tiers": [nearest]}), lines

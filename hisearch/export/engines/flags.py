@@ -1,8 +1,8 @@
-"""One table per engine: command-line flag -> the value it takes from a deployment.
+"""One table per engine: command-line flag -> its value for a deployment.
 
 Flags and their values were read in the engines' own sources: SGLang 0.5.9 ``server_args.py``, vLLM 0.19.1
 ``arg_utils.py`` and ``config/cache.py``, TensorRT-LLM 1.1 ``commands/serve.py``, sglang-router 0.3.2
-``router_args.py``. What TensorRT-LLM has no flag for goes into a file, see ``trtllm_options``.
+``router_args.py``. TensorRT-LLM's settings without a flag go into a file, see ``trtllm_options``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ExportError(ValueError):
 
 
 class Launch(NamedTuple):
-    """What the flags of one replica are made from. kv_capacity_tokens: the simulated KV pool of one replica."""
+    """The inputs of one replica's flags. kv_capacity_tokens: the simulated KV pool of one replica."""
 
     pool: PoolSpec
     model: ModelSpec
@@ -56,14 +56,14 @@ Table = tuple[tuple[str, Callable[[Launch], Value]], ...]
 
 
 class Checkpoint(NamedTuple):
-    """Weights that have to be brought: in which format, and why the published ones will not do (a sentence)."""
+    """Weights that the user has to supply: their format, and why the published ones do not suffice."""
 
     dtype: str
     reason: str
 
 
 def loading(launch: Launch) -> FullLoad | None:
-    """What a rank holds while its weights are quantised; None where it is never all of them (vLLM), or nothing is."""
+    """A rank's memory while its weights are quantised; None where they are never all held (vLLM), or not quantised."""
     pool = launch.pool
     return full_load(
         launch.model,
@@ -76,23 +76,25 @@ def loading(launch: Launch) -> FullLoad | None:
 
 
 def needs_checkpoint(launch: Launch) -> Checkpoint | None:
-    """The weights that only a separately quantized checkpoint provides, or None.
+    """The weights that need a separately quantized checkpoint, or None.
 
-    vLLM and SGLang quantize 16-bit weights to fp8 while loading, SGLang only where the 16-bit weights fit; every other
-    change of format needs other weights, and so does each of TensorRT-LLM's.
+    vLLM and SGLang quantize 16-bit weights to fp8 while loading, SGLang only where the 16-bit weights fit. Every other
+    change of format needs a separate checkpoint, as does any change on TensorRT-LLM.
     """
     pool, stored = launch.pool, launch.model.weight_dtype
-    wanted = pool.weight_dtype or stored
-    if wanted == stored or (stored in _HALF_OR_FULL and wanted in _HALF_OR_FULL):
+    weight_dtype = pool.weight_dtype or stored
+    if weight_dtype == stored or (stored in _HALF_OR_FULL and weight_dtype in _HALF_OR_FULL):
         return None
-    if wanted != "fp8" or stored not in _HALF_OR_FULL or pool.engine.name == "trtllm":
-        return Checkpoint(wanted, f"the published ones have {stored}, and the engine cannot convert them while loading")
+    if weight_dtype != "fp8" or stored not in _HALF_OR_FULL or pool.engine.name == "trtllm":
+        return Checkpoint(
+            weight_dtype, f"the published ones have {stored}, and the engine cannot convert them while loading"
+        )
     held = loading(launch)
-    return None if held is None or held.fits else Checkpoint(wanted, held.sentence(stored, pool.accelerator))
+    return None if held is None or held.fits else Checkpoint(weight_dtype, held.sentence(stored, pool.accelerator))
 
 
 def weights_to_bring(launch: Launch) -> Checkpoint | None:
-    """The weights that the reader has to name, or None where the published ones are known and will do."""
+    """The weights that the user has to name, or None where the published ones are known and suffice."""
     needed = needs_checkpoint(launch)
     if needed is not None or names_weights(launch.model.huggingface_id):
         return needed
@@ -101,8 +103,8 @@ def weights_to_bring(launch: Launch) -> Checkpoint | None:
 
 
 def weights_notice(launches: Iterable[Launch]) -> str:
-    """That an export does not know where the weights are; "" where it does."""
-    unknown = [one.model.huggingface_id for one in launches if not names_weights(one.model.huggingface_id)]
+    """A notice where the export does not know the weights' Hugging Face id; "" where it does."""
+    unknown = [launch.model.huggingface_id for launch in launches if not names_weights(launch.model.huggingface_id)]
     if not unknown:
         return ""
     return (
@@ -113,15 +115,15 @@ def weights_notice(launches: Iterable[Launch]) -> str:
 
 
 def dtype(launch: Launch) -> str:
-    """The arithmetic's format where weights are 16 or 32 bits wide; else the checkpoint's own."""
-    wanted = launch.pool.weight_dtype or launch.model.weight_dtype
-    return _HALF_OR_FULL.get(wanted, "auto")
+    """The compute format where weights are 16 or 32 bits wide; else "auto", from the checkpoint."""
+    weight_dtype = launch.pool.weight_dtype or launch.model.weight_dtype
+    return _HALF_OR_FULL.get(weight_dtype, "auto")
 
 
 def _quantization(launch: Launch) -> Value:
-    """fp8 where the engine makes it while loading; a checkpoint that is fp8 says so itself."""
-    wanted = launch.pool.weight_dtype or launch.model.weight_dtype
-    online = wanted == "fp8" and launch.model.weight_dtype in _HALF_OR_FULL and needs_checkpoint(launch) is None
+    """fp8 where the engine quantizes while loading; an fp8 checkpoint declares it itself."""
+    weight_dtype = launch.pool.weight_dtype or launch.model.weight_dtype
+    online = weight_dtype == "fp8" and launch.model.weight_dtype in _HALF_OR_FULL and needs_checkpoint(launch) is None
     return "fp8" if online else None
 
 
@@ -132,15 +134,15 @@ def _fp8_format(launch: Launch) -> str:
 
 def _kv_dtype(engine: EngineName) -> Callable[[Launch], Value]:
     def value(launch: Launch) -> Value:
-        wanted = launch.pool.kv_dtype
-        if wanted == "fp8":
+        kv_dtype = launch.pool.kv_dtype
+        if kv_dtype == "fp8":
             return _fp8_format(launch)
-        known = {"bf16": "bf16" if engine == "sglang" else "auto", "fp16": "auto"}
+        formats = {"bf16": "bf16" if engine == "sglang" else "auto", "fp16": "auto"}
         if engine == "sglang":
-            known["fp4"] = "fp4_e2m1"
-        if wanted not in known:
-            raise ExportError(f"{engine} {ENGINE_VERSIONS[engine]} has no KV cache format {wanted}")
-        return known[wanted]
+            formats["fp4"] = "fp4_e2m1"
+        if kv_dtype not in formats:
+            raise ExportError(f"{engine} {ENGINE_VERSIONS[engine]} has no KV cache format {kv_dtype}")
+        return formats[kv_dtype]
 
     return value
 
@@ -151,43 +153,43 @@ def _beyond_one(degree: int) -> Value:
 
 
 def _vllm_copies(launch: Launch) -> Value:
-    """VLLM's settings of redundant experts, which it takes as JSON."""
+    """VLLM's settings of redundant experts, as JSON."""
     redundant = launch.pool.engine.experts.redundant
     return json.dumps({"num_redundant_experts": redundant}) if redundant else None
 
 
 def _vllm_passes(launch: Launch) -> Value:
-    """VLLM's compiler passes where they are stated, which it takes as JSON."""
+    """VLLM's compiler passes where stated, as JSON."""
     fused = launch.pool.engine.fused_all_reduce
     return None if fused is None else json.dumps({"pass_config": {"fuse_allreduce_rms": fused}})
 
 
 def _of_all_groups(launch: Launch, limit: int) -> str:
-    """A limit of one attention group as SGLang takes it, which divides it by ``--dp-size`` itself."""
+    """A per-attention-group limit for SGLang, which divides its value by ``--dp-size``."""
     return str(limit * launch.pool.attention_data_parallel)
 
 
-#: The router measures its trees in characters; about so many make a token of English text. Assumed.
+#: Characters per token of English text, as the router measures its trees in characters. Assumed.
 CHARACTERS_PER_TOKEN = 4
 
-#: What SGLang's command line takes of the policies that its cache knows (RADIX_EVICTION_POLICY_CHOICES).
+#: Eviction policies that SGLang's command line accepts (RADIX_EVICTION_POLICY_CHOICES).
 SGLANG_EVICTIONS = ("lru", "lfu")
 
 
 def _radix_eviction(launch: Launch) -> Value:
-    wanted = launch.pool.engine.eviction
-    if launch.pool.engine.prefix_caching and wanted not in SGLANG_EVICTIONS:
+    eviction = launch.pool.engine.eviction
+    if launch.pool.engine.prefix_caching and eviction not in SGLANG_EVICTIONS:
         raise ExportError(
-            f"the command line of sglang {ENGINE_VERSIONS['sglang']} has no --radix-eviction-policy {wanted}; "
+            f"the command line of sglang {ENGINE_VERSIONS['sglang']} has no --radix-eviction-policy {eviction}; "
             f"it takes {' or '.join(SGLANG_EVICTIONS)}"
         )
-    return wanted if launch.pool.engine.prefix_caching else None
+    return eviction if launch.pool.engine.prefix_caching else None
 
 
 def vllm_blocks(launch: Launch) -> str | None:
-    """Blocks that were simulated, the one that vLLM keeps to itself among them.
+    """Number of simulated blocks, including the one that vLLM reserves.
 
-    None of a model some of whose layers have no KV cache or a window: vLLM's blocks are not all layers' tokens then.
+    None for a model with linear attention or a sliding window: vLLM's blocks then do not cover all layers.
     """
     model = launch.model
     if model.linear_attention is not None or model.sliding_window_tokens:
@@ -293,7 +295,7 @@ def engine_flags(launch: Launch) -> list[tuple[str, ...]]:
     """Flags of one replica of ``launch.pool``, as (flag,) or (flag, value), unquoted.
 
     Raises:
-        ExportError: the engine cannot be told a setting of the deployment.
+        ExportError: the engine lacks a setting of the deployment.
     """
     engine = launch.pool.engine
     if engine.watermark > 0:
@@ -308,12 +310,12 @@ def engine_flags(launch: Launch) -> list[tuple[str, ...]]:
     return flags
 
 
-#: Policies that the router's command line takes, of those that are simulated.
+#: Simulated policies that the router's command line accepts.
 ROUTER_POLICIES: tuple[RouterName, ...] = ("random", "round_robin", "power_of_two", "cache_aware")
 
 
 def router_flags(router: RouterSpec) -> list[tuple[str, ...]]:
-    """Flags of the router's policy; the thresholds belong to cache_aware alone.
+    """Flags of the router's policy; only cache_aware has thresholds.
 
     Raises:
         ExportError: the router has no such policy.
@@ -337,13 +339,13 @@ def router_flags(router: RouterSpec) -> list[tuple[str, ...]]:
     return flags
 
 
-#: Settings that one engine alone has, and their values where they have no effect.
+#: Settings that only one engine has, and their values without an effect.
 _VLLM_ALONE = {"long_prefill_tokens": 0, "reserve_full_prompt": True, "watermark": 0.0}
 _SGLANG_ALONE = {"mixed_chunk": False, "receive_interval": 1}
 
 
 def _left_behind(engine: EngineSpec, alone: dict[str, Any], notes: list[str]) -> dict[str, Any]:
-    """Settings that the other engine lacks, reset; each one that had an effect is noted."""
+    """Settings that the other engine lacks, reset; adds a note for each that had an effect."""
     for name, neutral in alone.items():
         if getattr(engine, name) != neutral:
             notes.append(f"{name} {getattr(engine, name)} has no counterpart and is left out.")
@@ -351,7 +353,7 @@ def _left_behind(engine: EngineSpec, alone: dict[str, Any], notes: list[str]) ->
 
 
 def other_engine(engine: EngineSpec) -> tuple[EngineSpec, tuple[str, ...]]:
-    """The nearest settings of another engine (SGLang for vLLM, else vLLM), and in words what was not carried over."""
+    """The nearest settings of another engine (SGLang for vLLM, else vLLM), and notes on dropped settings."""
     notes: list[str] = []
     if engine.name == "vllm":
         update = {"name": "sglang", "page_tokens": engine.page_size} | _left_behind(engine, _VLLM_ALONE, notes)
@@ -360,7 +362,7 @@ def other_engine(engine: EngineSpec) -> tuple[EngineSpec, tuple[str, ...]]:
     if engine.name == "sglang":
         notes.append("vLLM mixes prefill and decode in one step; SGLang runs prefill batches first.")
     elif engine.capacity_policy == "guaranteed_no_evict":
-        notes.append("vLLM admits a request once its prompt has room, and preempts where outputs outgrow the memory.")
+        notes.append("vLLM admits a request once its prompt fits, and preempts where outputs outgrow the memory.")
     chunk_tokens = engine.chunk_tokens
     if chunk_tokens < engine.max_running_requests:
         chunk_tokens = engine.max_running_requests

@@ -1,7 +1,7 @@
-"""What ``trtllm-serve`` is told in a file, because it has no flag for it.
+"""Options of ``trtllm-serve`` that have no flag, written to a file.
 
 Names and values are those of ``TorchLlmArgs``, ``KvCacheConfig`` and ``SchedulerConfig`` in TensorRT-LLM's
-``llmapi/llm_args.py`` (1.1); the file is passed as ``--extra_llm_api_options`` and comes before the flags.
+``llmapi/llm_args.py`` (1.1); the file is passed as ``--extra_llm_api_options``, before the flags.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ _BYTES_PER_GIB = 2**30
 def llm_api_options(launch: Launch) -> dict[str, Any]:
     """Options of one replica.
 
-    Blocks are reused in full only, as simulated. The host tier's bytes are those of one rank: each has a cache of its
-    own.
+    Only full blocks are reused, as simulated. The host tier's bytes are per rank, as each rank has its own cache.
     """
     pool, engine = launch.pool, launch.pool.engine
     cache: dict[str, Any] = {
@@ -45,5 +44,5 @@ def llm_api_options(launch: Launch) -> dict[str, Any]:
 
 
 def options_text(launch: Launch) -> str:
-    """The file."""
+    """Text of the options file."""
     return dump_yaml(llm_api_options(launch))

@@ -1,4 +1,4 @@
-"""Where replicas run: containers, ports, Compose, Kubernetes, llm-d, Dynamo, one pool or several.
+"""Platforms: containers, ports, Compose, Kubernetes, llm-d and Dynamo, for one pool or several.
 
 Imports ``engines``.
 """

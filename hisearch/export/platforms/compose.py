@@ -29,15 +29,15 @@ OPTIONS = "llm_api_options.yaml"
 def compose_files(
     deployment: DeploymentSpec, launch: Launch, placements: list[Placement], options: str
 ) -> dict[str, str]:
-    """``compose.yaml`` and what it mounts.
+    """``compose.yaml`` and the files that it mounts.
 
-    Services of host H are in the profile ``host-H`` where there are several hosts; the router is in ``router`` then.
+    With several hosts, services of host H are in the profile ``host-H``, and the router in ``router``.
     """
     hosts = sorted({placement.host for placement in placements})
     services: dict[str, Any] = {}
     for placement in placements:
-        one = container(launch, placement.port, placement.replica, options)
-        service = service_of(one, placement.devices)
+        replica = container(launch, placement.port, placement.replica, options)
+        service = service_of(replica, placement.devices)
         if len(hosts) > 1:
             service = {"profiles": [f"host-{placement.host}"]} | service
         services[f"replica-{placement.replica}"] = service
@@ -50,26 +50,26 @@ def compose_files(
     return files | ({f"compose/{OPTIONS}": options} if options else {})
 
 
-def service_of(one: Container, devices: Sequence[int], source: str = "options") -> dict[str, Any]:
-    """A server on its host's network; ``source``: of TensorRT-LLM's options among the document's configs."""
-    missing = f"weights in {one.checkpoint}, a Hugging Face id or a folder in the container"
-    model = "${MODEL:?" + missing + "}" if one.model is None else _default("MODEL", one.model)
-    command = [plain(word) for word in one.words("\0")]
+def service_of(replica: Container, devices: Sequence[int], source: str = "options") -> dict[str, Any]:
+    """A service on its host's network; ``source``: name of the config with TensorRT-LLM's options."""
+    missing = f"weights in {replica.checkpoint}, a Hugging Face id or a folder in the container"
+    model = "${MODEL:?" + missing + "}" if replica.model is None else _default("MODEL", replica.model)
+    command = [plain(word) for word in replica.words("\0")]
     environment = {
         setting.name: "${" + setting.name + ":?" + plain(setting.meaning) + "}"
         if setting.value is None
         else _default(setting.name, setting.value)
         if setting.meaning
         else plain(setting.value)
-        for setting in one.settings
+        for setting in replica.settings
     }
     volumes = [f"${{WEIGHTS:-~/.cache/huggingface}}:{WEIGHTS_FOLDER}"]
-    if one.kv_scope is not None:
+    if replica.kv_scope is not None:
         volumes.append("${KV_DIR:?folder for KV}:" + KV_FOLDER)
     held = [str(device) for device in devices]
-    port = next(one.arguments[i + 1] for i, word in enumerate(one.arguments) if word == "--port")
+    port = next(replica.arguments[i + 1] for i, word in enumerate(replica.arguments) if word == "--port")
     service: dict[str, Any] = {
-        "image": one.image,
+        "image": replica.image,
         "entrypoint": command[:1],
         "command": [model if word == "\0" else word for word in command[1:]],
         "environment": {"HF_TOKEN": "${HF_TOKEN:-}"} | environment,
@@ -85,15 +85,15 @@ def service_of(one: Container, devices: Sequence[int], source: str = "options") 
         "healthcheck": _health(port),
         "restart": "unless-stopped",
     }
-    if one.options:
+    if replica.options:
         service["configs"] = [{"source": source, "target": str(OPTIONS_FILE)}]
     return service
 
 
 def _health(port: str) -> dict[str, Any]:
-    """Asked by the Python that every image has; weights may take half an hour to load."""
-    asked = f"import urllib.request as r; r.urlopen('http://127.0.0.1:{port}/health', timeout=5)"
-    return {"test": ["CMD", "python3", "-c", asked], "interval": "10s", "timeout": "10s", "start_period": "30m"}
+    """A health check by Python, which every image has; weights may take half an hour to load."""
+    command = f"import urllib.request as r; r.urlopen('http://127.0.0.1:{port}/health', timeout=5)"
+    return {"test": ["CMD", "python3", "-c", command], "interval": "10s", "timeout": "10s", "start_period": "30m"}
 
 
 def _router(
@@ -115,10 +115,10 @@ def _router(
 
 
 def _default(name: str, value: str) -> str:
-    """A variable with a default; the value alone where it holds a brace, which would end the variable."""
+    """A variable with a default; only the value where it holds a closing brace."""
     return plain(value) if "}" in value else "${" + name + ":-" + plain(value) + "}"
 
 
 def plain(text: str) -> str:
-    """Text that Compose does not take for one of its variables."""
+    """Text with dollar signs escaped for Compose."""
     return text.replace("$", "$$")

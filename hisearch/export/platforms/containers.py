@@ -1,7 +1,7 @@
-"""One replica as a container: image, command line, environment, what it needs of its machine.
+"""One replica as a container: image, command line, environment, host resources.
 
-Images are those that the engines' projects publish, by version; ``lmsysorg/sgl-model-gateway`` is the router's since it
-was renamed. That each answers GET /health once it can serve is documented by all three engines.
+Images are those that the engines' projects publish, by version; ``lmsysorg/sgl-model-gateway`` is the renamed router.
+All three engines document that GET /health answers once they can serve.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ IMAGES: dict[EngineName, str] = {
 }
 ROUTER_IMAGE = f"lmsysorg/sgl-model-gateway:v{ROUTER_VERSION}"
 
-#: What comes before the model's name.
+#: Command before the model's name.
 COMMANDS: dict[EngineName, tuple[str, ...]] = {
     "sglang": ("python3", "-m", "sglang.launch_server", "--model-path"),
     "vllm": ("vllm", "serve"),
@@ -39,22 +39,22 @@ COMMANDS: dict[EngineName, tuple[str, ...]] = {
 }
 ROUTER_COMMAND = ("python3", "-m", "sglang_router.launch_router")
 
-#: Where a container finds a folder for KV, TensorRT-LLM's options, and keeps weights.
+#: Paths in a container: KV folder, TensorRT-LLM's options, weights.
 KV_FOLDER = "/kv"
 OPTIONS_FILE = PurePosixPath("/etc/hisearch/llm_api_options.yaml")
 WEIGHTS_FOLDER = "/root/.cache/huggingface"
 
-#: Host memory of a replica beside its tiers, and CPU cores, by rank and in all. Assumed: engines publish no figure.
+#: Host memory of a replica without its tiers, and CPU cores: fixed, and per rank. Assumed: engines publish no figure.
 MEMORY_GIB = 32
 MEMORY_GIB_PER_RANK = 8
 CORES = 4
 CORES_PER_RANK = 4
-#: Shared memory of collectives between ranks; the size that vLLM's and SGLang's Kubernetes examples ask for.
+#: Shared memory of collectives between ranks; the size in vLLM's and SGLang's Kubernetes examples.
 SHARED_MEMORY_GIB = 16
 
 
 class Setting(NamedTuple):
-    """A variable of the environment. value: None where the reader has to give it."""
+    """An environment variable. value: None where the user has to set it."""
 
     name: str
     value: str | None
@@ -64,9 +64,9 @@ class Setting(NamedTuple):
 class Container(NamedTuple):
     """One replica.
 
-    command: the program and its first words; the model follows, then ``arguments``. model: None where weights have to
-    be brought, in the format ``checkpoint``. kv_scope: who shares a folder of KV; None where there is none.
-    memory_gib: of the host. options: the text of TensorRT-LLM's options file, or "".
+    command: the program and its first words; the model follows, then ``arguments``. model: None where the user has to
+    supply weights, in the format ``checkpoint``. kv_scope: scope of the KV folder; None without one. memory_gib: of the
+    host. options: the text of TensorRT-LLM's options file, or "".
     """
 
     image: str
@@ -83,7 +83,7 @@ class Container(NamedTuple):
     options: str
 
     def words(self, model: str) -> list[str]:
-        """The whole command line, with ``model`` for the weights."""
+        """The complete command line, with ``model`` for the weights."""
         return [*self.command, model, *self.arguments]
 
 
@@ -92,21 +92,23 @@ def container(launch: Launch, port: int | str, replica: int = 0, options: str = 
 
     Args:
         launch: the pool.
-        port: it listens on.
-        replica: its number, which names its own folder of KV where replicas share a disk.
+        port: to listen on.
+        replica: its number, which names its KV folder where replicas share a disk.
         options: text of TensorRT-LLM's options file.
-        nodes: hosts over which the replica's ranks are dealt out evenly.
+        nodes: hosts that share the replica's ranks evenly.
 
     Raises:
-        ExportError: the engine cannot be told a setting of the deployment.
+        ExportError: the engine lacks a setting of the deployment.
     """
     pool = launch.pool
     arguments = [word for flag in engine_flags(launch) for word in flag]
     if options:
         arguments += ["--extra_llm_api_options", str(OPTIONS_FILE)]
     needed = weights_to_bring(launch)
-    own = [Setting(name, text.replace("$KV_DIR", KV_FOLDER), "") for name, text in of_replica(pool, replica)]
-    given = [Setting(v.name, v.value, v.meaning) for v in variables(pool, launch.model) if v.name != "KV_DIR"]
+    replica_settings = [
+        Setting(name, text.replace("$KV_DIR", KV_FOLDER), "") for name, text in of_replica(pool, replica)
+    ]
+    pool_settings = [Setting(v.name, v.value, v.meaning) for v in variables(pool, launch.model) if v.name != "KV_DIR"]
     scope, gib = kv_folder(pool)
     ranks = pool.parallelism.ranks // nodes
     return Container(
@@ -115,7 +117,7 @@ def container(launch: Launch, port: int | str, replica: int = 0, options: str = 
         model=launch.model.huggingface_id if needed is None else None,
         checkpoint=needed.dtype if needed is not None else "",
         arguments=(*arguments, "--host", "0.0.0.0", "--port", str(port)),
-        settings=(*given, *own),
+        settings=(*pool_settings, *replica_settings),
         accelerators=ranks,
         kv_scope=scope,
         kv_gib=gib,
@@ -126,7 +128,7 @@ def container(launch: Launch, port: int | str, replica: int = 0, options: str = 
 
 
 def kv_folder(pool: PoolSpec) -> tuple[str | None, float]:
-    """Who shares the folder that a replica keeps KV in ("worker" or "node") and its GiB; (None, 0) without one."""
+    """Scope of a replica's KV folder ("worker" or "node") and its GiB; (None, 0) without one."""
     if not has_tiers(pool) or has_server(pool):
         return None, 0.0
     on_disk = [tier for tier in pool.tiers[1:2] if tier.scope != "cluster"]
@@ -136,14 +138,14 @@ def kv_folder(pool: PoolSpec) -> tuple[str | None, float]:
 
 
 def memory_gib(launch: Launch, nodes: int = 1) -> int:
-    """Host memory of a replica on each of its ``nodes``: its own nearest tier, and what the engine takes.
+    """Host memory of a replica on each of its ``nodes``, GiB: its nearest tier, and the engine's own memory.
 
-    Where one rank stores for all, its node needs room for the whole tier; all nodes ask for as much.
+    Where one rank stores for all, its node needs memory for the complete tier; all nodes request the same.
     """
-    pool, own, storing = launch.pool, 0.0, nodes
+    pool, tier_gib, storing = launch.pool, 0.0, nodes
     if has_tiers(pool) and not has_server(pool):
-        own, storing = pool.tiers[0].gib, storing_hosts(pool, 0, launch.model, nodes)
-    return math.ceil(own / storing) + MEMORY_GIB + MEMORY_GIB_PER_RANK * (pool.parallelism.ranks // nodes)
+        tier_gib, storing = pool.tiers[0].gib, storing_hosts(pool, 0, launch.model, nodes)
+    return math.ceil(tier_gib / storing) + MEMORY_GIB + MEMORY_GIB_PER_RANK * (pool.parallelism.ranks // nodes)
 
 
 def router_words(deployment: DeploymentSpec, port: int, *more: str) -> list[str]:

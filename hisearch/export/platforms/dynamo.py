@@ -1,7 +1,7 @@
-"""A graph for NVIDIA Dynamo's operator: a frontend that routes, and the pool's replicas as workers.
+"""A graph for NVIDIA Dynamo's operator: a routing frontend, and the pool's replicas as workers.
 
-Form: ``nvidia.com/v1alpha1`` DynamoGraphDeployment, as in ai-dynamo/dynamo's ``examples/backends/*/deploy``. Which
-engine an image holds: Dynamo's support matrix (docs.nvidia.com/dynamo/resources/support-matrix).
+Format: ``nvidia.com/v1alpha1`` DynamoGraphDeployment, as in ai-dynamo/dynamo's ``examples/backends/*/deploy``. Engine
+versions of images: Dynamo's support matrix (docs.nvidia.com/dynamo/resources/support-matrix).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PORT = 8000
 
 
 class Runtime(NamedTuple):
-    """Dynamo's image for an engine. engine_version: what it holds. module: of the worker. model: its flag."""
+    """Dynamo's image for an engine. engine_version: in the image. module: of the worker. model: its flag."""
 
     image: str
     engine_version: str
@@ -39,7 +39,7 @@ RUNTIMES: dict[EngineName, Runtime] = {
     ),
 }
 
-#: The simulated policy -> the frontend's flags. ``kv`` without events believes, like cache_aware, what it has routed.
+#: Simulated policy -> the frontend's flags. ``kv`` without events indexes what it has routed, like cache_aware.
 ROUTER_FLAGS: dict[RouterName, tuple[str, ...]] = {
     "random": ("--router-mode", "random"),
     "round_robin": ("--router-mode", "round-robin"),
@@ -47,7 +47,7 @@ ROUTER_FLAGS: dict[RouterName, tuple[str, ...]] = {
     "cache_aware": ("--router-mode", "kv", "--no-router-kv-events"),
 }
 
-#: Flag of trtllm-serve -> its name in the engine's options, which a Dynamo worker takes from its file alone.
+#: Flag of trtllm-serve -> its name in the engine's options; a Dynamo worker reads them from its file only.
 _TRTLLM_OPTIONS = {
     "--backend": "backend",
     "--tp_size": "tensor_parallel_size",
@@ -60,7 +60,7 @@ _TRTLLM_OPTIONS = {
 
 
 def dynamo_files(deployment: DeploymentSpec, launch: Launch, name: str) -> dict[str, str]:
-    """``graph.yaml``; two documents where TensorRT-LLM has options to read."""
+    """``graph.yaml``; with a ConfigMap where TensorRT-LLM needs options."""
     worker = f"{name}-{resource_name(launch.pool.name)}"
     options = dump_yaml(trtllm_engine_options(launch)) if launch.pool.engine.name == "trtllm" else ""
     documents: list[dict[str, Any]] = []
@@ -90,7 +90,7 @@ def _graph(deployment: DeploymentSpec, launch: Launch, name: str, worker: str, o
 
 
 def frontend_of(engine: EngineName, policy: RouterName) -> dict[str, Any]:
-    """What clients talk to; it routes by a policy of ``ROUTER_FLAGS``."""
+    """The frontend, which clients talk to; it routes by a policy of ``ROUTER_FLAGS``."""
     return {
         "componentType": "frontend",
         "replicas": 1,
@@ -105,18 +105,18 @@ def frontend_of(engine: EngineName, policy: RouterName) -> dict[str, Any]:
 
 
 def worker_of(launch: Launch, name: str, worker: str, options: str) -> dict[str, Any]:
-    """The pool's replicas; the operator sets probes and ports of its own."""
+    """The pool's replicas; the operator sets its own probes and ports."""
     runtime = RUNTIMES[launch.pool.engine.name]
-    one = container(launch, _PORT, options=options)
-    pod = pod_spec(one, worker, name, _PORT)
+    replica = container(launch, _PORT, options=options)
+    pod = pod_spec(replica, worker, name, _PORT)
     engine = pod["containers"][0]
     volumes = [volume for volume in pod["volumes"] if volume["name"] != "shm"]
     mounts = [mount for mount in engine["volumeMounts"] if mount["name"] != "shm"]
-    memory = {"cpu": str(one.cores), "memory": f"{one.memory_gib}Gi"}
+    memory = {"cpu": str(replica.cores), "memory": f"{replica.memory_gib}Gi"}
     return {
         "componentType": "worker",
         "replicas": launch.pool.replicas,
-        "resources": {"requests": memory, "limits": {"gpu": str(one.accelerators)}},
+        "resources": {"requests": memory, "limits": {"gpu": str(replica.accelerators)}},
         "sharedMemory": {"size": "16Gi"},
         "extraPodSpec": {
             "volumes": volumes,
@@ -124,7 +124,7 @@ def worker_of(launch: Launch, name: str, worker: str, options: str) -> dict[str,
                 "image": runtime.image,
                 "command": ["python3", "-m", runtime.module],
                 "args": worker_words(launch, bool(options)),
-                "env": environment(one, name),
+                "env": environment(replica, name),
                 "volumeMounts": mounts,
             },
         },
@@ -132,7 +132,7 @@ def worker_of(launch: Launch, name: str, worker: str, options: str) -> dict[str,
 
 
 def worker_words(launch: Launch, options: bool) -> list[str]:
-    """What follows ``python3 -m dynamo.<engine>``: the model by its variable, and the engine's own flags."""
+    """Arguments of ``python3 -m dynamo.<engine>``: the model by its variable, and the engine's flags."""
     runtime, model = RUNTIMES[launch.pool.engine.name], "$(MODEL)"
     words = [runtime.model, model, "--served-model-name", launch.model.huggingface_id]
     if launch.pool.engine.name == "trtllm":
@@ -141,26 +141,26 @@ def worker_words(launch: Launch, options: bool) -> list[str]:
 
 
 def trtllm_engine_options(launch: Launch) -> dict[str, Any]:
-    """Options of TensorRT-LLM's engine, those that ``trtllm-serve`` takes as flags among them."""
-    found: dict[str, Any] = {}
+    """Options of TensorRT-LLM's engine, including the flags of ``trtllm-serve``."""
+    options: dict[str, Any] = {}
     for flag, value in ((flag[0], flag[1]) for flag in engine_flags(launch) if len(flag) == 2):
-        found[_TRTLLM_OPTIONS[flag]] = int(value) if value.isdigit() else value
-    return found | llm_api_options(launch)
+        options[_TRTLLM_OPTIONS[flag]] = int(value) if value.isdigit() else value
+    return options | llm_api_options(launch)
 
 
 def notes(deployment: DeploymentSpec, launch: Launch, simulated_version: str) -> list[str]:
-    """What differs from what was simulated, as sentences."""
-    runtime, found = RUNTIMES[launch.pool.engine.name], list[str]()
+    """Differences from the simulation, as sentences."""
+    runtime, lines = RUNTIMES[launch.pool.engine.name], list[str]()
     if runtime.engine_version != simulated_version:
-        found.append(
+        lines.append(
             f"The image holds version {runtime.engine_version} of the engine; the flags are those of "
             f"{simulated_version}, which was simulated."
         )
     if launch.pool.replicas > 1 and deployment.router.policy == "power_of_two":
-        found.append("Dynamo's frontend was given round-robin: this release has no power_of_two.")
+        lines.append("Dynamo's frontend was given round-robin: this release has no power_of_two.")
     if launch.pool.replicas > 1 and deployment.router.policy == "cache_aware":
-        found.append(
+        lines.append(
             "Dynamo's kv routing weighs cached blocks against load by a cost of its own; the simulated thresholds of "
             "cache_aware have no counterpart."
         )
-    return found
+    return lines

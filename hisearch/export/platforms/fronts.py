@@ -1,4 +1,4 @@
-"""What stands before the servers of several pools: a router's command line, or TensorRT-LLM's orchestrator.
+"""The front of several pools: a router's command line, or TensorRT-LLM's orchestrator.
 
 Flags: sglang-router 0.3.2 and vllm-router 0.1.17 ``router_args.py``. Keys of the orchestrator's file:
 TensorRT-LLM 1.1 ``llmapi/disagg_utils.py`` and ``serve/router.py``.
@@ -23,7 +23,7 @@ VLLM_ROUTER_IMAGE = "vllm/vllm-router:nightly"
 #: Weights may take half an hour to load.
 _STARTUP = ("--worker-startup-timeout-secs", "1800")
 
-#: A simulated policy -> TensorRT-LLM's router, and whether it is the same.
+#: Simulated policy -> TensorRT-LLM's router, and whether it is equivalent.
 _TRTLLM_ROUTERS: dict[RouterName, tuple[dict[str, Any], bool]] = {
     "round_robin": ({"type": "round_robin"}, True),
     "least_outstanding_tokens": ({"type": "load_balancing", "use_tokens": True}, True),
@@ -32,12 +32,12 @@ _TRTLLM_ROUTERS: dict[RouterName, tuple[dict[str, Any], bool]] = {
     "kv_aware": ({"type": "kv_cache_aware"}, False),
 }
 
-#: A server's address, without ``http://``, as the front reaches it.
+#: Returns a server's address for the front, without ``http://``.
 Address = Callable[[Server], str]
 
 
 class Front(NamedTuple):
-    """title: with its version. image: that holds it. package: to install for it where there are no containers."""
+    """A front. title: with its version. image: its container image. package: to install without containers."""
 
     title: str
     image: str
@@ -45,7 +45,7 @@ class Front(NamedTuple):
 
 
 def front_of(deployment: DeploymentSpec) -> Front:
-    """What stands before a deployment's servers."""
+    """The front of a deployment's servers."""
     engine = deployment.pool.engine.name
     if is_disaggregated(deployment) and engine == "trtllm":
         return Front("trtllm-serve disaggregated", IMAGES["trtllm"], "tensorrt-llm, as for the servers")
@@ -58,13 +58,13 @@ def front_words(deployment: DeploymentSpec, servers: Sequence[Server], address: 
     """The front's command line, without its own address.
 
     Args:
-        deployment: what is exported.
+        deployment: the exported one.
         servers: of all its pools.
         address: of each.
         config: path of the orchestrator's file, where ``front_config`` is not empty.
 
     Raises:
-        ExportError: the front has no such policy.
+        ExportError: the front lacks the policy.
     """
     engine = deployment.pool.engine.name
     if not is_disaggregated(deployment):
@@ -88,25 +88,25 @@ def front_config(
     """TensorRT-LLM's orchestrator's file; empty where another front is used.
 
     Raises:
-        ExportError: it has no such policy.
+        ExportError: it lacks the policy.
     """
     if not is_disaggregated(deployment) or deployment.pool.engine.name != "trtllm":
         return {}
-    found: dict[str, Any] = {"hostname": host, "port": port, "backend": "pytorch"}
+    config: dict[str, Any] = {"hostname": host, "port": port, "backend": "pytorch"}
     if deployment.transfer.local_prefill_tokens:
-        found["conditional_disagg_config"] = {"max_local_prefill_length": deployment.transfer.local_prefill_tokens}
+        config["conditional_disagg_config"] = {"max_local_prefill_length": deployment.transfer.local_prefill_tokens}
     roles = (
         ("context_servers", "prefill", deployment.router),
         ("generation_servers", "decode", deployment.decode_router),
     )
     for key, role, router in roles:
         urls = [address(server) for server in servers if server.launch.pool.role == role]
-        found[key] = {"num_instances": len(urls), "urls": urls, "router": _trtllm_router(router)}
-    return found
+        config[key] = {"num_instances": len(urls), "urls": urls, "router": _trtllm_router(router)}
+    return config
 
 
 def notes(deployment: DeploymentSpec) -> list[str]:
-    """Where the front does something else than was simulated, as sentences."""
+    """Differences between the front and the simulated router, as sentences."""
     if not is_disaggregated(deployment) or deployment.pool.engine.name != "trtllm":
         return []
     return [
@@ -124,14 +124,14 @@ def _trtllm_router(router: RouterSpec) -> dict[str, Any]:
     return dict(_TRTLLM_ROUTERS[router.policy][0])
 
 
-def _policies(engine: EngineName, router: RouterSpec, behind: RouterSpec) -> list[tuple[str, ...]]:
-    """Policies of both roles; thresholds are one set, which prompts are routed by."""
+def _policies(engine: EngineName, router: RouterSpec, decode_router: RouterSpec) -> list[tuple[str, ...]]:
+    """Policies of both roles; the one set of thresholds is the prefill router's."""
     title = f"vllm-router {VLLM_ROUTER_VERSION}" if engine == "vllm" else f"sglang-router {ROUTER_VERSION}"
-    for policy in (router.policy, behind.policy):
+    for policy in (router.policy, decode_router.policy):
         if policy not in ROUTER_POLICIES:
             raise ExportError(f"{title} has no policy {policy}; it takes {', '.join(ROUTER_POLICIES)}")
     _, *thresholds = router_flags(router)
-    return [("--prefill-policy", router.policy), *thresholds, ("--decode-policy", behind.policy)]
+    return [("--prefill-policy", router.policy), *thresholds, ("--decode-policy", decode_router.policy)]
 
 
 def _words(flags: Sequence[tuple[str, ...]]) -> list[str]:

@@ -1,6 +1,6 @@
-"""Kubernetes: a Deployment of replicas, the router that finds them, and a Service in front.
+"""Kubernetes: a Deployment of replicas, a router that discovers them, and a Service in front.
 
-A replica stays within one host here, so each is one pod; wider ones are a LeaderWorkerSet's, see ``wide``.
+Each replica fits one host and is one pod; wider ones use a LeaderWorkerSet, see ``wide``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def kubernetes_files(deployment: DeploymentSpec, launch: Launch, name: str, opti
     """``manifests.yaml``, several documents.
 
     Args:
-        deployment: what is exported.
+        deployment: the exported one.
         launch: its pool.
         name: of the resources.
         options: text of TensorRT-LLM's options file, or "".
@@ -48,15 +48,17 @@ def kubernetes_files(deployment: DeploymentSpec, launch: Launch, name: str, opti
 def manifests(deployment: DeploymentSpec, launch: Launch, name: str, options: str) -> list[Manifest]:
     """The documents of ``kubernetes_files``."""
     port, pool = SERVICE_PORTS[launch.pool.engine.name], launch.pool
-    one, worker = container(launch, port, options=options), f"{name}-{resource_name(pool.name)}"
-    found: list[Manifest] = []
+    replica, worker = container(launch, port, options=options), f"{name}-{resource_name(pool.name)}"
+    documents: list[Manifest] = []
     if options:
         data = {OPTIONS_FILE.name: options}
-        found.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": f"{worker}-options"}, "data": data})
-    found.append(_deployment(worker, pool.replicas, pod_spec(one, worker, name, port)))
+        documents.append(
+            {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": f"{worker}-options"}, "data": data}
+        )
+    documents.append(_deployment(worker, pool.replicas, pod_spec(replica, worker, name, port)))
     if pool.replicas > 1:
-        found += router_manifests(deployment, name, worker, port)
-    return [*found, service(name, f"{name}-router" if pool.replicas > 1 else worker, port)]
+        documents += router_manifests(deployment, name, worker, port)
+    return [*documents, service(name, f"{name}-router" if pool.replicas > 1 else worker, port)]
 
 
 def labelled(name: str) -> dict[str, str]:
@@ -79,26 +81,26 @@ def _deployment(name: str, replicas: int, pod: Manifest, account: str | None = N
     template = {"metadata": {"labels": labels}, "spec": ({"serviceAccountName": account} if account else {}) | pod}
     spec: Manifest = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
     if account is None:
-        # Accelerators are all taken: an old pod has to go before a new one fits.
+        # All accelerators are in use: an old pod has to end before a new one fits.
         spec["strategy"] = {"type": "Recreate"}
     return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name, "labels": labels}, "spec": spec}
 
 
-def pod_spec(one: Container, worker: str, name: str, port: int) -> Manifest:
-    """The pod of one replica; what the reader gives comes from the ConfigMap ``<name>-settings``."""
-    volumes, mounts = _volumes(one, worker)
+def pod_spec(replica: Container, worker: str, name: str, port: int) -> Manifest:
+    """The pod of one replica; values set by the user come from the ConfigMap ``<name>-settings``."""
+    volumes, mounts = _volumes(replica, worker)
     resources = {
-        "requests": {"cpu": str(one.cores), "memory": f"{one.memory_gib}Gi"},
-        "limits": {ACCELERATOR_RESOURCE: str(one.accelerators)},
+        "requests": {"cpu": str(replica.cores), "memory": f"{replica.memory_gib}Gi"},
+        "limits": {ACCELERATOR_RESOURCE: str(replica.accelerators)},
     }
     return {
         "containers": [
             {
                 "name": "engine",
-                "image": one.image,
-                "command": list(one.command[:1]),
-                "args": [_unexpanded(word) for word in one.words("\0")[1:]],
-                "env": environment(one, name),
+                "image": replica.image,
+                "command": list(replica.command[:1]),
+                "args": [_unexpanded(word) for word in replica.words("\0")[1:]],
+                "env": environment(replica, name),
                 "ports": [{"name": "http", "containerPort": port}],
                 "resources": resources,
                 **probes(),
@@ -109,33 +111,33 @@ def pod_spec(one: Container, worker: str, name: str, port: int) -> Manifest:
     }
 
 
-def environment(one: Container, name: str) -> list[Manifest]:
-    """Variables of a replica; a token for the hub is taken where the secret ``hf-token`` exists."""
-    given = [("MODEL", one.model), *((setting.name, setting.value) for setting in one.settings)]
-    found: list[Manifest] = [
+def environment(replica: Container, name: str) -> list[Manifest]:
+    """Variables of a replica, with a Hugging Face token where the secret ``hf-token`` exists."""
+    values = [("MODEL", replica.model), *((setting.name, setting.value) for setting in replica.settings)]
+    variables: list[Manifest] = [
         {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hf-token", "key": "HF_TOKEN", "optional": True}}}
     ]
-    for variable, value in given:
+    for variable, value in values:
         if value is None:
-            found.append(
+            variables.append(
                 {"name": variable, "valueFrom": {"configMapKeyRef": {"name": f"{name}-settings", "key": variable}}}
             )
         else:
-            found.append({"name": variable, "value": value.replace("$(", "$$(")})
-    return found
+            variables.append({"name": variable, "value": value.replace("$(", "$$(")})
+    return variables
 
 
 def probes() -> Manifest:
-    """Half an hour to load weights; then out of the Service after 30 s, and started again after a minute."""
-    asked = {"httpGet": {"path": "/health", "port": "http"}, "periodSeconds": 10, "timeoutSeconds": 5}
+    """Half an hour to load weights; then out of the Service after 30 s of failures, restarted after 60 s."""
+    probe = {"httpGet": {"path": "/health", "port": "http"}, "periodSeconds": 10, "timeoutSeconds": 5}
     return {
-        "startupProbe": asked | {"failureThreshold": 180},
-        "readinessProbe": asked | {"failureThreshold": 3},
-        "livenessProbe": asked | {"failureThreshold": 6},
+        "startupProbe": probe | {"failureThreshold": 180},
+        "readinessProbe": probe | {"failureThreshold": 3},
+        "livenessProbe": probe | {"failureThreshold": 6},
     }
 
 
-def _volumes(one: Container, worker: str) -> tuple[list[Manifest], list[Manifest]]:
+def _volumes(replica: Container, worker: str) -> tuple[list[Manifest], list[Manifest]]:
     volumes: list[Manifest] = [
         {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{SHARED_MEMORY_GIB}Gi"}},
         {"name": "weights", "emptyDir": {}},
@@ -144,20 +146,20 @@ def _volumes(one: Container, worker: str) -> tuple[list[Manifest], list[Manifest
         {"name": "shm", "mountPath": "/dev/shm"},
         {"name": "weights", "mountPath": WEIGHTS_FOLDER},
     ]
-    if one.kv_scope == "worker":
-        volumes.append({"name": "kv", "emptyDir": {"sizeLimit": f"{int(one.kv_gib)}Gi"}})
-    elif one.kv_scope == "node":
+    if replica.kv_scope == "worker":
+        volumes.append({"name": "kv", "emptyDir": {"sizeLimit": f"{int(replica.kv_gib)}Gi"}})
+    elif replica.kv_scope == "node":
         volumes.append({"name": "kv", "hostPath": {"path": NODE_KV_FOLDER, "type": "Directory"}})
-    if one.kv_scope is not None:
+    if replica.kv_scope is not None:
         mounts.append({"name": "kv", "mountPath": KV_FOLDER})
-    if one.options:
+    if replica.options:
         volumes.append({"name": "options", "configMap": {"name": f"{worker}-options"}})
         mounts.append({"name": "options", "mountPath": str(OPTIONS_FILE.parent), "readOnly": True})
     return volumes, mounts
 
 
 def router_manifests(deployment: DeploymentSpec, name: str, worker: str, port: int) -> list[Manifest]:
-    """The router, which watches the pods of its namespace, and the right to do so."""
+    """The router, which watches the pods of its namespace, and its permission to do so."""
     router = f"{name}-router"
     found_by = ("--service-discovery", "--selector", f"{_LABEL}={worker}")
     place = ("--service-discovery-port", str(port), "--service-discovery-namespace", "$(POD_NAMESPACE)")
@@ -196,5 +198,5 @@ def router_manifests(deployment: DeploymentSpec, name: str, worker: str, port: i
 
 
 def _unexpanded(word: str) -> str:
-    """A word that Kubernetes does not expand; the model's place is its variable."""
+    """A word escaped for Kubernetes; the model's placeholder becomes its variable."""
     return "$(MODEL)" if word == "\0" else word.replace("$(", "$$(")

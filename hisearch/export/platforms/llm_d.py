@@ -1,6 +1,6 @@
 """Helm values for llm-d's chart ``llm-d-modelservice``.
 
-Keys of the values are those of the chart's ``values.yaml`` (llm-d-incubation/llm-d-modelservice, chart v0.4.0).
+Keys are from the chart's ``values.yaml`` (llm-d-incubation/llm-d-modelservice, chart v0.4.0).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ PORT = 8000
 def llm_d_files(launch: Launch, name: str, options: str) -> dict[str, str]:
     """``values.yaml``, and the ConfigMap that it mounts where TensorRT-LLM needs one.
 
-    The chart knows prefill and decode alone; replicas that do both are its decode pods, without its sidecar, which
-    would hand prompts to prefill pods.
+    The chart has only prefill and decode roles. Unified replicas are its decode pods, without the sidecar that would
+    send prompts to prefill pods.
     """
-    one = container(launch, PORT, options=options)
+    replica = container(launch, PORT, options=options)
     worker = f"{name}-{resource_name(launch.pool.name)}"
-    pod = pod_spec(one, worker, name, PORT)
+    pod = pod_spec(replica, worker, name, PORT)
     engine: dict[str, Any] = pod["containers"][0]
-    engine |= {"modelCommand": "custom", "mountModelVolume": False, "env": environment(one, name)}
+    engine |= {"modelCommand": "custom", "mountModelVolume": False, "env": environment(replica, name)}
     # The chart adds the accelerators itself, by the parallelism.
     engine["resources"] = {"requests": engine["resources"]["requests"], "limits": {}}
     model = launch.model.huggingface_id
@@ -67,7 +67,7 @@ def artifacts(model: str) -> dict[str, Any]:
 
 
 def policy_note(deployment: DeploymentSpec) -> str:
-    """What llm-d does with the router's policy."""
+    """A note on llm-d's routing, which replaces the simulated policy."""
     return (
         f"llm-d routes by its own inference scheduler, not by the simulated {deployment.router.policy} policy: expect "
         "other hit rates and queues with more than one replica."

@@ -1,4 +1,4 @@
-"""Which accelerators and which port each replica gets."""
+"""Accelerators and ports of replicas."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from hisearch.export.engines.flags import ExportError
 from hisearch.specs.base import EngineName
 from hisearch.specs.deployments.deployment import PoolSpec
 
-#: The port clients talk to. Replicas take the ports after it, or it alone where there is one replica.
+#: The port of clients. A single replica takes it; several take the ports after it.
 SERVICE_PORTS: dict[EngineName, int] = {"sglang": 30000, "vllm": 8000, "trtllm": 8000}
 
 
 class Placement(NamedTuple):
-    """One replica: its host's number, the devices it sees there, and its port."""
+    """One replica: its host's number, its devices there, and its port."""
 
     replica: int
     host: int
@@ -22,7 +22,7 @@ class Placement(NamedTuple):
 
 
 def place(pool: PoolSpec, accelerators_per_host: int) -> list[Placement]:
-    """Fill hosts one after the other; a replica never spans hosts.
+    """Fill hosts in order; a replica never spans hosts.
 
     Raises:
         ExportError: a replica needs more accelerators than a host has.

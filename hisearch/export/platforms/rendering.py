@@ -25,7 +25,7 @@ def render(template: str, **values: Any) -> str:
 
 
 def shell_word(text: str) -> str:
-    """A word of a script: variables are read where it names some, everything else is literal."""
+    """A word of a script: the shell expands variables in it; everything else is literal."""
     if "$" not in text:
         return shlex.quote(text)
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("`", "\\`")
@@ -33,5 +33,5 @@ def shell_word(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Printable characters on a single line: what may stand in a comment or in Markdown code."""
+    """Printable characters on a single line, safe in a comment or in Markdown code."""
     return "".join(c if c.isprintable() else " " for c in str(text)).replace("`", "'")

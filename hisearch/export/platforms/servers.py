@@ -1,4 +1,4 @@
-"""Workers of several pools as servers: where each runs, and what its role adds to its command line.
+"""Workers of several pools as servers: their placement, and the flags that their roles add.
 
 Flags and settings were read in the engines' sources and documentation: SGLang 0.5.9 ``server_args.py`` (PD
 disaggregation over Mooncake), vLLM 0.19.1 (``NixlConnector``, ``VLLM_NIXL_SIDE_CHANNEL_…`` in ``envs.py``),
@@ -21,14 +21,14 @@ from hisearch.specs.deployments.decode_tiers import writes_back_output
 from hisearch.specs.deployments.deployment import DeploymentSpec
 from hisearch.specs.yaml_nodes import dump_yaml
 
-#: First port over which hand-overs are agreed: SGLang's bootstrap server, vLLM's side channel.
+#: First port for negotiating KV transfers: SGLang's bootstrap server, vLLM's side channel.
 _SIDE_PORTS = {"sglang": 8998, "vllm": 5600, "trtllm": 0}
-#: Ports from one server's to the next one's: vLLM's ranks may take one each.
+#: Distance between ports of consecutive servers: each rank of vLLM may take one.
 _SIDE_STEP = 16
 
 
 class Server(NamedTuple):
-    """A worker. number: among all, from 0. member: in its pool, from 0. side_port: see ``_SIDE_PORTS``; 0 for none."""
+    """A worker. number: global, from 0. member: in its pool, from 0. side_port: see ``_SIDE_PORTS``; 0 for none."""
 
     launch: Launch
     number: int
@@ -45,34 +45,36 @@ class Server(NamedTuple):
 
 
 def place_servers(launches: Sequence[Launch], accelerators_per_host: Sequence[int]) -> list[Server]:
-    """Pool by pool, each on hosts of its own.
+    """Place the servers, pool by pool, each pool on its own hosts.
 
     Raises:
         ExportError: a worker needs more accelerators than a host has.
     """
-    found: list[Server] = []
+    servers: list[Server] = []
     for launch, slots in zip(launches, accelerators_per_host, strict=True):
         engine = launch.pool.engine.name
-        first_host = max((server.host for server in found), default=-1) + 1
+        first_host = max((server.host for server in servers), default=-1) + 1
         disaggregated = launch.pool.role != "unified"
-        for one in place(launch.pool, slots):
-            number = len(found)
+        for placement in place(launch.pool, slots):
+            number = len(servers)
             side = _SIDE_PORTS[engine] + number * _SIDE_STEP if disaggregated and _SIDE_PORTS[engine] else 0
             port = SERVICE_PORTS[engine] + 1 + number
-            found.append(Server(launch, number, one.replica, first_host + one.host, one.devices, port, side))
-    return found
+            servers.append(
+                Server(launch, number, placement.replica, first_host + placement.host, placement.devices, port, side)
+            )
+    return servers
 
 
 def is_disaggregated(deployment: DeploymentSpec) -> bool:
-    """True where prompts and outputs are made by workers of different pools."""
+    """True with prefill/decode disaggregation."""
     return any(pool.role == "decode" for pool in deployment.pools)
 
 
 def check_expressible(deployment: DeploymentSpec) -> None:
-    """Refuse what an engine has no setting for.
+    """Refuse settings that an engine lacks.
 
     Raises:
-        ExportError: naming the setting.
+        ExportError: names the setting.
     """
     engines = {pool.engine.name for pool in deployment.pools}
     if len(engines) > 1:
@@ -83,7 +85,7 @@ def check_expressible(deployment: DeploymentSpec) -> None:
         if pool.autoscale is not None or pool.schedule:
             raise ExportError(f"pool {pool.name}: replicas over time are up to an autoscaler; fixed ones are exported")
         if pool.devices is not None:
-            raise ExportError(f"pool {pool.name}: no engine has settings for devices beside accelerators")
+            raise ExportError(f"pool {pool.name}: no engine has settings for attached devices")
     if deployment.admission.policy != "none":
         raise ExportError(f"no router here has the admission {deployment.admission.policy}")
     if not is_disaggregated(deployment):
@@ -96,11 +98,13 @@ def check_expressible(deployment: DeploymentSpec) -> None:
     if transfer.local_prefill_tokens != usual.local_prefill_tokens and engine != "trtllm":
         raise ExportError(f"{version} has no transfer.local_prefill_tokens; TensorRT-LLM alone has")
     if engine == "vllm" and any(has_tiers(pool) for pool in deployment.pools):
-        raise ExportError(f"{version} takes one --kv-transfer-config: cache tiers beside prefill and decode apart")
+        raise ExportError(
+            f"{version} takes one --kv-transfer-config: cache tiers do not combine with prefill/decode disaggregation"
+        )
 
 
 def role_flags(server: Server, deployment: DeploymentSpec) -> list[tuple[str, ...]]:
-    """What a server's role adds to the flags of its engine."""
+    """Flags that a server's role adds to those of its engine."""
     pool = server.launch.pool
     if pool.role == "unified":
         return []
@@ -122,16 +126,16 @@ def role_flags(server: Server, deployment: DeploymentSpec) -> list[tuple[str, ..
 
 
 def server_flags(server: Server, deployment: DeploymentSpec) -> list[tuple[str, ...]]:
-    """All flags but for addresses.
+    """All flags except addresses.
 
     Raises:
-        ExportError: the engine cannot be told a setting of the deployment.
+        ExportError: the engine lacks a setting of the deployment.
     """
     return [*engine_flags(server.launch), *role_flags(server, deployment)]
 
 
 def server_variables(server: Server, address: str) -> list[tuple[str, str]]:
-    """Variables of a server's environment that its role needs; ``address``: its host's, as other workers reach it."""
+    """Environment variables that a server's role needs; ``address``: its host's, for other workers."""
     pool = server.launch.pool
     if pool.role == "unified" or pool.engine.name != "vllm":
         return []
@@ -155,5 +159,5 @@ def server_options(launch: Launch) -> dict[str, Any]:
 
 
 def server_options_text(launch: Launch) -> str:
-    """The file; "" for the other engines, which take flags alone."""
+    """Text of the options file; "" for the other engines, which only take flags."""
     return dump_yaml(server_options(launch)) if launch.pool.engine.name == "trtllm" else ""

@@ -1,7 +1,7 @@
-"""Prefill and decode apart for llm-d's chart and for NVIDIA Dynamo, which have a place for both roles.
+"""Disaggregated prefill and decode for llm-d's chart and for NVIDIA Dynamo, which support both roles.
 
-Forms: ``llm_d`` and ``dynamo``; of roles, ai-dynamo/dynamo's ``examples/backends/*/deploy/disagg.yaml``, and section
-``routing.proxy`` of llm-d-modelservice's ``values.yaml`` (chart v0.4.0), whose sidecar hands prompts to prefill pods.
+Formats: see ``llm_d`` and ``dynamo``; for roles, ai-dynamo/dynamo's ``examples/backends/*/deploy/disagg.yaml``, and
+``routing.proxy`` of llm-d-modelservice's ``values.yaml`` (chart v0.4.0), whose sidecar sends prompts to prefill pods.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hisearch.export.platforms.several_compose import NODE_LABEL, server_contain
 from hisearch.specs.deployments.deployment import DeploymentSpec
 from hisearch.specs.yaml_nodes import dump_yaml
 
-#: Where an engine behind llm-d's sidecar listens, the chart's default.
+#: Port of an engine behind llm-d's sidecar, the chart's default.
 _BEHIND_PROXY = 8200
 
 
@@ -26,7 +26,7 @@ def llm_d_text(deployment: DeploymentSpec, firsts: Sequence[Server], name: str) 
     """``values.yaml``.
 
     Raises:
-        ExportError: the chart has no place for such pools, or its sidecar does not speak the engine's protocol.
+        ExportError: the chart does not support such pools, or its sidecar not the engine's protocol.
     """
     engine = deployment.pool.engine.name
     if not is_disaggregated(deployment):
@@ -44,10 +44,14 @@ def llm_d_text(deployment: DeploymentSpec, firsts: Sequence[Server], name: str) 
     for first in firsts:
         pool = first.launch.pool
         port = _BEHIND_PROXY if pool.role == "decode" else llm_d.PORT
-        one = server_container(first, deployment, port, "")
-        pod = pod_spec(one, f"{name}-{resource_name(pool.name)}", name, port)
+        replica = server_container(first, deployment, port, "")
+        pod = pod_spec(replica, f"{name}-{resource_name(pool.name)}", name, port)
         engine_pod: dict[str, Any] = pod["containers"][0]
-        engine_pod |= {"modelCommand": "custom", "mountModelVolume": False, "env": _variables(environment(one, name))}
+        engine_pod |= {
+            "modelCommand": "custom",
+            "mountModelVolume": False,
+            "env": _variables(environment(replica, name)),
+        }
         # The chart adds the accelerators itself, by the parallelism.
         engine_pod["resources"] = {"requests": engine_pod["resources"]["requests"], "limits": {}}
         values[pool.role] = {
@@ -62,10 +66,10 @@ def llm_d_text(deployment: DeploymentSpec, firsts: Sequence[Server], name: str) 
 
 
 def dynamo_text(deployment: DeploymentSpec, firsts: Sequence[Server], name: str) -> str:
-    """``graph.yaml``; ConfigMaps before it where TensorRT-LLM has options to read.
+    """``graph.yaml``; with ConfigMaps where TensorRT-LLM needs options.
 
     Raises:
-        ExportError: there is no graph of such pools.
+        ExportError: Dynamo does not support such pools.
     """
     if not is_disaggregated(deployment):
         raise ExportError("Dynamo's graph was given one kind of workers, or prefill and decode ones; these are unequal")
@@ -100,17 +104,17 @@ def dynamo_text(deployment: DeploymentSpec, firsts: Sequence[Server], name: str)
 
 
 def dynamo_notes(deployment: DeploymentSpec) -> list[str]:
-    """What differs from what was simulated, as sentences."""
-    found = [f"Dynamo's frontend chooses decode workers itself; simulated with {deployment.decode_router.policy}."]
+    """Differences from the simulation, as sentences."""
+    lines = [f"Dynamo's frontend chooses decode workers itself; simulated with {deployment.decode_router.policy}."]
     if deployment.router.policy == "power_of_two":
-        found.append("The frontend was given round-robin for prompts: this release has no power_of_two.")
+        lines.append("The frontend was given round-robin for prompts: this release has no power_of_two.")
     if deployment.router.policy == "cache_aware":
-        found.append("Its kv routing weighs cached blocks against load by a cost of its own, without thresholds.")
-    return found
+        lines.append("Its kv routing weighs cached blocks against load by a cost of its own, without thresholds.")
+    return lines
 
 
 def _role_words(first: Server, deployment: DeploymentSpec) -> list[str]:
-    """What a worker of Dynamo is told of its role: SGLang's own flags, vLLM's connector and Dynamo's switch."""
+    """Role arguments of a Dynamo worker: SGLang's flags, vLLM's connector and Dynamo's switch."""
     role = first.launch.pool.role
     words = [word for flag in role_flags(first, deployment) for word in flag]
     if first.launch.pool.engine.name == "vllm":
@@ -118,14 +122,17 @@ def _role_words(first: Server, deployment: DeploymentSpec) -> list[str]:
     return [*words, "--host", "0.0.0.0"] if words else ["--disaggregation-mode", role]
 
 
-def _variables(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A pod's own address for the side channel."""
+def _variables(variables: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The variables with the pod's own address for the side channel."""
     address = {"valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
-    return [{"name": one["name"]} | address if one["name"] == "VLLM_NIXL_SIDE_CHANNEL_HOST" else one for one in found]
+    return [
+        {"name": variable["name"]} | address if variable["name"] == "VLLM_NIXL_SIDE_CHANNEL_HOST" else variable
+        for variable in variables
+    ]
 
 
 def _node(accelerator: str, firsts: Sequence[Server]) -> dict[str, Any]:
-    """On which nodes a pool's pods go, where accelerators differ."""
+    """Node selector of a pool's pods, where accelerators differ."""
     if len({first.launch.pool.accelerator for first in firsts}) == 1:
         return {}
     return {"nodeSelector": {NODE_LABEL: resource_name(accelerator)}}

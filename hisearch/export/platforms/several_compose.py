@@ -1,4 +1,4 @@
-"""Docker Compose and Kubernetes of several pools: every server at an address that the front knows beforehand.
+"""Docker Compose and Kubernetes for several pools: every server has a fixed address that the front knows.
 
 On Kubernetes a pool is a StatefulSet with a headless Service, which names its pods; the front is a Deployment.
 """
@@ -16,27 +16,27 @@ from hisearch.export.platforms.servers import Server, role_flags, server_options
 from hisearch.specs.deployments.deployment import DeploymentSpec
 from hisearch.specs.yaml_nodes import dump_yaml
 
-#: Where the front finds its file.
+#: Path of the front's configuration file.
 FRONT_FILE = "/etc/hisearch/front.yaml"
 _LABEL = "app.kubernetes.io/name"
-#: Node label that tells accelerators apart, which the reader sets.
+#: Node label of the accelerator type, set by the user.
 NODE_LABEL = "hisearch/accelerator"
 
 
 def server_container(server: Server, deployment: DeploymentSpec, port: int, address: str) -> Container:
-    """A server as a container, with what its role adds.
+    """A server as a container, with the flags and variables of its role.
 
     Raises:
-        ExportError: the engine cannot be told a setting of the deployment.
+        ExportError: the engine lacks a setting of the deployment.
     """
-    one = container(server.launch, port, server.member, server_options_text(server.launch))
+    replica = container(server.launch, port, server.member, server_options_text(server.launch))
     added = [word for flag in role_flags(server, deployment) for word in flag]
     settings = [Setting(name, value, "") for name, value in server_variables(server, address)]
-    return one._replace(arguments=(*added, *one.arguments), settings=(*one.settings, *settings))
+    return replica._replace(arguments=(*added, *replica.arguments), settings=(*replica.settings, *settings))
 
 
 def compose_text(deployment: DeploymentSpec, servers: Sequence[Server]) -> str:
-    """``compose.yaml``; of several hosts, H's services are in the profile ``host-H``, the front in ``router``."""
+    """``compose.yaml``; with several hosts, host H's services are in profile ``host-H``, the front in ``router``."""
     hosts = sorted({server.host for server in servers})
 
     def of_host(host: int) -> str:
@@ -45,14 +45,14 @@ def compose_text(deployment: DeploymentSpec, servers: Sequence[Server]) -> str:
     services: dict[str, Any] = {}
     configs: dict[str, Any] = {}
     for server in servers:
-        one = server_container(server, deployment, server.port, "")
+        replica = server_container(server, deployment, server.port, "")
         source = f"{resource_name(server.pool)}-options"
-        service = compose.service_of(one, server.devices, source)
+        service = compose.service_of(replica, server.devices, source)
         for name, _ in server_variables(server, ""):
             if name.endswith("_HOST"):
                 service["environment"][name] = of_host(server.host)
-        if one.options:
-            configs[source] = {"content": compose.plain(one.options)}
+        if replica.options:
+            configs[source] = {"content": compose.plain(replica.options)}
         profiles = {"profiles": [f"host-{server.host}"]} if len(hosts) > 1 else {}
         services[f"{resource_name(server.pool)}-{server.member}"] = profiles | service
 
@@ -71,11 +71,11 @@ def _front_service(deployment: DeploymentSpec, servers: Sequence[Server], addres
     port = SERVICE_PORTS[deployment.pool.engine.name]
     words = front_words(deployment, servers, address, FRONT_FILE)
     config = front_config(deployment, servers, address, "0.0.0.0", port)
-    own = [] if config else ["--host", "0.0.0.0", "--port", str(port)]
+    listen_words = [] if config else ["--host", "0.0.0.0", "--port", str(port)]
     service: dict[str, Any] = {
         "image": front_of(deployment).image,
         "entrypoint": words[:1],
-        "command": [*words[1:], *own],
+        "command": [*words[1:], *listen_words],
         "network_mode": "host",
         "restart": "unless-stopped",
     }
@@ -85,21 +85,21 @@ def _front_service(deployment: DeploymentSpec, servers: Sequence[Server], addres
 
 
 def manifests(deployment: DeploymentSpec, servers: Sequence[Server], name: str) -> list[dict[str, Any]]:
-    """Kubernetes documents: for each pool a StatefulSet and its Service, then the front and the Service of clients."""
+    """Kubernetes documents: a StatefulSet and a Service per pool, then the front and the clients' Service."""
     port = SERVICE_PORTS[deployment.pool.engine.name]
     firsts = [server for server in servers if server.member == 0]
     unequal = len({server.launch.pool.accelerator for server in firsts}) > 1
-    found: list[dict[str, Any]] = []
+    documents: list[dict[str, Any]] = []
     for first in firsts:
-        found += _pool(first, deployment, name, port, named=unequal)
+        documents += _pool(first, deployment, name, port, named=unequal)
 
     def address(server: Server) -> str:
         worker = f"{name}-{resource_name(server.pool)}"
         return f"{worker}-{server.member}.{worker}:{port}"
 
-    # Every pod has an address of its own: all of a pool share ports.
-    alike = [server._replace(side_port=_of_pool(server, firsts).side_port) for server in servers]
-    return [*found, *_front(deployment, alike, address, name, port)]
+    # Every pod has its own address: pods of a pool share ports.
+    pod_servers = [server._replace(side_port=_of_pool(server, firsts).side_port) for server in servers]
+    return [*documents, *_front(deployment, pod_servers, address, name, port)]
 
 
 def _of_pool(server: Server, firsts: Sequence[Server]) -> Server:
@@ -108,8 +108,8 @@ def _of_pool(server: Server, firsts: Sequence[Server]) -> Server:
 
 def _pool(first: Server, deployment: DeploymentSpec, name: str, port: int, *, named: bool) -> list[dict[str, Any]]:
     worker = f"{name}-{resource_name(first.pool)}"
-    one = server_container(first, deployment, port, "")
-    pod = kubernetes.pod_spec(one, worker, name, port)
+    replica = server_container(first, deployment, port, "")
+    pod = kubernetes.pod_spec(replica, worker, name, port)
     for variable in pod["containers"][0]["env"]:
         if variable["name"] == "VLLM_NIXL_SIDE_CHANNEL_HOST":
             variable.pop("value")
@@ -117,18 +117,20 @@ def _pool(first: Server, deployment: DeploymentSpec, name: str, port: int, *, na
     if named:
         pod["nodeSelector"] = {NODE_LABEL: resource_name(first.launch.pool.accelerator)}
     labels = {_LABEL: worker}
-    found: list[dict[str, Any]] = []
-    if one.options:
-        data = {"llm_api_options.yaml": one.options}
-        found.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": f"{worker}-options"}, "data": data})
+    documents: list[dict[str, Any]] = []
+    if replica.options:
+        data = {"llm_api_options.yaml": replica.options}
+        documents.append(
+            {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": f"{worker}-options"}, "data": data}
+        )
     service = {
         "clusterIP": "None",
-        # The front looks servers up before they can serve.
+        # The front resolves servers before they can serve.
         "publishNotReadyAddresses": True,
         "selector": labels,
         "ports": [{"name": "http", "port": port, "targetPort": "http"}],
     }
-    found.append({"apiVersion": "v1", "kind": "Service", "metadata": {"name": worker}, "spec": service})
+    documents.append({"apiVersion": "v1", "kind": "Service", "metadata": {"name": worker}, "spec": service})
     spec = {
         "serviceName": worker,
         "replicas": first.launch.pool.replicas,
@@ -137,17 +139,17 @@ def _pool(first: Server, deployment: DeploymentSpec, name: str, port: int, *, na
         "template": {"metadata": {"labels": labels}, "spec": pod},
     }
     metadata = {"name": worker, "labels": labels}
-    return [*found, {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": metadata, "spec": spec}]
+    return [*documents, {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": metadata, "spec": spec}]
 
 
 def _front(
     deployment: DeploymentSpec, servers: Sequence[Server], address: Any, name: str, port: int
 ) -> list[dict[str, Any]]:
-    front, found = f"{name}-router", list[dict[str, Any]]()
+    front, documents = f"{name}-router", list[dict[str, Any]]()
     words = front_words(deployment, servers, address, FRONT_FILE)
     config = front_config(deployment, servers, address, "0.0.0.0", port)
     labels = {_LABEL: front}
-    one: dict[str, Any] = {
+    router: dict[str, Any] = {
         "name": "router",
         "image": front_of(deployment).image,
         "command": words[:1],
@@ -156,19 +158,19 @@ def _front(
         "resources": {"requests": {"cpu": "2", "memory": "4Gi"}},
         "readinessProbe": {"httpGet": {"path": "/health", "port": "http"}, "periodSeconds": 10},
     }
-    pod: dict[str, Any] = {"containers": [one]}
+    pod: dict[str, Any] = {"containers": [router]}
     if config:
         data = {"front.yaml": dump_yaml(config)}
-        found.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": front}, "data": data})
-        one["volumeMounts"] = [{"name": "front", "mountPath": "/etc/hisearch", "readOnly": True}]
+        documents.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": front}, "data": data})
+        router["volumeMounts"] = [{"name": "front", "mountPath": "/etc/hisearch", "readOnly": True}]
         pod["volumes"] = [{"name": "front", "configMap": {"name": front}}]
     spec = {
         "replicas": 1,
         "selector": {"matchLabels": labels},
         "template": {"metadata": {"labels": labels}, "spec": pod},
     }
-    found.append(
+    documents.append(
         {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": front, "labels": labels}, "spec": spec}
     )
     service = {"selector": labels, "ports": [{"name": "http", "port": port, "targetPort": "http"}]}
-    return [*found, {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": service}]
+    return [*documents, {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": service}]

@@ -1,6 +1,6 @@
-"""Agents with objects (adapters, KV of their own): what is loaded when, and what goes.
+"""Agents with objects (adapters, KV of their own): when objects are loaded, and which are evicted.
 
-``entry`` is what engines call.
+Engines call ``entry``.
 
-Imports ``engine``, ``hicache`` and what is below them.
+Imports ``engine``, ``hicache`` and the packages below them.
 """

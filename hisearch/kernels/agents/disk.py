@@ -1,12 +1,12 @@
-"""Objects that host memory has no room for: which of them it has copies of, and what brings the others from a disk.
+"""The disk tier of objects: which copies host memory holds, and how the others are read from the disk.
 
-Where objects may take so much of host memory and no more, a disk has all of them, the tier behind it: nothing is lost
-with a copy, and nothing is written. A copy stays while HBM has its object too. Copies lie in a pool of their own, and
-go as objects go from HBM: by due, or by the last use where steps load for themselves. One that is being loaded stays.
+Where host memory for objects is limited, a disk behind it holds all of them. So dropping a copy loses nothing, and
+nothing is written. A copy stays while HBM has its object too. Copies have a pool of their own. They are evicted as
+objects are from HBM: by predicted call, or by last use where steps load for themselves. A copy being loaded stays.
 
-One object at a time is read for a worker, over the store's link, among whatever else is read from it. Whose turn it is,
-and whether: ``agents.loads``. A step that loads for itself (``AT_LAUNCH``) waits for the step before it, then for the
-disk, then for its link.
+A worker reads one object at a time, over the store's link, which other reads share. ``agents.loads`` decides which
+object is read, and when. A step that loads for itself (``AT_LAUNCH``) waits for the step before it, then for the disk,
+then for its link.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hisearch.kernels.traffic import links, server_heap
 
 @kernel
 def on(sim):
-    """Whether host memory may lack objects."""
+    """Whether host memory may lack copies of objects."""
     return sim.agents.policy.host_pages > 0
 
 
@@ -33,7 +33,7 @@ def _link(sim, w):
 
 @kernel
 def _take(sim, w, o):
-    """Pages for the copy of object ``o``, which has room."""
+    """Take pages for the copy of object ``o``; there are enough."""
     loader = sim.agents.loaders[w]
     pool = sim.trees[loader.copies]
     pool.free_pages -= sim.agents.things[o].pages
@@ -42,18 +42,18 @@ def _take(sim, w, o):
 
 @kernel
 def _offer(sim, w, o):
-    """The copy of object ``o``, used just now, may be dropped."""
-    here = sim.agents.objects[w, o]
-    here.on_host = al.COPIED
+    """Let the copy of object ``o``, used just now, be evicted."""
+    obj = sim.agents.objects[w, o]
+    obj.on_host = al.COPIED
     v = sim.agents.loaders[w].copies
     sim.trees[v].tick += 1
-    sim.nodes[here.copy_node].tick = sim.trees[v].tick
-    eviction.enter(sim, v, here.copy_node)
+    sim.nodes[obj.copy_node].tick = sim.trees[v].tick
+    eviction.enter(sim, v, obj.copy_node)
 
 
 @kernel
 def fill(sim, w):
-    """At the beginning worker ``w``'s host memory has the first objects, as many as it has room for."""
+    """Fill worker ``w``'s host memory at the start: the first objects, as many as fit."""
     agents = sim.agents
     v = agents.loaders[w].copies
     pool = sim.trees[v]
@@ -69,7 +69,7 @@ def fill(sim, w):
 
 @kernel
 def _drop(sim, w, d):
-    """The copy whose record is ``d`` goes. Its only agent stands in line for it, if it has a use for that."""
+    """Drop the copy whose record is ``d``. Its only agent queues to have it read again, where that makes sense."""
     agents = sim.agents
     loader = agents.loaders[w]
     o = sim.nodes[d].parent
@@ -86,7 +86,7 @@ def _drop(sim, w, d):
 
 @kernel
 def make_room(sim, w, o, a):
-    """Room for a copy of object ``o`` of agent ``a``, from what is due later; False where that is too little."""
+    """Free pages for a copy of object ``o`` of agent ``a``; evicts later predicted calls only. False: too few pages."""
     v = sim.agents.loaders[w].copies
     pool = sim.trees[v]
     while pool.free_pages < sim.agents.things[o].pages:
@@ -99,13 +99,13 @@ def make_room(sim, w, o, a):
 
 @kernel
 def _tokens(sim, o):
-    """What links count object ``o`` as."""
+    """Tokens that links count for object ``o``."""
     return sim.agents.things[o].pages * sim.config.page_tokens
 
 
 @kernel
 def begin(sim, w, o, a, now):
-    """Begin to read object ``o`` for agent ``a``; its copy has room."""
+    """Begin to read object ``o`` for agent ``a``; there are pages for its copy."""
     loader = sim.agents.loaders[w]
     _take(sim, w, o)
     sim.agents.objects[w, o].on_host = al.COMING
@@ -121,7 +121,7 @@ def begin(sim, w, o, a, now):
 
 @kernel
 def _note_read(sim, w, o):
-    """Object ``o`` has been read."""
+    """Count a finished read of object ``o``; its copy may be evicted."""
     loader = sim.agents.loaders[w]
     loader.reads += 1
     loader.read_s += sim.agents.things[o].read_s
@@ -130,7 +130,7 @@ def _note_read(sim, w, o):
 
 @kernel
 def end(sim, w):
-    """The object that was being read is in host memory."""
+    """End the read under way: its object is in host memory."""
     loader = sim.agents.loaders[w]
     server_heap.leave(sim, objects.server(sim, w, al.DISK))
     loader.reads_ahead += loader.read_ahead
@@ -140,7 +140,7 @@ def end(sim, w):
 
 @kernel
 def interrupt(sim, w, now):
-    """What the read under way has moved was moved for nothing; False where something was sent behind it."""
+    """Abort the read under way, whose bytes are wasted; False where the link has a later transfer."""
     loader = sim.agents.loaders[w]
     o = loader.reading
     k = objects.server(sim, w, al.DISK)
@@ -161,21 +161,21 @@ def interrupt(sim, w, now):
 
 @kernel
 def hold(sim, w, o):
-    """Object ``o`` is being loaded: its copy stays."""
+    """Protect the copy of object ``o`` from eviction while it is loaded."""
     if on(sim):
         eviction.withdraw(sim, sim.agents.loaders[w].copies, sim.agents.objects[w, o].copy_node)
 
 
 @kernel
 def let_go(sim, w, o):
-    """It no longer is."""
+    """Let the copy of object ``o`` be evicted again."""
     if on(sim):
         _offer(sim, w, o)
 
 
 @kernel
 def use(sim, w, o):
-    """A call uses object ``o``: its copy, if there is one that nothing holds, is the last to go by use."""
+    """Note that a call uses object ``o``: an evictable copy becomes the most recently used."""
     if not on(sim):
         return
     d = sim.agents.objects[w, o].copy_node
@@ -188,7 +188,7 @@ def use(sim, w, o):
 
 @kernel
 def bring(sim, w, o, now):
-    """The step being formed is about to load object ``o``: where host memory has no copy, it waits for the disk."""
+    """Read object ``o``, which the step being formed loads, from the disk where host memory has no copy."""
     if not on(sim):
         return
     if sim.agents.objects[w, o].on_host == al.COPIED:
@@ -201,12 +201,12 @@ def bring(sim, w, o, now):
     if pool.free_pages < sim.agents.things[o].pages:
         sim.counters[la.FAULT] = la.OUT_OF_MEMORY
     _take(sim, w, o)
-    begins_s = max(now, sim.workers[w].newest_end_s) + loader.at_launch_s
-    end_s = links.carry(sim, _link(sim, w), begins_s, sim.agents.things[o].read_s, _tokens(sim, o))
-    waits_s = end_s - begins_s
-    loader.at_launch_s += waits_s
-    loader.stall_s += waits_s
-    # The load that follows, and what is sent behind it, come so much later.
+    begin_s = max(now, sim.workers[w].newest_end_s) + loader.at_launch_s
+    end_s = links.carry(sim, _link(sim, w), begin_s, sim.agents.things[o].read_s, _tokens(sim, o))
+    wait_s = end_s - begin_s
+    loader.at_launch_s += wait_s
+    loader.stall_s += wait_s
+    # The wait delays the load that follows, and later transfers on its link.
     host_link = sim.links[2 * w + 1]
-    host_link.free_s = max(now, host_link.free_s) + waits_s
+    host_link.free_s = max(now, host_link.free_s) + wait_s
     _note_read(sim, w, o)

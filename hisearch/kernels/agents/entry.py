@@ -1,7 +1,7 @@
-"""Agents with objects, as engines see them: a door of errands.
+"""The entry through which engines call agents with objects.
 
-To add a policy: a value of ``POLICY.order`` or ``POLICY.loading`` in ``layout.agents``, a branch in
-``agents.events.settle`` or ``agents.pending_loads.wants``. To add a kind of object: nothing here; it is bytes and
+To add a policy: a value of ``POLICY.order`` or ``POLICY.loading`` in ``layout.agents``, and a branch in
+``agents.events.settle`` or ``agents.pending_loads.wants``. A new kind of object needs no change here: it is bytes and
 seconds.
 """
 
@@ -19,7 +19,7 @@ from hisearch.kernels.traffic import heaps
 
 @kernel
 def _record(sim, w, o):
-    """A record among the nodes for object ``o`` at worker ``w``."""
+    """A node record for object ``o`` at worker ``w``."""
     d = tree.acquire_node(sim)
     node = sim.nodes[d]
     node.trace_node = -1
@@ -34,7 +34,7 @@ def _record(sim, w, o):
 
 @kernel
 def _begin(sim, w):
-    """No object is resident anywhere at worker ``w``."""
+    """Reset worker ``w``: no object is resident."""
     agents = sim.agents
     loader = agents.loaders[w]
     loader.object = -1
@@ -72,29 +72,29 @@ def _pages(sim, w, a, where):
 
 
 @kernel
-def _own_pages(sim, w, a):
-    """Pages of agent ``a``'s objects that are resident at worker ``w`` and held by nobody."""
+def _unlocked_pages(sim, w, a):
+    """Pages of agent ``a``'s objects that are resident and unlocked at worker ``w``."""
     agents = sim.agents
     pages = 0
     for k in range(agents.uses_begin[a], agents.uses_begin[a + 1]):
         o = agents.uses[k]
-        here = agents.objects[w, o]
-        if here.where == al.RESIDENT and sim.nodes[here.node].lock == 0:
+        obj = agents.objects[w, o]
+        if obj.where == al.RESIDENT and sim.nodes[obj.node].lock == 0:
             pages += agents.things[o].pages
     return pages
 
 
 @kernel
 def _ready(sim, w, r):
-    """Whether request ``r``'s objects are resident; where steps load them: whether their pool has room (see READY)."""
+    """READY: whether request ``r``'s objects are resident; where steps load them, whether they fit into their pool."""
     agents = sim.agents
     a = agents.agent[r]
     if agents_kv.comes(sim, w, a):
         return 0
     if agents.policy.loading != al.AT_LAUNCH:
         if _pages(sim, w, a, al.ABSENT) > 0:
-            # It may have been evicted since it was loaded. Its load waits for the pass to end: until then nothing tells
-            # it what pages the batch will take.
+            # An object may have been evicted since it was loaded. Its load waits for the end of the pass: only then is
+            # it known which pages the batch takes.
             agents_line.stand(sim, w, a)
             if disk.on(sim):
                 agents_line.stand(sim, agents_line.read_row(sim, w), a)
@@ -105,8 +105,8 @@ def _ready(sim, w, r):
     if agents.policy.shared:
         return 1
     pool = sim.trees[agents.loaders[w].pool]
-    spare = pool.free_pages + pool.evictable_pages - _own_pages(sim, w, a)
-    return 1 if _pages(sim, w, a, al.ABSENT) <= spare else 0
+    available = pool.free_pages + pool.evictable_pages - _unlocked_pages(sim, w, a)
+    return 1 if _pages(sim, w, a, al.ABSENT) <= available else 0
 
 
 @kernel
@@ -143,8 +143,8 @@ def _let_go(sim, w, r):
 
 
 @kernel
-def _take_room(sim, w, pages):
-    """As the engine does: where fewer are free, evict."""
+def _evict_for(sim, w, pages):
+    """Evict until ``pages`` are free, as the engine does."""
     v = sim.agents.loaders[w].pool
     if v == w:
         radix.make_room(sim, w, pages)
@@ -155,7 +155,7 @@ def _take_room(sim, w, pages):
 
 @kernel
 def _load(sim, w, r, now):
-    """The step being formed loads what request ``r``, which holds its objects, is missing, before it computes."""
+    """Load the missing objects of request ``r``, which holds them, in the step being formed, before it computes."""
     agents = sim.agents
     loader = agents.loaders[w]
     a = agents.agent[r]
@@ -167,7 +167,7 @@ def _load(sim, w, r, now):
         thing = agents.things[o]
         pool = sim.trees[loader.pool]
         disk.bring(sim, w, o, now)
-        _take_room(sim, w, thing.pages)
+        _evict_for(sim, w, thing.pages)
         if pool.free_pages < thing.pages:
             sim.counters[la.FAULT] = la.OUT_OF_MEMORY
         pool.free_pages -= thing.pages
@@ -181,7 +181,7 @@ def _load(sim, w, r, now):
 
 @kernel
 def _step(sim, w, kind, now):
-    """A step of that kind is formed: its batch's objects take their slots."""
+    """Give the objects of the batch of a newly formed step their slots."""
     worker = sim.workers[w]
     entries = sim.prompts[(2 * w + (worker.launched & 1)) ^ 1]
     size = worker.batch_size if kind != la.DECODE_STEP else 0
@@ -190,7 +190,7 @@ def _step(sim, w, kind, now):
 
 @kernel
 def _wake(sim, w, now):
-    """Objects have come: an idle worker looks at who waits."""
+    """Objects have arrived: let an idle worker with waiting requests form a batch."""
     worker = sim.workers[w]
     if worker.phase == la.IDLE and worker.waiting > 0:
         worker.phase = la.FORMING
@@ -199,7 +199,7 @@ def _wake(sim, w, now):
 
 @kernel
 def _done(sim, k, now):
-    """Server ``k`` has loaded or read an object, or its time has come."""
+    """End the job of server ``k``: an object is loaded or read, or its clock has expired."""
     first = hl.SERVERS * sim.config.workers
     w = (k - first) // al.AGENT_SERVERS
     kind = (k - first) % al.AGENT_SERVERS
@@ -248,7 +248,7 @@ def _too_large(sim, r):
 
 
 def engine_entry(sim, op, w, r, now):
-    """The errands of ``layout.agents``; ``w`` is the server of DONE."""
+    """Carry out an operation of ``layout.agents``; for DONE, ``w`` is the server."""
     if op == al.READY:
         return _ready(sim, w, r)
     if op == al.MISSING:
@@ -268,7 +268,7 @@ def engine_entry(sim, op, w, r, now):
         _arrives(sim, w, r, now)
     elif op == al.ENDS:
         events.call_ends(sim, r, now)
-        # The worker itself forms a batch next, and takes stock of its pages before that.
+        # The worker itself forms a batch next, and dispatches its loads before that.
         loads.dispatch_all(sim, now, w)
     elif op == al.DONE:
         _done(sim, w, now)

@@ -1,4 +1,4 @@
-"""What moves agents' dues: calls that arrive and end, hints of the trace, gates that open."""
+"""Events that change agents' predicted calls: calls arrive and end, the trace gives hints, gates open."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ from hisearch.kernels.hicache import nodes as hicache_nodes
 from hisearch.kernels.layout import agents as al
 from hisearch.kernels.layout import hicache as hl
 
-#: How fast old evidence on distances fades: the share that a new pair has.
+#: Weight of a new pair in the moving averages by which predictions are tested.
 EVIDENCE = 1.0 / 128
-#: Where distances are tested, it is asked every so many pairs whether they tell the order better than last use.
-#: Assumed.
+#: Pairs of agents after which tested predictions are compared with last use again. Assumed.
 PAIRS = 64
 
 
 @kernel
 def _resift_in(sim, v, d):
-    """Node ``d`` has another due: its place among what may be evicted from tree ``v``."""
+    """Move node ``d``, whose predicted call changed, in the eviction order of tree ``v``."""
     if sim.nodes[d].heap_slot >= 0:
         sim.agents.keys[d] = agents_due.due_of(sim, d)
         eviction.moved(sim, v, d)
@@ -33,7 +32,7 @@ def _resift_in(sim, v, d):
 
 @kernel
 def _resift(sim, w, d):
-    """Likewise of KV, in HBM or on the host."""
+    """Move node ``d`` of KV, in HBM or on the host, in the eviction order."""
     if sim.nodes[d].heap_slot < 0:
         return
     v = w
@@ -43,8 +42,8 @@ def _resift(sim, w, d):
 
 
 @kernel
-def _resift_way(sim, trace_node):
-    """Of all workers' caches, what may be evicted at the end of the way to ``trace_node``."""
+def _resift_path(sim, trace_node):
+    """Update the eviction order of all workers' caches at the end of the path to ``trace_node``."""
     trees = sim.trees.shape[0]
     for w in range(sim.config.workers):
         s = trace_node
@@ -65,35 +64,35 @@ def _resift_objects(sim, a):
     agents = sim.agents
     for k in range(agents.uses_begin[a], agents.uses_begin[a + 1]):
         for w in range(sim.config.workers):
-            here = agents.objects[w, agents.uses[k]]
-            _resift_in(sim, agents.loaders[w].pool, here.node)
+            obj = agents.objects[w, agents.uses[k]]
+            _resift_in(sim, agents.loaders[w].pool, obj.node)
             if agents.policy.host_pages > 0:
-                _resift_in(sim, agents.loaders[w].copies, here.copy_node)
+                _resift_in(sim, agents.loaders[w].copies, obj.copy_node)
 
 
 @kernel
-def _set_due(sim, a, due):
-    """Agent ``a`` is due at ``due``, and with it what it needs."""
+def _set_predicted_call(sim, a, predicted):
+    """Set the predicted call of agent ``a``, and so the eviction keys of its objects and KV."""
     agents = sim.agents
     agent = agents.agents[a]
-    if agent.due == due:
+    if agent.due == predicted:
         return
-    agent.due = due
+    agent.due = predicted
     if agent.entry >= 0:
-        agents_due.set_entry(sim, agent.entry, due)
+        agents_due.set_entry(sim, agent.entry, predicted)
     for k in range(agents.uses_begin[a], agents.uses_begin[a + 1]):
         if agents.uses_entry[k] >= 0:
-            agents_due.set_entry(sim, agents.uses_entry[k], due)
-    _resift_way(sim, agent.trace_node)
+            agents_due.set_entry(sim, agents.uses_entry[k], predicted)
+    _resift_path(sim, agent.trace_node)
     _resift_objects(sim, a)
 
 
 @kernel
-def _stays_away(sim, a):
-    """Whether keeping agent ``a``'s objects for as long as it is away costs more than loading them again.
+def _reload_is_cheaper(sim, a):
+    """Whether keeping agent ``a``'s objects until its next call costs more than loading them again.
 
-    Memory times time, as InferCept weighs it: the agent's pages while it is away against the pool's, all of whose calls
-    a load holds up.
+    The cost is memory times time, as in InferCept: the agent's pages for the time between calls, against the whole
+    pool's pages for the time of the load, which delays all calls.
     """
     agents = sim.agents
     agent = agents.agents[a]
@@ -108,7 +107,7 @@ def _stays_away(sim, a):
 
 @kernel
 def settle(sim, a):
-    """Set agent ``a``'s due by what is known, and its place in its worker's line."""
+    """Set agent ``a``'s predicted call from what is known, and its places in its worker's load queues."""
     agents = sim.agents
     policy = agents.policy
     agent = agents.agents[a]
@@ -116,44 +115,44 @@ def settle(sim, a):
         # The engine's own policy evicts, and nothing is loaded before its step.
         return
     if agent.calls > 0:
-        # No two are alike: who is first can always make room.
-        due = al.CALLING + agent.rank
+        # Ranks are unique: the first agent can always evict for its objects.
+        predicted = al.CALLING + agent.rank
     elif policy.order == al.BY_USE or (policy.tested and not agents.population.trusted):
-        due = -agent.end_s
+        predicted = -agent.end_s
     elif policy.order == al.BY_DURATION:
-        due = -agent.end_s - (0.0 if _stays_away(sim, a) else -0.5 * al.CALLING)
+        predicted = -agent.end_s - (0.0 if _reload_is_cheaper(sim, a) else -0.5 * al.CALLING)
     elif (
         policy.order == al.BY_STEPS
         and agent.told < al.NOBODY
         and agents.population.step_s > 0.0
         and not policy.by_frames
     ):
-        due = math.floor(agent.told / agents.population.step_s) * agents.population.step_s
+        predicted = math.floor(agent.told / agents.population.step_s) * agents.population.step_s
     else:
-        due = agent.told
-    _set_due(sim, a, due)
+        predicted = agent.told
+    _set_predicted_call(sim, a, predicted)
     pending_loads.line_up(sim, a)
 
 
 @kernel
-def _error(sim):
-    """A factor by which a distance is wrong."""
+def _prediction_error(sim):
+    """A random factor: a predicted time to the next call over the true one."""
     policy = sim.agents.policy
     if policy.noise == 0.0:
         return policy.bias
-    one = (float(rng.next_u64(sim.agents.rng) >> np.uint64(11)) + 1.0) / 9007199254740993.0
-    other = float(rng.next_u64(sim.agents.rng) >> np.uint64(11)) / 9007199254740992.0
-    normal = math.sqrt(-2.0 * math.log(one)) * math.cos(2.0 * math.pi * other)
+    u1 = (float(rng.next_u64(sim.agents.rng) >> np.uint64(11)) + 1.0) / 9007199254740993.0
+    u2 = float(rng.next_u64(sim.agents.rng) >> np.uint64(11)) / 9007199254740992.0
+    normal = math.sqrt(-2.0 * math.log(u1)) * math.cos(2.0 * math.pi * u2)
     return policy.bias * math.exp(policy.noise * normal)
 
 
 @kernel
-def _hear(sim, a, seconds, steps, now):
-    """Agent ``a`` is said to call in so many seconds and steps."""
+def _predict_call(sim, a, seconds, steps, now):
+    """Predict that agent ``a`` calls in ``seconds`` plus ``steps`` steps."""
     policy = sim.agents.policy
     population = sim.agents.population
     agent = sim.agents.agents[a]
-    factor = _error(sim)
+    factor = _prediction_error(sim)
     agent.duration_s = (seconds + steps * population.step_s) * factor
     if policy.by_frames and policy.source == al.HINTS:
         agent.told = population.steps + steps * factor
@@ -163,14 +162,14 @@ def _hear(sim, a, seconds, steps, now):
 
 
 @kernel
-def _told_otherwise(sim, a, now):
-    """Agent ``a`` has ended its call: where no hints are listened to, what is known of its next one."""
+def _predict_after_call(sim, a, now):
+    """Agent ``a`` has ended its call: predict the next one, unless hints do."""
     source = sim.agents.policy.source
     agent = sim.agents.agents[a]
     agent.told = al.NOBODY
     if source == al.PAST:
         if agent.gaps > 0:
-            _hear(sim, a, agent.gap_s, 0.0, now)
+            _predict_call(sim, a, agent.gap_s, 0.0, now)
     elif source == al.ORACLE and agent.next_call >= 0:
         mean_s = now / max(sim.agents.population.arrivals, 1)
         agent.duration_s = max(agent.next_call - sim.agents.population.arrivals, 0) * mean_s
@@ -179,17 +178,17 @@ def _told_otherwise(sim, a, now):
 
 @kernel
 def _compare(sim, a):
-    """Agent ``a`` calls, another has not: did its distance tell so, and did last use?"""
+    """Agent ``a`` calls before another, drawn at random: note whether predictions and last use ordered the two so."""
     agents = sim.agents
     population = agents.population
     b = rng.below(agents.rng, agents.agents.shape[0])
-    one = agents.agents[a]
-    other = agents.agents[b]
-    told = one.told < al.NOBODY and other.told < al.NOBODY and one.told != other.told
-    if not told or other.calls > 0 or one.end_s == other.end_s:
+    caller = agents.agents[a]
+    peer = agents.agents[b]
+    predicted = caller.told < al.NOBODY and peer.told < al.NOBODY and caller.told != peer.told
+    if not predicted or peer.calls > 0 or caller.end_s == peer.end_s:
         return
-    population.right += EVIDENCE * ((1.0 if one.told < other.told else 0.0) - population.right)
-    population.right_by_use += EVIDENCE * ((1.0 if one.end_s > other.end_s else 0.0) - population.right_by_use)
+    population.right += EVIDENCE * ((1.0 if caller.told < peer.told else 0.0) - population.right)
+    population.right_by_use += EVIDENCE * ((1.0 if caller.end_s > peer.end_s else 0.0) - population.right_by_use)
     population.pairs += 1
     if population.pairs % PAIRS:
         return
@@ -204,7 +203,7 @@ def _compare(sim, a):
 
 @kernel
 def call_arrives(sim, w, r, now):
-    """Request ``r`` has reached worker ``w``."""
+    """Note that request ``r`` has reached worker ``w``."""
     agents = sim.agents
     a = agents.agent[r]
     agent = agents.agents[a]
@@ -215,7 +214,7 @@ def call_arrives(sim, w, r, now):
         agent.gaps += 1
         agent.gap_s += (now - agent.end_s - agent.gap_s) / agent.gaps
     agents_kv.note_call(sim, w, a)
-    before = agent.trace_node
+    previous_node = agent.trace_node
     if agent.worker >= 0 and agent.worker != w and agent.calls == 0:
         pending_loads.step_out(sim, agent.worker, a)
     if agent.entry != agents.entry[r] and agent.entry >= 0:
@@ -230,20 +229,20 @@ def call_arrives(sim, w, r, now):
     agent.calls += 1
     if agents.policy.loading != al.AT_LAUNCH:
         agent.due = al.NOBODY
-        _resift_way(sim, before)
+        _resift_path(sim, previous_node)
         settle(sim, a)
 
 
 @kernel
 def _give_hints(sim, trigger, now):
-    """The hints of ``trigger``: at once, or when they are due."""
+    """Give the hints of ``trigger``, at once or after their delay."""
     agents = sim.agents
     for h in range(agents.hint_begin[trigger + 1], agents.hint_begin[trigger + 2]):
         if agents.hint_after_s[h] > 0.0:
             agents.hint_at_s[h] = now + agents.hint_after_s[h]
             _hint_push(sim, h)
         else:
-            _hear(sim, agents.hint_agent[h], agents.hint_s[h], agents.hint_steps[h], now)
+            _predict_call(sim, agents.hint_agent[h], agents.hint_s[h], agents.hint_steps[h], now)
 
 
 @kernel
@@ -291,27 +290,27 @@ def _hint_pop(sim):
 
 @kernel
 def give_late_hints(sim, now):
-    """Those that are due by ``now``; one whose agent has called meanwhile is out of date."""
+    """Give delayed hints whose time has come; skip those whose agent has called meanwhile."""
     agents = sim.agents
     while agents.population.hints > 0 and agents.hint_at_s[agents.hint_line[0]] <= now:
         h = _hint_pop(sim)
         a = agents.hint_agent[h]
         if agents.agents[a].calls == 0:
-            _hear(sim, a, agents.hint_s[h], agents.hint_steps[h], now)
+            _predict_call(sim, a, agents.hint_s[h], agents.hint_steps[h], now)
     if agents.population.hints > 0:
         agents_loads.look_again(sim, 0, agents.hint_at_s[agents.hint_line[0]])
 
 
 @kernel
 def call_ends(sim, r, now):
-    """Request ``r`` has made its last token."""
+    """Note that request ``r`` has made its last token."""
     agents = sim.agents
     population = agents.population
     a = agents.agent[r]
     agent = agents.agents[a]
     agent.calls -= 1
     agent.end_s = now
-    _told_otherwise(sim, a, now)
+    _predict_after_call(sim, a, now)
     g = sim.fleet.gate[r] if sim.fleet.gates.shape[0] > 0 else -1
     opens = g >= 0 and sim.fleet.gates[g].left == 0
     if not agents.policy.by_frames:
@@ -332,7 +331,7 @@ def call_ends(sim, r, now):
 
 @kernel
 def begin(sim):
-    """What is known before anything has happened."""
+    """Set the agents' predictions at the start of a run."""
     agents = sim.agents
     for a in range(agents.agents.shape[0]):
         agent = agents.agents[a]

@@ -1,15 +1,16 @@
-"""KV that storage alone has, brought into host memory ahead of the call that will want it.
+"""Prefetch of an agent's KV from storage into host memory, ahead of its call.
 
-What is fetched is the way of an agent's newest call, from where host memory's part of it ends, as the engine fetches it
-for a request in the queue (``hicache.storage``): by the same servers, over the same links, out of the same limit on
-what all fetches take together, at most one ahead at a time, and begun only while nothing else is read. Room is made of
-what the host alone has and is due later than the agent. A way is fetched once: where storage has too little of it, or
-it was evicted again, its call fetches it.
+A fetch covers the path of the agent's newest call, from the end of what host memory has. It works as the engine's own
+prefetch for a queued request (``hicache.storage``): same servers, same links, same limit on all fetches together. At
+most one fetch ahead is under way, and it begins only while storage is idle. It evicts KV that only the host has and
+whose predicted call is later than the agent's. A path is fetched once. Where storage has too little of it, or it was
+evicted again, the call fetches it.
 
-The agent's call takes its fetch over, as if it had begun it. A call that will fetch for itself ends one for another
-agent (``preempt``) that has more than the batch under way to read; what has come is kept, and it may go on later.
+The agent's call takes its fetch over, as if it had begun it. A call that will fetch for itself stops another agent's
+fetch (``preempts``) if more than the batch under way is left to read. What has arrived is kept, and the fetch may be
+continued later.
 
-Whether and when: ``agents.loads``. From host memory on: ``agents.kv``.
+``agents.loads`` decides whether and when. ``agents.kv`` loads from host memory on.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from hisearch.kernels.traffic import lists
 
 @kernel
 def on(sim):
-    """Whether there is storage to fetch from ahead of calls."""
+    """Whether KV is fetched from storage ahead of calls."""
     return sim.tiers.storage > 0 and sim.agents.policy.kv_budget_pages > 0
 
 
 @kernel
 def missing(sim, w, a):
-    """Tokens of agent ``a``'s newest way that neither HBM nor the host has, whole pages; 0 where they are too few."""
+    """Tokens of agent ``a``'s newest path that neither HBM nor the host has, whole pages; 0 where they are too few."""
     agent = sim.agents.agents[a]
     if agent.end_s < 0.0 or agent.sought == agent.trace_node:
         return 0
@@ -40,13 +41,13 @@ def missing(sim, w, a):
 
 
 @kernel
-def _take_room(sim, w, due, pages):
-    """Take pages of host memory, of what it alone has and is due later than ``due``."""
+def _take_pages(sim, w, predicted, pages):
+    """Take ``pages`` of host memory; evicts KV that only the host has, predicted for later. False: too few."""
     v = nodes.host_pool(sim, w)
     pool = sim.trees[v]
     while pool.free_pages < pages:
         d = eviction.first(sim, v)
-        if d < 0 or sim.agents.keys[d] <= due:
+        if d < 0 or sim.agents.keys[d] <= predicted:
             return False
         memory.evict_from_host(sim, w)
     return memory.take_host(sim, w, pages)
@@ -54,14 +55,14 @@ def _take_room(sim, w, due, pages):
 
 @kernel
 def idle(sim, w):
-    """Whether nothing is asked of storage, or read from it."""
+    """Whether storage is neither queried nor read."""
     first = hl.SERVERS * w
     return sim.servers[first + hl.ASKER].head < 0 and sim.servers[first + hl.READER].head < 0
 
 
 @kernel
 def begin(sim, w, a, now):
-    """Begin to fetch what agent ``a`` is missing, if limit and room allow."""
+    """Begin to fetch agent ``a``'s missing KV, if the fetch limit and free pages allow."""
     loader = sim.agents.loaders[w]
     agent = sim.agents.agents[a]
     host = sim.hosts[w]
@@ -73,16 +74,16 @@ def begin(sim, w, a, now):
     limit = tree.floor_page(sim, sim.trace.end_tokens[agent.trace_node])
     in_hbm, d, on_host, above = nodes.walk(sim, w, agent.trace_node, limit)
     if not nodes.is_root(sim, d) and not sim.hosted[d].where & hl.ON_HOST:
-        # As for the engine's own fetches: nothing is kept on the host below what that does not have.
+        # As for the engine's own fetches: the host keeps nothing below a node that it does not have.
         agent.sought = agent.trace_node
         return
-    wanted = limit - in_hbm - on_host
+    tokens = limit - in_hbm - on_host
     nodes.lock_host(sim, w, above)
-    if not _take_room(sim, w, agent.due, wanted // sim.config.page_tokens):
+    if not _take_pages(sim, w, agent.due, tokens // sim.config.page_tokens):
         nodes.unlock_host(sim, w, above)
         return
     at_s = max(now, sim.workers[w].now_s)
-    loader.fetch = storage.open_fetch(sim, w, agent.newest, agent.trace_node, in_hbm + on_host, wanted, above, at_s)
+    loader.fetch = storage.open_fetch(sim, w, agent.newest, agent.trace_node, in_hbm + on_host, tokens, above, at_s)
     loader.fetch_agent = a
     loader.fetch_request = agent.newest
     agent.sought = agent.trace_node
@@ -90,7 +91,7 @@ def begin(sim, w, a, now):
 
 @kernel
 def _take(sim, w):
-    """What the fetch under way has brought is in host memory; the rest does not come. Returns its agent."""
+    """Insert what the fetch under way has read into host memory, and end it. Returns its agent."""
     loader = sim.agents.loaders[w]
     f = loader.fetch
     fetch = sim.fetches[f]
@@ -106,7 +107,7 @@ def _take(sim, w):
 
 @kernel
 def settle(sim, w):
-    """Take note of what has become of the fetch under way; returns its agent if that is over, or -1."""
+    """Check the fetch under way; returns its agent if it is over, or -1."""
     loader = sim.agents.loaders[w]
     f = loader.fetch
     if f < 0:
@@ -126,7 +127,7 @@ def settle(sim, w):
 
 @kernel
 def hand_over(sim, w, r):
-    """The fetch under way is that of request ``r``, whose agent it is for, from now on."""
+    """Make the fetch under way that of request ``r``, the call of its agent."""
     loader = sim.agents.loaders[w]
     f = loader.fetch
     sim.requests[loader.fetch_request].fetch = -1
@@ -139,7 +140,7 @@ def hand_over(sim, w, r):
 
 @kernel
 def stop(sim, w):
-    """The fetch under way ends with what it has brought; returns its agent, or -1 where that has to wait."""
+    """Stop the fetch under way and keep what it has read; returns its agent, or -1 where node records have run out."""
     if sim.counters[la.NODES_LEFT] < la.NODES_PER_REQUEST:
         sim.counters[la.FAULT] = la.NODE_POOL_FULL
         return -1
@@ -151,7 +152,7 @@ def stop(sim, w):
 
 @kernel
 def in_the_way(sim, w, r):
-    """Whether the fetch under way has more than a batch to read yet, and call ``r`` will fetch for itself."""
+    """Whether the fetch under way has more than a batch left to read while call ``r`` will fetch for itself."""
     fetch = sim.fetches[sim.agents.loaders[w].fetch]
     batch = hl.BATCH_PAGES * sim.config.page_tokens
     if not sim.agents.policy.preempts or fetch.found - fetch.read <= batch:

@@ -1,11 +1,11 @@
-"""KV that host memory alone has, brought into HBM ahead of the call that will want it: a load beside those of objects.
+"""Loads of an agent's KV from host memory into HBM ahead of its call; they share the link with loads of objects.
 
-What is brought is the way of an agent's newest call, from where HBM's part of it ends. Its pages are taken when the
-load begins, and count as cached when it has ended; until then the way above them is held in HBM and their copies on the
-host. What others have brought or computed meanwhile is not brought twice: the pages are given back. Room is made of
-what is due later than the agent and has a copy on the host, so that nothing is lost for a guess.
+A load covers the path of the agent's newest call, from the end of what HBM has. It takes its pages when it begins; they
+count as cached when it has ended. Until then the path above them is locked in HBM, and their copies on the host. Pages
+that others have loaded or computed meanwhile are given back. A load evicts only KV that has a copy on the host and
+whose predicted call is later than the agent's, so that a wrong prediction loses nothing.
 
-Whether and when: ``agents.loads``. Tiers: ``hicache``.
+``agents.loads`` decides whether and when. Tiers: ``hicache``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hisearch.kernels.traffic import lists
 
 @kernel
 def missing(sim, w, a):
-    """What the host alone has of agent ``a``'s newest way: (tokens, its deepest node, the deepest one in HBM).
+    """KV of agent ``a``'s newest path that only the host has: (tokens, its deepest node, the deepest one in HBM).
 
     In whole nodes; (0, root, root) where there is none, or too little for the engine to load back.
     """
@@ -38,14 +38,14 @@ def missing(sim, w, a):
 
 @kernel
 def comes(sim, w, a):
-    """Whether agent ``a``'s KV is being brought to worker ``w``."""
+    """Whether agent ``a``'s KV is being loaded at worker ``w``."""
     loader = sim.agents.loaders[w]
     return loader.object == objects.kv(sim) and loader.agent == a
 
 
 @kernel
 def committed_pages(sim, w, now):
-    """KV pages that the steps under way will take; a run of decode steps ends with the next pass."""
+    """KV pages that the steps under way will take; a fast-forward is cut at the next pass."""
     worker = sim.workers[w]
     if worker.phase != la.FAST_FORWARDING:
         return 0
@@ -54,49 +54,49 @@ def committed_pages(sim, w, now):
 
 
 @kernel
-def _goes_for(sim, w, due):
-    """The next node that may be evicted for who is due at ``due``, or -1."""
+def _next_victim(sim, w, predicted):
+    """The next node that may be evicted for an agent with that predicted call, or -1."""
     d = eviction.first(sim, w)
     if d < 0:
         return -1
-    return d if sim.agents.keys[d] > due and sim.hosted[d].where & hl.ON_HOST else -1
+    return d if sim.agents.keys[d] > predicted and sim.hosted[d].where & hl.ON_HOST else -1
 
 
 @kernel
-def _make_room(sim, w, due, pages, now):
-    """Room for ``pages`` beyond what steps under way take, from what is due later than ``due`` and has a copy."""
+def _evict_for(sim, w, predicted, pages, now):
+    """Free ``pages`` beyond those of steps under way; evicts KV with a copy whose predicted call is later."""
     cache = sim.trees[w]
-    if cache.free_pages < pages and _goes_for(sim, w, due) < 0:
+    if cache.free_pages < pages and _next_victim(sim, w, predicted) < 0:
         return False
     committed = committed_pages(sim, w, now)
     if cache.free_pages + cache.evictable_pages - committed < pages:
         return False
     while cache.free_pages - committed < pages:
-        d = _goes_for(sim, w, due)
+        d = _next_victim(sim, w, predicted)
         if d < 0:
             return False
-        here = radix.pages_of(sim, d)
+        freed = radix.pages_of(sim, d)
         eviction.withdraw(sim, w, d)
         memory.leave_to_host(sim, w, d)
-        cache.free_pages += here
-        cache.evictable_pages -= here
-        cache.evicted_tokens += here * sim.config.page_tokens
+        cache.free_pages += freed
+        cache.evictable_pages -= freed
+        cache.evicted_tokens += freed * sim.config.page_tokens
     return True
 
 
 @kernel
 def begin(sim, w, a, now):
-    """Take pages for what agent ``a`` is missing, if budget and room allow; returns its tokens, or 0."""
+    """Take pages for agent ``a``'s missing KV, if the budget and free pages allow; returns its tokens, or 0."""
     loader = sim.agents.loaders[w]
     agent = sim.agents.agents[a]
     tokens, d, e = missing(sim, w, a)
     pages = tokens // sim.config.page_tokens
     if pages == 0 or loader.kv_fresh_pages + pages > sim.agents.policy.kv_budget_pages:
         return 0
-    # Held first: the way above is due no later than the agent, but may be without a copy.
+    # Locked first: the path above has no later predicted call than the agent, but may lack a copy.
     radix.lock(sim, w, e)
     nodes.lock_host(sim, w, d)
-    if not _make_room(sim, w, agent.due, pages, now):
+    if not _evict_for(sim, w, agent.due, pages, now):
         nodes.unlock_host(sim, w, d)
         radix.unlock(sim, w, e)
         return 0
@@ -108,11 +108,11 @@ def begin(sim, w, a, now):
 
 
 @kernel
-def _let_go(sim, w, came):
-    """The load is over: of its pages ``came`` are the cache's."""
+def _release(sim, w, kept):
+    """End the load: ``kept`` of its pages belong to the cache, the others are free."""
     loader = sim.agents.loaders[w]
     radix.unlock(sim, w, loader.kv_anchor)
-    sim.trees[w].free_pages += loader.kv_pages - came
+    sim.trees[w].free_pages += loader.kv_pages - kept
     loader.kv_node = -1
     loader.kv_anchor = -1
     loader.kv_pages = 0
@@ -120,38 +120,38 @@ def _let_go(sim, w, came):
 
 @kernel
 def interrupt(sim, w):
-    """The load under way has moved what it has for nothing."""
+    """Abort the load under way; what it has moved is wasted."""
     nodes.unlock_host(sim, w, sim.agents.loaders[w].kv_node)
-    _let_go(sim, w, 0)
+    _release(sim, w, 0)
 
 
 @kernel
 def end(sim, w):
-    """The load under way has ended: what it brought is in HBM. Returns the tokens that travelled."""
+    """End the load under way: its KV is in HBM. Returns the tokens transferred."""
     loader = sim.agents.loaders[w]
     agent = sim.agents.agents[loader.agent]
     tokens = loader.kv_pages * sim.config.page_tokens
     nodes.unlock_host(sim, w, loader.kv_node)
-    came = 0
+    loaded = 0
     d = loader.kv_node
     while nodes.on_host_alone(sim, d):
-        came += radix.pages_of(sim, d)
+        loaded += radix.pages_of(sim, d)
         nodes.enter_hbm(sim, w, d)
         d = sim.nodes[d].parent
-    _let_go(sim, w, came)
+    _release(sim, w, loaded)
     sim.trees[nodes.host_pool(sim, w)].read_tokens += tokens
-    loader.kv_loaded_pages += came
+    loader.kv_loaded_pages += loaded
     if agent.worker == w and agent.calls == 0:
-        loader.kv_fresh_pages += came
-        agent.fresh_pages += came
+        loader.kv_fresh_pages += loaded
+        agent.fresh_pages += loaded
     elif agent.worker == w:
-        loader.kv_used_pages += came
+        loader.kv_used_pages += loaded
     return tokens
 
 
 @kernel
 def note_call(sim, w, a):
-    """Agent ``a`` calls at worker ``w``: what was loaded ahead for it has been used, if that is where it is."""
+    """Agent ``a`` calls at worker ``w``: KV loaded ahead for it counts as used, if it was loaded there."""
     agent = sim.agents.agents[a]
     if agent.fresh_pages == 0:
         return

@@ -1,15 +1,19 @@
-"""What brings objects to a worker: its line of agents by due, the load under way, room for it, preemption.
+"""Loads of a worker: its queue of agents by predicted call, the load under way, eviction for it, preemption.
 
-One object at a time, or one agent's KV (``agents.kv``), travels over the worker's link from host memory. Loads for
-calls that have arrived come first, in order of arrival, then those for agents that are due soon, an agent's objects
-before its KV; where there is no room for the next object KV may go before it, and the other way round. Room is made by
-evicting what is due later than the agent loaded for, and nothing else; what was loaded ahead and has not been used
-takes at most a budget. A load for a call, KV that a step loads back among them, interrupts one ahead of its call: the
-pages are given back, what was moved was moved for nothing, and the agent stands in line again. It does so only while
-nothing else has been sent behind it on the link. A step that lacks KV pages which a load under way has taken, an object
-in the same pool or KV, ends that load likewise, whatever it is for. What storage alone has is fetched beside them
-(``agents.fetch``), objects that host memory has no room for are read into it (``agents.disk``), and loads of what it
-has go past them. KV for calls that have arrived is the engine's to load back.
+One object at a time, or one agent's KV (``agents.kv``), is transferred over the worker's link from host memory.
+
+Order: loads for calls that have arrived come first, in order of arrival. Then come agents with a near predicted call,
+an agent's objects before its KV. Where the next object does not fit, KV may go before it, and the other way round.
+
+Memory: a load evicts only what has a later predicted call than its agent. Objects and KV loaded ahead and not used yet
+take at most a budget.
+
+Preemption: a load for a call, or KV that a step loads back, interrupts a load ahead of its call. The pages are given
+back, the transfer so far is wasted, and the agent is queued again. This happens only while the link has no later
+transfer. A step that lacks KV pages ends any load under way that has taken pages of the KV pool.
+
+KV that only storage has is fetched at the same time (``agents.fetch``), and objects are read from the disk
+(``agents.disk``). Loads from host memory wait for neither. The engine loads back KV for calls that have arrived.
 """
 
 from __future__ import annotations
@@ -25,38 +29,38 @@ from hisearch.kernels.traffic import server_heap
 
 @kernel
 def _counts(sim):
-    """Whether dues are counts, of calls or frames, which go on with these alone; else they are times."""
+    """Whether predicted calls are counts, of calls or frames; else they are times."""
     policy = sim.agents.policy
     return policy.source == al.ORACLE or (policy.by_frames != 0 and policy.source == al.HINTS)
 
 
 @kernel
 def _wait_s(sim, a, now):
-    """Seconds until agent ``a`` is near enough to load for; 0 where it is, to the microsecond."""
+    """Seconds until agent ``a``'s predicted call is near enough to load for; 0 where it is, to the microsecond."""
     policy = sim.agents.policy
     population = sim.agents.population
-    told = sim.agents.agents[a].told
+    predicted = sim.agents.agents[a].told
     near_s = population.step_s if policy.order == al.BY_STEPS else policy.ahead_s
     if policy.source == al.ORACLE:
-        left_s = (told - population.arrivals) * (now / max(population.arrivals, 1))
+        left_s = (predicted - population.arrivals) * (now / max(population.arrivals, 1))
     elif policy.by_frames and policy.source == al.HINTS:
-        if told - population.steps <= policy.ahead_steps:
+        if predicted - population.steps <= policy.ahead_steps:
             return 0.0
-        left_s = (told - population.steps) * population.step_s
+        left_s = (predicted - population.steps) * population.step_s
     else:
-        left_s = told - now
+        left_s = predicted - now
     return left_s - near_s if left_s - near_s > 1e-6 else 0.0
 
 
 @kernel
-def _make_room(sim, w, o, a, now):
-    """Room for object ``o`` of agent ``a``."""
+def _evict_for(sim, w, o, a, now):
+    """Evict for object ``o`` of agent ``a``; False where too little may be evicted."""
     loader = sim.agents.loaders[w]
     v = loader.pool
     pool = sim.trees[v]
     pages = sim.agents.things[o].pages
-    spare = pool.free_pages + pool.evictable_pages
-    if spare < pages:
+    available = pool.free_pages + pool.evictable_pages
+    if available < pages:
         return False
     committed = agents_kv.committed_pages(sim, w, now) if v == w else 0
     while pool.free_pages - committed < pages:
@@ -74,26 +78,26 @@ def _make_room(sim, w, o, a, now):
 
 @kernel
 def _start(sim, w, o, a, now):
-    """Begin to load object ``o`` for agent ``a``; its pages have room."""
+    """Begin to load object ``o`` for agent ``a``; there are enough free pages."""
     agents = sim.agents
     loader = agents.loaders[w]
-    here = agents.objects[w, o]
+    obj = agents.objects[w, o]
     pages = agents.things[o].pages
-    here.where = al.LOADING
-    sim.nodes[here.node].lock += 1
+    obj.where = al.LOADING
+    sim.nodes[obj.node].lock += 1
     disk.hold(sim, w, o)
     pool = sim.trees[loader.pool]
     pool.free_pages -= pages
     loader.peak_pages = max(loader.peak_pages, pool.capacity_pages - pool.free_pages)
-    here.fresh = 1 if agents.agents[a].calls == 0 else 0
-    if here.fresh:
+    obj.fresh = 1 if agents.agents[a].calls == 0 else 0
+    if obj.fresh:
         loader.fresh_pages += pages
-    _travel(sim, w, o, a, agents.things[o].load_s, now)
+    _transfer(sim, w, o, a, agents.things[o].load_s, now)
 
 
 @kernel
-def _travel(sim, w, o, a, seconds, now):
-    """Object ``o``, or KV, sets out on the link for agent ``a``."""
+def _transfer(sim, w, o, a, seconds, now):
+    """Begin the transfer of object ``o``, or of KV, over the link for agent ``a``."""
     loader = sim.agents.loaders[w]
     loader.object = o
     loader.agent = a
@@ -107,14 +111,14 @@ def _travel(sim, w, o, a, seconds, now):
 
 @kernel
 def _kv_s(sim, w, tokens):
-    """Seconds that so many tokens' KV takes over the link, alone."""
+    """Seconds that the KV of ``tokens`` tokens takes over the idle link."""
     link = sim.links[2 * w + 1]
     return link.base_s + tokens * link.s_per_token
 
 
 @kernel
 def look_again(sim, w, at_s):
-    """Worker ``w``'s clock tells at ``at_s``, if not before."""
+    """Set worker ``w``'s clock to ``at_s``, unless it expires before."""
     k = objects.server(sim, w, al.CLOCK)
     if sim.servers[k].slot < 0 or at_s < sim.servers[k].end_s:
         sim.servers[k].end_s = at_s
@@ -123,13 +127,13 @@ def look_again(sim, w, at_s):
 
 @kernel
 def rest(sim, w):
-    """Worker ``w``'s clock has nothing more to tell."""
+    """Clear worker ``w``'s clock."""
     server_heap.leave(sim, objects.server(sim, w, al.CLOCK))
 
 
 @kernel
 def _near(sim, w, a, now):
-    """Whether agent ``a`` is near enough to load for; if not, the worker's clock tells when."""
+    """Whether agent ``a`` is near enough to load for; if not, sets the worker's clock to when it is."""
     wait_s = _wait_s(sim, a, now)
     if wait_s > 0.0 and not _counts(sim):
         look_again(sim, w, now + wait_s)
@@ -138,13 +142,13 @@ def _near(sim, w, a, now):
 
 @kernel
 def _begin_object(sim, w, a, now):
-    """Begin to load an object for agent ``a``, if it may be loaded now."""
+    """Begin to load an object for agent ``a``, if allowed now; returns whether it did."""
     o = pending_loads.to_load(sim, w, a)
     if sim.agents.agents[a].calls == 0:
         fresh = sim.agents.loaders[w].fresh_pages + sim.agents.things[o].pages
         if not _near(sim, w, a, now) or fresh > sim.agents.policy.budget_pages:
             return False
-    if not _make_room(sim, w, o, a, now):
+    if not _evict_for(sim, w, o, a, now):
         return False
     _start(sim, w, o, a, now)
     return True
@@ -152,19 +156,19 @@ def _begin_object(sim, w, a, now):
 
 @kernel
 def _begin_kv(sim, w, a, now):
-    """Begin to load agent ``a``'s KV ahead of its call, if it may be loaded now."""
+    """Begin to load agent ``a``'s KV ahead of its call, if allowed now; returns whether it did."""
     if not _near(sim, w, a, now):
         return False
     tokens = agents_kv.begin(sim, w, a, now)
     if tokens == 0:
         return False
-    _travel(sim, w, objects.kv(sim), a, _kv_s(sim, w, tokens), now)
+    _transfer(sim, w, objects.kv(sim), a, _kv_s(sim, w, tokens), now)
     return True
 
 
 @kernel
 def _dispatch_fetch(sim, w, now):
-    """Take note of the fetch ahead under way, and begin the next, if none is and any may begin."""
+    """Check the fetch ahead under way, and begin the next if none is under way and one is allowed."""
     a = agents_fetch.settle(sim, w)
     if a >= 0:
         pending_loads.line_up(sim, a)
@@ -177,7 +181,7 @@ def _dispatch_fetch(sim, w, now):
 
 @kernel
 def _dispatch_read(sim, w, now):
-    """Begin to read the next object, if none is read and any may be now."""
+    """Begin to read the next object from the disk, if none is being read and one is allowed."""
     if sim.agents.loaders[w].reading >= 0:
         return
     a = pending_loads.first(sim, w, pending_loads.READ)
@@ -190,7 +194,7 @@ def _dispatch_read(sim, w, now):
 
 @kernel
 def end_read(sim, w, now):
-    """The object that was being read is in host memory: for a call, loads ahead of others give way to its own."""
+    """End the read under way; if it was for a call, the load of its object preempts loads ahead."""
     a = sim.agents.loaders[w].read_for
     disk.end(sim, w)
     pending_loads.line_up(sim, a)
@@ -200,7 +204,7 @@ def end_read(sim, w, now):
 
 @kernel
 def preempt_read(sim, w, now):
-    """A call waits for the disk: a read ahead of another's call gives way, if nothing was sent behind it."""
+    """Preempt a read ahead for a call that waits for the disk, if the link has no later transfer."""
     loader = sim.agents.loaders[w]
     a = loader.read_for
     if loader.reading < 0 or not sim.agents.policy.preempts or sim.agents.agents[a].calls > 0:
@@ -211,7 +215,7 @@ def preempt_read(sim, w, now):
 
 @kernel
 def call_fetches(sim, w, a, r):
-    """Agent ``a`` calls with ``r``: what it makes of the fetch ahead under way."""
+    """Agent ``a`` calls with ``r``: take over, stop or leave the fetch ahead under way."""
     if not agents_fetch.on(sim):
         return
     b = agents_fetch.settle(sim, w)
@@ -226,7 +230,7 @@ def call_fetches(sim, w, a, r):
 
 @kernel
 def dispatch(sim, w, now):
-    """Begin the next load, the next read, and the next fetch ahead, if none is under way and any may begin."""
+    """Begin the next load, the next read and the next fetch ahead, where none is under way and one is allowed."""
     if agents_fetch.on(sim):
         _dispatch_fetch(sim, w, now)
     if disk.on(sim):
@@ -246,7 +250,7 @@ def dispatch(sim, w, now):
 
 @kernel
 def dispatch_all(sim, now, but):
-    """Likewise at all workers but one: an agent's due may have changed at any of them."""
+    """Dispatch at all workers but ``but``: predicted calls may have changed at any of them."""
     for w in range(sim.config.workers):
         if w != but:
             dispatch(sim, w, now)
@@ -254,7 +258,7 @@ def dispatch_all(sim, now, but):
 
 @kernel
 def preempt(sim, w, now):
-    """A call waits for a load: one ahead of its call gives way, if nothing was sent behind it."""
+    """Preempt a load ahead for a call that waits for a load, if the link has no later transfer."""
     loader = sim.agents.loaders[w]
     if loader.object < 0 or not sim.agents.policy.preempts or sim.agents.agents[loader.agent].calls > 0:
         return
@@ -269,7 +273,7 @@ def preempt(sim, w, now):
 
 @kernel
 def give_way(sim, w, now):
-    """A step lacks KV pages: a load under way gives back those that it has taken; False where there is none."""
+    """Abort the load under way for a step that lacks KV pages; False where no load holds any."""
     loader = sim.agents.loaders[w]
     if loader.object < 0 or (loader.pool != w and loader.object != objects.kv(sim)):
         return False
@@ -279,7 +283,7 @@ def give_way(sim, w, now):
 
 @kernel
 def _interrupt(sim, w, now):
-    """The load under way has moved what it has for nothing; all of it, where something was sent behind it."""
+    """Abort the load under way; its transfer so far is wasted, or all of it where the link has a later transfer."""
     loader = sim.agents.loaders[w]
     o = loader.object
     if o == objects.kv(sim):
@@ -303,16 +307,16 @@ def _interrupt(sim, w, now):
 
 @kernel
 def _give_back(sim, w, o):
-    """The pages of object ``o``, whose load is under way, are free."""
+    """Free the pages of object ``o``, whose load is under way."""
     loader = sim.agents.loaders[w]
-    here = sim.agents.objects[w, o]
+    obj = sim.agents.objects[w, o]
     pages = sim.agents.things[o].pages
-    if here.fresh:
+    if obj.fresh:
         loader.fresh_pages -= pages
-    here.where = al.ABSENT
-    here.fresh = 0
+    obj.where = al.ABSENT
+    obj.fresh = 0
     disk.let_go(sim, w, o)
-    sim.nodes[here.node].lock -= 1
+    sim.nodes[obj.node].lock -= 1
     sim.trees[loader.pool].free_pages += pages
 
 
@@ -332,7 +336,7 @@ def note_loaded(sim, w, o, seconds):
 
 @kernel
 def end_load(sim, w):
-    """The load under way has ended: its object is resident, its KV in HBM."""
+    """End the load under way: its object is resident, or its KV in HBM."""
     agents = sim.agents
     loader = agents.loaders[w]
     o = loader.object
@@ -340,14 +344,14 @@ def end_load(sim, w):
     if o == objects.kv(sim):
         _end_kv(sim, w)
         return
-    here = agents.objects[w, o]
+    obj = agents.objects[w, o]
     note_loaded(sim, w, o, agents.things[o].load_s)
-    if here.fresh:
+    if obj.fresh:
         loader.loads_ahead += 1
-    here.where = al.RESIDENT
+    obj.where = al.RESIDENT
     disk.let_go(sim, w, o)
     loader.object = -1
-    unlock(sim, w, here.node)
+    unlock(sim, w, obj.node)
     pending_loads.line_up(sim, loader.agent)
 
 
@@ -369,7 +373,7 @@ def _end_kv(sim, w):
 
 @kernel
 def unlock(sim, w, d):
-    """One who held the object's record ``d`` less; the object may be evicted once nobody holds it."""
+    """Remove a lock on the object's record ``d``; without locks the object may be evicted."""
     node = sim.nodes[d]
     node.lock -= 1
     if node.lock > 0 or sim.agents.objects[w, node.parent].where != al.RESIDENT:
@@ -384,16 +388,16 @@ def unlock(sim, w, d):
 
 @kernel
 def lock(sim, w, d):
-    """One more holds the object's record ``d``."""
+    """Add a lock on the object's record ``d``."""
     node = sim.nodes[d]
-    here = sim.agents.objects[w, node.parent]
+    obj = sim.agents.objects[w, node.parent]
     loader = sim.agents.loaders[w]
     node.lock += 1
     disk.use(sim, w, node.parent)
-    if here.where != al.RESIDENT:
+    if obj.where != al.RESIDENT:
         return
-    if here.fresh:
-        here.fresh = 0
+    if obj.fresh:
+        obj.fresh = 0
         loader.fresh_pages -= objects.pages_of(sim, d)
         loader.used_ahead += 1
     if node.lock == 1:

@@ -1,4 +1,4 @@
-"""Who has something to load, and the lines in which they stand: see ``agents.loads``."""
+"""Agents with pending loads, and the queues in which they wait: see ``agents.loads``."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from hisearch.kernels.agents import kv as agents_kv
 from hisearch.kernels.cache import agents_line
 from hisearch.kernels.layout import agents as al
 
-#: What agents stand in line for.
+#: Kinds of pending loads, each with a queue.
 OBJECTS, KV, FETCH, READ = 0, 1, 2, 3
-#: Where distances are tested, nothing is loaded ahead while they tell fewer pairs right. Assumed.
+#: Where predictions are tested, nothing is loaded ahead while they order a smaller share of pairs right. Assumed.
 RIGHT_SHARE = 0.55
 
 
@@ -27,11 +27,11 @@ def missing_object(sim, w, a, where):
 
 @kernel
 def _absent(sim, w, a, copy):
-    """The first object of agent ``a`` that worker ``w``'s HBM does not have, and whose copy on the host is ``copy``."""
+    """The first object of agent ``a`` absent from worker ``w``'s HBM with ``on_host`` equal to ``copy``, or -1."""
     agents = sim.agents
     for k in range(agents.uses_begin[a], agents.uses_begin[a + 1]):
-        here = agents.objects[w, agents.uses[k]]
-        if here.where == al.ABSENT and here.on_host == copy:
+        obj = agents.objects[w, agents.uses[k]]
+        if obj.where == al.ABSENT and obj.on_host == copy:
             return agents.uses[k]
     return -1
 
@@ -44,13 +44,13 @@ def to_load(sim, w, a):
 
 @kernel
 def to_read(sim, w, a):
-    """The first object of agent ``a`` that a disk alone has, or -1."""
+    """The first object of agent ``a`` that only the disk has, or -1."""
     return _absent(sim, w, a, al.DROPPED)
 
 
 @kernel
 def _foreseen(sim, w, a):
-    """Whether anything is loaded at worker ``w`` ahead of agent ``a``'s call."""
+    """Whether worker ``w`` may load ahead of agent ``a``'s call."""
     policy = sim.agents.policy
     agent = sim.agents.agents[a]
     if policy.loading != al.AHEAD or agent.worker != w or agent.due >= al.NOBODY:
@@ -92,7 +92,7 @@ def wants_fetch(sim, w, a):
 
 
 @kernel
-def _has(sim, w, a, what):
+def _has_pending(sim, w, a, what):
     if what == KV:
         return wants_kv(sim, w, a)
     if what == FETCH:
@@ -101,8 +101,8 @@ def _has(sim, w, a, what):
 
 
 @kernel
-def _lines(sim):
-    """How many lines a worker has."""
+def _queue_count(sim):
+    """Queues of a worker."""
     return READ + 1 if disk.on(sim) else FETCH + 1
 
 
@@ -113,12 +113,12 @@ def _row(sim, w, what):
 
 @kernel
 def line_up(sim, a):
-    """Agent ``a`` stands in its worker's lines as far as it has something to load, and in no others."""
+    """Put agent ``a`` into its worker's queues for which it has a pending load, and take it out of the others."""
     w = sim.agents.agents[a].worker
     if w < 0:
         return
-    for what in range(_lines(sim)):
-        if _has(sim, w, a, what):
+    for what in range(_queue_count(sim)):
+        if _has_pending(sim, w, a, what):
             agents_line.stand(sim, _row(sim, w, what), a)
         else:
             agents_line.step_out(sim, _row(sim, w, what), a)
@@ -126,18 +126,18 @@ def line_up(sim, a):
 
 @kernel
 def step_out(sim, w, a):
-    """Agent ``a`` leaves worker ``w``'s lines."""
-    for what in range(_lines(sim)):
+    """Take agent ``a`` out of worker ``w``'s queues."""
+    for what in range(_queue_count(sim)):
         agents_line.step_out(sim, _row(sim, w, what), a)
 
 
 @kernel
 def first(sim, w, what):
-    """The first in worker ``w``'s line for ``what`` who has any to load, or -1."""
+    """The first agent with a pending load in worker ``w``'s queue of kind ``what``, or -1."""
     row = _row(sim, w, what)
     while sim.agents.line_size[row] > 0:
         a = sim.agents.line[row, 0]
-        if _has(sim, w, a, what):
+        if _has_pending(sim, w, a, what):
             return a
         agents_line.step_out(sim, row, a)
     return -1

@@ -1,9 +1,9 @@
-"""Objects in numbered slots, without a policy of what goes: see ``layout.agents.BY_SLOT``.
+"""Objects in numbered slots, without an eviction policy: see ``layout.agents.BY_SLOT``.
 
-Before a step its batch's objects are made resident, one after another: one that is missing takes the next empty slot,
-or else the first whose object this batch can do without, be it that of a call that runs on. A prefill batch is apart
-from the calls that decode, so that it may take their slots; the next step in which such a call takes part loads its
-object again. Admission sees to it that the calls that run have slots enough together.
+Before a step the objects of its batch are made resident, one after another. A missing object takes the next empty slot,
+or else the first slot whose object this batch does not need, even if a running call does. A prefill batch leaves out
+the calls that decode, so it may take their slots. The next step with such a call loads its object again. Admission
+keeps the objects of all running calls within the number of slots.
 
 Rules: SGLang before it had a policy (sgl-project/sglang#8053, #11041).
 """
@@ -23,7 +23,7 @@ def numbered(sim):
 
 @kernel
 def have_room(sim, w, a):
-    """Whether the objects of agent ``a`` and of the calls that run have slots enough together."""
+    """Whether there are slots for the objects of agent ``a`` and of all running calls together."""
     agents = sim.agents
     needed = agents.loaders[w].held
     for k in range(agents.uses_begin[a], agents.uses_begin[a + 1]):
@@ -34,32 +34,32 @@ def have_room(sim, w, a):
 
 @kernel
 def hold(sim, w, o):
-    """One more call that runs needs object ``o``."""
+    """Lock object ``o`` for one more running call."""
     loader = sim.agents.loaders[w]
-    here = sim.agents.objects[w, o]
-    node = sim.nodes[here.node]
+    obj = sim.agents.objects[w, o]
+    node = sim.nodes[obj.node]
     node.lock += 1
     disk.use(sim, w, o)
     if node.lock == 1:
         loader.held += 1
-        loader.lost += 1 if here.where == al.ABSENT else 0
+        loader.lost += 1 if obj.where == al.ABSENT else 0
 
 
 @kernel
 def let_go(sim, w, o):
-    """One less does."""
+    """Remove a running call's lock on object ``o``."""
     loader = sim.agents.loaders[w]
-    here = sim.agents.objects[w, o]
-    node = sim.nodes[here.node]
+    obj = sim.agents.objects[w, o]
+    node = sim.nodes[obj.node]
     node.lock -= 1
     if node.lock == 0:
         loader.held -= 1
-        loader.lost -= 1 if here.where == al.ABSENT else 0
+        loader.lost -= 1 if obj.where == al.ABSENT else 0
 
 
 @kernel
 def _need(sim, w, r):
-    """Request ``r`` is in the batch."""
+    """Mark the objects of request ``r``, which is in the batch, as needed by it."""
     agents = sim.agents
     a = agents.agent[r]
     for k in range(agents.uses_begin[a], agents.uses_begin[a + 1]):
@@ -68,42 +68,42 @@ def _need(sim, w, r):
 
 @kernel
 def _take_slot(sim, w, o):
-    """A slot for object ``o``."""
+    """Take a slot for object ``o``."""
     agents = sim.agents
     loader = agents.loaders[w]
     pool = sim.trees[loader.pool]
     slots = agents.slots[w]
-    at = loader.slots
-    if at < slots.shape[0]:
+    slot = loader.slots
+    if slot < slots.shape[0]:
         loader.slots += 1
         pool.free_pages -= agents.things[o].pages
         loader.peak_pages = max(loader.peak_pages, pool.capacity_pages - pool.free_pages)
     else:
-        at = 0
-        while agents.objects[w, slots[at]].batch == loader.batch:
-            at += 1
-        gone = agents.objects[w, slots[at]]
-        gone.where = al.ABSENT
+        slot = 0
+        while agents.objects[w, slots[slot]].batch == loader.batch:
+            slot += 1
+        victim = agents.objects[w, slots[slot]]
+        victim.where = al.ABSENT
         loader.evicted += 1
-        loader.lost += 1 if sim.nodes[gone.node].lock > 0 else 0
-    slots[at] = o
+        loader.lost += 1 if sim.nodes[victim.node].lock > 0 else 0
+    slots[slot] = o
 
 
 @kernel
 def _load(sim, w, r, now):
-    """Request ``r`` is in the batch: what it is missing is loaded, and the step waits."""
+    """Load the missing objects of request ``r``, which is in the batch; the step waits for them."""
     agents = sim.agents
     loader = agents.loaders[w]
     link = sim.links[2 * w + 1]
     a = agents.agent[r]
     for k in range(agents.uses_begin[a], agents.uses_begin[a + 1]):
         o = agents.uses[k]
-        here = agents.objects[w, o]
-        if here.where != al.ABSENT:
+        obj = agents.objects[w, o]
+        if obj.where != al.ABSENT:
             continue
         disk.bring(sim, w, o, now)
         _take_slot(sim, w, o)
-        here.where = al.RESIDENT
+        obj.where = al.RESIDENT
         loader.lost -= 1
         seconds = agents.things[o].load_s
         loader.at_launch_s += seconds
@@ -114,7 +114,7 @@ def _load(sim, w, r, now):
 
 @kernel
 def load_batch(sim, w, prompts, size, decodes, now):
-    """The step being formed runs the first ``size`` of ``prompts``, and the running calls where it ``decodes``."""
+    """Load missing objects of the batch being formed: the first ``size`` prompts and, if it ``decodes``, all calls."""
     loader = sim.agents.loaders[w]
     if loader.lost == 0:
         return

@@ -1,7 +1,8 @@
-"""KV that is kept: the prefix tree, what is evicted from it, and stores behind it.
+"""Cached KV: the prefix tree, eviction from it, and stores behind it.
 
-``tree`` and ``radix`` are the device's; ``eviction`` its orders; ``store…`` disks and pools; ``block_table``,
-``host_…`` and ``chunk_order`` the host memory of connectors; ``objects`` and ``agents_…`` what agents need of a cache.
+``tree``, ``queue`` and ``radix`` are the prefix cache in HBM, ``eviction`` its orders, ``store…`` disks and pools.
+``block_table``, ``host_…`` and ``chunk_order`` are the host memory of KV connectors; ``objects`` and ``agents_…`` serve
+agents.
 
 Imports ``layout`` and ``traffic``.
 """

@@ -1,10 +1,10 @@
-"""By when agents, and what they need, are due: the order of eviction under ``la.DISTANCE``, and of loading.
+"""Predicted next calls of agents, objects and cached pages: the order of eviction (``la.DISTANCE``) and of loading.
 
-An agent's due is a time (or a frame, or a request's number) at which it is expected to call: it stays as it is while
-time goes by, and changes with events alone. A cached page is due when the first of those agents is whose newest call
-leads through it. Only *private* pages have one agent for good; those of trace-tree nodes that several agents use, and
-objects with several users, are due by a minimum over a range of entries, kept in a tree of minima. A page that no
-agent's newest call leads through is due never, and is evicted first.
+An agent's predicted call (``AGENT.due``) is a time, a frame or a request's number. It changes with events only, not
+with the passage of time. A cached page's eviction key is the earliest predicted call of the agents whose newest call's
+path leads through it. *Private* pages have one agent for good. The key of a trace node, or an object, that several
+agents use is a minimum over a range of entries, kept in a tree of minima. A page on no agent's newest path has the key
+``NOBODY`` and is evicted first.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hisearch.kernels.layout import agents as al
 
 @kernel
 def set_entry(sim, k, value):
-    """Entry ``k`` counts as ``value``."""
+    """Set entry ``k`` to ``value``."""
     least = sim.agents.least
     k += least.shape[0] >> 1
     least[k] = value
@@ -50,7 +50,7 @@ def least_of(sim, begin, end):
 
 @kernel
 def due_of(sim, d):
-    """When node ``d`` of a cache, or an object's, is due."""
+    """Eviction key of node ``d``, of a cache or of an object: its earliest predicted call."""
     agents = sim.agents
     s = sim.nodes[d].trace_node
     if s < 0:
@@ -69,9 +69,9 @@ def due_of(sim, d):
 
 @kernel
 def makes_way(sim, w, d, a):
-    """Whether node ``d`` of worker ``w`` is evicted for agent ``a``: what is due later.
+    """Whether node ``d`` of worker ``w`` may be evicted for agent ``a``: its predicted call is later.
 
-    For a call also KV that is due no sooner, and an object whose only agent calls at another worker.
+    For a call that has arrived also KV with an equal key, and an object whose only agent calls at another worker.
     """
     key = sim.agents.keys[d]
     agent = sim.agents.agents[a]

@@ -1,7 +1,7 @@
-"""Each worker's lines of agents with something to load: heaps by due, then by index.
+"""Each worker's queues of agents with pending loads: heaps by predicted call, then by index.
 
-Worker w's line for objects is row w, that for KV row W + w, that for KV that storage alone has row 2 W + w, that for
-objects that a disk alone has row 3 W + w.
+Rows of worker w: w for objects, W + w for KV, 2 W + w for KV that only storage has, 3 W + w for objects that only the
+disk has.
 """
 
 from __future__ import annotations
@@ -11,26 +11,26 @@ from hisearch.base.jit import kernel
 
 @kernel
 def _sooner(sim, a, b):
-    da = sim.agents.agents[a].due
-    db = sim.agents.agents[b].due
-    return da < db or (da == db and a < b)
+    call_a = sim.agents.agents[a].due
+    call_b = sim.agents.agents[b].due
+    return call_a < call_b or (call_a == call_b and a < b)
 
 
 @kernel
 def kv_row(sim, w):
-    """Worker ``w``'s line for KV."""
+    """Row of worker ``w``'s queue for KV."""
     return sim.config.workers + w
 
 
 @kernel
 def fetch_row(sim, w):
-    """Worker ``w``'s line for KV that storage alone has."""
+    """Row of worker ``w``'s queue for KV that only storage has."""
     return 2 * sim.config.workers + w
 
 
 @kernel
 def read_row(sim, w):
-    """Worker ``w``'s line for objects that a disk alone has."""
+    """Row of worker ``w``'s queue for objects that only the disk has."""
     return 3 * sim.config.workers + w
 
 
@@ -64,7 +64,7 @@ def _sift(sim, row, slot):
 
 @kernel
 def stand(sim, row, a):
-    """Agent ``a`` stands in line ``row``, at its place."""
+    """Put agent ``a`` into queue ``row``, or move it to its new place."""
     slots = sim.agents.line_slot[row]
     if slots[a] < 0:
         size = sim.agents.line_size[row]
@@ -76,7 +76,7 @@ def stand(sim, row, a):
 
 @kernel
 def step_out(sim, row, a):
-    """Agent ``a`` leaves line ``row``."""
+    """Take agent ``a`` out of queue ``row``."""
     slots = sim.agents.line_slot[row]
     slot = slots[a]
     if slot < 0:

@@ -1,6 +1,6 @@
-"""Blocks by key, each in one of a few lists: what a store holds, in the order in which it was used.
+"""Blocks of a store by key, each in one of a few lists in order of use.
 
-A block has a slot of its ledger; a table of hashes finds it. Everything takes the same time however many there are.
+A block has a slot of its block table and is found by hash. All operations take constant time.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from hisearch.base.jit import kernel
 from hisearch.kernels.layout import tiers as tl
 
-#: Knuth's multiplier: neighbouring keys end up far apart.
+#: Knuth's multiplicative hash: spreads neighbouring keys.
 _GOLDEN = 2654435761
 
 
@@ -28,14 +28,14 @@ def find(sim, v, key):
 
 @kernel
 def nameless(sim, v):
-    """A slot without a key; in no list."""
-    book = sim.block_tables[v]
-    slot = book.free_slot
+    """A new slot without a key, in no list."""
+    table = sim.block_tables[v]
+    slot = table.free_slot
     if slot >= 0:
-        book.free_slot = sim.blocks[v, slot].next
+        table.free_slot = sim.blocks[v, slot].next
     else:
-        slot = book.slots
-        book.slots = slot + 1
+        slot = table.slots
+        table.slots = slot + 1
     block = sim.blocks[v, slot]
     block.key = -1
     block.ready_s = 0.0
@@ -50,7 +50,7 @@ def nameless(sim, v):
 
 @kernel
 def new(sim, v, key):
-    """A slot for ``key``, which has none; in no list yet."""
+    """A new slot for ``key``, which has none, in no list yet."""
     slot = nameless(sim, v)
     bucket = _bucket(sim, key)
     sim.blocks[v, slot].key = key
@@ -61,7 +61,7 @@ def new(sim, v, key):
 
 @kernel
 def forget(sim, v, slot):
-    """Give the slot back; it is in no list."""
+    """Give back the slot, which is in no list."""
     if sim.blocks[v, slot].key >= 0:
         _unchain(sim, v, slot)
     sim.blocks[v, slot].next = sim.block_tables[v].free_slot
@@ -161,7 +161,7 @@ def drop(sim, v, slot):
 
 @kernel
 def reset(sim, v):
-    """No blocks."""
+    """Remove all blocks."""
     sim.block_tables[v].free_slot = -1
     sim.block_tables[v].free_group = -1
     sim.buckets[v, :] = -1

@@ -1,8 +1,8 @@
-"""In which order a store of LMCache gives up its chunks: by lru, mru, fifo or lfu.
+"""Eviction order of a store of LMCache: lru, mru, fifo or lfu.
 
-All are in one list of the store's ledger: as they came (fifo), as they were used last (lru, mru), or by how often they
-were used (lfu), those used equally often as they came to be. These form a *group*, whose last chunk is known, so that
-everything takes the same time however many chunks there are.
+All chunks are in one list of the store's block table: in order of arrival (fifo), of last use (lru, mru) or of use
+count (lfu). Under lfu the chunks with equal counts form a *group*, in the order in which they reached the count. The
+last chunk of each group is known, so all operations take constant time.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from hisearch.kernels.layout import tiers as tl
 
 @kernel
 def _new_group(sim, v):
-    book = sim.block_tables[v]
-    group = book.free_group
+    table = sim.block_tables[v]
+    group = table.free_group
     if group >= 0:
-        book.free_group = sim.groups[v, group].tail
+        table.free_group = sim.groups[v, group].tail
     else:
-        group = book.groups
-        book.groups = group + 1
+        group = table.groups
+        table.groups = group + 1
     return group
 
 
 @kernel
 def _enter(sim, v, slot, count, before):
-    """Put a chunk used ``count`` times last in its group; ``before``: the last of those used less often, or -1."""
+    """Put a chunk used ``count`` times last in its group; ``before``: the last chunk with a smaller count, or -1."""
     after = sim.blocks[v, before].next if before >= 0 else block_table.first(sim, v, tl.RECENT)
     if after >= 0 and sim.blocks[v, after].count == count:
         group = sim.blocks[v, after].group
@@ -42,7 +42,7 @@ def _enter(sim, v, slot, count, before):
 
 @kernel
 def put(sim, v, slot):
-    """The chunk, which is in no list, can be found from now on."""
+    """Insert the chunk, which is in no list; look-ups find it from now on."""
     if sim.block_tables[v].eviction == la.LFU:
         _enter(sim, v, slot, 1, -1)
     else:
@@ -66,7 +66,7 @@ def take_out(sim, v, slot):
 
 @kernel
 def use(sim, v, slot):
-    """The chunk is used."""
+    """Note a use of the chunk."""
     eviction = sim.block_tables[v].eviction
     if eviction == la.LFU:
         count = sim.blocks[v, slot].count
@@ -81,7 +81,7 @@ def use(sim, v, slot):
 
 @kernel
 def victim(sim, v):
-    """The chunk to go: the first in the policy's order that nobody has pinned and one user at most uses; or -1."""
+    """The next chunk to evict: the first in the policy's order without pins and with at most one user; or -1."""
     newest_first = sim.block_tables[v].eviction == la.MRU
     slot = block_table.last(sim, v, tl.RECENT) if newest_first else block_table.first(sim, v, tl.RECENT)
     while slot >= 0 and (sim.blocks[v, slot].users > 1 or sim.blocks[v, slot].pins > 0):

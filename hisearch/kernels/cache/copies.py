@@ -1,12 +1,13 @@
-"""Several copies of the same pages, as vLLM keeps them.
+"""Duplicate blocks: several copies of the same pages, as vLLM keeps them.
 
-Two requests that compute the same block hold one block each, both findable: a look-up takes the one that was hashed
-first among those that are left. A *group* is the nodes that cover the same pages; all have the same boundaries. Its
-first node, ``NODE.first`` of every member, is the one that ``tree.deepest_cached`` shows and that look-ups find; the
-others follow in order of hashing (``NODE.duplicate_block``).
+Two requests that compute the same block hold one block each, and both can be found. A look-up takes the one hashed
+first among those left. A *group* is the nodes that cover the same pages, with the same boundaries. Its first node,
+``NODE.first`` of every member, is in ``Sim.deepest_cached`` and found by look-ups. The others follow in order of
+hashing (``NODE.duplicate_block``).
 
-A copy may be taken while nodes are left below it, whose holders hold another copy of its pages: it becomes a *ghost*,
-without pages, that keeps its children's way up until they are gone. Ghosts stand behind the copies in the group.
+A copy may be evicted while it has children, whose holders hold another copy of its pages. It becomes a *tombstone*
+without pages (``GHOST``), which keeps its children's path to the root until they are gone. Tombstones come after the
+copies in the group.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from hisearch.kernels.layout import sim as la
 
 @kernel
 def join(sim, v, d, first):
-    """Add node ``d`` as the last copy of the pages of ``first``."""
+    """Add node ``d`` as the last duplicate of ``first``."""
     nodes = sim.nodes
     if nodes[first].first < 0:
         nodes[first].first = first
@@ -36,7 +37,7 @@ def join(sim, v, d, first):
 
 @kernel
 def _promote(sim, v, old, new):
-    """Look-ups find ``new`` from now on, no longer ``old``."""
+    """Let look-ups find ``new`` instead of ``old``."""
     nodes = sim.nodes
     s = nodes[old].trace_node
     while s > 0:
@@ -73,7 +74,7 @@ def leave(sim, v, d):
 
 @kernel
 def become_ghost(sim, v, d):
-    """The pages of copy ``d`` are gone, nodes below it are not."""
+    """Make copy ``d``, whose pages are gone, a tombstone: nodes below it remain."""
     nodes = sim.nodes
     nodes[d].queued = la.GHOST
     first = nodes[d].first
@@ -97,7 +98,7 @@ def become_ghost(sim, v, d):
 
 @kernel
 def remove(sim, v, d):
-    """Take the childless node ``d``, a copy or the only one, out of the tree, and ghosts that only it kept."""
+    """Take the childless node ``d``, a copy or the only one, out of the tree, and tombstones that only it needed."""
     while True:
         parent = sim.nodes[d].parent
         if sim.nodes[d].first >= 0:

@@ -1,8 +1,8 @@
-"""What an oracle knows (belady): the next request whose prompt has a page, in the trace's order.
+"""The oracle of belady: the next request, in the trace's order, whose prompt contains a page.
 
-A request that has come up is past. With several workers, or where answers take their time, requests may come up in
-another order, or at a worker that uses another store: then it is the next one all the same. Without a scheduler (see
-``validate cache``) that is Belady's rule; with one it is what knowing the trace gives, a bound that no policy has.
+A request that has arrived is past. With several workers, or follow-ups that wait for outputs, requests may arrive in
+another order, or at a worker with another store; the oracle keeps the trace's order. Without a scheduler (see
+``validate cache``) this is Belady's rule. With one it is a bound from knowing the trace, which no policy reaches.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hisearch.kernels.layout import sim as la
 
 @kernel
 def count_users(prompt_node, parent, counts):
-    """Add to ``counts`` (M,) how many requests' prompts lead through each trace-tree node but the root."""
+    """Add to ``counts`` (M,) the number of requests whose prompt leads through each trace node except the root."""
     for r in range(prompt_node.shape[0]):
         s = prompt_node[r]
         while s > 0:
@@ -25,7 +25,7 @@ def count_users(prompt_node, parent, counts):
 
 @kernel
 def list_users(prompt_node, parent, users, at):
-    """Write these requests into ``users``, those of node s in order from ``at[s]`` (M,) on."""
+    """Write these requests into ``users``: those of node s in order, from ``at[s]`` (M,) on."""
     at = at.copy()
     for r in range(prompt_node.shape[0]):
         s = prompt_node[r]
@@ -37,7 +37,7 @@ def list_users(prompt_node, parent, users, at):
 
 @kernel
 def next_use(sim, s):
-    """The next request whose prompt leads through trace-tree node ``s``; ``NEVER`` where there is none."""
+    """The next request whose prompt leads through trace node ``s``, or ``NEVER``."""
     k = sim.users_next[s]
     return np.int64(sim.users[k]) if k < sim.users_end[s] else la.NEVER
 
@@ -45,14 +45,14 @@ def next_use(sim, s):
 @kernel
 def later(sim, s, begin, other, other_begin):
     """Whether pages behind ``begin`` in node ``s`` are used later than those behind ``other_begin`` in ``other``."""
-    mine = next_use(sim, s)
-    theirs = next_use(sim, other)
-    return mine > theirs or (mine == theirs and mine < la.NEVER and begin > other_begin)
+    use_first = next_use(sim, s)
+    use_other = next_use(sim, other)
+    return use_first > use_other or (use_first == use_other and use_first < la.NEVER and begin > other_begin)
 
 
 @kernel
 def pass_by(sim, s):
-    """Requests through ``s`` that have come up are past; returns whether its next use is another one now."""
+    """Skip requests through ``s`` that have arrived; returns whether the next use of ``s`` has changed."""
     k = sim.users_next[s]
     while k < sim.users_end[s] and sim.requests[sim.users[k]].outcome != la.UNREACHED:
         k += 1

@@ -1,8 +1,8 @@
-"""vLLM's offloading manager: which blocks host memory holds, who uses them, and which go first (lru or arc).
+"""vLLM's offloading manager: the blocks that host memory holds, their uses, and their eviction (lru or arc).
 
-The rules and their sources: ``validate.restatement.vllm_offload_store``. The blocks asked about are numbers ``begin``
-to ``end`` (excluded) on the path to trace-tree node ``trace_node``. Look-ups of single blocks are counted in ledger v,
-where there is a store threshold.
+The rules and their sources: ``validate.restatement.vllm_offload_store``. Arguments ``begin`` and ``end`` (excluded) are
+block numbers on the path to trace node ``trace_node``. With a store threshold, block table v counts look-ups of single
+blocks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hisearch.kernels.cache import block_table, host_use
 from hisearch.kernels.cache import host_runs as runs
 from hisearch.kernels.layout import tiers as tl
 
-# What comes of evicting.
+# Results of an eviction.
 TOO_FEW, DONE, UNSETTLED = 0, 1, 2
 
 
@@ -40,13 +40,13 @@ def _count(sim, v, trace_node, begin, end):
 
 
 @kernel
-def _can_be_found(sim, d):
+def _is_visible(sim, d):
     return sim.runs[d].list <= tl.FREQUENT and sim.runs[d].owner < 0
 
 
 @kernel
 def lookup(sim, v, trace_node, begin, end):
-    """How many of the first blocks from ``begin`` on can be loaded."""
+    """Number of consecutive blocks from ``begin`` on that can be loaded."""
     if sim.offloading.threshold > 0:
         _count(sim, v, trace_node, begin, end)
     missing = end
@@ -62,7 +62,7 @@ def lookup(sim, v, trace_node, begin, end):
                     if run.end < at:
                         missing = max(run.end, bottom)
                     at = max(run.begin, bottom)
-                    if not _can_be_found(sim, d):
+                    if not _is_visible(sim, d):
                         missing = at
                 d = run.higher
             if at > bottom:
@@ -75,7 +75,7 @@ def lookup(sim, v, trace_node, begin, end):
 
 @kernel
 def _cut_out(sim, v, d, begin, end):
-    """Cut run ``d`` so that a run is left of what it has within (begin, end); returns that one."""
+    """Cut the part of run ``d`` within (begin, end) out as a run of its own; returns it."""
     if sim.runs[d].end > end:
         d = runs.cut(sim, v, d, end)
     if sim.runs[d].begin < begin:
@@ -85,7 +85,7 @@ def _cut_out(sim, v, d, begin, end):
 
 @kernel
 def use(sim, v, trace_node, begin, end, loads):
-    """The blocks, all of which are held, are read by so many loads more."""
+    """Add ``loads`` to the loads that read the blocks, all of which are held."""
     s = trace_node
     while s > 0:
         d = sim.run_deepest_cached[v, s] if runs.low(sim, s) < end else -1
@@ -104,7 +104,7 @@ def use(sim, v, trace_node, begin, end, loads):
 
 @kernel
 def _held(sim, v, trace_node, begin, end):
-    """How many of the blocks are held."""
+    """Number of the blocks that are held."""
     held = 0
     s = trace_node
     while s > 0:
@@ -120,8 +120,8 @@ def _held(sim, v, trace_node, begin, end):
 
 
 @kernel
-def _spare(sim, v, trace_node, begin, end):
-    """Blocks that are held are not to be evicted by the present call."""
+def _protect(sim, v, trace_node, begin, end):
+    """Protect those of the blocks that are held from eviction by the present call."""
     mark = sim.stores[v].marks
     s = trace_node
     while s > 0:
@@ -144,7 +144,7 @@ def _is_idle(sim, v, d):
 
 @kernel
 def _idle(sim, v, k, enough):
-    """Blocks of list ``k`` that may be evicted, as far as ``enough``; -1: it comes to such whose use waits."""
+    """Evictable blocks of list ``k``, at most ``enough``; -1 where a run with a pending use comes first."""
     count = 0
     d = runs.first(sim, v, k)
     while d >= 0 and count < enough:
@@ -162,14 +162,14 @@ def _evict_from(sim, v, k, count):
     while count > 0:
         after = sim.runs[d].next
         if _is_idle(sim, v, d):
-            here = runs.length(sim, d)
-            taken = min(here, count)
+            length = runs.length(sim, d)
+            taken = min(length, count)
             count -= taken
             if sim.offloading.arc:
-                if taken < here:
+                if taken < length:
                     runs.cut(sim, v, d, sim.runs[d].end - taken)
                 runs.move(sim, v, d, k + tl.RECENT_GHOSTS)
-            elif taken < here:
+            elif taken < length:
                 runs.trim(sim, v, d, taken)
             else:
                 runs.drop(sim, v, d)
@@ -192,9 +192,9 @@ def _cut_ghosts(sim, v, k):
 
 @kernel
 def _evict(sim, v, count):
-    """Evict ``count`` blocks that are not spared, or none. Returns ``DONE``, ``TOO_FEW`` or ``UNSETTLED``.
+    """Evict ``count`` blocks that are not protected, or none. Returns ``DONE``, ``TOO_FEW`` or ``UNSETTLED``.
 
-    ARC: from T1, one by one, while that is not below its target; what is left, from T2.
+    ARC evicts from T1, one by one, while T1 is not below its target, and the rest from T2.
     """
     store = sim.stores[v]
     most = count
@@ -215,16 +215,16 @@ def _evict(sim, v, count):
 
 
 @kernel
-def _goes_on(sim, v, d, top, r):
-    """Whether blocks from ``top`` on that ``r`` stores and uses next will be part of run ``d`` once that is settled."""
+def _continues(sim, v, d, top, r):
+    """Whether blocks from ``top`` on that ``r`` stores next will be part of run ``d`` once its uses are settled."""
     run = sim.runs[d]
-    waits = run.age == sim.stores[v].age
-    return waits and run.end == top and run.owner == r and run.users == 0
+    pending = run.age == sim.stores[v].age
+    return pending and run.end == top and run.owner == r and run.users == 0
 
 
 @kernel
 def _fill(sim, v, s, begin, end, r):
-    """Take in the blocks of trace-tree node ``s`` from ``begin`` to ``end`` that are not held; ``r`` stores them."""
+    """Insert the blocks of trace node ``s`` from ``begin`` to ``end`` that are not held; ``r`` stores them."""
     deeper = -1
     d = sim.run_deepest_cached[v, s]
     while d >= 0 and sim.runs[d].begin >= end:
@@ -233,7 +233,7 @@ def _fill(sim, v, s, begin, end, r):
     while end > begin:
         # Run d is the deepest one that begins before ``end``; ``deeper`` is the one below it.
         top = max(sim.runs[d].end, begin) if d >= 0 else begin
-        if top < end and d >= 0 and _goes_on(sim, v, d, top, r):
+        if top < end and d >= 0 and _continues(sim, v, d, top, r):
             runs.extend(sim, v, d, end - top)
         elif top < end:
             deeper = runs.insert(sim, v, s, top, end, deeper, d)
@@ -260,7 +260,7 @@ def _forget_ghosts(sim, v, s, begin, end):
 
 @kernel
 def _store_range(sim, v, trace_node, begin, end, r):
-    """Take in the blocks that are not held; ``r`` stores them."""
+    """Insert the blocks that are not held; ``r`` stores them."""
     s = trace_node
     while s > 0:
         bottom = max(begin, runs.low(sim, s))
@@ -275,39 +275,39 @@ def _store_range(sim, v, trace_node, begin, end, r):
 
 
 @kernel
-def _is_wanted(sim, v, key):
+def _is_eligible(sim, v, key):
     slot = block_table.find(sim, v, key)
     return slot >= 0 and sim.blocks[v, slot].count >= sim.offloading.threshold
 
 
 @kernel
-def _next_wanted(sim, v, begin, end, offset):
-    """The first range of blocks from ``begin`` on that have been asked for often enough; (end, end) without one."""
+def _next_eligible(sim, v, begin, end, offset):
+    """The first range of blocks from ``begin`` on whose look-ups reach the threshold; (end, end) without one."""
     keys = sim.path[0]
-    while begin < end and not _is_wanted(sim, v, keys[begin - offset]):
+    while begin < end and not _is_eligible(sim, v, keys[begin - offset]):
         begin += 1
     until = begin
-    while until < end and _is_wanted(sim, v, keys[until - offset]):
+    while until < end and _is_eligible(sim, v, keys[until - offset]):
         until += 1
     return begin, until
 
 
 @kernel
-def _spare_wanted(sim, v, trace_node, begin, end):
-    """The wanted ones of the blocks are not to be evicted by the present call."""
+def _protect_eligible(sim, v, trace_node, begin, end):
+    """Protect those of the blocks that reach the threshold from eviction by the present call."""
     sim.stores[v].marks += 1
     if sim.offloading.threshold == 0:
-        _spare(sim, v, trace_node, begin, end)
+        _protect(sim, v, trace_node, begin, end)
         return
-    low, high = _next_wanted(sim, v, begin, end, begin)
+    low, high = _next_eligible(sim, v, begin, end, begin)
     while low < high:
-        _spare(sim, v, trace_node, low, high)
-        low, high = _next_wanted(sim, v, high, end, begin)
+        _protect(sim, v, trace_node, low, high)
+        low, high = _next_eligible(sim, v, high, end, begin)
 
 
 @kernel
-def _make_room(sim, v, trace_node, begin, end, missing):
-    """Whether ``missing`` blocks more can be held, the wanted ones of the blocks staying."""
+def _evict_for(sim, v, trace_node, begin, end, missing):
+    """Evict for ``missing`` more blocks, but none of the blocks to be stored; returns whether they fit."""
     store = sim.stores[v]
     held = runs.size(sim, v, tl.RECENT) + runs.size(sim, v, tl.FREQUENT)
     short = held + missing - store.capacity
@@ -315,63 +315,63 @@ def _make_room(sim, v, trace_node, begin, end, missing):
         return True
     if missing == end - begin and not sim.offloading.arc and _trim_first(sim, v, short):
         return True
-    _spare_wanted(sim, v, trace_node, begin, end)
+    _protect_eligible(sim, v, trace_node, begin, end)
     verdict = _evict(sim, v, short)
     if verdict == UNSETTLED:
         host_use.settle(sim, v)
-        _spare_wanted(sim, v, trace_node, begin, end)
+        _protect_eligible(sim, v, trace_node, begin, end)
         verdict = _evict(sim, v, short)
     return verdict == DONE
 
 
 @kernel
 def _missing(sim, v, trace_node, begin, end):
-    """How many of the blocks are wanted and not held."""
+    """Number of the blocks that reach the threshold and are not held."""
     if sim.offloading.threshold == 0:
         return end - begin - _held(sim, v, trace_node, begin, end)
     block_table.fill_path(sim, trace_node, begin, end)
     missing = 0
-    low, high = _next_wanted(sim, v, begin, end, begin)
+    low, high = _next_eligible(sim, v, begin, end, begin)
     while low < high:
         missing += high - low - _held(sim, v, trace_node, low, high)
-        low, high = _next_wanted(sim, v, high, end, begin)
+        low, high = _next_eligible(sim, v, high, end, begin)
     return missing
 
 
 @kernel
 def begin_store(sim, v, trace_node, begin, end, r):
-    """Take in the blocks that are missing and wanted, for request ``r``; returns how many, -1 without room for them."""
+    """Insert missing blocks that reach the threshold, for request ``r``; returns how many, -1 if they do not fit."""
     store = sim.stores[v]
     if not runs.enough(sim, 2 * (end - begin) + 8):
         return -1
     missing = _missing(sim, v, trace_node, begin, end)
     if missing == 0:
         return 0
-    if not _make_room(sim, v, trace_node, begin, end, missing):
+    if not _evict_for(sim, v, trace_node, begin, end, missing):
         return -1
     if sim.offloading.threshold == 0:
         _store_range(sim, v, trace_node, begin, end, r)
     else:
-        low, high = _next_wanted(sim, v, begin, end, begin)
+        low, high = _next_eligible(sim, v, begin, end, begin)
         while low < high:
             _store_range(sim, v, trace_node, low, high, r)
-            low, high = _next_wanted(sim, v, high, end, begin)
+            low, high = _next_eligible(sim, v, high, end, begin)
     store.stored += missing
     store.peak = max(store.peak, runs.size(sim, v, tl.RECENT) + runs.size(sim, v, tl.FREQUENT))
     return missing
 
 
 @kernel
-def _own_end(sim, v, trace_node, begin, end, r):
-    """The run that ends before block ``begin`` and that ``r`` stored and used last, if the next blocks only extend it.
+def _extendable_run(sim, v, trace_node, begin, end, r):
+    """The run that ends before block ``begin``, stored and used last by ``r``, if the blocks only extend it; or -1.
 
-    So it is of a request that decodes. Its use waits, so that the blocks may join it (``_goes_on``); it is the deepest
-    of its trace-tree node, so that none of them is held.
+    This is the case for a request that decodes. The run's use is pending, so the blocks may join it (``_continues``).
+    It is the deepest run of its trace node, so none of the blocks is held.
     """
     if runs.low(sim, trace_node) > begin or end > runs.high(sim, trace_node):
         return -1
     d = sim.run_deepest_cached[v, trace_node]
-    if d < 0 or not _goes_on(sim, v, d, begin, r):
+    if d < 0 or not _continues(sim, v, d, begin, r):
         return -1
     offloaded = sim.offloaded[r]
     if offloaded.use_age != sim.stores[v].age or sim.uses[v, offloaded.use_at].end != begin:
@@ -381,7 +381,7 @@ def _own_end(sim, v, trace_node, begin, end, r):
 
 @kernel
 def _trim_first(sim, v, short):
-    """Whether the run that goes first could be trimmed of ``short`` blocks, without a look at any other."""
+    """Trim ``short`` blocks off the first run in eviction order; False where that run alone does not suffice."""
     d = runs.first(sim, v, tl.RECENT)
     if d < 0 or sim.runs[d].age == sim.stores[v].age or sim.runs[d].owner >= 0 or sim.runs[d].users > 0:
         return False
@@ -394,14 +394,14 @@ def _trim_first(sim, v, short):
 
 @kernel
 def extend(sim, v, trace_node, begin, end, r):
-    """``begin_store`` and ``host_use.touch`` at once, where they come to moving two ends of runs; whether they did.
+    """``begin_store`` and ``host_use.touch`` in one, where they only move the ends of two runs; returns whether it did.
 
-    Most blocks are stored so: those that decodes complete, under lru and without a threshold.
+    Most blocks are stored this way: those completed by decodes, under lru and without a threshold.
     """
     if sim.offloading.arc or sim.offloading.threshold > 0:
         return False
     store = sim.stores[v]
-    d = _own_end(sim, v, trace_node, begin, end, r)
+    d = _extendable_run(sim, v, trace_node, begin, end, r)
     if d < 0 or store.uses == sim.uses.shape[1]:
         return False
     count = end - begin
@@ -418,7 +418,7 @@ def extend(sim, v, trace_node, begin, end, r):
 
 @kernel
 def end_store(sim, v, trace_node, end, r):
-    """What request ``r`` stores, all before ``end``, can be found from now on."""
+    """Let look-ups find the blocks before ``end`` that request ``r`` stores."""
     s = trace_node
     while s > 0:
         d = sim.run_deepest_cached[v, s] if runs.low(sim, s) < end else -1

@@ -1,6 +1,6 @@
-"""Runs of blocks in the lists of a store: found by trace-tree node, cut and joined.
+"""Runs of blocks in the lists of a store: found by trace node, cut and joined.
 
-Within a run, and so in its list, the deepest block comes first. The runs of one trace-tree node are linked too, deepest
+Within a run, and so in its list, the deepest block comes first. The runs of a trace node are also linked, deepest
 first; ``run_deepest_cached`` has the first.
 """
 
@@ -13,13 +13,13 @@ from hisearch.kernels.layout import tiers as tl
 
 @kernel
 def low(sim, s):
-    """The first block of trace-tree node ``s``."""
+    """The first block of trace node ``s``."""
     return sim.node_blocks[s, 0]
 
 
 @kernel
 def high(sim, s):
-    """One behind the last block of trace-tree node ``s``."""
+    """One past the last block of trace node ``s``."""
     return sim.node_blocks[s, 1]
 
 
@@ -43,7 +43,7 @@ def first(sim, v, k):
 
 @kernel
 def enough(sim, runs):
-    """Whether so many records can be had; if not, the run of the simulation is void."""
+    """Whether ``runs`` records are left; if not, the simulation run is void."""
     if sim.counters[la.RUNS_LEFT] < runs:
         sim.counters[la.FAULT] = la.NODE_POOL_FULL
         return False
@@ -98,7 +98,7 @@ def _unlink(sim, v, d):
 
 @kernel
 def _deepest_cached(sim, v, d, deeper, higher):
-    """Let run ``d`` stand between two others of its trace-tree node, either of which may be -1."""
+    """Link run ``d`` between two others of its trace node, either of which may be -1."""
     run = sim.runs[d]
     run.deeper = deeper
     run.higher = higher
@@ -127,7 +127,7 @@ def _give_back(sim, v, d):
 
 @kernel
 def insert(sim, v, s, begin, end, deeper, higher):
-    """A new run at the end of the first list: blocks ``begin`` to ``end`` of node ``s``, between two others of it."""
+    """Insert a run at the end of the first list: blocks ``begin`` to ``end`` of node ``s``, between two of its runs."""
     d = _acquire(sim)
     run = sim.runs[d]
     run.begin = begin
@@ -164,7 +164,7 @@ def cut(sim, v, d, at):
 
 @kernel
 def _alike(sim, d, tail):
-    """Whether run ``d`` can become part of ``tail``, behind which it is to be put."""
+    """Whether run ``d``, to be put behind run ``tail``, can join it."""
     a = sim.runs[d]
     b = sim.runs[tail]
     return a.trace_node == b.trace_node and a.end == b.begin and a.owner == b.owner and a.users == b.users
@@ -172,7 +172,7 @@ def _alike(sim, d, tail):
 
 @kernel
 def move(sim, v, d, k):
-    """Put run ``d`` at the end of list ``k``; it becomes part of what is there if it goes on from it."""
+    """Put run ``d`` at the end of list ``k``; it joins the last run there if it continues it."""
     run = sim.runs[d]
     rows = sim.run_rows[v]
     if rows[3 * k + tl.TAIL] == d:
@@ -213,7 +213,7 @@ def extend(sim, v, d, count):
 
 @kernel
 def reset(sim):
-    """No runs."""
+    """Remove all runs."""
     sim.counters[la.FREE_RUN] = -1
     sim.counters[la.RUNS_LEFT] = sim.runs.shape[0]
     sim.run_deepest_cached[:] = -1

@@ -1,4 +1,4 @@
-"""Order of use of the blocks that host memory of vLLM's offloading manager holds: lru, or arc with its ghosts.
+"""Order of use of the blocks in the host memory of vLLM's offloading manager: lru, or arc with its ghost lists.
 
 The rules and their sources: ``validate.restatement.vllm_offload_store``.
 """
@@ -14,7 +14,7 @@ from hisearch.kernels.layout import tiers as tl
 
 @kernel
 def _learn(sim, v, d):
-    """ARC: a ghost was asked for."""
+    """ARC: adapt the target size of T1 to a use of ghost run ``d``."""
     store = sim.stores[v]
     recent = runs.size(sim, v, tl.RECENT_GHOSTS)
     frequent = runs.size(sim, v, tl.FREQUENT_GHOSTS)
@@ -39,7 +39,7 @@ def _touch_run(sim, v, d):
 
 @kernel
 def _use_now(sim, v, trace_node, end):
-    """Put all blocks of the path before ``end`` where they belong now that they are used, the last one first."""
+    """Move all blocks of the path before ``end``, which are used, to their new places, the last one first."""
     if not runs.enough(sim, 2):
         return
     s = trace_node
@@ -57,7 +57,7 @@ def _use_now(sim, v, trace_node, end):
 
 @kernel
 def settle(sim, v):
-    """Bring the order of the store up to date with the uses that wait."""
+    """Apply the pending uses to the order of the store."""
     store = sim.stores[v]
     for k in range(store.uses):
         if sim.uses[v, k].end > 0:
@@ -68,7 +68,7 @@ def settle(sim, v):
 
 @kernel
 def _mark_used(sim, v, trace_node, begin, end):
-    """A use of the path's blocks from ``begin`` to ``end`` waits."""
+    """Mark the path's blocks from ``begin`` to ``end`` as having a pending use."""
     s = trace_node
     while s > 0:
         d = sim.run_deepest_cached[v, s] if runs.low(sim, s) < end else -1
@@ -85,11 +85,11 @@ def _mark_used(sim, v, trace_node, begin, end):
 
 @kernel
 def touch(sim, v, trace_node, new, end, r):
-    """Request ``r`` uses all blocks of its path before ``end``, the last one first; those from ``new`` on just came in.
+    """Note that ``r`` uses all blocks of its path before ``end``, the last first; those from ``new`` on are new.
 
-    Under lru the order matters only once eviction comes to a block that was used. Until then uses wait, and of a
-    request that uses its path block by block the last one stands for all. Blocks that came in after a use that waits
-    were used when they came, which waits behind it.
+    Under lru the order matters only once eviction reaches a used block. Until then uses are pending. Of a request that
+    uses its path block by block, the last pending use stands for all. Blocks stored after a pending use were used when
+    they were stored, by a use pending behind it.
     """
     if sim.offloading.arc:
         _use_now(sim, v, trace_node, end)
@@ -110,7 +110,7 @@ def touch(sim, v, trace_node, new, end, r):
 
 @kernel
 def _append(sim, v, trace_node, end, r):
-    """The use of the path before ``end`` waits behind all others."""
+    """Append a use of the path before ``end`` to the pending uses."""
     store = sim.stores[v]
     offloaded = sim.offloaded[r]
     offloaded.use_age = store.age
@@ -123,6 +123,6 @@ def _append(sim, v, trace_node, end, r):
 
 @kernel
 def move_last(sim, v, trace_node, end, r):
-    """``touch`` where a use of ``r`` waits already, and what it did not reach is part of a run whose use waits."""
+    """``touch`` where ``r`` has a pending use and the new blocks belong to a run with a pending use."""
     sim.uses[v, sim.offloaded[r].use_at].end = 0
     _append(sim, v, trace_node, end, r)

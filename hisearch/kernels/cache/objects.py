@@ -1,6 +1,6 @@
-"""Objects of agents in a pool of pages, among the cached leaves that may be evicted: see ``layout.agents``.
+"""Objects of agents in a pool of pages, evicted among the cached leaves: see ``layout.agents``.
 
-An object's record among the nodes has no place in the trace's tree (``trace_node`` -1).
+An object's node record has no place in the trace's tree (``trace_node`` -1).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from hisearch.kernels.layout import hicache as hl
 
 @kernel
 def kv(sim):
-    """What stands for KV among the objects that a loader may be at: one behind the last."""
+    """The index that stands for KV among the objects that a loader may load: one past the last."""
     return sim.agents.things.shape[0]
 
 
@@ -25,7 +25,7 @@ def server(sim, w, kind):
 
 @kernel
 def left_hbm(sim, w, d):
-    """A run of KV, node ``d``, is on worker ``w``'s host alone now: its only agent stands in line for it."""
+    """Node ``d`` of KV is only on worker ``w``'s host now: queue its only agent to load it."""
     if sim.config.objects == 0 or sim.agents.policy.kv_budget_pages == 0:
         return
     a = sim.agents.owner[sim.nodes[d].trace_node]
@@ -34,15 +34,15 @@ def left_hbm(sim, w, d):
     agent = sim.agents.agents[a]
     if agent.worker != w or agent.calls > 0:
         return
-    gone = min(agent.fresh_pages, (sim.nodes[d].end - sim.nodes[d].begin) // sim.config.page_tokens)
-    agent.fresh_pages -= gone
-    sim.agents.loaders[w].kv_fresh_pages -= gone
+    lost = min(agent.fresh_pages, (sim.nodes[d].end - sim.nodes[d].begin) // sim.config.page_tokens)
+    agent.fresh_pages -= lost
+    sim.agents.loaders[w].kv_fresh_pages -= lost
     agents_line.stand(sim, agents_line.kv_row(sim, w), a)
 
 
 @kernel
 def left_host(sim, w, d):
-    """A run of KV, node ``d``, leaves worker ``w``'s host: its only agent stands in line to fetch it from storage."""
+    """Node ``d`` of KV leaves worker ``w``'s host: queue its only agent to fetch it from storage."""
     if sim.config.objects == 0 or sim.agents.policy.kv_budget_pages == 0 or sim.tiers.storage == 0:
         return
     a = sim.agents.owner[sim.nodes[d].trace_node]
@@ -58,23 +58,24 @@ def pages_of(sim, d):
 
 @kernel
 def evict_from(sim, v, d):
-    """Let the resident object that nobody holds go; returns its pages, which are free.
+    """Evict the resident, unlocked object whose record is ``d``; returns its pages, which are free.
 
-    Its only agent stands in line again, if it has a use for that; of several, each does with its next event.
+    Unless steps load for themselves, its only agent is queued to load it again; of several agents, each with its next
+    event.
     """
     node = sim.nodes[d]
     eviction.withdraw(sim, v, d)
     pages = pages_of(sim, d)
-    here = sim.agents.objects[node.next, node.parent]
+    obj = sim.agents.objects[node.next, node.parent]
     loader = sim.agents.loaders[node.next]
-    here.where = al.ABSENT
+    obj.where = al.ABSENT
     loader.evicted += 1
-    if here.fresh:
-        here.fresh = 0
+    if obj.fresh:
+        obj.fresh = 0
         loader.fresh_pages -= pages
     owner = sim.agents.things[node.parent].owner
     if owner >= 0 and sim.agents.policy.loading != al.AT_LAUNCH and sim.agents.agents[owner].worker == node.next:
-        row = node.next if here.on_host == al.COPIED else agents_line.read_row(sim, node.next)
+        row = node.next if obj.on_host == al.COPIED else agents_line.read_row(sim, node.next)
         agents_line.stand(sim, row, owner)
     sim.trees[v].free_pages += pages
     sim.trees[v].evictable_pages -= pages

@@ -1,14 +1,15 @@
-"""vLLM's free queue: free pages in the order in which they will be taken, cached ones and empty ones alike.
+"""vLLM's free queue: free pages, cached or empty, in the order in which they will be taken.
 
 The queue is a list of runs. A cached run (a tree node nobody holds) gives its last page first, as vLLM frees a
-request's blocks from the last to the first. Pages without content are runs of static node 0. ``TREE.free_pages`` is
-the queue's length. TensorRT-LLM's host cache keeps its pages the same way (``trtllm.host``): pages of the same tree, in
-a queue of their own, whose record is that of tree ``workers + v``.
+request's blocks from the last to the first. Pages without content are runs of trace node 0. ``TREE.free_pages`` is
+the queue's length. TensorRT-LLM's host cache keeps its pages the same way (``trtllm.host``). They are pages of the same
+tree in a queue of their own, whose record is that of tree ``workers + v``.
 
-What a request holds is a way from its deepest node up to the root; ``NODE.lock`` counts the ways that lead through a
-node. A way follows the parents, except where a look-up found another copy of the same pages than the one above which a
-node was computed (see ``copies``): there a *strand* record says with which node it goes on. Its ``end`` is the depth at
-which that node ends, ``parent`` the node, ``next`` the next strand further up.
+A request holds a path from its deepest node up to the root; ``NODE.lock`` counts the paths through a node. A path
+follows the parents, with one exception. A look-up may find another copy of the same pages than the one below which a
+node was computed (see ``copies``). There a *redirect* record (``REQUEST.tombstone`` has the first) names the node with
+which the path continues: ``parent`` is that node, ``end`` the depth at which it ends, ``next`` the next redirect
+further up.
 """
 
 from __future__ import annotations
@@ -83,13 +84,13 @@ def push_empty(sim, v, pages):
 
 @kernel
 def take(sim, v, pages):
-    """Take ``pages`` pages from the front of the queue of tree ``v``; their content is lost. There must be as many."""
+    """Take ``pages`` pages from the front of the queue of tree ``v``, which must have them; their content is lost."""
     take_from(sim, v, v, pages)
 
 
 @kernel
 def take_from(sim, v, q, pages):
-    """Likewise from queue ``q``, which has pages of tree ``v``."""
+    """Take ``pages`` pages from the front of queue ``q``, which has pages of tree ``v``."""
     store = sim.trees[q]
     store.free_pages -= pages
     while pages > 0:
@@ -98,17 +99,17 @@ def take_from(sim, v, q, pages):
             sim.counters[la.FAULT] = la.OUT_OF_MEMORY
             return
         node = sim.nodes[d]
-        here = run_pages(sim, d)
-        taken = min(here, pages)
+        node_pages = run_pages(sim, d)
+        taken = min(node_pages, pages)
         pages -= taken
         if node.trace_node == 0:
             node.end -= taken * sim.config.page_tokens
-            if taken == here:
+            if taken == node_pages:
                 unlink(sim, q, d)
                 tree.release_node(sim, d)
         else:
             store.evicted_tokens += taken * sim.config.page_tokens
-            if taken < here:
+            if taken < node_pages:
                 if node.first < 0:
                     tree.trim(sim, v, d, node.end - taken * sim.config.page_tokens)
                     continue
@@ -121,7 +122,7 @@ def take_from(sim, v, q, pages):
 
 
 @kernel
-def _split_one(sim, v, d, at):
+def _split_copy(sim, v, d, at):
     u = tree.split(sim, v, d, at)
     sim.nodes[u].lock = sim.nodes[d].lock
     queued = sim.nodes[d].queued
@@ -139,15 +140,15 @@ def split(sim, v, d, at):
     """
     nodes = sim.nodes
     if nodes[d].first < 0:
-        return _split_one(sim, v, d, at)
+        return _split_copy(sim, v, d, at)
     member = nodes[d].first
     first = -1
     before = -1
-    mine = -1
+    upper = -1
     while member >= 0:
-        u = _split_one(sim, v, member, at)
+        u = _split_copy(sim, v, member, at)
         if member == d:
-            mine = u
+            upper = u
         if before < 0:
             first = u
         else:
@@ -156,12 +157,12 @@ def split(sim, v, d, at):
         nodes[u].first = first
         before = u
         member = nodes[member].duplicate_block
-    return mine
+    return upper
 
 
 @kernel
 def queued_pages(sim, v, d, tokens):
-    """Pages that lie in the queue, of the first ``tokens`` on the path to node ``d``, which holds the last of them."""
+    """Queued pages of the first ``tokens`` tokens on the path to node ``d``, which holds the last of them."""
     pages = 0
     while d >= sim.trees.shape[0]:
         node = sim.nodes[d]
@@ -175,7 +176,7 @@ def queued_pages(sim, v, d, tokens):
 
 @kernel
 def lock_one(sim, v, d):
-    """One way more leads through node ``d`` of HBM."""
+    """Lock node ``d`` of HBM for one more path."""
     node = sim.nodes[d]
     node.lock += 1
     if node.lock == 1:
@@ -184,16 +185,16 @@ def lock_one(sim, v, d):
 
 
 @kernel
-def unlock(sim, v, d, tombstone):
-    """Let go of a way: what nobody holds any more joins the back of the queue, deepest first."""
+def unlock(sim, v, d, redirect):
+    """Release a path: nodes that nobody holds any more join the back of the queue, deepest first."""
     nodes = sim.nodes
     store = sim.trees[v]
     while d >= sim.trees.shape[0]:
-        if tombstone >= 0 and nodes[tombstone].end == nodes[d].end:
-            d = nodes[tombstone].parent
-            after = nodes[tombstone].next
-            tree.release_node(sim, tombstone)
-            tombstone = after
+        if redirect >= 0 and nodes[redirect].end == nodes[d].end:
+            d = nodes[redirect].parent
+            after = nodes[redirect].next
+            tree.release_node(sim, redirect)
+            redirect = after
         node = nodes[d]
         node.lock -= 1
         if node.lock == 0:
@@ -204,41 +205,40 @@ def unlock(sim, v, d, tombstone):
 
 @kernel
 def hold(sim, v, trace_node, limit):
-    """Match the path to ``trace_node`` (at most ``limit`` tokens) and hold what was found: (tokens, node, strand)."""
+    """Match the path to ``trace_node`` up to ``limit`` tokens and lock the match: (tokens, node, first redirect)."""
     nodes = sim.nodes
     tokens, d = tree.match(sim, v, trace_node, limit)
     if tokens > 0 and tokens < nodes[d].end:
         d = split(sim, v, d, tokens)
     deepest = d
-    first_tombstone = -1
-    last_tombstone = -1
+    first_redirect = -1
+    last_redirect = -1
     while d >= sim.trees.shape[0]:
         lock_one(sim, v, d)
         d = nodes[d].parent
-        found = tree.found_copy(sim, d)
-        if found != d:
-            tombstone = tree.acquire_node(sim)
-            nodes[tombstone].end = nodes[found].end
-            nodes[tombstone].parent = found
-            nodes[tombstone].trace_node = -2
-            nodes[tombstone].next = -1
-            if last_tombstone >= 0:
-                nodes[last_tombstone].next = tombstone
+        copy = tree.found_copy(sim, d)
+        if copy != d:
+            redirect = tree.acquire_node(sim)
+            nodes[redirect].end = nodes[copy].end
+            nodes[redirect].parent = copy
+            nodes[redirect].trace_node = -2
+            nodes[redirect].next = -1
+            if last_redirect >= 0:
+                nodes[last_redirect].next = redirect
             else:
-                first_tombstone = tombstone
-            last_tombstone = tombstone
-            d = found
-    return tokens, deepest, first_tombstone
+                first_redirect = redirect
+            last_redirect = redirect
+            d = copy
+    return tokens, deepest, first_redirect
 
 
 @kernel
 def grow(sim, v, d, trace_node, begin, end):
-    """Give the pages in (begin, end] on the path to ``trace_node`` content below the held ``d``.
+    """Cache the pages in (begin, end] on the path to ``trace_node`` below the held ``d``; they were taken before.
+
+    A childless node that only the caller holds is lengthened in place: its pages would be freed together in any case.
 
     Returns the node that is held now.
-
-    The pages were taken before. A node that only the caller holds, and that has no children, is lengthened in place:
-    its pages would be freed together in any case.
     """
     node = sim.nodes[d]
     alone = node.lock == 1 and node.children == 0 and node.first < 0
@@ -254,7 +254,7 @@ def grow(sim, v, d, trace_node, begin, end):
 def duplicate(sim, v, d, trace_node, begin, end):
     """Add copies of the cached pages in (begin, end] on the path to ``trace_node`` below the held ``d``.
 
-    The pages were taken before, and computed although others had computed them already. Returns the node now held.
+    The pages were taken before, and computed again although they were cached. Returns the node now held.
     """
     nodes = sim.nodes
     _, cached = tree.match(sim, v, trace_node, end)
@@ -287,7 +287,7 @@ def duplicate(sim, v, d, trace_node, begin, end):
 
 @kernel
 def cached_runs(sim, v, trace_node, begin, end):
-    """Nodes that ``duplicate`` would copy, or a few more."""
+    """Upper bound of the nodes that ``duplicate`` would copy."""
     _, d = tree.match(sim, v, trace_node, end)
     runs = 1
     while sim.nodes[d].begin > begin:
@@ -298,7 +298,7 @@ def cached_runs(sim, v, trace_node, begin, end):
 
 @kernel
 def reset(sim, v, pages):
-    """An empty cache of ``pages`` pages."""
+    """Reset tree ``v`` to an empty cache of ``pages`` pages."""
     root = sim.nodes[v]
     root.begin = -1
     root.end = 0

@@ -1,11 +1,11 @@
-"""SGLang's radix cache on top of ``tree``: unlocked leaves are evicted whole, lowest priority first.
+"""SGLang's radix cache on top of ``tree``: unlocked leaves are evicted as a whole, lowest priority first.
 
-Every match and every insertion is one later tick, and each node on its way has that tick as its time of access. Since
-a way to a node leads through all above it, a node's true time is the latest of its own and of all nodes ever below it:
-only the deepest node of a way is marked, and a node that goes hands its mark up. The same holds for priorities, by
-maxima. What is exact in a leaf without children is all that eviction looks at.
+Every match and every insertion advances the tick, which is the access time of each node on its path. A path to a node
+leads through all nodes above it. So a node's true access time is the latest of its own and of all nodes ever below it.
+Therefore only the deepest node of a path is marked, and a removed node passes its mark to its parent. Priorities work
+the same way, by maxima. The marks are exact in childless leaves, which are all that eviction looks at.
 
-Hits are counted with a host tier only, as in the engine (``hicache``), so that here lfu and slru are lru.
+Hits are counted with a host tier only, as in the engine (``hicache``); without one, lfu and slru are lru.
 
 ``TREE.free_pages`` are pages without content; ``evictable_pages`` those of nodes that nobody holds.
 """
@@ -29,30 +29,30 @@ def pages_of(sim, d):
 
 @kernel
 def counts_priorities(sim):
-    """True where something goes by the requests' priorities: from HBM and the host, or from a store."""
+    """Whether eviction, from HBM and the host or from a store, uses the requests' priorities."""
     return _PRIORITIES >> sim.config.eviction & 1 or sim.tiers.priorities != 0
 
 
 @kernel
 def stands(sim):
-    """True where nodes have standings."""
+    """Whether nodes have ``STANDING`` records."""
     return counts_priorities(sim) or sim.config.schedule == la.DFS_WEIGHT
 
 
 @kernel
 def offer(sim, v, d):
-    """Let ``d`` be evicted if it is an unlocked leaf; with a host tier, one of what HBM holds."""
+    """Let ``d`` be evicted if it is an unlocked leaf; with a host tier, a leaf of the nodes in HBM."""
     node = sim.nodes[d]
     if node.lock > 0 or node.heap_slot >= 0:
         return
-    below = sim.hosted[d].device_children if sim.config.hicache else node.children
-    if below == 0:
+    children = sim.hosted[d].device_children if sim.config.hicache else node.children
+    if children == 0:
         eviction.enter(sim, v, d)
 
 
 @kernel
 def mark(sim, v, d):
-    """``d`` was accessed now."""
+    """Mark ``d`` as accessed now."""
     if d < sim.trees.shape[0]:
         return
     node = sim.nodes[d]
@@ -63,9 +63,9 @@ def mark(sim, v, d):
 
 @kernel
 def walk(sim, v, trace_node, limit):
-    """Match the path to ``trace_node`` up to ``limit`` tokens (whole pages); split the node in which it ends.
+    """Match the path to ``trace_node`` up to ``limit`` tokens (whole pages); split the node in which the match ends.
 
-    Returns (tokens, node whose end is the match's end).
+    Returns (tokens, node at the match's end).
     """
     cache = sim.trees[v]
     cache.tick += 1
@@ -85,7 +85,7 @@ def walk(sim, v, trace_node, limit):
 
 @kernel
 def _note_insertion(sim, v, d, priority):
-    """An insertion ended in node ``d``."""
+    """Note that an insertion ended in node ``d``."""
     node = sim.nodes[d]
     if stands(sim):
         sim.standings[d].priority = max(sim.standings[d].priority, priority)
@@ -108,10 +108,10 @@ def insert(sim, v, trace_node, tokens, priority):
         node.serial = cache.serial
         node.tick = cache.tick
         if stands(sim):
-            standing = sim.standings[d]
-            standing.rank = cache.serial
-            standing.priority = priority
-            standing.weight = 0
+            record = sim.standings[d]
+            record.rank = cache.serial
+            record.priority = priority
+            record.weight = 0
         cache.serial += 1
         cache.evictable_pages += pages_of(sim, d)
         offer(sim, v, d)
@@ -122,7 +122,7 @@ def insert(sim, v, trace_node, tokens, priority):
 
 @kernel
 def lock(sim, v, d):
-    """Hold node ``d`` and so all above it."""
+    """Lock node ``d``, and so all nodes above it."""
     while True:
         node = sim.nodes[d]
         node.lock += 1
@@ -135,7 +135,7 @@ def lock(sim, v, d):
 
 @kernel
 def unlock(sim, v, d):
-    """Let go of node ``d``."""
+    """Unlock node ``d``."""
     while True:
         node = sim.nodes[d]
         node.lock -= 1
@@ -151,7 +151,7 @@ def evict_leaf(sim, v, d):
     """Evict the unlocked leaf ``d``; returns its pages, which are free."""
     cache = sim.trees[v]
     node = sim.nodes[d]
-    here = pages_of(sim, d)
+    freed = pages_of(sim, d)
     parent = node.parent
     above = sim.nodes[parent]
     above.tick = max(above.tick, node.tick)
@@ -161,30 +161,30 @@ def evict_leaf(sim, v, d):
     tree.remove(sim, v, d)
     if parent >= sim.trees.shape[0]:
         offer(sim, v, parent)
-    cache.free_pages += here
-    cache.evictable_pages -= here
-    cache.evicted_tokens += here * sim.config.page_tokens
-    return here
+    cache.free_pages += freed
+    cache.evictable_pages -= freed
+    cache.evicted_tokens += freed * sim.config.page_tokens
+    return freed
 
 
 @kernel
 def make_room(sim, v, pages):
-    """Where fewer than ``pages`` are free, evict at least that many, not the difference, as far as there are any."""
+    """If fewer than ``pages`` are free, evict at least ``pages`` (not just the difference), as far as possible."""
     cache = sim.trees[v]
     if cache.free_pages >= pages:
         return
-    gone = 0
-    while gone < pages and eviction.some(sim, v):
+    evicted = 0
+    while evicted < pages and eviction.some(sim, v):
         d = eviction.first(sim, v)
         if sim.nodes[d].trace_node < 0:
-            gone += objects.evict_from(sim, v, d)
+            evicted += objects.evict_from(sim, v, d)
         else:
-            gone += evict_leaf(sim, v, d)
+            evicted += evict_leaf(sim, v, d)
 
 
 @kernel
 def reset(sim, v, pages):
-    """An empty cache of ``pages`` pages."""
+    """Reset tree ``v`` to an empty cache of ``pages`` pages."""
     root = sim.nodes[v]
     root.begin = -1
     root.end = 0

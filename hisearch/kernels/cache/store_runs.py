@@ -1,11 +1,11 @@
-"""Runs: what a store holds of a trace-tree node, as a list in order of depth; ``deepest_cached`` has the first.
+"""Runs of pages of a trace node in a store, as a list in order of depth; ``deepest_cached`` has the first.
 
-A run is as many whole pages as are held without a gap. Its last use, its count of uses, its age and what else its place
-in the store's order depends on are those of all its pages. Runs that come to touch become one, which keeps the foremost
-one's age and uses, and the highest priority: pages that come behind a run join it, and are no use of it; such as come
-before one are a run without uses, which that one joins.
+A run is a maximal sequence of whole pages held without a gap. All its pages share its last use, use count, age and the
+other keys of the store's order. Runs that touch are joined. The joined run keeps the age and uses of the foremost, and
+the highest priority. Pages added behind a run join it without counting as a use. Pages added before a run form a run
+without uses, which that run joins.
 
-Ticks and ages are numbers of operations and, of runs of the same operation, such that the deepest goes first.
+Ticks and ages are operation numbers; among runs of the same operation they let the deepest be evicted first.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from hisearch.base.policies import EVICTIONS
 from hisearch.kernels.cache import eviction, tree
 from hisearch.kernels.core.dispatch import dispatcher
 
-#: Depth at which attention makes a token cost twice that of the first: Qwen3-32B in bf16 on one H100, by roofline.
+#: Depth at which attention makes a token cost twice the first one: Qwen3-32B in bf16 on one H100, by roofline.
 ATTENTION_TOKENS = 23_000
-#: More than there are tokens on a path.
+#: An upper bound of the tokens on a path.
 DEPTHS = 2**30
 #: Bits of the policies under which the deepest of what was used together goes last.
 _NEWEST_FIRST = EVICTIONS.mask(lambda policy: policy.newest_first)
@@ -33,7 +33,7 @@ def pages(sim, tokens):
 
 @kernel
 def top(sim, s, end):
-    """End of the whole pages up to ``end`` that complete in trace-tree node ``s``."""
+    """End of the whole pages up to ``end`` that complete in trace node ``s``."""
     return tree.floor_page(sim, min(end, sim.trace.end_tokens[s]))
 
 
@@ -51,27 +51,27 @@ def tier_of(sim, v):
 
 @kernel
 def stamp(sim, v, tick, begin):
-    """``tick``, such that of runs of the same one the deepest goes first."""
+    """``tick`` combined with a depth, such that of runs with the same tick the deepest is evicted first."""
     cache = sim.trees[v]
     return tick * DEPTHS + (begin if _NEWEST_FIRST >> cache.eviction & 1 else DEPTHS - 1 - begin)
 
 
 @kernel
 def row(sim, v, d):
-    """Which heap run ``d`` is in: those of a second queue have one of their own (``store_queues``)."""
+    """Heap of run ``d``: a second queue has one of its own (``store_queues``)."""
     return sim.trees[v].shadows if sim.hosted[d].queue == 1 else v
 
 
 @kernel
 def sift(sim, v, d):
-    """Run ``d`` has another place in the order."""
+    """Move run ``d`` to its new place in the order."""
     if sim.nodes[d].heap_slot >= 0:
         eviction.moved(sim, row(sim, v, d), d)
 
 
 @kernel
 def _resize(sim, v, d, more):
-    """Run ``d`` has so many pages more; or less."""
+    """Account for ``more`` pages added to run ``d``; negative: removed."""
     cache = sim.trees[v]
     cache.free_pages -= more
     if sim.hosted[d].queue == 0:
@@ -80,7 +80,7 @@ def _resize(sim, v, d, more):
 
 @kernel
 def reaches(sim, v, d, end):
-    """A sequence of ``end`` tokens uses run ``d``: what it can do without begins there at the earliest (tlru)."""
+    """A sequence of ``end`` tokens uses run ``d``: raise the token from which the run is dispensable (tlru)."""
     tier = tier_of(sim, v)
     spare_from = end + tier.turn_tokens - tier.tail_tokens
     if sim.hosted[d].spare_from < spare_from:
@@ -90,7 +90,7 @@ def reaches(sim, v, d, end):
 
 @kernel
 def renew(sim, v, d, now, priority):
-    """Run ``d`` is as new as this operation."""
+    """Set the recency of run ``d`` to the present operation."""
     node = sim.nodes[d]
     hosted = sim.hosted[d]
     node.tick = stamp(sim, v, sim.trees[v].tick, node.begin)
@@ -104,7 +104,7 @@ def renew(sim, v, d, now, priority):
 
 @kernel
 def use(sim, v, d, now, priority):
-    """Run ``d`` is used now."""
+    """Note a use of run ``d`` now."""
     sim.nodes[d].hits += 1
     if sim.hosted[d].queue == 0 and _moves_on(sim.trees[v].eviction, sim, d):
         move_on(sim, v, d)
@@ -138,7 +138,7 @@ def remove(sim, v, d):
 
 @kernel
 def trim(sim, v, d, count):
-    """Take the last ``count`` pages of run ``d`` out, or all of it."""
+    """Take the last ``count`` pages out of run ``d``, or the whole run if it has no more."""
     node = sim.nodes[d]
     if pages(sim, node.end - node.begin) <= count:
         remove(sim, v, d)
@@ -150,7 +150,7 @@ def trim(sim, v, d, count):
 
 @kernel
 def _insert(sim, v, s, before, begin, end, queue):
-    """A run of trace-tree node ``s`` behind ``before``, or as its first."""
+    """Insert a run of trace node ``s`` behind ``before``; -1: as its first."""
     d = tree.acquire_node(sim)
     node = sim.nodes[d]
     after = sim.nodes[before].next if before >= 0 else sim.deepest_cached[v, s]
@@ -175,7 +175,7 @@ def _insert(sim, v, s, before, begin, end, queue):
 
 @kernel
 def _lead(sim, v, d, begin, queue):
-    """A new run of ``queue``, from ``begin`` on, comes before run ``d``, which joins it."""
+    """Join run ``d`` to a new run of ``queue``, from ``begin`` on, that comes directly before it."""
     node = sim.nodes[d]
     eviction.withdraw(sim, row(sim, v, d), d)
     _resize(sim, v, d, -pages(sim, node.end - node.begin))
@@ -189,9 +189,9 @@ def _lead(sim, v, d, begin, queue):
 
 @kernel
 def hold(sim, v, s, begin, end, now, priority, queue):
-    """Hold the pages in (begin, end] of trace-tree node ``s``, which there is room for; ``queue``: of a run to be made.
+    """Insert the pages in (begin, end] of trace node ``s``, which must fit; ``queue``: of a newly made run.
 
-    Runs that they overlap or touch become one with them.
+    Runs that they overlap or touch are joined with them.
     """
     before = -1
     d = sim.deepest_cached[v, s]
@@ -226,7 +226,7 @@ def hold(sim, v, s, begin, end, now, priority, queue):
 
 @kernel
 def _split(sim, v, d, at):
-    """Cut run ``d`` at ``at``; the part behind is alike in all but where it begins."""
+    """Cut run ``d`` at ``at``; the part behind it keeps all keys except the begin."""
     end = sim.nodes[d].end
     trim(sim, v, d, pages(sim, end - at))
     e = _insert(sim, v, sim.nodes[d].trace_node, d, at, end, sim.hosted[d].queue)
@@ -243,7 +243,7 @@ def _split(sim, v, d, at):
 
 @kernel
 def cut(sim, v, s, begin, end):
-    """Take what is held in (begin, end] of trace-tree node ``s`` out; returns how many tokens that was."""
+    """Take the pages in (begin, end] of trace node ``s`` out of the store; returns the tokens removed."""
     taken = 0
     d = sim.deepest_cached[v, s]
     while d >= 0 and sim.nodes[d].begin < end:
@@ -253,8 +253,8 @@ def cut(sim, v, s, begin, end):
             if node.end > end:
                 _split(sim, v, d, end)
                 after = -1
-            out = node.end - max(node.begin, begin)
-            trim(sim, v, d, pages(sim, out))
-            taken += out
+            removed = node.end - max(node.begin, begin)
+            trim(sim, v, d, pages(sim, removed))
+            taken += removed
         d = after
     return taken

@@ -1,9 +1,9 @@
 """The prefix cache: runs of cached pages laid over the trace's prefix tree.
 
-A cache tree's nodes are runs of whole pages. Where a node lies is given by its last page: the trace-tree node
-("static" node) in which that page completes. ``cover[v, s]`` is the deepest node of tree v with a page that completes
-in static node s, so that a look-up walks up from a prompt's end only over what is *not* cached: everything above the
-first covered static node is cached too (a page is never cached without its predecessors).
+A cache tree's nodes are runs of whole pages. A node's place is given by its last page: the *trace node* (node of the
+trace's prefix tree) in which that page completes. ``deepest_cached[v, s]`` is the deepest node of tree v with a page
+that completes in trace node s. A page is never cached without its predecessors, so everything above the first trace
+node with an entry is cached too. A look-up therefore walks up from a prompt's end only over what is *not* cached.
 
 Two engines keep their free pages differently on top of this: ``queue`` (vLLM) and ``radix`` (SGLang).
 """
@@ -23,7 +23,7 @@ def floor_page(sim, tokens):
 
 @kernel
 def acquire_node(sim):
-    """An unused node record. The event loop sees to it that there is one (``counters[NODES_LEFT]``)."""
+    """Take an unused node record. The event loop ensures that there is one (``counters[NODES_LEFT]``)."""
     counters = sim.counters
     counters[la.NODES_LEFT] -= 1
     d = counters[la.FREE_NODE]
@@ -55,7 +55,7 @@ def release_node(sim, d):
 
 @kernel
 def found_copy(sim, d):
-    """Of all copies of the pages of ``d``, the one that a look-up finds (see ``copies``)."""
+    """The copy of the pages of ``d`` that look-ups find (see ``copies``)."""
     first = sim.nodes[d].first
     return d if first < 0 else first
 
@@ -64,7 +64,7 @@ def found_copy(sim, d):
 def match(sim, v, trace_node, limit):
     """Longest cached prefix of the path to ``trace_node``'s end, at most ``limit`` tokens (whole pages).
 
-    Returns (tokens, node): the node holds the last matched page; the root where nothing matches.
+    Returns (tokens, node): the node holds the last matched page; it is the root where nothing matches.
     """
     deepest_cached = sim.deepest_cached
     nodes = sim.nodes
@@ -82,9 +82,9 @@ def match(sim, v, trace_node, limit):
 
 @kernel
 def _lay(sim, v, d, trace_node, begin, end):
-    """Let node ``d`` cover the pages in (begin, end] on the path to ``trace_node``.
+    """Set ``deepest_cached`` to node ``d`` for the pages in (begin, end] on the path to ``trace_node``.
 
-    Return the static node of the last page.
+    Returns the trace node of the last page.
     """
     trace = sim.trace
     s = trace_node
@@ -160,7 +160,7 @@ def split(sim, v, d, at):
 
 @kernel
 def hand_down(sim, v, d, child, at):
-    """Give the pages of ``d`` beyond ``at`` to its only child; without any left, ``d`` goes, the child in its place."""
+    """Give the pages of ``d`` beyond ``at`` to its only child, which replaces ``d`` if no page is left."""
     trace = sim.trace
     upper = sim.nodes[d]
     s = upper.trace_node
@@ -168,7 +168,7 @@ def hand_down(sim, v, d, child, at):
         if sim.deepest_cached[v, s] == d:
             sim.deepest_cached[v, s] = child
         s = trace.parent[s]
-    # The trace-tree node in which ``at`` lies may have pages on both sides of it.
+    # The trace node in which ``at`` lies may have pages on both sides of it.
     if sim.deepest_cached[v, s] == d and floor_page(sim, min(trace.end_tokens[s], upper.end)) > at:
         sim.deepest_cached[v, s] = child
     upper.trace_node = s
@@ -189,7 +189,7 @@ def trim(sim, v, d, end):
         if sim.deepest_cached[v, s] == d:
             sim.deepest_cached[v, s] = -1
         s = trace.parent[s]
-    # A static node that begins above ``end`` may still have had only pages below it.
+    # A trace node that begins above ``end`` may still have had only pages below it.
     node.trace_node = s
     node.end = end
 

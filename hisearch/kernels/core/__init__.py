@@ -1,7 +1,7 @@
-"""What every kernel may use and what knows nothing of simulations.
+"""Helpers for every kernel, independent of simulations.
 
 ``handle`` passes records of arrays between compiled functions; ``bits``, ``rng``, ``tournament``, ``gap_bins``,
 ``turns`` and ``owners`` are small algorithms over plain arrays.
 
-Imports ``base`` alone. Everybody may import from here.
+Imports only ``base``. Every package may import from here.
 """

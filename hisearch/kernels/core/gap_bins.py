@@ -1,7 +1,7 @@
 """The bins in which inter-token latencies are counted (see ``gaps``).
 
-A gap is taken in ticks of a nanosecond. Up to 256 ticks each has a bin of its own; beyond, every octave has 128 bins,
-so that the middle of a bin is within 0.4 % of all gaps in it.
+A gap is counted in ticks of a nanosecond. Up to 256 ticks, each tick has its own bin. Beyond, every octave has 128
+bins, so that the middle of a bin is within 0.4 % of all gaps in it.
 """
 
 from __future__ import annotations

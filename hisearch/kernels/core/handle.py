@@ -1,9 +1,9 @@
 """Bundles of arrays that kernels receive as one pointer.
 
-A named tuple of thirty arrays would be copied, some two kilobytes of it, at every call of a small kernel, and dominate
-the simulation. A ``Handle`` is passed as the address of a table of (data, shape) entries instead; ``handle.requests``
-inside a kernel is a load from that table, which the compiler may hoist, since the table never changes while a kernel
-runs.
+A named tuple of thirty arrays is some two kilobytes. Copying it at every call of a small kernel would dominate the
+simulation. A ``Handle`` is passed as the address of a table of (data, shape) entries instead. Inside a kernel
+``handle.requests`` is a load from that table. The table never changes while a kernel runs, so the compiler may hoist
+the load.
 
 Subclasses declare ``FIELDS``: name -> ``Array(dtype, ndim)``, ``Record(dtype)`` (one structured scalar), or another
 Handle class. With the jit off, the same attributes are plain NumPy arrays.
@@ -42,7 +42,7 @@ class Record(NamedTuple):
 
 
 class Handle:
-    """Base of all bundles; holds its arrays alive and knows where they are."""
+    """Base of all bundles; keeps its arrays alive and knows their addresses."""
 
     FIELDS: ClassVar[dict[str, Any]] = {}
 
@@ -54,7 +54,7 @@ class Handle:
         """
         if values.keys() != self.FIELDS.keys():
             raise TypeError(f"{type(self).__name__}: fields differ: {sorted(values.keys() ^ self.FIELDS.keys())}")
-        # Attributes of record arrays are slow to read: those of the plain arrays below them are not.
+        # Attributes of record arrays are slow to read; those of the underlying plain arrays are not.
         entries: list[int] = []
         for name, kind in self.FIELDS.items():
             value = values[name]

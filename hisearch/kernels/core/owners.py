@@ -1,4 +1,4 @@
-"""Which requests' outputs may be asked for while they are still being made."""
+"""Requests whose outputs may be looked up while they are still being generated."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NOBODY, _ANYBODY = -1, -2
 
 @kernel
 def prompt_sessions(session, previous, prompt_node, parent, users):
-    """Per tree node: the session whose later turns' prompts alone go through it; -1: none do; -2: others do."""
+    """Per tree node: the only session with later turns' prompts through it; -1: no prompts; -2: prompts of others."""
     users[:] = _NOBODY
     for r in range(prompt_node.shape[0]):
         user = session[r] if previous[r] >= 0 else _ANYBODY
@@ -30,10 +30,10 @@ def prompt_sessions(session, previous, prompt_node, parent, users):
 
 @kernel
 def output_owners(session, prompt_node, output_node, parent, users, head, owner, after):
-    """Linked lists of the requests whose output covers a tree node that prompts of others go through.
+    """Link the requests whose output covers a tree node that also lies on prompts of others, in a list per node.
 
-    A session's own later turns wait for its end and do not count. Fills ``owner`` and ``after`` as far as they reach,
-    and ``head`` (M,), -1 before; returns how many entries there are.
+    Later turns of the same session do not count: they wait for the request's end. Fills ``owner`` and ``after`` as far
+    as they reach, and ``head`` (M,), which is -1 before; returns the number of entries.
     """
     count = 0
     for r in range(prompt_node.shape[0]):
@@ -51,12 +51,12 @@ def output_owners(session, prompt_node, output_node, parent, users, head, owner,
 
 @kernel
 def depth(parent):
-    """Most nodes between one of the tree's and its root; parents come before their children."""
-    below = np.zeros(len(parent), np.int32)
+    """Depth of the deepest tree node; parents come before their children."""
+    depths = np.zeros(len(parent), np.int32)
     deepest = 0
     for s in range(1, len(parent)):
-        below[s] = below[parent[s]] + 1
-        deepest = max(deepest, below[s])
+        depths[s] = depths[parent[s]] + 1
+        deepest = max(deepest, depths[s])
     return deepest
 
 

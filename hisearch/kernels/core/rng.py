@@ -24,5 +24,5 @@ def next_u64(rng):
 
 @kernel
 def below(rng, bound):
-    """An integer in [0, bound), by remainder; ``bound`` is far below 2**64, so that the bias does not matter."""
+    """An integer in [0, bound), by remainder; ``bound`` is far below 2**64, so the bias is negligible."""
     return np.int64(next_u64(rng) % np.uint64(bound))

@@ -1,4 +1,4 @@
-"""Which of many has the least key, kept up to date: a tree of matches, the winner at its root.
+"""A tournament tree: keeps track of the place with the least key.
 
 The leaves are places 0 to L - 1, L a power of two; leaf k is node L + k, and the winner of nodes 2 n and 2 n + 1 is
 that of node n. Of equal keys the lower place wins. An update takes log2 L matches.
@@ -13,7 +13,7 @@ from hisearch.base.jit import kernel
 
 @kernel
 def clear(keys, winners):
-    """Nobody is in.
+    """Make all places empty.
 
     Args:
         keys: float64 (>= L,).
@@ -29,7 +29,7 @@ def clear(keys, winners):
 
 @kernel
 def put(keys, winners, k, key):
-    """Place ``k`` has the key ``key``; infinity: it is out."""
+    """Set the key of place ``k``; infinity makes it empty."""
     keys[k] = key
     n = (winners.shape[0] // 2 + k) >> 1
     while n > 0:
@@ -41,5 +41,5 @@ def put(keys, winners, k, key):
 
 @kernel
 def best(winners):
-    """The place with the least key; any, where nobody is in."""
+    """The place with the least key; an arbitrary one if all are empty."""
     return np.int64(winners[1])

@@ -1,4 +1,4 @@
-"""What a conversation's next prompt adds to what was stored of it."""
+"""Tokens that a conversation's next prompt adds to its stored sequence."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from hisearch.base.jit import kernel
 
 @kernel
 def new_tokens(parent, end, prompt_node, stored_node, before):
-    """Tokens of each prompt that the sequence of the request before it does not begin with.
+    """Tokens of each prompt beyond the prefix that it shares with the sequence of the request before it.
 
     Args:
-        parent: int32 (M,), of the prefix tree, smaller than their children's numbers.
+        parent: int32 (M,), parents in the prefix tree; parents have smaller numbers than their children.
         end: int64 (M,), tokens.
         prompt_node: int32 (N,).
-        stored_node: int32 (N,), node that ends what a request stores.
+        stored_node: int32 (N,), node at the end of the sequence that a request stores.
         before: int64 (N,), request that each request follows, -1 for none.
 
     Returns:
-        int64 (N,); -1 where no request is followed.
+        int64 (N,); -1 for requests that follow none.
     """
     new = np.full(len(prompt_node), -1, dtype=np.int64)
     for i in range(len(prompt_node)):

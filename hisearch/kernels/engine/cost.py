@@ -39,7 +39,7 @@ def cell(x, cells):
 
 @kernel
 def dense(table, x):
-    """Look up a table indexed by a count; beyond its end the last slope continues."""
+    """Look up a table indexed by a count; beyond its end it is extrapolated with the last slope."""
     last = table.shape[0] - 1
     if x <= last:
         return table[x]
@@ -48,7 +48,7 @@ def dense(table, x):
 
 @kernel
 def chunk_seconds(costs, new, cached, prompt_tokens):
-    """Prefill attention of ``new`` tokens behind ``cached`` ones, all layers; ``prompt_tokens``: of all chunks."""
+    """Prefill attention of ``new`` tokens after ``cached`` ones, all layers; ``prompt_tokens``: of all chunks."""
     table = costs.chunk_rate
     i = cell(prompt_tokens, table.shape[0] - 1)
     j = cell(cached, table.shape[1] - 1)
@@ -62,7 +62,7 @@ def chunk_seconds(costs, new, cached, prompt_tokens):
 
 @kernel
 def decode_seconds(table, sequences, context):
-    """Decode attention of ``sequences`` requests that read ``context`` tokens in all, all layers."""
+    """Decode attention of ``sequences`` requests that read ``context`` tokens in total, all layers."""
     i = cell(sequences, table.shape[0] - 1)
     j = cell(context, table.shape[1] - 1)
     fx = (sequences - knot(i)) / (knot(i + 1) - knot(i))
@@ -83,13 +83,13 @@ def token_wise(costs, sequences, tokens, sampling):
 
 @kernel
 def skew_seconds(table, sequences, excess):
-    """Attention beyond that of equal contexts; ``excess``: ``sequences`` times the longest context, less their sum."""
+    """Extra attention due to unequal contexts; ``excess``: ``sequences`` times the longest context, less their sum."""
     return table[min(sequences, table.shape[0] - 1)] * (excess / sequences)
 
 
 @kernel
 def even_seconds(costs, sequences, excess):
-    """What a decode step takes that stays as it is while the same ``sequences`` requests decode."""
+    """The part of a decode step's time that is constant while the same ``sequences`` requests decode."""
     total = token_wise(costs, sequences, sequences, sequences)
     if costs.host.skewed and sequences > 0:
         total += skew_seconds(costs.skew_s, sequences, excess)
@@ -98,7 +98,7 @@ def even_seconds(costs, sequences, excess):
 
 @kernel
 def floor_seconds(host, sequences, tokens, chunks):
-    """What the host needs for a step (see ``latency.costs.HostFloor``)."""
+    """Host time of a step (see ``latency.costs.HostFloor``)."""
     total = host.floor_step_s + host.floor_sequence_s * sequences
     if tokens > host.floor_graph_tokens:
         return total + host.floor_eager_s
@@ -109,31 +109,31 @@ def floor_seconds(host, sequences, tokens, chunks):
 
 @kernel
 def decode_step_seconds(costs, sequences, context, excess):
-    """A step in which ``sequences`` requests decode that read ``context`` tokens in all (see ``skew_seconds``)."""
+    """Time of a step with ``sequences`` decodes that read ``context`` tokens in total (see ``skew_seconds``)."""
     device = even_seconds(costs, sequences, excess) + decode_seconds(costs.decode_s, sequences, context)
     return max(device, floor_seconds(costs.host, sequences, sequences, 0))
 
 
 @kernel
 def octave(x, first, bits, knots):
-    """Cell of ``x`` among the first ``knots`` knots of octaves from ``first`` on, and its share of it.
+    """Cell of ``x`` among the first ``knots`` knots of octaves from ``first`` on, and its relative position in it.
 
     ``first`` is a power of two and an octave has ``2**bits`` knots, no more than ``first`` (see
-    ``latency.costs.octaves``), so that nothing is rounded before the share.
+    ``latency.costs.octaves``). So nothing is rounded before the relative position.
     """
     if x <= first or knots == 1:
         return 0, 0.0
     steps = 1 << bits
-    whole = int(x / first * steps)
-    octaves = bit_length(whole) - 1 - bits
-    index = min((octaves << bits) + (whole >> octaves) - steps, knots - 2)
+    units = int(x / first * steps)
+    octaves = bit_length(units) - 1 - bits
+    index = min((octaves << bits) + (units >> octaves) - steps, knots - 2)
     width = (first << (index >> bits)) >> bits
     return index, (x - width * (steps + (index & (steps - 1)))) / width
 
 
 @kernel
 def _place_before(before, knots):
-    """Cell of ``before`` among its ``knots`` knots, the first of which is 0, and its share of it."""
+    """Cell of ``before`` among its ``knots`` knots, the first of which is 0, and its relative position in it."""
     if before < _FIRST_BEFORE:
         return 0, before / _FIRST_BEFORE
     index, share = octave(before, _FIRST_BEFORE, _BEFORE_BITS, knots - 1)
@@ -147,13 +147,13 @@ def _between(low, high, share):
 
 @kernel
 def _along(table, at, ahead, share):
-    """Between ``table[at]`` and the knot ``ahead`` of it."""
+    """Interpolate between ``table[at]`` and the knot ``ahead`` entries later."""
     return _between(table[at], table[at + ahead], share)
 
 
 @kernel
 def late_share(costs, sequences, long, context):
-    """``late`` of a batch of which the share ``long`` is long."""
+    """``late`` of a batch with a share ``long`` of long sequences."""
     shape = costs.host
     n, fn = octave(float(sequences), _FIRST_LATE, _LATE_BITS, shape.late_sequences)
     i, fi = octave(LONG_PARTS * long, _FIRST_LONG, _LONG_BITS, shape.late_longs)
@@ -173,7 +173,7 @@ def late_share(costs, sequences, long, context):
 
 @kernel
 def mixed_decode_seconds(costs, prompt_tokens, pairs, sequences, context, longest, squares):
-    """What decodes add to a step with prompt chunks; ``pairs``: of queries and keys in the chunks."""
+    """Time that decodes add to a mixed step; ``pairs``: of queries and keys in the prompt chunks."""
     table = costs.mixed_decode_s
     shape = costs.host
     before = max(pairs / prompt_tokens - (prompt_tokens + 1) / 2.0, 0.0)
@@ -182,34 +182,34 @@ def mixed_decode_seconds(costs, prompt_tokens, pairs, sequences, context, longes
     k, fk = _place_before(before, shape.mixed_befores)
     n, fn = octave(float(sequences), _FIRST_SEQUENCE, _SEQUENCE_BITS, shape.mixed_sequences)
     m, fm = octave(mean, _FIRST_MEAN, _MEAN_BITS, shape.mixed_means)
-    # How far the next knot of each axis lies; an axis of one knot has none.
+    # Distance to the next knot of each axis; 0 for an axis with one knot.
     dm = 1 if shape.mixed_means > 1 else 0
     dn = shape.mixed_means if shape.mixed_sequences > 1 else 0
     dk = shape.mixed_sequences * shape.mixed_means
     dp = shape.mixed_befores * dk if shape.mixed_prompts > 1 else 0
-    one = (p * shape.mixed_befores + k) * dk
-    total = _mixed(table, one + n * shape.mixed_means + m, (dp, dk, dn, dm), (fp, fk, fn, fm))
+    base = (p * shape.mixed_befores + k) * dk
+    total = _mixed(table, base + n * shape.mixed_means + m, (dp, dk, dn, dm), (fp, fk, fn, fm))
     if shape.late_sequences > 0 and longest * sequences > context:
         excess = float(longest * sequences - context)
         spread = float(squares * sequences - context * context)
-        whole = spread + excess * excess
-        # Neither of the two divisions waits for the other.
-        long = spread / whole
-        reach = mean * shape.late_ratio * whole / (whole + (shape.late_ratio - 1.0) * spread)
+        total_spread = spread + excess * excess
+        # The two divisions are independent of each other.
+        long = spread / total_spread
+        reach = mean * shape.late_ratio * total_spread / (total_spread + (shape.late_ratio - 1.0) * spread)
         last = longest - 1.0
         q, fq = octave(min(last, reach), _FIRST_MEAN, _MEAN_BITS, shape.mixed_means)
-        late = _one_mixed(table, one + q, (dp, dk, dm), (fp, fk, fq))
+        late = _mixed_single(table, base + q, (dp, dk, dm), (fp, fk, fq))
         share = late_share(costs, sequences, long, context)
-        total += share * (late - _one_mixed(table, one + m, (dp, dk, dm), (fp, fk, fm)))
+        total += share * (late - _mixed_single(table, base + m, (dp, dk, dm), (fp, fk, fm)))
         if last > reach:
             q, fq = octave(last, _FIRST_MEAN, _MEAN_BITS, shape.mixed_means)
-            total += _one_mixed(table, one + q, (dp, dk, dm), (fp, fk, fq)) - late
+            total += _mixed_single(table, base + q, (dp, dk, dm), (fp, fk, fq)) - late
     return total
 
 
 @kernel
 def _mixed(table, at, ahead, share):
-    """Between the sixteen knots around a place: along the last axis first, then the one before it, and so on."""
+    """Interpolate between the sixteen knots around a place, the last axis first, then the one before it, and so on."""
     dp, dk, dn, dm = ahead
     fp, fk, fn, fm = share
     near = _mixed_prompt(table, at, dk, dn, dm, fk, fn, fm)
@@ -226,8 +226,8 @@ def _mixed_prompt(table, at, dk, dn, dm, fk, fn, fm):
 
 
 @kernel
-def _one_mixed(table, at, ahead, share):
-    """As ``_mixed`` of one sequence, which is a knot."""
+def _mixed_single(table, at, ahead, share):
+    """``_mixed`` for one sequence, which is a knot of that axis."""
     dp, dk, dm = ahead
     fp, fk, fm = share
     near = _between(_along(table, at, dm, fm), _along(table, at + dk, dm, fm), fk)
@@ -238,13 +238,13 @@ def _one_mixed(table, at, ahead, share):
 
 @kernel
 def batch_cost(costs, requests, batch, size, decoding, context, longest, squares):
-    """Cost of a step: on the device, and on the host; it takes the longer of the two.
+    """Time of a step on the device and on the host; the step takes the longer of the two.
 
     It has ``size`` prompt chunks (``requests[r].chunk`` after ``.computed``) and ``decoding`` decodes.
 
-    ``context``: tokens the decodes read in all; ``longest``: most that one of them reads, ``squares``: sum of the
-    squares of what each reads; both looked at where costs are skewed. ``requests[r].part`` says whether a chunk
-    samples, or is a decode.
+    ``context``: tokens that the decodes read in total. ``longest``: the most that one of them reads. ``squares``: sum
+    of the squares of what each reads. The latter two are used where costs are skewed. ``requests[r].part`` says whether
+    a chunk samples, or is a decode.
     """
     tokens = decoding
     sampling = decoding
@@ -285,8 +285,8 @@ def batch_cost(costs, requests, batch, size, decoding, context, longest, squares
 def fast_forward(costs, start_s, until_s, limit, decoding, context, excess):
     """Run at most ``limit`` pure decode steps from ``start_s``, up to the first that ends at or after ``until_s``.
 
-    Adds one step's cost at a time, so that the result equals stepping to the last bit. ``excess``: see
-    ``skew_seconds``. Returns (steps, end_s).
+    Costs are added step by step, so that the result equals stepping to the last bit. ``excess``: see ``skew_seconds``.
+    Returns (steps, end_s).
     """
     table = costs.decode_s
     base = even_seconds(costs, decoding, excess)
@@ -319,10 +319,10 @@ def fast_forward(costs, start_s, until_s, limit, decoding, context, excess):
 
 @kernel
 def fast_forward_bound(costs, start_s, steps, decoding, context, excess):
-    """A time at or just before the end of ``steps`` steps as ``fast_forward`` runs them, at a glance.
+    """A tight lower bound of the end of ``steps`` steps as ``fast_forward`` runs them, without running each.
 
-    Costs are linear within a cell, so that a cell's steps take their number times the mean of the first and the last,
-    and no less than the host needs; what rounding may make of as many additions is taken off.
+    Costs are linear within a cell. So its steps take their number times the mean of the first and the last, and no less
+    than the host needs. The rounding error of that many additions is subtracted.
     """
     table = costs.decode_s
     base = even_seconds(costs, decoding, excess)
@@ -331,13 +331,13 @@ def fast_forward_bound(costs, start_s, steps, decoding, context, excess):
     left = steps
     while left > 0:
         j = cell(context, table.shape[1] - 1)
-        here = left
+        cell_steps = left
         if j < table.shape[1] - 2:
-            here = min(left, (knot(j + 1) - context + decoding - 1) // decoding)
+            cell_steps = min(left, (knot(j + 1) - context + decoding - 1) // decoding)
         first = decode_seconds(table, decoding, context)
-        context += here * decoding
+        context += cell_steps * decoding
         last = decode_seconds(table, decoding, context - decoding)
-        total += here * max(base + 0.5 * (first + last), floor)
-        left -= here
+        total += cell_steps * max(base + 0.5 * (first + last), floor)
+        left -= cell_steps
     end = start_s + total
     return end - (1e-12 * total + 1e-15 * steps * end)

@@ -1,4 +1,4 @@
-"""Decodes in the step log, as vLLM and TensorRT-LLM have them: in the order of the running list."""
+"""Decodes in the step log of vLLM and TensorRT-LLM: in the order of the running list."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from hisearch.kernels.traffic import lists
 
 @kernel
 def decode(sim, w, r, ahead):
-    """The decode of ``r`` in the step just formed, or in a coast's step ``ahead`` steps later."""
+    """Log the decode of ``r`` in the step just formed, or in the fast-forwarded step ``ahead`` steps later."""
     log.entry(sim, r, sim.trace.input_tokens[r] + lists.generated_tokens(sim, w, r) - 1 + ahead, 1)
 
 
 @kernel
 def decodes(sim, w, ahead):
-    """Likewise of all requests that decode."""
+    """Log the decodes of all decoding requests in that step."""
     r = sim.workers[w].running_head
     while r >= 0:
         if sim.requests[r].state == la.DECODING:
@@ -27,7 +27,7 @@ def decodes(sim, w, ahead):
 
 @kernel
 def fast_forward_steps(sim, w):
-    """Each step of the coast that ends now, before it is accounted for."""
+    """Log each step of the fast-forward that ends now, before it is accounted for."""
     worker = sim.workers[w]
     log.forget_lost(sim)
     context = worker.context_tokens

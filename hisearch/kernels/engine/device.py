@@ -1,13 +1,13 @@
-"""A worker's device: steps launched one behind the other, and when their results are taken in.
+"""A worker's device: steps launched one after another, and when their results are processed.
 
-Without overlap a step is launched, ends, and its results are taken in before the next pass. With overlap (vLLM's
-asynchronous scheduling, SGLang's overlap schedule) one more may be launched while the one before it runs: a pass forms
-step k + 1 when k - 1 has ended, and the device gets to it when k ends. If the step just launched is the only
-outstanding one, the next pass follows at once.
+Without overlap a step is launched, ends, and its results are processed before the next pass. With overlap (vLLM's
+asynchronous scheduling, SGLang's overlap schedule) the next step may be launched while a step runs. A pass forms step
+k + 1 when k - 1 has ended, and the device starts it when k ends. If the step just launched is the only outstanding one,
+the next pass follows at once.
 
-A *coast* is a run of decode steps launched as one, between whose passes nothing happens. Without overlap its event is
-the end of its last step. With overlap the pass behind a coast of n steps comes when its last but one ends (for n = 1:
-when the step before the coast ends); its last step is then the only outstanding one.
+A *fast-forward* advances many decode steps in one event, if nothing else happens between their passes. Without overlap
+its event is the end of its last step. With overlap the pass after a fast-forward of n steps comes when the last but one
+ends (for n = 1: when the step before the fast-forward ends). Its last step is then the only outstanding one.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from hisearch.kernels.traffic import heaps, lists
 def launch(sim, w, now, seconds):
     """Launch the step formed at ``now``; it ends no sooner than the load-back that it waits for. Returns its end.
 
-    In a wave it runs as long as that does; in a pipeline it waits for the batches ahead of it at every stage, which
-    does not count as running.
+    In lockstep it runs as long as the lockstep step. In a pipeline it waits at every stage for the batches ahead of it,
+    which does not count as running.
     """
     worker = sim.workers[w]
     if sim.config.scheduler_kind == la.LOCKSTEP:
@@ -44,9 +44,9 @@ def launch(sim, w, now, seconds):
 
 @kernel
 def note_idle(sim, w, until):
-    """The worker of lane ``w`` gets something to do at ``until``: count what it spent in standby before.
+    """The worker of scheduler ``w`` gets work at ``until``: count its standby time before.
 
-    To be called in order of time.
+    Must be called in order of time.
     """
     front = sim.workers[schedulers.leader(sim, w)]
     front.standby_s += max(until - front.awake_until_s - sim.config.standby_after_s, 0.0)
@@ -54,14 +54,14 @@ def note_idle(sim, w, until):
 
 @kernel
 def stay_awake(sim, w, until):
-    """The worker of lane ``w`` has something to do up to ``until``."""
+    """Note that the worker of scheduler ``w`` has work up to ``until``."""
     front = sim.workers[schedulers.leader(sim, w)]
     front.awake_until_s = max(front.awake_until_s, until)
 
 
 @kernel
 def queue(sim, w, start, end):
-    """The step just formed runs from ``start`` to ``end``."""
+    """Queue the step just formed, which runs from ``start`` to ``end``."""
     worker = sim.workers[w]
     note_idle(sim, w, start)
     stay_awake(sim, w, end)
@@ -78,7 +78,7 @@ def queue(sim, w, start, end):
 def await_next(sim, w, now, launched):
     """Set the worker's next event after a pass at ``now`` that launched a single step, or none.
 
-    Lanes of a wave have no events of their own.
+    DP ranks in lockstep have no events of their own.
     """
     if sim.config.scheduler_kind == la.LOCKSTEP:
         return
@@ -96,7 +96,7 @@ def await_next(sim, w, now, launched):
 
 @kernel
 def retire(sim, w):
-    """The oldest outstanding step has ended; its results are being taken in."""
+    """Account for the oldest outstanding step, which has ended."""
     worker = sim.workers[w]
     worker.steps += 1
     worker.busy_s += worker.oldest_end_s - worker.oldest_start_s
@@ -107,7 +107,7 @@ def retire(sim, w):
 
 @kernel
 def _run(sim, w, start_s, until_s, limit, ahead):
-    """Run the decodes of ``w`` from their step ``ahead`` steps after the next (see ``cost.fast_forward``)."""
+    """Run the decodes of ``w`` from the step ``ahead`` steps after the next (see ``cost.fast_forward``)."""
     worker = sim.workers[w]
     context = worker.context_tokens + ahead * worker.decoding
     return fast_forward(sim.seconds, start_s, until_s, limit, worker.decoding, context, lists.excess_tokens(sim, w))
@@ -115,10 +115,11 @@ def _run(sim, w, start_s, until_s, limit, ahead):
 
 @kernel
 def plan_fast_forward(sim, w, now, limit):
-    """Plan a coast of up to ``limit`` decode steps, from a pass at ``now``.
+    """Plan a fast-forward of up to ``limit`` decode steps, from a pass at ``now``.
 
-    With overlap there must be one outstanding step. Most coasts are cut before their end, so that this is only bounded
-    at first: ``settle_fast_forward`` finds it once nothing else comes before. Lanes look at each other's ends.
+    With overlap there must be one outstanding step. Most fast-forwards are cut before their end. So the end is only
+    bounded at first; ``settle_fast_forward`` computes it once no other event comes before. Where a worker has several
+    schedulers, it is computed at once: they look at each other's ends.
     """
     worker = sim.workers[w]
     worker.phase = la.FAST_FORWARDING
@@ -142,7 +143,7 @@ def plan_fast_forward(sim, w, now, limit):
 
 @kernel
 def _until_event(sim, w):
-    """When the planned coast sets out, and how many of its steps end by its event: with overlap all but the last."""
+    """Start of the planned fast-forward, and its steps that end by its event: with overlap all but the last."""
     worker = sim.workers[w]
     if sim.config.overlap:
         return worker.fast_forward_from_s, worker.fast_forward_steps - 1
@@ -151,7 +152,7 @@ def _until_event(sim, w):
 
 @kernel
 def settle_fast_forward(sim, w):
-    """Set the event of the planned coast to its very end."""
+    """Set the event of the planned fast-forward to its exact end."""
     start, steps = _until_event(sim, w)
     sim.workers[w].fast_forward_open = 0
     heaps.event_set(sim, w, _run(sim, w, start, 1e300, steps, 0)[1])
@@ -159,7 +160,7 @@ def settle_fast_forward(sim, w):
 
 @kernel
 def formed_by(sim, w, until):
-    """How many steps of the planned coast passes before ``until`` form, and when the first pass is that comes later."""
+    """Steps of the planned fast-forward formed by passes before ``until``, and the time of the first later pass."""
     worker = sim.workers[w]
     if not sim.config.overlap:
         return _run(sim, w, worker.newest_start_s, until, worker.fast_forward_steps, 0)
@@ -172,7 +173,7 @@ def formed_by(sim, w, until):
 
 @kernel
 def cut_fast_forward(sim, w, until):
-    """Let the planned coast end with the first pass at or after ``until``."""
+    """Let the planned fast-forward end with the first pass at or after ``until``."""
     worker = sim.workers[w]
     steps, event = formed_by(sim, w, until)
     worker.fast_forward_steps = steps
@@ -182,7 +183,7 @@ def cut_fast_forward(sim, w, until):
 
 @kernel
 def finish_fast_forward(sim, w):
-    """The coast's event is due: account for its steps. Without overlap all have ended, with overlap all but the last.
+    """Account for the steps of the fast-forward at its event: all have ended, with overlap all but the last.
 
     Energy by the trapezoid rule, exact while the law is linear. ``context_tokens`` is still that of the first step.
     """
@@ -200,7 +201,7 @@ def finish_fast_forward(sim, w):
         worker.newest_end_s = worker.event_s
         stay_awake(sim, w, worker.newest_end_s)
         return
-    # The step outstanding before the coast has ended, and all of the coast but its last one.
+    # The step outstanding before the fast-forward has ended, and all its steps but the last.
     worker.steps += steps
     worker.busy_s += worker.oldest_end_s - worker.oldest_start_s
     worker.busy_s += worker.event_s - worker.oldest_end_s

@@ -1,9 +1,9 @@
-"""Engines as the event loop sees them: a door each, a function that is called by its address.
+"""Engines as the event loop sees them: each has an ``engine_entry`` function, called by its address.
 
-So the event loop does not contain the engines, and an engine is compiled when it is first used, apart from the others.
+So the event loop does not contain the engines, and each engine is compiled separately, when it is first used.
 
-To add an engine: a module with a ``engine_entry``, a plain function of the signature below that passes each errand on
-to its kernels, and its code in ``MODULES`` and ``NAMES``.
+To add an engine: a module with an ``engine_entry``, a plain function of the signature below that passes each operation
+on to its kernels, and its code in ``MODULES`` and ``NAMES``.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from hisearch.kernels.layout import sim as la
 
 
 class Op(enum.IntEnum):
-    """What the event loop asks of an engine, for worker w and request r at time now."""
+    """Operations that the event loop calls an engine with, for worker w and request r at time now."""
 
-    RESET = 0  #: Worker w's caches are empty.
+    RESET = 0  #: Empty worker w's caches.
     NEVER_FITS = 1  #: Returns 1 where r can never be served.
     RECEIVE = 2  #: r reaches w.
-    FORM_BATCH = 3  #: w's next batch is formed.
+    FORM_BATCH = 3  #: Form w's next batch.
     COMPLETE_STEP = 4  #: w's oldest step, or its fast-forward, has ended.
-    SERVE = 5  #: Server w has done a part of its job.
-    LAUNCH_LOCKSTEP = 6  #: The batch that w formed for a lockstep step is launched (see ``schedulers``).
-    RECEIVE_KV = 7  #: The KV of r has come to w from where its prompt was computed.
-    RELEASE_KV = 8  #: It has been sent off from w, which computed it, or nobody wants it any more.
-    CANCEL_KV = 9  #: It will not come to w, which waits for it.
-    #: w, of SGLang with storage, vLLM with tiers or a decode worker with host memory, has died; its requests still say
-    #: what they were at.
+    SERVE = 5  #: Server w has finished a part of its job.
+    LAUNCH_LOCKSTEP = 6  #: Launch the batch that w formed for a lockstep step (see ``schedulers``).
+    RECEIVE_KV = 7  #: The KV of r has arrived at w from its prefill worker.
+    RELEASE_KV = 8  #: The KV of r has been sent from w, which computed it, or is not needed any more.
+    CANCEL_KV = 9  #: The KV of r will not arrive at w, which waits for it.
+    #: w, of SGLang with storage, vLLM with tiers or a decode worker with host memory, has died; the states of its
+    #: requests are still those before.
     HALT = 10
-    LOSE_HOST = 11  #: So has its node.
+    LOSE_HOST = 11  #: The node of w has died too.
     #: A decode worker has written the next part of r's output to the storage of tier w (see ``output_write_back``).
     WRITE_BACK_OUTPUT = 12
 
@@ -51,7 +51,7 @@ MODULES = {
     la.AGENTS: "agents.entry",
 }  # fmt: skip
 
-#: What people are told that is compiled.
+#: Names of engines in messages about compilation.
 NAMES = {
     la.VLLM: "vLLM", la.SGLANG: "SGLang", la.TRTLLM: "TensorRT-LLM",
     la.VLLM_OFFLOAD: "vLLM's offloading", la.VLLM_LMCACHE: "vLLM with LMCache", la.DECODE_WORKER: "decode workers",
@@ -61,29 +61,29 @@ NAMES = {
 #: All engines.
 ENGINES = tuple(MODULES)
 
-#: door(sim, errand, w, r, now) -> int
+#: engine_entry(sim, op, w, r, now) -> int
 _SIGNATURE = types.int64(HandleType(la.Sim), types.int64, types.int64, types.int64, types.float64)
 
 
 def is_compiled(engine: int) -> bool:
-    """True where this version of ``engine`` is in the on-disk cache."""
+    """Whether this version of ``engine`` is in the on-disk cache."""
     return is_cached(f"hisearch.kernels.{MODULES[engine]}", "engine_entry")
 
 
 @functools.cache
 def _compiled(engine: int) -> Any:
-    """Compiled, cached on disk, and kept alive with the address of its code."""
+    """The compiled ``engine_entry`` of ``engine``, cached on disk and kept alive with the address of its code."""
     function = importlib.import_module(f"hisearch.kernels.{MODULES[engine]}").engine_entry
     return c_function(function, _SIGNATURE)
 
 
 def address(engine: int) -> int:
-    """Where the door of ``engine`` is, for ``call_engine``; compiles it where that has not been done yet."""
+    """Address of the ``engine_entry`` of ``engine``, for ``call_engine``; compiles it if necessary."""
     return engine if config.DISABLE_JIT else int(_compiled(int(engine)).address)
 
 
 def call_engine(address: int, sim: Any, op: int, w: int, r: int, now: float) -> int:
-    """Send ``op`` through the door at ``address``; with the jit off that is the engine's code."""
+    """Call the ``engine_entry`` at ``address`` with ``op``; with the jit off ``address`` is the engine's number."""
     module = importlib.import_module(f"hisearch.kernels.{MODULES[address]}")
     return int(module.engine_entry(sim, op, w, r, now))
 

@@ -1,4 +1,4 @@
-"""Inter-token latencies, counted in bins as they occur: one count for each gap between two tokens of a request."""
+"""Inter-token latencies, counted in bins as they occur: a count for each gap between two tokens of a request."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def bin_of(seconds):
 
 @kernel
 def add(sim, seconds, count):
-    """``count`` requests wait ``seconds`` between two tokens."""
+    """Count a gap of ``seconds`` between two tokens for ``count`` requests."""
     if count > 0:
         sim.gaps[bin_of(seconds)] += count
 
 
 @kernel
 def add_signed(sim, seconds, count):
-    """Like ``add``; a negative count takes back what was counted."""
+    """Like ``add``; a negative count takes gaps back."""
     sim.gaps[bin_of(seconds)] += count
 
 
@@ -36,26 +36,26 @@ def add_signed(sim, seconds, count):
 def add_fast_forward(sim, steps, decoding, context, excess):
     """Count the gaps of ``steps`` decode steps of ``decoding`` requests (see ``cost.fast_forward``).
 
-    Where two steps fall into one bin, so do all between them: steps only become longer as contexts grow.
+    If two steps fall into the same bin, so do all steps between them: steps only get longer as contexts grow.
     """
     if steps == 0:
         return
     last = bin_of(decode_step_seconds(sim.seconds, decoding, context + (steps - 1) * decoding, excess))
     begin = 0
     while True:
-        here = bin_of(decode_step_seconds(sim.seconds, decoding, context + begin * decoding, excess))
+        bin_index = bin_of(decode_step_seconds(sim.seconds, decoding, context + begin * decoding, excess))
         end = steps
-        if here != last:
+        if bin_index != last:
             # Bisect for the first step that falls into another bin.
             low = begin
             end = steps - 1
             while end - low > 1:
                 middle = (low + end) // 2
-                if bin_of(decode_step_seconds(sim.seconds, decoding, context + middle * decoding, excess)) == here:
+                if bin_of(decode_step_seconds(sim.seconds, decoding, context + middle * decoding, excess)) == bin_index:
                     low = middle
                 else:
                     end = middle
-        sim.gaps[here] += decoding * (end - begin)
+        sim.gaps[bin_index] += decoding * (end - begin)
         if end == steps:
             return
         begin = end
@@ -63,7 +63,10 @@ def add_fast_forward(sim, steps, decoding, context, excess):
 
 @kernel
 def count_fast_forward(sim, w):
-    """Count the gaps of the coast that ends now, before it is accounted for; all took part in the step before it."""
+    """Count the gaps of the fast-forward that ends now, before it is accounted for.
+
+    All its requests took part in the step before it.
+    """
     worker = sim.workers[w]
     n = worker.decoding
     context = worker.context_tokens

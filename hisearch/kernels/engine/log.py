@@ -1,8 +1,8 @@
-"""The log of steps: what was in each batch, and what was lost while it was formed. Off in a search.
+"""The log of steps: the requests of each batch, and those that lost their KV while it was formed. Off in a search.
 
-A step is logged when it is launched: ``lost`` for each request that loses its KV meanwhile, ``entry`` for each one in
-the batch, in batch order, then ``step``. Where an array is full the run is void (``LOG_FULL``); the caller runs it
-again with larger ones.
+A step is logged when it is launched: ``lost`` for each request that loses its KV meanwhile, ``entry`` for each request
+in the batch, in batch order, then ``step``. If an array is full the run is void (``LOG_FULL``), and the caller repeats
+it with larger arrays.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from hisearch.kernels.layout import tiers as tl
 
 @kernel
 def forget_lost(sim):
-    """A pass begins: what earlier ones without a batch lost belongs to no step."""
+    """A pass begins: losses of earlier passes without a batch belong to no step."""
     sim.counters[la.LOG_LOST_TAKEN] = sim.counters[la.LOG_LOST]
 
 
 @kernel
 def lost(sim, r):
-    """Request ``r`` loses its KV."""
+    """Log that request ``r`` loses its KV."""
     if not sim.config.log:
         return
     k = sim.counters[la.LOG_LOST]
@@ -36,7 +36,7 @@ def lost(sim, r):
 
 @kernel
 def entry(sim, r, computed, tokens):
-    """The next step computes ``tokens`` tokens of ``r`` behind ``computed``."""
+    """Log that the next step computes ``tokens`` tokens of ``r`` after ``computed``."""
     k = sim.counters[la.LOG_ENTRIES]
     if k >= sim.log_entries.shape[0]:
         sim.counters[la.FAULT] = la.LOG_FULL
@@ -55,7 +55,7 @@ def _held(sim, v):
 
 @kernel
 def _held_in(sim, w, t):
-    """Tokens in worker ``w``'s store of storage tier ``t``; 0 where there is none."""
+    """Tokens in worker ``w``'s store of storage tier ``t``; 0 without such a tier."""
     if t >= sim.tiers.storage:
         return 0
     tier = sim.store_tiers[t]
@@ -64,7 +64,7 @@ def _held_in(sim, w, t):
 
 @kernel
 def _chunks_in(sim, w, tier):
-    """Tokens that worker ``w``'s store of LMCache's ``tier``, behind host memory, can offer; 0 where there is none."""
+    """Tokens that look-ups find in worker ``w``'s store of LMCache's ``tier``, behind host memory; 0 without one."""
     if tier >= sim.worker_stores.shape[1]:
         return 0
     return block_table.size(sim, sim.worker_stores[w, tier], tl.RECENT) * sim.offloading.block_tokens
@@ -72,7 +72,7 @@ def _chunks_in(sim, w, tier):
 
 @kernel
 def _tier_tokens(sim, w):
-    """What the stores of ``w``'s worker hold, of the first, the second and the third tier, in tokens."""
+    """Tokens held by the stores of ``w``'s worker: of the first, the second and the third tier."""
     host = 0
     storage = 0
     farther = 0
@@ -99,7 +99,7 @@ def _tier_tokens(sim, w):
 
 @kernel
 def step(sim, w, kind, scheduled_s, start_s, end_s):
-    """Close the step to which all entries and losses since the last one belong."""
+    """Log the step to which all entries and losses since the last step belong."""
     k = sim.counters[la.LOG_STEPS]
     if k >= sim.log_steps.shape[0]:
         sim.counters[la.FAULT] = la.LOG_FULL
@@ -127,7 +127,7 @@ def step(sim, w, kind, scheduled_s, start_s, end_s):
 
 @kernel
 def spend(sim, pages):
-    """The step logged last had so many free pages less than the worker has now: a coast takes its pages at its end."""
+    """Subtract ``pages`` from the free pages of the step logged last: a fast-forward takes its pages at its end."""
     k = sim.counters[la.LOG_STEPS] - 1
     if k >= 0 and not sim.counters[la.FAULT]:
         sim.log_steps[k].free_tokens -= pages * sim.config.page_tokens

@@ -1,4 +1,4 @@
-"""Lists in order of ``REQUEST.order``: of admission (vLLM) or of arrival (TensorRT-LLM); most belong at their ends."""
+"""Lists in order of ``REQUEST.order``: of admission (vLLM) or arrival (TensorRT-LLM); most requests go to the ends."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def add_prompt(sim, w, r):
 
 @kernel
 def remove_prompt(sim, w, r):
-    """``r`` is no unfinished prompt any more."""
+    """Take ``r`` out of the unfinished prompts."""
     worker = sim.workers[w]
     request = sim.requests[r]
     if request.prev_aside >= 0:
@@ -65,7 +65,7 @@ def remove_prompt(sim, w, r):
 
 @kernel
 def add_ending(sim, w, r):
-    """Put ``r`` among those whose last token the newest step makes."""
+    """Put ``r`` among the requests whose last token the newest step makes."""
     requests = sim.requests
     worker = sim.workers[w]
     before = -1

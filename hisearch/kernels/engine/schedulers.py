@@ -1,18 +1,18 @@
-"""Lanes of a worker: schedulers that share its accelerators.
+"""Schedulers of a worker, which share its accelerators: data-parallel attention ranks or pipeline micro-batches.
 
-A worker with several attention groups (WAVE) has a lane for each of them, with KV of its own. All lanes form their
-batches at one time, and their steps begin and end together: a *wave*. It takes the slowest lane's own part, then what
-all do together, for the tokens of all. A lane without work takes part with an empty batch. With cache tiers each lane
-has host memory and movers of its own: a wave sets out when the last scheduler is done (one may wait for copies), and
-ends no sooner than what any lane loads back. A worker without a wave out rests until one of its lanes has a reason to
-look again.
+LOCKSTEP: a worker with data-parallel attention has a scheduler for each DP rank, with KV of its own. All DP ranks form
+their batches at the same time, and their steps begin and end together: a *lockstep step*. It takes the attention time
+of the slowest rank, then the time of the shared part for the tokens of all ranks. A rank without work takes part with
+an empty batch. With cache tiers each rank has host memory and a KV connector of its own. A lockstep step starts when
+the last scheduler is done (one may wait for copies), and ends no sooner than any rank's load-back. Without a lockstep
+step under way, a worker is idle until one of its ranks has a reason to look again.
 
-A worker with several pipeline stages (PIPE) has as many lanes, each with one batch in flight, and one KV memory for all
-of them (``WORKER.cache_id``: the tree that has it). A batch passes the stages one after the other, each of which takes
-an equal share of the pass and serves batches in the order in which they were formed. A prompt that is cut goes on in
-the lane that forms a batch next, so that its chunks follow each other through the stages.
+PIPE: a worker with several pipeline stages has as many schedulers, each with one micro-batch in flight, and one KV
+memory for all (``WORKER.cache_id``: its tree). A micro-batch passes the stages one after another. Each stage takes an
+equal share of the pass and serves batches in the order in which they were formed. A chunked prompt continues in the
+scheduler that forms a batch next, so that its chunks follow each other through the stages.
 
-Lanes lie side by side in ``Sim.workers``; the first of a worker is its *leader*, which keeps what all have in common.
+The schedulers of a worker are adjacent in ``Sim.workers``. The first is the *leader*, which keeps the common state.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from hisearch.kernels.traffic import heaps
 
 @kernel
 def leader(sim, w):
-    """First lane of the worker that lane ``w`` belongs to."""
+    """First scheduler of the worker that scheduler ``w`` belongs to."""
     return w - w % sim.config.schedulers
 
 
 @kernel
 def running(sim, w):
-    """Requests that count against the batch limit of lane ``w``: its own, or those of all lanes of a pipeline."""
+    """Requests that count against the batch limit of scheduler ``w``: its own, or those of the whole pipeline."""
     if sim.config.scheduler_kind != la.PIPE or sim.config.engine == la.SGLANG:
         return sim.workers[w].running
     count = 0
@@ -47,7 +47,7 @@ def running(sim, w):
 
 @kernel
 def reset(sim):
-    """No waves, empty stages."""
+    """Reset to no lockstep steps and empty stages."""
     schedulers = sim.config.schedulers
     for w in range(sim.config.workers):
         worker = sim.workers[w]
@@ -60,7 +60,7 @@ def reset(sim):
 
 @kernel
 def choose(sim, first, tokens):
-    """The lane of the worker whose leader is ``first`` that a new request of ``tokens`` prompt tokens goes to."""
+    """Choose a scheduler, of the worker with leader ``first``, for a new request of ``tokens`` prompt tokens."""
     if sim.config.schedulers == 1:
         return first
     if sim.config.scheduler_kind == la.PIPE:
@@ -79,11 +79,11 @@ def choose(sim, first, tokens):
 
 @kernel
 def _least_loaded(sim, first):
-    """The smallest 4 * waiting + running, the first of them on a tie: vLLM's own balancer.
+    """The scheduler with the smallest 4 * waiting + running, the first on a tie: vLLM's own balancer.
 
-    Requests that wait for a load count among those that wait (``Scheduler.get_request_counts``).
-    TensorRT-LLM's executor likewise hands new requests to the rank with the fewest active ones. On decode workers those
-    whose KV is on the way count as running. Batches of a pipeline that only decodes are kept alike by it too (assumed).
+    Requests that wait for a load count as waiting (``Scheduler.get_request_counts``). TensorRT-LLM's executor likewise
+    gives new requests to the rank with the fewest active ones. On decode workers, requests whose KV is on the way count
+    as running. Micro-batches of a pipeline that only decodes are balanced this way too (assumed).
     """
     chosen = first
     for w in range(first + 1, first + sim.config.schedulers):
@@ -103,11 +103,12 @@ def _load(sim, w):
 
 @kernel
 def _next_to_form(sim, first):
-    """The lane in whose next batch a new request takes part.
+    """The scheduler of a pipeline whose next micro-batch takes a new request.
 
-    An engine that waits for a batch looks at arrivals when the oldest one is done, and puts them into the next batch
-    along with that one's requests. Only where it is full, or where no batch is in flight, does it form another one. A
-    batch counts as full of what its lane was dealt since the last; where all are, the one that was dealt the least.
+    An engine that waits for a batch looks at arrivals when the oldest batch is done, and puts them into the next batch
+    along with that one's requests. It forms another batch only if that batch is full, or none is in flight. A batch
+    counts as full once its scheduler was dealt ``chunk_tokens`` since the last. If all are full, the scheduler that was
+    dealt the least is chosen.
     """
     busy = -1
     idle = -1
@@ -129,9 +130,9 @@ def _next_to_form(sim, first):
 
 @kernel
 def following(sim, w):
-    """The lane of a pipeline that goes on with a prompt of which lane ``w`` has just launched a chunk.
+    """The scheduler of a pipeline that continues a prompt of which scheduler ``w`` has just launched a chunk.
 
-    An idle one, the next in turn; else that which is done first.
+    It is the next idle one in turn; else the one that is done first.
     """
     first = leader(sim, w)
     chosen = -1
@@ -146,7 +147,7 @@ def following(sim, w):
 
 @kernel
 def wake(sim, w, now):
-    """Lane ``w`` of a pipeline has got something to do."""
+    """Wake scheduler ``w`` of a pipeline, which has got work."""
     worker = sim.workers[w]
     if worker.phase == la.IDLE:
         worker.phase = la.FORMING
@@ -155,14 +156,14 @@ def wake(sim, w, now):
 
 @kernel
 def note_formed(sim, w):
-    """Lane ``w`` of a pipeline has just formed a batch: what it was dealt is in it, or waits for room."""
+    """Note that scheduler ``w`` of a pipeline has formed a batch: tokens dealt to it are in it, or wait for pages."""
     worker = sim.workers[w]
     worker.dealt_tokens = 0 if worker.waiting == 0 else sim.config.chunk_tokens
 
 
 @kernel
 def wake_waiting(sim, w, now):
-    """Lane ``w`` of a pipeline may have given KV back: idle lanes beside it with requests waiting try again."""
+    """Scheduler ``w`` of a pipeline may have freed KV: wake its idle siblings with waiting requests."""
     first = leader(sim, w)
     for scheduler in range(first, first + sim.config.schedulers):
         if (sim.workers[scheduler].waiting > 0 or sim.workers[scheduler].kv_pending > 0) and scheduler != w:
@@ -171,7 +172,7 @@ def wake_waiting(sim, w, now):
 
 @kernel
 def through_stages(sim, w, now, seconds):
-    """End of a pass of ``seconds`` that enters the pipeline of lane ``w`` at ``now`` behind those already in it."""
+    """End of a pass of ``seconds`` that enters the pipeline of scheduler ``w`` at ``now``, behind earlier passes."""
     schedulers = sim.config.schedulers
     row = w // schedulers
     share = seconds / schedulers
@@ -184,7 +185,7 @@ def through_stages(sim, w, now, seconds):
 
 @kernel
 def hold_back(sim, w, batch, size, decoding, context, longest, squares):
-    """Lane ``w`` has formed a batch of a wave (see ``cost.batch_cost``); its length depends on the other lanes'."""
+    """Keep the batch of DP rank ``w`` (see ``cost.batch_cost``) for the lockstep step, whose length all ranks set."""
     worker = sim.workers[w]
     own_s, host_s = batch_cost(sim.seconds, sim.requests, batch, size, decoding, context, longest, squares)
     worker.own_s = own_s
@@ -199,7 +200,7 @@ def hold_back(sim, w, batch, size, decoding, context, longest, squares):
 
 @kernel
 def _shared_seconds(sim, tokens):
-    """What the lanes do together for ``tokens`` tokens in all."""
+    """Time of the part shared by all DP ranks, for ``tokens`` tokens in total."""
     table = sim.shared_s
     at = tokens / sim.config.schedulers
     low = min(int(at), table.shape[0] - 2)
@@ -208,37 +209,37 @@ def _shared_seconds(sim, tokens):
 
 @kernel
 def _lockstep_seconds(sim, first):
-    """The slowest lane's own part, then that of all together; no less than a lane's host needs.
+    """Attention time of the slowest DP rank plus that of the shared part; no less than any rank's host needs.
 
-    vLLM pads the tokens of all lanes to the CUDA graph of the fullest where there is one for it; SGLang and
-    TensorRT-LLM do so where all decode.
+    vLLM pads the tokens of all ranks to the CUDA graph of the fullest rank, if it has one. SGLang and TensorRT-LLM do
+    so if all ranks decode.
     """
-    own = 0.0
-    host = 0.0
-    total = 0
-    most = 0
+    slowest_s = 0.0
+    host_s = 0.0
+    tokens = 0
+    most_tokens = 0
     chunks = 0
     for w in range(first, first + sim.config.schedulers):
         worker = sim.workers[w]
         if not worker.formed:
             continue
-        own = max(own, worker.own_s)
-        host = max(host, worker.host_s)
-        total += worker.lockstep_tokens
-        most = max(most, worker.lockstep_tokens)
+        slowest_s = max(slowest_s, worker.own_s)
+        host_s = max(host_s, worker.host_s)
+        tokens += worker.lockstep_tokens
+        most_tokens = max(most_tokens, worker.lockstep_tokens)
         chunks += worker.lockstep_chunks
     if sim.config.engine != la.VLLM:
         if chunks == 0:
-            padded = sim.lockstep_pad[most] if most < sim.lockstep_pad.shape[0] else most
-            total = sim.config.schedulers * padded
-    elif most < sim.lockstep_pad.shape[0]:
-        total = sim.config.schedulers * sim.lockstep_pad[most]
-    return max(own + _shared_seconds(sim, total), host)
+            padded = sim.lockstep_pad[most_tokens] if most_tokens < sim.lockstep_pad.shape[0] else most_tokens
+            tokens = sim.config.schedulers * padded
+    elif most_tokens < sim.lockstep_pad.shape[0]:
+        tokens = sim.config.schedulers * sim.lockstep_pad[most_tokens]
+    return max(slowest_s + _shared_seconds(sim, tokens), host_s)
 
 
 @kernel
 def _end_lockstep_step(sim, first, now):
-    """The oldest outstanding wave has ended at ``now``: lanes that had a batch in it take in its results."""
+    """End the oldest outstanding lockstep step at ``now``: ranks with a batch in it process its results."""
     group = sim.workers[first]
     for w in range(first, first + sim.config.schedulers):
         worker = sim.workers[w]
@@ -247,13 +248,13 @@ def _end_lockstep_step(sim, first, now):
     group.lockstep_steps -= 1
     group.lockstep_oldest_s = group.lockstep_newest_s
     group.phase = la.FORMING
-    # A scheduler may have waited for something for longer than the wave took.
+    # A scheduler may have waited for copies for longer than the lockstep step took.
     heaps.event_set(sim, first, max(now, group.now_s))
 
 
 @kernel
 def _preempted_alone(sim, w):
-    """Whether the newest pass of lane ``w`` preempted requests and formed no batch, with none outstanding."""
+    """Whether the newest pass of DP rank ``w`` preempted requests and formed no batch, with none outstanding."""
     worker = sim.workers[w]
     by_vllm = sim.config.engine == la.VLLM or sim.config.role == fl.DECODE
     if not by_vllm or worker.formed or worker.outstanding > 0 or sim.counters[la.FAULT]:
@@ -265,10 +266,10 @@ def _preempted_alone(sim, w):
 
 @kernel
 def _has_work(sim, w):
-    """Whether the scheduler of lane ``w`` makes a pass.
+    """Whether scheduler ``w`` makes a pass.
 
-    SGLang's do in any case, and take note of what ended. vLLM's do with requests that are being loaded as well, and
-    where requests have finished since the engine looked at its transfers last.
+    SGLang's always do, and process what ended. vLLM's also do with requests that are being loaded, and if requests have
+    finished since the engine last looked at its transfers.
     """
     worker = sim.workers[w]
     if sim.config.engine == la.SGLANG or worker.waiting > 0 or worker.running > 0 or worker.kv_pending > 0:
@@ -279,8 +280,8 @@ def _has_work(sim, w):
 
 
 @kernel
-def _meet(sim, first, now):
-    """All lanes go on when the last of their schedulers, which began a pass at ``now``, is done; returns when."""
+def _synchronize(sim, first, now):
+    """Let all DP ranks wait for the slowest scheduler of the pass begun at ``now``; returns when it is done."""
     ready = now
     for w in range(first, first + sim.config.schedulers):
         ready = max(ready, sim.workers[w].now_s)
@@ -291,8 +292,8 @@ def _meet(sim, first, now):
 
 
 @kernel
-def _rest(sim, first):
-    """No wave is out: the next one is tried when a lane has asked to look again, or something is sent to one."""
+def _set_idle(sim, first):
+    """No lockstep step is under way: set the event to the earliest time at which a DP rank looks again, if any."""
     time = la.FOREVER_S
     for w in range(first, first + sim.config.schedulers):
         time = min(time, sim.workers[w].look_s)
@@ -308,7 +309,7 @@ def _rest(sim, first):
 
 @kernel
 def _form_lockstep_step(sim, first, now):
-    """Let every lane form a batch at ``now``, and set out on the wave. Returns how many have one."""
+    """Let every DP rank form a batch at ``now``, and launch the lockstep step. Returns how many have a batch."""
     formed = 0
     for w in range(first, first + sim.config.schedulers):
         sim.workers[w].formed = 0
@@ -319,7 +320,7 @@ def _form_lockstep_step(sim, first, now):
             while _preempted_alone(sim, w):
                 engine_calls.call_engine(sim.config.engine_entry, sim, Op.FORM_BATCH, w, 0, now)
             formed += sim.workers[w].formed
-    ready = _meet(sim, first, now)
+    ready = _synchronize(sim, first, now)
     if formed == 0:
         return 0
     group = sim.workers[first]
@@ -344,7 +345,7 @@ def _form_lockstep_step(sim, first, now):
 
 @kernel
 def lockstep_event(sim, first, now):
-    """The event of the worker whose leader is ``first``: a wave ends, or the next one is formed."""
+    """Handle the event of the worker with leader ``first``: a lockstep step ends, or the next one is formed."""
     group = sim.workers[first]
     if group.phase == la.STEPPING:
         _end_lockstep_step(sim, first, now)
@@ -352,7 +353,7 @@ def lockstep_event(sim, first, now):
     group.phase = la.FORMING
     formed = _form_lockstep_step(sim, first, now)
     if group.lockstep_steps == 0:
-        _rest(sim, first)
+        _set_idle(sim, first)
     elif formed > 0 and group.lockstep_steps == 1 and sim.config.overlap:
         heaps.event_set(sim, first, max(now, group.now_s))
     else:
@@ -362,7 +363,7 @@ def lockstep_event(sim, first, now):
 
 @kernel
 def wake_group(sim, w, now):
-    """Lane ``w`` has a reason to look again, such as a request; a worker that rests tries to form a wave at once."""
+    """DP rank ``w`` has got work, such as a request: if its worker is idle, it forms a lockstep step at once."""
     first = leader(sim, w)
     if sim.workers[first].phase == la.RESTING:
         sim.workers[first].phase = la.FORMING

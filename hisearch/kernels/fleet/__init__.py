@@ -1,7 +1,7 @@
 """The event loop of a whole fleet.
 
-``cluster`` runs it; ``members`` come and go, ``losses`` befall them, ``admission`` refuses requests;
-``compilation`` compiles it and the engines.
+``cluster`` runs it; ``members`` starts and stops workers, ``losses`` handles requests of dead workers, ``admission``
+refuses requests; ``compilation`` compiles the event loop and the engines.
 
-Imports everything below; ``simulate`` imports from here.
+Imports all other packages of ``kernels`` but ``cachesim``; ``simulate`` imports from here.
 """

@@ -1,4 +1,4 @@
-"""Which arriving requests a router lets in."""
+"""Admission of arriving requests by a router."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hisearch.kernels.traffic import flow
 
 @kernel
 def _below_cap(fleet, front):
-    """Whether fewer of a model's requests are in flight than all its members that are up may have together."""
+    """Whether a model has fewer requests in flight than the cap of all its members that are up."""
     total = 0
     for k in range(front, front + fl.SIDES):
         route = fleet.routes[k]
@@ -22,7 +22,7 @@ def _below_cap(fleet, front):
 
 @kernel
 def _takes_token(fleet, now):
-    """A bucket of tokens that fills at a rate: a request takes one, or is not let in."""
+    """Take a token out of the bucket, which fills at a rate; False where there is none."""
     config = fleet.config
     config.tokens = min(config.tokens_burst, config.tokens + (now - config.tokens_s) * config.tokens_rps)
     config.tokens_s = now
@@ -34,7 +34,7 @@ def _takes_token(fleet, now):
 
 @kernel
 def _in_time(fleet, front):
-    """Whether the prompts that wait on the member with the shortest wait are computed soon enough."""
+    """Whether the member with the shortest wait computes its waiting prompts within ``shed_s``."""
     route = fleet.routes[front]
     least = np.inf
     for k in range(route.ups):
@@ -45,7 +45,7 @@ def _in_time(fleet, front):
 
 @kernel
 def lets_in(fleet, r, now):
-    """Whether request ``r``, which arrives at ``now``, is let in."""
+    """Whether request ``r``, which arrives at ``now``, is admitted."""
     rule = fleet.config.admission
     if rule == fl.ADMIT_ALL:
         return True

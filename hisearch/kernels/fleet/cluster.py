@@ -1,9 +1,15 @@
 """The event loop: arrivals and workers' step ends in order of time, over all pools.
 
-Ties: what befalls workers, then arrivals (by request index), then what is due between prefill and decode workers, then
-pools, by what they do next and by index: what servers beside the schedulers have done, then ends of steps (by worker
-index), then starts of steps (by worker index). So a step that starts at t sees every arrival at or before t, a
-follow-up that is due the moment its predecessor ends among them.
+Order of events at the same time:
+
+1. incidents of workers;
+2. arrivals, by request index;
+3. actions between prefill and decode workers;
+4. events of pools, by kind and then by pool index: servers other than schedulers, then ends of steps (by worker index),
+   then starts of steps (by worker index).
+
+So a step that starts at t sees every arrival at or before t, including a follow-up that arrives the moment its
+predecessor ends.
 """
 
 from __future__ import annotations
@@ -20,13 +26,13 @@ from hisearch.kernels.layout import sim as la
 from hisearch.kernels.routing import router
 from hisearch.kernels.traffic import flow, heaps, kv_transfer, pools
 
-# What a pool does next.
+# Kinds of a pool's next event.
 _SERVED, _END, _START = 0, 1, 2
 
 
 @kernel
-def _look(fleet, p):
-    """Note when pool ``p``'s next event is, and of which kind."""
+def _update_next_event(fleet, p):
+    """Update the time and kind of pool ``p``'s next event."""
     sim = pools.at(fleet, p)
     time = np.inf
     kind = _START
@@ -44,8 +50,8 @@ def _look(fleet, p):
 
 
 @kernel
-def _soonest(fleet):
-    """The pool whose event is next."""
+def _next_pool(fleet):
+    """The pool with the next event."""
     best = 0
     for p in range(1, fleet.config.pools):
         sooner = fleet.next_s[p] - fleet.next_s[best]
@@ -55,8 +61,8 @@ def _soonest(fleet):
 
 
 @kernel
-def _settles(fleet, p):
-    """Whether pool ``p``'s next event was a bound on a coast's end, which now is its end."""
+def _settle_bound(fleet, p):
+    """If pool ``p``'s next event is a bound on a fast-forward's end, settle it; returns whether it was."""
     sim = pools.at(fleet, p)
     if fleet.next_kind[p] != _END or sim.counters[la.EVENT_HEAP] == 0:
         return False
@@ -64,7 +70,7 @@ def _settles(fleet, p):
     if sim.workers[w].phase != la.FAST_FORWARDING or not sim.workers[w].fast_forward_open:
         return False
     device.settle_fast_forward(sim, w)
-    _look(fleet, p)
+    _update_next_event(fleet, p)
     return True
 
 
@@ -77,10 +83,10 @@ def _never_fits(sim, r):
 
 @kernel
 def _fits_nowhere(fleet, r):
-    """Whether no pool of its model could ever serve ``r``."""
+    """Whether the pools of its model could never serve ``r``."""
     front = flow.front_of(fleet, r)
     if _fits(fleet, r, front):
-        return _hands_over(fleet, front) and not _fits(fleet, r, front + fl.BACK)
+        return _is_disaggregated(fleet, front) and not _fits(fleet, r, front + fl.BACK)
     return True
 
 
@@ -95,21 +101,21 @@ def _fits(fleet, r, k):
 
 
 @kernel
-def _hands_over(fleet, front):
-    """Whether prompts and outputs of the model whose front is route ``front`` are made apart."""
+def _is_disaggregated(fleet, front):
+    """Whether the model with front route ``front`` is served with prefill/decode disaggregation."""
     return fleet.routes[front + fl.BACK].members > 0
 
 
 @kernel
 def _refuse(fleet, r, outcome, now):
-    """Request ``r`` is turned away."""
+    """Refuse request ``r`` with the given outcome."""
     pools.first(fleet).requests[r].outcome = outcome
     flow.announce_end(fleet, r, now)
 
 
 @kernel
 def _send(fleet, m, r, now):
-    """Request ``r`` reaches member ``m``."""
+    """Send request ``r`` to member ``m``."""
     member = fleet.members[m]
     sim = pools.at(fleet, member.pool)
     request = sim.requests[r]
@@ -118,7 +124,7 @@ def _send(fleet, m, r, now):
         request.outcome = la.TOO_LARGE
         if sim.config.role == fl.DECODE and fleet.hands[r].state == fl.COMPUTED:
             losses.tell(fleet, fleet.hands[r].source, Op.RELEASE_KV, r, now)
-            _look(fleet, fleet.members[fleet.hands[r].source].pool)
+            _update_next_event(fleet, fleet.members[fleet.hands[r].source].pool)
         flow.announce_end(fleet, r, now)
         return
     request.outcome = la.IN_FLIGHT
@@ -131,12 +137,12 @@ def _send(fleet, m, r, now):
     engine_calls.call_engine(sim.config.engine_entry, sim, Op.RECEIVE, w, r, now)
     if sim.config.scheduler_kind == la.LOCKSTEP:
         schedulers.wake_group(sim, w, now)
-    _look(fleet, member.pool)
+    _update_next_event(fleet, member.pool)
 
 
 @kernel
 def _arrive(fleet, r, is_open, now):
-    """Request ``r`` reaches the router at ``now``."""
+    """Handle the arrival of request ``r`` at the router."""
     if is_open:
         fleet.counters[fl.NEXT_OPEN] += 1
     else:
@@ -151,10 +157,10 @@ def _arrive(fleet, r, is_open, now):
 
 @kernel
 def _dispatch(fleet, r, now):
-    """Send request ``r`` on its way to the workers of its model; where none is up it is tried again."""
+    """Dispatch request ``r`` to the workers of its model; if none is up it is retried."""
     front = flow.front_of(fleet, r)
-    if _hands_over(fleet, front):
-        _begin_hand(fleet, front, r, now)
+    if _is_disaggregated(fleet, front):
+        _dispatch_disaggregated(fleet, front, r, now)
         return
     m = router.route(fleet, front, r, now)
     if m < 0:
@@ -164,30 +170,30 @@ def _dispatch(fleet, r, now):
 
 
 @kernel
-def _stays(fleet, d, r):
-    """Whether so little of ``r``'s prompt is to be computed that decode worker ``d`` does it."""
+def _prefills_locally(fleet, d, r):
+    """Whether decode member ``d`` computes ``r``'s prompt itself, with fewer than ``local_tokens`` uncached tokens."""
     if fleet.transfer.local_tokens == 0:
         return False
     member = fleet.members[d]
     sim = pools.at(fleet, member.pool)
-    found = 0
+    cached = 0
     if sim.config.prefix_caching:
         limit = tree.floor_page(sim, fleet.trace.input_tokens[r] - 1)
         for w in range(member.index * sim.config.schedulers, (member.index + 1) * sim.config.schedulers):
-            here, _ = tree.match(sim, sim.workers[w].cache_id, fleet.trace.prompt_node[r], limit)
-            found = max(found, here)
-    return fleet.trace.input_tokens[r] - found < fleet.transfer.local_tokens
+            tokens, _ = tree.match(sim, sim.workers[w].cache_id, fleet.trace.prompt_node[r], limit)
+            cached = max(cached, tokens)
+    return fleet.trace.input_tokens[r] - cached < fleet.transfer.local_tokens
 
 
 @kernel
-def _begin_hand(fleet, front, r, now):
-    """Request ``r`` sets out on its way over a prefill and a decode worker."""
+def _dispatch_disaggregated(fleet, front, r, now):
+    """Dispatch request ``r`` to a prefill and a decode worker."""
     hand = fleet.hands[r]
     hand.state = fl.NOT_HANDED
     hand.target = -1
     if fleet.transfer.reserve_first or fleet.transfer.local_tokens > 0:
         hand.target = router.route(fleet, front + fl.BACK, r, now)
-        if hand.target >= 0 and _stays(fleet, hand.target, r):
+        if hand.target >= 0 and _prefills_locally(fleet, hand.target, r):
             _send(fleet, hand.target, r, now)
             return
     hand.source = router.route(fleet, front, r, now)
@@ -204,26 +210,26 @@ def _begin_hand(fleet, front, r, now):
 
 
 @kernel
-def _hand_on(fleet, r, now):
-    """What is due for ``r`` between its prefill and its decode worker."""
-    due = fleet.hands[r].due
-    if due == fl.RETRY:
+def _act(fleet, r, now):
+    """Carry out the scheduled action of ``r`` between its prefill and its decode worker."""
+    action = fleet.hands[r].due
+    if action == fl.RETRY:
         _dispatch(fleet, r, now)
-    elif due == fl.TO_PREFILL:
+    elif action == fl.TO_PREFILL:
         _to_prefill(fleet, r, now)
-    elif due == fl.TO_DECODE:
+    elif action == fl.TO_DECODE:
         _to_decode(fleet, r, now)
-    elif due == fl.ARRIVAL:
+    elif action == fl.ARRIVAL:
         _arrival(fleet, r, now)
     else:
         _give_up(fleet, r, now)
     for p in range(fleet.config.pools):
-        _look(fleet, p)
+        _update_next_event(fleet, p)
 
 
 @kernel
 def _to_prefill(fleet, r, now):
-    """The decode worker of ``r`` has room for it: its prompt is to be computed."""
+    """Send ``r``, for which its decode worker has reserved pages, to its prefill worker."""
     hand = fleet.hands[r]
     if fleet.members[hand.target].died:
         losses.try_again(fleet, r, now)
@@ -239,7 +245,7 @@ def _to_prefill(fleet, r, now):
 
 @kernel
 def _to_decode(fleet, r, now):
-    """The prompt of ``r`` has been computed: it goes on to a decode worker."""
+    """Send ``r``, whose prompt has been computed, to a decode worker."""
     hand = fleet.hands[r]
     if fleet.members[hand.source].died:
         _give_up(fleet, r, now)
@@ -254,7 +260,7 @@ def _to_decode(fleet, r, now):
 
 @kernel
 def _arrival(fleet, r, now):
-    """The KV of ``r`` comes, where both of its workers are still there."""
+    """Deliver the KV of ``r``, if both of its workers are still there."""
     hand = fleet.hands[r]
     if fleet.members[hand.target].died:
         _give_up(fleet, r, now)
@@ -269,14 +275,14 @@ def _arrival(fleet, r, now):
 
 @kernel
 def _give_up(fleet, r, now):
-    """Nobody takes over what the prefill worker of ``r`` has computed: it is tried again."""
+    """Free the KV that the prefill worker of ``r`` has computed, and retry ``r``: no decode worker takes it over."""
     losses.let_go(fleet, fleet.hands[r].source, r, now)
     losses.try_again(fleet, r, now)
 
 
 @kernel
 def _worker_event(sim, w, now):
-    """Worker ``w``'s step ends at ``now``, or its next one begins."""
+    """Handle worker ``w``'s event at ``now``: a step ends, or the next one is formed."""
     if sim.config.scheduler_kind == la.LOCKSTEP:
         schedulers.lockstep_event(sim, w, now)
         return
@@ -289,34 +295,34 @@ def _worker_event(sim, w, now):
         return
     engine_calls.call_engine(sim.config.engine_entry, sim, Op.COMPLETE_STEP, w, 0, now)
     worker.phase = la.FORMING
-    # The scheduler may have waited for something for longer than the step took.
+    # The scheduler may have waited for copies for longer than the step took.
     heaps.event_set(sim, w, max(now, worker.now_s))
     if sim.config.scheduler_kind == la.PIPE:
         schedulers.wake_waiting(sim, w, now)
 
 
 @kernel
-def _turn(fleet, p, now):
-    """Pool ``p`` does what it does next. Returns a pool whose ``counters[FAULT]`` voids the run, or -1."""
+def _handle_pool_event(fleet, p, now):
+    """Handle pool ``p``'s next event. Returns a pool whose ``counters[FAULT]`` voids the run, or -1."""
     sim = pools.at(fleet, p)
     if fleet.next_kind[p] == _SERVED:
         engine_calls.call_engine(sim.config.engine_entry, sim, Op.SERVE, sim.server_heap[0], 0, now)
     else:
         _worker_event(sim, sim.event_heap[0], now)
-    _check_room(sim)
-    _look(fleet, p)
+    _check_node_records(sim)
+    _update_next_event(fleet, p)
     store_pool = sim.config.store_pool
     if store_pool >= 0:
         front = pools.at(fleet, store_pool)
-        _check_room(front)
+        _check_node_records(front)
         if front.counters[la.FAULT]:
             return store_pool
     return p if sim.counters[la.FAULT] else -1
 
 
 @kernel
-def _check_room(sim):
-    """Stop before the next event could take more node records than there are."""
+def _check_node_records(sim):
+    """Void the run before the next event could take more node records than there are."""
     needed = la.NODES_PER_REQUEST * (sim.config.max_running + 2) * sim.counters[la.LARGEST_GROUP]
     if sim.config.scheduler_kind == la.LOCKSTEP:
         needed *= sim.config.schedulers
@@ -331,7 +337,7 @@ def _first_arrival_s(fleet):
 
 @kernel
 def _reset_pool(sim):
-    """Empty caches, idle workers."""
+    """Reset a pool to empty caches and idle workers."""
     counters = sim.counters
     counters[:] = 0
     if sim.nodes.shape[0] < 2 * sim.trees.shape[0]:
@@ -370,12 +376,12 @@ def _reset_pool(sim):
         worker.event_slot = -1
         worker.way_end = -1
         engine_calls.call_engine(sim.config.engine_entry, sim, Op.RESET, w, 0, 0.0)
-    _check_room(sim)
+    _check_node_records(sim)
 
 
 @kernel
 def _forget_after(fleet, end_s):
-    """First tokens are noted when their step is launched: those of steps that have not ended did not happen."""
+    """Clear first tokens after ``end_s``: they were noted when their step was launched, but it has not ended."""
     for p in range(fleet.config.pools):
         requests = pools.at(fleet, p).requests
         for r in range(requests.shape[0]):
@@ -385,21 +391,21 @@ def _forget_after(fleet, end_s):
 
 @kernel
 def _all_done(fleet):
-    """Whether every request that has come has ended, so that nobody waits for what servers are still at."""
+    """Whether every request that has arrived has ended, so that no request waits for the servers' jobs."""
     for p in range(fleet.config.pools):
         if pools.at(fleet, p).counters[la.EVENT_HEAP] > 0:
             return False
-    here = 0
+    inflight = 0
     for m in range(fleet.members.shape[0]):
-        here += fleet.members[m].inflight_requests
-    return here == 0
+        inflight += fleet.members[m].inflight_requests
+    return inflight == 0
 
 
 @kernel
 def run(fleet):
     """Simulate until every request has ended, the horizon is passed or too many requests are late.
 
-    What servers beside the schedulers are still at when the last request has ended stays undone.
+    Jobs that servers other than schedulers still have when the last request has ended are not finished.
 
     Returns (time of the last event, 1 if it stopped early, pool whose ``counters[FAULT]`` says why the run is void, or
     -1).
@@ -412,19 +418,19 @@ def run(fleet):
         _reset_pool(sim)
         if sim.counters[la.FAULT]:
             return last, 0, p
-        _look(fleet, p)
+        _update_next_event(fleet, p)
     while True:
         arrival, r, is_open = flow.next_arrival(fleet)
-        p = _soonest(fleet)
+        p = _next_pool(fleet)
         event = fleet.next_s[p]
-        due = fleet.hands[fleet.due[0]].due_s if fleet.counters[fl.DUE] > 0 else np.inf
+        action_s = fleet.hands[fleet.due[0]].due_s if fleet.counters[fl.DUE] > 0 else np.inf
         incident = members.next_incident_s(fleet)
-        now = min(arrival, event, due)
+        now = min(arrival, event, action_s)
         if now == np.inf:
             return last, 0, -1
-        if event <= min(now, incident) and _settles(fleet, p):
+        if event <= min(now, incident) and _settle_bound(fleet, p):
             continue
-        if min(arrival, due) == np.inf and fleet.next_kind[p] == _SERVED and _all_done(fleet):
+        if min(arrival, action_s) == np.inf and fleet.next_kind[p] == _SERVED and _all_done(fleet):
             return last, 0, -1
         now = min(now, incident)
         if now > fleet.config.horizon_s:
@@ -439,14 +445,14 @@ def run(fleet):
             if fleet.counters[fl.SHORT]:
                 return last, 0, -1
             for q in range(fleet.config.pools):
-                _look(fleet, q)
-        elif arrival <= event and arrival <= due:
+                _update_next_event(fleet, q)
+        elif arrival <= event and arrival <= action_s:
             _arrive(fleet, r, is_open, now)
-        elif due <= event:
-            _hand_on(fleet, kv_transfer.pop(fleet), now)
+        elif action_s <= event:
+            _act(fleet, kv_transfer.pop(fleet), now)
         else:
             if fleet.next_kind[p] != _SERVED:
                 last = now
-            faulty = _turn(fleet, p, now)
-            if faulty >= 0:
-                return last, 0, faulty
+            faulty_pool = _handle_pool_event(fleet, p, now)
+            if faulty_pool >= 0:
+                return last, 0, faulty_pool

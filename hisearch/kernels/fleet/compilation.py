@@ -1,4 +1,4 @@
-"""Compiling engines and the event loop ahead of their first use, as many at once as cores allow."""
+"""Compile engines and the event loop ahead of their first use, one per core at a time."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from hisearch.kernels.fleet import cluster
 from hisearch.kernels.layout import fleet as fleet_layout
 from hisearch.kernels.layout import sim as la
 
-#: The event loop among parts to be compiled.
+#: The event loop among the units to be compiled; the others are engines.
 _EVENT_LOOP = -1
 
 
 def event_loop_is_compiled() -> bool:
-    """True where this version of the event loop is in the on-disk cache."""
+    """Whether this version of the event loop is in the on-disk cache."""
     return is_cached(cluster.__name__, "run")
 
 
@@ -34,38 +34,38 @@ def missing_of(engines: Collection[int]) -> list[int]:
 
 
 def prepare(engines: Collection[int]) -> None:
-    """Compile what of the event loop and ``engines`` is not in the on-disk cache, as many at once as cores allow."""
+    """Compile those of the event loop and ``engines`` that are not in the on-disk cache, one per core at a time."""
     if config.DISABLE_JIT:
         return
     missing = [*missing_of(engines), *([] if event_loop_is_compiled() else [_EVENT_LOOP])]
-    # SGLang takes as long as three of the others.
+    # SGLang takes as long as three of the others, so it goes first.
     waiting = SimpleQueue[int]()
-    for part in sorted(missing, key=lambda part: part != la.SGLANG):
-        waiting.put(part)
+    for unit in sorted(missing, key=lambda unit: unit != la.SGLANG):
+        waiting.put(unit)
     command = f"import sys; from {__name__} import compile_part; compile_part(int(sys.argv[1]))"
 
-    def parts() -> Iterator[int]:
+    def units() -> Iterator[int]:
         with suppress(Empty):
             while True:
                 yield waiting.get_nowait()
 
-    def beside() -> None:
-        for part in parts():
-            # Should it fail, the caller compiles that part when it comes to it, and says what is wrong.
-            subprocess.run([sys.executable, "-c", command, str(part)], check=False, stderr=subprocess.DEVNULL)
+    def worker() -> None:
+        for unit in units():
+            # If it fails, the caller compiles that unit when it needs it, and reports the error.
+            subprocess.run([sys.executable, "-c", command, str(unit)], check=False, stderr=subprocess.DEVNULL)
 
-    helpers = [threading.Thread(target=beside, daemon=True) for _ in range(min(os.cpu_count() or 1, len(missing)) - 1)]
+    helpers = [threading.Thread(target=worker, daemon=True) for _ in range(min(os.cpu_count() or 1, len(missing)) - 1)]
     for helper in helpers:
         helper.start()
-    for part in parts():
-        compile_part(part)
+    for unit in units():
+        compile_part(unit)
     for helper in helpers:
         helper.join()
 
 
-def compile_part(part: int) -> None:
+def compile_part(unit: int) -> None:
     """Compile an engine, or the event loop, into the on-disk cache."""
-    if part != _EVENT_LOOP:
-        engine_calls.address(part)
+    if unit != _EVENT_LOOP:
+        engine_calls.address(unit)
         return
     cluster.run.compile((HandleType(fleet_layout.Fleet),))

@@ -1,9 +1,9 @@
-"""Requests that lose a worker: they are tried again from the beginning, or lost.
+"""Requests that lose a worker: they are retried from the beginning, or lost.
 
-Where prompts and outputs are made apart a request has two of them. What the one that is left does for it ends when it
-would have had to do with the other: a prompt that is being computed is finished, and its KV given back then; KV that is
-on its way is given back, or its room, when it would have arrived. A decode worker that waits for a prompt, or for KV
-that the dead worker held, gives the room back at once.
+With prefill/decode disaggregation a request has two workers. The surviving one finishes its work for the request up to
+where it would need the other. A prompt being computed is finished, and its KV freed then. KV being transferred, or the
+pages reserved for it, are freed when it would have arrived. A decode worker that waits for a prompt, or for KV that the
+dead worker held, frees its pages at once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hisearch.kernels.traffic import flow, kv_transfer, pools
 
 @kernel
 def tell(fleet, m, op, r, now):
-    """The lane of member ``m`` that ``r`` was dealt to learns of it."""
+    """Send ``op`` for ``r`` to the scheduler of member ``m`` that has it."""
     member = fleet.members[m]
     sim = pools.at(fleet, member.pool)
     w = sim.requests[r].worker
@@ -33,7 +33,7 @@ def tell(fleet, m, op, r, now):
 
 @kernel
 def forget(fleet, m, r):
-    """Request ``r`` is as if it had never reached member ``m``."""
+    """Reset request ``r`` as if it had never reached member ``m``."""
     sim = pools.at(fleet, fleet.members[m].pool)
     request = sim.requests[r]
     preemptions = request.preemptions
@@ -47,7 +47,7 @@ def forget(fleet, m, r):
 
 @kernel
 def try_again(fleet, r, now):
-    """Request ``r`` has no worker: it is tried again later, or lost. Nothing else may be due for it."""
+    """Retry request ``r``, which has no worker, later, or lose it. It must have no scheduled action."""
     hand = fleet.hands[r]
     hand.state = fl.NOT_HANDED
     hand.retries += 1
@@ -70,7 +70,7 @@ def _is_at(fleet, m, r):
 
 @kernel
 def drop(fleet, m, r, now):
-    """Decode member ``m`` gives up request ``r``, whose KV will not come."""
+    """Take request ``r``, whose KV will not arrive, from decode member ``m``."""
     tell(fleet, m, Op.CANCEL_KV, r, now)
     flow.forgo(fleet, m, r, now)
     forget(fleet, m, r)
@@ -78,7 +78,7 @@ def drop(fleet, m, r, now):
 
 @kernel
 def _filter_out(fleet, m, r):
-    """SGLang: ``r``, which has finished at member ``m``, may still be in a running list, whose links it has."""
+    """SGLang: unlink ``r``, which has finished at member ``m``, from the running list if it is still there."""
     sim = pools.at(fleet, fleet.members[m].pool)
     w = sim.requests[r].worker
     if sim.workers[w].finished_pending > 0:
@@ -88,7 +88,7 @@ def _filter_out(fleet, m, r):
 
 @kernel
 def let_go(fleet, m, r, now):
-    """Prefill member ``m`` gives back what it may still hold of request ``r``, which nobody will take over."""
+    """Free any KV that prefill member ``m`` still holds of request ``r``, which no decode worker takes over."""
     if not fleet.members[m].died:
         tell(fleet, m, Op.RELEASE_KV, r, now)
         _filter_out(fleet, m, r)
@@ -96,8 +96,8 @@ def let_go(fleet, m, r, now):
 
 
 @kernel
-def _of_decode(fleet, r, now):
-    """The decode worker of ``r`` has died."""
+def _lose_decode(fleet, r, now):
+    """Handle the death of ``r``'s decode worker."""
     hand = fleet.hands[r]
     if hand.state == fl.COMPUTING or hand.state == fl.MOVING:
         return
@@ -107,18 +107,18 @@ def _of_decode(fleet, r, now):
 
 
 @kernel
-def _of_prefill(fleet, r, now):
-    """The prefill worker of ``r`` has died before it had computed its prompt."""
+def _lose_prefill(fleet, r, now):
+    """Handle the death of ``r``'s prefill worker before its prompt was computed."""
     hand = fleet.hands[r]
     if hand.target >= 0 and _is_at(fleet, hand.target, r):
         drop(fleet, hand.target, r, now)
-    # Where its decode worker has died too, nothing else finds out.
+    # If its decode worker has died too, nothing else retries the request.
     try_again(fleet, r, now)
 
 
 @kernel
 def lose(fleet, m, now):
-    """Member ``m`` has died: what becomes of its requests, and of those whose KV it held."""
+    """Handle the death of member ``m``: retry or lose its requests, and those whose KV it held."""
     member = fleet.members[m]
     sim = pools.at(fleet, member.pool)
     role = sim.config.role
@@ -129,9 +129,9 @@ def lose(fleet, m, now):
         if request.outcome == la.IN_FLIGHT:
             forget(fleet, m, r)
             if role == fl.DECODE:
-                _of_decode(fleet, r, now)
+                _lose_decode(fleet, r, now)
             elif role == fl.PREFILL:
-                _of_prefill(fleet, r, now)
+                _lose_prefill(fleet, r, now)
             else:
                 try_again(fleet, r, now)
         elif role == fl.PREFILL and request.outcome == la.FINISHED and fleet.hands[r].state == fl.COMPUTED:

@@ -1,7 +1,7 @@
-"""Workers that come and go: those that are up when a run begins, incidents, autoscalers.
+"""Workers that start and stop: those that are up when a run begins, incidents, autoscalers.
 
-A worker that comes up again after it had gone is another member, whose caches are cold. One that is drained takes no
-more requests and goes when it has finished those that it has; one that dies loses them.
+A worker that comes up again after it had gone is another member with cold caches. A drained worker takes no more
+requests and goes when it has finished those that it has. A worker that dies loses them.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from hisearch.kernels.layout import tiers as tl
 from hisearch.kernels.routing import prefix_index, router
 from hisearch.kernels.traffic import flow, heaps, pools
 
-#: An autoscaler leaves a number of workers alone that is this near to the wanted one (Kubernetes' HPA: 0.1).
+#: An autoscaler does not act if the load per worker is within this share of its target (Kubernetes' HPA: 0.1).
 TOLERANCE = 0.1
 
 
 @kernel
-def _list_ups(fleet, k):
-    """Write down who of route ``k`` takes requests."""
+def _list_up_members(fleet, k):
+    """Update the list of route ``k``'s members that take requests."""
     route = fleet.routes[k]
     route.ups = 0
     for place in range(route.members):
@@ -40,30 +40,30 @@ def _list_ups(fleet, k):
 
 @kernel
 def _come_up(fleet, m):
-    """Member ``m`` takes requests from now on."""
+    """Let member ``m`` take requests from now on."""
     member = fleet.members[m]
     member.state = fl.UP
-    _list_ups(fleet, member.route)
+    _list_up_members(fleet, member.route)
     flow.note_load(fleet, m)
     flow.note_prefix(fleet, m)
 
 
 @kernel
-def _step_back(fleet, m, state):
-    """Member ``m`` takes no more requests."""
+def _take_down(fleet, m, state):
+    """Set member ``m``, which takes no more requests, to ``state``."""
     member = fleet.members[m]
     member.state = state
     place = m - fleet.routes[member.route].first
     for row in range(flow.ROWS * member.route, flow.ROWS * (member.route + 1)):
         tournament.put(fleet.keys[row], fleet.winners[row], place, np.inf)
     prefix_index.forget(fleet, fleet.routes[member.route], m)
-    _list_ups(fleet, member.route)
+    _list_up_members(fleet, member.route)
 
 
 @kernel
 def _drain(fleet, m, now):
     member = fleet.members[m]
-    _step_back(fleet, m, fl.DRAINING)
+    _take_down(fleet, m, fl.DRAINING)
     if member.inflight_requests == 0:
         member.state = fl.ABSENT
         member.gone_s = now
@@ -71,10 +71,10 @@ def _drain(fleet, m, now):
 
 @kernel
 def _die(fleet, m, now):
-    """Member ``m`` dies, and with it what it has computed of its requests."""
+    """Let member ``m`` die; the KV of its requests is lost."""
     member = fleet.members[m]
     sim = pools.at(fleet, member.pool)
-    _step_back(fleet, m, fl.ABSENT)
+    _take_down(fleet, m, fl.ABSENT)
     member.gone_s = now
     member.died = 1
     for scheduler in range(member.index * sim.config.schedulers, (member.index + 1) * sim.config.schedulers):
@@ -92,7 +92,7 @@ def _die(fleet, m, now):
 
 @kernel
 def _lose_stores(fleet, m, now):
-    """The host of member ``m``, whose workers have died, loses what they shared."""
+    """Clear the stores shared on the host of member ``m``, whose workers have died."""
     member = fleet.members[m]
     sim = pools.at(fleet, member.pool)
     if (sim.config.hicache and sim.tiers.storage) or sim.offloading.kv_connector == tl.LMCACHE:
@@ -103,7 +103,7 @@ def _lose_stores(fleet, m, now):
 
 @kernel
 def next_incident_s(fleet):
-    """When the next incident happens, an autoscaler looks, or a worker that one has started comes up."""
+    """Time of the next incident, autoscaler check, or start of a worker by an autoscaler."""
     time = np.inf
     k = fleet.counters[fl.INCIDENTS]
     if k < fleet.incidents.shape[0]:
@@ -116,7 +116,7 @@ def next_incident_s(fleet):
 
 
 @kernel
-def _befall(fleet, incident):
+def _apply_incident(fleet, incident):
     m = incident.member
     member = fleet.members[m]
     if incident.kind == fl.COMES_UP:
@@ -133,13 +133,13 @@ def _befall(fleet, incident):
 
 @kernel
 def happen(fleet, now):
-    """All that ``next_incident_s`` announced for ``now``: incidents, then who comes up, then autoscalers."""
+    """Handle the events of ``next_incident_s`` up to ``now``: incidents, workers that come up, autoscalers."""
     while True:
         k = fleet.counters[fl.INCIDENTS]
         if k >= fleet.incidents.shape[0] or fleet.incidents[k].at_s > now:
             break
         fleet.counters[fl.INCIDENTS] = k + 1
-        _befall(fleet, fleet.incidents[k])
+        _apply_incident(fleet, fleet.incidents[k])
     for k in range(fleet.scalers.shape[0]):
         scaler = fleet.scalers[k]
         while scaler.ready < scaler.used and fleet.members[scaler.first + scaler.ready].up_s <= now:
@@ -152,8 +152,8 @@ def happen(fleet, now):
 
 
 @kernel
-def _wanted(fleet, scaler, workers):
-    """Workers that would bring what ``scaler`` looks at to its target; ``workers`` if it is near enough."""
+def _target_workers(fleet, scaler, workers):
+    """Workers that would bring the metric of ``scaler`` to its target; ``workers`` if it is near enough."""
     load = 0.0
     for m in range(scaler.first, scaler.first + scaler.used):
         member = fleet.members[m]
@@ -171,15 +171,15 @@ def _wanted(fleet, scaler, workers):
 
 @kernel
 def _scale(fleet, scaler, now):
-    """Start workers at once where they are too few; drain the newest where they have been too many for a while."""
+    """Start workers at once if there are too few; drain the newest if there have been too many for ``calm_s``."""
     workers = 0
     for m in range(scaler.first, scaler.first + scaler.used):
         if fleet.members[m].state == fl.UP or fleet.members[m].state == fl.STARTING:
             workers += 1
-    wanted = _wanted(fleet, scaler, workers)
-    if wanted >= workers:
+    target = _target_workers(fleet, scaler, workers)
+    if target >= workers:
         scaler.many_s = np.inf
-    for _ in range(wanted - workers):
+    for _ in range(target - workers):
         if scaler.used == scaler.members:
             fleet.counters[fl.SHORT] = 1
             return
@@ -188,14 +188,14 @@ def _scale(fleet, scaler, now):
         member.state = fl.STARTING
         member.begun_s = now
         member.up_s = now + scaler.startup_s
-    if wanted < workers:
+    if target < workers:
         scaler.many_s = min(scaler.many_s, now)
         if now - scaler.many_s >= scaler.calm_s:
-            _give_up(fleet, scaler, workers - wanted, now)
+            _drain_newest(fleet, scaler, workers - target, now)
 
 
 @kernel
-def _give_up(fleet, scaler, count, now):
+def _drain_newest(fleet, scaler, count, now):
     for m in range(scaler.first + scaler.used - 1, scaler.first - 1, -1):
         if count > 0 and fleet.members[m].state == fl.UP:
             _drain(fleet, m, now)
@@ -204,7 +204,7 @@ def _give_up(fleet, scaler, count, now):
 
 @kernel
 def reset(fleet):
-    """Who is there from the beginning is up, and nothing is known of anyone."""
+    """Reset the members: those present from the start are up, and the prefix index is empty."""
     for row in range(fleet.keys.shape[0]):
         tournament.clear(fleet.keys[row], fleet.winners[row])
     fleet.prefix_index[:] = 0
@@ -218,4 +218,4 @@ def reset(fleet):
         flow.note_load(fleet, m)
         flow.note_prefix(fleet, m)
     for k in range(fleet.routes.shape[0]):
-        _list_ups(fleet, k)
+        _list_up_members(fleet, k)

@@ -1,6 +1,6 @@
 """HiCache: SGLang's host pool and storage behind its radix cache.
 
-``hicache`` loads back, ``copies`` writes, ``storage`` fetches ahead, ``servers`` and ``stores`` do the work over time.
+``hicache`` is the tree, ``copies`` loads back, ``storage`` prefetches; ``servers`` and ``stores`` work over time.
 
-Imports ``cache``, and ``vllm`` for output that decode workers write back.
+Imports ``cache``, and ``vllm`` for the output write-back of decode workers.
 """

@@ -1,4 +1,4 @@
-"""HiCache's streams of copies: load-backs, and what a pass notes of copies that are done; see ``hicache``."""
+"""HiCache's copy streams: load-backs, and the copies that a pass notes as done; see ``hicache``."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from hisearch.kernels.layout import sim as la
 
 @kernel
 def load_back(sim, w, d, tokens):
-    """Take HBM pages for the ``tokens`` tokens up to the end of ``d`` that the host alone has, or for none of them.
+    """Take HBM pages for all or none of the ``tokens`` host-only tokens up to the end of ``d``.
 
-    True where they were taken: ``d`` is then locked, until the copy that begins with the batch has been taken note of.
+    Returns whether they were taken. ``d`` is then locked until the copy that begins with the batch has been noted.
     """
     if tokens < sim.tiers.load_back_tokens:
         return False
@@ -23,10 +23,10 @@ def load_back(sim, w, d, tokens):
     if sim.trees[w].free_pages < pages:
         return False
     sim.trees[w].free_pages -= pages
-    e = d
-    while nodes.on_host_alone(sim, e):
-        nodes.enter_hbm(sim, w, e)
-        e = sim.nodes[e].parent
+    node = d
+    while nodes.on_host_alone(sim, node):
+        nodes.enter_hbm(sim, w, node)
+        node = sim.nodes[node].parent
     radix.lock(sim, w, d)
     sim.workers[w].host_hit_tokens += tokens
     host = sim.hosts[w]
@@ -38,7 +38,7 @@ def load_back(sim, w, d, tokens):
 
 @kernel
 def begin_loading(sim, w):
-    """One copy of all that the batch being formed loads back; the step that runs it does not end before."""
+    """Begin one copy of all load-backs of the batch being formed; its step does not end before the copy."""
     host = sim.hosts[w]
     if host.loading_tokens == 0:
         return
@@ -62,7 +62,7 @@ def begin_loading(sim, w):
 
 @kernel
 def next_written(sim, w):
-    """Unlock the next node whose copy to the host is done by now, and return it; -1 where there is none."""
+    """Unlock and return the next node whose copy to the host is done by now; -1: none."""
     host = sim.hosts[w]
     d = host.to_host_head
     if d < 0 or sim.hosted[d].at_s > sim.workers[w].now_s:
@@ -76,7 +76,7 @@ def next_written(sim, w):
 
 @kernel
 def note_loaded(sim, w):
-    """Unlock what has been loaded back by now."""
+    """Unlock the nodes that have been loaded back by now."""
     host = sim.hosts[w]
     while host.to_hbm_head >= 0 and sim.hosted[host.to_hbm_head].at_s <= sim.workers[w].now_s:
         d = host.to_hbm_head
@@ -88,7 +88,7 @@ def note_loaded(sim, w):
 
 @kernel
 def _next_end_s(sim, d, now):
-    """When the first copy of the stream that begins with ``d`` ends that is not done by ``now``."""
+    """End of the first copy in the stream from ``d`` on that is not done by ``now``."""
     while d >= 0:
         if sim.hosted[d].at_s > now:
             return sim.hosted[d].at_s
@@ -98,7 +98,7 @@ def _next_end_s(sim, d, now):
 
 @kernel
 def next_copy_s(sim, w):
-    """When the next copy is done that is not done yet; infinity where none is under way."""
+    """End of the next copy under way; infinity without one."""
     host = sim.hosts[w]
     return min(
         _next_end_s(sim, host.to_host_head, sim.workers[w].now_s),

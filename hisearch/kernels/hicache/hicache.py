@@ -1,16 +1,16 @@
 """SGLang's radix cache with a host tier (HiCache): a node is in HBM, on the host, or both.
 
-What is in HBM is closed towards the root: a node leaves HBM only after all below it. A node with a host copy stays in
-the tree when it is evicted from HBM, one without is dropped; with write_back it is copied first. Nodes on the host
-alone below a dropped one are *cut off*: no look-up comes to them, but they keep their host memory until it is wanted.
-The dropped node's record stays, ``where`` 0, as long as it has such children.
+HBM is closed towards the root: a node leaves HBM only after all nodes below it. A node with a host copy stays in the
+tree when it is evicted from HBM; one without is dropped, or copied first with write_back. Host-only nodes below a
+dropped one are *cut off*: no look-up reaches them, but they keep their host memory until it is needed. The dropped
+node's record stays, ``where`` 0, as long as it has such children.
 
-Ticks are kept as in ``radix``: of a way the deepest node is marked, and the deepest one in HBM. Hits are counted node
-by node, by each insertion of a finished prompt or output that passes through; a node that has got all the hits and
-copies that matter is *settled*, and with it all above it, so that a walk need not go higher.
+Ticks are kept as in ``radix``: the deepest node of a path and the deepest one in HBM are marked. Each insertion of a
+finished prompt or output counts a hit on every node that it passes. A node with all the hits and copies that matter is
+*settled*, and so are all nodes above it: a walk need not go higher.
 
-Copies to the host run one after another on one stream, those back to HBM on another. A copy locks its node until a pass
-that tries to prefill takes note of its end. Rules: SGLang 0.5.9's ``HiRadixCache``, as far as recorded; restated in
+Copies to the host run one after another on one stream, copies to HBM on another. A copy locks its node until a pass
+that tries to prefill notes its end. Rules: SGLang 0.5.9's ``HiRadixCache``, as far as recorded; restated in
 ``validate.restatement.sglang_host_tree``.
 """
 
@@ -29,13 +29,13 @@ _EVERY_HIT = EVICTIONS.mask(lambda policy: policy.every_hit)
 
 @kernel
 def _counts_hits(sim):
-    """True where each insertion's hits matter, however many there are, or its priority does."""
+    """Whether every hit of an insertion matters, however many there are, or its priority does."""
     return _EVERY_HIT >> sim.config.eviction & 1 or radix.counts_priorities(sim)
 
 
 @kernel
 def _count_hit(sim, w, d, chunk):
-    """An insertion passes through ``d``, which was in HBM, or ends in it. It may be copied to the host now."""
+    """Count the hit of an insertion that passes or ends in ``d``, which is in HBM; may copy it to the host."""
     if chunk or sim.tiers.write_hits == 0:
         return
     node = sim.nodes[d]
@@ -58,13 +58,13 @@ def _count_hit(sim, w, d, chunk):
 
 
 @kernel
-def _way_down(sim, d, done, chunk):
-    """Link the nodes from below ``done`` tokens, or below a settled node, down to ``d``; returns the first."""
+def _link_path(sim, d, done, chunk):
+    """Link the path's nodes from below ``done`` tokens, or below a settled node, to ``d``; returns the first."""
     below = -1
-    everything = (not chunk and sim.tiers.write_hits > 0) or radix.counts_priorities(sim)
+    visit_all = (not chunk and sim.tiers.write_hits > 0) or radix.counts_priorities(sim)
     while not nodes.is_root(sim, d) and sim.nodes[d].end > done:
         hosted = sim.hosted[d]
-        if hosted.where & hl.IN_HBM and (hosted.settled or not everything):
+        if hosted.where & hl.IN_HBM and (hosted.settled or not visit_all):
             break
         hosted.below = below
         below = d
@@ -74,47 +74,47 @@ def _way_down(sim, d, done, chunk):
 
 @kernel
 def insert(sim, w, trace_node, tokens, priority, chunk):
-    """Add the first ``tokens`` (whole pages) of the path to ``trace_node``, which are all in HBM now.
+    """Add the first ``tokens`` (full pages) of the path to ``trace_node``, which are all in HBM now.
 
-    Nodes are visited from the root down; a copy to the host may evict host nodes that the visit has not come to.
-    ``chunk``: of a prompt that goes on, which counts no hits. Returns (tokens that were in HBM before, deepest node).
+    Nodes are visited from the root down; a copy to the host may evict host nodes that the visit has not reached.
+    ``chunk``: of an unfinished prompt, which counts no hits. Returns (tokens that were in HBM before, deepest node).
     """
     cache = sim.trees[w]
     cache.tick += 1
-    found, d, e = nodes.find(sim, w, trace_node, tokens)
-    present = min(sim.nodes[e].end, found)
+    matched, d, deepest_in_hbm = nodes.find(sim, w, trace_node, tokens)
+    present = min(sim.nodes[deepest_in_hbm].end, matched)
     done = 0
     last = w
     while True:
-        at = _way_down(sim, d, done, chunk)
-        if at < 0 and found > done:
-            # All of it is settled, but for the end of the way.
-            if found < sim.nodes[d].end:
+        at = _link_path(sim, d, done, chunk)
+        if at < 0 and matched > done:
+            # The path is settled, except for its end.
+            if matched < sim.nodes[d].end:
                 nodes.mark(sim, w, d)
-                d = nodes.split(sim, w, d, found)
+                d = nodes.split(sim, w, d, matched)
             last = d
-            done = found
-        gone = sim.trees[nodes.host_pool(sim, w)].evicted_tokens
+            done = matched
+        evicted_before = sim.trees[nodes.host_pool(sim, w)].evicted_tokens
         while at >= 0:
             below = sim.hosted[at].below
             if radix.stands(sim):
                 sim.standings[at].priority = max(sim.standings[at].priority, priority)
-            if found < sim.nodes[at].end:
+            if matched < sim.nodes[at].end:
                 nodes.mark(sim, w, at)
-                at = nodes.split(sim, w, at, found)
+                at = nodes.split(sim, w, at, matched)
             if sim.hosted[at].where & hl.IN_HBM:
                 _count_hit(sim, w, at, chunk)
             else:
                 nodes.enter_hbm(sim, w, at)
             last = at
             done = sim.nodes[at].end
-            if sim.trees[nodes.host_pool(sim, w)].evicted_tokens > gone:
+            if sim.trees[nodes.host_pool(sim, w)].evicted_tokens > evicted_before:
                 break
             at = below
-        if at < 0 or done >= found:
+        if at < 0 or done >= matched:
             break
-        found, d, e = nodes.find(sim, w, trace_node, tokens)
-        if found <= done:
+        matched, d, deepest_in_hbm = nodes.find(sim, w, trace_node, tokens)
+        if matched <= done:
             break
     if done < tokens:
         last = _add(sim, w, last, trace_node, done, tokens, priority)
@@ -125,7 +125,7 @@ def insert(sim, w, trace_node, tokens, priority, chunk):
 
 @kernel
 def _new_node(sim, w, d, where, priority):
-    """Set what a new node ``d`` has beside its place."""
+    """Initialise a new node ``d``, except its place in the tree."""
     cache = sim.trees[w]
     node = sim.nodes[d]
     node.serial = cache.serial
@@ -145,7 +145,7 @@ def _new_node(sim, w, d, where, priority):
 
 @kernel
 def _add(sim, w, above, trace_node, begin, end, priority):
-    """A new node in HBM."""
+    """Add a new node in HBM."""
     d = tree.insert(sim, w, above, trace_node, begin, end)
     _new_node(sim, w, d, hl.IN_HBM, priority)
     nodes.gain_child(sim, w, above)
@@ -160,9 +160,9 @@ def insert_host(sim, w, above, trace_node, begin, end):
     cache = sim.trees[w]
     cache.tick += 1
     nodes.mark(sim, w, above)
-    found, d, _ = nodes.find(sim, w, trace_node, end)
-    if found < begin:
-        # ``above`` has been cut off meanwhile: what it gets is not to be found either.
+    matched, d, _ = nodes.find(sim, w, trace_node, end)
+    if matched < begin:
+        # ``above`` has been cut off meanwhile; so are its new children.
         if end > begin:
             d = tree.acquire_node(sim)
             sim.nodes[d].begin = begin
@@ -174,23 +174,23 @@ def insert_host(sim, w, above, trace_node, begin, end):
             _new_node(sim, w, d, hl.ON_HOST, 0)
             nodes.offer_host(sim, w, d)
         return 0
-    if found > begin:
+    if matched > begin:
         nodes.mark(sim, w, d)
-    if found < sim.nodes[d].end:
-        d = nodes.split(sim, w, d, found)
-    if found < end:
+    if matched < sim.nodes[d].end:
+        d = nodes.split(sim, w, d, matched)
+    if matched < end:
         if nodes.on_host_alone(sim, d):
             eviction.withdraw(sim, nodes.host_pool(sim, w), d)
         priority = sim.standings[d].priority if radix.stands(sim) and not nodes.is_root(sim, d) else 0
-        d = tree.insert(sim, w, d, trace_node, found, end)
+        d = tree.insert(sim, w, d, trace_node, matched, end)
         _new_node(sim, w, d, hl.ON_HOST, priority)
         nodes.offer_host(sim, w, d)
-    return found - begin
+    return matched - begin
 
 
 @kernel
 def reset(sim, w):
-    """An empty host pool, no copies under way."""
+    """Empty the host pool and the copy streams."""
     v = nodes.host_pool(sim, w)
     pool = sim.trees[v]
     pool.capacity_pages = sim.config.host_pages

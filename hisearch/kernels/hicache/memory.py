@@ -1,4 +1,4 @@
-"""HiCache's memory: room in HBM and on the host, and the copies to the host that make it; see ``hicache``."""
+"""HiCache's memory: free pages in HBM and on the host, eviction, and copies to the host; see ``hicache``."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from hisearch.kernels.traffic import links
 
 @kernel
 def copy(sim, w, back, tokens):
-    """Copy ``tokens`` tokens' KV to worker ``w``'s host memory now, or from there (``back`` 1); returns when it ends.
+    """Copy ``tokens`` tokens' KV to worker ``w``'s host memory now, or back (``back`` 1); returns when it ends.
 
-    Over its own link, and through host memory, whose bandwidth attention groups share.
+    The copy takes the worker's link and host memory bandwidth, which DP ranks share.
     """
     return links.send_through(sim, 2 * w + back, links.memory_of(sim, w, back), sim.workers[w].now_s, tokens)
 
 
 @kernel
 def _forget(sim, w, d):
-    """Take the childless node ``d``, on the host alone, out of the tree."""
+    """Remove the childless host-only node ``d`` from the tree."""
     node = sim.nodes[d]
     p = node.parent
     cut_off = not nodes.is_root(sim, p) and sim.hosted[p].where == 0
@@ -44,7 +44,7 @@ def _forget(sim, w, d):
 
 @kernel
 def evict_from_host(sim, w):
-    """Evict from the host what goes first; returns its pages, which are free."""
+    """Evict the host's next victim; returns the number of pages freed."""
     v = nodes.host_pool(sim, w)
     pool = sim.trees[v]
     d = eviction.first(sim, v)
@@ -59,15 +59,15 @@ def evict_from_host(sim, w):
 
 @kernel
 def _evict_host(sim, w, pages):
-    """Evict from the host until at least ``pages`` are gone or nothing is left that could go."""
-    gone = 0
-    while gone < pages and eviction.some(sim, nodes.host_pool(sim, w)):
-        gone += evict_from_host(sim, w)
+    """Evict from the host until at least ``pages`` are freed or nothing evictable is left."""
+    evicted = 0
+    while evicted < pages and eviction.some(sim, nodes.host_pool(sim, w)):
+        evicted += evict_from_host(sim, w)
 
 
 @kernel
 def take_host(sim, w, pages):
-    """Take pages of host memory, if need be after evicting; where too few are free, all of ``pages`` are evicted."""
+    """Take pages of host memory; if too few are free, evict ``pages`` first, not the difference."""
     pool = sim.trees[nodes.host_pool(sim, w)]
     if pool.free_pages < pages:
         _evict_host(sim, w, pages)
@@ -80,7 +80,7 @@ def take_host(sim, w, pages):
 
 @kernel
 def copy_to_host(sim, w, d):
-    """Begin to copy ``d``, if host memory can be had; it counts as copied from now on."""
+    """Begin to copy ``d`` to the host if memory can be allocated; it counts as copied from now on."""
     pages = radix.pages_of(sim, d)
     if not take_host(sim, w, pages):
         return False
@@ -93,7 +93,7 @@ def copy_to_host(sim, w, d):
 
 @kernel
 def _drop(sim, w, d):
-    """Take ``d``, which is in HBM alone, out of the tree, and cut off what is below it."""
+    """Remove ``d``, which is only in HBM, from the tree and cut off the nodes below it."""
     node = sim.nodes[d]
     p = node.parent
     nodes.lose_child(sim, w, p, d)
@@ -114,7 +114,7 @@ def _drop(sim, w, d):
 
 @kernel
 def leave_to_host(sim, w, d):
-    """``d``, withdrawn from what HBM may evict, stays on the host alone."""
+    """Drop the HBM copy of ``d``, which is withdrawn from eviction; its host copy stays."""
     sim.hosted[d].where = hl.ON_HOST
     nodes.lose_child(sim, w, sim.nodes[d].parent, d)
     nodes.offer_host(sim, w, d)
@@ -123,38 +123,38 @@ def leave_to_host(sim, w, d):
 
 @kernel
 def make_room(sim, w, pages):
-    """Where fewer than ``pages`` of HBM are free, evict at least that many, not the difference.
+    """If fewer than ``pages`` of HBM are free, evict at least ``pages``, not the difference.
 
-    With write_back the scheduler waits for the copies of what it evicts.
+    With write_back the scheduler waits for the copies of evicted nodes.
     """
     cache = sim.trees[w]
     if cache.free_pages >= pages:
         return
-    gone = 0
+    evicted = 0
     copied = -1
-    kept = -1
-    while gone < pages and eviction.some(sim, w):
+    refused = -1
+    while evicted < pages and eviction.some(sim, w):
         d = eviction.first(sim, w)
         eviction.withdraw(sim, w, d)
         hosted = sim.hosted[d]
-        here = radix.pages_of(sim, d)
+        node_pages = radix.pages_of(sim, d)
         if hosted.where & hl.ON_HOST:
             leave_to_host(sim, w, d)
         elif sim.tiers.write_hits > 0:
             _drop(sim, w, d)
         elif copy_to_host(sim, w, d):
-            # In HBM until the copies are waited for: what is on the host alone may be evicted for the next copy.
+            # Counts as in HBM until the copies end: the next copy could evict a host-only node.
             nodes.lose_child(sim, w, sim.nodes[d].parent, d)
             hosted.below = copied
             copied = d
         else:
-            hosted.below = kept
-            kept = d
+            hosted.below = refused
+            refused = d
             continue
-        gone += here
-    cache.free_pages += gone
-    cache.evictable_pages -= gone
-    cache.evicted_tokens += gone * sim.config.page_tokens
+        evicted += node_pages
+    cache.free_pages += evicted
+    cache.evictable_pages -= evicted
+    cache.evicted_tokens += evicted * sim.config.page_tokens
     if copied >= 0:
         # The copy sent last ends last.
         sim.workers[w].now_s = max(sim.workers[w].now_s, sim.hosted[copied].at_s)
@@ -163,6 +163,6 @@ def make_room(sim, w, pages):
         nodes.offer_host(sim, w, copied)
         objects.left_hbm(sim, w, copied)
         copied = sim.hosted[copied].below
-    while kept >= 0:
-        radix.offer(sim, w, kept)
-        kept = sim.hosted[kept].below
+    while refused >= 0:
+        radix.offer(sim, w, refused)
+        refused = sim.hosted[refused].below

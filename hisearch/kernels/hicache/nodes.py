@@ -1,4 +1,4 @@
-"""HiCache's nodes: where each is, what may be evicted from where, and how they are found; see ``hicache``."""
+"""HiCache's nodes: their tiers, eviction candidates and look-up; see ``hicache``."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def is_root(sim, d):
 
 @kernel
 def on_host_alone(sim, d):
-    """Whether node ``d`` has left HBM and is held by the host."""
+    """Whether node ``d`` has left HBM and is on the host."""
     return not is_root(sim, d) and sim.hosted[d].where == hl.ON_HOST
 
 
 @kernel
 def offer_host(sim, w, d):
-    """Let ``d`` be evicted from the host if it is a leaf on the host alone that nothing uses."""
+    """Make ``d`` evictable from the host if it is an unused host-only leaf."""
     node = sim.nodes[d]
     hosted = sim.hosted[d]
     if hosted.where == hl.ON_HOST and node.children == 0 and hosted.host_locks == 0 and node.heap_slot < 0:
@@ -36,7 +36,7 @@ def offer_host(sim, w, d):
 
 @kernel
 def lock_host(sim, w, d):
-    """Storage uses the host copy of ``d``."""
+    """Lock the host copy of ``d`` for storage."""
     if is_root(sim, d):
         return
     sim.hosted[d].host_locks += 1
@@ -46,7 +46,7 @@ def lock_host(sim, w, d):
 
 @kernel
 def unlock_host(sim, w, d):
-    """Storage is done with the host copy of ``d``."""
+    """Unlock the host copy of ``d``."""
     if is_root(sim, d):
         return
     sim.hosted[d].host_locks -= 1
@@ -55,7 +55,7 @@ def unlock_host(sim, w, d):
 
 @kernel
 def enter_hbm(sim, w, d):
-    """``d``, on the host alone so far, is in HBM as well."""
+    """Put the host-only ``d`` into HBM as well."""
     eviction.withdraw(sim, host_pool(sim, w), d)
     sim.hosted[d].where |= hl.IN_HBM
     gain_child(sim, w, sim.nodes[d].parent)
@@ -65,7 +65,7 @@ def enter_hbm(sim, w, d):
 
 @kernel
 def gain_child(sim, w, d):
-    """``d`` has one more child in HBM."""
+    """Count one more child of ``d`` in HBM."""
     if not is_root(sim, d):
         eviction.withdraw(sim, w, d)
         sim.hosted[d].device_children += 1
@@ -73,7 +73,7 @@ def gain_child(sim, w, d):
 
 @kernel
 def lose_child(sim, w, d, child):
-    """``d`` has one child in HBM less, ``child``, which hands its marks up."""
+    """Count one child of ``d`` in HBM less: ``child``, which passes its tick up."""
     if is_root(sim, d):
         return
     sim.nodes[d].tick = max(sim.nodes[d].tick, sim.nodes[child].tick)
@@ -88,12 +88,12 @@ def find(sim, w, trace_node, limit):
         tokens, d = tree.match(sim, w, trace_node, limit)
         if tokens == 0:
             return 0, w, w
-        e = d
-        while on_host_alone(sim, e):
-            e = sim.nodes[e].parent
-        if is_root(sim, e) or sim.hosted[e].where != 0:
-            return tokens, d, e
-        # Cut off: forget the deepest trace-tree node that leads there.
+        deepest_in_hbm = d
+        while on_host_alone(sim, deepest_in_hbm):
+            deepest_in_hbm = sim.nodes[deepest_in_hbm].parent
+        if is_root(sim, deepest_in_hbm) or sim.hosted[deepest_in_hbm].where != 0:
+            return tokens, d, deepest_in_hbm
+        # Cut off: clear the deepest trace node that leads to it.
         s = trace_node
         while sim.deepest_cached[w, s] < 0:
             s = sim.trace.parent[s]
@@ -102,24 +102,24 @@ def find(sim, w, trace_node, limit):
 
 @kernel
 def split(sim, w, d, at):
-    """Cut ``d`` at ``at``; ``d`` keeps the lower part, its copies and its storage locks. Returns the upper part."""
-    u = tree.split(sim, w, d, at)
-    sim.nodes[u].serial = sim.trees[w].serial
+    """Split ``d`` at ``at``; ``d`` keeps the lower half, its copies and its storage locks. Returns the upper half."""
+    upper = tree.split(sim, w, d, at)
+    sim.nodes[upper].serial = sim.trees[w].serial
     sim.trees[w].serial += 1
-    sim.nodes[u].hits = sim.nodes[d].hits
-    hosted = sim.hosted[u]
+    sim.nodes[upper].hits = sim.nodes[d].hits
+    hosted = sim.hosted[upper]
     hosted.where = sim.hosted[d].where
     hosted.settled = sim.hosted[d].settled
     hosted.host_locks = 0
     hosted.device_children = 1 if sim.hosted[d].where & hl.IN_HBM else 0
     if radix.stands(sim):
-        sim.standings[u] = sim.standings[d]
-    return u
+        sim.standings[upper] = sim.standings[d]
+    return upper
 
 
 @kernel
 def mark(sim, w, d):
-    """``d`` was accessed now."""
+    """Mark ``d`` as accessed now."""
     if is_root(sim, d):
         return
     sim.nodes[d].tick = sim.trees[w].tick
@@ -129,24 +129,24 @@ def mark(sim, w, d):
 
 @kernel
 def walk(sim, w, trace_node, limit):
-    """Match the path to ``trace_node`` up to ``limit`` tokens (whole pages) in both tiers.
+    """Match the path to ``trace_node`` up to ``limit`` tokens (full pages) in both tiers.
 
-    Returns (tokens in HBM, the node at whose end they end, tokens behind them on the host alone, deepest node of the
-    way with a host copy; the root has one).
+    Returns (tokens in HBM, the node that ends with them, host-only tokens after them, the path's deepest node with a
+    host copy; the root counts as having one).
     """
     sim.trees[w].tick += 1
-    tokens, d, e = find(sim, w, trace_node, limit)
+    tokens, d, deepest_in_hbm = find(sim, w, trace_node, limit)
     if tokens == 0:
         return 0, w, 0, w
     mark(sim, w, d)
     if tokens < sim.nodes[d].end:
-        u = split(sim, w, d, tokens)
-        if e == d:
-            e = u
-        d = u
-    if e != d:
-        mark(sim, w, e)
-    in_hbm = sim.nodes[e].end
+        upper = split(sim, w, d, tokens)
+        if deepest_in_hbm == d:
+            deepest_in_hbm = upper
+        d = upper
+    if deepest_in_hbm != d:
+        mark(sim, w, deepest_in_hbm)
+    in_hbm = sim.nodes[deepest_in_hbm].end
     while not is_root(sim, d) and not sim.hosted[d].where & hl.ON_HOST:
         d = sim.nodes[d].parent
-    return in_hbm, e, tokens - in_hbm, d
+    return in_hbm, deepest_in_hbm, tokens - in_hbm, d

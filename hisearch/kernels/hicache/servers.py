@@ -1,8 +1,8 @@
-"""The servers that a worker with a storage tier has beside its scheduler, each of which does one job after another.
+"""The background servers of a worker with a storage tier, each of which does one job after another.
 
-One asks the stores how much of a prompt they have, one reads, one writes, one moves pages from store to store, batches
-of ``BATCH_PAGES`` pages at a time. Several workers may share a store and the links to it. What the servers come to is
-noted by the next pass that tries to prefill, see ``hicache.storage``.
+One queries the stores for the cached length of a prompt, one reads, one writes, one moves pages between stores, in
+batches of ``BATCH_PAGES`` pages. Several workers may share a store and the links to it. The next pass that tries to
+prefill notes the servers' results, see ``hicache.storage``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hisearch.kernels.vllm import output_write_back
 
 @kernel
 def _part_end(sim, k, now):
-    """When the part that server ``k`` begins now ends."""
+    """End of the batch that server ``k`` begins now."""
     w = k // hl.SERVERS
     kind = k % hl.SERVERS
     job = sim.servers[k].head
@@ -36,7 +36,7 @@ def _part_end(sim, k, now):
 
 @kernel
 def start(sim, k, now):
-    """Server ``k`` begins the next part of the job at the head of its line, or rests."""
+    """Let server ``k`` begin the next batch of the job at the head of its queue, or go idle."""
     if sim.servers[k].head < 0:
         server_heap.leave(sim, k)
         return
@@ -46,7 +46,7 @@ def start(sim, k, now):
 
 @kernel
 def queue_fetch(sim, k, f, now):
-    """Put fetch ``f`` at the end of server ``k``'s line."""
+    """Append fetch ``f`` to server ``k``'s queue."""
     server = sim.servers[k]
     sim.fetches[f].next = -1
     if server.head >= 0:
@@ -76,7 +76,7 @@ def _log(sim, f, now, event, tokens):
 
 @kernel
 def forget_fetch(sim, f):
-    """Give the record back once neither its request nor a server has it."""
+    """Free the record of a fetch that neither its request nor a server uses."""
     fetch = sim.fetches[f]
     if not fetch.registered and not fetch.served:
         fetch.next = sim.counters[la.FREE_FETCH]
@@ -84,19 +84,19 @@ def forget_fetch(sim, f):
 
 
 @kernel
-def _write_back(sim, w, f, now):
-    """Storage says what it has.
+def _end_query(sim, w, f, now):
+    """End a storage query.
 
-    Too little: the fetch is revoked. Else memory beyond it is released and reading begins.
+    If too little is stored, revoke the fetch. Otherwise release the surplus host memory and begin to read.
     """
     fetch = sim.fetches[f]
     page = sim.config.page_tokens
-    found = stores.look(sim, w, fetch.trace_node, fetch.begin, fetch.begin + fetch.wanted, now)
+    stored_tokens = stores.look(sim, w, fetch.trace_node, fetch.begin, fetch.begin + fetch.wanted, now)
     host = sim.hosts[w]
-    if found < max(sim.tiers.fetch_threshold, page):
+    if stored_tokens < max(sim.tiers.fetch_threshold, page):
         fetch.refused = 1
         host.released_pages += fetch.wanted // page
-        _log(sim, f, now, hl.REVOKED, found)
+        _log(sim, f, now, hl.REVOKED, stored_tokens)
         fetch.next = -1
         if host.revoked >= 0:
             sim.fetches[host.revoked_tail].next = f
@@ -105,18 +105,18 @@ def _write_back(sim, w, f, now):
         host.revoked_tail = f
         return
     longest = fetch.begin + fetch.wanted
-    stores.use(sim, w, fetch.request, fetch.trace_node, fetch.begin, fetch.begin + found, longest, now)
-    fetch.found = found
-    host.released_pages += (fetch.wanted - found) // page
-    _log(sim, f, now, hl.READING, found)
+    stores.use(sim, w, fetch.request, fetch.trace_node, fetch.begin, fetch.begin + stored_tokens, longest, now)
+    fetch.found = stored_tokens
+    host.released_pages += (fetch.wanted - stored_tokens) // page
+    _log(sim, f, now, hl.READING, stored_tokens)
     queue_fetch(sim, hl.SERVERS * w + hl.READER, f, now)
 
 
 @kernel
 def _note_read(sim, w, f, now):
-    """A batch has been read. If the fetch was stopped before, it does not count and none follows.
+    """End a read batch. If the fetch was stopped before, the batch does not count and none follows.
 
-    Returns whether another part follows.
+    Returns whether another batch follows.
     """
     fetch = sim.fetches[f]
     page = sim.config.page_tokens
@@ -136,7 +136,7 @@ def _note_read(sim, w, f, now):
 
 @kernel
 def _note_write(sim, w, d, now):
-    """A batch can be found as soon as it is written. Returns whether another part follows."""
+    """End a write batch, which becomes findable. Returns whether another batch follows."""
     hosted = sim.hosted[d]
     begin = hosted.written
     end = min(begin + hl.BATCH_PAGES * sim.config.page_tokens, sim.nodes[d].end)
@@ -148,7 +148,7 @@ def _note_write(sim, w, d, now):
 
 @kernel
 def _note_move(sim, w, m, now):
-    """A batch has moved from one store to another. Returns whether another part follows."""
+    """End a batch moved from one store to another. Returns whether another batch follows."""
     move = sim.moves[m]
     tokens = min(move.end - move.begin, hl.BATCH_PAGES * sim.config.page_tokens)
     stores.end_moving(sim, w, m, tokens, now)
@@ -158,7 +158,7 @@ def _note_move(sim, w, m, now):
 
 @kernel
 def _sweep(sim, t, now):
-    """Drop what had expired by the newest of the set times, where nothing has since."""
+    """Drop the pages that had expired by the latest sweep time, once per sweep time."""
     tier = sim.store_tiers[t]
     if tier.reclaim != hl.PERIODIC:
         return
@@ -172,7 +172,7 @@ def _sweep(sim, t, now):
 
 @kernel
 def end_part(sim, k, now):
-    """The part that server ``k`` is at ends now."""
+    """End the current batch of server ``k`` now."""
     server = sim.servers[k]
     w = k // hl.SERVERS
     kind = k % hl.SERVERS
@@ -186,7 +186,7 @@ def end_part(sim, k, now):
             sim.hosts[w].written = job
     elif kind == hl.ASKER:
         server.head = sim.fetches[job].next
-        _write_back(sim, w, job, now)
+        _end_query(sim, w, job, now)
     elif kind == hl.READER:
         after = sim.fetches[job].next
         if not _note_read(sim, w, job, now):
@@ -202,7 +202,7 @@ def end_part(sim, k, now):
 
 @kernel
 def take_in(sim, t, r, now):
-    """A decode worker has written the next part of what it made of ``r`` to the store of tier ``t``, all workers'."""
+    """Take in the next output write-back batch of ``r`` into the shared store of tier ``t``."""
     for tier in range(sim.tiers.storage):
         _sweep(sim, tier, now)
     write_back = sim.fleet.output_write_back[r]
@@ -213,7 +213,7 @@ def take_in(sim, t, r, now):
 
 @kernel
 def _drop_fetches(sim, f):
-    """No server, and nobody else, has the fetches of the line that begins with ``f`` any more."""
+    """Drop the fetches of the queue from ``f`` on."""
     while f >= 0:
         after = sim.fetches[f].next
         sim.fetches[f].served = 0
@@ -223,9 +223,9 @@ def _drop_fetches(sim, f):
 
 @kernel
 def halt(sim, w):
-    """Worker ``w`` has died, with what its servers were at: nothing of that comes anywhere.
+    """Cancel the jobs of worker ``w``'s servers; the worker has died.
 
-    Its requests still say what they fetch.
+    Its requests still record their fetches.
     """
     for r in range(sim.requests.shape[0]):
         f = sim.requests[r].fetch
@@ -251,9 +251,9 @@ def halt(sim, w):
 
 @kernel
 def advance(sim, w):
-    """Let worker ``w``'s servers do all that they have done by where its scheduler is.
+    """End all batches of worker ``w``'s servers up to its scheduler's time.
 
-    The event loop has seen to it already, but for what takes no time, and where the scheduler waited for a copy.
+    The event loop has ended them, except those that take no time or fall into a scheduler's wait for a copy.
     """
     while True:
         first = -1
@@ -268,7 +268,7 @@ def advance(sim, w):
 
 @kernel
 def busy(sim, w):
-    """Whether a server of worker ``w`` is at work that its scheduler may wait for: any but the mover."""
+    """Whether a server that the scheduler of worker ``w`` may wait for is busy: any but the KV connector's."""
     first = hl.SERVERS * w
     servers = sim.servers
     return (

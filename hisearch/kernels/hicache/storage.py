@@ -1,8 +1,10 @@
-"""HiCache's storage tier: what a worker's requests fetch from a store into host memory, and what it writes there.
+"""HiCache's storage tier: a worker's fetches from a store into host memory, and its writes to the store.
 
-The scheduler's side; ``hicache.servers`` has those that ask, read and write. A fetch is begun when a request enters the
-queue, and taken, as far as it has come, when admission gets to the request. Rules: SGLang 0.5.9's ``HiRadixCache`` and
-``HiCacheController``, as far as recorded; restated in ``validate.restatement.sglang_storage``.
+This is the scheduler's side; the servers in ``hicache.servers`` query, read and write. A fetch begins when a request
+enters the queue. Admission takes it, as far as it has come, when it reaches the request.
+
+Rules: SGLang 0.5.9's ``HiRadixCache`` and ``HiCacheController``, as far as recorded; restated in
+``validate.restatement.sglang_storage``.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ def _write(sim, w, d, now):
 
 @kernel
 def unregister(sim, w, f):
-    """Fetch ``f`` is its request's no more."""
+    """Detach fetch ``f`` from its request."""
     fetch = sim.fetches[f]
     fetch.registered = 0
     sim.requests[fetch.request].fetch = -1
@@ -53,7 +55,7 @@ def unregister(sim, w, f):
 
 @kernel
 def take_note(sim, w):
-    """Take note of all that has been done beside the scheduler by now; a pass that tries to prefill does."""
+    """Note all background work done by now; called by a pass that tries to prefill."""
     host = sim.hosts[w]
     while True:
         d = hicache_copies.next_written(sim, w)
@@ -84,7 +86,7 @@ def take_note(sim, w):
 
 @kernel
 def enter(sim, w, r):
-    """Request ``r`` has entered the queue: its next pass looks what it can fetch."""
+    """Register ``r``, which has entered the queue, for a fetch by the next pass."""
     host = sim.hosts[w]
     store.come_up(sim, r)
     sim.requests[r].next_aside = -1
@@ -110,8 +112,8 @@ def _acquire_fetch(sim):
 
 
 @kernel
-def open_fetch(sim, w, r, trace_node, begin, wanted, above, at_s):
-    """Ask storage from ``at_s`` on for ``wanted`` tokens of ``r``, behind ``begin`` on the path to ``trace_node``.
+def open_fetch(sim, w, r, trace_node, begin, tokens, above, at_s):
+    """Query storage from ``at_s`` on for ``tokens`` tokens of ``r``, after ``begin`` on the path to ``trace_node``.
 
     Their host memory has been taken, and the host copy of ``above`` is locked. Returns the fetch.
     """
@@ -119,7 +121,7 @@ def open_fetch(sim, w, r, trace_node, begin, wanted, above, at_s):
     fetch = sim.fetches[f]
     fetch.begun_s = at_s
     fetch.begin = begin
-    fetch.wanted = wanted
+    fetch.wanted = tokens
     fetch.found = 0
     fetch.read = 0
     fetch.far_read = 0
@@ -132,14 +134,14 @@ def open_fetch(sim, w, r, trace_node, begin, wanted, above, at_s):
     fetch.registered = 1
     fetch.served = 1
     sim.requests[r].fetch = f
-    sim.hosts[w].fetching_tokens += wanted
+    sim.hosts[w].fetching_tokens += tokens
     servers.queue_fetch(sim, hl.SERVERS * w + hl.ASKER, f, at_s)
     return f
 
 
 @kernel
 def _begin_fetch(sim, w, r):
-    """Try to fetch what ``r`` is missing, unless it has taken over a fetch ahead of its call."""
+    """Try to fetch the missing tokens of ``r``, unless it has taken over a fetch made ahead of its call."""
     if sim.requests[r].fetch >= 0 and sim.fetches[sim.requests[r].fetch].ahead:
         sim.fetches[sim.requests[r].fetch].ahead = 0
         return
@@ -149,21 +151,21 @@ def _begin_fetch(sim, w, r):
     known = sim.trace.input_tokens[r] + sim.requests[r].generated
     in_hbm, d, on_host, above = hicache_nodes.walk(sim, w, trace_node, (known - 1) // page * page)
     begin = in_hbm + on_host
-    wanted = (known - begin) // page * page
+    tokens = (known - begin) // page * page
     backed_up = d < sim.trees.shape[0] or sim.hosted[d].where & hl.ON_HOST
-    if not backed_up or wanted < sim.tiers.fetch_threshold or host.fetching_tokens >= sim.tiers.fetch_limit_tokens:
+    if not backed_up or tokens < sim.tiers.fetch_threshold or host.fetching_tokens >= sim.tiers.fetch_limit_tokens:
         return
     hicache_nodes.lock_host(sim, w, above)
-    if not hicache_memory.take_host(sim, w, wanted // page):
+    if not hicache_memory.take_host(sim, w, tokens // page):
         hicache_nodes.unlock_host(sim, w, above)
         return
     servers.advance(sim, w)
-    open_fetch(sim, w, r, trace_node, begin, wanted, above, sim.workers[w].now_s)
+    open_fetch(sim, w, r, trace_node, begin, tokens, above, sim.workers[w].now_s)
 
 
 @kernel
 def begin_fetches(sim, w):
-    """Look up those that have entered the queue."""
+    """Try to fetch for the requests that have entered the queue."""
     host = sim.hosts[w]
     r = host.entering_head
     host.entering_head = -1
@@ -178,13 +180,13 @@ def begin_fetches(sim, w):
 
 @kernel
 def _deadline_s(sim, f):
-    """Seconds that ``timeout`` waits for a fetch at most."""
+    """Longest wait for a fetch under policy ``timeout``, seconds."""
     return sim.tiers.timeout_base_s + sim.fetches[f].found / 1024 * sim.tiers.timeout_s_per_ki_token
 
 
 @kernel
 def take_fetch(sim, w, r):
-    """Take what the fetch of ``r`` has brought; False if ``r`` has to wait for more."""
+    """Take the fetched tokens of ``r``; False if ``r`` has to wait for more."""
     f = sim.requests[r].fetch
     if f < 0:
         return True
@@ -205,7 +207,7 @@ def take_fetch(sim, w, r):
 
 @kernel
 def next_deadline_s(sim, w):
-    """When an idle pass has to look at a fetch again; infinity where none is waited for."""
+    """When an idle worker has to check a fetch again; infinity if it waits for none."""
     time = la.FOREVER_S
     if sim.tiers.fetch_policy != hl.TIMEOUT:
         return time
@@ -222,7 +224,7 @@ def next_deadline_s(sim, w):
 
 @kernel
 def reset(sim, w):
-    """Servers at rest, empty stores."""
+    """Set servers idle; empty the stores."""
     stores.reset(sim, w)
     for k in range(hl.SERVERS * w, hl.SERVERS * (w + 1)):
         sim.servers[k].head = -1

@@ -1,10 +1,10 @@
-"""The stores behind a worker's host memory: one, or a nearer and a farther one, which are asked and filled together.
+"""The stores behind a worker's host memory: one, or a near and a far one, which are queried and filled together.
 
-A page comes from the nearest store that has it, over that store's link; what both have is a use of the nearer alone.
-*Inclusive*: what is written goes to both, and what comes from the farther one is copied to the nearer. *Exclusive*:
-what is written goes to the nearer, what that evicts moves to the farther one, and what comes from the farther one moves
-back; so no page is in both, but where several nearer stores share a farther one a page may be in more than one of
-them. What expires moves nowhere. Moves between stores have a server of their own, see ``hicache.servers``.
+A page comes from the nearest store that has it, over that store's link. A page in both counts as a use of the near one
+alone. *Inclusive*: writes go to both stores, and pages read from the far store are copied to the near one. *Exclusive*:
+writes go to the near store, its evictions move to the far one, and pages read from the far store move back. No page is
+then in both, but if several near stores share a far one, more than one of them may have a page. Expired pages move
+nowhere. A separate server moves pages between stores, see ``hicache.servers``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NEAR, FAR = 0, 1
 
 @kernel
 def number_of(sim, w, t):
-    """Number of worker ``w``'s store among those of tier ``t``."""
+    """Number of worker ``w``'s store within tier ``t``."""
     tier = sim.store_tiers[t]
     return (w if tier.scope == hl.OF_WORKER else sim.hosts[w].place) // tier.workers_per_store
 
@@ -32,7 +32,7 @@ def store_of(sim, w, t):
 
 @kernel
 def _travel(sim, w, t, now, tokens, back):
-    """Bytes between worker ``w``'s node and its store of tier ``t``: over the store's own link, and the network."""
+    """Send between worker ``w``'s node and its store of tier ``t``, over the store's link and the network."""
     if tokens == 0:
         return now
     tier = sim.store_tiers[t]
@@ -45,36 +45,36 @@ def _travel(sim, w, t, now, tokens, back):
 
 @kernel
 def next_stretch(sim, w, trace_node, begin, end, now):
-    """The tier that has the next pages behind ``begin`` on the path to ``trace_node``, and their tokens, or 0."""
+    """(tier with the next pages after ``begin`` on the path to ``trace_node``, their tokens or 0)."""
     near = store_of(sim, w, NEAR)
-    found = store.leading(sim, near, trace_node, begin, end, now)
-    if found > 0 or sim.tiers.storage == 1:
-        return NEAR, found
+    stored_tokens = store.leading(sim, near, trace_node, begin, end, now)
+    if stored_tokens > 0 or sim.tiers.storage == 1:
+        return NEAR, stored_tokens
     end = begin + store.gap(sim, near, trace_node, begin, end, now)
     return FAR, store.leading(sim, store_of(sim, w, FAR), trace_node, begin, end, now)
 
 
 @kernel
 def look(sim, w, trace_node, begin, end, now):
-    """Tokens from ``begin`` to ``end`` on the path to ``trace_node`` that the stores together have without a gap."""
+    """Tokens after ``begin``, up to ``end``, that the stores together have without a gap."""
     at = begin
     while at < end:
-        _, found = next_stretch(sim, w, trace_node, at, end, now)
-        if found == 0:
+        _, stored_tokens = next_stretch(sim, w, trace_node, at, end, now)
+        if stored_tokens == 0:
             break
-        at += found
+        at += stored_tokens
     return at - begin
 
 
 @kernel
 def use(sim, w, r, trace_node, begin, end, longest, now):
-    """Request ``r`` uses what the stores have in (begin, end]; its sequence has ``longest`` tokens."""
+    """Touch the pages in (begin, end] for request ``r``, whose sequence has ``longest`` tokens."""
     at = begin
     while at < end:
-        t, found = next_stretch(sim, w, trace_node, at, end, now)
+        t, stored_tokens = next_stretch(sim, w, trace_node, at, end, now)
         v = store_of(sim, w, t)
-        store.touch(sim, v, trace_node, at, at + found, now, sim.trace.priority[r])
-        at += found
+        store.touch(sim, v, trace_node, at, at + stored_tokens, now, sim.trace.priority[r])
+        at += stored_tokens
     for t in range(sim.tiers.storage):
         v = store_of(sim, w, t)
         if store.REACH >> sim.trees[v].eviction & 1:
@@ -83,7 +83,7 @@ def use(sim, w, r, trace_node, begin, end, longest, now):
 
 @kernel
 def _in_far(sim, w, trace_node, begin, end, now):
-    """Tokens in (begin, end] that the nearer store does not have, or not any more."""
+    """Tokens in (begin, end] that the near store does not have, or no longer has."""
     if sim.tiers.storage == 1:
         return 0
     near = store_of(sim, w, NEAR)
@@ -99,7 +99,7 @@ def _in_far(sim, w, trace_node, begin, end, now):
 
 @kernel
 def begin_reading(sim, w, f, tokens, now):
-    """The next ``tokens`` tokens of fetch ``f`` are read; returns when the last of them has come."""
+    """Begin to read the next ``tokens`` tokens of fetch ``f``; returns when the last has arrived."""
     fetch = sim.fetches[f]
     begin = fetch.begin + fetch.read
     fetch.far = _in_far(sim, w, fetch.trace_node, begin, begin + tokens, now)
@@ -109,7 +109,7 @@ def begin_reading(sim, w, f, tokens, now):
 
 @kernel
 def end_reading(sim, w, f, tokens, now):
-    """They have come. What the farther store has alone moves to the nearer, or is copied there."""
+    """End a read. Pages that only the far store has move, or are copied, to the near one."""
     fetch = sim.fetches[f]
     sim.hosts[w].fetched_tokens += tokens
     sim.trees[store_of(sim, w, NEAR)].read_tokens += tokens - fetch.far
@@ -119,17 +119,17 @@ def end_reading(sim, w, f, tokens, now):
     at = fetch.begin + fetch.read
     end = at + tokens
     while at < end and not fetch.stopped:
-        t, found = next_stretch(sim, w, fetch.trace_node, at, end, now)
-        if found == 0:
+        t, stored_tokens = next_stretch(sim, w, fetch.trace_node, at, end, now)
+        if stored_tokens == 0:
             break
         if t == FAR:
-            moves.add(sim, w, fetch.trace_node, at, at + found, NEAR, sim.trace.priority[fetch.request])
-        at += found
+            moves.add(sim, w, fetch.trace_node, at, at + stored_tokens, NEAR, sim.trace.priority[fetch.request])
+        at += stored_tokens
 
 
 @kernel
 def begin_writing(sim, w, tokens, now):
-    """So many tokens are written; returns when the last of them is there."""
+    """Begin to write ``tokens`` tokens; returns when the last has arrived."""
     end = _travel(sim, w, NEAR, now, tokens, 0)
     if sim.tiers.storage == 1 or sim.tiers.exclusive:
         return end
@@ -138,7 +138,7 @@ def begin_writing(sim, w, tokens, now):
 
 @kernel
 def end_writing(sim, w, trace_node, begin, end, now, priority):
-    """They are there, and can be found."""
+    """End a write; its pages become findable."""
     _put_near(sim, w, trace_node, begin, end, now, priority)
     if sim.tiers.storage > 1 and not sim.tiers.exclusive:
         store.put(sim, store_of(sim, w, FAR), trace_node, begin, end, now, priority)
@@ -146,7 +146,7 @@ def end_writing(sim, w, trace_node, begin, end, now, priority):
 
 @kernel
 def _put_near(sim, w, trace_node, begin, end, now, priority):
-    """Put pages into the nearer store. Exclusive: the farther one loses them, and gets what goes for them."""
+    """Put pages into the near store. Exclusive: the far store drops them and gets the near store's evictions."""
     near = store_of(sim, w, NEAR)
     store.put(sim, near, trace_node, begin, end, now, priority)
     if not sim.tiers.exclusive:
@@ -159,9 +159,9 @@ def _put_near(sim, w, trace_node, begin, end, now, priority):
 
 @kernel
 def begin_moving(sim, w, m, tokens, now):
-    """The first ``tokens`` tokens of move ``m`` set out; returns when the last of them is there.
+    """Begin to move the first ``tokens`` tokens of move ``m``; returns when the last has arrived.
 
-    What moves to the nearer store has just been read, and is in host memory; what moves away from it is read first.
+    Pages that move to the near store have just been read into host memory; pages that leave it are read first.
     """
     if sim.moves[m].to == NEAR:
         return _travel(sim, w, NEAR, now, tokens, 0)
@@ -171,7 +171,7 @@ def begin_moving(sim, w, m, tokens, now):
 
 @kernel
 def end_moving(sim, w, m, tokens, now):
-    """They are there. What the nearer store has been given meanwhile the farther one does not keep."""
+    """End a move. The far store does not keep pages that the near one got meanwhile."""
     move = sim.moves[m]
     end = move.begin + tokens
     if move.to == NEAR:
@@ -190,7 +190,7 @@ def end_moving(sim, w, m, tokens, now):
 
 @kernel
 def lose_host(sim, w):
-    """Worker ``w``'s host is gone, and with it what its node's stores hold."""
+    """Clear the node-scope stores of worker ``w``'s failed host."""
     for t in range(sim.tiers.storage):
         if sim.store_tiers[t].scope == hl.OF_NODE:
             store.clear(sim, store_of(sim, w, t))
@@ -198,7 +198,7 @@ def lose_host(sim, w):
 
 @kernel
 def reset(sim, w):
-    """Empty stores, of those that worker ``w`` is the first of."""
+    """Empty the stores whose first worker is ``w``."""
     for t in range(sim.tiers.storage):
         if w % sim.store_tiers[t].workers_per_store == 0:
             store.reset(sim, store_of(sim, w, t), t)

@@ -1,7 +1,7 @@
-"""The arrays of a simulation: one module for each part of it.
+"""The arrays of a simulation, by subject.
 
-``sim`` has requests, workers and cache trees; ``fleet`` routers and pools; ``hicache``, ``tiers`` and ``agents`` what
-these need.
+``sim`` has requests, workers and cache trees; ``fleet`` routers and pools; ``hicache``, ``tiers`` and ``agents`` the
+further arrays of each.
 
-Imports ``core``. Everybody may import from here.
+Imports ``core``. Every package may import from here.
 """

@@ -1,13 +1,13 @@
-"""Arrays of agents: who calls when, what each needs beside KV, and what brings it to a worker.
+"""Arrays of agents: their calls, their objects, and the loads of these.
 
 Notation
     N requests, A agents, O objects, W workers, G gates, H hints, M nodes of the trace's prefix tree, E entries
-    object  something of an agent that must be in HBM while its call runs, and is loaded from host memory, never
-            computed: an adapter, an index. It takes whole pages, of the KV pool or of a pool of its own
-    copy    of an object, in host memory; where that has no room for all copies, a disk has every object
-    due     of an agent: its place in the order in which agents are expected to call, smaller is sooner; the unit is the
-            policy's (see ``agents_due``). Of an object, or a cached page, that several use: the least of theirs
-    entry   a place in ``least`` where an agent's due counts towards something shared
+    object  data of an agent that must be in HBM while its call runs, such as an adapter or an index. It is loaded from
+            host memory, never computed, and takes whole pages, of the KV pool or of a pool of its own
+    copy    of an object, in host memory; if not all copies fit there, a disk has every object
+    due     predicted call: an agent's place in the predicted order of calls, smaller is sooner, in the policy's unit
+            (see ``agents_due``). Of an object or cached page that several agents use: the least of theirs
+    entry   a place in ``least`` for an agent's predicted call, which counts towards something shared
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ import numpy as np
 
 from hisearch.kernels.core.handle import Array, Handle, Record
 
-# When an object is loaded. AT_LAUNCH: by the step that needs it, which waits. ON_CALL: once its agent calls; others go
-# first meanwhile. AHEAD: likewise, and before that where the agent is due soon.
+# When an object is loaded. AT_LAUNCH: by the step that needs it, which waits. ON_CALL: once its agent calls; other
+# requests go first meanwhile. AHEAD: likewise, and before the call if the predicted call is near.
 AT_LAUNCH, ON_CALL, AHEAD = 0, 1, 2
-# What due is. BY_USE: minus the end of the last call; BY_DURATION: likewise, but first who stays away for so long that
-# keeping costs more than loading; BY_STEPS: whole steps to the next call; BY_DISTANCE: as exactly as it is known.
-# BY_SLOT: nothing; objects lie in numbered slots, and the first of them goes that the step's batch can do without.
+# Predicted calls (due). BY_USE: minus the end of the last call. BY_DURATION: likewise, but objects whose keeping until
+# the next call costs more than loading are evicted first. BY_STEPS: whole steps to the next call. BY_DISTANCE: the
+# exact prediction. BY_SLOT: none; objects lie in numbered slots, and the first one not needed by the batch is evicted.
 BY_USE, BY_DURATION, BY_STEPS, BY_DISTANCE, BY_SLOT = 0, 1, 2, 3, 4
-# Who says when an agent calls next: the trace's hints, the mean of its past gaps, the trace itself.
+# Source of predictions: the trace's hints, the mean of an agent's past gaps, the trace itself.
 HINTS, PAST, ORACLE = 0, 1, 2
 
 # Where an object is in HBM.
 ABSENT, LOADING, RESIDENT = 0, 1, 2
-# Whether host memory has a copy of it; it always has one where it has room for all. A disk has what was dropped.
+# Whether host memory has a copy; it always has one if all copies fit. Dropped objects are on the disk.
 COPIED, DROPPED, COMING = 0, 1, 2
 
-# A worker's servers for agents: AGENT_SERVERS w + one of these behind all others. LOADER: brings objects, one at a
-# time. CLOCK: tells that an agent has come near; of worker 0, also that a hint is to be given. DISK: reads objects into
-# host memory, one at a time.
+# A worker's servers for agents, behind all others: AGENT_SERVERS w + one of these. LOADER: loads objects, one at a
+# time. CLOCK: expires when a predicted call becomes near; that of worker 0 also when a hint is to be given. DISK: reads
+# objects into host memory, one at a time.
 LOADER, CLOCK, DISK = 0, 1, 2
 AGENT_SERVERS = 3
 
-#: Due of an agent that is calling: this plus its rank, before all that act; and of what nobody will use.
+#: Predicted call of an agent that is calling: this plus its rank, before all idle agents; and of data without a user.
 CALLING = -1e9
 NOBODY = 1e300
 
@@ -52,14 +52,14 @@ POLICY = np.dtype(
         ("by_frames", "i8"),  # 1 where the steps of hints are frames
         ("objects", "i8"),
         ("shared", "i8"),  # 1 where objects take pages of the KV pool
-        ("preempts", "i8"),  # 1 where a load for a call interrupts one ahead of its call
-        ("tested", "i8"),  # 1 where distances count only as long as they tell the order better than last use
-        ("ahead_s", "f8"),  # how soon an agent must be due to be loaded for: in seconds, …
+        ("preempts", "i8"),  # 1 where a load for a call interrupts a load ahead
+        ("tested", "i8"),  # 1 where predictions are used only while they order calls better than last use does
+        ("ahead_s", "f8"),  # how near a predicted call must be for a load ahead: in seconds, …
         ("ahead_steps", "f8"),  # … or in frames
-        ("budget_pages", "i8"),  # most pages of what was loaded ahead and has not been used, of objects …
-        ("kv_budget_pages", "i8"),  # … and of KV from host memory; 0: none is loaded ahead
-        ("host_pages", "i8"),  # of host memory for copies of objects, behind which a disk has them all; 0: it has room
-        ("noise", "f8"),  # of a distance: standard deviation of its logarithm, and …
+        ("budget_pages", "i8"),  # most pages loaded ahead and not used yet, of objects …
+        ("kv_budget_pages", "i8"),  # … and of KV from host memory; 0: no KV is loaded ahead
+        ("host_pages", "i8"),  # host memory for copies of objects, with a disk behind it; 0: all copies fit
+        ("noise", "f8"),  # of the predicted time to a call: standard deviation of its logarithm, and …
         ("bias", "f8"),  # … factor
     ],
     align=True,
@@ -67,26 +67,26 @@ POLICY = np.dtype(
 
 AGENT = np.dtype(
     [
-        ("due", "f8"),
-        ("told", "f8"),  # when it calls next, as last told; NOBODY: not known
-        ("duration_s", "f8"),  # from its last call's end to then
+        ("due", "f8"),  # its predicted call as the policy orders it
+        ("told", "f8"),  # its predicted call from the newest prediction; NOBODY: not known
+        ("duration_s", "f8"),  # from its last call's end to the predicted call
         ("end_s", "f8"),  # of its last call, -1 before the first
         ("gap_s", "f8"),  # mean of its past gaps
         ("rank", "f8"),  # of its oldest call in flight among all arrivals
         ("gaps", "i8"),
         ("calls", "i4"),  # in flight
-        ("worker", "i4"),  # of its newest call; before the first the only one, else -1
-        ("trace_node", "i4"),  # trace-tree node at the end of its newest call
-        ("entry", "i4"),  # of that node's way, -1: shared with nobody
-        ("newest", "i4"),  # request of that call
-        ("sought", "i4"),  # trace-tree node whose way was fetched ahead from storage, -1: none
+        ("worker", "i4"),  # of its newest call; before the first call the only worker, else -1
+        ("trace_node", "i4"),  # trace node at the end of its newest call
+        ("entry", "i4"),  # of the path to that node, -1: shared with nobody
+        ("newest", "i4"),  # request of its newest call
+        ("sought", "i4"),  # trace node whose path was fetched ahead from storage, -1: none
         ("next_call", "i4"),  # request, -1: none
-        ("fresh_pages", "i8"),  # KV loaded ahead for its next call that is still there
+        ("fresh_pages", "i8"),  # KV loaded ahead for its next call that is still in HBM
     ],
     align=True,
 )
 
-#: What an object is, wherever it is.
+#: An object, independent of workers.
 THING = np.dtype(
     [
         ("pages", "i8"),
@@ -104,10 +104,10 @@ OBJECT = np.dtype(
     [
         ("node", "i4"),  # its record among the nodes: parent is the object, next the worker, lock counts its calls
         ("where", "i4"),
-        ("fresh", "i4"),  # 1 where it was loaded ahead and has not been used
+        ("fresh", "i4"),  # 1 where it was loaded ahead and has not been used yet
         ("on_host", "i4"),  # COPIED, DROPPED, COMING
         ("copy_node", "i4"),  # the copy's record among the nodes, as ``node``, where copies may be dropped
-        ("batch", "i8"),  # BY_SLOT: the last batch with objects to load that needed it
+        ("batch", "i8"),  # BY_SLOT: the newest batch with objects to load that needed it
     ],
     align=True,
 )
@@ -115,52 +115,52 @@ OBJECT = np.dtype(
 #: A worker's loading.
 LOADER_STATE = np.dtype(
     [
-        ("at_launch_s", "f8"),  # what the step being formed loads
+        ("at_launch_s", "f8"),  # time of the loads of the step being formed
         ("begun_s", "f8"),
         ("pool", "i8"),  # tree whose pages objects take
         ("object", "i8"),  # being loaded, or -1; O: KV
-        ("agent", "i8"),  # for whom
+        ("agent", "i8"),  # that the load is for
         ("fresh_pages", "i8"),
-        ("loads", "i8"),  # that have ended, of them those ahead, and of those the ones used
+        ("loads", "i8"),  # ended loads; of them loads ahead; of these, objects used
         ("loads_ahead", "i8"),
         ("used_ahead", "i8"),
         ("preempted", "i8"),
         ("evicted", "i8"),
-        ("found", "i8"),  # calls that found all of their objects resident when they arrived
+        ("found", "i8"),  # calls with all objects resident when they arrived
         ("loaded_pages", "i8"),
         ("load_s", "f8"),  # of loads that have ended
-        ("stall_s", "f8"),  # of them, those that a step waited for
+        ("stall_s", "f8"),  # of the loads that a step waited for
         ("wasted_s", "f8"),  # of loads that were preempted
         ("peak_pages", "i8"),
         ("batch", "i8"),  # BY_SLOT: batches that had objects to load
         ("slots", "i8"),  # taken
-        ("held", "i8"),  # objects of calls that run, …
+        ("held", "i8"),  # objects of running calls, …
         ("lost", "i8"),  # … and of them those that are not resident
-        # KV that is brought ahead of its call.
-        ("kv_node", "i4"),  # deepest node of what is under way, -1: none
-        ("kv_anchor", "i4"),  # deepest node of its way in HBM
+        # KV loaded ahead of its call.
+        ("kv_node", "i4"),  # deepest node of the load under way, -1: none
+        ("kv_anchor", "i4"),  # deepest node of its path in HBM
         ("kv_pages", "i8"),  # taken for it
         ("kv_fresh_pages", "i8"),
         ("kv_loads", "i8"),  # that have ended
-        ("kv_loaded_pages", "i8"),  # what they brought, …
-        ("kv_used_pages", "i8"),  # … and calls then found
-        ("kv_moved_pages", "i8"),  # what travelled: also what others had brought or computed meanwhile
+        ("kv_loaded_pages", "i8"),  # that they added to the cache, …
+        ("kv_used_pages", "i8"),  # … and calls then used
+        ("kv_moved_pages", "i8"),  # transferred, including pages that others had loaded or computed meanwhile
         ("kv_load_s", "f8"),
-        # KV that is fetched from storage ahead of its call.
+        # KV fetched from storage ahead of its call.
         ("fetch", "i4"),  # under way, -1: none
         ("fetch_agent", "i4"),
-        ("fetch_request", "i4"),  # of whose call the fetch is
-        ("fetches", "i8"),  # that brought all that storage had
+        ("fetch_request", "i4"),  # request that the fetch is registered for
+        ("fetches", "i8"),  # that read all that storage had
         ("fetches_called", "i8"),  # that their call took over
         ("fetches_stopped", "i8"),  # for another call
         ("fetched_pages", "i8"),  # that host memory did not have
-        # Objects that are read from the disk into host memory.
+        # Objects read from the disk into host memory.
         ("copies", "i8"),  # tree whose pages their copies take
         ("reading", "i8"),  # being read, or -1
         ("read_for", "i8"),  # agent
         ("read_ahead", "i8"),  # 1 where it began before its call
         ("read_begun_s", "f8"),
-        ("reads", "i8"),  # that have ended, and of them those ahead
+        ("reads", "i8"),  # ended reads, and of them reads ahead
         ("reads_ahead", "i8"),
         ("reads_preempted", "i8"),
         ("dropped", "i8"),  # copies
@@ -171,19 +171,19 @@ LOADER_STATE = np.dtype(
     align=True,
 )
 
-#: What is known of the society as a whole.
+#: State of the population of agents.
 POPULATION = np.dtype(
     [
         ("steps", "i8"),  # gates that have opened
         ("arrivals", "i8"),
-        ("opened_s", "f8"),  # when the last one did
+        ("opened_s", "f8"),  # when the last gate opened
         ("step_s", "f8"),  # mean of a step
         ("step_count", "i8"),
-        ("right", "f8"),  # pairs of agents whose order was told right, as a share of late: by distance …
+        ("right", "f8"),  # recent share of pairs of agents ordered correctly: by prediction …
         ("right_by_use", "f8"),  # … and by last use
         ("pairs", "i8"),
-        ("trusted", "i8"),
-        ("hints", "i8"),  # that wait
+        ("trusted", "i8"),  # 1 where predictions are used
+        ("hints", "i8"),  # delayed, not given yet
         ("switches", "i8"),
     ],
     align=True,
@@ -191,19 +191,19 @@ POPULATION = np.dtype(
 
 
 class Agents(Handle):
-    """What kernels know of agents; of length 0 or 1 where there are none.
+    """Arrays of agents; of length 0 or 1 where there are none.
 
     agent (N,): of each request.
     agents (A,), next_call (N,): the agent's next request. uses_begin (A + 1,), uses, uses_entry: objects of each agent,
         and its entries for those that others use too.
     things (O,), objects (W, O), loaders (W,). slots (W, S): the object in each slot, where they are numbered, or -1.
-    line, line_slot (4 W, A), line_size (4 W,): agents with something to load (see ``agents_line``).
-    owner, first, after (M,): a trace-tree node's only agent, or -1; its place, and that behind its last descendant.
-    entries_begin, entries_end (M,): entries of a shared node. entry (N,): of each request's way. least (2 E,): minima.
-    keys: due of each node of a cache, where eviction goes by it.
+    line, line_slot (4 W, A), line_size (4 W,): queues of agents with pending loads (see ``agents_line``).
+    owner, first, after (M,): a trace node's only agent, or -1; its place, and that after its last descendant.
+    entries_begin, entries_end (M,): entries of a shared node. entry (N,): of each request's path. least (2 E,): minima.
+    keys: eviction key of each node of a cache, where eviction is by predicted call.
     hint_begin (N + G + 2,): of each trigger, its first hint, the start's at 0. hint_agent, hint_after_s, hint_s,
-        hint_steps (H,). hint_line (H,): hints that wait, a heap by hint_at_s (H,).
-    rng (1,): the stream of errors of distances and of pairs.
+        hint_steps (H,). hint_line (H,): delayed hints, a heap by hint_at_s (H,).
+    rng (1,): random stream of prediction errors and of pairs.
     """
 
     FIELDS: ClassVar[dict[str, Any]] = {
@@ -242,13 +242,12 @@ class Agents(Handle):
     }
 
 
-#: Errands. BEGIN: worker w's caches are empty. ARRIVES: request r has reached worker w. READY: 1 where r may be
-#: admitted as far as its objects go, 0 where others may go before it, FULL where none may. MISSING: tokens of the KV
-#: pool that its objects would take. HOLD: its objects are locked. LET_GO: they are not. LOAD: those that are absent are
-#: loaded by the step being formed. ENDS: r has made its last token. DONE: a server for agents has done a part. PASS: a
-#: pass begins. TOO_LARGE: 1 where r can never be served. URGENT: the step being formed loads KV back. STEP: it is
-#: formed, of kind r; told where slots are numbered. YIELD: it lacks KV pages; 1 where a load under
-#: way has given some back.
+#: Operations. BEGIN: empty worker w's caches. ARRIVES: request r has reached worker w. READY: 1 where r's objects allow
+#: its admission, 0 where other requests may go before it, FULL where none may. MISSING: tokens of the KV pool that its
+#: absent objects would take. HOLD: lock its objects. LET_GO: unlock them. LOAD: load the absent ones in the step being
+#: formed. ENDS: r has made its last token. DONE: a server for agents has finished a part. PASS: a pass begins.
+#: TOO_LARGE: 1 where r can never be served. URGENT: the step being formed loads KV back. STEP: a step of kind r is
+#: formed; used with numbered slots. YIELD: the step lacks KV pages; 1 where a load under way has given some back.
 BEGIN, ARRIVES, READY, MISSING, HOLD, LET_GO, LOAD, ENDS, DONE, PASS, TOO_LARGE = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
 URGENT, STEP, YIELD = 11, 12, 13
 FULL = 2

@@ -1,11 +1,13 @@
-"""Every array of a pool of workers, declared once.
+"""All arrays of a pool of workers.
 
 Notation
-    N requests, M nodes of the trace's prefix tree, W workers, P tokens per KV page
+    N requests, M nodes of the trace's prefix tree (trace nodes), W workers, P tokens per KV page
+    worker  an entry of ``Sim.workers``: a scheduler, of which a worker has several where it has DP ranks or
+            micro-batches (see ``schedulers``)
     tree    a prefix cache: one per worker (index w), of its HBM or of HBM and host memory, and one per store
     node    a run of whole pages of one tree, all cached; node v < number of trees is the (empty) root of tree v
-    clock   a worker's count of decode steps: all its decoding requests advance by one token per tick, so that progress
-            is never stored per request; one with ``finish_clock`` f has f - clock tokens to go
+    clock   a worker's count of decode steps. All its decoding requests advance by one token per tick, so progress is
+            not stored per request; one with ``finish_clock`` f has f - clock tokens to go
 """
 
 from __future__ import annotations
@@ -22,44 +24,44 @@ from hisearch.kernels.layout import hicache as hl
 from hisearch.kernels.layout import tiers as tl
 from hisearch.kernels.layout.fleet import Fleet, Trace
 
-# Engines, as kernels know them.
+# Engines.
 VLLM, SGLANG, TRTLLM = 0, 1, 2
-# Doors of vLLM with tiers (see ``engine_calls``); its engine is VLLM.
+# Engine entries of vLLM with tiers (see ``engine_calls``); its engine is VLLM.
 VLLM_OFFLOAD, VLLM_LMCACHE = 3, 4
-# Of decode workers, whatever their engine.
+# Engine entry of decode workers, whatever their engine.
 DECODE_WORKER = 5
-# What agents need, beside SGLang or vLLM; no engine of its own.
+# Entry for agents, called by SGLang or vLLM; not an engine.
 AGENTS = 6
-# Evictions that kernels beside their own know.
+# Codes of eviction policies that other kernels know.
 LRU, LFU, FIFO, MRU, DISTANCE = (EVICTIONS.code(name) for name in ("lru", "lfu", "fifo", "mru", "distance"))
 # TensorRT-LLM's capacity policies.
 GUARANTEED_NO_EVICT, MAX_UTILIZATION = 0, 1
 # Orders of the waiting queue.
 FCFS, PRIORITY, LPM, LOF, DFS_WEIGHT, SHUFFLED = 0, 1, 2, 3, 4, 5
 
-# What the lanes of a worker share (see ``schedulers``): it has but one, attention groups, pipeline stages.
+# Kinds of schedulers of a worker (see ``schedulers``): a single one, DP ranks, micro-batches of a pipeline.
 ALONE, LOCKSTEP, PIPE = 0, 1, 2
 
 # Request outcomes; the same numbers as simulate.result.Outcome.
 IN_FLIGHT, FINISHED, TOO_LARGE, UNREACHED, SHED, LOST = 0, 1, 2, 3, 4, 5
 
-# Worker phases: what its next event is.
-# IDLE none; STEPPING the end of the oldest outstanding step; FAST_FORWARDING the end of a run of decode steps (see
-# ``device``); FORMING a pass that forms the next batch.
-# Leader of a WAVE: RESTING no wave is out; a look at what lanes wait for, where one is due.
+# Worker phases, by its next event.
+# IDLE: none. STEPPING: the end of the oldest outstanding step. FAST_FORWARDING: the end of a fast-forward (see
+# ``device``). FORMING: a pass that forms the next batch.
+# RESTING, leader in LOCKSTEP: no lockstep step is under way; the time at which a DP rank looks again, if any.
 IDLE, STEPPING, FAST_FORWARDING, FORMING, RESTING = 0, 1, 2, 3, 4
 
-# States of a vLLM or TensorRT-LLM request. ADMITTED: in this pass; PROMPT: computed in part; SKIPPED: a decode that
-# this step leaves out; DRAINING: its last token is being made; DRAINED: likewise, but preempted meanwhile.
+# States of a vLLM or TensorRT-LLM request. ADMITTED: in this pass; PROMPT: partly computed; SKIPPED: a decode that is
+# left out of this step; DRAINING: its last token is being made; DRAINED: likewise, but preempted meanwhile.
 WAITING, ADMITTED, PROMPT, DECODING, SKIPPED, DRAINING, DRAINED = 0, 1, 2, 3, 4, 5, 6
 
-# A clock or a count that is not reached, and a time.
+# A clock or a count that is never reached, and a time.
 NEVER = 2**62
 FOREVER_S = 1e300
-# Of a lane that waits (``WORKER.look_s``): nothing will ever come.
+# ``WORKER.look_s`` of a DP rank that waits for an event that will never happen.
 NOTHING_S = math.inf
 
-# What a request does in the prompt batch of a step; DECODED: it was decoding when it was preempted (vLLM).
+# Part of a request in the prompt batch of a step; DECODED: it was decoding when it was preempted (vLLM).
 PROMPT_GOES_ON, PROMPT_ENDS, LATE_DECODE, DECODED = 0, 1, 2, 3
 
 #: State and outcome of a request.
@@ -70,27 +72,27 @@ REQUEST = np.dtype(
         ("first_token_s", "f8"),
         ("finish_s", "f8"),
         ("joined_s", "f8"),  # SGLang: end of the prefill after which it joined the decodes
-        ("last_token_s", "f8"),  # of a request that lost its KV or sat out a step: when it made its newest token
-        ("hit_tokens", "i8"),  # found in HBM at the first admission
+        ("last_token_s", "f8"),  # of a request that lost its KV or was skipped in a step: time of its newest token
+        ("hit_tokens", "i8"),  # cached in HBM at the first admission
         ("host_hit_tokens", "i8"),  # loaded back from the host tier at the first admission
-        ("storage_hit_tokens", "i8"),  # likewise, having been fetched into it for this request
-        ("fetched_tokens", "i8"),  # brought to the host by its newest fetch
-        ("far_fetched_tokens", "i8"),  # of these, at their end, those from the farther of two stores
-        ("generated", "i8"),  # output tokens sampled; not kept up to date while decoding (see finish_clock)
-        ("computed", "i8"),  # tokens whose KV exists, or will once the outstanding steps have run; likewise
+        ("storage_hit_tokens", "i8"),  # likewise, after a fetch into the host tier for this request
+        ("fetched_tokens", "i8"),  # fetched to the host by its newest fetch
+        ("far_fetched_tokens", "i8"),  # of these, the last ones, from the farther of two stores
+        ("generated", "i8"),  # output tokens sampled; not updated while decoding (see finish_clock)
+        ("computed", "i8"),  # tokens whose KV exists, or will after the outstanding steps; not updated while decoding
         ("locked_tokens", "i8"),  # depth of ``node``: tokens whose pages belong to the tree
         ("chunk", "i8"),  # tokens computed in the step now running
         ("finish_clock", "i8"),  # worker clock at which its last token appears
         ("order", "i8"),  # position in its worker's history of admissions; TensorRT-LLM: of arrivals
-        ("prompt_tokens", "i8"),  # TensorRT-LLM: tokens that its last prompt had, see trtllm.py
+        ("prompt_tokens", "i8"),  # TensorRT-LLM: tokens of its last prompt, see trtllm.py
         ("sampled_step", "i8"),  # vLLM: serial of the newest step that sampled a token for it; see vllm_memory
         ("joined_step", "i8"),  # vLLM: serial of the first step in which it decodes; SGLang: the clock before it
         ("mark", "i8"),  # vLLM: serial of the newest step that it was put into
         ("next", "i4"),  # neighbours in the running or the waiting list
         ("prev", "i4"),
-        # vLLM, TensorRT-LLM: neighbours among unfinished prompts, endings of a step, or those that sit out; prev_aside
-        # alone: the next prompt that the same step ended (TensorRT-LLM). SGLang: the next that lingers, or that is yet
-        # to be looked up in storage
+        # vLLM, TensorRT-LLM: neighbours among unfinished prompts, endings of a step, or skipped decodes; only
+        # prev_aside: the next prompt that the same step ended (TensorRT-LLM). SGLang: the next finished_pending
+        # request, or the next one still to be looked up in storage
         ("next_aside", "i4"),
         ("prev_aside", "i4"),
         ("heap_slot", "i4"),  # position in the worker's finish heap, -1 outside
@@ -104,19 +106,19 @@ REQUEST = np.dtype(
         ),  # requests that decoded on its worker when it made its first token, and its last
         ("decoding_at_last_token", "i4"),
         ("part", "i4"),  # PROMPT_GOES_ON: more chunks follow; PROMPT_ENDS: it samples; LATE_DECODE: see vllm
-        ("state", "i4"),  # vLLM: see below
-        ("skipped_step", "i4"),  # vLLM: 1 where it sat out the step before it joined the decodes
+        ("state", "i4"),  # vLLM: see above
+        ("skipped_step", "i4"),  # vLLM: 1 where it was skipped in the step before it joined the decodes
         ("waits", "i4"),  # vLLM: see vllm_memory.newest_waits
-        ("away", "i4"),  # decode workers: see ``decoding``; prefill workers: 1 while KV is held to be sent
-        ("tombstone", "i4"),  # vLLM: where its way through the tree leaves the parents (see queue), -1: nowhere
-        ("fetch", "i4"),  # SGLang: what it fetches from storage, or -1
-        ("capped", "i4"),  # SGLang: 1 while it may generate more than admission reserves for (see ``sglang.running``)
+        ("away", "i4"),  # decode workers: see ``decoding``; prefill workers: 1 while its KV is held to be sent
+        ("tombstone", "i4"),  # vLLM: first redirect record of its path (see ``queue``), -1: none
+        ("fetch", "i4"),  # SGLang: its fetch from storage, or -1
+        ("capped", "i4"),  # SGLang: 1 while it may generate more than admission reserves (see ``sglang.running``)
         ("serial", "i4"),  # SGLang: the step that last computed prompt tokens of it; -1 once it is retracted
     ],
     align=True,
 )
 
-# Where NODE.queued says that a node is; 0: in no free queue. GHOST: see copies; ON_HOST: see trtllm_host.
+# Values of NODE.queued; 0: in no free queue. GHOST: a tombstone, see copies; ON_HOST: see trtllm_host.
 GHOST, FREE, ON_HOST = -1, 1, 2
 
 
@@ -125,15 +127,15 @@ NODE = np.dtype(
     [
         ("begin", "i8"),  # depth in tokens, a multiple of P
         ("end", "i8"),
-        ("tick", "i8"),  # radix: last access, own or of a node below that is gone (those below count too: see radix)
-        ("hits", "i8"),  # radix: insertions that ended in it, or in a node below that is gone
+        ("tick", "i8"),  # radix: last access to it or to a removed node below it (nodes below count too: see radix)
+        ("hits", "i8"),  # radix: insertions that ended in it, or in a removed node below it
         ("serial", "i8"),  # radix: order of creation
         ("parent", "i4"),
-        ("trace_node", "i4"),  # trace-tree node in which its last page completes
-        ("lock", "i4"),  # queue: requests that hold it; radix: those that hold it directly + locked children
+        ("trace_node", "i4"),  # trace node in which its last page completes
+        ("lock", "i4"),  # queue: requests that hold it; radix: requests that hold it directly + locked children
         ("children", "i4"),
-        ("first", "i4"),  # copies of the same pages: the one that a look-up finds, -1: there is but one (see copies)
-        ("duplicate_block", "i4"),  # the next copy
+        ("first", "i4"),  # the copy of its pages that look-ups find, -1: there is a single copy (see copies)
+        ("duplicate_block", "i4"),  # the next copy of its pages
         ("next", "i4"),  # free-queue neighbours; in the free list: the next free record
         ("prev", "i4"),
         ("heap_slot", "i4"),  # place among the leaves that may be evicted (see eviction), -1 outside
@@ -142,11 +144,11 @@ NODE = np.dtype(
     align=True,
 )
 
-#: More on a node of a radix cache, where its eviction or the order of the waiting queue asks for it.
+#: Further fields of a node of a radix cache, for some eviction orders and some orders of the waiting queue.
 STANDING = np.dtype(
     [
-        ("rank", "i8"),  # order of creation among siblings; a split's upper part takes the place of the whole
-        ("priority", "i4"),  # highest of the insertions that ended in it, or in a node below that is gone
+        ("rank", "i8"),  # order of creation among siblings; the upper part of a split node keeps its rank
+        ("priority", "i4"),  # highest of the insertions that ended in it, or in a removed node below it
         ("weight", "i4"),  # waiting requests that match to it or below, while the queue is being sorted
     ],
     align=True,
@@ -156,7 +158,7 @@ STANDING = np.dtype(
 QUEUED = np.dtype(
     [
         ("key", "i8"),  # lowest first
-        ("stem", "i4"),  # lpm: trace-tree node by which requests are alike, or -1
+        ("stem", "i4"),  # lpm: trace node of the prefix by which requests are grouped, or -1
     ],
     align=True,
 )
@@ -165,32 +167,32 @@ QUEUED = np.dtype(
 TREE = np.dtype(
     [
         ("capacity_pages", "i8"),
-        # Pages to be had without taking them from a running request (queue); pages without content (radix).
+        # Pages not held by a running request (queue); pages without content (radix).
         ("free_pages", "i8"),
         ("evictable_pages", "i8"),  # radix: unlocked pages in the tree; TensorRT-LLM's host cache: those with content
         ("evicted_tokens", "i8"),
         ("expired_tokens", "i8"),
-        ("given_tokens", "i8"),  # store: handed to another one, which holds them instead
+        ("given_tokens", "i8"),  # store: moved to another store, which holds them instead
         ("stored_tokens", "i8"),  # written into it
         ("read_tokens", "i8"),  # read out of it
-        ("demoted_tokens", "i8"),  # store: likewise, for the store behind it
+        ("demoted_tokens", "i8"),  # store: evicted to the store behind it
         ("peak_pages", "i8"),
         ("eviction", "i8"),
         ("worth", "f8"),  # gdsf: the greatest value evicted so far
-        ("target", "f8"),  # store, arc: wanted size of T1 in pages, see store_arc
+        ("target", "f8"),  # store, arc: target size of T1 in pages, see store_arc
         ("tick", "i8"),  # radix: accesses so far; store: operations
         ("began", "i8"),  # store: tick at which the present operation began
         ("serial", "i8"),  # radix: nodes made so far
         ("once_pages", "i8"),  # store, arc: size of T1
         ("tier", "i4"),  # store: row of Sim.store_tiers
-        ("shadows", "i4"),  # store, arc: first of the trees that it has beside its own
+        ("shadows", "i4"),  # store, arc: first of its additional trees
         ("head", "i4"),  # free queue
         ("tail", "i4"),
         ("heap_size", "i4"),  # leaves that may be evicted, see eviction
         ("line_room", "i4"),
         ("line_begin", "i4"),
         ("line_end", "i4"),
-        ("gone_head", "i4"),  # store: evicted pages that the one behind it gets, see moves
+        ("gone_head", "i4"),  # store: evicted pages that the store behind it gets, see moves
         ("gone_tail", "i4"),
         ("copies", "i4"),  # nodes beyond the first of each group of copies
     ],
@@ -201,8 +203,8 @@ TREE = np.dtype(
 WORKER = np.dtype(
     [
         ("event_s", "f8"),  # time of its next event
-        ("now_s", "f8"),  # with tiers: where its scheduler is, which waiting for a copy moves on within a pass
-        ("oldest_start_s", "f8"),  # outstanding steps: launched, results not taken in (see ``device``)
+        ("now_s", "f8"),  # with tiers: its scheduler's time, which a wait for a copy advances within a pass
+        ("oldest_start_s", "f8"),  # outstanding steps: launched, results not processed (see ``device``)
         ("oldest_end_s", "f8"),
         ("newest_start_s", "f8"),
         ("newest_end_s", "f8"),  # when the device is free
@@ -212,8 +214,8 @@ WORKER = np.dtype(
         ("decode_end_s", "f8"),  # SGLang: end of the newest step in which requests decoded, of the one before it
         ("decode_before_s", "f8"),
         ("load_back_s", "f8"),  # when the copies that the step being formed waits for have ended
-        ("ready_s", "f8"),  # WAVE, vLLM with offloading: before which its batch may not start
-        ("look_s", "f8"),  # WAVE, with tiers: when it looks again, having formed nothing; or FOREVER_S, or NOTHING_S
+        ("ready_s", "f8"),  # LOCKSTEP, vLLM with offloading: earliest start of its batch
+        ("look_s", "f8"),  # LOCKSTEP, with tiers: when it looks again after forming no batch; FOREVER_S or NOTHING_S
         # SGLang, budget of the prefill pass: tokens set aside, taken, and left of both limits.
         ("reserved_tokens", "f8"),
         ("taken_tokens", "i8"),
@@ -225,20 +227,20 @@ WORKER = np.dtype(
         ("next_uncapped", "i8"),
         ("clock", "i8"),
         ("context_tokens", "i8"),  # decoding requests: sum of tokens read by the next step (known tokens)
-        # Of them, the most that one reads, less ``clock``: constant while it decodes; stale where that one has left.
+        # The most that one of them reads, less ``clock``: constant while it decodes; stale after that one has left.
         ("longest_tokens", "i8"),
         ("longest_stale", "i8"),
-        ("squared_tokens", "i8"),  # sum of squares of what each of them reads, less ``clock``; likewise constant
+        ("squared_tokens", "i8"),  # sum over them of (tokens read less ``clock``) squared; likewise constant
         ("fast_forward_steps", "i8"),  # decode steps that the present event covers
-        ("fast_forward_open", "i4"),  # whether that event is only known to be no sooner than ``event_s``
+        ("fast_forward_open", "i4"),  # 1 where ``event_s`` is only a lower bound of that event
         (
             "fast_forward_pages",
             "i8",
-        ),  # of those that it takes behind its first step, taken before its end (see ``outlook``)
-        ("fast_forward_s", "f8"),  # when the pass was that planned them
+        ),  # of those needed after its first step, the pages taken before its end (see ``outlook``)
+        ("fast_forward_s", "f8"),  # time of the pass that planned it
         ("fast_forward_from_s", "f8"),  # with overlap: when the first of them starts
         ("orders", "i8"),
-        ("front_orders", "i8"),  # SGLang: likewise for requests that join at the front, downwards from 0
+        ("front_orders", "i8"),  # SGLang: likewise for requests that join at the front, decreasing from 0
         ("launched", "i8"),  # serial of the newest launched step
         ("steps", "i8"),
         ("requests", "i8"),
@@ -249,8 +251,8 @@ WORKER = np.dtype(
         ("allocated_pages", "i8"),  # TensorRT-LLM: see trtllm_memory
         ("promised_pages", "i8"),
         ("host_hit_tokens", "i8"),
-        ("far_hit_tokens", "i8"),  # of what was fetched for its requests and hit: from the farther of two stores
-        ("way_end", "i4"),  # deepest node of the way in Sim.ways (see lists.path_at), and the place reached on it
+        ("far_hit_tokens", "i8"),  # hits on tokens fetched for its requests from the farther of two stores
+        ("way_end", "i4"),  # deepest node of the path in Sim.ways (see lists.path_at), and the place reached on it
         ("way_at", "i4"),
         ("running_head", "i4"),
         ("running_tail", "i4"),
@@ -259,14 +261,14 @@ WORKER = np.dtype(
         ("chunked", "i4"),  # SGLang: request whose prompt is unfinished, or -1
         ("prompts_head", "i4"),  # vLLM, TensorRT-LLM: running requests whose prompt is unfinished, in running order
         ("prompts_tail", "i4"),
-        ("skipped_step", "i4"),  # vLLM: decodes that sat out the newest step
+        ("skipped_step", "i4"),  # vLLM: decodes that were skipped in the newest step
         ("joins", "i4"),  # SGLang: used entries of Sim.joins
         ("skipped_head", "i4"),  # vLLM: decodes that the step being formed leaves out
-        ("futile", "i4"),  # vLLM: preemptions since a token was sampled
+        ("futile", "i4"),  # vLLM: preemptions since the last sampled token
         ("draining", "i4"),  # vLLM, TensorRT-LLM: running requests whose last token is being made
         ("endings_new", "i4"),  # likewise: requests that the newest, the older outstanding step makes the last token of
         ("endings_old", "i4"),
-        ("kv_pending_head", "i4"),  # decode workers: requests whose KV is on the way, and how many they are
+        ("kv_pending_head", "i4"),  # decode workers: requests whose KV is being transferred, and their number
         ("kv_pending_tail", "i4"),
         ("kv_pending", "i4"),
         ("lost_head", "i4"),  # vLLM: requests preempted in the newest pass, by prev_aside
@@ -278,43 +280,43 @@ WORKER = np.dtype(
         ("finish_heap_size", "i4"),
         ("batch_size", "i4"),  # prompt chunks in the step now running
         ("phase", "i4"),
-        ("outstanding", "i4"),  # steps launched whose results are not taken in: at most 1, with overlap 2
-        ("full", "i4"),  # SGLang: batch_is_full; TensorRT-LLM: a waiting request did not find its pages
+        ("outstanding", "i4"),  # steps launched whose results are not processed: at most 1, with overlap 2
+        ("full", "i4"),  # SGLang: batch_is_full; TensorRT-LLM: there were too few pages for a waiting request
         ("finished_pending", "i4"),  # SGLang: in the running list, known to have finished, not yet filtered out
-        ("finished_pending_head", "i4"),  # they, by next_aside
+        ("finished_pending_head", "i4"),  # their list, by next_aside
         ("capped", "i4"),  # SGLang: decoding requests that are capped
         ("ends", "i4"),  # SGLang: ends collected in this pass, -1 before the first admission
         ("last", "i4"),  # SGLang: kind of the batch formed by the last pass, 0 if it formed none
-        ("held_head", "i4"),  # SGLang: requests that came and were not looked for yet (see ``inbox``), by next
+        ("held_head", "i4"),  # SGLang: requests that arrived and were not received yet (see ``inbox``), by next
         ("held_tail", "i4"),
-        ("skipped", "i8"),  # SGLang: weight of the passes since the last look
+        ("skipped", "i8"),  # SGLang: weight of the passes since requests were last received
         ("event_slot", "i4"),  # position in the event heap, -1 outside
-        # Leader: what the worker spent in standby, and when its accelerators end what they have been given.
+        # Leader: the worker's time in standby, and when its accelerators finish all launched work.
         ("standby_s", "f8"),
         ("awake_until_s", "f8"),
-        # Lanes (see ``schedulers``).
+        # DP ranks and micro-batches (see ``schedulers``).
         ("cache_id", "i4"),  # tree that has its KV
-        ("formed", "i4"),  # WAVE: 1 where it has a batch in the wave being formed, of so many tokens and chunks
+        ("formed", "i4"),  # LOCKSTEP: 1 where it has a batch in the lockstep step being formed; its tokens and chunks
         ("lockstep_tokens", "i8"),
         ("lockstep_chunks", "i8"),
-        ("own_s", "f8"),  # WAVE: what its batch takes by itself
-        ("host_s", "f8"),  # WAVE: what its host needs for the batch
+        ("own_s", "f8"),  # LOCKSTEP: time of its batch without the part shared by all DP ranks
+        ("host_s", "f8"),  # LOCKSTEP: host time of the batch
         ("lockstep_start_s", "f8"),
         ("lockstep_end_s", "f8"),
-        ("lockstep_steps", "i4"),  # leader: outstanding waves, ends of the oldest and the newest
-        ("next_scheduler", "i4"),  # leader, SGLang: whose turn it is
+        ("lockstep_steps", "i4"),  # leader: outstanding lockstep steps, ends of the oldest and the newest
+        ("next_scheduler", "i4"),  # leader, SGLang: the scheduler that gets the next request (round-robin)
         ("lockstep_oldest_s", "f8"),
         ("lockstep_newest_s", "f8"),
-        ("dealt_tokens", "i8"),  # PIPE: prompt tokens of requests that it got since it formed a batch
+        ("dealt_tokens", "i8"),  # PIPE: prompt tokens of requests dealt to it since it formed a batch
     ],
     align=True,
 )
 
 # Columns of Sim.counters.
-# FREE_NODE: first given-back node record, or -1; NODES_LEFT: records that can still be had; EVENT_HEAP: its size.
-# LOG_*: entries used of the log's arrays; LOG_LOST_TAKEN: of the lost requests, those that a step already accounts for.
+# FREE_NODE: first released node record, or -1; NODES_LEFT: available records; EVENT_HEAP: its size.
+# LOG_*: entries used of the log's arrays; LOG_LOST_TAKEN: lost requests that a logged step already accounts for.
 FREE_NODE, NODES_USED, NODES_LEFT, FAULT, EVENT_HEAP = 0, 1, 2, 3, 4
-# LARGEST_GROUP: copies in the largest group of the same pages so far, see ``copies``.
+# LARGEST_GROUP: copies in the largest group of duplicate blocks so far, see ``copies``.
 # PASSES: TensorRT-LLM: passes so far, see trtllm_pass.
 LOG_STEPS, LOG_ENTRIES, LOG_LOST, LOG_LOST_TAKEN, LARGEST_GROUP, PASSES = 5, 6, 7, 8, 9, 10
 # SERVING: servers with a job; FREE_FETCH, FETCHES_USED: as for nodes; LOG_FETCHES: entries of the log of fetches.
@@ -326,26 +328,26 @@ FREE_MOVE, MOVES_USED = 20, 21
 COUNTERS = 22
 
 # Values of counters[FAULT], any of which voids the run.
-# STUCK: requests preempt each other for ever, and none makes a token.
+# STUCK: requests preempt each other forever, and none makes a token.
 NODE_POOL_FULL, OUT_OF_MEMORY, LOG_FULL, STUCK = 1, 2, 3, 4
 
-# Kinds of a logged step; vLLM has but one.
+# Kinds of a logged step; vLLM has only the first.
 ANY_STEP, PREFILL_STEP, DECODE_STEP, MIXED_STEP = 0, 1, 2, 3
 
-#: Preemptions without a token sampled in between, per request that a worker may run, after which it is stuck.
+#: Preemptions without a sampled token, per request that a worker may run, after which it counts as stuck.
 FUTILE_PREEMPTIONS = 1000
 
-#: Node records that one event can take, per request that a worker may run (and a few): at most six for each one that
-#: ends, is preempted or admitted.
+#: Upper bound of the node records that one event takes, per request that a worker may run (and a few): at most six for
+#: each request that ends, is preempted or is admitted.
 NODES_PER_REQUEST = 12
 
 
-#: SGLang: what must be known of a launched step when its results are taken in.
+#: SGLang: a launched step, for the processing of its results.
 LAUNCH = np.dtype(
     [
-        ("clock", "i8"),  # the worker's, the step's decodes included
+        ("clock", "i8"),  # the worker's, including the step's decodes
         ("chunks", "i4"),  # of prompts
-        ("partial", "i4"),  # the request among them whose prompt goes on, or -1
+        ("partial", "i4"),  # the request among them whose prompt continues, or -1
         ("kind", "i4"),
     ],
     align=True,
@@ -358,38 +360,38 @@ JOIN = np.dtype([("at_s", "f8"), ("requests", "i8")], align=True)
 CONFIG = np.dtype(
     [
         ("engine", "i8"),
-        ("engine_entry", "i8"),  # address of the engine's door (see ``engine_calls``)
-        ("objects", "i8"),  # SGLang, vLLM: address of the door of ``agents``, 0: agents have nothing but KV
+        ("engine_entry", "i8"),  # address of the engine entry (see ``engine_calls``)
+        ("objects", "i8"),  # SGLang, vLLM: address of the entry of ``agents``, 0: agents have only KV
         ("pool", "i8"),  # among those of the fleet
         ("role", "i8"),  # see ``layout.fleet``
-        ("first_member", "i8"),  # its workers are so many members of the fleet from here on
-        ("workers", "i8"),  # lanes of all workers
-        ("schedulers", "i8"),  # of a worker
+        ("first_member", "i8"),  # its workers are consecutive members of the fleet from here on
+        ("workers", "i8"),  # schedulers of all workers
+        ("schedulers", "i8"),  # per worker: DP ranks or micro-batches, else 1
         ("scheduler_kind", "i8"),
         ("standby_after_s", "f8"),  # idle time after which accelerators draw less
         ("page_tokens", "i8"),
         ("capacity_pages", "i8"),
         ("host_pages", "i8"),  # 0: no host tier
         ("hicache", "i8"),  # SGLang: 1 with a host tier
-        ("store_pool", "i8"),  # decode workers: pool whose storage gets what they make, or -1
-        ("store_tier", "i8"),  # which tier of it
+        ("store_pool", "i8"),  # decode workers: pool to whose storage they write outputs back, or -1
+        ("store_tier", "i8"),  # tier of that storage
         ("prefix_caching", "i8"),
         ("max_running", "i8"),
         ("chunk_tokens", "i8"),
         ("max_prefill_tokens", "i8"),
         ("max_request_tokens", "i8"),  # the model's window
-        ("horizon_s", "f8"),  # of the run: what links still carry then is told apart
+        ("horizon_s", "f8"),  # of the run: what links carry after it is counted separately
         ("eviction", "i8"),
         ("schedule", "i8"),  # order of the waiting queue
-        ("overlap", "i8"),  # a batch is formed while the one before it runs
+        ("overlap", "i8"),  # a batch is formed while the previous one runs
         ("chunked_prefill", "i8"),  # 0: a prompt is never cut by the budget
         ("long_prefill_tokens", "i8"),  # vLLM: most tokens of one request a step; 0: no such limit
-        ("reserve_full_prompt", "i8"),  # vLLM: admission needs room for all known tokens, not for the first chunk alone
+        ("reserve_full_prompt", "i8"),  # vLLM: admission needs pages for all known tokens, not only for the first chunk
         ("watermark_pages", "i8"),  # vLLM: pages that admission leaves free
         ("capacity_policy", "i8"),  # TensorRT-LLM
         ("mixed_chunk", "i8"),  # SGLang: running requests decode along with prefills
-        ("receive_interval", "i8"),  # SGLang: weight of passes between two looks at what has come (see ``inbox``)
-        ("ignore_eos", "i8"),  # SGLang: outputs are pinned, which has a rule of its own where the radix cache is off
+        ("receive_interval", "i8"),  # SGLang: weight of passes between two receptions of requests (see ``inbox``)
+        ("ignore_eos", "i8"),  # SGLang: output lengths are fixed; has its own admission rule without radix cache
         ("shared_outputs", "i8"),  # vLLM: prompts may contain outputs of requests that still decode (owner_head)
         ("log", "i8"),  # 1: steps are logged
         ("conservativeness", "f8"),
@@ -401,7 +403,7 @@ CONFIG = np.dtype(
 STEP_LOG = np.dtype(
     [
         ("scheduled_s", "f8"),  # when the batch was formed
-        ("start_s", "f8"),  # when the device got to it
+        ("start_s", "f8"),  # when the device started it
         ("end_s", "f8"),
         ("ratio", "f8"),  # SGLang's new-token ratio
         ("free_tokens", "i8"),  # once the batch was formed
@@ -409,7 +411,7 @@ STEP_LOG = np.dtype(
         ("host_tokens", "i8"),  # held by the worker's stores of the first tier, the second, the third
         ("storage_tokens", "i8"),
         ("farther_tokens", "i8"),
-        ("first_entry", "i8"),  # its entries: consecutive ones of the log's entries
+        ("first_entry", "i8"),  # its entries: consecutive in the log's entries
         ("first_lost", "i8"),
         ("entries", "i4"),
         ("lost", "i4"),
@@ -428,12 +430,12 @@ HOST_COST = np.dtype(
         ("step_s", "f8"),
         ("per_sequence_s", "f8"),
         ("skewed", "i8"),
-        # Knots of ``mixed_decode_s``, whose axes lie in one; 0 where there is no such table.
+        # Knots of ``mixed_decode_s``, a flat table; 0 where there is no such table.
         ("mixed_prompts", "i8"),
         ("mixed_befores", "i8"),
         ("mixed_sequences", "i8"),
         ("mixed_means", "i8"),
-        # Likewise of ``late``; and what it has beside them.
+        # Likewise of ``late``, and its further parameter.
         ("late_sequences", "i8"),
         ("late_longs", "i8"),
         ("late_contexts", "i8"),
@@ -466,45 +468,42 @@ class Costs(Handle):
 
 
 class Sim(Handle):
-    """All arrays of a pool in a running simulation, modified in place; what pools share is in ``layout.fleet``.
+    """All arrays of a pool in a running simulation, modified in place; arrays shared by pools are in ``layout.fleet``.
 
     blank (1,): a request that has not arrived.
-    standings, queued: beside nodes and requests; of length 1 where nothing asks for them. Likewise hosted (beside
-        nodes), hosts (W,), fetches, servers (SERVERS W,) and their heap, moves, which a host tier has.
-    trees: those with content by prefix (V of them: the workers', the stores', their shadows), then the workers' pools
-        of objects, if they have one apart, and the host pools of HiCache and TensorRT-LLM, which have none of their
-        own.
-    deepest_cached (V, M): deepest node of tree v with a page that completes in trace-tree node s, or -1; of a store:
-        its first
-        run there.
-    ways (W, depth of the trace tree): nodes on the way of the prompt that is computed in chunks, deepest first.
-    links: of worker w to the host and back at 2 w and 2 w + 1, then of each store for writing and reading (not of host
-        memory of one worker's own), then of each node's network, out and in, then of host memory itself, in and out,
-        of each worker whose attention groups share it; of decode workers that send to storage, which is another
-        pool's, those to the host and back and the networks'.
-    store_tiers (tiers of stores,): nearest first. users, users_next (M,), users_end (M,): who will use a trace-tree
-        node's pages (see ``foresight``), of length 0 where nobody asks.
-    offloading: vLLM's tiers, and what its connectors keep, of length 1 where there are none: offloaded (N,),
+    standings, queued: further fields of nodes and requests; of length 1 where they are not used. Likewise for a host
+        tier: hosted (of nodes), hosts (W,), fetches, servers (SERVERS W,) and their heap, moves.
+    trees: first those with content by prefix (V of them: the workers', the stores', their shadows). Then pools without
+        such content: the workers' separate pools of objects, if any, and the host pools of HiCache and TensorRT-LLM.
+    deepest_cached (V, M): deepest node of tree v with a page that completes in trace node s, or -1; of a store: its
+        first run in trace node s.
+    ways (W, depth of the trace tree): nodes on the path of the prompt that is computed in chunks, deepest first.
+    links: of worker w to the host and back at 2 w and 2 w + 1. Then of each store for writing and reading, except host
+        memory of a single worker. Then of each node's network, out and in. Then of host memory itself, in and out, of
+        each worker whose DP ranks share it. Decode workers that write back to another pool's storage have only the
+        links to the host and back and those of the networks.
+    store_tiers (tiers of stores,): nearest first. users, users_next (M,), users_end (M,): future users of a trace
+        node's pages (see ``foresight``), of length 0 where they are not used.
+    offloading: vLLM's tiers, and the state of their KV connectors, of length 1 where there are none: offloaded (N,),
         fresh (1,): of a request that has not arrived; connectors (W,), notes (2 W,), transfers; stores (S,) with
-        run_rows (S, 3 LISTS), run_deepest_cached (S, M): deepest run in each trace-tree node, runs, and
-        uses (S, USES) that wait to be settled; due (tokens of a block,): scratch;
-        ledgers (L,), each with block_table_rows (L, 3 LISTS), blocks (L, slots) and buckets (L, a power of two); of
-        each trace-tree node block_base (M,): key of its first block, and node_blocks (M, 2): number of that on the
-        path, and one behind its last one's; path (2, blocks of the longest path): scratch. Of LMCache's T tiers: writes
-        (stores behind host memory, writes): rings; groups (L, slots); worker_stores (W, T): each worker's ledger in
-        each tier;
-        found_in (N, T): chunks that a request's look-up found there.
+        run_rows (S, 3 LISTS), run_deepest_cached (S, M): deepest run in each trace node, runs, and pending
+        uses (S, USES); due (tokens of a block,): scratch;
+        block_tables (L,), each with block_table_rows (L, 3 LISTS), blocks (L, slots) and buckets (L, a power of two);
+        of each trace node block_base (M,): key of its first block, and node_blocks (M, 2): the number of that block on
+        the path, and one past the number of its last block; path (2, blocks of the longest path): scratch. Of LMCache's
+        T tiers: writes (stores behind host memory, writes): rings; groups (L, slots); worker_stores (W, T): each
+        worker's block table in each tier; found_in (N, T): chunks that a request's look-up matched there.
     residue (W, P): decoding requests by (tokens computed - clock) mod P.
     finish_heap, batch (W, max_running); evict_heap (trees, 2 leaves): request and node indices.
     launches (2 W,), prompts (2 W, max_running): SGLang's outstanding steps and the requests whose prompts they compute,
         in rows 2 w + serial of the step mod 2.
     ends (2 W, max_running + 1): SGLang without radix cache: tokens left and held of requests, by tokens left; scratch.
     queue_order (2, N): requests of the waiting queue being sorted; scratch. shuffle_rng (W,): streams of random orders.
-    owner_head (M,), owner, next_owner: requests whose output covers a trace-tree node (see ``owners``).
-    pledged (M,): pass in which a page in a trace-tree node was pledged (see ``trtllm.step``), empty elsewhere.
-    stage_free_s (workers, lanes): when a stage of a pipeline has passed on all that it got. shared_s, lockstep_pad:
-        what
-        attention groups do together, by tokens of each, and tokens that a fullest batch is padded to.
+    owner_head (M,), owner, next_owner: requests whose output covers a trace node (see ``owners``).
+    pledged (M,): pass in which a page in a trace node was pledged (see ``trtllm.step``), empty elsewhere.
+    stage_free_s (workers, schedulers): when a stage of a pipeline has finished all its batches. shared_s,
+        lockstep_pad: time of the part shared by DP ranks, by tokens per rank; tokens that the fullest rank's batch is
+        padded to.
     event_heap (W,). counters (COUNTERS,).
     gaps (BINS,): inter-token latencies (see ``gaps``).
     log_steps, log_entries, log_lost: the log, empty where it is off; lost are preempted or retracted requests.

@@ -1,6 +1,6 @@
 """SGLang: admission, prefill, decode and memory over a radix cache.
 
-``entry`` is what the event loop calls.
+The event loop calls ``entry``.
 
-Imports ``engine``, ``hicache`` and what is below them.
+Imports ``engine``, ``hicache`` and packages below them.
 """

@@ -18,17 +18,17 @@ CONTINUE, NO_TOKEN, OTHER = 0, 1, 2
 
 @kernel
 def open_budget(sim, w, in_flight):
-    """The budget of a pass. ``in_flight``: see ``sglang.running.join_last_prefill``."""
+    """Set the budget of a pass. ``in_flight``: see ``sglang.running.join_last_prefill``."""
     worker = sim.workers[w]
-    along = worker.running if sim.config.mixed_chunk else 0
-    worker.reserved_tokens = along + (running.tokens_to_come(sim, w) + in_flight) * worker.ratio
-    worker.taken_tokens = along
-    worker.input_left = sim.config.max_prefill_tokens - along
-    worker.chunk_left = sim.config.chunk_tokens - along if sim.config.chunked_prefill else la.NEVER
+    mixed_decodes = worker.running if sim.config.mixed_chunk else 0
+    worker.reserved_tokens = mixed_decodes + (running.tokens_to_come(sim, w) + in_flight) * worker.ratio
+    worker.taken_tokens = mixed_decodes
+    worker.input_left = sim.config.max_prefill_tokens - mixed_decodes
+    worker.chunk_left = sim.config.chunk_tokens - mixed_decodes if sim.config.chunked_prefill else la.NEVER
 
 
 @kernel
-def _room(sim, w):
+def _available_tokens(sim, w):
     """Tokens free or evictable."""
     cache = sim.trees[sim.workers[w].cache_id]
     return (cache.free_pages + cache.evictable_pages) * sim.config.page_tokens
@@ -37,19 +37,19 @@ def _room(sim, w):
 @kernel
 def _total_left(sim, w):
     """Tokens free or evictable beyond what is reserved for outputs to come."""
-    return _room(sim, w) - sim.workers[w].reserved_tokens
+    return _available_tokens(sim, w) - sim.workers[w].reserved_tokens
 
 
 @kernel
-def _whole_pages(sim, tokens):
+def _round_up_to_pages(sim, tokens):
     return lists.pages(sim, tokens) * sim.config.page_tokens
 
 
 @kernel
 def _add(sim, w, r, extend, tokens, complete):
-    """Put ``extend`` tokens of ``r`` into the batch and charge the budget for ``tokens``: the same in whole pages.
+    """Put ``extend`` tokens of ``r`` into the batch and charge the budget for ``tokens``, the same in full pages.
 
-    A chunk after which more of the prompt is left reserves no output.
+    A chunk that does not end its prompt reserves no output.
     """
     worker = sim.workers[w]
     request = sim.requests[r]
@@ -67,30 +67,30 @@ def _add(sim, w, r, extend, tokens, complete):
 
 @kernel
 def go_on(sim, w):
-    """Add the next chunk of the request begun earlier, whatever memory is left."""
+    """Add the next chunk of the request in progress, even if memory is short."""
     worker = sim.workers[w]
     r = worker.chunked
     extend = sim.trace.input_tokens[r] + sim.requests[r].generated - sim.requests[r].computed
-    room = min(worker.chunk_left, int(_total_left(sim, w)))
-    if room <= 0:
-        room = worker.chunk_left
-    chunk = min(extend, room)
-    _add(sim, w, r, chunk, _whole_pages(sim, chunk), extend <= room)
+    headroom = min(worker.chunk_left, int(_total_left(sim, w)))
+    if headroom <= 0:
+        headroom = worker.chunk_left
+    chunk = min(extend, headroom)
+    _add(sim, w, r, chunk, _round_up_to_pages(sim, chunk), extend <= headroom)
 
 
 @kernel
 def _verdict(sim, w):
-    """What an admission leaves of the budget."""
+    """Verdict after an admission, by what it left of the budget."""
     worker = sim.workers[w]
-    if _total_left(sim, w) <= 0 or _room(sim, w) - worker.taken_tokens <= 0:
+    if _total_left(sim, w) <= 0 or _available_tokens(sim, w) - worker.taken_tokens <= 0:
         return NO_TOKEN
     return OTHER if worker.input_left <= 0 or worker.chunk_left <= 0 else CONTINUE
 
 
 @kernel
-def _admit(sim, w, r, now, found, loaded, extend, tokens, complete):
-    """``r`` leaves the queue, ``extend`` of its tokens from ``computed`` on go into the batch (see ``_add``)."""
-    lists.note_scheduled(sim, r, now, found, loaded)
+def _admit(sim, w, r, now, hit_tokens, loaded, extend, tokens, complete):
+    """Dequeue ``r`` and put ``extend`` of its tokens, from ``computed`` on, into the batch (see ``_add``)."""
+    lists.note_scheduled(sim, r, now, hit_tokens, loaded)
     lists.stop_waiting(sim, w, r)
     if sim.config.objects:
         engine_calls.call_engine(sim.config.objects, sim, al.LOAD, w, r, now)
@@ -99,7 +99,7 @@ def _admit(sim, w, r, now, found, loaded, extend, tokens, complete):
 
 
 @kernel
-def _let_objects_go(sim, w, r, now):
+def _release_objects(sim, w, r, now):
     if sim.config.objects:
         engine_calls.call_engine(sim.config.objects, sim, al.LET_GO, w, r, now)
 
@@ -115,71 +115,73 @@ def try_admit(sim, w, r, now):
     worker = sim.workers[w]
     request = sim.requests[r]
     known = sim.trace.input_tokens[r] + request.generated
-    found, d, on_host, host_node = 0, worker.cache_id, 0, worker.cache_id
+    hit_tokens, d, on_host, host_node = 0, worker.cache_id, 0, worker.cache_id
     if sim.config.hicache:
-        found, d, on_host, host_node = hicache_nodes.walk(
+        hit_tokens, d, on_host, host_node = hicache_nodes.walk(
             sim, w, lists.path_end(sim, r), tree.floor_page(sim, known - 1)
         )
     elif sim.config.prefix_caching:
-        found, d = radix.walk(sim, sim.workers[w].cache_id, lists.path_end(sim, r), tree.floor_page(sim, known - 1))
-    total = known - found + min(max(memory.max_new(sim, r) - request.generated, 0), CLIP_OUTPUT_TOKENS)
+        hit_tokens, d = radix.walk(
+            sim, sim.workers[w].cache_id, lists.path_end(sim, r), tree.floor_page(sim, known - 1)
+        )
+    total = known - hit_tokens + min(max(memory.max_new(sim, r) - request.generated, 0), CLIP_OUTPUT_TOKENS)
     if sim.config.objects:
         total += engine_calls.call_engine(sim.config.objects, sim, al.MISSING, w, r, now)
     if total >= _total_left(sim, w):
         return NO_TOKEN
-    tokens = _whole_pages(sim, known - found - on_host)
+    tokens = _round_up_to_pages(sim, known - hit_tokens - on_host)
     if tokens >= worker.input_left and worker.batch_size > 0:
         return OTHER
     radix.lock(sim, sim.workers[w].cache_id, d)
     if sim.config.objects:
         engine_calls.call_engine(sim.config.objects, sim, al.HOLD, w, r, now)
-    # What the matched prefix held is not evictable any more.
+    # The matched prefix is no longer evictable.
     fits = total < _total_left(sim, w)
     cut = tree.floor_page(sim, worker.chunk_left)
     if not fits:
         radix.unlock(sim, sim.workers[w].cache_id, d)
-        _let_objects_go(sim, w, r, now)
+        _release_objects(sim, w, r, now)
         return NO_TOKEN
     request.node = d
-    request.locked_tokens = found
-    request.computed = found
+    request.locked_tokens = hit_tokens
+    request.computed = hit_tokens
     loaded = 0
     if on_host > 0:
         loaded = memory.load_back(sim, w, r, host_node, on_host)
-    tokens = _whole_pages(sim, known - request.computed)
+    tokens = _round_up_to_pages(sim, known - request.computed)
     if (tokens >= worker.input_left and worker.batch_size > 0) or (tokens > worker.chunk_left and cut <= 0):
-        # What was loaded stays.
+        # Loaded tokens stay.
         radix.unlock(sim, sim.workers[w].cache_id, request.node)
-        _let_objects_go(sim, w, r, now)
+        _release_objects(sim, w, r, now)
         request.node = sim.workers[w].cache_id
         request.locked_tokens = 0
         request.computed = 0
         return OTHER
     if tokens <= worker.chunk_left:
-        return _admit(sim, w, r, now, found, loaded, known - request.computed, tokens, True)
-    return _admit(sim, w, r, now, found, loaded, cut, cut, False)
+        return _admit(sim, w, r, now, hit_tokens, loaded, known - request.computed, tokens, True)
+    return _admit(sim, w, r, now, hit_tokens, loaded, cut, cut, False)
 
 
 @kernel
-def _collect_end(sim, w, count, left, held):
-    """Insert an end behind those with no more tokens left; returns how many there are."""
-    if left <= 0:
+def _collect_end(sim, w, count, tokens_left, tokens_held):
+    """Insert an end after those with at most as many tokens left; returns the number of ends."""
+    if tokens_left <= 0:
         return count
-    lefts = sim.ends[2 * w]
-    holds = sim.ends[2 * w + 1]
+    tokens_left_of = sim.ends[2 * w]
+    tokens_held_of = sim.ends[2 * w + 1]
     k = count
-    while k > 0 and lefts[k - 1] > left:
-        lefts[k] = lefts[k - 1]
-        holds[k] = holds[k - 1]
+    while k > 0 and tokens_left_of[k - 1] > tokens_left:
+        tokens_left_of[k] = tokens_left_of[k - 1]
+        tokens_held_of[k] = tokens_held_of[k - 1]
         k -= 1
-    lefts[k] = left
-    holds[k] = held
+    tokens_left_of[k] = tokens_left
+    tokens_held_of[k] = tokens_held
     return count + 1
 
 
 @kernel
 def _collect_ends(sim, w, r):
-    """(tokens left, tokens held) of ``r``, the running requests and those in the batch, by tokens left."""
+    """Collect (tokens left, tokens held) of ``r``, the running requests and those in the batch, by tokens left."""
     worker = sim.workers[w]
     trace = sim.trace
     generated = sim.requests[r].generated
@@ -199,32 +201,32 @@ def _collect_ends(sim, w, r):
 
 @kernel
 def _insert_end(sim, w, r):
-    """One more end. The engine's insertion stops at the last position even where the new one has most left."""
+    """Insert the end of ``r``. Like the engine's, it stops at the last position even if ``r`` has most tokens left."""
     worker = sim.workers[w]
     generated = sim.requests[r].generated
-    left = memory.max_new(sim, r) - generated
-    if left <= 0:
+    tokens_left = memory.max_new(sim, r) - generated
+    if tokens_left <= 0:
         return
-    lefts = sim.ends[2 * w]
-    holds = sim.ends[2 * w + 1]
-    at = 0
-    while at < worker.ends - 1 and left > lefts[at]:
-        at += 1
-    for k in range(worker.ends, at, -1):
-        lefts[k] = lefts[k - 1]
-        holds[k] = holds[k - 1]
-    lefts[at] = left
-    holds[at] = sim.trace.input_tokens[r] + generated
+    tokens_left_of = sim.ends[2 * w]
+    tokens_held_of = sim.ends[2 * w + 1]
+    k_new = 0
+    while k_new < worker.ends - 1 and tokens_left > tokens_left_of[k_new]:
+        k_new += 1
+    for k in range(worker.ends, k_new, -1):
+        tokens_left_of[k] = tokens_left_of[k - 1]
+        tokens_held_of[k] = tokens_held_of[k - 1]
+    tokens_left_of[k_new] = tokens_left
+    tokens_held_of[k_new] = sim.trace.input_tokens[r] + generated
     worker.ends += 1
 
 
 @kernel
 def _ends_fit(sim, w, free):
-    """Play out the ends: at each, the tokens free by then must exceed (tokens left + 1) * requests still running."""
+    """Play out the ends: at each, the free tokens must exceed (tokens left + 1) * requests still running."""
     count = sim.workers[w].ends
     for k in range(count):
-        alive = count - k
-        if free - sim.ends[2 * w, k] * alive <= alive:
+        running_left = count - k
+        if free - sim.ends[2 * w, k] * running_left <= running_left:
             return False
         free += sim.ends[2 * w + 1, k]
     return True
@@ -236,8 +238,8 @@ def _try_by_ends(sim, w, r, now):
     worker = sim.workers[w]
     request = sim.requests[r]
     extend = sim.trace.input_tokens[r] + request.generated
-    tokens = _whole_pages(sim, extend)
-    now_left = _room(sim, w) - worker.taken_tokens
+    tokens = _round_up_to_pages(sim, extend)
+    now_left = _available_tokens(sim, w) - worker.taken_tokens
     if tokens > min(now_left, _total_left(sim, w)):
         return NO_TOKEN
     if worker.ends < 0:
@@ -252,6 +254,6 @@ def _try_by_ends(sim, w, r, now):
     request.node = sim.workers[w].cache_id
     request.locked_tokens = 0
     request.computed = 0
-    # Whole pages are what the engine compares; that differs in mixed mode alone, where it would cut behind the end.
+    # The engine compares full pages. That differs only in mixed mode, where it would cut after the end.
     chunk = min(extend, worker.chunk_left)
-    return _admit(sim, w, r, now, 0, 0, chunk, _whole_pages(sim, chunk), extend <= worker.chunk_left)
+    return _admit(sim, w, r, now, 0, 0, chunk, _round_up_to_pages(sim, chunk), extend <= worker.chunk_left)

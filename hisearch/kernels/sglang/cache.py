@@ -13,7 +13,7 @@ from hisearch.kernels.layout import agents as al
 
 @kernel
 def walk(sim, w, trace_node, limit):
-    """Match the path to ``trace_node`` up to ``limit`` tokens in HBM: (tokens, node at whose end they end)."""
+    """Match the path to ``trace_node`` up to ``limit`` tokens in HBM: (tokens, node that ends with them)."""
     if sim.config.hicache:
         tokens, d, _, _ = hicache_nodes.walk(sim, w, trace_node, limit)
         return tokens, d
@@ -22,9 +22,9 @@ def walk(sim, w, trace_node, limit):
 
 @kernel
 def insert(sim, w, trace_node, tokens, priority, chunk):
-    """Add the first ``tokens`` (whole pages) of the path to ``trace_node``; returns how many HBM had before.
+    """Add the first ``tokens`` (full pages) of the path to ``trace_node``; returns how many HBM had before.
 
-    ``chunk``: of a prompt that goes on.
+    ``chunk``: whether they are a chunk of an unfinished prompt.
     """
     if sim.config.hicache:
         present, _ = hicache.insert(sim, w, trace_node, tokens, priority, chunk)
@@ -35,7 +35,7 @@ def insert(sim, w, trace_node, tokens, priority, chunk):
 
 @kernel
 def make_room(sim, w, pages):
-    """Where fewer than ``pages`` are free, evict at least that many, not the difference, as far as there are any."""
+    """If fewer than ``pages`` are free, evict at least ``pages``, not the difference, as far as possible."""
     if sim.config.hicache:
         hicache_memory.make_room(sim, w, pages)
     else:
@@ -44,7 +44,7 @@ def make_room(sim, w, pages):
 
 @kernel
 def make_room_for_step(sim, w, pages, now):
-    """Likewise; where too few can be evicted, a load for agents that has taken pages gives them back."""
+    """Likewise; if too few can be evicted, a load for agents gives the pages that it has taken back."""
     make_room(sim, w, pages)
     if sim.config.objects and sim.trees[sim.workers[w].cache_id].free_pages < pages:
         engine_calls.call_engine(sim.config.objects, sim, al.YIELD, w, 0, now)

@@ -1,4 +1,4 @@
-"""SGLang's decode batch: the running requests, fewer where memory is short, and how far it runs undisturbed."""
+"""SGLang's decode batch: the running requests, retraction when memory is short, and fast-forwards."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def _decayed(sim, ratio, passes):
 
 @kernel
 def _sorted_for_retraction(sim, w):
-    """Fill ``batch[w]`` with the decoding requests, those to retract first at the end; return how many.
+    """Fill ``batch[w]`` with the decoding requests, the first to retract at the end; return how many.
 
-    Most generated first, then shortest prompt, then in running order. After the first retraction the list is nearly
-    in that order.
+    Most generated first, then shortest prompt, then running order. After the first retraction the list is nearly in
+    that order.
     """
     worker = sim.workers[w]
     ordered = sim.batch[w]
@@ -50,13 +50,13 @@ def _sorted_for_retraction(sim, w):
         generated = running.known_generated(sim, w, r)
         k = count
         while k > 0:
-            other = ordered[k - 1]
-            theirs = running.known_generated(sim, w, other)
-            if theirs > generated or (
-                theirs == generated and sim.trace.input_tokens[other] <= sim.trace.input_tokens[r]
+            previous = ordered[k - 1]
+            previous_generated = running.known_generated(sim, w, previous)
+            if previous_generated > generated or (
+                previous_generated == generated and sim.trace.input_tokens[previous] <= sim.trace.input_tokens[r]
             ):
                 break
-            ordered[k] = other
+            ordered[k] = previous
             k -= 1
         ordered[k] = r
         count += 1
@@ -65,8 +65,8 @@ def _sorted_for_retraction(sim, w):
 
 
 @kernel
-def _lose(sim, w, r):
-    """Retract ``r``: its KV is lost, and so is a token in flight."""
+def _retract_request(sim, w, r):
+    """Retract ``r``, which loses its KV and a token in flight."""
     request = sim.requests[r]
     generated = running.known_generated(sim, w, r)
     gaps.lost(sim, w, r, running.in_prefill(sim, w, r), running.flies(sim, w))
@@ -83,7 +83,7 @@ def _lose(sim, w, r):
 
 @kernel
 def _keep_order(sim, w, count):
-    """The first ``count`` of ``batch[w]`` become the running list, in that order."""
+    """Make the first ``count`` of ``batch[w]`` the running list, in that order."""
     worker = sim.workers[w]
     for k in range(count):
         lists.stop_running(sim, w, sim.batch[w, k])
@@ -99,7 +99,7 @@ def _keep_order(sim, w, count):
 
 @kernel
 def _retract(sim, w):
-    """Retract from the end of the order, at least one and until the rest's next pages are there.
+    """Retract requests from the end of the order, at least one, until the rest have their next pages.
 
     The rest keep that order.
     """
@@ -108,19 +108,19 @@ def _retract(sim, w):
     total = count
     while worker.decoding > 1:
         if count < total:
-            due = lists.pages_due(sim, w, 0)
-            prefixes.make_room(sim, w, due)
-            if sim.trees[sim.workers[w].cache_id].free_pages >= due:
+            needed_pages = lists.pages_due(sim, w, 0)
+            prefixes.make_room(sim, w, needed_pages)
+            if sim.trees[sim.workers[w].cache_id].free_pages >= needed_pages:
                 break
         count -= 1
-        _lose(sim, w, sim.batch[w, count])
+        _retract_request(sim, w, sim.batch[w, count])
         prefixes.make_room(sim, w, lists.pages(sim, RETRACT_STEPS * worker.decoding))
     generated = 0
-    limit = 0
+    declared = 0
     for k in range(count):
         generated += running.known_generated(sim, w, sim.batch[w, k])
-        limit += memory.max_new(sim, sim.batch[w, k])
-    worker.ratio = min(1.0, (generated + RETRACT_STEPS * count) / (limit + 1))
+        declared += memory.max_new(sim, sim.batch[w, k])
+    worker.ratio = min(1.0, (generated + RETRACT_STEPS * count) / (declared + 1))
     for k in range(total - 1, count - 1, -1):
         order.enqueue(sim, w, sim.batch[w, k])
         if sim.tiers.storage:
@@ -132,28 +132,28 @@ def _retract(sim, w):
 
 @kernel
 def form_decode(sim, w, now):
-    """Let the running batch decode: finished requests leave, requests are retracted until the rest fits.
+    """Form a decode batch of the running requests: filter out finished ones, retract until the rest fit.
 
-    True if any decodes.
+    Returns whether any decodes.
     """
     worker = sim.workers[w]
     if worker.running == 0:
         return False
-    left = worker.finished_pending > 0
-    if left:
+    shrank = worker.finished_pending > 0
+    if shrank:
         running.filter_finished(sim, w)
     if worker.decoding == 0:
         worker.full = 0
         return False
-    due = lists.pages_due(sim, w, 0)
-    prefixes.make_room_for_step(sim, w, due, now)
-    if sim.trees[sim.workers[w].cache_id].free_pages >= due:
+    needed_pages = lists.pages_due(sim, w, 0)
+    prefixes.make_room_for_step(sim, w, needed_pages, now)
+    if sim.trees[sim.workers[w].cache_id].free_pages >= needed_pages:
         worker.ratio = _decayed(sim, worker.ratio, 1)
     else:
         decoding = worker.decoding
         _retract(sim, w)
-        left = left or worker.decoding < decoding
-    if left:
+        shrank = shrank or worker.decoding < decoding
+    if shrank:
         worker.full = 0
     prefixes.make_room(sim, w, worker.decoding)
     running.take_decode_pages(sim, w)
@@ -162,13 +162,13 @@ def form_decode(sim, w, now):
 
 @kernel
 def _fast_forward_limit(sim, w):
-    """Decode steps, the one whose pages are taken included, in which none ends, none could enter, none is evicted."""
+    """Decode steps, including the one with pages taken, in which no request ends or enters and no page is evicted."""
     worker = sim.workers[w]
     if worker.waiting > 0 and not order.closed(sim, w):
         return 1
     limit = sim.requests[sim.finish_heap[w, 0]].finish_clock - worker.clock
     if sim.config.overlap:
-        # Results show up one pass later; those of a prefill change the cache.
+        # Results are known one pass later; those of a prefill change the cache.
         limit = limit + 1 if sim.launches[running.newest(sim, w)].kind == la.DECODE_STEP else 1
     if worker.held_head >= 0:
         limit = min(limit, inbox.steps_to_look(sim, w))
@@ -176,10 +176,10 @@ def _fast_forward_limit(sim, w):
         return 1
     free = sim.trees[sim.workers[w].cache_id].free_pages
     if eviction.some(sim, sim.workers[w].cache_id) and sim.config.page_tokens > 1:
-        # Room is made for one page per request before each step, needed or not.
+        # Each step first evicts for one page per request, needed or not.
         steps = 1
         if free >= worker.decoding:
-            # Every request takes a page in each round of so many steps as a page has tokens.
+            # In a round of one page's tokens every request takes a page.
             rounds = min((limit - steps) // sim.config.page_tokens, free // worker.decoding - 1)
             steps += rounds * sim.config.page_tokens
             free -= rounds * worker.decoding
@@ -192,7 +192,7 @@ def _fast_forward_limit(sim, w):
 
 @kernel
 def launch_decode(sim, w, now):
-    """Set out on as many decode steps as nothing disturbs; the pages of the first are taken."""
+    """Launch a fast-forward of undisturbed decode steps; the pages of the first are taken."""
     if sim.config.log:
         step_log.first_decode(sim, w, now)
     device.plan_fast_forward(sim, w, now, _fast_forward_limit(sim, w))
@@ -200,7 +200,7 @@ def launch_decode(sim, w, now):
 
 @kernel
 def complete_decode(sim, w):
-    """Account for the coast whose event is due, all but its results."""
+    """Account for the fast-forward that ends now, except for its results."""
     worker = sim.workers[w]
     steps = worker.fast_forward_steps
     cache = sim.trees[sim.workers[w].cache_id]

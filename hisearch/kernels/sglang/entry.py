@@ -1,9 +1,9 @@
-"""SGLang's step rule (0.5): a prefill batch runs, alone or along with decodes, else the running batch decodes.
+"""SGLang's step rule (0.5): a prefill batch runs, alone or in a mixed step; otherwise the running batch decodes.
 
-A *pass* forms the next batch. Requests of a prefill join the running ones on the next pass, so that one whose results
-are not known yet (overlap) joins as well. The running batch is marked *full* when an admission fails, and none is tried
-until something leaves it. The new-token *ratio* is the share of the running requests' declared outputs that admission
-reserves; a pass that finds nothing to do resets it.
+A *pass* forms the next batch. Requests of a prefill join the running ones on the next pass, even if its results are not
+known yet (overlap). The running batch is marked *full* when an admission fails; no admission is tried until a request
+leaves it. The new-token *ratio* is the share of the running requests' declared outputs that admission reserves. An idle
+pass resets it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _note_peak(sim, w):
 
 @kernel
 def _next_batch(sim, w, now, last):
-    """Form a batch behind one of kind ``last`` (0: the last pass formed none); returns its kind, or 0."""
+    """Form a batch after one of kind ``last`` (0: the last pass formed none); returns its kind, or 0."""
     worker = sim.workers[w]
     if worker.chunked >= 0:
         memory.keep_unfinished(sim, w, worker.chunked, True)
@@ -51,7 +51,7 @@ def _next_batch(sim, w, now, last):
 
 @kernel
 def _shape(sim, w, kind):
-    """Of the batch just formed: (prompt chunks, its decodes as ``lists.decodes`` has them)."""
+    """(prompt chunks, decodes as from ``lists.decodes``) of the batch just formed."""
     worker = sim.workers[w]
     size = worker.batch_size if kind != la.DECODE_STEP else 0
     if kind == la.PREFILL_STEP:
@@ -101,27 +101,27 @@ def _launch(sim, w, now, kind):
     launch.partial = worker.chunked if size > 0 else -1
     launch.clock = worker.clock
     if sim.config.scheduler_kind == la.PIPE and worker.chunked >= 0:
-        _hand_chunked_on(sim, w, now)
+        _pass_chunked_on(sim, w, now)
     device.await_next(sim, w, now, True)
 
 
 @kernel
-def _hand_chunked_on(sim, w, now):
-    """The prompt that is not finished goes on in another lane of the pipeline, unless that has one or no place."""
+def _pass_chunked_on(sim, w, now):
+    """Move the unfinished prompt to the next micro-batch of the pipeline, unless that has one or is full."""
     worker = sim.workers[w]
     scheduler = schedulers.following(sim, w)
-    other = sim.workers[scheduler]
-    if other.chunked >= 0 or other.running + other.batch_size >= sim.config.max_running:
+    next_worker = sim.workers[scheduler]
+    if next_worker.chunked >= 0 or next_worker.running + next_worker.batch_size >= sim.config.max_running:
         return
     sim.requests[worker.chunked].worker = scheduler
-    other.chunked = worker.chunked
+    next_worker.chunked = worker.chunked
     worker.chunked = -1
     schedulers.wake(sim, scheduler, now)
 
 
 @kernel
-def _turn_to_tiers(sim, w, now):
-    """A pass begins at ``now``: requests that have entered the queue look into storage."""
+def _begin_tier_work(sim, w, now):
+    """Begin a pass at ``now``: start storage fetches for requests that have entered the queue."""
     if not sim.config.hicache:
         return
     sim.workers[w].now_s = max(sim.workers[w].now_s, now)
@@ -129,8 +129,8 @@ def _turn_to_tiers(sim, w, now):
 
 
 @kernel
-def _something_comes(sim, w):
-    """Whether a copy, a server or a deadline will give an idle worker a reason for another pass."""
+def _has_pending_events(sim, w):
+    """Whether a copy, a server or a deadline will cause another pass of an idle worker."""
     if not sim.config.hicache:
         return False
     if hicache_copies.next_copy_s(sim, w) < la.FOREVER_S:
@@ -143,7 +143,7 @@ def _something_comes(sim, w):
 
 @kernel
 def _loads(sim, w):
-    """Whether objects are being loaded or read, or can be once another worker's calls have ended: events, all."""
+    """Whether objects are being loaded or read, or can be after another worker's calls: all of these are events."""
     if sim.config.objects == 0:
         return False
     loader = sim.agents.loaders[w]
@@ -151,25 +151,24 @@ def _loads(sim, w):
 
 
 @kernel
-def _next_look_s(sim, w):
-    """When an idle worker with requests waiting tries again: a copy is done or a deadline has passed.
+def _next_retry_s(sim, w):
+    """When an idle worker with waiting requests retries: at the end of a copy or after a deadline.
 
-    It does so too, without being told here (FOREVER_S), when a request arrives or a server has done a part. NOTHING_S
-    where none is at work.
+    FOREVER_S: only an event retries, an arrival or the end of a server's batch. NOTHING_S: no server is at work.
     """
     time = hicache_copies.next_copy_s(sim, w)
     if sim.tiers.storage:
         time = min(time, storage.next_deadline_s(sim, w))
     if time < la.FOREVER_S or (sim.tiers.storage and servers.busy(sim, w)) or _loads(sim, w):
         return time
-    # What the batch to come is to load back may lock all the memory that it needs.
+    # The next batch's load-backs may lock all the memory that it needs.
     return la.NOTHING_S
 
 
 @kernel
-def _look_again(sim, w):
+def _schedule_retry(sim, w):
     """Set the event of an idle worker with requests waiting."""
-    time = _next_look_s(sim, w)
+    time = _next_retry_s(sim, w)
     if time < la.FOREVER_S:
         heaps.event_set(sim, w, time)
     elif time == la.NOTHING_S:
@@ -178,7 +177,7 @@ def _look_again(sim, w):
 
 @kernel
 def serve(sim, k, now):
-    """A server beside a worker's scheduler has done a part of its job; an idle worker looks at it."""
+    """End a batch of a server's job; an idle worker passes again."""
     if k >= hl.SERVERS * sim.config.workers:
         engine_calls.call_engine(sim.config.objects, sim, al.DONE, k, 0, now)
         return
@@ -201,15 +200,15 @@ def form(sim, w, now):
     worker = sim.workers[w]
     log.forget_lost(sim)
     if sim.config.receive_interval > 1:
-        _look(sim, w, now)
+        _poll_inbox(sim, w, now)
     if sim.config.objects:
         engine_calls.call_engine(sim.config.objects, sim, al.PASS, w, 0, now)
-    _turn_to_tiers(sim, w, now)
+    _begin_tier_work(sim, w, now)
     kind = _next_batch(sim, w, now, worker.last)
     if kind == 0 and (worker.last == 0 or not sim.config.overlap):
         worker.ratio = initial_ratio(sim)
-        # This pass may have cleared the mark that kept requests out.
-        if worker.waiting > 0 and not _something_comes(sim, w):
+        # This pass may have cleared the full mark.
+        if worker.waiting > 0 and not _has_pending_events(sim, w):
             kind = _next_batch(sim, w, now, 0)
     worker.last = kind
     if kind == 0:
@@ -218,12 +217,12 @@ def form(sim, w, now):
         device.await_next(sim, w, now, False)
         if sim.config.scheduler_kind == la.LOCKSTEP:
             if worker.waiting > 0 and sim.config.hicache:
-                worker.look_s = _next_look_s(sim, w)
+                worker.look_s = _next_retry_s(sim, w)
         elif worker.phase == la.IDLE and worker.held_head >= 0:
             worker.phase = la.FORMING
             heaps.event_set(sim, w, now)
         elif worker.phase == la.IDLE and worker.waiting > 0 and sim.config.hicache:
-            _look_again(sim, w)
+            _schedule_retry(sim, w)
         return
     if sim.config.hicache:
         now = sim.workers[w].now_s
@@ -243,7 +242,7 @@ def form(sim, w, now):
 
 @kernel
 def _process_prompts(sim, w, row, serial, now):
-    """The results of a step's prompts: those that end have made a token."""
+    """Process the results of a step's prompts: finished ones have made a token."""
     launch = sim.launches[row]
     for k in range(launch.chunks):
         r = sim.prompts[row, k]
@@ -255,13 +254,13 @@ def _process_prompts(sim, w, row, serial, now):
         if request.generated == sim.trace.output_tokens[r]:
             running.finish(sim, w, r, now)
         else:
-            # The prompt's pages are keyed by what was known before this token: a path to the prompt's end or beyond.
+            # The prompt's pages are keyed by the tokens before this one: a path to the prompt's end or beyond.
             memory.keep_unfinished(sim, w, r, False)
 
 
 @kernel
 def _process_decodes(sim, w, clock, now):
-    """The results of the decode step that was the worker's ``clock``-th."""
+    """Process the results of the worker's ``clock``-th decode step."""
     worker = sim.workers[w]
     while worker.finish_heap_size > 0 and sim.requests[sim.finish_heap[w, 0]].finish_clock == clock:
         running.finish(sim, w, sim.finish_heap[w, 0], now)
@@ -269,7 +268,7 @@ def _process_decodes(sim, w, clock, now):
 
 @kernel
 def _process(sim, w, serial, now):
-    """The results of the step numbered ``serial``."""
+    """Process the results of the step numbered ``serial``."""
     row = 2 * w + (serial & 1)
     launch = sim.launches[row]
     if launch.kind != la.DECODE_STEP:
@@ -280,7 +279,7 @@ def _process(sim, w, serial, now):
 
 @kernel
 def complete(sim, w, now):
-    """Process the results of the step or run of decode steps whose event is due."""
+    """Process the results of the step or fast-forward that ends at ``now``."""
     worker = sim.workers[w]
     if sim.config.hicache:
         sim.workers[w].now_s = max(sim.workers[w].now_s, now)
@@ -315,8 +314,8 @@ def _enter(sim, w, r, now):
 
 
 @kernel
-def _look(sim, w, now):
-    """A pass begins: queue what has come, if it looks."""
+def _poll_inbox(sim, w, now):
+    """Begin a pass: queue the requests in the inbox, if the pass polls it."""
     if not inbox.looks(sim, w):
         return
     r = inbox.take(sim, w)
@@ -327,7 +326,7 @@ def _look(sim, w, now):
 
 @kernel
 def receive(sim, w, r, now):
-    """Request ``r`` comes at ``now``; a run of decode steps ends early if a pass would look, or try a prefill."""
+    """Receive request ``r`` at ``now``; end a fast-forward early if a pass would poll or try a prefill."""
     worker = sim.workers[w]
     waits = sim.config.receive_interval > 1
     if waits:
@@ -346,13 +345,13 @@ def receive(sim, w, r, now):
 
 @kernel
 def let_go(sim, w, r, now):
-    """The KV of ``r`` has been sent off: its whole pages stay in the tree, and who waits may have the room."""
+    """Release the KV of ``r``, which has been sent: its full pages stay in the tree, evictable."""
     worker = sim.workers[w]
     if not sim.requests[r].away:
         return
     sim.requests[r].away = 0
     memory.keep_finished(sim, w, r)
-    # A prefill worker's scheduler forgets the mark at every pass; a pipeline's memory is that of all its lanes.
+    # A prefill worker clears the full mark at every pass; all micro-batches of a pipeline share one memory.
     first = schedulers.leader(sim, w)
     for scheduler in range(first, first + sim.config.schedulers):
         sim.workers[scheduler].full = 0
@@ -362,7 +361,7 @@ def let_go(sim, w, r, now):
 
 
 def engine_entry(sim, op, w, r, now):
-    """The errands of ``engine_calls``."""
+    """Carry out operation ``op`` of ``engine_calls``."""
     if op == Op.FORM_BATCH:
         form(sim, w, now)
     elif op == Op.COMPLETE_STEP:

@@ -1,8 +1,8 @@
-"""SGLang's inter-token latencies: decodes wait while prefills run, so that gaps differ by when a request joined.
+"""SGLang's inter-token latencies: decodes wait while prefills run, so that gaps depend on when a request joined.
 
-All decoding requests make a token in every decode step (but those whose last token is in flight), so the gap of one
-that took part in the last decode step is the time since that one. One that joined since has waited from the end of its
-prefill: ``joins`` counts such requests by that time.
+All decoding requests, except those with their last token in flight, make a token in every decode step. The gap of a
+request that took part in the last decode step is the time since that step. A request that joined later has waited since
+the end of its prefill: ``joins`` counts such requests by that time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hisearch.kernels.traffic import heaps, lists
 
 @kernel
 def joined(sim, w, r):
-    """``r`` joined the decoding requests; the prefill that the worker launched last made its newest token."""
+    """Note that ``r`` began to decode; the worker's newest prefill made its newest token."""
     worker = sim.workers[w]
     request = sim.requests[r]
     request.joined_step = worker.clock
@@ -38,28 +38,28 @@ def _add_join(sim, w, at_s):
 
 @kernel
 def resumed(sim, r, end_s):
-    """The prefill of ``r``, which has made tokens before, ends at ``end_s`` and makes another."""
+    """Count the gap of the resumed ``r``, whose prefill ends at ``end_s`` and makes another token."""
     gaps.add(sim, end_s - sim.requests[r].last_token_s, 1)
 
 
 @kernel
 def first_step(sim, w, end_s):
-    """A decode step that ends at ``end_s`` follows on whatever the worker did last; the clock is as before it."""
+    """Count the gaps of a decode step that ends at ``end_s``; the clock is as before the step."""
     worker = sim.workers[w]
-    makers = worker.decoding - heaps.finish_count(sim, w, worker.clock)
+    decodes = worker.decoding - heaps.finish_count(sim, w, worker.clock)
     for k in range(worker.joins):
         join = sim.joins[w, k]
         gaps.add(sim, end_s - join.at_s, join.requests)
-        makers -= join.requests
+        decodes -= join.requests
     worker.joins = 0
-    gaps.add(sim, end_s - worker.decode_end_s, makers)
+    gaps.add(sim, end_s - worker.decode_end_s, decodes)
     worker.decode_before_s = worker.decode_end_s
     worker.decode_end_s = end_s
 
 
 @kernel
 def fast_forward(sim, w):
-    """Count the gaps of the coast whose event is due, before it is accounted for."""
+    """Count the gaps of the fast-forward that ends now, before it is accounted for."""
     worker = sim.workers[w]
     n = worker.decoding
     context = worker.context_tokens
@@ -70,7 +70,7 @@ def fast_forward(sim, w):
     first_step(sim, w, end)
     if steps == 1:
         return
-    # Only the last step can have one in it whose last token was made in the step before.
+    # Only the last step can include a request whose last token the previous step made.
     until_end = sim.requests[sim.finish_heap[w, 0]].finish_clock - worker.clock
     full = min(steps, until_end)
     gaps.add_fast_forward(sim, full - 1, n, context + n, excess)
@@ -87,7 +87,7 @@ def fast_forward(sim, w):
 
 @kernel
 def lost(sim, w, r, in_prefill, in_decode):
-    """The decoding ``r`` is retracted; so is its newest token, where a prefill or a decode step in flight makes it.
+    """Correct the gaps of the retracted ``r``, which also loses a token that a step in flight makes.
 
     To be called while ``r`` still decodes.
     """
@@ -108,6 +108,6 @@ def lost(sim, w, r, in_prefill, in_decode):
     elif not in_decode:
         request.last_token_s = worker.decode_end_s
     else:
-        first = request.joined_step == worker.clock - 1
-        request.last_token_s = request.joined_s if first else worker.decode_before_s
+        only_decode = request.joined_step == worker.clock - 1
+        request.last_token_s = request.joined_s if only_decode else worker.decode_before_s
         gaps.add_signed(sim, worker.decode_end_s - request.last_token_s, -1)

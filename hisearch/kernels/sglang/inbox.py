@@ -1,8 +1,8 @@
-"""SGLang's inbox: with a receive interval, what comes is looked for only every so often.
+"""SGLang's inbox: with a receive interval, the scheduler polls for new requests only at intervals.
 
-Each pass counts towards the next look: one behind a step of decodes 1, one behind a prefill (mixed or not) 1,000. Where
-the count reaches the interval the pass looks, before it forms a batch, and it begins anew. An engine without anything
-to do passes so often that it looks at once. Source: ``SchedulerRecvSkipper`` and its documented weights
+Each pass counts towards the next poll: 1 after a decode step, 1,000 after a prefill (mixed or not). When the count
+reaches the interval, the pass polls before it forms a batch, and the count restarts. An idle engine passes often enough
+to poll at once. Source: ``SchedulerRecvSkipper`` and its documented weights
 (``SGLANG_SCHEDULER_RECV_SKIPPER_WEIGHT_*``), SGLang 0.5.9.
 """
 
@@ -12,13 +12,13 @@ from hisearch.base.jit import kernel
 from hisearch.kernels.engine import device
 from hisearch.kernels.layout import sim as la
 
-#: What a pass behind a step with prompts counts.
+#: Weight of a pass after a step with prompts.
 PREFILL_WEIGHT = 1000
 
 
 @kernel
 def hold(sim, w, r):
-    """Request ``r`` has come."""
+    """Put the arrived request ``r`` into the inbox."""
     worker = sim.workers[w]
     sim.requests[r].next = -1
     if worker.held_head < 0:
@@ -30,7 +30,7 @@ def hold(sim, w, r):
 
 @kernel
 def take(sim, w):
-    """The request that came first, no longer held; -1: none is."""
+    """Take the earliest request out of the inbox; -1: it is empty."""
     worker = sim.workers[w]
     r = worker.held_head
     if r >= 0:
@@ -40,7 +40,7 @@ def take(sim, w):
 
 @kernel
 def looks(sim, w):
-    """Count a pass; whether it looks."""
+    """Count a pass. Returns whether it polls the inbox."""
     worker = sim.workers[w]
     if worker.last != 0:
         worker.skipped += 1 if worker.last == la.DECODE_STEP else PREFILL_WEIGHT
@@ -52,7 +52,7 @@ def looks(sim, w):
 
 @kernel
 def passed(sim, w, passes):
-    """Count that many passes behind steps of decodes, in which nothing was held when one of them looked."""
+    """Count ``passes`` passes after decode steps whose polls found the inbox empty."""
     if sim.config.receive_interval > 1:
         worker = sim.workers[w]
         worker.skipped = (worker.skipped + passes) % sim.config.receive_interval
@@ -60,13 +60,13 @@ def passed(sim, w, passes):
 
 @kernel
 def steps_to_look(sim, w):
-    """Decode steps from the pass that counted last, that pass's own included, to the pass that looks."""
+    """Decode steps from the last counted pass, its own included, to the next polling pass."""
     return sim.config.receive_interval - sim.workers[w].skipped
 
 
 @kernel
 def cut_fast_forward(sim, w, now):
-    """Let the planned coast end with the first pass at or after ``now`` that looks."""
+    """End the planned fast-forward with the first polling pass at or after ``now``."""
     worker = sim.workers[w]
     interval = sim.config.receive_interval
     formed, _ = device.formed_by(sim, w, now)

@@ -11,7 +11,7 @@ from hisearch.kernels.traffic import lists
 
 @kernel
 def prompts(sim, entries, size):
-    """The prompt chunks of the next step."""
+    """Log the prompt chunks of the next step."""
     for k in range(size):
         request = sim.requests[entries[k]]
         log.entry(sim, entries[k], request.computed, request.chunk)
@@ -19,7 +19,7 @@ def prompts(sim, entries, size):
 
 @kernel
 def decodes(sim, w, ahead):
-    """The decodes of the step ``ahead`` steps after the next."""
+    """Log the decodes of the step ``ahead`` steps after the next."""
     r = sim.workers[w].running_head
     while r >= 0:
         known = sim.trace.input_tokens[r] + lists.generated_tokens(sim, w, r)
@@ -36,7 +36,7 @@ def _end_s(sim, w, ahead, start_s):
 
 @kernel
 def first_decode(sim, w, now):
-    """Log the first step of a coast formed at ``now``."""
+    """Log the first step of a fast-forward formed at ``now``."""
     start_s = max(now, sim.workers[w].newest_end_s)
     decodes(sim, w, 0)
     log.step(sim, w, la.DECODE_STEP, now, start_s, _end_s(sim, w, 0, start_s))
@@ -44,7 +44,7 @@ def first_decode(sim, w, now):
 
 @kernel
 def first_decode_times(sim, w):
-    """Start and end of the first step of the coast that is under way."""
+    """Start and end of the first step of the fast-forward under way."""
     worker = sim.workers[w]
     start_s = worker.fast_forward_from_s if sim.config.overlap else worker.newest_start_s
     return start_s, _end_s(sim, w, 0, start_s)
@@ -52,9 +52,9 @@ def first_decode_times(sim, w):
 
 @kernel
 def next_decode(sim, w, ahead, start_s, end_s):
-    """Log the step behind the one from ``start_s`` to ``end_s``, ``ahead`` steps into the coast; return its times.
+    """Log the step after that from ``start_s`` to ``end_s``, ``ahead`` steps into the fast-forward. Returns its times.
 
-    With overlap it was formed when the one before it began.
+    With overlap it was formed when the previous one began.
     """
     after_s = _end_s(sim, w, ahead, end_s)
     decodes(sim, w, ahead)

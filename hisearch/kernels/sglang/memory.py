@@ -1,6 +1,6 @@
-"""What SGLang's requests hold: pages of their own, and pages of the radix cache.
+"""What SGLang's requests hold: private pages and pages of the radix cache.
 
-A request's first ``locked_tokens`` tokens are the tree's, the rest of its computed ones its own.
+A request's first ``locked_tokens`` tokens belong to the tree; the rest of its computed tokens are private.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from hisearch.kernels.layout import agents as al
 from hisearch.kernels.sglang import cache as prefixes
 from hisearch.kernels.traffic import lists
 
-#: Tokens of the pool that the engine keeps from any one prompt (max_req_input_len).
+#: Tokens of the pool that the engine withholds from any prompt (max_req_input_len).
 SPARE_INPUT_TOKENS = 6
 
 
 @kernel
 def plays_out_ends(sim):
-    """True where admission plays out the requests' ends: radix cache off and output lengths pinned."""
+    """Whether admission plays out the requests' ends: radix cache off and output lengths pinned."""
     return sim.config.ignore_eos != 0 and sim.config.prefix_caching == 0
 
 
@@ -27,7 +27,7 @@ def plays_out_ends(sim):
 def _longest_tokens(sim):
     """Most prompt and output tokens of one request: the engine clips them to two less than the pool (max_req_len).
 
-    Where ends are played out the computed part is rounded up to pages, so that a longer request might wait for ever.
+    When ends are played out, computed tokens are rounded up to pages: a longer request might wait for ever.
     """
     spare = sim.config.page_tokens if plays_out_ends(sim) else 1
     return sim.config.capacity_pages * sim.config.page_tokens - 1 - spare
@@ -35,13 +35,13 @@ def _longest_tokens(sim):
 
 @kernel
 def max_new(sim, r):
-    """The declared output limit, which the pool can hold (``never_fits``), so that the engine does not clip it."""
+    """The declared output limit. The pool can hold it (``never_fits``), so the engine does not clip it."""
     return sim.trace.max_output_tokens[r]
 
 
 @kernel
 def keep_unfinished(sim, w, r, chunk):
-    """After a prefill, or a chunk of it: its whole pages become the tree's, and ``r`` holds on to them.
+    """After a prefill or a chunk of it: move its full pages to the tree; ``r`` keeps holding them.
 
     ``computed`` includes it.
     """
@@ -61,7 +61,7 @@ def keep_unfinished(sim, w, r, chunk):
 
 @kernel
 def drop(sim, w, r):
-    """Give ``r``'s own pages back and let go of the tree's, and of its objects."""
+    """Free ``r``'s private pages and release those of the tree and its objects."""
     if sim.config.objects:
         engine_calls.call_engine(sim.config.objects, sim, al.LET_GO, w, r, 0.0)
     request = sim.requests[r]
@@ -75,7 +75,7 @@ def drop(sim, w, r):
 
 @kernel
 def keep_finished(sim, w, r):
-    """At the end: whole pages to the tree, the rest becomes free."""
+    """Finish ``r``: move full pages to the tree, free the rest."""
     request = sim.requests[r]
     if sim.config.prefix_caching:
         tokens = tree.floor_page(sim, request.computed)
@@ -87,9 +87,9 @@ def keep_finished(sim, w, r):
 
 @kernel
 def load_back(sim, w, r, d, tokens):
-    """Bring the ``tokens`` tokens up to the end of node ``d`` that the host alone has into HBM, or none of them.
+    """Load into HBM all or none of the ``tokens`` host-only tokens up to the end of node ``d``.
 
-    What ``r`` holds then reaches to there. Returns the tokens loaded.
+    ``r`` then holds the tokens up to there. Returns the tokens loaded.
     """
     request = sim.requests[r]
     if not hicache_copies.load_back(sim, w, d, tokens):
@@ -104,7 +104,7 @@ def load_back(sim, w, r, d, tokens):
 
 @kernel
 def never_fits(sim, r):
-    """True where the engine refuses the prompt, or would clip the declared output, for want of room in the pool."""
+    """Whether the pool is too small for the prompt, or for the declared output, which the engine would clip."""
     capacity = sim.config.capacity_pages * sim.config.page_tokens
     prompt = sim.trace.input_tokens[r]
     declared = prompt + sim.trace.max_output_tokens[r]

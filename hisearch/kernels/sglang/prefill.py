@@ -1,4 +1,4 @@
-"""SGLang's prefill batch: prompts, or chunks of them, alone or along with the running requests' decodes."""
+"""SGLang's prefill batch: prompts or chunks of them, alone or in a mixed step with decodes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _take_prompt_pages(sim, w, entries, size, now):
         tokens += request.chunk
         pages += lists.pages(sim, request.computed + request.chunk) - lists.pages(sim, request.computed)
     spare = size if page > 1 else 0
-    # The engine asks for tokens and a spare page per request; rounded up, that is how far it evicts in whole pages.
+    # The engine evicts for its tokens and a spare page per request, rounded up to full pages.
     prefixes.make_room(sim, w, lists.pages(sim, tokens) + spare)
     if sim.config.objects:
         prefixes.make_room_for_step(sim, w, pages, now)
@@ -43,7 +43,7 @@ def _admit_waiting(sim, w, places, now):
         if worker.full:
             return
         after = sim.requests[r].next
-        if sim.tiers.storage and not _arrived(sim, w, r):
+        if sim.tiers.storage and not _fetch_done(sim, w, r):
             r = after
             continue
         if sim.config.objects:
@@ -56,7 +56,7 @@ def _admit_waiting(sim, w, places, now):
                 continue
         verdict = admission.try_admit(sim, w, r, now)
         if verdict == admission.NO_TOKEN:
-            # With a host tier memory may be short only as long as copies hold it.
+            # With a host tier, memory may be short only while copies hold it.
             worker.full = 1 if not sim.config.hicache or worker.batch_size > 0 or worker.running > 0 else 0
         if verdict != admission.CONTINUE:
             return
@@ -64,8 +64,8 @@ def _admit_waiting(sim, w, places, now):
 
 
 @kernel
-def _arrived(sim, w, r):
-    """Whether ``r`` need not wait for what it fetches. A look may take node records, of which there may be too few."""
+def _fetch_done(sim, w, r):
+    """Whether ``r`` need not wait for its fetch. Faults if the check could run out of node records."""
     if sim.counters[la.NODES_LEFT] < la.NODES_PER_REQUEST * (sim.config.max_running + 2):
         sim.counters[la.FAULT] = la.NODE_POOL_FULL
     return storage.take_fetch(sim, w, r)

@@ -1,16 +1,16 @@
-"""SGLang's running list: who decodes, what it is known to have generated, and what admission sets aside for the rest.
+"""SGLang's running list: decoding requests, their known output, and the tokens that admission reserves for them.
 
-A request *lingers* between the step whose results show that it has finished and the next decode pass, which filters it
-out; until then it counts as running. With overlap a pass forms its batch while the step before it still runs: tokens of
-that step are *in flight*, not known yet, and a request whose last token is in flight decodes once more.
+A finished request is *finished pending* from the step whose results show its end until the next decode pass filters it
+out. Until then it counts as running. With overlap a pass forms its batch while the previous step still runs: tokens of
+that step are *in flight*, not known yet. A request with its last token in flight decodes once more.
 
-Clock. ``WORKER.clock`` counts decode steps formed, tokens in flight included. As far as results are known it stands at
-``known_clock``.
+Clock. ``WORKER.clock`` counts decode steps formed, including tokens in flight. ``known_clock`` counts those with known
+results.
 
-Reservations. A decoding request may generate up to ``horizon - clock`` more tokens, its horizon being fixed; admission
-sets aside at most ``CLIP_OUTPUT_TOKENS`` of them. Requests with more are *capped*. ``WORKER.horizon_tokens`` is the sum
-of the other requests' horizons, ``next_uncapped`` a clock before which no capped one gets below the limit, and
-``finished_pending_tokens`` what those that linger did not use (the engine reserves for it as well).
+Reservations. A decoding request may generate up to ``horizon - clock`` more tokens; its horizon is fixed. Admission
+reserves at most ``CLIP_OUTPUT_TOKENS`` of them. Requests with more are *capped*. ``WORKER.horizon_tokens`` is the sum
+of the other requests' horizons. ``next_uncapped`` is a clock before which no capped request gets below the limit.
+``finished_pending_tokens`` are tokens that finished pending requests did not use; the engine reserves them too.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ def newest(sim, w):
 
 @kernel
 def flies(sim, w):
-    """True where the one step that runs while a batch is formed makes a token for every decoding request."""
+    """Whether the step in flight while a batch is formed makes a token for every decoding request."""
     return sim.workers[w].outstanding > 0 and sim.launches[newest(sim, w)].kind != la.PREFILL_STEP
 
 
 @kernel
 def known_clock(sim, w):
-    """The worker's clock as far as results are known; requests that a prefill step holds are not on it yet."""
+    """The worker's clock as far as results are known; requests in a prefill step are not on it yet."""
     return sim.workers[w].clock - (1 if flies(sim, w) else 0)
 
 
 @kernel
 def in_prefill(sim, w, r):
-    """True where the prefill in flight makes the newest token of ``r``."""
+    """Whether the prefill in flight makes the newest token of ``r``."""
     worker = sim.workers[w]
     return worker.outstanding > 0 and sim.requests[r].serial == worker.launched
 
@@ -65,11 +65,11 @@ def _horizon(sim, r):
 
 @kernel
 def _reserve(sim, w, r):
-    """Count a request that begins to decode."""
+    """Reserve output for ``r``, which begins to decode."""
     worker = sim.workers[w]
     horizon = _horizon(sim, r)
     uncapped = horizon - CLIP_OUTPUT_TOKENS
-    # Its newest token may be in flight: it is counted as it would be without it.
+    # Its newest token may be in flight and is not counted.
     sim.requests[r].capped = 1 if uncapped > worker.clock - 1 else 0
     if not sim.requests[r].capped:
         worker.horizon_tokens += horizon
@@ -81,9 +81,9 @@ def _reserve(sim, w, r):
 
 @kernel
 def _uncap(sim, w, clock):
-    """Find the requests that are capped no longer."""
+    """Uncap the requests that are below the limit."""
     worker = sim.workers[w]
-    least = la.NEVER
+    next_uncapped = la.NEVER
     r = worker.running_head
     while r >= 0:
         request = sim.requests[r]
@@ -94,14 +94,14 @@ def _uncap(sim, w, clock):
                 worker.capped -= 1
                 worker.horizon_tokens += horizon
             else:
-                least = min(least, horizon - CLIP_OUTPUT_TOKENS)
+                next_uncapped = min(next_uncapped, horizon - CLIP_OUTPUT_TOKENS)
         r = request.next
-    worker.next_uncapped = least
+    worker.next_uncapped = next_uncapped
 
 
 @kernel
 def tokens_to_come(sim, w):
-    """Tokens that running requests may still generate, those in flight among them, each clipped."""
+    """Tokens that running requests may still generate, including those in flight, clipped per request."""
     worker = sim.workers[w]
     clock = known_clock(sim, w)
     if worker.capped > 0 and worker.next_uncapped <= clock:
@@ -114,7 +114,7 @@ def tokens_to_come(sim, w):
 
 @kernel
 def leave(sim, w, r):
-    """The decoding request ``r`` stops decoding; its counts are brought up to date, tokens in flight included."""
+    """Stop decoding ``r`` and update its counts, including tokens in flight."""
     worker = sim.workers[w]
     if sim.requests[r].capped:
         worker.capped -= 1
@@ -125,7 +125,7 @@ def leave(sim, w, r):
 
 @kernel
 def filter_finished(sim, w):
-    """Filter the requests that are known to have finished out of the running list."""
+    """Remove the requests that are known to have finished from the running list."""
     worker = sim.workers[w]
     while worker.finished_pending_head >= 0:
         r = worker.finished_pending_head
@@ -137,7 +137,7 @@ def filter_finished(sim, w):
 
 @kernel
 def finish(sim, w, r, now):
-    """The results that end at ``now`` show that ``r`` has finished."""
+    """Finish ``r``, whose end the results at ``now`` show."""
     worker = sim.workers[w]
     request = sim.requests[r]
     if request.heap_slot >= 0:
@@ -172,10 +172,10 @@ def _join(sim, w, r, first):
 
 @kernel
 def join_last_prefill(sim, w):
-    """The requests of the last prefill become running ones, but for finished ones and one with prompt left.
+    """Add the requests of the last prefill to the running list, except finished ones and an unfinished prompt.
 
-    Where running requests decode along with prefills they come behind the new ones, and nobody keeps a mark that the
-    batch is full. Returns how many tokens in flight of the new ones count as to come, beside ``tokens_to_come``.
+    With mixed steps the new requests go before the running ones, and the full mark is cleared. Returns how many tokens
+    in flight of the new requests count as still to come, in addition to ``tokens_to_come``.
     """
     worker = sim.workers[w]
     last = sim.launches[newest(sim, w)]
@@ -201,8 +201,8 @@ def join_last_prefill(sim, w):
 
 @kernel
 def take_decode_pages(sim, w):
-    """A slot for one more token of each decoding request."""
-    due = lists.pages_due(sim, w, 0)
-    if sim.trees[sim.workers[w].cache_id].free_pages < due:
+    """Take a slot for one more token of each decoding request."""
+    needed_pages = lists.pages_due(sim, w, 0)
+    if sim.trees[sim.workers[w].cache_id].free_pages < needed_pages:
         sim.counters[la.FAULT] = la.OUT_OF_MEMORY
-    sim.trees[sim.workers[w].cache_id].free_pages -= due
+    sim.trees[sim.workers[w].cache_id].free_pages -= needed_pages

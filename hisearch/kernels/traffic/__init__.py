@@ -1,7 +1,7 @@
-"""What moves between workers and tiers, and in what order it comes.
+"""Requests and KV on their way between router, workers and tiers, and the order of events.
 
-``heaps`` orders events, ``lists`` and ``pools`` requests; ``links``, ``moves`` and ``server_heap`` are copies;
-``flow`` and ``kv_transfer`` requests between router, prefill and decode workers.
+``heaps`` orders events; ``lists`` has requests of a worker, ``pools`` arrays of a pool; ``links``, ``moves`` and
+``server_heap`` are for copies; ``flow`` and ``kv_transfer`` for requests between router, prefill and decode workers.
 
 Imports ``core`` and ``layout``.
 """

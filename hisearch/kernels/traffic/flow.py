@@ -1,4 +1,4 @@
-"""Requests on their way to workers, as the router sees them: who comes next, who is where, and who follows whom."""
+"""Requests on their way to workers, as the router sees them: next arrivals, loads of members, follow-ups."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from hisearch.base.policies import ROUTERS
 from hisearch.kernels.core import tournament
 from hisearch.kernels.layout import fleet as fl
 
-# Rows of Fleet.keys and Fleet.winners, four for each route: by fewest requests in flight, most (negated), smallest
-# believed cache, least load for its weight.
+# Rows of Fleet.keys and Fleet.winners, four for each route: by fewest requests in flight, most (negated), fewest tokens
+# in the prefix index, least load relative to the weight.
 FEWEST, MOST, SMALLEST, LIGHTEST = 0, 1, 2, 3
 ROWS = 4
 _TRACKS_REQUESTS = ROUTERS.mask(lambda policy: "requests" in policy.tracks)
@@ -19,19 +19,19 @@ _TRACKS_TOKENS = ROUTERS.mask(lambda policy: "tokens" in policy.tracks)
 
 @kernel
 def front_of(fleet, r):
-    """Row of the route that request ``r`` arrives by; the next one is its model's back."""
+    """Row of the front route of request ``r``'s model; the next row is its back route."""
     return np.int64(fleet.front_of[r]) if fleet.front_of.shape[0] > 0 else np.int64(fl.FRONT)
 
 
 @kernel
-def _arrives_before(at_s, r, other):
-    """Whether request ``r``, which arrives at ``at_s``, comes before the pending follow-up ``other``."""
-    return at_s < other.arrival_s or (at_s == other.arrival_s and r < other.request)
+def _arrives_before(at_s, r, follow_up):
+    """Whether request ``r``, with arrival at ``at_s``, arrives before the pending ``follow_up``."""
+    return at_s < follow_up.arrival_s or (at_s == follow_up.arrival_s and r < follow_up.request)
 
 
 @kernel
 def _pending_push(fleet, r):
-    """Add follow-up ``r``, whose arrival is known, to the pending ones."""
+    """Add follow-up ``r``, whose arrival is known, to the pending follow-ups."""
     heap = fleet.pending
     at_s = fleet.arrival_s[r]
     slot = fleet.counters[fl.PENDING]
@@ -71,7 +71,7 @@ def pending_pop(fleet):
 
 @kernel
 def next_arrival(fleet):
-    """The earliest arrival not yet delivered: (time, request, 1 if open loop); time infinity where none is known."""
+    """The earliest arrival not yet delivered: (time, request, 1 if open loop); time infinity if none is known."""
     k = fleet.counters[fl.NEXT_OPEN]
     time = np.inf
     r = -1
@@ -81,16 +81,16 @@ def next_arrival(fleet):
         time = fleet.arrival_s[r]
         is_open = 1
     if fleet.counters[fl.PENDING] > 0:
-        due = fleet.pending[0].arrival_s
+        pending_s = fleet.pending[0].arrival_s
         f = fleet.pending[0].request
-        if due < time or (due == time and f < r):
-            return due, f, 0
+        if pending_s < time or (pending_s == time and f < r):
+            return pending_s, f, 0
     return time, r, is_open
 
 
 @kernel
 def _announce_to_gate(fleet, r, now):
-    """The gate that waits for request ``r`` opens with the last of its requests: those behind it follow."""
+    """Count the end of request ``r`` at its gate; with the last of its requests the gate opens, and others follow."""
     g = fleet.gate[r]
     if g < 0:
         return
@@ -107,7 +107,7 @@ def _announce_to_gate(fleet, r, now):
 
 @kernel
 def announce_end(fleet, r, now):
-    """Request ``r`` ended at ``now``: its follow-ups, or the next of a pool, come after their think time."""
+    """Request ``r`` ended at ``now``: its follow-ups, or the next request of a pool, arrive after their think time."""
     f = fleet.follower_head[r]
     while f >= 0:
         fleet.arrival_s[f] = now + fleet.trace.think_s[f]
@@ -125,7 +125,7 @@ def announce_end(fleet, r, now):
 
 @kernel
 def note_load(fleet, m):
-    """The load of member ``m`` has changed."""
+    """Update the tournaments after a change in member ``m``'s load."""
     member = fleet.members[m]
     route = fleet.routes[member.route]
     if member.state != fl.UP:
@@ -142,7 +142,7 @@ def note_load(fleet, m):
 
 @kernel
 def note_prefix(fleet, m):
-    """What member ``m`` is believed to hold has changed."""
+    """Update the tournament after a change in member ``m``'s share of the prefix index."""
     member = fleet.members[m]
     if member.state != fl.UP:
         return
@@ -153,7 +153,7 @@ def note_prefix(fleet, m):
 
 @kernel
 def join(fleet, m, r):
-    """Request ``r`` is sent to member ``m``."""
+    """Count request ``r``, which is sent to member ``m``."""
     member = fleet.members[m]
     tokens = fleet.trace.input_tokens[r]
     member.taken += 1
@@ -165,7 +165,7 @@ def join(fleet, m, r):
 
 @kernel
 def leave(fleet, m, r, now):
-    """Request ``r``, which has had its first token, has left member ``m``."""
+    """Count request ``r``, which has had its first token, out of member ``m``."""
     member = fleet.members[m]
     member.inflight_requests -= 1
     member.inflight_tokens -= fleet.trace.input_tokens[r]
@@ -177,14 +177,14 @@ def leave(fleet, m, r, now):
 
 @kernel
 def forgo(fleet, m, r, now):
-    """Member ``m`` gives up request ``r``, which has had no token from it."""
+    """Count request ``r`` out of member ``m``, which has made no token of it."""
     fleet.members[m].outstanding_tokens -= fleet.trace.input_tokens[r]
     leave(fleet, m, r, now)
 
 
 @kernel
 def note_first_token(fleet, m, r, at_s, last):
-    """Member ``m`` makes the first token of ``r`` at ``at_s``; ``last``: and the user gets it from there."""
+    """Member ``m`` makes the first token of ``r`` at ``at_s``; ``last``: the user gets it from this member."""
     fleet.members[m].outstanding_tokens -= fleet.trace.input_tokens[r]
     if last and at_s - fleet.arrival_s[r] > fleet.config.late_s:
         fleet.counters[fl.LATE] += 1

@@ -1,6 +1,6 @@
 """Indexed binary heaps: finish times of one worker, next events of all workers of a pool.
 
-Each is written out for its own key, because a comparison passed as a function would cost a call per level.
+Each heap is written out for its own key: a comparison passed as a function would cost a call per level.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def finish_remove(sim, w, r):
 
 @kernel
 def finish_count(sim, w, clock):
-    """How many requests of worker ``w``'s finish heap finish at ``clock`` or before; looks at few others."""
+    """Number of requests in worker ``w``'s finish heap that finish at ``clock`` or before; visits few others."""
     heap = sim.finish_heap[w]
     size = sim.workers[w].finish_heap_size
     count = 0
@@ -87,11 +87,11 @@ def finish_count(sim, w, clock):
 
 @kernel
 def _event_before(workers, a, b):
-    """Order of worker events: by time; at one time ends of steps before starts; then by index."""
-    ta = workers[a].event_s
-    tb = workers[b].event_s
-    if ta != tb:
-        return ta < tb
+    """Order of worker events: by time; at equal times ends of steps before starts; then by index."""
+    time_a = workers[a].event_s
+    time_b = workers[b].event_s
+    if time_a != time_b:
+        return time_a < time_b
     a_starts = workers[a].phase == la.FORMING
     b_starts = workers[b].phase == la.FORMING
     if a_starts != b_starts:
@@ -126,7 +126,7 @@ def _event_sift(heap, size, slot, workers):
 
 @kernel
 def event_set(sim, w, time_s):
-    """Worker ``w``'s next event is at ``time_s``."""
+    """Set worker ``w``'s next event to ``time_s``."""
     worker = sim.workers[w]
     worker.event_s = time_s
     slot = worker.event_slot
@@ -139,7 +139,7 @@ def event_set(sim, w, time_s):
 
 @kernel
 def event_clear(sim, w):
-    """Worker ``w`` has no next event."""
+    """Clear worker ``w``'s next event."""
     worker = sim.workers[w]
     slot = worker.event_slot
     if slot < 0:

@@ -1,11 +1,11 @@
-"""Requests between prefill and decode workers: what is due for them when, and their KV on the way.
+"""KV transfer between prefill and decode workers: scheduled actions of requests, and their KV on the way.
 
-Engines differ in who waits for whom. SGLang's decode worker first makes room for a request; then its prompt is
-computed, and what has been computed is sent while the rest is. With vLLM and TensorRT-LLM the prompt is computed, the
-request goes on to a decode worker, and that one takes the KV once it has room for it.
+Engines differ in the order. SGLang's decode worker first reserves pages for a request. Then its prompt is computed, and
+computed KV is sent while the rest is computed. With vLLM and TensorRT-LLM the prompt is computed first. Then the
+request goes to a decode worker, which fetches the KV once it has free pages.
 
-KV moves over the network of the worker that it leaves and of the one that it comes to, each of which serves one
-transfer after another. Attention groups have the KV of their own requests, and networks of their own.
+KV is transferred over the networks of both workers, each of which serves one transfer after another. DP ranks hold the
+KV of their own requests, and have networks of their own.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from hisearch.kernels.traffic import pools
 
 @kernel
 def _before(fleet, a, b):
-    ta = fleet.hands[a].due_s
-    tb = fleet.hands[b].due_s
-    return ta < tb or (ta == tb and a < b)
+    time_a = fleet.hands[a].due_s
+    time_b = fleet.hands[b].due_s
+    return time_a < time_b or (time_a == time_b and a < b)
 
 
 @kernel
 def set_due(fleet, r, what, at_s):
-    """``what`` is due for ``r`` at ``at_s``; nothing else is."""
+    """Schedule action ``what`` for request ``r`` at ``at_s``; it must have no other."""
     fleet.hands[r].due = what
     fleet.hands[r].due_s = at_s
     heap = fleet.due
@@ -42,7 +42,7 @@ def set_due(fleet, r, what, at_s):
 
 @kernel
 def pop(fleet):
-    """The request for which something is due first; it is due no more."""
+    """Remove and return the request with the earliest scheduled action."""
     heap = fleet.due
     top = heap[0]
     size = fleet.counters[fl.DUE] - 1
@@ -65,7 +65,7 @@ def pop(fleet):
 
 @kernel
 def _nic(fleet, m, r):
-    """First network row of member ``m``, or of the attention group of it that ``r`` was dealt to."""
+    """First network row of member ``m``, or of its DP rank that has ``r``."""
     member = fleet.members[m]
     sim = pools.at(fleet, member.pool)
     if sim.config.scheduler_kind != la.LOCKSTEP:
@@ -75,12 +75,12 @@ def _nic(fleet, m, r):
 
 @kernel
 def _move(fleet, r, now):
-    """Send the KV of ``r``, of which a first part has been ready since ``ready_s``, and all of it since ``now``."""
+    """Send the KV of ``r``, the first of which has been ready since ``ready_s``, and all since ``now``."""
     hand = fleet.hands[r]
     transfer = fleet.transfer
     out = fleet.nics[_nic(fleet, hand.source, r)]
     into = fleet.nics[_nic(fleet, hand.target, r) + 1]
-    # Every rank takes all that it is going to keep, copies of what others keep too: few senders serve many in turn.
+    # Every rank receives all that it will hold, replicas included: few senders serve many receivers in turn.
     pace = into.s_per_token * max(1.0, into.ranks / out.ranks)
     base = max(out.base_s, into.base_s)
     seconds = base + hand.tokens * pace
@@ -99,7 +99,7 @@ def _move(fleet, r, now):
 
 @kernel
 def reserved(fleet, r, tokens, now):
-    """The decode worker of ``r`` has made room for it at ``now``, and lacks the KV of ``tokens`` tokens."""
+    """The decode worker of ``r`` has reserved pages for it at ``now``, and lacks the KV of ``tokens`` tokens."""
     hand = fleet.hands[r]
     hand.tokens = tokens
     if hand.state == fl.RESERVING:

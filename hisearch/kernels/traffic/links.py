@@ -1,6 +1,6 @@
-"""Paths that bytes take between tiers. A link serves one transfer after another, in the order in which they are sent.
+"""Links between tiers. A link serves one transfer after another, in the order in which they are sent.
 
-So what several ask of it at once takes as long as its bandwidth says, and none is faster than alone.
+So simultaneous transfers share its bandwidth, and none is faster than it would be alone.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from hisearch.base.jit import kernel
 
 @kernel
 def send(sim, k, now, tokens):
-    """Queue a transfer of ``tokens`` tokens' KV on link ``k`` at ``now``; returns when it ends."""
+    """Queue a transfer of ``tokens`` tokens' KV on link ``k`` at ``now``; returns its end."""
     return carry(sim, k, now, sim.links[k].base_s + tokens * sim.links[k].s_per_token, tokens)
 
 
 @kernel
 def memory_of(sim, w, back):
-    """The link into the host memory that attention groups of ``w``'s worker share, or out of it; -1: they do not."""
+    """The link into (``back``: out of) the host memory that the DP ranks of ``w``'s worker share; -1: they do not."""
     first = sim.tiers.first_memory
     return first + 2 * (w // sim.config.schedulers) + back if first >= 0 else -1
 
 
 @kernel
 def send_through(sim, k, beyond, now, tokens):
-    """Likewise, where what link ``k`` carries passes through link ``beyond`` as well, which others share, or -1."""
+    """``send`` on link ``k``, whose transfers also pass through the shared link ``beyond``; -1: none."""
     end = send(sim, k, now, tokens)
     if beyond < 0:
         return end
@@ -38,7 +38,7 @@ def send_through(sim, k, beyond, now, tokens):
 
 @kernel
 def carry(sim, k, now, seconds, tokens):
-    """Likewise of what takes so many ``seconds``, and counts as so many ``tokens``."""
+    """Queue a transfer that takes ``seconds`` and counts as ``tokens`` tokens; returns its end."""
     link = sim.links[k]
     end = max(now, link.free_s) + seconds
     link.free_s = end
@@ -53,7 +53,7 @@ def carry(sim, k, now, seconds, tokens):
 
 @kernel
 def call_back(sim, k, now, seconds, tokens):
-    """The last transfer of link ``k``, of ``carry``, ends at ``now`` instead, and has brought nothing."""
+    """Abort the last transfer of link ``k``, of ``carry``, at ``now``; it has moved nothing."""
     link = sim.links[k]
     horizon_s = sim.fleet.config.horizon_s
     end = link.free_s

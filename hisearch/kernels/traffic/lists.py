@@ -1,4 +1,4 @@
-"""What all engines do alike: waiting and running lists, the decode clock, the end of a request."""
+"""Common to all engines: waiting and running lists, the decode clock, the end of a request."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ def pages(sim, tokens):
 
 @kernel
 def path_end(sim, r):
-    """Trace-tree node at the end of what ``r`` knows: prompt, or prompt and output once it has generated."""
+    """Trace node at the end of ``r``'s known tokens: of its prompt, or of its output once it has generated."""
     return sim.trace.output_node[r] if sim.requests[r].generated > 0 else sim.trace.prompt_node[r]
 
 
 @kernel
 def path_at(sim, w, r, tokens):
-    """Trace-tree node, on the way to ``r``'s ``path_end``, in which its first ``tokens`` tokens end.
+    """Trace node, on the path to ``r``'s ``path_end``, in which its first ``tokens`` tokens end.
 
-    For a prompt that is computed chunk by chunk: what lies behind a chunk need not be walked over for each of them. The
-    worker remembers the way, and how far down it has come.
+    For a prompt computed in chunks: the worker keeps the path and the place reached on it, so that the rest of the path
+    is not walked again for each chunk.
     """
     worker = sim.workers[w]
-    way = sim.ways[w]
+    path = sim.ways[w]
     s = path_end(sim, r)
-    if worker.way_end != s or sim.trace.start_tokens[way[worker.way_at]] >= tokens:
+    if worker.way_end != s or sim.trace.start_tokens[path[worker.way_at]] >= tokens:
         worker.way_end = s
         k = 0
         while s > 0:
-            way[k] = s
+            path[k] = s
             k += 1
             s = sim.trace.parent[s]
         worker.way_at = max(k - 1, 0)
     k = worker.way_at
-    while k > 0 and sim.trace.end_tokens[way[k]] < tokens:
+    while k > 0 and sim.trace.end_tokens[path[k]] < tokens:
         k -= 1
     worker.way_at = k
-    return way[k]
+    return path[k]
 
 
 @kernel
@@ -143,14 +143,14 @@ def run_first(sim, w, r):
 
 @kernel
 def number(sim, w, r):
-    """Give ``r`` the next number in its worker's order, which decides between requests that finish together."""
+    """Give ``r`` the next number in its worker's order, which breaks ties between requests that finish together."""
     sim.requests[r].order = sim.workers[w].orders
     sim.workers[w].orders += 1
 
 
 @kernel
 def number_first(sim, w, r):
-    """Give ``r`` a number before all others in its worker's order."""
+    """Give ``r`` a number before all others in its worker's order; see ``number``."""
     sim.workers[w].front_orders -= 1
     sim.requests[r].order = sim.workers[w].front_orders
 
@@ -213,7 +213,7 @@ def leave_decode(sim, w, r):
 
 @kernel
 def longest_context(sim, w):
-    """Tokens that the decoding request with the longest context reads in the next step; 0 where costs do not ask."""
+    """Tokens that the decode with the longest context reads in the next step; 0 where costs do not depend on it."""
     worker = sim.workers[w]
     if not sim.seconds.host.skewed or worker.decoding == 0:
         return 0
@@ -229,9 +229,9 @@ def longest_context(sim, w):
 
 @kernel
 def decodes(sim, w):
-    """Of the decoding requests: (number, tokens that they read in all, the longest, sum of their squares).
+    """Of the decoding requests: (number, tokens that they read in total, the longest, sum of their squares).
 
-    Integers that wrap around come out right again, since what costs ask of the squares is small (see
+    Integer wrap-around cancels out again: the quantities computed from the squares are small (see
     ``cost.late_share``).
     """
     worker = sim.workers[w]
@@ -242,7 +242,7 @@ def decodes(sim, w):
 
 @kernel
 def excess_tokens(sim, w):
-    """How far the decoding requests' contexts fall short of the longest, in all (see ``cost.skew_seconds``)."""
+    """Sum over the decoding requests of the longest context less their own (see ``cost.skew_seconds``)."""
     worker = sim.workers[w]
     if not sim.seconds.host.skewed:
         return 0
@@ -289,7 +289,7 @@ def advance_clock(sim, w, steps):
 
 @kernel
 def note_scheduled(sim, r, now, hit_tokens, host_hit_tokens):
-    """``r`` is put into a batch at ``now``; only the first time counts."""
+    """Note that ``r`` is put into a batch at ``now``; only the first time counts."""
     request = sim.requests[r]
     if request.scheduled_s != request.scheduled_s:
         request.scheduled_s = now
@@ -303,7 +303,7 @@ def note_scheduled(sim, r, now, hit_tokens, host_hit_tokens):
 
 @kernel
 def note_first_token(sim, r, at_s):
-    """``r``'s first token is made at ``at_s``."""
+    """Note that ``r``'s first token is made at ``at_s``."""
     request = sim.requests[r]
     request.first_token_s = at_s
     request.decoding_at_first_token = sim.workers[request.worker].decoding
@@ -314,7 +314,7 @@ def note_first_token(sim, r, at_s):
 
 @kernel
 def note_finished(sim, w, r, now):
-    """``r`` made its last token at ``now``."""
+    """Note that ``r`` made its last token at ``now``."""
     request = sim.requests[r]
     request.finish_s = now
     request.decoding_at_last_token = sim.workers[w].decoding

@@ -1,4 +1,4 @@
-"""Pages that move from one store of a chain to another: what a store has let go, and each worker's line of moves."""
+"""Pages that move from one store of a chain to another: pages demoted by a store, and each worker's queue of moves."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hisearch.kernels.layout import sim as la
 
 @kernel
 def _acquire(sim):
-    """An unused record, or -1 where there is none, which voids the run."""
+    """Take an unused record; -1 if there is none, which voids the run."""
     m = sim.counters[la.FREE_MOVE]
     if m >= 0:
         sim.counters[la.FREE_MOVE] = sim.moves[m].next
@@ -46,7 +46,7 @@ def _new(sim, trace_node, begin, end, to, priority):
 
 @kernel
 def note_gone(sim, v, trace_node, begin, end, priority):
-    """Store ``v`` lets the pages in (begin, end] of trace-tree node ``trace_node`` go, which another store gets."""
+    """Record that store ``v`` evicts the pages in (begin, end] of trace node ``trace_node`` to another store."""
     cache = sim.trees[v]
     last = cache.gone_tail
     if cache.gone_head >= 0 and sim.moves[last].trace_node == trace_node and sim.moves[last].begin == end:
@@ -74,7 +74,7 @@ def _append(sim, w, m):
 
 @kernel
 def add(sim, w, trace_node, begin, end, to, priority):
-    """Put a move at the end of worker ``w``'s line."""
+    """Append a move to worker ``w``'s queue."""
     m = _new(sim, trace_node, begin, end, to, priority)
     if m >= 0:
         _append(sim, w, m)
@@ -82,7 +82,7 @@ def add(sim, w, trace_node, begin, end, to, priority):
 
 @kernel
 def adopt(sim, w, v):
-    """What store ``v`` has let go moves on in worker ``w``'s line."""
+    """Append the moves of pages that store ``v`` has evicted to worker ``w``'s queue."""
     cache = sim.trees[v]
     m = cache.gone_head
     cache.gone_head = -1

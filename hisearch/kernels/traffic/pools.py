@@ -1,4 +1,4 @@
-"""From a pool's number to its arrays."""
+"""The arrays of a pool, by its number."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def at(fleet: Any, p: int) -> la.Sim:
 
 @kernel
 def first(fleet):
-    """The first pool that takes arriving requests; its records say what became of those that no worker ever had."""
+    """The first pool that takes arriving requests; its records have the outcome of requests that reached no worker."""
     return at(fleet, fleet.members[0].pool)
 
 

@@ -1,4 +1,4 @@
-"""Which server beside the schedulers is done first: a heap of those that have a job, by the end of its present part."""
+"""A heap of the busy servers (other than schedulers), by the end of the present part of their job."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _sift(sim, slot):
 
 @kernel
 def enter(sim, k):
-    """Server ``k`` has a job whose present part ends at its ``end_s``; or that end has changed."""
+    """Insert server ``k``, the present part of whose job ends at its ``end_s``; or update it after a change of that."""
     server = sim.servers[k]
     if server.slot < 0:
         server.slot = sim.counters[la.SERVING]
@@ -54,7 +54,7 @@ def enter(sim, k):
 
 @kernel
 def leave(sim, k):
-    """Server ``k`` rests."""
+    """Remove server ``k``, which is idle."""
     server = sim.servers[k]
     slot = server.slot
     if slot < 0:

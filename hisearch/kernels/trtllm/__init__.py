@@ -1,6 +1,6 @@
 """TensorRT-LLM: its step rule, block memory and host offloading.
 
-``entry`` is what the event loop calls.
+The event loop calls ``entry``.
 
-Imports ``engine`` and what is below it.
+Imports ``engine`` and packages below it.
 """

@@ -2,10 +2,10 @@
 
 Sources: NVIDIA's documentation of TensorRT-LLM ("Scheduler", "KV Cache System", "Useful Runtime Options", "Overlap
 Scheduler") and the sources of its capacity scheduler, micro-batch scheduler, KV cache manager, eviction policy and
-PyExecutor. No recording of the engine stands behind it; ``docs/simulator.md`` has the rules, and where it departs.
+PyExecutor. No recording of the engine checks the rules; ``docs/simulator.md`` lists them and the deviations.
 
-A step's effects on its requests are accounted for when it is launched. Its results, taken in at its end, are the ends
-of requests and the prompts that can be reused from then on.
+A step's effects on its requests are accounted for at its launch. Its results, taken in at its end, are the ends of
+requests and the prompts that become reusable.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ def form(sim, w, now):
 
 @kernel
 def _copies_last(sim, w, now):
-    """Whether the step just formed waits for copies between HBM and the host when the device could begin it."""
+    """Whether copies between HBM and the host delay the step just formed."""
     worker = sim.workers[w]
     return worker.load_back_s > max(now, worker.newest_end_s)
 
 
 @kernel
 def _fast_forward_limit(sim, w):
-    """Steps, the one just formed included, in which all decode, nobody ends before the last and all pages are there.
+    """Steps, including the one just formed, in which all decode, none ends before the last and pages suffice.
 
-    They are there without a copy to the host, which the step that takes them would wait for. Nobody starts meanwhile:
-    the first that waits was refused for want of pages or budget, which do not grow before an end.
+    The pages need no copy to the host, for which their step would wait. No request starts meanwhile: the first waiting
+    one was refused for want of pages or budget, which do not grow before an end.
     """
     worker = sim.workers[w]
     if worker.batch_size > 0 or worker.prompts_head >= 0 or worker.ended_prompts_new >= 0:
@@ -99,10 +99,10 @@ def _launch(sim, w, now):
 
 @kernel
 def _account_chunk(sim, w, r, end, last):
-    """A chunk of ``r`` is computed by the step that ends at ``end``.
+    """Account for a chunk of ``r`` in the step that ends at ``end``.
 
-    ``last``: the last of the prompts that this step ends, so far, which can be reused once it has; returned as after
-    this one.
+    ``last``: the last prompt so far that this step ends; such prompts are reusable after it. Returns the last one
+    including ``r``.
     """
     worker = sim.workers[w]
     request = sim.requests[r]
@@ -135,7 +135,7 @@ def _account_chunk(sim, w, r, end, last):
 
 @kernel
 def _drain(sim, w):
-    """Decoding requests whose last token is made by the newest step decode no more."""
+    """Take requests whose last token the newest step makes out of the decodes."""
     worker = sim.workers[w]
     while worker.finish_heap_size > 0 and sim.requests[sim.finish_heap[w, 0]].finish_clock == worker.clock:
         r = sim.finish_heap[w, 0]
@@ -145,7 +145,7 @@ def _drain(sim, w):
 
 @kernel
 def _await_end(sim, w, r):
-    """The newest step makes the last token of ``r``."""
+    """Let ``r``, whose last token the newest step makes, end with that step's results."""
     sim.requests[r].state = la.DRAINING
     sim.workers[w].draining += 1
     ordered.add_ending(sim, w, r)
@@ -153,7 +153,7 @@ def _await_end(sim, w, r):
 
 @kernel
 def complete(sim, w, now):
-    """Take in the results of the oldest outstanding step, or of a coast, at ``now``."""
+    """Take in the results of the oldest outstanding step, or of a fast-forward, at ``now``."""
     worker = sim.workers[w]
     if worker.phase == la.FAST_FORWARDING:
         steps = worker.fast_forward_steps
@@ -185,7 +185,7 @@ def complete(sim, w, now):
 
 @kernel
 def _end_requests(sim, w, r, now):
-    """End ``r`` and all behind it in its list of endings."""
+    """End ``r`` and all requests after it in its list of endings."""
     worker = sim.workers[w]
     while r >= 0:
         request = sim.requests[r]
@@ -198,7 +198,7 @@ def _end_requests(sim, w, r, now):
 
 @kernel
 def _store_prompts(sim, w, r):
-    """The prompts of ``r`` and of all behind it have been computed; those paused meanwhile have left."""
+    """Store the computed prompts of ``r`` and all requests after it, except those paused meanwhile."""
     while r >= 0:
         request = sim.requests[r]
         if request.state == la.DECODING or request.state == la.DRAINING:
@@ -208,7 +208,7 @@ def _store_prompts(sim, w, r):
 
 @kernel
 def receive(sim, w, r, now):
-    """Queue request ``r`` at ``now``; a coast ends early if ``r`` might start in it."""
+    """Queue request ``r`` at ``now``; end a fast-forward early if ``r`` might start in it."""
     worker = sim.workers[w]
     sim.requests[r].node = w
     lists.number(sim, w, r)
@@ -234,7 +234,7 @@ def _log_batch(sim, w):
 
 
 def engine_entry(sim, op, w, r, now):
-    """The errands of ``engine_calls``."""
+    """Carry out operation ``op`` of ``engine_calls``."""
     if op == Op.FORM_BATCH:
         form(sim, w, now)
     elif op == Op.COMPLETE_STEP:

@@ -1,13 +1,13 @@
 """TensorRT-LLM's host cache (``kv_cache_config.host_cache_size``): the secondary pool of its KV cache manager.
 
 Sources: "KV Cache System" in NVIDIA's documentation; ``kvCacheManager.cpp``, ``evictionPolicy.cpp``,
-``kvCacheTransferManager.cpp`` and ``resource_manager.py`` (``KVCacheManager.prepare_resources``). The rules in words,
-and where this departs from them: ``docs/simulator.md``.
+``kvCacheTransferManager.cpp`` and ``resource_manager.py`` (``KVCacheManager.prepare_resources``). The rules and
+the deviations from them: ``docs/simulator.md``.
 
-A worker's tree has pages of both pools. A node is in HBM or, ``ON_HOST``, in host memory, where nobody holds it: it
-lies in the host's free queue, kept as that of HBM is (``queue``), in the record of tree ``workers + w``. HBM is closed
-towards the root, and in both queues what lies deeper goes first: a page that leaves HBM has nothing but host pages
-below it, and one that leaves the host has nothing at all.
+A worker's tree has pages of both pools. A node is in HBM or, ``ON_HOST``, in host memory. No request holds a node on
+the host: it lies in the host's free queue, kept like that of HBM (``queue``) in the record of tree ``workers + w``. HBM
+is closed towards the root, and both queues evict deeper pages first. A page that leaves HBM has only host pages below
+it; a page that leaves the host has none.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TO_HOST, _TO_DEVICE = 0, 1
 
 @kernel
 def _copy(sim, w, now, direction, pages):
-    """Copy ``pages`` pages, each by itself, once the device has run its steps; the one being formed waits for them."""
+    """Copy ``pages`` pages one by one once the device has run its steps; the step being formed waits for them."""
     worker = sim.workers[w]
     ready = max(now, worker.newest_end_s)
     for _ in range(pages):
@@ -33,10 +33,10 @@ def _copy(sim, w, now, direction, pages):
 
 @kernel
 def _offload(sim, w, d, pages):
-    """The last ``pages`` pages of ``d``, the front of HBM's queue, go to the host, which has room for one at least.
+    """Move the last ``pages`` pages of ``d``, the front of HBM's queue, to the host, which has a free page or more.
 
-    Each takes the place of the front of the host's queue and joins its back, so that of more than the host has room for
-    the last ones are left.
+    Each replaces the front of the host's queue and joins its back: if they exceed the host's free pages, the last ones
+    remain.
     """
     nodes = sim.nodes
     host = sim.config.workers + w
@@ -44,39 +44,39 @@ def _offload(sim, w, d, pages):
     page = sim.config.page_tokens
     sim.trees[w].free_pages -= pages
     sim.trees[w].evicted_tokens += pages * page
-    kept = min(pages, pool.free_pages)
+    kept_pages = min(pages, pool.free_pages)
     evicted = pool.evicted_tokens
-    queue.take_from(sim, w, host, kept)
+    queue.take_from(sim, w, host, kept_pages)
     pool.evictable_pages -= (pool.evicted_tokens - evicted) // page
-    if kept < pages:
-        pool.evicted_tokens += (pages - kept) * page
-        tree.trim(sim, w, d, nodes[d].end - (pages - kept) * page)
-    at = nodes[d].end - kept * page
-    whole = at == nodes[d].begin
+    if kept_pages < pages:
+        pool.evicted_tokens += (pages - kept_pages) * page
+        tree.trim(sim, w, d, nodes[d].end - (pages - kept_pages) * page)
+    at = nodes[d].end - kept_pages * page
+    whole_node = at == nodes[d].begin
     below = pool.tail
     if below >= 0 and nodes[below].parent == d and nodes[d].children == 1:
-        if whole:
+        if whole_node:
             queue.unlink(sim, w, d)
         tree.hand_down(sim, w, d, below, at)
     else:
-        if not whole:
+        if not whole_node:
             queue.split(sim, w, d, at)
         queue.unlink(sim, w, d)
         queue.link_after(sim, host, d, below)
-    pool.free_pages += kept
-    pool.evictable_pages += kept
+    pool.free_pages += kept_pages
+    pool.evictable_pages += kept_pages
     pool.stored_tokens += pages * page
     pool.peak_pages = max(pool.peak_pages, pool.evictable_pages)
 
 
 @kernel
 def take(sim, w, now, pages):
-    """Take ``pages`` pages from the front of HBM's queue; what they hold goes to the host, where there is one."""
+    """Take ``pages`` pages from the front of HBM's queue; their content moves to a host cache, if any."""
     offloaded = 0
     while pages > 0:
         d = sim.trees[w].head
         taken = min(queue.run_pages(sim, d), pages) if d >= 0 else pages
-        if d >= 0 and sim.nodes[d].trace_node > 0 and _has_room(sim, w):
+        if d >= 0 and sim.nodes[d].trace_node > 0 and _has_free_host_pages(sim, w):
             _offload(sim, w, d, taken)
             offloaded += taken
         else:
@@ -86,15 +86,15 @@ def take(sim, w, now, pages):
 
 
 @kernel
-def _has_room(sim, w):
+def _has_free_host_pages(sim, w):
     return sim.config.host_pages > 0 and sim.trees[sim.config.workers + w].free_pages > 0
 
 
 @kernel
 def _claim(sim, w, d):
-    """Take node ``d`` and those above it that are on the host out of its queue; one request holds them from now on.
+    """Take node ``d`` and the host nodes above it out of the host's queue; one request holds them from now on.
 
-    Returns (pages of theirs, the first node in HBM above them).
+    Returns (their pages, the first node in HBM above them).
     """
     nodes = sim.nodes
     host = sim.config.workers + w
@@ -112,10 +112,10 @@ def _claim(sim, w, d):
 
 @kernel
 def hold(sim, w, trace_node, limit):
-    """Match the path to ``trace_node`` (at most ``limit`` tokens) in both pools and hold what was found.
+    """Match the path to ``trace_node`` (at most ``limit`` tokens) in both pools and hold the matched nodes.
 
-    Returns (tokens found, those of them on the host, deepest node). The caller brings the latter to HBM, or has them
-    there, and gives their host pages back (``onboard``, ``supersede``).
+    Returns (tokens matched, those of them on the host, deepest node). The caller loads host tokens into HBM, or has
+    them there, and frees their host pages (``onboard``, ``supersede``).
     """
     tokens, deepest = tree.match(sim, w, trace_node, limit)
     if tokens > 0 and tokens < sim.nodes[deepest].end:
@@ -129,13 +129,13 @@ def hold(sim, w, trace_node, limit):
 
 @kernel
 def supersede(sim, w, tokens):
-    """Claimed host pages of ``tokens`` tokens, whose content HBM has now, join the back of the host's queue, empty."""
+    """Append the claimed host pages of ``tokens`` tokens, now in HBM, to the host's queue as empty pages."""
     queue.push_empty(sim, sim.config.workers + w, tokens // sim.config.page_tokens)
 
 
 @kernel
 def onboard(sim, w, now, tokens):
-    """Bring ``tokens`` claimed tokens to HBM, where pages are taken for them."""
+    """Load ``tokens`` claimed tokens into HBM, taking pages for them."""
     pages = tokens // sim.config.page_tokens
     if pages == 0:
         return
@@ -148,9 +148,9 @@ def onboard(sim, w, now, tokens):
 
 @kernel
 def undisturbed_pages(sim, w):
-    """Pages that can be taken without a copy to the host."""
+    """Number of pages that can be taken without a copy to the host."""
     store = sim.trees[w]
-    if not _has_room(sim, w):
+    if not _has_free_host_pages(sim, w):
         return store.free_pages
     d = store.head
     return queue.run_pages(sim, d) if d >= 0 and sim.nodes[d].trace_node == 0 else 0
@@ -158,6 +158,6 @@ def undisturbed_pages(sim, w):
 
 @kernel
 def reset(sim, w):
-    """An empty host pool, where there is one."""
+    """Empty the host pool, if any."""
     if sim.config.host_pages > 0:
         queue.reset(sim, sim.config.workers + w, sim.config.host_pages)

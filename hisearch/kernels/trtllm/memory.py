@@ -1,13 +1,13 @@
-"""TensorRT-LLM: what a request holds and leaves to be reused, and how it loses it.
+"""TensorRT-LLM: pages that a request holds, stores for reuse, and loses.
 
-Pages lie in the free queue of ``queue``: free ones, cached or not, are taken from its front, and a request gives its
-own back last page first. A prompt takes all of its pages at its start. Its full pages go into the reuse tree when its
-last chunk is computed, those of the output when the request leaves. A page that is in the tree already by then is
-given up for the one there, or takes the place of one in host memory, so that a request's first ``locked_tokens``
-tokens are always a way of the tree, all of it in HBM.
+Free pages, cached or not, are taken from the front of the free queue (``queue``). A request frees its private pages
+last page first. A prompt takes all of its pages at its start. Its full pages go into the reuse tree when its last
+chunk is computed, those of the output when the request leaves. A duplicate block is given up for the one in the tree,
+or replaces one in host memory. A request's first ``locked_tokens`` tokens are thus always a path of the tree, all of it
+in HBM.
 
-``WORKER.allocated_pages`` counts the pages of started requests, a shared one for each; ``promised_pages`` those that
-they would have at their declared lengths.
+``WORKER.allocated_pages`` counts the pages of started requests, shared ones once for each. ``promised_pages`` counts
+the pages that they would have at their declared lengths.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from hisearch.kernels.trtllm import host
 
 @kernel
 def known_tokens(sim, r):
-    """Prompt and output so far of ``r``, which does not decode."""
+    """Tokens of prompt and output so far of ``r``, which does not decode."""
     return sim.trace.input_tokens[r] + sim.requests[r].generated
 
 
 @kernel
 def declared_pages(sim, r):
-    """Pages of prompt and declared output, all that the engine may know of the length of ``r`` (L5)."""
+    """Pages of prompt and declared output, the only length of ``r`` that the engine may know (L5)."""
     return lists.pages(sim, sim.trace.input_tokens[r] + sim.trace.max_output_tokens[r])
 
 
 @kernel
 def never_fits(sim, r):
-    """True where prompt and declared output exceed the pool, or a prompt that is not cut exceeds one step's budget.
+    """Whether prompt and declared output exceed the pool, or an unchunked prompt exceeds one step's budget.
 
-    A pause makes a prompt of all that is known.
+    A pause turns all known tokens into the prompt.
     """
     longest = sim.trace.input_tokens[r]
     if sim.config.capacity_policy == la.MAX_UTILIZATION:
@@ -71,20 +71,20 @@ def store(sim, w, r, tokens):
 
 @kernel
 def start(sim, w, now, r):
-    """Let ``r`` hold what is cached of all its tokens but the last, all in HBM, and pages for the rest of them."""
+    """Start ``r``: hold its cached tokens, except the last, in HBM, and take pages for the rest."""
     worker = sim.workers[w]
     request = sim.requests[r]
     known = known_tokens(sim, r)
     limit = tree.floor_page(sim, known - 1) if sim.config.prefix_caching else 0
     trace_node = lists.path_end(sim, r)
-    found, on_host, request.node = host.hold(sim, w, trace_node, limit)
-    request.locked_tokens = found
-    request.computed = found
+    hit_tokens, on_host, request.node = host.hold(sim, w, trace_node, limit)
+    request.locked_tokens = hit_tokens
+    request.computed = hit_tokens
     host.onboard(sim, w, now, on_host)
-    host.take(sim, w, now, lists.pages(sim, known) - found // sim.config.page_tokens)
+    host.take(sim, w, now, lists.pages(sim, known) - hit_tokens // sim.config.page_tokens)
     worker.allocated_pages += lists.pages(sim, known)
     worker.promised_pages += declared_pages(sim, r)
-    lists.note_scheduled(sim, r, now, found - on_host, on_host)
+    lists.note_scheduled(sim, r, now, hit_tokens - on_host, on_host)
     lists.stop_waiting(sim, w, r)
     ordered.run(sim, w, r)
     request.state = la.ADMITTED
@@ -92,14 +92,14 @@ def start(sim, w, now, r):
 
 @kernel
 def take_decode_pages(sim, w, now, pages):
-    """Take what the decoding requests need."""
+    """Take pages for the decoding requests."""
     host.take(sim, w, now, pages)
     sim.workers[w].allocated_pages += pages
 
 
 @kernel
 def release(sim, w, r, allocated, reusable):
-    """Give back the pages of ``r``'s ``allocated`` tokens; what its first ``reusable`` ones fill can still be found."""
+    """Free the pages of ``r``'s ``allocated`` tokens; full pages of its first ``reusable`` ones stay findable."""
     worker = sim.workers[w]
     request = sim.requests[r]
     store(sim, w, r, reusable)
@@ -113,9 +113,9 @@ def release(sim, w, r, allocated, reusable):
 
 @kernel
 def pause(sim, w, r):
-    """``r`` loses its pages and waits again in its place; what it has made becomes part of its prompt.
+    """Pause ``r``: it loses its pages and waits again in arrival order; its output joins its prompt.
 
-    Every decode takes part in every step: where a step is outstanding, its newest token is not known yet.
+    Every decode takes part in every step: while a step is outstanding, the newest token is not known yet.
     """
     worker = sim.workers[w]
     request = sim.requests[r]

@@ -1,11 +1,11 @@
-"""TensorRT-LLM: who takes part in the next step.
+"""TensorRT-LLM: the composition of the next step.
 
-The capacity scheduler looks at the active requests, which are the started ones and the first of those that wait, as
-many as ``max_running`` in all, in order of arrival. Every decode takes part. Contexts that fit share what is left of
-the budget, first come first served, in whole pages unless they end. ``batch`` gets them, ``REQUEST.chunk`` their share.
+The capacity scheduler visits the active requests in order of arrival: the started ones and the first waiting ones, up
+to ``max_running`` in all. Every decode takes part. Contexts that fit share the rest of the budget, first come first
+served, in full pages unless they end. ``batch`` lists them; ``REQUEST.chunk`` is their share.
 
-A waiting request whose first missing page is being made by a context before it is passed over, so that it can reuse
-the page later. All that miss a page in the same trace-tree node miss the same page: ``pledged`` notes the node.
+A waiting request is passed over if an earlier context is making its first missing page, which it can reuse later. All
+requests that miss a page in the same trace node miss the same page: ``pledged`` notes the node.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NO_END = 1 << 62
 
 @kernel
 def _missing_node(sim, w, r):
-    """Trace-tree node in which the first full page of ``r``'s known tokens that is not cached ends; -1: none."""
+    """Trace node in which the first uncached full page of ``r``'s known tokens ends; -1: none."""
     trace = sim.trace
     full = tree.floor_page(sim, memory.known_tokens(sim, r))
     s = lists.path_end(sim, r)
@@ -34,8 +34,8 @@ def _missing_node(sim, w, r):
 
 
 @kernel
-def _better_later(sim, w, r):
-    """Whether the waiting ``r`` had better wait for a page that is being made; else it is going to make that page."""
+def _should_wait(sim, w, r):
+    """Whether the waiting ``r`` should wait for a page being made; if not, ``r`` pledges to make it."""
     if not sim.config.prefix_caching:
         return False
     s = _missing_node(sim, w, r)
@@ -49,7 +49,7 @@ def _better_later(sim, w, r):
 
 @kernel
 def _note_pages_in_progress(sim, w):
-    """Pledge what the contexts in progress are going to make."""
+    """Pledge the pages that the contexts in progress will make."""
     sim.counters[la.PASSES] += 1
     if not sim.config.prefix_caching:
         return
@@ -62,28 +62,28 @@ def _note_pages_in_progress(sim, w):
 
 
 @kernel
-def _share(sim, w, r, left):
-    """Put context ``r`` into the batch with what it can have of the budget ``left``. Returns what is left then.
+def _share(sim, w, r, budget):
+    """Put context ``r`` into the batch with its share of the ``budget``. Returns the budget left.
 
-    What of a waiting request is cached is not known yet here: it counts with all its tokens.
+    The cached tokens of a waiting request are not known yet: all its tokens count.
     """
     worker = sim.workers[w]
     request = sim.requests[r]
     share = memory.known_tokens(sim, r) - request.computed
-    if share > left:
+    if share > budget:
         if not sim.config.chunked_prefill:
             return 0
-        share = tree.floor_page(sim, left)
+        share = tree.floor_page(sim, budget)
     if share > 0:
         request.chunk = share
         sim.batch[w, worker.batch_size] = r
         worker.batch_size += 1
-    return left - share
+    return budget - share
 
 
 @kernel
 def _needed_pages(sim, r):
-    """Pages that admitting the waiting ``r`` asks for: at its declared length, or now."""
+    """Pages that admission of the waiting ``r`` needs: at its declared length, or now."""
     if sim.config.capacity_policy == la.MAX_UTILIZATION:
         return lists.pages(sim, memory.known_tokens(sim, r))
     return memory.declared_pages(sim, r)
@@ -91,27 +91,27 @@ def _needed_pages(sim, r):
 
 @kernel
 def _fill(sim, w, available):
-    """Contexts in progress, and waiting ones up to the first that does not find its pages ``available``.
+    """Schedule contexts in progress, then waiting ones up to the first whose pages are not ``available``.
 
-    Returns whether all of them got a share. One that did not keeps pages from others as long as it is not passed over,
-    which an eviction may bring about.
+    Returns whether all of them got a share. One without a share withholds pages from others until it is passed over,
+    which an eviction may cause.
     """
     worker = sim.workers[w]
     requests = sim.requests
-    left = sim.config.chunk_tokens - worker.decoding
+    budget = sim.config.chunk_tokens - worker.decoding
     places = sim.config.max_running - worker.running
     p = worker.prompts_head
     u = worker.waiting_head if places > 0 else -1
     all_served = True
-    while left > 0 and (p >= 0 or u >= 0):
+    while budget > 0 and (p >= 0 or u >= 0):
         if p >= 0 and (u < 0 or requests[p].order < requests[u].order):
-            left = _share(sim, w, p, left)
+            budget = _share(sim, w, p, budget)
             p = requests[p].next_aside
             continue
         r = u
         places -= 1
         u = requests[u].next if places > 0 else -1
-        if _better_later(sim, w, r):
+        if _should_wait(sim, w, r):
             continue
         needed = _needed_pages(sim, r)
         if needed > available:
@@ -119,15 +119,15 @@ def _fill(sim, w, available):
             u = -1
         else:
             available -= needed
-            before = left
-            left = _share(sim, w, r, left)
-            all_served = all_served and left < before
+            before = budget
+            budget = _share(sim, w, r, budget)
+            all_served = all_served and budget < before
     return all_served
 
 
 @kernel
 def _choose_victim(sim, w, first, end):
-    """The last started request of order ``first`` to below ``end`` whose last token is not being made; or -1."""
+    """The last started request of order ``first`` to below ``end`` that is not draining; -1: none."""
     r = sim.workers[w].running_tail
     while r >= 0 and sim.requests[r].order >= first:
         if sim.requests[r].order < end and sim.requests[r].state != la.DRAINING:
@@ -138,7 +138,7 @@ def _choose_victim(sim, w, first, end):
 
 @kernel
 def _needs_page(sim, w, r):
-    """1 where the started ``r`` decodes and its next token begins a page."""
+    """1 if the started ``r`` decodes and its next token begins a page, else 0."""
     if sim.requests[r].state != la.DECODING:
         return 0
     computed = sim.trace.input_tokens[r] + lists.generated_tokens(sim, w, r) - 1
@@ -147,10 +147,11 @@ def _needs_page(sim, w, r):
 
 @kernel
 def _pause_and_fill(sim, w):
-    """MAX_UTILIZATION, one by one in order of arrival: where pages are short, the last started request is paused.
+    """MAX_UTILIZATION, one by one in order of arrival: under a page shortage, pause the last started request.
 
-    None before the one that is short of pages is, and none behind a paused one takes part. True if any was paused. A
-    waiting request that had one paused is looked at again, finds the page that it pledged itself, and is passed over.
+    No request before the one short of pages is paused, and none after a paused one takes part. A waiting request that
+    caused a pause is visited again, finds the page that it pledged itself, and is passed over. Returns whether any
+    request was paused.
     """
     worker = sim.workers[w]
     requests = sim.requests
@@ -168,7 +169,7 @@ def _pause_and_fill(sim, w):
         more = _needs_page(sim, w, r)
         passed_over = False
         if not started:
-            passed_over = _better_later(sim, w, r)
+            passed_over = _should_wait(sim, w, r)
             more = _needed_pages(sim, r)
         if not passed_over and needed + more > sim.trees[w].free_pages:
             victim = _choose_victim(sim, w, requests[r].order, end)
@@ -197,20 +198,20 @@ def _pause_and_fill(sim, w):
 
 @kernel
 def _share_out(sim, w):
-    """Give the contexts listed in the batch their shares of the budget; those without any leave it."""
+    """Give the contexts in the batch their shares of the budget; those without a share leave it."""
     worker = sim.workers[w]
     listed = worker.batch_size
     worker.batch_size = 0
-    left = sim.config.chunk_tokens - worker.decoding
+    budget = sim.config.chunk_tokens - worker.decoding
     k = 0
-    while k < listed and left > 0:
-        left = _share(sim, w, sim.batch[w, k], left)
+    while k < listed and budget > 0:
+        budget = _share(sim, w, sim.batch[w, k], budget)
         k += 1
 
 
 @kernel
-def _everyone_fits(sim, w):
-    """Whether all decodes find their pages, and no waiting request is looked at before a started one."""
+def _all_fit(sim, w):
+    """Whether pages suffice for all decodes, and no waiting request is visited before a started one."""
     worker = sim.workers[w]
     if worker.decoding > 0 and lists.pages_due(sim, w, 0) > sim.trees[w].free_pages:
         return False
@@ -221,7 +222,7 @@ def _everyone_fits(sim, w):
 
 @kernel
 def _begin(sim, w, now):
-    """Start those in the batch that wait; a share is cut to what is not cached. Then the decodes take their pages."""
+    """Start the batch's waiting requests, with shares cut to uncached tokens; then take the decodes' pages."""
     worker = sim.workers[w]
     for k in range(worker.batch_size):
         r = sim.batch[w, k]
@@ -250,9 +251,9 @@ def compose(sim, w, now):
     paused = False
     if sim.config.capacity_policy == la.GUARANTEED_NO_EVICT:
         steady = _fill(sim, w, sim.trees[w].free_pages - worker.promised_pages + worker.allocated_pages)
-    elif _everyone_fits(sim, w):
-        due = lists.pages_due(sim, w, 0) if worker.decoding > 0 else 0
-        steady = _fill(sim, w, sim.trees[w].free_pages - due)
+    elif _all_fit(sim, w):
+        needed_pages = lists.pages_due(sim, w, 0) if worker.decoding > 0 else 0
+        steady = _fill(sim, w, sim.trees[w].free_pages - needed_pages)
     else:
         paused = _pause_and_fill(sim, w)
         _share_out(sim, w)

@@ -1,6 +1,6 @@
-"""vLLM: its step rule, block memory, offloading and LMCache; and decode workers, which step as it does.
+"""vLLM: its step rule, block memory, offloading and LMCache; and decode workers, which share its step rule.
 
-``entry`` is what the event loop calls, ``offload_entry`` and ``lmcache_entry`` with these connectors.
+The event loop calls ``entry``, or ``offload_entry`` and ``lmcache_entry`` with these connectors.
 
-Imports ``engine`` and what is below it.
+Imports ``engine`` and packages below it.
 """

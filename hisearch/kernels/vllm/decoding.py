@@ -1,17 +1,17 @@
-"""A worker that decodes what prefill workers have computed: room first, then the KV comes, then it runs.
+"""A decode worker under prefill/decode disaggregation: a request reserves KV memory, receives its KV, then runs.
 
-The step rule is vLLM's (see ``vllm``), whatever the engine: with nothing but decodes they all do the same. What differs
-is how much room a request needs before its KV is sent:
+The step rule is vLLM's (see ``vllm``) for every engine: with decodes alone they all behave the same. The engines differ
+in the free memory that a request needs before its KV is sent:
 
-    vLLM            its prompt's pages, less those that it finds cached (WAITING_FOR_REMOTE_KVS in v1's scheduler)
-    SGLang          its prompt and ``reserved_tokens`` more, beside as many for each request that is here; and where it
-                    would be the only one, its declared output (DecodePreallocQueue)
-    TensorRT-LLM    its prompt and declared output, beside those of all requests that are here (guaranteed_no_evict)
+    vLLM            its prompt's pages, less the cached ones (WAITING_FOR_REMOTE_KVS in v1's scheduler)
+    SGLang          its prompt and ``reserved_tokens`` more, on top of as many for each request on the worker; as the
+                    only request, also its declared output (DecodePreallocQueue)
+    TensorRT-LLM    its prompt and declared output, on top of those of all requests on the worker (guaranteed_no_evict)
 
-A request waits, is *apart* from when it has room until its KV has come, and runs. Under vLLM it then computes its last
-prompt token again, which makes the first output token that its user gets; elsewhere the first token comes with the KV.
-A request that loses its KV computes its prompt here: so vLLM does; SGLang keeps a copy in host memory instead, and a
-retraction costs it less than here.
+A request waits, is *pending* from its reservation until its KV has arrived, and runs. Under vLLM it then recomputes its
+last prompt token, which makes the first output token that its user gets. Elsewhere the first token comes with the KV.
+A request that loses its KV recomputes its prompt on the decode worker, as in vLLM. SGLang keeps a copy in host memory
+instead, so that its retractions cost less than simulated.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from hisearch.kernels.traffic import heaps, kv_transfer, lists
 from hisearch.kernels.vllm import entry as vllm
 from hisearch.kernels.vllm import memory, output_write_back, step
 
-#: Output tokens that SGLang's room for a single request counts at most (CLIP_MAX_NEW_TOKEN).
+#: Most output tokens that SGLang reserves for a single request (CLIP_MAX_NEW_TOKEN).
 CLIP_OUTPUT_TOKENS = 4096
 
-# REQUEST.away: it is here; it waits for room; its KV is on the way; its KV is here.
-HERE, WAITS, UNDERWAY, CAME = 0, 1, 2, 3
+# REQUEST.away: on this worker; waiting for a reservation; KV transfer pending; KV received.
+LOCAL, WAITING, IN_TRANSFER, RECEIVED = 0, 1, 2, 3
 
 
 @kernel
-def _split_off(sim, w, r):
+def _add_pending(sim, w, r):
     worker = sim.workers[w]
     request = sim.requests[r]
-    request.away = UNDERWAY
+    request.away = IN_TRANSFER
     request.prev = worker.kv_pending_tail
     request.next = -1
     if worker.kv_pending_tail >= 0:
@@ -50,7 +50,7 @@ def _split_off(sim, w, r):
 
 
 @kernel
-def _come_back(sim, w, r):
+def _remove_pending(sim, w, r):
     worker = sim.workers[w]
     request = sim.requests[r]
     if request.prev >= 0:
@@ -62,7 +62,7 @@ def _come_back(sim, w, r):
     else:
         worker.kv_pending_tail = request.prev
     worker.kv_pending -= 1
-    request.away = HERE
+    request.away = LOCAL
 
 
 @kernel
@@ -71,24 +71,24 @@ def _declared_pages(sim, r):
 
 
 @kernel
-def _promised_pages(sim, w):
-    """Pages that the requests here may come to hold."""
+def _total_declared_pages(sim, w):
+    """Pages that the running and pending requests may come to hold, by their declared lengths."""
     worker = sim.workers[w]
-    promised = 0
+    pages = 0
     r = worker.running_head
     while r >= 0:
-        promised += _declared_pages(sim, r)
+        pages += _declared_pages(sim, r)
         r = sim.requests[r].next
     r = worker.kv_pending_head
     while r >= 0:
-        promised += _declared_pages(sim, r)
+        pages += _declared_pages(sim, r)
         r = sim.requests[r].next
-    return promised
+    return pages
 
 
 @kernel
-def _present(sim, w):
-    """Requests that have room in the memory of lane ``w``, which is that of all lanes in a pipeline."""
+def _resident_requests(sim, w):
+    """Requests that hold KV memory of scheduler ``w``; the micro-batches of a pipeline share one memory."""
     if sim.config.scheduler_kind != la.PIPE:
         return sim.workers[w].running + sim.workers[w].kv_pending
     count = 0
@@ -99,41 +99,41 @@ def _present(sim, w):
 
 
 @kernel
-def _has_room(sim, w, r, found, d):
-    """Whether the KV of ``r``, of which ``found`` tokens are here, may be sent for."""
+def _fits(sim, w, r, hit_tokens, d):
+    """Whether there is memory for the KV of ``r``, of which ``hit_tokens`` are cached."""
     worker = sim.workers[w]
     prompt = sim.trace.input_tokens[r]
     if sim.config.engine == la.VLLM:
-        return step.fits(sim, w, found, d, 0, prompt)
+        return step.fits(sim, w, hit_tokens, d, 0, prompt)
     if worker.running + worker.kv_pending >= sim.config.max_running:
         return False
     if sim.config.engine == la.TRTLLM:
-        return _promised_pages(sim, w) + _declared_pages(sim, r) <= sim.config.capacity_pages
-    present = _present(sim, w)
-    kept = sim.fleet.transfer.reserved_tokens
+        return _total_declared_pages(sim, w) + _declared_pages(sim, r) <= sim.config.capacity_pages
+    residents = _resident_requests(sim, w)
+    reserved = sim.fleet.transfer.reserved_tokens
     free = sim.trees[worker.cache_id].free_pages * sim.config.page_tokens
-    alone = min(sim.trace.max_output_tokens[r], CLIP_OUTPUT_TOKENS) if present == 0 else 0
-    return prompt + max(kept, alone) <= free - kept * present
+    declared_output = min(sim.trace.max_output_tokens[r], CLIP_OUTPUT_TOKENS) if residents == 0 else 0
+    return prompt + max(reserved, declared_output) <= free - reserved * residents
 
 
 @kernel
-def _send_for(sim, w, r, now):
-    """Try to make room for the waiting request ``r`` and send for its KV. False where it has to go on waiting."""
-    trace_node, limit, found, d = step.look_up(sim, w, r)
-    if not _has_room(sim, w, r, found, d):
+def _reserve(sim, w, r, now):
+    """Try to reserve memory for the waiting request ``r`` and request its KV. False if it has to wait."""
+    trace_node, limit, hit_tokens, d = step.look_up(sim, w, r)
+    if not _fits(sim, w, r, hit_tokens, d):
         return False
     prompt = sim.trace.input_tokens[r]
     lists.stop_waiting(sim, w, r)
     step.hold(sim, w, r, trace_node, limit, prompt)
-    sim.requests[r].hit_tokens = found
-    _split_off(sim, w, r)
-    kv_transfer.reserved(sim.fleet, r, prompt - found, now)
+    sim.requests[r].hit_tokens = hit_tokens
+    _add_pending(sim, w, r)
+    kv_transfer.reserved(sim.fleet, r, prompt - hit_tokens, now)
     return True
 
 
 @kernel
-def _run_on(sim, w, r, now):
-    """``r``, whose KV and first token have come, decodes from the step on that is formed now."""
+def _start_decoding(sim, w, r, now):
+    """Let ``r``, whose KV and first token have arrived, decode from the step being formed on."""
     worker = sim.workers[w]
     request = sim.requests[r]
     lists.note_scheduled(sim, r, now, request.hit_tokens, 0)
@@ -153,33 +153,33 @@ def _run_on(sim, w, r, now):
 
 @kernel
 def _run_arrived(sim, w, now):
-    """Requests whose KV and first token have come run, in the order in which they had found room."""
+    """Run requests whose KV and first token have arrived, in the order of their reservations."""
     worker = sim.workers[w]
     r = worker.kv_pending_head
     while r >= 0 and worker.running < sim.config.max_running:
         after = sim.requests[r].next
-        if sim.requests[r].away == CAME:
-            _come_back(sim, w, r)
-            _run_on(sim, w, r, now)
+        if sim.requests[r].away == RECEIVED:
+            _remove_pending(sim, w, r)
+            _start_decoding(sim, w, r, now)
         r = after
 
 
 @kernel
 def _resume_arrived(sim, w, now, budget):
-    """vLLM: likewise, each computing the last token of its prompt. Returns the budget left."""
+    """vLLM: likewise, each recomputing the last token of its prompt. Returns the budget left."""
     worker = sim.workers[w]
     r = worker.kv_pending_head
     while r >= 0 and schedulers.running(sim, w) < sim.config.max_running and budget > 0:
         request = sim.requests[r]
         after = request.next
-        if request.away == CAME:
-            held = lists.pages(sim, request.computed)
-            if not step.has_room(sim, w, r, 0, worker.cache_id, held, request.computed):
+        if request.away == RECEIVED:
+            held_pages = lists.pages(sim, request.computed)
+            if not step.has_room(sim, w, r, 0, worker.cache_id, held_pages, request.computed):
                 break
-            _come_back(sim, w, r)
+            _remove_pending(sim, w, r)
             request.computed -= 1
             lists.note_scheduled(sim, r, now, request.hit_tokens, 0)
-            step.run(sim, w, r, 1, held)
+            step.run(sim, w, r, 1, held_pages)
             budget -= 1
         r = after
     return budget
@@ -187,12 +187,12 @@ def _resume_arrived(sim, w, now, budget):
 
 @kernel
 def _admit(sim, w, now, budget):
-    """Send for the KV of waiting requests, and run those that compute their prompt here, in order."""
+    """Request the KV of waiting requests, and run those that compute their prompt on this worker, in order."""
     worker = sim.workers[w]
     while worker.waiting > 0:
         r = worker.waiting_head
-        if sim.requests[r].away == WAITS:
-            if not _send_for(sim, w, r, now):
+        if sim.requests[r].away == WAITING:
+            if not _reserve(sim, w, r, now):
                 return
             continue
         if budget <= 0 or schedulers.running(sim, w) >= sim.config.max_running:
@@ -206,27 +206,27 @@ def _admit(sim, w, now, budget):
 @kernel
 def form(sim, w, now):
     """Form the next batch at ``now``, launch it and set the worker's next event."""
-    by_vllm = sim.config.engine == la.VLLM
-    if not by_vllm:
+    is_vllm = sim.config.engine == la.VLLM
+    if not is_vllm:
         _run_arrived(sim, w, now)
     budget, preempted = vllm.begin_pass(sim, w)
     if not preempted:
-        if by_vllm:
+        if is_vllm:
             budget = _resume_arrived(sim, w, now, budget)
         _admit(sim, w, now, budget)
     vllm.set_out(sim, w, now, preempted)
 
 
 @kernel
-def _wake(sim, w, now, at_once):
-    """Something may come of a pass: at once where the worker is idle; ``at_once``: a run of decode steps ends early."""
+def _wake(sim, w, now, cut):
+    """Schedule a pass: at once if the worker is idle; ``cut``: also end a fast-forward early."""
     worker = sim.workers[w]
     if sim.config.scheduler_kind == la.LOCKSTEP:
         schedulers.wake_group(sim, w, now)
     elif worker.phase == la.IDLE:
         worker.phase = la.FORMING
         heaps.event_set(sim, w, now)
-    elif worker.phase == la.FAST_FORWARDING and at_once and worker.running < sim.config.max_running:
+    elif worker.phase == la.FAST_FORWARDING and cut and worker.running < sim.config.max_running:
         device.cut_fast_forward(sim, w, now)
 
 
@@ -234,38 +234,38 @@ def _wake(sim, w, now, at_once):
 def receive(sim, w, r, now):
     """Queue request ``r`` at ``now``."""
     vllm.enqueue(sim, w, r)
-    sim.requests[r].away = WAITS if sim.fleet.hands[r].state != fl.NOT_HANDED else HERE
+    sim.requests[r].away = WAITING if sim.fleet.hands[r].state != fl.NOT_HANDED else LOCAL
     _wake(sim, w, now, sim.workers[w].waiting_head == r)
 
 
 @kernel
 def arrive(sim, w, r, now):
-    """The KV of ``r`` has come."""
-    sim.requests[r].away = CAME
+    """Note that the KV of ``r`` has arrived."""
+    sim.requests[r].away = RECEIVED
     _wake(sim, w, now, True)
 
 
 @kernel
 def drop(sim, w, r, now):
-    """The KV of ``r`` will not come: whatever room it has here is free."""
+    """Cancel the KV transfer of ``r`` and free the memory reserved for it."""
     request = sim.requests[r]
-    if request.away == WAITS:
+    if request.away == WAITING:
         lists.stop_waiting(sim, w, r)
     else:
-        _come_back(sim, w, r)
+        _remove_pending(sim, w, r)
         memory.release(sim, w, r, request.computed, request.locked_tokens)
     _wake(sim, w, now, True)
 
 
 @kernel
 def serve(sim, k, now):
-    """Server ``k`` has done a part of its job; whoever waits for room may have what it has freed."""
+    """Note that server ``k`` has finished a batch of its job; waiting requests may take the freed memory."""
     if output_write_back.serve(sim, k, now) and sim.workers[k // hl.SERVERS].waiting > 0:
         _wake(sim, k // hl.SERVERS, now, True)
 
 
 def engine_entry(sim, op, w, r, now):
-    """The errands of ``engine_calls``."""
+    """Carry out operation ``op`` of ``engine_calls``."""
     if op == Op.FORM_BATCH:
         form(sim, w, now)
     elif op == Op.COMPLETE_STEP:

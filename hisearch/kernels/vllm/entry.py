@@ -1,7 +1,7 @@
 """vLLM v1's step rule (0.19): one token budget, running requests first, then waiting ones.
 
 Scheduling by arrival (fcfs) or by priority, synchronous or asynchronous (see ``device``). A step's effects on its
-requests are accounted for when it is launched: its duration is known then. Only ends of requests wait for its results.
+requests are accounted for at its launch, when its duration is known. Only ends of requests wait for its results.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def form(sim, w, now):
 
 @kernel
 def _admit_waiting(sim, w, now, budget):
-    """Admit from the head of the queue until one does not fit; who waits for adapters is passed over."""
+    """Admit from the head of the queue until one does not fit, passing over requests that wait for adapters."""
     worker = sim.workers[w]
     r = worker.waiting_head
     while r >= 0 and budget > 0 and schedulers.running(sim, w) < sim.config.max_running:
@@ -61,7 +61,7 @@ def _admit_waiting(sim, w, now, budget):
 
 @kernel
 def set_out(sim, w, now, preempted):
-    """Launch the batch formed at ``now``, or as many decode steps as nothing disturbs; or rest."""
+    """Launch the batch formed at ``now``, or a fast-forward of undisturbed decode steps, or go idle."""
     worker = sim.workers[w]
     note_peak(sim, w)
     if worker.batch_size == 0 and worker.decoding == 0:
@@ -85,17 +85,17 @@ def set_out(sim, w, now, preempted):
 
 @kernel
 def hold_back(sim, w):
-    """The batch just formed waits for those of the other lanes."""
+    """Hold the batch just formed until those of the other DP ranks are formed."""
     worker = sim.workers[w]
     schedulers.hold_back(sim, w, sim.batch[w], worker.batch_size, *lists.decodes(sim, w))
 
 
 @kernel
 def fast_forward_limit(sim, w, preempted):
-    """Steps, the one just formed included, in which all decode, nobody ends before the last and all pages are there.
+    """Steps, including the one just formed, in which all decode, none ends before the last and pages suffice.
 
-    Nobody is admitted meanwhile: the free pages only become fewer, and the hits of the first waiting request never make
-    up for it. Who waits for objects may be, at any step.
+    No request is admitted meanwhile: the free pages only become fewer, and cache hits of the first waiting request
+    never make up for it. A request that waits for objects may be admitted at any step.
     """
     worker = sim.workers[w]
     if sim.config.objects and worker.waiting > 0:
@@ -110,7 +110,7 @@ def fast_forward_limit(sim, w, preempted):
 
 @kernel
 def note_peak(sim, w):
-    """Requests hold as many pages as they do now."""
+    """Update the peak of the pages that requests hold."""
     worker = sim.workers[w]
     cache = sim.trees[worker.cache_id]
     worker.peak_pages = max(worker.peak_pages, cache.capacity_pages - cache.free_pages)
@@ -118,7 +118,7 @@ def note_peak(sim, w):
 
 @kernel
 def price(sim, w):
-    """Seconds that the batch just formed computes; its energy is spent."""
+    """Seconds that the batch just formed takes to compute; adds its energy to the worker's."""
     worker = sim.workers[w]
     batch = sim.batch[w]
     decodes = lists.decodes(sim, w)
@@ -129,7 +129,7 @@ def price(sim, w):
 
 @kernel
 def launch(sim, w, now, ready_s):
-    """Launch the batch formed at ``now`` as a single step, which begins at ``ready_s`` at the earliest."""
+    """Launch the batch formed at ``now`` as a single step, beginning at ``ready_s`` at the earliest."""
     before = sim.workers[w].newest_end_s
     seconds = price(sim, w)
     if sim.config.objects:
@@ -141,7 +141,7 @@ def launch(sim, w, now, ready_s):
 
 @kernel
 def account(sim, w, now, before):
-    """Account for the step just launched, formed at ``now``, the one before it having ended at ``before``."""
+    """Account for the step just launched, formed at ``now``; the previous step ended at ``before``."""
     worker = sim.workers[w]
     batch = sim.batch[w]
     end = worker.newest_end_s
@@ -162,15 +162,15 @@ def account(sim, w, now, before):
         _account_chunk(sim, w, batch[k], end)
     skip_decode(sim, w)
     if sim.config.scheduler_kind == la.PIPE:
-        _hand_prompts_on(sim, w, now)
+        _pass_prompts_on(sim, w, now)
     device.await_next(sim, w, now, True)
 
 
 @kernel
-def _hand_prompts_on(sim, w, now):
-    """Prompts that are not finished go on in another lane of the pipeline.
+def _pass_prompts_on(sim, w, now):
+    """Move unfinished prompts to the next micro-batch of the pipeline.
 
-    Those that a decode worker computes stay: lanes of SGLang have batch limits of their own, which a guest may exceed.
+    Prompts on a decode worker stay: SGLang's micro-batches have their own batch limits, which a moved one may exceed.
     """
     if sim.workers[w].prompts_head < 0 or sim.config.role == fl.DECODE:
         return
@@ -182,7 +182,7 @@ def _hand_prompts_on(sim, w, now):
         ordered.remove_prompt(sim, w, r)
         lists.stop_running(sim, w, r)
         request.worker = scheduler
-        # Serials are those of a lane's own steps.
+        # Serials count one micro-batch's steps.
         request.mark = -1
         request.sampled_step = -1
         lists.number(sim, scheduler, r)
@@ -194,7 +194,7 @@ def _hand_prompts_on(sim, w, now):
 
 @kernel
 def _count_skipped(sim, w, end):
-    """Count the gaps of decodes that sat out the step before this one, which ends at ``end``."""
+    """Count the gaps of decodes that the previous step skipped; this step ends at ``end``."""
     worker = sim.workers[w]
     r = worker.running_head
     while r >= 0:
@@ -207,7 +207,7 @@ def _count_skipped(sim, w, end):
 
 @kernel
 def _account_chunk(sim, w, r, end):
-    """A chunk of ``r`` is computed by the step that ends at ``end``."""
+    """Account for a chunk of ``r`` in the step that ends at ``end``."""
     worker = sim.workers[w]
     request = sim.requests[r]
     request.computed += request.chunk
@@ -237,7 +237,7 @@ def _account_chunk(sim, w, r, end):
 
 @kernel
 def _drain(sim, w):
-    """Decoding requests whose last token is made by the newest step decode no more."""
+    """Take requests whose last token the newest step makes out of the decodes."""
     worker = sim.workers[w]
     while worker.finish_heap_size > 0 and sim.requests[sim.finish_heap[w, 0]].finish_clock == worker.clock:
         r = sim.finish_heap[w, 0]
@@ -249,7 +249,7 @@ def _drain(sim, w):
 
 @kernel
 def _await_end(sim, w, r):
-    """The newest step makes the last token of ``r``: it ends once its results are taken in."""
+    """Let ``r``, whose last token the newest step makes, end once that step's results are taken in."""
     sim.requests[r].state = la.DRAINING
     sim.workers[w].draining += 1
     ordered.add_ending(sim, w, r)
@@ -257,7 +257,7 @@ def _await_end(sim, w, r):
 
 @kernel
 def skip_decode(sim, w):
-    """Decodes that the step left out take part in the next one again."""
+    """Let skipped decodes take part in the next step again."""
     worker = sim.workers[w]
     r = worker.skipped_head
     worker.skipped_head = -1
@@ -274,7 +274,7 @@ def skip_decode(sim, w):
 
 @kernel
 def take_in(sim, w):
-    """The oldest outstanding step, or a coast, has ended. Returns the first of the requests that end with it, or -1."""
+    """Retire the oldest outstanding step or fast-forward. Returns the first request that ends with it, or -1."""
     worker = sim.workers[w]
     if worker.phase == la.FAST_FORWARDING:
         steps = worker.fast_forward_steps
@@ -302,7 +302,7 @@ def take_in(sim, w):
 
 @kernel
 def complete(sim, w, now):
-    """Take in the results of the oldest outstanding step, or of a coast, at ``now``."""
+    """Take in the results of the oldest outstanding step, or of a fast-forward, at ``now``."""
     worker = sim.workers[w]
     r = take_in(sim, w)
     while r >= 0:
@@ -327,7 +327,7 @@ def complete(sim, w, now):
 
 @kernel
 def enqueue(sim, w, r):
-    """Request ``r`` is new and waits."""
+    """Put the new request ``r`` into the waiting queue."""
     sim.requests[r].node = sim.workers[w].cache_id
     sim.requests[r].tombstone = -1
     sim.requests[r].mark = -1
@@ -339,7 +339,7 @@ def enqueue(sim, w, r):
 
 @kernel
 def receive(sim, w, r, now):
-    """Queue request ``r`` at ``now``; a coast ends early if ``r`` might be admitted in it."""
+    """Queue request ``r`` at ``now``; end a fast-forward early if ``r`` might be admitted in it."""
     worker = sim.workers[w]
     enqueue(sim, w, r)
     if sim.config.objects:
@@ -353,7 +353,7 @@ def receive(sim, w, r, now):
 
 @kernel
 def let_go(sim, w, r, now):
-    """The KV of ``r`` has been sent off; who waits for its pages may have them."""
+    """Free the pages of ``r``, whose KV has been sent, for waiting requests."""
     worker = sim.workers[w]
     request = sim.requests[r]
     if not request.away:
@@ -367,7 +367,7 @@ def let_go(sim, w, r, now):
 
 @kernel
 def _log_batch(sim, w):
-    """Log the running requests that take part in the step just formed."""
+    """Log the running requests in the step just formed."""
     worker = sim.workers[w]
     r = worker.running_head
     while r >= 0:
@@ -380,7 +380,7 @@ def _log_batch(sim, w):
 
 
 def engine_entry(sim, op, w, r, now):
-    """The errands of ``engine_calls``."""
+    """Carry out operation ``op`` of ``engine_calls``."""
     if op == Op.FORM_BATCH:
         form(sim, w, now)
     elif op == Op.COMPLETE_STEP:
@@ -394,7 +394,7 @@ def engine_entry(sim, op, w, r, now):
     elif op == Op.RELEASE_KV:
         let_go(sim, w, r, now)
     elif op == Op.SERVE:
-        # Without tiers agents alone have servers.
+        # Without tiers only agents have servers.
         engine_calls.call_engine(sim.config.objects, sim, al.DONE, w, 0, now)
     else:
         queue.reset(sim, w, sim.config.capacity_pages)

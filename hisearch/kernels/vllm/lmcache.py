@@ -1,9 +1,8 @@
-"""LMCache's tiers: chunks in host memory, and in stores behind it, each of one worker or shared.
+"""LMCache's tiers: chunks in host memory and in stores behind it, each private to a worker or shared.
 
-The rules and their sources: ``validate.restatement.lmcache_store``. Every store has a ledger (``Sim.worker_stores``);
-those of the first tier, host memory, come first. Host memory that writes are made from without its being in the cache,
-which has the content already, has a slot without a key. A chunk behind host memory that is being written for the first
-time is in no list yet.
+Rules and sources: ``validate.restatement.lmcache_store``. Every store has a block table (``Sim.worker_stores``); those
+of the first tier, host memory, come first. A write of content that the cache already has uses host memory outside the
+cache: a slot without a key. A chunk that a store behind host memory is receiving for the first time is in no list yet.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from hisearch.kernels.traffic import links, lists
 
 @kernel
 def travel(sim, w, v, back, now, tokens):
-    """Send ``tokens`` between worker ``w``'s node and store ``v``: over its own link, and the node's network."""
-    book = sim.block_tables[v]
+    """Send ``tokens`` between worker ``w``'s node and store ``v``, over the store's link and the node's network."""
+    table = sim.block_tables[v]
     end = now
-    if book.link >= 0:
-        end = links.send(sim, book.link + back, now, tokens)
-    if book.networked:
+    if table.link >= 0:
+        end = links.send(sim, table.link + back, now, tokens)
+    if table.networked:
         end = max(end, links.send(sim, sim.connectors[w].network + back, now, tokens))
     return end
 
@@ -32,7 +31,7 @@ def travel(sim, w, v, back, now, tokens):
 
 @kernel
 def _let_go(sim, v, slot):
-    """One user less of host memory; without any it is free."""
+    """Remove one user of a host memory slot; free it after the last."""
     block = sim.blocks[v, slot]
     block.users -= 1
     if block.users == 0:
@@ -42,61 +41,61 @@ def _let_go(sim, v, slot):
 
 @kernel
 def _end_writes(sim, v, now):
-    """Note the writes to store ``v`` that have ended by ``now``."""
-    book = sim.block_tables[v]
+    """Complete the writes to store ``v`` that have ended by ``now``."""
+    table = sim.block_tables[v]
     ring = sim.writes[v - sim.offloading.stores]
-    while book.writes > 0:
-        write = ring[book.writes_head]
+    while table.writes > 0:
+        write = ring[table.writes_head]
         if write.end_s > now:
             return
-        book.writes_head = (book.writes_head + 1) % len(ring)
-        book.writes -= 1
+        table.writes_head = (table.writes_head + 1) % len(ring)
+        table.writes -= 1
         _let_go(sim, write.host, write.host_slot)
         chunk = sim.blocks[v, write.slot]
         chunk.users = 0
-        book.stored += 1
+        table.stored += 1
         if chunk.list >= 0:
             chunk_order.use(sim, v, write.slot)
-            book.used -= 1
+            table.used -= 1
         else:
             chunk.ready_s = write.end_s
             chunk_order.put(sim, v, write.slot)
-            book.peak = max(book.peak, block_table.size(sim, v, tl.RECENT))
+            table.peak = max(table.peak, block_table.size(sim, v, tl.RECENT))
 
 
 @kernel
 def advance(sim, w, now):
-    """Note the writes to worker ``w``'s stores that have ended by ``now``."""
+    """Complete the writes to worker ``w``'s stores that have ended by ``now``."""
     for tier in range(1, sim.worker_stores.shape[1]):
         _end_writes(sim, sim.worker_stores[w, tier], now)
 
 
 @kernel
-def _room_behind(sim, v):
-    """Take room for one chunk in a store behind host memory, evicting if need be. Returns whether there is some."""
-    book = sim.block_tables[v]
-    if book.used == book.capacity:
+def _take_capacity(sim, v):
+    """Reserve one chunk in a store behind host memory, evicting if necessary. Returns whether it succeeded."""
+    table = sim.block_tables[v]
+    if table.used == table.capacity:
         slot = chunk_order.victim(sim, v)
         if slot < 0:
             return False
         chunk_order.take_out(sim, v, slot)
         if sim.blocks[v, slot].users == 0:
             block_table.forget(sim, v, slot)
-        book.evicted += 1
-        book.used -= 1
-    book.used += 1
+        table.evicted += 1
+        table.used -= 1
+    table.used += 1
     return True
 
 
 @kernel
 def _queue_write(sim, w, v, end_s, slot, host, host_slot):
-    """Put a write by worker ``w`` into the ring, by the time of its end."""
-    book = sim.block_tables[v]
+    """Insert a write by worker ``w`` into the ring, ordered by end time."""
+    table = sim.block_tables[v]
     ring = sim.writes[v - sim.offloading.stores]
     size = len(ring)
-    at = book.writes_head + book.writes
+    at = table.writes_head + table.writes
     # A transfer over another node's network may end before one that was sent earlier.
-    while at > book.writes_head and ring[(at - 1) % size].end_s > end_s:
+    while at > table.writes_head and ring[(at - 1) % size].end_s > end_s:
         ring[at % size] = ring[(at - 1) % size]
         at -= 1
     write = ring[at % size]
@@ -105,16 +104,16 @@ def _queue_write(sim, w, v, end_s, slot, host, host_slot):
     write.host = host
     write.host_slot = host_slot
     write.worker = w
-    book.writes += 1
+    table.writes += 1
 
 
 @kernel
 def _begin_write(sim, w, v, key, host_slot, now):
-    """Write a chunk from host memory to store ``v`` behind it, unless that is being done or there is no room."""
+    """Write a chunk from host memory to store ``v`` behind it, unless a write is under way or the store is full."""
     slot = block_table.find(sim, v, key)
     if slot >= 0 and sim.blocks[v, slot].users > 0:
         return
-    if not _room_behind(sim, v):
+    if not _take_capacity(sim, v):
         return
     slot = block_table.find(sim, v, key)
     if slot < 0:
@@ -130,8 +129,8 @@ def _begin_write(sim, w, v, key, host_slot, now):
 
 
 @kernel
-def _leading(sim, v, begin, end, now):
-    """How many of the path's first keys from ``begin`` on, before ``end``, store ``v`` has by ``now``."""
+def _leading_chunks(sim, v, begin, end, now):
+    """Number of the path's keys from ``begin`` on, up to ``end``, that store ``v`` has by ``now`` without a gap."""
     k = begin
     while k < end:
         slot = block_table.find(sim, v, sim.path[0, k])
@@ -143,13 +142,13 @@ def _leading(sim, v, begin, end, now):
 
 @kernel
 def lookup(sim, w, r, trace_node, count, now):
-    """Pin and use the leading ones of the path's first ``count`` chunks; returns how many there are in all tiers."""
+    """Pin and touch the leading cached chunks among the path's first ``count``; returns their number over all tiers."""
     advance(sim, w, now)
     block_table.fill_path(sim, trace_node, 0, count)
     begin = 0
     for tier in range(sim.worker_stores.shape[1]):
         v = sim.worker_stores[w, tier]
-        end = begin + _leading(sim, v, begin, count, now)
+        end = begin + _leading_chunks(sim, v, begin, count, now)
         for k in range(end - 1, begin - 1, -1):
             slot = block_table.find(sim, v, sim.path[0, k])
             sim.blocks[v, slot].pins += 1
@@ -161,7 +160,7 @@ def lookup(sim, w, r, trace_node, count, now):
 
 @kernel
 def unpin(sim, w, r, trace_node):
-    """The look-up of ``r`` has been served."""
+    """Unpin the chunks that the look-up of ``r`` pinned."""
     block_table.fill_path(sim, trace_node, 0, sim.offloaded[r].found)
     k = 0
     for tier in range(sim.worker_stores.shape[1]):
@@ -176,24 +175,24 @@ def unpin(sim, w, r, trace_node):
 
 @kernel
 def _allocate(sim, v):
-    """Take host memory of one chunk, evicting if need be. Returns whether there is some."""
-    book = sim.block_tables[v]
-    if book.used == book.capacity:
+    """Allocate host memory for one chunk, evicting if necessary. Returns whether it succeeded."""
+    table = sim.block_tables[v]
+    if table.used == table.capacity:
         slot = chunk_order.victim(sim, v)
         if slot < 0:
             return False
         chunk_order.take_out(sim, v, slot)
         block_table.forget(sim, v, slot)
-        book.evicted += 1
-        book.used -= 1
-    book.used += 1
-    book.peak = max(book.peak, book.used)
+        table.evicted += 1
+        table.used -= 1
+    table.used += 1
+    table.peak = max(table.peak, table.used)
     return True
 
 
 @kernel
 def _offer(sim, w, key, ready_s):
-    """Cache what worker ``w`` puts into memory just taken, unless it is cached already. Returns its slot, or -1."""
+    """Cache the chunk that worker ``w`` puts into allocated host memory. Returns its slot, -1 if already cached."""
     v = sim.worker_stores[w, 0]
     if block_table.find(sim, v, key) >= 0:
         return -1
@@ -208,39 +207,39 @@ def _offer(sim, w, key, ready_s):
 
 @kernel
 def read(sim, w, trace_node, begin, end, now):
-    """Bring found chunks into host memory; returns when all are there."""
+    """Load cached chunks into host memory; returns when all have arrived."""
     advance(sim, w, now)
     block_table.fill_path(sim, trace_node, begin, end)
     keys = sim.path[0]
-    kept = sim.path[1]
+    cached_keys = sim.path[1]
     count = end - begin
     host = sim.worker_stores[w, 0]
     sim.block_tables[host].read += count
     at_s = now
     fresh = 0
-    k = _leading(sim, host, 0, count, now)
+    k = _leading_chunks(sim, host, 0, count, now)
     for tier in range(1, sim.worker_stores.shape[1]):
         v = sim.worker_stores[w, tier]
-        until = k + _leading(sim, v, k, count, now)
-        while k < until:
+        end_k = k + _leading_chunks(sim, v, k, count, now)
+        while k < end_k:
             chunk_order.use(sim, v, block_table.find(sim, v, keys[k]))
             into_host = travel(sim, w, host, 0, at_s, sim.offloading.block_tokens)
             at_s = max(travel(sim, w, v, 1, at_s, sim.offloading.block_tokens), into_host)
             sim.block_tables[v].read += 1
             sim.block_tables[host].fetched += 1
             if _allocate(sim, host):
-                kept[fresh] = keys[k]
+                cached_keys[fresh] = keys[k]
                 fresh += 1
             k += 1
     for k in range(fresh):
-        if _offer(sim, w, kept[k], at_s) < 0:
+        if _offer(sim, w, cached_keys[k], at_s) < 0:
             sim.block_tables[host].used -= 1
     return at_s
 
 
 @kernel
 def reserve(sim, w, count, now):
-    """Take host memory for as many of ``count`` chunks as there is room for; returns how many."""
+    """Allocate host memory for as many of ``count`` chunks as fit; returns how many."""
     advance(sim, w, now)
     taken = 0
     while taken < count and _allocate(sim, sim.worker_stores[w, 0]):
@@ -250,7 +249,7 @@ def reserve(sim, w, count, now):
 
 @kernel
 def save(sim, w, trace_node, begin, end, now):
-    """Reserved memory holds the chunks at ``now``: they can be found from then on, and are written behind it."""
+    """Publish the chunks that reserved host memory holds at ``now``, and write them to the stores behind it."""
     host = sim.worker_stores[w, 0]
     block_table.fill_path(sim, trace_node, begin, end)
     keys = sim.path[0]
@@ -272,32 +271,32 @@ def save(sim, w, trace_node, begin, end, now):
 
 @kernel
 def _cancel_writes(sim, w, v):
-    """What worker ``w`` is writing to store ``v`` never comes there."""
-    book = sim.block_tables[v]
+    """Cancel worker ``w``'s writes to store ``v``."""
+    table = sim.block_tables[v]
     ring = sim.writes[v - sim.offloading.stores]
-    count = book.writes
-    book.writes = 0
+    count = table.writes
+    table.writes = 0
     for k in range(count):
-        write = ring[(book.writes_head + k) % len(ring)]
+        write = ring[(table.writes_head + k) % len(ring)]
         if write.worker != w:
-            kept = ring[(book.writes_head + book.writes) % len(ring)]
-            kept.end_s = write.end_s
-            kept.slot = write.slot
-            kept.host = write.host
-            kept.host_slot = write.host_slot
-            kept.worker = write.worker
-            book.writes += 1
+            moved = ring[(table.writes_head + table.writes) % len(ring)]
+            moved.end_s = write.end_s
+            moved.slot = write.slot
+            moved.host = write.host
+            moved.host_slot = write.host_slot
+            moved.worker = write.worker
+            table.writes += 1
             continue
         _let_go(sim, write.host, write.host_slot)
         sim.blocks[v, write.slot].users = 0
-        book.used -= 1
+        table.used -= 1
         if sim.blocks[v, write.slot].list < 0:
             block_table.forget(sim, v, write.slot)
 
 
 @kernel
 def _forget(sim, v, slot):
-    """The chunk, which nobody uses, is gone."""
+    """Remove an unused chunk."""
     chunk_order.take_out(sim, v, slot)
     block_table.forget(sim, v, slot)
     sim.block_tables[v].used -= 1
@@ -305,9 +304,9 @@ def _forget(sim, v, slot):
 
 @kernel
 def halt(sim, w, now):
-    """Worker ``w`` has died: what it was looking up, saving, fetching and writing comes nowhere.
+    """Cancel the look-ups, saves, fetches and writes of worker ``w``, which has died.
 
-    Its requests still say what they have looked up.
+    Its requests still record what they have looked up.
     """
     advance(sim, w, now)
     for r in range(sim.requests.shape[0]):
@@ -328,7 +327,7 @@ def halt(sim, w, now):
 
 @kernel
 def lose_host(sim, w):
-    """The host of worker ``w``, all of whose workers have died, loses what they shared; it counts as evicted."""
+    """Drop what the workers of worker ``w``'s failed host shared; it counts as evicted."""
     for tier in range(sim.worker_stores.shape[1]):
         v = sim.worker_stores[w, tier]
         if sim.block_tables[v].scope != hl.OF_NODE:

@@ -1,8 +1,8 @@
 """vLLM with LMCache's connector: the step rule of ``vllm``, with steps that wait for loads and saves.
 
-The rules and their sources: ``validate.restatement.lmcache``. What counts as a decode's tokens grows by one with each
-step, at most up to those that are known when the step is formed. It is not followed step by step: unless outputs are
-saved, only a preempted request's are ever asked for (``_note_lost``).
+Rules and sources: ``validate.restatement.lmcache``. A decode's tracked tokens grow by one with each step, at most up
+to those known when the step is formed. They are not updated step by step: unless outputs are saved, only those of
+preempted requests are ever read (``_note_lost``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hisearch.kernels.vllm import lmcache, memory, step
 
 @kernel
 def _note_lost(sim, w):
-    """What counts as the tokens of requests that decoded until this pass preempted them."""
+    """Update the tracked tokens of decoding requests that this pass preempted."""
     r = sim.workers[w].lost_head
     while r >= 0:
         request = sim.requests[r]
@@ -27,10 +27,10 @@ def _note_lost(sim, w):
         if request.part == la.DECODED:
             tokens = sim.trace.input_tokens[r] + request.generated - 1
             if sim.config.overlap:
-                # The token before the newest one was in flight; but not if a step lay between the prompt's end and the
-                # only decode.
-                alone = tokens - 1 == offloaded.tracked and request.waits == 0 and not sim.offloading.save_decode
-                tokens -= 0 if alone else 1
+                # The token before the newest was in flight, unless a step lay between the prompt's end and the only
+                # decode.
+                only_decode = tokens - 1 == offloaded.tracked and request.waits == 0 and not sim.offloading.save_decode
+                tokens -= 0 if only_decode else 1
             if tokens > offloaded.tracked:
                 offloaded.tracked = tokens
                 offloaded.decodes = 1
@@ -39,7 +39,7 @@ def _note_lost(sim, w):
 
 @kernel
 def _note_hits(sim, w, r, on_device, cached):
-    """Count in which tier ``r`` found what is ``cached`` beyond what is ``on_device``, unless it has been scheduled."""
+    """Count by tier the hits of ``r`` behind ``on_device``, up to ``cached``; only at its first schedule."""
     request = sim.requests[r]
     if request.scheduled_s == request.scheduled_s:
         return
@@ -56,27 +56,27 @@ def _note_hits(sim, w, r, on_device, cached):
 
 @kernel
 def _admit_head(sim, w, now, budget):
-    """Try to admit the first waiting request. Returns tokens scheduled, 0 if it has to go on waiting."""
+    """Try to admit the first waiting request. Returns tokens scheduled, 0 if it has to wait."""
     r = sim.workers[w].waiting_head
     offloaded = sim.offloaded[r]
-    trace_node, limit, found, d = step.look_up(sim, w, r)
+    trace_node, limit, hit_tokens, d = step.look_up(sim, w, r)
     known = sim.trace.input_tokens[r] + sim.requests[r].generated
     size = sim.offloading.block_tokens
     if not offloaded.asked:
         offloaded.found = lmcache.lookup(sim, w, r, trace_node, known // size, now)
         offloaded.asked = 1
-    cached = max(min(offloaded.found * size, known - 1), found)
+    cached = max(min(offloaded.found * size, known - 1), hit_tokens)
     share = step.share_of(sim, r, cached, budget)
-    if share == 0 or not step.has_room(sim, w, r, found, d, 0, cached + share):
+    if share == 0 or not step.has_room(sim, w, r, hit_tokens, d, 0, cached + share):
         return 0
     lists.stop_waiting(sim, w, r)
     step.hold(sim, w, r, trace_node, limit, cached)
     offloaded.asked = 0
-    offloaded.on_device = found
-    offloaded.load_tokens = cached - found
-    sim.workers[w].host_hit_tokens += cached - found
-    _note_hits(sim, w, r, found, cached)
-    lists.note_scheduled(sim, r, now, found, cached - found)
+    offloaded.on_device = hit_tokens
+    offloaded.load_tokens = cached - hit_tokens
+    sim.workers[w].host_hit_tokens += cached - hit_tokens
+    _note_hits(sim, w, r, hit_tokens, cached)
+    lists.note_scheduled(sim, r, now, hit_tokens, cached - hit_tokens)
     step.run(sim, w, r, share, lists.pages(sim, cached))
     if sim.connectors[w].first_admitted < 0:
         sim.connectors[w].first_admitted = r
@@ -85,14 +85,14 @@ def _admit_head(sim, w, now, budget):
 
 @kernel
 def _copy(sim, w, back, now, tokens):
-    """Copy to host memory, or back: over the worker's own link, and what leads to memory that it shares."""
+    """Copy to host memory, or back, over the worker's own link and the link to host memory that it shares."""
     end = links.send(sim, 2 * w + back, now, tokens)
     return max(end, lmcache.travel(sim, w, sim.worker_stores[w, 0], back, now, tokens))
 
 
 @kernel
 def _load(sim, w, resumed, at_s):
-    """Bring to the device what admitted requests were promised; returns when it is there."""
+    """Load the cached chunks of admitted requests to the device; returns when they have arrived."""
     size = sim.offloading.block_tokens
     r = sim.connectors[w].first_admitted
     while r >= 0:
@@ -107,27 +107,27 @@ def _load(sim, w, resumed, at_s):
 
 @kernel
 def _track(sim, w, r):
-    """What counts as ``r``'s tokens behind the step just formed."""
+    """Update the tracked tokens of ``r`` for the step just formed."""
     request = sim.requests[r]
     offloaded = sim.offloaded[r]
-    found = offloaded.found * sim.offloading.block_tokens
+    found_tokens = offloaded.found * sim.offloading.block_tokens
     if request.state == la.DECODING:
         sampled = sim.trace.input_tokens[r] + memory.sampled(sim, w, r)
         known = sampled - memory.in_flight(sim, w, r)
-        # Behind a run of steps that was launched as one, it is what it was in the last of them.
+        # After a fast-forward, as in its last step.
         before = max(offloaded.tracked, sampled - 2) if sim.config.overlap else known - 1
         offloaded.tracked = min(before + 1, known)
         return
     known = sim.trace.input_tokens[r] + request.generated
     if request.state == la.ADMITTED and request.preemptions == 0:
         offloaded.tracked = request.computed + request.chunk
-        offloaded.saved = found
+        offloaded.saved = found_tokens
         return
     begin = min(request.computed, offloaded.tracked)
     new = min(begin + request.chunk, known) - begin
     if request.state == la.ADMITTED:
-        offloaded.tracked = min(max(found, offloaded.on_device) + new, known)
-        offloaded.saved = found
+        offloaded.tracked = min(max(found_tokens, offloaded.on_device) + new, known)
+        offloaded.saved = found_tokens
     else:
         offloaded.tracked = begin + new
     if new == 1:
@@ -136,7 +136,7 @@ def _track(sim, w, r):
 
 @kernel
 def _save(sim, w, r, at_s):
-    """Save what is due of ``r`` behind the step just formed, from ``at_s`` on; returns when it is done."""
+    """Save the new full chunks of ``r`` after the step just formed, from ``at_s`` on; returns when done."""
     size = sim.offloading.block_tokens
     offloaded = sim.offloaded[r]
     trace_node = lists.path_end(sim, r)
@@ -198,7 +198,7 @@ def _launch(sim, w, now):
 
 @kernel
 def _fast_forward_limit(sim, w, preempted):
-    """Steps as for ``vllm.fast_forward_limit``, in which besides nothing is saved."""
+    """Steps as for ``vllm.fast_forward_limit``, in which also nothing is saved."""
     limit = vllm.fast_forward_limit(sim, w, preempted)
     if limit == 1 or not sim.offloading.save_decode:
         return limit
@@ -250,7 +250,7 @@ def _reset(sim, w):
 
 
 def engine_entry(sim, op, w, r, now):
-    """The errands of ``engine_calls``."""
+    """Carry out operation ``op`` of ``engine_calls``."""
     if op == Op.FORM_BATCH:
         form(sim, w, now)
     elif op == Op.COMPLETE_STEP:

@@ -1,8 +1,8 @@
-"""vLLM: what a request knows, holds and makes findable, and how it loses it.
+"""vLLM: a request's known tokens, its pages, the prefixes it publishes, and preemption.
 
 A token is *sampled* once the step that makes it has been launched, and *in flight* until that step's results are taken
-in: with asynchronous scheduling a pass may come in between, which must not know it. A request's sampled tokens are
-``generated``, or follow from the clock while it decodes; at most its newest one is in flight when a pass begins.
+in. With asynchronous scheduling a pass may come in between, which must not know the token. A request's sampled tokens
+are ``generated``, or follow from the clock while it decodes. At most the newest is in flight when a pass begins.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hisearch.kernels.traffic import lists
 
 @kernel
 def sampled(sim, w, r):
-    """Output tokens of ``r`` so far, those in flight too."""
+    """Output tokens of ``r`` so far, including those in flight."""
     if sim.requests[r].state == la.DECODING:
         return lists.generated_tokens(sim, w, r)
     return sim.requests[r].generated
@@ -25,10 +25,10 @@ def sampled(sim, w, r):
 
 @kernel
 def newest_waits(sim, w, r):
-    """1 where the page filled by the token before ``r``'s newest one could not be found when that one was scheduled.
+    """1 if the page filled by the token before ``r``'s newest was not yet findable when the newest was scheduled.
 
-    So it is if a decode makes the newest token and the one before it was in flight then: not behind the end of a
-    prompt, nor behind a step that ``r`` had sat out.
+    That holds if a decode makes the newest token while the one before it is in flight. It does not hold after the end
+    of a prompt, nor after a step that ``r`` skipped.
     """
     worker = sim.workers[w]
     request = sim.requests[r]
@@ -49,7 +49,7 @@ def newest_step(sim, w, r):
 
 @kernel
 def note_newest_token(sim, w, r):
-    """Keep when ``r`` made its newest token, before it sits out a step or loses its KV."""
+    """Record when ``r`` made its newest token, before it skips a step or loses its KV."""
     worker = sim.workers[w]
     if newest_step(sim, w, r) == worker.launched:
         sim.requests[r].last_token_s = worker.newest_end_s
@@ -57,7 +57,7 @@ def note_newest_token(sim, w, r):
 
 @kernel
 def rejoin_in_vain(sim, w, r):
-    """``r`` sat out a step, and will not take part in the next one either."""
+    """Note that ``r``, which skipped a step, will not take part in the next one either."""
     worker = sim.workers[w]
     request = sim.requests[r]
     if request.state == la.DECODING and request.skipped_step and request.joined_step > worker.launched:
@@ -66,14 +66,14 @@ def rejoin_in_vain(sim, w, r):
 
 @kernel
 def in_flight(sim, w, r):
-    """1 where the newest token of ``r`` is still being made, else 0; while a batch is formed."""
+    """1 if the newest token of ``r`` is in flight while a batch is formed, else 0."""
     worker = sim.workers[w]
     return 1 if newest_step(sim, w, r) > worker.launched - worker.outstanding else 0
 
 
 @kernel
 def findable_tokens(sim, w, r):
-    """Computed tokens of ``r`` whose full pages could be found before the pass: known when they were scheduled."""
+    """Computed tokens of ``r`` whose full pages were findable before the pass: known when they were scheduled."""
     request = sim.requests[r]
     computed = request.computed
     if request.state == la.DECODING:
@@ -82,7 +82,7 @@ def findable_tokens(sim, w, r):
 
 
 @kernel
-def _lay(sim, w, r, trace_node, end):
+def _publish_pages(sim, w, r, trace_node, end):
     """Make ``r``'s pages up to ``end`` findable."""
     request = sim.requests[r]
     begin = request.locked_tokens
@@ -110,15 +110,15 @@ def publish(sim, w, r, computed):
         return
     trace_node = lists.path_end(sim, r)
     if sim.config.shared_outputs:
-        _publish_rivals(sim, w, r, trace_node)
+        _publish_others(sim, w, r, trace_node)
     if sim.requests[r].state == la.PROMPT or sim.requests[r].state == la.ADMITTED:
         trace_node = lists.path_at(sim, w, r, end)
-    _lay(sim, w, r, trace_node, end)
+    _publish_pages(sim, w, r, trace_node, end)
 
 
 @kernel
 def decodes(sim, w, r):
-    """Whether ``r`` makes its output at worker ``w``."""
+    """Whether ``r`` generates its output on worker ``w``."""
     request = sim.requests[r]
     if request.worker != w or request.outcome != la.IN_FLIGHT:
         return False
@@ -126,8 +126,8 @@ def decodes(sim, w, r):
 
 
 @kernel
-def _made(sim, w, q, r):
-    """Findable tokens of the decoding request ``q`` at the turn of ``r``; the pass goes in running order."""
+def _findable_by_turn(sim, w, q, r):
+    """Findable tokens of the decoding request ``q`` when the pass, in running order, comes to ``r``."""
     request = sim.requests[q]
     if request.state == la.DECODING and sim.requests[r].state != la.DRAINING and request.order < sim.requests[r].order:
         return sim.trace.input_tokens[q] + sampled(sim, w, q) - in_flight(sim, w, q)
@@ -135,8 +135,8 @@ def _made(sim, w, q, r):
 
 
 @kernel
-def _sooner(sim, w, a, b):
-    """Whether the decoding request ``a`` made the tokens that it shares with ``b`` before ``b`` did."""
+def _made_earlier(sim, w, a, b):
+    """Whether the decoding request ``a`` made the tokens that it shares with ``b`` earlier than ``b``."""
     if not decodes(sim, w, b):
         return True
     lead = sim.trace.input_tokens[a] + sampled(sim, w, a) - sim.trace.input_tokens[b] - sampled(sim, w, b)
@@ -144,39 +144,45 @@ def _sooner(sim, w, a, b):
 
 
 @kernel
-def _publish_rivals(sim, w, r, trace_node):
-    """Publish what others have made of the path to ``trace_node`` before ``r``: a decode's pages wait until needed.
+def _publish_others(sim, w, r, trace_node):
+    """Publish the pages on the path to ``trace_node`` that other requests made before ``r``.
 
-    Of several copies of a page a look-up finds the one that was made first.
+    A decode's pages are published only when needed. Among duplicate blocks a look-up finds the one made first.
     """
     begin = sim.requests[r].locked_tokens
     while True:
-        first = -1
+        earliest = -1
         s = trace_node
         while s > 0 and sim.trace.end_tokens[s] > begin:
             k = sim.owner_head[s]
             while k >= 0:
                 q = sim.owner[k]
                 k = sim.next_owner[k]
-                if q == r or not decodes(sim, w, q) or not _sooner(sim, w, q, r):
+                if q == r or not decodes(sim, w, q) or not _made_earlier(sim, w, q, r):
                     continue
-                if tree.floor_page(sim, _made(sim, w, q, r)) <= sim.requests[q].locked_tokens:
+                if tree.floor_page(sim, _findable_by_turn(sim, w, q, r)) <= sim.requests[q].locked_tokens:
                     continue
-                if first < 0 or _sooner(sim, w, q, first):
-                    first = q
+                if earliest < 0 or _made_earlier(sim, w, q, earliest):
+                    earliest = q
             s = sim.trace.parent[s]
-        if first < 0:
+        if earliest < 0:
             return
-        _lay(sim, w, first, lists.path_end(sim, first), tree.floor_page(sim, _made(sim, w, first, r)))
+        _publish_pages(
+            sim,
+            w,
+            earliest,
+            lists.path_end(sim, earliest),
+            tree.floor_page(sim, _findable_by_turn(sim, w, earliest, r)),
+        )
         if sim.counters[la.FAULT]:
             return
 
 
 @kernel
 def reveal(sim, w, trace_node):
-    """Publish what decoding requests have made so far of the path to ``trace_node``, for a waiting request.
+    """Publish the pages on the path to ``trace_node`` that decoding requests have made, for a waiting request.
 
-    Each of them has its place in the pass before any waiting request.
+    The pass serves each of them before any waiting request.
     """
     s = trace_node
     while s > 0:
@@ -184,10 +190,10 @@ def reveal(sim, w, trace_node):
         while k >= 0:
             q = sim.owner[k]
             if decodes(sim, w, q):
-                made = findable_tokens(sim, w, q)
+                findable = findable_tokens(sim, w, q)
                 if sim.requests[q].state == la.DECODING:
-                    made = sim.trace.input_tokens[q] + sampled(sim, w, q) - in_flight(sim, w, q)
-                publish(sim, w, q, made)
+                    findable = sim.trace.input_tokens[q] + sampled(sim, w, q) - in_flight(sim, w, q)
+                publish(sim, w, q, findable)
             k = sim.next_owner[k]
         if sim.deepest_cached[sim.workers[w].cache_id, s] >= 0:
             return
@@ -198,12 +204,12 @@ def reveal(sim, w, trace_node):
 def release(sim, w, r, allocated, findable):
     """Free the pages of ``r``'s ``allocated`` tokens, last page first.
 
-    The full ones among its first ``findable`` tokens stay findable until they are taken.
+    Full pages among its first ``findable`` tokens stay findable until they are reused.
     """
     request = sim.requests[r]
     publish(sim, w, r, findable)
-    own = lists.pages(sim, allocated) - request.locked_tokens // sim.config.page_tokens
-    queue.push_empty(sim, sim.workers[w].cache_id, own)
+    private_pages = lists.pages(sim, allocated) - request.locked_tokens // sim.config.page_tokens
+    queue.push_empty(sim, sim.workers[w].cache_id, private_pages)
     queue.unlock(sim, sim.workers[w].cache_id, request.node, request.tombstone)
     request.node = sim.workers[w].cache_id
     request.tombstone = -1
@@ -230,9 +236,9 @@ def _leave_batch(sim, w, r):
 
 @kernel
 def preempt(sim, w, r):
-    """Take ``r`` out of the running list, and of the batch being formed; all its KV is lost, and it waits again.
+    """Preempt ``r``: it leaves the running list and the batch being formed, loses all its KV and waits again.
 
-    If its last token is in flight, it will end where it waits.
+    If its last token is in flight, it finishes while it waits.
     """
     if sim.config.objects:
         engine_calls.call_engine(sim.config.objects, sim, al.LET_GO, w, r, 0.0)
@@ -287,7 +293,7 @@ def preempt(sim, w, r):
 
 @kernel
 def never_fits(sim, r):
-    """True where prompt and declared output exceed what admission fills, or a step's budget if prompts stay whole."""
+    """True if prompt and declared output exceed what admission fills, or, without chunked prefill, a step's budget."""
     declared = sim.trace.input_tokens[r] + sim.trace.max_output_tokens[r]
     if sim.config.objects and engine_calls.call_engine(sim.config.objects, sim, al.TOO_LARGE, 0, r, 0.0):
         return True

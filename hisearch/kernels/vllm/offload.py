@@ -1,8 +1,8 @@
-"""vLLM's offloading connector: a worker's transfers to host memory and back, and what it knows of each request.
+"""vLLM's offloading connector: a worker's transfers to host memory and back, and its state of each request.
 
-The rules and their sources: ``validate.restatement.vllm_offload``. A transfer to the host is *prepared* by one pass and
-begun by the next; a load begins with its pass. What has ended is looked at when a step is launched and noted when that
-step's results are taken in (see ``layout.tiers.NOTES``), or at once where no step runs.
+Rules and sources: ``validate.restatement.vllm_offload``. A transfer to the host is *prepared* by one pass and begun by
+the next; a load begins with its pass. Ended transfers are polled when a step is launched and noted when that step's
+results are taken in (see ``layout.tiers.NOTES``), or at once if no step runs.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from hisearch.kernels.vllm import memory
 
 @kernel
 def store_of(sim, w):
-    """The ledger of worker ``w``'s host memory."""
+    """Index of worker ``w``'s host memory store."""
     return w // sim.offloading.workers_per_store
 
 
 @kernel
 def receive(sim, r):
-    """Request ``r`` is new."""
+    """Initialise the new request ``r``."""
     sim.offloaded[r].next = -1
 
 
@@ -69,7 +69,7 @@ def _note_loaded(sim, row, r):
 
 @kernel
 def _loads_any(sim, r, trace_node, begin, end):
-    """Whether ``r`` or those behind it load any of blocks ``begin`` to ``end`` of the path to ``trace_node``."""
+    """Whether ``r`` or requests after it load any of blocks ``begin`` to ``end`` of the path to ``trace_node``."""
     while r >= 0:
         offloaded = sim.offloaded[r]
         k = max(begin, offloaded.load_block)
@@ -82,7 +82,7 @@ def _loads_any(sim, r, trace_node, begin, end):
 
 @kernel
 def find(sim, w, r, trace_node, known, on_device):
-    """Tokens that host memory has behind those ``on_device``; -1 where ``r`` has to wait for another one's load."""
+    """Tokens that host memory has behind those ``on_device``; -1 if ``r`` has to wait for another request's load."""
     size = sim.offloading.block_tokens
     v = store_of(sim, w)
     count = known // size
@@ -90,12 +90,12 @@ def find(sim, w, r, trace_node, known, on_device):
     if count * size - on_device < size:
         return 0
     first = on_device // size
-    found = host_blocks.lookup(sim, v, trace_node, first, count)
-    tokens = (first + found) * size - on_device
-    if found == 0 or tokens < size:
+    hit_blocks = host_blocks.lookup(sim, v, trace_node, first, count)
+    tokens = (first + hit_blocks) * size - on_device
+    if hit_blocks == 0 or tokens < size:
         return 0
     if sim.config.prefix_caching:
-        end = first + found
+        end = first + hit_blocks
         if _loads_any(sim, sim.connectors[w].loads_head, trace_node, first, end):
             return -1
         for row in range(2 * w, 2 * w + 2):
@@ -106,7 +106,7 @@ def find(sim, w, r, trace_node, known, on_device):
 
 @kernel
 def load(sim, w, r, trace_node, on_device, tokens):
-    """``r`` waits for the ``tokens`` found behind those ``on_device``; its pages have been taken."""
+    """Begin to load the ``tokens`` of ``r`` behind those ``on_device``; its pages have been taken."""
     size = sim.offloading.block_tokens
     offloaded = sim.offloaded[r]
     offloaded.load_block = on_device // size
@@ -131,7 +131,7 @@ def load(sim, w, r, trace_node, on_device, tokens):
 
 @kernel
 def end_wait(sim, w, r):
-    """What ``r`` waited for is there: it can be found on the device; of all its tokens the last is computed again."""
+    """Publish the loaded pages of ``r``; if all its tokens are cached, the last one is computed again."""
     request = sim.requests[r]
     sim.offloaded[r].loading = tl.LOADED
     memory.publish(sim, w, r, request.computed)
@@ -143,13 +143,13 @@ def end_wait(sim, w, r):
 
 @kernel
 def _send(sim, w, back, at_s, tokens):
-    """A transfer to host memory, or back, sent at ``at_s``; returns when it ends."""
+    """Send a transfer to host memory, or back, at ``at_s``; returns when it ends."""
     return links.send_through(sim, 2 * w + back, links.memory_of(sim, w, back), at_s, tokens)
 
 
 @kernel
 def begin_prepared(sim, w, ready_s):
-    """Begin the transfers to the host that the pass before prepared, the step that makes their KV ending then."""
+    """Begin at ``ready_s``, when their KV is computed, the transfers that the previous pass prepared."""
     connector = sim.connectors[w]
     t = connector.prepared
     connector.prepared = -1
@@ -162,9 +162,9 @@ def begin_prepared(sim, w, ready_s):
 
 @kernel
 def begin_transfers(sim, w, now):
-    """Begin what the pass before prepared, and the loads of this one; returns when a step may be launched.
+    """Begin the transfers prepared by the previous pass and this pass's loads; returns when a step may launch.
 
-    That is when the transfers of those preempted in this pass have ended.
+    That is when the transfers of requests preempted in this pass have ended.
     """
     connector = sim.connectors[w]
     worker = sim.workers[w]
@@ -214,40 +214,40 @@ def _prepare(sim, w, r, tokens):
 
 @kernel
 def store(sim, w, r, tokens):
-    """Hand the manager the whole blocks among ``r``'s first ``tokens`` tokens that it has not dealt with."""
+    """Pass the manager the new full blocks among ``r``'s first ``tokens`` tokens."""
     size = sim.offloading.block_tokens
     beyond = tokens - sim.offloaded[r].dealt_with * size
-    # Most calls end here, and of the others most are of one block: no call, no division.
+    # Most calls end at this test, and most others have one block: no call, no division.
     if beyond >= size:
         _store_blocks(sim, w, r, 1 if beyond < 2 * size else beyond // size)
 
 
 @kernel
 def _store_blocks(sim, w, r, blocks):
-    """Hand the manager so many blocks more."""
+    """Pass the manager ``blocks`` more blocks of ``r``."""
     size = sim.offloading.block_tokens
     offloaded = sim.offloaded[r]
     count = offloaded.dealt_with + blocks
     v = store_of(sim, w)
     trace_node = lists.path_end(sim, r)
     if host_blocks.extend(sim, v, trace_node, offloaded.dealt_with, count, r):
-        stored = blocks
+        stored_blocks = blocks
     else:
-        stored = host_blocks.begin_store(sim, v, trace_node, offloaded.dealt_with, count, r)
-        if stored > 0:
+        stored_blocks = host_blocks.begin_store(sim, v, trace_node, offloaded.dealt_with, count, r)
+        if stored_blocks > 0:
             host_use.touch(sim, v, trace_node, offloaded.dealt_with, count, r)
-    if stored < 0:
+    if stored_blocks < 0:
         sim.connectors[w].lagging = 1
         return
     offloaded.dealt_with = count
-    if stored > 0:
+    if stored_blocks > 0:
         offloaded.storing = 1
-        _prepare(sim, w, r, stored * size)
+        _prepare(sim, w, r, stored_blocks * size)
 
 
 @kernel
 def _end_store(sim, w, r):
-    """What ``r`` is storing can be found from now on."""
+    """Make the blocks that ``r`` is storing findable."""
     offloaded = sim.offloaded[r]
     if offloaded.storing:
         offloaded.storing = 0
@@ -256,19 +256,19 @@ def _end_store(sim, w, r):
 
 @kernel
 def flush(sim, w):
-    """What those preempted in this pass were storing can be found."""
+    """Make the blocks that requests preempted in this pass were storing findable."""
     r = sim.workers[w].lost_head
     while r >= 0:
         _end_store(sim, w, r)
         r = sim.requests[r].prev_aside
 
 
-# ---- looking and noting ----------------------------------------------------------------------------------------------
+# ---- polling and noting ----------------------------------------------------------------------------------------------
 
 
 @kernel
 def end_transfers(sim, w, now, row):
-    """Find the transfers to the host that have ended by ``now``."""
+    """Poll the transfers to the host that have ended by ``now``."""
     connector = sim.connectors[w]
     while connector.transfers_head >= 0 and connector.transfers_head != connector.prepared:
         t = connector.transfers_head
@@ -288,7 +288,7 @@ def end_transfers(sim, w, now, row):
 
 @kernel
 def look(sim, w, now, row):
-    """Find what has ended by ``now``, also of requests that have finished since the look before."""
+    """Poll what has ended by ``now``, including transfers of requests finished since the previous poll."""
     connector = sim.connectors[w]
     end_transfers(sim, w, now, row)
     while connector.loads_head >= 0 and sim.offloaded[connector.loads_head].load_end_s <= now:
@@ -310,7 +310,7 @@ def look(sim, w, now, row):
 
 @kernel
 def found_any(sim, row):
-    """Whether a look found something to note."""
+    """Whether a poll found something to note."""
     return sim.notes[row].stored_head >= 0 or sim.notes[row].loaded_head >= 0
 
 
@@ -325,7 +325,7 @@ def _end_load(sim, w, r):
 
 @kernel
 def take_notes(sim, w, row):
-    """Act on a look: stored blocks can be found, loads are over, finished requests let go of their pages."""
+    """Act on a poll: stored blocks become findable, loads end, finished requests release their pages."""
     notes = sim.notes[row]
     r = notes.stored_head
     while r >= 0:
@@ -350,7 +350,7 @@ def take_notes(sim, w, row):
 
 @kernel
 def next_end_s(sim, w):
-    """When the next transfer under way ends, ``la.FOREVER_S`` where there is none."""
+    """When the next transfer under way ends; ``la.FOREVER_S`` without one."""
     connector = sim.connectors[w]
     time = la.FOREVER_S
     if connector.transfers_head >= 0 and connector.transfers_head != connector.prepared:
@@ -362,7 +362,7 @@ def next_end_s(sim, w):
 
 @kernel
 def finish(sim, w, r):
-    """``r`` has made its last token; it has its pages still, if it was running. Returns whether it keeps them."""
+    """End ``r``, which has made its last token. Returns whether it keeps its pages until its transfers have ended."""
     if not sim.offloaded[r].ever_stored:
         return False
     _finish_last(sim, w, r)
@@ -371,7 +371,7 @@ def finish(sim, w, r):
 
 @kernel
 def quiet(sim, w):
-    """Whether further passes would note no transfer, and none of them finds no room for what it stores already."""
+    """Whether further passes would note no transfer, and no store lags for want of space."""
     connector = sim.connectors[w]
     if connector.lagging or connector.awaited > 0 or connector.loads_head >= 0:
         return False
@@ -380,7 +380,7 @@ def quiet(sim, w):
 
 @kernel
 def halt(sim, w, now):
-    """Worker ``w`` has died, and its host memory with it: what was on its way there never came."""
+    """Cancel the transfers of worker ``w``, which has died with its host memory."""
     connector = sim.connectors[w]
     begun = True
     t = connector.transfers_head

@@ -1,7 +1,7 @@
 """vLLM with its native offloading connector: the step rule of ``vllm``, with requests that wait for loads.
 
-Requests that load, or whose blocks another one loads, are *skipped*: they have a queue of their own, which goes before
-the waiting one. The rules and their sources: ``validate.restatement.vllm_offload``.
+Requests that load, or whose blocks another request loads, are *skipped*: a separate queue holds them, which is served
+before the waiting queue. Rules and sources: ``validate.restatement.vllm_offload``.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from hisearch.kernels.traffic import heaps, lists
 from hisearch.kernels.vllm import entry as vllm
 from hisearch.kernels.vllm import memory, offload, step
 
-# What came of looking at a request; tokens that it is scheduled for otherwise.
-NO_ROOM, ASIDE = 0, -1
+# Verdicts on a request; a positive verdict is the tokens scheduled.
+NO_PAGES, SKIPPED = 0, -1
 
 
 @kernel
@@ -27,14 +27,14 @@ def _more_urgent(sim, a, b):
     """Whether request ``a`` goes before ``b`` by priority."""
     if sim.trace.priority[a] != sim.trace.priority[b]:
         return sim.trace.priority[a] < sim.trace.priority[b]
-    ta = sim.requests[a].arrival_s
-    tb = sim.requests[b].arrival_s
-    return ta < tb or (ta == tb and a < b)
+    arrival_a = sim.requests[a].arrival_s
+    arrival_b = sim.requests[b].arrival_s
+    return arrival_a < arrival_b or (arrival_a == arrival_b and a < b)
 
 
 @kernel
 def _skip(sim, w, r):
-    """Put ``r`` behind the skipped requests; by priority, where it belongs among them."""
+    """Append ``r`` to the skipped requests; under priority scheduling, insert it in order."""
     connector = sim.connectors[w]
     before = connector.skipped_tail
     if sim.config.schedule == la.PRIORITY:
@@ -92,56 +92,56 @@ def _run(sim, w, r, now, share, held, skipped):
 
 @kernel
 def _resume(sim, w, r, now, budget, skipped):
-    """Try to run ``r``, which has been loaded. Returns tokens scheduled, or ``NO_ROOM``."""
+    """Try to run ``r``, which has been loaded. Returns tokens scheduled, or ``NO_PAGES``."""
     cached = sim.requests[r].computed
     held = sim.offloaded[r].dealt_with * sim.offloading.block_tokens // sim.config.page_tokens
     share = step.share_of(sim, r, cached, budget)
     if share == 0 or not step.has_room(sim, w, r, 0, w, held, cached + share):
-        return NO_ROOM
+        return NO_PAGES
     return _run(sim, w, r, now, share, held, skipped)
 
 
 @kernel
 def _load(sim, w, r, look, tokens):
-    """Try to give ``r`` pages for the ``tokens`` found in host memory. Returns ``ASIDE``, or ``NO_ROOM``."""
-    trace_node, limit, found, d = look
-    cached = found + tokens
-    if not step.has_room(sim, w, r, found, d, 0, cached):
-        return NO_ROOM
+    """Try to allocate pages for the ``tokens`` of ``r`` in host memory. Returns ``SKIPPED``, or ``NO_PAGES``."""
+    trace_node, limit, hit_tokens, d = look
+    cached = hit_tokens + tokens
+    if not step.has_room(sim, w, r, hit_tokens, d, 0, cached):
+        return NO_PAGES
     step.hold(sim, w, r, trace_node, limit, cached)
-    offload.load(sim, w, r, trace_node, found, tokens)
-    return ASIDE
+    offload.load(sim, w, r, trace_node, hit_tokens, tokens)
+    return SKIPPED
 
 
 @kernel
 def _consider(sim, w, r, now, budget, skipped):
-    """Try to run ``r``. Returns tokens scheduled, ``ASIDE`` where it waits for a load, or ``NO_ROOM``."""
+    """Try to run ``r``. Returns tokens scheduled, ``SKIPPED`` if it waits for a load, or ``NO_PAGES``."""
     offloaded = sim.offloaded[r]
     if offloaded.loading == tl.LOADING:
-        return ASIDE
+        return SKIPPED
     if offloaded.loading == tl.NOTED:
         offload.end_wait(sim, w, r)
     if offloaded.loading == tl.LOADED:
         return _resume(sim, w, r, now, budget, skipped)
     look = step.look_up(sim, w, r)
-    trace_node, limit, found, d = look
+    trace_node, limit, hit_tokens, d = look
     known = sim.trace.input_tokens[r] + sim.requests[r].generated
-    tokens = offload.find(sim, w, r, trace_node, known, found)
+    tokens = offload.find(sim, w, r, trace_node, known, hit_tokens)
     if tokens < 0:
-        return ASIDE
+        return SKIPPED
     if tokens > 0:
         return _load(sim, w, r, look, tokens)
-    share = step.share_of(sim, r, found, budget)
-    if share == 0 or not step.has_room(sim, w, r, found, d, 0, found + share):
-        return NO_ROOM
-    step.hold(sim, w, r, trace_node, limit, found)
-    offloaded.on_device = found
-    return _run(sim, w, r, now, share, lists.pages(sim, found), skipped)
+    share = step.share_of(sim, r, hit_tokens, budget)
+    if share == 0 or not step.has_room(sim, w, r, hit_tokens, d, 0, hit_tokens + share):
+        return NO_PAGES
+    step.hold(sim, w, r, trace_node, limit, hit_tokens)
+    offloaded.on_device = hit_tokens
+    return _run(sim, w, r, now, share, lists.pages(sim, hit_tokens), skipped)
 
 
 @kernel
 def _admit(sim, w, now, budget):
-    """Skipped requests and waiting ones, until one finds no room."""
+    """Admit skipped and waiting requests until one does not fit."""
     worker = sim.workers[w]
     cursor = sim.connectors[w].skipped_head
     while budget > 0 and worker.running < sim.config.max_running:
@@ -156,7 +156,7 @@ def _admit(sim, w, now, budget):
         if skipped:
             cursor = sim.requests[r].next
         verdict = _consider(sim, w, r, now, budget, skipped)
-        if verdict == NO_ROOM:
+        if verdict == NO_PAGES:
             return
         if verdict > 0:
             budget -= verdict
@@ -166,7 +166,7 @@ def _admit(sim, w, now, budget):
 
 
 @kernel
-def _tokens_by_then(sim, w, r):
+def _tokens_after_step(sim, w, r):
     """Known tokens of the scheduled request ``r`` that the step being formed will have computed."""
     request = sim.requests[r]
     if request.state == la.DECODING:
@@ -185,27 +185,27 @@ def _store_admitted(sim, w, resumed):
     r = sim.connectors[w].first_admitted
     while r >= 0:
         if (sim.requests[r].preemptions > 0) == resumed:
-            offload.store(sim, w, r, _tokens_by_then(sim, w, r))
+            offload.store(sim, w, r, _tokens_after_step(sim, w, r))
         r = sim.requests[r].next
 
 
 @kernel
 def _store(sim, w):
-    """Hand over what this step completes: new requests', running ones', resumed ones'."""
+    """Store the blocks that this step completes: of new, running, then resumed requests."""
     connector = sim.connectors[w]
     connector.lagging = 0
     _store_admitted(sim, w, False)
     r = sim.workers[w].running_head
     while r >= 0 and r != connector.first_admitted:
         if _is_scheduled(sim, w, r):
-            offload.store(sim, w, r, _tokens_by_then(sim, w, r))
+            offload.store(sim, w, r, _tokens_after_step(sim, w, r))
         r = sim.requests[r].next
     _store_admitted(sim, w, True)
 
 
 @kernel
-def _rest(sim, w, now, preempted):
-    """No step runs: note transfers at once, and see when to pass again."""
+def _go_idle(sim, w, now, preempted):
+    """Without a step: note transfers at once, and schedule the next pass."""
     worker = sim.workers[w]
     row = 2 * w
     offload.look(sim, w, now, row)
@@ -225,9 +225,9 @@ def _rest(sim, w, now, preempted):
 
 @kernel
 def _fast_forward_limit(sim, w, preempted):
-    """Steps as for ``vllm.fast_forward_limit``, in which besides nothing that others would see is stored or looked up.
+    """Steps as for ``vllm.fast_forward_limit``, also without a store or look-up visible to other workers.
 
-    What a worker stores in its own host memory nobody else sees: ``_catch_up`` makes up for it.
+    Stores to a worker's private host memory are visible to no other worker: ``_catch_up`` performs them later.
     """
     worker = sim.workers[w]
     if not offload.quiet(sim, w):
@@ -236,30 +236,30 @@ def _fast_forward_limit(sim, w, preempted):
     looks = worker.running < sim.config.max_running and worker.waiting + sim.connectors[w].skipped > 0
     if looks and sim.connectors[w].skipped > 0:
         return 1
-    # Looking up in vain leaves an order of last use as it is, but not what ARC or a threshold learn, nor a queue.
+    # A miss leaves the LRU order as it is, but changes the state of ARC, of a threshold, and of a shared queue.
     if looks and (sim.offloading.arc or sim.offloading.threshold > 0 or shared):
         return 1
     limit = vllm.fast_forward_limit(sim, w, preempted)
     if not (looks or shared or sim.config.log):
         return limit
     ahead = 0 if sim.config.overlap else 1
-    step = 1
-    while step < limit and lists.pages_due(sim, w, step + ahead) == 0:
-        step += 1
-    return step
+    steps = 1
+    while steps < limit and lists.pages_due(sim, w, steps + ahead) == 0:
+        steps += 1
+    return steps
 
 
 @kernel
-def _sort_by_due(sim, w, steps):
-    """Put the running requests into ``sim.due``, by the pass of a coast of ``steps`` in which each next fills a block.
+def _sort_by_block_end(sim, w, steps):
+    """Sort the running requests into ``sim.due`` by the pass of the fast-forward in which each next fills a block.
 
-    Pass k is the one that forms the step behind the first k ones. In that of k plus a block's tokens it fills another.
+    Pass k, of ``steps``, forms the step after the first k. A request fills its next block one block's tokens later.
     """
     size = sim.offloading.block_tokens
     sim.due[:] = -1
     r = sim.workers[w].running_tail
     while r >= 0:
-        k = (sim.offloaded[r].dealt_with + 1) * size - _tokens_by_then(sim, w, r)
+        k = (sim.offloaded[r].dealt_with + 1) * size - _tokens_after_step(sim, w, r)
         if k < steps:
             sim.offloaded[r].next_due = sim.due[k % size]
             sim.due[k % size] = r
@@ -268,13 +268,13 @@ def _sort_by_due(sim, w, steps):
 
 @kernel
 def _catch_up(sim, w):
-    """Do what the passes of a coast that has ended, behind its first one, did with host memory."""
+    """Perform the host memory operations of an ended fast-forward's passes after the first."""
     worker = sim.workers[w]
     connector = sim.connectors[w]
     steps = worker.fast_forward_steps
     if steps < 2:
         return
-    _sort_by_due(sim, w, steps)
+    _sort_by_block_end(sim, w, steps)
     excess = lists.excess_tokens(sim, w)
     end_s = worker.fast_forward_from_s if sim.config.overlap else worker.newest_start_s
     ended = 0
@@ -293,12 +293,12 @@ def _catch_up(sim, w):
             connector.lagging = 0
             r = worker.running_head
             while r >= 0:
-                offload.store(sim, w, r, _tokens_by_then(sim, w, r) + k)
+                offload.store(sim, w, r, _tokens_after_step(sim, w, r) + k)
                 r = sim.requests[r].next
             continue
         r = sim.due[phase]
         while r >= 0:
-            offload.store(sim, w, r, _tokens_by_then(sim, w, r) + k)
+            offload.store(sim, w, r, _tokens_after_step(sim, w, r) + k)
             r = sim.offloaded[r].next_due
 
 
@@ -317,7 +317,7 @@ def form(sim, w, now):
     if worker.batch_size == 0 and worker.decoding == 0:
         vllm.skip_decode(sim, w)
         if worker.outstanding == 0:
-            _rest(sim, w, ready_s, preempted)
+            _go_idle(sim, w, ready_s, preempted)
         else:
             device.await_next(sim, w, now, False)
         return
@@ -336,11 +336,11 @@ def form(sim, w, now):
 
 @kernel
 def complete(sim, w, now):
-    """Take in results at ``now``: requests that end, then what the launch of their step had found of the transfers."""
+    """Take in results at ``now``: ended requests, then the transfers polled at their step's launch."""
     worker = sim.workers[w]
     row = 2 * w + ((worker.launched - worker.outstanding + 1) & 1)
-    coasting = worker.phase == la.FAST_FORWARDING
-    if coasting:
+    fast_forwarding = worker.phase == la.FAST_FORWARDING
+    if fast_forwarding:
         _catch_up(sim, w)
     r = vllm.take_in(sim, w)
     while r >= 0:
@@ -359,13 +359,13 @@ def complete(sim, w, now):
             worker.draining -= 1
         lists.note_finished(sim, w, r, now)
         r = after
-    if not coasting:
+    if not fast_forwarding:
         offload.take_notes(sim, w, row)
 
 
 @kernel
 def receive(sim, w, r, now):
-    """Queue request ``r`` at ``now``; a coast ends early if ``r`` might be looked at in it, and a worker's rest."""
+    """Queue request ``r`` at ``now``; ends idling, and a fast-forward in which ``r`` might be considered."""
     worker = sim.workers[w]
     vllm.enqueue(sim, w, r)
     offload.receive(sim, r)
@@ -390,7 +390,7 @@ def _reset(sim, w):
 
 
 def engine_entry(sim, op, w, r, now):
-    """The errands of ``engine_calls``."""
+    """Carry out operation ``op`` of ``engine_calls``."""
     if op == Op.FORM_BATCH:
         form(sim, w, now)
     elif op == Op.COMPLETE_STEP:

@@ -1,16 +1,16 @@
-"""What decode workers have made, on its way to the storage that prefill workers read (SGLang).
+"""Output write-back: decode workers write the KV of their output to the storage that prefill workers read (SGLang).
 
-When a request has finished, the whole pages behind those of its prompt are copied to a host pool of the decode worker's
-own, one request after another over the worker's link to host memory. HBM of the prompt's whole pages is free at once,
-that of the rest when they have been copied. Then they are written to storage, a batch of pages at a time, each of which
-can be found as soon as it is there; the host pool has its room back when a request's last page has been written. Where
-it has too little, the request is not copied.
+After a request has finished, the full pages after those of its prompt are copied to the decode worker's private host
+pool. Copies run one after another over the worker's link to host memory. HBM of the prompt's full pages is freed at
+once, the rest when it has been copied. The pages are then written to storage in batches; each page is findable once it
+is written. The host pool frees a request's pages when its last one has been written. A request that does not fit into
+the host pool is not copied.
 
-Rules: SGLang 0.5.9's ``DecodeKVCacheOffloadManager`` (pull requests 10192 and 11966): prompts are left to the prefill
-workers, which write them as they do without; and the newest token has no KV yet.
+Rules: SGLang 0.5.9's ``DecodeKVCacheOffloadManager`` (pull requests 10192 and 11966). Prompts are left to the prefill
+workers, which write them as usual. The newest token has no KV yet.
 
-Two servers stand beside each scheduler, one that copies and one that writes. A request is in one of their lines at a
-time: its record is ``Fleet.answers[r]``.
+Each scheduler has two servers, a copier and a writer. A request is in one of their queues at a time; its record is
+``Fleet.output_write_back[r]``.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from hisearch.kernels.layout import hicache as hl
 from hisearch.kernels.traffic import links, lists, pools, server_heap
 from hisearch.kernels.vllm import memory
 
-#: Servers of a decode worker: ``SERVERS w`` + one of these.
+#: Servers of a decode worker: offsets from ``SERVERS w``.
 COPIER, WRITER = 0, 1
 
 
 @kernel
 def host_pool(sim, w):
-    """Tree whose record is that of worker ``w``'s host pool."""
+    """Index of the tree record of worker ``w``'s host pool."""
     return sim.config.workers + w
 
 
 @kernel
 def _start(sim, k, now):
-    """Server ``k`` begins the next part of the job at the head of its line at ``now``, or rests."""
+    """Let server ``k`` begin the next batch of the job at the head of its queue at ``now``, or go idle."""
     server = sim.servers[k]
     if server.head < 0:
         server_heap.leave(sim, k)
@@ -50,7 +50,7 @@ def _start(sim, k, now):
 
 @kernel
 def part_end(sim, write_back):
-    """Token at which the part of ``write_back`` ends that is written next."""
+    """Token at which the next batch of ``write_back`` ends."""
     return min(write_back.end, write_back.written + hl.BATCH_PAGES * sim.config.page_tokens)
 
 
@@ -67,8 +67,8 @@ def _sent_s(sim, w, tokens, now):
 
 
 @kernel
-def _line_up(sim, k, r, now):
-    """Put request ``r`` at the end of server ``k``'s line."""
+def _queue_job(sim, k, r, now):
+    """Append request ``r`` to server ``k``'s queue."""
     server = sim.servers[k]
     sim.fleet.output_write_back[r].next = -1
     if server.head >= 0:
@@ -82,10 +82,10 @@ def _line_up(sim, k, r, now):
 
 @kernel
 def set_out(sim, w, r, now):
-    """Copy what worker ``w`` has made of ``r``, which has finished at ``now``, and free HBM of the rest.
+    """Copy the output of ``r``, which has finished at ``now`` on worker ``w``, and free the HBM of the rest.
 
-    False, and nothing is done, where there is no whole page, or the host pool has no room for them (these count as
-    evicted from it).
+    Does nothing and returns False if there is no full page, or if the pages do not fit into the host pool. Pages that
+    do not fit count as evicted from it.
     """
     page = sim.config.page_tokens
     computed = sim.requests[r].computed
@@ -108,13 +108,13 @@ def set_out(sim, w, r, now):
     write_back.end = end
     write_back.held_pages = lists.pages(sim, computed) - begin // page
     write_back.copied_s = links.send(sim, 2 * w, now, end - begin)
-    _line_up(sim, hl.SERVERS * w + COPIER, r, now)
+    _queue_job(sim, hl.SERVERS * w + COPIER, r, now)
     return True
 
 
 @kernel
 def serve(sim, k, now):
-    """The part that server ``k`` is at ends at ``now``. Returns whether HBM has got room."""
+    """End the current batch of server ``k`` at ``now``. Returns whether HBM pages were freed."""
     w = k // hl.SERVERS
     server = sim.servers[k]
     r = server.head
@@ -123,7 +123,7 @@ def serve(sim, k, now):
         queue.push_empty(sim, sim.workers[w].cache_id, write_back.held_pages)
         server.head = write_back.next
         _start(sim, k, now)
-        _line_up(sim, hl.SERVERS * w + WRITER, r, now)
+        _queue_job(sim, hl.SERVERS * w + WRITER, r, now)
         return True
     front = pools.at(sim.fleet, sim.config.store_pool)
     engine_calls.call_engine(front.config.engine_entry, front, Op.WRITE_BACK_OUTPUT, sim.config.store_tier, r, now)
@@ -140,7 +140,7 @@ def serve(sim, k, now):
 
 @kernel
 def halt(sim, w):
-    """Worker ``w`` has died: what it was copying or writing comes nowhere, and its host pool is gone."""
+    """Cancel the copies and writes of worker ``w``, which has died, and empty its host pool."""
     for k in range(hl.SERVERS * w, hl.SERVERS * w + WRITER + 1):
         sim.servers[k].head = -1
         server_heap.leave(sim, k)
@@ -150,7 +150,7 @@ def halt(sim, w):
 
 @kernel
 def reset(sim, w):
-    """An empty host pool, servers at rest."""
+    """Empty the host pool; set its servers idle."""
     pool = sim.trees[host_pool(sim, w)]
     pool.capacity_pages = sim.config.host_pages
     pool.free_pages = sim.config.host_pages

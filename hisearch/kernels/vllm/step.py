@@ -1,7 +1,7 @@
 """vLLM: one pass of the scheduler: running requests in order, then waiting ones, against one budget of tokens.
 
-Decodes are not looked at one by one: as long as the budget and the free pages suffice for all running requests, their
-order has no effect. Only where something is short are they served in order.
+Decodes are not visited one by one: while the budget and the free pages suffice for all running requests, their order
+has no effect. Only under shortage are they served in order.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def _pages_for(sim, r, tokens):
 
 @kernel
 def _schedule_chunk(sim, w, r, tokens, pages):
-    """Put ``tokens`` more of ``r``'s known tokens into the batch, for which it takes ``pages`` pages; they are there.
+    """Put ``tokens`` more of ``r``'s known tokens into the batch and take ``pages`` pages, which are free.
 
-    A resumed request of which all but its newest output token is cached decodes at once, among the prompts.
+    A resumed request with all but its newest output token cached decodes at once, among the prompts.
     """
     worker = sim.workers[w]
     request = sim.requests[r]
@@ -58,20 +58,20 @@ def _schedule_chunk(sim, w, r, tokens, pages):
 
 @kernel
 def _everything_fits(sim, w):
-    """Whether the running requests get what they ask for in any order; only the very last may be cut by the budget."""
+    """Whether the running requests fit in any order; only the very last may be cut by the budget."""
     worker = sim.workers[w]
-    left = sim.config.chunk_tokens - worker.decoding
+    budget = sim.config.chunk_tokens - worker.decoding
     pages = lists.pages_due(sim, w, 0) if worker.decoding > 0 else 0
-    if left < 0:
+    if budget < 0:
         return False
     r = worker.prompts_head
     while r >= 0:
-        wanted = _cut(sim, _missing(sim, r))
-        share = min(wanted, left)
-        if share < wanted and r != worker.running_tail:
+        chunk = _cut(sim, _missing(sim, r))
+        share = min(chunk, budget)
+        if share < chunk and r != worker.running_tail:
             return False
         pages += _pages_for(sim, r, share)
-        left -= share
+        budget -= share
         r = sim.requests[r].next_aside
     return pages <= sim.trees[sim.workers[w].cache_id].free_pages
 
@@ -80,30 +80,30 @@ def _everything_fits(sim, w):
 def _serve_all(sim, w):
     """Schedule every running request. Returns the budget left."""
     worker = sim.workers[w]
-    left = sim.config.chunk_tokens - worker.decoding
+    budget = sim.config.chunk_tokens - worker.decoding
     if worker.decoding > 0:
         queue.take(sim, sim.workers[w].cache_id, lists.pages_due(sim, w, 0))
     r = worker.prompts_head
-    while r >= 0 and left > 0:
-        share = min(_cut(sim, _missing(sim, r)), left)
+    while r >= 0 and budget > 0:
+        share = min(_cut(sim, _missing(sim, r)), budget)
         _schedule_chunk(sim, w, r, share, _pages_for(sim, r, share))
-        left -= share
+        budget -= share
         r = sim.requests[r].next_aside
-    return left
+    return budget
 
 
 @kernel
 def _choose_victim(sim, w):
-    """fcfs: the last running request; priority: the least urgent, of equals the one nearest the front."""
+    """Request to preempt. fcfs: the last running one; priority: the least urgent, among equals the foremost."""
     worker = sim.workers[w]
     if sim.config.schedule != la.PRIORITY:
         return worker.running_tail
     victim = worker.running_head
     r = sim.requests[victim].next
     while r >= 0:
-        mine, theirs = sim.trace.priority[r], sim.trace.priority[victim]
+        priority, victim_priority = sim.trace.priority[r], sim.trace.priority[victim]
         later = sim.requests[r].arrival_s > sim.requests[victim].arrival_s
-        if mine > theirs or (mine == theirs and later):
+        if priority > victim_priority or (priority == victim_priority and later):
             victim = r
         r = sim.requests[r].next
     return victim
@@ -159,7 +159,7 @@ def _serve_in_order(sim, w):
 
 @kernel
 def _skip_decode(sim, w, serial):
-    """Decodes that the pass did not reach take no part in this step."""
+    """Skip the decodes that the pass did not reach."""
     worker = sim.workers[w]
     last = -1
     r = worker.running_head
@@ -192,40 +192,40 @@ def serve_running(sim, w):
 
 @kernel
 def look_up(sim, w, r):
-    """What is cached of the waiting request ``r``: (path, most tokens that a look-up may find, tokens found, node)."""
+    """Look the waiting request ``r`` up in the cache: (trace node, limit of a hit, tokens hit, cache node)."""
     trace_node = lists.path_end(sim, r)
     limit = 0
     if sim.config.prefix_caching:
         limit = tree.floor_page(sim, sim.trace.input_tokens[r] + sim.requests[r].generated - 1)
         if sim.config.shared_outputs:
             memory.reveal(sim, w, trace_node)
-    found, d = tree.match(sim, sim.workers[w].cache_id, trace_node, limit)
-    return trace_node, limit, found, d
+    hit_tokens, d = tree.match(sim, sim.workers[w].cache_id, trace_node, limit)
+    return trace_node, limit, hit_tokens, d
 
 
 @kernel
-def fits(sim, w, found, d, held, tokens):
-    """Whether there are pages for ``tokens`` tokens in all, of which ``found`` are cached, or ``held`` pages held."""
-    needed = lists.pages(sim, tokens) - held - found // sim.config.page_tokens
+def fits(sim, w, hit_tokens, d, held, tokens):
+    """Whether there are pages for ``tokens`` tokens in all, ``hit_tokens`` of them cached and ``held`` pages held."""
+    needed = lists.pages(sim, tokens) - held - hit_tokens // sim.config.page_tokens
     cache_id = sim.workers[w].cache_id
-    needed += queue.queued_pages(sim, cache_id, d, found) + sim.config.watermark_pages
+    needed += queue.queued_pages(sim, cache_id, d, hit_tokens) + sim.config.watermark_pages
     return needed <= sim.trees[cache_id].free_pages
 
 
 @kernel
 def hold(sim, w, r, trace_node, limit, cached):
-    """Hold what is found of ``r``, and pages for all its ``cached`` tokens, which count as computed."""
+    """Hold the cached pages of ``r`` and take pages for all its ``cached`` tokens, which count as computed."""
     request = sim.requests[r]
-    found, request.node, request.tombstone = queue.hold(sim, sim.workers[w].cache_id, trace_node, limit)
-    request.locked_tokens = found
+    hit_tokens, request.node, request.tombstone = queue.hold(sim, sim.workers[w].cache_id, trace_node, limit)
+    request.locked_tokens = hit_tokens
     request.computed = cached
-    if cached > found:
-        queue.take(sim, sim.workers[w].cache_id, lists.pages(sim, cached) - found // sim.config.page_tokens)
+    if cached > hit_tokens:
+        queue.take(sim, sim.workers[w].cache_id, lists.pages(sim, cached) - hit_tokens // sim.config.page_tokens)
 
 
 @kernel
 def share_of(sim, r, cached, budget):
-    """Tokens of ``r`` behind its ``cached`` ones that a step computes, 0 where the budget does not do."""
+    """Tokens of ``r`` after its ``cached`` ones that a step computes; 0 if the budget does not suffice."""
     share = _cut(sim, sim.trace.input_tokens[r] + sim.requests[r].generated - cached)
     if share > budget:
         return budget if sim.config.chunked_prefill else 0
@@ -233,16 +233,16 @@ def share_of(sim, r, cached, budget):
 
 
 @kernel
-def has_room(sim, w, r, found, d, held, tokens):
-    """Whether admission finds room for ``r``: for all its known tokens, or for the ``tokens`` that it needs now."""
+def has_room(sim, w, r, hit_tokens, d, held, tokens):
+    """Whether there are pages to admit ``r``: for all its known tokens, or for the ``tokens`` that it needs now."""
     if sim.config.reserve_full_prompt:
         tokens = sim.trace.input_tokens[r] + sim.requests[r].generated
-    return fits(sim, w, found, d, held, tokens)
+    return fits(sim, w, hit_tokens, d, held, tokens)
 
 
 @kernel
 def run(sim, w, r, share, held):
-    """Let ``r``, in no list any more, run with ``share`` tokens; it holds ``held`` pages."""
+    """Run ``r``, which is in no list, with ``share`` tokens; it holds ``held`` pages."""
     lists.run_last(sim, w, r)
     lists.number(sim, w, r)
     sim.requests[r].state = la.ADMITTED
@@ -251,13 +251,13 @@ def run(sim, w, r, share, held):
 
 @kernel
 def admit(sim, w, r, now, budget):
-    """Try to admit the waiting request ``r``. Returns tokens scheduled, 0 if it has to go on waiting."""
-    trace_node, limit, found, d = look_up(sim, w, r)
-    share = share_of(sim, r, found, budget)
-    if share == 0 or not has_room(sim, w, r, found, d, 0, found + share):
+    """Try to admit the waiting request ``r``. Returns tokens scheduled, 0 if it has to wait."""
+    trace_node, limit, hit_tokens, d = look_up(sim, w, r)
+    share = share_of(sim, r, hit_tokens, budget)
+    if share == 0 or not has_room(sim, w, r, hit_tokens, d, 0, hit_tokens + share):
         return 0
     lists.stop_waiting(sim, w, r)
-    hold(sim, w, r, trace_node, limit, found)
-    lists.note_scheduled(sim, r, now, found, 0)
-    run(sim, w, r, share, lists.pages(sim, found))
+    hold(sim, w, r, trace_node, limit, hit_tokens)
+    lists.note_scheduled(sim, r, now, hit_tokens, 0)
+    run(sim, w, r, share, lists.pages(sim, hit_tokens))
     return share

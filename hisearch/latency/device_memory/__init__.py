@@ -1,1 +1,1 @@
-"""Device memory of one rank: the plan, vLLM's profiling run, what loading takes."""
+"""Device memory of one rank: the plan, vLLM's profiling run, loading."""

@@ -1,6 +1,6 @@
-"""Constants of the memory plan: what each stands for, its unit, the range it may lie in, and where it comes from.
+"""Constants of the memory plan, each with its unit, plausible range and source.
 
-Bytes are per rank unless the unit says otherwise. A constant outside its range is refused when the module is read.
+Bytes are per rank unless the unit says otherwise. A constant outside its range raises an error on import.
 The figures of vLLM's source are those of its wheels 0.9.2, 0.11.1, 0.13.0, 0.15.1, 0.16.0, 0.17.0, 0.19.0, 0.20.0 and
 0.33.0.
 """
@@ -19,8 +19,8 @@ class Constant:
 
     Attributes:
         value: in ``unit``.
-        least, most: what it may be, by what it stands for.
-        source: where the value comes from; says so where logs of KV capacity decided it.
+        least, most: plausible range.
+        source: of the value; says so where logs of KV capacity decided it.
 
     Raises:
         ValueError: the value is outside its range.
@@ -109,7 +109,7 @@ def constant(name: str) -> float:
     return CONSTANTS[name].value
 
 
-#: Bytes outside PyTorch's allocations that SGLang and TensorRT-LLM do not count as free: of one rank, and of several.
+#: Bytes outside PyTorch's allocations that SGLang and TensorRT-LLM do not count as free: of one rank; more of several.
 RUNTIME_BYTES: dict[str, float] = {"sglang": constant("context"), "trtllm": constant("context")}
 COLLECTIVE_BYTES: dict[str, float] = {
     "sglang": constant("sglang_collectives"),

@@ -1,4 +1,4 @@
-"""Whether an engine can load a 16-bit checkpoint as fp8: what lies on the accelerator before the weights are quantised.
+"""Whether an engine can load a 16-bit checkpoint as fp8: bytes on the accelerator before the weights are quantised.
 
 vLLM 0.19.1    quantises layer by layer: weights are created without memory and made when their layer is complete
                (``Fp8OnlineLinearMethod`` and ``Fp8OnlineMoEMethod`` in ``model_executor/layers/quantization/fp8.py``;
@@ -28,7 +28,7 @@ LOADS_IN_FULL: frozenset[EngineName] = frozenset({"sglang"})
 
 
 class FullLoad(NamedTuple):
-    """What a rank holds before its weights are quantised, and the room for it, in bytes."""
+    """Bytes that a rank holds before its weights are quantised, and the bytes available for them."""
 
     weights_bytes: float
     room_bytes: float
@@ -39,10 +39,10 @@ class FullLoad(NamedTuple):
         return self.weights_bytes <= self.room_bytes
 
     def sentence(self, checkpoint: DType, accelerator_name: str) -> str:
-        """In words, without a full stop."""
+        """A sentence for people, without a full stop."""
         return (
             f"SGLang loads {checkpoint} weights in full before it quantises them to fp8: "
-            f"{self.weights_bytes / GIB:.1f} GiB on each rank, where {accelerator_name} has room for "
+            f"{self.weights_bytes / GIB:.1f} GiB on each rank, where {accelerator_name} offers "
             f"{self.room_bytes / GIB:.1f} GiB"
         )
 
@@ -56,7 +56,7 @@ def full_load(
     parallelism: Parallelism | None = None,
     weight_dtype: DType | None,
 ) -> FullLoad | None:
-    """What is held while a 16-bit checkpoint is quantised to fp8; None where nothing is, or not all at once.
+    """Memory to quantise a 16-bit checkpoint to fp8; None where nothing is quantised, or layer by layer.
 
     Raises:
         InvalidParallelism: the model cannot be split over ``tensor_parallel`` ranks.

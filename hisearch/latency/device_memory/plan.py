@@ -1,21 +1,21 @@
-"""Device memory of one rank: weights, activations, runtime, and the KV cache that the rest holds.
+"""Device memory of one rank: weights, activations, runtime, and the KV cache in the rest.
 
-    usable    what the driver reports, less what CUDA does not offer of it (``reserved_bytes`` of the Accelerator)
-    vLLM      kv = usable * gpu_memory_utilization - weights - peak of the profiling run - what is outside PyTorch
-              ``profiling_run`` restates that run, by version. Context and, before 0.20.0, CUDA graphs live in what
-              gpu_memory_utilization leaves.
+    usable    the driver's total, less the part that CUDA does not offer (``reserved_bytes`` of the Accelerator)
+    vLLM      kv = usable * gpu_memory_utilization - weights - peak of the profiling run - memory outside PyTorch
+              ``profiling_run`` restates that run, by version. Context and, before 0.20.0, CUDA graphs live in the
+              share that gpu_memory_utilization leaves.
     SGLang    kv = (usable - runtime) * mem_fraction_static - weights
               Activations and CUDA graphs live in the other ``(usable - runtime) * (1 - mem_fraction_static)``; they
               must fit there.
     TRT-LLM   kv = (usable - runtime - weights - activation peak - CUDA graphs) * free_gpu_memory_fraction
               TensorRT-LLM measures the peak with a dummy batch of ``chunk_tokens`` tokens and takes the fraction of
-              what is left (``KvCacheCreator`` in ``_torch/pyexecutor/_util.py`` and its logs, 1.1).
+              the rest (``KvCacheCreator`` in ``_torch/pyexecutor/_util.py`` and its logs, 1.1).
 
-    weights   those of the decoder, the cosines and sines of all positions, and what lies beside the decoder
+    weights   of the decoder and a vision tower, and the cosines and sines of all positions
     peak      SGLang, TRT-LLM: max(one pass of ``chunk_tokens`` tokens through the widest layer, sampling for
               ``max_running_requests`` sequences)
 
-``memory_constants`` holds every constant with its unit, range and source.
+``constants`` holds every constant with its unit, range and source.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from hisearch.specs.models.model import ModelSpec
 
 
 class DoesNotFit(ValueError):  # noqa: N818
-    """A model leaves no room for KV on an accelerator.
+    """A model leaves no memory for KV on an accelerator.
 
     Attributes:
         bytes_short: bytes missing on each rank.
@@ -59,7 +59,7 @@ class DoesNotFit(ValueError):  # noqa: N818
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """What other devices of a worker hold for each rank: bytes of weights, and their room for all KV (None: none)."""
+    """Bytes on a worker's other devices, per rank: of weights, and available for all KV (None: KV is not there)."""
 
     weights_bytes: float = 0.0
     kv_room_bytes: float | None = None
@@ -98,16 +98,15 @@ def plan_memory(
 ) -> MemoryPlan:
     """How one rank's memory is divided; ``weight_dtype`` None is the model's own.
 
-    ``parallelism`` says how the model is split where that is more than tensor parallelism; the capacity is then that of
-    one attention group. ``elsewhere`` is what lies on other devices than the accelerator. ``engine_version`` is that of
-    vLLM, which profiles differently by version; the engine's own where None. ``eager``: without compilation and CUDA
-    graphs.
-    Layers with a sliding window keep the window of every running request and one chunk, layers of linear attention a
-    state of every running request; their room is set aside first, and the capacity counts what the other layers keep.
+    ``parallelism``: the split, where it is more than tensor parallelism; the capacity is then of one attention group.
+    ``elsewhere``: bytes on other devices than the accelerator. ``engine_version``: vLLM's, which profiles differently
+    by version; None: the engine's own. ``eager``: without compilation and CUDA graphs.
+    Sliding-window layers keep the window of every running request and one chunk. Linear-attention layers keep a state
+    of every running request. Their memory is set aside first; the capacity counts the KV of the other layers.
 
     Raises:
         InvalidParallelism: the model cannot be split over ``tensor_parallel`` ranks.
-        DoesNotFit: less than one page of KV is left, or SGLang's activations do not fit beside the static share.
+        DoesNotFit: less than one page of KV is left, or SGLang's activations do not fit next to the static share.
     """
     dtype = weight_dtype if weight_dtype is not None else model.weight_dtype
     split = parallelism_of(tensor_parallel, parallelism)
@@ -117,34 +116,34 @@ def plan_memory(
     what = f"{model.huggingface_id} ({dtype}, {split}) on {accelerator_name}"
     usable = usable_bytes(accelerator)
     if engine.name == "vllm":
-        # Where EngineSpec states no version, that of a recent one.
+        # Without a version in EngineSpec, a recent one.
         version = getattr(engine, "version", None) if engine_version is None else engine_version
         release = release_of(version or "")
         activation = peak_bytes(model, split, engine, release, eager=eager)
         runtime = outside_torch_bytes(model, split, accelerator, engine, release, eager=eager)
-        room = usable * engine.memory_fraction - runtime - activation
+        budget = usable * engine.memory_fraction - runtime - activation
     else:
         activation = activation_peak_bytes(model, split, engine)
         runtime = taken_bytes(engine.name, split)
         available = usable - runtime
         if engine.name == "trtllm":
-            room = weights + (available - weights - activation - CUDA_GRAPH_BYTES) * engine.memory_fraction
+            budget = weights + (available - weights - activation - CUDA_GRAPH_BYTES) * engine.memory_fraction
         else:
-            room = available * engine.memory_fraction
-            _check_headroom(what, available - room, activation + CUDA_GRAPH_BYTES, engine)
+            budget = available * engine.memory_fraction
+            _check_headroom(what, available - budget, activation + CUDA_GRAPH_BYTES, engine)
     per_token = kv_bytes_per_token_per_rank(model, split, kv_dtype)
     window = _window_bytes(model, split, kv_dtype, engine)
     window += engine.max_running_requests * state_bytes_per_sequence_per_rank(model, split)
-    spare = room - weights - window
+    spare = budget - weights - window
     if elsewhere.kv_room_bytes is not None:
-        # The accelerator holds no KV, but must have room for the rest.
+        # The accelerator holds no KV, but must fit the rest.
         spare = elsewhere.kv_room_bytes - window if spare + window >= 0 else spare
     page = engine.page_size
     if spare < per_token * page:
         short = per_token * page - spare
         raise DoesNotFit(
             f"{what} does not fit: {short / GIB:.2f} GiB short on each rank: weights {weights / GIB:.2f} GiB, of "
-            f"{room / GIB:.2f} GiB that engine {engine.name} leaves for weights and KV at memory_fraction "
+            f"{budget / GIB:.2f} GiB that engine {engine.name} leaves for weights and KV at memory_fraction "
             f"{engine.memory_fraction:g} of {usable / GIB:.2f} GiB",
             short,
         )
@@ -153,7 +152,7 @@ def plan_memory(
 
 
 def usable_bytes(accelerator: AcceleratorSpec) -> float:
-    """What CUDA offers of the memory that the driver reports."""
+    """Bytes that CUDA offers of the memory that the driver reports."""
     reserved = accelerator.reserved_bytes
     if reserved is None:
         reserved = constant("driver") + constant("driver_share") * accelerator.memory_bytes
@@ -161,7 +160,7 @@ def usable_bytes(accelerator: AcceleratorSpec) -> float:
 
 
 def taken_bytes(engine: EngineName, split: Parallelism) -> float:
-    """What SGLang and TensorRT-LLM find taken before they load anything."""
+    """Bytes that SGLang and TensorRT-LLM see in use before they load anything."""
     return RUNTIME_BYTES[engine] + (COLLECTIVE_BYTES[engine] if split.ranks > 1 else 0.0)
 
 

@@ -1,7 +1,7 @@
-"""vLLM's profiling run: what the engine finds taken when it asks how much memory is left for KV.
+"""vLLM's profiling run: memory in use when the engine measures how much is left for KV.
 
 The engine loads the model, runs one dummy batch of ``chunk_tokens`` tokens, samples for ``max_running_requests``
-sequences, and takes the highest that PyTorch had allocated (``determine_available_memory`` in ``gpu_worker.py``,
+sequences, and takes PyTorch's peak allocation (``determine_available_memory`` in ``gpu_worker.py``,
 ``profile_run`` and ``_dummy_sampler_run`` in ``gpu_model_runner.py``, ``memory_profiling`` in ``mem_utils.py``).
 
     peak = max(forward, sampling, compiling), bytes of one rank
@@ -9,21 +9,21 @@ sequences, and takes the highest that PyTorch had allocated (``determine_availab
     forward     2 bytes * chunk_tokens * (3 h + the widest part of a layer)
     sampling    max_running_requests * vocab * sampler + kept
     compiling   max(rotary cache, embedding) + flush + kept; not where the model runs eagerly
-    kept        2 bytes * chunk_tokens * 2 h: what the run returns, and the residual stream
+    kept        2 bytes * chunk_tokens * 2 h: the run's output, and the residual stream
 
 ``compiling`` is Inductor's: it times kernels that it may combine (``benchmark_combo_kernel``, set by vLLM from 0.11.1
-on) on made-up tensors as large as the real ones. The lookup of embeddings and that of rotary angles are such kernels.
-So a second copy of the larger table is allocated: this is inferred from the logs, whose KV falls by that much. Models
-that see images look embeddings up outside the compiled graph. A start that finds its compiled graphs on disk does not
-time them, and has up to that much more KV.
+on) on synthetic tensors as large as the real ones. The lookups of embeddings and of rotary angles are such kernels, so
+a second copy of the larger table is allocated. This is inferred from the logs, whose KV falls by that much. Multimodal
+models look embeddings up outside the compiled graph. A start with compiled graphs on disk does not time kernels, and
+has up to that much more KV.
 
-What differs by version:
+Differences by version:
     before 0.11.1   all that NCCL takes counts, no compiling
     before 0.17.0   sampling sorts
     from 0.17.0     all-reduce and norm are one kernel with a workspace: several Hopper or Blackwell ranks with NVLink
     from 0.20.0     an estimate of the CUDA graphs is subtracted
 
-Where the version is not stated, it is a recent one without the last two. The sources are vLLM's wheels 0.9.2 to 0.33.0.
+An unstated version is a recent one without the last two. The sources are vLLM's wheels 0.9.2 to 0.33.0.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from hisearch.specs.models.model import ModelSpec
 _WIDE_BYTES = 2.0
 #: Buffers of the workspace of one-shot all-reduce: one of the ranks' inputs, three of its low-latency protocol.
 _WORKSPACE_BUFFERS = 4.0
-#: MiB of a message up to which vLLM joins all-reduce and norm, by ranks (``FI_ALLREDUCE_FUSION_MAX_SIZE_MB``): of
-#: Hopper, and of Blackwell.
+#: MiB of a message up to which vLLM fuses all-reduce and norm, by ranks (``FI_ALLREDUCE_FUSION_MAX_SIZE_MB``): on
+#: Hopper (False) and Blackwell (True).
 _FUSED_MIB: dict[bool, dict[int, float]] = {False: {2: 64.0, 4: 2.0, 8: 0.5}, True: {2: 64.0, 4: 32.0, 8: 1.0}}
 
 
 @dataclass(frozen=True)
 class SecondaryEncoder:
-    """What a published model has beside its decoder, which a Model document does not hold.
+    """Parts of a published model besides its decoder; a Model document does not hold them.
 
     Attributes:
         parameters: of the vision tower and its projector, kept in 16 bits and split over tensor-parallel ranks.
@@ -63,8 +63,8 @@ class SecondaryEncoder:
     positions: int = 0
 
 
-#: By what a Hugging Face id contains. Llama 4 (config.json): 34 layers of width 1408 and 5632, an adapter 5632 - 4096 -
-#: 4096 and a projector 4096 - 5120 are 0.87e9 parameters; an image is at most 17 tiles of 144 tokens and their marks.
+#: By a fragment of the Hugging Face id. Llama 4 (config.json): 34 layers of width 1408 and 5632, an adapter 5632 - 4096
+#: - 4096 and a projector 4096 - 5120 are 0.87e9 parameters; an image is at most 17 tiles of 144 tokens and their marks.
 SECONDARY_ENCODERS: dict[str, SecondaryEncoder] = {
     "llama-4-scout": SecondaryEncoder(0.87e9, 2465, 10_485_760),
     "llama-4-maverick": SecondaryEncoder(0.87e9, 2465, 1_048_576),
@@ -73,7 +73,7 @@ SECONDARY_ENCODERS: dict[str, SecondaryEncoder] = {
 
 @dataclass(frozen=True)
 class Release:
-    """How a version of vLLM profiles; the defaults are those of a recent one whose number is not known."""
+    """How a version of vLLM profiles; the defaults stand for an unstated recent version."""
 
     snapshot_first: bool = False
     compiles: bool = True
@@ -83,11 +83,11 @@ class Release:
 
 
 def release_of(version: str) -> Release:
-    """That of a version such as ``0.15.1`` or ``0.13.0rc2``; the default where it has no such number."""
-    found = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", version)
-    if found is None:
+    """The release of a version such as ``0.15.1`` or ``0.13.0rc2``; the default where it has no such number."""
+    match = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", version)
+    if match is None:
         return Release()
-    number = tuple(int(part or 0) for part in found.groups())
+    number = tuple(int(part or 0) for part in match.groups())
     former = number < (0, 11, 1)
     return Release(
         snapshot_first=former,
@@ -99,9 +99,9 @@ def release_of(version: str) -> Release:
 
 
 def secondary_encoder(model: ModelSpec) -> SecondaryEncoder:
-    """What the model has beside its decoder; nothing where that is not known."""
+    """The model's parts besides its decoder; empty where unknown."""
     name = model.huggingface_id.lower()
-    return next((beside for part, beside in SECONDARY_ENCODERS.items() if part in name), SecondaryEncoder())
+    return next((encoder for fragment, encoder in SECONDARY_ENCODERS.items() if fragment in name), SecondaryEncoder())
 
 
 def rotary_bytes(model: ModelSpec) -> float:
@@ -112,7 +112,7 @@ def rotary_bytes(model: ModelSpec) -> float:
 
 
 def tower_bytes(model: ModelSpec, split: Parallelism) -> float:
-    """Bytes of what lies beside the decoder on each rank."""
+    """Bytes per rank of the vision tower and projector."""
     return secondary_encoder(model).parameters * _WIDE_BYTES / split.tensor
 
 
@@ -141,19 +141,19 @@ def forward_bytes(model: ModelSpec, split: int | Parallelism, tokens: int) -> fl
 def peak_bytes(
     model: ModelSpec, split: Parallelism, engine: EngineSpec, release: Release = Release(), *, eager: bool = False
 ) -> float:
-    """Most that PyTorch allocates beside the weights in the profiling run (see the module's law)."""
-    beside, stream = secondary_encoder(model), _WIDE_BYTES * model.hidden_size
+    """Peak bytes that PyTorch allocates besides the weights in the profiling run (see the module's law)."""
+    encoder, stream = secondary_encoder(model), _WIDE_BYTES * model.hidden_size
     kept = 2 * stream * engine.chunk_tokens
     sequences = min(engine.max_running_requests, engine.chunk_tokens)
     sampling = sequences * model.vocab_size * constant("sort_sampler" if release.sorts else "sampler") + kept
     peak = max(forward_bytes(model, split, engine.chunk_tokens), sampling)
     if release.compiles and not eager:
         table = rotary_bytes(model)
-        if not beside.parameters:
+        if not encoder.parameters:
             rows = -(-model.vocab_size // split.tensor)
             table = max(table, rows * model.hidden_size * DTYPE_BYTES[wide_dtype(model.weight_dtype)])
         peak = max(peak, table + constant("flush") + kept)
-    return peak + beside.item_tokens * stream
+    return peak + encoder.item_tokens * stream
 
 
 def outside_torch_bytes(
@@ -165,7 +165,7 @@ def outside_torch_bytes(
     *,
     eager: bool = False,
 ) -> float:
-    """What the engine subtracts beside weights and peak: all that is taken outside PyTorch since its snapshot."""
+    """Bytes that the engine subtracts besides weights and peak: memory taken outside PyTorch since its snapshot."""
     total = constant("former_kernels" if release.snapshot_first else "kernels")
     if split.ranks > 1:
         total += constant("former_collectives" if release.snapshot_first else "collectives")
@@ -177,10 +177,10 @@ def outside_torch_bytes(
 
 
 def workspace_bytes(model: ModelSpec, split: Parallelism, accelerator: AcceleratorSpec, engine: EngineSpec) -> float:
-    """Bytes of the workspace of the kernel that joins all-reduce and norm; 0 where the engine does not use it."""
-    known = accelerator.peer_link.kind == "nvlink" and "fp8" in accelerator.peak_flops
-    whole = split.attention_data == 1 and split.pipeline == 1
-    if engine.fused_all_reduce is False or not known or not whole:
+    """Bytes of the workspace of the fused all-reduce and norm; 0 where the engine does not use it."""
+    supported = accelerator.peer_link.kind == "nvlink" and "fp8" in accelerator.peak_flops
+    tensor_only = split.attention_data == 1 and split.pipeline == 1
+    if engine.fused_all_reduce is False or not supported or not tensor_only:
         return 0.0
     blackwell = "nvfp4" in accelerator.peak_flops or "fp4" in accelerator.peak_flops
     most = _FUSED_MIB[blackwell].get(split.tensor, 0.0) * MIB

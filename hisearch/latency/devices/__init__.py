@@ -1,1 +1,1 @@
-"""Workers of several devices: operators mapped to them, transfers between them, phases side by side."""
+"""Workers of several devices: operators mapped to devices, transfers between them, overlapped phases."""

@@ -1,22 +1,22 @@
-"""Attention and FFN on accelerators of their own, with micro-batches going back and forth.
+"""Attention-FFN disaggregation (AFD): attention and FFN on separate accelerators, with micro-batches in flight between.
 
 Notation
-    M, N    attention workers that share the FFN accelerators, and these
+    M, N    attention workers that share the FFN accelerators, and FFN accelerators
     r       accelerators of an attention worker (tensor parallel)
-    k       micro-batches of a worker's batch; the M workers' i-th ones arrive together
+    k       micro-batches of a worker's batch; the M workers' i-th micro-batches arrive together
     t       tokens of a micro-batch of one worker
     h       bytes of a token's hidden state
-    d       FFN accelerators that a token goes to: all N of a dense FFN, which is split by width; those that hold its
-            experts, N (1 - (1 - 1/N)^e) for e even and independent choices
+    d       FFN accelerators that a token goes to: all N for a dense FFN, split by width; for experts those that hold
+            them, N (1 - (1 - 1/N)^e) for e even and independent choices
     B, l    bytes/s of each accelerator's link, one direction, and its latency
 
     there    l + max(t h d / (r B), M t h d / (N B))      out of a worker's links, into an FFN accelerator's
     FFN      on M t tokens; a dense one ends with a reduce-scatter among the N
-    back     l + max(t h b / (r B), M t h b / (N B))      b = 1 where sums are made there, d for experts
+    back     l + max(t h b / (r B), M t h b / (N B))      b = 1 for a dense FFN, summed there; d for experts
 
-Each of the four is a station of its own (both directions of a link work at once), so that a step is the overlapped
-law of k jobs (``flow``): attention of one micro-batch beside the FFN of another. Attention's batch is what its own KV
-holds; the FFN's is M / k times that, whatever its memory.
+Attention and these three are separate stations (a link works in both directions at once). A step is therefore the
+overlapped law of k jobs (``flow``): attention of one micro-batch overlaps the FFN of another. Attention's batch is
+limited by its own KV; the FFN's is M / k times that, whatever its memory.
 Source: Wang et al., "Step-3 is large yet affordable" (arXiv 2507.19427) and Zhu et al., "MegaScale-Infer" (arXiv
 2504.02263).
 """
@@ -36,13 +36,13 @@ from hisearch.specs.machines.devices import AttentionFfnSpec
 from hisearch.specs.machines.hardware import LinkSpec
 from hisearch.specs.models.model import ModelSpec
 
-#: How stations and energy figures call the FFN accelerators.
+#: Name of the FFN accelerators in stations and energy figures.
 FFN = "ffn"
 
 
 @dataclass(frozen=True)
 class Afd:
-    """Attention and FFN apart; ``ranks`` r, of an attention worker."""
+    """Attention-FFN disaggregation; ``ranks``: r, of an attention worker."""
 
     spec: AttentionFfnSpec
     model: ModelSpec
@@ -58,12 +58,12 @@ class Afd:
 
     @property
     def token_scale(self) -> float:
-        """Tokens of one of N alike groups for each token of an attention worker."""
+        """Tokens of one of N equal groups for each token of an attention worker."""
         return self.spec.attention / self.spec.ffn
 
     @property
     def split(self) -> Parallelism:
-        """The N accelerators as N groups that share dense FFNs by width, and experts by dealing them out."""
+        """The N accelerators as N groups: dense FFNs are split by width, experts are dealt out."""
         n = self.spec.ffn
         return Parallelism(tensor=1, attention_data=n, expert=n if self.model.moe is not None else 1)
 
@@ -76,15 +76,15 @@ class Afd:
         return n * (1.0 - (1.0 - 1.0 / n) ** moe.experts_per_token)
 
     def there(self, tokens: F8, routed: bool) -> Stage:
-        """Hidden states of a micro-batch on their way to the FFN."""
+        """Transfer of a micro-batch's hidden states to the FFN."""
         return Stage(f"link to {FFN}", self._over(tokens, self.copies(routed)))
 
     def back(self, tokens: F8, routed: bool) -> Stage:
-        """And back."""
+        """Transfer of the FFN's results back."""
         return Stage(f"link from {FFN}", self._over(tokens, self.copies(routed) if routed else 1.0))
 
     def reduced(self, tokens: F8, routed: bool) -> Stage:
-        """Sums of a dense FFN among the N."""
+        """Reduce-scatter of a dense FFN among the N."""
         n = self.spec.ffn
         if routed or n == 1:
             return Stage(FFN, np.zeros(np.shape(tokens)), "collectives")

@@ -1,4 +1,4 @@
-"""Where a step's seconds and joules go: by operator and device."""
+"""A step's seconds and joules by operator and device."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 from hisearch.latency.devices.work import Load
 from hisearch.latency.devices.worker import DeviceWorker
 
-#: What a stage without an operator is.
+#: Operator name of stages without an operator.
 TRANSFER = "transfers"
 
 
 class OperatorShare(NamedTuple):
-    """One operator on one device, all layers of one rank: seconds of it alone, joules above idle."""
+    """One operator on one device, all layers of one rank: its own seconds, joules above idle."""
 
     operator: str
     device: str
@@ -25,13 +25,13 @@ class OperatorShare(NamedTuple):
 def by_operator(worker: DeviceWorker, load: Load) -> list[OperatorShare]:
     """Shares of a serial step with its LM head, the largest first.
 
-    Their seconds add up to the step where nothing overlaps and nothing waits for streamed weights.
+    Their seconds add up to the step if nothing overlaps and nothing waits for streamed weights.
 
     Args:
         worker: a worker of devices.
         load: one load (arrays of one entry); decodes sample, prompts do not.
     """
-    found: dict[tuple[str, str], list[float]] = {}
+    totals: dict[tuple[str, str], list[float]] = {}
     layers = worker.model.layers
     for index, measure in enumerate(("seconds", "joules")):
         stages = [(stage, layers) for stage in worker.stages(load, measure)]  # type: ignore[arg-type]
@@ -39,9 +39,9 @@ def by_operator(worker: DeviceWorker, load: Load) -> list[OperatorShare]:
             stages += [(stage, 1) for stage in worker.sequence_stages(load.sequences, measure)]  # type: ignore[arg-type]
         for stage, times in stages:
             key = (stage.operator, stage.station) if stage.operator else (TRANSFER, "link")
-            found.setdefault(key, [0.0, 0.0])[index] += times * float(np.ravel(stage.seconds)[0])
+            totals.setdefault(key, [0.0, 0.0])[index] += times * float(np.ravel(stage.seconds)[0])
     embedding_s = float(np.ravel(worker.collectives.embedding_s(load.tokens))[0])
     if embedding_s:
-        found.setdefault(("collectives", "accelerator"), [0.0, 0.0])[0] += embedding_s
-    shares = [OperatorShare(*key, *values) for key, values in found.items()]
+        totals.setdefault(("collectives", "accelerator"), [0.0, 0.0])[0] += embedding_s
+    shares = [OperatorShare(*key, *values) for key, values in totals.items()]
     return sorted(shares, key=lambda share: -share.seconds)

@@ -1,4 +1,4 @@
-"""A worker's devices as laws: seconds and joules of each, and the links between them."""
+"""Builds a worker's devices: laws of seconds and joules for each, and the links between them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hisearch.specs.machines.profile import Efficiency, LatencyProfileSpec
 
 
 class DevicesRefused(ValueError):  # noqa: N818
-    """A devices block that a worker cannot have; says which key and why."""
+    """A worker cannot have this devices block; says which key and why."""
 
     def __init__(self, key: str, message: str) -> None:
         super().__init__(f"devices.{key}: {message}")
@@ -27,9 +27,10 @@ class DevicesRefused(ValueError):  # noqa: N818
 
 @dataclass(frozen=True)
 class WorkerDevices:
-    """A pool's devices with what its names lead to; all figures are of what stands beside one accelerator.
+    """A pool's devices block with its catalogue entries; all figures are per accelerator.
 
-    devices: by the names of ``spec.attached``. ffn_accelerator: of attention and FFN apart; None for the pool's own.
+    devices: by the names of ``spec.attached``.
+    ffn_accelerator: of attention-FFN disaggregation; None: the pool's accelerator.
     """
 
     spec: DevicesSpec
@@ -38,19 +39,19 @@ class WorkerDevices:
 
     @property
     def key(self) -> str:
-        """All of it, to tell two apart."""
-        own = "".join(f"{name}:{device.model_dump_json()}" for name, device in sorted(self.devices.items()))
+        """A string of all fields, equal only for equal blocks."""
+        attached = "".join(f"{name}:{device.model_dump_json()}" for name, device in sorted(self.devices.items()))
         ffn = self.ffn_accelerator.model_dump_json() if self.ffn_accelerator is not None else ""
-        return f"{self.spec.model_dump_json()}{own}{ffn}"
+        return f"{self.spec.model_dump_json()}{attached}{ffn}"
 
     def memory_bytes(self, name: str) -> float:
-        """Memory of all devices of that name beside one accelerator."""
+        """Memory of all devices of that name attached to one accelerator."""
         return self.devices[name].memory_bytes * self.spec.attached[name].count
 
 
 @dataclass(frozen=True)
 class Device:
-    """A device of a worker. seconds, joules: None where it is memory alone. kind: its component of energy figures."""
+    """A device of a worker. seconds, joules: None for memory only. kind: its component in energy figures."""
 
     name: str
     kind: str
@@ -61,9 +62,9 @@ class Device:
 
 
 def accelerator_device(accelerator: AcceleratorSpec, profile: LatencyProfileSpec, tensor_parallel: int) -> Device:
-    """The accelerator by its systolic arrays, or by its sheet at the profile's shares; joules as of the roofline.
+    """The accelerator by its systolic arrays, or by its data sheet at the profile's shares; joules by the roofline.
 
-    Operators that the profile of estimator devices has latencies of come before either.
+    Operators measured in a profile of estimator devices take precedence.
     """
     peaks = sheet_peaks(accelerator)
     bandwidth = accelerator.memory_bandwidth_bytes_per_s
@@ -90,7 +91,7 @@ def accelerator_device(accelerator: AcceleratorSpec, profile: LatencyProfileSpec
 
 
 def attached_device(name: str, spec: DeviceSpec, entry: AttachedDeviceSpec, kv_heads: int) -> Device:
-    """Devices beside one accelerator that work as one.
+    """Devices attached to one accelerator, which work as one.
 
     Raises:
         DevicesRefused: the entry maps channels that the device does not have.
@@ -115,8 +116,8 @@ def attached_device(name: str, spec: DeviceSpec, entry: AttachedDeviceSpec, kv_h
             }
         )
         seconds = SystolicLaw(arrays, bandwidth)
-        one = 2.0 * arrays.arrays * arrays.rows * arrays.columns * arrays.clock_hz
-        joules = _peak_law(_all_formats(one), bandwidth, count * (spec.active_w - spec.idle_w))
+        dense_flops = 2.0 * arrays.arrays * arrays.rows * arrays.columns * arrays.clock_hz
+        joules = _peak_law(_all_formats(dense_flops), bandwidth, count * (spec.active_w - spec.idle_w))
     elif spec.sheet is not None:
         sheet = spec.sheet
         peaks = _filled({dtype: peak * count for dtype, peak in sheet.peak_flops.items()})
@@ -127,9 +128,9 @@ def attached_device(name: str, spec: DeviceSpec, entry: AttachedDeviceSpec, kv_h
 
 
 def _mapped_pim(name: str, pim: PimSpec, entry: AttachedDeviceSpec) -> PimSpec:
-    """PIM whose channels hold what the entry says, or what is its own."""
-    asked = {key: getattr(entry, key) for key in ("mapping", "stripe_channels") if getattr(entry, key) is not None}
-    mapped, channels = pim.model_copy(update=asked), pim.channels * entry.count
+    """PIM with the entry's mapping of channels, or its own."""
+    overrides = {key: getattr(entry, key) for key in ("mapping", "stripe_channels") if getattr(entry, key) is not None}
+    mapped, channels = pim.model_copy(update=overrides), pim.channels * entry.count
     if mapped.stripe_channels > channels:
         raise DevicesRefused(
             f"attached.{name}.stripe_channels", f"is {mapped.stripe_channels}, but there are {channels} channels"
@@ -138,14 +139,14 @@ def _mapped_pim(name: str, pim: PimSpec, entry: AttachedDeviceSpec) -> PimSpec:
 
 
 def links_of(worker: WorkerDevices) -> dict[frozenset[str], LinkSpec]:
-    """Links by the two names that they join; those of several devices of one name add up."""
-    found: dict[frozenset[str], LinkSpec] = {}
+    """Links by the two names that they join; links of several devices of one name add up."""
+    links: dict[frozenset[str], LinkSpec] = {}
     for name, device in worker.devices.items():
         if device.link is not None:
-            found[frozenset((ACCELERATOR, name))] = _times(device.link, worker.spec.attached[name].count)
+            links[frozenset((ACCELERATOR, name))] = _times(device.link, worker.spec.attached[name].count)
     for entry in worker.spec.links:
-        found[frozenset(entry.between)] = entry.link
-    return found
+        links[frozenset(entry.between)] = entry.link
+    return links
 
 
 def _times(link: LinkSpec, count: int) -> LinkSpec:
@@ -163,7 +164,7 @@ def _all_formats(flops: float) -> dict[DType, float]:
 
 
 def _filled(peaks: dict[DType, float]) -> dict[DType, float]:
-    """16-bit formats stand in for one another, and for narrower ones that have no rate of their own."""
+    """16-bit formats stand in for one another, and for narrower formats without a rate."""
     wide = peaks.get("bf16", peaks.get("fp16", peaks.get("fp32")))
     if wide is None:
         raise ValueError(f"peak_flops needs bf16, fp16 or fp32; it has {', '.join(sorted(peaks))}")

@@ -1,7 +1,7 @@
 """Collectives of a worker on its devices: over the peer link, or over a network of several dimensions.
 
-Two all-reduces a layer and one for the embedding, an all-gather of the logits. With attention groups that share their
-FFNs an all-gather and a reduce-scatter of all groups' tokens take the place of the second (``docs/latency.md``); on a
+Two all-reduces per layer, one for the embedding, and an all-gather of the logits. With attention groups that share
+their FFNs, an all-gather and a reduce-scatter of all groups' tokens replace the second (``docs/latency.md``). On a
 network, with experts dealt to sets of ranks, an all-to-all each way does.
 """
 
@@ -24,9 +24,9 @@ from hisearch.specs.models.model import ModelSpec
 class CollectiveLaw:
     """Seconds of collectives by tokens of one attention group.
 
-    alpha_s, link_bytes_per_s: of the peer link, at the share that is attained; ``network`` comes before them.
-    measured: curves of the profile's fitted laws, which come before the peer link's alpha-beta.
-    once: FFNs are elsewhere, so that a layer has the all-reduce of attention alone.
+    alpha_s, link_bytes_per_s: of the peer link, at its attained share; ``network`` takes precedence.
+    measured: curves of the profile's fitted laws; they take precedence over the peer link's alpha-beta.
+    once: FFNs are elsewhere: a layer has only attention's all-reduce.
     """
 
     model: ModelSpec
@@ -38,7 +38,7 @@ class CollectiveLaw:
     measured: Collectives | None = None
 
     def layer_s(self, tokens: F8) -> F8:
-        """Of one layer."""
+        """Seconds of one layer."""
         split = self.split
         total = self._normed_s(self._payload(tokens), split.tensor)
         if self.model.qk_norm_per_layer:
@@ -48,7 +48,7 @@ class CollectiveLaw:
         return np.asarray(total + self.shared_layer_s(tokens))
 
     def shared_layer_s(self, tokens: F8) -> F8:
-        """Of one layer, around its FFN: all attention groups take part."""
+        """Seconds of one layer around its FFN: all attention groups take part."""
         split = self.split
         if self.network is not None and split.expert > 1:
             return 2.0 * self._all_to_all_s(self.network, self._payload(tokens) / split.tensor)
@@ -59,25 +59,25 @@ class CollectiveLaw:
         return 2.0 * self._gather_s(self._payload(tokens) * split.attention_data, split.stage_ranks)
 
     def embedding_s(self, tokens: F8) -> F8:
-        """Of the embedding, and of handing on between stages of the pipeline."""
+        """Seconds of the embedding, and of transfers between pipeline stages."""
         payload = self._payload(tokens)
         stages = self.split.pipeline - 1
         handed = stages * self._handed_s(payload) if stages else np.zeros(np.shape(payload))
         return np.asarray(self._normed_s(payload, self.split.tensor) + np.where(tokens > 0, handed, 0.0))
 
     def logits_s(self, sequences: F8) -> F8:
-        """Of the logits."""
+        """Seconds of the logits' all-gather."""
         return self._gather_s(ACTIVATION_BYTES * self.model.vocab_size * sequences, self.split.tensor)
 
     def _all_to_all_s(self, network: Network, payload: F8) -> F8:
-        """Of a rank's tokens to the sets of ranks that hold their experts: each set once, choices being even."""
+        """Seconds of a rank's tokens to the sets of ranks with their experts: each set once, choices are even."""
         assert self.model.moe is not None
         sets, chosen = float(self.split.expert), self.model.moe.experts_per_token
         copies = sets * (1.0 - (1.0 - 1.0 / sets) ** chosen)
         return network.all_to_all_s(payload * copies, self.split.stage_ranks)
 
     def _handed_s(self, payload: F8) -> F8:
-        """From a stage of the pipeline to the next."""
+        """Seconds from a pipeline stage to the next."""
         if self.network is not None:
             return self.network.send_s(payload, self.split.stage_ranks)
         return np.asarray(self.alpha_s + payload / self.link_bytes_per_s)
@@ -86,7 +86,7 @@ class CollectiveLaw:
         return np.asarray(ACTIVATION_BYTES * self.model.hidden_size * tokens)
 
     def _normed_s(self, payload: F8, ranks: int) -> F8:
-        """An all-reduce that a norm follows."""
+        """Seconds of an all-reduce before a norm."""
         if ranks > 1 and self.network is None and self.measured is not None:
             return self.measured.normed_s(payload, ranks)
         return self._all_reduce_s(payload, ranks)

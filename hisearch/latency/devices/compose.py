@@ -1,4 +1,4 @@
-"""From a pool's devices block to a worker whose steps have a price."""
+"""Composes a pool's devices block into a worker whose steps can be priced."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from hisearch.specs.machines.hardware import AcceleratorSpec
 from hisearch.specs.machines.profile import LatencyProfileSpec
 from hisearch.specs.models.model import ModelSpec
 
-#: Elementwise operators that go with a family; the others stay on the accelerator.
+#: Elementwise operators that run with a family; the others stay on the accelerator.
 ELEMENTWISE_OF: dict[str, ProductFamily] = {
     "activation": "ffn",
     "expert_activation": "experts",
@@ -52,12 +52,12 @@ def family_of(name: str) -> OperatorName:
 
 def present_operators(model: ModelSpec) -> list[OperatorName]:
     """Families that a model has, in the order of dependencies."""
-    found: list[OperatorName] = ["projections", "prefill_attention", "decode_attention"]
+    families: list[OperatorName] = ["projections", "prefill_attention", "decode_attention"]
     if dense_layers(model) or (model.moe is not None and model.moe.shared_intermediate_size):
-        found.append("ffn")
+        families.append("ffn")
     if moe_layers(model):
-        found.append("experts")
-    return [*found, "lm_head"]
+        families.append("experts")
+    return [*families, "lm_head"]
 
 
 def compose(
@@ -70,10 +70,10 @@ def compose(
     kv_dtype: DType,
     engine: EngineName = "vllm",
 ) -> DeviceWorker:
-    """One rank's operators on its devices; ``engine``'s kernels, where the profile has fitted laws of them.
+    """One rank's operators on its devices, by fitted laws of ``engine``'s kernels where the profile has them.
 
     Raises:
-        DevicesRefused: an operator has no device with a law for it, a link is missing, or weights do not divide.
+        DevicesRefused: an operator's device has no law for it, a link is missing, or weights do not divide.
         InvalidParallelism: the model cannot be split so.
     """
     spec, part = worker.spec, shard(model, split)
@@ -87,9 +87,9 @@ def compose(
     }
     fitted = fitted_worker(model, accelerator, profile, split, weight_dtype, kv_dtype, engine)
     if fitted is not None:
-        own = devices[ACCELERATOR]
-        assert own.seconds is not None
-        devices[ACCELERATOR] = replace(own, seconds=FittedLaw(fitted, own.seconds, stated=spec.experts is not None))
+        base = devices[ACCELERATOR]
+        assert base.seconds is not None
+        devices[ACCELERATOR] = replace(base, seconds=FittedLaw(fitted, base.seconds, stated=spec.experts is not None))
     link_rate = accelerator.peer_link.bandwidth_bytes_per_s * profile.all_reduce.bandwidth
     network = Network.of(spec.network) if spec.network is not None else None
     plain = DeviceWorker(
@@ -136,7 +136,7 @@ def _afd(
     profile: LatencyProfileSpec,
     weight_dtype: DType | None,
 ) -> DeviceWorker:
-    """The same worker with FFN and experts on accelerators of their own."""
+    """The same worker with attention-FFN disaggregation: FFN and experts on separate accelerators."""
     spec, model, split = worker.spec, plain.model, plain.collectives.split
     assert spec.attention_ffn is not None
     if split.attention_data > 1 or split.pipeline > 1:
@@ -152,12 +152,12 @@ def _afd(
     except InvalidParallelism as error:
         raise DevicesRefused("attention_ffn.ffn", str(error)) from None
     dtype = weight_dtype if weight_dtype is not None else model.weight_dtype
-    there = tuple(
+    ffn_products = tuple(
         replace(product, token_scale=afd.token_scale)
         for product in _products(model, part, ffn, dtype)
         if product.family in {"ffn", "experts"}
     )
-    here = tuple(product for product in plain.products if product.family not in {"ffn", "experts"})
+    attention_products = tuple(product for product in plain.products if product.family not in {"ffn", "experts"})
     expert_loads = None
     if model.moe is not None and spec.experts is not None:
         expert_loads = _expert_loads(spec, model, afd.split)
@@ -165,7 +165,7 @@ def _afd(
         plain,
         devices={**plain.devices, FFN: replace(accelerator_device(ffn, profile, split.tensor), name=FFN, kind=FFN)},
         map={**plain.map, "ffn": FFN, "experts": FFN},
-        products=here + there,
+        products=attention_products + ffn_products,
         collectives=replace(plain.collectives, once=True),
         expert_loads=expert_loads,
         afd=afd,
@@ -175,14 +175,14 @@ def _afd(
 
 def _products(model: ModelSpec, part: Shard, accelerator: AcceleratorSpec, dtype: DType) -> tuple[Product, ...]:
     held = {matrix.name: matrix for matrix in matrices(model, part)}
-    found = []
+    products = []
     for op in token_operators(model, part, dtype, compute_dtype(accelerator, dtype)):
         matrix = held.get(op.name)
         family: ProductFamily = ELEMENTWISE_OF.get(op.name, "elementwise")
         if matrix is not None:
             family = family_of(op.name)
-        found.append(Product(family, op, matrix))
-    return tuple(found)
+        products.append(Product(family, op, matrix))
+    return tuple(products)
 
 
 def _sequence_products(model: ModelSpec, part: Shard, dtype: DType) -> tuple[Product, ...]:
@@ -212,7 +212,7 @@ def _expert_loads(spec: DevicesSpec, model: ModelSpec, split: Parallelism) -> Ex
 
 
 def _check_experts(spec: DevicesSpec, worker: DeviceWorker) -> None:
-    """Refuse experts that are to run on a device without a law for them."""
+    """Refuse experts mapped to a device without a law for them."""
     offload = spec.experts.offload if spec.experts is not None else None
     if offload is not None and offload.run == "there" and not runs(worker.devices[offload.device], "experts"):
         raise DevicesRefused("experts.offload.run", f"{offload.device} has no law for experts")
@@ -223,22 +223,22 @@ def _streamed(
 ) -> tuple[tuple[int, float, str], ...]:
     """(layers, bytes of a layer on a rank, device) of every entry."""
     layers = worker.model.layers
-    asked = sum(entry.layers for entry in spec.streamed)
-    if asked > layers:
-        raise DevicesRefused("streamed", f"{asked} layers are streamed of {layers}")
-    found = []
+    streamed_layers = sum(entry.layers for entry in spec.streamed)
+    if streamed_layers > layers:
+        raise DevicesRefused("streamed", f"{streamed_layers} layers are streamed of {layers}")
+    entries = []
     for entry in spec.streamed:
         if entry.device == ACCELERATOR:
             raise DevicesRefused("streamed", "weights on the accelerator itself are not streamed")
         for operator in entry.operators:
             if chosen.get(operator, ACCELERATOR) != ACCELERATOR:
                 raise DevicesRefused("streamed", f"{operator} runs on {chosen[operator]}, where its weights lie")
-        found.append((entry.layers, layer_weight_bytes(worker, set(entry.operators)), entry.device))
-    return tuple(found)
+        entries.append((entry.layers, layer_weight_bytes(worker, set(entry.operators)), entry.device))
+    return tuple(entries)
 
 
 def layer_weight_bytes(worker: DeviceWorker, families: set[str]) -> float:
-    """Bytes of weights of the mean layer on a rank, of these families."""
+    """Bytes of these families' weights in the mean layer of a rank."""
     total = 0.0
     for product in worker.products:
         if product.matrix is not None and product.family in families:
@@ -247,11 +247,11 @@ def layer_weight_bytes(worker: DeviceWorker, families: set[str]) -> float:
 
 
 def _mapped(worker: DeviceWorker, accelerator: AcceleratorSpec) -> dict[OperatorName, str]:
-    """The map that the block asks for."""
-    spec, one = worker.spec, np.ones(1)
-    sequences, context = one * spec.sequences, one * spec.sequences * spec.context_tokens
-    decodes = Load(sequences, 0 * one, 0 * one, sequences, context)
-    chunk = Load(one * spec.context_tokens, one * spec.context_tokens, 0 * one, 0 * one, 0 * one)
+    """The devices block's map of families to devices."""
+    spec, unit = worker.spec, np.ones(1)
+    sequences, context = unit * spec.sequences, unit * spec.sequences * spec.context_tokens
+    decodes = Load(sequences, 0 * unit, 0 * unit, sequences, context)
+    chunk = Load(unit * spec.context_tokens, unit * spec.context_tokens, 0 * unit, 0 * unit, 0 * unit)
     peaks = sheet_peaks(accelerator)
     balance = peaks["bf16"] / accelerator.memory_bandwidth_bytes_per_s
 
@@ -266,35 +266,35 @@ def _mapped(worker: DeviceWorker, accelerator: AcceleratorSpec) -> dict[Operator
         alone = sum(times * float(law.cost(work)[0]) for work, times in _works(worker, family, decodes, chunk))
         if chosen is None:
             return alone
-        home = ACCELERATOR if family == "projections" else chosen["projections"]
+        origin = ACCELERATOR if family == "projections" else chosen["projections"]
         if family == "lm_head":
-            home = ACCELERATOR
-        if home == name:
+            origin = ACCELERATOR
+        if origin == name:
             return alone
         moved = _handed_bytes(worker, family, decodes, chunk)
-        return alone + worker.model.layers * 2.0 * float(worker.transfer_s(home, name, np.array([moved / 2.0]))[0])
+        return alone + worker.model.layers * 2.0 * float(worker.transfer_s(origin, name, np.array([moved / 2.0]))[0])
 
     return operator_map(spec, worker.devices, present_operators(worker.model), intensity, seconds)
 
 
 def _works(worker: DeviceWorker, family: OperatorName, decodes: Load, chunk: Load) -> list[tuple[Work, float]]:
-    """A family's works in the reference step, each with its number of layers."""
+    """A family's operators in the reference step, each with its number of layers."""
     shape, dtype = worker.attention, worker.attention_dtype
     layers = float(shape.full_layers + shape.window_layers)
     if family == "decode_attention":
         return [(decode_work(shape, worker.heads, dtype, decodes.sequences, decodes.context), layers)]
     if family == "prefill_attention":
         return [(prefill_work(shape, worker.heads, dtype, chunk.prompt, chunk.before), layers)]
-    own = worker.sequence_products if family == "lm_head" else worker.products
+    products = worker.sequence_products if family == "lm_head" else worker.products
     return [
         (operator_work(product.op, product.matrix, decodes.tokens), float(product.op.layers))
-        for product in own
+        for product in products
         if product.family == family
     ]
 
 
 def _handed_bytes(worker: DeviceWorker, family: OperatorName, decodes: Load, chunk: Load) -> float:
-    """Bytes that go to a family's device and come back, a layer."""
+    """Bytes per layer to a family's device and back."""
     shape = worker.attention
     if family == "decode_attention":
         return float(decodes.sequences[0]) * (shape.decode_query_bytes + shape.kv_bytes_per_token)
@@ -304,11 +304,11 @@ def _handed_bytes(worker: DeviceWorker, family: OperatorName, decodes: Load, chu
 
 
 def _check_links(worker: DeviceWorker) -> None:
-    """Refuse a map between whose devices no link is, and groups of ranks that are no part of the network."""
-    one = np.ones(1)
+    """Refuse a map with a missing link, and groups of ranks that do not divide the network."""
+    unit = np.ones(1)
     try:
-        worker.step(Load(2 * one, one, one, one, one))
-        worker.sequence(one)
+        worker.step(Load(2 * unit, unit, unit, unit, unit))
+        worker.sequence(unit)
     except RanksDoNotFit as error:
         raise DevicesRefused("network", str(error)) from None
     for _, _, name in worker.streamed:

@@ -1,19 +1,19 @@
-"""Experts on the move: how tokens choose, where experts lie, what has to be fetched.
+"""Expert routing, placement and offloading: how tokens choose, where experts lie, and misses to fetch.
 
 Notation (of one layer)
     E, k    experts, experts that a token chooses
     pi_e    probability that a token chooses expert e; they add up to k
-    R       ranks that experts are dealt to; a rank has (E + replicas) / R places
+    R       ranks that experts are dealt to; a rank has (E + replicas) / R slots
     T       tokens that choose in a step, of all attention groups
     q_e     probability that a step needs expert e: 1 - (1 - pi_e)^T
-    C       experts of a rank that have a place on the accelerator
+    C       resident experts of a rank, on the accelerator
 
-Choices of weights w_e without repetition have pi_e = 1 - exp(-x w_e), with x such that they add up to k (successive
-sampling as a race of exponential clocks, exact for many experts). The busiest rank, and the experts that it needs, are
-means over ``DRAWS`` seeded draws of independent binomial counts; copies of an expert share its tokens evenly.
-Where each layer has a histogram of its own, loads and misses are the mean layer's, and experts are dealt by layer.
+Choices with weights w_e without repetition have pi_e = 1 - exp(-x w_e), with x such that they add up to k (successive
+sampling as a race of exponential clocks, exact for many experts). The busiest rank's load and needed experts are means
+over ``DRAWS`` seeded draws of independent binomial counts. Copies of an expert share its tokens evenly.
+Where each layer has its own histogram, loads and misses are means over layers, and experts are dealt by layer.
 
-A step first runs the experts that are there, then those it fetches. Misses of a step, with Che's approximation (Che et
+A step first runs the resident experts, then the fetched ones. Misses of a step, with Che's approximation (Che et
 al., "Hierarchical web caching systems", 2002; Martina et al., "A unified approach to the performance analysis of
 caching systems", 2014), t such that the expected number of resident experts is C:
 
@@ -40,7 +40,7 @@ from hisearch.specs.machines.devices import ExpertRoutingSpec, ExpertsSpec
 #: Draws behind the busiest rank's mean load.
 DRAWS = 64
 
-#: Tokens at which loads and misses are found; linear between them.
+#: Tokens at which loads and misses are computed; linear between them.
 KNOTS = np.unique(np.round(2.0 ** np.arange(0.0, 17.01, 0.5)))
 
 
@@ -48,7 +48,7 @@ def choice_probabilities(routing: ExpertRoutingSpec, experts: int, per_token: in
     """Pi of every expert, shape (experts,).
 
     Raises:
-        DevicesRefused: a histogram of other experts, or of fewer than a token chooses.
+        DevicesRefused: a histogram of another number of experts, or with fewer above 0 than a token chooses.
     """
     if routing.kind == "zipf":
         weights = np.arange(1, experts + 1, dtype=np.float64) ** -routing.exponent
@@ -82,7 +82,7 @@ def places(probabilities: F8, ranks: int, spec: ExpertsSpec) -> list[list[int]]:
     """Experts of every rank; an expert with copies appears on several.
 
     Raises:
-        DevicesRefused: the places do not divide among the ranks.
+        DevicesRefused: the slots do not divide among the ranks.
     """
     experts = len(probabilities)
     if (experts + spec.replicas) % ranks:
@@ -92,14 +92,14 @@ def places(probabilities: F8, ranks: int, spec: ExpertsSpec) -> list[list[int]]:
     for _ in range(spec.replicas):
         copies[int(np.argmax(probabilities / copies))] += 1
     slots = [expert for expert in range(experts) for _ in range(copies[expert])]
-    room = len(slots) // ranks
+    slots_per_rank = len(slots) // ranks
     if spec.placement == "in_order":
-        return [slots[i * room : (i + 1) * room] for i in range(ranks)]
+        return [slots[i * slots_per_rank : (i + 1) * slots_per_rank] for i in range(ranks)]
     load = probabilities / copies
     dealt: list[list[int]] = [[] for _ in range(ranks)]
     carried = np.zeros(ranks)
     for expert in sorted(slots, key=lambda e: (-load[e], e)):
-        open_ranks = [r for r in range(ranks) if len(dealt[r]) < room]
+        open_ranks = [r for r in range(ranks) if len(dealt[r]) < slots_per_rank]
         rank = min(open_ranks, key=lambda r: (expert in dealt[r], carried[r], r))
         dealt[rank].append(expert)
         carried[rank] += load[expert]
@@ -107,7 +107,7 @@ def places(probabilities: F8, ranks: int, spec: ExpertsSpec) -> list[list[int]]:
 
 
 def misses(needs: F8, resident: int, eviction: str) -> F8:
-    """Experts that a step has to fetch: shape (tokens,), of ``needs`` q, shape (experts, tokens)."""
+    """Experts that a step must fetch, shape (tokens,); ``needs``: q, shape (experts, tokens)."""
     if resident >= len(needs):
         return np.zeros(needs.shape[1])
     if resident == 0:
@@ -132,7 +132,7 @@ def _resident(q: F8, t: F8, eviction: str) -> F8:
 
 @dataclass(frozen=True)
 class ExpertLoads:
-    """Loads of the busiest rank, and what it fetches; E and k as in the module's notation, ``ranks`` R."""
+    """Loads and misses of the busiest rank; E, k and R of the notation are ``experts``, ``per_token`` and ``ranks``."""
 
     spec: ExpertsSpec
     experts: int
@@ -142,17 +142,17 @@ class ExpertLoads:
 
     @cached_property
     def by_layer(self) -> list[ExpertLoads]:
-        """Loads of every layer with experts, where they are stated one by one; none where all are alike."""
+        """Loads of every layer with experts, where the routing states each; empty where all are equal."""
         routing = self.spec.routing
-        found = []
+        loads = []
         for index, weights in enumerate(routing.layers):
-            one = routing.model_copy(update={"weights": weights, "layers": [], "seed": routing.seed + index})
-            found.append(replace(self, spec=self.spec.model_copy(update={"routing": one})))
-        return found
+            layer_routing = routing.model_copy(update={"weights": weights, "layers": [], "seed": routing.seed + index})
+            loads.append(replace(self, spec=self.spec.model_copy(update={"routing": layer_routing})))
+        return loads
 
     @cached_property
     def probabilities(self) -> F8:
-        """Pi; of the first layer where they differ."""
+        """Pi; of the first layer where layers differ."""
         if self.by_layer:
             return self.by_layer[0].probabilities
         return choice_probabilities(self.spec.routing, self.experts, self.per_token)
@@ -164,7 +164,7 @@ class ExpertLoads:
 
     @property
     def even(self) -> bool:
-        """Whether every step loads all experts alike."""
+        """Whether every step loads all experts equally."""
         return self.spec.routing.kind in {"balanced", "round_robin"}
 
     @property
@@ -213,52 +213,52 @@ class ExpertLoads:
         offload = self.spec.offload
         assert offload is not None
         if self.by_layer:
-            found = np.mean([layer._missed(KNOTS) for layer in self.by_layer], axis=0)
+            missed = np.mean([layer._missed(KNOTS) for layer in self.by_layer], axis=0)
         elif self.even:
-            # In turn: those that a step needs were used longest ago, so that only the static choice has hits.
+            # Round-robin: a step needs the experts used longest ago, so only the static policy has hits.
             active = np.minimum(KNOTS * self.per_token, self.experts) / self.ranks
             places_of_rank = self.experts / self.ranks
-            kept = offload.resident / places_of_rank if offload.eviction == "static" else 0.0
-            found = np.where(offload.resident >= places_of_rank, 0.0, active * (1.0 - kept))
+            hit_share = offload.resident / places_of_rank if offload.eviction == "static" else 0.0
+            missed = np.where(offload.resident >= places_of_rank, 0.0, active * (1.0 - hit_share))
         else:
-            found = np.max(
+            missed = np.max(
                 [
                     misses(needed(self.probabilities[held], KNOTS), offload.resident, offload.eviction)
                     for held in self.dealt
                 ],
                 axis=0,
             )
-        return Curve(np.concatenate(([0.0], KNOTS)), np.concatenate(([0.0], found)))
+        return Curve(np.concatenate(([0.0], KNOTS)), np.concatenate(([0.0], missed)))
 
     def hit_rate(self, tokens: F8) -> F8:
-        """Share of the experts that a step of ``tokens`` (at least 1) needs and that are resident."""
+        """Resident share of the experts that a step of ``tokens`` (at least 1) needs."""
         active = self.busiest(tokens)[1]
         return np.asarray(1.0 - np.minimum(self._missed(tokens) / np.maximum(active, 1e-9), 1.0))
 
-    def works(self, op: Operator, matrix: Matrix, tokens: F8, here: str) -> list[tuple[str, Work]]:
-        """A routed product on the busiest rank, device by device; ``tokens`` of one attention group."""
+    def works(self, op: Operator, matrix: Matrix, tokens: F8, device: str) -> list[tuple[str, Work]]:
+        """A routed product on the busiest rank, by device; ``tokens``: of one attention group."""
         total = tokens * op.token_groups
         picks, active = self.busiest(total)
         offload = self.spec.offload
         if offload is None or offload.run == "fetch":
-            return [(here, _work(op, matrix, tokens, picks, active))]
+            return [(device, _work(op, matrix, tokens, picks, active))]
         hot_picks, hot_active = self._hot(total, offload.resident)
         return [
-            (here, _work(op, matrix, tokens, picks * hot_picks, active * hot_active)),
+            (device, _work(op, matrix, tokens, picks * hot_picks, active * hot_active)),
             (offload.device, _work(op, matrix, tokens, picks * (1 - hot_picks), active * (1 - hot_active))),
         ]
 
     def moved_tokens(self, tokens: F8) -> F8:
-        """Choices whose hidden state goes to experts that another device runs, at most one a token."""
+        """Choices whose hidden state goes to experts on another device, at most one per token."""
         offload = self.spec.offload
         assert offload is not None
         picks = self.busiest(tokens)[0]
         return np.asarray(np.minimum(picks * (1 - self._hot(tokens, offload.resident)[0]), tokens))
 
     def fetched_bytes(self, op: Operator, tokens: F8) -> tuple[str, F8, F8] | None:
-        """(source, bytes that a layer waits for, bytes that are fetched while the layer before runs) of a product.
+        """(source, bytes that a layer waits for, bytes prefetched while the layer before runs) of a product.
 
-        Predictions name as many experts as are missing; those that are wrong are fetched for nothing.
+        Predictions name as many experts as are missing; wrong ones are fetched in vain.
         """
         offload = self.spec.offload
         if offload is None or offload.run != "fetch":
@@ -268,7 +268,7 @@ class ExpertLoads:
         return offload.device, np.asarray(missing * (1.0 - offload.predicted)), ahead
 
     def _hot(self, tokens: F8, resident: int) -> tuple[F8, F8]:
-        """Shares of choices and of needed experts that fall on the most popular ``resident`` of each rank."""
+        """Shares of choices and of needed experts on the ``resident`` most popular experts of each rank."""
         if self.by_layer:
             choices, needs = np.mean([layer._hot(tokens, resident) for layer in self.by_layer], axis=0)
             return choices, needs
@@ -276,8 +276,8 @@ class ExpertLoads:
         order = np.argsort(-self.probabilities, kind="stable")
         hot = order[:count]
         needs = needed(self.probabilities, np.ravel(tokens))
-        whole = np.maximum(needs.sum(axis=0), 1e-12)
-        share = (needs[hot].sum(axis=0) / whole).reshape(np.shape(tokens))
+        total = np.maximum(needs.sum(axis=0), 1e-12)
+        share = (needs[hot].sum(axis=0) / total).reshape(np.shape(tokens))
         return np.full(np.shape(tokens), self.probabilities[hot].sum() / self.per_token), np.asarray(share)
 
 

@@ -1,7 +1,7 @@
 """Accelerators by their fitted laws, where a profile has them (``hisearch.latency.estimators.scaled``).
 
-The operators of a step are those of the scaled roofline, one by one. Attention of sliding windows, and experts whose
-routing is stated, have no fitted law here and keep the roofline's.
+The operators of a step are those of the scaled roofline. Sliding-window attention, and experts with stated routing,
+have no fitted law here and keep the roofline's.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from hisearch.specs.models.model import ModelSpec
 def profile_at_hand(
     profile_name: str, profile: LatencyProfileSpec, accelerator: AcceleratorSpec, engine: EngineName
 ) -> tuple[str, LatencyProfileSpec]:
-    """The profile that an automatic one stands for; any other one itself."""
+    """The profile that an automatic profile chooses; other profiles are returned unchanged."""
     if profile.estimator != "auto":
         return profile_name, profile
     chosen = AutoEstimator(profile_name, profile).chosen(accelerator, engine)
@@ -59,7 +59,7 @@ def fitted_worker(
     """
     if profile.estimator != "scaled" or accelerator.systolic is not None:
         return None
-    # Operators do not depend on how large steps are.
+    # Operators do not depend on the limits of a step.
     priced = PricedWorker(model, accelerator, split, weight_dtype, kv_dtype, EngineSpec(name=engine), 1, 1, 1)
     worker = ScaledEstimator("fitted", profile).worker(priced)
     overhead = profile.engines.get(engine)
@@ -68,7 +68,7 @@ def fitted_worker(
 
 @dataclass(frozen=True)
 class FittedLaw:
-    """Fitted laws of one rank's operators; ``other`` for what has none. stated: experts have loads of their own."""
+    """Fitted laws of one rank's operators; ``other``: the law of the rest. stated: experts have stated routing."""
 
     worker: ScaledWorker
     other: Law
@@ -105,9 +105,9 @@ class FittedLaw:
             return self.worker.product_s(matrix, work.units * matrix.token_groups)
         if self.stated or law_of(self.worker.laws.moe, self.worker.weights) is None:
             return self.other.cost(work)
-        # The law is of the whole layer's experts.
-        whole = work.name == "experts_gate_up_proj"
-        return self.worker.experts_s(work.units) if whole else np.zeros_like(work.units)
+        # The law covers both products of a layer's experts: the first carries all of it.
+        first_product = work.name == "experts_gate_up_proj"
+        return self.worker.experts_s(work.units) if first_product else np.zeros_like(work.units)
 
     @cached_property
     def _matrices(self) -> dict[str, Matrix]:
@@ -117,5 +117,5 @@ class FittedLaw:
 
     @cached_property
     def _elementwise(self) -> dict[str, Operator]:
-        own = self.worker.elementwise_ops()
-        return {op.name: op for op in [*own, *self.worker.roofline.sequence_ops] if op.family == "elementwise"}
+        token_ops = self.worker.elementwise_ops()
+        return {op.name: op for op in [*token_ops, *self.worker.roofline.sequence_ops] if op.family == "elementwise"}

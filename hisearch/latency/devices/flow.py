@@ -1,18 +1,18 @@
-"""Phases of layers side by side: sub-batches, or micro-batches, that go from station to station.
+"""Overlapped phases of layers: micro-batches that go from station to station.
 
 Notation
-    k   jobs (sub-batches) that are alike        L   rounds (layers)
-    t_i seconds of stage i of a round; S = sum of t_i; U = the most that one station has to do for a job in a round
+    k   equal jobs (micro-batches)        L   rounds (layers)
+    t_i seconds of stage i of a round; S = sum of t_i; U = most work of one station for a job in a round
 
 Every job passes all stages of a round in order, L rounds one after the other; a station takes one job at a time. Then
 
     seconds = max(L S + (k - 1) U, L k U + (S - U))
 
-The first holds where jobs do not fill any station: each goes through without waiting once they are apart; the second
-where the busiest station never rests but for the first job's way to it and the last one's way on. Exact where no
-station appears twice in a round. Two visits that follow each other over the end of a round count as one, a job keeping
-the station for both; the first round then starts in the middle of it, which is worth k U of all L rounds at most. Of
-other repeated visits it is what the best order takes.
+The first holds where jobs fill no station: once staggered, they never wait. The second holds where the busiest station
+idles only before the first job and after the last. The law is exact where no station appears twice in a round. Two
+consecutive visits across the end of a round count as one: a job keeps the station for both. The first round then starts
+in the middle of a visit, an error of at most k U of all L rounds. For other repeated visits it is the time of the best
+order.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hisearch.base.dtypes import F8
 
 
 class Stage(NamedTuple):
-    """A part of a round: who does it, how long it takes (an array), and what it is; "" for a transfer."""
+    """A stage of a round: its station, seconds (an array) and operator; "" for a transfer."""
 
     station: str
     seconds: F8
@@ -39,12 +39,12 @@ def serial_s(stages: Sequence[Stage], rounds: float) -> F8:
 
 
 def overlapped_s(stages: Sequence[Stage], rounds: float, jobs: F8 | float) -> F8:
-    """``jobs`` alike jobs through all rounds; ``stages`` are of one of them."""
+    """``jobs`` equal jobs through all rounds; ``stages``: of one job."""
     total = sum((stage.seconds for stage in stages), start=np.zeros(()))
     busiest = np.zeros(())
     for station in dict.fromkeys(stage.station for stage in stages):
-        own = sum((stage.seconds for stage in stages if stage.station == station), start=np.zeros(()))
-        busiest = np.maximum(busiest, own)
+        station_s = sum((stage.seconds for stage in stages if stage.station == station), start=np.zeros(()))
+        busiest = np.maximum(busiest, station_s)
     return np.asarray(
         np.maximum(rounds * total + (jobs - 1) * busiest, rounds * jobs * busiest + np.maximum(total - busiest, 0.0))
     )

@@ -1,4 +1,4 @@
-"""What a device takes for an operator: a roofline by its sheet, systolic arrays, processing in memory, energy.
+"""Laws of a device's operators: data-sheet roofline, systolic arrays, processing in memory (PIM), energy.
 
 Notation: ``Work`` is one operator of one layer (``hisearch.latency.devices.work``); all laws return seconds, or joules.
 
@@ -6,13 +6,13 @@ Sheet       max(flops / (peak * e), bytes / (bandwidth * e)) + launch
 Systolic    max(cycles / clock, bytes / (bandwidth * e)) + launch, weights stationary, the next tile's weights loading
             while operands pass:
                 cycles = ceil(groups * ceil(inputs / R) * ceil(outputs / C) / arrays) * max(rows, R) + R + C
-            Activations that exceed the scratchpad are cut into ceil(rows * inputs * 2 / scratchpad) parts, each of
-            which reads the weights again. Operators without a product run on the vector unit.
+            Activations that exceed the scratchpad are cut into ceil(rows * inputs * 2 / scratchpad) parts; each reads
+            the weights again. Operators without a product run on the vector unit.
 PIM         the busiest channel's products: max(bytes, flops / f) / (B_in * e) + product_s each, with B_in the internal
-            rate of a channel. Each row of a product is a matrix-vector product of its own, which reads the matrix
-            again and pays for its vector and commands: so do queries that share a KV head. Attention maps by head or
-            by request, over one channel each or s of them, or is striped over all; products of weights are striped.
-            Operators without a product pass the pins: bytes / B. Joules go by the bytes that are read inside.
+            rate of a channel. Each row of a product is a separate matrix-vector product, which reads the matrix again
+            and pays for its vector and commands; so do queries that share a KV head. Attention maps by head or by
+            request, over one channel each or s of them, or is striped over all. Products of weights are striped.
+            Operators without a product pass the pins: bytes / B. Joules count the bytes read inside.
 Source of the systolic law: Samajdar et al., "A systematic methodology for characterizing scalability of DNN
 accelerators using SCALE-Sim" (ISPASS 2020), with weight loading hidden by double buffering. Of the PIM law: Heo et al.,
 "NeuPIMs" (ASPLOS 2024), section 5, and Lee et al., "Hardware architecture and software stack for PIM based on
@@ -96,8 +96,8 @@ class SystolicLaw:
             busy = work.flops / spec.vector_flops
         else:
             tiles = np.ceil(work.inputs / spec.rows) * np.ceil(np.maximum(work.outputs, 1.0) / spec.columns)
-            waves = np.ceil(work.groups * tiles / spec.arrays)
-            busy = (waves * np.maximum(work.rows, spec.rows) + (spec.rows + spec.columns)) / spec.clock_hz
+            rounds = np.ceil(work.groups * tiles / spec.arrays)
+            busy = (rounds * np.maximum(work.rows, spec.rows) + (spec.rows + spec.columns)) / spec.clock_hz
         if work.kind == "product":
             weights = np.maximum(moved - self._activations(work), 0.0)
             held = work.rows * work.inputs * ACTIVATION_BYTES
@@ -111,14 +111,14 @@ class SystolicLaw:
 
 @dataclass(frozen=True)
 class PimLaw:
-    """Processing in memory; ``count`` devices whose channels work side by side."""
+    """Processing in memory; ``count`` devices with channels in parallel."""
 
     spec: PimSpec
     count: int = 1
     kv_heads: int = 1
 
     def knows(self, kind: WorkKind) -> bool:
-        """All but the attention of prompts."""
+        """All but prompt attention."""
         return kind != "prefill_attention"
 
     def cost(self, work: Work) -> F8:
@@ -133,13 +133,13 @@ class PimLaw:
         # Scores and outputs are two groups of products.
         units = work.groups / 2.0 / heads
         busiest = np.ceil(units * spec.stripe_channels / channels)
-        one = busy / np.maximum(units * spec.stripe_channels, 1e-9) + 2.0 * heads * work.rows * spec.product_s
-        return np.asarray(busiest * one)
+        unit_s = busy / np.maximum(units * spec.stripe_channels, 1e-9) + 2.0 * heads * work.rows * spec.product_s
+        return np.asarray(busiest * unit_s)
 
 
 @dataclass(frozen=True)
 class PimEnergy:
-    """Joules by the bytes that PIM reads inside, and by its FLOPs."""
+    """Joules by the bytes that PIM reads internally, and by its FLOPs."""
 
     spec: PimSpec
     j_per_byte: float
@@ -155,5 +155,5 @@ class PimEnergy:
 
 
 def bytes_inside(spec: PimSpec, work: Work) -> F8:
-    """Bytes that PIM's banks read for its units: a matrix once for each vector that the units do not hold at once."""
+    """Bytes that PIM's banks read: a matrix is read again for every vector that the units cannot hold at once."""
     return np.maximum(work.moved_bytes, work.flops / spec.flops_per_byte)

@@ -1,12 +1,12 @@
-"""Which device runs which family of operators, and what is refused.
+"""Maps families of operators to devices, and refuses maps without laws.
 
-Policies judge a family by the step of ``sequences`` decodes of ``context_tokens`` each that the map names (prompt
-attention by one chunk of as many tokens):
+Policies judge a family by a reference step: ``sequences`` decodes of ``context_tokens`` each, as the map states. Prompt
+attention is judged by one chunk of ``context_tokens`` tokens:
 
 by_intensity    a family leaves the accelerator where its FLOPs per byte are below the accelerator's balance (peak FLOPs
-                over bandwidth); of all devices with a law for it the fastest takes it, transfers aside.
-greedy          in the order of dependencies, each to the device on which it ends first, the transfers of activations
-                from the family before it, and of KV, included.
+                over bandwidth). The fastest device with a law for it runs it, ignoring transfers.
+greedy          in the order of dependencies, each family goes to the device on which it ends first, including transfers
+                of KV and of activations from the family before.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ def runs(device: Device, operator: OperatorName) -> bool:
 def check_map(
     chosen: Mapping[OperatorName, str], devices: Mapping[str, Device], present: Sequence[OperatorName]
 ) -> None:
-    """Refuse a map on which an operator of the model has a device without a law for it.
+    """Refuse a map where an operator's device has no law for it.
 
     Raises:
-        DevicesRefused: with the operators named.
+        DevicesRefused: names the operators.
     """
     for name, device in devices.items():
-        lost = [operator for operator in present if chosen[operator] == name and not runs(device, operator)]
-        if lost:
-            raise DevicesRefused(f"operators.{lost[0]}", f"{name} has no law for {', '.join(lost)}")
+        unsupported = [operator for operator in present if chosen[operator] == name and not runs(device, operator)]
+        if unsupported:
+            raise DevicesRefused(f"operators.{unsupported[0]}", f"{name} has no law for {', '.join(unsupported)}")
 
 
 def operator_map(
@@ -57,11 +57,11 @@ def operator_map(
     """A device for every family.
 
     Args:
-        spec: policy, and what is given by hand.
+        spec: policy, and entries mapped by hand.
         devices: by name, the accelerator among them.
         present: families that the model has.
         intensity: family -> (its FLOPs per byte, the accelerator's balance) at the reference step.
-        seconds: (family, device, map so far) -> seconds at the reference step; transfers included where there is a map.
+        seconds: (family, device, map so far) -> seconds at the reference step; with a map, transfers are included.
 
     Raises:
         DevicesRefused: a device has no law for an operator that is mapped to it.

@@ -1,19 +1,19 @@
-"""Operators as another simulator or a profiler timed them: a CSV of latencies, before whatever law a device has.
+"""Operators timed by another simulator or a profiler: a CSV of latencies, which precede a device's law.
 
 Columns of the file, in any order:
 
     operator    name of a weight matrix (qkv_proj, o_proj, gate_up_proj, down_proj, lm_head …) or of an elementwise
-                operator (norms, activation …), as ``hisearch.latency.parameters`` and ``operators`` call them;
+                operator (norms, activation …), named as in ``hisearch.latency.parameters`` and ``operators``;
                 or prefill_attention, decode_attention
     tokens      of the step; sequences for lm_head and decode_attention; new tokens of one chunk for prefill_attention
     context     for attention: tokens that decodes read in all, or tokens before the chunk; else empty
     context_each    optional, for decode_attention in place of context: tokens that each decode reads, as profilers
                 sweep batches and lengths
     latency_s   of one layer on one rank, launch included
-    tensor_parallel   optional: ranks of the rows; those of other numbers of ranks are left out
+    tensor_parallel   optional: ranks of the row; rows of other numbers of ranks are ignored
 
-Latencies are linear between points, and attention's bilinear, which needs every pair of its tokens and contexts; beyond
-the last point the last slope goes on. Operators that the file does not have keep the device's own law.
+Latencies are linear between points. Attention's are bilinear and need every pair of tokens and context. Beyond the last
+point the last slope continues. Operators that the file lacks keep the device's own law.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ ATTENTION = ("prefill_attention", "decode_attention")
 
 
 class OperatorFileError(ValueError):
-    """A file of operator latencies that cannot be read; says where and why."""
+    """A file of operator latencies cannot be read; says where and why."""
 
 
 @dataclass(frozen=True)
 class PerDecode:
-    """Latencies by decodes and the context of each, asked for by decodes and the context of all."""
+    """Latencies stored by decodes and context per decode, looked up by decodes and total context."""
 
     grid: Grid
 
@@ -53,13 +53,13 @@ Table = Curve | Grid | PerDecode
 
 @dataclass(frozen=True)
 class MeasuredLaw:
-    """Measured operators, and a law for the others; None where there is none."""
+    """Measured operators. other: the law of the rest; None: no law."""
 
     tables: dict[str, Table]
     other: Law | None
 
     def knows(self, kind: WorkKind) -> bool:
-        """See ``Law``: what the file has of a kind, or the other law knows."""
+        """See ``Law``: kinds in the file, or known to the other law."""
         return kind in self.tables or (self.other is not None and self.other.knows(kind))
 
     def cost(self, work: Work) -> F8:
@@ -78,11 +78,11 @@ def read_operators(path: Path, tensor_parallel: int) -> dict[str, Table]:
     """Tables by operator.
 
     Raises:
-        OperatorFileError: a column is missing, a cell is no number, attention lacks a pair or has contexts of both
-            kinds, nothing is of these ranks.
+        OperatorFileError: a column is missing, a cell is no number, attention lacks a pair or has both kinds of
+            context, or no row is of these ranks.
     """
     points: dict[str, dict[tuple[float, float], float]] = {}
-    each: set[bool] = set()
+    context_kinds: set[bool] = set()
     try:
         with path.open(newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file)
@@ -94,21 +94,21 @@ def read_operators(path: Path, tensor_parallel: int) -> dict[str, Table]:
                 if row.get("tensor_parallel") and int(_number(row["tensor_parallel"], where)) != tensor_parallel:
                     continue
                 name = row["operator"]
-                own = bool(row.get("context_each")) and name == "decode_attention"
-                context = _number(row["context_each" if own else "context"], where) if name in ATTENTION else 0.0
+                per_decode = bool(row.get("context_each")) and name == "decode_attention"
+                context = _number(row["context_each" if per_decode else "context"], where) if name in ATTENTION else 0.0
                 if name == "decode_attention":
-                    each.add(own)
+                    context_kinds.add(per_decode)
                 at = (_number(row["tokens"], where), context)
                 points.setdefault(name, {})[at] = _number(row["latency_s"], where)
     except OSError as error:
         raise OperatorFileError(f"{path}: {error.strerror}") from None
     if not points:
         raise OperatorFileError(f"{path}: no rows of tensor_parallel {tensor_parallel}")
-    if len(each) > 1:
+    if len(context_kinds) > 1:
         raise OperatorFileError(f"{path}: decode_attention has rows with context_each, and rows without")
-    tables: dict[str, Table] = {name: _table(path, name, found) for name, found in points.items()}
+    tables: dict[str, Table] = {name: _table(path, name, latencies) for name, latencies in points.items()}
     decodes = tables.get("decode_attention")
-    if each == {True} and isinstance(decodes, Grid):
+    if context_kinds == {True} and isinstance(decodes, Grid):
         tables["decode_attention"] = PerDecode(decodes)
     return tables
 
@@ -118,9 +118,11 @@ def _table(path: Path, name: str, points: dict[tuple[float, float], float]) -> C
     if name not in ATTENTION:
         return Curve(tokens, np.array([points[at, 0.0] for at in tokens]))
     contexts = np.array(sorted({at[1] for at in points}))
-    lost = [(t, c) for t in tokens for c in contexts if (t, c) not in points]
-    if lost:
-        raise OperatorFileError(f"{path}: {name} has no latency for tokens {lost[0][0]:g} at context {lost[0][1]:g}")
+    missing = [(t, c) for t in tokens for c in contexts if (t, c) not in points]
+    if missing:
+        raise OperatorFileError(
+            f"{path}: {name} has no latency for tokens {missing[0][0]:g} at context {missing[0][1]:g}"
+        )
     return Grid((tokens, contexts), np.array([[points[t, c] for c in contexts] for t in tokens]))
 
 

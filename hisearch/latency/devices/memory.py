@@ -1,11 +1,11 @@
-"""Memory of a worker whose weights or KV lie elsewhere too.
+"""Memory of a worker with weights or KV on attached devices.
 
-    on the accelerator    all weights, less streamed layers (two of them are held while they pass), less experts that
-                          have no place there, less families that run on another device
-    KV                    on the accelerator what its engine leaves; elsewhere ``KV_SHARE`` of that device's memory,
-                          less the weights that lie there
+    on the accelerator    all weights, less streamed layers (two are buffered while they pass), less offloaded experts,
+                          less families that run on another device
+    KV                    on the accelerator the share that its engine leaves; elsewhere ``KV_SHARE`` of that device's
+                          memory, less the weights there
 
-With attention and FFN apart, accelerators of attention hold no FFN, and those of FFN nothing else.
+With attention-FFN disaggregation, attention accelerators hold no FFN weights, and FFN accelerators hold nothing else.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ from hisearch.specs.machines.hardware import AcceleratorSpec
 from hisearch.specs.machines.profile import LatencyProfileSpec
 from hisearch.specs.models.model import ModelSpec
 
-#: Share of a device's memory that holds KV or weights; assumed, the rest is its own.
+#: Share of a device's memory for KV and weights; assumed, the device needs the rest.
 KV_SHARE = 0.95
 
-#: Streamed layers that are on the accelerator at once: the one that runs and the one that comes.
+#: Streamed layers on the accelerator at once: the running one and the next.
 STREAM_BUFFERS = 2
 
 
 @dataclass(frozen=True)
 class HeldElsewhere:
-    """Bytes of weights of one rank on each device, and room for KV where that lies on one; None: on the accelerator."""
+    """Bytes of one rank's weights on each device, and bytes for KV on a device; None: KV is on the accelerator."""
 
     weights_bytes: dict[str, float]
     kv_room_bytes: float | None
 
     @property
     def relief(self) -> Elsewhere:
-        """What ``plan_memory`` has to know."""
+        """The argument ``elsewhere`` of ``plan_memory``."""
         return Elsewhere(sum(self.weights_bytes.values()), self.kv_room_bytes)
 
 
 def held_elsewhere(worker: WorkerDevices, composed: DeviceWorker, accelerator: AcceleratorSpec) -> HeldElsewhere:
-    """What other devices than the accelerator hold.
+    """Bytes that devices other than the accelerator hold.
 
     Raises:
-        DoesNotFit: more than a device has memory for.
+        DoesNotFit: a device has too little memory.
     """
     if composed.afd is not None:
         return _afd(worker, composed, composed.afd, accelerator)
@@ -66,40 +66,40 @@ def held_elsewhere(worker: WorkerDevices, composed: DeviceWorker, accelerator: A
         weights[composed.map["lm_head"]] += (
             sum(product.op.weight_bytes for product in composed.sequence_products) / stages
         )
-    kept = 0.0
+    buffer_bytes = 0.0
     for count, moved, name in composed.streamed:
         weights[name] += count / stages * moved
-        kept = max(kept, min(STREAM_BUFFERS, count / stages) * moved)
+        buffer_bytes = max(buffer_bytes, min(STREAM_BUFFERS, count / stages) * moved)
     offload = composed.spec.experts.offload if composed.spec.experts is not None else None
     if offload is not None and composed.expert_loads is not None:
         held = max(len(rank) for rank in composed.expert_loads.dealt)
         away = 1.0 - offload.resident / held
         weights[offload.device] += away * layers * layer_weight_bytes(composed, {"experts"})
     for name, needed in weights.items():
-        room = KV_SHARE * worker.memory_bytes(name)
-        if needed > room:
+        capacity = KV_SHARE * worker.memory_bytes(name)
+        if needed > capacity:
             raise DoesNotFit(
-                f"weights of {needed / GIB:.2f} GiB do not fit on {name}, which has room for {room / GIB:.2f} GiB",
-                needed - room,
+                f"weights of {needed / GIB:.2f} GiB do not fit on {name}, which offers {capacity / GIB:.2f} GiB",
+                needed - capacity,
             )
-    kv_room: float | None = None
+    kv_bytes: float | None = None
     if composed.kv != ACCELERATOR:
-        kv_room = KV_SHARE * worker.memory_bytes(composed.kv) - weights[composed.kv]
-    if kept:
-        weights["passing"] = -kept
-    return HeldElsewhere(weights, kv_room)
+        kv_bytes = KV_SHARE * worker.memory_bytes(composed.kv) - weights[composed.kv]
+    if buffer_bytes:
+        weights["passing"] = -buffer_bytes
+    return HeldElsewhere(weights, kv_bytes)
 
 
 def _afd(worker: WorkerDevices, composed: DeviceWorker, afd: Afd, accelerator: AcceleratorSpec) -> HeldElsewhere:
-    """Attention's accelerators hold no FFN; those of the FFN must hold theirs."""
+    """Attention accelerators hold no FFN weights; FFN accelerators must fit them."""
     needed = composed.model.layers * layer_weight_bytes(composed, {"ffn", "experts"})
     ffn = worker.ffn_accelerator or accelerator
-    room = KV_SHARE * ffn.memory_bytes
-    if needed > room:
+    capacity = KV_SHARE * ffn.memory_bytes
+    if needed > capacity:
         raise DoesNotFit(
-            f"FFN weights of {needed / GIB:.2f} GiB do not fit on each of {afd.spec.ffn} FFN accelerators, with "
-            f"room for {room / GIB:.2f} GiB",
-            needed - room,
+            f"FFN weights of {needed / GIB:.2f} GiB do not fit on each of {afd.spec.ffn} FFN accelerators, which "
+            f"offer {capacity / GIB:.2f} GiB",
+            needed - capacity,
         )
     return HeldElsewhere({FFN: composed.ffn_bytes_per_rank}, None)
 
@@ -114,10 +114,10 @@ def devices_memory(
     kv_dtype: DType,
     engine: EngineName = "vllm",
 ) -> Elsewhere:
-    """What a pool's devices take off its accelerators.
+    """Bytes that a pool's devices take off its accelerators.
 
     Raises:
-        DevicesRefused, DoesNotFit, InvalidParallelism: they cannot be put together so.
+        DevicesRefused, DoesNotFit, InvalidParallelism: the devices cannot be composed into a worker.
     """
     composed = compose(worker, model, accelerator, profile, split, weight_dtype, kv_dtype, engine)
     return held_elsewhere(worker, composed, accelerator).relief

@@ -1,16 +1,16 @@
-"""Any law of a step as the tables of ``StepCosts``, though its parts are not independent of one another.
+"""Tabulates any law of a step as ``StepCosts``, even where its parts depend on one another.
 
-A step that overlaps phases is no sum of a part by tokens, one by prompt chunks and one by decodes. With B(T) the step
-of T tokens without attention, and step(...) the whole law:
+A step with overlapped phases is not a sum of parts by tokens, prompt chunks and decodes. With B(T) the step of T tokens
+without attention, and step(...) the full law:
 
     token_s[T]         = B(T)
     chunk_rate[P, K]   = (step of one chunk - B(P)) / (query, key) pairs          exact for steps of one chunk
     decode_s[n, c]     = step of n decodes that read c tokens - B(n)              exact for steps of decodes
-    mixed_decode_s[P,K,n,m]  = step of both - B(P + n) - (step of one chunk - B(P))     exact for one chunk and its
-    decodes
+    mixed_decode_s[P, K, n, m] = step of both - B(P + n) - (step of one chunk - B(P))
+                                                                                  exact for one chunk and its decodes
 
-on the knots (``mixed_decode_s``: at octaves), and linear between them as the kernels read them. ``mixed_decode_s`` is
-left out where the law is a sum.
+on the knots (``mixed_decode_s``: at octaves), and linear between them, as the kernels interpolate. ``mixed_decode_s``
+is omitted where the law is a sum.
 """
 
 from __future__ import annotations
@@ -67,14 +67,14 @@ def tabulate(
         sequence_s=_from_zero(sequence(np.arange(1.0, max_sequences + 1.0))),
         chunk_rate=np.ascontiguousarray(chunk / attention_pairs(rows, columns)),
         decode_s=np.ascontiguousarray(decode),
-        mixed_decode_s=_attached(step, max_tokens, max_sequences, min(max_context, longest)) if joint else None,
+        mixed_decode_s=_mixed_decode_s(step, max_tokens, max_sequences, min(max_context, longest)) if joint else None,
     )
 
 
-def _attached(step: Step, max_tokens: int, max_sequences: int, longest: int) -> F8:
+def _mixed_decode_s(step: Step, max_tokens: int, max_sequences: int, longest: int) -> F8:
     reach = (max_tokens, longest, max(max_sequences, 2), longest)
     knots = [octaves_up_to(axis, limit) for axis, limit in enumerate(reach)]
-    # Linear within octaves, at an eighth of the places: these laws have no rounds.
+    # Linear within octaves, at an eighth of the knots: these laws have no waves.
     axes = tuple(whole_octaves(axis) for axis in knots)
     p, k, n, m = np.ix_(*axes)
     both = step(_load(*np.broadcast_arrays(p, k, n, n * (m + 1.0))))

@@ -1,11 +1,11 @@
-"""What operators do, apart from the device that does it.
+"""Work of operators, independent of the device.
 
 Notation (per layer and rank; arrays of a common shape)
-    rows, inputs, outputs   a product [rows, inputs] x [inputs, outputs]; ``groups`` such products side by side
+    rows, inputs, outputs   a product [rows, inputs] x [inputs, outputs]; ``groups`` such products in parallel
     units                   tokens, or sequences of the LM head
 
 Attention is two products for each KV head of a sequence: queries with keys, and weights with values. A step's decodes
-count as n equal sequences of c / n tokens, a chunk's queries as all seeing its mean number of keys.
+count as n equal sequences of c / n tokens; a chunk's queries all see the mean number of keys.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ WorkKind = Literal["product", "elementwise", "prefill_attention", "decode_attent
 class Work(NamedTuple):
     """One operator of one layer.
 
-    kind: which law applies. name: of the operator, as tables of measurements call it.
+    kind: which law applies. name: of the operator in measured tables.
     dtype: operand format.
-    flops, moved_bytes: weights or KV, and activations.
-    rows, inputs, outputs, groups: of its products; 0 where it is none.
-    units, context: where it stands in a table: tokens or sequences, and the context that attention reads in all.
+    flops, moved_bytes: of weights or KV, and activations.
+    rows, inputs, outputs, groups: of its products; 0 for other operators.
+    units, context: its coordinates in a table: tokens or sequences, and the context that attention reads in all.
     """
 
     kind: WorkKind
@@ -57,7 +57,7 @@ class Load(NamedTuple):
     context: F8
 
     def part(self, jobs: F8 | float) -> Load:
-        """The mean of ``jobs`` alike parts: each prompt token of it sees as many tokens as in the whole."""
+        """The mean of ``jobs`` equal parts of the load; a prompt token sees as many tokens as in the undivided load."""
         before = self.before + self.prompt * (1.0 - 1.0 / jobs) / 2.0
         return Load(self.tokens / jobs, self.prompt / jobs, before, self.sequences / jobs, self.context / jobs)
 

@@ -1,20 +1,20 @@
-"""A worker of several devices: what a step takes, phase by phase.
+"""A worker of several devices: a step's cost, phase by phase.
 
 Notation
-    Load        T tokens of a step, of which P prompt tokens behind K computed ones (one chunk), n decodes of c tokens
-    layer       the mean layer: what all layers take, divided by their number
+    Load        T tokens of a step: P prompt tokens behind K computed ones (one chunk), and n decodes of c tokens
+    layer       the mean layer: the cost of all layers, divided by their number
     stages      the phases of a layer in order, each on a device or a link
 
     projections (before attention) -> prefill attention, decode attention -> projections (after) -> FFN, experts
 
-Norms, rotary embedding, collectives and sampling stay on the accelerator; activation functions go with their FFN.
-A phase on another device than the one before it moves its operands over the link between the two: queries, outputs and
-new KV for attention, hidden states for the others; KV that lies elsewhere than it is read crosses too, beside the
-attention that reads it, so that the longer of the two counts. A transfer takes latency + bytes / bandwidth.
+Norms, rotary embedding, collectives and sampling stay on the accelerator; activation functions run with their FFN.
+When a phase runs on another device than the one before, its operands cross the link between them: queries, outputs and
+new KV for attention, hidden states for the others. KV on another device than its attention crosses too, overlapped with
+the attention: the longer of the two counts. A transfer takes latency + bytes / bandwidth.
 
-Schedules: serial adds the stages; interleaved has two halves of the batch side by side (``flow``); best takes the
-faster of the two for each load. Streamed layers take the longer of the layer and of reading its weights, and so do
-layers whose experts are fetched ahead.
+Schedules: serial adds the stages; interleaved overlaps two halves of the batch (``flow``); best takes the faster of the
+two for each load. A streamed layer takes the longer of its operators and of reading its weights, and so does a layer
+with prefetched experts.
 """
 
 from __future__ import annotations
@@ -63,10 +63,11 @@ class Product:
 class DeviceWorker:
     """One rank's operators on their devices.
 
-    map: family -> device. kv: where the KV cache lies. links: by the two names that they join.
-    collectives: seconds of the collectives and embedding of all layers, by tokens; None for none.
+    map: family -> device. kv: device of the KV cache. links: by the two names that they join.
+    collectives: seconds of the collectives and embedding of all layers, by tokens.
     streamed: for each entry, (layers, bytes of a layer, device).
-    afd: attention and FFN apart; ffn_bytes_per_rank: of weights that an attention rank would hold otherwise.
+    afd: attention-FFN disaggregation; None: without.
+    ffn_bytes_per_rank: weights that an attention rank would hold without it.
     """
 
     model: ModelSpec
@@ -88,25 +89,25 @@ class DeviceWorker:
 
     @property
     def joint(self) -> bool:
-        """Whether what prompts and decodes of a step take depends on one another."""
+        """Whether the costs of a step's prompts and decodes depend on each other."""
         foreseen = self.expert_loads is not None and self.expert_loads.foresees
         return self.most_jobs > 1 or bool(self.streamed) or foreseen
 
     @property
     def most_jobs(self) -> int:
-        """Parts of a batch that may be under way at once."""
+        """Most micro-batches in flight at once."""
         if self.afd is not None:
             return self.afd.spec.micro_batches
         return 1 if self.spec.schedule == "serial" else 2
 
     @property
     def components(self) -> list[str]:
-        """Components of its energy: kinds of device, and link where something moves between devices."""
+        """Components of its energy: kinds of device, and ``link`` with several devices."""
         kinds = list(dict.fromkeys(device.kind for device in self.devices.values()))
         return [*kinds, "link"] if len(self.devices) > 1 else kinds
 
     def ranks_of(self, component: str, ranks: int) -> float:
-        """What one rank's joules of a component stand for, of a worker of ``ranks``."""
+        """Factor from one rank's joules of a component to a worker of ``ranks``."""
         return self.afd.share if self.afd is not None and component == FFN else float(ranks)
 
     def step(self, load: Load, measure: Measure = "seconds") -> F8:
@@ -120,7 +121,7 @@ class DeviceWorker:
         return np.minimum(serial, overlapped) if self.spec.schedule == "best" else overlapped
 
     def step_joules(self, load: Load) -> dict[str, F8]:
-        """Joules above idle of one rank, by component: a kind of device, or link."""
+        """Joules above idle of one rank, by component: a kind of device, or ``link``."""
         serial = self._joules(load, 1.0)
         if self.most_jobs == 1:
             return serial
@@ -132,7 +133,7 @@ class DeviceWorker:
         return {name: np.where(alone, serial[name], halves[name]) for name in serial}
 
     def sequence(self, sequences: F8, measure: Measure = "seconds") -> F8:
-        """LM head, sampling and the gathering of logits for ``sequences`` (at least 1)."""
+        """LM head, sampling and the logits' all-gather for ``sequences`` (at least 1)."""
         parts = self.sequence_stages(sequences, measure)
         return np.asarray(sum((stage.seconds for stage in parts), start=np.zeros(())))
 
@@ -142,13 +143,13 @@ class DeviceWorker:
 
     def stages(self, load: Load, measure: Measure = "seconds") -> list[Stage]:
         """The mean layer's stages."""
-        found: list[Stage] = []
-        home = self.map["projections"]
+        stages: list[Stage] = []
+        origin = self.map["projections"]
         layers = float(self.model.layers)
-        found += self._products(load, "projections", measure, after=False)
+        stages += self._products(load, "projections", measure, after=False)
         if measure == "seconds":
-            found.append(Stage(ACCELERATOR, self.collectives.layer_s(load.tokens), "collectives"))
-        found.append(self._elementwise(load, measure))
+            stages.append(Stage(ACCELERATOR, self.collectives.layer_s(load.tokens), "collectives"))
+        stages.append(self._elementwise(load, measure))
         prefill = np.asarray(self._prefill(load, measure) / layers)
         decode = np.asarray(self._decode(load, measure) / layers)
         shape = self.attention
@@ -156,31 +157,31 @@ class DeviceWorker:
         half_decode = load.sequences * shape.decode_query_bytes / 2.0
         fresh = shape.kv_bytes_per_token
         share = (shape.full_layers + shape.window_layers) / layers
-        found += self._move(home, self.kv, (load.prompt + load.sequences) * fresh * share, measure)
+        stages += self._move(origin, self.kv, (load.prompt + load.sequences) * fresh * share, measure)
         attention: tuple[tuple[OperatorName, F8, F8, F8], ...] = (
             ("prefill_attention", half_prompt, prefill, load.before * np.minimum(load.prompt, 1.0)),
             ("decode_attention", half_decode, decode, load.context),
         )
-        for name, half, own, read in attention:
+        for name, half, cost, read in attention:
             device = self.map[name]
-            found += self._move(home, device, half * share, measure)
-            found.append(self._reading(name, own, read * fresh * share, measure))
-            found += self._read_joules(device, read * fresh * share, measure)
-            found += self._move(device, home, half * share, measure)
-        found += self._products(load, "projections", measure, after=True)
-        found += self._ffns(load, measure)
-        return [stage for stage in found if np.any(stage.seconds)]
+            stages += self._move(origin, device, half * share, measure)
+            stages.append(self._reading(name, cost, read * fresh * share, measure))
+            stages += self._read_joules(device, read * fresh * share, measure)
+            stages += self._move(device, origin, half * share, measure)
+        stages += self._products(load, "projections", measure, after=True)
+        stages += self._ffns(load, measure)
+        return [stage for stage in stages if np.any(stage.seconds)]
 
     def shared_s(self, tokens: F8) -> F8:
-        """Of ``step``, what the attention groups of a stage do together, for as many tokens in each of them."""
+        """The part of ``step`` that a stage's attention groups share; ``tokens``: of each group."""
         stages = self._ffns(Load(tokens, *[np.zeros(np.shape(tokens))] * 4), "seconds")
         exchanged = self.model.layers * self.collectives.shared_layer_s(tokens)
         return np.asarray(serial_s(stages, self.model.layers) + exchanged)
 
     def _ffns(self, load: Load, measure: Measure) -> list[Stage]:
-        """Stages of the mean layer's FFN and experts, with what moves to their device and back."""
-        found: list[Stage] = []
-        home = self.map["projections"]
+        """Stages of the mean layer's FFN and experts, with transfers to their device and back."""
+        stages: list[Stage] = []
+        origin = self.map["projections"]
         families: tuple[OperatorName, ...] = ("ffn", "experts")
         for family in families:
             ops = [product.op for product in self.products if product.family == family]
@@ -188,56 +189,56 @@ class DeviceWorker:
                 continue
             share = max(op.layers for op in ops) / self.model.layers
             if self.afd is not None:
-                found += self._afd(self.afd, load, family, share, measure)
+                stages += self._afd(self.afd, load, family, share, measure)
                 continue
-            # Tokens of all groups come together at a rank's part of a FFN; experts take those that chose them.
+            # A rank's part of a FFN sees the tokens of all groups; its experts see those that chose them.
             tokens = load.tokens * max(op.token_groups for op in ops) * self._reached(family)
             moved = share * tokens * self.model.hidden_size * ACTIVATION_BYTES
-            found += self._move(home, self.map[family], moved, measure)
-            found += self._products(load, family, measure)
-            found += self._move(self.map[family], home, moved, measure)
-        return found
+            stages += self._move(origin, self.map[family], moved, measure)
+            stages += self._products(load, family, measure)
+            stages += self._move(self.map[family], origin, moved, measure)
+        return stages
 
     def _reached(self, family: OperatorName) -> float:
-        """Share of the tokens that choose an expert of a rank's set, choices being even; 1 of a dense FFN."""
+        """Share of the tokens that choose an expert of a rank's set, choices are even; 1 for a dense FFN."""
         sets, moe = self.collectives.split.expert, self.model.moe
         if family != "experts" or moe is None:
             return 1.0
         return float(1.0 - (1.0 - 1.0 / sets) ** moe.experts_per_token)
 
     def _afd(self, afd: Afd, load: Load, family: OperatorName, share: float, measure: Measure) -> list[Stage]:
-        """FFN or experts on accelerators of their own; ``share`` of the layers have them."""
-        own, routed = self._products(load, family, measure), family == "experts"
+        """FFN or experts on separate accelerators; ``share`` of the layers have them."""
+        products, routed = self._products(load, family, measure), family == "experts"
         if measure == "joules":
             moved = share * afd.moved_bytes(load.tokens, routed)
-            return [*own, Stage("link", moved * self.devices[FFN].link_j_per_byte)]
+            return [*products, Stage("link", moved * self.devices[FFN].link_j_per_byte)]
         around = [f(load.tokens, routed) for f in (afd.there, afd.reduced, afd.back)]
-        there, reduced, back = (stage._replace(seconds=share * stage.seconds) for stage in around)
-        return [there, *own, reduced, back]
+        to_ffn, reduced, from_ffn = (stage._replace(seconds=share * stage.seconds) for stage in around)
+        return [to_ffn, *products, reduced, from_ffn]
 
-    def transfer_s(self, one: str, other: str, moved_bytes: F8) -> F8:
+    def transfer_s(self, source: str, target: str, moved_bytes: F8) -> F8:
         """Seconds of moving bytes between two devices, 0 for none.
 
         Raises:
             DevicesRefused: no link joins them.
         """
-        link = self.link(one, other)
+        link = self.link(source, target)
         return np.asarray(np.where(moved_bytes > 0, link.latency_s + moved_bytes / link.bandwidth_bytes_per_s, 0.0))
 
-    def link(self, one: str, other: str) -> LinkSpec:
+    def link(self, source: str, target: str) -> LinkSpec:
         """The link between two devices.
 
         Raises:
-            DevicesRefused: there is none; the operators on either side are named.
+            DevicesRefused: there is none; the message names the operators on either side.
         """
-        found = self.links.get(frozenset((one, other)))
-        if found is None:
+        link = self.links.get(frozenset((source, target)))
+        if link is None:
             sides = [
                 f"{name} ({', '.join(op for op in self.map if self.map[op] == name) or 'memory'})"
-                for name in (one, other)
+                for name in (source, target)
             ]
             raise DevicesRefused("links", f"no link between {' and '.join(sides)}")
-        return found
+        return link
 
     def _jobs(self, load: Load) -> F8:
         return np.clip(load.tokens, 1.0, float(self.most_jobs))
@@ -248,12 +249,12 @@ class DeviceWorker:
     def _overlapped_s(self, load: Load) -> F8:
         jobs = self._jobs(load)
         stages, parts = self.stages(load.part(jobs)), self.collectives.split.pipeline
-        # A stage of the pipeline hands its batch on whole.
+        # A pipeline stage passes its batch on undivided.
         passed = parts * overlapped_s(stages, self.model.layers / parts, jobs)
         return passed + self.collectives.embedding_s(load.tokens)
 
     def _waited_s(self, total: F8, load: Load) -> F8:
-        """``total`` of all layers where some wait for weights that are read while the layer before them runs."""
+        """``total`` of all layers, plus their waits for weights read while the layer before runs."""
         layer = total / self.model.layers
         for layers, moved, name in self.streamed:
             link = self.link(ACCELERATOR, name)
@@ -269,85 +270,91 @@ class DeviceWorker:
         return np.asarray(total)
 
     def _joules(self, load: Load, jobs: F8 | float) -> dict[str, F8]:
-        """Of all layers for a load that is one of ``jobs``; streamed weights cross once a step."""
-        found = self._by_component(self.stages(load, "joules"), np.zeros(np.shape(load.tokens)))
-        found = {name: joules * self.model.layers for name, joules in found.items()}
+        """Joules of all layers for a load that is one of ``jobs``; streamed weights cross once per step."""
+        by_component = self._by_component(self.stages(load, "joules"), np.zeros(np.shape(load.tokens)))
+        by_component = {name: joules * self.model.layers for name, joules in by_component.items()}
         for layers, moved, name in self.streamed:
-            found["link"] = found["link"] + layers * moved * self.devices[name].link_j_per_byte / jobs
-        return found
+            by_component["link"] = by_component["link"] + layers * moved * self.devices[name].link_j_per_byte / jobs
+        return by_component
 
     def _by_component(self, stages: list[Stage], zero: F8) -> dict[str, F8]:
-        found = dict.fromkeys(self.components, zero)
+        totals = dict.fromkeys(self.components, zero)
         for stage in stages:
             name = self.devices[stage.station].kind if stage.station in self.devices else "link"
-            found[name] = np.asarray(found[name] + stage.seconds)
-        return found
+            totals[name] = np.asarray(totals[name] + stage.seconds)
+        return totals
 
     def sequence_stages(self, sequences: F8, measure: Measure) -> list[Stage]:
-        """LM head, sampling, and the gathering of logits."""
-        found: list[Stage] = []
+        """Stages of LM head, sampling, and the logits' all-gather."""
+        stages: list[Stage] = []
         for product in self.sequence_products:
             name = self.map["lm_head"] if product.family == "lm_head" else ACCELERATOR
             cost = product.op.layers * self._cost(name, operator_work(product.op, product.matrix, sequences), measure)
-            found.append(Stage(name, cost, product.op.name))
-        there = self.map["lm_head"]
+            stages.append(Stage(name, cost, product.op.name))
+        head_device = self.map["lm_head"]
         hidden = sequences * self.model.hidden_size * ACTIVATION_BYTES
         logits = sequences * self.model.vocab_size * ACTIVATION_BYTES
-        found += self._move(ACCELERATOR, there, hidden, measure)
-        found += self._move(there, ACCELERATOR, logits, measure)
+        stages += self._move(ACCELERATOR, head_device, hidden, measure)
+        stages += self._move(head_device, ACCELERATOR, logits, measure)
         if measure == "seconds":
-            found.append(Stage(ACCELERATOR, self.collectives.logits_s(sequences), "collectives"))
-        return found
+            stages.append(Stage(ACCELERATOR, self.collectives.logits_s(sequences), "collectives"))
+        return stages
 
     def _products(self, load: Load, family: OperatorName, measure: Measure, after: bool | None = None) -> list[Stage]:
-        """Stages of a family's products in the mean layer; those before or after attention where ``after`` says."""
+        """Stages of a family's products in the mean layer; ``after``: only those after (False: before) attention."""
         name = self.map[family]
-        found: list[Stage] = []
+        stages: list[Stage] = []
         total = np.zeros(np.shape(load.tokens))
         for product in self.products:
             if product.family != family or (after is not None and after != (product.op.name in AFTER_ATTENTION)):
                 continue
             share = product.op.layers / self.model.layers
             if product.op.routed and self.expert_loads is not None:
-                found += self._expert_stages(product, load, share, measure)
+                stages += self._expert_stages(product, load, share, measure)
             else:
                 work = operator_work(product.op, product.matrix, load.tokens * product.token_scale)
                 total = total + share * self._cost(name, work, measure)
-        return [Stage(name, total, family), *found]
+        return [Stage(name, total, family), *stages]
 
     def _expert_stages(self, product: Product, load: Load, share: float, measure: Measure) -> list[Stage]:
-        """A routed product where routing, placement and offloading are known."""
+        """A routed product with stated routing, placement and offloading."""
         assert self.expert_loads is not None
         assert product.matrix is not None
-        here, loads = self.map["experts"], self.expert_loads
+        device, loads = self.map["experts"], self.expert_loads
         costs = [
             (name, share * self._cost(name, work, measure))
-            for name, work in loads.works(product.op, product.matrix, load.tokens * product.token_scale, here)
+            for name, work in loads.works(product.op, product.matrix, load.tokens * product.token_scale, device)
         ]
-        found = [Stage(name, cost, product.family) for name, cost in costs]
+        stages = [Stage(name, cost, product.family) for name, cost in costs]
         if len(costs) == 2:
-            found = self._beside_experts(product, load, share, costs, measure)
+            stages = self._offloaded_experts(product, load, share, costs, measure)
         fetched = loads.fetched_bytes(product.op, load.tokens * product.token_scale)
         if fetched is not None:
             source, now, ahead = fetched
             if measure == "joules":
-                found.append(Stage("link", share * (now + ahead) * self.devices[source].link_j_per_byte))
+                stages.append(Stage("link", share * (now + ahead) * self.devices[source].link_j_per_byte))
             else:
-                found.append(Stage(f"link {here} {source}", share * self.transfer_s(here, source, now)))
-        return found
+                stages.append(Stage(f"link {device} {source}", share * self.transfer_s(device, source, now)))
+        return stages
 
-    def _beside_experts(
+    def _offloaded_experts(
         self, product: Product, load: Load, share: float, costs: list[tuple[str, F8]], measure: Measure
     ) -> list[Stage]:
-        """Experts on the accelerator and on another device at the same time; hidden states go there and come back."""
+        """Experts on the accelerator and on another device in parallel; hidden states go there and back."""
         assert self.expert_loads is not None
-        (here, own), (there, other) = costs
+        (device, resident), (offload_device, offloaded) = costs
         moved = self.expert_loads.moved_tokens(load.tokens * product.op.token_groups)
         moved = share * moved * self.model.hidden_size * ACTIVATION_BYTES
-        way = self._move(here, there, moved, measure)
+        transfers = self._move(device, offload_device, moved, measure)
         if measure == "joules":
-            return [Stage(here, own, product.family), Stage(there, other, product.family), *way]
-        return [Stage(here, np.maximum(own, other + sum(stage.seconds for stage in way)), product.family)]
+            return [
+                Stage(device, resident, product.family),
+                Stage(offload_device, offloaded, product.family),
+                *transfers,
+            ]
+        return [
+            Stage(device, np.maximum(resident, offloaded + sum(stage.seconds for stage in transfers)), product.family)
+        ]
 
     def _elementwise(self, load: Load, measure: Measure) -> Stage:
         total = np.zeros(np.shape(load.tokens))
@@ -358,7 +365,7 @@ class DeviceWorker:
         return Stage(ACCELERATOR, total, "elementwise")
 
     def _prefill(self, load: Load, measure: Measure) -> F8:
-        """Prompt attention of all layers; 0 where there is no prompt."""
+        """Prompt attention of all layers; 0 without a prompt."""
         shape, name = self.attention, self.map["prefill_attention"]
         new = np.maximum(load.prompt, 1e-3)
         total = np.zeros(np.shape(load.tokens))
@@ -369,7 +376,7 @@ class DeviceWorker:
         return np.where(load.prompt > 0, total, 0.0)
 
     def _decode(self, load: Load, measure: Measure) -> F8:
-        """Attention of decodes of all layers; 0 where there are none."""
+        """Decode attention of all layers; 0 without decodes."""
         shape, name = self.attention, self.map["decode_attention"]
         total = np.zeros(np.shape(load.tokens))
         windowed = np.minimum(load.context, load.sequences * float(shape.window_tokens))
@@ -379,23 +386,23 @@ class DeviceWorker:
                 total = total + layers * self._cost(name, work, measure)
         return np.where(load.sequences > 0, total, 0.0)
 
-    def _reading(self, name: OperatorName, own: F8, kv_bytes: F8, measure: Measure) -> Stage:
-        """Attention on its device, which waits for KV that lies elsewhere."""
+    def _reading(self, name: OperatorName, cost: F8, kv_bytes: F8, measure: Measure) -> Stage:
+        """Attention on its device, waiting for KV on another device."""
         device = self.map[name]
         if measure == "joules" or device == self.kv:
-            return Stage(device, own, name)
-        return Stage(device, np.maximum(own, self.transfer_s(self.kv, device, kv_bytes)), name)
+            return Stage(device, cost, name)
+        return Stage(device, np.maximum(cost, self.transfer_s(self.kv, device, kv_bytes)), name)
 
     def _read_joules(self, device: str, kv_bytes: F8, measure: Measure) -> list[Stage]:
         return self._move(self.kv, device, kv_bytes, measure) if measure == "joules" else []
 
-    def _move(self, one: str, other: str, moved_bytes: F8, measure: Measure) -> list[Stage]:
-        if one == other:
+    def _move(self, source: str, target: str, moved_bytes: F8, measure: Measure) -> list[Stage]:
+        if source == target:
             return []
         if measure == "joules":
-            each = max(self.devices[one].link_j_per_byte, self.devices[other].link_j_per_byte)
-            return [Stage("link", moved_bytes * each)]
-        return [Stage(f"link {one} {other}", self.transfer_s(one, other, moved_bytes))]
+            j_per_byte = max(self.devices[source].link_j_per_byte, self.devices[target].link_j_per_byte)
+            return [Stage("link", moved_bytes * j_per_byte)]
+        return [Stage(f"link {source} {target}", self.transfer_s(source, target, moved_bytes))]
 
     def _cost(self, name: str, work: Work, measure: Measure) -> F8:
         device = self.devices[name]

@@ -1,9 +1,9 @@
-"""External predictor: aiconfigurator-core's steps (extra ``aic``), on its own tables and formulas, in ours.
+"""External predictor: aiconfigurator-core's steps (extra ``aic``) by its own tables and formulas, as ``StepCosts``.
 
     token_s[T] = token_s(T) on its grid, linear between
     chunk rate = chunk_s(P, cached) / pairs,  decode_s(n, c) = decode_s(n, c / n - 1)
 
-It knows no host work: that is the profile's, as with the other laws. Energy is the roofline's.
+The package prices no host work: that is the profile's, as with the other laws. Energy is the roofline's.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from hisearch.latency.sheets import named_as
 from hisearch.specs.machines.profile import LatencyProfileSpec
 from hisearch.specs.wording import in_percent
 
-#: Its modes of dense products, by our formats of weights; fp4 (MXFP4) checkpoints say theirs themselves.
+#: The package's modes of dense products, by format of the weights. fp4 (MXFP4) checkpoints state theirs.
 GEMM_MODES: dict[str, str | None] = {
     "bf16": "bfloat16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4", "int4": "int4_wo", "fp4": None,
 }  # fmt: skip
 KV_MODES = {"bf16": "bfloat16", "fp16": "bfloat16", "fp8": "fp8", "int8": "int8"}
-#: Share of a typical step by formulas from which a result says so.
+#: Share of a typical step priced by formulas, above which a result warns.
 WORTH_SAYING = 0.1
 
 
 class AicEstimator:
-    """Compiles a worker to tables from the package's answers."""
+    """Compiles a worker to tables from the package's results."""
 
     def __init__(self, profile_name: str, profile: LatencyProfileSpec) -> None:
         if profile.aic is None:
@@ -46,11 +46,11 @@ class AicEstimator:
         self.names = profile.aic
 
     def question(self, priced: PricedWorker) -> AicQuestion:
-        """The worker in the package's words.
+        """The worker in the package's names.
 
         Raises:
             InvalidParallelism: the model cannot be split so.
-            ValueError: an accelerator or a format that the profile or the package has no name for.
+            ValueError: the profile or the package has no name for the accelerator or a format.
         """
         shard(priced.model, priced.split)
         board = named_as(priced.accelerator, self.names.systems)
@@ -86,9 +86,9 @@ class AicEstimator:
     def compile(self, priced: PricedWorker) -> CompiledCosts:
         """See ``LatencyEstimator.compile``."""
         overhead = engine_overhead(self.profile_name, self.profile, priced.engine)
-        each = min(priced.max_context_tokens, priced.model.max_context_tokens)
-        answers = aic_tables(self.question(priced), priced.max_tokens, priced.max_sequences, each)
-        device = _tables(answers, priced, each)
+        longest = min(priced.max_context_tokens, priced.model.max_context_tokens)
+        answers = aic_tables(self.question(priced), priced.max_tokens, priced.max_sequences, longest)
+        device = _tables(answers, priced, longest)
         warnings = [f"steps are priced by aiconfigurator-core {aic_version()}"]
         if answers.calculated > WORTH_SAYING:
             warnings.append(
@@ -106,10 +106,10 @@ class AicEstimator:
         )
 
 
-def _tables(answers: AicTables, priced: PricedWorker, each: int) -> StepCosts:
+def _tables(answers: AicTables, priced: PricedWorker, longest: int) -> StepCosts:
     tokens = np.arange(1.0, priced.max_tokens + 1.0)
     new = np.maximum(knots_up_to(priced.max_tokens).astype(np.float64), 1.0)[:, None]
-    cached = knots_up_to(each).astype(np.float64)[None, :]
+    cached = knots_up_to(longest).astype(np.float64)[None, :]
     sequences = knots_up_to(max(priced.max_sequences, 2)).astype(np.float64)[:, None]
     context = knots_up_to(priced.max_context_tokens).astype(np.float64)[None, :]
     chunk_s = Grid((answers.tokens, answers.cached), answers.chunk_s)(new, cached)
@@ -128,5 +128,5 @@ def _tables(answers: AicTables, priced: PricedWorker, each: int) -> StepCosts:
 
 @register("aic")
 def build(profile_name: str, profile: LatencyProfileSpec) -> LatencyEstimator:
-    """The estimator that asks aiconfigurator-core, by the names that ``profile`` has for it."""
+    """The estimator that queries aiconfigurator-core, with the names in ``profile``."""
     return AicEstimator(profile_name, profile)

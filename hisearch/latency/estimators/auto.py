@@ -1,4 +1,4 @@
-"""The profile of the accelerator and engine at hand, of those that a profile lists; the roofline where none is."""
+"""Chooses, from a profile's list, the profile of an accelerator and engine; the roofline where none is listed."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from hisearch.specs.machines.profile import LatencyProfileSpec
 
 
 class AutoEstimator:
-    """Hands the question to the estimator of the chosen profile."""
+    """Delegates to the estimator of the chosen profile."""
 
     def __init__(self, profile_name: str, profile: LatencyProfileSpec) -> None:
         self.profile_name = profile_name
         self.profile = profile
 
     def chosen(self, accelerator: AcceleratorSpec, engine: EngineName) -> str | None:
-        """Name of the profile for an accelerator with this sheet under this engine; None where none is listed."""
+        """Name of the profile for this data sheet and engine; None where none is listed."""
         profiles = {choice.accelerator: choice.profile for choice in self.profile.choices if choice.engine == engine}
         name = named_as(accelerator, profiles)
         return None if name is None else profiles[name]
@@ -41,5 +41,5 @@ class AutoEstimator:
 
 @register("auto")
 def build(profile_name: str, profile: LatencyProfileSpec) -> LatencyEstimator:
-    """The estimator of the profile that fits the question."""
+    """The estimator of the profile that matches the worker."""
     return AutoEstimator(profile_name, profile)

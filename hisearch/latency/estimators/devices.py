@@ -1,7 +1,7 @@
-"""Workers of several devices, and accelerators with systolic arrays (``hisearch.latency.devices``).
+"""Estimator of workers of several devices, and of accelerators with systolic arrays (``hisearch.latency.devices``).
 
-The profile's fitted laws price the accelerator, or its roofline terms where it has none, unless it has systolic arrays;
-its engines' host times and CUDA graphs apply.
+An accelerator without systolic arrays is priced by the profile's fitted laws, or by its roofline terms without laws.
+The host times and CUDA graphs of the profile's engines apply.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from hisearch.specs.machines.profile import LatencyProfileSpec
 
 
 class DevicesEstimator:
-    """Compiles workers with devices beside their accelerators; none where ``worker`` is not given."""
+    """Compiles workers with attached devices; without ``worker``, no devices are attached."""
 
     def __init__(self, profile_name: str, profile: LatencyProfileSpec, worker: WorkerDevices | None = None) -> None:
         self.profile_name = profile_name
@@ -39,7 +39,7 @@ class DevicesEstimator:
         """See ``LatencyEstimator.compile``.
 
         Raises:
-            DevicesRefused: the devices cannot do what the map asks of them.
+            DevicesRefused: a device has no law for an operator mapped to it.
         """
         model, accelerator, split = priced.model, priced.accelerator, priced.split
         name, profile = profile_at_hand(self.profile_name, self.profile, accelerator, priced.engine.name)
@@ -68,20 +68,20 @@ class DevicesEstimator:
             warnings=(*format_warnings(accelerator, priced.loaded_dtype), *_warnings(name, profile)),
             components=components,
             idle_w_by_component=idle,
-            lockstep=_wave(composed, padded, overhead, priced.max_tokens),
+            lockstep=_lockstep(composed, padded, overhead, priced.max_tokens),
         )
 
     def idle_w_by_component(self, accelerator: AcceleratorSpec, ranks: int) -> dict[str, float]:
-        """Idle watts of a worker of so many ranks."""
-        found = {ACCELERATOR: worker_idle_w(accelerator, ranks)}
+        """Idle watts of a worker of ``ranks`` ranks, by component."""
+        idle_w = {ACCELERATOR: worker_idle_w(accelerator, ranks)}
         for name, entry in self.worker.spec.attached.items():
             device = self.worker.devices[name]
-            found[device.kind] = found.get(device.kind, 0.0) + ranks * entry.count * device.idle_w
+            idle_w[device.kind] = idle_w.get(device.kind, 0.0) + ranks * entry.count * device.idle_w
         afd = self.worker.spec.attention_ffn
         if afd is not None:
             ffn = self.worker.ffn_accelerator or accelerator
-            found[FFN] = worker_idle_w(ffn, 1) * afd.ffn / afd.attention
-        return found
+            idle_w[FFN] = worker_idle_w(ffn, 1) * afd.ffn / afd.attention
+        return idle_w
 
 
 def _warnings(name: str, profile: LatencyProfileSpec) -> tuple[str, ...]:
@@ -91,7 +91,7 @@ def _warnings(name: str, profile: LatencyProfileSpec) -> tuple[str, ...]:
 
 
 def _padded(costs: StepCosts, overhead: EngineOverhead, layers: int) -> StepCosts:
-    """Steps of up to the largest CUDA graph take what the next graph does, longer ones launch layer by layer."""
+    """Pad steps to the next CUDA graph; steps beyond the largest launch layer by layer."""
     table = costs.token_s.copy()
     graphs = np.array([size for size in overhead.graph_batches if size < len(table)], dtype=np.int64)
     if len(graphs):
@@ -101,12 +101,12 @@ def _padded(costs: StepCosts, overhead: EngineOverhead, layers: int) -> StepCost
     return costs._replace(token_s=table)
 
 
-def _wave(worker: DeviceWorker, costs: StepCosts, overhead: EngineOverhead, limit: int) -> LockstepCosts | None:
-    """``costs.token_s`` taken apart; None where there is one attention group.
+def _lockstep(worker: DeviceWorker, costs: StepCosts, overhead: EngineOverhead, limit: int) -> LockstepCosts | None:
+    """``costs.token_s`` split into own and shared parts; None for a single attention group.
 
-    Of phases that overlap, the groups' part is what they take one after the other, at most all of the step. Where one
-    group has a token and the others none, weights are read all the same: the entry of no tokens is such that the line
-    from it to that of one token each passes through what a single token takes.
+    The shared part of overlapped phases is their serial time, at most the whole step. Where one group has a token and
+    the others none, weights are read all the same. The entry of zero tokens is therefore extrapolated: the line from
+    it to one token per group passes through the cost of a single token.
     """
     groups = worker.collectives.split.attention_data
     if groups == 1:
@@ -118,12 +118,12 @@ def _wave(worker: DeviceWorker, costs: StepCosts, overhead: EngineOverhead, limi
 
 
 def _joules(worker: DeviceWorker, ranks: int, limits: dict[str, int]) -> dict[str, StepCosts]:
-    """Joules of so many ranks, by component."""
+    """Joules of ``ranks`` ranks, by component."""
     names = worker.components
 
-    def together(found: dict[str, F8]) -> F8:
-        shape = np.broadcast_shapes(*(np.shape(found[name]) for name in names))
-        return np.stack([worker.ranks_of(name, ranks) * np.broadcast_to(found[name], shape) for name in names])
+    def together(by_component: dict[str, F8]) -> F8:
+        shape = np.broadcast_shapes(*(np.shape(by_component[name]) for name in names))
+        return np.stack([worker.ranks_of(name, ranks) * np.broadcast_to(by_component[name], shape) for name in names])
 
     tables = tabulate(
         lambda load: together(worker.step_joules(load)),
@@ -135,12 +135,12 @@ def _joules(worker: DeviceWorker, ranks: int, limits: dict[str, int]) -> dict[st
 
 
 def _component(tables: StepCosts, index: int) -> StepCosts:
-    """One of the costs that ``tables`` has along its leading axis."""
+    """The costs at ``index`` along the leading axis of ``tables``."""
     return _with_tables([None if table is None else np.ascontiguousarray(table[index]) for table in tables[2:]])
 
 
 def _sum(parts: list[StepCosts]) -> StepCosts:
-    """Costs whose tables add up."""
+    """Costs with the sums of the parts' tables."""
     together = zip(*(part[2:] for part in parts), strict=True)
     return _with_tables([None if tables[0] is None else np.asarray(sum(tables)) for tables in together])
 
@@ -152,5 +152,5 @@ def _with_tables(tables: list[F8 | None]) -> StepCosts:
 
 @register("devices")
 def build(profile_name: str, profile: LatencyProfileSpec) -> LatencyEstimator:
-    """The estimator of accelerators without devices beside them."""
+    """The estimator of accelerators without attached devices."""
     return DevicesEstimator(profile_name, profile)

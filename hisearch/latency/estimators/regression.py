@@ -1,13 +1,13 @@
-"""Regression: whole steps of a deployment by the law that was fitted to its engine's own log (``calibrate.step_fit``).
+"""Regression: steps of a deployment by the law fitted to its engine's own log (``calibrate.step_fit``).
 
-Notation as there; of a worker whose steps were logged, the host's work included. In tables:
+Notation as there. The law covers the logged worker, host work included. In tables:
 
     host_s = step_s, host_per_sequence_s = per_sequence_s
     token_s[T] = token_s(T), prompt_s[P] = prompt_s, decode_s(n, c) = context_token_s * c, skew_s = skew_token_s
     chunk_s(new, cached) = pair_s * new * (cached + (new + 1) / 2) + cached_token_s * cached
 
-The last is exact for a prompt alone in its step; of several, ``cached`` tokens count as one prompt of their length
-would. A log knows one model, accelerator, engine, split and format: another is refused. Energy is the roofline's.
+The last is exact for a prompt alone in its step; ``cached`` tokens of several prompts count like one prompt of their
+length. A log covers one model, accelerator, engine, split and format: others are refused. Energy is the roofline's.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from hisearch.specs.machines.regression import StepRegression
 
 
 class RegressionEstimator:
-    """Compiles a worker to tables with the law of its own log, of those that a LatencyProfile has."""
+    """Compiles a worker to tables with the law of its own log in a LatencyProfile."""
 
     def __init__(self, profile_name: str, profile: LatencyProfileSpec) -> None:
         self.profile_name = profile_name
@@ -38,16 +38,16 @@ class RegressionEstimator:
         """The law of the worker's own steps.
 
         Raises:
-            ValueError: none of the profile's; says of which workers it has one.
+            ValueError: the profile has none; the message lists the workers that have one.
         """
-        wanted = (priced.model.huggingface_id.lower(), priced.engine.name, priced.loaded_dtype, priced.kv_dtype)
+        worker_key = (priced.model.huggingface_id.lower(), priced.engine.name, priced.loaded_dtype, priced.kv_dtype)
         plain = priced.split.ranks == priced.split.tensor and priced.split.expert == 1
         for law in self.profile.regressions:
-            had = (law.model.lower(), law.engine, law.weight_dtype, law.kv_dtype)
+            law_key = (law.model.lower(), law.engine, law.weight_dtype, law.kv_dtype)
             same_board = law.memory_bandwidth_bytes_per_s == priced.accelerator.memory_bandwidth_bytes_per_s
-            if had == wanted and same_board and plain and law.tensor_parallel == priced.split.tensor:
+            if law_key == worker_key and same_board and plain and law.tensor_parallel == priced.split.tensor:
                 return law
-        asked = _named(
+        worker_text = _named(
             priced.model.huggingface_id, priced.engine.name, str(priced.split), priced.loaded_dtype, priced.kv_dtype
         )
         known = "; ".join(
@@ -56,7 +56,7 @@ class RegressionEstimator:
             for x in self.profile.regressions
         )
         raise ValueError(
-            f"profile {self.profile_name}: steps of {asked} on this accelerator were not logged; it has {known}"
+            f"profile {self.profile_name}: steps of {worker_text} on this accelerator were not logged; it has {known}"
         )
 
     def compile(self, priced: PricedWorker) -> CompiledCosts:
@@ -99,7 +99,7 @@ def _tables(law: StepRegression, priced: PricedWorker) -> StepCosts:
 
 
 def _token_s(law: StepRegression, limit: int) -> F8:
-    """``token_s`` of 0 … ``limit`` tokens; beyond the logged ones its mean or last slope goes on, the steeper."""
+    """``token_s`` of 0 … ``limit`` tokens, extrapolated with the steeper of its mean and last slopes."""
     knots, values = np.array(law.tokens, dtype=np.float64), np.array(law.token_s)
     tokens = np.arange(limit + 1, dtype=np.float64)
     slope = max((values[-1] - values[-2]) / (knots[-1] - knots[-2]), values[-1] / knots[-1])
@@ -107,21 +107,21 @@ def _token_s(law: StepRegression, limit: int) -> F8:
 
 
 def _warnings(law: StepRegression, priced: PricedWorker) -> list[str]:
-    """What was not logged (law L8)."""
+    """Warnings of loads beyond the log (law L8)."""
     ranges = law.ranges
     pairs = (
         ("tokens", priced.max_tokens, ranges.tokens),
         ("sequences", priced.max_sequences, ranges.sequences),
         ("tokens of context", priced.max_context_tokens, ranges.context_tokens),
     )
-    found = [
-        f"steps of more than {had:,} {what}: none was logged, the law goes on"
-        for what, asked, had in pairs
-        if asked > had
+    warnings = [
+        f"steps of more than {logged:,} {what}: none was logged, the law goes on"
+        for what, limit, logged in pairs
+        if limit > logged
     ]
     if "mixed" not in law.errors and priced.engine.name != "sglang":
-        found.append("no step with both prompts and decodes was logged: their costs are added up")
-    return found
+        warnings.append("no step with both prompts and decodes was logged: their costs are added up")
+    return warnings
 
 
 @register("regression")

@@ -10,20 +10,19 @@ Notation (per layer and rank)
     decode_s(n, c)       = max(c * flops_per_pair, c * kv_bytes + n * query_bytes)
     all_reduce_s(b)      = alpha_s + 2 (n - 1) / n * b / (link bandwidth * e)
 
-With g > 1 attention groups, an all-gather and a reduce-scatter of g * T tokens over the ranks of the stage take the
-place of the second all-reduce of a layer; p > 1 stages hand 2 bytes * h * T on p - 1 times. A step is one pass of one
+With g > 1 attention groups, an all-gather and a reduce-scatter of g * T tokens over the ranks of the stage replace the
+second all-reduce of a layer. p > 1 stages send 2 bytes * h * T to the next, p - 1 times. A step is one pass of one
 group's batch through all stages.
 
-With an indexer (sparse attention, top k), chunks and decodes read min(k, what they see) of their tokens, and
+With an indexer (sparse attention, top k), chunks and decodes read min(k, visible tokens), plus
     index_s(pairs, seen) = max(pairs * index FLOPs, seen * index bytes)                 seen: cached and new tokens
-comes on top, at the rate of fp8 where the accelerator has it.
+at the rate of fp8 where the accelerator has it.
 
 A window of W tokens bounds a chunk's pairs exactly, and a decode batch's context by ``min(c, n * W)``: exact when all
 contexts are on the same side of W, otherwise an upper bound.
 
-Energy above idle = (active_w - idle_w) * ranks * (time each operator would take at peak), that is, power above idle
-grows with the larger of compute and memory utilisation (``hisearch.hardware.power``). Launch gaps, links and the host
-add nothing above idle.
+Energy above idle = (active_w - idle_w) * ranks * (each operator's time at peak): power above idle grows with the larger
+of compute and memory utilisation (``hisearch.hardware.power``). Launch gaps, links and the host add nothing above idle.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ from hisearch.specs.machines.profile import LatencyProfileSpec
 from hisearch.specs.models.model import ModelSpec
 from hisearch.specs.models.pages import page_warnings
 
-#: Formats that engines run as weight-only: weights are unpacked to 16 bits and multiplied there.
+#: Weight-only formats: weights are unpacked to 16 bits and multiplied in 16 bits.
 WEIGHT_ONLY: frozenset[str] = frozenset({"int4"})
 
 
@@ -125,13 +124,13 @@ class RooflineWorker:
         return total * self.scale
 
     def shared_s(self, tokens: F8) -> F8:
-        """Of ``token_s``, what all attention groups of a stage do together; ``tokens`` of one, the others alike."""
+        """The part of ``token_s`` that a stage's attention groups share; ``tokens``: of each group."""
         shared = [op for op in self.token_ops if op.token_groups > 1 or op.name in SHARED_ELEMENTWISE]
         payload = ACTIVATION_BYTES * self.model.hidden_size * tokens
         return self.scale * (self._operators(shared, tokens) + self._exchanges(payload))
 
     def routed_s(self, tokens: F8) -> F8:
-        """Of ``token_s``, routed experts alone."""
+        """The routed experts' part of ``token_s``."""
         return self.scale * self._operators([op for op in self.token_ops if op.routed], tokens)
 
     def sequence_s(self, sequences: F8) -> F8:
@@ -188,7 +187,7 @@ class RooflineWorker:
         return total
 
     def _collectives(self, payload: F8) -> F8:
-        """Of all layers and stages; ``payload``, bytes of the group's own tokens."""
+        """Seconds of all layers and stages; ``payload``: bytes of the group's own tokens."""
         split, layers = self.split, self.model.layers
         attention = all_reduce_volume(1.0, split.tensor) * payload
         total = (layers + 1) * self._collective(attention, split.tensor)
@@ -202,9 +201,9 @@ class RooflineWorker:
         return total + (split.pipeline - 1) * self._collective(payload, split.pipeline)
 
     def _exchanges(self, payload: F8) -> F8:
-        """Gathering the tokens of all groups before the FFNs of all layers, and scattering them after.
+        """Seconds to gather the tokens of all groups before the FFNs of all layers, and scatter them after.
 
-        With an all-to-all, a copy to each set of ranks that holds any of a token's experts, and back, choices even.
+        An all-to-all sends a copy to each set of ranks with any of a token's experts, and back; choices are even.
         """
         split, moe = self.split, self.model.moe
         if split.all_to_all and moe is not None:
@@ -257,9 +256,9 @@ class RooflineWorker:
 def lockstep_costs_of(
     worker: RooflineWorker, costs: StepCosts, limit: int, graphs: Sequence[int]
 ) -> LockstepCosts | None:
-    """``costs.token_s`` taken apart; None where there is one attention group.
+    """``costs.token_s`` split into own and shared parts; None for a single attention group.
 
-    ``graphs``: tokens that its small entries are padded to. What the groups share is priced by the roofline.
+    ``graphs``: tokens that its small entries are padded to. The roofline prices the shared part.
     """
     if worker.split.attention_data == 1:
         return None
@@ -302,7 +301,7 @@ class RooflineEstimator:
 
 
 def energy_costs(priced: PricedWorker) -> StepCosts:
-    """Joules above idle of one attention group's steps (see the module's law), whatever estimator tells their time."""
+    """Joules above idle of one attention group's steps (see the module's law), for any estimator of their time."""
     powered = replace(peak_worker(priced), scale=worker_dynamic_w(priced.accelerator, priced.split.tensor))
     return powered.tabulate(*priced.limits)
 
@@ -359,7 +358,7 @@ def engine_overhead(profile_name: str, profile: LatencyProfileSpec, engine: Engi
 
 
 def attained_rates(profile: LatencyProfileSpec, accelerator: AcceleratorSpec, peaks: dict[DType, float]) -> Rates:
-    """Rates of every family at the profile's shares of the sheet's."""
+    """Rates of every family at the profile's shares of the data sheet's peaks."""
     bandwidth = accelerator.memory_bandwidth_bytes_per_s
     families = (profile.gemm, profile.elementwise, profile.prefill_attention, profile.decode_attention)
     gemm, elementwise, prefill, decode = (Rate(peaks, f.flops, bandwidth * f.bandwidth, f.launch_s) for f in families)
@@ -368,13 +367,13 @@ def attained_rates(profile: LatencyProfileSpec, accelerator: AcceleratorSpec, pe
 
 
 def peak_rates(accelerator: AcceleratorSpec, peaks: dict[DType, float]) -> Rates:
-    """Rates of every family at the sheet's own, without launches and collectives."""
+    """Rates of every family at the data sheet's peaks, without launches and collectives."""
     peak = Rate(peaks, 1.0, accelerator.memory_bandwidth_bytes_per_s, 0.0)
     return Rates(peak, peak, peak, peak, None, 0.0)
 
 
 def format_warnings(accelerator: AcceleratorSpec, weight_dtype: DType) -> tuple[str, ...]:
-    """What to know of weights in a format that the accelerator cannot multiply."""
+    """Warnings of weights in a format that the accelerator cannot multiply."""
     if compute_dtype(accelerator, weight_dtype) == rate_dtype(weight_dtype) or weight_dtype in WEIGHT_ONLY:
         return ()
     return (

@@ -1,15 +1,15 @@
-"""Scaled roofline: each operator family by its fitted law (``hisearch.latency.laws``), on the accelerator's own sheet.
+"""Scaled roofline: each operator family by its fitted law (``hisearch.latency.laws``), at the accelerator's data sheet.
 
-Notation (per layer and rank; g attention groups, so that FFNs see m = g * T tokens)
+Notation (per layer and rank; with g attention groups FFNs see m = g * T tokens)
     token_s[T] = sum over dense matrices of gemm_s(m) + moe_s(m) + elementwise operators + collectives
                + layers * min(prefill launch, decode launch)
     sequence_s[S] = LM head + sampling + all-gather of the logits
     chunk_s    = prefill_s of one chunk, less the launch that token_s has
     decode_s   = decode_s of the batch, likewise
 
-Norms, rotary embedding, activation and sampling have no law: they take the profile's roofline terms, as do formats that
-were not measured, with a warning. Steps for which the engine has CUDA graphs are priced at the graph's size, longer
-ones add ``layers * eager_layer_s``; of kernels' launches a step sees ``launch_share``. Energy is the roofline's.
+Norms, rotary embedding, activation and sampling have no law and use the profile's roofline terms, as do unmeasured
+formats, with a warning. Steps within a CUDA graph are priced at the graph's size; longer ones add
+``layers * eager_layer_s``. A step pays ``launch_share`` of the kernels' launch times. Energy is the roofline's.
 """
 
 from __future__ import annotations
@@ -59,28 +59,28 @@ from hisearch.specs.machines.profile import LatencyProfileSpec
 from hisearch.specs.models.model import ModelSpec
 from hisearch.specs.models.pages import page_warnings
 
-#: Elementwise operators that an engine's attention, or its all-reduce, does on the way: TensorRT-LLM's attention
-#: operator applies rotary embeddings and writes the KV, its all-reduce adds the residual and normalises.
+#: Elementwise operators fused into an engine's attention or all-reduce. TensorRT-LLM's attention operator applies
+#: rotary embeddings and writes the KV; its all-reduce adds the residual and normalises.
 IN_ATTENTION: dict[str, set[str]] = {"trtllm": {"rotary_kv_write"}}
-#: What the block of sparse attention was measured with, whatever the engine.
+#: Elementwise operators inside the measured block of sparse attention, for every engine.
 IN_SPARSE_BLOCK = {"rotary_kv_write"}
 IN_ALL_REDUCE: dict[str, set[str]] = {"trtllm": {"norms"}}
 
-#: Tokens of a step up to which SGLang's fused all-reduce is taken (``FUSE_ALLREDUCE_MAX_BATCH_SIZE``).
+#: Most tokens of a step for which SGLang fuses the all-reduce (``FUSE_ALLREDUCE_MAX_BATCH_SIZE``).
 FUSED_TOKENS = 2048
 
-#: Tokens up to which engines run shared experts beside the routed ones, on a stream of their own (vLLM's threshold;
-#: SGLang's is 1,024).
-BESIDE_TOKENS = 256
+#: Most tokens for which engines run shared experts on a separate stream, in parallel with the routed ones (vLLM's
+#: threshold; SGLang's is 1,024).
+SHARED_STREAM_TOKENS = 256
 
-#: Products whose activations come in 16 bits where their scale is only found in a step: attention cannot write narrower
-#: ones at a scale that it does not know.
+#: Products with 16-bit activations where scales are dynamic: a separate pass quantises them, since attention cannot
+#: write a narrow format at an unknown scale.
 QUANTISED_DISAGGREGATED = frozenset({"qkv_proj", "o_proj", "gate_up_proj", "down_proj"})
 
-#: Products whose widths no table need hold: each is some microseconds.
+#: Products whose widths may lie outside the tables: each takes a few microseconds.
 SMALL = frozenset({"router", "linear_scalar_proj"})
 
-#: Deviation of memory bandwidth or peak from which a profile is of another accelerator.
+#: Relative deviation of memory bandwidth or peak beyond which a profile is of another accelerator.
 SAME_SHEET = 0.02
 
 
@@ -88,9 +88,9 @@ SAME_SHEET = 0.02
 class ScaledWorker:
     """One worker's operators by their laws; methods take arrays and return seconds.
 
-    roofline: the same worker at the profile's roofline terms, for what has no law.
+    roofline: the same worker at the profile's roofline terms, for operators without a law.
     weight_dtype: format of the weights; weights: its name, a key of ``FORMATS``.
-    launch_share: of the kernels' launch times that a step sees.
+    launch_share: share of the kernels' launch times that a step pays.
     """
 
     model: ModelSpec
@@ -122,11 +122,11 @@ class ScaledWorker:
         shared = np.zeros_like(tokens)
         for matrix in self.products():
             if not matrix.routed:
-                mixed = shared if matrix.name.startswith("shared_") else total
-                mixed += matrix.layers * self.product_s(matrix, tokens * matrix.token_groups)
+                subtotal = shared if matrix.name.startswith("shared_") else total
+                subtotal += matrix.layers * self.product_s(matrix, tokens * matrix.token_groups)
         if moe_layers(self.model):
             routed = moe_layers(self.model) * self.experts_s(tokens)
-            total += np.where(tokens <= BESIDE_TOKENS, np.maximum(routed, shared), routed + shared)
+            total += np.where(tokens <= SHARED_STREAM_TOKENS, np.maximum(routed, shared), routed + shared)
         split = self.part.parallelism
         normed = self.normalised(tokens)
         for op in self.elementwise_ops():
@@ -134,25 +134,25 @@ class ScaledWorker:
         return total + self.collectives.step_s(split, self.model, tokens)
 
     def normalised(self, tokens: F8) -> npt.NDArray[np.bool_]:
-        """Whether all-reduces of steps of ``tokens`` do the norms on the way."""
+        """Whether the all-reduce of a step of ``tokens`` is fused with the norm."""
         return self.collectives.normalises(ACTIVATION_BYTES * self.model.hidden_size * tokens)
 
     def products(self) -> list[Matrix]:
-        """Matrices as this version of the engine multiplies by them, those of linear attention's inputs in parts."""
-        found, linear = matrices(self.model, self.part), self.model.linear_attention
+        """Matrices as this version of the engine multiplies them: linear attention's inputs may be split in two."""
+        all_matrices, linear = matrices(self.model, self.part), self.model.linear_attention
         if linear is None or self.laws.linear_inputs == 2:
-            return found
+            return all_matrices
         heads = self.part.linear_value_heads
-        apart = {"linear_in_proj": heads * linear.value_head_dim, "linear_scalar_proj": heads}
+        split_off = {"linear_in_proj": heads * linear.value_head_dim, "linear_scalar_proj": heads}
         return [
             replace(matrix, outputs=outputs)
-            for matrix in found
-            for outputs in (matrix.outputs - apart.get(matrix.name, 0), apart.get(matrix.name, 0))
+            for matrix in all_matrices
+            for outputs in (matrix.outputs - split_off.get(matrix.name, 0), split_off.get(matrix.name, 0))
             if outputs
         ]
 
     def shared_s(self, tokens: F8) -> F8:
-        """Of ``token_s``, what all attention groups of a stage do together; ``tokens`` of one, the others alike."""
+        """The part of ``token_s`` that a stage's attention groups share; ``tokens``: of each group."""
         split = self.part.parallelism
         total = np.zeros_like(tokens)
         for matrix in self.products():
@@ -163,11 +163,11 @@ class ScaledWorker:
         return total + self.collectives.shared_s(split, self.model, ACTIVATION_BYTES * self.model.hidden_size * tokens)
 
     def routed_s(self, tokens: F8) -> F8:
-        """Of ``token_s``, routed experts alone."""
+        """The routed experts' part of ``token_s``."""
         return np.asarray(moe_layers(self.model) * self.experts_s(tokens))
 
     def lockstep_table(self, costs: StepCosts, overhead: EngineOverhead, limit: int) -> LockstepCosts | None:
-        """``costs.token_s`` taken apart; None where there is one attention group."""
+        """``costs.token_s`` split into own and shared parts; None for a single attention group."""
         if self.part.parallelism.attention_data == 1:
             return None
         shared = np.minimum(rising(self.shared_s, limit, []), costs.token_s)
@@ -184,7 +184,7 @@ class ScaledWorker:
         return total + self.collectives.all_gather_s(payload, self.part.parallelism.tensor)
 
     def format_of(self, matrix: Matrix) -> str:
-        """Format of a dense matrix, as laws name it."""
+        """Format of a dense matrix, by its name in the laws."""
         if matrix.takes(self.weight_dtype):
             return self.weights
         return "fp32" if matrix.single else "bf16"
@@ -192,7 +192,7 @@ class ScaledWorker:
     def product_s(self, matrix: Matrix, tokens: F8) -> F8:
         """One layer's product with a dense matrix, by its format's law or the roofline.
 
-        Without a law of 32 bits, that of 16 prices them at the accelerator's peak for them.
+        Without a 32-bit law, the 16-bit law prices 32-bit products at their own peak.
         """
         name = law_of(self.laws.gemm, self.format_of(matrix))
         if name is None:
@@ -233,12 +233,12 @@ class ScaledWorker:
         """Prefill attention of all layers for chunks of ``new`` (at least 1) tokens behind ``cached`` ones."""
         if self.sparse is not None:
             return self._sparse_chunk_s(self.sparse, new, cached)
-        sheet, one, windowed = self.sheet("bf16"), 1.0, window_layers(self.model)
+        sheet, batch, windowed = self.sheet("bf16"), 1.0, window_layers(self.model)
         full = self.model.layers - linear_layers(self.model) - windowed
-        seconds = full * (prefill_s(self.prefill, sheet, self.prefill_heads, one, new, cached) - self.launch_s)
+        seconds = full * (prefill_s(self.prefill, sheet, self.prefill_heads, batch, new, cached) - self.launch_s)
         if windowed:
             window = float(self.model.sliding_window_tokens)
-            within = prefill_s(self.prefill, sheet, self.prefill_heads, one, new, cached, window)
+            within = prefill_s(self.prefill, sheet, self.prefill_heads, batch, new, cached, window)
             seconds = seconds + windowed * (within - self.launch_s)
         if self.model.mla is not None:
             rebuilt = rebuild_s(self.prefill, sheet, self.part.heads, self.model.mla, cached)
@@ -272,7 +272,7 @@ class ScaledWorker:
         return np.asarray(seconds)
 
     def mixed_decode_s(self, max_tokens: int, max_sequences: int, longest: int) -> F8 | None:
-        """What decodes add to steps with prompts, on the octaves of ``StepCosts``; None: as by themselves."""
+        """Seconds that decodes add to mixed steps, on the octaves of ``StepCosts``; None: as by themselves."""
         terms = self.laws.mixed_attention
         if terms is None or self.model.mla is not None:
             return None
@@ -288,13 +288,13 @@ class ScaledWorker:
         return np.ascontiguousarray(seconds)
 
     def sheet(self, rate: DType) -> Sheet:
-        """The accelerator's figures for operands whose peak is that of ``rate``, at the clock that it holds."""
+        """The accelerator's data-sheet figures at the peak of ``rate`` and its sustained clock."""
         peaks, laws = sheet_peaks(self.accelerator), self.laws
         flops = laws.clock_share * peaks.get(rate, peaks["bf16"])
         return Sheet(laws.multiprocessors, flops, self.accelerator.memory_bandwidth_bytes_per_s)
 
     def tabulate(self, overhead: EngineOverhead, max_tokens: int, max_sequences: int, max_context: int) -> StepCosts:
-        """All of the above on the knots of ``StepCosts``, rising where laws rise; without host work."""
+        """All of the above on the knots of ``StepCosts``, never falling with tokens; without host work."""
         new = knots_up_to(max_tokens).astype(np.float64)
         cached = knots_up_to(min(max_context, self.model.max_context_tokens)).astype(np.float64)
         batch = knots_up_to(max(max_sequences, 2)).astype(np.float64)
@@ -316,7 +316,7 @@ class ScaledWorker:
         )
 
     def _steps_s(self, overhead: EngineOverhead, limit: int) -> F8:
-        """``token_s`` of 0 … ``limit`` tokens, padded to CUDA graphs, with launches one by one beyond the largest."""
+        """``token_s`` of 0 … ``limit`` tokens, padded to CUDA graphs; eager launches beyond the largest."""
         graphs = overhead.graph_batches
         table = rising(self.token_s, limit, graphs)
         if graphs:
@@ -324,21 +324,21 @@ class ScaledWorker:
         return table
 
     def elementwise_ops(self) -> list[Operator]:
-        """Elementwise operators that are kernels of their own; of routed experts only where no law covers them."""
+        """Elementwise operators with their own kernel; those of routed experts only where no law covers them."""
         tensor = self.part.parallelism.tensor
-        # Fused kernels reach peers within a host; between hosts NCCL reduces, and a kernel of its own normalises.
+        # Fused kernels reach peers within a host. Between hosts NCCL reduces, and a separate kernel normalises.
         reduces = tensor > 1 and not self.collectives.spans_hosts(tensor)
         inside = (
             IN_ATTENTION.get(self.laws.engine, set())
             | (IN_SPARSE_BLOCK if self.sparse is not None else set())
             | (IN_ALL_REDUCE.get(self.laws.engine, set()) if reduces else set())
         )
-        found = [op for op in self.roofline.token_ops if op.family == "elementwise" and op.name not in inside]
+        operators = [op for op in self.roofline.token_ops if op.family == "elementwise" and op.name not in inside]
         if law_of(self.laws.moe, self.weights) is None:
-            return found
+            return operators
         shared = 3.0 * self.part.shared_intermediate * self.part.parallelism.ffn_groups * ACTIVATION_BYTES
-        kept = [op for op in found if not op.name.startswith("expert_")]
-        activations = [op for op in found if op.name == "expert_activation" and shared]
+        kept = [op for op in operators if not op.name.startswith("expert_")]
+        activations = [op for op in operators if op.name == "expert_activation" and shared]
         return kept + [replace(op, bytes_per_unit=shared) for op in activations]
 
     def elementwise_s(self, op: Operator, units: F8) -> F8:
@@ -355,7 +355,7 @@ class ScaledWorker:
         return rate.seconds(op.dtype, op.flops(units), op.bytes_moved(units)) + launch_s
 
     def _hidden_s(self, launch_s: float) -> float:
-        """What a step does not see of a kernel's launch."""
+        """The part of a kernel's launch time that a step does not pay."""
         return (1.0 - self.launch_share) * launch_s
 
 
@@ -370,14 +370,14 @@ class ScaledEstimator:
         self.laws = profile.laws
 
     def of_version(self, version: str) -> ScaledEstimator:
-        """With the kernels of the engine's ``version``; itself where they are the profile's own."""
+        """The estimator with the kernels of the engine's ``version``; itself where they are the profile's."""
         laws = self.laws.of_version(version) if version else self.laws
         if laws == self.laws:
             return self
         return ScaledEstimator(self.profile_name, self.profile.model_copy(update={"laws": laws}))
 
     def worker(self, priced: PricedWorker) -> ScaledWorker:
-        """The worker's operators, not yet tabulated, of the estimator's own version of the engine.
+        """The worker's operators, not yet tabulated, for the estimator's version of the engine.
 
         Raises:
             InvalidParallelism: the model cannot be split so.
@@ -466,23 +466,23 @@ class ScaledEstimator:
         return known[law_of(known, kv_dtype) or next(iter(known))]
 
     def _served(self, priced: PricedWorker) -> ServedErrors | None:
-        """Errors of served runs to expect, by whether the worker's model and accelerator were among them."""
+        """Expected errors of served runs, by whether the measured ones include the worker's model and accelerator."""
         sheet, laws = priced.accelerator, self.laws
         ratio = sheet.memory_bandwidth_bytes_per_s / laws.memory_bandwidth_bytes_per_s
-        own = laws.accelerator if abs(ratio - 1.0) <= SAME_SHEET else None
-        return served_errors(priced.engine.name, own, plain_name(priced.model.huggingface_id))
+        name = laws.accelerator if abs(ratio - 1.0) <= SAME_SHEET else None
+        return served_errors(priced.engine.name, name, plain_name(priced.model.huggingface_id))
 
     def _fused(self, priced: PricedWorker) -> tuple[Sequence[CollectiveCurve], float]:
-        """Curves of the all-reduce that normalises on the way, and bytes up to which it is taken; none: 0.
+        """Curves of the fused all-reduce and norm, and the largest payload in bytes that uses it; 0: none.
 
-        Its ranks lie where peer links join them and share all sequences. VLLM takes it by itself where its profile has
-        it: on accelerators that FlashInfer's has kernels for, and no more ranks than it has a size for.
+        It needs ranks within a host that share all sequences. vLLM uses it by default where its profile has it: on
+        accelerators with FlashInfer kernels, up to the ranks for which it has a size.
         """
         split, curves, known = priced.split, self.laws.collectives, self.laws.fused_all_reduce
-        asked = priced.engine.fused_all_reduce
-        if asked is None:
-            asked = priced.engine.name == "vllm" and bool(known)
-        if not asked or split.tensor == 1 or split.attention_data > 1 or priced.hosts:
+        enabled = priced.engine.fused_all_reduce
+        if enabled is None:
+            enabled = priced.engine.name == "vllm" and bool(known)
+        if not enabled or split.tensor == 1 or split.attention_data > 1 or priced.hosts:
             return (), 0.0
         if known and split.tensor > max(curve.ranks for curve in known):
             return (), 0.0
@@ -492,21 +492,21 @@ class ScaledEstimator:
         return known or (curves.all_reduce if curves is not None else ()), most
 
     def _exchange(self, priced: PricedWorker) -> Sequence[CollectiveCurve]:
-        """Curves of the all-to-all of experts' tokens, for the format of the weights or, failing that, another's."""
+        """Curves of the experts' all-to-all, for the format of the weights or else another."""
         known = self.laws.expert_exchange
         if not priced.split.all_to_all or not known:
             return ()
         return known[law_of(known, weights_law(priced.model, priced.weight_dtype)) or next(iter(known))]
 
     def _warnings(self, worker: ScaledWorker, priced: PricedWorker) -> list[str]:
-        laws, engine, kv_dtype, found = self.laws, priced.engine.name, priced.kv_dtype, []
+        laws, engine, kv_dtype, warnings = self.laws, priced.engine.name, priced.kv_dtype, []
         if engine != laws.engine:
-            found.append(f"laws of {laws.engine} {laws.engine_version} price steps of {engine}")
+            warnings.append(f"laws of {laws.engine} {laws.engine_version} price steps of {engine}")
         sheet = priced.accelerator
         flops = sheet_peaks(sheet)["bf16"]
         ratios = (sheet.memory_bandwidth_bytes_per_s / laws.memory_bandwidth_bytes_per_s, flops / laws.flops)
         if any(abs(ratio - 1.0) > SAME_SHEET for ratio in ratios):
-            found.append(f"laws of {laws.accelerator} are carried over to another accelerator by its sheet")
+            warnings.append(f"laws of {laws.accelerator} are carried over to another accelerator by its sheet")
         dense = any(
             not matrix.routed and matrix.takes(worker.weight_dtype) for matrix in matrices(worker.model, worker.part)
         )
@@ -514,24 +514,24 @@ class ScaledEstimator:
         for present, family, known in families:
             taken = law_of(known, worker.weights)
             if present and taken is None:
-                found.append(f"no law of {family} in {worker.weights}: the roofline prices them")
+                warnings.append(f"no law of {family} in {worker.weights}: the roofline prices them")
             elif present and taken != worker.weights:
-                found.append(f"no law of {family} in {worker.weights}: that of {taken} prices them")
+                warnings.append(f"no law of {family} in {worker.weights}: that of {taken} prices them")
         if kv_dtype not in (laws.prefill_attention if worker.model.mla is None else laws.mla_prefill):
-            found.append(f"no law of attention with a KV cache of {kv_dtype}: that of another format prices it")
+            warnings.append(f"no law of attention with a KV cache of {kv_dtype}: that of another format prices it")
         for name, ranks, most in worker.collectives.beyond(worker.part.parallelism):
-            found.append(f"no measurement of {name}s on {ranks} ranks: those on {most} price them")
-        return [*found, *self._outside(worker)]
+            warnings.append(f"no measurement of {name}s on {ranks} ranks: those on {most} price them")
+        return [*warnings, *self._outside(worker)]
 
     def _outside(self, worker: ScaledWorker) -> list[str]:
-        """Widths and heads beyond what was measured; what is in ``SMALL`` is too small to matter."""
-        found = []
+        """Warnings of widths and heads outside the measured ranges, except products in ``SMALL``."""
+        warnings = []
         for matrix in matrices(worker.model, worker.part):
             name = law_of(self.laws.gemm, worker.format_of(matrix))
             if not matrix.routed and matrix.name not in SMALL and name is not None:
-                found += beyond(matrix.name, self.laws.gemm[name], n=matrix.outputs, k=matrix.inputs)
-        found += beyond("prefill attention", worker.prefill, heads=worker.prefill_heads.heads)
-        return found + beyond("decode attention", worker.decode, heads=worker.decode_heads.heads)
+                warnings += beyond(matrix.name, self.laws.gemm[name], n=matrix.outputs, k=matrix.inputs)
+        warnings += beyond("prefill attention", worker.prefill, heads=worker.prefill_heads.heads)
+        return warnings + beyond("decode attention", worker.decode, heads=worker.decode_heads.heads)
 
 
 @register("scaled")

@@ -1,4 +1,4 @@
-"""Measured tables: operators as a profiler timed them on this accelerator, put together as the engine runs them.
+"""Measured tables: operators that a profiler timed on this accelerator, composed as the engine runs them.
 
 Notation (per layer and rank; T tokens of a step padded to the next CUDA graph, T+ those of all attention groups)
     token_s[T] = layers * (sum over token-wise operators of calls * table(T)) + embedding + final norm
@@ -10,8 +10,8 @@ Notation (per layer and rank; T tokens of a step padded to the next CUDA graph, 
     sequence_s[S] = lm_head(S) + sampler(S) + gather_s(2 bytes * vocabulary * S)
     chunk rate, decode_s, mixed_decode_s, skew_s: layers * attention tables (``latency.costs``)
 
-What several prompts of one step take is read off at their total length: as many tokens fill the accelerator, each
-attending to its own context. Energy is the roofline's (``estimators.roofline.energy_costs``).
+Several prompts of one step are priced at their total length: that many tokens fill the accelerator, while each attends
+to its own context. Energy is the roofline's (``estimators.roofline.energy_costs``).
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ class TablesWorker:
     link_bytes_per_s: float
 
     def token_s(self, tokens: F8) -> F8:
-        """Token-wise operators of a step of ``tokens`` (at least 1) tokens, the other groups' steps being alike."""
+        """Token-wise operators of a step of ``tokens`` (at least 1) tokens in each group."""
         return self.own_s(tokens) + self.shared_s(self._padded(tokens) * self.part.parallelism.attention_data)
 
     def own_s(self, tokens: F8) -> F8:
-        """Those of the group alone: all but routed experts."""
+        """Token-wise operators of a single group: all but routed experts."""
         padded, layers, dense = self._padded(tokens), self.model.layers, dense_layers(self.model)
         total = np.zeros_like(padded)
         for name, curve in self.tables.dense.items():
@@ -84,7 +84,7 @@ class TablesWorker:
         return total
 
     def shared_s(self, tokens: F8) -> F8:
-        """Routed experts, and gathering and scattering the tokens, for ``tokens`` of all groups."""
+        """Routed experts, and the gather and scatter of tokens, for ``tokens`` of all groups together."""
         if self.model.moe is None or not moe_layers(self.model):
             return np.zeros_like(tokens)
         layer = self._layer_experts_s(tokens)
@@ -147,16 +147,16 @@ class TablesWorker:
 
 
 def _decodes(table: Grid, sequences: F8, context: F8) -> F8:
-    """``table`` over (sequences, tokens read in all, each one's own new token included); row 0 is 0."""
+    """``table`` over (sequences, tokens read in all, new tokens included); row 0 is 0."""
     mean = np.maximum(context / np.maximum(sequences, 1.0) - 1.0, 0.0)
     seconds = table(np.broadcast_to(np.maximum(sequences, 1.0), mean.shape), mean)
-    # Fewer sequences than were measured take what the fewest do; none take nothing.
+    # Below the fewest measured sequences the cost is theirs; zero sequences cost nothing.
     seconds[0, :] = 0.0
     return np.ascontiguousarray(seconds)
 
 
 class TablesEstimator:
-    """Compiles a worker to tables from those of one LatencyProfile."""
+    """Compiles a worker to step-cost tables from the measured tables of one LatencyProfile."""
 
     def __init__(self, profile_name: str, profile: LatencyProfileSpec) -> None:
         if profile.operators is None:
@@ -170,7 +170,7 @@ class TablesEstimator:
 
         Raises:
             InvalidParallelism: the model cannot be split so.
-            ValueError: pipelines, or experts split in width, which no table measures; or a table is missing.
+            ValueError: a table is missing, or the split has pipelines or experts split in width, which none measures.
         """
         model, split, engine = priced.model, priced.split, priced.engine
         part = shard(model, split)
@@ -201,9 +201,9 @@ class TablesEstimator:
         lockstep = None
         if split.attention_data > 1:
             tokens = np.arange(1.0, priced.max_tokens + 1.0)
-            own, shared = worker.own_s(tokens), worker.shared_s(tokens * split.attention_data)
+            own_s, shared = worker.own_s(tokens), worker.shared_s(tokens * split.attention_data)
             lockstep = LockstepCosts(
-                np.concatenate(([0.0], own)),
+                np.concatenate(([0.0], own_s)),
                 np.concatenate(([0.0], shared)),
                 tuple(worker.overhead.graph_batches),
             )
@@ -222,7 +222,7 @@ class TablesEstimator:
 
 
 def _of_another(hardware: str, accelerator: AcceleratorSpec) -> list[str]:
-    """What to know where tables are not of ``accelerator``, or may not be."""
+    """Warnings where tables are not of ``accelerator``, or may not be."""
     if not hardware:
         return []
     name = called(hardware, accelerators())
@@ -236,20 +236,22 @@ def _of_another(hardware: str, accelerator: AcceleratorSpec) -> list[str]:
 def _warnings(
     worker: TablesWorker, accelerator: AcceleratorSpec, max_tokens: int, max_sequences: int
 ) -> tuple[str, ...]:
-    """What the tables do not reach, or were not measured with (law L8)."""
-    tables, found = worker.tables, []
+    """Warnings of loads beyond the tables, or of tables of another model or accelerator (law L8)."""
+    tables, warnings = worker.tables, []
     measured = str(table_meta(tables.folder).get("model") or worker.model.huggingface_id)
-    # Variants of a model have its name and more; their operators are the same.
+    # Variants of a model extend its name; their operators are the same.
     if not worker.model.huggingface_id.lower().startswith(measured.lower()):
-        found.append(f"operator tables of {measured}, used for {worker.model.huggingface_id}")
-    found += _of_another(table_hardware(table_meta(tables.folder)), accelerator)
+        warnings.append(f"operator tables of {measured}, used for {worker.model.huggingface_id}")
+    warnings += _of_another(table_hardware(table_meta(tables.folder)), accelerator)
     tokens = min(curve.x[-1] for curve in tables.dense.values())
     if max_tokens > tokens:
-        found.append(f"steps of more than {tokens:,.0f} tokens: beyond the measured tables, continued with their slope")
+        warnings.append(
+            f"steps of more than {tokens:,.0f} tokens: beyond the measured tables, continued with their slope"
+        )
     sequences = tables.attention.decode.axes[0][-1]
     if max_sequences > sequences:
-        found.append(f"more than {sequences:,.0f} decodes: beyond the measured tables, continued with their slope")
-    return tuple(found)
+        warnings.append(f"more than {sequences:,.0f} decodes: beyond the measured tables, continued with their slope")
+    return tuple(warnings)
 
 
 @register("tables")

@@ -13,7 +13,7 @@ Decode, for n sequences that read c tokens in total
     units      = n * KV heads / multiprocessors * unit
     serial     = c / n * serial token
 
-Decodes beside P prompt tokens behind K others, where each takes a tile for every head (``MixedTerms``)
+Mixed steps: decodes with P prompt tokens behind K cached ones, each a tile for every head (``MixedTerms``)
     tile(k)    = start + k / keys * rows * keys * 4 * width / (peak per multiprocessor * share)
     work       = heads * (ceil(P / rows) * tile(K + P / 2) + n * tile(u + 1)) / multiprocessors
     added      = max(work, longest tile) - the same without decodes
@@ -34,7 +34,7 @@ from hisearch.latency.operators import attention_pairs, windowed_pairs
 from hisearch.specs.machines.laws import DecodeTerms, MixedTerms, PrefillTerms
 from hisearch.specs.models.model import MlaSpec
 
-#: Queries of a tile; rows that a tensor-core product of a decode has at least.
+#: Queries of a tile; least rows of a tensor-core product of a decode.
 TILE_QUERIES = 128.0
 LEAST_ROWS = 16.0
 
@@ -52,7 +52,7 @@ class Heads(NamedTuple):
 
 
 def relative_rate(width: float, rate_64: float, rate_256: float) -> float:
-    """Rate at a head width relative to that at 128, straight in log width from 64 to 256 and flat beyond."""
+    """Rate at a head width relative to that at 128: linear in log width from 64 to 256, flat beyond."""
     return float(np.interp(np.log2(width), (6.0, 7.0, 8.0), (rate_64, 1.0, rate_256)))
 
 
@@ -85,7 +85,7 @@ def prefill_s(
 
 
 def rebuild_s(terms: PrefillTerms, sheet: Sheet, heads: int, mla: MlaSpec, cached: F8) -> F8:
-    """Seconds in which keys and values of ``heads`` heads are made of ``cached`` latents again, at attention's rate."""
+    """Seconds to rebuild keys and values of ``heads`` heads from ``cached`` latents, at attention's rate."""
     flops = 2.0 * mla.kv_lora_rank * heads * (mla.qk_nope_head_dim + mla.v_head_dim)
     return np.asarray(cached * flops / (sheet.flops * terms.flops))
 
@@ -107,7 +107,7 @@ def mixed_decode_s(
 def decode_s(terms: DecodeTerms, sheet: Sheet, heads: Heads, sequences: F8, context: F8, *, warm: bool = False) -> F8:
     """Seconds for each broadcast entry of ``sequences`` (at least 1) that read ``context`` tokens in total.
 
-    ``warm`` adds the L2 cache of a call that is repeated, as measurements see it.
+    ``warm``: with the L2 cache of a repeated call, as in measurements.
     """
     rate = relative_rate(heads.width, terms.rate_64, terms.rate_256)
     read = context * heads.kv_bytes

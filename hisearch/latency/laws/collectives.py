@@ -1,9 +1,8 @@
-"""Collectives of one worker: measured curves where there are any, else alpha-beta, and their sequence in a step.
+"""Collectives of one worker: measured curves where available, else alpha-beta, and their sequence in a step.
 
-The curves are straight between knots in both logarithms. They were measured within a host, or over hosts whose
-accelerators peer links join; ranks in other hosts go about it in two stages, as hierarchical collectives do
-(``hardware.topology``): within each host, and between the ranks of the same place in all hosts, each over a port of
-its own.
+Curves are linear between knots in log-log. They were measured within a host, or over hosts whose accelerators share
+peer links. Across other hosts, collectives have two stages as hierarchical ones do (``hardware.topology``): within each
+host, and between the ranks of equal position in all hosts, each over its own port.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def curve_s(curve: CollectiveCurve, payload_bytes: F8) -> F8:
 
 
 def curve_for(curves: Sequence[CollectiveCurve], ranks: int) -> CollectiveCurve:
-    """The curve that stands for ``ranks``: that of the next larger measured number of them, else of the largest."""
+    """The curve for ``ranks``: of the next larger measured number of ranks, else of the largest."""
     known = sorted(curves, key=lambda curve: curve.ranks)
     return next((curve for curve in known if curve.ranks >= ranks), known[-1])
 
@@ -41,11 +40,11 @@ def curve_for(curves: Sequence[CollectiveCurve], ranks: int) -> CollectiveCurve:
 class Collectives:
     """Collectives between ranks; methods take payloads in bytes and return seconds.
 
-    curves: measured ones; None leaves alpha-beta alone.
-    link_bytes_per_s, alpha_s: of a link as attained, and the fixed cost of a collective without a curve.
-    hosts: where ranks lie in several.
-    fused, fused_bytes: of the kernel that normalises on the way, and the largest all-reduce that takes it; 0: none.
-    exchange: to the ranks of experts and back, by bytes of the copies that a rank's tokens are (one for each expert).
+    curves: measured ones; None: alpha-beta only.
+    link_bytes_per_s, alpha_s: attained link bandwidth, and fixed cost of a collective without a curve.
+    hosts: of the ranks, where there are several.
+    fused, fused_bytes: curves of the fused all-reduce and norm, and the largest payload that uses it; 0: none.
+    exchange: all-to-all to the experts' ranks and back, by bytes of a rank's token copies (one per expert).
     """
 
     curves: CollectiveCurves | None
@@ -61,16 +60,16 @@ class Collectives:
         return self.hosts is not None and ranks > self.hosts.ranks_per_host
 
     def beyond(self, split: Parallelism) -> Iterator[tuple[str, int, int]]:
-        """Collectives of more ranks than were measured: their name, ranks, and the most that were."""
+        """Collectives on more ranks than measured: their name, ranks, and most measured ranks."""
         if self.curves is None:
             return
         gathering = split.tensor if split.attention_data == 1 else split.stage_ranks
-        asked = (
+        checks = (
             ("all-reduce", split.tensor, self.curves.all_reduce),
             ("all-gather", gathering, self.curves.all_gather),
             ("reduce-scatter", gathering if split.attention_data > 1 else 1, self.curves.reduce_scatter),
         )
-        for name, ranks, known in asked:
+        for name, ranks, known in checks:
             joined = min(ranks, self.hosts.ranks_per_host) if self.hosts is not None else ranks
             most = max((curve.ranks for curve in known), default=joined)
             if joined > most:
@@ -84,16 +83,16 @@ class Collectives:
         return self._seconds(known, payload_bytes, ranks, all_reduce_volume(1.0, ranks))
 
     def normalises(self, payload_bytes: F8) -> npt.NDArray[np.bool_]:
-        """Which all-reduces do the norm behind them on the way."""
+        """Which all-reduces are fused with the norm behind them."""
         return np.asarray(payload_bytes <= self.fused_bytes)
 
     def normed_s(self, payload_bytes: F8, ranks: int) -> F8:
         """``all_reduce_s`` where a norm follows."""
-        own = self.all_reduce_s(payload_bytes, ranks)
+        plain_s = self.all_reduce_s(payload_bytes, ranks)
         if not self.fused_bytes:
-            return own
+            return plain_s
         fused = self._seconds(self.fused, payload_bytes, ranks, all_reduce_volume(1.0, ranks))
-        return np.where(self.normalises(payload_bytes), fused, own)
+        return np.where(self.normalises(payload_bytes), fused, plain_s)
 
     def all_gather_s(self, payload_bytes: F8, ranks: int) -> F8:
         """Every rank ends with all parts of ``payload_bytes``."""
@@ -112,11 +111,11 @@ class Collectives:
         return self._seconds(known, payload_bytes, ranks, all_gather_volume(1.0, ranks))
 
     def send_s(self, payload_bytes: F8) -> F8:
-        """One rank to another."""
+        """Seconds from one rank to another."""
         return np.asarray(self.alpha_s + payload_bytes / self.link_bytes_per_s)
 
     def step_s(self, split: Parallelism, model: ModelSpec, tokens: F8) -> F8:
-        """All collectives of one pass of a group's ``tokens``, but the logits'."""
+        """All collectives of one pass of a group's ``tokens``, without the logits."""
         payload = ACTIVATION_BYTES * model.hidden_size * tokens
         reduced = self.normed_s(payload, split.tensor)
         total = (model.layers + 1) * reduced
@@ -129,7 +128,7 @@ class Collectives:
         return np.asarray(total + (split.pipeline - 1) * self.send_s(payload))
 
     def shared_s(self, split: Parallelism, model: ModelSpec, payload_bytes: F8) -> F8:
-        """What all attention groups do around the FFNs of all layers; ``payload_bytes`` of one, the others alike."""
+        """Collectives of all attention groups around the FFNs of all layers; ``payload_bytes``: of each group."""
         if not split.all_to_all:
             alone = dense_layers(model) if split.own_ffn else 0
             gathered = (model.layers - alone) * self.gathered_s(split, payload_bytes)
@@ -137,14 +136,14 @@ class Collectives:
         return moe_layers(model) * self.exchanged_s(split, model, payload_bytes)
 
     def gathered_s(self, split: Parallelism, payload_bytes: F8) -> F8:
-        """Every rank gets the tokens of all groups, and sums what all ranks made of them."""
-        whole = payload_bytes * split.attention_data
-        return self.all_gather_s(whole, split.stage_ranks) + self.reduce_scatter_s(whole, split.stage_ranks)
+        """Every rank gathers the tokens of all groups; the ranks' results are reduce-scattered."""
+        total_bytes = payload_bytes * split.attention_data
+        return self.all_gather_s(total_bytes, split.stage_ranks) + self.reduce_scatter_s(total_bytes, split.stage_ranks)
 
     def exchanged_s(self, split: Parallelism, model: ModelSpec, payload_bytes: F8) -> F8:
         """A rank's tokens go to the ranks of their experts and come back.
 
-        Without curves two all-to-alls: a copy for each set of ranks that holds any of a token's experts, choices even.
+        Without curves, two all-to-alls: a copy to each set of ranks with any of a token's experts; choices are even.
         """
         assert model.moe is not None
         chosen, sets = model.moe.experts_per_token, float(split.expert)
@@ -157,7 +156,7 @@ class Collectives:
 
     @staticmethod
     def _between_s(hosts: AcrossHosts, payload_bytes: F8, ranks: int) -> F8:
-        """Of a gathering or a scattering, the part between hosts: each rank's share of its host, by halves."""
+        """The inter-host part of a gather or scatter: each rank's share of its host, by recursive halving."""
         count = ranks // hosts.ranks_per_host
         share = all_gather_volume(1.0, count) * payload_bytes / hosts.ranks_per_host
         return np.asarray(np.ceil(np.log2(count)) * hosts.exchange_s + share / hosts.bytes_per_s)

@@ -1,4 +1,4 @@
-"""Formats of weights as laws name them: bytes of an element, bytes of the operand, whose peak they run at."""
+"""Formats of weights by their names in the laws: bytes of an element and of an operand, and the format of the peak."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hisearch.specs.base import DTYPE_BYTES, WEIGHT_SCALE_BYTES, DType
 
 
 class GemmFormat(NamedTuple):
-    """Bytes of a weight with its scales, bytes of an activation as it is multiplied, format of the peak."""
+    """Bytes of a weight with its scales, bytes of an activation operand, format of the peak."""
 
     weight_bytes: float
     operand_bytes: float

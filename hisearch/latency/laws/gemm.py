@@ -6,10 +6,10 @@
     waves      = tiles of the output by multiprocessors, rounded up as far as ``quantisation`` says
     quantise   = m * (k * 3 / (bandwidth * share) + token)   reads 16 bits, writes 8; operands narrower than 16 bits
 
-and of a pass that quantises the activations by itself (``quantise_s``): launch + quantise.
+and of a separate pass that quantises the activations (``quantise_s``): launch + quantise.
 
-Every part rises with m and n; the minimum of rising functions rises. The correction by m need not: what is tabulated is
-made to rise by its user.
+Every part rises with m and n; the minimum of rising functions rises. The correction by m may fall: callers make their
+tables rise.
 """
 
 from __future__ import annotations

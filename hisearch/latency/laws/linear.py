@@ -15,10 +15,10 @@ from hisearch.specs.machines.laws import LinearTerms
 
 
 def serial_s(terms: LinearTerms, longest: F8) -> F8:
-    """What a step with prompts takes whatever its tokens are: launches, and the longest prompt's chunks in turn."""
+    """The serial part of a step with prompts: launches, and the longest prompt's chunks in turn."""
     return np.asarray(terms.launch_s + longest * terms.serial_token_s)
 
 
 def parallel_s(terms: LinearTerms, value_heads: float, tokens: F8) -> F8:
-    """What all tokens of a step take."""
+    """The parallel part: all tokens of a step."""
     return np.asarray(tokens * (value_heads * terms.head_token_s))

@@ -1,4 +1,4 @@
-"""A model's operators as laws name and size them: which format's law, which heads."""
+"""A model's operators in the laws' terms: the format whose law applies, and the heads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hisearch.latency.sharding import Shard
 from hisearch.specs.base import DType
 from hisearch.specs.models.model import ModelSpec
 
-#: Formats by whose law another one's matrices are priced where it has none.
+#: Format without a law -> formats whose law prices it.
 NEAREST: dict[str, tuple[str, ...]] = {
     "fp8": ("fp8_block",), "fp8_block": ("fp8",), "fp16": ("bf16",), "fp32": ("bf16",),
 }  # fmt: skip
@@ -23,7 +23,7 @@ def law_of(known: Mapping[str, object], name: str) -> str | None:
 
 
 def weights_law(model: ModelSpec, weight_dtype: DType | None) -> str:
-    """Format of the weights as laws name it.
+    """Format of the weights by its name in the laws.
 
     Checkpoints that are published in fp8 have a scale per block of 128 x 128; those that an engine quantises, one per
     channel or tensor.

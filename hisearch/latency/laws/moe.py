@@ -7,10 +7,9 @@
     permute    = load * hidden * 6 / (bandwidth * share)               entries of this rank
     route      = tokens * k * hidden * 2 / (bandwidth * share)         entries of all ranks, which some kernels sweep
 
-What a rank has to do is its ``Routing``: experts ``used``, entries that fall on them (``load``), and the ``groups`` of
-up to so many rows that these make, expert by expert. In a step, each token draws k of E experts on its own, by their
-popularity (``drawn``). A table has the routing that it was measured with (``dealt``, ``hisearch.calibrate.routing``),
-so that no coefficient has to stand for it.
+A rank's work is its ``Routing``: experts ``used``, entries on them (``load``), and the ``groups`` of at most ``rows``
+entries of one expert. In a step, each token draws k of E experts independently, by popularity (``drawn``). A table has
+the routing it was measured with (``dealt``, ``hisearch.calibrate.routing``), so no coefficient has to absorb it.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from hisearch.specs.machines.laws import MoeTerms
 
 
 def _power_law(alpha: float, ratio: float, quantiles: int) -> F8:
-    """Values at the middles of equal parts of the law's mass between 1 and ``ratio``, over their mean."""
+    """Values at the midpoints of equal-probability intervals between 1 and ``ratio``, over their mean."""
     middle = (np.arange(quantiles) + 0.5) / quantiles
     values = np.power(1.0 + middle * (ratio ** (1.0 - alpha) - 1.0), 1.0 / (1.0 - alpha))
     return np.asarray(values / values.mean())
@@ -39,13 +38,13 @@ TILE_OUTPUTS = 128.0
 #: Bytes of a permuted element: read, written, and read for the sum, of 16 bits.
 PERMUTE_BYTES = 6.0
 
-#: Bytes of an element that is swept.
+#: Bytes of an element in the sweep over all ranks' entries.
 ROUTE_BYTES = 2.0
 
 #: Popularity of experts, mean 1, at the quantiles of a power law (density ``x ** -1.2``) whose largest is 20 times its
-#: smallest. It stands for real routers as the skewed measurements do (aiconfigurator's, whose range stretches with the
-#: batch): of all ranges it keeps most nearly as many experts at work, 7 % off on average and 18 % at most, on 128 to
-#: 512 experts and 4 to 1,024 tokens.
+#: smallest. It stands for real routers, as aiconfigurator's skewed measurements do (their range grows with the batch).
+#: Of all ranges this one matches their number of active experts best: 7 % off on average, 18 % at most, on 128 to 512
+#: experts and 4 to 1,024 tokens.
 POPULARITY = _power_law(1.2, 20.0, 8)
 
 
@@ -67,11 +66,11 @@ class Experts(NamedTuple):
 
 
 class Routing(NamedTuple):
-    """What the rank has to do that a layer waits for; arrays of one shape.
+    """Work of the rank that a layer waits for; arrays of one shape.
 
-    used: experts of it that have a token, at least 1.
-    load: entries on it, a token for an expert each, at least as many.
-    groups: of up to as many rows as each of ``TILE_TOKENS``, in its order, of one expert's entries each.
+    used: its experts with a token, at least 1.
+    load: its (token, expert) entries, at least ``used``.
+    groups: for each entry of ``TILE_TOKENS``, the groups of at most that many entries of one expert.
     """
 
     used: F8
@@ -80,40 +79,41 @@ class Routing(NamedTuple):
 
 
 def dealt(experts: Experts, tokens: F8) -> Routing:
-    """Tokens dealt to all experts in turn, as balanced measurements do."""
+    """Routing of tokens dealt to all experts in turn, as in balanced measurements."""
     load = np.maximum(tokens * experts.per_token / experts.sets, 1.0)
     used = np.minimum(load, np.asarray(experts.experts) / experts.sets)
     return Routing(used, load, tuple(used * np.ceil(load / used / rows) for rows in TILE_TOKENS))
 
 
 def drawn(experts: Experts, tokens: F8) -> Routing:
-    """Means over tokens that each draw their experts by popularity, of the busiest of ``sets`` (one number) ranks.
+    """Mean routing of the busiest of ``sets`` (one number) ranks, where each token draws its experts by popularity.
 
-    An expert of popularity w (mean 1) is left out with probability (1 - k w / E) ** tokens. Popularity is a power law's
-    at its quantiles (``POPULARITY``). The largest of several ranks is taken as that of independent normal variables
-    (Blom, 1958), whose variance is of draws and of popularity. The last group of an expert with more than one is half
-    full.
+    An expert of popularity w (mean 1) is unused with probability (1 - k w / E) ** tokens. Popularity takes the values
+    of ``POPULARITY``. The busiest rank is the expected maximum of independent normal variables (Blom, 1958); their
+    variance is of draws and of popularity. The last of an expert's several groups is half full on average.
     """
     count, per_token, sets = float(experts.experts), float(experts.per_token), float(experts.sets)
-    held, part = count / sets, 1.0 / sets
+    held, rank_share = count / sets, 1.0 / sets
     above = NormalDist().inv_cdf((sets - 0.375) / (sets + 0.25)) if sets > 1.0 else 0.0
     even = per_token / count
-    # No expert takes more than every token.
+    # No expert gets more than all tokens.
     stretch = min(1.0, (1.0 - even) / (even * (POPULARITY.max() - 1.0)))
     popularity = POPULARITY.reshape(-1, *(1 for _ in np.shape(tokens)))
     share = even * (1.0 + (popularity - 1.0) * stretch)
     at_work = 1.0 - np.power(1.0 - share, tokens)
     mean = at_work.mean(axis=0)
-    used = held * mean + above * np.sqrt(held * mean * (1.0 - mean) * (1.0 - part))
-    entries = tokens * per_token * part
-    drawing = entries * (1.0 - part) * (count - per_token) / max(count - 1.0, 1.0)
-    uneven = entries**2 * (share / even).var() / held * (1.0 - part)
+    used = held * mean + above * np.sqrt(held * mean * (1.0 - mean) * (1.0 - rank_share))
+    entries = tokens * per_token * rank_share
+    drawing = entries * (1.0 - rank_share) * (count - per_token) / max(count - 1.0, 1.0)
+    uneven = entries**2 * (share / even).var() / held * (1.0 - rank_share)
     load = np.clip(entries + above * np.sqrt(drawing + uneven), 1.0, np.maximum(tokens * min(per_token, held), 1.0))
     used = np.clip(used, 1.0, np.minimum(held, load))
     entries_of = share / even * load / held
     busy = at_work / np.maximum(mean, 1e-300) * used / held
     groups = [held * np.maximum(busy, entries_of / rows + busy / 2.0).mean(axis=0) for rows in TILE_TOKENS]
-    return Routing(used, load, tuple(np.maximum(of, load / rows) for of, rows in zip(groups, TILE_TOKENS, strict=True)))
+    return Routing(
+        used, load, tuple(np.maximum(tiles, load / rows) for tiles, rows in zip(groups, TILE_TOKENS, strict=True))
+    )
 
 
 def moe_s(
@@ -126,7 +126,7 @@ def moe_s(
     weight_bytes: float,
     operand_bytes: float,
 ) -> F8:
-    """Seconds for each entry of ``tokens`` (at least 1) of the layer, before they are dealt to ranks by ``routing``."""
+    """Seconds for each entry of ``tokens`` (at least 1), the layer's tokens before ``routing`` deals them to ranks."""
     used, load = routing.used, routing.load
     inner = experts.products * experts.width
     moved = used * (1.0 + experts.products) * experts.hidden * experts.width * weight_bytes

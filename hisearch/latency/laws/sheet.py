@@ -1,4 +1,4 @@
-"""What a law needs to know of an accelerator, and the pieces that several laws share."""
+"""Data-sheet figures that laws need of an accelerator, and formulas that several laws share."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Sheet(NamedTuple):
 
 
 def p_norm(sharpness: float, *terms: F8) -> F8:
-    """``(sum of term ** p) ** (1 / p)``: the largest where one dominates, more where they are alike."""
+    """``(sum of term ** p) ** (1 / p)``: the largest term where one dominates, more where terms are similar."""
     largest = np.maximum.reduce(np.broadcast_arrays(*terms))
     safe = np.where(largest > 0, largest, 1.0)
     total = sum((term / safe) ** sharpness for term in terms)
@@ -32,13 +32,13 @@ def p_norm(sharpness: float, *terms: F8) -> F8:
 
 
 def waves(tiles: F8, multiprocessors: int, quantisation: float) -> F8:
-    """Rounds that ``tiles`` take; ``quantisation`` 1 counts a partial round as a whole one, 0 as what it is."""
+    """Waves that ``tiles`` take; ``quantisation`` 1 rounds a partial wave up, 0 counts it fractionally."""
     rounds = tiles / multiprocessors
     return np.asarray(rounds + quantisation * (np.maximum(np.ceil(rounds), 1.0) - rounds))
 
 
 def corrected(seconds: F8, units: F8, knots: Sequence[int], factors: Sequence[float]) -> F8:
-    """``seconds`` times a factor that is straight in log ``units`` between knots, and flat beyond them."""
+    """``seconds`` times a factor that is linear in log ``units`` between knots, and flat beyond them."""
     if not knots:
         return seconds
     return np.asarray(seconds * np.interp(np.log(units), np.log(np.asarray(knots, dtype=np.float64)), factors))

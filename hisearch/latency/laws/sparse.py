@@ -1,7 +1,7 @@
-"""DeepSeek's sparse attention on one rank and layer: the whole block but its dense products.
+"""DeepSeek's sparse attention on one rank and layer: the attention block without its dense products.
 
-An indexer scores every token that a query sees with small heads in fp8, the best ``topk`` are chosen, and MLA reads
-those in latent space.
+An indexer scores every visible token of a query with small fp8 heads. The best ``topk`` are chosen, and MLA reads them
+in latent space.
 
     block      = launch + beyond, where a sequence is longer than topk
                + new * token + pairs * score + windowed pairs * read                   each chunk of ``new`` tokens
@@ -9,10 +9,10 @@ those in latent space.
                  + min(c, n * topk) * (read + serial read / n)
     score      = 2 * index heads * index width / (fp8 peak * share) + choose
 
-``read`` is the seconds of a query and a token that it reads, known for some numbers of heads (kernels pad few heads to
-64, or are others), straight in log heads between them and in proportion beyond the last. ``serial`` parts are those of
-one sequence, which kernels do not split over the whole device. Engines with ``dense_short`` attend to prompts that end
-within topk tokens as ordinary MLA, by its law; ``dense_s`` prices them.
+``read`` is the seconds per query and token read, known for some numbers of heads (kernels pad few heads to 64, or
+differ). It is linear in log heads between them, and proportional beyond the last. ``serial`` parts belong to one
+sequence, which kernels do not split over the whole device. Engines with ``dense_short`` run prompts that end within
+topk tokens as dense MLA; ``dense_s`` prices them by its law.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from hisearch.specs.models.model import ModelSpec
 class Indexer(NamedTuple):
     """Sparse attention of one rank and layer: heads that read, tokens each query reads, heads and width that score.
 
-    share: of the layers that score; the others read what an earlier one chose.
+    share: of the layers that score; the others reuse an earlier layer's choice.
     """
 
     heads: int
@@ -83,7 +83,7 @@ def sparse_decode_s(terms: SparseTerms, sheet: Sheet, indexer: Indexer, sequence
 def dense_s(
     model: ModelSpec, part: Shard, terms: PrefillTerms, sheet: Sheet, batch: F8 | float, new: F8, cached: F8
 ) -> F8:
-    """Seconds of a layer's prompts as ordinary MLA, the launch left out: the block has one of its own."""
+    """Seconds of a layer's prompts as dense MLA, without the launch: the block has its own."""
     assert model.mla is not None
     heads = prefill_heads(model, part, "bf16")
     seconds = prefill_s(terms, sheet, heads, batch, new, cached) - terms.launch_s
@@ -91,7 +91,7 @@ def dense_s(
 
 
 def at_heads(known: Sequence[int], seconds: Sequence[float], heads: int) -> float:
-    """``seconds`` of so many heads, straight in log heads between those known; beyond the last in proportion."""
+    """``seconds`` at ``heads``: linear in log heads between the known ones, proportional beyond the last."""
     within = float(np.interp(np.log2(heads), np.log2(known), seconds))
     return within * max(1.0, heads / known[-1])
 

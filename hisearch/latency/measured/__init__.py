@@ -1,1 +1,1 @@
-"""Measured operator tables, and laws of attention read off them."""
+"""Measured operator tables, and laws of attention fitted to them."""

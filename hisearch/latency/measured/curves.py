@@ -1,6 +1,6 @@
-"""Measured points as functions: linear between them, their last slope beyond, never below what was measured first.
+"""Measured points as functions: linear between points, flat below the first, with the last slope beyond.
 
-Linear interpolation is bounded by its neighbours and rises where they rise; nothing is fitted and nothing overshoots.
+Linear interpolation is bounded by its neighbours and rises where they rise: nothing is fitted, nothing overshoots.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hisearch.base.dtypes import F8
 
 @dataclass(frozen=True)
 class Curve:
-    """Points ``(x, y)``, x rising; below the first x its y holds, beyond the last one the last slope, if it rises."""
+    """Points ``(x, y)``, x rising; flat below the first, with the last slope, if positive, beyond the last."""
 
     x: F8
     y: F8
@@ -34,27 +34,27 @@ class Curve:
 
 @dataclass(frozen=True)
 class Grid:
-    """Values over axes with rising knots; linear along each, and beyond its knots as ``Curve`` is."""
+    """Values over axes with rising knots; linear along each, beyond its knots like ``Curve``."""
 
     axes: tuple[F8, ...]
     values: F8
 
     def __call__(self, *at: npt.ArrayLike) -> F8:
-        """Values at the broadcast of the coordinates, one for each axis."""
+        """Values at the broadcast coordinates, one per axis."""
         where = np.broadcast_arrays(*(np.asarray(x, dtype=np.float64) for x in at))
         cells = [_cells(axis, x) for axis, x in zip(self.axes, where, strict=True)]
         sides = [(cell, np.minimum(cell + 1, len(axis) - 1)) for (cell, _), axis in zip(cells, self.axes, strict=True)]
         corners = [self.values[corner] for corner in itertools.product(*sides)]
-        # The last axis first: neighbours in the list differ in it alone.
+        # The last axis first: neighbours in the list differ in this axis only.
         for _, share in reversed(cells):
             pairs = zip(corners[::2], corners[1::2], strict=True)
             corners = [low + _beyond(high - low, share) for low, high in pairs]
         return np.asarray(corners[0])
 
     def on(self, axes: Sequence[F8]) -> F8:
-        """Values at every combination of places along the axes; ``values`` may have other axes before them."""
+        """Values at every combination of coordinates along the axes; ``values`` may have further leading axes."""
         values = self.values
-        # The last axis first, as above: beyond the knots the order counts.
+        # The last axis first, as above: the order matters beyond the knots.
         for axis in range(-1, -len(self.axes) - 1, -1):
             knots = self.axes[axis]
             cell, share = _cells(knots, axes[axis])
@@ -64,7 +64,7 @@ class Grid:
 
 
 def _cells(knots: F8, at: F8) -> tuple[npt.NDArray[np.int64], F8]:
-    """Cells of ``at`` and the places in them: 0 to 1 inside, more beyond the last knot."""
+    """Cells of ``at`` and positions in them: 0 to 1 inside, more beyond the last knot."""
     if len(knots) < 2:
         return np.zeros(at.shape, dtype=np.int64), np.zeros(at.shape)
     cell = np.clip(np.searchsorted(knots, at, side="right") - 1, 0, len(knots) - 2)
@@ -72,5 +72,5 @@ def _cells(knots: F8, at: F8) -> tuple[npt.NDArray[np.int64], F8]:
 
 
 def _beyond(rise: F8, place: F8) -> F8:
-    """``rise * place``, where places beyond 1 do not fall."""
+    """``rise * place``, without falling beyond place 1."""
     return np.asarray(np.where(place > 1.0, rise + np.maximum(rise, 0.0) * (place - 1.0), rise * place))

@@ -1,12 +1,12 @@
-"""How much later a batch of unequal decodes ends beside a prompt, as measured.
+"""Measured delay of unequal decodes in mixed steps.
 
-A long decode ends ``late`` times as much later as it would alone beside the prompt (``latency.costs``). That share
-depends on what else keeps the accelerator busy: on the number of sequences (rounds of their tiles), on how many of
-them are long (one ends behind all others; many are nearly the whole work, which the mean has already), and on the
-tokens of all (beyond a cache, sequences of unequal lengths no longer meet in what they read).
+A long decode's delay is ``late`` times its delay as the only decode with the prompt (``latency.costs``). The share
+depends on the accelerator's other work: the number of sequences (waves of their tiles), how many of them are long (one
+ends behind all others; many are nearly all the work, which the mean includes), and the tokens of all (beyond a cache,
+sequences of unequal lengths no longer share reads).
 
-Batches of two lengths were measured. Any other counts as the one of them that has its mean, its variance and its
-longest context, so that a step's price needs only sums.
+Batches of two lengths were measured. Any other batch counts as the two-length batch with the same mean, variance and
+longest context, so that a step's cost needs only sums.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ _I8 = npt.NDArray[np.int64]
 
 
 def late_shares(late: LateCosts, sequences: F8, long: F8, context: F8) -> F8:
-    """Of batches of ``sequences``, ``long`` of them long (a share), with ``context`` tokens in all; same shapes."""
+    """``late`` of batches of ``sequences``, the share ``long`` of them long, ``context`` tokens in all; same shapes."""
     grid = Grid(tuple(_knots(axis, count) for axis, count in enumerate(late.shares.shape)), late.shares)
     at = zip(grid.axes, (sequences, LONG_PARTS * long, context), strict=True)
     return grid(*(np.clip(x, knots[0], knots[-1]) for knots, x in at))
 
 
 def late_tokens(late: LateCosts, mean: F8, long: F8) -> F8:
-    """How many tokens the long ones have, as measured, in batches of that ``mean``, ``long`` of them long."""
+    """Tokens of the long sequences in measured batches of ``mean`` tokens, the share ``long`` of them long."""
     return np.asarray(mean * late.ratio / (1.0 + (late.ratio - 1.0) * long))
 
 
 def fit_late(frame: pd.DataFrame, prefill: Grid, mixed: Grid) -> LateCosts | None:
-    """Of ``operator_tables.skew_rows`` with a chunk, over ``AttentionTables.prefill`` and ``.mixed``.
+    """Fit ``late`` to ``operator_tables.skew_rows`` with a chunk, over ``AttentionTables.prefill`` and ``.mixed``.
 
-    At each knot the share that leaves the least sum of absolute relative errors over the rows that it is the nearest
-    knot of, never below 0: a batch is not priced below one of equal contexts. Where no row is near to a knot, evenly
-    along octaves between those that have some. None where no row would end later with its longest alone.
+    A knot's share minimises the sum of absolute relative errors over the rows nearest to it, never below 0: a batch
+    costs at least as much as one of equal contexts. Knots without rows are interpolated along octaves. None where no
+    row's longest decode alone would end later.
     """
     rows = frame[(frame["pc"] > 0) & (frame["longer"] > 0)]
     if rows.empty:
@@ -79,7 +79,7 @@ def fit_late(frame: pd.DataFrame, prefill: Grid, mixed: Grid) -> LateCosts | Non
 
 
 def _reaching(axis: int, largest: float) -> F8:
-    """Knots up to the first that is no less than ``largest``."""
+    """Knots up to the first that is at least ``largest``."""
     count = 1
     while late_octaves(axis, count)[-1] < largest:
         count += 1

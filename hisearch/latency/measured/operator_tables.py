@@ -1,19 +1,19 @@
-"""Measured operator tables: a folder of CSV files, as kernel profilers of serving engines write them.
+"""Measured operator tables: a folder of CSV files from a kernel profiler of serving engines.
 
     FOLDER/tpN/dense.csv          layer, tokens, time_us: token-wise operators of one rank of N, one call each
     FOLDER/tpN/per_sequence.csv   layer, sequences, time_us: lm_head and sampler
     FOLDER/tpN/attention.csv      prefill_chunk, kv_prefill, n_decode, kv_decode, time_us: attention of one layer, of a
-                                  prompt chunk behind ``kv_prefill`` tokens beside ``n_decode`` decodes, each behind
-                                  ``kv_decode`` tokens (its own new token not counted)
+                                  prompt chunk behind ``kv_prefill`` tokens, with ``n_decode`` decodes in the same step,
+                                  each behind ``kv_decode`` tokens (its own new token not counted)
     FOLDER/tpN/moe.csv            tokens, activated_experts, time_us: routed experts of one layer; of MoE models
     FOLDER/tpN/skew.csv           optional: n, nb, pc, kp, kv_big, kv_mean, t_mean_us, t_skew_us: attention of ``n``
-                                  decodes of which ``nb`` are ``kv_big`` long and the others equally short, beside a
-                                  chunk of ``pc`` tokens behind ``kp``, and of as many of their mean length
-    FOLDER/meta.yaml              optional: hardware, gpu, vllm_version; measurement_iterations, by which the times of
-                                  skew.csv are divided
+                                  decodes with a chunk of ``pc`` tokens behind ``kp``: ``nb`` decodes are ``kv_big``
+                                  long and the others equally short (t_skew_us), or all have the mean length (t_mean_us)
+    FOLDER/meta.yaml              optional: hardware, gpu, vllm_version; measurement_iterations, a divisor of the times
+                                  in skew.csv
 
-Files may end in .csv or .csv.gz. Layers are called as in ``LAYER_CALLS`` and ``MODEL_CALLS``; qk_norm is both norms.
-The form is that of the tables bundled with LLMServingSim 2.0 (github casys-kaist/LLMServingSim), so that its profiler
+Files may end in .csv or .csv.gz. Layer names are those of ``LAYER_CALLS`` and ``MODEL_CALLS``; qk_norm is both norms.
+The format is that of the tables bundled with LLMServingSim 2.0 (github casys-kaist/LLMServingSim), so that its profiler
 can make them.
 """
 
@@ -51,7 +51,7 @@ DENSE_FFN = ("gate_up_proj", "act_fn", "down_proj")
 #: Operators that not every model has.
 OPTIONAL = ("qk_norm", *DENSE_FFN)
 
-#: A batch is skewed by few long decodes where at most this share of it is long.
+#: Most share of long decodes in the batches that ``skew`` is fitted on.
 _FEW = 0.2
 #: Skews of fewer tokens than this are lost in the noise of the measurement.
 _SKEW_TOKENS = 500.0
@@ -68,11 +68,11 @@ class AttentionTables:
     """Attention of one layer and rank, in seconds.
 
     prefill: by (chunk tokens, tokens before it).
-    decode: by (sequences, mean tokens before the new one), of steps in which all decode.
-    mixed: by (chunk tokens, tokens before it, sequences, mean tokens), what decodes add to a step with a prompt chunk;
-        its knots are ``costs.octaves``. None where not measured.
+    decode: of decode steps, by (sequences, mean tokens before the new one).
+    mixed: seconds that decodes add to a mixed step, by (chunk tokens, tokens before it, sequences, mean tokens); its
+        knots are ``knots.octaves``. None: not measured.
     skew: by sequences, seconds per token that the longest context exceeds the mean; None: not measured.
-    late: that of ``StepCosts``; None: not measured.
+    late: see ``StepCosts``; None: not measured.
     """
 
     prefill: Grid
@@ -90,15 +90,15 @@ class AttentionTables:
         longer: npt.ArrayLike,
         long: npt.ArrayLike,
     ) -> F8:
-        """Attention of one chunk beside decodes, as ``StepCosts`` have it, for each entry; either may be absent (0).
+        """Attention of one chunk and decodes in a step, as in ``StepCosts``, for each entry; either may be absent (0).
 
         Args:
             chunk: tokens of the chunk.
             cached: tokens before it.
             sequences: decodes.
             mean: their mean tokens before the new one.
-            longer: by how much the longest exceeds it.
-            long: the share of long ones (f of ``latency.costs``); 0 where all are equal.
+            longer: excess of the longest over the mean.
+            long: share of long decodes (f of ``latency.costs``); 0 where all are equal.
         """
         new, before, n, tokens, more, share = (
             np.asarray(value, dtype=np.float64)
@@ -115,10 +115,10 @@ class AttentionTables:
             return np.asarray(total + np.where(decodes, alone, 0.0))
         mixed = self.mixed(new, before, np.maximum(n, 1.0), tokens)
         if self.late is not None:
-            one, longest = partial(self.mixed, new, before, 1.0), tokens + more
+            single, longest = partial(self.mixed, new, before, 1.0), tokens + more
             reached = np.minimum(longest, late_tokens(self.late, tokens, share))
             late = late_shares(self.late, n, share, n * (tokens + 1.0))
-            mixed += late * (one(reached) - one(tokens)) + one(longest) - one(reached)
+            mixed += late * (single(reached) - single(tokens)) + single(longest) - single(reached)
         return np.asarray(total + np.where(decodes, np.where(prompts, mixed, alone), 0.0))
 
 
@@ -144,23 +144,25 @@ def read_tables(folder: Path, tensor: int) -> OperatorTables:
     Raises:
         TableError: a folder, file or column is missing, or a figure is not a positive number.
     """
-    part = folder / f"tp{tensor}"
-    if not part.is_dir():
+    rank_folder = folder / f"tp{tensor}"
+    if not rank_folder.is_dir():
         known = sorted(path.name for path in folder.glob("tp*") if path.is_dir())
-        found = f"there are {', '.join(known)}" if known else "there is no tpN folder at all"
-        raise _error(folder, "", f"no tables for {tensor} tensor-parallel ranks: expected a folder tp{tensor}; {found}")
-    dense = _curves(part, "dense", "tokens")
-    _check_layers(part, dense)
-    per_sequence = _curves(part, "per_sequence", "sequences")
+        available = f"there are {', '.join(known)}" if known else "there is no tpN folder at all"
+        raise _error(
+            folder, "", f"no tables for {tensor} tensor-parallel ranks: expected a folder tp{tensor}; {available}"
+        )
+    dense = _curves(rank_folder, "dense", "tokens")
+    _check_layers(rank_folder, dense)
+    per_sequence = _curves(rank_folder, "per_sequence", "sequences")
     for name in ("lm_head", "sampler"):
         if name not in per_sequence:
-            raise _error(part / "per_sequence.csv", "layer", f"'{name}' is missing")
-    attention = attention_tables(part, attention_rows(part), skew_rows(part))
-    return OperatorTables(folder, tensor, dense, per_sequence, attention, _moe(part))
+            raise _error(rank_folder / "per_sequence.csv", "layer", f"'{name}' is missing")
+    attention = attention_tables(rank_folder, attention_rows(rank_folder), skew_rows(rank_folder))
+    return OperatorTables(folder, tensor, dense, per_sequence, attention, _moe(rank_folder))
 
 
 def table_meta(folder: Path) -> dict[str, Any]:
-    """What ``meta.yaml`` says; nothing where there is none.
+    """Contents of ``meta.yaml``; empty where absent.
 
     Raises:
         TableError: not YAML, or not a mapping.
@@ -180,7 +182,7 @@ def table_meta(folder: Path) -> dict[str, Any]:
 
 
 def table_hardware(meta: dict[str, Any]) -> str:
-    """What ``meta.yaml`` says that was measured, or nothing."""
+    """Hardware that ``meta.yaml`` states, or an empty string."""
     return str(meta.get("hardware") or meta.get("gpu") or "")
 
 
@@ -188,15 +190,15 @@ def _error(path: Path, key: str, what: str) -> SpecError:
     return TableError.at(what, path=path, key=key)
 
 
-def _read(part: Path, name: str, columns: Sequence[str], *, required: bool = True) -> pd.DataFrame | None:
+def _read(rank_folder: Path, name: str, columns: Sequence[str], *, required: bool = True) -> pd.DataFrame | None:
     import pandas as pd
 
-    for path in (part / f"{name}.csv", part / f"{name}.csv.gz"):
+    for path in (rank_folder / f"{name}.csv", rank_folder / f"{name}.csv.gz"):
         if path.exists():
             break
     else:
         if required:
-            raise _error(part / f"{name}.csv", "", "is missing (.csv or .csv.gz)")
+            raise _error(rank_folder / f"{name}.csv", "", "is missing (.csv or .csv.gz)")
         return None
     try:
         frame = pd.read_csv(path)
@@ -217,8 +219,8 @@ def _read(part: Path, name: str, columns: Sequence[str], *, required: bool = Tru
     return frame
 
 
-def _curves(part: Path, name: str, unit: str) -> dict[str, Curve]:
-    frame = _read(part, name, ("layer", unit, "time_us"))
+def _curves(rank_folder: Path, name: str, unit: str) -> dict[str, Curve]:
+    frame = _read(rank_folder, name, ("layer", unit, "time_us"))
     assert frame is not None
     curves = {}
     for layer, rows in frame.groupby("layer"):
@@ -227,18 +229,20 @@ def _curves(part: Path, name: str, unit: str) -> dict[str, Curve]:
     return curves
 
 
-def _check_layers(part: Path, dense: dict[str, Curve]) -> None:
+def _check_layers(rank_folder: Path, dense: dict[str, Curve]) -> None:
     known = (*LAYER_CALLS, *MODEL_CALLS)
     unknown = sorted(set(dense) - set(known))
     if unknown:
-        raise _error(part / "dense.csv", "layer", f"'{unknown[0]}' is not known; known: {', '.join(sorted(known))}")
+        raise _error(
+            rank_folder / "dense.csv", "layer", f"'{unknown[0]}' is not known; known: {', '.join(sorted(known))}"
+        )
     missing = sorted(set(known) - set(OPTIONAL) - set(dense))
     if missing:
-        raise _error(part / "dense.csv", "layer", f"'{missing[0]}' is missing")
+        raise _error(rank_folder / "dense.csv", "layer", f"'{missing[0]}' is missing")
 
 
 def _grid(frame: pd.DataFrame, rows: str, columns: str, values: str) -> Grid:
-    """Values over two columns; where a row lacks a column that others have, by its own neighbours."""
+    """Values over two columns; gaps of a row are interpolated along the row."""
     x = np.unique(frame[rows].to_numpy(np.float64))
     curves = []
     for value in x:
@@ -248,30 +252,30 @@ def _grid(frame: pd.DataFrame, rows: str, columns: str, values: str) -> Grid:
     return Grid((x, y), np.stack([curve(y) for curve in curves]))
 
 
-def attention_rows(part: Path) -> pd.DataFrame:
+def attention_rows(rank_folder: Path) -> pd.DataFrame:
     """Rows of ``attention.csv`` in a folder ``tpN``, with ``time_s``.
 
     Raises:
         TableError: as ``read_tables``.
     """
-    frame = _read(part, "attention", ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode", "time_us"))
+    frame = _read(rank_folder, "attention", ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode", "time_us"))
     assert frame is not None
     return frame.assign(time_s=frame["time_us"] * _MICRO)
 
 
-def skew_rows(part: Path) -> pd.DataFrame | None:
+def skew_rows(rank_folder: Path) -> pd.DataFrame | None:
     """Rows of ``skew.csv`` in a folder ``tpN``, None where there is none.
 
-    With ``mean_s`` and ``skew_s``, seconds; ``longer``, by which the long ones exceed the mean; ``long``, their share.
+    Adds ``mean_s`` and ``skew_s``, seconds; ``longer``, the long decodes' excess over the mean; ``long``, their share.
 
     Raises:
         TableError: as ``read_tables``.
     """
     names = ("n", "nb", "pc", "kp", "kv_big", "kv_mean", "t_mean_us", "t_skew_us")
-    frame = _read(part, "skew", names, required=False)
+    frame = _read(rank_folder, "skew", names, required=False)
     if frame is None:
         return None
-    folder = part.parent
+    folder = rank_folder.parent
     runs = table_meta(folder).get("measurement_iterations", 1)
     if not isinstance(runs, int) or runs < 1:
         raise _error(folder / "meta.yaml", "measurement_iterations", f"expected a whole number from 1, not {runs!r}")
@@ -283,8 +287,8 @@ def skew_rows(part: Path) -> pd.DataFrame | None:
     )
 
 
-def attention_tables(part: Path, frame: pd.DataFrame, skewed: pd.DataFrame | None) -> AttentionTables:
-    """Tables of ``attention_rows`` and ``skew_rows``, or of some of them; ``part``: what errors name.
+def attention_tables(rank_folder: Path, frame: pd.DataFrame, skewed: pd.DataFrame | None) -> AttentionTables:
+    """Tables of ``attention_rows`` and ``skew_rows``, or of some of them; errors name ``rank_folder``.
 
     Raises:
         TableError: no row of prompts alone, or none of decodes alone.
@@ -292,7 +296,7 @@ def attention_tables(part: Path, frame: pd.DataFrame, skewed: pd.DataFrame | Non
     prompts, decodes = frame["prefill_chunk"] > 0, frame["n_decode"] > 0
     for what, rows in (("prompts alone", prompts & ~decodes), ("decodes alone", decodes & ~prompts)):
         if not rows.any():
-            raise _error(part / "attention.csv", "", f"no row of {what}")
+            raise _error(rank_folder / "attention.csv", "", f"no row of {what}")
     law = fit_tiles(frame)
     alone, both = frame[prompts & ~decodes], frame[prompts & decodes]
     prefill = _grid(alone, "prefill_chunk", "kv_prefill", "time_s")
@@ -309,7 +313,7 @@ def attention_tables(part: Path, frame: pd.DataFrame, skewed: pd.DataFrame | Non
 
 
 def _by_law(times: Residuals, measured: Grid) -> Grid:
-    """Prompts alone at token knots among the ``measured`` ones."""
+    """Prompts alone, at the ``measured`` knots and the token knots between them."""
     chunk, cached = (
         np.unique([*axis, *(knot for knot in knots_up_to(int(axis[-1])) if axis[0] <= knot <= axis[-1])])
         for axis in measured.axes
@@ -318,7 +322,7 @@ def _by_law(times: Residuals, measured: Grid) -> Grid:
 
 
 def _mixed(frame: pd.DataFrame, prefill: Grid, times: Residuals | None) -> Grid | None:
-    """What decodes add to the attention of a chunk: by ``times``, else of what was measured at powers of two."""
+    """Seconds that decodes add to a chunk's attention: by ``times``, else from rows measured at powers of two."""
     if frame.empty:
         return None
     columns = ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode")
@@ -338,14 +342,14 @@ def _mixed(frame: pd.DataFrame, prefill: Grid, times: Residuals | None) -> Grid 
     values[tuple(place[exact] for place in places)] = np.maximum(added[exact], 0.0)
     if np.isnan(values).all():
         return None
-    # Along the decodes' length first: it is what the time depends on most evenly.
+    # Along the decodes' length first: the time depends on it most evenly.
     for axis in (3, 1, 0, 2):
         values = fill_along(values, axis, np.arange(float(len(axes[axis]))))
     return Grid(tuple(knots), np.ascontiguousarray(_rising(axes, values).on(knots)))
 
 
 def _rising(axes: tuple[F8, ...], values: F8) -> Grid:
-    """More decodes, or longer ones, never take less: what seems so is noise, and would go on beyond the table."""
+    """Never falling with more or longer decodes: a fall is noise, and would continue beyond the table."""
     for axis in (2, 3):
         values = np.maximum.accumulate(values, axis=axis)
     return Grid(axes, np.ascontiguousarray(values))
@@ -359,7 +363,7 @@ def _octaves(axis: int, largest: float) -> F8:
 
 
 def _skew(frame: pd.DataFrame) -> Curve | None:
-    """Of batches of decodes alone."""
+    """``skew`` of decode batches; None where not measured."""
     rows = frame[(frame["pc"] == 0) & (frame["longer"] >= _SKEW_TOKENS)]
     values = (rows["skew_s"] - rows["mean_s"]) / rows["longer"]
     medians = values.groupby(rows["n"]).median().clip(lower=0.0)
@@ -368,18 +372,18 @@ def _skew(frame: pd.DataFrame) -> Curve | None:
     return Curve(medians.index.to_numpy(np.float64), medians.to_numpy(np.float64))
 
 
-def _moe(part: Path) -> Grid | None:
-    frame = _read(part, "moe", ("tokens", "activated_experts", "time_us"), required=False)
+def _moe(rank_folder: Path) -> Grid | None:
+    frame = _read(rank_folder, "moe", ("tokens", "activated_experts", "time_us"), required=False)
     if frame is None:
         return None
     return _grid(frame.assign(time_s=frame["time_us"] * _MICRO), "tokens", "activated_experts", "time_s")
 
 
 def by_sequences(curve: Curve | None, sequences: int) -> F8 | None:
-    """Shape (sequences + 1,): at every number of sequences the figure of the next one that was measured.
+    """Shape (sequences + 1,): at every number of sequences the value at the next measured number.
 
-    Kernels decide by the size of the batch, rounded up to the next captured one, whether a sequence is split over
-    several groups of threads; in between there is nothing to interpolate.
+    Kernels split a sequence over several groups of threads by the batch size, rounded up to the next captured one.
+    Interpolating between sizes would be wrong.
     """
     if curve is None:
         return None

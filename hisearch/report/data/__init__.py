@@ -1,4 +1,4 @@
-"""What a report is made from, as plain data.
+"""Input of a report, as plain data.
 
 Imports nothing else of ``report``.
 """

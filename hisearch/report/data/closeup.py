@@ -1,4 +1,4 @@
-"""The recommended deployment looked at closely: data of the figures that need simulations of their own.
+"""Closeup of the recommended deployment: data of the figures that need additional simulations.
 
 ``api.studies.closeup`` makes them; a run keeps them in ``closeup.json``, so that its report can be drawn again without
 simulating.
@@ -19,7 +19,7 @@ from hisearch.score.terms import Check
 #: Version of ``closeup.json``.
 CLOSEUP_VERSION = 1
 
-#: Shares of requests at which a latency curve is known: every hundredth, and every thousandth of the last tenth.
+#: Shares of requests at which a latency curve is sampled: every hundredth, and every thousandth of the last tenth.
 SHARES: tuple[float, ...] = tuple(
     float(share) for share in np.round(np.concatenate([np.arange(0.0, 0.9, 0.01), np.arange(0.9, 1.0005, 0.001)]), 3)
 )
@@ -42,8 +42,8 @@ class LoadPoint:
 class LatencyCurve:
     """A latency's distribution at the study's load.
 
-    metric: ``ttft``, ``tpot``, ``itl`` or ``e2e``. values_s: at each of ``SHARES``, of shape (len(SHARES),). count: of
-    what was measured: finished requests, or gaps between tokens.
+    metric: ``ttft``, ``tpot``, ``itl`` or ``e2e``. values_s: at each of ``SHARES``, of shape (len(SHARES),). count:
+    number of samples: finished requests, or gaps between tokens.
     """
 
     metric: str
@@ -88,7 +88,7 @@ class TierPoint:
 
 @dataclass(frozen=True)
 class TierCurve:
-    """What sizes of one tier would do. name: what the tier is. points: by size; chosen_gib: the deployment's.
+    """Effect of the size of one tier. name: the tier's. points: by size; chosen_gib: the deployment's.
 
     device_s: simulated time times workers. machines_usd_per_hour: accelerators and hosts. ttft_percentile: the one that
     the SLO bounds.
@@ -104,23 +104,23 @@ class TierCurve:
     def returns(self) -> tuple[float | None, ...]:
         """Dollars of machine time that a dollar for more of the tier frees, from each point to the next.
 
-        None where the sizes cost the same. The time is priced as the machines are: it is money only where so much is
-        freed that a machine can be given up.
+        None where the sizes cost the same. Freed time is priced like the machines. It saves money only when
+        enough is freed to give up a machine.
         """
-        found: list[float | None] = []
+        ratios: list[float | None] = []
         for less, more in zip(self.points, self.points[1:], strict=False):
             spent = more.usd_per_hour - less.usd_per_hour
             freed = self.machines_usd_per_hour * (less.busy_s - more.busy_s) / self.device_s if self.device_s else 0.0
-            found.append(freed / spent if spent > 0 else None)
-        return tuple(found)
+            ratios.append(freed / spent if spent > 0 else None)
+        return tuple(ratios)
 
 
 @dataclass(frozen=True)
 class TierUse:
     """What a tier did at the study's load, HBM first.
 
-    name: its medium, with its place where two tiers are made of the same. hit_rate: share of the prompt tokens that it
-    had, 0 to 1. peak: most of its room in use at once, all its stores together, 0 to 1. stored_gib, read_gib: moved
+    name: its medium, with its number where two tiers use the same medium. hit_rate: share of prompt tokens hit
+    in it, 0 to 1. peak: largest share of its capacity in use, all stores together, 0 to 1. stored_gib, read_gib: moved
     into it, and out of it. write_busy, read_busy: share of the time that its busiest link was busy, 0 to 1. The last
     four are None of HBM.
     """
@@ -136,7 +136,7 @@ class TierUse:
 
 @dataclass(frozen=True)
 class StoreSeries:
-    """A store over time, or a tier's stores together. tier: 1 below HBM, …; held: share of the room in use, 0 to 1."""
+    """A store over time, or a tier's stores together. tier: 1 below HBM, …; held: share of its capacity, 0 to 1."""
 
     name: str
     tier: int
@@ -161,9 +161,9 @@ class CacheMark:
 
 @dataclass(frozen=True)
 class IdealCache:
-    """Hit rate of one LRU cache for all requests in order, by capacity: what memory alone could reach.
+    """Hit rate by capacity of one LRU cache that serves all requests in order: the bound that memory sets.
 
-    capacity_tokens, hit_rate: of equal length. bytes_per_token: of KV in HBM. marks: what the deployment has.
+    capacity_tokens, hit_rate: of equal length. bytes_per_token: of KV in HBM. marks: the deployment's memory.
     """
 
     capacity_tokens: tuple[int, ...]
@@ -175,10 +175,10 @@ class IdealCache:
 
 @dataclass(frozen=True)
 class Closeup:
-    """All of it.
+    """All data of the closeup.
 
-    trial: the number of the trial that was looked at. notes: what could not be looked at, and why. tier_uses: empty
-    where there is HBM alone, and in folders of versions that did not keep them; tier_timeline: None then.
+    trial: the number of the examined trial. notes: what could not be examined, and why. tier_uses: empty
+    with HBM alone, and in run folders of earlier versions; tier_timeline: None then.
     """
 
     trial: int
@@ -213,8 +213,8 @@ def read_closeup(path: Path) -> Closeup:
     if version != CLOSEUP_VERSION:
         raise ValueError(f"{path}: closeup: expected version {CLOSEUP_VERSION}, got {version}")
     try:
-        found: Closeup = TypeAdapter(Closeup).validate_python({k: v for k, v in data.items() if k != "closeup"})
+        closeup: Closeup = TypeAdapter(Closeup).validate_python({k: v for k, v in data.items() if k != "closeup"})
     except ValidationError as error:
         first = error.errors()[0]
-        raise ValueError(f"{path}: {'.'.join(str(part) for part in first['loc'])}: {first['msg']}") from error
-    return found
+        raise ValueError(f"{path}: {'.'.join(str(key) for key in first['loc'])}: {first['msg']}") from error
+    return closeup

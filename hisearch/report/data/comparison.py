@@ -1,14 +1,14 @@
-"""Two deployments, or two runs, side by side: what changed, what came of it, and why.
+"""Two deployments, or two runs, side by side: the changes, their effect, and the reasons.
 
-The mean time of a request (E2E) is taken apart without remainder, seconds:
+The mean time of a request (E2E) is split without remainder, seconds:
 
     queueing    from arrival to the first batch, and, of preempted requests, from losing its KV to the next batch
-    misses      prefill, as far as it follows from the prompt tokens that no cache had:
+    misses      prefill caused by prompt tokens that no cache had:
                 (missed tokens of B - of A) x A's prefill seconds per missed token
     prefill     the rest of prefill: missed tokens of B x (B's seconds per missed token - A's)
-    decode      from a request's token to its last one, preemptions apart
-    transfers   what the four above would be less if all media and links moved KV at once, hand-overs from prefill to
-                decode workers among them; a simulation of its own says so, and the four are taken from that simulation.
+    decode      from a request's token to its last one, without preemptions
+    transfers   the reduction of the four above if all media and links moved KV at once, KV transfers from prefill to
+                decode workers included. A separate simulation without transfer times gives it and the four above.
                 0 where no KV moves
 """
 
@@ -27,8 +27,8 @@ from hisearch.score.terms import Check, check_to_dict
 #: Share of the seeds' differences that an interval holds.
 CONFIDENCE = 0.95
 
-#: Figures that are compared, with the direction that is better: +1 more, -1 less, 0 neither. Instead of a latency's p99
-#: those of its percentiles are compared that are asked for, where any is.
+#: Figures that are compared, with the better direction: +1 more, -1 less, 0 neither. A latency's p99 is replaced
+#: by the percentiles that the SLO states, if any.
 COMPARED: Mapping[str, int] = {
     "usd_per_hour": -1,
     "usd_per_million_tokens": -1,
@@ -84,8 +84,8 @@ class Figure:
     @property
     def relative(self) -> float | None:
         """(B - A) / A; None where A is 0 or either is not finite."""
-        known = math.isfinite(self.a) and math.isfinite(self.b) and self.a != 0
-        return self.difference / self.a if known else None
+        defined = math.isfinite(self.a) and math.isfinite(self.b) and self.a != 0
+        return self.difference / self.a if defined else None
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class TimeRow:
 
 @dataclass(frozen=True)
 class Part:
-    """What of the difference in mean time follows from something, seconds; positive where B is slower for it."""
+    """One cause's share of the difference in mean time, seconds; positive where it makes B slower."""
 
     name: str
     difference_s: float
@@ -125,7 +125,7 @@ class Driver:
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two. label: what it is; source: where it comes from."""
+    """One side. label: its name; source: its file or run folder."""
 
     label: str
     source: str
@@ -146,11 +146,11 @@ class Fronts:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All of it.
+    """A whole comparison.
 
-    kind: what was compared. workload: in words. same_workload: both sides saw the same requests. seeds: that both were
-    simulated with. question: how the runs' studies differ. changes: how the deployments differ. models: figures by
-    model, where a side serves several. notes: what to know.
+    kind: of the sides. workload: as text. same_workload: both sides saw the same requests. seeds: of both sides'
+    simulations. question: how the runs' studies differ. changes: how the deployments differ. models: figures by
+    model, where a side serves several. notes: for the reader.
     """
 
     kind: Literal["deployments", "runs"]
@@ -185,7 +185,7 @@ class Comparison:
             data[key]["slo"] = [check_to_dict(check) for check in side.slo]
         data["figures"] = [_plain(figure) for figure in self.figures]
         data["models"] = [
-            {"model": one.model, "figures": [_plain(figure) for figure in one.figures]} for one in self.models
+            {"model": model.model, "figures": [_plain(figure) for figure in model.figures]} for model in self.models
         ]
         return data | {"confidence": CONFIDENCE}
 
@@ -204,8 +204,8 @@ def compare_figures(
         b: likewise, seed by seed.
         asked: metrics of the latencies that the SLO bounds, as ``score.stated.stated`` gives them.
     """
-    known = [name for name in asked if all(name in metrics for metrics in (*a, *b))]
-    names = [name for name in _compared(known) if all(name in metrics for metrics in (*a, *b))]
+    stated_names = [name for name in asked if all(name in metrics for metrics in (*a, *b))]
+    names = [name for name in _compared(stated_names) if all(name in metrics for metrics in (*a, *b))]
     return tuple(
         _figure(name, [m[name] for m in a], [m[name] for m in b])
         for name in names
@@ -213,12 +213,12 @@ def compare_figures(
     )
 
 
-def _compared(asked: Sequence[str]) -> Iterator[str]:
-    """The names of ``COMPARED``, percentiles that are asked for in the place of p99; each once."""
+def _compared(stated_names: Sequence[str]) -> Iterator[str]:
+    """The names of ``COMPARED``, with stated percentiles in place of p99; each once."""
     seen: set[str] = set()
     for name in COMPARED:
-        instead = spoken_of(name.partition("_")[0], asked) if name.endswith(f"_{USUAL}_s") else (name,)
-        yield from (one for one in instead if one not in seen)
+        instead = spoken_of(name.partition("_")[0], stated_names) if name.endswith(f"_{USUAL}_s") else (name,)
+        yield from (metric for metric in instead if metric not in seen)
         seen.update(instead)
 
 
@@ -244,7 +244,7 @@ def _better(direction: int, difference: float, low: float | None, high: float | 
 def paired_interval(a: Sequence[float], b: Sequence[float]) -> tuple[float | None, float | None]:
     """Student's interval of the mean of b - a at ``CONFIDENCE``, pair by pair; (None, None) of fewer than two pairs.
 
-    Pairs share their random numbers, so that what both see alike cancels. None, too, where a value is not finite.
+    Pairs share their random numbers, so common noise cancels. (None, None) also where a value is not finite.
     """
     from scipy.stats import t
 
@@ -303,7 +303,7 @@ def explain(a: MeanTimes, b: MeanTimes, a_transfers_s: float, b_transfers_s: flo
 
 
 def time_rows(a: MeanTimes, b: MeanTimes, a_transfers_s: float, b_transfers_s: float) -> tuple[TimeRow, ...]:
-    """The same means as they are on either side; arguments as of ``explain``."""
+    """The mean times of each side; arguments as of ``explain``."""
     return (
         TimeRow("queueing", a.queued_s, b.queued_s),
         TimeRow("prefill", a.prefill_s, b.prefill_s),
@@ -326,10 +326,12 @@ PART_MEANINGS = {
 
 def changes_between(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[Change, ...]:
     """Every leaf that differs between two trees of plain values, by its dotted path."""
-    left, right = flatten(a), flatten(b)
-    keys = dict.fromkeys([*left, *right])
+    leaves_a, leaves_b = flatten(a), flatten(b)
+    keys = dict.fromkeys([*leaves_a, *leaves_b])
     return tuple(
-        Change(key, left.get(key, ""), right.get(key, "")) for key in keys if left.get(key, "") != right.get(key, "")
+        Change(key, leaves_a.get(key, ""), leaves_b.get(key, ""))
+        for key in keys
+        if leaves_a.get(key, "") != leaves_b.get(key, "")
     )
 
 
@@ -345,10 +347,10 @@ def flatten(tree: Any, path: str = "") -> dict[str, str]:
         return {}
     else:
         return {path: _text(tree)}
-    found: dict[str, str] = {}
+    leaves: dict[str, str] = {}
     for key, value in items:
-        found |= flatten(value, f"{path}.{key}" if path else key)
-    return found
+        leaves |= flatten(value, f"{path}.{key}" if path else key)
+    return leaves
 
 
 def _text(value: Any) -> str:

@@ -1,10 +1,10 @@
-"""How sure a recommendation is: ``confidence.json`` of a run folder, where it has one.
+"""How sure a recommendation is: the optional ``confidence.json`` of a run folder.
 
 The file's object has ``terms`` (label of an SLO term -> probability that it holds), ``intervals`` (metric -> [low,
-high], the range that it lies in with probability ``level``, in the metric's own unit), ``headroom`` (anything said of
-it), ``all_terms`` (probability that the whole SLO holds) and ``all_terms_range`` ([low, high]); and, of what ``hisearch
-run`` writes (docs/confidence.md), ``summary``, ``satisfied``, ``chance_constrained``, ``candidates``, ``rules``,
-``sentences`` and ``simulations``. All may be left out; further keys are allowed and left alone.
+high], its range with probability ``level``, in the metric's own unit), ``headroom`` (any object),
+``all_terms`` (probability that the whole SLO holds) and ``all_terms_range`` ([low, high]). ``hisearch
+run`` (docs/confidence.md) also writes ``summary``, ``satisfied``, ``surer``, ``contenders``, ``rules``,
+``sentences`` and ``simulations``. All keys are optional; unknown keys are ignored.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CONFIDENCE = "confidence.json"
 class Candidate:
     """A deployment under the first draws. chance: that it meets the SLO; cheapest: that no cheaper one does.
 
-    chance_range: what so many draws tell of the first; None where it is not said.
+    chance_range: confidence interval of ``chance``; None where not stated.
     """
 
     trial: int
@@ -36,7 +36,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Rule:
-    """What a rule recommends, why, and what that is against the engine's defaults."""
+    """A rule's recommendation, its reason, and the comparison with the engine's defaults."""
 
     rule: str
     trial: int
@@ -48,13 +48,12 @@ class Rule:
 class Confidence:
     """terms: label -> probability, 0 to 1. intervals: metric -> (low, high). headroom: as written.
 
-    chance: that the recommendation meets the whole SLO, None where it is not said; chance_range: what so many draws
-    tell of it. level: of the intervals, None where it is not said. summary: in words. satisfied: whether the
-    probability that was asked for is reached, None where none was. rules_within: the price that rules which need
-    one are shown within, in words. draws: behind ``chance``, 0 where it is not said. sentences: what would
-    change the answer, by kind. simulations: by what they were for. chance_constrained: what a likelier one would cost,
-    in words.
-    chance_constrained_row: whether one is known that has the probability which it speaks of.
+    chance: probability that the recommendation meets the whole SLO, None where not stated; chance_range: its confidence
+    interval. level: of the intervals, None where not stated. summary: as text. satisfied: whether the requested
+    probability is reached, None without a request. rules_within: as text, the price limit of rules that need one.
+    draws: behind ``chance``, 0 where not stated. sentences: what would change the answer, by kind. simulations: by
+    purpose. chance_constrained: as text, the price of the chance-constrained recommendation.
+    chance_constrained_row: whether a deployment with that probability is known.
     """
 
     terms: Mapping[str, float] = field(default_factory=dict)
@@ -76,11 +75,11 @@ class Confidence:
 
 
 def read_confidence(path: Path) -> Confidence | None:
-    """What the file says; None where there is none.
+    """The file's content; None without a file.
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it says something else than this module's head; names file and key.
+        ValueError: it does not follow the module's docstring; names file and key.
     """
     if not path.is_file():
         return None
@@ -106,8 +105,8 @@ def read_confidence(path: Path) -> Confidence | None:
             for kind, texts in _object(data, "sentences", path).items()
         },
         {
-            what: _typed(count, int, path, f"simulations.{what}")
-            for what, count in _object(data, "simulations", path).items()
+            purpose: _typed(count, int, path, f"simulations.{purpose}")
+            for purpose, count in _object(data, "simulations", path).items()
         },
         None if chance is None else _probability(chance, path, "all_terms"),
         _range(data.get("all_terms_range"), path, "all_terms_range"),
@@ -139,14 +138,14 @@ def _rule(row: Any, path: Path, key: str) -> Rule:
 
 
 def _list(data: dict[str, Any], key: str, path: Path) -> list[Any]:
-    found: list[Any] = _typed(data.get(key, []), list, path, key)
-    return found
+    rows: list[Any] = _typed(data.get(key, []), list, path, key)
+    return rows
 
 
 def _typed(value: Any, kind: type | tuple[type, ...], path: Path, key: str) -> Any:
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         kinds = kind if isinstance(kind, tuple) else (kind,)
-        expected = " or ".join(one.__name__ for one in kinds)
+        expected = " or ".join(accepted.__name__ for accepted in kinds)
         raise ValueError(f"{path}: {key}: expected {expected}, got {value!r}")
     return value
 

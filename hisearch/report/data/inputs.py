@@ -1,4 +1,4 @@
-"""What a report is made from: a study, without the machinery that ran it."""
+"""Input of a report: a study's results, without the code that ran it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["CostRow", "LoadPoint", "PriceNote", "ProfileNote", "ReportInput", "R
 
 @dataclass(frozen=True)
 class CostRow:
-    """What a deployment costs, by what is bought, and the power that it draws.
+    """A deployment's costs by item, and its power.
 
-    trial: its number. parts: (what, dollars per hour). mean_w: watts over the simulated time; None where unknown.
+    trial: its number. parts: (item, dollars per hour). mean_w: watts over the simulated time; None where unknown.
     """
 
     trial: int
@@ -28,7 +28,7 @@ class CostRow:
 
 @dataclass(frozen=True)
 class PriceNote:
-    """A price the costs are built from, and how it is known. as_of: ISO date."""
+    """A price behind the costs, and its evidence. as_of: ISO date."""
 
     item: str
     price: float
@@ -79,13 +79,13 @@ class RunRecord:
 
 @dataclass(frozen=True)
 class SoFar:
-    """How far a study is that has not ended.
+    """Progress of a study that has not ended.
 
-    simulations: finished. budget: most of them. stage: what it is at, in words. begun, latest: when the run began, or
-    was gone on with, and when its last simulation ended, as text; latest is "" before the first. age_s: seconds from
-    then until the report was made. resume: the command that goes on with a run that was killed. unknown: simulations
-    that are not shown, as the journal does not say of what. refresh_s: the page loads itself anew after so many
-    seconds; 0: it does not. other: address of the page that does (not), "" without one.
+    simulations: finished. budget: of simulations. stage: the current one, as text. begun: when the run began or was
+    resumed, as text. latest: when its last simulation ended, as text; "" before the first. age_s: seconds from latest
+    to the report. resume: the command that resumes a killed run. unknown: simulations not shown because the journal
+    lacks their deployment. refresh_s: seconds between reloads of the page; 0: it does not reload. other: address of
+    the same page with (without) reloading, "" without one.
     """
 
     simulations: int
@@ -108,15 +108,15 @@ class ReportInput:
     objectives: two to four names (``hisearch.specs.studies.study.Objective``), in the study's order.
     slo: the latency terms.
     trials: every trial, slices and failures included. front: the Pareto front among them.
-    recommendation: None where nothing meets the SLO; nearest_miss is then the trial that comes closest, failure says
-    why, failure_heading what the search came to then. cut_short: what to know of a search that its budget cut short, or
-    "". not_exported: why there are no launch scripts of the recommendation, or "". formats: what to know of formats
-    narrower than the checkpoint's, or "".
+    recommendation: None where nothing meets the SLO; nearest_miss is then the trial that comes closest, failure the
+    reason, failure_heading its heading. cut_short: a note on a search cut short by its budget, or "". not_exported:
+    why the recommendation has no launch scripts, or "". formats: a note on formats narrower than the checkpoint's,
+    or "".
     capacity: the recommendation at other loads, if that was simulated.
     progress: simulation number -> hypervolume of the front so far.
-    costs: of the recommendation and its runner-ups, or of the nearest miss. closeup: the highlighted deployment looked
-    at closely, if it was. confidence: how sure the recommendation is, if that was looked into. so_far: of a study that
-    has not ended; its recommendation is then the best so far. run: the run's folder, as a word of a shell.
+    costs: of the recommendation and its runner-ups, or of the nearest miss. closeup: of the highlighted deployment, if
+    made. confidence: how sure the recommendation is, if known. so_far: of a study that has not ended; its
+    recommendation is then the best so far. run: the run's folder, quoted for a shell.
 
     Raises:
         ValueError: the parts contradict each other.
@@ -149,14 +149,14 @@ class ReportInput:
     def __post_init__(self) -> None:
         if not 2 <= len(self.objectives) <= 4:
             raise ValueError(f"a report needs two to four objectives, not {len(self.objectives)}")
-        known = {trial.number for trial in self.trials}
+        numbers = {trial.number for trial in self.trials}
         for trial in self.front:
-            if trial.number not in known:
+            if trial.number not in numbers:
                 raise ValueError(f"trial {trial.number} is on the front but not among the trials")
             missing = [name for name in self.objectives if metric_of(name) not in trial.metrics]
             if missing:
                 raise ValueError(f"trial {trial.number} is on the front without a value of {', '.join(missing)}")
-        if self.recommendation is not None and self.recommendation.trial.number not in known:
+        if self.recommendation is not None and self.recommendation.trial.number not in numbers:
             raise ValueError(f"the recommended trial {self.recommendation.trial.number} is not among the trials")
 
     @property
@@ -166,7 +166,7 @@ class ReportInput:
 
     @property
     def title_of_chosen(self) -> str:
-        """What the highlighted trial is, as a label."""
+        """Label of the highlighted trial."""
         if self.recommendation is None:
             return "Nearest miss"
         return "Recommended" if self.so_far is None else "Cheapest so far"

@@ -1,4 +1,4 @@
-"""Draws the recommended deployment looked at closely: loads, latencies, caches, costs, workers; and what mattered."""
+"""Draws the closeup of the recommended deployment: loads, latencies, caches, costs, workers, settings' importance."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from hisearch.specs.studies.slo import SloTerm
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-#: Colours of lines and bars in order, each with a dash of its own; readable on light and dark.
+#: Colours of lines and bars in order, each with its own dash; readable on light and dark.
 COLOURS = ("#3b82c4", "#c9701a", "#1f9a6c", "#8757c9", "#d6336c", "#8a94a0")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 _GIB = float(2**30)
 
-#: Percentiles that are ticked on the axis of latencies, where equal steps are equal factors of what is left above.
+#: Ticks of the percentile axis of latencies; equal steps are equal factors of the share that remains above.
 _TICKS = (0.0, 0.5, 0.9, 0.95, 0.99, 0.999)
 
 
@@ -108,7 +108,7 @@ def figure_latencies(curves: Sequence[LatencyCurve], slo: Sequence[SloTerm]) -> 
 
 
 def _tail(share: float) -> float:
-    """Place of a share below 1 on an axis on which every step leaves a tenth of what was left."""
+    """Place of a share below 1 on an axis whose every step leaves a tenth of the remainder."""
     return round(-math.log10(1.0 - share), 4)
 
 
@@ -154,11 +154,11 @@ def figure_costs(rows: Sequence[CostRow], names: Sequence[str]) -> go.Figure:
     figure = go.Figure()
     parts = list(dict.fromkeys(name for row in rows for name, usd in row.parts if usd > 0))
     labels = ["<br>".join(map(_plain, name.split(": ", 1))) for name in names]
-    for index, part in enumerate(parts):
+    for index, item in enumerate(parts):
         figure.add_bar(
-            x=[_short(dict(row.parts).get(part, 0.0)) for row in rows], y=labels,
-            orientation="h", name=_plain(part), marker={"color": COLOURS[index % 6]},
-            hovertemplate=f"{_plain(part)}: $%{{x:,.2f}} per hour<extra></extra>",
+            x=[_short(dict(row.parts).get(item, 0.0)) for row in rows], y=labels,
+            orientation="h", name=_plain(item), marker={"color": COLOURS[index % 6]},
+            hovertemplate=f"{_plain(item)}: $%{{x:,.2f}} per hour<extra></extra>",
         )  # fmt: skip
     return theme.finish(
         figure,
@@ -205,14 +205,15 @@ _HEAT = [[0.0, "rgba(138, 148, 160, 0.12)"], [0.5, "#5b9bd5"], [0.85, "#d98324"]
 _SHADES = [[0.0, "#6b7785"], [1.0, "#15568f"]]
 
 
-def figure_importance(found: Importance) -> go.Figure:
+def figure_importance(importance: Importance) -> go.Figure:
     """Share of each objective's variation that goes with each setting."""
     import plotly.graph_objects as go
 
-    shares = [[round(100 * share, 1) for share in row] for row in found.share]
+    shares = [[round(100 * share, 1) for share in row] for row in importance.share]
     figure = go.Figure(
         go.Heatmap(
-            x=[quantity(name).label for name in found.objectives], y=[_plain(name) for name in found.settings],
+            x=[quantity(name).label for name in importance.objectives],
+            y=[_plain(name) for name in importance.settings],
             z=shares, zmin=0, zmax=100, colorscale=_SHADES, showscale=False,
             text=[[f"{share:.0f} %" for share in row] for row in shares], texttemplate="%{text}",
             textfont={"color": "#ffffff"},

@@ -1,4 +1,4 @@
-"""What the page says of the figures of ``closeup_figures``, and the numbers behind each."""
+"""Captions and number tables of the figures of ``closeup``."""
 
 from __future__ import annotations
 
@@ -27,55 +27,55 @@ _TABLED = (0.5, 0.9, 0.95, 0.99, 0.999)
 
 
 def closeup_drawings(data: ReportInput) -> list[tuple[Drawing, go.Figure]]:
-    """The figures that there are data for, in the page's order."""
+    """The figures that have data, in the page's order."""
     built = []
-    look = data.closeup
-    who = data.format_chosen
+    closeup = data.closeup
+    label = data.format_chosen
     if data.capacity:
-        built.append((_loads(data.capacity, who), draw.figure_loads(data.capacity)))
-    if look is not None and look.latencies:
-        built.append((_latencies(look.latencies, who), draw.figure_latencies(look.latencies, data.slo)))
-    if look is not None and look.ideal is not None:
-        built.append((_ideal(look.ideal, who), draw.figure_ideal(look.ideal)))
-    if look is not None:
-        built += tier_drawings(look, who)
+        built.append((_loads(data.capacity, label), draw.figure_loads(data.capacity)))
+    if closeup is not None and closeup.latencies:
+        built.append((_latencies(closeup.latencies, label), draw.figure_latencies(closeup.latencies, data.slo)))
+    if closeup is not None and closeup.ideal is not None:
+        built.append((_ideal(closeup.ideal, label), draw.figure_ideal(closeup.ideal)))
+    if closeup is not None:
+        built += tier_drawings(closeup, label)
     if data.costs:
         names = _cost_names(data)
         built.append((_costs(data.costs, names), draw.figure_costs(data.costs, names)))
-    if look is not None and look.timeline is not None:
-        built.append((_workers(look.timeline, who), draw.figure_workers(look.timeline)))
+    if closeup is not None and closeup.timeline is not None:
+        built.append((_workers(closeup.timeline, label), draw.figure_workers(closeup.timeline)))
     return built
 
 
 def importance_drawing(data: ReportInput) -> list[tuple[Drawing, go.Figure]]:
-    """Which settings mattered; nothing where there are too few trials."""
-    found = importance(data)
-    return [(_importance(found), draw.figure_importance(found))] if found is not None else []
+    """The figure of settings' importance; empty with too few trials."""
+    shares = importance(data)
+    return [(_importance(shares), draw.figure_importance(shares))] if shares is not None else []
 
 
 def first_break(points: Sequence[LoadPoint]) -> str:
-    """Up to which load all terms held, and which one failed first, in a sentence; "" where no term is known."""
-    known = sorted((point for point in points if point.terms), key=lambda point: point.load)
-    if not known:
+    """A sentence on the load up to which all terms hold and the first to fail; "" without known terms."""
+    tested = sorted((point for point in points if point.terms), key=lambda point: point.load)
+    if not tested:
         return ""
-    held = [point.load for point in known if all(term.holds for term in point.terms)]
-    broken = [point for point in known if not all(term.holds for term in point.terms)]
+    held_loads = [point.load for point in tested if all(term.holds for term in point.terms)]
+    broken = [point for point in tested if not all(term.holds for term in point.terms)]
     if not broken:
-        return f"Every term holds at every load that was simulated, up to {known[-1].load:.3g} times the study's."
+        return f"Every term holds at every load that was simulated, up to {tested[-1].load:.3g} times the study's."
     first = broken[0]
     missed = [f"{line.term} ({line.value} of at most {line.bound})" for line in term_lines(first.terms) if not line.met]
-    below = [load for load in held if load < first.load]
+    below = [load for load in held_loads if load < first.load]
     until = f"Every term holds up to {max(below):.3g} times the study's load; at" if below else "Already at"
-    again = listed([f"{load:.3g}" for load in held if load > first.load])
+    held_again = listed([f"{load:.3g}" for load in held_loads if load > first.load])
     return (
         f"{until} {first.load:.3g} times, {'the first to break is' if below else 'what is missed is'} {listed(missed)}."
-        f"{f' All hold again at {again}.' if again else ''}"
+        f"{f' All hold again at {held_again}.' if held_again else ''}"
     )
 
 
-def _loads(points: Sequence[LoadPoint], who: str) -> Drawing:
+def _loads(points: Sequence[LoadPoint], label: str) -> Drawing:
     broken = first_break(points)
-    labels = [line.term for line in term_lines(points[0].terms)]
+    term_names = [line.term for line in term_lines(points[0].terms)]
     rows = [
         (
             f"{point.load:.3g}",
@@ -85,18 +85,21 @@ def _loads(points: Sequence[LoadPoint], who: str) -> Drawing:
         )
         for point in sorted(points, key=lambda point: point.load)
     ]
-    uses = " Below: how much of its bound each term uses; above the dashed line it is missed." if labels else ""
+    uses = " Below: how much of its bound each term uses; above the dashed line it is missed." if term_names else ""
     return Drawing(
         "capacity",
-        f"The {who} at other loads: where it breaks",
+        f"The {label} at other loads: where it breaks",
         f"{broken} Load 1 (dotted) is the study's own arrival rate.{uses}".strip(),
-        f"Share of good requests, goodput and use of each bound of the {who} at {len(points)} loads. {broken}".strip(),
+        f"Share of good requests, goodput and use of each bound of the {label} at {len(points)} loads. "
+        f"{broken}".strip(),
         "tall half",
-        NumberTable(f"The {who} by load", ("Load", "Good requests", "Goodput (requests/s)", *labels), tuple(rows)),
+        NumberTable(
+            f"The {label} by load", ("Load", "Good requests", "Goodput (requests/s)", *term_names), tuple(rows)
+        ),
     )
 
 
-def _latencies(curves: Sequence[LatencyCurve], who: str) -> Drawing:
+def _latencies(curves: Sequence[LatencyCurve], label: str) -> Drawing:
     at = [SHARES.index(share) for share in _TABLED]
     names = listed([curve.metric.upper() for curve in curves])
     rows = [
@@ -105,11 +108,11 @@ def _latencies(curves: Sequence[LatencyCurve], who: str) -> Drawing:
     ]
     return Drawing(
         "latencies",
-        f"How long requests take: the {who}",
+        f"How long requests take: the {label}",
         "A point says which share of requests (of gaps between tokens, for ITL) was served within so many seconds. "
         "Each step upwards leaves a tenth of what was left: the slowest requests are not hidden. A cross is a bound of "
         "the SLO; it is met where the curve passes above and to the left of its cross.",
-        f"Distributions of {names} of the {who}; percentiles are in the table.",
+        f"Distributions of {names} of the {label}; percentiles are in the table.",
         "tall half",
         NumberTable(
             "Latencies at the study's load",
@@ -119,21 +122,21 @@ def _latencies(curves: Sequence[LatencyCurve], who: str) -> Drawing:
     )
 
 
-def _ideal(ideal: IdealCache, who: str) -> Drawing:
+def _ideal(ideal: IdealCache, label: str) -> Drawing:
     per_gib = ideal.bytes_per_token / _GIB
     rates = dict(zip(ideal.capacity_tokens, ideal.hit_rate, strict=True))
-    top, here = ideal.hit_rate[-1], rates[ideal.marks[-1].tokens]
+    top, ideal_rate = ideal.hit_rate[-1], rates[ideal.marks[-1].tokens]
     most = f"No memory, however large, hits more than {percent(top)} on this workload."
     rows = [(mark.name, f"{mark.tokens * per_gib:,.0f}", percent(rates[mark.tokens])) for mark in ideal.marks]
     rows.append(("no limit", UNDEFINED, percent(top)))
     return Drawing(
         "ideal",
         "Would more cache help?",
-        f"The line is what one cache for all requests could hit, by its size; the {who} hits "
-        f"{percent(ideal.simulated_hit_rate)} (diamond), an ideal one of as much memory {percent(here)}. {most} "
+        f"The line is what one cache for all requests could hit, by its size; the {label} hits "
+        f"{percent(ideal.simulated_hit_rate)} (diamond), an ideal one of as much memory {percent(ideal_rate)}. {most} "
         "Replicas keep copies of their own and running requests need room, so that real deployments stay below the "
         "line; a diamond far below it asks for another router or shared tiers rather than for memory.",
-        f"Hit rate of an ideal LRU cache by size. The {who} hits {percent(ideal.simulated_hit_rate)}. {most}",
+        f"Hit rate of an ideal LRU cache by size. The {label} hits {percent(ideal.simulated_hit_rate)}. {most}",
         "half",
         NumberTable(
             "Memory and what an ideal cache of that size hits",
@@ -160,17 +163,17 @@ def _costs(rows: Sequence[CostRow], names: Sequence[str]) -> Drawing:
         total = sum(costs.values())
         power = ("-", "-") if row.mean_w is None else (f"{row.mean_w / 1e3:,.1f}", f"{_mwh(row.mean_w):,.1f}")
         lines.append(
-            (name, *(usd(costs.get(part, 0.0)) for part in parts), usd(total), usd(total * HOURS_PER_MONTH), *power)
+            (name, *(usd(costs.get(item, 0.0)) for item in parts), usd(total), usd(total * HOURS_PER_MONTH), *power)
         )
     first = dict(rows[0].parts)
-    whole = sum(first.values())
-    shares = listed([f"{percent(first[part] / whole)} {part}" for part in parts if first.get(part, 0.0) > 0])
+    total_usd = sum(first.values())
+    shares = listed([f"{percent(first[item] / total_usd)} {item}" for item in parts if first.get(item, 0.0) > 0])
     return Drawing(
         "costs",
         "What the money buys",
-        f"Of {usd(whole)} an hour: {shares}. Hosts are in the accelerators' prices where they have none of their own. "
-        "Power is what the simulated work draws on average; a rented price contains it, for machines of your own add "
-        "it.",
+        f"Of {usd(total_usd)} an hour: {shares}. Hosts are in the accelerators' prices where they have none of their "
+        "own. Power is what the simulated work draws on average; a rented price contains it, for machines of your own "
+        "add it.",
         f"Dollars per hour by what they buy, for {counted(len(rows), 'deployment')}. {names[0]}: {shares}.",
         "half",
         NumberTable(
@@ -186,7 +189,7 @@ def _mwh(mean_w: float) -> float:
     return mean_w * HOURS_PER_MONTH / 1e6
 
 
-def _workers(timeline: WorkerTimeline, who: str) -> Drawing:
+def _workers(timeline: WorkerTimeline, label: str) -> Drawing:
     rows = []
     for index, worker in enumerate(timeline.workers):
         count = max(len(worker.busy), 1)
@@ -199,12 +202,12 @@ def _workers(timeline: WorkerTimeline, who: str) -> Drawing:
                 f"{max(worker.waiting, default=0):,}",
             )
         )
-    left = f" {counted(timeline.omitted, 'further worker')} not drawn." if timeline.omitted else ""
+    omitted = f" {counted(timeline.omitted, 'further worker')} not drawn." if timeline.omitted else ""
     return Drawing(
         "workers",
-        f"What each worker does over time: the {who}",
+        f"What each worker does over time: the {label}",
         "Colour says how much. Workers of unlike colours share the load badly; waiting requests while a worker is not "
-        f"busy ask for another router, while KV memory is full for more of it.{left}",
+        f"busy ask for another router, while KV memory is full for more of it.{omitted}",
         f"Busy time, KV memory and waiting requests of {counted(len(timeline.workers), 'worker')} by intervals of "
         f"{timeline.interval_s:g} s; means and peaks are in the table.",
         "tall wide",
@@ -216,18 +219,18 @@ def _workers(timeline: WorkerTimeline, who: str) -> Drawing:
     )
 
 
-def _importance(found: Importance) -> Drawing:
-    names = [quantity(name).label for name in found.objectives]
-    rows = [(name, *(percent(share) for share in row)) for name, row in zip(found.settings, found.share, strict=True)]
+def _importance(shares: Importance) -> Drawing:
+    names = [quantity(name).label for name in shares.objectives]
+    rows = [(name, *(percent(share) for share in row)) for name, row in zip(shares.settings, shares.share, strict=True)]
     most = [
-        f"{label} goes most with {found.settings[max(range(len(found.settings)), key=lambda i: found.share[i][j])]}"
+        f"{label} goes most with {shares.settings[max(range(len(shares.settings)), key=lambda i: shares.share[i][j])]}"
         for j, label in enumerate(names)
-        if not math.isclose(max(row[j] for row in found.share), 0.0)
+        if not math.isclose(max(row[j] for row in shares.share), 0.0)
     ]
     return Drawing(
         "importance",
         "Which settings matter",
-        f"The share of each result's variation, over {found.trials:,} trials, that goes with one setting alone: "
+        f"The share of each result's variation, over {shares.trials:,} trials, that goes with one setting alone: "
         f"{listed(most)}. Settings that the search changed together share their effect, so that rows need not add up "
         "to 100 %; it tells of what was tried, not of what was not.",
         f"Share of the variation of {listed(names)} by setting; the table has the same numbers.",

@@ -1,4 +1,4 @@
-"""A figure on the page, with the words and the numbers behind it."""
+"""A figure on the page, with its caption and numbers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class NumberTable(NamedTuple):
-    """The numbers of a figure, for those who cannot see it or want them exactly."""
+    """The exact numbers of a figure, also for readers who cannot see it."""
 
     caption: str
     columns: tuple[str, ...]
@@ -16,8 +16,8 @@ class NumberTable(NamedTuple):
 class Drawing(NamedTuple):
     """A figure on the page.
 
-    key: of its Plotly data. alt: what it shows, for those who cannot see it. kind: its CSS class. table: its numbers,
-    where the page has them nowhere else.
+    key: of its Plotly data. alt: description for readers who cannot see it. kind: its CSS class. table: its numbers,
+    unless the page has them elsewhere.
     """
 
     key: str

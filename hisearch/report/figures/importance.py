@@ -1,15 +1,15 @@
-"""Which settings matter: how much of each objective's variation between trials goes with each setting alone.
+"""Importance of settings: the share of each objective's variation between trials explained by each setting alone.
 
 Notation
     n   trials on the whole trace at the study's load
     k   distinct values of a setting; of numbers with more than ``MOST_GROUPS`` values, as many groups of equal counts
     r   ranks of the trials by an objective, shape (n,): ranks, because one overloaded trial's latency would outweigh
         all others, and infinite ones count as the worst
-    w2  omega squared, (SSB - (k - 1) MSW) / (SST + MSW): the share of the variance of r between the groups, less what k
-        groups take by chance; 0 where it is negative
+    w2  omega squared, (SSB - (k - 1) MSW) / (SST + MSW): the share of the variance of r between the groups, less the
+        share that k groups explain by chance; 0 where it is negative
 
-It describes the trials that were simulated. A search tries good regions more often than others, and settings that it
-changed together share their effect: each one's share holds what goes with it, too, and shares need not add up to 1.
+It describes the simulated trials. A search tries good regions more often than others. Settings that it changed
+together share their effect, so each share includes correlated settings and shares need not add up to 1.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from hisearch.report.figures.points import same_partition
 from hisearch.report.words.describe import UNUSED, settings
 from hisearch.search.model.trial import is_maximised, metric_of
 
-#: Fewer trials say nothing.
+#: Fewer trials are not evaluated.
 LEAST_TRIALS = 20
 
-#: Groups that a setting of many numbers is cut into.
+#: Groups of a setting with many numbers.
 MOST_GROUPS = 8
 
-#: Settings that are shown, those that matter most.
+#: Settings that are shown, the most important ones.
 MOST_SETTINGS = 12
 
 
@@ -46,9 +46,9 @@ class Importance(NamedTuple):
 
 
 def importance(data: ReportInput) -> Importance | None:
-    """Of every setting that differs between trials; None where there are too few of them.
+    """Importance of every setting that differs between trials; None with too few trials.
 
-    Of settings that only rename each other, as a page size that follows from the engine, the first stands for all.
+    Of settings that determine each other, such as engine and page size, only the first is kept.
     """
     names = [metric_of(name) for name in data.objectives]
     trials = [
@@ -63,18 +63,18 @@ def importance(data: ReportInput) -> Importance | None:
         for name in data.objectives
     ]
     chosen = [settings(trial.deployment) for trial in trials]
-    found: dict[str, tuple[float, ...]] = {}
+    shares: dict[str, tuple[float, ...]] = {}
     columns: list[list[str | int | float]] = []
     for name in chosen[0]:
         column = [setting[name] for setting in chosen]
         groups = _groups(column)
-        if groups.max() > 0 and not any(same_partition(column, other) for other in columns):
+        if groups.max() > 0 and not any(same_partition(column, earlier) for earlier in columns):
             columns.append(column)
-            found[name] = tuple(omega_squared(rank, groups) for rank in ranks)
-    best = sorted(found, key=lambda name: -max(found[name]))[:MOST_SETTINGS]
+            shares[name] = tuple(omega_squared(rank, groups) for rank in ranks)
+    best = sorted(shares, key=lambda name: -max(shares[name]))[:MOST_SETTINGS]
     if not best:
         return None
-    return Importance(tuple(best), data.objectives, tuple(found[name] for name in best), len(trials))
+    return Importance(tuple(best), data.objectives, tuple(shares[name] for name in best), len(trials))
 
 
 def omega_squared(values: F8, groups: I8) -> float:

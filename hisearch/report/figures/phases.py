@@ -34,11 +34,11 @@ class Phases:
     end_s: F8
 
     def of_requests(self, chosen: npt.NDArray[np.bool_]) -> Phases:
-        """Those of the requests that the mask (N,) holds."""
-        keep, mine = chosen[self.requests], chosen[self.request]
+        """Phases of the requests in the mask (N,)."""
+        keep, of_chosen = chosen[self.requests], chosen[self.request]
         return Phases(
             self.requests[keep], self.opens_s[keep], self.closes_s[keep],
-            self.request[mine], self.phase[mine], self.start_s[mine], self.end_s[mine],
+            self.request[of_chosen], self.phase[of_chosen], self.start_s[of_chosen], self.end_s[of_chosen],
         )  # fmt: skip
 
 
@@ -48,19 +48,19 @@ def request_phases(result: Result, times: Residences, end_s: float) -> Phases:
     Args:
         result: with a log.
         times: its residences.
-        end_s: when the log ends, seconds: the end of what is still going on.
+        end_s: when the log ends, seconds: the end of unfinished phases.
 
     Raises:
         LogMissing: there is no log.
     """
     table = result.requests
     routed = np.flatnonzero(table.worker >= 0)
-    gone_s = np.where(np.isfinite(table.finish_s), table.finish_s, end_s)
+    finished_s = np.where(np.isfinite(table.finish_s), table.finish_s, end_s)
     left_s = np.where(np.isfinite(times.left_s), times.left_s, end_s)
     token_s = np.minimum(_next_token_s(result, times), left_s)
     admitted_again = np.append(times.admitted_s[1:], end_s)
-    again = np.append(times.request[1:], -1) == times.request
-    resumed_s = np.where(again, admitted_again, gone_s[times.request])
+    same_request = np.append(times.request[1:], -1) == times.request
+    resumed_s = np.where(same_request, admitted_again, finished_s[times.request])
     lost = times.lost
     scheduled_s = np.where(np.isfinite(table.scheduled_s), table.scheduled_s, end_s)[routed]
     spans = [
@@ -77,20 +77,20 @@ def request_phases(result: Result, times: Residences, end_s: float) -> Phases:
     request, phase, start, end = request[lasting], phase[lasting], start[lasting], end[lasting]
     order = np.lexsort([start, request])
     return Phases(
-        routed, table.arrival_s[routed], gone_s[routed], request[order], phase[order], start[order], end[order]
+        routed, table.arrival_s[routed], finished_s[routed], request[order], phase[order], start[order], end[order]
     )
 
 
 def _next_token_s(result: Result, times: Residences) -> F8:
-    """(K,) when each stay makes its first token, infinite where it makes none."""
+    """(K,) when each residence makes its first token, infinite without one."""
     log = step_log(result)
     first, entry = token_entries(result)
-    made = entry != NOT_MADE
-    owner = np.repeat(np.arange(len(first) - 1), np.diff(first))[made]
-    makers = entry[made]
+    is_made = entry != NOT_MADE
+    owner = np.repeat(np.arange(len(first) - 1), np.diff(first))[is_made]
+    makers = entry[is_made]
     # A request's tokens are made in the order of the log.
     keys = owner * len(log.entries) + makers
-    found = np.searchsorted(keys, times.request * len(log.entries) + times.first_entry)
-    same = np.append(owner, -1)[found] == times.request
+    first_maker = np.searchsorted(keys, times.request * len(log.entries) + times.first_entry)
+    same = np.append(owner, -1)[first_maker] == times.request
     ends = np.append(log.steps["end_s"][entry_steps(log)[makers]], np.inf)
-    return np.where(same, ends[found], np.inf)
+    return np.where(same, ends[first_maker], np.inf)

@@ -1,4 +1,4 @@
-"""The data of every figure, in shown units and without any drawing."""
+"""The data of a study's figures, in displayed units."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ STATUS_ORDER: tuple[Status, ...] = ("infeasible", "dominated", "front", "highlig
 #: At most this many points off the front are drawn; more would bury the front and swell the report.
 MAX_FAINT = 1000
 
-#: An axis turns logarithmic where the bulk of what it shows spans more than this factor.
+#: An axis is logarithmic where the bulk of its values spans more than this factor.
 _LOG_RATIO = 10.0
 
-#: Share of the points at each end of an axis that may be outliers, and how much longer, as a share, an axis may become
+#: Share of the points at each end of an axis that may be outliers, and by what share an axis may grow
 #: by showing them.
 _TAIL = 0.1
 _LONG_TAIL = 0.25
 
-#: Most axes of the parallel coordinates: what the width of the page holds with legible labels.
+#: Most axes of the parallel coordinates that fit the page with legible labels.
 MAX_DIMENSIONS = 12
 
 
 class Axis(NamedTuple):
-    """An objective as an axis. bound: the SLO's bound in shown units. span: least and largest value that is in view."""
+    """An objective as an axis. bound: the SLO's bound in displayed units. span: least and largest value in view."""
 
     name: str
     quantity: Quantity
@@ -44,7 +44,7 @@ class Axis(NamedTuple):
 
 
 class Point(NamedTuple):
-    """One trial. values: shown units, one per axis."""
+    """One trial. values: in displayed units, one per axis."""
 
     number: int
     stage: int
@@ -56,7 +56,7 @@ class Point(NamedTuple):
 class ParetoData(NamedTuple):
     """Points of the Pareto figures.
 
-    highlight: what the highlighted trial is. omitted: faint points left out. feasible: whether the front meets the SLO.
+    highlight: label of the highlighted trial. omitted: faint points left out. feasible: the front meets the SLO.
     """
 
     axes: tuple[Axis, ...]
@@ -117,14 +117,14 @@ def pareto_data(data: ReportInput) -> ParetoData:
     )
     faint = [point for point in drawn if point.status in ("infeasible", "dominated")]
     bold = [point for point in drawn if point.status in ("front", "highlighted")]
-    kept = _thin(faint, MAX_FAINT)
-    axes = tuple(_axis(name, i, kept, bold, data) for i, name in enumerate(names))
+    faint_drawn = _thin(faint, MAX_FAINT)
+    axes = tuple(_axis(name, i, faint_drawn, bold, data) for i, name in enumerate(names))
     feasible = data.recommendation is not None
-    return ParetoData(axes, tuple(kept + bold), data.title_of_chosen, len(faint) - len(kept), feasible)
+    return ParetoData(axes, tuple(faint_drawn + bold), data.title_of_chosen, len(faint) - len(faint_drawn), feasible)
 
 
 def _defined_objectives(data: ReportInput) -> tuple[str, ...]:
-    """The study's objectives, but for those that are undefined for every comparable trial."""
+    """The study's objectives, without those undefined for every comparable trial."""
     comparable = [trial for trial in data.trials if trial.comparable]
     return tuple(
         name
@@ -164,10 +164,10 @@ def _axis(name: str, index: int, faint: Sequence[Point], bold: Sequence[Point], 
 
 
 def _span(values: Sequence[float], needed: Sequence[float]) -> tuple[tuple[float, float], bool]:
-    """Least and largest of ``values`` (sorted), without outliers that squeeze the rest; whether to take logarithms.
+    """Least and largest of ``values`` (sorted) without outliers that squeeze the rest; whether to take logarithms.
 
-    An end is cut at the 10th or the 90th percentile, or at the outermost of ``needed``, where what lies beyond would
-    take more than ``_LONG_TAIL`` of what is left. What is left says which scale it is, whatever then comes into view.
+    An end is cut at the 10th or the 90th percentile, or at the outermost of ``needed``, if the values beyond would
+    take more than ``_LONG_TAIL`` of the remaining span. The remaining span decides the scale.
     """
     if not values:
         return (0.0, 1.0), False
@@ -175,10 +175,10 @@ def _span(values: Sequence[float], needed: Sequence[float]) -> tuple[tuple[float
     low = min([values[tail], *needed])
     high = max([values[-1 - tail], *needed])
     log = low > 0 and high / low > _LOG_RATIO
-    room = _LONG_TAIL * (high - low)
-    if low - values[0] <= room and not (log and values[0] <= 0):
+    margin = _LONG_TAIL * (high - low)
+    if low - values[0] <= margin and not (log and values[0] <= 0):
         low = values[0]
-    if values[-1] - high <= room:
+    if values[-1] - high <= margin:
         high = values[-1]
     return (low, high), log
 
@@ -186,8 +186,8 @@ def _span(values: Sequence[float], needed: Sequence[float]) -> tuple[tuple[float
 def parallel_data(data: ReportInput) -> ParallelData:
     """The settings that differ between the drawn trials, then the objectives; at most ``MAX_DIMENSIONS`` axes.
 
-    A setting that only repeats another (a page size that follows from the engine) is left out. Of too many settings
-    those are kept of which most trials differ from the commonest value.
+    A setting determined by another (a page size that follows from the engine) is left out. Of too many settings
+    those are kept for which most trials differ from the commonest value.
     """
     pareto = pareto_data(data)
     by_number = {trial.number: trial for trial in data.trials}
@@ -195,14 +195,14 @@ def parallel_data(data: ReportInput) -> ParallelData:
     columns: dict[str, list[str | int | float]] = {}
     for name in chosen[0] if chosen else ():
         column = [setting[name] for setting in chosen]
-        if len(set(column) - UNUSED) > 1 and not any(same_partition(column, other) for other in columns.values()):
+        if len(set(column) - UNUSED) > 1 and not any(same_partition(column, earlier) for earlier in columns.values()):
             columns[name] = column
     varied = sorted(columns, key=lambda name: Counter(columns[name]).most_common(1)[0][1])
-    kept = set(varied[: MAX_DIMENSIONS - len(pareto.axes)])
-    dimensions = [_setting_dimension(name, column) for name, column in columns.items() if name in kept]
+    axis_names = set(varied[: MAX_DIMENSIONS - len(pareto.axes)])
+    dimensions = [_setting_dimension(name, column) for name, column in columns.items() if name in axis_names]
     for index, axis in enumerate(pareto.axes):
         dimensions.append(_objective_dimension(axis, [point.values[index] for point in pareto.points]))
-    omitted = tuple(name for name in columns if name not in kept)
+    omitted = tuple(name for name in columns if name not in axis_names)
     statuses, numbers = zip(*((point.status, point.number) for point in pareto.points), strict=True)
     return ParallelData(tuple(dimensions), statuses, omitted, numbers)
 

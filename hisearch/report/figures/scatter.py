@@ -12,7 +12,7 @@ from hisearch.score.quantities import Quantity
 
 
 class Frame(NamedTuple):
-    """Of the drawing, in its own units: its width and height, and the edges of what lies within the axes."""
+    """Size of the drawing and edges of its plot area, in the drawing's units."""
 
     width: float = 640.0
     height: float = 300.0
@@ -29,7 +29,7 @@ _TICKS = 5
 
 
 class Mark(NamedTuple):
-    """A point: stored values, what it is in words, and whether it stands out."""
+    """A point: stored values, its description, and whether it is highlighted."""
 
     x: float
     y: float
@@ -38,16 +38,16 @@ class Mark(NamedTuple):
 
 
 class Tick(NamedTuple):
-    """A label on an axis, and where it stands."""
+    """A label on an axis, and its place."""
 
     at: float
     text: str
 
 
 class Scatter(NamedTuple):
-    """What a template draws.
+    """Data of a template.
 
-    spots: the marks, their values in the drawing's units. beyond: how many have no place on it, as a value is not
+    spots: the marks, their values in the drawing's units. beyond: number of marks left out because a value is not
     finite.
     """
 
@@ -60,7 +60,7 @@ class Scatter(NamedTuple):
 
     @classmethod
     def of(cls, marks: Sequence[Mark], x: Quantity, y: Quantity) -> Scatter:
-        """Place the marks; x, y: what the axes show."""
+        """Place the marks; x, y: quantities of the axes."""
         drawn = [mark for mark in marks if math.isfinite(mark.x) and math.isfinite(mark.y)]
         xs, ys = _Axis.over([mark.x * x.scale for mark in drawn]), _Axis.over([mark.y * y.scale for mark in drawn])
         wide, high = FRAME.right - FRAME.left, FRAME.bottom - FRAME.top
@@ -71,7 +71,7 @@ class Scatter(NamedTuple):
                 mark.text,
                 mark.chosen,
             )
-            for mark in sorted(drawn, key=lambda mark: mark.chosen)  # what stands out is drawn last
+            for mark in sorted(drawn, key=lambda mark: mark.chosen)  # highlighted marks are drawn last
         ]
         across = [Tick(round(FRAME.left + wide * xs.share(value), 1), _label(value)) for value in xs.ticks]
         up = [Tick(round(FRAME.top + high * (1 - ys.share(value)), 1), _label(value)) for value in ys.ticks]
@@ -85,7 +85,7 @@ class _Axis(NamedTuple):
 
     @classmethod
     def over(cls, values: Sequence[float]) -> _Axis:
-        """Round steps that enclose the values; an axis of one value, or of none, has room around it."""
+        """Round steps that enclose the values; with at most one value the axis is padded."""
         low, high = (min(values), max(values)) if values else (0.0, 1.0)
         span = high - low or abs(high) or 1.0
         step = _round_step(span / _TICKS)
@@ -101,7 +101,7 @@ class _Axis(NamedTuple):
 
 
 def _round_step(least: float) -> float:
-    """The smallest of 1, 2, 5 times a power of ten that is no less."""
+    """The smallest 1, 2 or 5 times a power of ten that is at least ``least``."""
     power = 10.0 ** math.floor(math.log10(least))
     return next(power * factor for factor in (1, 2, 5, 10) if power * factor >= least * (1 - 1e-9))
 

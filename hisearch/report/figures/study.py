@@ -1,4 +1,4 @@
-"""Draws a study's figures with Plotly. Their data are made in ``hisearch.report.figures.points``."""
+"""Draws a study's figures with Plotly; ``hisearch.report.figures.points`` makes their data."""
 
 from __future__ import annotations
 
@@ -111,15 +111,15 @@ def figure_progress(data: ReportInput) -> go.Figure:
 
 
 def _rows(marks: Sequence[int], across: Sequence[int]) -> list[int]:
-    """The row, from 0 at the axis, of each mark's label, so that none covers another; ``marks`` rise."""
+    """Row of each mark's label, from 0 at the axis, so that labels do not overlap; ``marks`` ascend."""
     width = _LABEL_SHARE * (max((*marks, *across), default=0) - min((*marks, *across), default=0))
     ends: list[float] = []
-    found = []
+    label_rows = []
     for mark in marks:
         row = next((row for row, end in enumerate(ends) if end <= mark), len(ends))
         ends[row : row + 1] = [mark + width]
-        found.append(row)
-    return found
+        label_rows.append(row)
+    return label_rows
 
 
 class _Group:
@@ -138,23 +138,29 @@ class _Group:
 
 def _groups(pareto: ParetoData) -> list[_Group]:
     """Legend entries, faintest first, empty ones left out."""
-    of = {status: [p for p in pareto.points if p.status == status] for status in ("infeasible", "dominated", "front")}
+    by_status = {
+        status: [p for p in pareto.points if p.status == status] for status in ("infeasible", "dominated", "front")
+    }
     faint = {"opacity": 0.4, "size": 7}
     groups = [
         _Group(
-            "Misses the SLO", of["infeasible"], faint | {"opacity": 0.6, "color": theme.FAINT, "symbol": "circle-open"}
+            "Misses the SLO",
+            by_status["infeasible"],
+            faint | {"opacity": 0.6, "color": theme.FAINT, "symbol": "circle-open"},
         ),
         _Group(
             "Meets the SLO, but another is better",
-            of["dominated"],
-            faint | {"color": [theme.STAGE_COLOURS[p.stage] for p in of["dominated"]], "symbol": "circle"},
+            by_status["dominated"],
+            faint | {"color": [theme.STAGE_COLOURS[p.stage] for p in by_status["dominated"]], "symbol": "circle"},
         ),
     ]
-    what = "Front" if pareto.feasible else "Misses the SLO, unbeaten"
+    prefix = "Front" if pareto.feasible else "Misses the SLO, unbeaten"
     for stage, name in STAGES.items():
         shape = (theme.STAGE_SHAPES if pareto.feasible else theme.HOLLOW_SHAPES)[stage]
         marker = {"color": theme.STAGE_COLOURS[stage], "symbol": shape, "size": 10}
-        groups.append(_Group(f"{what}, stage {stage} ({name})", [p for p in of["front"] if p.stage == stage], marker))
+        groups.append(
+            _Group(f"{prefix}, stage {stage} ({name})", [p for p in by_status["front"] if p.stage == stage], marker)
+        )
     highlighted = [p for p in pareto.points if p.status == "highlighted"]
     if highlighted:
         marker = {
@@ -193,7 +199,7 @@ def _plane(pareto: ParetoData, first: int, second: int) -> go.Figure:
 
 
 def _slo_region(axes: tuple[Axis, Axis], ranges: list[list[float]]) -> dict[str, Any]:
-    """A rectangle up to each bound, dashed lines at the bounds, and what they say."""
+    """A rectangle up to each bound, and dashed, labelled lines at the bounds."""
     if all(axis.bound is None for axis in axes):
         return {}
     shapes: list[dict[str, Any]] = []
@@ -204,15 +210,15 @@ def _slo_region(axes: tuple[Axis, Axis], ranges: list[list[float]]) -> dict[str,
         corners |= {f"{letter}0": low, f"{letter}1": high if axis.bound is None else axis.bound}
         if axis.bound is None:
             continue
-        other = "y" if letter == "x" else "x"
-        at = {f"{letter}0": axis.bound, f"{letter}1": axis.bound, f"{other}0": 0, f"{other}1": 1}
+        cross = "y" if letter == "x" else "x"
+        at = {f"{letter}0": axis.bound, f"{letter}1": axis.bound, f"{cross}0": 0, f"{cross}1": 1}
         line = {"color": theme.SLO_LINE, "width": 1.5, "dash": "dash"}
-        shapes.append({"type": "line", f"{other}ref": "paper", "line": line, "layer": "below"} | at)
+        shapes.append({"type": "line", f"{cross}ref": "paper", "line": line, "layer": "below"} | at)
         position = math.log10(axis.bound) if axis.log else axis.bound
         annotation: dict[str, Any] = {
             letter: position,
-            other: 1,
-            f"{other}ref": "paper",
+            cross: 1,
+            f"{cross}ref": "paper",
             "text": f"SLO {axis.bound:g} {axis.quantity.unit}",
         }
         anchors: dict[str, dict[str, Any]] = {
@@ -225,7 +231,7 @@ def _slo_region(axes: tuple[Axis, Axis], ranges: list[list[float]]) -> dict[str,
 
 
 def _range(axis: Axis) -> list[float]:
-    """Axis range in Plotly's terms (exponents on a logarithmic axis), 6 % wider than what is drawn."""
+    """Axis range for Plotly (exponents on a logarithmic axis), 6 % wider than the span."""
     low, high = (math.log10(v) for v in axis.span) if axis.log else axis.span
     pad = 0.06 * (high - low) or 0.5 * abs(high) or 1.0
     return [low - pad if axis.log else max(0.0, low - pad), high + pad]
@@ -259,7 +265,7 @@ def _spread(dimension: Dimension) -> list[float]:
 
 def _wrapped(text: str) -> str:
     """A dimension's title, broken before its last word."""
-    return "<br>".join(_plain(part) for part in text.rsplit(" ", 1))
+    return "<br>".join(_plain(line) for line in text.rsplit(" ", 1))
 
 
 def _short(value: float) -> float:

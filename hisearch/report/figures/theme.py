@@ -61,7 +61,7 @@ def template(scheme: str) -> dict[str, Any]:
 
 
 def finish(figure: go.Figure, **layout: Any) -> go.Figure:
-    """Give a figure the light template, small margins and ``layout``; drawing it anew keeps what its reader did."""
+    """Give a figure the light template, small margins and ``layout``; redrawing keeps the reader's zoom."""
     margin = {"l": 10, "r": 10, "t": 34, "b": 10}
     figure.layout.template = _merged_light()
     figure.update_layout(**({"margin": margin, "uirevision": "kept"} | layout))

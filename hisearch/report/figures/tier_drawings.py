@@ -1,4 +1,4 @@
-"""What the page says of the figures of cache tiers, and the numbers behind each."""
+"""Captions and number tables of the figures of cache tiers."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 
-def tier_drawings(look: Closeup, who: str) -> list[tuple[Drawing, go.Figure]]:
-    """The figures that there are data for; ``who``: whose they are, in words."""
+def tier_drawings(closeup: Closeup, label: str) -> list[tuple[Drawing, go.Figure]]:
+    """The figures that have data; ``label``: the deployment's."""
     built = []
-    if look.tier_uses:
-        built.append((_use(look.tier_uses, who), draw.figure_tier_use(look.tier_uses)))
-    if look.tier_timeline is not None:
-        built.append((_room(look.tier_timeline, who), draw.figure_tier_room(look.tier_timeline)))
-    if look.tiers:
-        built.append((_tiers(look.tiers, who), draw.figure_tiers(look.tiers)))
+    if closeup.tier_uses:
+        built.append((_use(closeup.tier_uses, label), draw.figure_tier_use(closeup.tier_uses)))
+    if closeup.tier_timeline is not None:
+        built.append((_occupancy(closeup.tier_timeline, label), draw.figure_tier_room(closeup.tier_timeline)))
+    if closeup.tiers:
+        built.append((_tiers(closeup.tiers, label), draw.figure_tiers(closeup.tiers)))
     return built
 
 
-def _use(uses: Sequence[TierUse], who: str) -> Drawing:
+def _use(uses: Sequence[TierUse], label: str) -> Drawing:
     rows = [
         (
             use.name,
@@ -47,17 +47,17 @@ def _use(uses: Sequence[TierUse], who: str) -> Drawing:
         "Each token counts in the nearest tier that had it when its request was first scheduled; what no tier had is "
         "computed. Of each tier's links the busiest is drawn, in both directions: one that is busy most of the time "
         "makes requests wait for their KV.",
-        f"Shares of the prompt tokens of the {who}: {shares}, computed {computed}. The table has the links as well.",
+        f"Shares of the prompt tokens of the {label}: {shares}, computed {computed}. The table has the links as well.",
         "half",
         NumberTable(
             "What each tier did at the study's load",
-            ("Tier", "Prompt tokens", "Peak of its room", "GiB in", "GiB out", "Link busy, in", "Link busy, out"),
+            ("Tier", "Prompt tokens", "Peak of its capacity", "GiB in", "GiB out", "Link busy, in", "Link busy, out"),
             tuple(rows),
         ),
     )
 
 
-def _room(timeline: TierTimeline, who: str) -> Drawing:
+def _occupancy(timeline: TierTimeline, label: str) -> Drawing:
     rows = [
         (store.name, percent(sum(store.held) / len(store.held)), percent(max(store.held)), percent(store.held[-1]))
         for store in timeline.stores
@@ -65,24 +65,24 @@ def _room(timeline: TierTimeline, who: str) -> Drawing:
     return Drawing(
         "tier-room",
         "How full each tier is over time",
-        "Host memory counts what has been given room, copies on their way included; the stores behind it what could "
+        "Host memory counts allocated pages, copies on their way included; the stores behind it what could "
         "be found. A store that never fills is larger than this workload needs; one that is full from early on evicts "
         "from then on.",
-        f"Share of its room in use over time of {counted(len(timeline.stores), 'store')} of the {who}.",
+        f"Share of its capacity in use over time of {counted(len(timeline.stores), 'store')} of the {label}.",
         "half",
-        NumberTable("Room in use", ("Store", "Mean", "Most", "At the end"), tuple(rows)),
+        NumberTable("Capacity in use", ("Store", "Mean", "Most", "At the end"), tuple(rows)),
     )
 
 
-def _tiers(curves: Sequence[TierCurve], who: str) -> Drawing:
+def _tiers(curves: Sequence[TierCurve], label: str) -> Drawing:
     rows = []
     for curve in curves:
         for point, freed in zip(curve.points, (*curve.returns(), None), strict=True):
-            here = " (chosen)" if point.gib == curve.chosen_gib else ""
+            chosen = " (chosen)" if point.gib == curve.chosen_gib else ""
             rows.append(
                 (
                     curve.name,
-                    f"{significant(point.gib)}{here}",
+                    f"{significant(point.gib)}{chosen}",
                     percent(point.hit_rate),
                     percent(point.own_hit_rate),
                     f"{significant(point.ttft_s)} s",
@@ -93,8 +93,8 @@ def _tiers(curves: Sequence[TierCurve], who: str) -> Drawing:
     return Drawing(
         "tiers",
         "How large each cache tier should be",
-        f"The {who} with one tier of another size and all else as it is; a diamond is the chosen size, and sizes that "
-        "the engine or the host does not take are left out. Where a line is flat, more of the tier buys nothing. "
+        f"The {label} with one tier of another size and all else as it is; a diamond is the chosen size, and sizes "
+        "that the engine or the host does not take are left out. Where a line is flat, more of the tier buys nothing. "
         "Below: what the next dollar for it frees in machine time (one cent at least is drawn): above the dashed $1 a "
         "larger size pays for itself, where so much time is freed that a machine can be given up.",
         f"Hit rate, {draw.ttft_of(curves)} and return over the size of {counted(len(curves), 'cache tier')}; the table "

@@ -1,6 +1,6 @@
-"""Figures of a deployment's cache tiers: where hits come from, links, room in use, and what sizes are worth.
+"""Figures of a deployment's cache tiers: sources of hits, links, capacity in use, and the value of sizes.
 
-What is drawn is made apart from the drawing: ``tier_uses`` and ``tier_timeline`` return plain data, which a run keeps
+Data and drawing are separate: ``tier_uses`` and ``tier_timeline`` return plain data, which a run keeps
 in its ``closeup.json``.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 #: A row of ``api.deployments.tiers.tier_rows``: HBM, then each tier below it.
 TierRow = Mapping[str, Any]
 
-#: Of the tiers below HBM in order, each with a dash of its own; of HBM, and of what had to be computed.
+#: Of the tiers below HBM in order, each with its own dash; then of HBM.
 COLOURS = ("#3b82c4", "#c9701a", "#1f9a6c")
 DASHES = ("solid", "dash", "dot")
 _OF_HBM = "#8757c9"
@@ -35,13 +35,13 @@ _STORE_DASHES = ("solid", "dot", "dash", "dashdot")
 MOST_LINES = 8
 COMPUTED = "computed"
 _GIB = float(2**30)
-#: Least dollars freed by a dollar that are drawn as they are; an axis of factors has no place for less, or for nothing.
+#: Least return drawn, dollars freed per dollar; a logarithmic axis cannot show 0.
 LEAST_RETURN = 0.01
 _LEGEND = {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.01, "yanchor": "bottom"}
 
 
 class Value(Protocol):
-    """What a figure asks of ``api.deployments.tiers.TierValue``."""
+    """The part of ``api.deployments.tiers.TierValue`` that figures use."""
 
     @property
     def tier(self) -> str:
@@ -57,15 +57,15 @@ class Value(Protocol):
 
 
 def tier_uses(rows: Sequence[TierRow]) -> tuple[TierUse, ...]:
-    """What each tier did, HBM first; media of two tiers carry their place."""
+    """Use of each tier, HBM first; media of two tiers carry the tier's number."""
     media = [str(row["tier"]) for row in rows]
     names = [f"{name} (tier {k})" if media.count(name) > 1 else name for k, name in enumerate(media)]
     return tuple(_use(name, row) for name, row in zip(names, rows, strict=True))
 
 
 def _use(name: str, row: TierRow) -> TierUse:
-    room = int(row["capacity_tokens"])
-    hits, peak = _digits(row["hit_rate"]), _digits(row["peak_tokens"] / room) if room else 0.0
+    capacity = int(row["capacity_tokens"])
+    hits, peak = _digits(row["hit_rate"]), _digits(row["peak_tokens"] / capacity) if capacity else 0.0
     if "read_utilisation" not in row:
         return TierUse(name, hits, peak)
     return TierUse(
@@ -96,16 +96,16 @@ def tier_timeline(series: pd.DataFrame) -> TierTimeline:
         of_tier = series[series["tier"] == tier]
         medium = str(of_tier["medium"].iloc[0])
         groups = [(", all stores", of_tier)] if together else of_tier.groupby("store", sort=True)
-        for store, mine in groups:
-            at = mine.groupby("time_s", sort=True)[["held_tokens", "capacity_tokens"]].sum()
-            held = at["held_tokens"].to_numpy(np.float64) / at["capacity_tokens"].to_numpy(np.float64)
+        for store, of_store in groups:
+            at = of_store.groupby("time_s", sort=True)[["held_tokens", "capacity_tokens"]].sum()
+            held_shares = at["held_tokens"].to_numpy(np.float64) / at["capacity_tokens"].to_numpy(np.float64)
             name = f"{medium}{store}" if together else f"{medium} {store}"
-            stores.append(StoreSeries(name, tier, tuple(_digits(share) for share in held)))
+            stores.append(StoreSeries(name, tier, tuple(_digits(share) for share in held_shares)))
     return TierTimeline(tuple(sorted({float(at_s) for at_s in series["time_s"]})), tuple(stores))
 
 
 def figure_tier_use(uses: Sequence[TierUse]) -> go.Figure:
-    """Share of the prompt tokens that each tier had and that had to be computed; use of each tier's busiest link."""
+    """Shares of the prompt tokens hit in each tier and computed; use of each tier's busiest link."""
     from plotly.subplots import make_subplots
 
     figure = make_subplots(rows=2, cols=1, vertical_spacing=0.3, row_heights=[len(uses) + 1, len(uses) - 1])
@@ -150,7 +150,7 @@ def figure_tier_room(timeline: TierTimeline) -> go.Figure:
     return theme.finish(
         figure,
         xaxis={"title": {"text": "Time (s)"}},
-        yaxis={"title": {"text": "Room in use (%)"}, "range": [0, 105]},
+        yaxis={"title": {"text": "Capacity in use (%)"}, "range": [0, 105]},
         legend=_LEGEND,
         showlegend=True,
     )
@@ -207,7 +207,7 @@ def _add_returns(figure: go.Figure, curve: TierCurve, colour: str, dash: str) ->
 
 
 def figure_tier_values(values: Sequence[Value]) -> go.Figure:
-    """What one more GiB of each tier would free in accelerator time for an hour, beside what it costs."""
+    """Price of the accelerator time that one more GiB of each tier frees in an hour, next to its cost."""
     import plotly.graph_objects as go
 
     figure = go.Figure()
@@ -239,7 +239,7 @@ def _colour(tier: int) -> str:
 
 
 def _digits(value: float) -> float:
-    """Four significant digits: what a figure can show."""
+    """``value`` to four significant digits, enough for a figure."""
     return float(f"{value:.4g}")
 
 

@@ -10,7 +10,7 @@ the trace's start, to the nanosecond. Each worker is a process (its number + 1) 
 
 Phases: ``queued`` until the first admission; ``prefill`` until the end of the step that makes the next token;
 ``decode`` until the finish, or the loss of the KV; ``preempted`` until the request is resumed, with ``prefill`` again.
-Requests that were rejected, or had not arrived, are on no worker and in no slice. What a horizon left open ends with
+Requests that were rejected, or had not arrived, are on no worker and in no slice. Phases cut by a horizon end with
 the log.
 """
 
@@ -53,7 +53,7 @@ class TimelineTooLarge(ValueError):  # noqa: N818
 
 @dataclass(frozen=True)
 class Window:
-    """What is shown, seconds: steps, requests and phases that are not over before ``from_s`` nor begin after ``to_s``.
+    """The time shown, seconds: steps, requests and phases that overlap ``from_s`` to ``to_s``.
 
     They are shown whole, also where they cross an edge. Counters begin with their value at ``from_s``.
 
@@ -69,7 +69,7 @@ class Window:
             raise ValueError(f"a timeline from {self.from_s:g} s to {self.to_s:g} s shows nothing")
 
     def overlaps(self, start_s: F8, end_s: F8) -> np.ndarray:
-        """Which spans have a part in the window; ends may lie on its edges."""
+        """Which spans overlap the window; ends may lie on its edges."""
         return np.asarray((end_s >= self.from_s) & (start_s <= self.to_s))
 
 
@@ -97,7 +97,7 @@ def write_timeline(
         result: with a log.
         path: of the file; written in place.
         request_ids: (N,) names of the requests; their numbers where None.
-        window: what is shown.
+        window: the time shown.
         packed: whether to gzip; by the name's ending ``.gz`` where None.
 
     Returns:
@@ -152,8 +152,8 @@ class _Timeline:
             for counter in _counters(result, w, at_worker, prefill, decode)
         ]
         phases = request_phases(result, times, end_s)
-        gone_s = np.where(np.isfinite(table.finish_s), table.finish_s, end_s)
-        shown = (table.worker >= 0) & window.overlaps(table.arrival_s, gone_s)
+        finished_s = np.where(np.isfinite(table.finish_s), table.finish_s, end_s)
+        shown = (table.worker >= 0) & window.overlaps(table.arrival_s, finished_s)
         return cls(
             result,
             names,
@@ -259,25 +259,25 @@ def _heading(worker: int) -> list[str]:
 def _counters(result: Result, worker: int, at_worker: Occupancy, prefill: I8, decode: I8) -> list[_Counter]:
     """One worker's counters, before the window is applied."""
     steps = step_log(result).steps
-    mine = np.flatnonzero(steps["worker"] == worker)
-    mine_prefill, mine_decode = prefill[mine], decode[mine]
+    own_steps = np.flatnonzero(steps["worker"] == worker)
+    own_prefill, own_decode = prefill[own_steps], decode[own_steps]
     changes_s = at_worker.changes_s
     requests = {"running": at_worker.running(changes_s), "waiting": at_worker.waiting(changes_s)}
-    # A step's tokens stand until it ends, unless the next one begins at once.
-    start_s, end_s = steps["start_s"][mine], steps["end_s"][mine]
+    # A step's tokens count until it ends, unless the next one begins at once.
+    start_s, end_s = steps["start_s"][own_steps], steps["end_s"][own_steps]
     pauses = np.flatnonzero(np.append(start_s[1:], np.inf) > end_s)
     batch_s = np.concatenate([start_s, end_s[pauses]])
     order = np.argsort(batch_s, kind="stable")
     nothing = np.zeros(len(pauses), np.int64)
     batch = {
-        "prefill": np.concatenate([mine_prefill, nothing])[order],
-        "decode": np.concatenate([mine_decode, nothing])[order],
+        "prefill": np.concatenate([own_prefill, nothing])[order],
+        "decode": np.concatenate([own_decode, nothing])[order],
     }
     # Memory changes where a batch is formed, and is free once nobody runs.
-    formed_s = steps["scheduled_s"][mine]
+    formed_s = steps["scheduled_s"][own_steps]
     emptied_s = changes_s[requests["running"] == 0]
     used_s = np.unique(np.concatenate([formed_s, emptied_s]))
-    newest = np.append(0, kv_tokens_used(result)[mine])[np.searchsorted(formed_s, used_s, side="right")]
+    newest = np.append(0, kv_tokens_used(result)[own_steps])[np.searchsorted(formed_s, used_s, side="right")]
     used = {"used": np.where(at_worker.running(used_s) > 0, newest, 0)}
     return [
         _Counter("requests", worker, changes_s, requests),

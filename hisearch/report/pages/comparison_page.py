@@ -29,13 +29,13 @@ def write_comparison(comparison: Comparison, path: Path) -> None:
 
 
 def render_comparison(comparison: Comparison, *, home: str = "") -> str:
-    """The page's HTML; what comes from the user is escaped. ``home``: address of a page to lead back to."""
-    # Of one seed there are no intervals: a column of dashes would push what is better off a phone's screen.
+    """The page's HTML; user text is escaped. ``home``: address of the page to link back to."""
+    # One seed has no intervals: a column of dashes would push "better" off a phone's screen.
     no_intervals = all(figure.low is None for figure in comparison.figures)
-    kept = [at for at, title in enumerate(words.FIGURE_COLUMNS) if not (no_intervals and title == words.INTERVAL)]
+    columns = [at for at, title in enumerate(words.FIGURE_COLUMNS) if not (no_intervals and title == words.INTERVAL)]
 
     def table(figures: Sequence[Figure]) -> list[tuple[str, ...]]:
-        return [tuple(row[at] for at in kept) for row in words.figure_rows(figures)]
+        return [tuple(row[at] for at in columns) for row in words.figure_rows(figures)]
 
     return render_page(
         "comparison.html.j2",
@@ -46,9 +46,9 @@ def render_comparison(comparison: Comparison, *, home: str = "") -> str:
         fronts=words.format_fronts(comparison),
         question_rows=[(change.key, change.a, change.b) for change in comparison.question],
         change_rows=[(change.key, change.a, change.b) for change in comparison.changes],
-        figure_columns=[words.FIGURE_COLUMNS[at] for at in kept],
+        figure_columns=[words.FIGURE_COLUMNS[at] for at in columns],
         figures=table(comparison.figures),
-        models=[(one.model, table(one.figures)) for one in comparison.models],
+        models=[(model.model, table(model.figures)) for model in comparison.models],
         times=words.time_rows(comparison),
         bars=bars(comparison),
         total=words.part_rows(comparison)[-1:],
@@ -60,9 +60,9 @@ def render_comparison(comparison: Comparison, *, home: str = "") -> str:
 def bars(comparison: Comparison) -> list[Bar]:
     """The parts; the longest takes half of its cell, to the right where B is slower for it."""
     longest = max((abs(part.difference_s) for part in comparison.parts), default=0.0) or 1.0
-    found = []
+    rows = []
     for part, (name, value, meaning) in zip(comparison.parts, words.part_rows(comparison), strict=False):
         width = round(50 * abs(part.difference_s) / longest, 2)
         slower = part.difference_s > 0
-        found.append(Bar(name, value, meaning, 50.0 if slower else round(50 - width, 2), width, slower))
-    return found
+        rows.append(Bar(name, value, meaning, 50.0 if slower else round(50 - width, 2), width, slower))
+    return rows

@@ -1,4 +1,4 @@
-"""The first page of the dashboard: every run, how it stands and what it recommends, side by side."""
+"""The first page of the dashboard: every run with its state and recommendation, side by side."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _ROWS = ("usd_per_hour", "goodput_rps", "attainment", "ttft", "tpot", "e2e", "hi
 
 #: Seconds after which the page is loaded anew while a run is going on.
 REFRESH_S = 5
-#: The same of a report of such a run.
+#: The same for the report of such a run.
 REPORT_REFRESH_S = 30
 
 
-#: What ended a run, as provenance writes it, in words behind the number of its simulations.
+#: Text behind the number of simulations, by what ended the run (as in provenance).
 _ENDINGS = {
     "finished": "; it came to its end",
     "simulations": "; the budget of simulations ended it",
@@ -29,7 +29,7 @@ _ENDINGS = {
 
 
 class RunRow(Protocol):
-    """What is shown of a run; see ``hisearch.api.runs.run_state.RunState``."""
+    """The displayed facts of a run; see ``hisearch.api.runs.run_state.RunState``."""
 
     @property
     def label(self) -> str: ...  # noqa: D102
@@ -59,8 +59,8 @@ class RunRow(Protocol):
 
 def shown_metrics(asked: Iterable[str]) -> list[str]:
     """Metrics in rows; ``asked``: of the latencies that SLOs bound, as ``score.stated.stated`` gives them."""
-    known = tuple(asked)
-    return [name for row in _ROWS for name in (spoken_of(row, known) if row in LATENCIES else (row,))]
+    stated_names = tuple(asked)
+    return [name for row in _ROWS for name in (spoken_of(row, stated_names) if row in LATENCIES else (row,))]
 
 
 def may_show(metric: str) -> bool:
@@ -86,5 +86,5 @@ def render_index(runs: Sequence[RunRow]) -> str:
 
 
 def render_refusal(message: str) -> str:
-    """A page that says why there is no other."""
+    """A page with an error message."""
     return render_page("refusal.html.j2", message=message)

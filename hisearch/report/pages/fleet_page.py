@@ -1,4 +1,4 @@
-"""The report of a study of several models: one page over the models' own reports, which it leads to."""
+"""The report of a study of several models: one page that links to each model's own report."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ FRONT_ROWS = 40
 
 
 class ModelPart(NamedTuple):
-    """What the recommendation means for one model.
+    """The recommendation for one model.
 
-    report: address of its own report. requests: how many came. attainment: share of them that keep to every term.
-    terms: of its promise, when all models are simulated together.
+    report: address of its own report. requests: their number. attainment: share of them that meet every term.
+    terms: of its SLO, when all models are simulated together.
     """
 
     name: str
@@ -33,7 +33,7 @@ class ModelPart(NamedTuple):
 
 
 class SearchPart(NamedTuple):
-    """One model's search. failure: why nothing of it serves, "" where something does; report: "" where it has none."""
+    """One model's search. failure: why no deployment is feasible, or ""; report: its address, or ""."""
 
     name: str
     simulations: int
@@ -44,7 +44,7 @@ class SearchPart(NamedTuple):
 
 
 class Combined(NamedTuple):
-    """A deployment of all models. figures: of the whole, by axis. deployments: in words, in the models' order."""
+    """A deployment of all models. figures: of the fleet, by axis. deployments: as text, in the models' order."""
 
     figures: Mapping[str, float]
     deployments: tuple[str, ...]
@@ -52,11 +52,11 @@ class Combined(NamedTuple):
 
 
 class FleetReport(NamedTuple):
-    """What the page is drawn from.
+    """Data of the page.
 
-    axes: of the front. feasible: whether the recommendation keeps every promise when all is simulated together.
-    parts: empty where nothing is recommended. coupled: limits on the whole, in lines as of an SLO. front: of the
-    whole, cheapest first. refused: why nothing is recommended, "" where something is. cautions: what to know.
+    axes: of the front. feasible: whether the recommendation meets every SLO when all models are simulated together.
+    parts: empty without a recommendation. coupled: limits on the fleet, as SLO lines. front: of the fleet, cheapest
+    first. refused: why nothing is recommended, or "". cautions: for the reader.
     """
 
     name: str
@@ -73,16 +73,16 @@ class FleetReport(NamedTuple):
 
 
 def render_fleet(data: FleetReport) -> str:
-    """The page's HTML, which runs no script; what comes from the user is escaped."""
+    """The page's HTML, which runs no script; user text is escaped."""
     axes = sorted(data.axes, key=lambda axis: axis != PRICE)  # what it costs comes first
     names = [quantity(axis) for axis in axes]
     rows = [
         (
-            one.chosen,
-            one.deployments,
-            [name.number(one.figures[axis]) for name, axis in zip(names, axes, strict=True)],
+            combination.chosen,
+            combination.deployments,
+            [name.number(combination.figures[axis]) for name, axis in zip(names, axes, strict=True)],
         )
-        for one in data.front[:FRONT_ROWS]
+        for combination in data.front[:FRONT_ROWS]
     ]
     return render_page(
         "fleet.html.j2",
@@ -104,29 +104,31 @@ def _verdict(data: FleetReport) -> str:
     if data.refused:
         return data.refused
     price = f"{usd(data.usd_per_hour)} per hour, {usd(data.usd_per_hour * HOURS_PER_MONTH)} per month"
-    kept = "every model keeps its promise" if data.feasible else "not every model keeps its promise"
-    return f"{price} ({HOURS_PER_MONTH:g} hours) for {counted(len(data.parts), 'model')}. Simulated together, {kept}."
+    outcome = "every model keeps its promise" if data.feasible else "not every model keeps its promise"
+    return (
+        f"{price} ({HOURS_PER_MONTH:g} hours) for {counted(len(data.parts), 'model')}. Simulated together, {outcome}."
+    )
 
 
 def _scatters(data: FleetReport) -> list[tuple[str, Scatter]]:
-    """The front, price against each other axis, with a caption; of fewer than two points there is nothing to see."""
+    """The front, price against each other axis, with a caption; empty with fewer than two points."""
     if len(data.front) < 2:
         return []
     price = quantity(PRICE)
-    found = []
+    scatters = []
     for axis in data.axes:
         if axis == PRICE:
             continue
         name = quantity(axis)
-        marks = [_mark(one, axis) for one in data.front]
+        marks = [_mark(combination, axis) for combination in data.front]
         caption = f"{name.title}, {name.good}, against {price.title}, lower is better"
-        found.append((caption, Scatter.of(marks, price, name)))
-    return found
+        scatters.append((caption, Scatter.of(marks, price, name)))
+    return scatters
 
 
-def _mark(one: Combined, axis: str) -> Mark:
-    words = "; ".join(one.deployments)
+def _mark(combination: Combined, axis: str) -> Mark:
+    words = "; ".join(combination.deployments)
     shown: Sequence[str] = (
-        quantity(PRICE).show(one.figures[PRICE]), quantity(axis).show(one.figures[axis]), words
+        quantity(PRICE).show(combination.figures[PRICE]), quantity(axis).show(combination.figures[axis]), words
     )  # fmt: skip
-    return Mark(one.figures[PRICE], one.figures[axis], ", ".join(shown), one.chosen)
+    return Mark(combination.figures[PRICE], combination.figures[axis], ", ".join(shown), combination.chosen)

@@ -1,4 +1,4 @@
-"""Writes the report: one HTML file that opens offline and asks the network for nothing."""
+"""Writes the report: one HTML file that opens offline and makes no network requests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def write_report(data: ReportInput, path: Path) -> None:
     """Write ``report.html``: self-contained, in light and dark, for screen, phone and print.
 
-    Everything that comes from the user is escaped, in the page and in the figures' data. A content security policy
+    User text is escaped, in the page and in the figures' data. A content security policy
     allows the page's own two scripts alone and no connection at all; ``unsafe-eval`` is for Plotly, whose parallel
     coordinates generate their drawing code.
 
@@ -88,7 +88,7 @@ def _csp_hash(script: str) -> str:
 
 
 def _drawings(data: ReportInput) -> tuple[list[Drawing], dict[str, Any]]:
-    """The figures that this study has data for, and their Plotly data by key; the template is the page's to choose."""
+    """The figures that have data, and their Plotly data by key; the page chooses the template."""
     pareto = pareto_data(data)
     built: list[tuple[Drawing, go.Figure]] = []
     names = [axis.name for axis in pareto.axes]
@@ -119,7 +119,7 @@ def _trial_settings(data: ReportInput, shown: Sequence[int]) -> dict[str, Any]:
 
     Returns:
         names: of the settings. values: per setting its distinct values as text. rows: by trial number, an index into
-        ``values`` for each setting. feasible: numbers of trials that meet the SLO. unused: values of what is not there.
+        ``values`` for each setting. feasible: numbers of trials that meet the SLO. unused: values without effect.
     """
     by_number = {trial.number: trial for trial in data.trials}
     names: list[str] = []
@@ -130,10 +130,10 @@ def _trial_settings(data: ReportInput, shown: Sequence[int]) -> dict[str, Any]:
         if not names:
             names, values = list(chosen), [{} for _ in chosen]
         texts = [value if isinstance(value, str) else f"{value:,.6g}" for value in chosen.values()]
-        rows[number] = [seen.setdefault(text, len(seen)) for seen, text in zip(values, texts, strict=True)]
+        rows[number] = [codes.setdefault(text, len(codes)) for codes, text in zip(values, texts, strict=True)]
     return {
         "names": names,
-        "values": [list(seen) for seen in values],
+        "values": [list(codes) for codes in values],
         "rows": rows,
         "feasible": [number for number in shown if by_number[number].feasible],
         "unused": sorted(str(value) for value in UNUSED),
@@ -222,7 +222,7 @@ def _progress(data: ReportInput) -> Drawing:
 
 
 def _of_the_line(data: ReportInput) -> str:
-    """What a climbing line says, and a flat one."""
+    """The meaning of a climbing line, and of a flat one."""
     if data.so_far is not None:
         return "100 % is the front as it is now; a line that climbs says that the search still finds better ones."
     return (
@@ -248,7 +248,7 @@ def _omitted(pareto: ParetoData) -> str:
 
 
 def _beyond(pareto: ParetoData, *names: str) -> str:
-    """What the named axes leave out."""
+    """A note on outliers beyond the named axes."""
     count = pareto.beyond(*names)
     if not count:
         return ""

@@ -21,7 +21,7 @@ from hisearch.specs.wording import counted, in_percent, listed
 
 
 class Promise(NamedTuple):
-    """A term of the SLO. chance: the probability that it holds, in words; "" where none is known."""
+    """A term of the SLO. chance: the probability that it holds, as text, or ""."""
 
     line: TermLine
     chance: str
@@ -61,7 +61,7 @@ class FrontTable(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """How the trials are made up."""
+    """Numbers of trials by kind."""
 
     trials: int
     whole: int
@@ -83,14 +83,14 @@ def verdict(data: ReportInput) -> str:
 
 
 def kind(data: ReportInput) -> str:
-    """How the answer is coloured: ``ok``, ``unsure`` where it may well miss the SLO, ``miss``."""
+    """The answer's colour: ``ok``, ``unsure`` where it may miss the SLO, ``miss``."""
     if data.recommendation is None:
         return "miss"
     return "unsure" if may_miss(data.confidence) else "ok"
 
 
 def counts(data: ReportInput) -> Counts:
-    """Numbers of trials by what they are good for."""
+    """Numbers of trials by kind."""
     comparable = [trial for trial in data.trials if trial.comparable]
     failed = sum(1 for trial in data.trials if trial.error)
     return Counts(
@@ -104,7 +104,7 @@ def counts(data: ReportInput) -> Counts:
 
 
 def slo_lines(data: ReportInput) -> tuple[Promise, ...]:
-    """Each term of the highlighted trial, with how likely it is to hold."""
+    """Each term of the highlighted trial, with the probability that it holds."""
     if data.highlighted is None:
         return ()
     chances = data.confidence.terms if data.confidence is not None else {}
@@ -119,19 +119,19 @@ def slo_lines(data: ReportInput) -> tuple[Promise, ...]:
 
 
 def key_facts(trial: Trial, confidence: Confidence | None = None) -> tuple[Fact, ...]:
-    """Cost, goodput and the figures that explain them; those that the trial does not carry are left out.
+    """Cost, goodput and the figures that explain them; figures that the trial lacks are left out.
 
-    Where a range is known it is said with the figure's meaning.
+    A known range is stated with the figure's meaning.
     """
     metrics = trial.metrics
-    found = {key: metrics.get(key, math.nan) for key in _FACTS}
+    values = {key: metrics.get(key, math.nan) for key in _FACTS}
     month = metrics.get("usd_per_hour", math.nan) * HOURS_PER_MONTH
     facts = [Fact("Cost", usd(month), "per month", f"{HOURS_PER_MONTH:g} hours: accelerators, hosts, cache tiers")]
     for key, (name, show, unit, meaning) in _FACTS.items():
-        if not math.isnan(found[key]):
+        if not math.isnan(values[key]):
             ends = confidence.intervals.get(key) if confidence is not None else None
             spread = f"; {show(ends[0])} to {show(ends[1])} {_with_what(confidence)}" if ends is not None else ""
-            facts.append(Fact(name, show(found[key]), unit, meaning + spread))
+            facts.append(Fact(name, show(values[key]), unit, meaning + spread))
     return tuple(fact for fact in facts if fact.value != UNDEFINED)
 
 
@@ -141,27 +141,27 @@ def _with_what(confidence: Confidence | None) -> str:
 
 
 def growth(data: ReportInput) -> tuple[Fact, ...]:
-    """Up to which load every term holds, and what breaks next, from the loads that were simulated; () of none."""
+    """The largest simulated load at which every term holds, and the term that breaks next; () without loads."""
     points = sorted((point for point in data.capacity if point.terms), key=lambda point: point.load)
-    held = list(itertools.takewhile(lambda point: all(term.holds for term in point.terms), points))
-    if not held:
+    held_points = list(itertools.takewhile(lambda point: all(term.holds for term in point.terms), points))
+    if not held_points:
         return ()
-    beyond = points[len(held)].load if len(held) < len(points) else math.inf
-    reach = f"{_largest_load(data, held[-1].load, beyond):.3g} ×"
-    if len(held) == len(points):
+    beyond = points[len(held_points)].load if len(held_points) < len(points) else math.inf
+    reach = f"{_largest_load(data, held_points[-1].load, beyond):.3g} ×"
+    if len(held_points) == len(points):
         return (Fact("Holds up to", f"≥ {reach}", "this load", "every SLO term; more was not tried"),)
-    broken = points[len(held)]
+    broken = points[len(held_points)]
     missed = listed([line.term for line in term_lines(broken.terms) if not line.met])
     return (Fact("Holds up to", reach, "this load", f"at {broken.load:.3g} × {missed} breaks"),)
 
 
 def _largest_load(data: ReportInput, low: float, high: float) -> float:
-    """Of the loads between, the largest at which the search has seen the recommendation hold; ``low`` of none."""
+    """The largest load between at which the search saw the recommendation hold; ``low`` without one."""
     if data.recommendation is None:
         return low
     best = data.recommendation.trial.deployment
-    held = (t.load for t in data.trials if t.deployment == best and t.slice_fraction == 1.0 and t.feasible)
-    return max((load for load in held if low < load < high), default=low)
+    held_loads = (t.load for t in data.trials if t.deployment == best and t.slice_fraction == 1.0 and t.feasible)
+    return max((load for load in held_loads if low < load < high), default=low)
 
 
 #: Metric -> name, format, unit, meaning.
@@ -170,10 +170,10 @@ _FACTS: dict[str, tuple[str, Callable[[float], str], str, str]] = {
         "Agents per accelerator",
         significant,
         "",
-        "of the largest society of this kind that meets the SLO, within 5 %; all other figures are those of the "
-        "workload's own society",
+        "of the largest population of this kind that meets the SLO, within 5 %; all other figures are those of the "
+        "workload's own population",
     ),
-    "usd_per_agent_hour": ("Cost of an agent", usd, "per hour", "of that largest society"),
+    "usd_per_agent_hour": ("Cost of an agent", usd, "per hour", "of that largest population"),
     "usd_per_hour": ("Cost", usd, "per hour", "at the prices under Provenance"),
     "goodput_rps": (
         "Goodput",
@@ -194,7 +194,7 @@ _FACTS: dict[str, tuple[str, Callable[[float], str], str, str]] = {
 
 
 def options(data: ReportInput) -> tuple[Option, ...]:
-    """The runner-ups, with what each would change."""
+    """The runner-ups, each with its differences from the recommendation."""
     if data.recommendation is None:
         return ()
     chosen = data.recommendation.trial
@@ -214,8 +214,8 @@ def options(data: ReportInput) -> tuple[Option, ...]:
 
 def _difference(name: str, trial: Trial, chosen: Trial) -> tuple[str, str, str]:
     shown = quantity(name)
-    ours, theirs = trial.metrics.get(metric_of(name), math.nan), chosen.metrics.get(metric_of(name), math.nan)
-    change = ours / theirs - 1 if theirs and math.isfinite(theirs) and math.isfinite(ours) else math.nan
+    value, reference = trial.metrics.get(metric_of(name), math.nan), chosen.metrics.get(metric_of(name), math.nan)
+    change = value / reference - 1 if reference and math.isfinite(reference) and math.isfinite(value) else math.nan
     if math.isnan(change):
         text = ""
     elif abs(change) < 0.0005:
@@ -223,18 +223,18 @@ def _difference(name: str, trial: Trial, chosen: Trial) -> tuple[str, str, str]:
     else:
         better = (change > 0) == shown.maximised
         text = f"{'+' if change > 0 else ''}{percent(change)}, {'better' if better else 'worse'}"
-    return shown.label, shown.show(ours), text
+    return shown.label, shown.show(value), text
 
 
 class Headings(NamedTuple):
-    """Of the answer: in the list of contents, and above it."""
+    """Headings of the answer: in the table of contents, and above it."""
 
     contents: str
     answer: str
 
 
 def headings(data: ReportInput) -> Headings:
-    """What the answer is called: of a study that has not ended it is none yet."""
+    """Headings of the answer; a study that has not ended has no final one."""
     if data.recommendation is not None:
         words = "Recommendation" if data.so_far is None else "Cheapest so far that meets the SLO"
         return Headings("Recommendation" if data.so_far is None else "Cheapest so far", words)
@@ -244,7 +244,7 @@ def headings(data: ReportInput) -> Headings:
 
 
 def progress_so_far(data: ReportInput) -> str:
-    """Of a study that has not ended: since when it runs, and when it was last seen to; "" of one that has ended."""
+    """When an unfinished study began and its last simulation ended; "" for a finished study."""
     at = data.so_far
     if at is None:
         return ""
@@ -275,7 +275,7 @@ def front_heading(data: ReportInput) -> str:
 
 
 def front_caption(data: ReportInput) -> str:
-    """What ``ReportInput.front`` holds: where nothing is feasible, deployments that all miss the SLO."""
+    """Caption of ``ReportInput.front``: if nothing is feasible, its deployments all miss the SLO."""
     which = counted(len(data.front), "deployment")
     if data.recommendation is None:
         return f"{which} that no other beats in every objective; all miss the SLO"
@@ -289,7 +289,7 @@ def front_table(data: ReportInput) -> FrontTable:
     fixed: tuple[str, ...] = ("Trial", "Stage", "Accelerators", "TP", "Replicas", "Engine", "Router", "Cache tiers")
     rejecting = any(trial.metrics[REJECTED] > 0 for trial in data.front)
     rows = sorted(data.front, key=lambda trial: (trial.metrics.get("usd_per_hour", math.inf), trial.number))
-    alike = [" ".join(cell.text for cell in _what(trial)) for trial in rows]
+    alike = [" ".join(cell.text for cell in _deployment_cells(trial)) for trial in rows]
     settings_that_differ = differences([trial.deployment for trial in rows], alike)
     fixed = (*fixed, *(["Differs in"] * any(settings_that_differ)))
     titles = (*fixed, *(quantity(name).title for name in names), "Latency margin", *(["Rejected"] * rejecting))
@@ -308,8 +308,8 @@ def front_table(data: ReportInput) -> FrontTable:
     )
 
 
-def _what(trial: Trial) -> tuple[Cell, ...]:
-    """What a trial's deployment is made of."""
+def _deployment_cells(trial: Trial) -> tuple[Cell, ...]:
+    """Hardware, engines, router and cache tiers of a trial's deployment."""
     pools = trial.deployment.pools
     router = trial.deployment.router.policy if sum(p.replicas for p in pools if p.role != "decode") > 1 else NO_ROUTER
     engines = list(dict.fromkeys(ENGINE_TITLES[pool.engine.name] for pool in pools))
@@ -333,7 +333,7 @@ def _front_row(trial: Trial, settings_that_differ: list[Cell], names: list[str],
     cells = [
         Cell(str(trial.number), trial.number),
         Cell(str(trial.stage), trial.stage),
-        *_what(trial),
+        *_deployment_cells(trial),
         *settings_that_differ,
     ]
     for name in names:
@@ -357,33 +357,33 @@ def chosen_settings(data: ReportInput) -> tuple[tuple[str, str], ...]:
 
 
 def cautions(data: ReportInput) -> tuple[Caution, ...]:
-    """What to doubt: whether the SLO holds, the highlighted terms, what cannot be launched, a search cut short.
+    """Cautions: whether the SLO holds, the highlighted terms, missing launch scripts, a search cut short.
 
-    Where that is not known, a margin below the profile's stated error stands for it.
+    Without a known probability, a margin below the profile's stated error is reported.
     """
-    found = []
+    result = []
     unsure = may_miss(data.confidence, data.run)
     thin = ""
     if data.recommendation is not None and not unsure:
         thin = thin_margin(data.recommendation.trial, data.provenance.profile.relative_error)
     if unsure:
-        found.append(Caution("May miss the SLO", unsure))
+        result.append(Caution("May miss the SLO", unsure))
     elif thin:
-        found.append(Caution("Thin margin", thin))
+        result.append(Caution("Thin margin", thin))
     if data.highlighted is not None:
         noted = " ".join(f"{note}." for note in notes(data.highlighted.slo))
         if noted:
-            found.append(Caution("SLO terms", noted))
+            result.append(Caution("SLO terms", noted))
     if data.formats:
-        found.append(Caution("Changes the model", data.formats))
+        result.append(Caution("Changes the model", data.formats))
     if data.not_exported:
         text = f"{data.not_exported.removesuffix('.')}. hisearch export RUN --trial N exports another one of the front."
-        found.append(Caution("No launch scripts", text))
+        result.append(Caution("No launch scripts", text))
     if data.cut_short:
-        found.append(Caution("Search cut short", data.cut_short))
-    return tuple(found)
+        result.append(Caution("Search cut short", data.cut_short))
+    return tuple(result)
 
 
 def caution(data: ReportInput) -> str | None:
-    """``cautions`` as one text; None where there is nothing to doubt."""
-    return " ".join(one.text for one in cautions(data)) or None
+    """``cautions`` as one text; None without cautions."""
+    return " ".join(entry.text for entry in cautions(data)) or None

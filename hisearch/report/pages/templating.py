@@ -1,4 +1,4 @@
-"""The environment of all HTML templates: what comes from the user is escaped, and a name that is missing an error."""
+"""The environment of all HTML templates: user text is escaped, and an undefined name is an error."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def render_page(template: str, **facts: Any) -> str:
 
 
 def _unbroken(value: Any) -> Any:
-    """Text in which no line ends between a number and its percent sign; what is markup already stays as it is."""
+    """Text without line breaks between a number and its percent sign; markup stays as it is."""
     if not isinstance(value, str) or hasattr(value, "__html__"):
         return value
     return _BEFORE_PERCENT.sub("\N{NO-BREAK SPACE}", value)
 
 
 def asset(name: str) -> str:
-    """Text of a file beside the templates."""
+    """Text of a file in the templates' folder."""
     return (files("hisearch.report") / "templates" / name).read_text(encoding="utf-8")

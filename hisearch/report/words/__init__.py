@@ -1,4 +1,4 @@
-"""Wordings that the report shares with the terminal and other pages.
+"""Texts that the report shares with the terminal and other pages.
 
 Imports ``data``.
 """

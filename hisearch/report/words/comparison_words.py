@@ -1,4 +1,4 @@
-"""A comparison in words and rows: one wording for the terminal and the page."""
+"""A comparison as text and rows, the same for the terminal and the page."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NAMES = {
 }
 _SHARES = frozenset({"attainment", "hit_rate", "utilisation"})
 
-#: The part of a difference below which it is not worth a word.
+#: Relative difference below which it is not mentioned.
 _NEGLIGIBLE = 0.01
 
 
@@ -50,7 +50,7 @@ def show(metric: str, value: float, *, signed: bool = False) -> str:
     else:
         text = significant(abs(value))
     if not any(digit in text for digit in "123456789"):
-        return text  # it rounds to nothing: neither more nor less
+        return text  # it rounds to 0: no sign
     return ("−" if value < 0 else "+" if signed else "") + text
 
 
@@ -93,14 +93,14 @@ def _interval(figure: Figure) -> str:
 
 
 def part_rows(comparison: Comparison) -> list[tuple[str, str, str]]:
-    """Part, what it adds to B's mean time, what it is."""
+    """Part, its contribution to B's mean time, its meaning."""
     rows = [(part.name, _signed_s(part.difference_s), PART_MEANINGS[part.name]) for part in comparison.parts]
     total = sum(part.difference_s for part in comparison.parts)
     return [*rows, ("in all", _signed_s(total), "mean time of a request, B − A")] if rows else []
 
 
 def time_rows(comparison: Comparison) -> list[tuple[str, str, str]]:
-    """Mean time of a request by what it is spent on, on both sides."""
+    """Mean time of a request by part, on both sides."""
     rows = [(row.name, seconds(row.a_s), seconds(row.b_s)) for row in comparison.times]
     totals = [sum(row.a_s for row in comparison.times), sum(row.b_s for row in comparison.times)]
     return [*rows, ("in all", seconds(totals[0]), seconds(totals[1]))] if rows else []
@@ -111,7 +111,7 @@ def _signed_s(value_s: float) -> str:
 
 
 def driver_rows(comparison: Comparison) -> list[tuple[str, str, str]]:
-    """Name, A, B of what explains the parts; what is 0 on both sides is left out."""
+    """Name, A, B of each driver; drivers that are 0 on both sides are left out."""
     return [
         (driver.name, _driver(driver, driver.a), _driver(driver, driver.b))
         for driver in comparison.drivers
@@ -138,16 +138,16 @@ def verdict(side: Side) -> str:
 
 
 def summary(comparison: Comparison) -> str:
-    """What it comes to, in two or three sentences."""
+    """The result in two or three sentences."""
     verdicts = [verdict(side) for side in (comparison.a, comparison.b)]
     text = ""
     if all(verdicts):
-        text = f"Both {_both(verdicts[0])}. " if verdicts[0] == verdicts[1] else f"A {verdicts[0]}; B {verdicts[1]}. "
-    text += " ".join(part for part in (_cost(comparison), _speed(comparison), _why(comparison)) if part)
+        text = f"Both {_plural(verdicts[0])}. " if verdicts[0] == verdicts[1] else f"A {verdicts[0]}; B {verdicts[1]}. "
+    text += " ".join(sentence for sentence in (_cost(comparison), _speed(comparison), _why(comparison)) if sentence)
     return text.strip()
 
 
-def _both(words: str) -> str:
+def _plural(words: str) -> str:
     return words.replace("meets", "meet").replace("misses", "miss")
 
 
@@ -162,14 +162,14 @@ def _cost(comparison: Comparison) -> str:
 
 
 def _speed(comparison: Comparison) -> str:
-    """The latencies of the SLO that differ for sure, those that may not, and those that are the same.
+    """The SLO's latencies that clearly differ, that may differ, and that are the same.
 
     Without an SLO they are TTFT and TPOT.
     """
-    found, unsure, same = [], [], []
+    clear, unsure, same = [], [], []
     shown = [figure.name for figure in comparison.figures]
-    asked = [name for name in comparison.asked if name in shown]
-    for name in asked or [name for latency in ("ttft", "tpot") for name in spoken_of(latency, ())]:
+    slo_names = [name for name in comparison.asked if name in shown]
+    for name in slo_names or [name for latency in ("ttft", "tpot") for name in spoken_of(latency, ())]:
         figure = comparison.figure(name)
         if figure is None or figure.relative is None:
             continue
@@ -179,8 +179,8 @@ def _speed(comparison: Comparison) -> str:
             unsure.append(name_of(name))
         else:
             direction = "longer" if figure.difference > 0 else "shorter"
-            found.append(f"{name_of(name)} is {seconds(abs(figure.difference))} {direction}")
-    sentences = [f"Its {' and its '.join(found)}."] if found else []
+            clear.append(f"{name_of(name)} is {seconds(abs(figure.difference))} {direction}")
+    sentences = [f"Its {' and its '.join(clear)}."] if clear else []
     if unsure:
         sentences.append(f"{listed(unsure)} {'does' if len(unsure) == 1 else 'do'} not clearly differ.")
     if same:
@@ -189,19 +189,19 @@ def _speed(comparison: Comparison) -> str:
 
 
 def _why(comparison: Comparison) -> str:
-    """The parts that carry the difference in mean time."""
+    """The main parts of the difference in mean time."""
     total = sum(part.difference_s for part in comparison.parts)
-    whole = max(sum(row.a_s for row in comparison.times), 1e-12)
-    if not comparison.parts or abs(total) < _NEGLIGIBLE * whole:
+    mean_s = max(sum(row.a_s for row in comparison.times), 1e-12)
+    if not comparison.parts or abs(total) < _NEGLIGIBLE * mean_s:
         return ""
     largest = sorted(comparison.parts, key=lambda part: -abs(part.difference_s))
-    told = [part for part in largest if abs(part.difference_s) > 0.1 * abs(largest[0].difference_s)]
-    parts = listed([f"{part.name} {_signed_s(part.difference_s)}" for part in told])
+    main = [part for part in largest if abs(part.difference_s) > 0.1 * abs(largest[0].difference_s)]
+    parts = listed([f"{part.name} {_signed_s(part.difference_s)}" for part in main])
     return f"A request takes {seconds(abs(total))} {'longer' if total > 0 else 'less'} on average: {parts}."
 
 
 def format_seeds(comparison: Comparison) -> str:
-    """What the figures rest on."""
+    """Seeds and intervals behind the figures."""
     if len(comparison.seeds) > 1 and comparison.same_workload:
         return (
             f"Means of {counted(len(comparison.seeds), 'seed')}, both sides on the same requests and random numbers; "
@@ -212,7 +212,7 @@ def format_seeds(comparison: Comparison) -> str:
 
 
 def format_fronts(comparison: Comparison) -> str:
-    """How two fronts stand to each other; "" where they do not compare."""
+    """How two fronts compare; "" where they do not."""
     fronts = comparison.fronts
     if fronts is None:
         return ""

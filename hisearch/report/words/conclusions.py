@@ -1,4 +1,4 @@
-"""How sure a recommendation is and what would change it, as plain values for the report and the terminal."""
+"""A recommendation's confidence and what would change it, as plain values for the report and the terminal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hisearch.search.model.deployments import describe_each
 from hisearch.search.model.trial import Trial
 from hisearch.specs.wording import counted, in_percent, listed
 
-#: Headings of what would change the answer, by kind of sentence.
+#: Headings of the sentences on what would change the answer, by kind.
 HEADINGS = {
     "steps": "Step times",
     "prices": "Prices",
@@ -19,7 +19,7 @@ HEADINGS = {
     "load": "Load",
 }
 
-#: Why the study's own rule recommends what it does.
+#: Reason shown for the study's own rule.
 OF_CHOSEN = "The recommendation: see above."
 
 RULES = {
@@ -31,9 +31,9 @@ RULES = {
 
 
 class CandidateLine(NamedTuple):
-    """A row of the contenders. chosen: the recommendation, under the same few draws as the others.
+    """A row of the candidates. chosen: the recommendation, under the same few draws as the others.
 
-    chance: in how many draws it meets the SLO; tells: what that says of its probability, "" where that is not known.
+    chance: in how many draws it meets the SLO; tells: the confidence interval of its probability, or "".
     """
 
     number: int
@@ -45,7 +45,7 @@ class CandidateLine(NamedTuple):
 
 
 class RuleLine(NamedTuple):
-    """What a rule recommends. chosen: the recommendation."""
+    """A rule's recommendation. chosen: whether it is the study's."""
 
     title: str
     number: int
@@ -56,10 +56,10 @@ class RuleLine(NamedTuple):
 
 
 class Conclusions(NamedTuple):
-    """All of it.
+    """All conclusions.
 
-    draws: of the contenders; all_draws: of the recommendation, 0 where not known. changes: (heading, sentences).
-    within: the price of rules that need one, in words. counts: simulations, in words; or "".
+    draws: of the candidates; all_draws: of the recommendation, 0 where not known. changes: (heading, sentences).
+    within: the price limit of rules that need one, as text. counts: simulations, as text; or "".
     """
 
     summary: str
@@ -73,46 +73,46 @@ class Conclusions(NamedTuple):
 
 
 def conclusions(data: ReportInput) -> Conclusions | None:
-    """What ``confidence.json`` says beyond the terms and intervals; None where it says nothing of that.
+    """Conclusions of ``confidence.json`` beyond terms and intervals; None without any.
 
     Raises:
-        KeyError: it names a trial that is not the study's.
+        KeyError: it names a trial that the study does not have.
     """
-    found, chosen = data.confidence, data.recommendation
-    if found is None or chosen is None or not (found.summary or found.rules or found.sentences):
+    confidence, chosen = data.confidence, data.recommendation
+    if confidence is None or chosen is None or not (confidence.summary or confidence.rules or confidence.sentences):
         return None
-    shown = {one.trial for one in found.candidates} | {one.trial for one in found.rules}
+    shown = {row.trial for row in confidence.candidates} | {row.trial for row in confidence.rules}
     named = _named([trial for trial in data.trials if trial.number in shown])
     candidates = tuple(
         CandidateLine(
-            one.trial, *named[one.trial], _of_draws(one.chance, one.draws), _between(one.chance_range),
-            one.trial == chosen.trial.number,
+            row.trial, *named[row.trial], _of_draws(row.chance, row.draws), _between(row.chance_range),
+            row.trial == chosen.trial.number,
         )
-        for one in found.candidates
+        for row in confidence.candidates
     )  # fmt: skip
     rules = tuple(
         RuleLine(
-            RULES.get(one.rule, one.rule), one.trial, *named[one.trial],
-            OF_CHOSEN if one.rule == chosen.rule else f"{one.reason} {one.against_baseline}".strip(),
-            one.rule == chosen.rule,
+            RULES.get(row.rule, row.rule), row.trial, *named[row.trial],
+            OF_CHOSEN if row.rule == chosen.rule else f"{row.reason} {row.against_baseline}".strip(),
+            row.rule == chosen.rule,
         )
-        for one in found.rules
+        for row in confidence.rules
     )  # fmt: skip
-    counts = listed([f"{count:,} for {what}" for what, count in found.simulations.items()])
+    counts = listed([f"{count:,} for {purpose}" for purpose, count in confidence.simulations.items()])
     return Conclusions(
-        found.summary,
+        confidence.summary,
         candidates,
-        found.candidates[0].draws if found.candidates else 0,
-        found.draws,
-        tuple((HEADINGS.get(kind, kind), texts) for kind, texts in found.sentences.items()),
+        confidence.candidates[0].draws if confidence.candidates else 0,
+        confidence.draws,
+        tuple((HEADINGS.get(kind, kind), texts) for kind, texts in confidence.sentences.items()),
         rules,
-        found.rules_within,
+        confidence.rules_within,
         counts,
     )
 
 
 def _named(trials: Sequence[Trial]) -> dict[int, tuple[str, str]]:
-    """By number: what it is, told apart from the others, and what it costs."""
+    """By number: a description that distinguishes the deployment from the others, and its price."""
     lines = describe_each([trial.deployment for trial in trials])
     return {t.number: (line, usd(t.metrics["usd_per_hour"])) for t, line in zip(trials, lines, strict=True)}
 
@@ -126,10 +126,12 @@ def _between(ends: tuple[float, float] | None) -> str:
     return "" if ends is None else f"{in_percent(ends[0]).removesuffix(' %')} to {in_percent(ends[1])}"
 
 
-def few_draws(found: Conclusions) -> str:
-    """What the counts of the contenders are good for."""
+def few_draws(conclusion: Conclusions) -> str:
+    """A caution about the candidates' counts, which come from few draws."""
     text = (
-        f"The same {counted(found.draws, 'draw')} for each of the contenders: so few say little, as the range beside "
-        "the count shows"
+        f"The same {counted(conclusion.draws, 'draw')} for each of the contenders: so few say little, as the range "
+        "beside the count shows"
     )
-    return text + (f"; the probability above is from {found.all_draws:,}" if found.all_draws > found.draws else "")
+    return text + (
+        f"; the probability above is from {conclusion.all_draws:,}" if conclusion.all_draws > conclusion.draws else ""
+    )

@@ -1,4 +1,4 @@
-"""Deployments in words: a sentence, and their settings one by one."""
+"""Deployments as text: a sentence, and their settings one by one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ STAGES = {1: "execution", 2: "routing", 3: "cache tiers", 4: "front and comparis
 
 
 def sentence(trial: Trial, model_id: str) -> str:
-    """What, how many, which settings, and what it costs: one sentence without its verb."""
+    """Model, hardware, settings and price: one sentence without its verb."""
     deployment = trial.deployment
     if len(deployment.pools) > 1:
         return f"{_format_several(deployment, model_id)}: {cost(trial)}"
@@ -48,7 +48,7 @@ def sentence(trial: Trial, model_id: str) -> str:
 
 
 def _format_several(deployment: DeploymentSpec, model_id: str) -> str:
-    """What and how many of each pool, and what is between them."""
+    """Each pool's hardware and settings, the routers and the fabric."""
     pools, disaggregated = deployment.pools, shape_of(deployment) == "disaggregated"
     engines = listed(list(dict.fromkeys(ENGINE_TITLES[pool.engine.name] for pool in pools)))
     parts = [
@@ -85,7 +85,7 @@ def _format_agents(pool: PoolSpec) -> str:
     if agents is None:
         return ""
     kinds = [f"adapters of rank {agents.adapters.rank}"] if agents.adapters is not None else []
-    kinds += [other.name for other in agents.objects]
+    kinds += [loaded.name for loaded in agents.objects]
     where = f" in {counted(agents.slots, 'slot')}" if agents.slots is not None else ""
     where += f" and {agents.host_gib:g} GiB of host memory" if agents.host_gib is not None else ""
     return f", {listed(kinds) or 'agents'}{where} by policy {agents.policy}"
@@ -97,12 +97,12 @@ def _format_tiers(pool: PoolSpec) -> str:
 
 def _beyond_tensor(pool: PoolSpec) -> str:
     """The other degrees of parallelism, where there are any."""
-    others = {
+    degrees = {
         "pipeline parallel": pool.pipeline_parallel,
         "attention data parallel": pool.attention_data_parallel,
         "expert parallel": pool.expert_parallel,
     }
-    return "".join(f", {name} {degree}" for name, degree in others.items() if degree > 1)
+    return "".join(f", {name} {degree}" for name, degree in degrees.items() if degree > 1)
 
 
 def cost(trial: Trial) -> str:
@@ -112,25 +112,25 @@ def cost(trial: Trial) -> str:
 
 
 def carried(trial: Trial) -> str:
-    """`` It carries up to 1,834 agents within the SLO, at $0.0020 an hour each.``; "" where that was not asked."""
+    """`` It carries up to 1,834 agents within the SLO, at $0.0020 an hour each.``; "" where not searched for."""
     most = trial.metrics.get("agents", 0.0)
     if not most:
         return ""
-    each = usd(trial.metrics["usd_per_agent_hour"])
+    agent_price = usd(trial.metrics["usd_per_agent_hour"])
     several = trial.metrics["accelerators"] > 1
     among = f" ({trial.metrics['agents_per_accelerator']:,.0f} per accelerator)" if several else ""
-    return f" It carries up to {most:,.0f} agents within the SLO{among}, at {each} an hour each."
+    return f" It carries up to {most:,.0f} agents within the SLO{among}, at {agent_price} an hour each."
 
 
 def settings(deployment: DeploymentSpec) -> dict[str, Value]:
     """Every setting that a study may search, by its name; the same keys for every deployment.
 
-    Where pools differ in one, their values stand beside each other, as in ``2 + 6`` replicas.
+    Where pools differ in one, their values are joined, as in ``2 + 6`` replicas.
     """
-    found = _together_by_name([_pool_settings(pool) for pool in deployment.pools])
+    values = _together_by_name([_pool_settings(pool) for pool in deployment.pools])
     router, behind, transfer = deployment.router, deployment.decode_router, deployment.transfer
     cache_aware, shape = router.policy == "cache_aware", shape_of(deployment)
-    return found | {
+    return values | {
         "router": router.policy if _in_front(deployment) > 1 else NO_ROUTER,
         "cache threshold": router.cache_threshold if cache_aware else NOT_USED,
         "balance, absolute": router.balance_abs_threshold if cache_aware else NOT_USED,
@@ -149,7 +149,7 @@ def _in_front(deployment: DeploymentSpec) -> int:
 
 
 def _pool_settings(pool: PoolSpec) -> dict[str, Value]:
-    """Settings of a pool's workers, those of its cache tiers apart."""
+    """Settings of a pool's workers, without those of its cache tiers."""
     engine = pool.engine
     return {
         "accelerator": pool.accelerator,
@@ -174,7 +174,7 @@ def _pool_settings(pool: PoolSpec) -> dict[str, Value]:
 
 
 def _agent_settings(agents: AgentMemorySpec | None) -> dict[str, Value]:
-    """What agents' calls need beside KV, and by which policy."""
+    """Objects that agents' calls need besides KV, and their policy."""
     adapters = agents.adapters if agents is not None else None
     return {
         "agents' policy": agents.policy if agents is not None else NOT_USED,
@@ -190,24 +190,24 @@ def _together_by_name(of_pools: list[dict[str, Value]]) -> dict[str, Value]:
 
 
 def _together(values: list[Value]) -> Value:
-    """One value where all are equal, else all of them in words."""
+    """One value where all are equal, else all of them as text."""
     if len(set(values)) == 1:
         return values[0]
     return " + ".join(value if isinstance(value, str) else f"{value:,.6g}" for value in values)
 
 
 def used_settings(deployment: DeploymentSpec) -> dict[str, Value]:
-    """``settings`` without those that have no effect in this deployment, sizes of tiers that it has not among them."""
-    found = settings(deployment)
-    return {name: v for name, v in found.items() if v not in UNUSED and (name not in TIER_SIZES or v != 0)}
+    """``settings`` without those that have no effect in this deployment, such as sizes of missing tiers."""
+    values = settings(deployment)
+    return {name: v for name, v in values.items() if v not in UNUSED and (name not in TIER_SIZES or v != 0)}
 
 
 def _tier_settings(pool: PoolSpec) -> dict[str, Value]:
     """Settings of the cache tiers and their movement; sizes are 0 where there is no such tier."""
-    found: dict[str, Value] = {}
+    values: dict[str, Value] = {}
     for number, size in enumerate(TIER_SIZES, 1):
         tier = pool.tiers[number - 1] if number <= len(pool.tiers) else None
-        found |= {
+        values |= {
             size: tier.gib if tier is not None else 0.0,
             f"tier {number} medium": tier.medium if tier is not None else NOT_USED,
             f"tier {number} scope": (tier.scope or NOT_USED) if tier is not None else NOT_USED,
@@ -217,7 +217,7 @@ def _tier_settings(pool: PoolSpec) -> dict[str, Value]:
     hicache, movement = bool(pool.tiers) and pool.kv_connector == "hicache", pool.movement
     storage = hicache and len(pool.tiers) > 1
     usual = pool.kv_connector == KV_CONNECTORS[pool.engine.name][0]
-    return found | {
+    return values | {
         "kv_connector": ("engine's own" if usual else KV_CONNECTOR_TITLES[pool.kv_connector])
         if pool.tiers
         else NOT_USED,

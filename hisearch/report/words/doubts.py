@@ -1,4 +1,4 @@
-"""What is predicted of a deployment, and how far that is to be trusted: one wording for reports and exports."""
+"""Predictions for a deployment and their reliability: the same text for reports and exports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hisearch.score.terms import Check, RejectionCheck
 from hisearch.search.model.trial import Trial
 from hisearch.specs.wording import SURE, counted, in_percent
 
-#: Figures that stand beside the terms of an SLO: metric -> its name and how it is shown.
+#: Figures listed after the terms of an SLO: metric -> its name and its format.
 _FIGURES: dict[str, tuple[str, Callable[[float], str]]] = {
     "goodput_rps": ("Goodput", lambda value: f"{significant(value)} requests/s"),
     "hit_rate": ("Prefix-cache hit rate", percent),
@@ -24,14 +24,14 @@ _FIGURES: dict[str, tuple[str, Callable[[float], str]]] = {
 
 
 class Caution(NamedTuple):
-    """One thing to doubt: in a word or two, and in sentences."""
+    """A caution: a short title, and sentences."""
 
     title: str
     text: str
 
 
 class Predicted(NamedTuple):
-    """A predicted figure. bound, margin: of a term; spread: where draws put it; chance: that the term holds; or ""."""
+    """A predicted figure. bound, margin: of a term; spread: range over draws; chance: that the term holds; or ""."""
 
     name: str
     value: str
@@ -42,28 +42,28 @@ class Predicted(NamedTuple):
 
 
 def predicted(trial: Trial, confidence: Confidence | None = None) -> tuple[Predicted, ...]:
-    """Terms of the SLO and limits with their margins, then what it delivers and costs; what is undefined is left out.
+    """Terms of the SLO and limits with their margins, then throughput and cost; undefined figures are left out.
 
     Args:
         trial: the deployment.
-        confidence: of that deployment; None where it was not looked into.
+        confidence: of that deployment; None where unknown.
     """
-    found = confidence or Confidence()
+    known = confidence or Confidence()
     rows = [
         Predicted(
             line.term,
             line.value,
             line.bound,
             _margin(line),
-            _spread_of(check, found),
-            _chance(found.terms.get(line.label)),
+            _spread_of(check, known),
+            _chance(known.terms.get(line.label)),
         )
         for check, line in zip(trial.slo, term_lines(trial.slo), strict=True)
     ]
     for metric, (name, show) in _FIGURES.items():
         value = trial.metrics.get(metric, math.nan)
         if math.isfinite(value):
-            rows.append(Predicted(name, show(value), spread=_between(found.intervals.get(metric), show)))
+            rows.append(Predicted(name, show(value), spread=_between(known.intervals.get(metric), show)))
     return tuple(rows)
 
 
@@ -77,10 +77,10 @@ def _chance(probability: float | None) -> str:
     return "" if probability is None else in_percent(probability)
 
 
-def _spread_of(check: Check, found: Confidence) -> str:
+def _spread_of(check: Check, confidence: Confidence) -> str:
     if check.model or isinstance(check, RejectionCheck):
         return ""
-    return _between(found.intervals.get(metric_of(check.label)), quantity(check.label).show)
+    return _between(confidence.intervals.get(metric_of(check.label)), quantity(check.label).show)
 
 
 def _between(ends: tuple[float, float] | None, show: Callable[[float], str]) -> str:
@@ -90,20 +90,20 @@ def _between(ends: tuple[float, float] | None, show: Callable[[float], str]) -> 
     return low if low == high else f"{low} to {high}"
 
 
-def format_chance(found: Confidence) -> str:
-    """How likely the deployment is to meet the whole SLO, in a sentence; "" where that was not looked into."""
-    if found.chance is None:
+def format_chance(confidence: Confidence) -> str:
+    """A sentence on the probability that the deployment meets the whole SLO; "" where unknown."""
+    if confidence.chance is None:
         return ""
-    spread = found.chance_range
+    spread = confidence.chance_range
     between = f" (so many draws tell: between {in_percent(spread[0])} and {in_percent(spread[1])})" if spread else ""
     return (
         "With what is known of step times, workload and prices, it meets the whole SLO with a probability of "
-        f"{in_percent(found.chance)}{between}."
+        f"{in_percent(confidence.chance)}{between}."
     )
 
 
 def thin_margin(trial: Trial, relative_error: float) -> str:
-    """That the tightest margin is within the error of the step times; "" where it is not, or nothing is met.
+    """A warning that the tightest margin is within the error of the step times; else "", also for a missed SLO.
 
     Args:
         trial: the deployment.
@@ -119,7 +119,7 @@ def thin_margin(trial: Trial, relative_error: float) -> str:
 
 
 class Verdict(NamedTuple):
-    """What is said of a term: a sign, a word, and how it is coloured (``ok``, ``unsure`` or ``miss``)."""
+    """A term's verdict: a sign, a word, and its colour (``ok``, ``unsure`` or ``miss``)."""
 
     sign: str
     words: str
@@ -127,7 +127,7 @@ class Verdict(NamedTuple):
 
 
 def verdict_of(line: TermLine, chance: float | None) -> Verdict:
-    """Met, missed, or met in the simulation and unlikely enough otherwise that nobody should count on it."""
+    """Met, missed, or unsure: met in the simulation, but with a probability below ``SURE``."""
     if not line.met:
         return Verdict("✗", line.verdict, "miss")
     if chance is not None and chance < SURE:
@@ -135,49 +135,57 @@ def verdict_of(line: TermLine, chance: float | None) -> Verdict:
     return Verdict("✓", line.verdict, "ok")
 
 
-def may_miss(found: Confidence | None, run: str = "RUN") -> str:
-    """That the recommendation may miss the SLO, and what to do about it; "" where it is sure enough or not known.
+def may_miss(confidence: Confidence | None, run: str = "RUN") -> str:
+    """A warning that the recommendation may miss the SLO, and what to do; "" where it is sure enough or unknown.
 
     Args:
-        found: how sure it is.
-        run: the run's folder, as a word of a shell.
+        confidence: of the recommendation.
+        run: the run's folder, quoted for a shell.
     """
-    if found is None or found.chance is None or found.chance >= SURE:
+    if confidence is None or confidence.chance is None or confidence.chance >= SURE:
         return ""
-    text = format_chance(found)
-    if found.satisfied is not None:  # a probability was asked for: the answer says so itself
+    text = format_chance(confidence)
+    if confidence.satisfied is not None:  # a probability was requested: the answer states it
         return text
     command = f"hisearch run --resume {run} --confidence {SURE:g}"
-    if found.chance_constrained_row:
-        text = f"{text} {found.chance_constrained} Measure before you rely on it,"
+    if confidence.chance_constrained_row:
+        text = f"{text} {confidence.chance_constrained} Measure before you rely on it,"
         return f"{text} or have the one that is more likely to meet the SLO recommended: {command}."
-    text = f"{text} {found.chance_constrained}".rstrip()
+    text = f"{text} {confidence.chance_constrained}".rstrip()
     return (
         f"{text} Measure it before you rely on it, or ask for the cheapest that meets the SLO more surely: {command}."
     )
 
 
-def how_sure(trial: Trial, recommended: int | None, found: Confidence | None, relative_error: float) -> tuple[str, ...]:
-    """What is known of whether a deployment meets the SLO, in sentences, for those who are about to start it.
+def how_sure(
+    trial: Trial, recommended: int | None, confidence: Confidence | None, relative_error: float
+) -> tuple[str, ...]:
+    """Sentences on whether a deployment meets the SLO, for whoever is about to start it.
 
     Args:
         trial: the deployment.
-        recommended: number of the trial that ``found`` is about; None where the study recommends none.
-        found: how sure that one is; None where it was not looked into.
+        recommended: number of the trial that ``confidence`` is about; None where the study recommends none.
+        confidence: of the recommended trial; None where unknown.
         relative_error: stated error of a step of ``trial``.
     """
     thin = thin_margin(trial, relative_error)
     if not trial.comparable:
         return (thin,) if thin else ()
-    if found is not None and found.chance is not None and trial.number == recommended:
-        return (may_miss(found) or format_chance(found),)
-    beside = next((one for one in found.candidates if one.trial == trial.number), None) if found is not None else None
-    if beside is not None:
-        held = round(beside.chance * beside.draws)
-        text = f"Beside the recommendation it was simulated under {counted(beside.draws, 'draw')}: it met the whole SLO"
-        text += f" in {held:,} of them, which is too few to state a probability."
+    if confidence is not None and confidence.chance is not None and trial.number == recommended:
+        return (may_miss(confidence) or format_chance(confidence),)
+    candidate = (
+        next((row for row in confidence.candidates if row.trial == trial.number), None)
+        if confidence is not None
+        else None
+    )
+    if candidate is not None:
+        draws_met = round(candidate.chance * candidate.draws)
+        text = (
+            f"Beside the recommendation it was simulated under {counted(candidate.draws, 'draw')}: it met the whole SLO"
+        )
+        text += f" in {draws_met:,} of them, which is too few to state a probability."
     else:
         text = "How likely it is to meet the SLO was not looked into"
-        known = found is not None and found.chance is not None and recommended is not None
-        text += f": that is known of the recommendation, trial {recommended}, alone." if known else "."
+        has_chance = confidence is not None and confidence.chance is not None and recommended is not None
+        text += f": that is known of the recommendation, trial {recommended}, alone." if has_chance else "."
     return (text, thin) if thin else (text,)

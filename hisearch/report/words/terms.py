@@ -1,4 +1,4 @@
-"""SLO terms as people read them: one wording for the terminal's tables and the report's."""
+"""SLO terms as text, the same for the terminal's tables and the report's."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from hisearch.score.terms import Check, LimitCheck, RejectionCheck, TermCheck, n
 
 
 class TermLine(NamedTuple):
-    """One check: of the SLO's, or of the study's limits.
+    """One check of the SLO or of the study's limits.
 
-    label: as in documents. term, meaning: in words. note: what to know of the value, or "".
+    label: as in documents. term, meaning: as text. note: on the value, or "".
     """
 
     label: str

@@ -1,4 +1,4 @@
-"""How sure a recommendation is: draws of what may be otherwise, what being surer costs, what would change it.
+"""How sure a recommendation is: draws of uncertain inputs, the price of a higher probability, what would change it.
 
-Stands on ``driver``, which runs the stages in a row.
+Imports ``driver``, which runs the stages in order.
 """

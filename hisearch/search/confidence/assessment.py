@@ -1,8 +1,8 @@
-"""How likely deployments are to meet the SLO: simulated again under draws of what may be otherwise.
+"""How likely deployments are to meet the SLO: repeated simulation under draws of uncertain inputs.
 
-Every deployment meets the same draws (``confidence.uncertainty``), numbered from 0, so that two of them differ by
-what they are and not by luck. A draw that a deployment cannot be simulated under (its engine would run out of memory)
-meets no term. Results do not depend on the number of threads.
+Every deployment gets the same draws (``confidence.uncertainty``), numbered from 0, so that two of them differ by design
+and not by luck. If a deployment cannot be simulated under a draw (its engine would run out of memory), it meets no
+term. Results do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ Disturbed = Callable[[DeploymentSpec, Draw], Evaluation]
 #: Simulates a deployment with step times scaled by regime, at a factor on the study's load. Pure, likewise.
 WhatIf = Callable[[DeploymentSpec, Mapping[str, float], float], Evaluation]
 
-#: Draws between two looks at the clock, or at how many were missed. Fixed, so that nothing depends on the workers.
+#: Draws between two checks of the clock, or of the number missed. Fixed, so that nothing depends on the workers.
 BATCH = 8
 
-#: Figures that get an interval, where a deployment has them.
+#: Figures with an interval, if a deployment has them.
 FIGURES = (
     *(f"{name}_{point}_s" for name in ("ttft", "tpot", "itl", "e2e") for point in ("mean", "p50", "p90", "p95", "p99")),
     "goodput_rps", "attainment", "throughput_rps", "output_tokens_per_s", "hit_rate", "utilisation", "usd_per_hour",
@@ -50,12 +50,12 @@ FIGURES = (
 
 @dataclass(frozen=True)
 class Assessment:
-    """What a deployment came to under some draws.
+    """Results of a deployment under some draws.
 
-    trial: its number. draws: how many; errors: of them could not be simulated. terms: probability that each term of the
-    SLO holds, by label; all_terms: that all do; all_terms_range: where that probability lies, as far as so many draws
-    tell (Wilson). intervals, medians: by figure, of the draws that were simulated; figures that are undefined or
-    infinite in one of them are left out.
+    trial: its number. draws: how many; errors: how many of them could not be simulated. terms: probability that each
+    term of the SLO holds, by label; all_terms: that all do; all_terms_range: confidence interval of that probability
+    (Wilson). intervals, medians: by figure, over the simulated draws; figures that are undefined or infinite in one of
+    them are left out.
     """
 
     trial: int
@@ -70,10 +70,10 @@ class Assessment:
 
 
 class Assessor:
-    """Simulates deployments under draws, and under stated changes, side by side, and remembers what came of it.
+    """Simulates deployments in parallel under draws and under stated changes, and remembers the results.
 
-    Every simulation is recorded in a journal as it ends, where there is one, and looked up there: a run that was killed
-    goes on where it was, and counts what it finds as simulated, so that it takes the same decisions (law L9).
+    Every simulation is recorded in the journal, if there is one, as it ends, and looked up there. A killed run thus
+    continues where it was. Simulations found there count as made, so that the run takes the same decisions (law L9).
     """
 
     def __init__(
@@ -88,16 +88,16 @@ class Assessor:
         seconds: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Start with nothing known; ``seconds`` count from here.
+        """Start without results; ``seconds`` count from now on.
 
         Args:
             uncertainty: the draws.
             evaluate: simulates under a draw.
-            what_if: simulates under a stated change; needed by ``supposing`` alone.
+            what_if: simulates under a stated change; only ``supposing`` needs it.
             workers: threads.
             journal: where finished simulations are recorded and looked up.
-            progress: who is told of every simulation.
-            seconds: after so many no new simulation is begun.
+            progress: listener to every simulation.
+            seconds: time after which no new simulation begins.
             clock: seconds.
         """
         self.uncertainty = uncertainty
@@ -107,45 +107,45 @@ class Assessor:
         self._journal, self._seconds, self._clock = journal, seconds, clock
         self._started_at = clock()
         self._known: dict[tuple[str, int], Evaluation] = {}
-        #: By digest. Two threads may ask for the same at once and both simulate it, which gives the same.
+        #: By digest. Two threads may simulate the same key at once, with the same result.
         self._finished: dict[str, Evaluation] = {}
 
     def under(self, uncertainty: Uncertainty) -> Assessor:
-        """One for other draws, with the same clock and journal; its simulations are counted here as well."""
-        other = copy.copy(self)
-        other.uncertainty, other._known = uncertainty, {}
-        return other
+        """An assessor for other draws, with the same clock and journal; its simulations are counted here as well."""
+        assessor = copy.copy(self)
+        assessor.uncertainty, assessor._known = uncertainty, {}
+        return assessor
 
     @property
     def simulations(self) -> int:
-        """Different simulations that were asked for so far."""
+        """Different simulations requested so far."""
         return len(self._finished)
 
     @property
     def out_of_time(self) -> bool:
-        """Whether no new simulation may begin."""
+        """True if no new simulation may begin."""
         return self._clock() - self._started_at >= self._seconds
 
     def evaluations(self, deployments: Sequence[DeploymentSpec], draws: Sequence[Sequence[int]]) -> None:
-        """Simulate each deployment under its draws; a draw is made once for all that want it."""
+        """Simulate each deployment under its draws; a draw is made once for all deployments."""
         keys = [deployment.model_dump_json() for deployment in deployments]
-        wanted: dict[int, dict[str, DeploymentSpec]] = {}
+        by_number: dict[int, dict[str, DeploymentSpec]] = {}
         for key, deployment, numbers in zip(keys, deployments, draws, strict=True):
             for number in numbers:
                 if (key, number) not in self._known:
-                    wanted.setdefault(number, {})[key] = deployment
-        for number, found in zip(wanted, self.each(self._under, wanted.items()), strict=True):
-            self._known.update({(key, number): evaluation for key, evaluation in found.items()})
+                    by_number.setdefault(number, {})[key] = deployment
+        for number, evaluations in zip(by_number, self.each(self._under, by_number.items()), strict=True):
+            self._known.update({(key, number): evaluation for key, evaluation in evaluations.items()})
 
     def known(self, deployment: DeploymentSpec, numbers: Iterable[int]) -> list[Evaluation]:
-        """What came of a deployment under those of the draws that it was simulated under."""
+        """Evaluations of a deployment under those of the draws that were simulated."""
         key = deployment.model_dump_json()
         return [self._known[key, number] for number in numbers if (key, number) in self._known]
 
     def assess(self, trials: Sequence[Trial], draws: Sequence[int], level: float) -> list[Assessment]:
-        """Simulate each trial's deployment under its first so many draws, and sum up.
+        """Simulate each trial's deployment under its first ``draws`` draws, and sum up.
 
-        Where time runs out, they are fewer, but at least ``BATCH``.
+        If time runs out, there are fewer draws, but at least ``BATCH``.
         """
         for start in range(0, max(draws, default=0), BATCH):
             if start and self.out_of_time:
@@ -169,21 +169,21 @@ class Assessor:
         key = _digest("what if", deployment.model_dump_json(), sorted(factors.items()), load)
         return self._recorded(key, lambda: simulate(deployment, factors, load))
 
-    def each(self, make: Callable[[_T], _R], asked: Iterable[_T]) -> list[_R]:
+    def each(self, make: Callable[[_T], _R], items: Iterable[_T]) -> list[_R]:
         """``make`` of every item, in order, in ``workers`` threads."""
         from joblib import Parallel, delayed
 
-        items = list(asked)
-        pool = Parallel(n_jobs=self.workers if len(items) > 1 else 1, backend="threading", return_as="generator")
-        found = []
-        for result in pool(delayed(make)(item) for item in items):
-            found.append(result)
+        listed = list(items)
+        pool = Parallel(n_jobs=self.workers if len(listed) > 1 else 1, backend="threading", return_as="generator")
+        results = []
+        for result in pool(delayed(make)(item) for item in listed):
+            results.append(result)
             self.progress.advanced(1)
-        return found
+        return results
 
-    def _under(self, asked: tuple[int, Mapping[str, DeploymentSpec]]) -> dict[str, Evaluation]:
-        """Each deployment under the draw; the draw is made when the first of them is not in the journal."""
-        number, deployments = asked
+    def _under(self, numbered: tuple[int, Mapping[str, DeploymentSpec]]) -> dict[str, Evaluation]:
+        """Evaluate each deployment under the draw, which is made for the first deployment missing in the journal."""
+        number, deployments = numbered
         draw = cache(lambda: self.uncertainty.draw(number))
         return {
             key: self._recorded(
@@ -194,18 +194,18 @@ class Assessor:
         }
 
     def _recorded(self, key: str, simulate: Callable[[], Evaluation]) -> Evaluation:
-        """What the journal knows, else what ``simulate`` finds; what cannot be simulated becomes an error."""
-        found = self._finished.get(key)
-        if found is None and self._journal is not None:
-            found = self._journal.get(key)
-        if found is not None:
-            self._finished[key] = found
-            return found
+        """The recorded evaluation, else the result of ``simulate``; a failed simulation becomes an error."""
+        recorded = self._finished.get(key)
+        if recorded is None and self._journal is not None:
+            recorded = self._journal.get(key)
+        if recorded is not None:
+            self._finished[key] = recorded
+            return recorded
         try:
             evaluation = simulate()
         except TRIAL_ERRORS as error:
             evaluation = Evaluation(error=f"{type(error).__name__}: {error}")
-        # A want of this machine's memory depends on what else ran: it is no fact about the deployment.
+        # Running out of memory depends on the machine's other work: it is no fact about the deployment.
         if self._journal is not None and not evaluation.error.startswith(MemoryError.__name__):
             self._journal.record(key, evaluation)
         self._finished[key] = evaluation
@@ -222,14 +222,14 @@ def summed_up(number: int, evaluations: Sequence[Evaluation], level: float) -> A
     sound = [evaluation for evaluation in evaluations if not evaluation.error]
     labels = dict.fromkeys(check.label for evaluation in sound for check in evaluation.slo)
     terms = {
-        label: sum(check.holds for one in sound for check in one.slo if check.label == label) / count
+        label: sum(check.holds for evaluation in sound for check in evaluation.slo if check.label == label) / count
         for label in labels
     }
     held = sum(evaluation.feasible for evaluation in sound)
     values = {
-        name: np.array([one.metrics[name] for one in sound])
+        name: np.array([evaluation.metrics[name] for evaluation in sound])
         for name in FIGURES
-        if sound and all(math.isfinite(one.metrics.get(name, math.nan)) for one in sound)
+        if sound and all(math.isfinite(evaluation.metrics.get(name, math.nan)) for evaluation in sound)
     }
     return Assessment(
         number,
@@ -245,27 +245,27 @@ def summed_up(number: int, evaluations: Sequence[Evaluation], level: float) -> A
 
 
 def interval(values: np.ndarray, level: float) -> tuple[float, float]:
-    """Where one more value of the same law lies with probability ``level``, from the order of ``values``.
+    """Prediction interval of one more value of the same law with probability ``level``, from the order of ``values``.
 
-    The i-th smallest of n values is exceeded by one more with probability 1 - i / (n + 1), whatever the law; beyond
-    the smallest and the largest nothing is said, so that few values give an interval that is too short.
+    One more value exceeds the i-th smallest of n with probability 1 - i / (n + 1), whatever the law. Nothing is known
+    beyond the smallest and the largest, so few values give an interval that is too short.
     """
     low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2], method="weibull")
     return float(low), float(high)
 
 
 def wilson(held: int, count: int, level: float) -> tuple[float, float]:
-    """Where the probability of an event lies that happened ``held`` times in ``count`` (Wilson's interval)."""
+    """Wilson's confidence interval of the probability of an event that happened ``held`` times in ``count``."""
     from scipy.stats import binomtest
 
-    found = binomtest(held, count).proportion_ci(level, method="wilson")
-    return float(found.low), float(found.high)
+    bounds = binomtest(held, count).proportion_ci(level, method="wilson")
+    return float(bounds.low), float(bounds.high)
 
 
 def at_prices(evaluation: Evaluation, nominal_usd: float, drawn_usd: float) -> Evaluation:
     """The evaluation with the deployment's price moved from one to another; electricity stays as it is.
 
-    Limits on what it costs are held against the new price.
+    Limits on the cost are checked against the new price.
     """
     metrics = dict(evaluation.metrics)
     before = metrics["usd_per_hour"]

@@ -1,10 +1,10 @@
 """The first deployment, by a rule, that is likely enough to meet the SLO.
 
-For the cheapest, what met it is walked up by price: the deployments that were simulated on the whole trace, and, of the
-best of every accelerator with every engine, one replica more at a time. For another rule they are walked in the rule's
-own order. Each is simulated under the draws of ``confidence.uncertainty``, those first that the rule's first
-choice fared worst under, in batches, and is rejected as soon as it has missed the SLO under more of them than the
-wanted probability leaves. Passed over are those of which no margin is wider than a rejected one's: what is as tight
+For the cheapest, the candidates are walked by ascending price. They are the trials of the complete trace that met the
+SLO and, for the best of every accelerator with every engine, one replica more at a time. For another rule they are
+walked in the rule's own order. Each is simulated in batches under the draws of ``confidence.uncertainty``, hardest
+draws of the rule's first choice first. It is rejected once it misses the SLO under more draws than the required
+probability allows. Candidates are skipped if none of their margins is wider than a rejected one's: equally tight ones
 will miss as often.
 """
 
@@ -29,10 +29,10 @@ from hisearch.search.select.recommend import cheapest, price_of
 
 @dataclass(frozen=True)
 class Assured:
-    """What a walk came to.
+    """Result of a walk.
 
-    trial: the first that is likely enough, or None. looked_at: deployments that were simulated under draws.
-    simulations: under draws. spent: the limit on them, or the search's seconds, ended the walk.
+    trial: the first that is likely enough, or None. looked_at: deployments simulated under draws. simulations: under
+    draws. spent: their limit, or the search's seconds, ended the walk.
     """
 
     trial: Trial | None
@@ -42,36 +42,36 @@ class Assured:
 
 
 class Likelihood:
-    """Tells whether deployments meet the SLO with a probability, by no more simulations than that takes."""
+    """Checks whether deployments meet the SLO with a probability, with no more simulations than needed."""
 
     def __init__(self, assessor: Assessor, at_least: float, limit: int, hardest_on: Trial) -> None:
-        """Order the draws by how badly a trial fared, which must be known of all of them.
+        """Order the draws by a trial's results, which must be known for all of them.
 
         Args:
             assessor: simulates under draws.
-            at_least: probability wanted.
-            limit: most simulations from here on.
+            at_least: required probability.
+            limit: most simulations from now on.
             hardest_on: the trial.
         """
         self.looked_at = 0
         self._assessor, self._limit = assessor, limit
         self._before = assessor.simulations
         draws = len(assessor.uncertainty)
-        #: Draws under which a deployment may miss: what is left is at least the wanted share.
+        #: Draws under which a deployment may miss: the others are at least the required share.
         self._allowed = math.floor((1.0 - at_least) * draws + 1e-9)
-        found = assessor.known(hardest_on.deployment, range(draws))
-        worst = [max((check.violation for check in one.slo), default=math.inf) for one in found]
+        evaluations = assessor.known(hardest_on.deployment, range(draws))
+        worst = [max((check.violation for check in evaluation.slo), default=math.inf) for evaluation in evaluations]
         self._order = sorted(range(draws), key=lambda number: (-worst[number], number))
         self._rejected: list[Trial] = []
 
     @property
     def simulations(self) -> int:
-        """Made so far."""
+        """Simulations so far."""
         return self._assessor.simulations - self._before
 
     def enough(self, trial: Trial) -> bool | None:
-        """Whether a trial is likely enough; None where the limit or time leaves that open."""
-        if any(_no_wider(trial, other) for other in self._rejected):
+        """Whether a trial is likely enough; None if the limit or time leaves that open."""
+        if any(_no_wider(trial, rejected) for rejected in self._rejected):
             return False
         self.looked_at += 1
         missed = 0
@@ -80,19 +80,19 @@ class Likelihood:
                 return None
             batch = self._order[start : start + BATCH]
             self._assessor.evaluations([trial.deployment], [batch])
-            missed += sum(not one.feasible for one in self._assessor.known(trial.deployment, batch))
+            missed += sum(not evaluation.feasible for evaluation in self._assessor.known(trial.deployment, batch))
             if missed > self._allowed:
                 self._rejected.append(trial)
                 return False
         return True
 
     def assured(self, trial: Trial | None, spent: bool = False) -> Assured:
-        """What came of looking."""
+        """The result of the walk."""
         return Assured(trial, self.looked_at, self.simulations, spent)
 
 
 def first_of(order: Iterable[Trial], likelihood: Likelihood) -> Assured:
-    """The first of trials that is likely enough."""
+    """The first trial that is likely enough."""
     for trial in order:
         likely = likelihood.enough(trial)
         if likely is None:
@@ -104,9 +104,9 @@ def first_of(order: Iterable[Trial], likelihood: Likelihood) -> Assured:
 
 @dataclass(order=True)
 class _Next:
-    """A deployment to look at, by price, then the widest margin, then number.
+    """A deployment to examine, by price, then the widest margin, then number.
 
-    trial: None where it is yet to be simulated: ``base`` with so many ``replicas``.
+    trial: None if it is still to be simulated: ``base`` with ``replicas`` workers.
     """
 
     usd: float
@@ -125,7 +125,7 @@ class Walk:
         self._queue: list[_Next] = []
 
     def run(self) -> Assured:
-        """Walk until one is likely enough."""
+        """Walk until a deployment is likely enough."""
         self._fill()
         while self._queue:
             step = heapq.heappop(self._queue)
@@ -153,7 +153,7 @@ class Walk:
                 self._grow(base, None, base.deployment.pools[0].replicas + 1)
 
     def _grow(self, base: Trial, last: Trial | None, replicas: int) -> None:
-        """Queue ``base`` with so many replicas; not where the space has no more, or the last one gained nothing."""
+        """Queue ``base`` with ``replicas`` workers, unless the space has no more or the last replica gained nothing."""
         if replicas > most_replicas(self._problem, base.deployment):
             return
         if last is not None and last.worst_margin - base.worst_margin < LEAST_GAIN:
@@ -164,7 +164,7 @@ class Walk:
         heapq.heappush(self._queue, _Next(round(usd, 6), -base.worst_margin, number, None, base, replicas))
 
     def _simulate(self, step: _Next) -> Trial | None:
-        """The deployment at the study's own figures; None where it misses the SLO or cannot be simulated."""
+        """The deployment's trial at the study's own figures; None if it misses the SLO or cannot be simulated."""
         assert step.base is not None
         deployment = with_replicas(self._problem, step.base.deployment, step.replicas)
         trial = self._runner.run([Job(STAGE, deployment, parameters_of(deployment))])[0]
@@ -178,7 +178,7 @@ def _kind(trial: Trial) -> tuple[tuple[str, str, str], ...]:
 
 
 def _no_wider(trial: Trial, rejected: Trial) -> bool:
-    """True where no margin of ``trial`` is wider than that of a rejected deployment of its kind."""
+    """True if no margin of ``trial`` is wider than that of a rejected deployment of its kind."""
     if _kind(trial) != _kind(rejected):
         return False
     ours, theirs = _margins(trial), _margins(rejected)

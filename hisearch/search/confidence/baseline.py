@@ -1,15 +1,15 @@
-"""What a recommendation is held against: the same accelerator with the engine's own defaults, sized to meet the load.
+"""The baseline of a recommendation: the same accelerator with the engine's own defaults, sized to meet the load.
 
-The baseline is what somebody would deploy who reads no manual: the recommended engine on the recommended accelerator,
-with the flags that it starts with, the model's own weight format, no cache below device memory, a round-robin load
-balancer, and the least tensor parallelism that holds the model, or the least above it with which some number of
-replicas meets the SLO. It has the fewest replicas that do. It need not be of the search space, but for the numbers of
-ranks, replicas and accelerators. What agents' calls need beside KV they need there too: adapters in as many slots as
-the engine starts with, by last use.
+The baseline is a deployment without any tuning: the recommended engine on the recommended accelerator, with the
+engine's default flags. It has the model's own weight format, no cache below device memory, and a round-robin load
+balancer. Its tensor parallelism is the least that holds the model, or the least above it with which some number of
+replicas meets the SLO. It has the fewest replicas that do. It may lie outside the search space, except for the numbers
+of ranks, replicas and accelerators. It also includes what agents' calls need besides KV: adapters in the engine's
+default number of slots, by last use.
 
-Defaults are those of the engines' documentation: vLLM 0.19 (``max_num_batched_tokens`` and ``max_num_seqs`` of the
-API server), SGLang 0.5.9 (``chunked_prefill_size`` by device memory; what it allows to run at a time, thousands, is no
-limit before memory is), TensorRT-LLM 1.1 (``max_batch_size``, ``max_num_tokens``).
+Defaults are those of the engines' documentation: vLLM 0.19 (``max_num_batched_tokens`` and ``max_num_seqs`` of the API
+server), SGLang 0.5.9 (``chunked_prefill_size`` by device memory; its limit on running requests, thousands, only matters
+after memory), TensorRT-LLM 1.1 (``max_batch_size``, ``max_num_tokens``).
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from hisearch.specs.deployments.agent_memory import AgentMemorySpec
 from hisearch.specs.deployments.deployment import DeploymentSpec, EngineSpec, PoolSpec
 from hisearch.specs.deployments.routing import RouterSpec
 
-#: Number of the baseline, which is no trial of the search.
+#: Trial number of the baseline, which is no trial of the search.
 BASELINE = -1
 
 _GIB = 2**30
 
-#: Device memory (GiB) from which on an engine starts with so many tokens a step and running requests, largest first.
+#: (least device memory in GiB, default tokens a step, default running requests), largest first.
 DEFAULTS: dict[EngineName, tuple[tuple[float, int, int], ...]] = {
     "vllm": ((70.0, 8192, 1024), (0.0, 2048, 256)),
     "sglang": ((160.0, 16384, 2048), (60.0, 8192, 2048), (35.0, 4096, 2048), (0.0, 2048, 2048)),
     "trtllm": ((0.0, 8192, 2048),),
 }
 
-#: Adapters that an engine starts with room for (SGLang ``max_loras_per_batch``, vLLM ``max_loras``).
+#: Default number of adapter slots of an engine (SGLang ``max_loras_per_batch``, vLLM ``max_loras``).
 DEFAULT_SLOTS: dict[EngineName, int] = {"sglang": 8, "vllm": 1}
 
-#: Most simulations for it.
+#: Most simulations for the baseline.
 SIMULATIONS = 12
 
 
 def default_engine(name: EngineName, memory_bytes: float) -> EngineSpec:
-    """The engine as it starts on an accelerator of so much memory."""
+    """The engine with its defaults for an accelerator with ``memory_bytes`` of memory."""
     gib = memory_bytes / _GIB
     chunk, running = next((chunk, running) for least, chunk, running in DEFAULTS[name] if gib >= least)
     return EngineSpec.model_validate({"name": name, "chunk_tokens": chunk, "max_running_requests": running})
@@ -57,25 +57,25 @@ def default_engine(name: EngineName, memory_bytes: float) -> EngineSpec:
 
 @dataclass
 class _Tried:
-    """The best so far: the fewest replicas that meet the SLO, else the deployment that misses it by least."""
+    """The best so far: the fewest replicas that meet the SLO, else the deployment with the smallest miss."""
 
     deployment: DeploymentSpec | None = None
     evaluation: Evaluation | None = None
 
     def take(self, deployment: DeploymentSpec, evaluation: Evaluation) -> None:
-        """Keep what is better; feasible ones come with ever fewer replicas."""
+        """Keep the better one; feasible ones come with ever fewer replicas."""
         if self.evaluation is None or evaluation.feasible or _miss(evaluation) < _miss(self.evaluation):
             self.deployment, self.evaluation = deployment, evaluation
 
 
 def find_baseline(problem: Problem, assessor: Assessor, best: Trial, memory_bytes: float) -> Trial | None:
-    """Size the baseline of a recommendation; None where the model fits in none of the space's numbers of ranks.
+    """Size the baseline of a recommendation; None if the model fits none of the space's numbers of ranks.
 
     Args:
         problem: the question.
         assessor: simulates.
-        best: the recommendation; its first pool is what is taken.
-        memory_bytes: of its accelerator.
+        best: the recommendation; the baseline follows its first pool.
+        memory_bytes: memory of its accelerator.
     """
     tried, left = _Tried(), SIMULATIONS
     for pool in _pools(problem, best, memory_bytes):
@@ -95,15 +95,22 @@ def find_baseline(problem: Problem, assessor: Assessor, best: Trial, memory_byte
             break
     if tried.deployment is None or tried.evaluation is None:
         return None
-    found = tried.evaluation
+    outcome = tried.evaluation
     parameters = parameters_of(tried.deployment)
     return Trial(
-        BASELINE, 0, tried.deployment, parameters, found.metrics, found.slo, found.feasible, warnings=found.warnings
+        BASELINE,
+        0,
+        tried.deployment,
+        parameters,
+        outcome.metrics,
+        outcome.slo,
+        outcome.feasible,
+        warnings=outcome.warnings,
     )
 
 
 def _pools(problem: Problem, best: Trial, memory_bytes: float) -> Iterator[PoolSpec]:
-    """Workers with ever more tensor parallelism, of those that hold the model."""
+    """Workers that hold the model, in order of increasing tensor parallelism."""
     ours = best.deployment.pools[0]
     engine = default_engine(ours.engine.name, memory_bytes)
     for ranks in sorted(problem.space.execution.tensor_parallel):
@@ -119,7 +126,7 @@ def _pools(problem: Problem, best: Trial, memory_bytes: float) -> Iterator[PoolS
 
 
 def _default_agents(ours: PoolSpec) -> AgentMemorySpec | None:
-    """What calls need beside KV, as the engine keeps it by default."""
+    """Default memory of the agents' objects that calls need besides KV."""
     agents = ours.agents
     if agents is None or not (agents.adapters or agents.objects):
         return None

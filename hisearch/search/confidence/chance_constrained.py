@@ -1,4 +1,4 @@
-"""The cheapest of what was simulated that is likely to meet the SLO, beside a recommendation that is not."""
+"""The chance-constrained recommendation: the cheapest simulated deployment that is likely to meet the SLO."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from hisearch.specs.wording import SURE, counted, in_percent
 
 @dataclass(frozen=True)
 class ChanceConstrained:
-    """What looking came to.
+    """Result of the search for a chance-constrained recommendation.
 
-    trial: the cheapest that meets the SLO with a probability of ``SURE`` or more, None where none was found.
-    assessment: of it, under all draws. looked_at: deployments that were simulated under draws. simulations: under
-    draws. spent: the limit on them, or time, ended it.
+    trial: the cheapest that meets the SLO with a probability of ``SURE`` or more, None if none was found. assessment:
+    of it, under all draws. looked_at: deployments simulated under draws. simulations: under draws. spent: their limit,
+    or time, ended the search.
     """
 
     trial: Trial | None
@@ -31,59 +31,61 @@ class ChanceConstrained:
 
 
 def find_chance_constrained(
-    assessor: Assessor, best: Trial, own: Assessment, trials: Sequence[Trial], limit: int, level: float
+    assessor: Assessor, best: Trial, assessed: Assessment, trials: Sequence[Trial], limit: int, level: float
 ) -> ChanceConstrained | None:
-    """Look at what met the SLO, cheapest first, by at most ``limit`` simulations.
+    """Examine deployments that met the SLO, cheapest first, with at most ``limit`` simulations.
 
-    Of that only what has a wider tightest margin than all that is cheaper: what is as tight will miss about as often.
+    Only deployments with a wider tightest margin than all cheaper ones are examined: equally tight ones will miss about
+    as often.
 
     Args:
         assessor: simulates under draws.
         best: the recommendation, known under all draws.
-        own: what is known of it.
+        assessed: its assessment.
         trials: the study's.
         limit: most simulations.
-        level: of the range of the probability found.
+        level: confidence level of the range of the probability.
 
     Returns:
-        None where the recommendation is likely enough itself, or nothing may be simulated.
+        None if the recommendation itself is likely enough, or nothing may be simulated.
     """
-    if own.all_terms >= SURE or not limit or own.draws < len(assessor.uncertainty):
+    if assessed.all_terms >= SURE or not limit or assessed.draws < len(assessor.uncertainty):
         return None
     likelihood = Likelihood(assessor, SURE, limit, best)
-    found = first_of(_widening(best, trials), likelihood)
+    assured = first_of(_widening(best, trials), likelihood)
     assessment = None
-    if found.trial is not None:
-        assessment = assessor.assess([found.trial], [own.draws], level)[0]
-    return ChanceConstrained(found.trial, assessment, found.looked_at, found.simulations, found.spent)
+    if assured.trial is not None:
+        assessment = assessor.assess([assured.trial], [assessed.draws], level)[0]
+    return ChanceConstrained(assured.trial, assessment, assured.looked_at, assured.simulations, assured.spent)
 
 
 def _widening(best: Trial, trials: Sequence[Trial]) -> Iterator[Trial]:
-    """What met the SLO, by price, with a wider tightest margin than the recommendation and all that is cheaper."""
-    met = [one for one in trials if one.comparable and one.feasible]
+    """Deployments that met the SLO, by price, each with a wider tightest margin than ``best`` and all cheaper ones."""
+    met = [trial for trial in trials if trial.comparable and trial.feasible]
     widest = best.worst_margin
-    for one in sorted(met, key=lambda one: (price_of(one), -one.worst_margin, one.number)):
-        if one.worst_margin > widest + EQUAL_MARGIN:
-            widest = one.worst_margin
-            yield one
+    for trial in sorted(met, key=lambda trial: (price_of(trial), -trial.worst_margin, trial.number)):
+        if trial.worst_margin > widest + EQUAL_MARGIN:
+            widest = trial.worst_margin
+            yield trial
 
 
-def format_chance_constrained(found: ChanceConstrained | None, best: Trial) -> str:
-    """What being surer would cost, in a sentence; "" where it was not looked for."""
-    if found is None:
+def format_chance_constrained(outcome: ChanceConstrained | None, best: Trial) -> str:
+    """The price of a higher probability, in a sentence; "" if it was not looked for."""
+    if outcome is None:
         return ""
-    if found.trial is not None and found.assessment is not None:
-        more = price_of(found.trial) - price_of(best)
+    if outcome.trial is not None and outcome.assessment is not None:
+        more = price_of(outcome.trial) - price_of(best)
         what = "more" if more >= 0 else "less"
         return (
-            f"The cheapest found that meets it with at least {in_percent(SURE)}: {describe(found.trial.deployment)} at "
-            f"{usd(price_of(found.trial))} per hour, {usd(abs(more))} {what} ({usd(abs(more) * HOURS_PER_MONTH)} a "
-            f"month), with {in_percent(found.assessment.all_terms)} (trial {found.trial.number})."
+            f"The cheapest found that meets it with at least {in_percent(SURE)}: {describe(outcome.trial.deployment)} "
+            f"at {usd(price_of(outcome.trial))} per hour, {usd(abs(more))} {what} "
+            f"({usd(abs(more) * HOURS_PER_MONTH)} a month), with {in_percent(outcome.assessment.all_terms)} "
+            f"(trial {outcome.trial.number})."
         )
-    if not found.looked_at:
+    if not outcome.looked_at:
         return "Nothing that was simulated has a wider margin: none is known that is surer."
-    looked_at = counted(found.looked_at, "deployment")
-    if found.spent:
+    looked_at = counted(outcome.looked_at, "deployment")
+    if outcome.spent:
         return (
             f"Of {looked_at} looked at beside it, cheapest first, none meets it with at least {in_percent(SURE)}; then "
             "the limit on these simulations was reached (spec.confidence.chance_constrained)."

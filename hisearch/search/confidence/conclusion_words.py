@@ -20,7 +20,7 @@ from hisearch.search.select.setting_sensitivity import Setting
 from hisearch.specs.deployments.deployment import DeploymentSpec
 from hisearch.specs.wording import counted, in_percent, listed
 
-#: Most sentences of prices and of settings.
+#: Most sentences on prices and on settings.
 PRICES = 6
 SETTINGS = 8
 
@@ -32,98 +32,102 @@ _STEPS = {
 }
 
 
-def format_chance(found: Assessment, varied: Sequence[str]) -> str:
-    """How likely the recommendation is to meet the SLO, and under what."""
-    low, high = found.all_terms_range
-    held = round(found.all_terms * found.draws)
+def format_chance(assessment: Assessment, varied: Sequence[str]) -> str:
+    """How likely the recommendation is to meet the SLO, and under which draws."""
+    low, high = assessment.all_terms_range
+    held = round(assessment.all_terms * assessment.draws)
     text = (
         f"Simulated again under {listed(list(varied))}, it meets the whole SLO in {held:,} of "
-        f"{counted(found.draws, 'draw')}: a probability of {in_percent(found.all_terms)} (with "
-        f"{in_percent(found.level)} confidence between {in_percent(low)} and {in_percent(high)}, as "
+        f"{counted(assessment.draws, 'draw')}: a probability of {in_percent(assessment.all_terms)} (with "
+        f"{in_percent(assessment.level)} confidence between {in_percent(low)} and {in_percent(high)}, as "
         "far as so many draws tell)."
     )
-    if found.errors:
-        text += f" {counted(found.errors, 'draw')} could not be simulated and count as missed."
+    if assessment.errors:
+        text += f" {counted(assessment.errors, 'draw')} could not be simulated and count as missed."
     return text
 
 
-def format_asked(found: Conclusion) -> str:
-    """What came of the probability that was asked for; "" where none was."""
-    if found.at_least is None or found.assessment is None:
+def format_asked(conclusion: Conclusion) -> str:
+    """Result for the required probability; "" if none is required."""
+    if conclusion.at_least is None or conclusion.assessment is None:
         return ""
-    return " ".join(text for text in (_looked_for(found, found.at_least), _confirmed(found, found.at_least)) if text)
+    return " ".join(
+        text
+        for text in (_search_result(conclusion, conclusion.at_least), _confirmed(conclusion, conclusion.at_least))
+        if text
+    )
 
 
-def _looked_for(found: Conclusion, at_least: float) -> str:
-    """How it was looked for."""
-    wanted = f"A probability of at least {in_percent(at_least)} was asked for"
-    if found.satisfied and found.assured is None:
-        return f"{wanted}; the first choice has it."
-    if found.assured is None:
-        return f"{wanted}."
-    looked_at = counted(found.assured.looked_at, "deployment")
-    cheapest = found.recommendation.rule == "cheapest"
-    if found.satisfied:
-        order = "by price" if cheapest else f"in the order of the rule {found.recommendation.rule}"
-        return f"{wanted}; {looked_at} were looked at {order} until one had it."
-    if found.assured.spent:
+def _search_result(conclusion: Conclusion, at_least: float) -> str:
+    """How the search for the probability went."""
+    clause = f"A probability of at least {in_percent(at_least)} was asked for"
+    if conclusion.satisfied and conclusion.assured is None:
+        return f"{clause}; the first choice has it."
+    if conclusion.assured is None:
+        return f"{clause}."
+    looked_at = counted(conclusion.assured.looked_at, "deployment")
+    cheapest = conclusion.recommendation.rule == "cheapest"
+    if conclusion.satisfied:
+        order = "by price" if cheapest else f"in the order of the rule {conclusion.recommendation.rule}"
+        return f"{clause}; {looked_at} were looked at {order} until one had it."
+    if conclusion.assured.spent:
         return (
-            f"{wanted}. None was found: the limits on further simulations ended the search for it after {looked_at}. "
+            f"{clause}. None was found: the limits on further simulations ended the search for it after {looked_at}. "
             "Raise spec.confidence.search or spec.confidence.seconds."
         )
     more = ", further replicas among them" if cheapest else " in the order of the rule"
     return (
-        f"{wanted}. None of the {looked_at} that met the SLO and were looked at{more} has it: widen the space, loosen "
+        f"{clause}. None of the {looked_at} that met the SLO and were looked at{more} has it: widen the space, loosen "
         "the SLO, or have step times with a smaller error (hisearch calibrate)."
     )
 
 
-def _confirmed(found: Conclusion, at_least: float) -> str:
-    """What draws say by which nothing was chosen."""
-    one = found.confirmed
-    if one is None:
+def _confirmed(conclusion: Conclusion, at_least: float) -> str:
+    """Result of fresh draws, which did not select the recommendation."""
+    fresh = conclusion.confirmed
+    if fresh is None:
         return ""
-    low, high = one.all_terms_range
+    low, high = fresh.all_terms_range
     text = (
-        f"Under {one.draws:,} fresh draws, by which it was not chosen, it meets the SLO in "
-        f"{round(one.all_terms * one.draws):,}: {in_percent(one.all_terms)} (between {in_percent(low)} and "
+        f"Under {fresh.draws:,} fresh draws, by which it was not chosen, it meets the SLO in "
+        f"{round(fresh.all_terms * fresh.draws):,}: {in_percent(fresh.all_terms)} (between {in_percent(low)} and "
         f"{in_percent(high)})"
     )
-    if found.satisfied and one.all_terms < at_least:
+    if conclusion.satisfied and fresh.all_terms < at_least:
         text += ", less than was asked for: raise spec.confidence.draws, or ask for more"
     return f"{text}."
 
 
-def format_step(one: StepChange, best: Trial) -> str:
-    """How much slower steps may be, and what then."""
-    found = one.break_even
-    if found.missed is None:
-        return f"If {_STEPS[found.what]} {MOST_FACTOR:g} times as slow as predicted, the SLO still holds."
-    held = found.holds or 1.0
-    text = f"If {_STEPS[found.what]} {in_percent(found.missed - 1, 1)} slower than predicted, "
-    text += f"{_term(found.term)} is missed"
+def format_step(change: StepChange, best: Trial) -> str:
+    """How much slower steps may be, and the alternative then."""
+    break_even = change.break_even
+    if break_even.missed is None:
+        return f"If {_STEPS[break_even.what]} {MOST_FACTOR:g} times as slow as predicted, the SLO still holds."
+    held = break_even.holds or 1.0
+    text = f"If {_STEPS[break_even.what]} {in_percent(break_even.missed - 1, 1)} slower than predicted, "
+    text += f"{_term(break_even.term)} is missed"
     text += f" (it holds at {in_percent(held - 1, 1)})" if held > 1.0 else ""
-    return f"{text}{_then(one.instead, best)}."
+    return f"{text}{_then(change.instead, best)}."
 
 
 def _term(label: str) -> str:
-    """A term's label as people read it; ``EVERY_TERM`` as it is."""
+    """A term's label for people; ``EVERY_TERM`` as it is."""
     return label if label == EVERY_TERM else quantity(label).label
 
 
 def _then(instead: Instead | None, best: Trial) -> str:
     if instead is None:
         return ""
-    name = _told_apart(instead.deployment, best.deployment)
+    name = _distinguished(instead.deployment, best.deployment)
     return f"; then {name} is needed, at ${instead.usd_per_hour:,.2f} per hour"
 
 
-def _told_apart(other: DeploymentSpec, ours: DeploymentSpec) -> str:
-    """One line for another deployment; one that reads like ours is named by the settings in which it differs."""
-    line = describe(other)
+def _distinguished(alternative: DeploymentSpec, ours: DeploymentSpec) -> str:
+    """One line for another deployment; if it would read like ours, it is named by the differing settings."""
+    line = describe(alternative)
     if line != describe(ours):
         return line
-    mine, theirs = parameters_of(ours), parameters_of(other)
+    mine, theirs = parameters_of(ours), parameters_of(alternative)
     changed = [
         f"{setting_name(key)} {theirs.get(key, 'none')} instead of {mine.get(key, 'none')}"
         for key in dict.fromkeys((*mine, *theirs))
@@ -132,22 +136,22 @@ def _told_apart(other: DeploymentSpec, ours: DeploymentSpec) -> str:
     return f"the same with {listed(changed)}"
 
 
-def format_faster(one: Faster) -> str:
-    """How much faster steps would have to be for something cheaper."""
-    what = f"{describe(one.trial.deployment)} at ${price_of(one.trial):,.2f} per hour"
-    if one.break_even.holds is None:
+def format_faster(faster: Faster) -> str:
+    """How much faster steps would have to be for a cheaper deployment."""
+    what = f"{describe(faster.trial.deployment)} at ${price_of(faster.trial):,.2f} per hour"
+    if faster.break_even.holds is None:
         return f"Even with all steps {MOST_FACTOR:g} times as fast as predicted, {what} would not do."
-    share = 1 - one.break_even.holds
+    share = 1 - faster.break_even.holds
     return f"If all steps are {in_percent(share, 1)} faster than predicted, {what} would do, the nearest cheaper one."
 
 
-def format_price_break_even(one: PriceBreakEven) -> str:
-    """Beyond which price another one is cheaper."""
-    unit = "per hour" if one.unit == PER_HOUR else "per GiB and hour"
-    way = "more" if one.dearer else "less"
+def format_price_break_even(price: PriceBreakEven) -> str:
+    """Price beyond which another deployment is cheaper."""
+    unit = "per hour" if price.unit == PER_HOUR else "per GiB and hour"
+    direction = "more" if price.dearer else "less"
     return (
-        f"If {one.item} costs {way} than {_dollars(one.usd)} {unit} (now {_dollars(one.now_usd)}, "
-        f"{in_percent(one.usd / one.now_usd - 1, 1, signed=True)}), {describe(one.trial.deployment)} is cheaper."
+        f"If {price.item} costs {direction} than {_dollars(price.usd)} {unit} (now {_dollars(price.now_usd)}, "
+        f"{in_percent(price.usd / price.now_usd - 1, 1, signed=True)}), {describe(price.trial.deployment)} is cheaper."
     )
 
 
@@ -155,56 +159,58 @@ def _dollars(usd: float) -> str:
     return f"${usd:,.2f}" if usd >= 0.1 else f"${usd:.3g}"
 
 
-def format_setting(one: Setting, best: Trial) -> str:
-    """What one setting does: to the SLO and to the price."""
-    usd = price_of(one.trial) - price_of(best)
+def format_setting(setting: Setting, best: Trial) -> str:
+    """Effect of one setting on the SLO and on the price."""
+    usd = price_of(setting.trial) - price_of(best)
     price = (
         "at the same price" if abs(usd) < 0.005 else f"for ${abs(usd):,.2f} per hour {'more' if usd > 0 else 'less'}"
     )
-    worst = max(one.trial.slo, key=lambda check: check.violation)
+    worst = max(setting.trial.slo, key=lambda check: check.violation)
     verdict = (
         f"{titled(worst)} is missed by {in_percent(worst.violation)}"
-        if not one.trial.feasible
-        else f"the SLO holds, with a tightest margin of {in_percent(one.trial.worst_margin)} instead of "
+        if not setting.trial.feasible
+        else f"the SLO holds, with a tightest margin of {in_percent(setting.trial.worst_margin)} instead of "
         f"{in_percent(best.worst_margin)}"
     )
-    return f"With {setting_name(one.name)} {one.instead} instead of {one.ours} {verdict}, {price}."
+    return f"With {setting_name(setting.name)} {setting.instead} instead of {setting.ours} {verdict}, {price}."
 
 
-def format_next_purchase(one: NextPurchase) -> str:
-    """What to buy next."""
-    first = f"At {one.load:.3g} × this load {_term(one.term)} is missed"
-    if one.instead is None:
+def format_next_purchase(purchase: NextPurchase) -> str:
+    """The deployment to buy next."""
+    first = f"At {purchase.load:.3g} × this load {_term(purchase.term)} is missed"
+    if purchase.instead is None:
         return f"{first}; nothing that was looked at carries that."
-    usd = f"${one.instead.usd_per_hour:,.2f} per hour"
-    return f"{first}: the next to buy is {describe(one.instead.deployment)}, which carries it at {usd}."
+    usd = f"${purchase.instead.usd_per_hour:,.2f} per hour"
+    return f"{first}: the next to buy is {describe(purchase.instead.deployment)}, which carries it at {usd}."
 
 
-def format_limit(found: Conclusion) -> str:
-    """Within which price rules that need one look, and why; "" where nothing limits them."""
-    if math.isinf(found.limit_usd):
+def format_limit(conclusion: Conclusion) -> str:
+    """Price limit of rules that need one, and why; "" without a limit."""
+    if math.isinf(conclusion.limit_usd):
         return ""
-    why = "the study's own limit" if found.limit_given else f"{TABLE_LIMIT:g} × the cheapest that meets the SLO"
-    return f"{_dollars(found.limit_usd)} per hour, {why}"
+    why = "the study's own limit" if conclusion.limit_given else f"{TABLE_LIMIT:g} × the cheapest that meets the SLO"
+    return f"{_dollars(conclusion.limit_usd)} per hour, {why}"
 
 
-def sentences(found: Conclusion) -> dict[str, list[str]]:
-    """What would change the answer, by kind: steps, prices, settings, load; kinds without any are left out."""
-    best = found.recommendation.trial
-    changing = [one for one in found.settings if not one.trial.feasible or price_of(one.trial) < price_of(best)]
+def sentences(conclusion: Conclusion) -> dict[str, list[str]]:
+    """What would change the answer, by kind: steps, prices, settings, load; empty kinds are left out."""
+    best = conclusion.recommendation.trial
+    changing = [
+        item for item in conclusion.settings if not item.trial.feasible or price_of(item.trial) < price_of(best)
+    ]
     said = {
-        "steps": [format_step(one, best) for one in found.steps]
-        + ([format_faster(found.faster)] if found.faster is not None else []),
-        "prices": [format_price_break_even(one) for one in found.prices[:PRICES]],
-        "settings": [format_setting(one, best) for one in changing[:SETTINGS]],
-        "load": ([_carried(found.headroom)] if found.headroom is not None else [])
-        + ([format_next_purchase(found.next_purchase)] if found.next_purchase is not None else []),
+        "steps": [format_step(item, best) for item in conclusion.steps]
+        + ([format_faster(conclusion.faster)] if conclusion.faster is not None else []),
+        "prices": [format_price_break_even(item) for item in conclusion.prices[:PRICES]],
+        "settings": [format_setting(item, best) for item in changing[:SETTINGS]],
+        "load": ([_carried(conclusion.headroom)] if conclusion.headroom is not None else [])
+        + ([format_next_purchase(conclusion.next_purchase)] if conclusion.next_purchase is not None else []),
     }
     return {kind: texts for kind, texts in said.items() if texts}
 
 
-def _carried(room: Capacity) -> str:
-    text = f"The SLO holds up to {room.load:.3g} × this load"
-    if math.isinf(room.infeasible_load):
+def _carried(load_headroom: Capacity) -> str:
+    text = f"The SLO holds up to {load_headroom.load:.3g} × this load"
+    if math.isinf(load_headroom.infeasible_load):
         return f"{text} at least; more was not tried."
-    return f"{text}, and no longer at {room.infeasible_load:.3g} ×."
+    return f"{text}, and no longer at {load_headroom.infeasible_load:.3g} ×."

@@ -1,8 +1,8 @@
-"""By how much step times, or the load, may be off before the answer changes, and what the answer is then.
+"""How far step times, or the load, may be off before the answer changes, and the answer then.
 
-Break-evens are found by trial: the recommended deployment is simulated on the study's own trace with all its steps of a
-kind scaled by one factor, between a factor that holds the SLO and one that misses it. Feasibility need not be monotone:
-a break-even is a pair of factors that were simulated, never an extrapolation.
+Break-evens are found by simulation. The recommended deployment runs on the study's own trace with all its steps of a
+kind scaled by a factor. Bisection narrows the factors between one that holds the SLO and one that misses it.
+Feasibility need not be monotone: a break-even is a pair of simulated factors, never an extrapolation.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hisearch.search.model.trial import Trial
 from hisearch.search.select.recommend import price_of
 from hisearch.specs.deployments.deployment import DeploymentSpec
 
-#: What is scaled together, by what it is called.
+#: Regimes that are scaled together, by name.
 SCALED: dict[str, tuple[str, ...]] = {
     "all steps": REGIMES,
     "prefill": ("prefill",),
@@ -28,18 +28,18 @@ SCALED: dict[str, tuple[str, ...]] = {
     "host work": ("host",),
 }
 
-#: Largest factor tried, and its reciprocal the smallest.
+#: Largest factor tried; its reciprocal is the smallest.
 MOST_FACTOR = 2.0
-#: Stands for the label of the term that breaks, where the simulation came to no figures.
+#: Label of the term that breaks if the simulation gave no figures.
 EVERY_TERM = "every term"
 
-#: Share by which the two ends of a break-even may differ.
+#: Relative difference allowed between the two ends of a break-even.
 TOLERANCE = 0.01
 
-#: Turns of a break-even that trust a power law; more would spend themselves on one end of a bent curve.
+#: Turns of a break-even that use a power law; with more, a bent curve would move only one end.
 INTERPOLATED = (1, 3)
 
-#: Simulations for one break-even at most, and for what would answer instead.
+#: Most simulations for one break-even, and for the alternative.
 SIMULATIONS = 9
 MAX_ALTERNATIVES = 6
 
@@ -48,8 +48,8 @@ MAX_ALTERNATIVES = 6
 class BreakEven:
     """Where a verdict changes.
 
-    what: a key of ``SCALED``. holds: the factor nearest to the change that met the SLO, or None; missed: the one that
-    did not, or None. term: what is missed there. simulations: that it took.
+    what: a key of ``SCALED``. holds: the factor nearest to the change that met the SLO, or None; missed: the nearest
+    one that did not, or None. term: the missed term. simulations: number used.
     """
 
     what: str
@@ -61,7 +61,7 @@ class BreakEven:
 
 @dataclass(frozen=True)
 class Instead:
-    """What would answer in place of the recommendation: a deployment, its price, what it took to find it."""
+    """An alternative to the recommendation: a deployment, its price, and the simulations used to find it."""
 
     deployment: DeploymentSpec
     usd_per_hour: float
@@ -74,24 +74,24 @@ def break_even(
     """The factor at which a verdict changes, between 1 and ``MOST_FACTOR`` (or its reciprocal).
 
     Args:
-        what: is scaled.
+        what: key of ``SCALED``.
         evaluate: simulates at a factor.
-        violation: the worst one at factor 1.
-        slower: from 1, which holds, towards slower steps; else from 1, which misses, towards faster ones.
+        violation: the worst violation at factor 1.
+        slower: True: from 1, which holds, towards slower steps; False: from 1, which misses, towards faster ones.
     """
     near, far = 1.0, MOST_FACTOR if slower else 1.0 / MOST_FACTOR
     ends = {near: violation}
     term, simulations, factor = "", 0, far
     while simulations < SIMULATIONS:
-        found = evaluate(factor)
+        evaluation = evaluate(factor)
         simulations += 1
-        ends[factor] = max((check.violation for check in found.slo), default=math.inf)
-        holds = found.feasible and not found.error
+        ends[factor] = max((check.violation for check in evaluation.slo), default=math.inf)
+        holds = evaluation.feasible and not evaluation.error
         if not holds and slower:
-            term = max(found.slo, key=lambda check: check.violation).label if found.slo else EVERY_TERM
+            term = max(evaluation.slo, key=lambda check: check.violation).label if evaluation.slo else EVERY_TERM
         if holds != slower:
             far = factor
-        elif simulations == 1:  # not even the farthest factor changes the verdict
+        elif simulations == 1:  # even the farthest factor does not change the verdict
             return BreakEven(what, factor if slower else None, None if slower else factor, term, simulations)
         else:
             near = factor
@@ -102,7 +102,7 @@ def break_even(
 
 
 def _between(near: float, far: float, ends: Mapping[float, float], turn: int) -> float:
-    """Twice where a power law through the worst values at both ends meets its bound, else the middle."""
+    """In turns of ``INTERPOLATED``, the point where a power law through both ends meets the bound; else the middle."""
     at_near, at_far = (math.log1p(ends[end]) if ends[end] > -1.0 else -math.inf for end in (near, far))
     share = 0.5
     if turn in INTERPOLATED and math.isfinite(at_near) and math.isfinite(at_far) and at_near != at_far:
@@ -118,7 +118,7 @@ def step_break_even(assessor: Assessor, best: Trial, what: str) -> BreakEven:
 
 
 def scaled(what: str, factor: float) -> dict[str, float]:
-    """Factors by regime that scale what has that name."""
+    """Factors by regime for a key of ``SCALED``."""
     return dict.fromkeys(SCALED[what], factor)
 
 
@@ -129,32 +129,33 @@ def instead_of(
     evaluate: Callable[[DeploymentSpec], Evaluation],
     term: str,
 ) -> Instead | None:
-    """The cheapest of ``MAX_ALTERNATIVES`` deployments that holds where the recommendation no longer does, if any.
+    """The cheapest of ``MAX_ALTERNATIVES`` deployments that holds if the recommendation no longer does, if any.
 
-    Looked at are, by price, what met the SLO on the study's own terms with a wider margin in what is missed, and the
+    Candidates, by price: deployments that met the SLO as stated with a wider margin in ``term``, and the recommendation
+    with more replicas.
     recommendation with more replicas.
 
     Args:
         problem: the question.
         trials: the study's.
         best: the recommendation.
-        evaluate: simulates a deployment under what the recommendation does not hold under.
-        term: what it misses there.
+        evaluate: simulates a deployment under the change that the recommendation does not tolerate.
+        term: the term that it misses then.
     """
-    for simulations, deployment in enumerate(_rivals(problem, trials, best, term), start=1):
-        found = evaluate(deployment)
-        if found.feasible and not found.error:
-            return Instead(deployment, found.metrics["usd_per_hour"], simulations)
+    for simulations, deployment in enumerate(_alternatives(problem, trials, best, term), start=1):
+        evaluation = evaluate(deployment)
+        if evaluation.feasible and not evaluation.error:
+            return Instead(deployment, evaluation.metrics["usd_per_hour"], simulations)
     return None
 
 
-def _rivals(problem: Problem, trials: Sequence[Trial], best: Trial, term: str) -> list[DeploymentSpec]:
+def _alternatives(problem: Problem, trials: Sequence[Trial], best: Trial, term: str) -> list[DeploymentSpec]:
     """At most ``MAX_ALTERNATIVES``, cheapest first: three sizes of ``best``; others, each wider than cheaper ones."""
     ours = best.deployment.pools[0].replicas
     sizes = range(ours + 1, min(ours + 3, most_replicas(problem, best.deployment)) + 1)
     grown = [with_replicas(problem, best.deployment, replicas) for replicas in sizes]
     electricity = best.metrics.get("energy_usd_per_hour", 0.0)
-    offered = [(problem.planner.usd_per_hour(one) + electricity, -1, one) for one in grown]
+    offered = [(problem.planner.usd_per_hour(spec) + electricity, -1, spec) for spec in grown]
     margin = _margin(best, term)
     for trial in sorted(trials, key=lambda t: (t.metrics.get("usd_per_hour", math.inf), -_margin(t, term), t.number)):
         if len(offered) == MAX_ALTERNATIVES:
@@ -167,5 +168,5 @@ def _rivals(problem: Problem, trials: Sequence[Trial], best: Trial, term: str) -
 
 
 def _margin(trial: Trial, term: str) -> float:
-    found = [check.margin for check in trial.slo if check.label == term and check.margin is not None]
-    return found[0] if found else math.inf
+    margins = [check.margin for check in trial.slo if check.label == term and check.margin is not None]
+    return margins[0] if margins else math.inf

@@ -1,23 +1,22 @@
-"""What may be otherwise than a study takes it to be: step times, traffic and prices, drawn together.
+"""Uncertain inputs of a study: step times, traffic and prices, drawn together.
 
 Notation
-    e_r    stated error of regime r: prefill, decode, mixed (decodes beside prompts) or host work
+    e_r    stated error of regime r: prefill, decode, mixed steps or host work
     z_0, z_r   independent standard normal numbers of a draw
     rho    correlation of the regimes on the device
 
     y_r  = sqrt(rho) * z_0 + sqrt(1 - rho) * z_r
-    log factor_r = sigma_r * y_r, of prefill, decode and mixed steps; where served runs were measured, the quantile at
-        y_r of log(measured / simulated) over those that no constant was fitted to: TTFT's of prefill, step time's else
+    log factor_r = sigma_r * y_r, for prefill, decode and mixed steps; with measured serving runs, the quantile at
+        y_r of log(measured / simulated) over the runs without a fitted constant: TTFT for prefill, else step time
     log factor_host = sigma_host * z_host
     sigma_r = log(1 + e_r) / 0.6745
 
-A profile's stated error is the median of absolute errors on steps, or operators, that were left out of its fit; half of
-a normal law's mass lies within 0.6745 of its deviation, which gives sigma. The error is taken to be common to all steps
-of a regime: what is wrong by chance from step to step averages out over a run and would not move a percentile, what is
-wrong for all of them does. Held against measured serving runs, median errors of whole runs are indeed no smaller than
-stated ones (docs/accuracy.md). Regimes err together as far as one cause is behind them (a clock, the attained
-bandwidth) and apart as far as kernels are fitted one by one; how far is not known, ``rho`` is the study's to say. Host
-work is another machine's: it errs by itself.
+A profile's stated error is the median of absolute errors on held-out steps or operators. Half of a normal law's mass
+lies within 0.6745 of its deviation, which gives sigma. The error is taken to be common to all steps of a regime: random
+errors of single steps average out over a run and would not move a percentile. Compared with measured serving runs,
+median errors of complete runs are indeed no smaller than stated ones (docs/accuracy.md). Regimes share errors with a
+common cause (a clock, the attained bandwidth) and differ as far as kernels are fitted one by one. The degree is not
+known; the study sets ``rho``. Host work runs on another machine and errs independently.
 
 Factors scale compiled step-cost tables; nothing is compiled again. Prices are triangular between the ends of their
 range, with the price itself as the most likely value.
@@ -41,19 +40,19 @@ from hisearch.specs.machines.profile import CorrectionSpec
 from hisearch.traces.changes.bootstrap import Scheme, SessionTable, resample
 from hisearch.traces.compiled import CompiledTrace
 
-#: What errs by itself, in the order of a draw's numbers behind the common one.
+#: Regimes with independent errors, in the order of a draw's numbers after the common one.
 REGIMES = ("prefill", "decode", "mixed", "host")
 
 #: Median of the absolute value of a standard normal number.
 NORMAL_MEDIAN = 0.6744897501960817
 
-#: Streams of random numbers beside the study's own seed.
+#: Streams of random numbers besides the study's own seed.
 _TRACES, _PRICES, _SCHEMES, _FRESH = 1, 2, 3, 4
 
 
 @dataclass(frozen=True)
 class PriceRange:
-    """A price that may be another one. item: what it is of. unit: USD/hour or USD/GiB/hour. source: who says so."""
+    """An uncertain price. item: priced thing. unit: USD/hour or USD/GiB/hour. source: origin of the range."""
 
     item: str
     usd: float
@@ -63,7 +62,7 @@ class PriceRange:
     source: str = ""
 
     def draw(self, share: float) -> float:
-        """The price below which ``share`` of its law lies: triangular, ``usd`` the most likely."""
+        """The quantile of the price at ``share``: triangular, ``usd`` the most likely."""
         if self.high <= self.low:
             return self.usd
         width, rise = self.high - self.low, self.usd - self.low
@@ -74,7 +73,7 @@ class PriceRange:
 
 @dataclass(frozen=True)
 class Draw:
-    """One way that things may be.
+    """One draw of the uncertain inputs.
 
     number: from 0. normal: z_0, then one for each of ``REGIMES``; shape (5,). trace: the traffic. prices: by item.
     """
@@ -85,13 +84,13 @@ class Draw:
     prices: Mapping[str, float] = field(default_factory=dict)
 
     def disturbed(self, costs: CompiledCosts, correlation: float) -> CompiledCosts:
-        """Step costs as this draw has them."""
+        """Step costs under this draw."""
         return with_factors(costs, factors_of(costs, self.normal, correlation))
 
 
 @dataclass(frozen=True)
 class Uncertainty:
-    """All that may be otherwise; see the module.
+    """All uncertain inputs; see the module.
 
     normal: shape (draws, 5); zeros leave step times as they are. sessions: of the trace, None leaves it as it is.
     """
@@ -108,7 +107,7 @@ class Uncertainty:
 
     @cached_property
     def digest(self) -> str:
-        """Of all that decides a draw of a given number, beside the trace and the study's other inputs."""
+        """Digest of everything that decides a numbered draw, besides the trace and the study's other inputs."""
         content = {
             "seed": self.seed,
             "prices": [astuple(price) for price in self.prices],
@@ -119,7 +118,7 @@ class Uncertainty:
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def draw(self, number: int) -> Draw:
-        """The draw of that number: the same whichever are made, and in whatever order."""
+        """The draw of that number: independent of other draws and of their order."""
         trace = self.trace
         if self.sessions is not None and len(self.sessions) > 1:
             rng = self._stream(_TRACES, number)
@@ -129,18 +128,18 @@ class Uncertainty:
         return Draw(number, self.normal[number], trace, drawn)
 
     def fresh(self, count: int) -> Uncertainty:
-        """``count`` draws of the same things that have nothing in common with these.
+        """``count`` draws of the same inputs that are independent of these.
 
-        Not the next ones of the same sequence, whose points lie where the first ones left gaps.
+        They do not continue the same sequence, whose next points fill the gaps of the first ones.
         """
         sequence = np.random.SeedSequence(entropy=self.seed, spawn_key=(_FRESH,))
         seed = int(sequence.generate_state(1, np.uint64)[0])
         return replace(self, seed=seed, normal=normal_draws(count, seed))
 
     def _scheme(self, table: SessionTable, number: int) -> Scheme:
-        """The table's schemes in turn, in an order that is drawn anew for every round of them.
+        """The table's schemes in turn, in an order drawn anew for every round.
 
-        A fixed order would go with the parity of ``number``, which is a digit of the normal numbers' Sobol points.
+        A fixed order would correlate with the parity of ``number``, a digit of the normal numbers' Sobol points.
         """
         turn, place = divmod(number, len(table.schemes))
         order = self._stream(_SCHEMES, turn).permutation(len(table.schemes))
@@ -151,9 +150,9 @@ class Uncertainty:
 
 
 def normal_draws(count: int, seed: int) -> F8:
-    """Standard normal numbers of ``count`` draws, shape (count, 5): scrambled Sobol points, more even than chance.
+    """Standard normal numbers of ``count`` draws, shape (count, 5): scrambled Sobol points, more even than random ones.
 
-    The first k of them are the same whatever ``count`` is.
+    The first k of them do not depend on ``count``.
     """
     from scipy.special import ndtri
     from scipy.stats import qmc
@@ -166,7 +165,7 @@ def normal_draws(count: int, seed: int) -> F8:
 
 
 def stated_errors(costs: CompiledCosts) -> dict[str, float]:
-    """Stated error by regime: the profile's own where it says it by make-up of a step, else its error of any step."""
+    """Stated error by regime: the profile's own if it has one, else its error of any step."""
     return {regime: costs.regime_errors.get(regime, costs.relative_error) for regime in REGIMES}
 
 
@@ -177,22 +176,22 @@ def deviations(costs: CompiledCosts) -> dict[str, float]:
 
 def factors_of(costs: CompiledCosts, normal: F8, correlation: float) -> dict[str, float]:
     """Factor on step times by regime, from a draw's normal numbers of shape (5,)."""
-    common, own = math.sqrt(correlation), math.sqrt(1.0 - correlation)
-    found = {}
+    common, independent = math.sqrt(correlation), math.sqrt(1.0 - correlation)
+    factors = {}
     for place, (regime, sigma) in enumerate(deviations(costs).items(), start=1):
-        z = float(normal[place] if regime == "host" else common * normal[0] + own * normal[place])
+        z = float(normal[place] if regime == "host" else common * normal[0] + independent * normal[place])
         served = costs.served
         if served is None or regime == "host" or not normal.any():
-            found[regime] = math.exp(sigma * z)
+            factors[regime] = math.exp(sigma * z)
         else:
-            found[regime] = (served.ttft if regime == "prefill" else served.step).measured(1.0, z)
-    return found
+            factors[regime] = (served.ttft if regime == "prefill" else served.step).measured(1.0, z)
+    return factors
 
 
 def with_factors(costs: CompiledCosts, factors: Mapping[str, float]) -> CompiledCosts:
     """Step costs scaled by regime; regimes that are left out stay.
 
-    Where the tables tell no mixed steps apart, these err as their prompts and decodes do, and ``mixed`` has no effect.
+    If the tables have no separate mixed steps, these err as their prompts and decodes do, and ``mixed`` has no effect.
     """
     plain = CorrectionSpec(
         host=factors.get("host", 1.0), prefill=factors.get("prefill", 1.0), decode=factors.get("decode", 1.0)
@@ -201,5 +200,5 @@ def with_factors(costs: CompiledCosts, factors: Mapping[str, float]) -> Compiled
 
 
 def has_mixed(costs: CompiledCosts) -> bool:
-    """Whether the tables tell what decodes take beside prompts from what they take alone."""
+    """True if the tables have separate times for decodes in mixed steps."""
     return costs.seconds.mixed_decode_s is not None

@@ -1,4 +1,4 @@
-"""Running simulations: jobs on threads, processes or a Dask cluster, each trial kept as it ends.
+"""Running simulations: jobs on threads, processes or a Dask cluster; each trial is kept as it ends.
 
 Imports ``model`` and ``records``.
 """

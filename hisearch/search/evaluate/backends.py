@@ -1,7 +1,9 @@
-"""Where simulations run: threads or processes of this machine; ``hisearch.search.evaluate.dask_cluster`` is for others.
+"""Where simulations run: threads or processes of this machine.
 
-A backend only says what came of jobs, in whatever order they end. That a study is the same on any of them, with any
-number of workers, is the ledger's doing (law L6).
+See ``hisearch.search.evaluate.dask_cluster`` for other machines.
+
+A backend only yields the outcomes of jobs, in whatever order they end. The trial runner makes a study the same on any
+backend with any number of workers (law L6).
 """
 
 from __future__ import annotations
@@ -16,35 +18,35 @@ from typing import Any, Protocol
 from hisearch.search.evaluate.payload import Payload, evaluate_shipped, forget_in_process, unpack_in_process
 from hisearch.search.model.job import Evaluate, Evaluation, Job, evaluate_safely
 
-#: Index of a job among those asked for, and what came of it. The generator may be closed early.
+#: Index of a job in the request, and its outcome. The generator may be closed early.
 Ended = Generator[tuple[int, Evaluation], None, None]
 
 
 class BackendError(ValueError):
-    """The workers of a backend cannot be had, do not suit, or were lost; what has finished is in the journal."""
+    """The workers of a backend are missing, unsuitable or lost; finished simulations are in the journal."""
 
 
 class Backend(Protocol):
-    """Runs jobs. A context manager: workers are there while it lasts.
+    """Runs jobs. A context manager: workers exist inside it.
 
-    workers: simulations at a time. local_workers: threads that this machine's own work may take. facts: for provenance.
+    workers: simulations at a time. local_workers: threads for this machine's own work. facts: for provenance.
     """
 
     workers: int
     local_workers: int
 
     def evaluations(self, jobs: Sequence[Job]) -> Ended:
-        """Run all jobs and yield what came of each as it ends.
+        """Run all jobs and yield the outcome of each as it ends.
 
         Raises:
             BackendError: see the class.
         """
 
     def facts(self) -> dict[str, Any]:
-        """What provenance says of the backend."""
+        """Facts about the backend for provenance."""
 
     def __enter__(self) -> Backend:
-        """Have the workers.
+        """Acquire the workers.
 
         Raises:
             BackendError: see the class.
@@ -53,14 +55,14 @@ class Backend(Protocol):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Give them back; those still at work are not waited for."""
+        """Release the workers without waiting for those still at work."""
 
 
 class Threads:
-    """Threads of this process, which share the compiled trace and workers. Kernels do not hold the GIL."""
+    """Threads of this process, which share the compiled trace and workers. Kernels release the GIL."""
 
     def __init__(self, evaluate: Evaluate, workers: int | None = None) -> None:
-        """Of ``workers`` threads, all cores where absent.
+        """Use ``workers`` threads, all cores if absent.
 
         Raises:
             ValueError: ``workers`` is below 1.
@@ -94,10 +96,10 @@ class Threads:
 
 
 class Processes:
-    """Processes of this machine (joblib's loky). Each gets what decides outcomes, the compiled trace included, once."""
+    """Processes of this machine (joblib's loky). Each gets the evaluator and the compiled trace once."""
 
     def __init__(self, evaluate: Evaluate, workers: int | None = None) -> None:
-        """Of ``workers`` processes, all cores where absent; ``evaluate`` must be picklable.
+        """Use ``workers`` processes, all cores if absent; ``evaluate`` must be picklable.
 
         Raises:
             ValueError: ``workers`` is below 1.
@@ -111,7 +113,7 @@ class Processes:
 
     def __enter__(self) -> Processes:
         unpack_in_process(self._payload)  # joblib runs the calls of a single worker right here
-        # Children inherit the mask: a Ctrl-C, which a terminal sends to all, is for this process alone to answer.
+        # Children inherit the mask: a terminal sends Ctrl-C to all, but only this process handles it.
         with _blocked(signal.SIGINT), _quiet_tracker():
             for _ in self._run(_ready, [()] * self.workers):
                 pass
@@ -130,11 +132,11 @@ class Processes:
             yield index, Evaluation.from_json(content)
 
     def _run(self, function: Any, arguments: Sequence[tuple[Any, ...]]) -> Generator[tuple[int, Any], None, None]:
-        """Call ``function`` in the processes; yield (index, what it returned) as they end."""
+        """Call ``function`` in the processes; yield (index, result) as they end."""
         from joblib import Parallel, delayed
         from joblib.externals.loky.process_executor import TerminatedWorkerError
 
-        # A batch of several would keep back what has ended. A new process unpacks the shipment before its first call.
+        # Larger batches would hold back ended jobs. A new process unpacks the payload before its first call.
         pool = Parallel(
             n_jobs=self.workers,
             backend="loky",
@@ -157,7 +159,7 @@ class Processes:
 
 
 def checked_workers(workers: int | None) -> int:
-    """``workers``; all cores where None.
+    """``workers``; all cores if None.
 
     Raises:
         ValueError: it is below 1.
@@ -172,11 +174,11 @@ def _numbered(index: int, function: Any, arguments: tuple[Any, ...]) -> tuple[in
 
 
 def _ready() -> None:
-    """What a process answers as soon as it is there."""
+    """Called in every process to wait until it is up."""
 
 
 def _begin_process(payload: Payload, parent: int) -> None:
-    """In a new process: leave interrupts to the parent, end with it however it ends, and unpack."""
+    """In a new process: leave interrupts to the parent, exit when the parent does, and unpack."""
     import threading
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -194,7 +196,7 @@ def _end_with(parent: int, look_every_s: float = 0.5) -> None:
 
 @contextlib.contextmanager
 def _blocked(number: signal.Signals) -> Iterator[None]:
-    """Hold a signal back in this thread, where the system can do so."""
+    """Hold a signal back in this thread, if the system supports it."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -207,7 +209,7 @@ def _blocked(number: signal.Signals) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet_tracker() -> Iterator[None]:
-    """A tracker of shared memory that loky starts in here cleans up without a word after a run that was ended."""
+    """Silence loky's shared-memory tracker, which would warn while cleaning up after a stopped run."""
     before = os.environ.get("PYTHONWARNINGS")
     os.environ["PYTHONWARNINGS"] = ",".join(filter(None, (before, "ignore:resource_tracker:UserWarning")))
     try:

@@ -1,10 +1,10 @@
-"""Simulations on a Dask cluster: a scheduler that was started elsewhere, and its workers.
+"""Simulations on the workers of a Dask cluster whose scheduler was started elsewhere.
 
-A worker plugin carries the shipment, so that every worker has it once: those that are there, those that join later, and
-those that a nanny starts again. Dask runs a simulation again whose worker died.
+A worker plugin carries the payload, so that every worker gets it once: present workers, later ones, and those that a
+nanny restarts. Dask repeats a simulation if its worker died.
 
-joblib's Dask backend is not used: it does not report a task that Dask gave up (its generator waits for ever), batches
-what should be journalled one by one, and keeps large arguments only where they happen to be.
+joblib's Dask backend is not used. It does not report a task that Dask gave up (its generator waits for ever). It
+batches results that must be journalled one by one, and keeps large arguments only on some workers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from hisearch.search.model.job import Evaluate, Evaluation, Job
 if TYPE_CHECKING:
     from distributed import Client, Future
 
-#: Seconds within which a scheduler must answer, and those within which it must have a worker.
+#: Seconds within which a scheduler must answer, and within which it must have a worker.
 CONNECT_S = 10.0
 FIRST_WORKER_S = 30.0
 
@@ -47,19 +47,19 @@ class DaskCluster:
     """The workers of a Dask cluster."""
 
     def __init__(self, evaluate: Evaluate, scheduler: str, workers: int | None = None) -> None:
-        """Connect to nothing yet.
+        """Prepare without connecting.
 
         Args:
             evaluate: simulates one job; must be picklable.
             scheduler: address of the scheduler, ``tcp://HOST:PORT`` or ``tls://HOST:PORT``.
-            workers: threads of this machine for what is not sent to the cluster.
+            workers: threads of this machine for work that is not sent to the cluster.
         """
         self.workers = 0
         self.local_workers = workers or os.cpu_count() or 1
         self._scheduler = scheduler
         self._payload = Payload.of(evaluate)
         self._client: Client | None = None
-        self._asked = 0
+        self._submitted = 0
 
     def facts(self) -> dict[str, Any]:
         """See ``Backend``."""
@@ -88,15 +88,15 @@ class DaskCluster:
             client.close(timeout=2)
 
     def evaluations(self, jobs: Sequence[Job]) -> Ended:
-        """See ``Backend``. A job whose workers die of it, again and again, ends as a ``MemoryError``."""
+        """See ``Backend``. A job that repeatedly kills its workers ends as a ``MemoryError``."""
         from distributed import as_completed
 
         if self._client is None:
             raise RuntimeError("DaskCluster is a context manager: use it in a with statement")
         places: dict[Future, int] = {}
         for index, job in enumerate(jobs):
-            self._asked += 1
-            name = f"hisearch-{self._payload.key}-{self._asked}"
+            self._submitted += 1
+            name = f"hisearch-{self._payload.key}-{self._submitted}"
             places[self._client.submit(evaluate_shipped, self._payload.key, job, key=name)] = index
         try:
             for future in as_completed(list(places), loop=self._client.loop):
@@ -108,7 +108,7 @@ class DaskCluster:
 
 
 def _evaluation(future: Future) -> Evaluation:
-    """What came of a task that has ended.
+    """Outcome of an ended task.
 
     Raises:
         BackendError: it was lost with the scheduler, or its worker runs other versions.
@@ -143,10 +143,10 @@ def _connect(scheduler: str) -> Client:
 
 
 def _check_workers(client: Client, scheduler: str) -> None:
-    """See that there are workers, and that they run what runs here.
+    """Check that there are workers, and that they run the same versions as this process.
 
     Raises:
-        BackendError: there are none, or they do not.
+        BackendError: there are none, or the versions differ.
     """
     try:
         client.wait_for_workers(1, timeout=FIRST_WORKER_S)
@@ -159,8 +159,8 @@ def _check_workers(client: Client, scheduler: str) -> None:
         if isinstance(theirs, BaseException):
             why = " ".join(str(theirs).split())
             raise BackendError(f"the Dask worker {worker} cannot run hisearch: {type(theirs).__name__}: {why}")
-        if found := mismatches(program_facts(), theirs):
-            raise BackendError(f"the Dask worker {worker} runs other versions: {'; '.join(found)}")
+        if differing := mismatches(program_facts(), theirs):
+            raise BackendError(f"the Dask worker {worker} runs other versions: {'; '.join(differing)}")
 
 
 def _plugin_name(payload: Payload) -> str:
@@ -168,7 +168,7 @@ def _plugin_name(payload: Payload) -> str:
 
 
 def _plugin(payload: Payload) -> Any:
-    """A plugin that brings a shipment to every worker, and takes it away in the end."""
+    """A plugin that brings a payload to every worker and removes it at the end."""
     from distributed import WorkerPlugin
 
     class Carrier(WorkerPlugin):  # type: ignore[misc] # untyped
@@ -185,7 +185,7 @@ def _plugin(payload: Payload) -> Any:
 
 @contextlib.contextmanager
 def _quiet_dask() -> Iterator[None]:
-    """Dask's own log of what is said in an error here, or does not matter at the end."""
+    """Silence Dask's own log of problems that are reported here or do not matter at the end."""
     logger = logging.getLogger("distributed")
     before = logger.level
     logger.setLevel(logging.CRITICAL)

@@ -1,4 +1,4 @@
-"""What other processes need in order to simulate, packed once, shipped once to each, and unpacked there once."""
+"""The pickled evaluator for other processes: packed once, sent once to each, and unpacked there once."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from typing import Any
 
 from hisearch.search.model.job import Evaluate, Job, evaluate_safely
 
-#: What decides figures, or whether a pickle can be read, beside hisearch's own sources.
+#: Packages that affect figures, or whether a pickle can be read, besides hisearch's own sources.
 _PACKAGES = ("numpy", "numba", "llvmlite", "scipy", "pydantic")
 
 
 @dataclass(frozen=True)
 class Payload:
-    """An evaluator on its way.
+    """A pickled evaluator.
 
     key: unique to the run. content: the pickled evaluator. facts: of the program that packed it, see ``program_facts``.
     """
@@ -33,17 +33,17 @@ class Payload:
     @classmethod
     def of(cls, evaluate: Evaluate) -> Payload:
         """Pack ``evaluate``."""
-        # What a bound method belongs to is found by pickle; the method itself by its name.
+        # Pickle stores a bound method as its object and the method's name.
         return cls(uuid.uuid4().hex, pickle.dumps(evaluate, protocol=5), program_facts())
 
 
 class ProgramMismatchError(ValueError):
-    """Another process runs other versions, which may come to other figures."""
+    """Another process runs other versions, which may yield other figures."""
 
 
 @cache
 def program_facts() -> dict[str, str]:
-    """Versions of all that may change a figure, and a digest of hisearch's sources."""
+    """Versions of everything that may change a figure, and a digest of hisearch's sources."""
     root = Path(__file__).parents[2]
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
@@ -54,7 +54,7 @@ def program_facts() -> dict[str, str]:
 
 
 def mismatches(ours: dict[str, str], theirs: dict[str, str]) -> list[str]:
-    """``numpy 2.4.6 here, 2.3.0 there``, for everything that differs."""
+    """``numpy 2.4.6 here, 2.3.0 there``, for every difference."""
     names = dict.fromkeys([*ours, *theirs])
     return [
         f"{name} {ours.get(name, 'missing')} here, {theirs.get(name, 'missing')} there"
@@ -69,23 +69,23 @@ _lock = threading.Lock()
 
 
 def unpack_in_process(payload: Payload) -> None:
-    """In a worker: keep a shipment until it is first asked for; it takes the place of one of the same key."""
+    """In a worker: keep a payload until it is first used; it replaces one with the same key."""
     with _lock:
         _payloads[payload.key] = payload
 
 
 def forget_in_process(key: str) -> None:
-    """In a worker: drop a shipment and what was unpacked."""
+    """In a worker: drop a payload and its unpacked evaluator."""
     with _lock:
         _payloads.pop(key, None)
         _evaluators.pop(key, None)
 
 
 def evaluate_shipped(key: str, job: Job) -> dict[str, Any]:
-    """In a worker: run a job with what was shipped; the evaluation as plain data, which is read back exactly.
+    """In a worker: run a job with the payload's evaluator; return plain data that is read back exactly.
 
     Raises:
-        ProgramMismatchError: this process runs other versions than the one that packed the shipment.
+        ProgramMismatchError: this process runs other versions than the one that packed the payload.
     """
     return evaluate_safely(_evaluator(key), job).to_json()
 
@@ -94,7 +94,7 @@ def _evaluator(key: str) -> Evaluate:
     with _lock:
         if key not in _evaluators:
             payload = _payloads[key]
-            if found := mismatches(payload.facts, program_facts()):
-                raise ProgramMismatchError(f"a worker runs other versions: {'; '.join(found)}")
+            if differing := mismatches(payload.facts, program_facts()):
+                raise ProgramMismatchError(f"a worker runs other versions: {'; '.join(differing)}")
             _evaluators[key] = pickle.loads(payload.content)
         return _evaluators[key]

@@ -18,17 +18,17 @@ from hisearch.search.records.standing import Standing
 from hisearch.specs.deployments.deployment import DeploymentSpec
 from hisearch.specs.studies.study import BudgetSpec
 
-#: Jobs between two looks at the clock. Fixed, so that it does not depend on the number of workers.
+#: Jobs between two checks of the clock. Fixed, so that it does not depend on the number of workers.
 BATCH = 16
 
 
 class TrialRunner:
-    """Every simulation of a study goes through here.
+    """Runs every simulation of a study.
 
-    Trials are numbered in the order in which jobs are asked for, whatever the order in which they end, so that a study
-    is the same for any number of workers (law L6). A job that was asked before is answered from memory and costs
-    nothing; one that is found in the journal is not simulated again, but counts against the budget, so that a resumed
-    study takes the same decisions as an uninterrupted one. Only the limit on seconds depends on the machine.
+    Trials are numbered in the order of requests, whatever the order in which they end. A study is therefore the same
+    for any number of workers (law L6). A repeated job is answered from memory and costs nothing. A job in the journal
+    is not simulated again, but counts against the budget, so that a resumed study takes the same decisions as an
+    uninterrupted one. Only the limit on seconds depends on the machine.
     """
 
     def __init__(
@@ -48,22 +48,22 @@ class TrialRunner:
         keep: Callable[[Sequence[Trial]], None] | None = None,
         accepts: Callable[[DeploymentSpec], bool] | None = None,
     ) -> None:
-        """Start with an empty ledger; the budget's seconds count from here.
+        """Start without trials; the budget's seconds count from now on.
 
         Args:
             evaluate: simulates one job; called from ``workers`` threads.
             budget: limits on simulations and seconds.
-            inputs: digest of what decides outcomes beside the jobs.
-            workers: threads; all cores where absent.
+            inputs: digest of everything besides the jobs that decides outcomes.
+            workers: threads; all cores if absent.
             journal: where finished simulations are recorded and looked up.
-            progress: who listens.
+            progress: listener.
             clock: seconds, for the budget.
-            simulations_each: that a job takes, as long as none has ended.
-            backend: where simulations run; ``workers`` threads of this process where absent.
-            interrupts: signals that end the search; an interrupt of a backend does in any case.
-            standing: what listeners are told of the trials.
-            keep: is given the trials so far after every batch.
-            accepts: tells deployments that may be simulated from others; all may where absent.
+            simulations_each: simulations per job, until the first job has ended.
+            backend: where simulations run; ``workers`` threads of this process if absent.
+            interrupts: signals that end the search; an interrupt of a backend always does.
+            standing: summary of the trials for listeners.
+            keep: called with the trials so far after every batch.
+            accepts: whether a deployment may be simulated; all may if absent.
 
         Raises:
             ValueError: ``workers`` is below 1.
@@ -86,38 +86,38 @@ class TrialRunner:
         self._simulations_each = simulations_each
         self._keep = keep
         self._accepts = accepts
-        self._standing = standing if standing is not None else Standing()
+        self._search_status = standing if standing is not None else Standing()
 
     @property
     def simulations(self) -> int:
-        """Simulations that counted so far, slices included."""
+        """Simulations counted so far, including slices."""
         return self._simulations
 
     @property
     def considered(self) -> Sequence[Trial]:
-        """The trials, as the search chooses from them what to simulate next.
+        """The trials, as the search uses them to choose the next simulations.
 
-        Until one keeps to all the limits on a deployment's size, those that serve count as feasible: what is too dear
-        leads to what is not.
+        Until a trial keeps all limits on a deployment's size, trials that serve count as feasible: deployments that are
+        too expensive lead to cheaper ones.
         """
-        if self._standing.feasible:
+        if self._search_status.feasible:
             return self.trials
         return [replace(t, feasible=True) if t.comparable and t.serves and not t.feasible else t for t in self.trials]
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since the ledger was made."""
+        """Seconds since the runner was made."""
         return self._clock() - self._started_at
 
     def run(self, jobs: Sequence[Job], until: int | None = None, what: str = "") -> list[Trial | None]:
-        """Simulate jobs and return their trials in the jobs' order; None for those that may not be simulated.
+        """Simulate jobs and return their trials in the jobs' order.
 
-        Those are what the budget does not allow, and what is not accepted.
+        A trial is None if the budget does not allow it or if the deployment is not accepted.
 
         Args:
-            jobs: what to simulate; duplicates are simulated once.
+            jobs: jobs to simulate; duplicates are simulated once.
             until: do not let ``simulations`` grow beyond this (the study's own limit holds anyway).
-            what: the jobs in a few words, for ``untried``; "" where the search can do without them.
+            what: the jobs in a few words, for ``untried``; "" if the search can do without them.
         """
         limit = self._budget.simulations if until is None else min(until, self._budget.simulations)
         keys = [job.digest(self._inputs) for job in jobs]
@@ -125,11 +125,11 @@ class TrialRunner:
         if self._accepts is not None:
             fresh = {key: job for key, job in fresh.items() if self._accepts(job.deployment)}
         pending = list(fresh.items())
-        while pending and (room := self._jobs_within(limit)) > 0:
+        while pending and (jobs_left := self._jobs_within(limit)) > 0:
             if self.stopped or self._out_of_time():
                 break
-            self._run_batch(pending[: min(BATCH, room)])
-            pending = pending[min(BATCH, room) :]
+            self._run_batch(pending[: min(BATCH, jobs_left)])
+            pending = pending[min(BATCH, jobs_left) :]
         if pending and self.simulations >= self._budget.simulations and not self.stopped:
             self.stopped = "simulations"
         if what:
@@ -137,22 +137,22 @@ class TrialRunner:
         return [self._by_key.get(key) for key in keys]
 
     def _jobs_within(self, limit: int) -> int:
-        """Jobs that ``limit`` simulations allow from here on, each taking as many as those before it on average."""
-        room = limit - self.simulations
-        of_one = math.ceil(self.simulations / len(self.trials)) if self.trials else self._simulations_each
-        return max(room // of_one, min(room, 1))
+        """Jobs that fit into ``limit`` simulations, at the average number of simulations per job so far."""
+        sims_left = limit - self.simulations
+        sims_per_job = math.ceil(self.simulations / len(self.trials)) if self.trials else self._simulations_each
+        return max(sims_left // sims_per_job, min(sims_left, 1))
 
     def extend(self, simulations: int) -> None:
-        """Allow so many simulations more than the trials so far, whatever the budget says: for what follows a search.
+        """Allow this many simulations more than the trials so far, whatever the budget: for steps after a search.
 
-        Seconds go on to count. A search that an interrupt or its seconds ended stays ended.
+        Seconds go on counting. A search ended by an interrupt or its seconds stays ended.
         """
         self._budget = self._budget.model_copy(update={"simulations": max(self.simulations + simulations, 1)})
         if self.stopped == "simulations":
             self.stopped = ""
 
     def untried(self) -> set[str]:
-        """What of the search's wishes the budget left out, in the words of ``run``."""
+        """Descriptions of the jobs that the budget left out, as passed to ``run``."""
         return {what for key, what in self._refused.items() if key not in self._by_key}
 
     def _out_of_time(self) -> bool:
@@ -163,7 +163,7 @@ class TrialRunner:
         return bool(self.stopped)
 
     def _run_batch(self, batch: Sequence[tuple[str, Job]]) -> None:
-        """Evaluate a batch and number its trials in order; what had finished is kept when the user interrupts."""
+        """Evaluate a batch and number its trials in order; finished ones are kept if the user interrupts."""
         outcomes: dict[int, Evaluation] = {}
         try:
             for index, evaluation in self._evaluations(batch):
@@ -181,15 +181,15 @@ class TrialRunner:
             self._keep(self.trials)
 
     def _evaluations(self, batch: Sequence[tuple[str, Job]]) -> Iterator[tuple[int, Evaluation]]:
-        """Yield (index in the batch, evaluation) as they end, from the journal where it knows them."""
+        """Yield (index in the batch, evaluation) as they end; from the journal if it has them."""
         missing = []
         for index, (key, job) in enumerate(batch):
-            found = self._journal.get(key) if self._journal is not None else None
-            if found is None:
+            recorded = self._journal.get(key) if self._journal is not None else None
+            if recorded is None:
                 missing.append((index, key, job))
             else:
                 self.replayed += 1
-                yield index, found
+                yield index, recorded
         with contextlib.closing(self._backend.evaluations([job for _, _, job in missing])) as ended:
             while True:
                 with self._interrupts.waiting():
@@ -197,14 +197,14 @@ class TrialRunner:
                 if evaluation is None:
                     return
                 index, key, _ = missing[place]
-                # A want of a machine's memory depends on what else ran there: it is no fact about the deployment.
+                # Running out of memory depends on the machine's other work: it is no fact about the deployment.
                 if self._journal is not None and not evaluation.error.startswith(MemoryError.__name__):
                     self._journal.record(key, evaluation, len(self.trials) + index, missing[place][2])
                 yield index, evaluation
 
     def _announce(self, number: int, job: Job, evaluation: Evaluation) -> None:
-        """Tell the listener that a simulation has ended, and how the search stands."""
+        """Report an ended simulation and the state of the search to the listener."""
         if job.slice_fraction == 1.0 and job.load == 1.0:
-            self._standing.add(number, evaluation)
+            self._search_status.add(number, evaluation)
         stored = f"{self.replayed:,} stored by an earlier run" if self.replayed else ""
-        self.progress.advanced(1, *self._standing.notes(), stored)
+        self.progress.advanced(1, *self._search_status.notes(), stored)

@@ -51,20 +51,20 @@ if TYPE_CHECKING:
 
 _Value = TypeVar("_Value")
 
-#: Where capacity is an objective, loads are looked at from 1/MOST_LOAD to this.
+#: With capacity as an objective, loads from 1/MOST_LOAD to MOST_LOAD are tried.
 MOST_LOAD = 8.0
 
-#: Simulations that a deployment takes where its capacity is an objective, about: to double or halve twice, then bisect.
+#: Approximate simulations per deployment with capacity as an objective: double or halve twice, then bisect.
 SIMULATIONS_OF_CAPACITY = 7
 
 
 @dataclass(frozen=True)
 class World:
-    """All that decides a simulation's outcome beside the job itself.
+    """Everything that decides a simulation's outcome, besides the job itself.
 
     accelerators, hosts, media, devices, fabrics: catalogue entries by name. load: the study's factor on the arrival
-    rate. seed: of every simulation (common random numbers). limits: bounds by objective. capacity: it is an
-    objective. population: where the load is a number of agents, whose.
+    rate. seed: of every simulation (common random numbers). limits: bounds by objective. capacity: it is an objective.
+    population: the agents, if the load is their number.
     """
 
     model: ModelSpec
@@ -84,7 +84,7 @@ class World:
     population: Population | None = None
 
     def digest(self, version: str) -> str:
-        """Digest of the content, the program's version and its kernels: a journal of another digest does not apply.
+        """Digest of the content, the program's version and its kernels: a journal with another digest does not apply.
 
         Fields at their defaults are left out, as in ``Job.digest``.
         """
@@ -104,7 +104,7 @@ class World:
             "load": self.load,
             "seed": self.seed,
         }
-        # Later fields: left out where a world has none, so that digests outlast them.
+        # Later fields: left out if a world has none, so that its digest does not change.
         later = {
             "limits": {name: _stated(limit) for name, limit in self.limits.items()},
             "capacity": self.capacity,
@@ -116,7 +116,7 @@ class World:
 
 
 def _stated(spec: BaseModel) -> dict[str, Any]:
-    """A spec as plain data, without what is at its default."""
+    """A spec as plain data, without values at their defaults."""
     return spec.model_dump(mode="json", exclude_defaults=True)
 
 
@@ -129,17 +129,17 @@ class Simulation:
         self._slices: _Memo[CompiledTrace] = _Memo()
 
     def __reduce__(self) -> tuple[type[Simulation], tuple[World]]:
-        """Another process gets the world, and compiles workers and cuts slices of its own."""
+        """Another process gets the world, and compiles workers and cuts slices itself."""
         return Simulation, (self._world,)
 
     @property
     def world(self) -> World:
-        """What is simulated on."""
+        """The simulated world."""
         return self._world
 
     @property
     def book(self) -> PriceBook:
-        """What everything costs."""
+        """Prices of the world's hardware."""
         world = self._world
         return PriceBook(world.accelerators, world.hosts, world.media, world.devices)
 
@@ -151,14 +151,14 @@ class Simulation:
         """
         world = self._world
         check_split(pool, world.model)
-        beside = worker_devices(pool, world.devices, self._ffn_accelerator(pool))
-        plan = plan_pool_memory(pool, world.model, self._accelerator(pool), world.profile, beside)
+        devices = worker_devices(pool, world.devices, self._ffn_accelerator(pool))
+        plan = plan_pool_memory(pool, world.model, self._accelerator(pool), world.profile, devices)
         return plan.kv_capacity_tokens
 
     def can_build(self, pool: PoolSpec) -> bool:
-        """True where ``plan`` would succeed, and a full host has the memory and disks that its workers' tiers need.
+        """True if ``plan`` would succeed, and a full host has the memory and disks that its workers' tiers need.
 
-        Main memory that another host of the study has, and this one has not, is none.
+        Main memory that belongs to another host of the study does not count.
         """
         name, world = pool.host or self._accelerator(pool).host, self._world
         if name is not None:
@@ -187,52 +187,54 @@ class Simulation:
         return self._plans.get(worker.model_dump_json(), lambda: self._compile(worker))
 
     def evaluate(self, job: Job) -> Evaluation:
-        """Simulate a job and score it; with its capacity where the study asks for that.
+        """Simulate a job and score it, with its capacity if the study asks for it.
 
         Raises:
             ValueError: the deployment cannot be built or simulated.
         """
-        found = self._evaluate_once(job)
+        evaluation = self._evaluate_once(job)
         if not self._world.capacity or job.load != 1.0:
-            return found
+            return evaluation
         if job.slice_fraction != 1.0:
-            return replace(found, metrics=found.metrics | self._at_most(found.metrics, _room_for_load(found)))
+            return replace(
+                evaluation, metrics=evaluation.metrics | self._at_most(evaluation.metrics, _slice_capacity(evaluation))
+            )
 
         from hisearch.simulate.engine import ObjectsLeaveNoRoom
 
         def score_at(load: float) -> Score:
             try:
-                other = found if load == 1.0 else self._evaluate_once(replace(job, load=load))
+                at_load = evaluation if load == 1.0 else self._evaluate_once(replace(job, load=load))
             except ObjectsLeaveNoRoom:
-                # Of a larger society, whose objects the host memory does not hold: no figure of it is used.
-                return Score(found.metrics, found.slo, False)
-            return Score(other.metrics, other.slo, other.feasible)
+                # The host memory cannot hold a larger population's objects: only the verdict is used.
+                return Score(evaluation.metrics, evaluation.slo, False)
+            return Score(at_load.metrics, at_load.slo, at_load.feasible)
 
         most = capacity(score_at, max_load=MOST_LOAD, min_load=1.0 / MOST_LOAD)
-        metrics = self._at_most(found.metrics, most.load) | {
+        metrics = self._at_most(evaluation.metrics, most.load) | {
             "capacity_goodput_rps": most.goodput_rps,
             "capacity_missed_load": most.infeasible_load,
         }
-        return replace(found, metrics=found.metrics | metrics, simulations=most.simulations)
+        return replace(evaluation, metrics=evaluation.metrics | metrics, simulations=most.simulations)
 
     def _at_most(self, metrics: Mapping[str, float], load: float) -> dict[str, float]:
-        """What follows from the largest load that a deployment of these figures carries."""
-        found = {"capacity_load": load}
+        """Figures that follow from ``load``, the largest that a deployment carries."""
+        figures = {"capacity_load": load}
         if self._world.population is None:
-            return found
-        return found | self._world.population.figures({**metrics, **found})
+            return figures
+        return figures | self._world.population.figures({**metrics, **figures})
 
     def _evaluate_once(self, job: Job) -> Evaluation:
         trace, load = self._traffic(job)
         return self._scored(job.deployment, self.fleet(job.deployment), trace, load, self._give_up(job, trace))
 
     def _traffic(self, job: Job) -> tuple[CompiledTrace, float]:
-        """What is replayed, and how fast: a larger society is another trace."""
+        """The trace to replay and its load factor: a larger population is another trace."""
         population = self._world.population
         if population is None or job.load == 1.0:
             return self.slice(job.slice_fraction), job.load
         name = self._world.trace.name
-        return self._slices.get(f"society {job.load!r}", lambda: population.trace(job.load, name)), 1.0
+        return self._slices.get(f"population {job.load!r}", lambda: population.trace(job.load, name)), 1.0
 
     def evaluate_disturbed(
         self,
@@ -244,10 +246,10 @@ class Simulation:
         """Simulate a deployment on another trace, with other step costs, and score it.
 
         Args:
-            deployment: what is simulated.
-            trace: on what.
-            disturb: its workers' step costs, from compiled ones; nothing is compiled again.
-            load: factor on the study's own.
+            deployment: the deployment to simulate.
+            trace: the trace to replay.
+            disturb: maps compiled step costs to those used; nothing is compiled again.
+            load: factor on the study's own load.
 
         Raises:
             ValueError: the deployment cannot be built or simulated.
@@ -285,7 +287,7 @@ class Simulation:
         return Evaluation(score.metrics, score.slo, score.feasible, warnings=(*result.warnings, *score.warnings))
 
     def fleet(self, deployment: DeploymentSpec) -> FleetPlan:
-        """A deployment's pools, compiled at first use, and what happens between them.
+        """A deployment's pools, compiled at first use, and the transfers between them.
 
         Raises:
             ValueError: a worker cannot be built.
@@ -300,13 +302,13 @@ class Simulation:
         )
 
     def _costs_of_pools(self, deployment: DeploymentSpec) -> list[tuple[CostBreakdown, PoolSpec]]:
-        """What each pool costs with the replicas that it has at first."""
+        """Price of each pool with its initial replicas."""
         return [
             (self.book.breakdown(deployment.model_copy(update={"pools": [pool]})), pool) for pool in deployment.pools
         ]
 
     def _paid_usd_per_hour(self, deployment: DeploymentSpec, result: Result) -> float:
-        """Dollars per hour of the workers that were there on average."""
+        """Dollars per hour of the mean number of workers."""
         if all(pool.autoscale is None and not pool.schedule for pool in deployment.pools):
             return self.usd_per_hour(deployment)
         costs = [cost for cost, _ in self._costs_of_pools(deployment)]
@@ -323,7 +325,7 @@ class Simulation:
         return simulate_fleet(self.fleet(deployment), trace, seed=self._world.seed, load=self._world.load * load)
 
     def _give_up(self, job: Job, trace: CompiledTrace) -> GiveUp:
-        """Of other loads than the study's only the verdict is asked: stop as soon as the TTFT term is bound to fail."""
+        """At other loads than the study's only the verdict counts: stop once the TTFT term is bound to fail."""
         from hisearch.simulate.engine import NEVER, GiveUp
 
         bounds = [term for term in self._world.slo.terms if term.metric == "ttft_s"]
@@ -371,13 +373,13 @@ class Simulation:
             raise ValueError(f"no accelerator named '{pool.accelerator}'; known: {known}") from None
 
 
-def _room_for_load(found: Evaluation) -> float:
-    """Stands for the capacity of a slice, which only ranks: by how much latencies may grow before a term is missed."""
-    return min(1.0 / max(1.0 - worst_margin(found.slo), 1.0 / MOST_LOAD), MOST_LOAD)
+def _slice_capacity(evaluation: Evaluation) -> float:
+    """Estimate of a slice's capacity, for ranking only: growth of latencies until a term is missed."""
+    return min(1.0 / max(1.0 - worst_margin(evaluation.slo), 1.0 / MOST_LOAD), MOST_LOAD)
 
 
 class _Memo(Generic[_Value]):
-    """Values by key, each made once even when several threads ask at the same time."""
+    """Values by key, each made once even if several threads ask at the same time."""
 
     def __init__(self) -> None:
         self._values: dict[str, _Value] = {}

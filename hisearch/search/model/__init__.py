@@ -1,4 +1,4 @@
-"""What a search chooses of, and what a choice comes to: the question, deployments, jobs, trials, estimates.
+"""What a search chooses from and how a choice is described: problem, deployments, jobs, trials, estimates.
 
-Imports nothing else of ``search``; all of it may import from here.
+Imports nothing else from ``search``; every other part of it may import from here.
 """

@@ -1,4 +1,4 @@
-"""What stage 1 hands on: a worker, or the workers of several pools, with what is thought of them."""
+"""Candidates that stage 1 passes on: a worker, or the workers of several pools, with their estimates."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from hisearch.specs.deployments.deployment import PoolSpec
 
 @dataclass(frozen=True)
 class Candidate:
-    """A worker that may do.
+    """A worker that may meet the SLO.
 
     pool: one replica. estimate: at the expected hit rate. replicas: fewest that carry the busiest window by the
-    estimate. usd_per_hour: of that many. rps_per_usd: capacity per dollar per hour. margin: share by which the
-    estimates may err. shortfall: why even the kindest estimate says that it will not do, or ""; miss: by which share of
-    the bound.
+    estimate. usd_per_hour: of that many. rps_per_usd: capacity per dollar per hour. margin: relative error of the
+    estimates. shortfall: why even the most favourable estimate misses the SLO, or ""; miss: by which share of the
+    bound.
     """
 
     pool: PoolSpec
@@ -32,22 +32,22 @@ class Candidate:
 
     @property
     def group(self) -> tuple[object, ...]:
-        """What chunk and batch-limit variants have in common."""
+        """Key that chunk and batch-limit variants share."""
         pool = self.pool
         devices = pool.devices.model_dump_json() if pool.devices is not None else ""
         return (pool.accelerator, pool.engine.name, pool.parallelism, pool.weight_dtype, pool.kv_dtype, devices)
 
 
 class Screened(Protocol):
-    """What stage 1 orders: a worker, or the workers of several pools; fields as of ``Candidate``."""
+    """What stage 1 sorts: a worker, or the workers of several pools; fields as in ``Candidate``."""
 
     @property
     def pool(self) -> PoolSpec:
-        """A worker, of the first pool where there are several."""
+        """A worker, of the first pool if there are several."""
 
     @property
     def estimate(self) -> Estimate:
-        """Of a worker, or of the whole."""
+        """Of a worker, or of all pools together."""
 
     @property
     def usd_per_hour(self) -> float:
@@ -63,15 +63,15 @@ class Screened(Protocol):
 
     @property
     def group(self) -> tuple[object, ...]:
-        """What chunk and batch-limit variants have in common."""
+        """Key that chunk and batch-limit variants share."""
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Workers of several pools that may do together.
+    """Workers of several pools that may meet the SLO together.
 
     shape: ``disaggregated`` or ``mixed``. sides: a candidate for each pool, named, with its role; their ``replicas``
-    balance each other at the trace's busiest minute. estimate: of the whole.
+    balance each other at the trace's busiest minute. estimate: of all pools together.
     """
 
     shape: str
@@ -100,9 +100,9 @@ class Cluster:
 
     @property
     def group(self) -> tuple[object, ...]:
-        """What chunk and batch-limit variants have in common."""
+        """Key that chunk and batch-limit variants share."""
         return (self.shape, *(side.group for side in self.sides))
 
 
-#: What stage 1 hands on.
+#: Candidates that stage 1 passes on.
 Kept = Candidate | Cluster

@@ -1,8 +1,8 @@
-"""What a trace asks of a deployment, in a few numbers: enough to size one without simulating.
+"""A trace's demand in a few numbers: enough to size a deployment without simulating.
 
 Notation
-    hit tokens   prompt tokens that an unlimited cache would hold when the request arrives: the longest prefix that an
-                 earlier sequence (prompt and output) of the trace shares, at most the prompt less one token
+    hit tokens   prompt tokens that an unlimited cache would hold at the request's arrival: the longest prefix shared
+                 with an earlier sequence (prompt and output) of the trace, at most the prompt less one token
     context      tokens that a decode step reads; averaged over all decode steps of the trace
 """
 
@@ -19,24 +19,24 @@ from hisearch.traces.compiled import CompiledTrace, TraceArrays
 
 Mask = npt.NDArray[np.bool_]
 
-#: Width of the window in which the busiest rate is looked for, seconds.
+#: Width of the window for the peak rate, seconds.
 PEAK_WINDOW_S = 60.0
 
-#: Guesses of a follow-up's wait for its predecessor where the SLO bounds neither TTFT nor TPOT.
+#: Guesses of a follow-up's wait for its predecessor if the SLO bounds neither TTFT nor TPOT.
 _TTFT_GUESS_S = 0.5
 _TPOT_GUESS_S = 0.03
 
 
 @dataclass(frozen=True)
 class Demand:
-    """Statistics of a trace at the study's load: of the S requests that the model's window takes, others cost no work.
+    """Statistics of a trace at the study's load, over the S requests within the model's window; others cost no work.
 
-    requests: of the whole trace. mean_rps, peak_rps: arrivals per second over the whole trace and in its busiest
-    window; follow-ups arrive where half the SLO's bounds would put them. least_rps: what a deployment that meets the
-    SLO certainly has to carry: every answer takes all the time that the SLO allows, and so may the last one; 0 where
-    the SLO sets no such time. scales_with_load: first turns arrive over some time, so that a larger load is a denser
-    one. input_tokens, new_tokens, output_tokens: shape (S,); new = input - hit. mean_context_tokens: see the module.
-    unique_tokens: distinct tokens, what an unlimited cache would hold.
+    requests: in the complete trace. mean_rps, peak_rps: arrivals per second over the complete trace and in its busiest
+    window; follow-ups arrive at half the SLO's bounds. least_rps: rate that a deployment within the SLO must carry:
+    every response takes all the time that the SLO allows, the last one too; 0 if the SLO sets no such time.
+    scales_with_load: first turns arrive over some time, so a larger load is a denser one. input_tokens, new_tokens,
+    output_tokens: shape (S,); new = input - hit. mean_context_tokens: see the module. unique_tokens: distinct tokens,
+    the contents of an unlimited cache.
     """
 
     requests: int
@@ -61,8 +61,8 @@ def measure_demand(
 ) -> Demand:
     """Statistics of a compiled trace whose first turns arrive ``load`` times as fast as recorded.
 
-    Requests that exceed a model's ``window_tokens`` with prompt and declared output are rejected by every deployment
-    and left out; where all do, none are.
+    Requests whose prompt and declared output exceed a model's ``window_tokens`` are left out, as every deployment
+    rejects them. If all exceed it, none are left out.
 
     Raises:
         ValueError: the trace is empty.
@@ -108,7 +108,7 @@ def _unique_tokens(arrays: TraceArrays, served: Mask) -> int:
 
 
 def _expected_arrivals(arrays: TraceArrays, slo: SloSpec, load: float, served: Mask) -> F8:
-    """Arrival times of the requests of a mask, sorted; predecessors are taken to need half of what the SLO allows."""
+    """Sorted arrival times of the requests of a mask; predecessors are assumed to need half of what the SLO allows."""
     ttft_s = min((t.at_most_s / 2 for t in slo.terms if t.metric == "ttft_s"), default=_TTFT_GUESS_S)
     tpot_s = min((t.at_most_s / 2 for t in slo.terms if t.metric == "tpot_s"), default=_TPOT_GUESS_S)
     return np.sort(_arrivals(arrays, load, ttft_s, tpot_s)[served])
@@ -117,7 +117,7 @@ def _expected_arrivals(arrays: TraceArrays, slo: SloSpec, load: float, served: M
 def _least_rps(arrays: TraceArrays, slo: SloSpec, load: float, served: Mask) -> float:
     """Requests of a mask over the longest time that a deployment within the SLO can take for the trace.
 
-    Percentiles leave some requests free of the bounds; they are taken to keep them, with half as much again to spare.
+    Percentiles leave some requests free of the bounds; they are assumed to keep them, with half as much again to spare.
     """
     longest = float(arrays.output_tokens[served].max())
     bounds = {
@@ -134,7 +134,7 @@ def _least_rps(arrays: TraceArrays, slo: SloSpec, load: float, served: Mask) -> 
 
 
 def _arrivals(arrays: TraceArrays, load: float, ttft_s: float, tpot_s: float) -> F8:
-    """Arrival times in the trace's order, where every request takes so long to its first token and for each further."""
+    """Arrival times in the trace's order, if every request takes ``ttft_s``, then ``tpot_s`` for each further token."""
     arrivals = (arrays.arrival_s / load).tolist()
     outputs, thinks = arrays.output_tokens.tolist(), arrays.think_s.tolist()
     for request, previous in enumerate(arrays.previous.tolist()):

@@ -15,10 +15,10 @@ from hisearch.specs.deployments.tiers import KV_CONNECTOR_TITLES
 from hisearch.specs.machines.devices import DevicesSpec
 from hisearch.specs.studies.search_space import CacheSpace, RoutingSpace
 
-#: Share of device memory that the engines' documentation starts from.
+#: Share of device memory that the engines' documentation starts with.
 USUAL_MEMORY_FRACTION = 0.9
 
-#: What ``parameters_of`` calls the weight format where the model's own is kept.
+#: Name of the weight format in ``parameters_of`` if the model's own is kept.
 OWN_WEIGHT_DTYPE = "model"
 
 
@@ -33,16 +33,18 @@ def router_configs(space: RoutingSpace) -> list[RouterSpec]:
     return [router for policy in space.policies for router in space.routers(policy)]
 
 
-#: Policies from the one that knows most of the workers to the one that knows nothing; others come first.
-_BY_SLO = ("cache_aware", "power_of_two", "round_robin", "random")
+#: Policies from the one with the most knowledge of workers to the one with none; others come first.
+_MOST_PROMISING = ("cache_aware", "power_of_two", "round_robin", "random")
 
 
 def configs_by_slo(space: RoutingSpace) -> list[RouterSpec]:
-    """The arms of ``router_configs``: the first one of every policy, most promising policy first, then the others."""
+    """``router_configs``, reordered: the first of every policy, most promising policy first, then the others."""
     routing_configs = router_configs(space)
     firsts = list({routing_config.policy: routing_config for routing_config in reversed(routing_configs)}.values())
     firsts.sort(
-        key=lambda routing_config: _BY_SLO.index(routing_config.policy) if routing_config.policy in _BY_SLO else -1
+        key=lambda routing_config: (
+            _MOST_PROMISING.index(routing_config.policy) if routing_config.policy in _MOST_PROMISING else -1
+        )
     )
     return firsts + [routing_config for routing_config in routing_configs if routing_config not in firsts]
 
@@ -74,12 +76,12 @@ def _with_cache(pool: PoolSpec, memory_fraction: float, choice: TierChoice) -> P
 
 
 def on_engine(deployment: DeploymentSpec, engine: EngineName, page_tokens: int | None = None) -> DeploymentSpec:
-    """The same deployment on another engine, with its own mover, and lru where it knows nothing else.
+    """The same deployment on another engine, with its own KV connector, and lru if it knows no other eviction.
 
     Args:
         deployment: what to change.
         engine: the other engine.
-        page_tokens: its page size; its default where None.
+        page_tokens: its page size; its default if None.
 
     Raises:
         pydantic.ValidationError: the engine refuses the other settings.
@@ -104,7 +106,7 @@ def resized(deployment: DeploymentSpec, counts: Sequence[int]) -> DeploymentSpec
 
 
 def one_less(deployment: DeploymentSpec) -> list[DeploymentSpec]:
-    """The same deployment with one worker less of each pool in turn that has several."""
+    """Deployments with one worker less, for each pool with several workers in turn."""
     counts = [pool.replicas for pool in deployment.pools]
     return [
         resized(deployment, [*counts[:index], count - 1, *counts[index + 1 :]])
@@ -118,9 +120,9 @@ MIXED_NAMES = ("main", "other")
 
 
 def canonical(deployment: DeploymentSpec) -> DeploymentSpec | None:
-    """The deployment as the search knows it; None for two pools of equal workers, which are one.
+    """The deployment in the search's canonical form; None for two pools of equal workers, which are one pool.
 
-    Unequal workers are named in a fixed order: which of them comes first is no choice.
+    Unequal workers are named in a fixed order, as their order is no choice.
     """
     if shape_of(deployment) != "mixed":
         return deployment
@@ -137,14 +139,14 @@ def mixed_order(pools: Sequence[PoolSpec]) -> list[PoolSpec]:
 
 
 def worker_key(pool: PoolSpec) -> str:
-    """What tells a pool's workers from others, whatever their pool is called and how many they are."""
+    """Key of a pool's worker settings, independent of the pool's name and number of workers."""
     return pool.model_copy(update={"name": "", "replicas": 1}).model_dump_json()
 
 
 def parameters_of(deployment: DeploymentSpec) -> dict[str, Any]:
     """The searched dimensions of a deployment, flat; those that do not apply are left out.
 
-    Of several pools those of each one but the first have the pool's name before theirs, as in ``decode.replicas``.
+    With several pools, parameters of all but the first are prefixed with the pool's name, as in ``decode.replicas``.
     """
     router = deployment.router
     parameters = _parameters_of_pool(deployment.pool)
@@ -160,7 +162,7 @@ def parameters_of(deployment: DeploymentSpec) -> dict[str, Any]:
 
 
 def _parameters_of_pool(pool: PoolSpec) -> dict[str, Any]:
-    """What stage 1 chooses of a pool, and its number of workers."""
+    """Stage 1's choices for a pool, and its number of workers."""
     engine = pool.engine
     return {
         "accelerator": pool.accelerator,
@@ -178,25 +180,25 @@ def _parameters_of_pool(pool: PoolSpec) -> dict[str, Any]:
 
 
 def _parameters_of_others(deployment: DeploymentSpec) -> dict[str, Any]:
-    """What there is beside the first pool."""
-    found: dict[str, Any] = {"shape": shape_of(deployment)}
+    """Parameters beyond those of the first pool."""
+    parameters: dict[str, Any] = {"shape": shape_of(deployment)}
     for pool in deployment.pools[1:]:
         mine = _parameters_of_pool(pool) | {"memory_fraction": pool.engine.memory_fraction}
-        found |= {f"{pool.name}.{name}": value for name, value in mine.items()}
-    if found["shape"] == "disaggregated":
-        behind, transfer = deployment.decode_router, deployment.transfer
-        found |= {"decode_router": behind.policy, "fabric": transfer.fabric}
-        found |= {f"decode_router.{name}": value for name, value in behind.parameters().items()}
-        found["local_prefill_tokens"] = transfer.local_prefill_tokens
-    return found
+        parameters |= {f"{pool.name}.{name}": value for name, value in mine.items()}
+    if parameters["shape"] == "disaggregated":
+        decode_router, transfer = deployment.decode_router, deployment.transfer
+        parameters |= {"decode_router": decode_router.policy, "fabric": transfer.fabric}
+        parameters |= {f"decode_router.{name}": value for name, value in decode_router.parameters().items()}
+        parameters["local_prefill_tokens"] = transfer.local_prefill_tokens
+    return parameters
 
 
-#: Shapes of deployments, in words.
+#: Names of the shapes for people.
 SHAPES = {"unified": "one pool", "disaggregated": "prefill and decode apart", "mixed": "unequal workers"}
 
 
 def shape_of(deployment: DeploymentSpec) -> str:
-    """``unified``: one pool; ``disaggregated``: prefill and decode apart; ``mixed``: several unified pools."""
+    """``unified``: one pool; ``disaggregated``: prefill and decode pools; ``mixed``: several unified pools."""
     if len(deployment.pools) == 1:
         return "unified"
     return "disaggregated" if any(pool.role == "decode" for pool in deployment.pools) else "mixed"
@@ -223,7 +225,7 @@ def format_devices(spec: DevicesSpec) -> str:
         parts.append(f"{split.attention} attention : {split.ffn} FFN in {split.micro_batches} micro-batches")
     if spec.experts is not None and spec.experts.offload is None:
         parts.append(f"experts {spec.experts.routing.kind}, {spec.experts.placement}, {spec.experts.replicas} replicas")
-    return ", ".join(parts) or "no devices beside"
+    return ", ".join(parts) or "no attached devices"
 
 
 def hardware(deployment: DeploymentSpec) -> str:
@@ -245,16 +247,16 @@ def formats(deployment: DeploymentSpec) -> list[str]:
 
 
 def formats_of(pool: PoolSpec) -> list[str]:
-    """Number formats that are not the usual ones: ``["fp8 weights", "fp8 KV"]``."""
-    found = [f"{pool.weight_dtype} weights"] if pool.weight_dtype is not None else []
-    return [*found, f"{pool.kv_dtype} KV"] if pool.kv_dtype != "bf16" else found
+    """Number formats that differ from the default: ``["fp8 weights", "fp8 KV"]``."""
+    labels = [f"{pool.weight_dtype} weights"] if pool.weight_dtype is not None else []
+    return [*labels, f"{pool.kv_dtype} KV"] if pool.kv_dtype != "bf16" else labels
 
 
 _PER = {None: "", "worker": " per worker", "node": " per node", "cluster": " for the cluster"}
 
 
 def stores(pool: PoolSpec) -> list[str]:
-    """Each tier's store in words: ``["256 GiB ddr5 per worker", "3,500 GiB nvme-gen5 per node"]``."""
+    """Each tier's store for people: ``["256 GiB ddr5 per worker", "3,500 GiB nvme-gen5 per node"]``."""
     return [f"{tier.gib:,.6g} GiB {tier.medium}{_PER[tier.scope]}" for tier in pool.tiers]
 
 
@@ -276,35 +278,35 @@ def format_agents(agents: AgentMemorySpec) -> str:
 
 
 def describe(deployment: DeploymentSpec) -> str:
-    """One line that tells deployments of a study apart: each pool, and the router where it has a choice."""
+    """One line that distinguishes deployments of a study: each pool, and the router if it has a choice."""
     several = len(deployment.pools) > 1
     pools = [_format_pool(pool, named=several) for pool in deployment.pools]
     routed = several or deployment.pool.replicas > 1
     if several or not deployment.pool.tiers:
         return " · ".join([" | ".join(pools), *([_format_routers(deployment)] * routed)])
-    # The one pool's tiers come behind the router, which they have little to do with.
+    # A single pool's tiers come after the router, as the two are unrelated.
     plain = _format_pool(deployment.pool.model_copy(update={"tiers": []}), named=False)
     return " · ".join([plain, *([deployment.router.policy] * routed), format_tiers(deployment.pool)])
 
 
 def describe_each(deployments: Sequence[DeploymentSpec]) -> list[str]:
-    """``describe`` of each; those that read alike and are not have the settings behind them in which they differ."""
+    """``describe`` of each deployment, followed by the differing settings if two lines would read alike."""
     lines = [describe(deployment) for deployment in deployments]
     differing = differences(deployments, lines)
     return [f"{line} · {settings}" if settings else line for line, settings in zip(lines, differing, strict=True)]
 
 
 def differences(deployments: Sequence[DeploymentSpec], lines: Sequence[str]) -> list[str]:
-    """Of each deployment the settings in which it differs from others of the same line; "" of one that reads alone."""
-    found = [""] * len(lines)
+    """For each deployment, the settings that differ from others with the same line; "" if its line is unique."""
+    texts = [""] * len(lines)
     for line in (line for line, count in Counter(lines).items() if count > 1):
-        alike = [place for place, one in enumerate(lines) if one == line]
+        alike = [place for place, other_line in enumerate(lines) if other_line == line]
         settings = [parameters_of(deployments[place]) for place in alike]
-        keys = dict.fromkeys(key for one in settings for key in one)
-        differing = [key for key in keys if any(one.get(key) != settings[0].get(key) for one in settings)]
-        for place, one in zip(alike, settings, strict=True):
-            found[place] = ", ".join(f"{setting_name(key)} {one.get(key, 'none')}" for key in differing)
-    return found
+        keys = dict.fromkeys(key for values in settings for key in values)
+        differing = [key for key in keys if any(values.get(key) != settings[0].get(key) for values in settings)]
+        for place, values in zip(alike, settings, strict=True):
+            texts[place] = ", ".join(f"{setting_name(key)} {values.get(key, 'none')}" for key in differing)
+    return texts
 
 
 def setting_name(key: str) -> str:
@@ -313,7 +315,7 @@ def setting_name(key: str) -> str:
 
 
 def _format_routers(deployment: DeploymentSpec) -> str:
-    """The policy in front; of models that have routers of their own, each one's."""
+    """The policy of the front router, or of each model's router if models have their own."""
     if not deployment.routers:
         return deployment.router.policy
     return ", ".join(f"{deployment.router_of(ref).policy} for {ref}" for ref in deployment.model_refs)

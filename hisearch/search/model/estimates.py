@@ -1,4 +1,4 @@
-"""Speed of one worker from its step costs alone: what stage 1 knows before anything is simulated.
+"""Speed of one worker from its step costs alone: stage 1's estimate, before any simulation.
 
 Notation
     b          decoding sequences in the batch
@@ -6,10 +6,9 @@ Notation
     P          seconds of prefill that a mean request costs, net of cache hits
     O          mean output tokens per request
 
-In a steady state a worker spends its time on prefills and decode steps: requests come out at ``b / (O * D(b) + b * P)``
-per second, and a token of each takes ``tpot(b) = D(b) + (b - 1) * P / O`` seconds: the others' prefills stretch it.
-Both grow with b, so the largest batch
-that keeps the TPOT bound is found by bisection, and the rate that comes with it is the worker's capacity.
+In a steady state a worker spends its time on prefills and decode steps. Requests complete at ``b / (O * D(b) + b * P)``
+per second. A token of each takes ``tpot(b) = D(b) + (b - 1) * P / O`` seconds, as the others' prefills stretch it. Both
+grow with b. Bisection finds the largest batch that keeps the TPOT bound; its rate is the worker's capacity.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from hisearch.specs.studies.slo import SloSpec
 class Estimate:
     """One worker's expected figures at a cache hit rate.
 
-    batch: decoding sequences in steady state; 0 where even one breaks the TPOT bound. limit: what bounds the batch:
+    batch: decoding sequences in steady state; 0 if even one breaks the TPOT bound. limit: what bounds the batch:
     "tpot", "kv" or "max_running". tpot_s: mean at that batch. ttft_s: of a prompt at the SLO's TTFT percentile, without
     queueing. capacity_rps: requests per second. hit_rate: share of prompt tokens taken from the cache.
     """
@@ -45,7 +44,7 @@ class Estimate:
 
 
 def tpot_bound_s(slo: SloSpec, demand: Demand) -> float:
-    """Seconds that a token may take: the tightest TPOT term, or what an E2E term leaves per token; else infinite."""
+    """Seconds allowed per token: the tightest TPOT term, or an E2E term's time per token; else infinite."""
     bounds = [term.at_most_s for term in slo.terms if term.metric == "tpot_s"]
     bounds.extend(
         term.at_most_s / float(np.percentile(demand.output_tokens, term.percentile))
@@ -72,7 +71,7 @@ def estimate(
     Args:
         costs: seconds per step.
         engine: batch limits and step rule.
-        kv_capacity_tokens: what its KV memory holds.
+        kv_capacity_tokens: tokens that its KV memory holds.
         demand: the trace.
         slo: bounds.
         hit_rate: share of prompt tokens that need no prefill.
@@ -103,7 +102,7 @@ def estimate(
 
 
 def least_tpot_s(costs: StepCosts, demand: Demand) -> float:
-    """TPOT of a request alone on a worker at the trace's shortest context; 0 where every output is one token."""
+    """TPOT of a single request on a worker at the trace's shortest context; 0 if every output is one token."""
     decoding = demand.output_tokens >= 2
     if not decoding.any():
         return 0.0
@@ -111,7 +110,7 @@ def least_tpot_s(costs: StepCosts, demand: Demand) -> float:
 
 
 def largest(holds: Callable[[int], bool], most: int) -> int:
-    """Largest n in [1, most] for which ``holds`` (true up to some n, false beyond); 0 where ``holds(1)`` is false."""
+    """Largest n in [1, most] for which ``holds`` (true up to some n, false beyond); 0 if ``holds(1)`` is false."""
     low, high = 0, most + 1
     while high - low > 1:
         middle = (low + high) // 2
@@ -126,16 +125,16 @@ def prefill_seconds(costs: StepCosts, chunk_tokens: int, new: int, cached: int) 
     """Seconds to prefill ``new`` tokens behind ``cached`` ones in chunks, alone on the worker."""
     total, done = 0.0, 0
     while done < new:
-        part = min(chunk_tokens, new - done)
-        total += step_seconds(costs, [(part, cached + done)], [], 1 if done + part == new else 0)
-        done += part
+        chunk = min(chunk_tokens, new - done)
+        total += step_seconds(costs, [(chunk, cached + done)], [], 1 if done + chunk == new else 0)
+        done += chunk
     return total
 
 
 def expected_hit_rate(demand: Demand, kv_tokens: int) -> float:
-    """Hit rate of a cache of ``kv_tokens`` in total: the unlimited cache's, times the share of the trace it can hold.
+    """Hit rate of a cache of ``kv_tokens`` in total: the unlimited cache's times the share of the trace that it holds.
 
-    A first guess between two certain bounds, none and the unlimited cache's.
+    A first guess between two certain bounds: 0 and the unlimited cache's rate.
     """
     return demand.ideal_hit_rate * min(1.0, kv_tokens / max(demand.unique_tokens, 1))
 
@@ -148,7 +147,7 @@ def _batch_limit(engine: EngineSpec, kv_capacity_tokens: int, context: float) ->
 
 
 def ttft_s(costs: StepCosts, engine: EngineSpec, demand: Demand, slo: SloSpec, hit_rate: float, batch: int) -> float:
-    """Prefill of the prompt at the TTFT percentile beside ``batch`` decodes, after half a step's wait.
+    """TTFT of the prompt at the TTFT percentile in mixed steps with ``batch`` decodes, after half a step's wait.
 
     vLLM's and TensorRT-LLM's chunks share their steps with the decodes; SGLang's prefills run alone.
     """

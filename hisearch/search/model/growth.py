@@ -8,13 +8,13 @@ from hisearch.specs.deployments.deployment import DeploymentSpec
 
 
 def most_replicas(problem: Problem, deployment: DeploymentSpec) -> int:
-    """Most replicas that the space allows it; what it has where there are several pools, of which none is grown."""
+    """Most replicas that the space allows; with several pools, the current number, as none of them is grown."""
     pool = deployment.pools[0]
     return pool.replicas if len(deployment.pools) > 1 else problem.max_replicas(pool)
 
 
 def with_replicas(problem: Problem, deployment: DeploymentSpec, replicas: int) -> DeploymentSpec:
-    """So many replicas behind its router, or, where one worker had none to choose by, the space's most promising."""
+    """The deployment with ``replicas`` workers behind its router; a lone worker gets the space's most promising one."""
     pool = deployment.pools[0]
     router = deployment.router if pool.replicas > 1 else configs_by_slo(problem.space.routing)[0]
     return deployment.model_copy(update={"pools": [pool.model_copy(update={"replicas": replicas})], "router": router})

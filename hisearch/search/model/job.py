@@ -1,4 +1,4 @@
-"""One simulation to be run, and what came of it."""
+"""A simulation job and its outcome."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hisearch.specs.deployments.deployment import DeploymentSpec
 
 
 def job_digest(deployment: Any, slice_fraction: float, load: float, inputs: str) -> str:
-    """SHA-256 of plain data that stands for a deployment, and of the rest; see ``Job.digest``."""
+    """SHA-256 of a deployment's plain data and the other inputs; see ``Job.digest``."""
     content = {"deployment": deployment, "slice_fraction": slice_fraction, "load": load, "inputs": inputs}
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
@@ -34,8 +34,8 @@ class Job:
     def digest(self, inputs: str) -> str:
         """Canonical digest of all that decides the outcome: deployment, slice, load, and ``inputs``, the rest's digest.
 
-        The stage and the names of parameters are left out: the same deployment is simulated once. So are fields at
-        their defaults: a field that is added to deployments later leaves the digests of earlier journals as they are.
+        The stage and the parameter names are left out: the same deployment is simulated once. Fields at their defaults
+        are left out too, so fields added to deployments later do not change the digests of earlier journals.
         """
         deployment = self.deployment.model_dump(mode="json", exclude_defaults=True)
         return job_digest(deployment, self.slice_fraction, self.load, inputs)
@@ -54,7 +54,7 @@ class Job:
         """Inverse of ``to_json``, with the parameters in the deployment's own terms.
 
         Raises:
-            KeyError, TypeError, ValueError: ``data`` is not what ``to_json`` returns.
+            KeyError, TypeError, ValueError: ``data`` is not a result of ``to_json``.
         """
         from hisearch.search.model.deployments import parameters_of
         from hisearch.specs.documents.renamed_keys import current_data
@@ -84,10 +84,10 @@ class Evaluation:
         """Inverse of ``to_json``.
 
         Raises:
-            KeyError, TypeError: ``data`` is not what ``to_json`` returns.
+            KeyError, TypeError: ``data`` is not a result of ``to_json``.
         """
         return cls(
-            # Undefined figures are the one object math.nan, so that what was read equals what was written.
+            # Undefined figures are the object math.nan itself, so that a round trip compares equal.
             metrics={key: math.nan if math.isnan(value) else value for key, value in data["metrics"].items()},
             slo=tuple(check_from_json(check) for check in data["slo"]),
             feasible=data["feasible"],
@@ -117,7 +117,7 @@ class Evaluation:
 #: Simulates a job. It must be a pure function of the job and may be called from several threads at once.
 Evaluate = Callable[[Job], Evaluation]
 
-#: What one bad deployment may raise; anything else is a defect of the program and ends the study.
+#: Errors that one bad deployment may raise; anything else is a program defect and ends the study.
 TRIAL_ERRORS = (ValueError, ArithmeticError, MemoryError)
 
 

@@ -1,13 +1,13 @@
-"""The fewest workers of several pools that together meet the SLO, by trial.
+"""The fewest workers of several pools that together meet the SLO, by simulation.
 
 Notation
     counts   workers of each pool, such as (prefill, decode)
     known    counts that miss the SLO: all with at most as many workers in every pool are taken to miss it too
 
-Grown from a first guess, one pool at a time, until the SLO is met; the pool is first the one that the worst missed term
-speaks of, then whichever still helps. From there the cheapest counts are found by bisection in all directions at once:
-of all that are cheaper than the cheapest known to do and are not ruled out, the one is asked for after whose answer,
-whichever it is, the fewest are left. For one pool that is plain bisection.
+Counts grow from a first guess, one pool at a time, until the SLO is met. The first pool to grow belongs to the worst
+missed term; then any pool that still helps. From there, bisection in all directions at once finds the cheapest counts.
+The open counts are those cheaper than the cheapest feasible ones and not ruled out. The next to try is the one that
+leaves the fewest open in the worse case. For one pool this is plain bisection.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from hisearch.search.model.sizing import LEAST_GAIN
 #: Workers of each pool.
 Counts = tuple[int, ...]
 
-#: Share by which sums of prices in another order may differ.
+#: Relative difference of sums of prices that are added in another order.
 _ROUNDING = 1e-9
 
 
 class CountsSizing:
-    """Asks for counts and narrows them down to the cheapest that are feasible. Every count that it names was asked."""
+    """Asks for counts and narrows them down to the cheapest feasible ones. Only simulated counts are returned."""
 
     def __init__(
         self, guess: Counts, usd_per_worker: Sequence[float], most: Counts, ranks: Counts, most_ranks: int
@@ -69,18 +69,18 @@ class CountsSizing:
 
     @property
     def best_guess(self) -> Counts:
-        """The cheapest feasible counts, else the largest that were tried."""
+        """The cheapest feasible counts, else the largest tried."""
         return self._best if self._best is not None else self._largest
 
     def tell(self, counts: Counts, feasible: bool, violation: float, healable: bool = True, pool: int = 0) -> None:
-        """Report the counts that were asked for.
+        """Report the result of the requested counts.
 
         Args:
             counts: of each pool.
             feasible: whether they meet the SLO.
-            violation: by how much the worst term is missed.
-            healable: False where more workers cannot help, because too many requests are rejected.
-            pool: that the worst missed term speaks of.
+            violation: excess of the worst term over its bound.
+            healable: False if more workers cannot help, because too many requests are rejected.
+            pool: pool of the worst missed term.
         """
         if feasible:
             self._best = counts
@@ -92,11 +92,11 @@ class CountsSizing:
             self._next = self._larger(counts, violation, pool) if healable else None
 
     def stop(self) -> None:
-        """Ask for no more, because the budget is spent or the deployment cannot be simulated."""
+        """Ask for no more, for a spent budget or a deployment that cannot be simulated."""
         self._next = None
 
     def _larger(self, counts: Counts, miss: float, pool: int) -> Counts | None:
-        """Twice the workers of the pool that is spoken of, or of another one where that has just not helped."""
+        """Twice the workers of ``pool``, or of another pool if growing this one has just not helped."""
         if self._miss is not None:
             if miss >= self._miss * (1 - LEAST_GAIN):
                 self._stalled.add(self._grown)
@@ -104,7 +104,7 @@ class CountsSizing:
                 self._stalled.clear()
         self._miss = miss if self._miss is None else min(self._miss, miss)
         self._largest = counts
-        for index in (pool, *(other for other in range(len(counts)) if other != pool)):
+        for index in (pool, *(candidate for candidate in range(len(counts)) if candidate != pool)):
             grown = self._doubled(counts, index)
             if index not in self._stalled and grown is not None:
                 self._grown = index
@@ -112,7 +112,7 @@ class CountsSizing:
         return None
 
     def _doubled(self, counts: Counts, index: int) -> Counts | None:
-        """Twice as many workers of a pool, or as many as there may be; None where there may be no more."""
+        """Twice as many workers of a pool, or as many as are allowed; None at the limit."""
         for count in range(min(2 * counts[index], self._most[index]), counts[index], -1):
             grown = (*counts[:index], count, *counts[index + 1 :])
             if self._allowed(grown):
@@ -120,7 +120,7 @@ class CountsSizing:
         return None
 
     def _cheaper(self) -> Counts | None:
-        """Of what is cheaper than the best and may do, the counts whose answer rules out most, whichever it is."""
+        """The open counts cheaper than the best whose simulation rules out most in the worse case."""
         assert self._best is not None
         usd = float(self._usd @ self._best)
         if self._open is None:
@@ -140,17 +140,17 @@ class CountsSizing:
         return tuple(int(index) + 1 for index in left[order[0]])
 
     def _grid(self, usd: float) -> np.ndarray:
-        """True for counts that are allowed, at most as many of each pool as ``usd`` pays for; index 0 is one worker."""
+        """Mask of allowed counts, at most as many of each pool as ``usd`` pays for; index 0 is one worker."""
         shape = tuple(self._within(usd, index) for index in range(len(self._usd)))
         ranks = np.tensordot(np.asarray(self._ranks), np.indices(shape) + 1, axes=1)
         return np.asarray(ranks <= self._most_ranks)
 
     def _prices(self, shape: tuple[int, ...]) -> np.ndarray:
-        """Dollars per hour of every counts of a grid."""
+        """Dollars per hour of all counts of a grid."""
         return np.asarray(np.tensordot(self._usd, np.indices(shape) + 1, axes=1))
 
     def _within(self, usd: float, index: int) -> int:
-        """Most workers of a pool that ``usd`` pays for beside one of each other pool."""
+        """Most workers of a pool that ``usd`` pays for, with one worker of each other pool."""
         others = float(self._usd.sum() - self._usd[index])
         if self._usd[index] <= 0:
             return self._most[index]
@@ -158,7 +158,7 @@ class CountsSizing:
 
 
 def _at_most(open_: np.ndarray) -> np.ndarray:
-    """Of each place of a grid, how many that are true have at most its index in every dimension."""
+    """For each cell of a grid, the number of true cells with at most its index in every dimension."""
     counts = open_.astype(np.int64)
     for axis in range(open_.ndim):
         counts = np.cumsum(counts, axis=axis)

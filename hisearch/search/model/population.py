@@ -1,4 +1,4 @@
-"""Societies of other sizes: how many agents a deployment carries."""
+"""Populations of other sizes: how many agents a deployment can serve."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from hisearch.traces.compiled import CompiledTrace
 
 @dataclass(frozen=True)
 class Population:
-    """The workload's society; seed: the study's."""
+    """The workload's population; seed: the study's."""
 
     spec: AgentWorkloadSpec
     seed: int
 
     def agents(self, factor: float) -> int:
-        """Agents of a society so many times as large; at least one."""
+        """Agents of a population ``factor`` times as large; at least one."""
         return max(round(self.spec.agents * factor), 1)
 
     def trace(self, factor: float, name: str) -> CompiledTrace:
-        """Its calls.
+        """Calls of a population ``factor`` times as large.
 
         Raises:
             ValueError: see ``resized``.
@@ -33,11 +33,11 @@ class Population:
         return compile_trace(generate_agents(resized(self.spec, self.agents(factor)), seed=self.seed), name)
 
     def figures(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Agents per accelerator and the price of an hour of one, in the largest society that meets the SLO.
+        """Agents per accelerator and hourly price of an agent, in the largest population that meets the SLO.
 
         Args:
-            metrics: ``capacity_load``, the factor on this society; accelerators and price of the deployment,
-                electricity as with this society.
+            metrics: ``capacity_load``, the factor on this population; accelerators and price of the deployment,
+                electricity as with this population.
         """
         most = self.agents(metrics["capacity_load"]) if metrics["capacity_load"] > 0.0 else 0
         per_accelerator = most / metrics["accelerators"] if metrics["accelerators"] > 0 else math.nan

@@ -1,4 +1,4 @@
-"""What a search is given: the question, the trace's demand, and means to size and to simulate."""
+"""Input of a search: the question, the trace's demand, and means to size and simulate."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class Planner(Protocol):
     """Facts about workers that need no simulation."""
 
     def kv_capacity_tokens(self, pool: PoolSpec) -> int:
-        """KV tokens that one worker holds; cheap.
+        """KV tokens in one worker's memory; cheap to compute.
 
         Raises:
-            ValueError: the model does not fit, or cannot be split so (``DoesNotFit``, ``InvalidParallelism``).
+            ValueError: the model does not fit, or cannot be split this way (``DoesNotFit``, ``InvalidParallelism``).
         """
 
     def can_build(self, pool: PoolSpec) -> bool:
-        """True where the worker fits its accelerator, and its tiers suit the engine and the host."""
+        """True if the worker fits its accelerator, and its tiers suit the engine and the host."""
 
     def costs(self, pool: PoolSpec) -> CompiledCosts:
-        """Step costs of one worker; tens of milliseconds where they are not yet known."""
+        """Step costs of one worker; tens of milliseconds if not cached."""
 
     def usd_per_hour(self, deployment: DeploymentSpec) -> float:
         """Dollars per hour of a deployment.
@@ -46,10 +46,10 @@ class Planner(Protocol):
 class Problem:
     """The question.
 
-    model, profile: names that the deployments carry. objectives: 2 to 4 names of ``specs.studies.study.Objective``.
-    scopes: of the space's media, by name. limits: bounds by objective. refuses: why a
-    worker is not to be looked at though it could be built, or ""; none are where absent. kept_page_tokens: tokens of
-    the KV pages that engines keep for the model; None for each engine's own.
+    model, profile: names for the deployments. objectives: 2 to 4 names of ``specs.studies.study.Objective``. scopes: of
+    the space's media, by name. limits: bounds by objective. refuses: why to skip a worker that could be built, or "";
+    absent, no worker is skipped. kept_page_tokens: tokens of the engines' KV pages for the model; None for each
+    engine's own.
     """
 
     model: str
@@ -66,13 +66,13 @@ class Problem:
     kept_page_tokens: int | None = None
 
     def tier_choices(self, engine: EngineName) -> TierChoices:
-        """What may be chosen of an engine's cache tiers."""
+        """Options for an engine's cache tiers."""
         return TierChoices(self.space.cache, engine, self.scopes)
 
     def page_tokens(self, engine: EngineName) -> int | None:
         """Tokens per KV page under an engine; None for its own default."""
-        asked = self.space.execution.sglang_page_tokens if engine == "sglang" else None
-        return self.kept_page_tokens if asked is None else asked
+        page_tokens = self.space.execution.sglang_page_tokens if engine == "sglang" else None
+        return self.kept_page_tokens if page_tokens is None else page_tokens
 
     @property
     def profile(self) -> str:
@@ -80,7 +80,7 @@ class Problem:
         return self.space.profile
 
     def max_replicas(self, pool: PoolSpec) -> int:
-        """Most replicas of a pool that the space and a limit on accelerators allow; 0 where one worker is too many."""
+        """Most replicas of a pool that the space and a limit on accelerators allow; 0 if one worker is too many."""
         return min(self.space.execution.max_replicas, self.max_accelerators // pool.parallelism.ranks)
 
     @property

@@ -1,4 +1,4 @@
-"""How requests find their workers: what stage 2 compares with the workers held fixed."""
+"""Routing configurations: what stage 2 compares, with the workers held fixed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hisearch.specs.studies.search_space import RoutingSpace, SearchSpaceSpec
 
 @dataclass(frozen=True)
 class RoutingConfig:
-    """Settings of a deployment beside its pools; fields as in ``DeploymentSpec``."""
+    """Settings of a deployment other than its pools; fields as in ``DeploymentSpec``."""
 
     router: RouterSpec
     admission: AdmissionSpec = field(default_factory=AdmissionSpec)
@@ -25,8 +25,8 @@ class RoutingConfig:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """By the names of a deployment's fields."""
-        return {one.name: getattr(self, one.name) for one in fields(self)}
+        """Settings by field name of ``DeploymentSpec``."""
+        return {setting.name: getattr(self, setting.name) for setting in fields(self)}
 
     def of(self, deployment: DeploymentSpec) -> DeploymentSpec:
         """The same pools, with these settings."""
@@ -39,12 +39,12 @@ def config_of_trial(deployment: DeploymentSpec) -> RoutingConfig:
 
 
 def unified_configs(space: SearchSpaceSpec) -> list[RoutingConfig]:
-    """Of equal workers: every router, most promising policies first, then the first one with each other admission."""
+    """For equal workers: every router, most promising policies first, then the first one with each other admission."""
     return _with_admissions([RoutingConfig(router) for router in configs_by_slo(space.routing)], space.routing)
 
 
 def lone_config(space: SearchSpaceSpec, admission: AdmissionSpec) -> RoutingConfig:
-    """Of a single worker, which gets everything whatever the policy: the first router, so that equal runs are known."""
+    """For a single worker: the first router, as every policy gives the same run and equal runs are then recognised."""
     return RoutingConfig(router_configs(space.routing)[0], admission)
 
 
@@ -54,14 +54,14 @@ def mixed_routing(space: SearchSpaceSpec, mixed: MixedSpace) -> RoutingSpace:
 
 
 def mixed_configs(space: SearchSpaceSpec, mixed: MixedSpace) -> list[RoutingConfig]:
-    """Of unequal workers: every router, the first one of each policy first, then other admissions."""
+    """For unequal workers: every router, the first one of each policy first, then other admissions."""
     return _with_admissions(
         [RoutingConfig(router) for router in configs_by_slo(mixed_routing(space, mixed))], space.routing
     )
 
 
 def decode_routers(space: SearchSpaceSpec, disaggregated: DisaggregatedSpace) -> list[RouterSpec]:
-    """In front of decode workers: every policy with every combination of its parameters."""
+    """Routers of decode workers: every policy with every combination of its parameters."""
     return [router for policy in disaggregated.decode_policies for router in space.routing.routers(policy)]
 
 
@@ -74,54 +74,52 @@ def transfers(disaggregated: DisaggregatedSpace) -> list[TransferSpec]:
 
 
 def pd_configs(space: SearchSpaceSpec, disaggregated: DisaggregatedSpace) -> list[RoutingConfig]:
-    """Of prefill and decode apart: the most promising settings, then what differs from them in one.
+    """For prefill/decode disaggregation: the most promising settings, then those that differ in a single one.
 
-    Every combination would be too many to race; the neighbours of what wins are looked at later.
+    Every combination would be too many to race; the winner's neighbours are tried later.
     """
-    routers, behind, hand_overs = (
+    routers, at_decode, kv_transfers = (
         configs_by_slo(space.routing),
         decode_routers(space, disaggregated),
         transfers(disaggregated),
     )
-    first = RoutingConfig(routers[0], space.routing.admission[0], behind[0], hand_overs[0])
-    found = [first, *(replace(first, decode_router=router) for router in behind[1:])]
-    found += [replace(first, transfer=transfer) for transfer in hand_overs[1:]]
-    found += [replace(first, router=router) for router in routers[1:]]
-    return found + [replace(first, admission=admission) for admission in space.routing.admission[1:]]
+    first = RoutingConfig(routers[0], space.routing.admission[0], at_decode[0], kv_transfers[0])
+    configs = [first, *(replace(first, decode_router=router) for router in at_decode[1:])]
+    configs += [replace(first, transfer=transfer) for transfer in kv_transfers[1:]]
+    configs += [replace(first, router=router) for router in routers[1:]]
+    return configs + [replace(first, admission=admission) for admission in space.routing.admission[1:]]
 
 
 def other_configs(space: SearchSpaceSpec, deployment: DeploymentSpec) -> list[RoutingConfig]:
-    """Settings of the space that differ from a deployment's in one, such as a parameter of its router."""
+    """Settings of the space that differ from a deployment's in a single one, such as a parameter of its router."""
     ours = config_of_trial(deployment)
-    front, found = _front_routing(space, deployment), list[RoutingConfig]()
+    front, configs = _front_routing(space, deployment), list[RoutingConfig]()
     if sum(pool.replicas for pool in deployment.pools if pool.role != "decode") > 1:
-        found += [replace(ours, router=router) for router in other_routers(router_configs(front), ours.router)]
+        configs += [replace(ours, router=router) for router in other_routers(router_configs(front), ours.router)]
     disaggregated = space.pools.disaggregated
     if disaggregated is not None and any(pool.role == "decode" for pool in deployment.pools):
         if sum(pool.replicas for pool in deployment.pools if pool.role == "decode") > 1:
-            behind = other_routers(decode_routers(space, disaggregated), ours.decode_router)
-            found += [replace(ours, decode_router=router) for router in behind]
-        found += [
-            replace(ours, transfer=transfer)
-            for transfer in transfers(disaggregated)
-            if _one_disaggregated(transfer, ours)
+            at_decode = other_routers(decode_routers(space, disaggregated), ours.decode_router)
+            configs += [replace(ours, decode_router=router) for router in at_decode]
+        configs += [
+            replace(ours, transfer=transfer) for transfer in transfers(disaggregated) if _differs_in_one(transfer, ours)
         ]
     others = (admission for admission in space.routing.admission if admission != ours.admission)
-    return found + [replace(ours, admission=admission) for admission in others]
+    return configs + [replace(ours, admission=admission) for admission in others]
 
 
 def other_routers(routing_configs: list[RouterSpec], router: RouterSpec) -> list[RouterSpec]:
-    """The arms that differ in one parameter, and the first arm of every other policy."""
+    """Routing configurations that differ in one parameter, and the first of every other policy."""
     firsts = {routing_config.policy: routing_config for routing_config in reversed(routing_configs)}
     others = [routing_config for policy, routing_config in firsts.items() if policy != router.policy]
     ours = router.model_dump()
-    beside = [
+    one_change = [
         routing_config
         for routing_config in routing_configs
         if routing_config.policy == router.policy
         and sum(ours[name] != value for name, value in routing_config.model_dump().items()) == 1
     ]
-    return beside + others
+    return one_change + others
 
 
 def _front_routing(space: SearchSpaceSpec, deployment: DeploymentSpec) -> RoutingSpace:
@@ -131,8 +129,8 @@ def _front_routing(space: SearchSpaceSpec, deployment: DeploymentSpec) -> Routin
     return space.routing
 
 
-def _one_disaggregated(transfer: TransferSpec, ours: RoutingConfig) -> bool:
-    """True where a hand-over differs from ours in one setting."""
+def _differs_in_one(transfer: TransferSpec, ours: RoutingConfig) -> bool:
+    """True if a KV transfer differs from ours in a single setting."""
     known = ours.transfer.model_dump()
     differ = [name for name, value in transfer.model_dump().items() if known[name] != value]
     return len(differ) == 1
@@ -140,5 +138,5 @@ def _one_disaggregated(transfer: TransferSpec, ours: RoutingConfig) -> bool:
 
 def _with_admissions(routing_configs: list[RoutingConfig], routing: RoutingSpace) -> list[RoutingConfig]:
     first, *others = routing.admission
-    found = [replace(routing_config, admission=first) for routing_config in routing_configs]
-    return found + [replace(found[0], admission=admission) for admission in others]
+    configs = [replace(routing_config, admission=first) for routing_config in routing_configs]
+    return configs + [replace(configs[0], admission=admission) for admission in others]

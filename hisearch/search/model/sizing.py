@@ -1,19 +1,19 @@
-"""The fewest replicas that meet the SLO, by trial."""
+"""The fewest replicas that meet the SLO, by simulation."""
 
 from __future__ import annotations
 
-#: Doubling the replicas must take off at least this share of the worst miss, else more of them will not help.
+#: Doubling the replicas must reduce the worst miss by at least this share; otherwise more will not help.
 LEAST_GAIN = 0.02
 
 
 class Sizing:
     """Asks for replica counts and narrows them down to the fewest that are feasible.
 
-    Grows by doubling from a first guess until one count is feasible, then bisects; shrinks in growing steps while
-    counts stay feasible. More replicas are taken to help, as they nearly always do; where doubling no longer lessens
-    the worst miss the search gives up, because what is missed (a long prompt's prefill, say) is not a matter of load.
-    Rejections never are: a request is rejected for its size, which each worker alone must hold.
-    Every count that it believes in was simulated.
+    Grows by doubling from a first guess until one count is feasible, then bisects. Shrinks in growing steps while
+    counts stay feasible. More replicas are assumed to help, as they nearly always do. If doubling no longer reduces the
+    worst miss, the search gives up: the miss (a long prompt's prefill, say) does not depend on load. Rejections never
+    do: a request is rejected for its size, as each worker must hold it alone. Every count that it relies on was
+    simulated.
     """
 
     def __init__(self, guess: int, most: int) -> None:
@@ -37,17 +37,17 @@ class Sizing:
 
     @property
     def best_guess(self) -> int:
-        """The fewest feasible count, else the largest that was tried."""
+        """The fewest feasible count, else the largest tried."""
         return self._feasible if self._feasible is not None else max(self._infeasible, 1)
 
     def tell(self, replicas: int, feasible: bool, violation: float, healable: bool = True) -> None:
-        """Report the count that was asked for.
+        """Report the result of the requested count.
 
         Args:
             replicas: the count.
             feasible: whether it meets the SLO.
-            violation: by how much the worst term is missed.
-            healable: False where more replicas cannot help, because too many requests are rejected.
+            violation: excess of the worst term over its bound.
+            healable: False if more replicas cannot help, because too many requests are rejected.
         """
         if feasible:
             self._feasible = replicas
@@ -61,13 +61,13 @@ class Sizing:
             self._next = self._above(replicas, violation)
 
     def cap(self, most: int) -> None:
-        """Ask for no more than ``most`` from now on; done where fewer replicas are known to miss the SLO."""
+        """Ask for at most ``most`` from now on; done if fewer replicas are known to miss the SLO."""
         self._most = min(self._most, most)
         if self._next is not None and self._next > self._most:
             self._next = self._most if self._most > self._infeasible else None
 
     def stop(self) -> None:
-        """Ask for no more, because the budget is spent or the deployment cannot be simulated."""
+        """Ask for no more, for a spent budget or a deployment that cannot be simulated."""
         self._next = None
 
     def _below(self, feasible: int) -> int | None:

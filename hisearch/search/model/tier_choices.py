@@ -1,9 +1,8 @@
-"""What a search may choose of a worker's cache tiers, for each engine: one rule, asked by whoever makes the choice.
+"""Options for a worker's cache tiers, by engine: one rule for every caller that makes the choice.
 
-``TierChoices.choose`` walks through the decisions in their order and asks for an option of each. Which decisions there
-are depends on the earlier ones: a size of 0 ends the tiers, prefetching needs a storage tier, and what an engine's
-mover lacks is not asked for. The sampler, the neighbours of a deployment and the warm start are different ways to
-answer.
+``TierChoices.choose`` walks through the decisions in order and asks for an option of each. Later decisions depend on
+earlier ones: a size of 0 ends the tiers, prefetching needs a storage tier, and settings that an engine's KV connector
+lacks are skipped. The sampler, the neighbours of a deployment and the warm start answer in different ways.
 """
 
 from __future__ import annotations
@@ -29,17 +28,17 @@ from hisearch.specs.deployments.tiers import (
 from hisearch.specs.machines.hardware import ScopeName
 from hisearch.specs.studies.search_space import AgentMemorySpace, CacheSpace, TierSpace
 
-#: A decision's name and its options, at least one -> the option that is taken.
+#: A decision's name and its options, at least one -> the option taken.
 Ask = Callable[[str, Sequence[Any]], Any]
 
 
 class NotOffered(ValueError):  # noqa: N818
-    """A pool's tiers are none of the space's."""
+    """A pool's tiers are not among the space's options."""
 
 
 @dataclass(frozen=True)
 class TierChoice:
-    """Tiers, their movement, the eviction of device memory, and what agents keep in it."""
+    """Tiers, their movement, the eviction of device memory, and the agents' objects in it."""
 
     tiers: tuple[TierSpec, ...]
     movement: MovementSpec
@@ -49,7 +48,7 @@ class TierChoice:
 
 @dataclass(frozen=True)
 class Decision:
-    """One decision: what it is about, what there was to choose from, and what was chosen."""
+    """One decision: its name, its options and the value chosen."""
 
     name: str
     options: tuple[Any, ...]
@@ -57,11 +56,11 @@ class Decision:
 
     @property
     def is_size(self) -> bool:
-        """True where options are ascending sizes, 0 for none."""
+        """True if options are ascending sizes, 0 for none."""
         return _is_tier_size(self.name)
 
     def others(self) -> list[Any]:
-        """Options beside the chosen one; of sizes the next ones, and none at all."""
+        """Options other than the chosen one; of sizes the next ones, and none at all."""
         if not self.is_size:
             return [option for option in self.options if option != self.value]
         at = self.options.index(self.value)
@@ -72,17 +71,17 @@ class Decision:
 
 @dataclass(frozen=True)
 class TierChoices:
-    """The choices that a space leaves one engine. scopes: of the media that have one of their own."""
+    """A space's choices for one engine. scopes: default scope of each medium that has one."""
 
     space: CacheSpace
     engine: EngineName
     scopes: Mapping[str, ScopeName]
 
     def choose(self, ask: Ask) -> TierChoice:
-        """Make every decision that there is."""
+        """Make every decision that applies."""
         gib = ask("tier_1_gib", self.space.tiers[0].sizes()) if self.space.tiers else 0.0
         if gib == 0:
-            # SGLang's lfu is lru then: it counts no hits without a host tier (0.5.9).
+            # SGLang's lfu then equals lru: it counts no hits without a host tier (0.5.9).
             return TierChoice((), MovementSpec(), self.starting_eviction, self._agents(ask, tiers=0))
         kv_connector: KvConnectorName = ask("kv_connector", self._kv_connectors)
         tiers = [self._tier(ask, 1, self.space.tiers[0], gib, kv_connector)]
@@ -99,7 +98,7 @@ class TierChoices:
         return TierChoice(tuple(tiers), movement, ask("eviction", evictions), agents)
 
     def _agents(self, ask: Ask, *, tiers: int) -> AgentMemorySpec | None:
-        """What agents keep in device memory."""
+        """The agents' objects in device memory."""
         space = self.space.agents
         if space is None:
             return None
@@ -119,29 +118,29 @@ class TierChoices:
 
     @property
     def _kv_connectors(self) -> list[KvConnectorName]:
-        """Those of the space that the engine has and that are simulated, or its usual one."""
-        found = [
+        """The space's connectors that the engine has and that are simulated, else the engine's usual one."""
+        kv_connectors = [
             kv_connector
             for kv_connector in self.space.movement.kv_connectors
             if kv_connector in SIMULATED_KV_CONNECTORS[self.engine]
         ]
-        return found or [KV_CONNECTORS[self.engine][0]]
+        return kv_connectors or [KV_CONNECTORS[self.engine][0]]
 
     @property
     def possible_kv_connectors(self) -> tuple[KvConnectorName | None, ...]:
-        """Who may move KV between a worker's tiers; None: it may have no tiers."""
+        """KV connectors that a worker's tiers may use; None if it may have no tiers."""
         sizes = self.space.tiers[0].sizes() if self.space.tiers else [0.0]
         none = (None,) if 0 in sizes else ()
         return (*none, *(self._kv_connectors if max(sizes) > 0 else ()))
 
     @property
     def starting_eviction(self) -> EvictionName:
-        """What device memory evicts by where that is no choice."""
+        """Eviction of device memory, if it is no choice."""
         return "lru" if self.engine != "sglang" or "lru" in self.space.eviction else self.space.eviction[0]
 
     @property
     def starting_agents(self) -> AgentMemorySpec | None:
-        """What agents keep in device memory where that is no choice, and there are no tiers."""
+        """The agents' objects in device memory, without tiers and if they are no choice."""
         slots = None if self.space.agents is None else self.space.agents.slots
         return self._agents(_first({}), tiers=int(slots is not None and None not in slots))
 
@@ -160,7 +159,7 @@ class TierChoices:
     def _rules(
         self, tier: TierSpace, number: int, kv_connector: KvConnectorName
     ) -> tuple[list[Any], list[float | None]]:
-        """Evictions and times to live of the space that the mover's tier ``number``, from 1 on, has."""
+        """The space's evictions and times to live that the KV connector's tier ``number``, from 1 on, supports."""
         known = evictions_of(self.engine, kv_connector, number - 1)
         evictions = [eviction for eviction in tier.eviction if eviction in known] or ["lru"]
         return evictions, list(tier.ttl_s) if may_expire(kv_connector, number - 1) else [None]
@@ -178,12 +177,12 @@ class TierChoices:
         return MovementSpec.model_validate({"kv_connector": named, **settings})
 
     def smallest_first(self) -> Iterator[TierChoice]:
-        """With every size of the nearest tier, ascending; the smallest further tiers; of all else the first option."""
+        """Choices with every size of the nearest tier, ascending; smallest further tiers, first options otherwise."""
         for gib in self.space.tiers[0].sizes() if self.space.tiers else [0.0]:
             yield self.choose(_first({"tier_1_gib": gib}))
 
     def largest_first(self) -> Iterator[TierChoice]:
-        """With tiers of every combination of sizes, nearer ones descending first; of all else the first option."""
+        """Choices with every combination of tier sizes, nearer tiers descending first; first options otherwise."""
         for sizes in itertools.product(*(tier.sizes()[::-1] for tier in self.space.tiers)):
             if sizes and sizes[0] > 0:
                 yield self.choose(_first({f"tier_{number}_gib": gib for number, gib in enumerate(sizes, 1)}))
@@ -192,7 +191,7 @@ class TierChoices:
         """The decisions that lead to a pool's tiers.
 
         Raises:
-            NotOffered: none do.
+            NotOffered: no decisions do.
         """
         known, made = tier_parameters(pool), list[Decision]()
 
@@ -203,17 +202,17 @@ class TierChoices:
             made.append(Decision(name, tuple(options), value))
             return value
 
-        found = self.choose(ask)
-        if list(found.tiers) != pool.tiers or (pool.tiers and found.movement != _named(pool)):
+        choice = self.choose(ask)
+        if list(choice.tiers) != pool.tiers or (pool.tiers and choice.movement != _named(pool)):
             raise NotOffered("the tiers differ in what is no choice")
-        if found.agents != pool.agents:
+        if choice.agents != pool.agents:
             raise NotOffered("agents' objects differ in what is no choice")
         return made
 
     def neighbours(self, pool: PoolSpec, *, all_sizes: bool = False) -> Iterator[TierChoice]:
-        """Choices that differ from a pool's in one decision, a size by one step or to 0; first options beyond it.
+        """Choices that differ from a pool's in one decision; sizes by one step or to 0; first options beyond it.
 
-        ``all_sizes``: a size to any other.
+        ``all_sizes``: sizes may change to any other.
         """
         try:
             made = self.decisions_of(pool)
@@ -226,7 +225,7 @@ class TierChoices:
                 yield self.choose(_first(values | {decision.name: option}))
 
     def count(self) -> int:
-        """How many choices there are."""
+        """Number of choices."""
         total, without = 0, 0
         for kv_connector in self._kv_connectors:
             product = 1
@@ -241,64 +240,64 @@ class TierChoices:
         return total + without if self.space.tiers else self._agent_settings(tiers=0)
 
     def _agent_settings(self, *, tiers: int) -> int:
-        """Choices of what agents keep, and of device eviction."""
+        """Number of choices for agents' objects and device eviction."""
         evictions = len(self.space.eviction) if self.engine == "sglang" and tiers else 1
         space = self.space.agents
         if space is None:
             return evictions
-        ways = dict.fromkeys(OWN_KV_EVICTION, evictions) | {"distance": len(space.ahead_s)}
+        variants = dict.fromkeys(OWN_KV_EVICTION, evictions) | {"distance": len(space.ahead_s)}
         sizes = len(space.host_gib) if _lies_on_disk(space, tiers) else 1
-        return sizes * len(_slots(space, tiered=tiers > 0)) * sum(ways.get(policy, 1) for policy in space.policies)
+        return sizes * len(_slots(space, tiered=tiers > 0)) * sum(variants.get(policy, 1) for policy in space.policies)
 
     def _variants(self, tier: TierSpace, number: int, kv_connector: KvConnectorName) -> int:
-        """Choices of a tier of one size."""
+        """Number of choices for a tier of one size."""
         evictions, lifetimes = self._rules(tier, number, kv_connector)
         return len(tier.media) * (len(tier.scope) or 1) * len(evictions) * len(lifetimes)
 
     def _settings(self, kv_connector: KvConnectorName, tiers: int) -> int:
-        """Choices of movement and device eviction with so many tiers."""
+        """Number of choices for movement and device eviction with ``tiers`` tiers."""
         space = self.space.movement
-        found = self._agent_settings(tiers=tiers)
+        total = self._agent_settings(tiers=tiers)
         if kv_connector == "hicache":
-            found *= len(space.write_policy)
+            total *= len(space.write_policy)
         if kv_connector == "hicache" and tiers > 1:
-            found *= len(space.prefetch) * len(space.prefetch_threshold_tokens)
+            total *= len(space.prefetch) * len(space.prefetch_threshold_tokens)
         if kv_connector == "hicache" and tiers > 2:
-            found *= len(space.hierarchy)
-        return found
+            total *= len(space.hierarchy)
+        return total
 
 
 def tier_parameters(pool: PoolSpec) -> dict[str, Any]:
-    """The decisions behind a pool's tiers, by name; those that do not apply are left out."""
-    found: dict[str, Any] = {"tier_1_gib": 0.0} if not pool.tiers else {"kv_connector": pool.kv_connector}
+    """The decisions that give a pool's tiers, by name; those that do not apply are left out."""
+    chosen: dict[str, Any] = {"tier_1_gib": 0.0} if not pool.tiers else {"kv_connector": pool.kv_connector}
     for number, tier in enumerate(pool.tiers, 1):
-        found |= {f"tier_{number}_{name}": value for name, value in tier.model_dump().items() if name in _OF_A_TIER}
+        chosen |= {f"tier_{number}_{name}": value for name, value in tier.model_dump().items() if name in _OF_A_TIER}
     if pool.tiers and pool.kv_connector == "hicache":
-        found["write_policy"] = pool.movement.write_policy
+        chosen["write_policy"] = pool.movement.write_policy
         if len(pool.tiers) > 1:
-            found["prefetch"] = pool.movement.prefetch
-            found["prefetch_threshold_tokens"] = pool.movement.prefetch_threshold_tokens
+            chosen["prefetch"] = pool.movement.prefetch
+            chosen["prefetch_threshold_tokens"] = pool.movement.prefetch_threshold_tokens
         if len(pool.tiers) > 2:
-            found["hierarchy"] = pool.movement.hierarchy
+            chosen["hierarchy"] = pool.movement.hierarchy
     if pool.engine.name == "sglang":
-        found["eviction"] = pool.engine.eviction
+        chosen["eviction"] = pool.engine.eviction
     if pool.agents is not None:
-        found |= {f"agent_{name}": getattr(pool.agents, name) for name in ("policy", "slots", "host_gib", "ahead_s")}
-    return {name: value for name, value in found.items() if value is not None}
+        chosen |= {f"agent_{name}": getattr(pool.agents, name) for name in ("policy", "slots", "host_gib", "ahead_s")}
+    return {name: value for name, value in chosen.items() if value is not None}
 
 
 def _is_tier_size(name: str) -> bool:
-    """Whether a decision is how large a tier is, 0 for none."""
+    """True if a decision is a tier's size, 0 for none."""
     return name.startswith("tier_") and name.endswith("_gib")
 
 
 def _lies_on_disk(space: AgentMemorySpace, tiers: int) -> bool:
-    """Whether a worker with so many tiers may keep what agents need on the second of them."""
+    """True if a worker with ``tiers`` tiers may keep agents' objects on the second of them."""
     return tiers > 1 and space.host == "tier" and space.has_objects
 
 
 def _slots(space: AgentMemorySpace, *, tiered: bool) -> list[int | None]:
-    """Those that a worker with or without tiers may have."""
+    """Agent slots that a worker with or without tiers may have."""
     return [slots for slots in space.slots if slots is not None or not (tiered and space.has_objects)]
 
 
@@ -306,13 +305,13 @@ _OF_A_TIER = ("gib", "medium", "scope", "eviction", "ttl_s")
 
 
 def _named(pool: PoolSpec) -> MovementSpec:
-    """A pool's movement, its mover named only where it is not the engine's usual one."""
+    """A pool's movement; its KV connector is named only if it is not the engine's usual one."""
     usual = pool.kv_connector == KV_CONNECTORS[pool.engine.name][0]
     return pool.movement.model_copy(update={"kv_connector": None if usual else pool.kv_connector})
 
 
 def _first(values: Mapping[str, Any]) -> Ask:
-    """Answers with known values, where they are options, and with first options."""
+    """Answers with known values if they are options, else with first options."""
 
     def ask(name: str, options: Sequence[Any]) -> Any:
         return values[name] if name in values and values[name] in options else options[0]

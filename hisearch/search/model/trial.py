@@ -1,4 +1,4 @@
-"""What a study produces: trials, the front among them, and a recommendation."""
+"""Results of a study: trials, the front among them, and a recommendation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Recommendation", "TermCheck", "Trial", "is_maximised", "metric_of"]
 
 
 def is_maximised(objective: str) -> bool:
-    """True where more is better."""
+    """True if larger values are better."""
     return objective in MAXIMISED
 
 
@@ -25,14 +25,11 @@ class Trial:
     """One simulated deployment.
 
     number: position in the study, from 0. stage: 1, 2 or 3, or 4 for the comparisons after them. parameters: the
-    searched dimensions, flat.
-    metrics: seconds, requests per second, dollars (see ``hisearch.score.metrics``), empty where the trial failed.
-    slo: a check per latency term, one per limit of the study and one of the rejected requests. feasible: every one of
-    them holds.
-    error: why it failed, or "".
-    slice_fraction: share of the trace's requests, from its beginning, that was replayed; figures of slices are for
-    ranking only and never reach the front. load: factor on the study's own load. simulations: it took so many, more
-    than one where its capacity was looked for.
+    searched dimensions, flat. metrics: seconds, requests per second, dollars (see ``hisearch.score.metrics``), empty if
+    the trial failed. slo: a check per latency term, one per limit of the study and one of the rejected requests.
+    feasible: all of them hold. error: why the trial failed, or "". slice_fraction: replayed share of the trace's
+    requests, from its beginning; figures of slices serve for ranking only and never reach the front. load: factor on
+    the study's own load. simulations: number used, more than one if its capacity was searched.
     """
 
     number: int
@@ -50,37 +47,37 @@ class Trial:
 
     @property
     def comparable(self) -> bool:
-        """True where the whole trace was replayed at the study's own load, without an error."""
+        """True if the complete trace was replayed at the study's own load, without an error."""
         return not self.error and self.slice_fraction == 1.0 and self.load == 1.0
 
     @property
     def worst_margin(self) -> float:
-        """Smallest margin over the SLO's latency terms; minus infinity where the trial failed."""
+        """Smallest margin over the SLO's latency terms; minus infinity if the trial failed."""
         return worst_margin_of(self.slo) if self.slo else -math.inf
 
     @property
     def worst_violation(self) -> float:
-        """Largest violation over all checks, at most 0 where all hold; infinite where the trial failed."""
+        """Largest violation over all checks, at most 0 if all hold; infinite if the trial failed."""
         return max((check.violation for check in self.slo), default=math.inf)
 
     @property
     def serves(self) -> bool:
-        """True where all holds but for limits on the deployment's size, which more workers only miss by more."""
+        """True if all checks hold except limits on the deployment's size, which more workers only miss by more."""
         return not self.error and all(check.holds for check in self.slo if not is_of_size(check))
 
     @property
     def service_violation(self) -> float:
-        """Largest violation over the checks of ``serves``; infinite where the trial failed."""
+        """Largest violation over the checks of ``serves``; infinite if the trial failed."""
         return max((check.violation for check in self.slo if not is_of_size(check)), default=math.inf)
 
     @property
     def rejects_too_many(self) -> bool:
-        """True where more requests were rejected than the SLO allows, which no number of replicas heals."""
+        """True if more requests were rejected than the SLO allows; more replicas do not help."""
         return any(isinstance(check, RejectionCheck) and not check.holds for check in self.slo)
 
     @property
     def rejects_beyond_window(self) -> bool:
-        """True where the model's window alone rejects more requests than the SLO allows: every deployment's would."""
+        """True if the model's window alone rejects more requests than the SLO allows; no deployment helps."""
         return any(isinstance(check, RejectionCheck) and check.over_window > check.bound for check in self.slo)
 
     def objective(self, name: str) -> float:
@@ -90,10 +87,10 @@ class Trial:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """The deployment to buy, why, and what stands next to it.
+    """The recommended deployment, the reason, and its closest competitors.
 
-    rule: by which it was chosen (``specs.studies.study.RuleName``). against_baseline: a sentence that holds it against
-    ``baseline``; "" where that was not simulated.
+    rule: the rule that chose it (``specs.studies.study.RuleName``). against_baseline: a sentence that compares it with
+    ``baseline``; "" if that was not simulated.
     """
 
     trial: Trial

@@ -1,4 +1,4 @@
-"""What a search leaves behind and how it is watched: journal, database, progress, interruptions.
+"""Records of a search and ways to watch it: journal, database, progress, interruptions.
 
 Imports ``model`` and ``select``.
 """

@@ -1,9 +1,9 @@
-"""Many finished trials into an Optuna database at once.
+"""Adds many finished trials to an Optuna database at once.
 
-``optuna.Study.add_trials`` asks the database several questions for each parameter of each trial, which takes as long as
-many a simulation. Here one transaction inserts all rows of a kind together, some forty times as fast. The rows are the
-same (``tests/search/test_bulk_trials.py`` compares them), in the tables of Optuna's own models; these are no public
-interface of it, so that its version is held below the next major one.
+``optuna.Study.add_trials`` queries the database several times for each parameter of each trial, which takes as long as
+many a simulation. Here one transaction inserts all rows of a kind together, about forty times as fast. The rows are the
+same (``tests/search/test_bulk_trials.py`` compares them), in the tables of Optuna's own models. These models are not
+public, so Optuna's version is kept below the next major one.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 def add_finished(storage: RDBStorage, study_id: int, first: int, trials: Sequence[optuna.trial.FrozenTrial]) -> None:
-    """Add trials to a study: all, or none where that fails.
+    """Add trials to a study: all of them, or none on failure.
 
     Args:
-        storage: of the study.
-        study_id: Optuna's key of it. Nobody else may add trials to it meanwhile.
-        first: trials that the study has: the number of the first of these.
-        trials: finished ones, as ``optuna.trial.create_trial`` makes and checks them, without intermediate values.
+        storage: storage of the study.
+        study_id: Optuna's key of the study. Nobody else may add trials to it meanwhile.
+        first: number of trials already in the study, and so the number of the first new one.
+        trials: finished trials, as ``optuna.trial.create_trial`` makes and checks them, without intermediate values.
 
     Raises:
         SQLAlchemyError: the database cannot be written.
@@ -56,7 +56,7 @@ def add_finished(storage: RDBStorage, study_id: int, first: int, trials: Sequenc
 
 
 def _rows(trial: optuna.trial.FrozenTrial) -> list[tuple[Any, list[dict[str, Any]]]]:
-    """What belongs to a trial: Optuna's model of a table, and rows for it."""
+    """Rows of a trial, by Optuna's table model."""
     from optuna.distributions import distribution_to_json
     from optuna.storages._rdb import models
 

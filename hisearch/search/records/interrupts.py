@@ -1,4 +1,4 @@
-"""Signals that end a search: at a safe place the first time, at once the second."""
+"""Signals that end a search: at a safe place the first time, at once the second time."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from collections.abc import Iterator, Sequence
 from types import FrameType, TracebackType
 from typing import Any
 
-#: A command that a signal ended exits with this plus the signal's number, as shells report it.
+#: A command ended by a signal exits with this plus the signal's number, as shells report it.
 EXIT_CODE_BASE = 128
 
-#: Signals that come within so many seconds of the first are the same one: a terminal sends Ctrl-C to a whole group of
+#: Signals within this many seconds of the first count as the same one: a terminal sends Ctrl-C to a whole group of
 #: processes, and wrappers such as ``timeout`` or ``uv run`` pass it on once more.
 SAME_SIGNAL_S = 0.5
 
 
 class Interrupts:
-    """While this context lasts, a signal raises ``KeyboardInterrupt``, but never in the midst of what is ``deferred``.
+    """Inside this context a signal raises ``KeyboardInterrupt``, except within ``deferred`` blocks.
 
-    What is deferred goes on to its end and looks at ``received`` where it could stop; within it, only a thread that is
-    ``waiting`` for others is woken by the exception.
+    A deferred block runs to its end and checks ``received`` where it could stop. Within it, the exception only wakes a
+    thread that is ``waiting`` for others.
     """
 
     def __init__(self, signals: Sequence[int] = (signal.SIGINT,), *, exit_at_once: bool = False) -> None:
@@ -34,8 +34,8 @@ class Interrupts:
 
         Args:
             signals: those that end the search.
-            exit_at_once: a second signal ends the process on the spot, whatever it is doing, kernels included, and
-                after this context too. Else it raises ``KeyboardInterrupt`` wherever the program is.
+            exit_at_once: a second signal ends the process immediately, even within kernels and after this context.
+                Otherwise it raises ``KeyboardInterrupt`` wherever the program is.
         """
         self.received: int | None = None
         self._signals = tuple(signals)
@@ -48,11 +48,11 @@ class Interrupts:
 
     @property
     def exit_code(self) -> int | None:
-        """What a command that was ended so exits with; None where no signal came."""
+        """Exit code of a command ended by the signal; None without a signal."""
         return None if self.received is None else EXIT_CODE_BASE + self.received
 
     def __enter__(self) -> Interrupts:
-        if threading.current_thread() is threading.main_thread():  # only there can handlers be installed
+        if threading.current_thread() is threading.main_thread():  # handlers can only be installed there
             if self._exit_at_once:
                 self._watch()
             self._before = {number: signal.signal(number, self._handle) for number in self._signals}
@@ -61,7 +61,7 @@ class Interrupts:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        ending = self._exit_at_once and self.received is not None  # no handler of Python's runs while it shuts down
+        ending = self._exit_at_once and self.received is not None  # Python's handlers do not run during shutdown
         for number, handler in self._before.items():
             signal.signal(number, signal.SIG_DFL if ending else handler)
         self._before = {}
@@ -73,7 +73,7 @@ class Interrupts:
 
     @contextlib.contextmanager
     def deferred(self) -> Iterator[None]:
-        """What runs in here is not interrupted by the first signal."""
+        """The first signal does not interrupt this block."""
         self._deferred += 1
         try:
             yield
@@ -82,7 +82,7 @@ class Interrupts:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """What runs in here, though within ``deferred``, is interrupted, and at once where a signal has come before."""
+        """A signal interrupts this block even within ``deferred``; at once if it has come before."""
         self._waiting += 1
         try:
             if self.received is not None:
@@ -101,7 +101,7 @@ class Interrupts:
             raise KeyboardInterrupt
 
     def _watch(self) -> None:
-        """Count signals in a thread: Python's handlers have to wait for a kernel that the main thread is in."""
+        """Count signals in a thread: Python's handlers must wait for a kernel on the main thread."""
         reader, writer = socket.socketpair()
         writer.setblocking(False)
         self._wakeup = reader, writer
@@ -120,7 +120,7 @@ class Interrupts:
 
 
 def _exit_now(number: int) -> None:
-    """End the process without any clean-up but that of the terminal, whose cursor a progress bar hides."""
+    """End the process without clean-up, except for the terminal's cursor, which a progress bar hides."""
     show_cursor = "\x1b[?25h\n" if sys.stderr.isatty() else ""
     os.write(2, f"{show_cursor}hisearch: stopped at once\n".encode())
     os._exit(EXIT_CODE_BASE + number)

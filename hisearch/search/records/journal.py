@@ -1,10 +1,10 @@
 """The crash-safe record of finished simulations: one JSON object per line, appended and flushed as each one ends.
 
-The first line names the inputs (``{"journal": 1, "inputs": DIGEST}``), every other one a finished simulation (``{"key":
-DIGEST, "evaluation": {…}, "number": N, "job": {…}}``; the last two are the trial's number and what was simulated, and
-are left out where there is no trial). A process that is killed leaves at worst a torn last line, which is dropped when
-the journal is read. Lines stand in the order in which simulations ended, which differs from run to run; a run that goes
-on looks them up by key.
+The first line names the inputs (``{"journal": 1, "inputs": DIGEST}``). Every other line is a finished simulation
+(``{"key": DIGEST, "evaluation": {…}, "number": N, "job": {…}}``). The last two are the trial's number and its job; they
+are left out if there is no trial. A killed process leaves at worst a torn last line, which is dropped when the journal
+is read. Lines are in the order in which simulations ended, which differs from run to run; a resumed run looks them up
+by key.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Journal:
 
         Args:
             path: the file; its folder must exist.
-            inputs: digest of everything that decides outcomes beside the jobs themselves.
-            resume: read what an earlier run has finished; without it the file must not exist.
+            inputs: digest of everything besides the jobs that decides outcomes.
+            resume: read the finished simulations of an earlier run; without it the file must not exist.
 
         Raises:
-            JournalError: see the class; or the file exists although ``resume`` is not asked for.
+            JournalError: see the class; or the file exists without ``resume``.
         """
         self._path = path
         self._lock = threading.Lock()
@@ -67,19 +67,19 @@ class Journal:
         return len(self._finished)
 
     def get(self, key: str) -> Evaluation | None:
-        """What an earlier run found for ``key``."""
+        """The evaluation that an earlier run recorded for ``key``."""
         return self._finished.get(key)
 
     def record(self, key: str, evaluation: Evaluation, number: int | None = None, job: Job | None = None) -> None:
-        """Append a finished simulation and hand it to the operating system at once. Safe from any thread.
+        """Append a finished simulation and flush it to the operating system at once. Safe from any thread.
 
-        Does nothing once the journal is closed: after an interrupt, threads still finish what they were at.
+        Does nothing once the journal is closed: after an interrupt, threads still finish their simulations.
 
         Args:
             key: the job's digest.
-            evaluation: what came of it.
-            number: of its trial in the study, for those who look at a run that has not ended.
-            job: what was simulated, likewise.
+            evaluation: its outcome.
+            number: number of its trial in the study, for readers of a running study.
+            job: the simulated job, for the same readers.
         """
         row: dict[str, Any] = {"key": key, "evaluation": evaluation.to_json()}
         if job is not None:
@@ -94,7 +94,7 @@ class Journal:
 
 
 def check_journal(path: Path, inputs: str, *, resume: bool) -> dict[str, Evaluation]:
-    """What a journal has finished, by key; nothing of one that does not exist. Nothing is changed.
+    """Finished simulations of a journal, by key; empty if it does not exist. Nothing is changed.
 
     Raises:
         JournalError: see ``Journal``.
@@ -112,16 +112,16 @@ def check_journal(path: Path, inputs: str, *, resume: bool) -> dict[str, Evaluat
 def _cut_torn_line(path: Path) -> None:
     """Cut a torn last line off the file, should there be one."""
     content = path.read_bytes() if path.exists() else b""
-    if (whole := sum(map(len, _whole_lines(content)))) < len(content):
+    if (complete_bytes := sum(map(len, _whole_lines(content)))) < len(content):
         with path.open("r+b") as stream:
-            stream.truncate(whole)
+            stream.truncate(complete_bytes)
 
 
 class SoFar(NamedTuple):
-    """What a journal knows of a run that may be going on.
+    """Content of a journal whose run may still be going on.
 
-    trials: by number. unknown: evaluations of which it does not say what was simulated: an earlier version's. latest:
-    the trial that ended last.
+    trials: by number. unknown: evaluations without a recorded job, from an earlier version. latest: the trial that
+    ended last.
     """
 
     trials: tuple[Trial, ...]
@@ -130,15 +130,15 @@ class SoFar(NamedTuple):
 
     @property
     def simulations(self) -> int:
-        """Simulations that all of it took."""
+        """Simulations of all entries."""
         return sum(t.simulations for t in self.trials) + sum(e.simulations for e in self.unknown)
 
 
 def read_so_far(path: Path) -> SoFar:
     """The trials in a journal that another process may be writing: nothing is locked, and nothing is changed.
 
-    Trials have the numbers that the run has given them, with gaps where simulations have not ended. Where a run that
-    went on with another budget has given a number again, the earlier trial is numbered behind all others.
+    Trials keep the numbers of the run, with gaps for simulations that have not ended. If a run resumed with another
+    budget reused a number, the earlier trial is numbered after all others.
 
     Raises:
         JournalError: it is not a journal, or is damaged before its last line.
@@ -163,22 +163,22 @@ def read_so_far(path: Path) -> SoFar:
             displaced.append(numbered[latest])
         numbered[latest] = job, evaluation
     after = max(numbered, default=-1) + 1
-    every = numbered | {after + place: one for place, one in enumerate(displaced)}
+    every = numbered | {after + place: displaced_trial for place, displaced_trial in enumerate(displaced)}
     trials = {number: evaluation.trial(number, job) for number, (job, evaluation) in sorted(every.items())}
     return SoFar(tuple(trials.values()), tuple(unknown), None if latest is None else trials[latest])
 
 
 def _whole_lines(content: bytes) -> list[bytes]:
-    """The lines that end, with their ends."""
+    """The complete lines, with their line ends."""
     return content[: content.rfind(b"\n") + 1].splitlines(keepends=True)
 
 
 def _finished(path: Path, lines: Sequence[bytes]) -> Iterator[tuple[dict[str, Any], Evaluation]]:
-    """Every line behind the head, and its evaluation."""
+    """Every line after the header, and its evaluation."""
     for number, line in enumerate(lines[1:], start=2):
         try:
             row = json.loads(line)
-            found = row["key"], Evaluation.from_json(row["evaluation"])
+            entry = row["key"], Evaluation.from_json(row["evaluation"])
         except (ValueError, KeyError, TypeError) as error:
             why = error.msg if isinstance(error, json.JSONDecodeError) else f"{type(error).__name__}: {error}"
             raise JournalError(
@@ -186,7 +186,7 @@ def _finished(path: Path, lines: Sequence[bytes]) -> Iterator[tuple[dict[str, An
                 f"is sound: to go on with that alone, copy the folder, then sed -i '{number},$d' "
                 f"{shlex.quote(str(path))} and resume; what was cut off is simulated again"
             ) from error
-        yield row, found[1]
+        yield row, entry[1]
 
 
 def _header(path: Path, line: bytes) -> str:

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 
 
 class _Quiet:
-    """What is silenced while any thread asks for it; both levels and filters are the whole process's."""
+    """Silences notices while any thread asks for it; levels and filters belong to the whole process."""
 
     def __init__(self) -> None:
         self._lock, self._asking, self._undo = threading.Lock(), 0, ExitStack()
@@ -41,7 +41,7 @@ _QUIET = _Quiet()
 
 @contextmanager
 def quiet_optuna() -> Iterator[None]:
-    """Silence its log lines below warnings (a study was created) and its warnings on options it calls experimental."""
+    """Silence Optuna's log lines below warnings (such as a created study) and its warnings on experimental options."""
     _QUIET.enter()
     try:
         yield

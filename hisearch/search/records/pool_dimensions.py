@@ -1,7 +1,7 @@
-"""What routers, admission and several pools add to the dimensions of a search: every value that each may have.
+"""Search dimensions of routers, admission and several pools, with all their values.
 
-Of numbers of workers it is the largest. Names are those of ``parameters_of``: of the first pool plain, of the second
-with its name before them.
+Numbers of workers are given by their maximum. Names are those of ``parameters_of``: plain for the first pool, prefixed
+with the pool's name for the second.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Dimensions = dict[str, tuple[Any, ...]]
 #: Second pools, by name.
 POOLS = ("decode", "other")
 
-#: What stage 1 chooses of a pool -> the list of it in section execution.
+#: Stage 1's choice for a pool -> the list of its values in section execution.
 _LISTS = {
     "accelerator": "accelerators",
     "tensor_parallel": "tensor_parallel",
@@ -41,9 +41,9 @@ def pool_dimensions(space: SearchSpaceSpec) -> Dimensions:
     rows += [{"admission": a.policy} | a.parameters() for a in space.routing.admission if a.policy != "none"]
     rows += _of_a_pool(space, SideSpace(), "")
     if disaggregated is not None:
-        behind = decode_routers(space, disaggregated)
-        rows += [{f"decode_router.{name}": v for name, v in router.parameters().items()} for router in behind]
-        rows += [{"decode_router": router.policy} for router in behind]
+        at_decode = decode_routers(space, disaggregated)
+        rows += [{f"decode_router.{name}": v for name, v in router.parameters().items()} for router in at_decode]
+        rows += [{"decode_router": router.policy} for router in at_decode]
         rows += [{"fabric": name} for name in disaggregated.fabrics]
         rows += [{"local_prefill_tokens": tokens} for tokens in disaggregated.local_prefill_tokens]
         rows += [
@@ -57,22 +57,22 @@ def pool_dimensions(space: SearchSpaceSpec) -> Dimensions:
 
 
 def _of_a_pool(space: SearchSpaceSpec, side: SideSpace, start: str) -> list[dict[str, Any]]:
-    """A row for each value of each setting of a pool's workers, and for most of them."""
-    execution, own = space.execution, side.lists()
+    """A row for each value of each setting of a pool's workers, and one for the most workers."""
+    execution, side_lists = space.execution, side.lists()
     rows = [
         {start + name: value}
         for name, key in _LISTS.items()
-        for value in own.get(key, getattr(execution, key)) or [OWN_WEIGHT_DTYPE]
+        for value in side_lists.get(key, getattr(execution, key)) or [OWN_WEIGHT_DTYPE]
     ]
     rows += [{start + "engine": engine} for engine in execution.engines]
     rows += [{start + "kv_dtype": name} for name in execution.kv_dtypes]
-    return [*rows, {start + "replicas": own.get("max_replicas", execution.max_replicas)}]
+    return [*rows, {start + "replicas": side_lists.get("max_replicas", execution.max_replicas)}]
 
 
 def _together(rows: Iterable[Mapping[str, Any]]) -> Dimensions:
-    """Each name with its values, each once, in the order in which they come."""
-    found: dict[str, dict[Any, None]] = {}
+    """Each name with its distinct values, in order of appearance."""
+    values_by_name: dict[str, dict[Any, None]] = {}
     for row in rows:
         for name, value in row.items():
-            found.setdefault(name, {})[value] = None
-    return {name: tuple(values) for name, values in found.items()}
+            values_by_name.setdefault(name, {})[value] = None
+    return {name: tuple(values) for name, values in values_by_name.items()}

@@ -1,4 +1,4 @@
-"""How a search reports its progress: a small protocol, silent unless somebody listens."""
+"""Progress reports of a search: a small protocol, silent without a listener."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Progress(Protocol):
         """A stage begins; it will make at most ``total`` advances."""
 
     def advanced(self, done: int, *notes: str) -> None:
-        """``done`` more steps are finished; ``notes`` say what came of the stage so far, empty ones left out."""
+        """``done`` more steps are finished; ``notes`` describe the stage's results so far, empty ones left out."""
 
     def finished(self) -> None:
         """The current stage ends, possibly before its total."""
@@ -41,12 +41,12 @@ class SilentProgress:
         """Ignore."""
 
 
-#: Seconds over which the pace of a stage is taken.
+#: Seconds over which a stage's pace is measured.
 PACE_WINDOW_S = 30.0
 
 
 class Pace:
-    """How fast a stage goes of late, and so how long it may still take."""
+    """Recent pace of a stage, and the time it may still take."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -61,7 +61,7 @@ class Pace:
         self._marks.append((self._clock(), 0))
 
     def advance(self, done: int) -> None:
-        """So many more steps are finished."""
+        """``done`` more steps are finished."""
         now_s = self._clock()
         self._done += done
         self._marks.append((now_s, self._done))
@@ -69,7 +69,7 @@ class Pace:
             self._marks.popleft()
 
     def left(self, total: int) -> str:
-        """``at most 14 s left``; "" as long as nothing is known. Most, as a stage may not need all its steps."""
+        """``at most 14 s left``; "" while unknown. An upper bound, as a stage may not need all its steps."""
         (first_s, before), (last_s, done) = self._marks[0], self._marks[-1]
         if done <= before or done >= total:
             return ""
@@ -81,9 +81,9 @@ class Pace:
 
 
 class PlainProgress:
-    """Lines when a stage is first heard of, every few seconds, and when it ends: for logs and pipes.
+    """Lines when a stage makes its first progress, every few seconds, and when it ends: for logs and pipes.
 
-    Nothing is said of a stage in which nothing was done.
+    Stages without any progress are not reported.
     """
 
     def __init__(self, stream: TextIO | None = None, interval_s: float = 5.0) -> None:
@@ -95,12 +95,12 @@ class PlainProgress:
         self._pace = Pace()
 
     def started(self, stage: str, total: int) -> None:
-        """A stage may begin: it is said as soon as something is done."""
+        """A stage may begin; it is reported with its first step."""
         self._stage, self._total, self._done, self._last = stage, total, 0, ""
         self._pace.begin()
 
     def advanced(self, done: int, *notes: str) -> None:
-        """Say how far the stage is, at most once per interval."""
+        """Report the stage's progress, at most once per interval."""
         if self._done == 0 and done > 0:
             self._said_at = time.monotonic()
             self._say(f"{self._stage}: up to {self._total:,}")
@@ -110,12 +110,12 @@ class PlainProgress:
         if time.monotonic() - self._said_at >= self._interval_s:
             self._said_at = time.monotonic()
             parts = (f"{self._stage}: {self._done:,} of {self._total:,}", self._last, self._pace.left(self._total))
-            self._say("; ".join(part for part in parts if part))
+            self._say("; ".join(text for text in parts if text))
 
     def finished(self) -> None:
-        """Say what the stage came to."""
+        """Report the stage's result."""
         if self._done:
-            self._say("; ".join(part for part in (f"{self._stage}: {self._done:,} done", self._last) if part))
+            self._say("; ".join(text for text in (f"{self._stage}: {self._done:,} done", self._last) if text))
 
     def _say(self, text: str) -> None:
         print(text, file=self._stream, flush=True)
@@ -167,7 +167,7 @@ class BarProgress:
             self._bars.update(self._task, advance=done, note=f"{self._said}  {left}" if left else self._said)
 
     def finished(self) -> None:
-        """Fill the current bar: the stage is over, whether or not it needed all its steps; without any it goes."""
+        """Fill the current bar: the stage is over, even if it did not need all its steps. Without any, remove it."""
         if self._bars is None or self._task is None:
             return
         done = next(int(task.completed) for task in self._bars.tasks if task.id == self._task)

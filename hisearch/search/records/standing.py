@@ -1,4 +1,4 @@
-"""How a search stands: what those who watch it are told after every simulation."""
+"""Status of a search, reported to listeners after every simulation."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ from hisearch.base.dtypes import F8
 from hisearch.search.model.job import Evaluation
 from hisearch.search.model.trial import is_maximised, metric_of
 
-#: An objective that is so many times worse than the first feasible trial's adds nothing to the hypervolume.
+#: An objective this many times worse than the first feasible trial's adds nothing to the hypervolume.
 WORST_FACTOR = 10.0
 
 
 class Standing:
-    """Counts feasible deployments, keeps the cheapest price and the hypervolume of the front so far.
+    """Counts feasible deployments, and keeps the cheapest price and the hypervolume of the front so far.
 
-    The hypervolume is taken over the logarithms of the objectives, from a corner where each is ``WORST_FACTOR`` times
-    worse than the first feasible trial's, and is told as a multiple of that trial's own. So it needs no scale that is
-    only known in the end, and it stands still once the front does. The first is the one with the lowest number, not the
-    first to end: whatever the workers, and whether or not a run was killed and went on, the same trials come to the
-    same figure. It can fall only while the simulations side by side with the first feasible ones still end.
+    The hypervolume is taken over the logarithms of the objectives. Its corner is ``WORST_FACTOR`` times worse than the
+    first feasible trial in each. It is reported as a multiple of that trial's own. It therefore needs no scale that is
+    only known at the end, and stays constant once the front does. The first trial is the one with the lowest number,
+    not the first to end. The same trials thus give the same figure for any workers, even if a run was killed and
+    resumed. It can fall only while simulations that run in parallel with the first feasible ones still end.
     """
 
     def __init__(self, objectives: Sequence[str] = ()) -> None:
-        """Of a study with these objectives; of none, no hypervolume is told.
+        """Start for a study with these objectives; without any, no hypervolume is reported.
 
-        ``hypervolume`` is 0 as long as nothing is feasible.
+        ``hypervolume`` is 0 until a trial is feasible.
         """
         self.feasible = 0
         self._objectives = tuple(objectives)
         self._cheapest_usd = math.inf
         self._first: tuple[int, F8] | None = None
-        #: Decimal logarithms of what no other beats.
+        #: Decimal logarithms of the non-dominated points.
         self._front = np.empty((0, len(self._objectives)))
         self.hypervolume = 0.0
 
     def add(self, number: int, evaluation: Evaluation) -> None:
-        """Take note of what was simulated on the whole trace at the study's load.
+        """Add a simulation of the complete trace at the study's load.
 
         Args:
-            number: the trial's.
-            evaluation: what came of it.
+            number: number of the trial.
+            evaluation: its outcome.
         """
         if not evaluation.feasible:
             return
@@ -53,7 +53,7 @@ class Standing:
             self._add_point(number, self._decades(evaluation))
 
     def notes(self) -> tuple[str, ...]:
-        """For a progress bar: how many are feasible, the best price, the hypervolume."""
+        """Notes for a progress bar: number of feasible trials, best price, hypervolume."""
         if not self.feasible:
             return ("0 feasible",)
         grown = (f"hypervolume {self.hypervolume:.2f}",) if self._objectives else ()

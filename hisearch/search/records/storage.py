@@ -1,10 +1,10 @@
 """Trials in an Optuna database, so that ``optuna-dashboard sqlite:///study.db`` opens a study.
 
-Three Optuna studies are kept of a run, in an SQLite file of its own or in a PostgreSQL database of several runs.
-``<name>`` holds the deployments simulated on the whole trace with the study's objectives. ``<name>/slices`` holds those
-simulated on a slice of it, and ``<name>/other-loads`` those at another load: their figures compare with each other
-only. Trials are written in bulk, behind the search: every few seconds while it goes on, and at the ends of its stages.
-The journal, not the database, is what a killed study resumes from.
+A run has three Optuna studies, in an SQLite file of its own or in a PostgreSQL database of several runs. ``<name>``
+holds the deployments simulated on the complete trace, with the study's objectives. ``<name>/slices`` holds those
+simulated on a slice, and ``<name>/other-loads`` those at another load; compare their figures only with each other.
+Trials are written in bulk, behind the search: every few seconds while it runs, and at the ends of its stages. A killed
+study resumes from the journal, not from the database.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
     from optuna.storages import RDBStorage
 
-#: Seconds between two writings while a search goes on: what a reader who follows it waits at most, but for the writing.
+#: Seconds between two writes during a search: the longest wait of a reader who follows it, apart from the write itself.
 LIVE_S = 3.0
 #: Seconds within which a database server must answer.
 CONNECT_S = 10
 
 
 class StorageError(ValueError):
-    """A database that cannot be written. Its address is told without the password."""
+    """A database that cannot be written. Its address is shown without the password."""
 
 
 class NoDriverError(StorageError):
@@ -51,14 +51,14 @@ class NoDriverError(StorageError):
 
 
 class StudyDatabase:
-    """Optuna studies of one run. Those that an earlier part of the run has left are replaced, from its journal."""
+    """Optuna studies of one run. Studies left by an earlier part of the run are replaced, from its journal."""
 
     def __init__(self, place: Path | str, name: str, problem: Problem) -> None:
         """Prepare the SQLite file or the PostgreSQL database at ``place``.
 
         Args:
             place: a path, whose folder must exist, or an address.
-            name: of the studies; in a database of several runs, unique to the run.
+            name: name of the studies; in a database of several runs, unique to the run.
             problem: the question.
 
         Raises:
@@ -73,11 +73,11 @@ class StudyDatabase:
         self._writer = ThreadPoolExecutor(1, "study database")
         self._pending: Future[None] | None = None
         self._began_s = -math.inf
-        with self._errors_told():
+        with self._errors_reported():
             self._storage = _sqlite(place) if isinstance(place, Path) else _postgresql(place, name)
 
     def write(self, trials: Sequence[Trial]) -> None:
-        """Add those of ``trials`` (the whole study so far, in order) that are not there yet.
+        """Add those of ``trials`` (the complete study so far, in order) that are not yet stored.
 
         Raises:
             StorageError: the database cannot be written.
@@ -85,15 +85,15 @@ class StudyDatabase:
         by_study: dict[str, list[Trial]] = {self._name: []}
         for trial in trials:
             by_study.setdefault(self._study_name(trial), []).append(trial)
-        with quiet_optuna(), self._errors_told():
-            for name, own in by_study.items():
+        with quiet_optuna(), self._errors_reported():
+            for name, study_trials in by_study.items():
                 first = self._written.get(name, 0)
-                rows = [self._frozen(trial) for trial in own[first:]]
+                rows = [self._frozen(trial) for trial in study_trials[first:]]
                 add_finished(self._storage, self._study(name)._study_id, first, rows)
-                self._written[name] = len(own)
+                self._written[name] = len(study_trials)
 
     def write_behind(self, trials: Sequence[Trial]) -> None:
-        """As ``write``, while the caller goes on; what went wrong the time before is raised now.
+        """As ``write``, while the caller goes on; an error of the previous write is raised now.
 
         Raises:
             StorageError: the database could not be written.
@@ -103,7 +103,7 @@ class StudyDatabase:
         self._pending = self._writer.submit(self.write, tuple(trials))
 
     def keep_up(self, trials: Sequence[Trial]) -> None:
-        """As ``write_behind``, but nothing where that is going on, or began less than ``LIVE_S`` ago.
+        """As ``write_behind``, but nothing if a write is running or began less than ``LIVE_S`` ago.
 
         Raises:
             StorageError: the database could not be written.
@@ -130,8 +130,8 @@ class StudyDatabase:
             pending.result()
 
     @contextlib.contextmanager
-    def _errors_told(self) -> Iterator[None]:
-        """What the database says, in a line and without a password."""
+    def _errors_reported(self) -> Iterator[None]:
+        """Report database errors in a line, without a password."""
         from optuna.exceptions import StorageInternalError
         from sqlalchemy.exc import SQLAlchemyError
 
@@ -202,7 +202,7 @@ def _sqlite(path: Path) -> RDBStorage:
 
 
 def _postgresql(url: str, name: str) -> RDBStorage:
-    """A connection; studies of that name, and those below it, are deleted."""
+    """Connect and delete the studies of that name and those below it."""
     from optuna.storages import RDBStorage
     from sqlalchemy.engine import make_url
 
@@ -225,7 +225,7 @@ def _finite(value: float) -> float:
 
 
 def _distributions(problem: Problem) -> dict[str, BaseDistribution]:
-    """Every searched dimension with its whole range, by the names of ``parameters_of``."""
+    """Every searched dimension with its full range, by the names of ``parameters_of``."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     execution, routing, cache = problem.space.execution, problem.space.routing, problem.space.cache
@@ -270,14 +270,14 @@ def _distributions(problem: Problem) -> dict[str, BaseDistribution]:
             f"tier_{number}_eviction": sorted({"lru", *tier.eviction}),
             f"tier_{number}_ttl_s": sorted({ttl_s for ttl_s in tier.ttl_s if ttl_s is not None}),
         }
-    found: dict[str, BaseDistribution] = {
+    distributions: dict[str, BaseDistribution] = {
         name: CategoricalDistribution(tuple(dict.fromkeys(choices))) for name, choices in categories.items() if choices
     }
-    found["replicas"] = IntDistribution(1, execution.max_replicas)
-    found["memory_fraction"] = FloatDistribution(min(low, start), max(high, start))
+    distributions["replicas"] = IntDistribution(1, execution.max_replicas)
+    distributions["memory_fraction"] = FloatDistribution(min(low, start), max(high, start))
     others = pool_dimensions(problem.space)
-    found |= {name: CategoricalDistribution(values) for name, values in others.items()}
-    found |= {name: IntDistribution(1, max(v)) for name, v in others.items() if name.endswith("replicas")}
-    return found | {
-        f"{name}.memory_fraction": found["memory_fraction"] for name in POOLS if f"{name}.replicas" in others
+    distributions |= {name: CategoricalDistribution(values) for name, values in others.items()}
+    distributions |= {name: IntDistribution(1, max(v)) for name, v in others.items() if name.endswith("replicas")}
+    return distributions | {
+        f"{name}.memory_fraction": distributions["memory_fraction"] for name in POOLS if f"{name}.replicas" in others
     }

@@ -1,4 +1,4 @@
-"""What follows the stages: neighbours of the recommendation, the front widened with a surrogate, alternatives.
+"""Steps after the stages: the recommendation's neighbours, the front widened with a surrogate, alternatives.
 
 Imports ``model``, ``select``, ``evaluate`` and ``stages``.
 """

@@ -1,13 +1,13 @@
-"""The front, widened: of all that differs in one setting from a deployment on it, what is expected to add most is next.
+"""Widens the front: simulates the deployments one setting away from it that are expected to add most.
 
-Stages 2 and 3 look for what is cheapest. What lies between that and the fastest deployment is found here. Deployments
-on the front are the centres; their neighbours are believed to come to something (``refine.posteriors``), with a
-doubt that shrinks where simulations are; the batch that is expected to add most hypervolume is simulated, the front
-moves, and so on. Where little is expected of any neighbour, those of the next best deployments (the front without the
-front, and so on) are looked at as well.
+Stages 2 and 3 look for the cheapest deployments. This stage explores the range between those and the fastest.
+Deployments on the front are the centres. A surrogate's posterior (``refine.posteriors``) predicts their neighbours,
+with a standard deviation that shrinks near simulations. The batch with the largest expected hypervolume gain is
+simulated, the front moves, and so on. If little is expected of any neighbour, those of the next best deployments (the
+front without the front, and so on) are considered too.
 
-Neighbours rather than the whole space: a surrogate of a hundred simulations is right about one change to a deployment
-that was simulated, and too hopeful about five.
+Neighbours are used instead of the complete space: a surrogate of a hundred simulations is right about one change to a
+simulated deployment, and too optimistic about five.
 """
 
 from __future__ import annotations
@@ -34,35 +34,35 @@ from hisearch.search.select.pareto import front, minimised
 from hisearch.search.stages.clusters import role_problem, within_limits
 from hisearch.specs.deployments.deployment import DeploymentSpec
 
-#: Trials between two looks at what they say; fixed, so that the search is the same for any number of workers.
+#: Trials between two fits; fixed, so that the search is the same for any number of workers.
 BATCH = 8
 
-#: With fewer trials on the whole trace than this nothing is believed.
+#: With fewer trials of the complete trace than this, nothing is predicted.
 LEAST_TRIALS = 8
 
-#: Neighbours that are looked at closely, by the hopeful first look at all.
+#: Neighbours examined closely, selected by an optimistic first pass over all.
 _CLOSE = 256
 
-#: Points of the box, for the first look and for the close one, and draws.
+#: Points of the box in the first and in the close pass, and draws.
 _FIRST_POINTS, _POINTS, _DRAWS = 256, 1024, 16
 
-#: How far below the mean the first look is, in standard deviations: what may be good deserves the close one.
-_HOPE = 1.0
+#: Standard deviations below the mean in the first pass: optimistic, so that promising neighbours get the close one.
+_BETA = 1.0
 
-#: How far below the mean a figure would have to come out, in standard deviations, for a deployment to be given up.
-_LAST_HOPE = 3.0
+#: Standard deviations below the mean at which a deployment must still miss the SLO to be given up.
+_GIVE_UP_BETA = 3.0
 
 #: The box reaches this share of the front's extent beyond it.
 _BEYOND = 0.1
 
-#: A batch that is expected to add less than this share of the front's hypervolume is not worth its simulations as long
-#: as there are further centres to look at.
+#: A batch with a smaller expected share of the front's hypervolume is not worth its simulations while there are further
+#: centres to consider.
 _LEAST_GAIN = 1e-3
 
-#: A batch that is expected to add less than this, wherever the centres, is not worth its simulations at all.
+#: A batch with a smaller expected gain, whatever the centres, is not worth its simulations at all.
 _NO_GAIN = 1e-4
 
-#: Batches in a row that may leave the front as it is.
+#: Consecutive batches that may leave the front unchanged.
 _PATIENCE = 6
 
 #: Layers of centres: the front, the front without it, and so on.
@@ -71,26 +71,26 @@ _LAYERS = 4
 
 @dataclass(frozen=True)
 class _Neighbour:
-    """A deployment as the surrogate sees it, what tells it from others, and its price."""
+    """A deployment with its surrogate inputs, its key and its price."""
 
     key: str
     deployment: DeploymentSpec
-    part: Part
+    features: Part
     usd_per_hour: float
 
 
 class Frontier:
-    """The stage; it keeps what it believes, and the neighbours that it knows, from one call to the next."""
+    """The stage; it keeps its posteriors and known neighbours from one call to the next."""
 
     def __init__(self, problem: Problem, workers: Sequence[Candidate]) -> None:
-        """Look at the deployments of ``workers``, of stage 1."""
+        """Prepare for deployments of ``workers``, of stage 1."""
         self._problem = problem
         self._expectations = Expectations(problem, workers)
         self._posteriors = Posteriors(problem.objectives)
         self._around: dict[int, list[_Neighbour]] = {}
 
     def widen(self, runner: TrialRunner, until: int) -> None:
-        """Simulate batches until ``until`` simulations, or until nothing is, or has been, gained by any neighbour."""
+        """Simulate batches until ``until`` simulations, or until no neighbour gains or is expected to gain."""
         in_vain = 0
         while runner.simulations < until and not runner.stopped and in_vain < _PATIENCE:
             chosen = self._next(runner.considered, min(BATCH, until - runner.simulations))
@@ -103,28 +103,30 @@ class Frontier:
 
     @on_one_thread
     def may_serve(self, trials: Sequence[Trial], deployments: Sequence[DeploymentSpec]) -> list[DeploymentSpec]:
-        """Those of ``deployments`` that may meet the SLO, by what is believed after ``trials``, in their order.
+        """Those of ``deployments`` that may meet the SLO, by the posteriors after ``trials``, in their order.
 
-        Left out are those that would miss it even with every figure ``_LAST_HOPE`` deviations better than expected, and
-        none as long as too little is known, or of workers that stage 1 does not know.
+        A deployment is left out if it would miss the SLO even with every figure ``_GIVE_UP_BETA`` deviations better
+        than expected. None is left out while too little is known, or if stage 1 does not know its workers.
         """
         comparable = [trial for trial in trials if trial.comparable]
-        parts = [(one, self._expectations.part(one)) for one in deployments]
+        parts = [(spec, self._expectations.part(spec)) for spec in deployments]
         known = [
-            _Neighbour(one.model_dump_json(), one, part, self._problem.planner.usd_per_hour(one))
-            for one, part in parts
-            if part is not None
+            _Neighbour(spec.model_dump_json(), spec, features, self._problem.planner.usd_per_hour(spec))
+            for spec, features in parts
+            if features is not None
         ]
         if len(comparable) < LEAST_TRIALS or not known:
             return list(deployments)
         predicted = self._posteriors.predict(self._learn(comparable, known))
-        hopes = {name: (mean - _LAST_HOPE * deviation)[:, None] for name, (mean, deviation) in predicted.items()}
-        _, feasible = self._posteriors.outcomes(hopes, np.array([one.usd_per_hour for one in known]))
-        hopeless = {one.key for one, may in zip(known, feasible[:, 0], strict=True) if not may}
-        return [one for one in deployments if one.model_dump_json() not in hopeless]
+        lower_bounds = {
+            name: (mean - _GIVE_UP_BETA * deviation)[:, None] for name, (mean, deviation) in predicted.items()
+        }
+        _, feasible = self._posteriors.outcomes(lower_bounds, np.array([neighbour.usd_per_hour for neighbour in known]))
+        hopeless = {neighbour.key for neighbour, may in zip(known, feasible[:, 0], strict=True) if not may}
+        return [spec for spec in deployments if spec.model_dump_json() not in hopeless]
 
     def _next(self, trials: Sequence[Trial], count: int) -> list[DeploymentSpec]:
-        """The next batch; nothing where there is no front yet, or next to nothing to be expected of the neighbours."""
+        """The next batch; empty without a front, or with almost no gain expected from the neighbours."""
         comparable = [trial for trial in trials if trial.comparable]
         layers = _layers([trial for trial in comparable if trial.feasible], self._problem.objectives)
         if len(comparable) < LEAST_TRIALS or not layers:
@@ -134,8 +136,8 @@ class Frontier:
         chosen: list[DeploymentSpec] = []
         gain = 0.0
         for layer in layers:
-            found = {one.key: one for centre in layer for one in self._neighbours(centre)}
-            candidates |= {key: one for key, one in found.items() if key not in known}
+            nearby = {neighbour.key: neighbour for centre in layer for neighbour in self._neighbours(centre)}
+            candidates |= {key: neighbour for key, neighbour in nearby.items() if key not in known}
             chosen, gain = self._best(comparable, layers[0], list(candidates.values()), count)
             if gain >= _LEAST_GAIN:
                 break
@@ -145,70 +147,71 @@ class Frontier:
     def _best(
         self, trials: Sequence[Trial], front: Sequence[Trial], candidates: Sequence[_Neighbour], count: int
     ) -> tuple[list[DeploymentSpec], float]:
-        """The candidates that are expected to add most together, and how much: a share of the front's hypervolume."""
+        """The candidates with the largest joint expected gain, and that gain as a share of the front's hypervolume."""
         if not candidates:
             return [], 0.0
         rows = self._learn(trials, candidates)
-        usd = np.array([one.usd_per_hour for one in candidates])
-        found = minimised(front, self._problem.objectives)
+        usd = np.array([candidate.usd_per_hour for candidate in candidates])
+        front_points = minimised(front, self._problem.objectives)
         predicted = self._posteriors.predict(rows)
         means, likely = self._posteriors.outcomes({name: mean[:, None] for name, (mean, _) in predicted.items()}, usd)
-        hopes = {name: (mean - _HOPE * deviation)[:, None] for name, (mean, deviation) in predicted.items()}
-        hoped, hopeful = self._posteriors.outcomes(hopes, usd)
-        # Where no neighbour is likely to serve, the box holds those that may: it would end at the front's own corner.
-        within = means[likely[:, 0], 0] if likely.any() else hoped[hopeful[:, 0], 0]
-        low, high = _extent(found, within)
-        first = hits(hoped, hopeful, Box.beyond(found, low, high, _FIRST_POINTS))
+        lower_bounds = {name: (mean - _BETA * deviation)[:, None] for name, (mean, deviation) in predicted.items()}
+        best_case, can_serve = self._posteriors.outcomes(lower_bounds, usd)
+        # If no neighbour is likely to serve, the box holds those that may: it would otherwise end at the front's own
+        # corner.
+        within = means[likely[:, 0], 0] if likely.any() else best_case[can_serve[:, 0], 0]
+        low, high = _extent(front_points, within)
+        first = hits(best_case, can_serve, Box.beyond(front_points, low, high, _FIRST_POINTS))
         close = np.argsort(-first.sum(axis=1), kind="stable")[:_CLOSE]
         random = np.random.default_rng([self._problem.seed, STAGE, len(trials)])
         drawn = self._posteriors.outcomes(self._posteriors.draw(rows[close], random, _DRAWS), usd[close])
-        box = Box.beyond(found, low, high, _POINTS)
+        box = Box.beyond(front_points, low, high, _POINTS)
         chosen = choose(hits(*drawn, box), count)
         for i, _ in chosen:
-            of_it = {name: (mean[close[i]], deviation[close[i]]) for name, (mean, deviation) in predicted.items()}
-            self._posteriors.remember(candidates[close[i]].key, of_it)
+            prediction = {name: (mean[close[i]], deviation[close[i]]) for name, (mean, deviation) in predicted.items()}
+            self._posteriors.remember(candidates[close[i]].key, prediction)
         held = max(box.won * len(box.points) * _DRAWS, 1.0)
         return [candidates[close[i]].deployment for i, _ in chosen], sum(gain for _, gain in chosen) / held
 
     def _learn(self, trials: Sequence[Trial], candidates: Sequence[_Neighbour]) -> F8:
-        """Fit what is believed to ``trials``; the candidates' inputs, shape (m, d)."""
+        """Fit the posteriors to ``trials``; return the candidates' inputs, shape (m, d)."""
         parts = [(trial, self._expectations.part(trial.deployment)) for trial in trials]
-        known = [(trial, part) for trial, part in parts if part is not None]
-        names, rows = encode([*(part for _, part in known), *(one.part for one in candidates)])
+        known = [(trial, features) for trial, features in parts if features is not None]
+        names, rows = encode([*(features for _, features in known), *(candidate.features for candidate in candidates)])
         self._posteriors.fit([trial for trial, _ in known], names, rows[: len(known)])
         return rows[len(known) :]
 
     def _neighbours(self, centre: Trial) -> list[_Neighbour]:
-        """All that can be built and differs from ``centre`` in one setting."""
+        """All deployments that can be built and differ from ``centre`` in one setting."""
         if centre.number not in self._around:
-            planner, found = self._problem.planner, dict[str, _Neighbour]()
-            for other in neighbourhood(self._problem, centre.deployment):
-                key, part = other.model_dump_json(), self._expectations.part(other)
-                if part is not None and key not in found and can_build(self._problem, other):
-                    found[key] = _Neighbour(key, other, part, planner.usd_per_hour(other))
-            self._around[centre.number] = list(found.values())
+            planner, nearby = self._problem.planner, dict[str, _Neighbour]()
+            for spec in neighbourhood(self._problem, centre.deployment):
+                key, features = spec.model_dump_json(), self._expectations.part(spec)
+                if features is not None and key not in nearby and can_build(self._problem, spec):
+                    nearby[key] = _Neighbour(key, spec, features, planner.usd_per_hour(spec))
+            self._around[centre.number] = list(nearby.values())
         return self._around[centre.number]
 
 
 def neighbourhood(problem: Problem, deployment: DeploymentSpec) -> Iterator[DeploymentSpec]:
     """Deployments of the space that differ in one setting, at any price; some may not be buildable."""
-    for found in (*changed(problem, deployment), *_elsewhere(problem, deployment), *_sized(problem, deployment)):
-        other = canonical(found)
-        if other is None or other == deployment:
+    for variant in (*changed(problem, deployment), *_elsewhere(problem, deployment), *_sized(problem, deployment)):
+        spec = canonical(variant)
+        if spec is None or spec == deployment:
             continue
-        if within_limits(problem, other.pools, tuple(p.replicas for p in other.pools)):
-            yield _lone(problem, other)
+        if within_limits(problem, spec.pools, tuple(p.replicas for p in spec.pools)):
+            yield _lone(problem, spec)
 
 
 def _lone(problem: Problem, deployment: DeploymentSpec) -> DeploymentSpec:
-    """A single replica gets everything whatever the router: it is named after the first arm."""
+    """A single replica gets the first routing configuration, as the router is irrelevant to it."""
     if len(deployment.pools) > 1 or deployment.pool.replicas > 1:
         return deployment
     return lone_config(problem.space, deployment.admission).of(deployment)
 
 
 def _elsewhere(problem: Problem, deployment: DeploymentSpec) -> Iterator[DeploymentSpec]:
-    """On other accelerators and engines, with workers of another width, and with every other size of a tier."""
+    """Variants on other accelerators and engines, with other tensor parallelism, and with every other tier size."""
     pools = deployment.pools
     for index, pool in enumerate(pools):
         execution = role_problem(problem, pool.role).space.execution
@@ -224,12 +227,12 @@ def _elsewhere(problem: Problem, deployment: DeploymentSpec) -> Iterator[Deploym
         if engine != pool.engine.name:
             try:
                 yield on_engine(deployment, engine, problem.page_tokens(engine))
-            except ValueError:  # the engine refuses these settings: there is no such neighbour
+            except ValueError:  # the engine refuses these settings: no such neighbour
                 continue
 
 
 def _sized(problem: Problem, deployment: DeploymentSpec) -> Iterator[DeploymentSpec]:
-    """With every number of replicas of a pool between half as many and twice as many."""
+    """Variants with every number of replicas of a pool between half as many and twice as many."""
     counts = tuple(pool.replicas for pool in deployment.pools)
     for index, (pool, count) in enumerate(zip(deployment.pools, counts, strict=True)):
         most = role_problem(problem, pool.role).max_replicas(pool)
@@ -244,15 +247,15 @@ def _layers(feasible: Sequence[Trial], objectives: Sequence[str]) -> list[list[T
     if not feasible:
         return []
     ranks = moocore.pareto_rank(minimised(feasible, objectives))
-    found = [[t for t, rank in zip(feasible, ranks, strict=True) if rank == layer] for layer in range(_LAYERS)]
-    return [layer for layer in found if layer]
+    layers = [[t for t, rank in zip(feasible, ranks, strict=True) if rank == layer] for layer in range(_LAYERS)]
+    return [layer for layer in layers if layer]
 
 
-def _extent(found: F8, expected: F8) -> tuple[F8, F8]:
-    """Corners of the box, each of shape (k,): around the front, and the front that is expected, both minimised."""
+def _extent(front_points: F8, expected: F8) -> tuple[F8, F8]:
+    """Corners of the box, each of shape (k,): around the front and the expected front, both minimised."""
     import moocore
 
-    points = np.concatenate([found, expected])
+    points = np.concatenate([front_points, expected])
     points = points[moocore.is_nondominated(points)]
     low, high = points.min(axis=0), points.max(axis=0)
     span = np.where(high > low, high - low, np.maximum(np.abs(high), 1e-9))

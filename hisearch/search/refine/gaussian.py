@@ -4,14 +4,14 @@ Notation
     n, d    points and inputs
     X, y    inputs, shape (n, d), of the order of 1; targets, shape (n,), standardised here to mean 0 and variance 1
     l       length scales, shape (d,)
-    s2, e2  variances of the signal and of what the inputs do not explain
+    s2, e2  variances of the signal and of the noise
     r2      sum over inputs of (x - x')**2 / l**2
 
     k(x, x') = s2 * (1 + sqrt(5 r2) + 5/3 r2) * exp(-sqrt(5 r2))          (Matern 5/2)
 
-l, s2 and e2 maximise the posterior: the marginal likelihood of y times log-normal priors. The prior of a length scale
-has its mode grow with the root of d, so that many inputs do not make every point a stranger to all others (Hvarfner,
-Hellsten and Nardi, "Vanilla Bayesian Optimization Performs Great in High Dimensions", ICML 2024).
+l, s2 and e2 maximise the posterior: the marginal likelihood of y times log-normal priors. The mode of a length scale's
+prior grows with the root of d, so that points stay correlated with many inputs (Hvarfner, Hellsten and Nardi, "Vanilla
+Bayesian Optimization Performs Great in High Dimensions", ICML 2024).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class GaussianProcess:
         scaled = (targets - mean) / scale
         prior = _prior(inputs.shape[1])
         bounds = [_BOUNDS[0]] * inputs.shape[1] + [*_BOUNDS[1:]]
-        found = minimize(
+        optimum = minimize(
             _negative_posterior,
             np.clip(start, *np.array(bounds).T),
             args=(inputs, scaled, prior),
@@ -72,7 +72,7 @@ class GaussianProcess:
             bounds=bounds,
             options={"maxiter": steps},
         )
-        return cls._conditioned(np.asarray(found.x), inputs, scaled, mean, scale)
+        return cls._conditioned(np.asarray(optimum.x), inputs, scaled, mean, scale)
 
     @classmethod
     def _conditioned(cls, theta: F8, inputs: F8, scaled: F8, mean: float, scale: float) -> GaussianProcess:
@@ -104,7 +104,7 @@ class GaussianProcess:
 
 
 def parameter_means(d: int) -> F8:
-    """Where nothing is known yet: the means of theta's prior, shape (d + 2,)."""
+    """Start without knowledge: the means of theta's prior, shape (d + 2,)."""
     return _prior(d)[0]
 
 
@@ -114,10 +114,10 @@ def _prior(d: int) -> tuple[F8, F8]:
     return mean, np.array([_SCALE_PRIOR[1]] * d + [_SIGNAL_PRIOR[1], _NOISE_PRIOR[1]])
 
 
-def _distances(one: F8, other: F8, theta: F8) -> F8:
-    """sqrt(5 r2) between the rows of ``one``, shape (m, d), and ``other``, shape (n, d): shape (m, n)."""
+def _distances(rows: F8, columns: F8, theta: F8) -> F8:
+    """sqrt(5 r2) between the rows of ``rows``, shape (m, d), and ``columns``, shape (n, d): shape (m, n)."""
     scales = np.exp(-theta[:-2])
-    left, right = one * scales, other * scales
+    left, right = rows * scales, columns * scales
     squared = (left**2).sum(axis=1)[:, None] + (right**2).sum(axis=1) - 2.0 * left @ right.T
     return np.asarray(_ROOT5 * np.sqrt(np.maximum(squared, 0.0)))
 

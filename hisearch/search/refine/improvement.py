@@ -1,13 +1,13 @@
-"""How much of the space beyond a front candidates are expected to win, and which of them win most together.
+"""The hypervolume that candidates are expected to add to a front, and the batch that adds most together.
 
 Notation
-    k, m, s, q   objectives (all minimised), candidates, draws of what a surrogate expects, points of a box
+    k, m, s, q   objectives (all minimised), candidates, draws from a surrogate's posterior, points of a box
     box          from a little below the best values to beyond the worst, filled evenly by q points
-    hit          a candidate hits a point in a draw where it is feasible and at most the point in every objective
+    hit          a candidate hits a point in a draw if it is feasible and at most the point in every objective
 
-The points that a candidate hits and the front does not dominate, averaged over the draws, are the hypervolume that it
-is expected to add, as a share of the box. Draws are joint: candidates that stand or fall together do so in each of
-them, so that a batch does not hold the same hope eight times.
+    The points that a candidate hits and the front does not dominate, averaged over the draws, give the hypervolume that
+    it is expected to add, as a share of the box. Draws are joint: correlated candidates succeed or fail together in
+    each draw. A batch therefore does not bet on the same outcome eight times.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from hisearch.base.dtypes import F8
 
 @dataclass(frozen=True)
 class Box:
-    """The points that are to be won: shape (q, k), of those that the front does not dominate.
+    """The points to be won: shape (q, k), those that the front does not dominate.
 
-    won: points that the front dominates for each of these.
+    won: points that the front dominates per point to be won.
     """
 
     points: F8
@@ -40,7 +40,7 @@ class Box:
         return cls(free[:most], float(covered.sum()) / max(len(free), 1))
 
 
-#: Points that are tried for each that is wanted: most of the box is the front's already.
+#: Points tried for each point requested: the front already dominates most of the box.
 _TRIED = 4
 
 
@@ -63,16 +63,16 @@ def hits(draws: F8, feasible: np.ndarray, box: Box) -> np.ndarray:
     Args:
         draws: shape (m, s, k).
         feasible: shape (m, s).
-        box: what is to be won.
+        box: the points to be won.
     """
     m, s, k = draws.shape
-    found = np.empty((m, s, len(box.points)), dtype=np.float32)
+    hit_points = np.empty((m, s, len(box.points)), dtype=np.float32)
     for draw in range(s):
         hit = np.repeat(feasible[:, draw, None], len(box.points), axis=1)
         for objective in range(k):
             hit &= draws[:, draw, objective, None] <= box.points[:, objective]
-        found[:, draw] = hit
-    return found.reshape(m, s * len(box.points))
+        hit_points[:, draw] = hit
+    return hit_points.reshape(m, s * len(box.points))
 
 
 def choose(hit: np.ndarray, count: int) -> list[tuple[int, float]]:
@@ -80,7 +80,7 @@ def choose(hit: np.ndarray, count: int) -> list[tuple[int, float]]:
 
     Args:
         hit: as ``hits`` returns it.
-        count: candidates wanted.
+        count: number of candidates requested.
 
     Returns:
         (candidate, draws times points that it adds).

@@ -1,10 +1,10 @@
-"""The end of a search: the recommendation against its neighbours in the space, on the whole trace.
+"""The end of a search: compares the recommendation with its neighbours in the space, on the complete trace.
 
-Slices, samples and limits on candidates may have dropped a setting that is a little better. A neighbour differs in one
-setting, costs no more and uses no more accelerators; the recommendation moves to the best of them by its own rule, and
-so on until none is better. The equally priced deployment with the widest margin, which need not be on the front, is
-followed in the same way, and so is the cheaper one that misses the SLO most narrowly. Whenever the recommendation has
-moved, replicas are taken off it until it misses the SLO.
+Slices, samples and limits on candidates may have dropped a slightly better setting. A neighbour differs in one setting,
+costs no more and uses no more accelerators. The recommendation moves to the best neighbour by its own rule, until none
+is better. Two more deployments are followed in the same way: the equally priced one with the widest margin, which need
+not be on the front, and the cheaper one that misses the SLO most narrowly. Whenever the recommendation has moved,
+replicas are removed until it misses the SLO.
 """
 
 from __future__ import annotations
@@ -29,45 +29,45 @@ from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.deployments.pool_checks import check_pools
 from hisearch.specs.machines.parallelism import Parallelism, degrees_of
 
-#: What follows the three stages, as trials name it.
+#: Stage number of all trials after the three stages.
 STAGE = 4
 
 #: A cheaper deployment that misses the SLO by at most this share of a bound may meet it with one setting changed.
 NARROW_MISS = 0.2
 
-#: Dollars per hour by which sums in another order may differ.
+#: Difference in dollars per hour up to which sums count as equal.
 _SAME_PRICE = 1e-6
 
 
-#: Of deployments those that may meet the SLO, as far as is known after some trials, in their order.
+#: Filters deployments: those that may meet the SLO, as far as the trials tell, in their order.
 MayServe = Callable[[Sequence[Trial], Sequence[DeploymentSpec]], Sequence[DeploymentSpec]]
 
 
 def all_may(_: Sequence[Trial], deployments: Sequence[DeploymentSpec]) -> Sequence[DeploymentSpec]:
-    """Nothing is known: a ``MayServe`` that leaves none out."""
+    """A ``MayServe`` without knowledge, which leaves none out."""
     return deployments
 
 
 def local_search(problem: Problem, runner: TrialRunner, until: int, may_serve: MayServe = all_may) -> None:
-    """Move the recommendation to the best of its neighbours until none is better, or ``until`` simulations are made."""
+    """Move the recommendation to its best neighbour until none is better, or ``until`` simulations are made."""
     done: set[int] = set()
-    while (found := recommend(trials := runner.considered, problem.objectives)) is not None:
-        best = found.trial
+    while (recommendation := recommend(trials := runner.considered, problem.objectives)) is not None:
+        best = recommendation.trial
         centres = (best, widest(best, trials), _narrow_miss(best, trials))
         centre = next((trial for trial in centres if trial is not None and trial.number not in done), None)
         if centre is None:
             return
         done.add(centre.number)
         others = may_serve(trials, neighbours(problem, centre))
-        jobs = [Job(STAGE, other, parameters_of(other)) for other in others]
+        jobs = [Job(STAGE, neighbour, parameters_of(neighbour)) for neighbour in others]
         runner.run(jobs, until, UNTRIED_NEIGHBOURS if centre is best else "")
         descend(problem, runner, until)
 
 
 def _narrow_miss(best: Trial, trials: Sequence[Trial]) -> Trial | None:
-    """The cheaper deployment that comes nearest to the SLO; None where that is missed by more than ``NARROW_MISS``."""
-    found = nearest_miss([trial for trial in trials if _usd(trial) < _usd(best) - _SAME_PRICE])
-    return found if found is not None and found.worst_violation <= NARROW_MISS else None
+    """The cheaper deployment nearest to the SLO; None if it misses by more than ``NARROW_MISS``."""
+    miss = nearest_miss([trial for trial in trials if _usd(trial) < _usd(best) - _SAME_PRICE])
+    return miss if miss is not None and miss.worst_violation <= NARROW_MISS else None
 
 
 def _usd(trial: Trial) -> float:
@@ -76,45 +76,47 @@ def _usd(trial: Trial) -> float:
 
 def neighbours(problem: Problem, best: Trial) -> list[DeploymentSpec]:
     """Deployments of the space that differ from ``best`` in one setting and cost no more, each once."""
-    found: dict[str, DeploymentSpec] = {}
+    by_key: dict[str, DeploymentSpec] = {}
     for changed_one in changed(problem, best.deployment):
-        other = canonical(changed_one)
-        if other is None or other == best.deployment:
+        spec = canonical(changed_one)
+        if spec is None or spec == best.deployment:
             continue
-        key = other.model_dump_json()
-        if key in found or not can_build(problem, other):
+        key = spec.model_dump_json()
+        if key in by_key or not can_build(problem, spec):
             continue
-        if problem.planner.usd_per_hour(other) <= best.metrics["usd_per_hour"] + _SAME_PRICE:
-            found[key] = other
-    return list(found.values())
+        if problem.planner.usd_per_hour(spec) <= best.metrics["usd_per_hour"] + _SAME_PRICE:
+            by_key[key] = spec
+    return list(by_key.values())
 
 
 def descend(problem: Problem, runner: TrialRunner, until: int) -> None:
-    """Take replicas off the recommended deployment until it misses the SLO."""
+    """Remove replicas from the recommended deployment until it misses the SLO."""
     done: set[int] = set()
-    while (found := recommend(runner.considered, problem.objectives)) is not None and found.trial.number not in done:
-        best = found.trial
+    while (
+        recommendation := recommend(runner.considered, problem.objectives)
+    ) is not None and recommendation.trial.number not in done:
+        best = recommendation.trial
         fewer = one_less(best.deployment)
         if not fewer:
             return
         done.add(best.number)
-        trials = runner.run([Job(best.stage, other, parameters_of(other)) for other in fewer], until)
-        # Where replicas cost nothing, fewer of them are no better: the winner stays, and so does the answer.
+        trials = runner.run([Job(best.stage, smaller, parameters_of(smaller)) for smaller in fewer], until)
+        # If replicas cost nothing, fewer of them are no better: the winner stays.
         usd = best.metrics["usd_per_hour"]
         if any(trial is None or (trial.feasible and trial.metrics["usd_per_hour"] >= usd) for trial in trials):
             return
 
 
 def can_build(problem: Problem, deployment: DeploymentSpec) -> bool:
-    """True where the workers of every pool can be built."""
+    """True if the workers of every pool can be built."""
     return all(problem.planner.can_build(pool) for pool in deployment.pools)
 
 
 def changed(problem: Problem, deployment: DeploymentSpec) -> Iterator[DeploymentSpec]:
-    """Every change of one setting that the engines take, in a fixed order; of several pools those of each in turn."""
+    """Every change of one setting that the engines accept, in a fixed order; with several pools, pool by pool."""
     for index, pool in enumerate(deployment.pools):
-        for other in _changed_pools(role_problem(problem, pool.role), pool):
-            yield from _valid(deployment, [*deployment.pools[:index], other, *deployment.pools[index + 1 :]])
+        for changed_pool in _changed_pools(role_problem(problem, pool.role), pool):
+            yield from _valid(deployment, [*deployment.pools[:index], changed_pool, *deployment.pools[index + 1 :]])
     if len(deployment.pools) > 1:
         for kv_dtype in problem.space.execution.kv_dtypes:
             yield from _valid(deployment, [p.model_copy(update={"kv_dtype": kv_dtype}) for p in deployment.pools])
@@ -126,7 +128,7 @@ def changed(problem: Problem, deployment: DeploymentSpec) -> Iterator[Deployment
 
 
 def _changed_pools(problem: Problem, pool: PoolSpec) -> Iterator[PoolSpec]:
-    """Every change of one setting of a pool that its engine takes."""
+    """Every change of one setting of a pool that its engine accepts."""
     for change in _pool_changes(problem, pool):
         data = pool.model_dump()
         change(data)
@@ -137,17 +139,17 @@ def _changed_pools(problem: Problem, pool: PoolSpec) -> Iterator[PoolSpec]:
 
 
 def _valid(deployment: DeploymentSpec, pools: list[PoolSpec]) -> Iterator[DeploymentSpec]:
-    """The deployment with other pools, where these go together: both sides of a hand-over share the KV's format."""
-    other = deployment.model_copy(update={"pools": pools})
+    """The deployment with other pools, if these are compatible: both sides of a KV transfer share the KV format."""
+    variant = deployment.model_copy(update={"pools": pools})
     try:
-        check_pools(other)
+        check_pools(variant)
     except ValueError:
         return
-    yield other
+    yield variant
 
 
 def _pool_changes(problem: Problem, pool: PoolSpec) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """What may be changed of a pool, as functions on its plain data."""
+    """Possible changes of a pool, as functions on its plain data."""
     execution, cache = problem.space.execution, problem.space.cache
     for chunk in execution.chunk_tokens:
         yield _engine_setting("chunk_tokens", chunk)
@@ -191,7 +193,7 @@ def _tiers(choice: TierChoice) -> Callable[[dict[str, Any]], None]:
 
 
 def _split(split: Parallelism, replicas: int) -> Callable[[dict[str, Any]], None]:
-    """The same accelerators as wider or narrower workers."""
+    """The same accelerators, split into wider or narrower workers."""
 
     def change(data: dict[str, Any]) -> None:
         data |= degrees_of(split) | {"replicas": replicas}

@@ -1,8 +1,8 @@
-"""What a search believes of deployments that it has not simulated: a Gaussian process for each figure that matters.
+"""Posteriors of deployments that were not simulated: a Gaussian process for each relevant figure.
 
-The figures are the objectives but for the price, which is known, and the values of the SLO's terms. They are modelled
-as logarithms of their ratio to a reference, so that a queue's thousand seconds do not drown the tenths that decide:
-beyond e times the reference the logarithm is taken once more.
+The figures are the objectives except the price, which is known, and the values of the SLO's terms. Each is modelled as
+the logarithm of its ratio to a reference. Beyond e times the reference the logarithm is taken again, so that a queue's
+thousand seconds do not mask the tenths that decide.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hisearch.search.select.pareto import INFINITE_OBJECTIVE
 #: The objective that needs no simulation.
 PRICE = "usd_per_hour"
 
-#: Iterations of the optimiser for a first fit, and for one that starts from an earlier one.
+#: Iterations of the optimiser for a first fit, and for one that starts from an earlier fit.
 _FIRST_STEPS, _NEXT_STEPS = 30, 8
 
 #: Most trials that a process is fitted to: those nearest to the SLO.
@@ -34,10 +34,10 @@ _FARTHEST = 12.0
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure to be believed: an objective, or what a term of the SLO or a limit bounds, by its label.
+    """A modelled figure: an objective, or the value that an SLO term or a limit bounds, by its label.
 
-    reference: its unit. bound: largest value that is allowed, or infinite; the negated smallest where more is better.
-    maximised: more is better; the loss is then the negated logarithm.
+    reference: its unit. bound: largest value allowed, or infinite; negated smallest value if more is better. maximised:
+    more is better; the loss is then the negated logarithm.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Figure:
     maximised: bool = False
 
     def loss(self, value: float) -> float:
-        """The figure as it is modelled: ascending as it gets worse."""
+        """The modelled figure: ascending as it gets worse."""
         ratio = value / self.reference
         if not math.isfinite(ratio):
             return _squashed(_FARTHEST)
@@ -55,7 +55,7 @@ class Figure:
         return _squashed(min(max(log, -_FARTHEST), _FARTHEST))
 
     def minimised(self, losses: F8) -> F8:
-        """The figure of losses, negated where more is better."""
+        """The figure of losses, negated if more is better."""
         logs = np.where(losses > 1.0, np.exp(np.minimum(losses, 1.0 + _FARTHEST) - 1.0), losses)
         logs = np.clip(logs, -_FARTHEST, 50.0)
         return -self.reference * np.exp(-logs) if self.maximised else self.reference * np.exp(logs)
@@ -66,31 +66,31 @@ def _squashed(log: float) -> float:
 
 
 def figures(trials: Sequence[Trial], objectives: Sequence[str]) -> dict[str, Figure]:
-    """The figures of comparable ``trials``, by name; those that are undefined in any of them are left out.
+    """The figures of comparable ``trials``, by name; those undefined in any of them are left out.
 
-    What is bounded comes first: an objective that is also a term is one figure.
+    Bounded figures come first: an objective that is also a term is one figure.
     """
-    found: dict[str, Figure] = {}
+    by_name: dict[str, Figure] = {}
     for place, check in enumerate(trials[0].slo):
         if check.label == PRICE or any(math.isnan(_bounded_value(trial.slo[place], math.nan)) for trial in trials):
             continue
         if isinstance(check, TermCheck):
-            found[check.label] = Figure(check.label, check.bound_s, check.bound_s)
+            by_name[check.label] = Figure(check.label, check.bound_s, check.bound_s)
         elif isinstance(check, LimitCheck):
             sign = -1.0 if check.at_least else 1.0
-            found[check.label] = Figure(check.label, check.bound, sign * check.bound, check.at_least)
+            by_name[check.label] = Figure(check.label, check.bound, sign * check.bound, check.at_least)
     for name in objectives:
-        if name in found or name == PRICE:
+        if name in by_name or name == PRICE:
             continue
         values_of = [trial.objective(name) for trial in trials]
         finite = [value for value in values_of if math.isfinite(value) and value > 0]
         if finite and not any(math.isnan(value) for value in values_of):
-            found[name] = Figure(name, float(np.median(finite)), maximised=is_maximised(name))
-    return found
+            by_name[name] = Figure(name, float(np.median(finite)), maximised=is_maximised(name))
+    return by_name
 
 
 def value_of(trial: Trial, figure: Figure) -> float:
-    """A figure of a trial, as it was simulated."""
+    """A trial's simulated value of a figure."""
     for check in trial.slo:
         if check.label == figure.name:
             return _bounded_value(check, math.inf)
@@ -98,17 +98,17 @@ def value_of(trial: Trial, figure: Figure) -> float:
 
 
 def _bounded_value(check: Check, undefined: float) -> float:
-    """What a check bounds; ``undefined`` where it has no value, or is no figure of time, money or energy."""
+    """The value that a check bounds; ``undefined`` without a value, or if it is no time, money or energy."""
     if isinstance(check, TermCheck) and check.value_s is not None:
         return check.value_s
     return check.value if isinstance(check, LimitCheck) and not math.isnan(check.value) else undefined
 
 
 class Posteriors:
-    """Processes over deployments' inputs, fitted anew as trials come in."""
+    """Gaussian processes over deployments' inputs, refitted as trials come in."""
 
     def __init__(self, objectives: Sequence[str]) -> None:
-        """Believe nothing yet."""
+        """Start without any fit."""
         self._objectives = tuple(objectives)
         self._processes: dict[str, GaussianProcess] = {}
         self._known: dict[str, dict[str, float]] = {}
@@ -118,28 +118,28 @@ class Posteriors:
         self.figures: dict[str, Figure] = {}
 
     def remember(self, deployment: str, predicted: dict[str, tuple[float, float]]) -> None:
-        """Keep what was predicted, (mean, standard deviation) by figure, to be held against what comes of it."""
+        """Keep a prediction, (mean, standard deviation) by figure, to compare with the outcome."""
         self._remembered[deployment] = predicted
 
     def _compare(self, trials: Sequence[Trial]) -> None:
-        """Hold what was predicted of ``trials`` against what came of them."""
+        """Compare the predictions of ``trials`` with their outcomes."""
         for trial in trials:
             for name, (mean, deviation) in self._remembered.pop(trial.deployment.model_dump_json(), {}).items():
                 error = self.figures[name].loss(value_of(trial, self.figures[name])) - mean
                 self._errors.setdefault(name, []).append((error / max(deviation, 1e-6)) ** 2)
 
-    def _doubt(self, name: str) -> float:
-        """By how much a figure's deviations are too small, as its past predictions say; at least 1.
+    def _deviation_factor(self, name: str) -> float:
+        """Factor by which a figure's deviations are too small, judged by its past predictions; at least 1.
 
-        The median of squared errors, 0.455 where deviations are right, so that a few surprises do not count for all.
+        Uses the median of squared errors, 0.455 for correct deviations, so that a few surprises do not dominate.
         """
         errors = self._errors.get(name, [])
         return max(math.sqrt(float(np.median(errors)) / 0.455), 1.0) if len(errors) >= 8 else 1.0
 
     def fit(self, trials: Sequence[Trial], names: Sequence[str], inputs: F8) -> None:
-        """Fit to comparable ``trials``, at least one, and their ``inputs``, shape (n, d), which have ``names``.
+        """Fit to comparable ``trials``, at least one, and their ``inputs``, shape (n, d), with ``names``.
 
-        What earlier fits found for inputs of the same names is where this one starts.
+        Parameters of earlier fits for inputs of the same names are the starting point.
         """
         if self.figures:
             self._compare(trials)
@@ -161,28 +161,28 @@ class Posteriors:
 
     def predict(self, inputs: F8) -> dict[str, tuple[F8, F8]]:
         """(mean, standard deviation) of every figure's loss, each of shape (m,), by name."""
-        found = {}
+        predictions = {}
         for name, process in self._processes.items():
             mean, deviation = process.predict(inputs)
-            found[name] = (mean, self._doubt(name) * deviation)
-        return found
+            predictions[name] = (mean, self._deviation_factor(name) * deviation)
+        return predictions
 
     def draw(self, inputs: F8, random: np.random.Generator, count: int) -> dict[str, F8]:
         """``count`` joint draws of every figure's loss, each of shape (m, count), by name."""
         return {
-            name: process.draw(inputs, self._doubt(name) * random.standard_normal((len(inputs), count)))
+            name: process.draw(inputs, self._deviation_factor(name) * random.standard_normal((len(inputs), count)))
             for name, process in self._processes.items()
         }
 
     def outcomes(self, losses: dict[str, F8], usd: F8) -> tuple[F8, np.ndarray]:
-        """What losses mean.
+        """Objectives and feasibility of losses.
 
         Args:
             losses: of every figure, shape (m, s), by name.
             usd: prices, shape (m,).
 
         Returns:
-            objectives, to be minimised, shape (m, s, k), and which of the draws meet the SLO, shape (m, s).
+            objectives, to be minimised, shape (m, s, k), and which draws meet the SLO, shape (m, s).
         """
         shape = (len(usd), next(iter(losses.values())).shape[1])
         feasible = np.broadcast_to((usd <= self._most_usd)[:, None], shape).copy()
@@ -199,6 +199,6 @@ _VARIANCES = ("signal", "noise")
 
 
 def _start(names: Sequence[str], known: Mapping[str, float]) -> F8:
-    """Parameters to start from: those that are known, else the priors' means."""
+    """Starting parameters: known ones, else the priors' means."""
     means = parameter_means(len(names))
     return np.array([known.get(name, mean) for name, mean in zip((*names, *_VARIANCES), means, strict=True)])

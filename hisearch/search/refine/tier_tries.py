@@ -1,9 +1,9 @@
-"""Before stage 3 samples: cheaper accelerators and engines that miss the SLO, each once with the tiers it can afford.
+"""Before stage 3 samples: cheaper accelerators and engines that miss the SLO, each tried once with affordable tiers.
 
-Stages 1 and 2 know workers with the smallest tiers alone. A cheap accelerator with little memory may then drown in
-prompts that it computes again, and miss the SLO too widely to be among the few misses that stage 3 samples, though
-tiers would save it. Its best miss is therefore simulated once with the largest tiers with which it is still cheaper
-than what serves. Where it serves, stage 3 starts from it.
+Stages 1 and 2 only know workers with the smallest tiers. A cheap accelerator with little memory may then recompute many
+prompts. It misses the SLO too widely to be among the few misses that stage 3 samples, though tiers would save it. Its
+best miss is therefore simulated once, with the largest tiers that keep it cheaper than the serving deployments. If it
+then serves, stage 3 starts from it.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from hisearch.search.stages.cache import STAGE
 from hisearch.search.stages.execution import LEAST_MARGIN
 from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
 
-#: Share of the simulations left to stage 3 that the tries may take, at least one.
+#: Share of stage 3's remaining simulations that the tries may take, at least one.
 SHARE = 0.25
 
-#: Where less than this share of the computed prompt tokens had been computed before, it is not memory that is short.
+#: If less than this share of the computed prompt tokens is recomputation, memory is not the bottleneck.
 LEAST_REUSE = 0.1
 
 #: Accelerator and engine of each pool.
@@ -34,24 +34,24 @@ _Family = tuple[tuple[str, str], ...]
 
 
 def try_tiers(problem: Problem, runner: TrialRunner, until: int) -> list[Trial]:
-    """Simulate cheaper families' best misses with tiers, cheapest first.
+    """Simulate the best misses of cheaper families with tiers, cheapest first.
 
-    One at a time: what serves lowers the price below which the next one has to stay.
+    One at a time: a deployment that serves lowers the price limit of the next one.
 
     Args:
         problem: the question.
-        runner: runs the simulations; what it holds of a family with larger tiers counts as its try.
-        until: simulations at which stage 3 has to stop.
+        runner: runs the simulations; its trials of a family with larger tiers count as the family's try.
+        until: simulations at which stage 3 must stop.
 
     Returns:
-        Those that serve, cheapest first.
+        The trials that serve, cheapest first.
     """
     last = runner.simulations + math.ceil((until - runner.simulations) * SHARE)
     serving: list[Trial] = []
     for miss in savable_misses(problem, runner.considered):
         if runner.simulations >= last or runner.stopped:
             break
-        # The price may have fallen since: what is left below it may be too little for tiers.
+        # The price limit may have fallen since, and leave too little for tiers.
         tried = with_largest_tiers(problem, miss.deployment, _cheapest_usd(runner.considered))
         if tried is None:
             continue
@@ -62,11 +62,11 @@ def try_tiers(problem: Problem, runner: TrialRunner, until: int) -> list[Trial]:
 
 
 def savable_misses(problem: Problem, trials: Sequence[Trial]) -> list[Trial]:
-    """The best miss of every family that is cheaper than what serves, cheapest first.
+    """The best miss of every family that is cheaper than the serving deployments, cheapest first.
 
-    Of families that serve, and of those that were seen with more tiers, stage 3 and the neighbours of what serves say
-    enough. Left out as well is what tiers do not heal: rejected requests, limits, a load that is too large even if no
-    prompt that comes again were computed again.
+    Families that serve, or that were tried with more tiers, are left out: stage 3 and the local search cover them. Also
+    left out are misses that tiers cannot fix: rejected requests, limits, and a load that is too large even without any
+    recomputation.
     """
     comparable, cheapest_usd = [trial for trial in trials if trial.comparable], _cheapest_usd(trials)
     serving = {_family(trial.deployment) for trial in comparable if trial.feasible}
@@ -83,28 +83,27 @@ def savable_misses(problem: Problem, trials: Sequence[Trial]) -> list[Trial]:
 
 
 def with_largest_tiers(problem: Problem, deployment: DeploymentSpec, below_usd: float) -> DeploymentSpec | None:
-    """The deployment with the largest tiers that can be built and leave it cheaper than ``below_usd``, nearest first.
+    """The deployment with the largest tiers that can be built and keep it cheaper than ``below_usd``, nearest first.
 
-    What a nearer tier holds comes back faster: of the affordable ones the largest first tier is taken, then the largest
-    second one, and so on; of all else that there is to choose the first option. None where no tiers larger than its own
-    are affordable.
+    A nearer tier returns its content faster. The largest affordable first tier is taken, then the largest second one,
+    and so on; other choices take their first option. None if no tiers larger than its own are affordable.
     """
     memory_fraction = deployment.pool.engine.memory_fraction
     for choice in problem.tier_choices(deployment.pool.engine.name).largest_first():
-        other = with_cache(deployment, memory_fraction=memory_fraction, choice=choice)
-        if _tier_gib(other) <= _tier_gib(deployment) or not can_build(problem, other):
+        variant = with_cache(deployment, memory_fraction=memory_fraction, choice=choice)
+        if _tier_gib(variant) <= _tier_gib(deployment) or not can_build(problem, variant):
             continue
-        if problem.planner.usd_per_hour(other) < below_usd:
-            return other
+        if problem.planner.usd_per_hour(variant) < below_usd:
+            return variant
     return None
 
 
 def _may_be_saved(problem: Problem, miss: Trial) -> bool:
-    """True where latency alone is missed, and tiers that held every prompt that comes again would lift the load.
+    """True if only latency is missed, and tiers that hold every repeated prompt would carry the load.
 
-    They would where much of what was computed had been computed before, and where stage 1's estimate without it, given
-    the benefit of its error, carries the busiest minute within the bound of TPOT. Of prompts and outputs apart nothing
-    is said: decode workers are not relieved by hits.
+    They would if much of the computation was recomputation, and if stage 1's estimate without it, with its error in
+    favour, carries the busiest minute within the TPOT bound. Always False with prefill/decode disaggregation: cache
+    hits do not relieve decode workers.
     """
     if not all(check.holds or isinstance(check, TermCheck) for check in miss.slo):
         return False
@@ -117,7 +116,7 @@ def _may_be_saved(problem: Problem, miss: Trial) -> bool:
 
 
 def _most_rps(problem: Problem, pool: PoolSpec) -> float:
-    """Requests per second of a pool at the unlimited cache's hit rate, as kindly as the estimate may err."""
+    """Requests per second of a pool at the unlimited cache's hit rate, with the estimate's error in its favour."""
     bare, demand = pool.model_copy(update={"tiers": []}), problem.demand
     costs, kv_tokens = problem.planner.costs(bare), problem.planner.kv_capacity_tokens(bare)
     best = estimate(costs.seconds, pool.engine, kv_tokens, demand, problem.slo, demand.ideal_hit_rate)

@@ -1,4 +1,4 @@
-"""Choosing among trials: dominance, recommendation and its rules, fronts of several models, what would change it.
+"""Choosing among trials: dominance, recommendation and its rules, fronts of several models, sensitivities.
 
 Imports ``model``.
 """

@@ -1,4 +1,4 @@
-"""Why a search found nothing to recommend, in words that every view shares."""
+"""Why a search has nothing to recommend, as texts shared by all views."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from hisearch.specs.wording import counted, listed
 class Failure:
     """Why nothing is recommended.
 
-    deployments: simulated on the whole trace with figures; none of them meets the SLO. 0: nothing was examined. missed:
-    label of an SLO term -> how many of them miss it. text: a sentence or two for people.
+    deployments: number simulated on the complete trace with figures; none of them meets the SLO. 0: nothing was
+    examined. missed: label of an SLO term -> how many of them miss it. text: a sentence or two for people.
     """
 
     deployments: int
@@ -27,29 +27,29 @@ class Failure:
 
     @property
     def examined(self) -> bool:
-        """True where a deployment was held against the SLO at all: only then can it be said that none meets it."""
+        """True if a deployment was checked against the SLO: only then can none be said to meet it."""
         return self.deployments > 0
 
     @property
     def heading(self) -> str:
-        """What the search came to, in a few words."""
+        """The search's result, in a few words."""
         return "Nothing meets the SLO among what was simulated" if self.examined else "No answer"
 
 
 def explain(trials: Sequence[Trial], hopeless: str = "") -> Failure:
-    """Why none of ``trials``, a whole study's without a feasible one, can be recommended.
+    """Why none of ``trials``, all of a study's and none feasible, can be recommended.
 
     Args:
         trials: the study's.
-        hopeless: why stage 1 expects that no deployment can meet the SLO; "" where it does not. Left out where a
-            simulation met every latency term.
+        hopeless: why stage 1 expects that no deployment can meet the SLO; "" if it does not. Left out if a simulation
+            met every latency term.
     """
-    found, hopeless = _explain(trials), "" if _refuted(trials) else hopeless
-    return replace(found, text=f"{found.text} {hopeless}".strip())
+    failure, hopeless = _explain(trials), "" if _refuted(trials) else hopeless
+    return replace(failure, text=f"{failure.text} {hopeless}".strip())
 
 
 def _refuted(trials: Sequence[Trial]) -> bool:
-    """True where a simulation met every latency term, which stage 1's estimates may have ruled out."""
+    """True if a simulation met every latency term, which stage 1's estimates may have ruled out."""
     return any(
         trial.comparable and trial.slo and all(check.holds for check in trial.slo if isinstance(check, TermCheck))
         for trial in trials
@@ -71,7 +71,7 @@ def _explain(trials: Sequence[Trial]) -> Failure:
 
 
 def _nothing_examined(trials: Sequence[Trial]) -> str:
-    """Neither met nor missed: no simulation of the whole trace came to figures."""
+    """Text for neither met nor missed: no simulation of the complete trace gave figures."""
     if not trials:
         return "No deployment was simulated."
     errors = [trial.error for trial in trials if trial.error]
@@ -80,7 +80,7 @@ def _nothing_examined(trials: Sequence[Trial]) -> str:
 
 
 def _rejections(nearest: Trial) -> str:
-    """Which requests the nearest miss rejects where these are too many, and whether another deployment can help."""
+    """The nearest miss's rejected requests, if too many, and whether another deployment can help."""
     check = next((check for check in nearest.slo if isinstance(check, RejectionCheck)), None)
     if check is None or check.holds:
         return ""

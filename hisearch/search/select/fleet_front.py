@@ -1,14 +1,14 @@
-"""The front of deployments of several models, from the fronts of each model's.
+"""The front of deployments of several models, from the models' own fronts.
 
-Models share no workers, no router and no admission, so that a deployment of several is one of each, and what one
-model's requests get does not depend on the others' deployments. Every figure of the whole is a sum, a weighted mean
-with fixed weights, a largest or a smallest of the models' figures: it never gets better where one of them gets worse.
-So to exchange one model's deployment for one that is at least as good on every axis is at least as good for the whole:
+Models share no workers, router or admission. A deployment of several is one of each, and one model's figures do not
+depend on the others' deployments. Every combined figure is a sum, a weighted mean with fixed weights, a largest or a
+smallest of the models' figures: it never improves if one of them worsens. Replacing one model's deployment by one at
+least as good on every axis is therefore at least as good overall:
 
-    every point of the front of the whole is a combination of points of the models' fronts,
+    every point of the combined front is a combination of points of the models' fronts,
 
-if their axes are all that the whole is judged by, its limits among them. The combinations are made one model after the
-other, and those that are dominated already are dropped on the way, which the same argument allows.
+if their axes are all the criteria of the combination, including its limits. The combinations are made one model after
+the other. Those already dominated are dropped on the way, by the same argument.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from hisearch.search.model.trial import Trial, is_maximised
 from hisearch.specs.studies.fleet_study import LEAST, PER_TOKEN, PRICE, SUMMED
 from hisearch.specs.studies.study import LimitSpec
 
-#: Stands for what is not finite where dominance is looked at.
+#: Replaces values that are not finite in dominance checks.
 _LARGEST = 1e300
 
 
 @dataclass(frozen=True)
 class Combination:
-    """A deployment of each model. trials: one of each, in the order of the models. figures: of the whole, by axis."""
+    """A deployment of each model. trials: one of each, in the order of the models. figures: combined, by axis."""
 
     trials: tuple[Trial, ...]
     figures: Mapping[str, float]
 
     def within(self, limits: Mapping[str, LimitSpec]) -> bool:
-        """Whether the whole keeps to those of ``limits`` that are on its axes."""
+        """True if the combination keeps those of ``limits`` that are on its axes."""
         return all(
             self.figures[name] >= limit.bound if is_maximised(name) else self.figures[name] <= limit.bound
             for name, limit in limits.items()
@@ -44,47 +44,56 @@ class Combination:
 
 
 def figure_of(name: str, values: Sequence[float], tokens: Sequence[float]) -> float:
-    """A figure of the whole from those of its models.
+    """A combined figure from the models' figures.
 
     Args:
-        name: of the objective.
-        values: of each model.
-        tokens: that each model is asked for, prompts and outputs.
+        name: name of the objective.
+        values: the figure of each model.
+        tokens: tokens that each model serves, prompts and outputs.
     """
     if name in SUMMED:
         return math.fsum(values)
     if name in PER_TOKEN:
         return math.fsum(value * weight for value, weight in zip(values, tokens, strict=True)) / math.fsum(tokens)
-    if any(math.isnan(value) for value in values):  # undefined of a model whose requests have one output token each
+    if any(math.isnan(value) for value in values):  # undefined if a model's requests all have a single output token
         values = [value for value in values if not math.isnan(value)] or [math.nan]
     return min(values) if name in LEAST else max(values)
 
 
 def combine(fronts: Sequence[Sequence[Trial]], axes: Sequence[str], tokens: Sequence[float]) -> tuple[Combination, ...]:
-    """The front of the whole, ascending in its first axis; empty where a model has none.
+    """The combined front, ascending in its first axis; empty if a model has no front.
 
     Args:
-        fronts: of each model, over ``axes``.
-        axes: objectives, and what is limited for all models together.
-        tokens: that each model is asked for.
+        fronts: front of each model, over ``axes``.
+        axes: objectives, and figures limited for all models together.
+        tokens: tokens that each model serves.
     """
     import moocore
 
-    found: list[tuple[Trial, ...]] = [()]
+    partial: list[tuple[Trial, ...]] = [()]
     for count, front in enumerate(fronts, start=1):
-        found = [(*trials, trial) for trials in found for trial in front]
-        if not found:
+        partial = [(*trials, trial) for trials in partial for trial in front]
+        if not partial:
             return ()
-        points = np.array([[_minimised(name, trials, tokens[:count]) for name in axes] for trials in found])
-        found = [found[k] for k in np.flatnonzero(moocore.is_nondominated(points)).tolist()]
-    whole = [Combination(trials, {name: _value(name, trials, tokens) for name in axes}) for trials in found]
-    return tuple(sorted(whole, key=lambda one: (_signed(axes[0], one.figures[axes[0]]), one.figures[PRICE])))
+        points = np.array([[_minimised(name, trials, tokens[:count]) for name in axes] for trials in partial])
+        partial = [partial[k] for k in np.flatnonzero(moocore.is_nondominated(points)).tolist()]
+    complete = [Combination(trials, {name: _value(name, trials, tokens) for name in axes}) for trials in partial]
+    return tuple(
+        sorted(
+            complete,
+            key=lambda combination: (_signed(axes[0], combination.figures[axes[0]]), combination.figures[PRICE]),
+        )
+    )
 
 
-def cheapest(found: Sequence[Combination], limits: Mapping[str, LimitSpec]) -> Combination | None:
-    """The cheapest that keeps to the limits; of equally cheap ones that with the widest tightest margin."""
-    kept = [one for one in found if one.within(limits)]
-    return min(kept, key=lambda one: (one.figures[PRICE], -min(t.worst_margin for t in one.trials)), default=None)
+def cheapest(combinations: Sequence[Combination], limits: Mapping[str, LimitSpec]) -> Combination | None:
+    """The cheapest that keeps the limits; of equally cheap ones the one with the widest tightest margin."""
+    kept = [combination for combination in combinations if combination.within(limits)]
+    return min(
+        kept,
+        key=lambda combination: (combination.figures[PRICE], -min(t.worst_margin for t in combination.trials)),
+        default=None,
+    )
 
 
 def _value(name: str, trials: Sequence[Trial], tokens: Sequence[float]) -> float:
@@ -96,6 +105,6 @@ def _signed(name: str, value: float) -> float:
 
 
 def _minimised(name: str, trials: Sequence[Trial], tokens: Sequence[float]) -> float:
-    """To be minimised, and finite: what never ends is worse than anything, what is undefined is no drawback."""
+    """A finite value to minimise: infinite is worse than anything, undefined is no drawback."""
     value = _signed(name, _value(name, trials, tokens))
     return -_LARGEST if math.isnan(value) else float(np.clip(value, -_LARGEST, _LARGEST))

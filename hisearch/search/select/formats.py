@@ -1,4 +1,4 @@
-"""Formats narrower than the checkpoint's: that they change the model, and what keeping the checkpoint's would cost."""
+"""Formats narrower than the checkpoint's: the warning that they change the model, and the price of avoiding them."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from hisearch.specs.models.model import ModelSpec
 from hisearch.specs.studies.search_space import ExecutionSpace
 from hisearch.specs.wording import listed
 
-#: Bytes of a number of the KV cache as models compute it: in 16 bits, whatever the weights are stored in.
+#: Bytes of a KV cache number as models compute it: 16 bits, whatever the format of the weights.
 _OWN_KV_BYTES = 2.0
 
 
 def narrower_formats(model: ModelSpec, deployment: DeploymentSpec) -> str:
-    """``fp8 weights (the checkpoint has bf16)``, ``an fp8 KV cache``, or both; "" where nothing is narrower."""
-    found: dict[str, None] = {}
+    """``fp8 weights (the checkpoint has bf16)``, ``an fp8 KV cache``, or both; "" if nothing is narrower."""
+    texts: dict[str, None] = {}
     for pool in deployment.pools:
         weights = pool.weight_dtype or model.weight_dtype
         if DTYPE_BYTES[weights] < DTYPE_BYTES[model.weight_dtype]:
-            found[f"{weights} weights (the checkpoint has {model.weight_dtype})"] = None
+            texts[f"{weights} weights (the checkpoint has {model.weight_dtype})"] = None
     for pool in deployment.pools:
         if DTYPE_BYTES[pool.kv_dtype] < _OWN_KV_BYTES:
-            found[f"KV in {pool.kv_dtype}"] = None
-    return listed(list(found))
+            texts[f"KV in {pool.kv_dtype}"] = None
+    return listed(list(texts))
 
 
 def _searched_own(model: ModelSpec, execution: ExecutionSpace) -> bool:
-    """True where deployments that keep the checkpoint's formats are in the space."""
+    """True if the space has deployments that keep the checkpoint's formats."""
     weights = execution.weight_dtypes or [model.weight_dtype]
     return any(DTYPE_BYTES[dtype] >= DTYPE_BYTES[model.weight_dtype] for dtype in weights) and any(
         DTYPE_BYTES[dtype] >= _OWN_KV_BYTES for dtype in execution.kv_dtypes
@@ -39,13 +39,13 @@ def _searched_own(model: ModelSpec, execution: ExecutionSpace) -> bool:
 
 
 def describe_formats(model: ModelSpec, chosen: Trial | None, trials: Sequence[Trial], execution: ExecutionSpace) -> str:
-    """What to know of a deployment with narrower formats, and the price of keeping the checkpoint's; "" without any.
+    """Warning about a deployment's narrower formats, with the price of keeping the checkpoint's; "" without any.
 
     Args:
-        model: the model as it is published.
+        model: the published model.
         chosen: the deployment; None for none.
-        trials: the study's, of which the cheapest that keeps the checkpoint's formats is named.
-        execution: the formats that were searched.
+        trials: the study's; the cheapest that keeps the checkpoint's formats is named.
+        execution: the searched formats.
     """
     if chosen is None:
         return ""
@@ -56,8 +56,8 @@ def describe_formats(model: ModelSpec, chosen: Trial | None, trials: Sequence[Tr
         f"It serves {narrower}: answers differ from the published model's, and how much worse they are is not "
         "simulated. Evaluate them on your own tasks first."
     )
-    keeping = [one for one in trials if one.comparable and not narrower_formats(model, one.deployment)]
-    best = cheapest([one for one in keeping if one.feasible], (PRICE,))
+    keeping = [trial for trial in trials if trial.comparable and not narrower_formats(model, trial.deployment)]
+    best = cheapest([trial for trial in keeping if trial.feasible], (PRICE,))
     if best is not None:
         usd = price_of(best) - price_of(chosen)
         more = f"${abs(usd):,.2f} {'less' if usd < 0 else 'more'}" if abs(usd) >= 0.005 else "the same price"

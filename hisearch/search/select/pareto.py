@@ -10,7 +10,7 @@ import numpy as np
 from hisearch.base.dtypes import F8
 from hisearch.search.model.trial import Trial, is_maximised
 
-#: Stands for an infinite objective (nothing finished) where an algorithm needs finite numbers.
+#: Replaces an infinite objective (nothing finished) if an algorithm needs finite numbers.
 INFINITE_OBJECTIVE = 1e12
 
 
@@ -28,9 +28,8 @@ def _minimised_value(value: float, name: str) -> float:
 def front(trials: Sequence[Trial], objectives: Sequence[str]) -> list[Trial]:
     """Non-dominated trials in the order of the first objective, then by number.
 
-    Trials that are not comparable (a slice, another load, an error) are left out. Feasible trials come first:
-    infeasible ones are only looked at where there is no feasible trial. Of trials with equal objectives the first is
-    kept.
+    Trials that are not comparable (a slice, another load, an error) are left out. Infeasible trials are only considered
+    if there is no feasible trial. The first of trials with equal objectives is kept.
     """
     import moocore
 
@@ -68,17 +67,17 @@ def ranked(trials: Sequence[Trial], objectives: Sequence[str]) -> list[Trial]:
 def distinct(trials: Sequence[Trial]) -> list[Trial]:
     """Trials without those that equal an earlier one in all figures, accelerator and engine.
 
-    Where they differ, in a limit that was never reached say, it did not matter.
+    Any remaining difference, such as a limit that was never reached, did not matter.
     """
     kept: list[Trial] = []
     for trial in trials:
-        if not any(_same_figures(trial, other) for other in kept):
+        if not any(_same_figures(trial, earlier) for earlier in kept):
             kept.append(trial)
     return kept
 
 
-def _same_figures(one: Trial, other: Trial) -> bool:
-    return _kinds(one) == _kinds(other) and one.metrics == other.metrics
+def _same_figures(left: Trial, right: Trial) -> bool:
+    return _kinds(left) == _kinds(right) and left.metrics == right.metrics
 
 
 def _kinds(trial: Trial) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Which price would change the answer, and to what: arithmetic over what was simulated."""
+"""Which price would change the answer, and at what value: arithmetic over simulated trials."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from hisearch.hardware.price_book import Listed, PriceBook
 from hisearch.search.model.trial import Trial
 from hisearch.search.select.recommend import price_of
 
-#: Share of today's price below which a price is not worth saying.
+#: Share of today's price below which a price is not worth reporting.
 LEAST_SHARE = 0.05
 
-#: Dollars per hour below which two deployments of other amounts of an item are taken to need the same of it.
+#: Two deployments use the same amount of an item if the difference is below this many dollars per hour.
 _SAME = 1e-9
 
 
@@ -20,7 +20,7 @@ _SAME = 1e-9
 class PriceBreakEven:
     """Beyond ``usd`` for an item another trial is cheaper than the recommendation.
 
-    dearer: whether that is above today's price (``now_usd``) or below it.
+    dearer: True if that is above today's price (``now_usd``), False if below.
     """
 
     item: str
@@ -32,18 +32,18 @@ class PriceBreakEven:
 
 
 def price_break_evens(book: PriceBook, trials: Sequence[Trial], best: Trial) -> list[PriceBreakEven]:
-    """For every price the nearest one above and below at which a feasible trial becomes cheaper than ``best``.
+    """For every price, the nearest values above and below at which a feasible trial becomes cheaper than ``best``.
 
-    All else stays: the other prices, electricity, and what meets the SLO. Trials that are cheaper than ``best`` as it
-    is, which something else than price speaks against, are left out. The nearest in proportion come first.
+    Everything else stays: other prices, electricity, and which trials meet the SLO. Trials already cheaper than
+    ``best`` are left out, as something other than price speaks against them. The nearest in proportion come first.
     """
     alternatives = [t for t in trials if t.comparable and t.feasible and t.number != best.number and _dearer(t, best)]
-    found = []
+    break_evens = []
     for price in book.prices():
-        other = book.at({price.item: price.usd + 1.0})
+        book_plus_one = book.at({price.item: price.usd + 1.0})
 
-        def amount(trial: Trial, other: PriceBook = other) -> float:
-            return other.cost(trial.deployment) - book.cost(trial.deployment)
+        def amount(trial: Trial, book_plus_one: PriceBook = book_plus_one) -> float:
+            return book_plus_one.cost(trial.deployment) - book.cost(trial.deployment)
 
         ours = amount(best)
         for dearer in (True, False):
@@ -54,8 +54,11 @@ def price_break_evens(book: PriceBook, trials: Sequence[Trial], best: Trial) -> 
             ]
             if crossings:
                 usd, _, trial = min(crossings) if dearer else max(crossings, key=lambda item: (item[0], -item[1]))
-                found.append(PriceBreakEven(price.item, price.unit, price.usd, usd, dearer, trial))
-    return sorted(found, key=lambda one: (abs(one.usd / one.now_usd - 1.0), one.item, not one.dearer))
+                break_evens.append(PriceBreakEven(price.item, price.unit, price.usd, usd, dearer, trial))
+    return sorted(
+        break_evens,
+        key=lambda break_even: (abs(break_even.usd / break_even.now_usd - 1.0), break_even.item, not break_even.dearer),
+    )
 
 
 def _dearer(trial: Trial, best: Trial) -> bool:
@@ -63,7 +66,7 @@ def _dearer(trial: Trial, best: Trial) -> bool:
 
 
 def _crossing(price: Listed, best: Trial, trial: Trial, more: float, dearer: bool) -> float | None:
-    """The price at which ``trial``, which needs so much ``more`` of the item, costs what ``best`` does; None: never."""
+    """The price at which ``trial``, with ``more`` of the item, costs what ``best`` does; None if never."""
     if abs(more) < _SAME or (more < 0) != dearer:
         return None
     usd = price.usd - (price_of(trial) - price_of(best)) / more

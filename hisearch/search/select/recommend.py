@@ -1,4 +1,4 @@
-"""Which deployment to buy, why, and what stands next to it."""
+"""Which deployment to recommend, why, and its closest competitors."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hisearch.search.model.trial import Recommendation, Trial, metric_of
 from hisearch.search.select.pareto import front, miss_order
 from hisearch.specs.wording import counted, in_percent, listed
 
-#: Of equally priced deployments, tightest margins that differ by at most this share of the bound count as equal, and
-#: goodputs that differ by at most this share: one request more or less moves a percentile by as much.
+#: Among equally priced deployments, tightest margins within this share of the bound count as equal, and goodputs within
+#: this share: one request more or less moves a percentile by as much.
 EQUAL_MARGIN = 0.01
 EQUAL_GOODPUT = 0.01
 
@@ -22,13 +22,12 @@ PRICE = "usd_per_hour"
 
 
 def recommend(trials: Sequence[Trial], objectives: Sequence[str]) -> Recommendation | None:
-    """The deployment to buy, with the reason and up to six runner-ups; None where nothing is feasible.
+    """The recommended deployment, with the reason and up to six runner-ups; None if nothing is feasible.
 
-    It is the ``preferred`` one of all. Runner-ups: the cheapest one where that is another, the equally priced one with
-    the widest margin, the cheapest on another accelerator, the preferred one there where dollars by something else than
-    the hour are an objective, the one with the lowest of the first
-    latency objective, and the cheapest on another engine, of those that were
-    simulated.
+    It is the ``preferred`` one of all. Runner-ups, among simulated ones: the cheapest, the equally priced one with the
+    widest margin, the cheapest on another accelerator, the one with the lowest first latency objective, and the
+    cheapest on another engine. If an objective is in dollars per something other than the hour, also the preferred one
+    on another accelerator.
 
     Args:
         trials: the study's, or some of them.
@@ -44,10 +43,10 @@ def recommend(trials: Sequence[Trial], objectives: Sequence[str]) -> Recommendat
 
 
 def preferred(feasible: Sequence[Trial], objectives: Sequence[str]) -> Trial | None:
-    """The cheapest feasible trial on the front of ``objectives``; None of none.
+    """The cheapest feasible trial on the front of ``objectives``; None if there are none.
 
-    Of equally priced ones the largest tightest margin against the SLO decides, then the goodput, where they differ by
-    more than ``EQUAL_MARGIN`` and ``EQUAL_GOODPUT``, then the lower p99 TTFT, then the earlier trial.
+    Among equally priced ones the largest tightest margin against the SLO decides, then the goodput, if they differ by
+    more than ``EQUAL_MARGIN`` and ``EQUAL_GOODPUT``. Then the lower p99 TTFT decides, then the earlier trial.
     """
     best = front(feasible, objectives)
     if not best:
@@ -62,33 +61,37 @@ def preferred(feasible: Sequence[Trial], objectives: Sequence[str]) -> Trial | N
 
 
 def cheapest(feasible: Sequence[Trial], objectives: Sequence[str]) -> Trial | None:
-    """The ``preferred`` one where price is among the objectives, whether or not it is: the cheapest of all."""
+    """The ``preferred`` one with price added to the objectives: the cheapest of all."""
     return preferred(feasible, tuple(dict.fromkeys((*objectives, PRICE))))
 
 
 def widest(best: Trial, trials: Sequence[Trial]) -> Trial | None:
-    """Of the deployments at the price of ``best`` the feasible one with the widest tightest margin.
+    """The feasible deployment at the price of ``best`` with the widest tightest margin.
 
-    None where that is not wider by more than ``EQUAL_MARGIN``. It may be off the front: margin is no objective.
+    None if that is not wider by more than ``EQUAL_MARGIN``. It may be off the front: margin is no objective.
     """
     equal = [trial for trial in trials if trial.comparable and trial.feasible and price_of(trial) == price_of(best)]
-    found = max(equal, key=lambda trial: (trial.worst_margin, -trial.number), default=None)
-    return found if found is not None and found.worst_margin > best.worst_margin + EQUAL_MARGIN else None
+    widest_margin = max(equal, key=lambda trial: (trial.worst_margin, -trial.number), default=None)
+    return (
+        widest_margin
+        if widest_margin is not None and widest_margin.worst_margin > best.worst_margin + EQUAL_MARGIN
+        else None
+    )
 
 
 def price_of(trial: Trial) -> float:
-    """Dollars per hour without the last bits, in which sums in another order differ."""
+    """Dollars per hour without the last bits, which depend on the order of summation."""
     return round(trial.metrics["usd_per_hour"], 6)
 
 
 def nearest_miss(trials: Sequence[Trial]) -> Trial | None:
-    """Of infeasible deployments the one whose worst miss is smallest; None where there is none."""
+    """The infeasible deployment whose worst miss is smallest; None without any."""
     missed = [trial for trial in trials if trial.comparable and not trial.feasible]
     return min(missed, key=miss_order, default=None)
 
 
 def describe_miss(trial: Trial) -> list[str]:
-    """Each SLO term of a trial in one line: value, bound, and by how much it is kept or missed."""
+    """Each SLO term of a trial in one line: value, bound, and the distance between them."""
     return [format_term(check) for check in trial.slo]
 
 
@@ -101,8 +104,8 @@ def format_term(check: Check) -> str:
         return f"{titled(check)} {check.note}"
     verdict = f"{in_percent(check.margin)} left" if check.holds else f"missed by {in_percent(-check.margin)}"
     if isinstance(check, LimitCheck):
-        asked = "at least" if check.at_least else "at most"
-        return f"{titled(check)} {check.value:.4g} of {asked} {check.bound:g}: {verdict}"
+        direction = "at least" if check.at_least else "at most"
+        return f"{titled(check)} {check.value:.4g} of {direction} {check.bound:g}: {verdict}"
     return f"{titled(check)} {in_seconds(check.value_s or 0.0)} of at most {in_seconds(check.bound_s)}: {verdict}"
 
 
@@ -112,7 +115,7 @@ def in_seconds(value_s: float) -> str:
 
 
 def _reason(best: Trial, feasible: Sequence[Trial], comparable: Sequence[Trial], objectives: Sequence[str]) -> str:
-    """Two sentences: what it costs and delivers, and what is cheaper."""
+    """Two sentences: its price and performance, and the next cheaper ones."""
     metrics = best.metrics
     unbeaten = (
         ""
@@ -150,14 +153,14 @@ def _reason(best: Trial, feasible: Sequence[Trial], comparable: Sequence[Trial],
 
 
 def _what_for(metrics: Mapping[str, float]) -> str:
-    """``58.6 good requests per second``; where societies of other sizes were looked at, how many agents first."""
+    """``58.6 good requests per second``; with populations of other sizes tried, how many agents first."""
     good = f"{metrics['goodput_rps']:.3g} good requests per second"
     most = metrics.get("agents", 0.0)
     return f"up to {most:,.0f} agents within the SLO; with the workload's own, {good}" if most else good
 
 
 def runner_ups(best: Trial, feasible: Sequence[Trial], objectives: Sequence[str]) -> tuple[tuple[Trial, str], ...]:
-    """Distinct alternatives, up to six and one of each other shape, with what each would trade."""
+    """Distinct alternatives, up to six and one of each other shape, with the trade-off of each."""
     elsewhere = [t for t in feasible if _accelerators(t) != _accelerators(best)]
     other_engine = [t for t in feasible if _engines(t) != _engines(best)]
     cheaper = [t for t in feasible if price_of(t) < price_of(best)]
@@ -174,21 +177,21 @@ def runner_ups(best: Trial, feasible: Sequence[Trial], objectives: Sequence[str]
         (cheapest(other_engine, objectives), "cheapest found on another engine"),
     ]
     for shape, words in SHAPES.items():
-        of_it = [t for t in feasible if shape_of(t.deployment) == shape != shape_of(best.deployment)]
-        choices.append((cheapest(of_it, objectives), f"cheapest found with {words}"))
-    found: list[tuple[Trial, str]] = []
+        of_shape = [t for t in feasible if shape_of(t.deployment) == shape != shape_of(best.deployment)]
+        choices.append((cheapest(of_shape, objectives), f"cheapest found with {words}"))
+    chosen: list[tuple[Trial, str]] = []
     taken = {best.number}
     for trial, title in choices:
         if trial is not None and trial.number not in taken:
             taken.add(trial.number)
-            found.append((trial, f"{title}: {_trade(best, trial, objectives)}"))
-    return tuple(found)
+            chosen.append((trial, f"{title}: {_trade(best, trial, objectives)}"))
+    return tuple(chosen)
 
 
 def _best_by(feasible: Sequence[Trial], objectives: Sequence[str]) -> Trial | None:
-    """The ``preferred`` one where dollars are asked for by something else than the hour of a deployment."""
-    asked = PRICE not in objectives and any(name.startswith("usd_") for name in objectives)
-    return preferred(feasible, objectives) if asked else None
+    """The ``preferred`` one if an objective is in dollars per something other than a deployment's hour."""
+    by_other_dollars = PRICE not in objectives and any(name.startswith("usd_") for name in objectives)
+    return preferred(feasible, objectives) if by_other_dollars else None
 
 
 def _accelerators(trial: Trial) -> set[str]:
@@ -200,7 +203,7 @@ def _engines(trial: Trial) -> set[str]:
 
 
 def latency_objective(objectives: Sequence[str]) -> str:
-    """The first of the objectives that is a latency; p99 TTFT where none is."""
+    """The first latency among the objectives; p99 TTFT if there is none."""
     return next(_latencies(objectives), "ttft_p99")
 
 
@@ -211,31 +214,33 @@ def _latencies(objectives: Sequence[str]) -> Iterator[str]:
 def latencies_instead(ours: Trial, theirs: Trial, objectives: Sequence[str]) -> list[str]:
     """``TTFT p95 0.8 s instead of 1 s`` for each latency that both have: the SLO's terms, then the objectives."""
     values: dict[str, tuple[float | None, float | None]] = {}
-    for check, other in zip(ours.slo, theirs.slo, strict=False):
-        if isinstance(check, TermCheck) and isinstance(other, TermCheck):
-            values[titled(check)] = (check.value_s, other.value_s)
+    for check, their_check in zip(ours.slo, theirs.slo, strict=False):
+        if isinstance(check, TermCheck) and isinstance(their_check, TermCheck):
+            values[titled(check)] = (check.value_s, their_check.value_s)
     for name in _latencies(objectives):
         values.setdefault(quantity(name).label, (ours.metrics[metric_of(name)], theirs.metrics[metric_of(name)]))
     return [
-        f"{label} {in_seconds(value)} instead of {in_seconds(other)}"
-        for label, (value, other) in values.items()
-        if value is not None and other is not None and math.isfinite(value) and math.isfinite(other)
+        f"{label} {in_seconds(value)} instead of {in_seconds(their_value)}"
+        for label, (value, their_value) in values.items()
+        if value is not None and their_value is not None and math.isfinite(value) and math.isfinite(their_value)
     ]
 
 
-def _trade(best: Trial, other: Trial, objectives: Sequence[str]) -> str:
-    """What changes from ``best`` to ``other``.
+def _trade(best: Trial, alternative: Trial, objectives: Sequence[str]) -> str:
+    """Differences between ``best`` and ``alternative``.
 
-    Price, agents where their number was asked for, the latencies of the SLO and of the objectives, tightest margin.
+    Price, agents if their number is an objective, the latencies of the SLO and of the objectives, tightest margin.
     """
-    dollars = other.metrics["usd_per_hour"] - best.metrics["usd_per_hour"]
+    dollars = alternative.metrics["usd_per_hour"] - best.metrics["usd_per_hour"]
     parts = [
         f"${dollars:+,.2f} per hour".replace("$-", "-$").replace("$+", "+$") if abs(dollars) >= 0.005 else "same price"
     ]
-    most, theirs = best.metrics.get("agents", 0.0), other.metrics.get("agents", 0.0)
+    most, theirs = best.metrics.get("agents", 0.0), alternative.metrics.get("agents", 0.0)
     if most and theirs:
         parts.append(f"up to {theirs:,.0f} agents instead of {most:,.0f}")
-    parts += latencies_instead(other, best, objectives)
-    if round(best.worst_margin, 2) != round(other.worst_margin, 2):
-        parts.append(f"tightest margin {in_percent(other.worst_margin)} instead of {in_percent(best.worst_margin)}")
+    parts += latencies_instead(alternative, best, objectives)
+    if round(best.worst_margin, 2) != round(alternative.worst_margin, 2):
+        parts.append(
+            f"tightest margin {in_percent(alternative.worst_margin)} instead of {in_percent(best.worst_margin)}"
+        )
     return ", ".join(parts)

@@ -1,12 +1,12 @@
-"""Which of the feasible deployments to recommend, by a study's rule, and why, in numbers.
+"""Which feasible deployment a study's rule recommends, and why, in numbers.
 
 ``cheapest``         the cheapest on the front (``hisearch.search.select.recommend``)
-``best_value``       the knee of the front: before it little money buys much, behind it much money buys little
+``best_value``       the knee of the front: before it a little money buys much, after it much money buys little
 ``lowest_latency``   the lowest of the study's first latency objective, or p99 TTFT, within a price
-``most_headroom``    the largest load that it was simulated at and met the SLO, within a price where one is given
+``most_headroom``    the largest load that was simulated and met the SLO, within a price if one is given
 
-Every rule chooses among what was simulated on the whole trace. The search itself looks for what is cheap and widens its
-front from there: what is fastest of all may be a deployment that it had no reason to look at.
+Every rule chooses among the simulations of the complete trace. The search looks for cheap deployments and widens its
+front from there. The fastest deployment of all may be one that it had no reason to try.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from hisearch.specs.base import ENGINE_TITLES
 from hisearch.specs.studies.study import RecommendSpec
 from hisearch.specs.wording import counted, in_percent, listed
 
-#: Deployments whose largest load is looked for by ``most_headroom``: those with the widest tightest margin.
+#: Deployments whose largest load ``most_headroom`` looks for: those with the widest tightest margin.
 HEADROOM_CANDIDATES = 4
 
-#: Price up to which ``lowest_latency`` and ``most_headroom`` are shown where a study has none: times the cheapest.
+#: Price limit of ``lowest_latency`` and ``most_headroom`` in tables if a study has none: times the cheapest.
 TABLE_LIMIT = 2.0
 
 
@@ -52,41 +52,41 @@ def recommend_by(
     chosen: tuple[Trial, str] | None = None,
     loads: Mapping[int, float] = {},
 ) -> Recommendation | None:
-    """The deployment to buy by a rule; None where nothing is feasible.
+    """The recommended deployment by a rule; None if nothing is feasible.
 
     Args:
-        trials: the study's, those at other loads included.
+        trials: the study's, including those at other loads.
         objectives: the study's.
-        rule: what to choose by.
-        chosen: a trial that was chosen by something else than the rule, and why, in two sentences.
-        loads: largest load that trials were simulated at and met the SLO, by number; needed by ``most_headroom`` alone.
+        rule: the rule to choose by.
+        chosen: a trial chosen by other means than the rule, and why, in two sentences.
+        loads: largest simulated load that met the SLO, by trial number; only ``most_headroom`` needs it.
     """
-    found = recommend(trials, objectives)
-    if found is None:
+    recommendation = recommend(trials, objectives)
+    if recommendation is None:
         return None
     if chosen is not None:
         trial, reason = chosen
     elif rule.rule == "cheapest":
-        trial, reason = found.trial, found.reason
+        trial, reason = recommendation.trial, recommendation.reason
     else:
         feasible = [t for t in trials if t.comparable and t.feasible]
         inside = [t for t in feasible if _within(t, rule)]
         choice = _RULES[rule.rule] if inside else _too_dear
         trial, reason = choice(_Choice(feasible, inside, objectives, rule, loads))
-    if trial is not found.trial:
+    if trial is not recommendation.trial:
         feasible = [t for t in trials if t.comparable and t.feasible]
-        found = Recommendation(trial, reason, runner_ups(trial, feasible, objectives))
-    return replace(found, reason=reason, rule=rule.rule)
+        recommendation = Recommendation(trial, reason, runner_ups(trial, feasible, objectives))
+    return replace(recommendation, reason=reason, rule=rule.rule)
 
 
 def knee(trials: Sequence[Trial], objectives: Sequence[str]) -> tuple[Trial, ...]:
     """The front in ``objectives`` and the price, best value first.
 
-    Every objective is taken on a logarithmic scale (a tenth of the price against a tenth of the latency) and stretched
-    to 0 at the best and 1 at the worst of the front. The knee is the point with the smallest mean: in two objectives
-    the one farthest from the straight line between the front's ends, towards what is better; in more, farthest from
-    the planes on which all objectives trade evenly. Objectives within 1 % on the whole front are left out, as that is
-    noise. Ties: the cheaper, then the earlier trial.
+    Every objective is taken on a logarithmic scale (a tenth of the price against a tenth of the latency). It is scaled
+    to 0 at the best and 1 at the worst of the front. The knee is the point with the smallest mean. In two objectives it
+    lies farthest from the straight line between the front's ends, on the better side. In more, it lies farthest from
+    the planes on which all objectives trade evenly. Objectives within 1 % over the front are left out as noise. Ties:
+    the cheaper, then the earlier trial.
     """
     names = tuple(dict.fromkeys((*objectives, PRICE)))
     points = [trial for trial in front(trials, names) if trial.feasible]
@@ -113,8 +113,8 @@ def preference(
 ) -> tuple[Trial, ...]:
     """The feasible trials within the rule's price that it may choose, most preferred first.
 
-    Of ``cheapest`` the front by price, of ``best_value`` the front as ``knee`` orders it, of ``most_headroom`` those of
-    ``loads``. Empty where none is within the price.
+    For ``cheapest`` the front by price, for ``best_value`` the front in the order of ``knee``, for ``most_headroom``
+    the trials of ``loads``. Empty if none is within the price.
     """
     inside = [t for t in trials if t.comparable and t.feasible and _within(t, rule)]
     if rule.rule == "best_value":
@@ -127,13 +127,13 @@ def preference(
 
 
 def _by_latency(trials: Sequence[Trial], name: str) -> tuple[Trial, ...]:
-    """Lowest first; those of which it is undefined are left out."""
+    """Lowest first; trials with an undefined value are left out."""
     defined = [t for t in trials if not math.isnan(t.metrics[metric_of(name)])]
     return tuple(sorted(defined, key=lambda t: (t.metrics[metric_of(name)], price_of(t), t.number)))
 
 
 def _by_load(trials: Sequence[Trial], loads: Mapping[int, float]) -> tuple[Trial, ...]:
-    """Largest first, of those that other loads were tried on."""
+    """Largest load first, of trials with other loads tried."""
     tried = [t for t in trials if t.number in loads]
     return tuple(sorted(tried, key=lambda t: (-loads[t.number], price_of(t), t.number)))
 
@@ -148,16 +148,16 @@ def headroom_candidates(trials: Sequence[Trial], rule: RecommendSpec) -> list[Tr
 
 
 def table_limit_usd(trials: Sequence[Trial], objectives: Sequence[str], rule: RecommendSpec) -> float:
-    """The price within which rules that need one are shown: the study's, else twice that of the cheapest."""
+    """Price limit for showing rules that need one: the study's, else twice that of the cheapest."""
     if rule.usd_per_hour is not None:
         return rule.usd_per_hour
     best = cheapest([t for t in trials if t.comparable and t.feasible], objectives)
-    # What is owned already costs nothing; the limit must be above zero.
+    # Owned hardware costs nothing; the limit must be above zero.
     return max(TABLE_LIMIT * price_of(best), 0.01) if best is not None else math.inf
 
 
 class _Choice(NamedTuple):
-    """What a rule chooses among: feasible trials, those of them within its price, and how far loads were tried."""
+    """Input of a rule: feasible trials, those within its price, and the largest loads tried."""
 
     feasible: Sequence[Trial]
     inside: Sequence[Trial]
@@ -167,16 +167,16 @@ class _Choice(NamedTuple):
 
     @property
     def limit(self) -> str:
-        """`` within $42.00 per hour``, or nothing."""
+        """`` within $42.00 per hour``, or "" without a limit."""
         return "" if self.rule.usd_per_hour is None else f" within ${self.rule.usd_per_hour:,.2f} per hour"
 
     def alternatives(self, best: Trial, following: Sequence[Trial]) -> list[tuple[Trial, str]]:
-        """The next one by the rule, and the cheapest of all where it is neither."""
-        found = [(trial, "next") for trial in following[:1]]
+        """The next one by the rule, and the cheapest of all if it is neither."""
+        alternatives = [(trial, "next") for trial in following[:1]]
         least = cheapest(self.feasible, self.objectives)
-        if least is not None and least.number not in {best.number, *(trial.number for trial, _ in found)}:
-            found.append((least, "the cheapest that meets the SLO"))
-        return found
+        if least is not None and least.number not in {best.number, *(trial.number for trial, _ in alternatives)}:
+            alternatives.append((least, "the cheapest that meets the SLO"))
+        return alternatives
 
 
 def _within(trial: Trial, rule: RecommendSpec) -> bool:
@@ -188,10 +188,10 @@ def _best_value(given: _Choice) -> tuple[Trial, str]:
     best = ordered[0]
     cheaper = max((price_of(t) for t in ordered if price_of(t) < price_of(best)), default=None)
     dearer = min((price_of(t) for t in ordered if price_of(t) > price_of(best)), default=None)
-    beside = [next(t for t in ordered if price_of(t) == usd) for usd in (cheaper, dearer) if usd is not None]
+    adjacent = [next(t for t in ordered if price_of(t) == usd) for usd in (cheaper, dearer) if usd is not None]
     sides = [
-        f"the next on it, {describe(other.deployment)}, is {_changes(best, other, given.objectives)}"
-        for other in beside
+        f"the next on it, {describe(trial.deployment)}, is {_changes(best, trial, given.objectives)}"
+        for trial in adjacent
     ]
     return best, (
         f"{describe(best.deployment)} is the knee of the front of {counted(len(ordered), 'deployment')}{given.limit}: "
@@ -234,7 +234,7 @@ def _most_headroom(given: _Choice) -> tuple[Trial, str]:
 
 
 def _too_dear(given: _Choice) -> tuple[Trial, str]:
-    """The cheapest of all, where nothing within the price meets the SLO."""
+    """The cheapest of all, if nothing within the price meets the SLO."""
     best, limit = _cheapest_of(given), given.rule.usd_per_hour or 0.0
     return best, (
         f"Nothing that was simulated meets the SLO within ${limit:,.2f} per hour. This is the cheapest that does, "
@@ -245,7 +245,7 @@ def _too_dear(given: _Choice) -> tuple[Trial, str]:
 
 def _cheapest_of(given: _Choice) -> Trial:
     best = cheapest(given.inside or given.feasible, given.objectives)
-    assert best is not None  # a rule is asked only where something is feasible
+    assert best is not None  # a rule is applied only if something is feasible
     return best
 
 
@@ -257,7 +257,7 @@ _RULES: dict[str, Callable[[_Choice], tuple[Trial, str]]] = {
 
 
 def against_baseline(best: Trial, baseline: Trial, objectives: Sequence[str]) -> str:
-    """One sentence: what a deployment is against the engine's defaults, sized to meet the load."""
+    """One sentence that compares a deployment with the engine's defaults, sized to meet the load."""
     pool = baseline.deployment.pools[0]
     what = f"{ENGINE_TITLES[pool.engine.name]} with its default settings, {describe(baseline.deployment)}"
     share = price_of(best) / price_of(baseline) - 1.0 if price_of(baseline) > 0 else 0.0
@@ -287,13 +287,13 @@ def _figure(trial: Trial, name: str) -> str:
     return f"{quantity(name).within} {value:.3g}"
 
 
-def _changes(best: Trial, other: Trial, objectives: Sequence[str]) -> str:
-    """``12 % cheaper, with TTFT p99 40 % higher and goodput 1 % lower``: other against best."""
-    share = price_of(other) / price_of(best) - 1.0 if price_of(best) > 0 else 0.0
+def _changes(best: Trial, trial: Trial, objectives: Sequence[str]) -> str:
+    """``12 % cheaper, with TTFT p99 40 % higher and goodput 1 % lower``: ``trial`` against ``best``."""
+    share = price_of(trial) / price_of(best) - 1.0 if price_of(best) > 0 else 0.0
     price = "equally priced" if abs(share) < 0.0005 else f"{in_percent(abs(share), 1)} {_less_or_more(share)}"
     changes = []
     for name in dict.fromkeys(objectives):
-        ours, theirs = best.objective(name), other.objective(name)
+        ours, theirs = best.objective(name), trial.objective(name)
         if name == PRICE or not ours or not math.isfinite(ours) or not math.isfinite(theirs):
             continue
         change = theirs / ours - 1.0

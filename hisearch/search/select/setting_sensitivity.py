@@ -1,4 +1,4 @@
-"""Which single setting would change the answer: trials that differ from the recommendation in one thing alone."""
+"""Which single setting would change the answer: trials that differ from the recommendation in one setting only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from hisearch.search.model.deployments import parameters_of, stores
 from hisearch.search.model.trial import Trial
 
-#: Settings that come with another one.
+#: Settings that belong to another one.
 _BELONGS_TO = {"cache_threshold": "router", "balance_abs_threshold": "router", "balance_rel_threshold": "router"}
 
 _TIERS = "cache tiers"
@@ -17,9 +17,9 @@ _TIERS = "cache tiers"
 
 @dataclass(frozen=True)
 class Setting:
-    """What one setting does.
+    """Effect of one setting.
 
-    name: of the setting. ours: the recommendation's value; instead: the trial's, in words.
+    name: of the setting. ours: the recommendation's value; instead: the trial's, as text.
     """
 
     name: str
@@ -29,13 +29,13 @@ class Setting:
 
 
 def single_changes(trials: Sequence[Trial], best: Trial) -> list[Setting]:
-    """Trials on the whole trace that differ from ``best`` in one setting, those with the worst margin first.
+    """Trials of the complete trace that differ from ``best`` in one setting, those with the worst margin first.
 
-    A router with its parameters is one setting, and so are the cache tiers with all that moves KV between them. Trials
-    that differ in what is no searched dimension are left out.
+    A router with its parameters is one setting; so are the cache tiers with all KV movement between them. Trials with
+    differences outside the searched dimensions are left out.
     """
     ours = parameters_of(best.deployment)
-    found = []
+    settings = []
     for trial in trials:
         if not trial.comparable or trial.number == best.number:
             continue
@@ -48,8 +48,8 @@ def single_changes(trials: Sequence[Trial], best: Trial) -> list[Setting]:
             if name == _TIERS and stores(best.deployment.pool) != stores(trial.deployment.pool):
                 shared = [key for key in changed if key in ours and key in theirs and not _of_a_store(key)]
                 describe = _tier_words(best, ours, shared), _tier_words(trial, theirs, shared)
-            found.append(Setting(name, *describe, trial))
-    return sorted(found, key=lambda one: (one.trial.worst_margin, one.trial.number))
+            settings.append(Setting(name, *describe, trial))
+    return sorted(settings, key=lambda setting: (setting.trial.worst_margin, setting.trial.number))
 
 
 def _group(key: str) -> str:
@@ -59,14 +59,14 @@ def _group(key: str) -> str:
 
 
 def _words(parameters: Mapping[str, Any], keys: Sequence[str], name: str) -> str:
-    """The value of what is named; of a group without a key of that name all that differs."""
+    """The named value; for a group without a key of that name, all differing values."""
     if name in parameters:
         return f"{parameters[name]}"
     return ", ".join(_values(parameters, keys)) or "none"
 
 
 def _tier_words(trial: Trial, parameters: Mapping[str, Any], keys: Sequence[str]) -> str:
-    """Its stores, ``256 GiB ddr5 per worker, 875 GiB nvme-gen4 per node``, and its values of ``keys``."""
+    """The trial's stores, ``256 GiB ddr5 per worker, 875 GiB nvme-gen4 per node``, and its values of ``keys``."""
     return ", ".join([*(stores(trial.deployment.pool) or ["none"]), *_values(parameters, keys)])
 
 
@@ -75,5 +75,5 @@ def _values(parameters: Mapping[str, Any], keys: Sequence[str]) -> list[str]:
 
 
 def _of_a_store(key: str) -> bool:
-    """What ``stores`` says already."""
+    """True for keys that ``stores`` already covers."""
     return key.startswith("tier_") and key.endswith(("_gib", "_medium", "_scope"))

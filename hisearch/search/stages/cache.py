@@ -1,12 +1,12 @@
 """Stage 3: memory for KV, the cache tiers and their movement, sampled by Optuna around the best deployments of stage 2.
 
 The sampler is the multivariate tree-structured Parzen estimator with the SLO as constraints. It learns from few trials,
-which is what a stage of some tens of simulations needs, and costs about 2 ms a trial at this size. From ``NSGA_FROM``
-trials on, where its cost per trial has grown past that of a simulation, NSGA-II takes over, which costs under a
-millisecond whatever the number.
+as a stage of some tens of simulations needs, and costs about 2 ms a trial at this size. From ``NSGA_FROM`` trials on,
+its cost per trial would exceed that of a simulation. NSGA-II then takes over, at under a millisecond whatever the
+number.
 
-Trials are asked for in batches of a fixed size and told in the order of asking, so that the sampler sees the same for
-any number of workers.
+Trials are asked for in batches of a fixed size and told in the order of asking. The sampler thus sees the same for any
+number of workers.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ ASK_BATCH = 8
 FRONT_BASES = 5
 MISSED_BASES = 3
 
-#: A cheaper deployment is worth a second look with more cache where its worst term is missed by at most this share.
+#: A cheaper deployment gets a try with more cache if its worst term is missed by at most this share.
 NARROW_MISS = 0.5
 
-#: Steps of the memory fraction: what operators set, and few enough for the sampler to repeat itself.
+#: Steps of the memory fraction: as operators set it, and few enough for the sampler to repeat itself.
 MEMORY_STEP = 0.01
 
-#: Batches without a deployment that is new, after which the space counts as exhausted.
+#: Batches without a new deployment, after which the space counts as exhausted.
 STALE_BATCHES = 4
 
 NSGA_FROM = 500
@@ -59,8 +59,8 @@ _INFINITE_VIOLATION = 1e6
 def bases(trials: Sequence[Trial], objectives: Sequence[str], *, tiers: bool = False) -> list[Trial]:
     """Deployments to vary, best first, each hardware and router setting once.
 
-    ``tiers``: the space has cache tiers to offer. A cheaper deployment that drowns in prompts computed again may then
-    be saved by them, however widely it misses without.
+    ``tiers``: the space has cache tiers to offer. They may then save a cheaper deployment that recomputes many prompts,
+    however widely it misses the SLO without them.
     """
     comparable = [trial for trial in trials if trial.comparable]
     feasible = sorted((t for t in comparable if t.feasible), key=lambda t: (t.metrics["usd_per_hour"], t.number))
@@ -77,7 +77,7 @@ def bases(trials: Sequence[Trial], objectives: Sequence[str], *, tiers: bool = F
 
 @dataclass(frozen=True)
 class CacheSearch:
-    """What stage 3 did. ended: by itself, it had nothing more to propose. bases: what it could have varied."""
+    """Result of stage 3. ended: it had nothing more to propose. bases: deployments that it could have varied."""
 
     ended: bool
     bases: tuple[DeploymentSpec, ...] = ()
@@ -86,64 +86,66 @@ class CacheSearch:
 def search_cache(
     problem: Problem, runner: TrialRunner, until: int, first: Sequence[Trial] = (), number: int = 1
 ) -> CacheSearch:
-    """Run stage 3 on top of the ledger's trials; it stops at ``until`` simulations or when nothing new is proposed.
+    """Run stage 3 after the runner's trials, until ``until`` simulations or until nothing new is proposed.
 
     Args:
         problem: the question.
-        runner: runs the simulations. What stage 3 has made of the same deployments before is told to the sampler.
+        runner: runs the simulations. Its earlier stage-3 trials of the same deployments are told to the sampler.
         until: see above.
-        first: trials to vary whatever else there is.
-        number: of this run of stage 3, from 1: each draws otherwise.
+        first: trials to vary in any case.
+        number: number of this run of stage 3, from 1; each draws differently.
     """
     others = bases(runner.considered, problem.objectives, tiers=bool(problem.space.cache.tiers))
-    found = list({trial.number: trial for trial in (*first, *others)}.values())
-    if not found or not has_choices(problem):
+    base_trials = list({trial.number: trial for trial in (*first, *others)}.values())
+    if not base_trials or not has_choices(problem):
         return CacheSearch(ended=True)
-    varied = tuple(trial.deployment for trial in found)
+    varied = tuple(trial.deployment for trial in base_trials)
     if until <= runner.simulations or runner.stopped:
         return CacheSearch(ended=False, bases=varied)
     with quiet_optuna():
         study = _study(problem, until - runner.simulations, problem.seed + number - 1)
-        known = [*enumerate(found), *_made_before(found, runner.trials)]
+        known = [*enumerate(base_trials), *_made_before(base_trials, runner.trials)]
         for index, trial in known:
             study.enqueue_trial(_values_of(index, trial.deployment, problem))
-        stale = -(len(known) // ASK_BATCH)  # batches of what is known count as none
+        stale = -(len(known) // ASK_BATCH)  # batches of known trials do not count
         while runner.simulations < until and not runner.stopped and stale < STALE_BATCHES:
             before = runner.simulations
-            _run_batch(study, problem, found, runner, until)
+            _run_batch(study, problem, base_trials, runner, until)
             stale = stale + 1 if runner.simulations == before or stale < 0 else 0
     return CacheSearch(stale == STALE_BATCHES, varied)
 
 
-def _made_before(found: Sequence[Trial], trials: Sequence[Trial]) -> list[tuple[int, Trial]]:
-    """What earlier runs of stage 3 made of the deployments ``found``, each with the place of its deployment there."""
-    places = {_without_cache(trial.deployment): index for index, trial in reversed(list(enumerate(found)))}
-    there = {trial.number for trial in found}
-    others = [trial for trial in trials if trial.stage == STAGE and trial.comparable and trial.number not in there]
+def _made_before(base_trials: Sequence[Trial], trials: Sequence[Trial]) -> list[tuple[int, Trial]]:
+    """Earlier stage-3 trials of the deployments of ``base_trials``, each with its deployment's index there."""
+    places = {_without_cache(trial.deployment): index for index, trial in reversed(list(enumerate(base_trials)))}
+    base_numbers = {trial.number for trial in base_trials}
+    others = [
+        trial for trial in trials if trial.stage == STAGE and trial.comparable and trial.number not in base_numbers
+    ]
     named = [(places.get(_without_cache(trial.deployment)), trial) for trial in others]
     return [(index, trial) for index, trial in named if index is not None]
 
 
 def count_settings(problem: Problem, varied: Iterable[DeploymentSpec], trials: Sequence[Trial]) -> tuple[int, int]:
-    """How many settings of the deployments' memory there are, buildable or not, and how many were simulated.
+    """(settings of the deployments' memory, buildable or not; settings that were simulated).
 
-    Only simulations on the whole trace count. Deployments that differ in their memory alone count once.
+    Only simulations of the complete trace count. Deployments that differ in their memory alone count once.
     """
     engines = {_without_cache(deployment): deployment.pool.engine.name for deployment in varied}
     steps = _memory_steps(*problem.space.cache.memory_fraction) + 1
-    wanted = sum(steps * problem.tier_choices(engine).count() for engine in engines.values())
-    whole = {trial.deployment.model_dump_json(): trial.deployment for trial in trials if trial.slice_fraction == 1.0}
-    tried = sum(_without_cache(found) in engines and _is_offered(problem, found) for found in whole.values())
-    return wanted, tried
+    total = sum(steps * problem.tier_choices(engine).count() for engine in engines.values())
+    complete = {trial.deployment.model_dump_json(): trial.deployment for trial in trials if trial.slice_fraction == 1.0}
+    tried = sum(_without_cache(spec) in engines and _is_offered(problem, spec) for spec in complete.values())
+    return total, tried
 
 
 def _without_cache(deployment: DeploymentSpec) -> str:
-    """A deployment but for its memory settings."""
+    """Key of a deployment without its memory settings."""
     return with_cache(deployment, memory_fraction=1.0, choice=TierChoice((), MovementSpec(), "lru")).model_dump_json()
 
 
 def _is_offered(problem: Problem, deployment: DeploymentSpec) -> bool:
-    """True where stage 3 could propose a deployment's memory settings."""
+    """True if stage 3 could propose a deployment's memory settings."""
     pool, (low, high) = deployment.pool, problem.space.cache.memory_fraction
     step = (pool.engine.memory_fraction - low) / MEMORY_STEP
     on_grid = abs(step - round(step)) < 1e-6 and 0 <= round(step) <= _memory_steps(low, high)
@@ -156,14 +158,14 @@ def _is_offered(problem: Problem, deployment: DeploymentSpec) -> bool:
 
 
 def has_choices(problem: Problem) -> bool:
-    """True where the space leaves stage 3 something to choose."""
+    """True if the space leaves stage 3 something to choose."""
     engines = problem.space.execution.engines
     steps = _memory_steps(*problem.space.cache.memory_fraction)
     return steps > 0 or any(problem.tier_choices(engine).count() > 1 for engine in engines)
 
 
 def memory_fractions(space: CacheSpace) -> list[float]:
-    """The memory fractions that a space offers, ascending: its steps, and where stages 1 and 2 start."""
+    """The memory fractions of a space, ascending: its steps, and the start of stages 1 and 2."""
     low, high = space.memory_fraction
     steps = {round(low + step * MEMORY_STEP, 6) for step in range(_memory_steps(low, high) + 1)}
     return sorted(steps | {starting_memory_fraction(space)})
@@ -187,21 +189,23 @@ def _study(problem: Problem, trials: int, seed: int) -> optuna.Study:
     return optuna.create_study(directions=["minimize"] * len(problem.objectives), sampler=sampler)
 
 
-def _run_batch(study: optuna.Study, problem: Problem, found: Sequence[Trial], runner: TrialRunner, until: int) -> None:
-    """Ask for a batch, simulate what of it can be built, tell it in order."""
-    asked = [study.ask() for _ in range(ASK_BATCH)]
-    deployments = [_suggest(trial, problem, found) for trial in asked]
+def _run_batch(
+    study: optuna.Study, problem: Problem, base_trials: Sequence[Trial], runner: TrialRunner, until: int
+) -> None:
+    """Ask for a batch, simulate the deployments that can be built, tell the results in order."""
+    suggested = [study.ask() for _ in range(ASK_BATCH)]
+    deployments = [_suggest(trial, problem, base_trials) for trial in suggested]
     jobs = [Job(STAGE, deployment, parameters_of(deployment)) for deployment in deployments]
     built = [job for job in jobs if all(problem.planner.can_build(pool) for pool in job.deployment.pools)]
     done = {id(job): trial for job, trial in zip(built, runner.run(built, until), strict=True)}
-    for trial, job in zip(asked, jobs, strict=True):
+    for trial, job in zip(suggested, jobs, strict=True):
         _tell(study, trial, done.get(id(job)), problem.objectives)
 
 
-def _suggest(trial: optuna.Trial, problem: Problem, found: Sequence[Trial]) -> DeploymentSpec:
-    """Let the sampler choose; of decisions that have one option only it is not asked."""
+def _suggest(trial: optuna.Trial, problem: Problem, base_trials: Sequence[Trial]) -> DeploymentSpec:
+    """Let the sampler choose; decisions with a single option are skipped."""
     low, high = problem.space.cache.memory_fraction
-    base = found[trial.suggest_categorical("base", list(range(len(found))))].deployment
+    base = base_trials[trial.suggest_categorical("base", list(range(len(base_trials))))].deployment
     step = trial.suggest_int("memory_step", 0, _memory_steps(low, high))
 
     def ask(name: str, options: Sequence[Any]) -> Any:
@@ -216,16 +220,16 @@ def _suggest(trial: optuna.Trial, problem: Problem, found: Sequence[Trial]) -> D
 
 
 def _parameter(name: str, options: Sequence[Any]) -> str:
-    """What the sampler calls a choice: it takes options that depend on the engine or the mover for another choice."""
+    """The sampler's name of a choice: options that depend on the engine or KV connector make another choice."""
     return f"{name} of {', '.join(map(str, options))}"
 
 
 def _values_of(index: int, deployment: DeploymentSpec, problem: Problem) -> dict[str, Any]:
-    """What the sampler would have had to choose to arrive at a deployment of stage 2."""
+    """The sampler's values that would give a deployment of stage 2."""
     pool = deployment.pool
     step = (pool.engine.memory_fraction - problem.space.cache.memory_fraction[0]) / MEMORY_STEP
     values: dict[str, Any] = {"base": index, "memory_step": round(step)}
-    with contextlib.suppress(NotOffered):  # tiers that another engine brought along: the sampler chooses others
+    with contextlib.suppress(NotOffered):  # tiers of another engine: the sampler chooses others
         for made in problem.tier_choices(pool.engine.name).decisions_of(pool):
             if made.is_size:
                 values[made.name] = made.options.index(made.value)
@@ -234,13 +238,13 @@ def _values_of(index: int, deployment: DeploymentSpec, problem: Problem) -> dict
     return values
 
 
-def _tell(study: optuna.Study, asked: optuna.Trial, done: Trial | None, objectives: Sequence[str]) -> None:
-    """Tell a trial's objectives, minimised, and how far it is from each bound; at most zero is feasible."""
+def _tell(study: optuna.Study, suggested: optuna.Trial, done: Trial | None, objectives: Sequence[str]) -> None:
+    """Tell a trial's objectives, minimised, and its distance from each bound; at most zero is feasible."""
     from optuna.trial import TrialState
 
     if done is None or done.error:
-        study.tell(asked, state=TrialState.FAIL)
+        study.tell(suggested, state=TrialState.FAIL)
         return
     for check in done.slo:
-        asked.set_constraint(check.label, min(check.violation, _INFINITE_VIOLATION))
-    study.tell(asked, minimised([done], objectives)[0].tolist())
+        suggested.set_constraint(check.label, min(check.violation, _INFINITE_VIOLATION))
+    study.tell(suggested, minimised([done], objectives)[0].tolist())

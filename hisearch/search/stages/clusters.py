@@ -1,4 +1,4 @@
-"""Stage 1 for deployments of several pools: what each side can do by step costs alone, and which sides go together.
+"""Stage 1 for deployments of several pools: each side's capability by step costs, and matching sides.
 
 Notation
     P        seconds of prefill that a mean request costs, net of cache hits
@@ -6,8 +6,8 @@ Notation
     O        mean output tokens per request
 
 A prefill worker completes ``1 / P`` requests a second and must compute the prompt at the SLO's TTFT percentile in time.
-A decode worker with b sequences completes ``b / (O * D(b))`` a second, where b is the most that TPOT, its KV memory and
-its batch limit allow. M of the one and N of the other are in balance where both carry the trace's busiest minute.
+A decode worker with b sequences completes ``b / (O * D(b))`` a second; TPOT, its KV memory and its batch limit bound b.
+M of one and N of the other are balanced if both carry the trace's busiest minute.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ from hisearch.specs.deployments.cluster import RoleName
 from hisearch.specs.deployments.deployment import PoolSpec
 from hisearch.specs.studies.pool_space import SideSpace
 
-#: Workers of one side, of one engine and KV format, that are paired with those of the other.
+#: Workers of one side, per engine and KV format, to pair with those of the other.
 KEPT_OF_A_SIDE = 6
 
 _ROLES: tuple[RoleName, RoleName] = ("prefill", "decode")
 
 
 def side_problem(problem: Problem, side: SideSpace, *, tiers: bool) -> Problem:
-    """The question for workers of one side: its own lists in place of those of section execution.
+    """The question for workers of one side, with its own lists in place of those of section execution.
 
     ``tiers``: whether they may have cache tiers.
     """
@@ -89,31 +89,31 @@ def search_clusters(
 
     Args:
         problem: the question.
-        unified: what stage 1 knows of unified workers, which mixes are made from; None where it was not asked.
-        keep: most clusters to keep of each shape, beyond one look at every accelerator and engine.
-        advanced: told how many combinations have been dealt with since it was last called.
+        unified: stage 1's report on unified workers, the basis of mixes; None if not run.
+        keep: most clusters to keep of each shape, beyond one of every accelerator and engine.
+        advanced: called with the number of combinations processed since its last call.
     """
     pools, refusals = problem.space.pools, Refusals()
     sides: list[Candidate] = []
     kept: list[Cluster] = []
     combinations = 0
     if pools.disaggregated is not None:
-        found = [_side(problem, role, refusals, advanced) for role in _ROLES]
-        combinations += sum(count for _, count in found)
-        (prefills, _), (decodes, _) = found
+        by_role = [_side(problem, role, refusals, advanced) for role in _ROLES]
+        combinations += sum(count for _, count in by_role)
+        (prefills, _), (decodes, _) = by_role
         sides += [*prefills, *decodes]
-        kept += _hopeful(list(_disaggregated_pairs(problem, prefills, decodes)), keep)
+        kept += _select_clusters(list(_disaggregated_pairs(problem, prefills, decodes)), keep)
     if pools.mixed is not None and unified is not None:
         pairs = list(_mixes(problem, unified.sized, pools.mixed.workers_of_each))
         combinations += len(pairs)
-        kept += _hopeful(pairs, keep)
+        kept += _select_clusters(pairs, keep)
     for candidate in sides:
         refusals.count(candidate.shortfall, 1 if candidate.shortfall else 0)
     return ExecutionReport(combinations, dict(refusals.reasons), [], kept, refusals.nearest_fit, sides)
 
 
-def _hopeful(clusters: Sequence[Cluster], keep: int) -> list[Cluster]:
-    """Those to simulate, best first; where none is hopeful, those that come nearest."""
+def _select_clusters(clusters: Sequence[Cluster], keep: int) -> list[Cluster]:
+    """Clusters to simulate, best first; if none is hopeful, the nearest ones."""
     hopeful = [cluster for cluster in clusters if not cluster.shortfall]
     return select(hopeful, keep) if hopeful else sorted(clusters, key=lambda c: (c.miss, c.usd_per_hour))[:keep]
 
@@ -121,22 +121,22 @@ def _hopeful(clusters: Sequence[Cluster], keep: int) -> list[Cluster]:
 def _side(
     problem: Problem, role: RoleName, refusals: Refusals, advanced: Callable[[int], None]
 ) -> tuple[list[Candidate], int]:
-    """Workers of a role that can be built, sized, and how many combinations were looked at."""
-    own = role_problem(problem, role)
+    """Sized workers of a role that can be built, and the number of combinations checked."""
+    role_question = role_problem(problem, role)
     size = _size_prefill if role == "prefill" else _size_decode
     sized: list[Candidate] = []
     combinations = 0
-    for pools, contradicting in groups(own):
+    for pools, contradicting in groups(role_question):
         combinations += len(pools) + contradicting
         refusals.count("engine limits contradict", contradicting)
         named = [pool.model_copy(update={"name": role, "role": role}) for pool in pools]
-        sized += size_group(own, named, refusals, size)
+        sized += size_group(role_question, named, refusals, size)
         advanced(len(pools) + contradicting)
     return sized, combinations
 
 
 def _size_prefill(problem: Problem, pool: PoolSpec, kv_tokens: int, costs: CompiledCosts) -> Candidate:
-    """A worker that computes prompts, by the TTFT bound and the rate of prompts."""
+    """Size a prefill worker by the TTFT bound and the rate of prompts."""
     demand, slo, engine = problem.demand, problem.slo, pool.engine
     margin, most = max(costs.relative_error, LEAST_MARGIN), problem.max_replicas(pool)
 
@@ -161,22 +161,22 @@ def _size_prefill(problem: Problem, pool: PoolSpec, kv_tokens: int, costs: Compi
 
 
 def _size_decode(problem: Problem, pool: PoolSpec, kv_tokens: int, costs: CompiledCosts) -> Candidate:
-    """A worker that decodes, by the TPOT bound and the room for KV; its first token is the prefill worker's matter."""
+    """Size a decode worker by the TPOT bound and its KV memory; the first token is the prefill worker's matter."""
     demand, slo, engine = problem.demand, problem.slo, pool.engine
     margin, most = max(costs.relative_error, LEAST_MARGIN), problem.max_replicas(pool)
     context, outputs = demand.mean_context_tokens, float(demand.output_tokens.mean())
     bound_s = tpot_bound_s(slo, demand)
     transfer = problem.space.pools.disaggregated.transfer if problem.space.pools.disaggregated is not None else None
     kept = transfer.reserved_decode_tokens if transfer is not None and engine.name == "sglang" else 0
-    room = max(int(kv_tokens / (context + kept)), 1)
+    kv_batch = max(int(kv_tokens / (context + kept)), 1)
 
     def step_s(batch: int) -> float:
         return decode_step_seconds(costs.seconds, batch, round(batch * context))
 
-    limit = min(room, engine.max_running_requests)
+    limit = min(kv_batch, engine.max_running_requests)
     batch = largest(lambda b: step_s(b) <= bound_s, limit)
     running = max(batch, 1)
-    bounded_by = "tpot" if batch < limit else ("kv" if room < engine.max_running_requests else "max_running")
+    bounded_by = "tpot" if batch < limit else ("kv" if kv_batch < engine.max_running_requests else "max_running")
     rate = running / (outputs * step_s(running))
     expected = Estimate(batch, bounded_by, step_s(running), 0.0, rate, 0.0)
     shortfalls = {
@@ -190,12 +190,11 @@ def _size_decode(problem: Problem, pool: PoolSpec, kv_tokens: int, costs: Compil
 def _disaggregated_pairs(
     problem: Problem, prefills: Sequence[Candidate], decodes: Sequence[Candidate]
 ) -> Iterator[Cluster]:
-    """Each prefill worker with each decode worker that it can hand over to, of the best of both."""
-    kinds = dict.fromkeys(_hand_over_kind(side.pool) for side in (*prefills, *decodes))
+    """Pairs of the best prefill and decode workers between which KV can be transferred."""
+    kinds = dict.fromkeys(_transfer_key(side.pool) for side in (*prefills, *decodes))
     for kind in kinds:
         senders, receivers = (
-            _best_of_side([side for side in sides if _hand_over_kind(side.pool) == kind])
-            for sides in (prefills, decodes)
+            _best_of_side([side for side in sides if _transfer_key(side.pool) == kind]) for sides in (prefills, decodes)
         )
         for sender, receiver in itertools.product(senders, receivers):
             if within_limits(problem, (sender.pool, receiver.pool), (1, 1)):
@@ -208,16 +207,16 @@ def _disaggregated_pairs(
                 yield _cluster("disaggregated", (sender, receiver), estimate)
 
 
-def _hand_over_kind(pool: PoolSpec) -> tuple[str, str, int]:
-    """What both sides of a hand-over have in common: KV goes over as it is."""
+def _transfer_key(pool: PoolSpec) -> tuple[str, str, int]:
+    """Settings that both sides of a KV transfer share, as KV is transferred unchanged."""
     return pool.engine.name, pool.kv_dtype, pool.engine.page_size
 
 
 def _best_of_side(sides: Sequence[Candidate]) -> list[Candidate]:
-    """Those that no other beats in both latency and capacity per dollar, cheapest capacity first, one of each group.
+    """Workers that no other beats in both latency and capacity per dollar, cheapest capacity first, one of each group.
 
-    Of equal ones in a group it is the one with the widest batch limit: a limit that suffices on average does not in a
-    burst, and what waits for a place holds its KV on the other side meanwhile.
+    Among equal ones of a group, the widest batch limit wins. A limit that suffices on average does not in a burst, and
+    a waiting request holds its KV on the other side meanwhile.
     """
     hopeful = [side for side in sides if not side.shortfall] or sorted(sides, key=lambda side: side.miss)[:1]
     if not hopeful:
@@ -241,7 +240,7 @@ def _best_of_side(sides: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _mixes(problem: Problem, unified: Sequence[Candidate], of_each: int) -> Iterator[Cluster]:
-    """Pairs of unequal workers of one engine: the best of each accelerator with those of the others and of its own."""
+    """Pairs of unequal workers of one engine: the best of each accelerator, with others and with its own."""
     hopeful = [candidate for candidate in unified if not candidate.shortfall]
     best: list[Candidate] = []
     for kind in dict.fromkeys((c.pool.accelerator, c.pool.engine.name) for c in hopeful):
@@ -250,10 +249,10 @@ def _mixes(problem: Problem, unified: Sequence[Candidate], of_each: int) -> Iter
         for candidate in sorted(mine, key=lambda c: (-c.rps_per_usd, c.usd_per_hour)):
             firsts.setdefault(candidate.group, candidate)
         best += list(firsts.values())[:of_each]
-    for one, other in itertools.combinations(best, 2):
-        if one.pool.engine.name != other.pool.engine.name:
+    for left, right in itertools.combinations(best, 2):
+        if left.pool.engine.name != right.pool.engine.name:
             continue
-        ordered = sorted((one, other), key=lambda c: worker_key(c.pool))
+        ordered = sorted((left, right), key=lambda c: worker_key(c.pool))
         sides = tuple(_share(problem, side, name) for side, name in zip(ordered, MIXED_NAMES, strict=True))
         if within_limits(problem, tuple(side.pool for side in sides), (1, 1)):
             slower = max(sides, key=lambda side: side.estimate.ttft_s)
@@ -262,7 +261,7 @@ def _mixes(problem: Problem, unified: Sequence[Candidate], of_each: int) -> Iter
 
 
 def _share(problem: Problem, side: Candidate, name: str) -> Candidate:
-    """A unified worker as one of two pools, of which each carries half of the load."""
+    """A unified worker as one of two pools, each of which carries half of the load."""
     replicas = replicas_for(problem.demand.peak_rps / 2, side.estimate.capacity_rps, side.max_replicas)
     pool = side.pool.model_copy(update={"name": name})
     return replace(side, pool=pool, replicas=replicas, usd_per_hour=side.usd_per_hour / side.replicas * replicas)
@@ -286,7 +285,7 @@ def _cluster(shape: str, sides: tuple[Candidate, ...], estimate: Estimate) -> Cl
 
 
 def within_limits(problem: Problem, pools: Sequence[PoolSpec], counts: Counts) -> bool:
-    """Whether so many workers of each pool are within the space's numbers of workers and of accelerators."""
+    """True if ``counts`` workers of the pools are within the space's limits on workers and accelerators."""
     ranks = sum(pool.parallelism.ranks * count for pool, count in zip(pools, counts, strict=True))
     fits = all(
         count <= role_problem(problem, pool.role).max_replicas(pool) for pool, count in zip(pools, counts, strict=True)

@@ -1,4 +1,4 @@
-"""How a search ended: what its budget and its own rules left out, in words that every view shares."""
+"""How a search ended: what its budget and its own rules left out, as texts shared by all views."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from hisearch.search.stages.shortlist import key_of, key_of_deployment
 from hisearch.specs.studies.study import BudgetSpec
 from hisearch.specs.wording import counted, listed
 
-#: ``Ending.stopped`` where nothing was left out, as provenance writes it.
+#: ``Ending.stopped`` in provenance if nothing was left out.
 FINISHED = "finished"
 
-#: What may be left untried, beside candidates of stage 1.
+#: Texts of what may be left untried, besides candidates of stage 1.
 UNTRIED_REPLICAS = "one replica less of the recommendation"
 UNTRIED_SIZES = "some numbers of replicas"
 UNTRIED_ROUTERS = "some routers with the replicas found"
@@ -25,10 +25,10 @@ UNTRIED_ALTERNATIVES = "some numbers of replicas on other accelerators or engine
 UNTRIED_CACHE = "the cache tiers (stage 3)"
 UNTRIED_LOADS = "larger loads"
 
-#: Of what was left untried, how much a caution names.
+#: How many untried things a caution names.
 _NAMED = 2
 
-#: As they are listed: what matters most to a buyer first.
+#: Order of listing: what matters most to a buyer first.
 _ORDER = (
     UNTRIED_REPLICAS,
     UNTRIED_NEIGHBOURS,
@@ -44,10 +44,9 @@ _ORDER = (
 class Ending:
     """How a search ended.
 
-    stopped: what ended it before it had simulated all that it wanted to: "simulations", "seconds",
-    "usd" or "interrupted"; "" where nothing did. untried: what was left out, in words. budget: the study's. used:
-    simulations that were made.
-    left_out: what the search's own rules left out, whatever the budget, in words.
+    stopped: what ended it early: "simulations", "seconds", "usd" or "interrupted"; "" if nothing did. untried: texts of
+    what was left out. budget: the study's. used: simulations made. left_out: texts of what the search's own rules left
+    out, whatever the budget.
     """
 
     stopped: str
@@ -58,7 +57,7 @@ class Ending:
 
     @property
     def key(self) -> str:
-        """The budget's key that a longer search needs raised; "" where that is not what ended it."""
+        """The budget's key to raise for a longer search; "" if no budget ended it."""
         return f"spec.budget.{self.stopped}" if self.stopped in {"simulations", "seconds", "usd"} else ""
 
     def describe(self) -> str:
@@ -72,7 +71,7 @@ class Ending:
         return f"{text}; {rules}" if rules else text
 
     def _who(self, *, short: bool = False) -> str:
-        """Who ended the search; of a budget of simulations, unless ``short``, also why some were left."""
+        """What ended the search; for a budget of simulations, unless ``short``, also why some were left."""
         if self.stopped == "interrupted":
             return "an interrupt ended the search"
         if self.stopped == "seconds":
@@ -88,11 +87,11 @@ class Ending:
         )
 
     def caution(self, recommended: bool, hopeless: bool = False) -> str:
-        """What a reader must know of a search that was cut short, as sentences; "" of one that was not.
+        """Sentences for the reader of a search that was cut short; "" if it was not.
 
         Args:
             recommended: whether it found a deployment that meets the SLO.
-            hopeless: stage 1 knows that none can.
+            hopeless: stage 1 expects that no deployment can meet the SLO.
         """
         if not self.stopped:
             return ""
@@ -104,22 +103,22 @@ class Ending:
         if hopeless and not recommended:
             return f"{text}. A larger budget will not help."
         if self.untried == (UNTRIED_LOADS,):
-            hope = "what the recommended deployment can carry beyond this load is not known"
+            outlook = "what the recommended deployment can carry beyond this load is not known"
         elif recommended:
-            hope = "a cheaper deployment may meet the SLO"
+            outlook = "a cheaper deployment may meet the SLO"
         else:
-            hope = "a longer one may find a deployment that meets the SLO"
-        text = f"{text}: {hope}."
+            outlook = "a longer one may find a deployment that meets the SLO"
+        text = f"{text}: {outlook}."
         return f"{text} Raise {self.key} to search on." if self.key else text
 
 
-def in_order(found: Collection[str]) -> list[str]:
-    """What was left untried, each once, as it is listed; "" is nothing."""
-    return [part for part in _ORDER if part in found]
+def in_order(untried: Collection[str]) -> list[str]:
+    """The untried texts in listing order, each once; "" is dropped."""
+    return [text for text in _ORDER if text in untried]
 
 
 def untried_candidates(kept: Sequence[Kept], trials: Sequence[Trial]) -> str:
-    """``3 of 12 candidates of stage 1``: those that no simulation has looked at; "" where there is none."""
+    """``3 of 12 candidates of stage 1``: those without any simulation; "" if there are none."""
     seen = {key_of_deployment(trial.deployment) for trial in trials}
     unseen = sum(key_of(candidate) not in seen for candidate in kept)
     if unseen == len(kept):
@@ -128,27 +127,27 @@ def untried_candidates(kept: Sequence[Kept], trials: Sequence[Trial]) -> str:
 
 
 def dropped_candidates(kept: Sequence[Kept], trials: Sequence[Trial]) -> str:
-    """``3 of 12 candidates of stage 1 after slices of the trace``: never simulated on all of it; "" where none was."""
+    """``3 of 12 candidates of stage 1 after slices of the trace``: never simulated on all of it; "" if none was."""
     seen = {key_of_deployment(trial.deployment) for trial in trials}
-    whole = {key_of_deployment(trial.deployment) for trial in trials if trial.slice_fraction == 1.0}
-    dropped = sum(key_of(candidate) in seen - whole for candidate in kept)
+    replayed = {key_of_deployment(trial.deployment) for trial in trials if trial.slice_fraction == 1.0}
+    dropped = sum(key_of(candidate) in seen - replayed for candidate in kept)
     return f"{dropped:,} of {counted(len(kept), 'candidate')} of stage 1 after slices of the trace" if dropped else ""
 
 
-def untried_settings(wanted: int, tried: int) -> str:
-    """``up to 40 of 120 settings of the cache tiers (stage 3)``: those that were not simulated on the whole trace.
+def untried_settings(total: int, tried: int) -> str:
+    """``up to 40 of 120 settings of the cache tiers (stage 3)``: those not simulated on the complete trace.
 
-    Some of them may not be buildable, which is not looked at; "" where all were simulated.
+    Some of them may not be buildable, which is not checked; "" if all were simulated.
     """
-    left = wanted - tried
-    return f"up to {left:,} of {counted(wanted, 'setting')} of the cache tiers (stage 3)" if left else ""
+    left = total - tried
+    return f"up to {left:,} of {counted(total, 'setting')} of the cache tiers (stage 3)" if left else ""
 
 
 def untried_replicas(best: Trial, trials: Sequence[Trial]) -> str:
-    """``UNTRIED_REPLICAS`` where the deployment was not simulated with one replica less of each pool; else ""."""
+    """``UNTRIED_REPLICAS`` if a deployment with one replica less of some pool was not simulated; else ""."""
     tried = [trial.deployment.pools for trial in trials if trial.slice_fraction == 1.0]
-    wanted = [fewer.pools for fewer in one_less(best.deployment)]
-    return "" if all(pools in tried for pools in wanted) else UNTRIED_REPLICAS
+    smaller = [fewer.pools for fewer in one_less(best.deployment)]
+    return "" if all(pools in tried for pools in smaller) else UNTRIED_REPLICAS
 
 
 def _capital(text: str) -> str:

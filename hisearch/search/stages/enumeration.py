@@ -1,4 +1,4 @@
-"""Every deployment of a search space, one after the other: what a proof enumerates and a surrogate chooses from."""
+"""Every deployment of a search space in turn: for exhaustive proofs and as candidates of a surrogate."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
 
 
 def deployments(problem: Problem) -> Iterator[DeploymentSpec]:
-    """All that can be built, each once, in a fixed order.
+    """All deployments that can be built, each once, in a fixed order.
 
-    A single replica gets everything whatever the router: it stands behind the space's first arm only.
+    The router is irrelevant to a single replica: it is only paired with the space's first routing configuration.
     """
     for pool in workers(problem):
         for replicas in range(1, problem.max_replicas(pool) + 1):
@@ -24,7 +24,7 @@ def deployments(problem: Problem) -> Iterator[DeploymentSpec]:
 
 
 def behind_routers(problem: Problem, pool: PoolSpec, replicas: int) -> Iterator[DeploymentSpec]:
-    """``replicas`` of a worker behind every arm of the space's routers; behind the first alone where it is one."""
+    """``replicas`` of a worker with every router of the space; a single replica only with the first."""
     routing_configs = router_configs(problem.space.routing)
     for router in routing_configs if replicas > 1 else routing_configs[:1]:
         yield deployment_of(problem.model, problem.profile, pool, replicas, router)
@@ -44,7 +44,7 @@ def _alone(problem: Problem, pool: PoolSpec) -> DeploymentSpec:
 
 
 def _fits(problem: Problem, pool: PoolSpec) -> bool:
-    """True where the worker fits its accelerator and its host, whatever its tiers."""
+    """True if the worker fits its accelerator and its host, whatever its tiers."""
     try:
         problem.planner.kv_capacity_tokens(pool)
         problem.planner.usd_per_hour(_alone(problem, pool))
@@ -59,13 +59,13 @@ def with_memory(problem: Problem, pool: PoolSpec) -> Iterator[PoolSpec]:
     choices = list(every_choice(problem.tier_choices(pool.engine.name)))
     for fraction in memory_fractions(problem.space.cache):
         for choice in choices:
-            found = with_cache(alone, memory_fraction=fraction, choice=choice).pool
-            if problem.planner.can_build(found):
-                yield found
+            worker = with_cache(alone, memory_fraction=fraction, choice=choice).pool
+            if problem.planner.can_build(worker):
+                yield worker
 
 
 def every_choice(choices: TierChoices) -> Iterator[TierChoice]:
-    """All that ``TierChoices.choose`` can come to: an odometer over the decisions that each path asks for."""
+    """All results of ``TierChoices.choose``: an odometer over the decisions on each path."""
     path: list[int] = []
     while True:
         sizes: list[int] = []

@@ -1,9 +1,8 @@
 """Stage 1: accelerators, engines, parallelism, formats and batch limits, by step costs alone.
 
 Every combination of the space is tested for memory, sized with ``hisearch.search.model.estimates``, and priced for the
-trace's busiest window. What remains are the combinations that no other beats in all of expected TTFT, capacity per
-dollar and dollars per hour by more than the latency profile's stated error, and at least one look at every accelerator
-and engine.
+trace's busiest window. A combination is dropped if another beats it in expected TTFT, capacity per dollar and dollars
+per hour by more than the latency profile's stated error. At least one of every accelerator and engine is kept.
 """
 
 from __future__ import annotations
@@ -38,13 +37,13 @@ from hisearch.specs.machines.parallelism import degrees_of
 from hisearch.specs.studies.search_space import ExecutionSpace
 from hisearch.specs.wording import counted, in_percent, listed
 
-#: Smallest margin for the estimates' error, whatever the profile claims: queueing and bursts are not in them.
+#: Smallest margin for the estimates' error, whatever the profile claims: estimates ignore queueing and bursts.
 LEAST_MARGIN = 0.2
 
-#: What is owned already still counts as this many dollars per hour, where capacity is compared per dollar.
+#: Owned hardware counts as this many dollars per hour in capacity per dollar.
 LEAST_PRICE = 1e-6
 
-#: Reason for a doubt -> what it means of a worker, and what the nearest one misses by how much.
+#: Reason for a shortfall -> its meaning for workers, and the size of the nearest one's miss.
 _HOPELESS = {
     "misses TPOT alone": ("miss TPOT even with a single request", "misses TPOT by {share}"),
     "misses TTFT alone": ("miss TTFT even with a single request", "misses TTFT by {share}"),
@@ -54,7 +53,7 @@ _HOPELESS = {
 #: Sizes and prices a worker: the question, the worker, KV tokens that it holds, its step costs.
 Size = Callable[["Problem", PoolSpec, int, CompiledCosts], "Candidate"]
 
-#: Chunk and batch-limit variants that are kept of one accelerator, engine, parallelism and formats.
+#: Chunk and batch-limit variants kept per accelerator, engine, parallelism and formats.
 VARIANTS_KEPT = 2
 
 
@@ -63,12 +62,12 @@ _Screened = TypeVar("_Screened", bound=Screened)
 
 @dataclass(frozen=True)
 class ExecutionReport:
-    """What stage 1 found.
+    """Result of stage 1.
 
-    combinations: looked at. skipped: reason -> how many. sized: all that can be built. kept: for stage 2, best first;
-    where no estimate meets the SLO, those that come nearest, so that the simulation can say by how much they miss it.
-    nearest_fit: of the workers that do not fit, what is said of the one that is the fewest bytes short, or "". sides:
-    prefill and decode workers that can be built, where the space has such; ``sized`` are unified ones.
+    combinations: number checked. skipped: reason -> number. sized: all that can be built. kept: for stage 2, best
+    first. If no estimate meets the SLO, the nearest ones are kept, so that the simulation can measure their miss.
+    nearest_fit: description of the worker that misses its memory by the fewest bytes, or "". sides: prefill and decode
+    workers that can be built, if the space has any; ``sized`` are unified ones.
     """
 
     combinations: int
@@ -80,13 +79,13 @@ class ExecutionReport:
 
     @property
     def hopeless(self) -> str:
-        """Why no budget helps, where even the kindest estimate of every worker misses the SLO; else ""."""
-        doubted = [worker for worker in (*self.sized, *self.sides) if worker.shortfall]
-        if not doubted or any(not candidate.shortfall for candidate in (*self.sized, *self.kept)):
+        """Why no budget helps, if even the most favourable estimate of every worker misses the SLO; else ""."""
+        short_workers = [worker for worker in (*self.sized, *self.sides) if worker.shortfall]
+        if not short_workers or any(not candidate.shortfall for candidate in (*self.sized, *self.kept)):
             return ""
-        shortfalls = Counter(candidate.shortfall for candidate in doubted)
+        shortfalls = Counter(candidate.shortfall for candidate in short_workers)
         reasons = listed([f"{count:,} {_HOPELESS[shortfall][0]}" for shortfall, count in shortfalls.most_common()])
-        nearest = min(doubted, key=lambda candidate: candidate.miss)
+        nearest = min(short_workers, key=lambda candidate: candidate.miss)
         times = (1 + nearest.miss) * (1 + nearest.margin)
         pool = nearest.pool
         miss = _HOPELESS[nearest.shortfall][1].format(share=in_percent(times - 1), times=f"{times:.3g}")
@@ -113,7 +112,7 @@ def search_execution(problem: Problem, keep: int, advanced: Callable[[int], None
     Args:
         problem: the question.
         keep: most candidates to keep, beyond one look at every accelerator and engine.
-        advanced: told how many combinations have been dealt with since it was last called.
+        advanced: called with the number of combinations processed since its last call.
     """
     refusals = Refusals()
     sized: list[Candidate] = []
@@ -132,7 +131,7 @@ def search_execution(problem: Problem, keep: int, advanced: Callable[[int], None
 
 
 class Refusals:
-    """Why combinations were not considered, counted."""
+    """Counts why combinations were not considered."""
 
     def __init__(self) -> None:
         self.reasons: Counter[str] = Counter()
@@ -155,12 +154,12 @@ class Refusals:
 
 
 def alone_of(problem: Problem, pool: PoolSpec) -> DeploymentSpec:
-    """One worker by itself, to be priced; its role is of no matter for that."""
+    """A single worker, for pricing; its role does not matter for that."""
     return deployment_of(problem.model, problem.profile, pool.model_copy(update={"role": "unified"}), 1, RouterSpec())
 
 
 def choices_of(pool: PoolSpec) -> dict[str, object]:
-    """What stage 1 chooses of a worker."""
+    """Stage 1's choices for a worker."""
     return {
         "accelerator": pool.accelerator,
         "engine": pool.engine.name,
@@ -177,7 +176,7 @@ def weight_dtypes(space: ExecutionSpace) -> list[DType | None]:
 
 
 def group_count(problem: Problem) -> int:
-    """Number of combinations that ``search_execution`` looks at."""
+    """Number of combinations that ``search_execution`` checks."""
     space = problem.space.execution
     sizes = (
         space.accelerators, space.engines, space.splits, weight_dtypes(space), space.kv_dtypes, space.devices,
@@ -186,7 +185,7 @@ def group_count(problem: Problem) -> int:
 
 
 def groups(problem: Problem) -> Iterable[tuple[list[PoolSpec], int]]:
-    """(variants of chunk and batch limit, number of those the engine itself refuses) for each of the other choices."""
+    """(variants of chunk and batch limit, number of variants that the engine refuses) for each other choice."""
     space, cache = problem.space.execution, problem.space.cache
     choices = itertools.product(
         space.accelerators, space.engines, space.splits, weight_dtypes(space), space.kv_dtypes, space.devices
@@ -222,7 +221,7 @@ def groups(problem: Problem) -> Iterable[tuple[list[PoolSpec], int]]:
 def size_group(
     problem: Problem, pools: Sequence[PoolSpec], refusals: Refusals, size: Size | None = None
 ) -> list[Candidate]:
-    """Size the variants of one group, which share their compiled step costs; ``size`` is that of unified workers."""
+    """Size the variants of a group, which share their compiled step costs; ``size`` defaults to unified workers."""
     fitting: list[tuple[PoolSpec, int]] = []
     for pool in pools:
         if problem.max_replicas(pool) < 1:
@@ -251,7 +250,7 @@ def size_group(
     try:
         costs = problem.planner.costs(largest_pool.model_copy(update={"tiers": []}))
     except ValueError as error:
-        # What the profile cannot price: a law of other workers, tables of other widths.
+        # The profile cannot price it: a law of other workers, tables of other widths.
         for _ in fitting:
             refusals.refused(error)
         return []
@@ -259,7 +258,7 @@ def size_group(
 
 
 def _with_starting_tiers(problem: Problem, pool: PoolSpec) -> PoolSpec | None:
-    """A worker with the tiers of stages 1 and 2: the smallest of the space that it can use; None where none suit."""
+    """A worker with the tiers of stages 1 and 2: the smallest of the space that suit it; None if none do."""
     for choice in problem.tier_choices(pool.engine.name).smallest_first():
         update = {"tiers": list(choice.tiers), "movement": choice.movement, "agents": choice.agents}
         with_tiers = pool.model_copy(update=update)
@@ -281,14 +280,14 @@ def _size(problem: Problem, pool: PoolSpec, kv_tokens: int, costs: CompiledCosts
 def priced(
     problem: Problem, pool: PoolSpec, expected: Estimate, margin: float, misses: Mapping[str, float], usd: float
 ) -> Candidate:
-    """A worker with as many replicas as the busiest minute takes; doubted where it misses a bound beyond the margin.
+    """A worker with the replicas for the busiest minute; a shortfall if it misses a bound beyond the margin.
 
     Args:
         problem: the question.
         pool: the worker.
-        expected: of one replica.
-        margin: share by which the estimate may err.
-        misses: the kindest estimate of each bounded figure, as a share of its bound.
+        expected: estimate of one replica.
+        margin: relative error of the estimate.
+        misses: most favourable estimate of each bounded figure, as a share of its bound.
         usd: dollars per hour of one replica.
     """
     most = problem.max_replicas(pool)
@@ -309,32 +308,32 @@ def priced(
 
 
 def _misses(problem: Problem, pool: PoolSpec, kv_tokens: int, costs: CompiledCosts) -> dict[str, float]:
-    """The kindest estimate of each bounded figure, as a share of its bound."""
+    """The most favourable estimate of each bounded figure, as a share of its bound."""
     demand, slo, engine = problem.demand, problem.slo, pool.engine
     best = estimate(costs.seconds, engine, kv_tokens, demand, slo, demand.ideal_hit_rate)
-    one = engine.model_copy(update={"max_running_requests": 1})
-    alone = estimate(costs.seconds, one, kv_tokens, demand, slo, demand.ideal_hit_rate)
-    wanted_rps = problem.max_replicas(pool) * best.capacity_rps
+    single = engine.model_copy(update={"max_running_requests": 1})
+    alone = estimate(costs.seconds, single, kv_tokens, demand, slo, demand.ideal_hit_rate)
+    most_rps = problem.max_replicas(pool) * best.capacity_rps
     return {
         "misses TPOT alone": least_tpot_s(costs.seconds, demand) / tpot_bound_s(slo, demand),
         "misses TTFT alone": alone.ttft_s / ttft_bound(slo)[0],
-        "too slow for the load": demand.least_rps / wanted_rps,
+        "too slow for the load": demand.least_rps / most_rps,
     }
 
 
 def replicas_for(rps: float, capacity_rps: float, most: int) -> int:
-    """Replicas of a capacity that a load takes, at least one and at most so many."""
+    """Replicas with ``capacity_rps`` that the rate ``rps`` needs, between 1 and ``most``."""
     return min(max(math.ceil(rps / capacity_rps), 1), most)
 
 
 def replicas_of_group(pool: PoolSpec) -> int:
-    """Replicas that share accelerators: attention workers of one FFN; 1 where none do."""
+    """Replicas that share accelerators: attention workers of one FFN; 1 if none do."""
     attention_ffn = pool.devices.attention_ffn if pool.devices is not None else None
     return attention_ffn.attention if attention_ffn is not None else 1
 
 
 def _expected(costs: CompiledCosts, engine: EngineSpec, kv_tokens: int, problem: Problem, most: int) -> Estimate:
-    """Estimate at the hit rate expected of as many workers as the estimate without hits asks for."""
+    """Estimate at the hit rate of as many workers as an estimate without hits needs."""
     demand, slo = problem.demand, problem.slo
     cold = estimate(costs.seconds, engine, kv_tokens, demand, slo, 0.0)
     workers = replicas_for(demand.peak_rps, cold.capacity_rps, most)
@@ -344,9 +343,8 @@ def _expected(costs: CompiledCosts, engine: EngineSpec, kv_tokens: int, problem:
 def select(sized: Sequence[_Screened], keep: int) -> list[_Screened]:
     """The candidates for stage 2, best first.
 
-    Of each group at most ``VARIANTS_KEPT``. First the cheapest of every accelerator and of every engine, whatever
-    ``keep`` says; then those that none beats by more than the margin, by Pareto rank and price, until ``keep`` are
-    held.
+    At most ``VARIANTS_KEPT`` of each group. First the cheapest of every accelerator and engine, whatever ``keep`` says.
+    Then those that none beats by more than the margin, by Pareto rank and price, up to ``keep``.
     """
     import moocore
 
@@ -383,7 +381,7 @@ def _engine(candidate: Screened) -> str:
 
 
 def beaten(points: np.ndarray, index: int, margin: float) -> bool:
-    """True where another point, shape (3,) to be minimised, is better in everything by more than ``margin``."""
+    """True if another point, shape (3,) to be minimised, is better in everything by more than ``margin``."""
     slack = np.abs(points) * margin
     better = points + slack <= points[index]
     return bool(better.all(axis=1).any())

@@ -1,4 +1,4 @@
-"""Stage 1 for all shapes that a space allows: one pool, prefill and decode apart, unequal workers."""
+"""Stage 1 for all shapes of a space: one pool, prefill/decode disaggregation, unequal workers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hisearch.specs.deployments.cluster import RoleName
 
 
 def combinations(problem: Problem) -> int:
-    """Number of combinations that ``screen`` looks at, mixes aside, which are made of the others."""
+    """Number of combinations that ``screen`` checks, except mixes, which combine the others."""
     pools = problem.space.pools
     roles: list[RoleName] = ["unified"] if pools.unified or pools.mixed is not None else []
     roles += ["prefill", "decode"] if pools.disaggregated is not None else []
@@ -28,10 +28,10 @@ def screen(problem: Problem, keep: int, advanced: Callable[[int], None] = lambda
     Args:
         problem: the question.
         keep: most candidates to keep of each shape, beyond one look at every accelerator and engine.
-        advanced: told how many combinations have been dealt with since it was last called.
+        advanced: called with the number of combinations processed since its last call.
 
     Returns:
-        The report; shapes take turns among what it keeps, so that a small budget sees the best of each.
+        The report; its candidates alternate between shapes, so that a small budget sees the best of each.
     """
     pools = problem.space.pools
     if pools.disaggregated is None and pools.mixed is None:
@@ -40,7 +40,9 @@ def screen(problem: Problem, keep: int, advanced: Callable[[int], None] = lambda
     clusters = search_clusters(problem, unified, keep, advanced)
     if unified is None:
         return clusters
-    disaggregated, mixed = ([one for one in clusters.kept if _is(one, shape)] for shape in ("disaggregated", "mixed"))
+    disaggregated, mixed = (
+        [cluster for cluster in clusters.kept if _is(cluster, shape)] for shape in ("disaggregated", "mixed")
+    )
     turns = itertools.zip_longest(unified.kept if pools.unified else [], disaggregated, mixed)
     return replace(
         unified,

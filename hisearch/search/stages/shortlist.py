@@ -1,4 +1,4 @@
-"""What stage 2 races: a worker of one pool, or the workers of several, with their numbers and their routers."""
+"""Candidates that stage 2 races: a worker of one pool, or workers of several, with their numbers and routers."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Sizer(Protocol):
 
     @property
     def best_guess(self) -> Counts:
-        """Those, else the largest that were tried."""
+        """Cheapest counts that met the SLO, else the largest tried."""
 
     def report(self, counts: Counts, trial: Trial) -> None:
-        """Tell what came of the counts that were asked for."""
+        """Report the outcome of the requested counts."""
 
     def stop(self) -> None:
         """Ask for no more."""
@@ -68,7 +68,7 @@ class _OnePool:
 
 @dataclass
 class _SeveralPools:
-    """``CountsSizing``; the worst missed term says which pool is short."""
+    """``CountsSizing``; the worst missed term shows which pool is short."""
 
     sizing: CountsSizing
 
@@ -98,7 +98,7 @@ class _SeveralPools:
 
 
 def _short_pool(trial: Trial) -> int:
-    """The pool that is short by the worst missed term: the decode workers where that is of tokens after the first."""
+    """The pool to blame for the worst missed term: decode if it concerns tokens after the first."""
     checks = [check for check in trial.slo if not is_of_size(check)]
     worst = max(checks, key=lambda check: check.violation)
     decode = next((i for i, pool in enumerate(trial.deployment.pools) if pool.role == "decode"), 0)
@@ -107,9 +107,9 @@ def _short_pool(trial: Trial) -> int:
 
 @dataclass(eq=False)
 class ShortlistEntry:
-    """A candidate on its way through the stage.
+    """A candidate in stage 2.
 
-    routing_configs: still in the race, the first one is used for sizing. guess: counts to start sizing at. fewest:
+    routing_configs: still in the race; the first one is used for sizing. guess: counts to start sizing with. fewest:
     counts that met the SLO on the latest slice, or None. tried: its trials there.
     """
 
@@ -121,22 +121,22 @@ class ShortlistEntry:
 
     @property
     def counts(self) -> Counts:
-        """Where to try arms: the fewest that met the SLO, else the largest tried."""
+        """Counts to try routing configurations with: the fewest that met the SLO, else the largest tried."""
         return self.fewest if self.fewest is not None else self.guess
 
     @property
     def shares(self) -> bool:
-        """True where some router has a choice."""
+        """True if a router has a choice."""
         return sum(self.counts) > 1
 
     @property
     def beyond_help(self) -> bool:
-        """True where its worker rejected too many requests on the latest slice: no replica or router changes that."""
+        """True if its worker rejected too many requests on the latest slice: no replica or router changes that."""
         return any(trial.rejects_too_many for trial in self.tried)
 
 
 def shortlist_entry(problem: Problem, candidate: Kept) -> ShortlistEntry:
-    """A candidate at the start, with every arm of its shape."""
+    """A candidate at the start, with every routing configuration of its shape."""
     return ShortlistEntry(candidate, configs_of(problem, candidate), estimated(candidate))
 
 
@@ -148,7 +148,7 @@ def estimated(candidate: Kept) -> Counts:
 
 
 def configs_of(problem: Problem, candidate: Kept) -> list[RoutingConfig]:
-    """Routers and what else there is to choose with a candidate's workers fixed, most promising first."""
+    """Routing configurations for a candidate's fixed workers, most promising first."""
     pools = problem.space.pools
     if isinstance(candidate, Cluster):
         if candidate.shape == "disaggregated" and pools.disaggregated is not None:
@@ -158,44 +158,44 @@ def configs_of(problem: Problem, candidate: Kept) -> list[RoutingConfig]:
     return unified_configs(problem.space)
 
 
-def sizer(problem: Problem, one: ShortlistEntry) -> Sizer:
-    """Who finds its fewest workers."""
-    candidate = one.candidate
+def sizer(problem: Problem, entry: ShortlistEntry) -> Sizer:
+    """The sizer that finds the candidate's fewest workers."""
+    candidate = entry.candidate
     if not isinstance(candidate, Cluster):
-        return _OnePool(Sizing(one.guess[0], candidate.max_replicas))
+        return _OnePool(Sizing(entry.guess[0], candidate.max_replicas))
     prices = [side.usd_per_hour / side.replicas for side in candidate.sides]
     most = tuple(side.max_replicas for side in candidate.sides)
     ranks = tuple(pool.parallelism.ranks for pool in candidate.pools)
     limit = problem.max_accelerators
-    return _SeveralPools(CountsSizing(one.guess, prices, most, ranks, limit))
+    return _SeveralPools(CountsSizing(entry.guess, prices, most, ranks, limit))
 
 
 def deployment(problem: Problem, candidate: Kept, counts: Counts, routing_config: RoutingConfig) -> DeploymentSpec:
-    """So many workers of a candidate's pools behind an arm."""
+    """``counts`` workers of a candidate's pools behind a routing configuration."""
     if isinstance(candidate, Cluster):
         pools = [
             pool.model_copy(update={"replicas": count}) for pool, count in zip(candidate.pools, counts, strict=True)
         ]
         return DeploymentSpec(model=problem.model, profile=problem.profile, pools=pools, **routing_config.settings)
-    # A single replica gets everything whatever the policy: name the first arm, so that equal runs are recognised.
+    # The router is irrelevant to a single replica: use the first one, so that equal runs are recognised.
     chosen = routing_config if counts[0] > 1 else lone_config(problem.space, routing_config.admission)
     return chosen.of(deployment_of(problem.model, problem.profile, candidate.pool, counts[0], chosen.router))
 
 
-def offsets(problem: Problem, one: ShortlistEntry) -> list[Counts | None]:
-    """Counts to try on the whole trace beside the ones that were found, which come first; None: out of bounds.
+def offsets(problem: Problem, entry: ShortlistEntry) -> list[Counts | None]:
+    """Counts to try on the complete trace: the current ones first, then adjacent ones; None: out of bounds.
 
-    One pool: one worker less, and those of the space's ``extra_replicas``. Several: a worker moved from one to another,
-    and the extra ones on each of them.
+    One pool: one worker less, and the space's ``extra_replicas``. Several: a worker moved from one to another, and the
+    extra ones in each of them.
     """
     extra = problem.space.routing.extra_replicas
-    if not isinstance(one.candidate, Cluster):
-        counts = [one.counts[0] + offset for offset in dict.fromkeys([0, -1, *extra])]
-        return [(count,) if 1 <= count <= one.candidate.max_replicas else None for count in counts]
-    found = [one.counts, *moved(one.counts)]
-    found += [added(one.counts, index, more) for more in extra if more for index in range(len(one.counts))]
-    pools = one.candidate.pools
-    return [counts for counts in dict.fromkeys(found) if within_limits(problem, pools, counts)]
+    if not isinstance(entry.candidate, Cluster):
+        counts = [entry.counts[0] + offset for offset in dict.fromkeys([0, -1, *extra])]
+        return [(count,) if 1 <= count <= entry.candidate.max_replicas else None for count in counts]
+    counts_list = [entry.counts, *moved(entry.counts)]
+    counts_list += [added(entry.counts, index, more) for more in extra if more for index in range(len(entry.counts))]
+    pools = entry.candidate.pools
+    return [counts for counts in dict.fromkeys(counts_list) if within_limits(problem, pools, counts)]
 
 
 def moved(counts: Counts) -> Iterator[Counts]:
@@ -212,18 +212,18 @@ def added(counts: Counts, index: int, more: int) -> Counts:
 
 
 def kind_of(candidate: Kept) -> tuple[str, ...]:
-    """Shape, accelerators and engine: of each kind one stays in the race, so that like is compared with like."""
+    """Shape, accelerators and engine: one of each kind stays in the race, so that like is compared with like."""
     if isinstance(candidate, Cluster):
-        return (candidate.shape, *(part for pool in candidate.pools for part in (pool.accelerator, pool.engine.name)))
+        return (candidate.shape, *(name for pool in candidate.pools for name in (pool.accelerator, pool.engine.name)))
     return (candidate.pool.accelerator, candidate.pool.engine.name)
 
 
 def key_of(candidate: Kept) -> tuple[str, ...]:
-    """What tells a candidate's workers from others."""
+    """Key of a candidate's workers."""
     pools = candidate.pools if isinstance(candidate, Cluster) else (candidate.pool,)
     return tuple(pool.model_copy(update={"replicas": 1}).model_dump_json() for pool in pools)
 
 
 def key_of_deployment(spec: DeploymentSpec) -> tuple[str, ...]:
-    """``key_of`` the candidate that a deployment is made from."""
+    """``key_of`` the candidate of a deployment."""
     return tuple(pool.model_copy(update={"replicas": 1}).model_dump_json() for pool in spec.pools)

@@ -1,4 +1,4 @@
-"""From plans to the arrays of ``kernels.layout``, one module for each part of them.
+"""From plans to the arrays of ``kernels.layout``, one module for each group of arrays.
 
 Imports ``plans`` and ``results``.
 """

@@ -1,11 +1,11 @@
-"""The prefix tree of a trace whose agents have adapters: KV computed under one is of no use under another.
+"""The prefix tree of a trace whose agents have adapters: no adapter can reuse another adapter's KV.
 
-A tree node that requests under several adapters lead through becomes one node for each; all others stay as they are.
+A tree node on the paths of several adapters is copied for each; all others stay as they are.
 Rule: SGLang keys its radix tree by adapter (sgl-project/sglang#7216, #10317), vLLM hashes the adapter into every block
 (vllm-project/vllm#3263).
 
 Notation
-    N requests, M nodes, K adapters and none, C copies: pairs of a node that is not one adapter's alone and an adapter
+    N requests, M nodes, K adapters (including none), C copies: pairs (node of several adapters, adapter)
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ def separate_adapters(trace: TraceArrays, agents: AgentArrays) -> TraceArrays:
     first = np.searchsorted(copies, np.arange(len(owner)) * kinds)
 
     def place(node: I8, of: I8) -> I4:
-        """Where ``node`` as adapter ``of`` has it is now."""
+        """New index of ``node`` for adapter ``of``."""
         rank = np.searchsorted(copies, node * kinds + of) - first[node]
         return _fixed((begin[node] + np.where(owner[node] == prepare.SEVERAL, rank, 0)).astype(np.int32))
 
     node = np.repeat(np.arange(len(owner)), count)
-    # What no request leads through hangs below the first copy.
+    # Nodes on no request's path become children of the first copy.
     of = np.repeat(np.maximum(owner, 0).astype(np.int64), count)
     of[owner[node] == prepare.SEVERAL] = copies % kinds
     above = np.maximum(trace.parent[node], 0).astype(np.int64)
@@ -59,14 +59,14 @@ def separate_adapters(trace: TraceArrays, agents: AgentArrays) -> TraceArrays:
 
 def _copies(trace: TraceArrays, adapter: I4, owner: I4, kinds: int) -> I8:
     """``node * kinds + adapter`` of all copies, in rising order; shape (C,)."""
-    way = np.empty(len(adapter), np.int32)
-    prepare.shared_ways(trace.parent, owner, trace.output_node, way)
-    found = np.unique(way[way > 0].astype(np.int64) * kinds + adapter[way > 0])
+    path_node = np.empty(len(adapter), np.int32)
+    prepare.shared_ways(trace.parent, owner, trace.output_node, path_node)
+    pairs = np.unique(path_node[path_node > 0].astype(np.int64) * kinds + adapter[path_node > 0])
     levels = []
-    while len(found):
-        levels.append(found)
-        above = np.unique(trace.parent[found // kinds].astype(np.int64) * kinds + found % kinds)
-        found = above[above >= kinds]
+    while len(pairs):
+        levels.append(pairs)
+        above = np.unique(trace.parent[pairs // kinds].astype(np.int64) * kinds + pairs % kinds)
+        pairs = above[above >= kinds]
     return np.unique(np.concatenate(levels))
 
 

@@ -30,28 +30,28 @@ _POLICIES = {
 
 
 class ObjectsDoNotFit(ValueError):  # noqa: N818
-    """The agents' objects leave too little of the host memory that they share with KV."""
+    """The agents' objects leave too little shared host memory for KV."""
 
 
-#: Sets the seed of errors apart from those of other streams: the first 64 bits of the square root of 3's fraction.
+#: Separates the seed of errors from other streams': the first 64 bits of the square root of 3's fraction.
 _ERRORS = 0xBB67AE8584CAA73B
 _SOURCES = {"trace": al.HINTS, "past": al.PAST, "oracle": al.ORACLE}
 
 
 def evicts_by_due(plan: AgentPlan | None) -> bool:
-    """Whether HBM evicts by when agents are due, and not by the engine's own policy."""
+    """Whether HBM evicts by agents' predicted calls instead of the engine's policy."""
     return plan is not None and _POLICIES[plan.policy][0] != al.AT_LAUNCH
 
 
 def agents_of(trace: CompiledTrace, plan: AgentPlan | None) -> AgentArrays | None:
-    """The trace's agents; for a plan that needs some, its sessions where it has none, each with its own adapter."""
+    """The trace's agents; without any, its sessions if the plan needs agents, each with its own adapter."""
     if trace.agents is not None or plan is None:
         return trace.agents
     return of_sessions(trace.arrays.session, adapters=any(kind.per == "adapter" for kind in plan.kinds))
 
 
 def arrays_of(trace: CompiledTrace, plan: AgentPlan | None) -> TraceArrays:
-    """The trace's arrays; where the plan has adapters, no two of them share KV."""
+    """The trace's arrays; if the plan has adapters, no two of them share KV."""
     agents = agents_of(trace, plan)
     if agents is None or plan is None or all(kind.per != "adapter" for kind in plan.kinds):
         return trace.arrays
@@ -59,7 +59,7 @@ def arrays_of(trace: CompiledTrace, plan: AgentPlan | None) -> TraceArrays:
 
 
 def record_count(agents: AgentArrays | None, plan: AgentPlan | None) -> int:
-    """Records of a worker's objects among the nodes: one for each, and one for its copy where that may be dropped."""
+    """Node records of a worker's objects: one for each, and one for its host copy if that may be dropped."""
     return object_count(agents, plan) * (2 if plan is not None and plan.host_pages else 1)
 
 
@@ -78,12 +78,12 @@ def all_pages(agents: AgentArrays | None, plan: AgentPlan | None) -> int:
 
 
 def with_objects(plan: WorkerPlan, trace: CompiledTrace) -> WorkerPlan:
-    """The worker whose tiers have the room that the objects in them leave to KV.
+    """The worker with the capacity of its tiers reduced by the objects in them.
 
-    Where host memory may not hold all objects the second tier does; where it holds them, no disk has any.
+    If host memory may not hold all objects, the second tier does; otherwise the disk has none.
 
     Raises:
-        ObjectsDoNotFit: they leave no more than SGLang needs for KV, or nothing of the second tier.
+        ObjectsDoNotFit: they leave less than SGLang needs for KV in host memory, or nothing of the second tier.
     """
     if plan.agents is None or not plan.agents.in_tier:
         return plan
@@ -95,28 +95,28 @@ def with_objects(plan: WorkerPlan, trace: CompiledTrace) -> WorkerPlan:
     else:
         agents = replace(agents, host_pages=0)
     host = tiers[0]
-    left = host.capacity_tokens - taken * plan.engine.page_size
-    if left <= plan.kv_capacity_tokens:
+    kv_tokens = host.capacity_tokens - taken * plan.engine.page_size
+    if kv_tokens <= plan.kv_capacity_tokens:
         gib = host.bytes_per_token / 2**30
         raise ObjectsDoNotFit(
-            f"agents' objects take {(host.capacity_tokens - left) * gib:.1f} GiB of the first tier's "
+            f"agents' objects take {(host.capacity_tokens - kv_tokens) * gib:.1f} GiB of the first tier's "
             f"{host.capacity_tokens * gib:.1f}; SGLang's host pool must exceed its device pool of "
             f"{plan.kv_capacity_tokens} tokens ({plan.kv_capacity_tokens * gib:.1f} GiB)"
         )
-    tiers[0] = replace(host, capacity_tokens=left)
+    tiers[0] = replace(host, capacity_tokens=kv_tokens)
     return replace(plan, tiers=tuple(tiers), agents=agents)
 
 
 def _with_objects(disk: TierPlan, tokens: int) -> TierPlan:
-    """The second tier, with objects that take the room of so many KV tokens in each store."""
-    left = (disk.capacity_tokens - tokens) // disk.page_tokens * disk.page_tokens
-    if left <= 0:
+    """The second tier with the capacity of each store reduced by ``tokens``, taken by objects."""
+    kv_tokens = (disk.capacity_tokens - tokens) // disk.page_tokens * disk.page_tokens
+    if kv_tokens <= 0:
         gib = disk.bytes_per_token / 2**30
         raise ObjectsDoNotFit(
             f"agents' objects take {tokens * gib:.1f} GiB of the second tier's {disk.capacity_tokens * gib:.1f}: no KV "
             "has room"
         )
-    return replace(disk, capacity_tokens=left)
+    return replace(disk, capacity_tokens=kv_tokens)
 
 
 def _count(per: str, agents: AgentArrays) -> int:
@@ -131,7 +131,7 @@ def _records(count: int, dtype: np.dtype[Any]) -> Any:
 
 @dataclass(frozen=True)
 class _Uses:
-    """Objects of each agent, one agent after another; -1 in ``entry`` where nobody else uses one."""
+    """Objects of each agent, one agent after another; ``entry`` is -1 for an object with a single user."""
 
     begin: np.ndarray
     uses: np.ndarray
@@ -146,16 +146,16 @@ def _uses(agents: AgentArrays, plan: AgentPlan, first_entry: int) -> _Uses:
     things = _records(object_count(agents, plan), al.THING)
     base = 0
     for kind in plan.kinds:
-        here = _count(kind.per, agents)
-        things["pages"][base : base + here] = kind.pages
-        things["load_s"][base : base + here] = kind.load_s
-        things["read_s"][base : base + here] = kind.read_s
+        kind_count = _count(kind.per, agents)
+        things["pages"][base : base + kind_count] = kind.pages
+        things["load_s"][base : base + kind_count] = kind.load_s
+        things["read_s"][base : base + kind_count] = kind.read_s
         index: np.ndarray = agents.adapter
         if kind.per != "adapter":
             index = np.zeros(count, np.int64) if kind.per == "all" else np.arange(count)
         having = np.flatnonzero(index >= 0)
         rows.append(np.stack([having, base + index[having]], axis=1))
-        base += here
+        base += kind_count
     pairs = np.concatenate(rows) if rows else np.empty((0, 2), np.int64)
     pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
     users = np.bincount(pairs[:, 1], minlength=len(things))
@@ -174,15 +174,15 @@ def _uses(agents: AgentArrays, plan: AgentPlan, first_entry: int) -> _Uses:
 
 
 def _entries(trace: TraceArrays, agents: AgentArrays) -> dict[str, np.ndarray]:
-    """Who uses which trace-tree node, and an entry for each agent and each deepest shared node on its ways."""
+    """Owners of trace nodes, and an entry for each agent and each deepest shared node on its paths."""
     nodes, count = len(trace.parent), len(agents.agent)
     owner, first, after = (np.empty(nodes, np.int32) for _ in range(3))
     prepare.owners(agents.agent, trace.output_node, trace.parent, owner)
     prepare.places(trace.parent, first, after)
-    way = np.empty(count, np.int32)
-    prepare.shared_ways(trace.parent, owner, trace.output_node, way)
-    pairs = first[way].astype(np.int64) * (len(agents.adapter) + 1) + agents.agent
-    known, entry = np.unique(np.where(way >= 0, pairs, -1), return_inverse=True)
+    path_node = np.empty(count, np.int32)
+    prepare.shared_ways(trace.parent, owner, trace.output_node, path_node)
+    pairs = first[path_node].astype(np.int64) * (len(agents.adapter) + 1) + agents.agent
+    known, entry = np.unique(np.where(path_node >= 0, pairs, -1), return_inverse=True)
     missing = int(known[0] == -1)
     at = known[missing:] // (len(agents.adapter) + 1)
     return {
@@ -197,7 +197,7 @@ def _entries(trace: TraceArrays, agents: AgentArrays) -> dict[str, np.ndarray]:
 
 
 def _next_calls(agents: AgentArrays) -> tuple[np.ndarray, np.ndarray]:
-    """Each agent's first request, or -1, and the same agent's next request behind each; shapes (A,), (N,)."""
+    """Each agent's first request, and each request's successor by the same agent, or -1; shapes (A,), (N,)."""
     order = np.argsort(agents.agent, kind="stable")
     same = agents.agent[order][1:] == agents.agent[order][:-1]
     after = np.full(len(order), -1, np.int32)
@@ -254,17 +254,17 @@ def handle(
 
     Args:
         trace: the requests.
-        agents: whose they are; None: nobody's.
-        plan: of a worker; None: agents have nothing but KV.
-        pools: the first worker's pool of objects among the trees; behind all of them are those of copies, if any.
+        agents: of the requests; None: no agents.
+        plan: of a worker; None: agents have only KV.
+        pools: tree index of the first worker's pool of objects; the pools of copies, if any, follow all of these.
         workers: how many.
         nodes: records of cached runs.
         kv_pages: of the KV pool.
-        seed: of the errors of distances, and of the pairs by which they are tested.
+        seed: of the errors of distances, and of the pairs that test them.
     """
     count = len(trace.arrival_s)
     if agents is None or plan is None:
-        return al.Agents(**_nothing())
+        return al.Agents(**_empty_fields())
     entries = _entries(trace, agents)
     uses = _uses(agents, plan, int(entries.pop("entries")))
     total = max(int(entries["entry"].max(initial=-1)) + 1 + uses.entries, 1)
@@ -325,7 +325,7 @@ def _bytes_per_rank(plan: AgentPlan, sim: la.Sim) -> float:
 
 
 def object_uses(plan: AgentPlan | None, sim: la.Sim, ranks: int) -> tuple[ObjectUse, ...]:
-    """What objects did at each worker, of so many ranks; empty where there are none."""
+    """Usage of objects at each worker of ``ranks`` ranks; empty without objects."""
     if plan is None or not (plan.kinds or plan.kv_share):
         return ()
     page = int(sim.config.page_tokens)
@@ -349,8 +349,8 @@ def object_uses(plan: AgentPlan | None, sim: la.Sim, ranks: int) -> tuple[Object
             kv_tokens_used=int(loader.kv_used_pages) * page,
             kv_load_s=float(loader.kv_load_s),
             kv_tokens_fetched=int(loader.fetched_pages) * page,
-            loaded_bytes=ranks * _carried_bytes(plan, float(loader.load_s), int(loader.loads)),
-            lost_bytes=ranks * _carried_bytes(plan, float(loader.wasted_s), int(loader.preempted)),
+            loaded_bytes=ranks * _transferred_bytes(plan, float(loader.load_s), int(loader.loads)),
+            lost_bytes=ranks * _transferred_bytes(plan, float(loader.wasted_s), int(loader.preempted)),
             host_bytes=all_bytes * plan.host_pages / pages if plan.host_pages else all_bytes,
             on_disk_bytes=disk_bytes,
             disk_reads=int(loader.reads),
@@ -366,25 +366,27 @@ def object_uses(plan: AgentPlan | None, sim: la.Sim, ranks: int) -> tuple[Object
     )
 
 
-def _carried_bytes(plan: AgentPlan, seconds: float, loads: int) -> float:
-    """What so many loads, or beginnings of loads, moved over a rank's link in so much time."""
+def _transferred_bytes(plan: AgentPlan, seconds: float, loads: int) -> float:
+    """Bytes that ``loads`` whole or partial loads moved over a rank's link in ``seconds``."""
     return max(seconds - loads * plan.link_latency_s, 0.0) * plan.link_bytes_per_s
 
 
 def _read_bytes(plan: AgentPlan, seconds: float, reads: int) -> float:
-    """Likewise of reads, or beginnings of reads, from the disk, for all ranks."""
+    """Bytes that ``reads`` whole or partial reads moved from the disk in ``seconds``, for all ranks."""
     return max(seconds - reads * plan.disk_latency_s, 0.0) * plan.disk_bytes_per_s
 
 
-def _nothing() -> dict[str, Any]:
-    """Where agents have nothing that kernels would have to know."""
-    none, never = np.empty(0, np.int32), np.empty(0)
+def _empty_fields() -> dict[str, Any]:
+    """Fields without agents, or for agents with only KV."""
+    no_index, no_value = np.empty(0, np.int32), np.empty(0)
     return {
         **{name: _records(1, dtype) for name, dtype in (("policy", al.POLICY), ("population", al.POPULATION))},
-        **dict.fromkeys(("agent", "next_call", "uses_begin", "uses", "uses_entry", "owner", "first", "after"), none),
-        **dict.fromkeys(("entries_begin", "entries_end", "entry", "holds"), none),
-        **dict.fromkeys(("hint_begin", "hint_agent", "hint_line"), none),
-        **dict.fromkeys(("least", "keys", "hint_after_s", "hint_s", "hint_steps", "hint_at_s"), never),
+        **dict.fromkeys(
+            ("agent", "next_call", "uses_begin", "uses", "uses_entry", "owner", "first", "after"), no_index
+        ),
+        **dict.fromkeys(("entries_begin", "entries_end", "entry", "holds"), no_index),
+        **dict.fromkeys(("hint_begin", "hint_agent", "hint_line"), no_index),
+        **dict.fromkeys(("least", "keys", "hint_after_s", "hint_s", "hint_steps", "hint_at_s"), no_value),
         **{name: np.empty((0, 0), np.int32) for name in ("line", "line_slot", "slots")},
         "agents": _records(0, al.AGENT),
         "things": _records(0, al.THING),

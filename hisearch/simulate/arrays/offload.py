@@ -1,4 +1,4 @@
-"""From vLLM's tiers to the kernels' arrays: block numbers, ledgers, connectors."""
+"""From vLLM's tiers to the kernels' arrays: block numbers, block tables, connectors."""
 
 from __future__ import annotations
 
@@ -14,67 +14,69 @@ from hisearch.simulate.arrays import chunks as chunk_arrays
 from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.traces.compiled import TraceArrays
 
-#: Blocks whose look-ups are counted at a time; see ``kernels.cache.host_blocks``.
+#: Most blocks whose look-ups are counted; see ``kernels.cache.host_blocks``.
 TRACKED_BLOCKS = 64_000
-#: Uses of a store that wait to be settled at most; see ``kernels.cache.host_blocks``.
+#: Most uses of a store that wait to be settled; see ``kernels.cache.host_blocks``.
 USES = 4096
-#: Thresholds below count nothing.
+#: Thresholds below this count nothing.
 LEAST_THRESHOLD = 2
 
 
 def kv_connector_of(plan: WorkerPlan) -> str:
-    """Who moves KV between vLLM's tiers: "offload", "lmcache", or "" where nobody does."""
+    """The KV connector of vLLM's tiers: "offload", "lmcache", or "" for none."""
     if plan.engine.name != "vllm" or plan.movement is None or plan.tiers[0].capacity_tokens < plan.tiers[0].page_tokens:
         return ""
     return plan.movement.kv_connector
 
 
 def engine_entry(engine: int, kv_connector: str | None) -> int:
-    """The code of the door of an engine whose tiers ``kv_connector`` serves; None or "": it has none."""
+    """Code of the engine entry for an engine with this KV connector; None or "": none."""
     if engine != la.VLLM or not kv_connector:
         return engine
     return {"offload": la.VLLM_OFFLOAD, "lmcache": la.VLLM_LMCACHE}[kv_connector]
 
 
-def arrays(plan: WorkerPlan, trace: TraceArrays, workers: int, room: int, places: Sequence[int] = ()) -> dict[str, Any]:
-    """The fields of ``layout.Sim`` that vLLM's tiers have; of length 1 where there are none.
+def arrays(
+    plan: WorkerPlan, trace: TraceArrays, workers: int, record_limit: int, places: Sequence[int] = ()
+) -> dict[str, Any]:
+    """The fields of ``layout.Sim`` for vLLM's tiers; of length 1 without tiers.
 
     Args:
         plan: one worker.
         trace: compiled.
         workers: how many.
-        room: for so many transfers to the host at a time, and runs of blocks.
-        places: of each worker, that in whose place it stands on its node; empty: itself.
+        record_limit: capacity for concurrent transfers to the host, and for runs of blocks.
+        places: for each worker, the one whose place on the node it takes; empty: itself.
     """
     kv_connector = kv_connector_of(plan)
-    fields = _nothing()
+    fields = _empty_fields()
     if not kv_connector:
         return fields
     size = plan.tiers[0].page_tokens
     stores = store_count(plan, workers)
     bounds = np.stack([trace.start_tokens // size, trace.end_tokens // size], axis=1).astype(np.int64)
-    whole = bounds[:, 1] - bounds[:, 0]
+    block_counts = bounds[:, 1] - bounds[:, 0]
     fields |= {
         "offloading": _settings(plan, stores, workers),
         "offloaded": _records(len(trace.arrival_s), tl.OFFLOADED),
         "connectors": _records(workers, tl.CONNECTOR),
-        "block_base": np.concatenate([[0], np.cumsum(whole)[:-1]]).astype(np.int64),
+        "block_base": np.concatenate([[0], np.cumsum(block_counts)[:-1]]).astype(np.int64),
         "node_blocks": bounds,
         "path": np.empty((2, int(trace.end_tokens.max(initial=0)) // size + 1), np.int64),
     }
-    blocks = int(whole.sum())
+    blocks = int(block_counts.sum())
     if kv_connector == "lmcache":
         return fields | chunk_arrays.arrays(plan, len(trace.arrival_s), workers, blocks, places)
-    return fields | _runs(plan, stores, workers, room, len(trace.parent)) | _counts(plan, stores, blocks)
+    return fields | _runs(plan, stores, workers, record_limit, len(trace.parent)) | _counts(plan, stores, blocks)
 
 
 def store_count(plan: WorkerPlan, workers: int) -> int:
-    """Stores of the first tier."""
+    """Number of stores of the first tier."""
     return math.ceil(workers / plan.schedulers_sharing(plan.tiers[0], workers))
 
 
 def _threshold(plan: WorkerPlan) -> int:
-    """Look-ups after which a block is stored, 0 where all are."""
+    """Look-ups after which a block is stored; 0: all are."""
     assert plan.movement is not None
     threshold = plan.movement.store_threshold
     return threshold if threshold >= LEAST_THRESHOLD else 0
@@ -93,16 +95,16 @@ def _settings(plan: WorkerPlan, stores: int, workers: int) -> Any:
     return settings
 
 
-def _runs(plan: WorkerPlan, stores: int, workers: int, room: int, nodes: int) -> dict[str, Any]:
-    """Stores of vLLM's manager, and what its connector keeps."""
+def _runs(plan: WorkerPlan, stores: int, workers: int, record_limit: int, nodes: int) -> dict[str, Any]:
+    """Stores of vLLM's offloading manager, and the connector's state."""
     tier = plan.tiers[0]
     store = _records(stores, tl.STORE)
     store["capacity"] = tier.capacity_tokens // tier.page_tokens
     return {
         "notes": _records(2 * workers, tl.NOTES),
-        "transfers": np.empty(room, tl.TRANSFER).view(np.recarray),
+        "transfers": np.empty(record_limit, tl.TRANSFER).view(np.recarray),
         "stores": store,
-        "runs": np.empty(room, tl.RUN).view(np.recarray),
+        "runs": np.empty(record_limit, tl.RUN).view(np.recarray),
         "run_rows": np.zeros((stores, 3 * tl.LISTS), np.int64),
         "run_deepest_cached": np.empty((stores, nodes), np.int32),
         "uses": np.empty((stores, USES), tl.USE).view(np.recarray),
@@ -111,7 +113,7 @@ def _runs(plan: WorkerPlan, stores: int, workers: int, room: int, nodes: int) ->
 
 
 def _counts(plan: WorkerPlan, stores: int, blocks: int) -> dict[str, Any]:
-    """Counts of look-ups, where there is a threshold."""
+    """Counts of look-ups, if there is a threshold."""
     return chunk_arrays.block_tables(np.full(stores, TRACKED_BLOCKS), blocks) if _threshold(plan) else {}
 
 
@@ -119,7 +121,7 @@ def _records(count: int, dtype: np.dtype[Any]) -> Any:
     return np.zeros(count, dtype).view(np.recarray)
 
 
-def _nothing() -> dict[str, Any]:
+def _empty_fields() -> dict[str, Any]:
     return {
         "offloading": _records(1, tl.OFFLOADING),
         "offloaded": _records(1, tl.OFFLOADED),

@@ -23,10 +23,10 @@ from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.traces.agents import AgentArrays
 from hisearch.traces.compiled import TraceArrays
 
-#: Tells the seed of the shuffle streams from that of the router: the first 64 bits of the square root of 2's fraction.
+#: Separates the shuffle streams' seed from the router's: the first 64 bits of the square root of 2's fraction.
 _SHUFFLE_STREAMS = 0x6A09E667F3BCC908
 
-#: By which kernels decode workers run, whatever their engine.
+#: Kernels of decode workers, for every engine.
 DECODE_ENTRY = la.DECODE_WORKER
 
 ENGINES = {"vllm": la.VLLM, "sglang": la.SGLANG, "trtllm": la.TRTLLM}
@@ -51,21 +51,21 @@ def record(dtype: np.dtype[Any], **values: float) -> Any:
     """
     if set(values) != set(dtype.names or ()):
         raise TypeError(f"fields differ: {sorted(set(values) ^ set(dtype.names or ()))}")
-    made = records(1, dtype)
+    result = records(1, dtype)
     for name, value in values.items():
-        made[name] = value
-    return made
+        result[name] = value
+    return result
 
 
 def entry_of(plan: WorkerPlan, role: int = fl.UNIFIED) -> int:
-    """By which kernels a pool runs (see ``kernels.engine.engine_calls``)."""
+    """The kernels that a pool runs (see ``kernels.engine.engine_calls``)."""
     if role == fl.DECODE:
         return DECODE_ENTRY
     return offload_arrays.engine_entry(ENGINES[plan.engine.name], offload_arrays.kv_connector_of(plan))
 
 
 def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
-    """A pool's settings, shape (1,); its place in the fleet is the first, and no other pool's storage gets anything."""
+    """A pool's settings, shape (1,), as the fleet's first pool and without output write-back."""
     from hisearch.kernels.engine import engine_calls
 
     engine = plan.engine
@@ -92,7 +92,7 @@ def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
         store_tier=0,
         prefix_caching=caches,
         max_running=plan.scheduler_running_requests,
-        # One token of the budget for each decode, whatever the engine.
+        # One token of the budget for each decode, for every engine.
         chunk_tokens=max(engine.chunk_tokens, engine.max_running_requests if role == fl.DECODE else 0),
         max_prefill_tokens=engine.max_prefill_tokens,
         max_request_tokens=plan.max_request_tokens,
@@ -100,7 +100,7 @@ def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
         conservativeness=engine.schedule_conservativeness,
         eviction=la.DISTANCE if agent_arrays.evicts_by_due(plan.agents) else EVICTIONS.code(engine.eviction),
         schedule=_SCHEDULES[engine.schedule],
-        # While results are taken in, the batches of other lanes keep a pipeline busy.
+        # While results are taken in, the other micro-batches keep a pipeline busy.
         overlap=engine.overlap and plan.scheduler_kind != "pipe",
         chunked_prefill=engine.chunked_prefill,
         long_prefill_tokens=engine.long_prefill_tokens,
@@ -116,20 +116,20 @@ def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
 
 
 def _is_hicache(plan: WorkerPlan) -> bool:
-    """Whether its tiers are HiCache's prefix cache, which decode workers do not have."""
+    """Whether the tiers form HiCache's prefix cache, which decode workers do not have."""
     movement = plan.movement
     return movement is not None and movement.kv_connector == "hicache" and not movement.writes_back_output
 
 
 def _host_pages(plan: WorkerPlan) -> int:
-    """Pages of the first tier, where it is kept as pages are kept in HBM."""
+    """Pages of the first tier, if its unit is the page, as in HBM."""
     if plan.engine.name == "vllm":
         return 0
     return plan.host_capacity_tokens // plan.engine.page_size
 
 
 def kernel_costs(costs: StepCosts) -> la.Costs:
-    """The tables of step costs, as kernels take them."""
+    """The tables of step costs in the kernels' layout."""
     skewed = costs.skew_s is not None or costs.late is not None
     even = np.zeros(1)
     attached = np.zeros((0, 0, 0, 0)) if costs.mixed_decode_s is None else costs.mixed_decode_s
@@ -168,8 +168,8 @@ def kernel_costs(costs: StepCosts) -> la.Costs:
     )
 
 
-def _own_costs(plan: WorkerPlan) -> StepCosts:
-    """Step costs of a lane by itself."""
+def _scheduler_costs(plan: WorkerPlan) -> StepCosts:
+    """Step costs of a single scheduler."""
     seconds, lockstep = plan.costs.seconds, plan.costs.lockstep
     return (
         seconds._replace(token_s=lockstep.own_s)
@@ -179,7 +179,7 @@ def _own_costs(plan: WorkerPlan) -> StepCosts:
 
 
 def _lockstep_arrays(plan: WorkerPlan) -> dict[str, np.ndarray]:
-    """What attention groups do together, and how their tokens are padded; of no meaning where there are none."""
+    """Costs that DP ranks share in a lockstep step, and the padding of their tokens; unused without DP ranks."""
     lockstep = plan.costs.lockstep
     if plan.scheduler_kind != "lockstep" or lockstep is None:
         return {"shared_s": np.zeros(2), "lockstep_pad": np.zeros(0, np.int64)}
@@ -190,12 +190,12 @@ def _lockstep_arrays(plan: WorkerPlan) -> dict[str, np.ndarray]:
 
 
 def trace_of(trace: TraceArrays) -> fl.Trace:
-    """A trace's arrays, as kernels take them."""
+    """A trace's arrays in the kernels' layout."""
     return fl.Trace(**{name: getattr(trace, name) for name in fl.Trace.FIELDS})
 
 
 def request_records(count: int) -> Any:
-    """Requests that have not arrived."""
+    """Records of ``count`` requests that have not arrived."""
     requests = records(count, la.REQUEST)
     for name in ("arrival_s", "scheduled_s", "first_token_s", "finish_s"):
         requests[name] = np.nan
@@ -207,28 +207,28 @@ def request_records(count: int) -> Any:
 
 
 def _scheduler_places(places: Sequence[int], schedulers: int) -> Sequence[int]:
-    """Of each lane, that in whose place it stands on its node."""
+    """For each scheduler, the one whose place on the node it takes."""
     return [schedulers * place + scheduler for place in places for scheduler in range(schedulers)]
 
 
 def _hosts(workers: int, places: Sequence[int]) -> Any:
-    """Host memory of each lane."""
+    """Host memory records of each scheduler."""
     hosts = records(workers, hl.HOST)
     hosts["place"] = places[:workers] if len(places) else np.arange(workers)
     return hosts
 
 
 def _shuffle_streams(seed: int, workers: int) -> np.ndarray:
-    """States of the workers' own streams, by which SGLang's random schedule shuffles (``kernels.core.rng``)."""
+    """States of the workers' random streams, with which SGLang's random schedule shuffles (``kernels.core.rng``)."""
     from hisearch.kernels.core import rng
 
-    # Apart from the router's stream, whose state is the seed itself.
+    # Distinct from the router's stream, whose state is the seed itself.
     state = np.array([seed], np.uint64) ^ np.uint64(_SHUFFLE_STREAMS)
     return np.array([rng.next_u64(state) for _ in range(workers)], np.uint64)
 
 
 def _most_leaves(plan: WorkerPlan, config: Any, nodes: int) -> int:
-    """Leaves that a cache may have at once: each has a page or more. Twice a store's, which may also remember some."""
+    """Most leaves of a cache, each of a page or more; twice as many for a store, which may also remember some."""
     pages = [int(config.capacity_pages), int(config.host_pages), *(2 * p + 1 for p in tier_arrays.store_pages(plan))]
     objects = nodes if plan.agents is not None else 0
     return min(nodes, max(pages) + 1 + objects)
@@ -251,15 +251,15 @@ def allocate(
 
     Args:
         plan: its worker.
-        trace: what it serves.
+        trace: the requests that it serves.
         settings: see ``config_of``; ``shared_outputs`` is set here.
-        fleet: what pools share.
-        seed: of the workers' own random streams.
+        fleet: the arrays that pools share.
+        seed: of the workers' random streams.
         node_room: cache-tree nodes to reserve.
         log_room: steps to log.
-        agents: whose requests they are.
-        places: of each worker, that in whose place it stands on its node; empty: itself.
-        pooled: requests wait for nobody in particular, not even for the turn before them.
+        agents: of the requests, if any.
+        places: for each worker, the one whose place on the node it takes; empty: itself.
+        pooled: whether follow-ups wait for any request instead of their previous turn.
     """
     config = settings[0]
     count = len(trace.arrival_s)
@@ -269,38 +269,40 @@ def allocate(
     pools = workers if plan.agents is not None and plan.agents.pool_pages else 0
     copies = workers if plan.agents is not None and plan.agents.host_pages else 0
     trees = workers * (2 if config.host_pages > 0 else 1) + stores + pools + copies
-    # Host pools hold nodes of the workers' trees, pools of objects none.
-    deepest_of = workers + stores
+    # Host pools hold nodes of the workers' trees; pools of objects hold none.
+    searched_trees = workers + stores
     nodes = node_room + trees + workers * agent_arrays.record_count(agents, plan.agents)
     servers = hl.SERVERS * workers + (al.AGENT_SERVERS * workers if plan.agents is not None else 0)
     tree_records = records(trees, la.TREE)
     if plan.agents is not None and pools:
-        tree_records["capacity_pages"][deepest_of : deepest_of + pools] = plan.agents.pool_pages
-        tree_records["capacity_pages"][deepest_of + pools : deepest_of + pools + copies] = plan.agents.host_pages
+        tree_records["capacity_pages"][searched_trees : searched_trees + pools] = plan.agents.pool_pages
+        tree_records["capacity_pages"][searched_trees + pools : searched_trees + pools + copies] = (
+            plan.agents.host_pages
+        )
     radix = config.engine == la.SGLANG and config.role != fl.DECODE
     sorts = radix and config.schedule in (la.LPM, la.DFS_WEIGHT, la.SHUFFLED)
     priorities = EVICTIONS[plan.engine.eviction].priorities or tier_arrays.by_priority(plan)
-    stands = radix and (priorities or config.schedule == la.DFS_WEIGHT)
+    has_standings = radix and (priorities or config.schedule == la.DFS_WEIGHT)
     ends = radix and config.ignore_eos and not config.prefix_caching
-    by_vllm = config.engine == la.VLLM or config.role == fl.DECODE
+    runs_vllm = config.engine == la.VLLM or config.role == fl.DECODE
     in_order = trace._replace(previous=np.full_like(trace.previous, -1)) if pooled else trace
-    owner_head, owner, next_owner = owners.find(in_order) if by_vllm else (np.empty(0, np.int32),) * 3
+    owner_head, owner, next_owner = owners.find(in_order) if runs_vllm else (np.empty(0, np.int32),) * 3
     settings.shared_outputs = len(owner) > 0
     return la.Sim(
         config=settings,
         fleet=fleet,
         trace=trace_of(trace),
-        seconds=kernel_costs(_own_costs(plan)),
+        seconds=kernel_costs(_scheduler_costs(plan)),
         joules=kernel_costs(plan.costs.joules),
         requests=request_records(count),
         blank=request_records(1),
         workers=records(workers, la.WORKER),
         trees=tree_records,
         agents=agent_arrays.handle(
-            trace, agents, plan.agents, deepest_of, workers, nodes, int(config.capacity_pages), seed
+            trace, agents, plan.agents, searched_trees, workers, nodes, int(config.capacity_pages), seed
         ),
         nodes=np.empty(nodes, la.NODE).view(np.recarray),
-        standings=np.empty(nodes if stands else 1, la.STANDING).view(np.recarray),
+        standings=np.empty(nodes if has_standings else 1, la.STANDING).view(np.recarray),
         queued=np.empty(count if radix and config.schedule != la.FCFS else 1, la.QUEUED).view(np.recarray),
         **tier_arrays.arrays(plan, trace, workers, node_room),
         hosted=np.empty(nodes if config.hicache else 1, hl.HOSTED).view(np.recarray),
@@ -309,7 +311,7 @@ def allocate(
         server_heap=np.empty(servers, np.int32),
         log_fetches=records(log_room, hl.FETCH_LOG),
         **offload_arrays.arrays(plan, trace, workers, node_room, places),
-        deepest_cached=np.empty((deepest_of, len(trace.parent)), np.int32),
+        deepest_cached=np.empty((searched_trees, len(trace.parent)), np.int32),
         ways=np.empty((workers, owners.depth(trace.parent) + 1), np.int32),
         residue=np.zeros((workers, config.page_tokens), np.int64),
         finish_heap=np.empty((workers, config.max_running), np.int32),

@@ -1,4 +1,4 @@
-"""What is simulated, compiled from specs: a worker, its tiers and agents, pools of workers, a fleet.
+"""Plans compiled from specs: a worker, its tiers and agents, pools of workers, a fleet.
 
 Imports nothing else of ``simulate``.
 """

@@ -2,8 +2,8 @@
 
 Notation
     t ranks of a worker (tensor parallel), r an adapter's rank, h hidden size, b bytes of its elements
-Factors of q, k, v, gate and up are split by outputs, those of o and down by inputs, as engines split the matrices:
-a rank holds r (h + outputs / t) or r (inputs / t + h) elements of each.
+Factors of q, k, v, gate and up are split by outputs, those of o and down by inputs, like the weight matrices. A rank
+holds r (h + outputs / t) or r (inputs / t + h) elements of each.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BANDWIDTH_SHARE, _FLOPS_SHARE = 0.7, 0.3
 
 
 class AgentsRefused(ValueError):  # noqa: N818
-    """Objects that the model does not have or the worker has no room for."""
+    """Objects that the model does not have or that do not fit into the worker."""
 
 
 def adapter_elements(model: ModelSpec, adapters: AdaptersSpec, tensor_parallel: int) -> int:
@@ -43,16 +43,18 @@ def adapter_elements(model: ModelSpec, adapters: AdaptersSpec, tensor_parallel: 
     Raises:
         AgentsRefused: a target that the model does not have.
     """
-    part = shard(model, tensor_parallel)
+    local = shard(model, tensor_parallel)
     if model.attention != "gqa":
         raise AgentsRefused(f"{model.huggingface_id}: adapters of {model.attention} attention are not known")
-    feeds = [target for target in adapters.targets if target in ("gate", "up", "down")]
-    if feeds and dense_layers(model) < model.layers:
-        raise AgentsRefused(f"{model.huggingface_id}: {', '.join(feeds)}: not every layer has a dense feed-forward")
+    feed_forward = [target for target in adapters.targets if target in ("gate", "up", "down")]
+    if feed_forward and dense_layers(model) < model.layers:
+        raise AgentsRefused(
+            f"{model.huggingface_id}: {', '.join(feed_forward)}: not every layer has a dense feed-forward"
+        )
     hidden, head = model.hidden_size, model.head_dim
     widths = {
-        "q": part.heads * head, "k": part.kv_heads * head, "v": part.kv_heads * head, "o": part.heads * head,
-        "gate": part.intermediate, "up": part.intermediate, "down": part.intermediate,
+        "q": local.heads * head, "k": local.kv_heads * head, "v": local.kv_heads * head, "o": local.heads * head,
+        "gate": local.intermediate, "up": local.intermediate, "down": local.intermediate,
     }  # fmt: skip
     return adapters.rank * model.layers * sum(hidden + widths[target] for target in dict.fromkeys(adapters.targets))
 
@@ -61,15 +63,15 @@ def plan_agents(pool: PoolSpec, model: ModelSpec, memory: MemoryPlan, accelerato
     """The plan of the pool's section ``agents``; None without one.
 
     Raises:
-        AgentsRefused: see ``adapter_elements``; or a pool of objects that leaves no KV page, or of workers
-            that they are not simulated on.
+        AgentsRefused: see ``adapter_elements``; a pool of objects that leaves no KV page; or a pool whose workers are
+            not simulated with objects.
     """
     spec = pool.agents
     if spec is None:
         return None
     if pool.role != "unified" or pool.pipeline_parallel * pool.attention_data_parallel > 1:
         raise AgentsRefused(
-            f"pool {pool.name}: agents: objects are not simulated yet in pools of role prefill or decode, nor beside "
+            f"pool {pool.name}: agents: objects are not simulated yet in pools of role prefill or decode, nor with "
             "attention groups or pipeline stages"
         )
     page_bytes = memory.kv_bytes_per_token_per_rank * pool.engine.page_size
@@ -103,7 +105,9 @@ def plan_agents(pool: PoolSpec, model: ModelSpec, memory: MemoryPlan, accelerato
 def _kinds(
     spec: AgentMemorySpec, model: ModelSpec, ranks: int, page_bytes: float, accelerator: AcceleratorSpec
 ) -> Sequence[KindPlan]:
-    sizes: list[tuple[str, str, float]] = [(other.name, other.per, other.mib * _MIB / ranks) for other in spec.objects]
+    sizes: list[tuple[str, str, float]] = [
+        (objects.name, objects.per, objects.mib * _MIB / ranks) for objects in spec.objects
+    ]
     if spec.adapters is not None:
         elements = adapter_elements(model, spec.adapters, ranks)
         sizes.insert(0, ("adapters", "adapter", elements * DTYPE_BYTES[spec.adapters.dtype]))
@@ -124,12 +128,12 @@ def _kinds(
 def with_disk(
     plan: AgentPlan | None, pool: PoolSpec, tiers: Sequence[TierPlan], media: Mapping[str, MediumSpec]
 ) -> AgentPlan | None:
-    """The plan whose host memory has so much room for objects, and the second tier those that it lacks.
+    """The plan with the pool's limit of host memory for objects; the second tier holds all of them.
 
-    A read takes the medium's latency and the bytes of all ranks at the bandwidth of the devices that hold the store.
+    A read takes the medium's latency, plus the bytes of all ranks at the bandwidth of the store's devices.
 
     Raises:
-        AgentsRefused: a second tier that several nodes share; less room than the slots take.
+        AgentsRefused: a second tier that several nodes share; a limit below the size of the slots.
     """
     if plan is None or pool.agents is None or pool.agents.host_gib is None:
         return plan
@@ -160,9 +164,9 @@ def with_disk(
 def with_adapters(
     costs: CompiledCosts, pool: PoolSpec, model: ModelSpec, accelerator: AcceleratorSpec
 ) -> CompiledCosts:
-    """Step costs where every sequence has an adapter of its own, read once a step; an upper bound where some share one.
+    """Step costs if every sequence has a separate adapter, read once a step; an upper bound if some share one.
 
-    Joules by the law of ``hardware.power``, of reading and of arithmetic: the time that each would take at its peak.
+    Joules by the law of ``hardware.power``, for reading and arithmetic: the time of each at its peak rate.
     """
     adapters = pool.agents.adapters if pool.agents is not None else None
     if adapters is None:
@@ -171,24 +175,26 @@ def with_adapters(
     read_s = elements * DTYPE_BYTES[adapters.dtype] / accelerator.memory_bandwidth_bytes_per_s
     compute_s = 2.0 * elements / accelerator.peak_flops[rate_dtype(adapters.dtype)]
     dynamic_w = worker_dynamic_w(accelerator, pool.tensor_parallel)
-    parts = {}
+    components = {}
     if costs.components:
-        parts["adapters"] = _beside(_nothing(len(costs.joules.token_s)), read_s * dynamic_w, compute_s * dynamic_w)
+        components["adapters"] = _add_costs(
+            _zero_costs(len(costs.joules.token_s)), read_s * dynamic_w, compute_s * dynamic_w
+        )
     return replace(
         costs,
-        seconds=_beside(costs.seconds, read_s / _BANDWIDTH_SHARE, compute_s / _FLOPS_SHARE),
-        joules=_beside(costs.joules, read_s * dynamic_w, compute_s * dynamic_w),
-        components={**costs.components, **parts},
+        seconds=_add_costs(costs.seconds, read_s / _BANDWIDTH_SHARE, compute_s / _FLOPS_SHARE),
+        joules=_add_costs(costs.joules, read_s * dynamic_w, compute_s * dynamic_w),
+        components={**costs.components, **components},
     )
 
 
-def _nothing(tokens: int) -> StepCosts:
-    """Costs of a step that takes nothing, of up to so many tokens less one."""
+def _zero_costs(tokens: int) -> StepCosts:
+    """Zero step costs for up to ``tokens - 1`` tokens."""
     return StepCosts(0.0, 0.0, np.zeros(tokens), np.zeros(2), np.zeros((2, 2)), np.zeros((2, 2)))
 
 
-def _beside(costs: StepCosts, per_sequence: float, per_token: float) -> StepCosts:
-    """``costs`` and so much more for every sequence and every token of a step."""
+def _add_costs(costs: StepCosts, per_sequence: float, per_token: float) -> StepCosts:
+    """``costs`` plus ``per_sequence`` and ``per_token`` seconds or joules for each of a step."""
     return costs._replace(
         token_s=costs.token_s + per_token * np.arange(len(costs.token_s)),
         host_per_sequence_s=costs.host_per_sequence_s + per_sequence,

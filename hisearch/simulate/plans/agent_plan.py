@@ -1,4 +1,4 @@
-"""What a worker's agents need beside KV, compiled: pages, seconds, policy."""
+"""Memory that a worker's agents need besides KV, compiled: pages, seconds, policy."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ class KindPlan:
     """A kind of object.
 
     Attributes:
-        name: for the reader.
-        per: "adapter": one for each adapter of the trace; "agent": one for each agent; "all": one that all share.
-        pages: of the KV pool, or as large, that one takes in HBM.
-        load_s: time that it takes from host memory over the worker's link, alone.
+        name: label.
+        per: "adapter": one for each adapter of the trace; "agent": one for each agent; "all": one shared by all.
+        pages: that an object takes in HBM, of the KV pool's page size.
+        load_s: unloaded time of a load from host memory over the worker's link.
         bytes_per_rank: its size.
-        read_s: time that it takes from the disk, alone; 0: it is on none.
+        read_s: unloaded time of a read from the disk; 0: not on disk.
     """
 
     name: str
@@ -37,17 +37,16 @@ class AgentPlan:
     Attributes:
         policy, source: names of ``specs.deployments.agent_memory``.
         kinds: of objects.
-        pool_pages: of a pool of their own; 0: they share the KV pool.
-        ahead_s, ahead_steps: how soon an agent must be due to be loaded for.
-        budget_pages: most that has been loaded ahead and not been used, of objects.
-        kv_share: likewise of KV from host memory, as a share of the KV pool; 0: none is loaded ahead.
+        pool_pages: of a separate pool for objects; 0: they share the KV pool.
+        ahead_s, ahead_steps: how close an agent's predicted call must be to load ahead of it.
+        budget_pages: limit on objects that are loaded ahead and not used yet.
+        kv_share: the same limit on KV from host memory, as a share of the KV pool; 0: none is loaded ahead.
         preempt: whether a load for a call interrupts one ahead of its call.
-        tested: whether distances count only while they tell the order better than last use.
+        tested: whether distances count only while they predict the order better than last use.
         noise, bias: error of distances.
-        link_latency_s, link_bytes_per_s: of each rank's link to host memory, over which they come; 0: unknown.
-        in_tier: whether objects lie in the first tier's memory, of which KV has what they leave; else beside it.
-        host_pages: of that memory, most that they take, the second tier having them all where they do not fit; 0: as
-            many as it takes.
+        link_latency_s, link_bytes_per_s: of each rank's link to host memory, which loads use; 0: unknown.
+        in_tier: whether objects take memory of the first tier from KV; else they have separate memory.
+        host_pages: limit on objects in that memory; if they exceed it, the second tier has them all. 0: no limit.
         disk_latency_s, disk_bytes_per_s: of reading from the second tier.
     """
 

@@ -1,4 +1,4 @@
-"""What is simulated: pools of workers behind routers, and when a run ends."""
+"""The simulated fleet: pools of workers behind routers, incidents, and the end of a run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MetricName = Literal["requests_in_flight", "wait_s"]
 
 @dataclass(frozen=True)
 class GiveUp:
-    """When a run is no longer worth finishing: once more than ``requests`` have waited over ``ttft_s`` for a token."""
+    """Stop criterion of a hopeless run: more than ``requests`` have waited over ``ttft_s`` for a token."""
 
     ttft_s: float = math.inf
     requests: int = 2**62
@@ -29,11 +29,11 @@ NEVER = GiveUp()
 
 @dataclass(frozen=True)
 class Incident:
-    """Something that befalls a worker at ``at_s``: it comes up, its caches cold; takes no more requests; dies.
+    """An event of a worker at ``at_s``: it comes up with cold caches, drains or dies.
 
-    host_lost: its host, whose workers have died, loses what they shared.
+    host_lost: its host, whose workers have died, loses the stores that they shared.
 
-    A worker that comes up again after it had gone is another one of its pool's ``slots``.
+    A worker that comes up again takes a new one of its pool's ``slots``.
     """
 
     at_s: float
@@ -46,8 +46,8 @@ class Incident:
 class ScalerPlan:
     """An autoscaler: every ``period_s`` it brings a pool to ``target`` of ``metric`` for each worker.
 
-    It starts workers at once, which take requests ``startup_s`` later, and drains the newest where they have been too
-    many for ``calm_s``. least, most: workers.
+    It starts workers at once, which take requests ``startup_s`` later. It drains the newest after a surplus has lasted
+    ``calm_s``. least, most: limits on the number of workers.
     """
 
     metric: MetricName
@@ -61,18 +61,18 @@ class ScalerPlan:
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A model that requests ask for. name: how results call it; aliases: other names by which requests may."""
+    """A model that requests ask for. name: in results; aliases: other names that requests may use."""
 
     name: str = ""
     aliases: tuple[str, ...] = ()
 
     def goes_by(self, name: str) -> bool:
-        """Whether requests that name ``name`` mean it."""
+        """Whether ``name`` is a name of the model."""
         return name in self.names
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names by which requests may ask for it."""
+        """All names that requests may use for it."""
         return (self.name, *self.aliases)
 
 
@@ -80,12 +80,11 @@ class ServedModel:
 class PoolPlan:
     """Identical workers.
 
-    plan: one of them, compiled. replicas: how many there are when the run begins. spare: that may come up later,
-    behind them. scaler: who decides about them, beside incidents. name: how messages call the pool. usd_per_hour: of
-    one worker, for routers that look at prices. model: what requests must ask for to be served by it.
-    kv_bytes_per_token: that each of its accelerators keeps, where it hands prompts over or takes them over; None: as
-    the transfer's. back_for: of the last ``spare`` workers, those that they come back for, on whose node they are then;
-    empty: none.
+    plan: a worker, compiled. replicas: workers at the start of the run. spare: workers that may come up later, with
+    indices after those. scaler: autoscaler, in addition to incidents. name: in messages. usd_per_hour: of one worker,
+    for price-aware routers. model: the model that it serves. kv_bytes_per_token: on each accelerator, if the pool sends
+    or receives KV transfers; None: as in ``TransferPlan``. back_for: the workers that the last spare workers replace,
+    on the same nodes; empty: none.
     """
 
     plan: WorkerPlan
@@ -101,12 +100,12 @@ class PoolPlan:
 
     @property
     def places(self) -> tuple[int, ...]:
-        """Of each worker that there may ever be, that in whose place it stands on its node."""
+        """For each slot, the worker whose place on the node it takes: itself or the one that it replaces."""
         return (*range(self.slots - len(self.back_for)), *self.back_for)
 
     @property
     def slots(self) -> int:
-        """Workers that there may ever be."""
+        """Upper limit on workers over the run."""
         return self.replicas + self.spare
 
     @property
@@ -116,26 +115,26 @@ class PoolPlan:
 
     @property
     def networks(self) -> int:
-        """Sets of accelerators of one worker over which KV is handed over independently: its attention groups."""
+        """DP ranks of one worker, each of which transfers KV independently."""
         return self.plan.split.attention_data
 
     @property
     def prefill_tokens_per_s(self) -> float:
-        """Prompt tokens that a worker computes in a second, in steps of its whole budget."""
+        """Prompt tokens that a worker computes per second, in steps that fill its token budget."""
         tokens = self.plan.engine.chunk_tokens
         return tokens / step_seconds(self.plan.costs.seconds, [(tokens, 0)], [])
 
 
 @dataclass(frozen=True)
 class TransferPlan:
-    """How prefill workers hand requests over to decode workers; rules and sources: ``kernels.traffic.kv_transfer``.
+    """KV transfer from prefill to decode workers; rules and sources: ``kernels.traffic.kv_transfer``.
 
-    reserve_first: a prompt is computed once its decode worker has room for it. pipelined: KV is sent while the rest is
-    computed; ``layer_share`` of what the last step computes is left to send when it ends. base_s: of a transfer.
-    bytes_per_token: that an accelerator keeps, of pools that say nothing else. bytes_per_s: of each accelerator's
-    network, one direction. forward_s: between the end of the prompt and the decode worker's queue. local_tokens:
-    prompts with fewer tokens to compute are computed by the decode worker. reserved_tokens: that SGLang keeps free on a
-    decode worker for each request.
+    reserve_first: a prompt is computed only after its decode worker has reserved memory for it. pipelined: KV is sent
+    while the rest of the prompt is computed; ``layer_share`` of the last step's KV remains to send at its end. base_s:
+    of a transfer. bytes_per_token: on an accelerator, for pools without their own value. bytes_per_s: of each
+    accelerator's network, one direction. forward_s: from the end of the prompt to the decode worker's queue.
+    local_tokens: prompts with fewer uncached tokens are computed by the decode worker. reserved_tokens: kept free by
+    SGLang on a decode worker for each request.
     """
 
     reserve_first: bool = False
@@ -153,11 +152,10 @@ class TransferPlan:
 class FleetPlan:
     """Pools behind routers.
 
-    pools: at least one; those of decode workers need one of prefill workers, and the other way round. router: in front
-    of workers that take arriving requests. decode_router: in front of decode workers. own_routers: both of models that
-    have routers of their own, by name. admission: what is let in.
-    transfer: how prefill workers hand over. incidents: what befalls workers. retry_s, retries: a request whose worker
-    has died, or that finds none, is tried again after so long, so many times.
+    pools: at least one; decode pools need a prefill pool, and vice versa. router: of workers that take arriving
+    requests. decode_router: of decode workers. own_routers: (router, decode router) of models that do not use these,
+    by name. admission: the admission control. transfer: KV transfer between prefill and decode workers. incidents: of
+    workers. retry_s, retries: interval and number of retries of a request without a worker.
     """
 
     pools: tuple[PoolPlan, ...]
@@ -171,42 +169,51 @@ class FleetPlan:
     own_routers: Mapping[str, tuple[RouterSpec, RouterSpec]] = field(default_factory=dict)
 
     def routers_of(self, model: ServedModel) -> tuple[RouterSpec, RouterSpec]:
-        """In front of the workers of ``model`` that take arriving requests, and of its decode workers."""
+        """(router, decode router) of ``model``."""
         return self.own_routers.get(model.name, (self.router, self.decode_router))
 
     @property
     def routers(self) -> tuple[tuple[RouterSpec, RouterSpec], ...]:
-        """The same of every model, in the order of ``models``."""
+        """(router, decode router) of every model, in the order of ``models``."""
         return tuple(self.routers_of(model) for model in self.models)
 
     @property
     def models(self) -> tuple[ServedModel, ...]:
-        """What its pools serve, each model once, in the order of the pools."""
+        """The served models, each once, in the order of the pools."""
         return tuple(dict.fromkeys(pool.model for pool in self.pools))
 
     def model_of(self, pool: PoolPlan) -> int:
-        """Number of the model that ``pool`` serves among ``models``."""
+        """Index in ``models`` of the model that ``pool`` serves."""
         return self.models.index(pool.model)
 
     def output_storage(self, pool: PoolPlan) -> tuple[int, int]:
-        """Where the decode workers of ``pool`` write what they have made: index of a pool, and of its storage tier.
+        """Target of the output write-back of ``pool``: (index of the prefill pool, index of its storage tier).
 
         Raises:
-            ValueError: its model has not one prefill pool alone, or that has no storage that all its workers share, or
-                none that is reached from here.
+            ValueError: its model does not have exactly one prefill pool; that pool has no storage of scope cluster; or
+                the network of ``pool`` does not reach it.
         """
-        found = [p for p, other in enumerate(self.pools) if other.role == "prefill" and other.model == pool.model]
-        tiers = self.pools[found[0]].plan.tiers if len(found) == 1 else ()
+        prefill_pools = [
+            p for p, candidate in enumerate(self.pools) if candidate.role == "prefill" and candidate.model == pool.model
+        ]
+        tiers = self.pools[prefill_pools[0]].plan.tiers if len(prefill_pools) == 1 else ()
         if len(tiers) < 2 or tiers[-1].scope != "cluster":
             raise ValueError(f"pool {pool.name}: its model has not one prefill pool with storage of scope cluster")
-        theirs, own = self.pools[found[0]].plan.movement, pool.plan.movement
-        if tiers[-1].networked and theirs and theirs.network_write and not (own and own.network_write):
-            raise ValueError(f"pool {pool.name}: no network leads to the storage of pool {self.pools[found[0]].name}")
-        return found[0], len(tiers) - 2
+        storage_movement, movement = self.pools[prefill_pools[0]].plan.movement, pool.plan.movement
+        if (
+            tiers[-1].networked
+            and storage_movement
+            and storage_movement.network_write
+            and not (movement and movement.network_write)
+        ):
+            raise ValueError(
+                f"pool {pool.name}: no network leads to the storage of pool {self.pools[prefill_pools[0]].name}"
+            )
+        return prefill_pools[0], len(tiers) - 2
 
     @property
     def writes_back_output(self) -> bool:
-        """Whether decode workers write what they have made to the storage of prefill workers."""
+        """Whether decode workers write their output to the storage of prefill workers."""
         return any(pool.plan.writes_back_output for pool in self.pools)
 
     @property
@@ -216,5 +223,5 @@ class FleetPlan:
 
     @property
     def hands_over(self) -> bool:
-        """Whether prompts and outputs are made by different workers."""
+        """Whether prefill and decode are disaggregated."""
         return any(pool.role == "decode" for pool in self.pools)

@@ -1,4 +1,4 @@
-"""From a deployment's pools to what is simulated."""
+"""From a deployment's pools to a ``FleetPlan``."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def plan_fleet(
     usd_per_hour: Sequence[float],
     fabric: FabricSpec | None = None,
 ) -> FleetPlan:
-    """All pools of a deployment and what happens between them.
+    """Compile all pools of a deployment, with routers, incidents and KV transfer.
 
     Args:
         deployment: its spec.
         workers: a compiled worker of each pool.
-        models: architectures, which say what KV a token has, by what the deployment calls them.
+        models: architectures, which determine KV sizes, by their names in the deployment.
         usd_per_hour: of one worker of each pool.
-        fabric: what KV is handed over on; None where there are no decode workers.
+        fabric: of KV transfers; None without decode workers.
     """
     back = _back_for(deployment, workers)
     pools = tuple(
@@ -67,7 +67,7 @@ def plan_fleet(
 
 
 def _served(deployment: DeploymentSpec, pool: PoolSpec, models: Mapping[str, ModelSpec]) -> ServedModel:
-    """By what names requests may ask for what ``pool`` serves."""
+    """The model that ``pool`` serves, with all its names."""
     ref = deployment.model_ref(pool)
     return ServedModel(ref, (models[ref].huggingface_id, *deployment.served_names.get(ref, ())))
 
@@ -88,20 +88,20 @@ def _scaler(pool: PoolSpec) -> ScalerPlan | None:
 
 
 def _changes(pool: PoolSpec) -> list[tuple[float, int]]:
-    """(time, workers more or less) of a pool's schedule."""
+    """(time, change in the number of workers) of a pool's schedule."""
     counts = [pool.replicas, *(step.replicas for step in pool.schedule)]
     return [(step.at_s, after - before) for step, before, after in zip(pool.schedule, counts, counts[1:], strict=False)]
 
 
 def _spare(pool: PoolSpec) -> int:
-    """Workers that come up later: an autoscaler's at least to its limit, and more as they are needed."""
+    """Workers that may come up later: for an autoscaler its limit, raised as needed during the run."""
     if pool.autoscale is not None:
         return pool.autoscale.max_replicas
     return sum(max(change, 0) for _, change in _changes(pool))
 
 
 def _struck(deployment: DeploymentSpec, workers: Sequence[WorkerPlan], incident: IncidentSpec) -> tuple[int, list[int]]:
-    """Index of the pool that an incident befalls, and those of its workers whom it does."""
+    """(index of the pool that an incident affects, its affected workers)."""
     p = [pool.name for pool in deployment.pools].index(incident.pool)
     if incident.kind != "host_down":
         return p, [incident.worker]
@@ -111,42 +111,42 @@ def _struck(deployment: DeploymentSpec, workers: Sequence[WorkerPlan], incident:
 
 
 def _back_for(deployment: DeploymentSpec, workers: Sequence[WorkerPlan]) -> dict[str, list[int]]:
-    """Of each pool, the workers that come back, in the order of the incidents."""
-    found: dict[str, list[int]] = {pool.name: [] for pool in deployment.pools}
+    """For each pool, the workers that come back, in the order of the incidents."""
+    replaced: dict[str, list[int]] = {pool.name: [] for pool in deployment.pools}
     for incident in deployment.incidents:
         if incident.back_after_s is not None:
-            found[incident.pool] += _struck(deployment, workers, incident)[1]
-    return found
+            replaced[incident.pool] += _struck(deployment, workers, incident)[1]
+    return replaced
 
 
 def _incidents(deployment: DeploymentSpec, workers: Sequence[WorkerPlan]) -> list[Incident]:
-    found = [event for p, pool in enumerate(deployment.pools) for event in _scheduled(p, pool)]
+    incidents = [event for p, pool in enumerate(deployment.pools) for event in _scheduled(p, pool)]
     slots = [pool.replicas for pool in deployment.pools]
     for incident in deployment.incidents:
         p, struck = _struck(deployment, workers, incident)
         kind: IncidentName = "drain" if incident.kind == "drain" else "down"
-        found += [Incident(incident.at_s, p, worker, kind) for worker in struck]
+        incidents += [Incident(incident.at_s, p, worker, kind) for worker in struck]
         if incident.kind == "host_down":
-            found.append(Incident(incident.at_s, p, incident.worker, "host_lost"))
+            incidents.append(Incident(incident.at_s, p, incident.worker, "host_lost"))
         if incident.back_after_s is None:
             continue
         for _ in struck:
-            found.append(Incident(incident.at_s + incident.back_after_s, p, slots[p], "up"))
+            incidents.append(Incident(incident.at_s + incident.back_after_s, p, slots[p], "up"))
             slots[p] += 1
-    return found
+    return incidents
 
 
 def _scheduled(p: int, pool: PoolSpec) -> list[Incident]:
-    """Workers come up behind all that there ever were; the newest go first."""
-    there = list(range(pool.replicas))
+    """Incidents of a pool's schedule: new workers take new slots; the newest drain first."""
+    up_workers = list(range(pool.replicas))
     next_slot = pool.replicas
     events = []
     for at_s, change in _changes(pool):
         for _ in range(change):
-            there.append(next_slot)
+            up_workers.append(next_slot)
             events.append(Incident(at_s, p, next_slot, "up"))
             next_slot += 1
-        events += [Incident(at_s, p, there.pop(), "drain") for _ in range(-change)]
+        events += [Incident(at_s, p, up_workers.pop(), "drain") for _ in range(-change)]
     return events
 
 
@@ -168,10 +168,10 @@ def _transfer(deployment: DeploymentSpec, models: Mapping[str, ModelSpec], fabri
 
 
 def _layers(deployment: DeploymentSpec, models: Mapping[str, ModelSpec]) -> int:
-    """Layers of the models that are handed over.
+    """Layers of the models with KV transfer.
 
     Raises:
-        ValueError: they have not all as many.
+        ValueError: the models differ in layers.
     """
     refs = dict.fromkeys(deployment.model_ref(pool) for pool in deployment.pools if pool.role == "prefill")
     counts = {ref: models[ref].layers for ref in refs}

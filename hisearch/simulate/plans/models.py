@@ -1,4 +1,4 @@
-"""Which of a fleet's models each request of a trace asks for."""
+"""The fleet model that each request of a trace asks for."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from hisearch.traces.stats import requests_over_window
 
 
 class ModelNotServed(ValueError):  # noqa: N818
-    """A trace asks for what no pool serves, or does not say which of several models it asks for."""
+    """A trace asks for a model that no pool serves, or names none of several."""
 
 
 def asked_models(plan: FleetPlan, trace: CompiledTrace) -> RequestModels:
-    """The models that the fleet serves, and the number of each request's among them.
+    """The models that the fleet serves, and the index of each request's model.
 
     Raises:
-        ModelNotServed: a model that the trace names and no pool serves; several are served, and it names none.
+        ModelNotServed: the trace names a model that no pool serves, or none although several are served.
     """
     served = plan.models
     names = tuple(model.name for model in served)
@@ -34,17 +34,17 @@ def asked_models(plan: FleetPlan, trace: CompiledTrace) -> RequestModels:
         return RequestModels(names, np.zeros(len(trace), np.int32))
     numbers = []
     for name in trace.models.names:
-        found = next((k for k, model in enumerate(served) if model.goes_by(name)), None)
-        if found is None:
+        index = next((k for k, model in enumerate(served) if model.goes_by(name)), None)
+        if index is None:
             raise ModelNotServed(
                 f"trace {trace.name} asks for model {name!r}, which no pool serves; served: {', '.join(names)}. Other "
                 "names of a model go under served_names of the deployment"
             )
-        numbers.append(found)
+        numbers.append(index)
     return RequestModels(names, np.array(numbers, np.int32)[trace.models.model])
 
 
 def over_windows(plan: FleetPlan, trace: CompiledTrace) -> npt.NDArray[np.bool_]:
-    """Mask of the requests that exceed the window of the model that they ask for, shape (N,)."""
+    """Mask of the requests that exceed their model's window, shape (N,)."""
     windows = [max(p.plan.max_request_tokens for p in plan.pools if p.model == model) for model in plan.models]
     return requests_over_window(trace, np.array(windows, np.int64)[asked_models(plan, trace).model])

@@ -1,4 +1,4 @@
-"""One worker, compiled: its step costs, its KV room, its tiers."""
+"""One worker, compiled: its step costs, its KV memory, its tiers."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ NO_WINDOW = 2**62
 class WorkerPlan:
     """Everything a simulation needs to know about a worker.
 
-    kv_capacity_tokens: whole pages of HBM.
-    max_request_tokens: the model's window: requests whose prompt and declared output exceed it are refused.
-    ignore_eos: requests say that they make exactly as many tokens as they declare, as benchmarks do.
+    kv_capacity_tokens: of HBM, in full pages.
+    max_request_tokens: the model's window; requests with prompt and declared output beyond it are refused.
+    ignore_eos: requests make exactly as many tokens as they declare, as in benchmarks.
     tiers: below HBM, nearest first. movement: how KV moves between them; None without tiers.
-    workers_per_node: that share what is of node scope.
-    split: how the worker's copy of the model lies on its accelerators. power: what it draws beside its steps.
-    agents: what they need beside KV, and how it is kept; None: nothing.
+    workers_per_node: workers that share stores of node scope.
+    split: parallelism of the worker's copy of the model. power: draw besides that of its steps.
+    agents: memory that they need besides KV, and its policy; None: no agents.
     """
 
     engine: EngineSpec
@@ -93,53 +93,53 @@ class WorkerPlan:
 
     @property
     def schedulers(self) -> int:
-        """Schedulers, or batches in flight, of a worker: attention groups, or stages of a pipeline."""
+        """Schedulers of a worker: DP ranks, or micro-batches of a pipeline."""
         return self.split.attention_data * self.split.pipeline
 
     @property
     def scheduler_kind(self) -> Literal["alone", "lockstep", "pipe"]:
-        """What they share: nothing (there is one), steps (DP ranks), stages (see ``kernels.engine.schedulers``)."""
+        """What they share: nothing (a single one), steps (DP ranks) or stages (see ``kernels.engine.schedulers``)."""
         if self.split.attention_data > 1:
             return "lockstep"
         return "pipe" if self.split.pipeline > 1 else "alone"
 
     @property
     def scheduler_running_requests(self) -> int:
-        """Batch limit of a lane. SGLang deals it out to the batches in flight (``pp_max_micro_batch_size``, 0.5)."""
+        """Batch limit of a scheduler. SGLang divides it among micro-batches (``pp_max_micro_batch_size``, 0.5)."""
         if self.scheduler_kind == "pipe" and self.engine.name == "sglang":
             return max(self.engine.max_running_requests // self.split.pipeline, 1)
         return self.engine.max_running_requests
 
     @property
     def writes_back_output(self) -> bool:
-        """Whether a decode worker writes what it has made to the storage of the prefill workers."""
-        kept = self.movement is not None and self.movement.writes_back_output
-        return kept and self.host_capacity_tokens >= self.engine.page_size
+        """Whether a decode worker writes its output to the storage of the prefill workers."""
+        enabled = self.movement is not None and self.movement.writes_back_output
+        return enabled and self.host_capacity_tokens >= self.engine.page_size
 
     @property
     def idle_w(self) -> float:
-        """Idle watts of the worker's accelerators; costs state those of one attention group."""
+        """Idle watts of the worker's accelerators; costs state those of one DP rank."""
         return self.costs.idle_w * self.split.attention_data
 
     @property
     def host_capacity_tokens(self) -> int:
-        """Whole pages of the nearest tier, 0 without one."""
+        """Tokens of the nearest tier, in full pages; 0 without one."""
         return self.tiers[0].capacity_tokens if self.tiers else 0
 
     @property
     def schedulers_per_node(self) -> int:
-        """Lanes of all workers that share what is of node scope."""
+        """Schedulers of all workers that share stores of node scope."""
         return self.workers_per_node * self.schedulers
 
     def schedulers_sharing(self, tier: TierPlan, schedulers: int) -> int:
-        """Of ``schedulers`` in all, those that a store of ``tier`` serves at most.
+        """Most schedulers, of ``schedulers`` in all, that a store of ``tier`` serves.
 
-        What is a worker's own is each attention group's, but for the storage behind HiCache's host pools: SGLang's
-        groups write and find the same pages there (their keys name the rank within the group, ``cache_controller.py``).
+        A store of worker scope serves one DP rank. Exception: the storage behind HiCache's host pools. SGLang's DP
+        ranks share pages there, as their keys name only the rank within the attention group (``cache_controller.py``).
         """
-        stored = self.movement is not None and self.movement.kv_connector == "hicache" and tier is not self.tiers[0]
-        own = self.schedulers if stored else 1
-        return {"worker": own, "node": self.schedulers_per_node, "cluster": schedulers}[tier.scope]
+        is_storage = self.movement is not None and self.movement.kv_connector == "hicache" and tier is not self.tiers[0]
+        worker_sharing = self.schedulers if is_storage else 1
+        return {"worker": worker_sharing, "node": self.schedulers_per_node, "cluster": schedulers}[tier.scope]
 
 
 def plan_worker(
@@ -159,19 +159,19 @@ def plan_worker(
     Args:
         pool: engine settings, parallelism, formats, tiers.
         model: architecture.
-        accelerator: what each rank runs on.
-        host: what carries the workers; None where nothing says so.
-        media: of the pool's tiers, by the names that they call them.
+        accelerator: of each rank.
+        host: the machine of the workers; None if unspecified.
+        media: of the pool's tiers, by the names that the tiers use.
         profile: constants of the latency estimator.
-        profile_name: how results name the profile.
-        devices: beside the accelerators, by the names that the pool's devices block calls them.
-        ffn_accelerator: that the block names, where attention and FFN are apart.
+        profile_name: the profile's name in results.
+        devices: attached devices, by the names in the pool's devices block.
+        ffn_accelerator: that the block names, if attention and FFN are disaggregated.
 
     Raises:
-        DoesNotFit: the model leaves no room for KV; says how many bytes are short.
+        DoesNotFit: the model leaves no memory for KV; says how many bytes are short.
         InvalidParallelism: the model cannot be split over that many ranks.
-        AgentsRefused: objects of agents that the model does not have, or that leave no room for KV.
-        TierRefused: a tier that the mover cannot use, that no node has, or that is not simulated.
+        AgentsRefused: objects of agents that the model does not have, or that leave no memory for KV.
+        TierRefused: a tier that the KV connector cannot use, that no node has, or that is not simulated.
         DevicesRefused: devices that the pool's operators cannot run on.
         ValueError: a medium that is not known.
     """
@@ -214,8 +214,8 @@ def plan_worker(
 
 def ffn_accelerator_name(pool: PoolSpec) -> str | None:
     """The accelerator that a pool names for its FFNs, or None."""
-    apart = pool.devices.attention_ffn if pool.devices is not None else None
-    return apart.ffn_accelerator if apart is not None else None
+    attention_ffn = pool.devices.attention_ffn if pool.devices is not None else None
+    return attention_ffn.ffn_accelerator if attention_ffn is not None else None
 
 
 def worker_devices(
@@ -235,13 +235,13 @@ def plan_pool_memory(
     profile: LatencyProfileSpec,
     devices: WorkerDevices | None,
 ) -> MemoryPlan:
-    """Memory of a pool's worker, with what its devices hold of it; errors as of ``plan_worker``."""
+    """Memory of a pool's worker, less what attached devices hold; errors as of ``plan_worker``."""
     elsewhere = Elsewhere()
     if devices is not None:
-        # As steps are priced: policies that map operators look at the same laws.
-        _, own = profile_at_hand("profile", profile, accelerator, pool.engine.name)
+        # Fitted as for step costs: policies that map operators use the same laws.
+        _, fitted = profile_at_hand("profile", profile, accelerator, pool.engine.name)
         elsewhere = devices_memory(
-            devices, model, accelerator, own, pool.parallelism, pool.weight_dtype, pool.kv_dtype, pool.engine.name
+            devices, model, accelerator, fitted, pool.parallelism, pool.weight_dtype, pool.kv_dtype, pool.engine.name
         )
     return plan_memory(
         model,
@@ -257,7 +257,7 @@ def plan_pool_memory(
 
 
 def check_split(pool: PoolSpec, model: ModelSpec) -> None:
-    """Refuse splits that the engine or the kernels do not know.
+    """Refuse parallelism that the engine or the kernels do not support.
 
     Raises:
         InvalidParallelism: with the key.
@@ -293,25 +293,25 @@ def plan_room(
     profile: LatencyProfileSpec,
     devices: WorkerDevices | None = None,
 ) -> tuple[MemoryPlan, Tiers]:
-    """Where a worker keeps KV: its device memory, and its tiers; arguments and errors as of ``plan_worker``."""
+    """A worker's KV memory: its device memory and its tiers; arguments and errors as of ``plan_worker``."""
     memory = plan_pool_memory(pool, model, accelerator, profile, devices)
     check_simulated(pool)
-    # What agents' objects have of their own is no room for KV that the tiers would have to match.
+    # A separate pool of objects holds no KV; the tiers need not exceed it.
     objects_tokens = _tokens_of_objects(pool, plan_agents(pool, model, memory, accelerator))
-    left = replace(memory, kv_capacity_tokens=memory.kv_capacity_tokens - objects_tokens)
-    return memory, plan_tiers(pool, model=model, memory=left, accelerator=accelerator, host=host, media=media)
+    kv_memory = replace(memory, kv_capacity_tokens=memory.kv_capacity_tokens - objects_tokens)
+    return memory, plan_tiers(pool, model=model, memory=kv_memory, accelerator=accelerator, host=host, media=media)
 
 
 def _tokens_of_objects(pool: PoolSpec, agents: AgentPlan | None) -> int:
-    """KV tokens whose room agents' objects take off device memory."""
+    """Device memory that agents' objects take from KV, in tokens."""
     return agents.pool_pages * pool.engine.page_size if agents is not None else 0
 
 
 def check_simulated(pool: PoolSpec) -> None:
-    """Refuse what the kernels do not know.
+    """Refuse tiers that the kernels do not support.
 
-    HiCache, vLLM's offloading connector, LMCache under vLLM and TensorRT-LLM's host cache are simulated whole, LMCache
-    under SGLang is not. Times to live are those of the stores behind HiCache's host tier.
+    HiCache, vLLM's offloading connector, LMCache under vLLM and TensorRT-LLM's host cache are simulated in full;
+    LMCache under SGLang is not. Only stores behind HiCache's host tier have times to live.
 
     Raises:
         TierRefused: with the key.

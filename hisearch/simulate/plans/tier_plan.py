@@ -22,16 +22,16 @@ class TierPlan:
         medium: name of its medium. kind: of the medium, ``MediumSpec.kind``.
         scope: "worker", "node" or "cluster": who shares a store of it.
         capacity_tokens: of one store, whole pages.
-        page_tokens: what is kept and moved at least.
+        page_tokens: unit of storage and transfer.
         eviction: policy.
-        ttl_s: time to live after the last use; infinite where nothing expires.
-        reclaim: "lazy", "periodic" or "pressure": when what has expired is dropped.
+        ttl_s: time to live after the last use; infinite if nothing expires.
+        reclaim: "lazy", "periodic" or "pressure": when expired pages are dropped.
         reclaim_period_s: of "periodic".
         parameters: (name, value) of every parameter of an eviction policy; empty: their defaults.
         read, write: the medium itself, shared by all in its scope.
-        query_s: time to learn what a store has.
-        networked: a store of scope "cluster" lies behind the nodes' networks, and not on a fabric of its own (CXL).
-        bytes_per_token: over all ranks that store something.
+        query_s: time of a query to a store.
+        networked: whether a store of scope "cluster" lies behind the nodes' networks; else it has its own fabric (CXL).
+        bytes_per_token: over all storing ranks.
         energy_j_per_token: of moving it in or out.
         usd_per_hour_per_store: price.
     """
@@ -60,8 +60,8 @@ class MovementPlan:
     """How KV moves between the tiers; the fields of ``specs.deployments.tiers.MovementSpec``, and the worker's links.
 
     host_read, host_write: between HBM and host memory, all ranks of the worker at once. network_read, network_write:
-    the node's network, where a tier lies behind it. layers: of the model, which a load-back brings one by one.
-    writes_back_output: of a decode worker, whose one tier takes what it has made on to the storage of the prefill
+    the node's network, if a tier lies behind it. layers: of the model, which a load-back loads one by one.
+    writes_back_output: of a decode worker, whose single tier passes its output on to the storage of the prefill
     workers (see ``kernels.vllm.output_write_back``).
     """
 

@@ -26,7 +26,7 @@ _GB = 1e9
 
 
 class TierRefused(ValueError):  # noqa: N818
-    """A tier that its mover cannot use, or that no node has; says which key and why."""
+    """A tier that its KV connector cannot use, or that no node has; says which key and why."""
 
     def __init__(self, pool: str, problem: TierProblem) -> None:
         super().__init__(f"pool {pool}: {problem}")
@@ -58,7 +58,7 @@ def plan_tiers(
         model: its layers, and whether its ranks hold the same KV (MLA).
         memory: bytes of KV per token and rank, and tokens that device memory holds.
         accelerator: its link to host memory.
-        host: what carries the workers; None where nothing says so.
+        host: the machine of the workers; None if unspecified.
         media: by the names that the tiers call them.
 
     Raises:
@@ -79,19 +79,19 @@ def plan_tiers(
         _tier_plan(pool, index, tier, media[tier.medium], model, memory, nodes) for index, tier in enumerate(pool.tiers)
     )
     if pool.kv_connector == "hicache" and plans[0].capacity_tokens <= memory.kv_capacity_tokens:
-        raise TierRefused(pool.name, TierProblem("tiers.0.gib", _too_small(pool, plans[0], memory)))
+        raise TierRefused(pool.name, TierProblem("tiers.0.gib", _too_small_message(pool, plans[0], memory)))
     return Tiers(plans, _movement_plan(pool, plans, model, memory, accelerator, host), sharing)
 
 
-def _too_small(pool: PoolSpec, host: TierPlan, memory: MemoryPlan) -> str:
-    """Why HiCache does not take its host pool, and from which size on it does."""
+def _too_small_message(pool: PoolSpec, host: TierPlan, memory: MemoryPlan) -> str:
+    """Why HiCache refuses its host pool, and the smallest size that it accepts."""
     ranks = pool.parallelism.ranks
     enough_bytes = (memory.kv_capacity_tokens + host.page_tokens) * host.bytes_per_token
     enough_gb = math.ceil(enough_bytes / pool.tensor_parallel / _GB)
-    each = " for each attention group" if pool.attention_data_parallel > 1 else ""
+    per_group = " for each attention group" if pool.attention_data_parallel > 1 else ""
     enough_gib = math.ceil(enough_gb * _GB * ranks / _GIB)
     return (
-        f"{pool.tiers[0].gib:g} GiB hold {host.capacity_tokens} tokens{each}; SGLang's host pool must exceed its "
+        f"{pool.tiers[0].gib:g} GiB hold {host.capacity_tokens} tokens{per_group}; SGLang's host pool must exceed its "
         f"device pool of {memory.kv_capacity_tokens}, whatever the write policy: {enough_gib} GiB do"
     )
 
@@ -104,7 +104,7 @@ def medium_law(
     Args:
         medium: its latency, queue and smallest transfer.
         bytes_per_s: of one device, in this direction.
-        devices: that the store is spread over.
+        devices: number of devices that the store is spread over.
         bytes_per_token: b above.
         operation_bytes: p above.
     """
@@ -114,18 +114,18 @@ def medium_law(
 
 
 def link_law(link: LinkSpec, bytes_per_token: float) -> TransferLaw:
-    """One direction of a link that carries so many bytes of every token."""
+    """One direction of a link that carries ``bytes_per_token`` of every token."""
     return TransferLaw(link.latency_s, bytes_per_token / link.bandwidth_bytes_per_s)
 
 
 def devices_of(tier: TierSpec, medium: MediumSpec, hosts: int = 1) -> int:
-    """Devices of the medium that a store of the tier is spread over: at least one in each of a worker's ``hosts``."""
-    own = hosts if scope_of(tier, medium) == "worker" else 1
-    return max(math.ceil(tier.gib * _GIB / medium.capacity_bytes), own)
+    """Devices of the medium that hold a store of the tier: at least one in each of a worker's ``hosts``."""
+    least = hosts if scope_of(tier, medium) == "worker" else 1
+    return max(math.ceil(tier.gib * _GIB / medium.capacity_bytes), least)
 
 
 def _page_tokens(pool: PoolSpec) -> int:
-    """Tokens that a tier keeps and moves as one: the engine's pages, or LMCache's chunks."""
+    """Tokens of a tier's unit of storage and transfer: the engine's page, or LMCache's chunk."""
     return pool.movement.chunk_tokens if pool.kv_connector == "lmcache" else pool.engine.page_size
 
 
@@ -169,11 +169,11 @@ def _tier_plan(
 
 
 def _capacity_tokens(pool: PoolSpec, index: int, tier: TierSpec, scope: str, per_token: float, page: int) -> int:
-    """KV tokens of one store, whole pages.
+    """KV tokens of one store, in full pages.
 
-    What is a worker's own is in equal parts its attention groups', but for the storage behind HiCache's host pools (see
+    A store of worker scope is divided equally among the DP ranks, except the storage behind HiCache's host pools (see
     ``WorkerPlan.schedulers_sharing``). SGLang takes the size of its host pool in whole gigabytes (10^9 bytes) for each
-    rank: what is left over is paid for and not used.
+    rank: the remainder is paid for and not used.
     """
     size_bytes = tier.gib * _GIB
     if scope == "worker" and (index == 0 or pool.kv_connector != "hicache"):
@@ -199,11 +199,11 @@ def _movement_plan(
     # Each rank moves its own shard over its own link, all at once.
     link = link_law(accelerator.host_link, memory.kv_bytes_per_token_per_rank)
     shared = next((i for i, plan in enumerate(plans) if plan.scope == "cluster" and plan.networked), None)
-    # Of a decode worker to the storage of the prefill workers, whichever that is.
+    # A decode worker writes to the storage of the prefill workers, whichever that is.
     index = 1 if pool.role == "decode" else shared
     network = None
     if index is not None and host is not None and host.network is not None:
-        # A worker that lies in several hosts has the networks of all of them, each for what its ranks store.
+        # A worker on several hosts uses all their networks, each for the share that its ranks store.
         per_token = memory.kv_bytes_per_token_per_rank * storing_ranks(pool, index, model)
         nodes = nodes_per_worker(pool.parallelism, host)
         network = link_law(host.network, per_token / storing_hosts(pool, index, model, nodes))

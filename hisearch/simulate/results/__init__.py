@@ -1,4 +1,4 @@
-"""What a simulation returns, and what its log tells: gaps between tokens, who ran when, series over time.
+"""Results of a simulation, and analyses of its log: gaps between tokens, residence, series over time.
 
 Imports nothing else of ``simulate``.
 """

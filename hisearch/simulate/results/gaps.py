@@ -4,12 +4,12 @@ Notation
     N requests, S logged steps, E logged entries, T output tokens of all requests
     slot    a token's place among all T: those of request 0 in order, then those of request 1, ...
 
-An entry samples a token where it computes its request's newest known token. With ``g`` tokens made so far that is the
-one that ends at ``input_tokens + g``, so that the token of slot ``g`` is made by the first entry which ends there:
-what is computed again after a preemption ends earlier, or is cut into chunks that end where a token exists already.
-Beyond ``input_tokens + output_tokens - 1`` there is none: SGLang's overlap schedule decodes a request once more after
-its end. One exception: SGLang's overlap schedule retracts requests while a step runs that makes a token for them, and
-throws that token away; the resumed request makes it again.
+An entry samples a token where it computes its request's newest known token. With ``g`` tokens made so far, it ends at
+``input_tokens + g``: the first entry that ends there makes the token of slot ``g``. Entries recomputed after a
+preemption end earlier, or in chunks that end where a token exists already. Entries beyond
+``input_tokens + output_tokens - 1`` make none: SGLang's overlap schedule decodes a request once more after its end.
+One exception: SGLang's overlap schedule retracts requests while a step makes a token for them, and discards that token;
+the resumed request makes it again.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ NOT_MADE = -1
 
 
 class LogMissing(ValueError):  # noqa: N818
-    """The result holds no log of its steps, or one that does not account for all tokens."""
+    """The result has no log of its steps, or one that does not account for all tokens."""
 
 
 class TokenEntries(NamedTuple):
-    """Which entry of the log made which token.
+    """The entry of the log that made each token.
 
     first: (N + 1,) the slot of each request's first token; the last one is T. entry: (T,) indices of ``log.entries``,
-    ``NOT_MADE`` where there is none.
+    ``NOT_MADE``: none.
     """
 
     first: I8
@@ -59,12 +59,12 @@ def entry_steps(log: StepLog) -> I8:
 
 
 def steps_of(log: StepLog, entries: I8) -> I8:
-    """The step of some entries, given by their indices: as ``entry_steps(log)[entries]``, without making all of it."""
+    """The step of some entries, given by their indices: as ``entry_steps(log)[entries]``, without the full array."""
     return np.searchsorted(np.cumsum(log.steps["entries"], dtype=np.int64), entries, side="right")
 
 
 def logged_losses(log: StepLog) -> tuple[I8, I8]:
-    """Positions in ``log.lost`` that belong to a step, and that step, in order."""
+    """(positions in ``log.lost`` that belong to a step, their steps), in order."""
     counts = log.steps["lost"].astype(np.int64)
     total = int(counts.sum())
     within = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -72,7 +72,7 @@ def logged_losses(log: StepLog) -> tuple[I8, I8]:
 
 
 def token_entries(result: Result) -> TokenEntries:
-    """Which entry made which output token, of all requests.
+    """The entry that made each output token of all requests.
 
     About 100 ns and 100 bytes per logged entry.
 
@@ -85,7 +85,7 @@ def token_entries(result: Result) -> TokenEntries:
     first = np.concatenate([[0], np.cumsum(table.output_tokens)])
     index = log.entries["computed"] + log.entries["tokens"] - table.input_tokens[request]
     makes = (index >= 0) & (index < table.output_tokens[request])
-    makes &= ~_thrown_away(log, len(table.outcome))
+    makes &= ~_discarded_tokens(log, len(table.outcome))
     makers = np.flatnonzero(makes)
     unset = len(log.entries)
     entry = np.full(first[-1], unset, np.int64)
@@ -94,27 +94,27 @@ def token_entries(result: Result) -> TokenEntries:
     return TokenEntries(first, entry)
 
 
-def _thrown_away(log: StepLog, count: int) -> npt.NDArray[np.bool_]:
+def _discarded_tokens(log: StepLog, count: int) -> npt.NDArray[np.bool_]:
     """(E,) whether the entry's request was retracted by SGLang while the step ran; ``count``: N."""
-    thrown = np.zeros(len(log.entries), bool)
+    discarded = np.zeros(len(log.entries), bool)
     positions, loss_step = logged_losses(log)
     retracted = log.steps["kind"][loss_step] != la.ANY_STEP
     lost, loss_step = log.lost[positions][retracted], loss_step[retracted]
     if not len(lost):
-        return thrown
-    concerned = np.zeros(count, bool)
-    concerned[lost] = True
-    candidates = np.flatnonzero(concerned[log.entries["request"]])
+        return discarded
+    has_loss = np.zeros(count, bool)
+    has_loss[lost] = True
+    candidates = np.flatnonzero(has_loss[log.entries["request"]])
     request = log.entries["request"][candidates].astype(np.int64)
     step = entry_steps(log)[candidates]
-    # The first loss of the same request in a later step; at most one step is under way when it is formed.
+    # The first loss of the same request in a later step; at most one step is in flight when that is formed.
     losses = np.sort(lost.astype(np.int64) * len(log) + loss_step)
     after = np.searchsorted(losses, request * len(log) + step, side="right")
-    found = losses[np.minimum(after, len(losses) - 1)]
-    same = (after < len(losses)) & (found // len(log) == request)
-    under_way = log.steps["scheduled_s"][found % len(log)] < log.steps["end_s"][step]
-    thrown[candidates[same & under_way]] = True
-    return thrown
+    next_loss = losses[np.minimum(after, len(losses) - 1)]
+    same = (after < len(losses)) & (next_loss // len(log) == request)
+    under_way = log.steps["scheduled_s"][next_loss % len(log)] < log.steps["end_s"][step]
+    discarded[candidates[same & under_way]] = True
+    return discarded
 
 
 def token_times(result: Result) -> tuple[I8, F8]:
@@ -140,7 +140,7 @@ def exact_gaps(result: Result) -> F8:
     """Every gap between consecutive output tokens of every finished request, seconds, by request and in order.
 
     Sum over finished requests of ``output_tokens - 1`` values: each gap counts once, so that long outputs weigh more
-    than in TPOT. A request that a horizon cut off has none here: the gap it was waiting in has no length.
+    than in TPOT. A request cut by the horizon has none: its last gap has no length.
 
     Raises:
         LogMissing: there is no log.
@@ -164,8 +164,8 @@ def itl_percentiles(result: Result, percents: npt.ArrayLike) -> F8:
         LogMissing: there is no log.
         ValueError: a percentile out of range.
     """
-    wanted = np.atleast_1d(np.asarray(percents, np.float64))
-    if not ((wanted >= 0) & (wanted <= 100)).all():
-        raise ValueError(f"percentiles must be within 0 to 100, not {wanted.tolist()}")
+    percentiles = np.atleast_1d(np.asarray(percents, np.float64))
+    if not ((percentiles >= 0) & (percentiles <= 100)).all():
+        raise ValueError(f"percentiles must be within 0 to 100, not {percentiles.tolist()}")
     gaps = exact_gaps(result)
-    return np.asarray(np.percentile(gaps, wanted)) if len(gaps) else np.full(len(wanted), np.nan)
+    return np.asarray(np.percentile(gaps, percentiles)) if len(gaps) else np.full(len(percentiles), np.nan)

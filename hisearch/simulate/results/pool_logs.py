@@ -1,7 +1,7 @@
 """The logs of several pools' steps as one, steps by when they were formed.
 
-Entries and losses lie in the order of the steps that they belong to, as in the log of one pool: who reads a log may
-repeat each step by the number of its entries.
+Entries and losses are in the order of their steps, as in the log of one pool: a reader may repeat each step by the
+number of its entries.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from hisearch.simulate.results.result import StepLog
 def merged_logs(logs: Sequence[StepLog]) -> StepLog:
     """One log of all; workers have their numbers in the fleet already.
 
-    Steps formed at the same time stand in the order of ``logs``. A loss that belongs to no step stays before the next
-    step of its pool, or after all steps where there is none.
+    Steps formed at the same time are in the order of ``logs``. A loss outside any step stays before the next step
+    of its pool, or after all steps if there is none.
     """
     if len(logs) == 1:
         return logs[0]
@@ -33,7 +33,7 @@ def merged_logs(logs: Sequence[StepLog]) -> StepLog:
         order,
     )
     merged["first_entry"] = np.cumsum(merged["entries"], dtype=np.int64) - merged["entries"]
-    # A step's losses with the loose ones before it: from the end of those of the step before.
+    # A step's losses and those outside any step before it: from the end of the previous step's.
     ends = [log.steps["first_lost"] + log.steps["lost"] for log in logs]
     begins = [np.concatenate([[0], end[:-1]]) if len(end) else end for end in ends]
     spans = np.concatenate([end - begin for begin, end in zip(begins, ends, strict=True)])
@@ -46,16 +46,16 @@ def merged_logs(logs: Sequence[StepLog]) -> StepLog:
 def _laid_out(
     parts: Sequence[np.ndarray], first: I8, counts: I8, steps: Sequence[int], order: I8
 ) -> tuple[np.ndarray, I8]:
-    """(What belongs to each step, in their new order; where each step's ends).
+    """(the steps' records in the new order, end of each step's range).
 
     Args:
-        parts: what the logs hold, (E_i,) each.
-        first: (S,) where each step's range begins in its own log's part.
-        counts: (S,) and how long it is.
+        parts: records of each log, (E_i,).
+        first: (S,) begin of each step's range in its log's records.
+        counts: (S,) length of the range.
         steps: number of steps of each log.
         order: (S,) the new order.
     """
-    offsets = np.concatenate([[0], np.cumsum([len(part) for part in parts])])[:-1]
+    offsets = np.concatenate([[0], np.cumsum([len(records) for records in parts])])[:-1]
     begin = (first + np.repeat(offsets, steps))[order].astype(np.int64)
     count = counts[order].astype(np.int64)
     ends = np.cumsum(count)

@@ -1,4 +1,4 @@
-"""What a simulation returns."""
+"""The result of a simulation."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Outcome(enum.IntEnum):
 
     IN_FLIGHT = 0  #: still queued or running at the horizon
     FINISHED = 1
-    TOO_LARGE = 2  #: rejected: prompt and output exceed the model's window, or a worker's whole KV memory
+    TOO_LARGE = 2  #: rejected: prompt and output exceed the model's window, or a worker's entire KV memory
     UNREACHED = 3  #: had not arrived by the horizon (its predecessor never finished, or it arrives later)
-    SHED = 4  #: rejected: the router did not let it in
+    SHED = 4  #: rejected by the router's admission control
     LOST = 5  #: rejected: its worker died, or none was up, once too often
 
 
-#: A worker of which nothing is known beyond its steps.
+#: Power plan of a worker with no known draw besides its steps.
 NO_POWER = PowerPlan()
 
 #: Index of the nearest storage tier, behind HBM and the host tier.
@@ -36,22 +36,22 @@ STORAGE_TIER = 2
 
 @dataclass(frozen=True)
 class RequestTable:
-    """Per request, arrays of length N in the trace's order; NaN or -1 where it did not happen.
+    """Per request, arrays of length N in the trace's order; NaN or -1 for events that did not happen.
 
-    arrival_s: when it reached the router (for follow-ups: predecessor's finish + think time, and the front end's).
+    arrival_s: when it reached the router (for follow-ups: predecessor's finish + think time + front end delay).
     scheduled_s: when it was first put into a batch.
     first_token_s, finish_s: end of the step that made its first, its last token.
-    worker: index of the worker that served it; prefill_worker: of the one that computed its prompt, the same unless
-        prompts and outputs are made apart.
+    worker: index of the worker that served it; prefill_worker: of the worker that computed its prompt, the same unless
+        prefill and decode are disaggregated.
     hit_tokens: prompt tokens found in HBM at first admission; host_hit_tokens: loaded back from the host tier;
-        storage_hit_tokens: likewise, having been fetched into it for the request from a tier behind it.
+        storage_hit_tokens: likewise, after a fetch for the request from a tier behind the host tier.
     preemptions: times it lost its KV (vLLM preemption, SGLang retraction).
     outcome: an ``Outcome``.
-    handed_s: when its KV had come to the worker that went on with it; None where nothing is handed over.
+    handed_s: when its KV had arrived at its decode worker; None without KV transfers.
     front_end_s: from the client's send until ``arrival_s``. first_delivery_s, last_delivery_s: from ``first_token_s``
-        and ``finish_s`` until the client has the token. None where the latency profile knows no front end.
+        and ``finish_s`` until the client has the token. None if the latency profile has no front end.
 
-    TTFT, TPOT and E2E are what a client sees; those whose names begin with ``engine_`` begin and end at the scheduler.
+    TTFT, TPOT and E2E are measured at the client; names with the prefix ``engine_`` are measured at the scheduler.
     """
 
     arrival_s: F8
@@ -79,7 +79,7 @@ class RequestTable:
 
     @property
     def sent_s(self) -> F8:
-        """When the client sends it: follow-ups, their think time after the predecessor's finish."""
+        """When the client sends it; a follow-up: its think time after the predecessor's finish."""
         return np.asarray(self.arrival_s if self.front_end_s is None else self.arrival_s - self.front_end_s)
 
     @property
@@ -115,7 +115,7 @@ class RequestTable:
         return np.asarray(self.finish_s - self.arrival_s)
 
     def columns(self) -> dict[str, np.ndarray]:
-        """The arrays that it has, by name."""
+        """The arrays that are not None, by name."""
         columns = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return {name: values for name, values in columns.items() if values is not None}
 
@@ -127,7 +127,7 @@ class RequestTable:
 
 
 def _later(seconds: F8, *delays: F8 | None) -> F8:
-    """``seconds`` with those of ``delays`` that are known."""
+    """``seconds`` plus the known ``delays``."""
     for delay in delays:
         if delay is not None:
             seconds = seconds + delay
@@ -141,10 +141,11 @@ class WorkerTable:
     steps, preemptions, requests: counts. busy_s: device time. energy_j: joules above idle.
     prefill_tokens, decode_tokens: tokens computed. peak_kv_tokens: most KV tokens held at once.
     host_hit_tokens: tokens loaded back. evicted_tokens: cached tokens dropped from HBM.
-    begun_s, gone_s: when it was started, and had gone; NaN where it never was, or was there to the end.
-    standby_s: what accelerators spent in standby. Of a worker with several lanes (``kernels.engine.schedulers``) counts
-        are
-        summed, busy_s is their mean, peak_kv_tokens the highest of a lane's memory.
+    begun_s, gone_s: when it started, and had gone; NaN if it never started, or stayed to the end.
+    standby_s: seconds that accelerators spent in standby.
+
+    For a worker with several schedulers (``kernels.engine.schedulers``) counts are summed, busy_s is their mean and
+    peak_kv_tokens the highest of a scheduler's memory.
     """
 
     steps: I8
@@ -164,13 +165,13 @@ class WorkerTable:
 
 @dataclass(frozen=True)
 class StepLog:
-    """Every step of a run, in the order in which they were launched; structured arrays as in ``kernels.layout.sim``.
+    """Every step of a run, in launch order; structured arrays as in ``kernels.layout.sim``.
 
     steps (STEP_LOG): times, worker, kind, memory; ``first_entry``, ``entries`` and ``first_lost``, ``lost`` are ranges
         of the other two.
     entries (ENTRY_LOG): request index, tokens computed before and in the step, in batch order.
     lost: indices of requests that were preempted (vLLM) or retracted (SGLang), in order.
-    fetches (FETCH_LOG): what each fetch from storage came to, as it came.
+    fetches (FETCH_LOG): events of each fetch from storage, in order.
     """
 
     steps: np.ndarray
@@ -198,19 +199,19 @@ class StoreUse:
 
     Attributes:
         tier: 0 for HBM, then as ``WorkerPlan.tiers`` from 1 on.
-        first_worker, workers: who shares it.
+        first_worker, workers: the workers that share it.
         capacity_tokens: its size.
-        peak_tokens: most of it in use at once. Of HBM: what requests held, besides which all the rest may be cached. Of
-            host memory: with what was on its way in. Of stores behind it: what could be found. Of attention groups, as
-            all here: the sum of what each group has.
-        stored_tokens: written into it by the end of the run; LMCache writes what is there already once more, and counts
-            it. read_tokens: read out of it, towards HBM. What LMCache or HiCache read from behind host memory passes
-            through that, and counts in both tiers, once in each. Both are 0 for HBM, which the steps read and write.
-        evicted_tokens, expired_tokens: dropped for want of room, and after their time to live. Of a decode worker's
-            host pool, from which all goes on to storage (``read_tokens``): not taken in for want of room.
-        demoted_tokens: read out of it too, for the tier behind it, which got them (an exclusive hierarchy).
-        hit_tokens: of LMCache's, those that requests found in it when they were first admitted.
-        pool: whose tier it is.
+        peak_tokens: most in use at once. HBM: held by requests; the rest may all be cached. Host memory: including
+            copies under way to it. Stores behind it: findable tokens. With DP ranks, like all fields, the sum over
+            them.
+        stored_tokens: written into it by the end of the run; LMCache rewrites and counts tokens already stored.
+            read_tokens: read out of it, towards HBM. LMCache and HiCache read from behind host memory through host
+            memory, which counts once in each tier. Both are 0 for HBM, which the steps read and write.
+        evicted_tokens, expired_tokens: dropped for want of space, and after their time to live. For a decode worker's
+            host pool, which passes everything on to storage (``read_tokens``): not accepted for want of space.
+        demoted_tokens: also read out of it, and moved to the tier behind it (an exclusive hierarchy).
+        hit_tokens: LMCache: tokens that hit in it at the first admission of their requests.
+        pool: index of its pool.
     """
 
     tier: int
@@ -232,13 +233,13 @@ class LinkUse:
     """One direction of a link, or of a store itself.
 
     Attributes:
-        tier: that it leads to, as in ``StoreUse``. path: "medium" for what a store's own bandwidth allows, with the
-            worker's link to host memory where that is the worker's own; "host" for a worker's link to host memory that
-            others share; "network" for a node's network, which leads to all tiers of the cluster; "memory" for host
-            memory that attention groups of a worker share, through which what their own links carry goes as well.
-        index: of the worker (of "medium" and "host", of its attention group), store or node. write: towards the tier.
-        busy_s: seconds in use, by the end of the run. tokens, transfers: sent, with what was waiting or on its way
-            then. pool: whose it is.
+        tier: that it leads to, as in ``StoreUse``. path: "medium" for a store's own bandwidth, including the worker's
+            link to private host memory; "host" for a worker's link to shared host memory; "network" for a node's
+            network, which leads to all tiers of the cluster; "memory" for host memory bandwidth that DP ranks of a
+            worker share, in addition to their own links.
+        index: of the worker (for "medium" and "host", of its DP rank), store or node. write: towards the tier.
+        busy_s: seconds in use, by the end of the run. tokens, transfers: sent, including those waiting or under way at
+            the end. pool: index of its pool.
     """
 
     tier: int
@@ -253,10 +254,10 @@ class LinkUse:
 
 @dataclass(frozen=True)
 class HandOverUse:
-    """What a worker sent to decode workers, or received as one of them.
+    """KV transfers that a worker sent to decode workers, or received as a decode worker.
 
     Attributes:
-        worker: its number. busy_s: seconds in which its network was in use. tokens, transfers: moved in all.
+        worker: its number. busy_s: seconds of use of its network. tokens, transfers: totals.
     """
 
     worker: int
@@ -266,7 +267,7 @@ class HandOverUse:
 
 
 class TierEnergy(NamedTuple):
-    """Of a token's KV in a tier: joules that the medium takes for it, bytes that links carry, the medium's kind."""
+    """Moving a token's KV in a tier: the medium's joules, the bytes on links, the medium's kind."""
 
     joules: float
     bytes: float
@@ -275,26 +276,26 @@ class TierEnergy(NamedTuple):
 
 @dataclass(frozen=True)
 class ObjectUse:
-    """What agents' objects did at one worker.
+    """Usage of agents' objects at one worker.
 
     Attributes:
-        calls: that reached it. found: of them, those all of whose objects were resident.
-        loads: that ended. loads_ahead: of them, those begun before their call. used_ahead: of these, those that a call
-            then used. preempted: loads that gave way. evicted: objects that were dropped for want of room.
-        load_s: link time of the loads that ended. stall_s: of it, what steps waited for. wasted_s: link time of the
-            preempted ones.
-        peak_tokens: most that the pool they lie in held at once, in KV tokens.
-        kv_tokens_ahead: tokens whose KV was brought from host memory ahead of a call. kv_tokens_used: of them, those
-            that were still there when the call came. kv_load_s: link time of these loads.
-        kv_tokens_fetched: tokens whose KV came from storage into host memory ahead of a call.
-        loaded_bytes: of objects, by loads that ended. lost_bytes: of objects and KV, by those that were preempted. Over
-            the host links of all ranks.
-        host_bytes: of agents' objects in the memory of the worker's host, whoever calls there: of all of them, beside
-            the first tier or in it; or the room that they have there, with all on the second tier: on_disk_bytes.
-        disk_reads: of objects, from there into host memory, that ended. disk_reads_ahead: of them, those begun before
-            their call. disk_preempted: reads that gave way. host_evicted: copies that were dropped for want of room.
-        disk_s: time of the reads that ended over the store's link, alone. disk_wasted_s: likewise of the preempted.
-        disk_bytes: of objects, by reads that ended. disk_lost_bytes: by those that were preempted.
+        calls: that reached it. found: calls with all their objects resident.
+        loads: completed. loads_ahead: of these, begun before their call. used_ahead: of these, used by a call
+            afterwards. preempted: preempted loads. evicted: objects dropped for want of space.
+        load_s: link time of the completed loads. stall_s: of it, time that steps waited. wasted_s: link time of the
+            preempted loads.
+        peak_tokens: most that the objects' pool held at once, in KV tokens.
+        kv_tokens_ahead: tokens whose KV was loaded from host memory ahead of a call. kv_tokens_used: of these, still
+            resident at the call. kv_load_s: link time of these loads.
+        kv_tokens_fetched: tokens whose KV was fetched from storage into host memory ahead of a call.
+        loaded_bytes: of objects, by completed loads. lost_bytes: of objects and KV, by preempted loads. Both over the
+            host links of all ranks.
+        host_bytes: of agents' objects in the worker's host memory, wherever they call: all of them, outside or inside
+            the first tier; or their limit there, if the second tier holds all: on_disk_bytes.
+        disk_reads: completed reads of objects from the second tier into host memory. disk_reads_ahead: of these, begun
+            before their call. disk_preempted: preempted reads. host_evicted: host copies dropped for want of space.
+        disk_s: unloaded time of the completed reads over the store's link. disk_wasted_s: likewise of the preempted.
+        disk_bytes: of objects, by completed reads. disk_lost_bytes: by preempted reads.
     """
 
     calls: int
@@ -332,10 +333,10 @@ class PoolUse:
 
     Attributes:
         name, role: as in the deployment.
-        first_worker, workers: they are so many, from there on.
-        kv_capacity_tokens: of one of them, or of each of its attention groups. idle_w: the power of its accelerators
-            when idle, watts. power: what else it draws. model: that it serves. tier_energy: of moving a token of its
-            KV, by tier, nearest first. far_hit_tokens, fetches_ahead: of its workers, as of ``Result``.
+        first_worker, workers: index of the first one, and their number.
+        kv_capacity_tokens: of a worker, or of each of its DP ranks. idle_w: idle power of a worker's accelerators,
+            watts. power: its other draw. model: that it serves. tier_energy: of moving a token's KV, by tier, nearest
+            first. far_hit_tokens, fetches_ahead: of its workers, as in ``Result``.
     """
 
     name: str
@@ -352,7 +353,7 @@ class PoolUse:
 
 
 def _mean_workers(begun_s: F8, gone_s: F8, start_s: float, end_s: float) -> float:
-    """Workers that are there on average between two times; NaN: never begun, or not gone; no time: those begun then."""
+    """Mean number of workers between two times; NaN: never begun, or not gone. Zero length: those begun by then."""
     begun = ~np.isnan(begun_s)
     if end_s <= start_s or (np.isnan(gone_s) & (begun_s <= start_s))[begun].all():
         return float((begun_s[begun] <= start_s).sum())
@@ -365,19 +366,19 @@ def _mean_workers(begun_s: F8, gone_s: F8, start_s: float, end_s: float) -> floa
 class Result:
     """A finished simulation.
 
-    kv_capacity_tokens, idle_w: of a worker of the first pool; all pools': ``pools``. hand_overs: of each worker, where
-        prompts and outputs are made apart.
+    kv_capacity_tokens, idle_w: of a worker of the first pool; for all pools see ``pools``. hand_overs: KV transfers of
+        each worker under prefill/decode disaggregation.
 
-    events: arrivals, passes and ends that the event loop handled; a run of decode steps is two of them.
+    events: arrivals, passes and ends that the event loop handled; a fast-forward counts as two.
     gap_counts: inter-token latencies in bins (see ``itl_s``); pool_gap_counts: those of each pool's workers. log: every
-        step, where it was asked for.
-    far_hit_tokens: of the hits in storage, those in the farther of two storage tiers; what a request fetched from there
-        counts as the end of what it fetched.
-    observed_s: from the first arrival to the end of the run: the horizon where it was reached, else the last event.
-    stores, links: what the tiers and the ways between them did in that time. fetches_ahead: storage is read for
-        requests that wait.
-    objects: what agents' objects did, by worker; empty where they have none.
-    asked: models that the pools serve, and which of them each request asks for.
+        step, if requested.
+    far_hit_tokens: hits in the far one of two storage tiers; tokens fetched from there count as the last ones of a
+        request's fetch.
+    observed_s: from the first arrival to the end of the run: the horizon if it was reached, else the last event.
+    stores, links: usage of the tiers and the links between them in that time. fetches_ahead: whether storage is read
+        for waiting requests.
+    objects: usage of agents' objects, by worker; empty without objects.
+    asked: the served models, and the model that each request asks for.
     """
 
     requests: RequestTable
@@ -402,13 +403,13 @@ class Result:
     asked: RequestModels | None = None
 
     def itl_s(self, quantile: float) -> float:
-        """A percentile of the inter-token latencies, seconds; NaN where no request made a second token.
+        """A quantile of the inter-token latencies, seconds; NaN if no request made a second token.
 
         Every gap between two consecutive output tokens counts once. The true value is within 0.4 %, or half a
-        nanosecond: gaps are counted in bins, and the middle of one is returned.
+        nanosecond: gaps are counted in bins, and the middle of a bin is returned.
 
         Args:
-            quantile: in [0, 1]; the smallest gap that so many do not exceed.
+            quantile: in [0, 1]; returns the smallest gap that at least this share does not exceed.
         """
         total = int(self.gap_counts.sum())
         if total == 0:
@@ -419,7 +420,7 @@ class Result:
 
     @property
     def mean_workers(self) -> tuple[float, ...]:
-        """Workers of each pool that are paid for, on average over the makespan."""
+        """Paid workers of each pool, on average over the makespan."""
         if not np.isfinite(self.requests.arrival_s).any():
             return tuple(float(pool.workers) for pool in self.pools)
         start_s = float(np.nanmin(self.requests.arrival_s))
@@ -432,7 +433,7 @@ class Result:
 
     @property
     def worker_kv_tokens(self) -> I8:
-        """(workers,) KV tokens that each worker holds, or each of its attention groups."""
+        """(workers,) KV capacity in tokens of each worker, or of each of its DP ranks."""
         held = np.full(len(self.workers.begun_s), self.kv_capacity_tokens, np.int64)
         for pool in self.pools:
             held[pool.first_worker : pool.first_worker + pool.workers] = pool.kv_capacity_tokens
@@ -440,16 +441,16 @@ class Result:
 
     @property
     def present_s(self) -> F8:
-        """(workers,) seconds of the makespan for which each worker was there and is paid for."""
-        whole = np.full(len(self.workers.begun_s), self.makespan_s)
+        """(workers,) seconds of the makespan in which each worker was present, and is paid for."""
+        makespans = np.full(len(self.workers.begun_s), self.makespan_s)
         if not np.isfinite(self.requests.arrival_s).any():
-            return whole
+            return makespans
         start_s = float(np.nanmin(self.requests.arrival_s))
         end_s = start_s + self.makespan_s
         begun, gone = self.workers.begun_s, self.workers.gone_s
         spans = np.fmin(np.where(np.isnan(gone), end_s, gone), end_s) - np.fmax(begun, start_s)
-        there = np.where((begun <= start_s) & np.isnan(gone), whole, np.maximum(spans, 0.0))
-        return np.where(np.isnan(begun), 0.0, there)
+        present = np.where((begun <= start_s) & np.isnan(gone), makespans, np.maximum(spans, 0.0))
+        return np.where(np.isnan(begun), 0.0, present)
 
     @property
     def prompt_tokens(self) -> int:
@@ -483,9 +484,9 @@ class Result:
         return sum(self.wasted_tokens(tier) for tier in {store.tier for store in self.stores})
 
     def wasted_tokens(self, tier: int) -> int:
-        """Tokens read from a storage tier that no request was admitted with: fetches that came too late or in vain.
+        """Tokens read from a storage tier that no request was admitted with: late or unused fetches.
 
-        Of HiCache, which fetches ahead. vLLM's connectors load what a request is being admitted with, and wait for it.
+        Only for HiCache, which prefetches. vLLM's connectors load at admission, and wait for the load.
         """
         if tier < STORAGE_TIER or not self.fetches_ahead:
             return 0

@@ -3,19 +3,19 @@
 Definitions, for a worker at time t, once all that happens at t has happened
     running         requests admitted and neither finished nor without their KV (see ``residence``)
     waiting         requests that have reached the worker and neither finished nor are running; preempted ones included
-                    Where prompts and outputs are made apart, a request is at its prefill worker until its KV has come
-                    to the decode worker: it waits there from its arrival on, and runs until it has been sent
-    kv_tokens_used  tokens of KV memory that requests hold, in whole pages, as the pass left it that formed the newest
-                    batch; 0 while nothing runs. Cached pages that nobody holds are not in it
+                    Under prefill/decode disaggregation, a request is at its prefill worker until its KV has arrived
+                    at the decode worker: it waits there from its arrival on, and runs until its KV has been sent
+    kv_tokens_used  tokens of KV memory that requests hold, in full pages, after the pass that formed the newest batch;
+                    0 while nothing runs. Cached pages that no request holds are not counted
     prefill_tokens  tokens computed in chunks of prompts, those computed again after a preemption included
     decode_tokens   tokens computed one at a time, to make the next one
     batch_tokens    prefill_tokens + decode_tokens
     preempted       requests that lost their KV while the batch was formed
 
-What the stores of the tiers hold, which workers may share, is in ``tier_series``.
+The contents of the tiers' stores, which workers may share, are in ``tier_series``.
 
-At a horizon the log ends with the last step whose launch had been recorded: vLLM's and SGLang's runs of decode steps
-enter it as they end, so that the steps of one that the horizon cuts are missing.
+At a horizon the log ends with the last recorded launch. vLLM's and SGLang's fast-forwards are logged as they end, so
+that the steps of one cut by the horizon are missing.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from hisearch.simulate.results.result import RequestTable, Result, StepLog
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Most rows of a regular series: more are refused rather than written.
+#: Most rows of a regular series; longer ones are refused.
 MAX_ROWS = 5_000_000
 
 
@@ -47,7 +47,7 @@ class TooManyRows(ValueError):  # noqa: N818
 
 @dataclass(frozen=True)
 class Occupancy:
-    """Who was at one worker: sorted times, seconds, of arrivals, finishes, admissions and ends of running."""
+    """Requests at one worker: sorted times, seconds, of arrivals, finishes, admissions and ends of running."""
 
     arrived_s: F8
     finished_s: F8
@@ -64,17 +64,17 @@ class Occupancy:
 
     @cached_property
     def changes_s(self) -> F8:
-        """Times, ascending, at which one of the two may change."""
+        """Times, ascending, at which ``running`` or ``waiting`` may change."""
         return np.unique(np.concatenate([self.arrived_s, self.finished_s, self.admitted_s, self.left_s]))
 
 
 def _count(sorted_s: F8, at_s: F8) -> I8:
-    """How many of ``sorted_s`` are at or before each time."""
+    """Number of ``sorted_s`` at or before each time."""
     return np.searchsorted(sorted_s, at_s, side="right")
 
 
 def occupancies(result: Result, times: Residences | None = None) -> list[Occupancy]:
-    """One per worker; ``times``: the result's ``residences``, where they are at hand."""
+    """One per worker; ``times``: the result's ``residences``, if already computed."""
     table = result.requests
     times = residences(result) if times is None else times
     visits = [_Visits(table.worker, table.arrival_s, table.finish_s)]
@@ -95,7 +95,7 @@ def occupancies(result: Result, times: Residences | None = None) -> list[Occupan
 
 
 class _Visits(NamedTuple):
-    """Who was at which worker, or ran there, from when to when; arrays of one length, NaN: not yet, or to the end."""
+    """Intervals in which requests were, or ran, at a worker; arrays of equal length, NaN: not yet, or to the end."""
 
     worker: I4
     from_s: F8
@@ -103,34 +103,34 @@ class _Visits(NamedTuple):
 
 
 def _of_worker(visits: list[_Visits], column: str, w: int) -> F8:
-    return _sorted(np.concatenate([getattr(part, column)[part.worker == w] for part in visits]))
+    return _sorted(np.concatenate([getattr(group, column)[group.worker == w] for group in visits]))
 
 
 def _split_visits(table: RequestTable, handed_s: F8) -> list[_Visits]:
-    """Each request at its prefill worker until it is handed over, then at the other one; NaN: it stays."""
+    """Each request at its prefill worker until its KV transfer, then at its decode worker; NaN: it stays."""
     stays = np.isnan(handed_s)
-    came = np.isfinite(handed_s)
-    before_s = np.where(stays, table.finish_s, np.where(came, handed_s, np.nan))
+    arrived = np.isfinite(handed_s)
+    before_s = np.where(stays, table.finish_s, np.where(arrived, handed_s, np.nan))
     return [
         _Visits(table.prefill_worker, table.arrival_s, before_s),
-        _Visits(table.worker[came], handed_s[came], table.finish_s[came]),
+        _Visits(table.worker[arrived], handed_s[arrived], table.finish_s[arrived]),
     ]
 
 
 def _split_stays(result: Result, times: Residences, handed_s: F8) -> list[_Visits]:
-    """Times of running at either worker. One that goes on past the hand-over goes on with the next logged step."""
+    """Times of running at either worker; one that spans the KV transfer resumes with the next logged step."""
     table, log = result.requests, step_log(result)
     request = times.request
     at_s = handed_s[request]
     before = np.isnan(at_s) | (times.admitted_s < at_s)
     until_s = np.fmin(times.left_s, np.where(np.isfinite(at_s), at_s, np.nan))
-    spans = np.isfinite(at_s) & before & ~(times.left_s <= at_s)
+    spans_transfer = np.isfinite(at_s) & before & ~(times.left_s <= at_s)
     owner = log.entries["request"]
-    there = log.steps["worker"][entry_steps(log)] == table.worker[owner]
-    formed_s = np.where(there, log.steps["scheduled_s"][entry_steps(log)], np.inf)
+    at_decode_worker = log.steps["worker"][entry_steps(log)] == table.worker[owner]
+    formed_s = np.where(at_decode_worker, log.steps["scheduled_s"][entry_steps(log)], np.inf)
     resumed_s = np.full(len(table.worker), np.inf)
     np.minimum.at(resumed_s, owner, np.where(formed_s >= handed_s[owner], formed_s, np.inf))
-    goes_on = spans & np.isfinite(resumed_s[request])
+    goes_on = spans_transfer & np.isfinite(resumed_s[request])
     return [
         _Visits(table.prefill_worker[request[before]], times.admitted_s[before], until_s[before]),
         _Visits(table.worker[request[~before]], times.admitted_s[~before], times.left_s[~before]),
@@ -145,30 +145,31 @@ def _sorted(times_s: F8) -> F8:
 def decode_entries(result: Result) -> npt.NDArray[np.bool_]:
     """(E,) whether each entry of the log is a decode: one token, computed to make a further output token.
 
-    SGLang says so by the kind of the step. In a mixed step a resumed request that lacks one token passes for a decode.
+    SGLang logs it as the kind of the step. In a mixed step a resumed request with one uncomputed token counts as a
+    decode.
     """
     log = step_log(result)
     single = log.entries["tokens"] == 1
     kind = log.steps["kind"][entry_steps(log)]
-    unsaid = kind == la.ANY_STEP
-    # Which entry made which token takes longest by far; nobody asks where the engine says what its steps are.
-    makes_later = _make_later_tokens(result) if unsaid.any() else unsaid
+    unknown = kind == la.ANY_STEP
+    # Matching entries to tokens is by far the slowest part; skip it if the engine logs the kinds of its steps.
+    makes_later = _make_later_tokens(result) if unknown.any() else unknown
     beyond_prompt = log.entries["computed"] >= result.requests.input_tokens[log.entries["request"]]
     return np.select(
-        [unsaid, kind == la.MIXED_STEP],
+        [unknown, kind == la.MIXED_STEP],
         [single & makes_later, single & beyond_prompt],
         default=kind == la.DECODE_STEP,
     )
 
 
 def _make_later_tokens(result: Result) -> npt.NDArray[np.bool_]:
-    """(E,) whether each entry made an output token behind its request's first."""
+    """(E,) whether each entry made an output token after its request's first."""
     first, entry = token_entries(result)
     later = np.ones(len(entry), bool)
     later[first[:-1]] = False
-    found = np.zeros(len(step_log(result).entries), bool)
-    found[entry[later & (entry != NOT_MADE)]] = True
-    return found
+    makes_later = np.zeros(len(step_log(result).entries), bool)
+    makes_later[entry[later & (entry != NOT_MADE)]] = True
+    return makes_later
 
 
 def step_tokens(result: Result) -> tuple[I8, I8]:
@@ -176,7 +177,7 @@ def step_tokens(result: Result) -> tuple[I8, I8]:
     log = step_log(result)
     kind, tokens = log.steps["kind"], log.entries["tokens"]
     total = _sums(log, tokens)
-    if np.isin(kind, (la.PREFILL_STEP, la.DECODE_STEP)).all():  # each step is one or the other as a whole
+    if np.isin(kind, (la.PREFILL_STEP, la.DECODE_STEP)).all():  # each step is entirely one or the other
         decode = np.where(kind == la.DECODE_STEP, total, 0)
     else:
         decode = _sums(log, np.where(decode_entries(result), tokens, 0))
@@ -203,7 +204,7 @@ def step_kinds(prefill: I8, decode: I8) -> npt.NDArray[np.str_]:
 
 
 def worker_series(result: Result, interval_s: float | None = None) -> pd.DataFrame:
-    """What each worker did, from the log: a row for each step, or for each ``interval_s`` seconds."""
+    """Activity of each worker, from the log: a row for each step, or for each ``interval_s`` seconds."""
     return step_series(result) if interval_s is None else regular_series(result, interval_s)
 
 
@@ -308,7 +309,7 @@ def ticks_s(result: Result, interval_s: float, rows: int) -> F8:
 
 
 def end_of_log_s(result: Result) -> float:
-    """Time of the last thing that the log or a request tells of, seconds; 0 where nothing happened."""
+    """Time of the last event in the log or the requests' table, seconds; 0 without events."""
     table = result.requests
     times = (step_log(result).steps["end_s"], table.arrival_s[table.worker >= 0], table.finish_s)
     return max((float(np.nanmax(t)) for t in times if np.isfinite(t).any()), default=0.0)

@@ -1,12 +1,12 @@
-"""What each store of the tiers held over time, from the log of steps.
+"""Contents of each store of the tiers over time, from the log of steps.
 
-A store is looked at whenever a worker that it serves forms a batch, as it is then. Columns
+A store is sampled whenever a worker that it serves forms a batch. Columns
     tier             1 for the one below HBM, and so on, as ``StoreUse.tier``
     store            number of the store in its tier, from 0 on
     first_worker     the first worker that it serves; workers: how many, the following ones
-    time_s           when it was looked at, or the time of a regular row, which has what the look before it saw
-    held_tokens      tokens that are in it. Host memory counts what has been given room, copies on their way included;
-                     stores behind it what could be found
+    time_s           time of the sample, or of a regular row, which has the previous sample
+    held_tokens      tokens in it: in host memory, allocated ones, including copies under way; in stores behind it,
+                     findable ones
     capacity_tokens  its size
 """
 
@@ -29,7 +29,7 @@ _LOGGED = ("host_tokens", "storage_tokens", "farther_tokens")
 
 
 def tier_series(result: Result, interval_s: float | None = None) -> pd.DataFrame:
-    """Rows by tier, store and time: a row for each look, or for each multiple of ``interval_s`` from 0 on.
+    """Rows by tier, store and time: a row for each sample, or for each multiple of ``interval_s`` from 0 on.
 
     Raises:
         LogMissing: there is no log.
@@ -40,7 +40,7 @@ def tier_series(result: Result, interval_s: float | None = None) -> pd.DataFrame
 
     stores = [store for store in result.stores if store.tier > 0]
     at_s = None if interval_s is None else ticks_s(result, interval_s, max(len(stores), 1))
-    frames = [_none()] if not stores else []
+    frames = [_empty_frame()] if not stores else []
     number = dict.fromkeys(range(1, 1 + len(_LOGGED)), 0)
     for store in stores:
         time_s, held = looks(result, store)
@@ -61,7 +61,7 @@ def tier_series(result: Result, interval_s: float | None = None) -> pd.DataFrame
     return pd.concat(frames, ignore_index=True)
 
 
-def _none() -> pd.DataFrame:
+def _empty_frame() -> pd.DataFrame:
     """No rows."""
     import pandas as pd
 
@@ -71,9 +71,9 @@ def _none() -> pd.DataFrame:
 
 
 def looks(result: Result, store: StoreUse) -> tuple[F8, I8]:
-    """When a store was looked at, ascending, and the tokens that it held then."""
+    """Times at which a store was sampled, ascending, and the tokens that it held."""
     steps = step_log(result).steps
     served = (steps["worker"] >= store.first_worker) & (steps["worker"] < store.first_worker + store.workers)
-    mine = np.flatnonzero(served)
-    order = mine[np.argsort(steps["scheduled_s"][mine], kind="stable")]
+    rows = np.flatnonzero(served)
+    order = rows[np.argsort(steps["scheduled_s"][rows], kind="stable")]
     return steps["scheduled_s"][order], steps[_LOGGED[store.tier - 1]][order]

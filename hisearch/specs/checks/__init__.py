@@ -1,4 +1,4 @@
-"""What ``hisearch doctor`` finds without running anything.
+"""Checks of ``hisearch doctor``, which run no simulation.
 
 Imports ``documents`` and all kinds.
 """

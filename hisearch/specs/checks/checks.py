@@ -1,4 +1,4 @@
-"""Whether parts of a study go together, judged without simulating."""
+"""Checks without simulation of whether parts of a study are compatible."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ def dtype_problem(name: str, accelerator: AcceleratorSpec, dtype: DType) -> str:
 
 
 def slo_warnings(slo: SloSpec) -> list[str]:
-    """Terms that say nothing, because another term is stricter."""
-    found = []
+    """Messages on terms without effect, because another term is stricter."""
+    messages = []
     for metric in sorted({term.metric for term in slo.terms}):
         terms = sorted((term for term in slo.terms if term.metric == metric), key=lambda term: term.percentile)
         for low, high in pairwise(terms):
             if high.at_most_s <= low.at_most_s:
-                found.append(
+                messages.append(
                     f"{low.label} <= {low.at_most_s:g} s says nothing: {high.label} <= {high.at_most_s:g} s is stricter"
                 )
     ends = {term.percentile: term.at_most_s for term in slo.terms if term.metric == "e2e_s"}
-    found += [
+    messages += [
         f"{term.label} <= {term.at_most_s:g} s says nothing: the whole answer must be there by then"
         for term in slo.terms
         if term.metric == "ttft_s" and ends.get(term.percentile, float("inf")) <= term.at_most_s
     ]
-    return found
+    return messages

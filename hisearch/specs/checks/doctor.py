@@ -1,7 +1,7 @@
-"""Checks a file without running it: what is wrong with it, and what is likely not meant.
+"""Checks a file without running it: errors, and settings that are likely unintended.
 
-Of a search space's lists only those that are written are warned of: from a default the search leaves out by itself what
-a model, an accelerator or a host does not take.
+Warnings concern only the lists that a search space states. From default lists the search itself leaves out what a
+model, an accelerator or a host does not support.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from hisearch.specs.machines.parallelism import Parallelism, degrees_of, slots_p
 
 @dataclass(frozen=True)
 class Checkup:
-    """What was found in one file. With ``problems`` it cannot be used; ``warnings`` are for the reader to judge."""
+    """Result of checking one file. With ``problems`` it cannot be used; ``warnings`` are for the reader to judge."""
 
     path: Path
     kind: str
@@ -38,12 +38,12 @@ class Checkup:
 
     @property
     def ok(self) -> bool:
-        """True where nothing stands in the way of using the file."""
+        """True where the file can be used."""
         return not self.problems
 
 
 def load_any(ref: str | Path, overrides: Iterable[str] = (), catalogue: Catalogue | None = None) -> Checkup:
-    """Loads the file at ``ref``, of whatever kind, with all it names, and checks that its parts go together.
+    """Loads the file at ``ref``, of any kind, with all it names, and checks that its parts are compatible.
 
     Args:
         ref: path of a YAML document, or of a Hugging Face ``config.json``.
@@ -51,7 +51,7 @@ def load_any(ref: str | Path, overrides: Iterable[str] = (), catalogue: Catalogu
         catalogue: where names are looked up; the working directory and what ships where None.
 
     Returns:
-        What was found; this never raises :class:`SpecError`.
+        The result; :class:`SpecError` is never raised.
     """
     catalogue = catalogue or Catalogue()
     path, kind = Path(ref), ""
@@ -65,7 +65,8 @@ def load_any(ref: str | Path, overrides: Iterable[str] = (), catalogue: Catalogu
             fleet = load_fleet_study(path, overrides, catalogue)
             judged = [_judge_study(part) for part in fleet.parts.values()]
             problems, warnings = (
-                tuple(dict.fromkeys(one for each in side for one in each)) for side in zip(*judged, strict=True)
+                tuple(dict.fromkeys(problem for listed in side for problem in listed))
+                for side in zip(*judged, strict=True)
             )
             return Checkup(path, kind, fleet.name, problems, warnings)
         if kind == "Deployment":
@@ -103,7 +104,7 @@ def _judge_study(study: ResolvedStudy) -> tuple[tuple[Problem, ...], tuple[Probl
 
 
 def _parallelism(study: ResolvedStudy) -> tuple[list[Problem], list[Problem]]:
-    """Degrees of parallelism that the model or a host takes in no combination; a problem where the model takes none."""
+    """Degrees of parallelism unusable in any combination (problems, warnings); problems where the model takes none."""
     execution, model = study.space.spec.execution, study.model
     refusals = {}
     for split in execution.splits:
@@ -111,23 +112,23 @@ def _parallelism(study: ResolvedStudy) -> tuple[list[Problem], list[Problem]]:
         if all(by_engine):
             refusals[split] = f"{by_engine[0][0].message} of {model.name}"
     takes_none = len(refusals) == len(set(execution.splits))
-    found = _useless_degrees(study, refusals, defaults=takes_none)
+    unusable = _useless_degrees(study, refusals, defaults=takes_none)
     for host_name, host in study.hosts.items():
         crowded = ((split, slots_problem(split, host_name, host.spec)) for split in execution.splits)
-        found += _useless_degrees(study, {split: problem.message for split, problem in crowded if problem})
-    return (found, []) if takes_none else ([], found)
+        unusable += _useless_degrees(study, {split: problem.message for split, problem in crowded if problem})
+    return (unusable, []) if takes_none else ([], unusable)
 
 
 def _useless_degrees(
     study: ResolvedStudy, refusals: Mapping[Parallelism, str], *, defaults: bool = False
 ) -> list[Problem]:
-    """The entries of the space's lists whose every combination is refused, where other entries of the list are not.
+    """Problems of list entries whose every combination is refused, where other entries of the list are usable.
 
-    Where no combination is left at all, the tensor-parallel degrees are told of. defaults: lists that the space does
-    not state as well.
+    Where no combination is left at all, the tensor-parallel degrees are reported. defaults: also check lists that the
+    space does not state.
     """
     execution = study.space.spec.execution
-    found = []
+    problems = []
     for key in degrees_of(Parallelism()):
         if not defaults and key not in execution.model_fields_set:
             continue
@@ -136,19 +137,19 @@ def _useless_degrees(
             splits = [split for split in execution.splits if degrees_of(split)[key] == degree]
             if all(split in refusals for split in splits) and (len(degrees) > 1 or key == "tensor_parallel"):
                 at = f"spec.execution.{key}.{index}"
-                found.append(study.space.problem(at, refusals[splits[0]]))
-    return found
+                problems.append(study.space.problem(at, refusals[splits[0]]))
+    return problems
 
 
 def _tier_capacities(study: ResolvedStudy) -> list[Problem]:
-    """The largest size of each tier that does not fit, for each host and the smallest worker; memory of other hosts."""
+    """Tiers whose largest size does not fit, for each host and the smallest worker; memory of other hosts."""
     cache = study.space.spec.cache
     if "tiers" not in cache.model_fields_set:
         return []
     smallest = min(study.space.spec.execution.splits, key=lambda split: split.ranks)
     media = {name: document.spec for name, document in study.media.items()}
     hosts = {name: document.spec for name, document in study.hosts.items()}
-    found = []
+    problems = []
     for number, space in enumerate(cache.tiers):
         largest = [
             TierSpec(medium=name, gib=space.sizes()[-1], scope=scope)
@@ -158,19 +159,19 @@ def _tier_capacities(study: ResolvedStudy) -> list[Problem]:
         ]
         for tier, (host_name, host) in itertools.product(largest, study.hosts.items()):
             left_out = ": left out there" if tier_checks.of_another_host([tier], media, host_name, hosts) else ""
-            found += [
+            problems += [
                 study.space.problem(f"spec.cache.tiers.{number}.gib", f"{problem.message}: left out for such workers")
                 for problem in tier_checks.capacity_problems([tier], smallest, media, host_name, host.spec)
             ]
-            found += [
+            problems += [
                 study.space.problem(f"spec.cache.tiers.{number}.media", f"{problem.message}{left_out}")
                 for problem in tier_checks.other_memory([tier], media, host_name, host.spec)
             ]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(problems))
 
 
 def _kv_connectors(study: ResolvedStudy) -> list[Problem]:
-    """Movers that no engine of the space has, or is simulated with."""
+    """KV connectors that no engine of the space has, or is simulated with."""
     engines = study.space.spec.execution.engines
     return [
         study.space.problem(
@@ -214,7 +215,7 @@ def _slo_warnings(document: Document[Any]) -> list[Problem]:
 def _price_notes(hardware: Hardware, document: Document[Any]) -> list[Problem]:
     """One note on all prices that are assumptions (law L8)."""
     entries = hardware.accelerators | hardware.devices
-    assumed = [name for name, found in entries.items() if found.spec.price.evidence == "assumed"]
+    assumed = [name for name, entry in entries.items() if entry.spec.price.evidence == "assumed"]
     if not assumed:
         return []
     oldest = min(entries[name].spec.price.as_of for name in assumed)

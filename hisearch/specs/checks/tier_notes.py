@@ -1,6 +1,6 @@
-"""What a deployment's tiers will not do that their settings seem to say: for the reader to judge, never a refusal.
+"""Notes on tier settings that do not do what they seem to say: for the reader to judge, never a refusal.
 
-One rule for all who show it: ``hisearch doctor``, ``hisearch simulate`` and its JSON.
+``hisearch doctor``, ``hisearch simulate`` and its JSON show the same notes.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from hisearch.specs.errors import Problem
 
 
 def tier_notes(resolved: ResolvedDeployment) -> list[Problem]:
-    """Of each pool: tiers that a full host has no room for, or whose memory it has not; settings without effect."""
+    """For each pool: tiers too large for a full host, or in memory that it lacks; settings without effect."""
     media = {name: document.spec for name, document in resolved.media.items()}
-    found = []
+    problems = []
     for index, pool in enumerate(resolved.deployment.pools):
         host_name = pool.host or resolved.accelerators[pool.accelerator].spec.host
         notes = list(_without_effect(pool))
@@ -25,8 +25,8 @@ def tier_notes(resolved: ResolvedDeployment) -> list[Problem]:
             notes += other_memory(pool.tiers, media, host_name, host)
             spread = spread_of(pool, resolved.model_of(pool).spec, host)
             notes += capacity_problems(pool.tiers, pool.parallelism, media, host_name, host, spread)
-        found += [resolved.document.problem(f"spec.pools.{index}.{note.key}", note.message) for note in notes]
-    return found
+        problems += [resolved.document.problem(f"spec.pools.{index}.{note.key}", note.message) for note in notes]
+    return problems
 
 
 def _without_effect(pool: PoolSpec) -> Iterator[TierProblem]:

@@ -1,4 +1,4 @@
-"""What agents keep in device memory beside KV, and by which policy: section ``agents`` of a pool."""
+"""Objects of agents in device memory other than KV, and their policy: section ``agents`` of a pool."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from hisearch.specs.errors import KeyedError
 
 AgentPolicyName = Literal["lru", "by_slot", "queued", "duration", "steps", "distance"]
 DistanceSourceName = Literal["trace", "past", "oracle"]
-#: Policies under which KV goes by the engine's own eviction.
+#: Policies under which the engine's own eviction decides on KV.
 OWN_KV_EVICTION: tuple[AgentPolicyName, ...] = ("lru", "by_slot")
-#: Engines that they are simulated for.
+#: Engines for which agents' objects are simulated.
 AGENT_ENGINES = ("sglang", "vllm")
 TargetName = Literal["q", "k", "v", "o", "gate", "up", "down"]
 ObjectScopeName = Literal["agent", "all"]
@@ -43,13 +43,14 @@ class AgentObjectSpec(Strict):
 class AgentMemorySpec(Strict):
     """Objects that an agent's calls need in device memory; host memory or a disk has them, and they are never computed.
 
-    Policies. lru: the least recently used goes; a step loads what it misses before it computes (SGLang without
-    --enable-lora-overlap-loading). by_slot: likewise, but the first slot goes whose adapter the step's batch does not
-    need, be it that of a call that runs on and loads it again (SGLang before it had --lora-eviction-policy). queued:
-    what waiting requests miss is loaded while others run (S-LoRA; SGLang with it). duration: likewise, and first goes
-    who stays away for so long that keeping costs more memory x time than loading (after InferCept). steps: the farthest
-    in whole steps goes, the next step's are loaded ahead (after KVFlow). distance: the farthest goes, whoever is due
-    soon is loaded ahead, and gives way to calls that wait.
+    Policies. lru: evicts the least recently used; a step loads what it misses before it computes (SGLang without
+    --enable-lora-overlap-loading). by_slot: likewise, but evicts the first slot whose adapter the step's batch does not
+    need, even if a running call then loads it again (SGLang before it had --lora-eviction-policy). queued: loads what
+    waiting requests miss while others run (S-LoRA; SGLang with --enable-lora-overlap-loading). duration: likewise, and
+    first evicts objects of agents that stay away so long that keeping them costs more memory x time than loading (after
+    InferCept). steps: evicts those farthest away in whole steps, and loads those of the next step ahead (after KVFlow).
+    distance: evicts the farthest, and loads ahead for predicted calls that are near; such loads give way to waiting
+    calls.
     """
 
     policy: AgentPolicyName = Field(
@@ -73,16 +74,19 @@ class AgentMemorySpec(Strict):
         "beside",
         description="Where objects lie in host memory, all of them from the beginning. beside: in memory of their own, "
         "as large as it takes, which no tier pays for; tier: in that of the first tier, of which KV has what they "
-        "leave. SGLang keeps every adapter that it was given, beside its host pool: give the tier the size of both.",
+        "leave. SGLang keeps every adapter that it was given, in addition to its host pool: give the tier the size of "
+        "both.",
     )
     host_gib: Positive | None = Field(
         None,
         description="host: tier, with a second tier that is a worker's or a node's own: GiB of the first that objects "
         "take at most, no fewer than slots do. Where they do not all fit, the second tier has all of them, of whose "
-        "room KV has what they leave: what the first lacks is read into it one at a time, ahead of calls as loads are, "
-        "and goes as objects go from device memory (SGLang's --max-loaded-loras). Absent: as many as it takes.",
+        "space KV has what they leave: what the first lacks is read into it one at a time, ahead of calls as loads "
+        "are, and goes as objects go from device memory (SGLang's --max-loaded-loras). Absent: as many as it takes.",
     )
-    ahead_s: NonNegative = Field(10.0, description="distance: who is due within so many seconds is loaded ahead …")
+    ahead_s: NonNegative = Field(
+        10.0, description="distance: objects of calls predicted within so many seconds are loaded ahead …"
+    )
     ahead_frames: NonNegative = Field(1.0, description="… or within so many frames of the world, where there are any.")
     ahead_budget: Annotated[float, Field(ge=0, le=1)] = Field(
         0.5, description="steps, distance: share of the pool that what was loaded ahead and not used may take."
@@ -126,7 +130,7 @@ def check_agents(agents: AgentMemorySpec | None, *, engine: str, caching: bool, 
         known = " and ".join(AGENT_ENGINES)
         raise KeyedError(("agents",), f"agents' objects are simulated for the engines {known}, not {engine}")
     if engine == "vllm" and tiers:
-        raise KeyedError(("agents",), "beside KV tiers agents' objects are simulated for the engine sglang alone")
+        raise KeyedError(("agents",), "with KV tiers agents' objects are simulated for the engine sglang alone")
     if engine == "vllm" and agents.slots is None and (agents.adapters is not None or agents.objects):
         raise KeyedError(("agents", "slots"), "vLLM keeps adapters in a pool of their own; give slots")
     if not caching:
@@ -142,4 +146,4 @@ def check_agents(agents: AgentMemorySpec | None, *, engine: str, caching: bool, 
     if agents.host_gib is not None and tiers < 2:
         raise KeyedError(("agents", "host_gib"), "the pool has no second tier for what the first does not hold")
     if tiers and agents.slots is None and (agents.adapters is not None or agents.objects):
-        raise KeyedError(("agents", "slots"), "beside KV tiers objects need a pool of their own; give slots")
+        raise KeyedError(("agents", "slots"), "with KV tiers objects need a pool of their own; give slots")

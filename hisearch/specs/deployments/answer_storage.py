@@ -1,4 +1,4 @@
-"""Whether prefill workers find what decode workers write to their storage.
+"""Checks that prefill workers can read the output that decode workers write back to their storage.
 
 SGLang 0.5.9: pages are in storage under names that have their tokens' hash and, but for MLA, rank and number of ranks
 (``hicache_storage.py``).
@@ -14,7 +14,7 @@ from hisearch.specs.deployments.tier_checks import TierProblem, scope_of
 from hisearch.specs.machines.hardware import HostSpec, MediumSpec
 from hisearch.specs.models.model import ModelSpec
 
-#: What a prefill pool needs.
+#: Example of the tiers that a prefill pool needs.
 _EXAMPLE = "tiers: [{medium: ddr5, gib: 512}, {medium: rdma-pool, gib: 4096}]"
 
 
@@ -26,25 +26,29 @@ def storage_problems(
     host_name: str | None,
     host: HostSpec | None,
 ) -> Iterator[TierProblem]:
-    """What keeps the prefill workers from finding what ``pool``, of decode workers, writes to their storage.
+    """Why the prefill workers cannot read what the decode workers of ``pool`` write back to their storage.
 
     Args:
         deployment: all pools.
-        pool: its own rules (``check_decode_tiers``) hold.
-        model: that it serves.
-        media: by the names that tiers call them.
-        host_name: what carries its workers; None where nothing says so.
-        host: its facts.
+        pool: decode workers; has passed ``check_decode_tiers``.
+        model: the model that it serves.
+        media: by the names that tiers use.
+        host_name: host of its workers; None where unknown.
+        host: its spec.
     """
     if not writes_back_output(pool):
         return
     ref = deployment.model_ref(pool)
-    found = [other for other in deployment.pools if other.role == "prefill" and deployment.model_ref(other) == ref]
-    if len(found) != 1:
-        names = ", ".join(other.name for other in found) or "none"
+    prefill_pools = [
+        candidate
+        for candidate in deployment.pools
+        if candidate.role == "prefill" and deployment.model_ref(candidate) == ref
+    ]
+    if len(prefill_pools) != 1:
+        names = ", ".join(candidate.name for candidate in prefill_pools) or "none"
         yield TierProblem("tiers", f"needs one prefill pool of {ref}, whose storage it writes to; there are {names}")
         return
-    front = found[0]
+    front = prefill_pools[0]
     if front.kv_connector != "hicache" or front.engine.name != "sglang" or len(front.tiers) < 2:
         message = f"what decode workers make goes to storage behind HiCache, and pool {front.name} has none"
         yield TierProblem("tiers", f"{message}: give it one of scope cluster, as in {_EXAMPLE}")
@@ -57,7 +61,7 @@ def storage_problems(
         yield TierProblem("tiers", f"{message}: give it storage of scope cluster, as in {_EXAMPLE}")
         return
     if front.movement.write_policy == "write_back":
-        message = f"pool {front.name} writes no prompt to storage under write_back, without which no answer is found"
+        message = f"pool {front.name} writes no prompt to storage under write_back, without which no output is found"
         yield TierProblem("tiers", f"{message}: give it movement.write_policy write_through")
     if len(front.tiers) > 2 and front.movement.hierarchy == "exclusive":
         message = f"pool {front.name} keeps a page in one of two stores (movement.hierarchy exclusive)"

@@ -1,4 +1,4 @@
-"""What happens between and to the workers of a deployment: hand-overs, replicas over time, failures."""
+"""Events between and at the workers of a deployment: KV transfers, replicas over time, failures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ IncidentName = Literal["drain", "down", "host_down"]
 
 
 class TransferSpec(Strict):
-    """How prefill workers hand requests, and their KV, over to decode workers."""
+    """How prefill workers transfer requests, and their KV, to decode workers."""
 
     fabric: str | None = Field(
         None,
@@ -28,7 +28,7 @@ class TransferSpec(Strict):
     )
     order: HandOverName = Field(
         "auto",
-        description="reserve_first: a prompt is computed once its decode worker has room (SGLang); prefill_first: the "
+        description="reserve_first: a prompt is computed once its decode worker has space (SGLang); prefill_first: the "
         "decode worker takes its KV afterwards (vLLM, TensorRT-LLM); auto: as the decode workers' engine does.",
     )
     granularity: GranularityName = Field(
@@ -48,7 +48,7 @@ class TransferSpec(Strict):
 
 
 class ReplicasSpec(Strict):
-    """From ``at_s`` on a pool has so many workers; those that come up have cold caches, the newest are drained."""
+    """Number of workers of a pool from ``at_s`` on: added ones have cold caches, the newest are drained first."""
 
     at_s: NonNegative = Field(description="Seconds from the trace's start.")
     replicas: Count = Field(description="Workers.")
@@ -94,7 +94,7 @@ class IncidentSpec(Strict):
 
 
 class RetrySpec(Strict):
-    """What the router does for requests whose worker has died, or that find none."""
+    """What the router does for requests whose worker has died, or that have no worker."""
 
     retries: NonNegativeInt = Field(3, description="Times that a request is tried again; then it is lost.")
     after_s: Positive = Field(1.0, description="Seconds before it is.")

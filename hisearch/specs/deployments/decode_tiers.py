@@ -1,4 +1,4 @@
-"""Tiers of decode workers: a host pool, from which SGLang writes what they have made to the prefill workers' storage.
+"""Tiers of decode workers: a host pool, from which SGLang writes decode output back to the prefill workers' storage.
 
 SGLang 0.5.9, ``--disaggregation-decode-enable-offload-kvcache`` (``decode_kvcache_offload_manager.py``).
 """
@@ -14,14 +14,14 @@ from hisearch.specs.errors import KeyedError
 
 
 class Engine(Protocol):
-    """What is asked of a pool's engine."""
+    """The properties of a pool's engine that the checks read."""
 
     @property
     def name(self) -> EngineName: ...  # noqa: D102
 
 
 class Pool(Protocol):
-    """What is asked of a pool (``specs.deployments.deployment.PoolSpec``)."""
+    """The properties of a pool (``specs.deployments.deployment.PoolSpec``) that the checks read."""
 
     @property
     def role(self) -> str: ...  # noqa: D102
@@ -36,7 +36,7 @@ class Pool(Protocol):
 
 
 def writes_back_output(pool: Pool) -> bool:
-    """Whether the pool's decode workers write what they have made to the storage of the prefill workers."""
+    """Whether the pool's decode workers write their output back to the storage of the prefill workers."""
     return pool.role == "decode" and bool(pool.tiers)
 
 
@@ -50,7 +50,7 @@ def check_decode_tiers(pool: Pool) -> None:
         return
     title = ENGINE_TITLES[pool.engine.name]
     if pool.engine.name == "vllm":
-        message = "vLLM's offloading connector beside NIXL's (MultiConnector) is not simulated"
+        message = "vLLM's offloading connector with NIXL's (MultiConnector) is not simulated"
     else:
         message = f"{title} has none there"
     if pool.engine.name != "sglang":

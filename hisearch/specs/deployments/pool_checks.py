@@ -11,7 +11,7 @@ from hisearch.specs.errors import KeyedError
 
 
 class Pool(Protocol):
-    """What is asked of a pool (``specs.deployments.deployment.PoolSpec``)."""
+    """The properties of a pool (``specs.deployments.deployment.PoolSpec``) that the checks read."""
 
     @property
     def name(self) -> str: ...  # noqa: D102
@@ -32,7 +32,7 @@ class Pool(Protocol):
 
 
 class Deployment(Protocol):
-    """What is asked of a deployment (``specs.deployments.deployment.DeploymentSpec``)."""
+    """The properties of a deployment (``specs.deployments.deployment.DeploymentSpec``) that the checks read."""
 
     @property
     def model(self) -> str: ...  # noqa: D102
@@ -69,7 +69,7 @@ def check_pools(deployment: Deployment) -> None:
     for ref in deployment.model_refs:
         _check_roles({pool.role for pool in pools if _model_ref(deployment, pool) == ref})
     if any(pool.role == "decode" for pool in pools):
-        _check_hand_over(deployment)
+        _check_disaggregated(deployment)
     for index, incident in enumerate(deployment.incidents):
         _check_incident(deployment, index, incident)
 
@@ -79,7 +79,7 @@ def _model_ref(deployment: Deployment, pool: Pool) -> str:
 
 
 def _check_models(deployment: Deployment) -> None:
-    """Refuse models that nobody serves, and names that lead to several."""
+    """Refuse models that no pool serves, and names that two models have."""
     refs = deployment.model_refs
     if deployment.model not in refs:
         raise KeyedError(("model",), f"every pool names another model: {', '.join(refs)}; name one of them here")
@@ -103,7 +103,7 @@ def _check_roles(roles: set[RoleName]) -> None:
         raise KeyedError(("pools",), f"a pool of role {missing} is needed beside those of role {roles.pop()}")
 
 
-def _check_hand_over(deployment: Deployment) -> None:
+def _check_disaggregated(deployment: Deployment) -> None:
     pools = deployment.pools
     if deployment.transfer.fabric is None:
         raise KeyedError(("transfer", "fabric"), "needed: KV goes from prefill to decode workers over it")
@@ -117,7 +117,7 @@ def _check_hand_over(deployment: Deployment) -> None:
         if pool.role != "unified" and pool.kv_dtype != like.kv_dtype:
             raise KeyedError(
                 ("pools", index, "kv_dtype"),
-                f"{pool.kv_dtype}, but pool {like.name} has {like.kv_dtype}: KV is handed over as it is",
+                f"{pool.kv_dtype}, but pool {like.name} has {like.kv_dtype}: KV is transferred as it is",
             )
 
 
@@ -128,11 +128,11 @@ def _check_decode_router(router: RouterSpec, key: tuple[str, ...]) -> None:
 
 
 def _check_incident(deployment: Deployment, index: int, incident: IncidentSpec) -> None:
-    found = [pool for pool in deployment.pools if pool.name == incident.pool]
-    if not found:
+    matches = [pool for pool in deployment.pools if pool.name == incident.pool]
+    if not matches:
         known = ", ".join(pool.name for pool in deployment.pools)
         raise KeyedError(("incidents", index, "pool"), f"no pool is named '{incident.pool}'; there are {known}")
-    pool = found[0]
+    pool = matches[0]
     if pool.agents is not None:
         raise KeyedError(("incidents", index, "pool"), "incidents in pools with agents' objects are not simulated yet")
     if pool.schedule or pool.autoscale is not None:

@@ -1,4 +1,4 @@
-"""Whether a pool's tiers can be, given the media and the host that they name."""
+"""Checks a pool's tiers against the media and the host that they name."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def scope_of(tier: TierSpec, medium: MediumSpec) -> ScopeName:
 def tier_problems(
     pool: PoolSpec, media: Mapping[str, MediumSpec], host_name: str | None, host: HostSpec | None
 ) -> list[TierProblem]:
-    """Tiers that the mover cannot use, or that no node has.
+    """Tiers that the KV connector cannot use, or that no node has.
 
     Args:
-        pool: its own rules (``hisearch.specs.deployments.tiers.check_tiers``) hold.
-        media: by the names that the tiers call them.
-        host_name: what carries its workers; None where nothing says so.
-        host: its facts.
+        pool: has passed ``hisearch.specs.deployments.tiers.check_tiers``.
+        media: by the names that the tiers use.
+        host_name: host of its workers; None where unknown.
+        host: its spec.
     """
     return [*_kv_connector_problems(pool, media), *_node_problems(pool, media, host_name, host)]
 
@@ -70,7 +70,7 @@ def _kv_connector_problems(pool: PoolSpec, media: Mapping[str, MediumSpec]) -> I
 
 
 def _chain_problems(pool: PoolSpec, media: Mapping[str, MediumSpec]) -> Iterator[TierProblem]:
-    """What leaves the nearer of two stores must know where to go."""
+    """Refuse a farther store of narrower scope: a page leaving the nearer one could not tell which store to go to."""
     near, far = (scope_of(tier, media[tier.medium]) for tier in pool.tiers[1:3])
     widths = get_args(ScopeName)
     if widths.index(far) < widths.index(near):
@@ -80,8 +80,8 @@ def _chain_problems(pool: PoolSpec, media: Mapping[str, MediumSpec]) -> Iterator
 def _lmcache_problems(pool: PoolSpec, media: Mapping[str, MediumSpec]) -> Iterator[TierProblem]:
     """A worker's own LMCache has host memory, a disk (local_disk) and a shared store (remote_url) behind it.
 
-    A node's LMCache server has its host memory, stores behind it, and no worker's; a tier that fewer share than the one
-    before it would have to know which of these a chunk is for.
+    A node's LMCache server has its host memory and stores behind it, and no tier of a single worker. A tier shared by
+    fewer workers than the one before it could not tell which of them a chunk is for.
     """
     for index, tier in enumerate(pool.tiers[1:], 1):
         medium, before = media[tier.medium], pool.tiers[index - 1]
@@ -134,7 +134,7 @@ def other_memory(
 
 
 def _other_memory(tiers: Sequence[TierSpec], media: Mapping[str, MediumSpec], host: HostSpec) -> dict[int, TierSpec]:
-    """Tiers in main memory of a kind that the host does not have, by their places."""
+    """Tiers in main memory of a kind that the host does not have, by index."""
     return {
         index: tier
         for index, tier in enumerate(tiers)
@@ -147,15 +147,15 @@ def _other_memory(tiers: Sequence[TierSpec], media: Mapping[str, MediumSpec], ho
 def of_another_host(
     tiers: Sequence[TierSpec], media: Mapping[str, MediumSpec], host_name: str, hosts: Mapping[str, HostSpec]
 ) -> bool:
-    """Whether a tier is the main memory of another of the hosts. What none of them has stands for any host's own."""
+    """Whether a tier is the main memory of another of the hosts. Memory that no host has counts as each host's own."""
     elsewhere = {host.dram for host in hosts.values()}
     return any(tier.medium in elsewhere for tier in _other_memory(tiers, media, hosts[host_name]).values())
 
 
 def storing_ranks(pool: PoolSpec, index: int, model: ModelSpec) -> int:
-    """Ranks that put something into the tier: each its shard; under MLA all have the same, which is kept once.
+    """Ranks that write to the tier: each its shard. Under MLA all ranks have the same KV, which is kept once.
 
-    Where it is kept once: HiCache's storage (``backup_skip`` in SGLang's ``cache_controller.py``) and all of LMCache
+    Tiers that keep it once: HiCache's storage (``backup_skip`` in SGLang's ``cache_controller.py``) and all of LMCache
     (``save_only_first_rank``). Host pools are each rank's own.
     """
     kept_once = model.mla is not None and (index > 0 or pool.kv_connector == "lmcache")
@@ -163,12 +163,12 @@ def storing_ranks(pool: PoolSpec, index: int, model: ModelSpec) -> int:
 
 
 def storing_hosts(pool: PoolSpec, index: int, model: ModelSpec, nodes: int) -> int:
-    """Of the ``nodes`` hosts that a worker lies in, those with ranks that put something into the tier."""
+    """How many of a worker's ``nodes`` hosts have ranks that write to the tier."""
     return min(nodes, storing_ranks(pool, index, model) * pool.attention_data_parallel)
 
 
 def spread_of(pool: PoolSpec, model: ModelSpec, host: HostSpec | None) -> list[int]:
-    """Of each of a pool's tiers, the hosts of a worker that it is spread over."""
+    """For each of a pool's tiers, how many hosts of a worker it is spread over."""
     nodes = nodes_per_worker(pool.parallelism, host)
     return [storing_hosts(pool, index, model, nodes) for index in range(len(pool.tiers))]
 
@@ -181,7 +181,7 @@ def capacity_problems(
     host: HostSpec,
     spread: Sequence[int] | None = None,
 ) -> list[TierProblem]:
-    """Main memory or disks that a full host, or all of a worker's, have too little of for the tiers of all workers.
+    """Main memory or disks too small for the tiers of all workers, in a full host or in all hosts of a worker.
 
     Args:
         tiers: of each worker.
@@ -191,11 +191,11 @@ def capacity_problems(
         host: likewise.
         spread: of each tier, hosts of a worker that it is spread over (``spread_of``); all of them where None.
     """
-    found = []
+    problems = []
     workers, nodes = workers_per_node(split, host), nodes_per_worker(split, host)
     sizes = {"dram": (host.dram_bytes, "host memory"), "nvme": (host.nvme_bytes, "disk")}
     for kind, (has_bytes, what) in sizes.items():
-        has_gib, in_one_gib = has_bytes / _GIB, 0.0
+        has_gib, host_gib = has_bytes / _GIB, 0.0
         parts, last = [], 0
         over = set[int]()
         for index, tier in enumerate(tiers):
@@ -205,16 +205,16 @@ def capacity_problems(
                 continue
             hosts = nodes if spread is None else spread[index]
             over.add(hosts)
-            in_one_gib += tier.gib * (workers if scope == "worker" else 1) / hosts
+            host_gib += tier.gib * (workers if scope == "worker" else 1) / hosts
             each = f"{counted(workers, 'worker')} of {split} with {tier.gib:g} GiB{' each' if workers > 1 else ''}"
             parts.append(each if scope == "worker" else f"{tier.gib:g} GiB of the node")
             last = index
-        if in_one_gib > has_gib:
-            hosts, of = (over.pop(), what) if len(over) == 1 else (1, f"{what} in one host")
+        if host_gib > has_gib:
+            hosts, store = (over.pop(), what) if len(over) == 1 else (1, f"{what} in one host")
             owner = f"{host_name} has" if hosts == 1 else f"{hosts} {host_name} have"
             need = "needs" if len(parts) == 1 and parts[0].startswith("1 worker ") else "need"
             message = (
-                f"{' and '.join(parts)} {need} {hosts * in_one_gib:g} GiB of {of}; {owner} {hosts * has_gib:g} GiB"
+                f"{' and '.join(parts)} {need} {hosts * host_gib:g} GiB of {store}; {owner} {hosts * has_gib:g} GiB"
             )
-            found.append(TierProblem(f"tiers.{last}.gib", message))
-    return found
+            problems.append(TierProblem(f"tiers.{last}.gib", message))
+    return problems

@@ -1,4 +1,4 @@
-"""Files: the catalogue, documents of every kind, and studies and deployments with every reference looked up.
+"""Files: the catalogue, documents of every kind, and studies and deployments with every reference resolved.
 
 Imports all kinds.
 """

@@ -29,7 +29,7 @@ def shipped_root() -> Path:
     for root in (package / "catalogue", package.parent):
         if (root / FOLDERS["Accelerator"]).is_dir():
             return root
-    raise FileNotFoundError(f"no catalogue beside or inside {package}; reinstall hisearch")
+    raise FileNotFoundError(f"no catalogue next to or inside {package}; reinstall hisearch")
 
 
 def is_path(ref: str) -> bool:
@@ -37,39 +37,39 @@ def is_path(ref: str) -> bool:
     return "/" in ref or ref.endswith(_PATHS)
 
 
-def _format_path(path: Path) -> str:
-    """What stands at an existing path."""
+def _describe_path(path: Path) -> str:
+    """Kind of file or folder at an existing path, for messages."""
     if path.is_dir():
         return "the folder of a run" if (path / "provenance.json").is_file() else "a folder"
     return "a trace file" if path.name.endswith(TRACE_SUFFIXES) else "a file"
 
 
-def _files_beside(path: Path) -> list[Path]:
-    """Files of the folder that ``path`` would be in, of its kind."""
+def _sibling_files(path: Path) -> list[Path]:
+    """Files in the folder of ``path`` with the same suffix."""
     folder = path.parent
     if not folder.is_dir():
         return []
-    return sorted(one for one in folder.iterdir() if one.suffix == path.suffix and one.is_file())
+    return sorted(entry for entry in folder.iterdir() if entry.suffix == path.suffix and entry.is_file())
 
 
 class Catalogue:
     """Documents by kind and name.
 
-    Folders are looked through in order: the working directory's (``./slos``, ``./spaces``, ``./traces``,
-    ``./profiles/…``, ``./studies``), those beside the study, and what ships.
+    Folders are searched in order: the working directory's (``./slos``, ``./spaces``, ``./traces``,
+    ``./profiles/…``, ``./studies``), those next to the study, and what ships.
 
     Args:
         root: the working directory; the process's where None.
-        attached: further roots, looked at after ``root``.
+        extra_roots: further roots, searched after ``root``.
     """
 
-    def __init__(self, root: Path | None = None, attached: tuple[Path, ...] = ()) -> None:
+    def __init__(self, root: Path | None = None, extra_roots: tuple[Path, ...] = ()) -> None:
         self.root = (root or Path.cwd()).absolute()
-        self._roots = tuple(dict.fromkeys((self.root, *attached, shipped_root())))
+        self._roots = tuple(dict.fromkeys((self.root, *extra_roots, shipped_root())))
         self._loaded: dict[tuple[str, Path], Document[Any]] = {}
 
     def for_file(self, path: Path) -> Catalogue:
-        """This catalogue, looking also beside the file at ``path`` and in the catalogue that the file belongs to."""
+        """This catalogue, extended by the folder of the file at ``path`` and the catalogue that the file belongs to."""
         folder = path.absolute().parent
         owners = [folder.parents[len(Path(part).parts) - 1] for part in FOLDERS.values() if folder.match(f"*/{part}")]
         return Catalogue(self.root, (folder, *owners))
@@ -91,13 +91,13 @@ class Catalogue:
         """
         if is_path(ref):
             return self.find_file(ref, base)
-        found = self._by_name(kind)
-        if ref not in found:
-            raise self.unknown(ref, kind, sorted(found))
-        return found[ref]
+        paths = self._by_name(kind)
+        if ref not in paths:
+            raise self.unknown(ref, kind, sorted(paths))
+        return paths[ref]
 
     def unknown(self, ref: str, kinds: str, known: Iterable[str]) -> SpecError:
-        """The error of a name that leads nowhere; where a file or folder is called so, it says what that is.
+        """The error of an unknown name; where a file or folder has that name, it says what that is.
 
         Args:
             ref: the name.
@@ -112,7 +112,7 @@ class Catalogue:
             return UnknownReferenceError.at(f"no {kinds or 'document'} named '{ref}'{unknown(ref, known)}")
         expected = f"a document of kind {kinds}" if kinds else "a document"
         return UnknownReferenceError.at(
-            f"{ref} is {_format_path(path)}; expected {expected}, by its catalogue name or its path"
+            f"{ref} is {_describe_path(path)}; expected {expected}, by its catalogue name or its path"
         )
 
     def find_workload_file(self, ref: str, base: Path | None = None) -> Path | None:
@@ -125,12 +125,12 @@ class Catalogue:
         """
         if is_path(ref) or ref.endswith(TRACE_SUFFIXES):
             return self.find_file(ref, base)
-        there = [path for folder in (base or self.root, self.root) if (path := folder / ref).exists()]
-        if not there or ref in self._by_name("Workload"):
+        matches = [path for folder in (base or self.root, self.root) if (path := folder / ref).exists()]
+        if not matches or ref in self._by_name("Workload"):
             return None
-        if there[0].is_dir():
+        if matches[0].is_dir():
             message = "expected a document of kind Workload, by its catalogue name or its path, or a trace file"
-            raise UnknownReferenceError.at(f"{ref} is {_format_path(there[0])}; {message}")
+            raise UnknownReferenceError.at(f"{ref} is {_describe_path(matches[0])}; {message}")
         return self.find_file(ref, base)
 
     def find_file(self, ref: str, base: Path | None = None) -> Path:
@@ -146,10 +146,10 @@ class Catalogue:
                 return candidate.resolve() if ".." in candidate.parts else candidate.absolute()
         folder = next((candidate for candidate in tried if candidate.is_dir()), None)
         if folder is not None:
-            raise UnknownReferenceError.at(f"{shown_path(folder)} is {_format_path(folder)}; expected a file")
+            raise UnknownReferenceError.at(f"{shown_path(folder)} is {_describe_path(folder)}; expected a file")
         places = " or ".join(dict.fromkeys(shown_path(candidate) for candidate in tried))
-        attached = (one.name for candidate in tried for one in _files_beside(candidate))
-        raise UnknownReferenceError.at(f"no file at {places}{closest(path.name, attached)}")
+        siblings = (sibling.name for candidate in tried for sibling in _sibling_files(candidate))
+        raise UnknownReferenceError.at(f"no file at {places}{closest(path.name, siblings)}")
 
     def get(self, kind: str, ref: str, base: Path | None = None) -> Document[Any]:
         """The document of ``kind`` that ``ref`` leads to; of kind Model also a Hugging Face ``config.json``.
@@ -176,10 +176,10 @@ class Catalogue:
 
     def _by_name(self, kind: str) -> dict[str, Path]:
         """Name -> file, the first root winning."""
-        found: dict[str, Path] = {}
+        paths: dict[str, Path] = {}
         for root in self._roots:
             folder = root / FOLDERS[kind]
             for path in sorted(folder.iterdir()) if folder.is_dir() else ():
                 if path.suffix in YAML_SUFFIXES and path.is_file():
-                    found.setdefault(path.stem, path)
-        return found
+                    paths.setdefault(path.stem, path)
+        return paths

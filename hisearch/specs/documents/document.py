@@ -1,4 +1,4 @@
-"""A validated document, and the translation of what validation found into plain words."""
+"""A validated document, and validation errors as plain messages."""
 
 from __future__ import annotations
 
@@ -98,18 +98,18 @@ def parse_document(source: Source, kind: str | None = None) -> Document[Any]:
 
     Args:
         source: the file as read.
-        kind: the kind that is asked for; any where None.
+        kind: the expected kind; any where None.
 
     Raises:
         SpecError: all that is wrong with it, one line each.
     """
-    found = _kind(source, kind)
+    doc_kind = _kind(source, kind)
     try:
-        source = with_current_keys(source, envelope_model(found))
-        envelope: Any = envelope_model(found).model_validate_json(json.dumps(source.data), strict=True)
+        source = with_current_keys(source, envelope_model(doc_kind))
+        envelope: Any = envelope_model(doc_kind).model_validate_json(json.dumps(source.data), strict=True)
     except ValidationError as error:
-        raise SpecError(*_problems(error, found, source)) from None
-    return Document(found, envelope.metadata.name, envelope.spec, source, description=envelope.metadata.description)
+        raise SpecError(*_problems(error, doc_kind, source)) from None
+    return Document(doc_kind, envelope.metadata.name, envelope.spec, source, description=envelope.metadata.description)
 
 
 def _kind(source: Source, expected: str | None) -> str:
@@ -127,11 +127,11 @@ def _kind(source: Source, expected: str | None) -> str:
 
 
 def _problems(error: ValidationError, kind: str, source: Source) -> list[Problem]:
-    """One problem per key; of a union, only the branch that the data went for.
+    """One problem per key; of a union, only of the branch that the data matches.
 
-    A key that is missing because it was misspelt is one problem: the misspelt one, which says what was meant.
+    A key that is missing because it was misspelt is reported once: at the misspelt key, with the expected one.
     """
-    found: dict[KeyPath, Problem] = {}
+    problems: dict[KeyPath, Problem] = {}
     missing, meant = set[KeyPath](), set[KeyPath]()
     for details in error.errors(include_url=False):
         keypath, tags, container = split_branches(envelope_model(kind), details["loc"])
@@ -140,28 +140,28 @@ def _problems(error: ValidationError, kind: str, source: Source) -> list[Problem
         if _of_another_branch(details["type"], chosen, value):
             continue
         if chosen and chosen != "str" and details["type"] == "model_type":
-            details = {**details, "type": "string_type"}  # noqa: PLW2901 - same value, said once for all branches
+            details = {**details, "type": "string_type"}  # noqa: PLW2901 - same value, reported once for all branches
         error_inside = details.get("ctx", {}).get("error")
         if isinstance(error_inside, KeyedError):
             keypath = (*keypath, *error_inside.keypath)
-        if keypath not in found:
+        if keypath not in problems:
             text = _words(
                 details, keypath, container, named_or_inline=bool(chosen) and keypath == _outer(details["loc"])
             )
-            found[keypath] = source.problem(keypath, text)
+            problems[keypath] = source.problem(keypath, text)
         if details["type"] == "missing":
             missing.add(keypath)
         elif details["type"] == "extra_forbidden":
             word = nearest(str(keypath[-1]), known_keys(container) or [])
             meant |= {(*keypath[:-1], word)} if word is not None else set()
     for keypath in missing & meant:
-        del found[keypath]
-    line = {problem.key: problem.line or 0 for problem in found.values()}
-    return sorted(found.values(), key=lambda problem: line[problem.key])
+        del problems[keypath]
+    line = {problem.key: problem.line or 0 for problem in problems.values()}
+    return sorted(problems.values(), key=lambda problem: line[problem.key])
 
 
 def _of_another_branch(error: str, chosen: str, value: Any) -> bool:
-    """True where a section or a list was held against a branch of a union that is none."""
+    """True where a section or a list was validated against a union branch of another type."""
     if isinstance(value, dict):
         return chosen == "str" or (chosen == "list" and error == "list_type")
     return bool(chosen) and isinstance(value, list) and error == "model_type"

@@ -42,12 +42,12 @@ def study_from_slo(
         catalogue: where names are looked up; the working directory and what ships where None.
 
     Returns:
-        The study resolved, and its YAML text, for keeping and editing: ``documents.resolve.load_study``
-        reads it from whatever folder it is saved in, for the user's own files are named by their absolute paths.
+        The study resolved, and its YAML text, for keeping and editing. ``documents.resolve.load_study`` reads it
+        from any folder: the user's own files are named by their absolute paths.
 
     Raises:
-        SpecError: with file, line and key of what is wrong; of what stands in the made study itself, with the option
-            of `hisearch run` that it was made from (``--model``, ``--trace``, ``--set``), or its key.
+        SpecError: with file, line and key of each problem. A problem of the made study itself has its key, or the
+            option of `hisearch run` that set it (``--model``, ``--trace``, ``--set``).
     """
     catalogue = catalogue or Catalogue()
     settings = tuple(overrides)
@@ -68,11 +68,11 @@ def study_from_slo(
         study = resolve_study(source, settings, catalogue)
     except SpecError as error:
         raise SpecError(*(_by_option(problem, made) for problem in error.problems)) from None
-    return study, study_text(study.name, study.document.description, _found_anywhere(study, source.data["spec"]))
+    return study, study_text(study.name, study.document.description, _with_absolute_paths(study, source.data["spec"]))
 
 
 def _by_option(problem: Problem, made: Path) -> Problem:
-    """A problem of the made study, which is no file, by what it was made from; any other as it is."""
+    """A problem of the made study, which has no file, located by its option or key; any other unchanged."""
     if problem.path != made:
         return problem
     if problem.setting:
@@ -80,8 +80,8 @@ def _by_option(problem: Problem, made: Path) -> Problem:
     return replace(problem, path=None, line=None, key=_OPTIONS.get(problem.key, problem.key))
 
 
-def _found_anywhere(study: ResolvedStudy, spec: dict[str, Any]) -> dict[str, Any]:
-    """The made study's data, with the objectives that go with its SLO and the user's own files by absolute paths."""
+def _with_absolute_paths(study: ResolvedStudy, spec: dict[str, Any]) -> dict[str, Any]:
+    """The made study's data, with the objectives of its SLO and absolute paths of the user's own files."""
     spec = {**spec, "workload": dict(spec["workload"]), "objectives": list(study.study.objectives)}
     for key, document in (("model", study.model), ("slo", study.slo), ("space", study.space)):
         spec[key] = _absolute(document, spec[key])
@@ -97,5 +97,5 @@ def _found_anywhere(study: ResolvedStudy, spec: dict[str, Any]) -> dict[str, Any
 
 
 def _absolute(document: Document[Any], value: Any) -> Any:
-    """A reference to a document as it is found from any folder; what is written out stays."""
+    """A reference to a document that resolves from any folder; inline documents stay."""
     return value if document.inline or ships(document) else str(document.path)

@@ -57,10 +57,10 @@ _FAMILIES = {
 #: ``ORGANISATION/MODEL``.
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 
-#: Beside a checkpoint that NVIDIA's ModelOpt quantised.
-QUANTISED_MIXED = "hf_quant_config.json"
-#: Beside a checkpoint whose publisher says how to sample.
-SAMPLED_MIXED = "generation_config.json"
+#: File next to a checkpoint that NVIDIA's ModelOpt quantised.
+QUANT_CONFIG_FILE = "hf_quant_config.json"
+#: File next to a checkpoint whose publisher says how to sample.
+GENERATION_CONFIG_FILE = "generation_config.json"
 
 _TORCH_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float8_e4m3fn": "fp8"}
 _QUANT_METHODS = {"fp8": "fp8", "fbgemm_fp8": "fp8", "mxfp4": "fp4"}
@@ -70,14 +70,14 @@ _QUANT_BITS = {4: "int4", 8: "int8"}
 
 
 class _Config:
-    """Keys of a ``config.json``; remembers which were asked for in vain and which are no integers."""
+    """Keys of a ``config.json``; collects faults: keys that are missing or no integers."""
 
     def __init__(self, data: dict[str, Any]) -> None:
         self.data = data
         self.faults: list[str] = []
 
     def need(self, *names: str) -> int:
-        """The integer under the first of ``names`` that is there; 1, and a note, where there is none."""
+        """The integer under the first of ``names`` that is present; 1, and a fault, where none is."""
         for name in names:
             if self.data.get(name) is not None:
                 return self.count(name, 1)
@@ -85,7 +85,7 @@ class _Config:
         return 1
 
     def count(self, name: str, default: int) -> int:
-        """The integer under ``name``; ``default`` where it is absent or null and, with a note, where it is none."""
+        """The integer under ``name``; ``default`` where it is absent, null or, with a fault, no integer."""
         value = self.get(name, default)
         if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
             return value
@@ -124,13 +124,13 @@ def model_from_config(source: Source, name: str, as_of: datetime.date) -> ModelS
     Raises:
         SpecError: an architecture that is not known, keys that are missing, values that make no model.
     """
-    whole, inner = source.data, source.data.get("text_config")
+    raw_config, inner = source.data, source.data.get("text_config")
     if isinstance(inner, dict):
-        # A model that sees images too: its language model is what is served token by token.
-        own = ("_name_or_path", "tie_word_embeddings", "quantization_config", "dtype")
-        kept = {key: whole[key] for key in own if key in whole}
-        whole = {**kept, **inner}
-    config = _Config(whole)
+        # A multimodal model: its language model is served token by token.
+        outer_keys = ("_name_or_path", "tie_word_embeddings", "quantization_config", "dtype")
+        kept = {key: raw_config[key] for key in outer_keys if key in raw_config}
+        raw_config = {**kept, **inner}
+    config = _Config(raw_config)
     kind = str(config.get("model_type", "")).removesuffix("_text")
     if kind not in _FAMILIES:
         raise source.error(("model_type",), f"architecture '{kind}' is not known; known: {', '.join(_FAMILIES)}")
@@ -147,7 +147,7 @@ def model_from_config(source: Source, name: str, as_of: datetime.date) -> ModelS
         "qk_norm_per_layer": config.get("qk_norm_type", "") == "per_layer",
         "attention_output_gate": family.linear and config.get("attn_output_gate", True),
         "provenance": {"source": f"config.json of {name}", "as_of": as_of},
-        **_sampling_mixed(source),
+        **_bounded_sampling(source),
         **_attention(config, family),
         **_linear(config, family),
         **_feed_forward(source, config, family),
@@ -279,35 +279,35 @@ def _window(config: _Config, family: str) -> dict[str, Any]:
     return {"sliding_window_tokens": window, "sliding_window_layer_fraction": windowed} if windowed > 0 else {}
 
 
-def _modelopt_beside(source: Source) -> dict[str, Any]:
-    """What ``hf_quant_config.json`` beside the configuration says, where its checkpoint came with one."""
-    path = Path(source.path).with_name(QUANTISED_MIXED)
+def _modelopt_config(source: Source) -> dict[str, Any]:
+    """Settings of ``hf_quant_config.json`` next to the configuration; {} where there is none."""
+    path = Path(source.path).with_name(QUANT_CONFIG_FILE)
     if not path.is_file():
         return {}
-    attached = read_source(path)
-    found = attached.data.get("quantization") if isinstance(attached.data, dict) else None
-    if not isinstance(found, dict):
-        raise attached.error((), "expected a quantization section")
-    return {"quant_method": "modelopt", "quant_algo": found.get("quant_algo")}
+    quant_source = read_source(path)
+    quantization = quant_source.data.get("quantization") if isinstance(quant_source.data, dict) else None
+    if not isinstance(quantization, dict):
+        raise quant_source.error((), "expected a quantization section")
+    return {"quant_method": "modelopt", "quant_algo": quantization.get("quant_algo")}
 
 
-def _sampling_mixed(source: Source) -> dict[str, Any]:
-    """Whether ``generation_config.json`` beside the configuration bounds sampling; nothing where there is none."""
-    path = Path(source.path).with_name(SAMPLED_MIXED)
+def _bounded_sampling(source: Source) -> dict[str, Any]:
+    """Whether ``generation_config.json`` next to the configuration bounds sampling; {} where there is none."""
+    path = Path(source.path).with_name(GENERATION_CONFIG_FILE)
     if not path.is_file():
         return {}
-    attached = read_source(path)
-    if not isinstance(attached.data, dict):
-        raise attached.error((), "expected the JSON object of a model's generation_config.json")
-    top_p, top_k = attached.data.get("top_p"), attached.data.get("top_k")
+    generation_source = read_source(path)
+    if not isinstance(generation_source.data, dict):
+        raise generation_source.error((), "expected the JSON object of a model's generation_config.json")
+    top_p, top_k = generation_source.data.get("top_p"), generation_source.data.get("top_k")
     for name, value in (("top_p", top_p), ("top_k", top_k)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-            raise attached.error((name,), f"is {described(value)}, expected a number")
+            raise generation_source.error((name,), f"is {described(value)}, expected a number")
     return {"bounded_sampling": (top_p is not None and top_p < 1) or (top_k is not None and top_k > 0)}
 
 
 def _compressed(quantization: dict[str, Any]) -> tuple[str | None, str]:
-    """Format of the weights of compressed-tensors' first group, and what it is called in an error."""
+    """Format of the weights of compressed-tensors' first group, and its name for error messages."""
     groups = quantization.get("config_groups")
     first = next(iter(groups.values()), None) if isinstance(groups, dict) else None
     weights = first.get("weights") if isinstance(first, dict) else None
@@ -316,7 +316,7 @@ def _compressed(quantization: dict[str, Any]) -> tuple[str | None, str]:
 
 
 def _weight_dtype(source: Source, config: _Config) -> str:
-    quantization = config.get("quantization_config", {}) or _modelopt_beside(source)
+    quantization = config.get("quantization_config", {}) or _modelopt_config(source)
     if isinstance(quantization, dict) and quantization:
         method = quantization.get("quant_method")
         algorithm = quantization.get("quant_algo")

@@ -75,8 +75,8 @@ def _checked_key(container: Any, annotation: Any, keypath: KeyPath, depth: int, 
         return key
     if not isinstance(container, dict):
         raise source.error(keypath, f"{place} is {described(container)}, which has no key '{key}'")
-    known_here = known_keys(annotation)
-    if known_here is not None and str(key) not in known_here:
+    allowed = known_keys(annotation)
+    if allowed is not None and str(key) not in allowed:
         instead = replacement(annotation, str(key))
-        raise source.error(keypath, instead or f"{place} has no key '{key}'{unknown(str(key), known_here)}")
+        raise source.error(keypath, instead or f"{place} has no key '{key}'{unknown(str(key), allowed)}")
     return str(key)

@@ -19,7 +19,7 @@ from hisearch.specs.source import Source
 def with_current_keys(source: Source, annotation: Any) -> Source:
     """``source`` with every key under its current name; ``annotation``: the type that its data is validated against.
 
-    A key that stands beside its successor is left, so that validation refuses it.
+    A former key next to its successor is left in place, so that validation refuses it.
     """
     former = dict(_former_keys(source.data, annotation, ()))
     if not former:
@@ -40,7 +40,7 @@ def with_current_keys(source: Source, annotation: Any) -> Source:
 
 
 def current_data(data: Any, annotation: Any) -> Any:
-    """``data``, stored by an earlier version, with every key under its current name; nobody is told."""
+    """``data``, stored by an earlier version, with every key under its current name, without warnings."""
     return _renamed(data, dict(_former_keys(data, annotation, ())), ())
 
 

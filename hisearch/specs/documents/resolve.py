@@ -1,4 +1,4 @@
-"""Studies and deployments with every reference in them looked up."""
+"""Studies and deployments with every reference in them resolved."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def load_deployment(
 
 
 def _pool_models(resolver: _Resolver, document: Document[DeploymentSpec]) -> dict[str, Document[ModelSpec]]:
-    """Models that pools name, by what they call them."""
+    """Models that pools name, by the pools' names for them."""
     return {
         pool.model: resolver.refer(document, "Model", f"spec.pools.{index}.model", pool.model)
         for index, pool in enumerate(document.spec.pools)
@@ -89,7 +89,7 @@ def _pool_models(resolver: _Resolver, document: Document[DeploymentSpec]) -> dic
 def _with_pages(
     document: Document[DeploymentSpec], model: Document[ModelSpec], pool_models: Mapping[str, Document[ModelSpec]]
 ) -> Document[DeploymentSpec]:
-    """The same deployment with the KV pages written out that engines keep for a pool's model whatever they are told."""
+    """The same deployment with ``page_tokens`` set for models whose page size the engines fix."""
     pools = []
     for index, pool in enumerate(document.spec.pools):
         kept = kept_page_tokens((model if pool.model is None else pool_models[pool.model]).spec)
@@ -107,7 +107,7 @@ def _with_pages(
 
 
 def _check_one_name_each(resolved: ResolvedDeployment) -> None:
-    """Refuses pools that call one model by two names, or two models that requests could not tell apart."""
+    """Refuses pools that call one model by two names, or two models with a name in common."""
     taken: dict[str, str] = {}
     spec = resolved.deployment
     for ref, model in resolved.served.items():
@@ -119,7 +119,7 @@ def _check_one_name_each(resolved: ResolvedDeployment) -> None:
 
 
 def _check_device_profile(space: Document[SearchSpaceSpec], profile: Document[LatencyProfileSpec]) -> None:
-    """Refuses a space that would hold workers with devices, priced by the roofline, against others by tables."""
+    """Refuses a space that would compare workers with devices, priced by the roofline, with others priced by tables."""
     priced_alike = profile.spec.estimator != "tables"
     if any(block is not None for block in space.spec.execution.devices) and not priced_alike:
         raise space.error(
@@ -135,16 +135,16 @@ def _check_tiers(
     model: Document[ModelSpec],
     pool_models: Mapping[str, Document[ModelSpec]],
 ) -> None:
-    """Refuses tiers that the mover cannot use, or that no node has; ``pool_models``: by what pools call them."""
-    media = {name: found.spec for name, found in hardware.media.items()}
+    """Refuses tiers that the KV connector cannot use, or that no node has; ``pool_models``: by the pools' names."""
+    media = {name: medium.spec for name, medium in hardware.media.items()}
     problems: list[Problem] = []
     for index, pool in enumerate(document.spec.pools):
         name = pool.host or hardware.accelerators[pool.accelerator].spec.host
         host = hardware.hosts[name].spec if name is not None else None
-        found = tier_problems(pool, media, name, host)
+        tier_issues = tier_problems(pool, media, name, host)
         served = model if pool.model is None else pool_models[pool.model]
-        found += storage_problems(document.spec, pool, served.spec, media, name, host)
-        problems += [document.problem(f"spec.pools.{index}.{problem.key}", problem.message) for problem in found]
+        tier_issues += storage_problems(document.spec, pool, served.spec, media, name, host)
+        problems += [document.problem(f"spec.pools.{index}.{problem.key}", problem.message) for problem in tier_issues]
     if problems:
         raise SpecError(*problems)
 
@@ -174,7 +174,7 @@ def resolve_study(source: Source, overrides: tuple[str, ...], catalogue: Catalog
     document = _parsed_study(source, catalogue)
     spec, resolver = document.spec, _Resolver(catalogue)
     model = _called(resolver.named_or_inline(document, "Model", "spec.model", spec.model), spec.huggingface_id)
-    slo = _promise_of(resolver.named_or_inline(document, "SLO", "spec.slo", spec.slo), model)
+    slo = _slo_for(resolver.named_or_inline(document, "SLO", "spec.slo", spec.slo), model)
     document = replace(document, spec=spec.for_promise(slo.spec))
     space: Document[SearchSpaceSpec] = resolver.named_or_inline(document, "SearchSpace", "spec.space", spec.space)
     workload = resolver.workload(document)
@@ -202,10 +202,10 @@ _NAMED = {"model": "Model", "slo": "SLO", "space": "SearchSpace"}
 
 
 def _parsed_study(source: Source, catalogue: Catalogue) -> Document[StudySpec]:
-    """The study; what is wrong with it and names in it that lead nowhere are told together.
+    """The study; its errors and its unresolved names are reported together.
 
     Raises:
-        SpecError: all of that.
+        SpecError: all of these.
     """
     problems: list[Problem] = []
     document: Document[StudySpec] | None = None
@@ -237,8 +237,8 @@ def _called(model: Document[ModelSpec], huggingface_id: str | None) -> Document[
     return replace(model, spec=model.spec.model_copy(update={"huggingface_id": huggingface_id}))
 
 
-def _promise_of(slo: Document[SloSpec], model: Document[ModelSpec]) -> Document[SloSpec]:
-    """What the study's model is promised by an SLO that may know several."""
+def _slo_for(slo: Document[SloSpec], model: Document[ModelSpec]) -> Document[SloSpec]:
+    """The SLO of the study's model, from an SLO that may cover several models."""
     if not slo.spec.models:
         return slo
     names = {model.name, model.spec.huggingface_id}
@@ -248,12 +248,12 @@ def _promise_of(slo: Document[SloSpec], model: Document[ModelSpec]) -> Document[
 
 
 def _pools_of_space(resolver: _Resolver, hardware: Hardware, space: Document[SearchSpaceSpec]) -> None:
-    """Adds what prefill and decode workers of a space name of their own, and what they are connected by."""
+    """Adds the accelerators that prefill and decode workers of a space name, and the fabrics that connect them."""
     disaggregated = space.spec.pools.disaggregated
     if disaggregated is None:
         return
-    for side, own in (("prefill", disaggregated.prefill), ("decode", disaggregated.decode)):
-        for index, name in enumerate(own.accelerators or ()):
+    for side, side_space in (("prefill", disaggregated.prefill), ("decode", disaggregated.decode)):
+        for index, name in enumerate(side_space.accelerators or ()):
             resolver.accelerator(hardware, space, f"spec.pools.disaggregated.{side}.accelerators.{index}", name)
     for index, name in enumerate(disaggregated.fabrics):
         hardware.fabrics[name] = resolver.refer(space, "Fabric", f"spec.pools.disaggregated.fabrics.{index}", name)
@@ -269,9 +269,9 @@ def _open(
 
 @dataclass(frozen=True)
 class _Resolver:
-    """Looks references up and says where they stood if they lead nowhere.
+    """Resolves references; an error names the key of an unresolved one.
 
-    deployment: the one whose own definitions come before the catalogue; None where there is none.
+    deployment: its definitions take precedence over the catalogue; None where there is none.
     """
 
     catalogue: Catalogue
@@ -288,15 +288,15 @@ class _Resolver:
             raise document.error(keypath, error.message) from None
 
     def profile(self, document: Document[Any], ref: str) -> Document[LatencyProfileSpec]:
-        """The latency profile that ``document`` names: one that can price steps as it stands."""
-        found: Document[LatencyProfileSpec] = self.refer(document, "LatencyProfile", "spec.profile", ref)
-        if found.spec.estimator == "tables" and found.spec.operators is None:
+        """The latency profile that ``document`` names: one that can price steps without changes."""
+        profile: Document[LatencyProfileSpec] = self.refer(document, "LatencyProfile", "spec.profile", ref)
+        if profile.spec.estimator == "tables" and profile.spec.operators is None:
             raise document.error(
                 "spec.profile",
-                f"profile '{found.name}' names no operator tables; copy it ({shown_path(found.path)}) and add "
+                f"profile '{profile.name}' names no operator tables; copy it ({shown_path(profile.path)}) and add "
                 "operators: FOLDER, a folder of measured tables (docs/latency.md)",
             )
-        return found
+        return profile
 
     def _defined(self, kind: str, name: str) -> Document[Any] | None:
         """The deployment's own definition of that name."""
@@ -333,18 +333,18 @@ class _Resolver:
 
     def accelerator(self, hardware: Hardware, document: Document[Any], keypath: str, name: str) -> None:
         """Adds an accelerator and its usual host."""
-        found = self.refer(document, "Accelerator", keypath, name)
-        hardware.accelerators[name] = found
-        if found.spec.host is not None:
-            self.host(hardware, found, "spec.host", found.spec.host)
+        accelerator = self.refer(document, "Accelerator", keypath, name)
+        hardware.accelerators[name] = accelerator
+        if accelerator.spec.host is not None:
+            self.host(hardware, accelerator, "spec.host", accelerator.spec.host)
 
     def host(self, hardware: Hardware, document: Document[Any], keypath: str, name: str) -> None:
         """Adds a host and its media."""
-        found = self.refer(document, "Host", keypath, name)
-        hardware.hosts[name] = found
-        self.medium(hardware, found, "spec.dram", found.spec.dram)
-        if found.spec.nvme is not None:
-            self.medium(hardware, found, "spec.nvme", found.spec.nvme)
+        host = self.refer(document, "Host", keypath, name)
+        hardware.hosts[name] = host
+        self.medium(hardware, host, "spec.dram", host.spec.dram)
+        if host.spec.nvme is not None:
+            self.medium(hardware, host, "spec.nvme", host.spec.nvme)
 
     def medium(self, hardware: Hardware, document: Document[Any], keypath: str, name: str) -> None:
         """Adds a medium."""
@@ -353,12 +353,12 @@ class _Resolver:
     def devices(self, hardware: Hardware, document: Document[Any], keypath: str, spec: DevicesSpec) -> None:
         """Adds what a devices block names."""
         for name, entry in spec.attached.items():
-            found = self.refer(document, "Device", f"{keypath}.attached.{name}.device", entry.device)
-            hardware.devices[entry.device] = found
-        disaggregated = spec.attention_ffn
-        if disaggregated is not None and disaggregated.ffn_accelerator is not None:
+            device = self.refer(document, "Device", f"{keypath}.attached.{name}.device", entry.device)
+            hardware.devices[entry.device] = device
+        attention_ffn = spec.attention_ffn
+        if attention_ffn is not None and attention_ffn.ffn_accelerator is not None:
             self.accelerator(
-                hardware, document, f"{keypath}.attention_ffn.ffn_accelerator", disaggregated.ffn_accelerator
+                hardware, document, f"{keypath}.attention_ffn.ffn_accelerator", attention_ffn.ffn_accelerator
             )
 
     def _absolute(self, workload: Document[WorkloadSpec]) -> Document[WorkloadSpec]:

@@ -1,4 +1,4 @@
-"""Studies of several models with every reference in them looked up: a study for each model."""
+"""Studies of several models with every reference in them resolved: a study for each model."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from hisearch.specs.studies.fleet_study import FleetStudySpec
 from hisearch.specs.studies.slo import SloSpec
 from hisearch.specs.yaml_nodes import dump_yaml, load_yaml
 
-#: What of the deployment is common to its models: their spaces must have the same.
-_MOST_APART = 1
+#: Most models with disaggregated pools: the KV transfer is of the whole deployment.
+_MOST_DISAGGREGATED = 1
 
 
 @dataclass(frozen=True)
@@ -44,20 +44,20 @@ class ResolvedFleetStudy:
 
     def names_of(self, name: str) -> tuple[str, ...]:
         """All names by which requests may ask for the model that stands under ``name``."""
-        asked, part = self.study.models[name].asked_as, self.parts[name]
-        return tuple(dict.fromkeys((name, part.model_name, part.model.spec.huggingface_id, *asked)))
+        requested, part = self.study.models[name].asked_as, self.parts[name]
+        return tuple(dict.fromkeys((name, part.model_name, part.model.spec.huggingface_id, *requested)))
 
     def to_yaml(self) -> str:
         """The study with all defaults filled in, for keeping; what is the user's own is written out."""
         spec = self.study.model_dump(mode="json", exclude_none=True)
         for name, part in self.parts.items():
-            found = load_yaml(part.to_yaml(), part.document.path)[0]["spec"]
-            found["workload"].pop("models", None)
-            spec["models"][name] |= {key: found[key] for key in ("model", "slo", "space")}
+            part_spec = load_yaml(part.to_yaml(), part.document.path)[0]["spec"]
+            part_spec["workload"].pop("models", None)
+            spec["models"][name] |= {key: part_spec[key] for key in ("model", "slo", "space")}
             if self.study.own(name, "workload"):
-                spec["models"][name]["workload"] = found["workload"]
+                spec["models"][name]["workload"] = part_spec["workload"]
             else:
-                spec["workload"] = found["workload"]
+                spec["workload"] = part_spec["workload"]
         for key in ("slo", "space"):
             spec.pop(key, None)
         metadata = {"name": self.name, "description": self.document.description}
@@ -81,47 +81,51 @@ def load_fleet_study(
     source = apply_overrides(read_source(path), "FleetStudy", settings)
     document: Document[FleetStudySpec] = parse_document(source, "FleetStudy")
     catalogue = catalogue.for_file(path)
-    slos = _promises(document, catalogue)
+    slos = _slos(document, catalogue)
     parts = {name: _part(document, name, slos[name], catalogue) for name in document.spec.models}
     resolved = ResolvedFleetStudy(document, parts, settings)
     _check_together(resolved)
     return resolved
 
 
-def _promises(document: Document[FleetStudySpec], catalogue: Catalogue) -> dict[str, Any]:
-    """What each model's requests are promised, as a Study says it."""
+def _slos(document: Document[FleetStudySpec], catalogue: Catalogue) -> dict[str, Any]:
+    """SLO of each model's requests, as in a Study."""
     spec = document.spec
     shared: SloSpec | None = None
-    found: Document[SloSpec] | None = None
+    slo_document: Document[SloSpec] | None = None
     if isinstance(spec.slo, str):
         try:
-            found = catalogue.get("SLO", spec.slo, document.path.parent)
+            slo_document = catalogue.get("SLO", spec.slo, document.path.parent)
         except SpecError as error:
             raise document.error("spec.slo", error.message) from None
-        shared = found.spec
+        shared = slo_document.spec
     elif spec.slo is not None:
         shared = spec.slo
     if shared is None or not shared.models:
         return {name: spec.part(name)["slo"] for name in spec.models}
-    names = {name: (name, *own.asked_as, *_published(document, name, catalogue)) for name, own in spec.models.items()}
-    if unserved := shared.unserved({one for several in names.values() for one in several}):
+    names = {
+        name: (name, *model.asked_as, *_published(document, name, catalogue)) for name, model in spec.models.items()
+    }
+    if unserved := shared.unserved({alias for several in names.values() for alias in several}):
         message = f"none of the study's models; they are {', '.join(spec.models)}"
-        at = found.problem(("spec", "models", unserved[0]), message) if found else None
+        at = slo_document.problem(("spec", "models", unserved[0]), message) if slo_document else None
         raise SpecError(at or document.problem(("spec", "slo", "models", unserved[0]), message))
-    own = {name: shared.of(several).model_dump(mode="json", exclude_none=True) for name, several in names.items()}
-    return {name: spec.part(name)["slo"] if spec.own(name, "slo") else own[name] for name in spec.models}
+    shared_slo = {
+        name: shared.of(several).model_dump(mode="json", exclude_none=True) for name, several in names.items()
+    }
+    return {name: spec.part(name)["slo"] if spec.own(name, "slo") else shared_slo[name] for name in spec.models}
 
 
 def _published(document: Document[FleetStudySpec], name: str, catalogue: Catalogue) -> tuple[str, ...]:
-    """What deployments and its publisher call a model; nothing where it cannot be found, which its study will say."""
+    """Names of a model in deployments and of its publisher; empty if it is unknown, which its study will report."""
     model = document.spec.models[name].model or name
     if isinstance(model, ModelSpec):
         return (inline_model_name(model), model.huggingface_id)
     try:
-        found: Document[ModelSpec] = catalogue.get("Model", model, document.path.parent)
+        resolved_model: Document[ModelSpec] = catalogue.get("Model", model, document.path.parent)
     except SpecError:
         return ()
-    return (deployed_name(found), found.spec.huggingface_id)
+    return (deployed_name(resolved_model), resolved_model.spec.huggingface_id)
 
 
 def _part(document: Document[FleetStudySpec], name: str, slo: Any, catalogue: Catalogue) -> ResolvedStudy:
@@ -132,34 +136,34 @@ def _part(document: Document[FleetStudySpec], name: str, slo: Any, catalogue: Ca
         part = resolve_study(text_source(text, made), (), catalogue)
     except SpecError as error:
         raise SpecError(*(_in_fleet(problem, made, document, name) for problem in error.problems)) from None
-    asked = part.study.workload.models
-    if not asked:
+    requested = part.study.workload.models
+    if not requested:
         return part
-    names = dict.fromkeys((*asked, part.model_name, part.model.spec.huggingface_id))
+    names = dict.fromkeys((*requested, part.model_name, part.model.spec.huggingface_id))
     workload = part.study.workload.model_copy(update={"models": list(names)})
     study = part.study.model_copy(update={"workload": workload})
     return replace(part, document=replace(part.document, spec=study))
 
 
 def _in_fleet(problem: Problem, made: Path, document: Document[FleetStudySpec], name: str) -> Problem:
-    """A problem of a model's study where it stands in the user's; any other as it is."""
+    """A problem of a model's study, located in the user's study; any other unchanged."""
     if problem.path != made:
         return problem
     keys = as_keypath(problem.key)
-    own = len(keys) > 1 and (
+    is_own = len(keys) > 1 and (
         keys[1] == "model" or (keys[1] in ("workload", "slo", "space") and document.spec.own(name, str(keys[1])))
     )
-    return document.problem(("spec", "models", name, *keys[1:]) if own else keys, problem.message)
+    return document.problem(("spec", "models", name, *keys[1:]) if is_own else keys, problem.message)
 
 
 def _check_together(resolved: ResolvedFleetStudy) -> None:
-    """Refuses models that requests could not tell apart, and spaces whose deployments do not go together."""
+    """Refuses models with a name in common, and spaces whose deployments cannot be combined."""
     document, parts = resolved.document, resolved.parts
     taken: dict[str, str] = {}
     for name in parts:
-        for one in resolved.names_of(name):
-            if taken.setdefault(one, name) != name:
-                message = f"'{name}' and '{taken[one]}' are both called {one}: requests could not tell them apart"
+        for alias in resolved.names_of(name):
+            if taken.setdefault(alias, name) != name:
+                message = f"'{name}' and '{taken[alias]}' are both called {alias}: requests could not tell them apart"
                 raise document.error(("spec", "models", name), message)
     first = next(iter(parts.values()))
     for name, part in parts.items():
@@ -175,7 +179,7 @@ def _check_together(resolved: ResolvedFleetStudy) -> None:
         if part.profile.name != first.profile.name:
             raise document.error(at, f"{part.space.name} and {first.space.name}: profile must be the same")
     disaggregated = [name for name, part in parts.items() if part.space.spec.pools.disaggregated is not None]
-    if len(disaggregated) > _MOST_APART:
+    if len(disaggregated) > _MOST_DISAGGREGATED:
         models = ", ".join(disaggregated)
         message = (
             f"pools.disaggregated: the KV transfer is of the whole deployment; one model may have it, not {models}"

@@ -1,4 +1,4 @@
-"""What a study or deployment becomes once every reference in it is looked up."""
+"""Studies and deployments whose references have all been resolved."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Hardware:
     """Catalogue entries that a study or deployment names, and those that they name in turn; all by name.
 
     ``hosts`` holds each accelerator's usual host (``AcceleratorSpec.host``) and any that a pool names.
-    ``media`` holds the tiers' media and the hosts' own, ``devices`` what stands beside accelerators.
+    ``media`` holds the tiers' media and the hosts' own, ``devices`` those attached to accelerators.
     """
 
     accelerators: dict[str, Document[AcceleratorSpec]]
@@ -52,7 +52,7 @@ class Hardware:
 
     @property
     def device_specs(self) -> dict[str, DeviceSpec]:
-        """What the devices of pools lead to, by the names that pools call them."""
+        """Specs of the pools' devices, by the names that pools use."""
         return {name: document.spec for name, document in self.devices.items()}
 
 
@@ -135,12 +135,12 @@ class ResolvedStudy:
 
     def pins(self) -> dict[str, str]:
         """SHA-256 of what :meth:`to_yaml` refers to by name, by ``Kind/name``, and of the trace file, as ``trace``."""
-        found = [
+        shipped = [
             document
             for document in (self.model, self.slo, self.space, self.workload)
             if isinstance(document, Document) and ships(document)
         ]
-        pins = {f"{doc.kind}/{doc.name}": doc.digest for doc in [*found, self.profile, *self.hardware.documents]}
+        pins = {f"{doc.kind}/{doc.name}": doc.digest for doc in [*shipped, self.profile, *self.hardware.documents]}
         return {**pins, "trace": self.trace_digest} if self.trace_file is not None else pins
 
     def to_yaml(self) -> str:
@@ -166,7 +166,7 @@ class ResolvedStudy:
 class ResolvedDeployment:
     """A deployment with everything it names.
 
-    model: of the pools that name none. pool_models: of the others, by what they call them.
+    model: of the pools that name none. pool_models: of the others, by the pools' names for them.
     """
 
     document: Document[DeploymentSpec]
@@ -187,7 +187,7 @@ class ResolvedDeployment:
 
     @property
     def served(self) -> dict[str, Document[ModelSpec]]:
-        """The same by what the deployment calls them."""
+        """The same models, by the deployment's names for them."""
         return {self.deployment.model_ref(pool): self.model_of(pool) for pool in self.deployment.pools}
 
     @property

@@ -1,4 +1,4 @@
-"""A deployment that needs no file beside its own: what does not ship with hisearch is written into it."""
+"""A self-contained deployment: every document that does not ship with hisearch is written into it."""
 
 from __future__ import annotations
 
@@ -31,34 +31,34 @@ def stand_alone(
         hardware: accelerators, hosts and media by the references that lead to them.
         pool_models: of pools that name one, by its own name, under which it is kept.
     """
-    own = _Own(hardware)
+    definitions = _Definitions(hardware)
     for served in pool_models.values():
-        own.name(served, served.spec)
+        definitions.name(served, served.spec)
     pools = []
     for pool in deployment.pools:
-        tiers = [tier.model_copy(update={"medium": own.medium(tier.medium)}) for tier in pool.tiers]
+        tiers = [tier.model_copy(update={"medium": definitions.medium(tier.medium)}) for tier in pool.tiers]
         names = {
-            "accelerator": own.accelerator(pool.accelerator),
-            "host": own.host(pool.host) if pool.host is not None else None,
+            "accelerator": definitions.accelerator(pool.accelerator),
+            "host": definitions.host(pool.host) if pool.host is not None else None,
             "tiers": tiers,
-            "devices": own.devices(pool.devices) if pool.devices is not None else None,
+            "devices": definitions.devices(pool.devices) if pool.devices is not None else None,
         }
         pools.append(pool.model_copy(update=names))
     update: dict[str, Any] = {
-        "model": own.name(model, model.spec),
-        "profile": own.name(profile, profile.spec),
+        "model": definitions.name(model, model.spec),
+        "profile": definitions.name(profile, profile.spec),
         "pools": pools,
     }
     fabric = deployment.transfer.fabric
     if fabric is not None:
-        update["transfer"] = deployment.transfer.model_copy(update={"fabric": own.fabric(fabric)})
-    sections = {section: specs for section, specs in own.sections.items() if specs}
+        update["transfer"] = deployment.transfer.model_copy(update={"fabric": definitions.fabric(fabric)})
+    sections = {section: specs for section, specs in definitions.sections.items() if specs}
     update["definitions"] = DefinitionsSpec(**sections) if sections else None
     return deployment.model_copy(update=update)
 
 
-class _Own:
-    """Collects definitions, and says under which name each document is found then.
+class _Definitions:
+    """Collects definitions, and returns the name under which each document is then found.
 
     Attributes:
         sections: of ``DefinitionsSpec``: name -> spec.
@@ -101,12 +101,12 @@ class _Own:
         for name, entry in spec.attached.items():
             document: Document[DeviceSpec] = self._hardware.devices[entry.device]
             attached[name] = entry.model_copy(update={"device": self.name(document, document.spec)})
-        disaggregated = spec.attention_ffn
-        if disaggregated is not None and disaggregated.ffn_accelerator is not None:
-            disaggregated = disaggregated.model_copy(
-                update={"ffn_accelerator": self.accelerator(disaggregated.ffn_accelerator)}
+        attention_ffn = spec.attention_ffn
+        if attention_ffn is not None and attention_ffn.ffn_accelerator is not None:
+            attention_ffn = attention_ffn.model_copy(
+                update={"ffn_accelerator": self.accelerator(attention_ffn.ffn_accelerator)}
             )
-        return spec.model_copy(update={"attached": attached, "attention_ffn": disaggregated})
+        return spec.model_copy(update={"attached": attached, "attention_ffn": attention_ffn})
 
     def name(self, document: Document[Any], spec: Any) -> str:
         """The document's name, under which ``spec`` is kept where it does not ship; numbered where that is taken."""

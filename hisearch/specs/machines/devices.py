@@ -1,4 +1,4 @@
-"""Kind ``Device``, and what stands beside a worker's accelerators: PIM, CXL memory, NPUs, the host's CPU."""
+"""Kind ``Device``, and devices attached to a worker's accelerators: PIM, CXL memory, NPUs, the host's CPU."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ OPERATORS: tuple[OperatorName, ...] = (
     "projections", "prefill_attention", "decode_attention", "ffn", "experts", "lm_head",
 )  # fmt: skip
 
-#: What one channel of PIM holds.
+#: Unit of KV cache that one channel of PIM holds.
 PimMapping = Literal["heads", "requests", "striped"]
 
-#: How maps call the worker's own accelerator.
+#: Name of the worker's own accelerator in mappings.
 ACCELERATOR = "accelerator"
 
 
 class PimSpec(Strict):
-    """Processing in memory: units beside the DRAM banks, which all read at once."""
+    """Processing in memory: units next to the DRAM banks, which all read at once."""
 
     standard: str = Field(min_length=1, description="DRAM standard, for the reader.")
     channels: Count = Field(description="Channels; memory and rates below are of one.")
@@ -74,7 +74,7 @@ class SheetSpec(Strict):
 
 
 class DeviceSpec(Strict):
-    """A part of a worker beside its accelerators. Without a law (sheet, systolic, pim) it is memory alone."""
+    """A device attached to a worker's accelerators. Without a law (sheet, systolic, pim) it is memory alone."""
 
     kind: Literal["gpu", "npu", "pim", "cxl", "cpu"] = Field(description="For the reader and the energy figures.")
     memory_bytes: Positive = Field(description="All of it.")
@@ -82,7 +82,7 @@ class DeviceSpec(Strict):
     sheet: SheetSpec | None = Field(None, description="Law of a processor that is known by its sheet.")
     systolic: SystolicSpec | None = Field(None, description="Law of systolic arrays.")
     pim: PimSpec | None = Field(None, description="Law of processing in memory.")
-    link: LinkSpec | None = Field(None, description="To the accelerator that it stands beside; none where absent.")
+    link: LinkSpec | None = Field(None, description="To the accelerator that it is attached to; none where absent.")
     idle_w: NonNegative = Field(description="Draw when idle.")
     active_w: NonNegative = Field(0.0, description="Draw at full use, of a sheet or systolic arrays.")
     internal_j_per_byte: NonNegative = Field(0.0, description="Of a byte that PIM reads inside.")
@@ -108,10 +108,10 @@ class DeviceSpec(Strict):
 
 
 class AttachedDeviceSpec(Strict):
-    """A device beside each accelerator of a worker."""
+    """A device attached to each accelerator of a worker."""
 
     device: str = Field(description="Name or path of a Device.")
-    count: Count = Field(1, description="So many beside each accelerator, working as one: links add up.")
+    count: Count = Field(1, description="Devices attached to each accelerator, working as one: links add up.")
     mapping: PimMapping | None = Field(
         None, description="PIM: what a channel holds, as a Device's pim.mapping, whose own where absent."
     )
@@ -128,9 +128,9 @@ class DirectLinkSpec(Strict):
 
 
 class StreamedSpec(Strict):
-    """Weights that lie elsewhere and are read layer by layer while the layer before them runs."""
+    """Weights that lie on another device and are read layer by layer, each while the layer before it runs."""
 
-    device: str = Field(description="Where they lie: a name of beside.")
+    device: str = Field(description="Where they lie: a name of attached.")
     layers: Count = Field(description="Layers whose weights lie there.")
     operators: list[Literal["projections", "ffn", "experts"]] = Field(
         default=["projections", "ffn", "experts"], min_length=1, description="Of these layers, which operators."
@@ -166,7 +166,7 @@ class ExpertRoutingSpec(Strict):
 class ExpertOffloadSpec(Strict):
     """Experts that lie on another device."""
 
-    device: str = Field(description="Where they lie: a name of beside.")
+    device: str = Field(description="Where they lie: a name of attached.")
     resident: NonNegativeInt = Field(description="Experts of each layer that have a place on the accelerator.")
     run: Literal["fetch", "there"] = Field(
         "fetch", description="fetch: bring an expert that is needed; there: the device runs those that it holds."
@@ -180,7 +180,7 @@ class ExpertOffloadSpec(Strict):
 
 
 class ExpertsSpec(Strict):
-    """Experts on the move."""
+    """Routing, placement and offloading of experts."""
 
     routing: ExpertRoutingSpec = Field(ExpertRoutingSpec(), description="How tokens choose.")
     placement: Literal["in_order", "by_load"] = Field(
@@ -221,7 +221,7 @@ class NetworkSpec(Strict):
 
 
 class DevicesSpec(Strict):
-    """What a worker has beside its accelerators, which operators run where, and what moves between them."""
+    """Devices attached to a worker's accelerators: which operators run where, and what moves between them."""
 
     renamed: ClassVar[dict[str, str]] = {"beside": "attached"}
 
@@ -234,7 +234,7 @@ class DevicesSpec(Strict):
         "greedy: each, in the order of dependencies, to where it and its transfers end first.",
     )
     operators: dict[OperatorName, str] = Field(
-        default_factory=dict, description="Operator -> a name of beside, or accelerator; comes before any policy."
+        default_factory=dict, description="Operator -> a name of attached, or accelerator; comes before any policy."
     )
     others: str | None = Field(
         ACCELERATOR, description="by_hand: where operators that are not listed run; null: all must be listed."
@@ -250,7 +250,7 @@ class DevicesSpec(Strict):
     links: list[DirectLinkSpec] = Field(default_factory=list, description="Beyond the devices' own.")
     streamed: list[StreamedSpec] = Field(default_factory=list, description="Weights that lie elsewhere.")
     experts: ExpertsSpec | None = Field(None, description="Routing, placement and offloading of experts.")
-    attention_ffn: AttentionFfnSpec | None = Field(None, description="Attention and FFN apart.")
+    attention_ffn: AttentionFfnSpec | None = Field(None, description="Attention and FFN on separate accelerators.")
     network: NetworkSpec | None = Field(None, description="Of the worker's accelerators; their peer link where absent.")
 
     @model_validator(mode="after")

@@ -77,8 +77,8 @@ class MediumSpec(Strict):
     """A storage medium for KV cache.
 
     Pages of p bytes move in ``latency_s`` and the longer of ``bytes / bandwidth`` and ``operations * latency_s /
-    queue_depth``, where operations are ``bytes / max(page_bytes, p)``. A store larger than one device is made of
-    as many as it takes, which add up their bandwidths and queues.
+    queue_depth``, where operations are ``bytes / max(page_bytes, p)``. A store larger than one device
+    is made of as many as it takes; their bandwidths and queues add up.
     """
 
     kind: Literal["hbm", "dram", "cxl", "nvme", "remote"] = Field(
@@ -105,7 +105,7 @@ class MediumSpec(Strict):
 
 
 class BasePartsSpec(Strict):
-    """What a host's ``base_w`` is made of; what they leave of it is the rest: fans, boards, conversion."""
+    """Parts of a host's ``base_w``; the remainder is fans, boards, conversion."""
 
     cpu_w: NonNegative = Field(0.0, description="CPUs that wait.")
     dram_w: NonNegative = Field(0.0, description="Main memory that is kept.")
@@ -122,8 +122,8 @@ class BasePartsSpec(Strict):
 class HostSpec(Strict):
     """A server that carries accelerators.
 
-    A shipped accelerator's price includes its share of such a server, so a shipped host costs 0; give the host a price
-    of its own, and take the share out of the accelerators', to account for them apart.
+    A shipped accelerator's price includes its share of such a server, so a shipped host costs 0. To account for them
+    separately, give the host a price of its own and take the share out of the accelerators' prices.
     """
 
     accelerators: Count = Field(description="Accelerator slots.")
@@ -174,7 +174,7 @@ class HostSpec(Strict):
 
 
 class FabricSpec(Strict):
-    """Links between hosts: what KV goes over from prefill to decode workers."""
+    """Links between hosts, which carry KV transfers from prefill to decode workers."""
 
     topology: Literal["switch", "ring", "fully_connected"] = Field("switch", description="How hosts are connected.")
     link: LinkSpec = Field(description="Of one port.")

@@ -1,12 +1,13 @@
 """Host work of a serving engine: constants with a physical size, and the range that each must lie in.
 
-An engine's processor work comes in three kinds. What a step does beside its kernels on the device (``step_s``,
-``kernel_s``, ``per_sequence_s``) makes every step longer. What the host does for a step (``schedule_s``,
+An engine's host work comes in three kinds. Work of a step outside its kernels, on the device's clock (``step_s``,
+``kernel_s``, ``per_sequence_s``), makes every step longer. Work of the host for a step (``schedule_s``,
 ``schedule_sequence_s``, ``launch_s``) is hidden where it overlaps with the device: a step then takes the longer of the
-two. What the front end does (``FrontEndTimes``) delays requests and tokens, and no step.
+two. Work of the front end (``FrontEndTimes``) delays requests and tokens, but no step.
 
-``RANGES`` holds the unit and plausible range of each, and where that comes from. No fit leaves it and no profile ships
-with a value outside it: such a constant stands for something else. Results of fitted profiles that have one say so.
+``RANGES`` holds the unit, the plausible range and the source of each constant. Fits stay within it, and no profile
+ships with a value outside it: such a constant would stand for something else. Results of fitted profiles with such a
+value say so.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ RANGES: dict[str, Range] = {
 
 
 class FrontEndTimes(Strict):
-    """What a request and its tokens spend outside the engine: what a client sees beside the scheduler's clock."""
+    """Time that a request and its tokens spend outside the engine: a client sees it, the scheduler's clock does not."""
 
     request_s: NonNegative = Field(
         0.0, description="Front end, per request: HTTP, validation, chat template, queues between processes."
@@ -68,7 +69,8 @@ class HostTimes(FrontEndTimes):
     """Host work of an engine: of its steps, and of its front end."""
 
     step_s: NonNegative = Field(
-        description="Per step, on the device's clock whatever overlaps: input copies, sampling, hand-over to the host."
+        description="Per step, on the device's clock whatever overlaps: input copies, sampling, passing results to the "
+        "host."
     )
     kernel_s: NonNegative = Field(
         0.0, description="Per kernel of any step, beyond its operator: the gap behind it inside a CUDA graph."
@@ -85,7 +87,7 @@ class HostTimes(FrontEndTimes):
     )
 
     def implausible(self) -> list[str]:
-        """What lies outside its range, in words; a constant of 0 is one that a profile does not have."""
+        """Messages on constants outside their ranges; a constant of 0 is absent from the profile."""
         return [
             f"{name} is {value:g} s for each {known.per}: {known.low:g} to {known.high:g} is plausible ({known.source})"
             for name, known in RANGES.items()
@@ -94,7 +96,7 @@ class HostTimes(FrontEndTimes):
 
 
 class EngineOverhead(HostTimes):
-    """Host work of an engine, what CUDA graphs pad, and versions of it whose host work differs."""
+    """Host work of an engine, padding of CUDA graphs, and versions whose host work differs."""
 
     graph_batches: list[Count] = Field(
         default_factory=list,

@@ -37,15 +37,15 @@ class FitError(Strict):
 
 
 #: Engine -> a version, and how many products made the inputs of linear attention before it: queries, keys and values,
-#: gates and each scalar apart (SGLang 0.5.9, ``models/qwen3_5.py``; joined by its pull requests 19321 and 21019).
+#: gates, and each scalar separately (SGLang 0.5.9, ``models/qwen3_5.py``; joined by its pull requests 19321 and 21019).
 FORMER_LINEAR_INPUTS: dict[EngineName, tuple[str, int]] = {"sglang": ("0.5.10", 4)}
 
-#: What versions of an engine may differ in.
+#: Any part of the laws in which versions of an engine may differ.
 _Laws = TypeVar("_Laws")
 
 
 class LawTerms(Strict):
-    """What every law says of itself."""
+    """Fields that all laws have."""
 
     evidence: Evidence = Field("fitted", description="How the coefficients are known.")
     source: str = Field(min_length=1, description="Table, engine and version that they were fitted on.")
@@ -73,7 +73,7 @@ class GemmTerms(LawTerms):
         None, description="Share of the memory bandwidth at which activations are quantised; none for 16-bit operands."
     )
     quantise_token_s: NonNegative | None = Field(
-        None, description="What quantising the activations takes of a token, however wide, beside that; none: nothing."
+        None, description="Time to quantise a token's activations, whatever their width, on top of that; none: nothing."
     )
     tokens: list[Count] = Field(default_factory=list, description="Knots m of the correction.")
     correction: list[Positive] = Field(default_factory=list, description="Factor at each knot, straight in log m.")
@@ -111,7 +111,7 @@ class PrefillTerms(LawTerms):
 
 
 class MixedTerms(LawTerms):
-    """Decodes beside prompt chunks, where every head of each takes a tile of its own (FlashAttention 2)."""
+    """Mixed steps: decodes with prompt chunks, where every head of each takes its own tile (FlashAttention 2)."""
 
     rows: Count = Field(description="Queries of a tile; a decode fills one of them.")
     keys: Count = Field(description="Keys that a tile reads at a time.")
@@ -235,7 +235,7 @@ class LawsSpec(Strict):
     engine: EngineName = Field(description="Whose kernels.")
     engine_version: str = Field(min_length=1, description="Of which version.")
     multiprocessors: Count = Field(description="Of the accelerator.")
-    memory_bandwidth_bytes_per_s: Positive = Field(description="Of its sheet; tells another accelerator apart.")
+    memory_bandwidth_bytes_per_s: Positive = Field(description="Of its sheet; tells it from other accelerators.")
     flops: Positive = Field(description="16-bit peak of its sheet; likewise.")
     clock_share: Annotated[float, Field(ge=0.75, le=1)] = Field(
         SUSTAINED_CLOCK,
@@ -297,7 +297,7 @@ class LawsSpec(Strict):
     )
 
     def of_version(self, version: str) -> LawsSpec:
-        """With the experts' laws, the all-reduce and the products of the engine's ``version``."""
+        """The laws with the kernels of the engine's ``version``."""
         update: dict[str, object] = {}
         before, inputs = FORMER_LINEAR_INPUTS.get(self.engine, ("", 0))
         if inputs and precedes(version, before):
@@ -316,6 +316,6 @@ class LawsSpec(Strict):
 
 
 def _former(by_version: dict[str, _Laws], version: str) -> _Laws | None:
-    """What stands for the first of the versions that ``version`` precedes, if any."""
+    """The entry of the earliest version that ``version`` precedes, if any."""
     later = [name for name in by_version if precedes(version, name)]
     return by_version[min(later, key=version_key)] if later else None

@@ -1,4 +1,4 @@
-"""How one copy of a model is split over accelerators, and what a model, an engine and a host allow of it."""
+"""How one copy of a model is split over accelerators, and which splits a model, an engine and a host allow."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ class Parallelism(NamedTuple):
     """How one copy of a model is split over accelerators.
 
     A stage of the pipeline has ``attention_data`` groups of ``tensor`` ranks. A group runs attention, embedding and LM
-    head on sequences of its own; FFNs are shared by the stage: every rank of it holds a part, and sees the tokens of
-    all groups. Dense FFNs and shared experts are split along their width over the stage, or over a group where groups
-    have their own; routed experts are dealt to ``expert`` sets of ranks, and each is split along its width over the
-    ranks of its set.
+    head on its own sequences. The stage shares FFNs: every rank of it holds a part, and sees the tokens of all groups.
+    Dense FFNs and shared experts are split along their width over the stage, or over a group where groups have their
+    own. Routed experts are dealt to ``expert`` sets of ranks; each is split along its width over the ranks of its set.
 
     tensor: ranks of an attention group (TP).
     attention_data: attention groups of a stage (data-parallel attention).
@@ -97,7 +96,7 @@ class Parallelism(NamedTuple):
 
 
 def degrees_of(split: Parallelism) -> dict[str, int]:
-    """The keys of a pool that say so."""
+    """The split as keys of a pool."""
     return {
         "tensor_parallel": split.tensor,
         "pipeline_parallel": split.pipeline,
@@ -107,14 +106,14 @@ def degrees_of(split: Parallelism) -> dict[str, int]:
 
 
 class SplitProblem(NamedTuple):
-    """Why a worker cannot be split so: the pool's key, and a sentence."""
+    """Why a worker cannot be split this way: the pool's key, and a sentence."""
 
     key: str
     message: str
 
 
 def split_problems(model: ModelSpec, split: Parallelism) -> Iterator[SplitProblem]:
-    """Why ``model`` does not come out even, worst first; none where it does.
+    """Why ``model`` cannot be split evenly, worst first; empty where it can.
 
     KV heads may be fewer than the ranks of a group and are then replicated, which needs the ranks to be a multiple of
     them.
@@ -160,7 +159,7 @@ def _uneven(name: str, ranks: int, sizes: dict[str, int]) -> Iterator[SplitProbl
 
 
 def engine_problem(engine: EngineName, split: Parallelism, model: ModelSpec | None = None) -> SplitProblem | None:
-    """What the engine cannot be told of the split (of ``model``, where it is known); None where it can.
+    """Why the engine cannot be started with the split (of ``model``, where it is known); None where it can.
 
     vLLM deals experts to all ranks of a stage or to none (``--enable-expert-parallel``), and its data-parallel engines
     share nothing but experts; TensorRT-LLM's attention-DP has one rank to a group (``enable_attention_dp``).
@@ -182,7 +181,7 @@ def engine_problem(engine: EngineName, split: Parallelism, model: ModelSpec | No
 
 
 def fits_hosts(stage_ranks: int, slots: int, reach: int) -> bool:
-    """Whether a stage lies in one host of so many slots, or fills hosts whose accelerators peer links join."""
+    """Whether a stage lies in one host of ``slots`` accelerators, or fills hosts that peer links join."""
     return stage_ranks <= slots or (stage_ranks <= reach and stage_ranks % slots == 0)
 
 

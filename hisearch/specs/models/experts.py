@@ -25,8 +25,8 @@ class ExpertsSpec(Strict):
     )
     redundant: NonNegativeInt = Field(
         0,
-        description="Copies of the busiest experts beside the first, in all: vLLM num_redundant_experts, SGLang "
-        "--ep-num-redundant-experts.",
+        description="Copies of the busiest experts in addition to the first, in all: vLLM num_redundant_experts, "
+        "SGLang --ep-num-redundant-experts.",
     )
     seed: Seed = Field(0, description="Of the draws.")
 

@@ -1,11 +1,11 @@
 """An ONNX graph of a decoder -> :class:`ModelSpec`, by the products of its layers; needs the package ``onnx``.
 
 Exporters keep the names of modules: a product belongs to layer ``layers.N`` (or ``layers/N``) and to the projection
-whose name it carries. Weights are looked at by shape alone, external data stays unread. What shapes cannot tell is the
-width of a head: it is that of a GroupQueryAttention node where the graph has one, else it must be given.
+whose name it carries. Only the shapes of weights are read; external data stays unread. Shapes do not tell the width
+of a head: it is that of a GroupQueryAttention node where the graph has one, else it must be given.
 
-Experts are products of ``experts.E``, or the stacked weights of ONNX Runtime's MoE and QMoE operators; how many of them
-a token uses is the operator's ``k``, or that of a layer's TopK node, else it must be given.
+Experts are products of ``experts.E``, or the stacked weights of ONNX Runtime's MoE and QMoE operators. The number of
+experts per token is the operator's ``k``, or that of a layer's TopK node, else it must be given.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def read_onnx(
     """The model that a graph computes.
 
     Args:
-        path: an ``.onnx`` file; beside it any external data, which is not read.
+        path: an ``.onnx`` file; external data next to it is not read.
         max_context_tokens: longest sequence, which no graph says.
         head_dim: width of a head, where no GroupQueryAttention node tells the number of heads.
         experts_per_token: experts that a token uses, where neither MoE nor TopK nodes tell.
@@ -102,20 +102,20 @@ def read_onnx(
 
 def _layers(path: Path, graph: Any) -> list[Layer]:
     """Products of all layers, in order."""
-    found: dict[int, Layer] = {}
+    by_index: dict[int, Layer] = {}
     for index, part, name, weight in [*_products(graph), *_stacked(path, graph)]:
-        layer = found.setdefault(index, Layer({}, {}, {}))
-        own = layer.experts.setdefault(part, {}) if isinstance(part, int) else getattr(layer, part)
-        own[name] = weight
-    if sorted(found) != list(range(len(found))) or not found:
-        raise OnnxError(f"{path}: no products named layers.0 to layers.N; layers found: {sorted(found) or 'none'}")
-    return [found[index] for index in range(len(found))]
+        layer = by_index.setdefault(index, Layer({}, {}, {}))
+        projections = layer.experts.setdefault(part, {}) if isinstance(part, int) else getattr(layer, part)
+        projections[name] = weight
+    if sorted(by_index) != list(range(len(by_index))) or not by_index:
+        raise OnnxError(f"{path}: no products named layers.0 to layers.N; layers found: {sorted(by_index) or 'none'}")
+    return [by_index[index] for index in range(len(by_index))]
 
 
 def _products(graph: Any) -> Iterator[tuple[int, int | str, str, Weight]]:
     """(layer, expert or part of the layer, projection, weight) of each named product."""
     tensors = {tensor.name: tensor for tensor in graph.initializer}
-    # A weight may be transposed on its way.
+    # A weight may pass through a Transpose node.
     turned = {node.output[0]: node.input[0] for node in graph.node if node.op_type == "Transpose"}
     for node in graph.node:
         if node.op_type not in {"MatMul", "Gemm"} or len(node.input) < 2:
@@ -185,12 +185,12 @@ def _alike(path: Path, layers: list[Layer]) -> Layer:
     """The products that all layers have, each where it occurs; layers with experts follow those without."""
     first = Layer({}, {}, {})
     for index, layer in enumerate(layers):
-        for own, known, what in (
+        for weights, known, what in (
             (layer.dense, first.dense, ""),
             (layer.shared, first.shared, "shared experts' "),
             *((expert, first.experts.setdefault(0, {}), f"expert {e}'s ") for e, expert in layer.experts.items()),
         ):
-            for name, weight in own.items():
+            for name, weight in weights.items():
                 if known.setdefault(name, weight) != weight:
                     raise OnnxError(
                         f"{path}: {what}{name} of layer {index} is {weight[:2]}, that of others {known[name][:2]}"

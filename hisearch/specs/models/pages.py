@@ -26,7 +26,7 @@ def kept_page_tokens(model: ModelSpec) -> int | None:
 
 
 def page_warnings(engine: EngineName, page_tokens: int, model: ModelSpec) -> tuple[str, ...]:
-    """What to know of simulated pages that the engine will not keep."""
+    """Warnings where the engine will not use the simulated page size."""
     kept = kept_page_tokens(model)
     if kept is None or page_tokens == kept:
         return ()

@@ -23,7 +23,7 @@ from hisearch.specs.studies.study import (
 
 #: Figures of a deployment that are the sum of those of its models.
 SUMMED: frozenset[str] = frozenset({"goodput", "usd_per_hour", "accelerators", "mean_w"})
-#: Those that are a mean over its models, weighted by the tokens that each is asked for.
+#: Those that are a mean over its models, weighted by the tokens requested of each.
 PER_TOKEN: frozenset[str] = frozenset({"usd_per_million_tokens", "joules_per_token"})
 #: Those that are the smallest of its models'; all else is the largest.
 LEAST: frozenset[str] = frozenset({"capacity"})
@@ -34,7 +34,7 @@ _MOST_OBJECTIVES = 4
 
 
 class FleetModelSpec(Strict):
-    """One of the models: what is its own; the rest is the study's."""
+    """One of the models: its own settings; all others are the study's."""
 
     model: str | ModelSpec | None = Field(
         None,
@@ -43,7 +43,7 @@ class FleetModelSpec(Strict):
     huggingface_id: WeightsName | None = Field(None, description="As a Study's.")
     asked_as: list[str] = Field(
         default_factory=list,
-        description="Other names by which requests ask for it, beside this one and that of its publisher.",
+        description="Other names by which requests ask for it, in addition to this one and that of its publisher.",
     )
     workload: WorkloadRef | None = Field(
         None,
@@ -63,7 +63,7 @@ class FleetStudySpec(Strict):
     )
     slo: str | SloSpec | None = Field(
         None,
-        description="The promise to each model's requests by themselves; its section models has promises of their own.",
+        description="The SLO of each model's requests by themselves; its section models has SLOs of single models.",
     )
     space: str | SearchSpaceSpec | None = Field(
         None, description="What may be chosen, of models that say nothing else."
@@ -93,9 +93,9 @@ class FleetStudySpec(Strict):
                 raise KeyedError(("objectives", index), "calls of agents cannot be told apart by model")
         if self.workload is not None and self.workload.models:
             raise KeyedError(("workload", "models"), "they are those of section models; leave it out")
-        for name, own in self.models.items():
+        for name, model_spec in self.models.items():
             for key in ("workload", "slo", "space"):
-                if getattr(own, key) is None and getattr(self, key) is None:
+                if getattr(model_spec, key) is None and getattr(self, key) is None:
                     raise KeyedError(("models", name, key), f"needed where the study has no {key}")
         check_limits(self.limits)
         axes = self.axes
@@ -114,7 +114,7 @@ class FleetStudySpec(Strict):
 
     @property
     def coupling(self) -> tuple[str, ...]:
-        """Limited figures by which one model's deployment leaves room for another's, or does not."""
+        """Limited figures that couple the models: what one model's deployment uses is no headroom of another's."""
         return tuple(name for name in self.limits if name in SUMMED | PER_TOKEN)
 
     @property
@@ -132,7 +132,7 @@ class FleetStudySpec(Strict):
         Its budget is an even share. It keeps to limits that hold for each model if they hold for all together: upper
         bounds of sums of what is never negative, and bounds of what is the largest or smallest of any.
         """
-        own = self.models[name]
+        model_spec = self.models[name]
         kept = {
             figure: limit
             for figure, limit in self.limits.items()
@@ -146,13 +146,13 @@ class FleetStudySpec(Strict):
                 "usd": None if self.budget.usd is None else self.budget.usd / share,
             }
         )
-        asked = {} if self.own(name, "workload") else {"models": [name, *own.asked_as]}
-        called = {} if own.huggingface_id is None else {"huggingface_id": own.huggingface_id}
-        return called | {
-            "model": name if own.model is None else _plain(own.model),
-            "workload": _plain(self.workload if own.workload is None else own.workload) | asked,
-            "slo": _plain(self.slo if own.slo is None else own.slo),
-            "space": _plain(self.space if own.space is None else own.space),
+        requested = {} if self.own(name, "workload") else {"models": [name, *model_spec.asked_as]}
+        weights = {} if model_spec.huggingface_id is None else {"huggingface_id": model_spec.huggingface_id}
+        return weights | {
+            "model": name if model_spec.model is None else _plain(model_spec.model),
+            "workload": _plain(self.workload if model_spec.workload is None else model_spec.workload) | requested,
+            "slo": _plain(self.slo if model_spec.slo is None else model_spec.slo),
+            "space": _plain(self.space if model_spec.space is None else model_spec.space),
             "objectives": list(self.axes),
             "limits": {figure: _plain(limit) for figure, limit in kept.items()},
             "budget": _plain(budget),

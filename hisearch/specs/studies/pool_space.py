@@ -1,6 +1,6 @@
-"""What a deployment's pools may be: one of equal workers, prefill and decode apart, or unequal workers behind a router.
+"""Shapes of a deployment's pools: equal workers, prefill/decode disaggregation, or unequal workers behind a router.
 
-Part of the kind ``SearchSpace``. A side or a mix takes from section ``execution`` what it does not say itself.
+Part of the kind ``SearchSpace``. A side or a mix takes what it does not state from section ``execution``.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class SideSpace(Strict):
     max_replicas: Count | None = Field(None, description="Most workers of this side.")
 
     def lists(self) -> dict[str, Any]:
-        """What it says, by the names of section execution."""
+        """The lists that are stated, by the names of section execution."""
         return self.model_dump(exclude_none=True)
 
 
 class DisaggregatedSpace(Strict):
-    """Prefill and decode apart: M workers that compute prompts hand over to N that go on.
+    """Prefill/decode disaggregation: M workers compute prompts and transfer their KV to N workers that decode.
 
     Both sides have the same engine and the same format of the KV cache, of those of section execution; splits beyond
     tensor and expert parallelism are left out, as they are not simulated there.
@@ -55,7 +55,7 @@ class DisaggregatedSpace(Strict):
     )
     transfer: TransferSpec = Field(
         TransferSpec(),
-        description="What else there is to say of the hand-over; fabric and local_prefill_tokens are not.",
+        description="Other settings of the KV transfer; fabric and local_prefill_tokens are not set here.",
     )
 
     @model_validator(mode="after")
@@ -67,7 +67,7 @@ class DisaggregatedSpace(Strict):
         if self.transfer.fabric is not None:
             raise KeyedError(("transfer", "fabric"), "list it among fabrics")
         if self.transfer.local_prefill_tokens:
-            raise KeyedError(("transfer", "local_prefill_tokens"), "list it beside transfer, as local_prefill_tokens")
+            raise KeyedError(("transfer", "local_prefill_tokens"), "list it next to transfer, as local_prefill_tokens")
         return self
 
 
@@ -91,12 +91,14 @@ class PoolsSpace(Strict):
 
     unified: bool = Field(True, description="One pool of equal workers.")
     disaggregated: DisaggregatedSpace | None = Field(
-        None, description="Prefill and decode apart; not tried where absent."
+        None, description="Prefill/decode disaggregation; not tried where absent."
     )
     mixed: MixedSpace | None = Field(None, description="Unequal unified workers; not tried where absent.")
 
     @model_validator(mode="after")
     def _check(self) -> PoolsSpace:
         if not self.unified and self.disaggregated is None and self.mixed is None:
-            raise KeyedError(("unified",), "nothing is left to try: allow apart or mixed, or leave unified at true")
+            raise KeyedError(
+                ("unified",), "nothing is left to try: allow disaggregated or mixed, or leave unified at true"
+            )
         return self

@@ -1,4 +1,4 @@
-"""Kind ``SLO``: what the service promises."""
+"""Kind ``SLO``: bounds on percentiles of request latencies."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SloTerm(Strict):
 
 
 class ModelSloSpec(Strict):
-    """What requests for one model are promised."""
+    """SLO of the requests for one model."""
 
     terms: list[SloTerm] = Field(min_length=1, description="At most one for each metric and percentile.")
     max_rejected_fraction: Annotated[float, Field(ge=0, lt=1)] = Field(
@@ -47,8 +47,8 @@ class SloSpec(ModelSloSpec):
 
     models: dict[str, ModelSloSpec] = Field(
         default_factory=dict,
-        description="Of deployments of several models: promises to those that have one of their own, by any of their "
-        "names. terms and max_rejected_fraction are to each of the others, by itself.",
+        description="Of deployments of several models: SLOs of those that have one of their own, by any of their "
+        "names. terms and max_rejected_fraction apply to each of the others, by itself.",
     )
 
     @model_serializer(mode="wrap")
@@ -59,10 +59,12 @@ class SloSpec(ModelSloSpec):
         return data
 
     def of(self, names: Container[str]) -> SloSpec:
-        """What requests for a model that goes by ``names`` are promised."""
-        own = next((promise for name, promise in self.models.items() if name in names), self)
-        # Without a check, which the promise has passed: one without terms stands for no promise at all.
-        return SloSpec.model_construct(terms=own.terms, max_rejected_fraction=own.max_rejected_fraction, models={})
+        """SLO of the requests for a model that is known by ``names``."""
+        source = next((slo for name, slo in self.models.items() if name in names), self)
+        # No validation: the SLO has passed it, and one without terms means that there is no SLO.
+        return SloSpec.model_construct(
+            terms=source.terms, max_rejected_fraction=source.max_rejected_fraction, models={}
+        )
 
     def unserved(self, served: Container[str]) -> list[str]:
         """Models that it names and that are none of ``served``."""

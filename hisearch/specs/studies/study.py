@@ -27,14 +27,14 @@ Objective = Literal[
 MAXIMISED: frozenset[str] = frozenset({"goodput", "capacity", "agents_per_accelerator"})
 
 CAPACITY = "capacity"
-#: Objectives of societies of agents, whose load is their number.
+#: Objectives of populations of agents, whose load is the number of agents.
 OF_AGENTS: frozenset[str] = frozenset({"agents_per_accelerator", "usd_per_agent_hour"})
 #: Objectives that take simulations at other loads.
 AT_OTHER_LOADS: frozenset[str] = OF_AGENTS | {CAPACITY}
 
 
 class WorkloadRef(Strict):
-    """Which workload, and how fast it is replayed."""
+    """Which workload, and at which load it is replayed."""
 
     trace: str | WorkloadSpec = Field(
         description="A catalogue name, a path to a workload YAML or a trace file, or inline."
@@ -92,7 +92,7 @@ class BudgetSpec(Strict):
 
 
 class LimitSpec(Strict):
-    """What a deployment must keep to beside the SLO: one bound."""
+    """A bound on a figure of a deployment, in addition to the SLO."""
 
     at_most: Positive | None = Field(None, description="Upper bound, of figures that are better when lower.")
     at_least: Positive | None = Field(None, description="Lower bound, of figures that are better when higher.")
@@ -105,12 +105,12 @@ class LimitSpec(Strict):
 
     @property
     def bound(self) -> float:
-        """The one that is given."""
+        """The bound that is given."""
         return self.at_most if self.at_most is not None else self.at_least or 0.0
 
 
 def check_limits(limits: Mapping[Objective, LimitSpec]) -> None:
-    """Refuse limits on what is none, or on the wrong side.
+    """Refuse limits on figures that cannot be limited, or on the wrong side.
 
     Raises:
         KeyedError: with the key, from ``limits`` on.
@@ -121,9 +121,9 @@ def check_limits(limits: Mapping[Objective, LimitSpec]) -> None:
         if name == CAPACITY:
             message = "is an objective, no limit: to ask for 1.3 times the load write workload: {load: 1.3}"
             raise KeyedError(("limits", name), message)
-        wanted, given = ("at_least", limit.at_least) if name in MAXIMISED else ("at_most", limit.at_most)
+        required, given = ("at_least", limit.at_least) if name in MAXIMISED else ("at_most", limit.at_most)
         if given is None:
-            raise KeyedError(("limits", name), f"needs {wanted}")
+            raise KeyedError(("limits", name), f"needs {required}")
 
 
 #: Rules by which a deployment is recommended; see ``RecommendSpec``.
@@ -204,7 +204,7 @@ class StudySpec(Strict):
         "config.json seldom does), or another checkpoint of it is to be served.",
     )
     workload: WorkloadRef = Field(description="The traffic.")
-    slo: str | SloSpec = Field(description="The promise: a name, a path, or inline.")
+    slo: str | SloSpec = Field(description="The SLO: a name, a path, or inline.")
     space: str | SearchSpaceSpec = Field(description="What may be chosen: a name, a path, or inline.")
     objectives: list[Objective] = Field(
         default=["ttft_p99", "goodput", "usd_per_hour"],
@@ -214,12 +214,12 @@ class StudySpec(Strict):
         "states (of TTFT, or of its first term where it bounds no TTFT), or the next one that can be an objective. "
         "goodput, capacity and agents_per_accelerator are maximised, all else minimised. capacity, the largest factor "
         "on the arrival rate at which the SLO holds, takes about seven simulations a deployment; so do "
-        "agents_per_accelerator and usd_per_agent_hour, of the largest society of the workload's kind "
+        "agents_per_accelerator and usd_per_agent_hour, of the largest population of the workload's kind "
         "that meets the SLO, in which capacity is a factor on the number of agents.",
     )
     limits: dict[Objective, LimitSpec] = Field(
         default_factory=dict,
-        description="Bounds on figures of a deployment that are no promise to its users, in the objectives' own units "
+        description="Bounds on figures of a deployment that are not part of the SLO, in the objectives' own units "
         "(seconds, dollars, watts, joules): {usd_per_hour: {at_most: 40}, mean_w: {at_most: 6000}}.",
     )
     budget: BudgetSpec = Field(BudgetSpec(), description="How long to search.")
@@ -247,10 +247,10 @@ class StudySpec(Strict):
         return self
 
     def for_promise(self, slo: SloSpec) -> StudySpec:
-        """The study with objectives that go with its SLO, where it states none of its own."""
+        """The study with objectives that match ``slo``, unless it states its own."""
         if "objectives" in self.model_fields_set:
             return self
-        term = next((one for one in slo.terms if one.metric == "ttft_s"), slo.terms[0])
+        term = next((candidate for candidate in slo.terms if candidate.metric == "ttft_s"), slo.terms[0])
         stem = f"{term.metric.removesuffix('_s')}_p"
         offered = [name for name in get_args(Objective) if name.startswith(stem)]
         latency = next((name for name in offered if float(name.removeprefix(stem)) >= term.percentile), offered[-1])

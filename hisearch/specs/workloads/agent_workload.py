@@ -1,4 +1,4 @@
-"""Section ``agents`` of a Workload: many agents that call the model now and then, each with memory of its own."""
+"""Section ``agents`` of a Workload: many agents that call the model from time to time, each with its own memory."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class WorldSpec(Strict):
     """The plane on which interacting agents walk: a square whose edges turn them back.
 
     An agent walks straight to where its plan leads, for as long as the plan takes, and calls there. Two agents that
-    come within ``radius_m`` of each other both call at once: their plans end early. Who has met somebody meets nobody
-    before a plan of its own has led to a call.
+    come within ``radius_m`` of each other both call at once: their plans end early. An agent that has met
+    another meets nobody until a plan of its own has led to a call.
     """
 
     size_m: Positive = Field(400.0, description="Length of its edges.")
@@ -58,10 +58,10 @@ class GraphSpec(Strict):
 
 
 class AgentWorkloadSpec(Strict):
-    """A seeded society of agents, in a closed loop: what happens next waits for what the model has answered.
+    """A seeded population of agents, in a closed loop: each next call waits for the model's responses.
 
-    An agent calls, acts on the answer for a while, and calls again. Its prompt: the world's, its own system prompt, its
-    history, new tokens.
+    An agent calls, acts on the response for a while, and calls again. Its prompt: the world's, its own system prompt,
+    its history, new tokens.
     """
 
     kind: Literal["independent", "interaction", "diffusion"] = Field(

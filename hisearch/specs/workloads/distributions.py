@@ -49,7 +49,7 @@ class LengthSpec(Strict):
 
 
 class ThinkSpec(Strict):
-    """Time between an answer's end and the session's next request: lognormal by two of its percentiles."""
+    """Time between a response's end and the session's next request: lognormal by two of its percentiles."""
 
     p50_s: Positive = Field(description="Median.")
     p90_s: Positive = Field(description="90th percentile.")

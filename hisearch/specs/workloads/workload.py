@@ -1,4 +1,4 @@
-"""Kind ``Workload``: a trace file, a generator of one, or a society of agents."""
+"""Kind ``Workload``: a trace file, a generator of one, or a population of agents."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class TraceFileSpec(Strict):
 
 
 class SessionSpec(Strict):
-    """Turns of a conversation. A turn's prompt is all that was said before plus ``new_input``.
+    """Turns of a conversation. A turn's prompt is the conversation so far plus ``new_input``.
 
     Without ``think`` a follow-up arrives with its predecessor's last token.
     """
@@ -99,8 +99,8 @@ class SharedPrefixSpec(Strict):
 class GeneratorSpec(Strict):
     """A seeded synthetic workload. Exactly one of ``requests`` and ``duration_s`` bounds it.
 
-    Both cut by *nominal* time: a follow-up's is its session's start plus all think times before it, as if answers took
-    no time. ``requests`` keeps the first so many, ``duration_s`` those before it.
+    Both cut by *nominal* time: a follow-up's is its session's start plus all think times before it, as if responses
+    took no time. ``requests`` keeps that many from the beginning, ``duration_s`` those before that time.
     """
 
     requests: Count | None = Field(None, description="Keep the first so many.")
@@ -152,7 +152,7 @@ class WorkloadSpec(Strict):
 
     file: TraceFileSpec | None = Field(None, description="Requests read from a file.")
     generator: GeneratorSpec | None = Field(None, description="Requests drawn from distributions.")
-    agents: AgentWorkloadSpec | None = Field(None, description="Requests of a society of agents.")
+    agents: AgentWorkloadSpec | None = Field(None, description="Requests of a population of agents.")
     provenance: Provenance | None = Field(None, description="Where the facts come from.")
 
     @model_validator(mode="after")

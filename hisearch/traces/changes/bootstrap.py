@@ -17,7 +17,7 @@ and so do conversations that a window cut out of a running service has in their 
               shorter than a block stay, with who is in them; how many there are varies.
 
 A session comes whole: its requests keep their times after its start, or their think times. What only its own sequences
-hold becomes new tokens in each further copy, so that a session drawn twice does not hit its own twin in a cache; what
+hold becomes new tokens in each further copy, so that a session drawn twice does not hit its own copy in a cache. What
 sessions share, copies share too.
 """
 
@@ -71,7 +71,7 @@ class SessionTable:
 
 
 def session_table(trace: CompiledTrace) -> SessionTable | None:
-    """The sessions of a trace; None where it cannot be drawn anew: agents wait for each other across sessions.
+    """The sessions of a trace; None where it cannot be drawn anew because agents wait for each other across sessions.
 
     ``schemes`` has no sessions where no session has two requests: who belongs together is then not known, and what a
     request finds in a cache was left by others. It has no blocks where there are too few sessions for two of them, or
@@ -102,8 +102,8 @@ def _sessions(arrays: TraceArrays) -> I8:
     _, by_number, label = np.unique(arrays.session, return_index=True, return_inverse=True)
     ends = np.concatenate((roots_of(arrays.previous), by_number[label]))
     links = coo_array((np.ones(2 * count, np.int8), (np.tile(np.arange(count), 2), ends)), shape=(count, count))
-    found = connected_components(links, directed=False)[1]
-    _, at, label = np.unique(found, return_index=True, return_inverse=True)
+    component = connected_components(links, directed=False)[1]
+    _, at, label = np.unique(component, return_index=True, return_inverse=True)
     return np.argsort(np.argsort(at))[label].astype(np.int64)
 
 
@@ -150,7 +150,7 @@ def _by_session(table: SessionTable, rng: np.random.Generator) -> tuple[I8, F8]:
 
 
 def _by_block(table: SessionTable, rng: np.random.Generator) -> tuple[I8, F8]:
-    """Pieces of the trace in the places of its blocks; where all of them are empty, others are drawn."""
+    """Pieces of the trace in the places of its blocks; drawn again where all of them are empty."""
     first_s = float(table.start_s.min())
     # The span ends one mean gap after the last start, so that a piece at its end is as long as any other.
     span_s = float(np.ptp(table.start_s)) * len(table) / (len(table) - 1)
@@ -241,13 +241,13 @@ def _tree_of_copies(table: SessionTable, drawn: I8, copy_of: I8, source: I8) -> 
 
 def _further_copies(drawn: I8) -> np.ndarray:
     """True of every copy of a session but its first, shape (D,)."""
-    found = np.ones(len(drawn), dtype=bool)
-    found[np.unique(drawn, return_index=True)[1]] = False
-    return found
+    further = np.ones(len(drawn), dtype=bool)
+    further[np.unique(drawn, return_index=True)[1]] = False
+    return further
 
 
 def describe_schemes(table: SessionTable | None) -> str:
-    """How a trace is drawn anew, in words."""
+    """Describe how a trace is drawn anew."""
     if table is None:
         return (
             "the trace as it is (its own number of agents, who wait for each other, so that no part of it can be drawn "

@@ -1,4 +1,4 @@
-"""Several traces as one: what services of their own see, sent to one deployment."""
+"""Several traces as one: the traffic of separate services, sent to one deployment."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def merged(traces: Sequence[Trace]) -> Trace:
         moved = [np.where(column >= 0, column + at, -1) for column, at in zip(theirs, before, strict=False)]
         columns[name] = np.concatenate(moved)
     for name in ("session", "tenant"):
-        columns[name] = np.concatenate(_apart([getattr(trace, name) for trace in traces]))
-    asked = [trace.models.names[k] for trace in traces if trace.models is not None for k in trace.models.model.tolist()]
+        columns[name] = np.concatenate(_disjoint([getattr(trace, name) for trace in traces]))
+    named = [trace.models.names[k] for trace in traces if trace.models is not None for k in trace.models.model.tolist()]
     return make_trace(
         **columns,  # type: ignore[arg-type]  # by name
         request_ids=[f"{k}/{name}" for k, trace in enumerate(traces, 1) for name in trace.request_ids],
@@ -66,15 +66,15 @@ def merged(traces: Sequence[Trace]) -> Trace:
         skipped_rows=sum(trace.skipped_rows for trace in traces),
         warnings=tuple(dict.fromkeys(note for trace in traces for note in trace.warnings)),
         block_tokens=math.gcd(*(trace.block_tokens for trace in traces)),
-        models=models_of(asked) if asked else None,
+        models=models_of(named) if named else None,
     )
 
 
 def side_by_side(traces: Sequence[CompiledTrace], names: Sequence[str]) -> CompiledTrace:
     """Compiled traces as one, each one's requests asking for the model of its name, at the times at which they come.
 
-    The order of the requests of one trace stays as it is; of all it is that of the times at which they can come at the
-    earliest, as ``compiler.compile_trace`` orders them.
+    Requests of one trace keep their order. All requests are ordered by the earliest time at which they can arrive, as
+    in ``compiler.compile_trace``.
 
     Raises:
         ValueError: one is of agents.
@@ -99,7 +99,7 @@ def side_by_side(traces: Sequence[CompiledTrace], names: Sequence[str]) -> Compi
     ]
     columns["previous"] = np.concatenate(waits)[order]
     for name in ("session", "tenant"):
-        columns[name] = np.concatenate(_apart([getattr(a, name) for a in parts]))[order]
+        columns[name] = np.concatenate(_disjoint([getattr(a, name) for a in parts]))[order]
     ids = [f"{k}/{name}" for k, trace in enumerate(traces, 1) for name in trace.request_ids]
     return freeze(
         " and ".join(dict.fromkeys(trace.name for trace in traces)),
@@ -115,24 +115,24 @@ def side_by_side(traces: Sequence[CompiledTrace], names: Sequence[str]) -> Compi
 def _forest(parts: Sequence[TraceArrays], order: np.ndarray) -> dict[str, np.ndarray]:
     """The trees of all parts under one root, and where prompts and outputs end in it, requests in ``order``."""
     moved = np.cumsum([0, *(len(a.parent) - 1 for a in parts)])
-    found = {
+    columns = {
         name: np.concatenate(
             [np.where(getattr(a, name) > 0, getattr(a, name) + at, 0) for a, at in zip(parts, moved, strict=False)]
         )[order]
         for name in ("prompt_node", "output_node")
     }
     below = [np.where(a.parent[1:] > 0, a.parent[1:] + at, 0) for a, at in zip(parts, moved, strict=False)]
-    found["parent"] = np.concatenate([parts[0].parent[:1], *below])
+    columns["parent"] = np.concatenate([parts[0].parent[:1], *below])
     for name in ("start_tokens", "end_tokens"):
-        found[name] = np.concatenate([getattr(parts[0], name)[:1], *(getattr(a, name)[1:] for a in parts)])
-    return found
+        columns[name] = np.concatenate([getattr(parts[0], name)[:1], *(getattr(a, name)[1:] for a in parts)])
+    return columns
 
 
-def _apart(numbers: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The same with the numbers of each behind those of the one before."""
-    found: list[np.ndarray] = []
+def _disjoint(numbers: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The same columns, each shifted above the numbers of those before it."""
+    shifted: list[np.ndarray] = []
     used = 0
     for column in numbers:
-        found.append(column + used)
+        shifted.append(column + used)
         used += int(column.max(initial=-1)) + 1
-    return found
+    return shifted

@@ -16,7 +16,7 @@ from hisearch.traces.trace import Trace
 def in_arrival_order(trace: Trace) -> Trace:
     """The same trace with its requests in the order in which they can arrive, predecessors before their follow-ups.
 
-    What a request shares is then told by the first request of the new order that has it.
+    Shared content then refers to the first request of the new order that has it.
 
     Raises:
         ValueError: the times that the order needs were not recorded, see ``compile_trace``.

@@ -1,8 +1,8 @@
 """The first requests of a trace as a client can send them: times, lengths, and names of the blocks that prompts share.
 
-A benchmark client knows neither sessions nor answers: it sends every prompt at its own time. So follow-ups get the
-times at which a simulation saw them arrive, and what a prompt repeats of an earlier *answer* is shared only with
-prompts that repeat it too.
+A benchmark client knows neither sessions nor responses: it sends every prompt at its own time. So follow-ups get the
+times at which a simulation saw them arrive. What a prompt repeats of an earlier *response* is shared only with prompts
+that repeat it too.
 
 Notation
     N   requests, in the order in which they are sent

@@ -33,8 +33,8 @@ def requests_for(trace: CompiledTrace, names: Collection[str]) -> CompiledTrace:
     """
     models = trace.models
     if models is None or not any(name in names for name in models.names):
-        asked = "no model" if models is None else ", ".join(models.names)
-        raise ValueError(f"trace {trace.name} asks for {asked}, not for {' or '.join(names)}")
+        requested = "no model" if models is None else ", ".join(models.names)
+        raise ValueError(f"trace {trace.name} asks for {requested}, not for {' or '.join(names)}")
     if trace.agents is not None:
         raise ValueError(f"trace {trace.name}: calls of agents wait for each other; they cannot be told apart by model")
     mine = np.isin(models.model, [k for k, name in enumerate(models.names) if name in names])
@@ -46,14 +46,21 @@ def requests_for(trace: CompiledTrace, names: Collection[str]) -> CompiledTrace:
             f"trace {trace.name}: request {trace.request_ids[r]} waits for {trace.request_ids[previous[r]]}, which "
             "asks for another model: neither model's requests can be replayed alone"
         )
-    part = _chosen(trace, np.flatnonzero(mine))
+    kept = _chosen(trace, np.flatnonzero(mine))
     return freeze(
-        part.name, part.arrays, part.request_ids, part.skipped_rows, part.warnings, part.block_tokens, None, None
+        kept.name,
+        kept.arrays,
+        kept.request_ids,
+        kept.skipped_rows,
+        kept.warnings,
+        kept.block_tokens,
+        None,
+        None,
     )
 
 
 def _chosen(trace: CompiledTrace, kept: I8) -> CompiledTrace:
-    """The requests with the indices ``kept``, ascending; whom they wait for is among them."""
+    """The requests with the indices ``kept``, ascending; they include every predecessor."""
     from hisearch.traces import _tree
 
     arrays = trace.arrays
@@ -65,12 +72,12 @@ def _chosen(trace: CompiledTrace, kept: I8) -> CompiledTrace:
     tree = _tree.finish_tree(
         arrays.parent, arrays.start_tokens, arrays.end_tokens, arrays.prompt_node[kept], arrays.output_node[kept]
     )
-    some = TraceArrays(
+    selected = TraceArrays(
         **columns, prompt_node=tree[3], output_node=tree[4], parent=tree[0], start_tokens=tree[1], end_tokens=tree[2]
     )
     return freeze(
         trace.name,
-        some,
+        selected,
         [trace.request_ids[r] for r in kept.tolist()],
         trace.skipped_rows,
         trace.warnings,

@@ -1,7 +1,7 @@
-"""Societies of agents: from ``AgentWorkloadSpec`` to a ``Trace``.
+"""Populations of agents: from ``AgentWorkloadSpec`` to a ``Trace``.
 
-``schedule`` says who calls when, ``independent``, ``interaction`` and ``diffusion`` (over ``graphs``) make one
-each, ``population`` gives the calls their prompts; ``resize`` makes the same society larger or smaller.
+``schedule`` defines who calls when; ``independent``, ``interaction`` and ``diffusion`` (over ``graphs``) each make
+one. ``population`` gives the calls their prompts; ``resize`` makes the same population larger or smaller.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Messages that spread over a graph, breadth first: who gets one calls, then passes it on.
 
-One message after another. Whom it will reach, and in how many hops, is known when it starts.
+Messages follow one another. The agents that a message will reach, and in how many hops, are known at its start.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hisearch.traces.sampling import draw_think_s, stream
 
 
 class _Reached(NamedTuple):
-    """An agent that a message gets to: after how many hops, and from which of those reached before (-1: a seed)."""
+    """An agent that a message reaches: after how many hops, and from which agent reached before (-1: a seed)."""
 
     agent: int
     hops: int
@@ -40,14 +40,14 @@ def _messages(spec: AgentWorkloadSpec, graph: Neighbours, rng: np.random.Generat
         starts = np.sort(rng.choice(spec.agents, spec.seeds, replace=False))
         reached = [_Reached(agent, 0, -1) for agent in starts.tolist()]
         known = set(starts.tolist())
-        at = 0
-        while at < len(reached):
-            here = reached[at]
-            for other in graph[here.agent]:
-                if other not in known and rng.random() < spec.spread:
-                    known.add(other)
-                    reached.append(_Reached(other, here.hops + 1, at))
-            at += 1
+        position = 0
+        while position < len(reached):
+            sender = reached[position]
+            for neighbour in graph[sender.agent]:
+                if neighbour not in known and rng.random() < spec.spread:
+                    known.add(neighbour)
+                    reached.append(_Reached(neighbour, sender.hops + 1, position))
+            position += 1
         yield reached
 
 
@@ -66,7 +66,7 @@ def _by_frames(spec: AgentWorkloadSpec, messages: Iterator[list[_Reached]]) -> S
 
 
 def _free(spec: AgentWorkloadSpec, messages: Iterator[list[_Reached]], rng: np.random.Generator) -> Schedule:
-    """A message begins when everybody has answered the one before it."""
+    """A message begins when all calls of the one before it have ended."""
     chains = Chains()
     gates: list[tuple[int, int, float, float]] = []
     assert spec.action is not None  # the spec's own check

@@ -20,7 +20,7 @@ def independent(spec: AgentWorkloadSpec, seeds: tuple[int, int]) -> Schedule:
 
 
 def action_frames(spec: AgentWorkloadSpec, frame: int, count: int, rng: np.random.Generator) -> I8:
-    """Frames that the actions of ``count`` agents take which begin in ``frame``, at least 1; shape (count,).
+    """Frames taken by the actions of ``count`` agents that begin in ``frame``, at least 1; shape (count,).
 
     1 / ``active_rate`` on average, before ``burst`` prolongs some to a common frame.
     """
@@ -35,41 +35,41 @@ def action_frames(spec: AgentWorkloadSpec, frame: int, count: int, rng: np.rando
 def _by_frames(spec: AgentWorkloadSpec, rng: np.random.Generator) -> Schedule:
     frames = Frames(spec.frame_s)
     first = action_frames(spec, 0, spec.agents, rng)
-    due = (rng.random(spec.agents) * first).astype(np.int64)
+    next_call = (rng.random(spec.agents) * first).astype(np.int64)
     for agent in range(spec.agents):
-        frames.hint_at(0, agent, float(due[agent]))
+        frames.hint_at(0, agent, float(next_call[agent]))
     frame = 0
     while len(frames.agent) < spec.calls:
-        callers = np.flatnonzero(due == frame)
-        lasting = action_frames(spec, frame, len(callers), rng)
-        due[callers] = frame + lasting
-        for agent, ahead in zip(callers.tolist(), lasting.tolist(), strict=True):
+        callers = np.flatnonzero(next_call == frame)
+        durations = action_frames(spec, frame, len(callers), rng)
+        next_call[callers] = frame + durations
+        for agent, ahead in zip(callers.tolist(), durations.tolist(), strict=True):
             frames.hint_after(frames.call(agent, frame), agent, ahead)
         frame += 1
     return frames.schedule(spec.calls)
 
 
 def _free(spec: AgentWorkloadSpec, rng: np.random.Generator) -> Schedule:
-    """By nominal time: as if answers took none."""
+    """By nominal time: as if responses took no time."""
     chains = Chains()
     first = _actions_s(spec, spec.agents, rng) * rng.random(spec.agents)
-    line = [(at, agent) for agent, at in enumerate(first.tolist())]
-    for at, agent in line:
-        chains.hints.add(AT_START, agent, seconds=at)
-    heapq.heapify(line)
+    queue = [(call_s, agent) for agent, call_s in enumerate(first.tolist())]
+    for call_s, agent in queue:
+        chains.hints.add(AT_START, agent, seconds=call_s)
+    heapq.heapify(queue)
     newest = [-1] * spec.agents
     think = first.tolist()
     actions = _actions_s(spec, spec.calls, rng).tolist()
     for action in actions:
-        at, agent = line[0]
+        call_s, agent = queue[0]
         before = newest[agent]
         if before < 0:
-            newest[agent] = chains.call(agent, arrival_s=at)
+            newest[agent] = chains.call(agent, arrival_s=call_s)
         else:
             newest[agent] = chains.call(agent, previous=before, think_s=think[agent])
         chains.hints.add(newest[agent], agent, seconds=action)
         think[agent] = action
-        heapq.heapreplace(line, (at + action, agent))
+        heapq.heapreplace(queue, (call_s + action, agent))
     return chains.schedule()
 
 

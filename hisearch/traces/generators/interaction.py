@@ -1,7 +1,7 @@
 """Agents that walk on a plane: a meeting makes both call before their plans would.
 
-The world is played beforehand, tick by tick, as if answers took no time: what depends on them is when a call is made,
-not where its agent then is. With frames a tick is a frame.
+The world is simulated beforehand, tick by tick, as if responses took no time. They change when a call is made, not
+where its agent then is. With frames a tick is a frame.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ class _World:
         self.tick = 0
         self.at_m = self.rng.random((spec.agents, 2)) * spec.world.size_m
         self.heading = self._headings(spec.agents)
-        lasting = self._lasting(spec.agents)
-        self.due = (self.plans.random(spec.agents) * lasting).astype(np.int64)
+        durations = self._durations(spec.agents)
+        self.next_call = (self.plans.random(spec.agents) * durations).astype(np.int64)
         self.open = np.ones(spec.agents, dtype=bool)
 
     def _headings(self, count: int) -> F8:
         angle = self.rng.random(count) * 2 * np.pi
         return np.stack([np.cos(angle), np.sin(angle)], axis=1)
 
-    def _lasting(self, count: int) -> I8:
+    def _durations(self, count: int) -> I8:
         """Ticks that new plans take."""
         if self.spec.pacing == "frames":
             return action_frames(self.spec, self.tick, count, self.plans)
@@ -48,26 +48,26 @@ class _World:
         """Who calls at this tick: by plan, and by a meeting; each in order."""
         from scipy.spatial import cKDTree
 
-        planned = self.due == self.tick
+        planned = self.next_call == self.tick
         self.open |= planned
         pairs = cKDTree(self.at_m).query_pairs(self.spec.world.radius_m, output_type="ndarray")
         free = self.open & ~planned
         met = np.zeros(len(planned), dtype=bool)
-        for one, other in pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))].tolist():
-            if free[one] and free[other] and not (met[one] or met[other]):
-                met[[one, other]] = True
+        for first, second in pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))].tolist():
+            if free[first] and free[second] and not (met[first] or met[second]):
+                met[[first, second]] = True
         self.open &= ~met
         return np.flatnonzero(planned), np.flatnonzero(met)
 
     def replan(self, agents: I8) -> None:
-        """They set out anew."""
-        self.due[agents] = self.tick + self._lasting(len(agents))
+        """Draw new plans and headings for ``agents``."""
+        self.next_call[agents] = self.tick + self._durations(len(agents))
         self.heading[agents] = self._headings(len(agents))
 
     def left(self) -> F8:
-        """Ticks to each agent's next call as its world can tell; shape (A,).
+        """Ticks to each agent's next call as far as its world can predict; shape (A,).
 
-        To its plan's end, or to the nearest other, who may come towards it.
+        To its plan's end, or to a meeting with the nearest other agent, which may come towards it.
         """
         from scipy.spatial import cKDTree
 
@@ -75,7 +75,7 @@ class _World:
         distance = cKDTree(self.at_m).query(self.at_m, k=min(2, len(self.at_m)))[0]
         nearest = distance[:, 1] if distance.ndim > 1 else np.full(len(self.at_m), np.inf)
         meeting = np.maximum(nearest - world.radius_m, 0.0) / (2 * world.speed_m_per_s * world.tick_s)
-        return np.minimum(self.due - self.tick, np.where(self.open, np.maximum(meeting, 1.0), np.inf))
+        return np.minimum(self.next_call - self.tick, np.where(self.open, np.maximum(meeting, 1.0), np.inf))
 
     def advance(self) -> None:
         """One tick: everybody walks, edges turn them back."""
@@ -95,14 +95,14 @@ def interaction(spec: AgentWorkloadSpec, seeds: tuple[int, int]) -> Schedule:
     return _by_frames(spec, world) if spec.pacing == "frames" else _free(spec, world)
 
 
-def _revised(told: F8, tick: int, left: F8) -> np.ndarray:
-    """Whose estimate has moved: ``told`` is the tick of the call that was last told; shape (A,)."""
-    return np.abs(tick + left - told) > np.maximum(_REVISED * left, 1.0)
+def _revised(predicted: F8, tick: int, left: F8) -> np.ndarray:
+    """Agents whose estimate has moved; ``predicted``: tick of the call in the last hint. Shape (A,)."""
+    return np.abs(tick + left - predicted) > np.maximum(_REVISED * left, 1.0)
 
 
 def _by_frames(spec: AgentWorkloadSpec, world: _World) -> Schedule:
     frames = Frames(spec.frame_s)
-    told = np.full(spec.agents, np.inf)
+    predicted = np.full(spec.agents, np.inf)
     while len(frames.agent) < spec.calls:
         planned, met = world.callers()
         callers = np.concatenate((planned, met))
@@ -111,10 +111,10 @@ def _by_frames(spec: AgentWorkloadSpec, world: _World) -> Schedule:
         left = world.left()
         for call, agent in zip(calls, callers.tolist(), strict=True):
             frames.hint_after(call, agent, float(left[agent]))
-        told[callers] = world.tick + left[callers]
-        for agent in np.flatnonzero(_revised(told, world.tick, left)).tolist():
+        predicted[callers] = world.tick + left[callers]
+        for agent in np.flatnonzero(_revised(predicted, world.tick, left)).tolist():
             frames.hint_at(world.tick, agent, float(left[agent]))
-            told[agent] = world.tick + left[agent]
+            predicted[agent] = world.tick + left[agent]
         world.advance()
     return frames.schedule(spec.calls)
 
@@ -124,7 +124,7 @@ def _free(spec: AgentWorkloadSpec, world: _World) -> Schedule:
     tick_s = spec.world.tick_s
     newest = np.full(spec.agents, -1)
     called = np.zeros(spec.agents)
-    told = np.full(spec.agents, np.inf)
+    predicted = np.full(spec.agents, np.inf)
     while True:
         for agent in np.concatenate(world.callers()).tolist():
             if len(chains.agent) == spec.calls:
@@ -135,14 +135,14 @@ def _free(spec: AgentWorkloadSpec, world: _World) -> Schedule:
             else:
                 newest[agent] = chains.call(agent, previous=int(newest[agent]), think_s=now_s - called[agent])
             called[agent] = now_s
-            told[agent] = np.inf
+            predicted[agent] = np.inf
             world.replan(np.array([agent]))
         left = world.left()
-        for agent in np.flatnonzero(_revised(told, world.tick, left)).tolist():
+        for agent in np.flatnonzero(_revised(predicted, world.tick, left)).tolist():
             trigger = int(newest[agent])
             after_s = world.tick * tick_s - (called[agent] if trigger >= 0 else 0.0)
             chains.hints.add(
                 trigger if trigger >= 0 else AT_START, agent, after_s=after_s, seconds=float(left[agent]) * tick_s
             )
-            told[agent] = world.tick + left[agent]
+            predicted[agent] = world.tick + left[agent]
         world.advance()

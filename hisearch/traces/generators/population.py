@@ -20,8 +20,8 @@ def generate_agents(spec: AgentWorkloadSpec, *, seed: int = 0, edges: Neighbours
     """The workload that ``spec`` describes; ``spec.seed`` and ``seed`` together set its random streams.
 
     Args:
-        spec: the society.
-        seed: of everything random in it, beside its own.
+        spec: the population.
+        seed: of everything random in it, in addition to its own.
         edges: of the graph, where a file has them; see ``graphs.edge_list``.
     """
     seeds = (spec.seed, seed)
@@ -55,34 +55,34 @@ def _assemble(spec: AgentWorkloadSpec, schedule: Schedule, seeds: tuple[int, int
 
 
 def _prompts(spec: AgentWorkloadSpec, agent: I8, new: I8, output: I8) -> tuple[I8, I8, I8]:
-    """Lengths of the prompts, and which earlier call each begins like and for how many tokens; shapes (N,)."""
+    """Lengths of the prompts, the earlier call that each shares a prefix with, and its tokens; shapes (N,)."""
     base = spec.world_prompt_tokens + spec.system_prompt_tokens
     cap = spec.history_cap_tokens
     newest = [-1] * spec.agents
     first = [-1] * spec.agents
     history = [0] * spec.agents
     inputs, shares_with, shared = [], [], []
-    for call, (who, fresh, answer) in enumerate(zip(agent.tolist(), new.tolist(), output.tolist(), strict=True)):
-        goes_on = spec.history and newest[who] >= 0
-        if goes_on and cap is not None and history[who] > cap:
-            history[who] = spec.summary_tokens
+    for call, (caller, fresh, generated) in enumerate(zip(agent.tolist(), new.tolist(), output.tolist(), strict=True)):
+        goes_on = spec.history and newest[caller] >= 0
+        if goes_on and cap is not None and history[caller] > cap:
+            history[caller] = spec.summary_tokens
             goes_on = False
-        inputs.append(base + history[who] + fresh)
+        inputs.append(base + history[caller] + fresh)
         if goes_on:
-            shares_with.append(newest[who])
-            shared.append(base + history[who])
-        elif first[who] >= 0 or call > 0:
-            # Like its own first call for both prompts, like anybody's for the world's.
-            shares_with.append(max(first[who], 0))
-            shared.append(base if first[who] >= 0 else spec.world_prompt_tokens)
+            shares_with.append(newest[caller])
+            shared.append(base + history[caller])
+        elif first[caller] >= 0 or call > 0:
+            # Shares both prompts with its own first call, or the world's prompt with anybody's.
+            shares_with.append(max(first[caller], 0))
+            shared.append(base if first[caller] >= 0 else spec.world_prompt_tokens)
         else:
             shares_with.append(-1)
             shared.append(0)
-        if first[who] < 0:
-            first[who] = call
-        newest[who] = call
+        if first[caller] < 0:
+            first[caller] = call
+        newest[caller] = call
         if spec.history:
-            history[who] += fresh + answer
+            history[caller] += fresh + generated
     return np.array(inputs), np.array(shares_with), np.array(shared)
 
 

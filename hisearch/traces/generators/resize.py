@@ -1,4 +1,4 @@
-"""The same society with another number of agents."""
+"""The same population with another number of agents."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from hisearch.specs.workloads.agent_workload import AgentWorkloadSpec
 
 
 def resized(spec: AgentWorkloadSpec, agents: int) -> AgentWorkloadSpec:
-    """``spec`` with so many agents, who live as they did: calls, messages and the plane's area grow along.
+    """``spec`` with this many agents, who behave as before: calls, messages and the plane's area grow in proportion.
 
     A number of adapters that agents share stays as it is.
 
     Raises:
-        ValueError: its graph is a file's, which has as many agents as it has; or so few agents that the society cannot
-            be (the plane is crossed in a tick, the graph has more edges than agents).
+        ValueError: its graph is a file's, whose number of agents is fixed; or there are too few agents (the plane is
+            crossed in a tick, the graph has more edges than agents).
     """
     if spec.graph.model == "edges":
         raise ValueError("graph.model edges: a graph from a file has the agents that it has")

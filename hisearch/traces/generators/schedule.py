@@ -25,7 +25,7 @@ class Hints:
     steps: list[float] = field(default_factory=list)
 
     def add(self, trigger: int, agent: int, *, after_s: float = 0.0, seconds: float = 0.0, steps: float = 0.0) -> None:
-        """One more."""
+        """Append one hint."""
         self.trigger.append(trigger)
         self.agent.append(agent)
         self.after_s.append(after_s)
@@ -62,7 +62,7 @@ class Schedule:
 
 @dataclass
 class Frames:
-    """Calls frame by frame, while a world is played: ``call`` in rising order of frames, then ``schedule``.
+    """Calls frame by frame, while a world is simulated: ``call`` in rising order of frames, then ``schedule``.
 
     A hint given at the beginning of a frame is triggered by the opening of the gate that leads to it.
     """
@@ -89,7 +89,7 @@ class Frames:
         self._beginning.append((frame, agent, frames))
 
     def schedule(self, calls: int) -> Schedule:
-        """Of the first ``calls`` of them."""
+        """Schedule of the first ``calls`` calls."""
         count = min(calls, len(self.agent))
         frame = np.array(self.frame[:count])
         shown, gate = np.unique(frame, return_inverse=True)
@@ -119,7 +119,7 @@ class Frames:
 
 @dataclass
 class Chains:
-    """Calls of agents that each go by a clock of their own."""
+    """Calls of agents that each follow their own clock."""
 
     agent: list[int] = field(default_factory=list)
     previous: list[int] = field(default_factory=list)
@@ -149,7 +149,7 @@ class Chains:
         return len(self.agent) - 1
 
     def schedule(self) -> Schedule:
-        """Of all of them."""
+        """Schedule of all calls."""
         return Schedule(
             agent=np.array(self.agent),
             previous=np.array(self.previous, dtype=np.int32),

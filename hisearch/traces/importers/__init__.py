@@ -48,7 +48,7 @@ _READERS: dict[str, Callable[[Source], Trace]] = {
 #: Formats that do not record when sessions start.
 _WITHOUT_STARTS = frozenset({"sharegpt_lengths", "weka", "lmcache"})
 
-#: Fields that give a format away, most telling first.
+#: Fields that identify a format, most specific first.
 _JSON_FIELDS: list[tuple[str, frozenset[str]]] = [
     ("bailian", frozenset({"chat_id", "timestamp", "input_length", "output_length"})),
     ("mooncake", frozenset({"timestamp", "input_length", "output_length"})),
@@ -86,14 +86,14 @@ def detect_format(path: Path, *, has_columns: bool = False) -> str:
     if first.lstrip().startswith("{"):
         return _detect_json(path, first)
     names = frozenset(name.strip() for name in next(csv.reader([first])))
-    found = next((name for name, fields in _CSV_FIELDS if fields <= names), "csv" if has_columns else None)
-    if found is None:
+    format_name = next((name for name, fields in _CSV_FIELDS if fields <= names), "csv" if has_columns else None)
+    if format_name is None:
         raise TraceError.at(
             f"format not recognised by its columns ({', '.join(sorted(names))[:80]}); of a table of your own say which "
             f"column is what: {MAP_COLUMNS}; else name its format (--format, or spec.file.format in a Workload), one "
             f"of {', '.join(_READERS)}", path=path, line=1,
         )  # fmt: skip
-    return found
+    return format_name
 
 
 def _detect_json(path: Path, first: str) -> str:
@@ -140,7 +140,7 @@ def read_trace(path: Path, spec: TraceFileSpec, *, seed: int = 0) -> Trace:
 
 
 def _spread(trace: Trace, quantum_s: float | None, name: str, rng: np.random.Generator) -> Trace:
-    """Spread quantised arrivals as asked, or Mooncake's where they are found to be quantised."""
+    """Spread arrivals over ``quantum_s`` if given, or Mooncake's where they are detected as quantised."""
     if quantum_s is None:
         if name != "mooncake" or not starts_on_quantum(trace.arrival_s, MOONCAKE_QUANTUM_S):
             return trace

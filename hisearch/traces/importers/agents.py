@@ -91,13 +91,13 @@ def _session_calls(
             continue
         inputs, outputs = row.count("in"), row.count("out", minimum=0)
         keep, runs = row.count("keep", minimum=0), row.runs("new")
-        whole = inputs // block_tokens
+        whole_blocks = inputs // block_tokens
         if keep > len(path):
             raise RowError(
                 "requests.keep", f"expected at most the {len(path)} blocks of the request before, got {keep}"
             )
-        if keep + sum(count for _, count in runs) != whole:
-            raise RowError("requests.new", f"keep and new should make up {whole} blocks of {inputs} tokens")
+        if keep + sum(count for _, count in runs) != whole_blocks:
+            raise RowError("requests.new", f"keep and new should make up {whole_blocks} blocks of {inputs} tokens")
         if any(first + count > _MAX_LOCAL_ID for first, count in runs):
             raise RowError("requests.new", f"expected ids local to the session, below {_MAX_LOCAL_ID}")
         path = np.concatenate([path[:keep], *(np.arange(first, first + count) for first, count in runs)])
@@ -236,10 +236,10 @@ def _token_call(row: Fields) -> dict[str, Any]:
     for field, count in (("input_tok_ids", inputs), ("output_tok_ids", outputs)):
         if field not in row or (field == "output_tok_ids" and not ids):
             break
-        found = row.counts(field)
-        if len(found) != count:
-            raise RowError(field, f"expected {count} token ids, got {len(found)}")
-        ids += found
+        token_ids = row.counts(field)
+        if len(token_ids) != count:
+            raise RowError(field, f"expected {count} token ids, got {len(token_ids)}")
+        ids += token_ids
     pause = row.number("tool_duration_ns") / 1e9 if "tool_duration_ns" in row else 0.0
     return {
         "input_tokens": inputs, "output_tokens": outputs, "ids": ids, "known_tokens": len(ids), "pause_s": pause,

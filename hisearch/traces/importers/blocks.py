@@ -23,8 +23,8 @@ LIKELY_RPS = 1000.0
 def prompt_blocks(row: Fields, input_tokens: int, block_tokens: int) -> tuple[list[int], int]:
     """A prompt's block ids, checked in number, and the tokens that they cover."""
     ids = row.counts("hash_ids")
-    whole, all_blocks = input_tokens // block_tokens, math.ceil(input_tokens / block_tokens)
-    if len(ids) not in (whole, all_blocks):
+    whole_blocks, all_blocks = input_tokens // block_tokens, math.ceil(input_tokens / block_tokens)
+    if len(ids) not in (whole_blocks, all_blocks):
         expected = f"{all_blocks} ids, one per {block_tokens} tokens of {input_tokens}"
         raise RowError("hash_ids", f"expected {expected}, got {len(ids)}")
     return ids, min(input_tokens, len(ids) * block_tokens)
@@ -48,8 +48,8 @@ def _unlikely_milliseconds(arrival_s: Sequence[float]) -> list[str]:
     if not arrival_s:
         return []
     span_s = arrival_s[-1] - arrival_s[0]
-    whole = all((time_s * 1e3).is_integer() or abs(time_s * 1e3 - round(time_s * 1e3)) < 1e-6 for time_s in arrival_s)
-    if whole and len(arrival_s) <= LIKELY_RPS * max(span_s, 1.0):
+    integer = all((time_s * 1e3).is_integer() or abs(time_s * 1e3 - round(time_s * 1e3)) < 1e-6 for time_s in arrival_s)
+    if integer and len(arrival_s) <= LIKELY_RPS * max(span_s, 1.0):
         return []
     return [
         f"timestamps are milliseconds in this form: {len(arrival_s):,} requests came within {span_s:g} s; if the "

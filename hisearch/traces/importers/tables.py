@@ -10,12 +10,12 @@ from hisearch.traces.reading.source import Codes, Requests, Source
 from hisearch.traces.sampling import draw_think_s, stream
 from hisearch.traces.trace import Trace
 
-#: Fields of ours that ``columns`` may map to a table's.
+#: hisearch fields that ``columns`` may map to a table's columns.
 CSV_FIELDS = (
     "id", "arrival_s", "input_tokens", "output_tokens", "session", "tenant", "think_s", "model",
 )  # fmt: skip
 
-#: Of them, those that a table's column of the same name is not taken for: services name their models as they like.
+#: Fields that are never taken from a column of the same name: services name their models as they like.
 _MAPPED_ONLY = ("model",)
 
 #: Where a mapping of columns is given.
@@ -69,7 +69,7 @@ def read_burstgpt(source: Source) -> Trace:
 def read_sharegpt_lengths(source: Source) -> Trace:
     """ShareGPT lengths (github.com/microsoft/sarathi-serve): ``num_prefill_tokens,num_decode_tokens``, with history.
 
-    The rows of a conversation follow each other, each prompt holding all that was said before. Where one ends is not
+    The rows of a conversation follow each other, each prompt holding the whole history. Where one ends is not
     marked: a row continues the one before it if its prompt is at least as long as that one's prompt and output.
     """
     requests = Requests()
@@ -79,10 +79,10 @@ def read_sharegpt_lengths(source: Source) -> Trace:
         with source.bad.row(line):
             inputs, outputs = row.count("num_prefill_tokens"), row.count("num_decode_tokens")
             before = len(requests) - 1
-            said = requests.input_tokens[-1] + requests.output_tokens[-1] if before >= 0 else math.inf
-            follows = inputs >= said
+            history = requests.input_tokens[-1] + requests.output_tokens[-1] if before >= 0 else math.inf
+            follows = inputs >= history
             shares_with.append(before if follows else -1)
-            shared_tokens.append(int(said) if follows else 0)
+            shared_tokens.append(int(history) if follows else 0)
             requests.add(
                 math.nan if follows else 0.0,
                 inputs,
@@ -99,9 +99,9 @@ def read_sharegpt_lengths(source: Source) -> Trace:
 
 
 def read_csv(source: Source) -> Trace:
-    """Any CSV table, by ``columns``: our field -> its column. ``input_tokens`` and ``output_tokens`` are needed.
+    """Any CSV table, by ``columns``: hisearch field -> its column. ``input_tokens`` and ``output_tokens`` are needed.
 
-    Without ``columns`` every column that has the name of a field of ours is that, but for ``model``, which only a
+    Without ``columns`` every column with the name of a hisearch field is that field, except ``model``, which only a
     mapping names.
     ``arrival_s`` may be seconds or dates; without it ``arrivals`` must say when sessions start. Rows of one ``session``
     follow each other up, ``think_s`` after their predecessor's end. Contents are not recorded: nothing is shared.
@@ -153,9 +153,9 @@ def read_csv(source: Source) -> Trace:
 
 
 def _columns(source: Source) -> dict[str, str]:
-    """Our field -> the table's column: as mapped; ``arrival_s``, and all where nothing is mapped, by its very name.
+    """Field -> the table's column: as mapped; ``arrival_s``, and all fields where nothing is mapped, by their names.
 
-    Where arrivals are to be drawn nothing is taken by its name.
+    Where arrivals are drawn, no column is taken by name.
     """
     columns = dict(source.spec.columns)
     if source.spec.arrivals is not None:
@@ -165,7 +165,7 @@ def _columns(source: Source) -> dict[str, str]:
 
 
 def _column(row: Fields, columns: dict[str, str], field: str) -> str:
-    """The table's column for a field of ours: as mapped, else of the same name."""
+    """The table's column for a hisearch field: as mapped, else of the same name."""
     column = columns.get(field, field)
     if not row.has(column):
         for_field = f" (for {field})" if field != column else ""

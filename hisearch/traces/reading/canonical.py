@@ -133,9 +133,9 @@ class _Reader:
             raise RowError(forms[-1], f"expected one of {', '.join(_CONTENT)} throughout the file")
         form = forms[0] if forms else ""
         if form == "shares_with":
-            other = self._reference(row, form)
-            longest = min(inputs + outputs, self.requests.input_tokens[other] + self.requests.output_tokens[other])
-            return form, [], 0, other, row.count("shared_tokens", maximum=longest)
+            earlier = self._reference(row, form)
+            longest = min(inputs + outputs, self.requests.input_tokens[earlier] + self.requests.output_tokens[earlier])
+            return form, [], 0, earlier, row.count("shared_tokens", maximum=longest)
         if form == "block_ids":
             return form, *self._blocks(row, inputs, outputs), -1, 0
         if form == "token_ids":
@@ -236,7 +236,7 @@ def write_trace(trace: Trace, path: Path) -> None:
     """Write ``trace`` as ``.jsonl``, ``.jsonl.gz`` or ``.parquet``, by the path's ending.
 
     Raises:
-        TraceError: another ending, or two requests of the same name, which references could not tell apart.
+        TraceError: another ending, or two requests of the same name, between which references could not distinguish.
     """
     if len(set(trace.request_ids)) < len(trace):
         raise TraceError.at("two requests have the same id", path=path, key="id")
@@ -260,13 +260,13 @@ def _written_rows(trace: Trace) -> Iterator[dict[str, Any]]:
     """One dictionary per request, fields without a value left out."""
     names = trace.request_ids
     models = trace.models
-    asked = [None] * len(names) if models is None else [models.names[k] for k in models.model.tolist()]
+    model_names = [None] * len(names) if models is None else [models.names[k] for k in models.model.tolist()]
     columns: list[np.ndarray] = [
         trace.arrival_s, trace.input_tokens, trace.output_tokens, trace.max_output_tokens, trace.previous,
         trace.think_s, trace.session, trace.tenant, trace.priority, trace.shares_with, trace.shared_tokens,
     ]  # fmt: skip
     for name, model, values in zip(
-        names, asked, zip(*(column.tolist() for column in columns), strict=True), strict=True
+        names, model_names, zip(*(column.tolist() for column in columns), strict=True), strict=True
     ):
         arrival, inputs, outputs, limit, previous, think, session, tenant, priority, shares_with, shared = values
         row: dict[str, Any] = {"id": name}

@@ -11,6 +11,6 @@ class TraceError(SpecError):
     """A trace that cannot be used. ``str`` of it is ``file:line: field: what was expected``; ``key`` is the field."""
 
     def named_by(self, place: Problem) -> TraceError:
-        """The same with the document, line and key behind it that lead to the trace."""
+        """The same error, with the document, line and key that lead to the trace appended."""
         first, *others = self.problems
         return TraceError(replace(first, message=f"{first.message} (named by {replace(place, message='')})"), *others)

@@ -225,7 +225,7 @@ def csv_rows(path: Path, bad: BadRows) -> Iterator[tuple[int, Fields]]:
         reader = csv.reader(text)
         try:
             names = [name.strip() for name in next(reader, [])]
-            _refuse_twins(path, names)
+            _refuse_duplicates(path, names)
             for values in reader:
                 if not values:
                     continue
@@ -237,11 +237,11 @@ def csv_rows(path: Path, bad: BadRows) -> Iterator[tuple[int, Fields]]:
             raise TraceError.at(f"not a CSV file: {error}", path=path, line=reader.line_num) from error
 
 
-def _refuse_twins(path: Path, names: list[str]) -> None:
-    """Refuse a header that names a column twice: which of the two is meant cannot be told."""
-    twin = next((name for at, name in enumerate(names) if name and name in names[:at]), None)
-    if twin is not None:
-        raise TraceError.at("the header names this column twice", path=path, line=1, key=twin)
+def _refuse_duplicates(path: Path, names: list[str]) -> None:
+    """Refuse a header that names a column twice: which one is meant is unknown."""
+    duplicate = next((name for at, name in enumerate(names) if name and name in names[:at]), None)
+    if duplicate is not None:
+        raise TraceError.at("the header names this column twice", path=path, line=1, key=duplicate)
 
 
 def json_fault(error: json.JSONDecodeError) -> str:

@@ -101,10 +101,10 @@ class Requests:
         ids = np.frombuffer(self.ids, dtype=np.int64) if len(self.ids) else np.zeros(0, dtype=np.int64)
         if self.model and len(ids):
             ids = blocks_apart(ids, self.id_counts, models_of(self.model))
-        found: tuple[np.ndarray, np.ndarray] = _tree.resolve_blocks(
+        shared: tuple[np.ndarray, np.ndarray] = _tree.resolve_blocks(
             ptr, ids, block_tokens, np.array(self.known_tokens, dtype=np.int64)
         )
-        return found
+        return shared
 
     def build(
         self,
@@ -133,7 +133,7 @@ class Requests:
         """
         if not len(self):
             raise TraceError.at("no requests in the file", path=source.path)
-        found = self.share_blocks(block_tokens) if block_tokens else shares
+        content = self.share_blocks(block_tokens) if block_tokens else shares
         arrival = np.array(self.arrival_s)
         return make_trace(
             arrival_s=arrival - np.nanmin(arrival) if from_first_arrival else arrival,
@@ -144,8 +144,8 @@ class Requests:
             think_s=self.think_s,
             session=self.session,
             tenant=self.tenant,
-            shares_with=found[0] if found else None,
-            shared_tokens=found[1] if found else None,
+            shares_with=content[0] if content else None,
+            shared_tokens=content[1] if content else None,
             open_loop=open_loop,
             skipped_rows=source.bad.count,
             warnings=warnings,
@@ -155,5 +155,5 @@ class Requests:
 
 
 def with_warnings(trace: Trace, *warnings: str) -> Trace:
-    """The trace with further warnings."""
+    """The trace with additional warnings."""
     return replace(trace, warnings=(*trace.warnings, *warnings))

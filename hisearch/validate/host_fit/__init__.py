@@ -1,1 +1,1 @@
-"""Host work of engines, fitted to all campaigns of measured runs at once and judged by those left out."""
+"""Host work of engines, fitted to all campaigns of measured runs together and judged on held-out ones."""

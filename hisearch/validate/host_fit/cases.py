@@ -1,7 +1,7 @@
-"""Measured runs that host work is fitted to, from every kind of campaign, in one form.
+"""Measured runs for the fit of host work, from every kind of campaign, in one form.
 
-A case knows its engine, version, campaign, GPU and model, and what its figures are under given host work: logarithms of
-simulated over measured TTFT and step time (TPOT, ITL). Left out of both: figures that say something else (``counts``).
+A case has its engine, version, campaign, GPU and model. It gives its errors under given host work: logarithms of
+simulated over measured TTFT and step time (TPOT, ITL). ``counts`` excludes figures that measure something else.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from hisearch.validate.silicon.rows import UNKNOWN_VERSION, SiliconRow
 #: Kinds of runs; campaigns of the last two, whose files name none.
 CLOSED_LOOP, OPEN_LOOP, SERVED = "closed loop", "open loop", "served"
 OPEN_LOOP_CAMPAIGN, SERVED_CAMPAIGN = "open-loop", "served workloads"
-#: Errors of TTFT and step time that count as one: of operators priced by laws, and by tables measured on the card.
+#: Scales of the errors of TTFT and step time: for operators priced by laws, and by tables measured on the card.
 #: Laws miss operators by 7 to 15 % (docs/accuracy-details.md, closed loop), tables a batch by 1 to 3 (single batches).
 OF_LAWS, OF_TABLES = (0.15, 0.07), (0.03, 0.02)
 
@@ -40,7 +40,7 @@ OF_LAWS, OF_TABLES = (0.15, 0.07), (0.03, 0.02)
 class Case(Protocol):
     """One measured run; ``kind``: of the names above.
 
-    counts: whether its TTFT, and its step time, are to be met. scale: errors of both that count as one.
+    counts: whether its TTFT, and its step time, count in the fit. scale: unit of both errors.
     """
 
     @property
@@ -82,7 +82,7 @@ class ClosedLoopCase:
 
     @property
     def version(self) -> str:
-        """Of the engine, as host work is known by it."""
+        """Of the engine, as the key of its host work."""
         return host_version(self.row)
 
     @property
@@ -136,22 +136,22 @@ class OpenLoopCase:
         return plain_name(self.architecture.huggingface_id)
 
     def errors(self, times: HostTimes) -> F8:
-        """See ``Case``; the step time is that of E2E, whose tokens are known."""
+        """See ``Case``; the step time is taken from E2E, whose tokens are known."""
         launches = launches_of(self.architecture, self.worker.split, None, self.run.engine, list(self.graph_batches))
         costs = self.worker.costs
         seconds = with_host_times(costs.seconds, times, launches, overlap=self.worker.engine.overlap)
         worker = replace(self.worker, costs=replace(costs, seconds=seconds, front_end=front_end_of(times)))
         trace, _ = open_loop.trace_of(self.run)
         table = simulate(worker, trace).requests
-        found = open_loop.figures(table, table.finished)
+        simulated_ms = open_loop.figures(table, table.finished)
         names = ("ttft_mean", "e2e_mean")
-        known = [self.measured[self.run.set, self.run.id, open_loop.WHOLE, name] for name in names]
-        return np.log([found[name] / ms for name, ms in zip(names, known, strict=True)])
+        measured_ms = [self.measured[self.run.set, self.run.id, open_loop.WHOLE, name] for name in names]
+        return np.log([simulated_ms[name] / ms for name, ms in zip(names, measured_ms, strict=True)])
 
 
 @dataclass(frozen=True)
 class ServedCase:
-    """A served workload on operator tables of its own; ``ready`` without host work."""
+    """A served workload with its own operator tables; ``ready`` without host work."""
 
     ready: e2e.ReadyCase
     campaign: str = SERVED_CAMPAIGN
@@ -186,13 +186,17 @@ class ServedCase:
         launches = launches_of(case.model, case.split, case.weight_dtype, self.engine, graphs)
         seconds = with_host_times(costs.seconds, times, launches, overlap=case.engine.overlap)
         simulated = self.ready.simulated(replace(costs, seconds=seconds))
-        found, known = (e2e.metrics_of(case, part) for part in (simulated, e2e.measured_times(case)))
-        return np.log([found[name]["mean"] / known[name]["mean"] for name in ("ttft_s", "tpot_s")])
+        simulated_metrics, measured_metrics = (
+            e2e.metrics_of(case, request_times) for request_times in (simulated, e2e.measured_times(case))
+        )
+        return np.log(
+            [simulated_metrics[name]["mean"] / measured_metrics[name]["mean"] for name in ("ttft_s", "tpot_s")]
+        )
 
 
 def closed_loop_cases(rows: Iterable[SiliconRow], pricer: Pricer) -> list[ClosedLoopCase]:
-    """Aggregated rows that can be simulated and that their GPU can have made; others are passed over."""
-    found = []
+    """Aggregated rows that can be simulated and that their GPU can reach; others are left out."""
+    cases = []
     for row in rows:
         if row.mode != "agg":
             continue
@@ -203,14 +207,14 @@ def closed_loop_cases(rows: Iterable[SiliconRow], pricer: Pricer) -> list[Closed
                 continue
         except NotPriced:
             continue
-        found.append(ClosedLoopCase(row, pricer, conditions.campaign, (not starts_cold(row, conditions), True)))
-    return found
+        cases.append(ClosedLoopCase(row, pricer, conditions.campaign, (not starts_cold(row, conditions), True)))
+    return cases
 
 
 def starts_cold(row: SiliconRow, conditions: Conditions) -> bool:
-    """Whether what a server does once is in a row's TTFT, which no constant stands for.
+    """Whether a row's TTFT includes one-time work of the server, which no constant models.
 
-    The first scripts of InferenceMAX, whose rows state no version, sent nothing ahead of the clock; and ``START_UP``.
+    So do the first scripts of InferenceMAX, whose rows state no version and which sent no warm-up; and ``START_UP``.
     """
     unwarmed = conditions.campaign == INFERENCEMAX and row.version == UNKNOWN_VERSION
     return unwarmed or (row.backend, row.version) in START_UP
@@ -218,7 +222,7 @@ def starts_cold(row: SiliconRow, conditions: Conditions) -> bool:
 
 def open_loop_cases(folders: Sequence[Path], catalogue: Catalogue) -> list[OpenLoopCase]:
     """Runs of ``folders`` whose whole-run means are measured."""
-    found = []
+    cases = []
     for folder in folders:
         runs, measured = open_loop.read_folder(folder)
         for run in runs:
@@ -235,18 +239,18 @@ def open_loop_cases(folders: Sequence[Path], catalogue: Catalogue) -> list[OpenL
             worker = open_loop.worker_of(run, folder, catalogue, name, alone)
             model = open_loop.model_of(run, folder, catalogue)
             if all((run.set, run.id, open_loop.WHOLE, metric) in measured for metric in ("ttft_mean", "e2e_mean")):
-                found.append(OpenLoopCase(run, worker, measured, tuple(overhead.graph_batches), model))
-    return found
+                cases.append(OpenLoopCase(run, worker, measured, tuple(overhead.graph_batches), model))
+    return cases
 
 
 def served_cases(folders: Sequence[Path], catalogue: Catalogue) -> list[ServedCase]:
-    """Served workloads of ``folders``, with KV as measured where it is known."""
-    found = []
+    """Served workloads of ``folders``, with the measured KV capacity if known."""
+    cases = []
     for folder in folders:
         case = read_case(folder, catalogue.names("Accelerator"))
         accelerator = catalogue.get("Accelerator", case.accelerator).spec
         shipped = e2e.estimator_of(case, catalogue).profile.engines[case.engine.name]
         bare = shipped.with_times(HostTimes(step_s=0.0)).model_copy(update={"versions": {}})
         estimator = e2e.estimator_of(case, catalogue, overhead=bare)
-        found.append(ServedCase(e2e.prepare(case, accelerator, estimator, e2e.kv_capacity_tokens(case, accelerator))))
-    return found
+        cases.append(ServedCase(e2e.prepare(case, accelerator, estimator, e2e.kv_capacity_tokens(case, accelerator))))
+    return cases

@@ -1,17 +1,17 @@
-"""The fit: constants of an engine and of its versions, drawn to what is known of them beforehand.
+"""The fit: constants of an engine and of its versions, with priors.
 
 Notation
     theta    constants of a group (an engine, or a version of it), in the order of ``CONSTANTS``; seconds
-    mu, s    what is known beforehand, mean and standard deviation; of a version: its engine's theta, VERSION_SHARE * s
-    r_i, c_i log(simulated / measured) of TTFT and step time of case i, and what counts as one; w_i its weight
+    mu, s    prior mean and standard deviation; of a version: its engine's theta, VERSION_SHARE * s
+    r_i, c_i log(simulated / measured) of TTFT and step time of case i, and their scale; w_i its weight
 
     minimise   sum_i w_i rho(r_i / c_i)  +  |(theta - mu) / s|^2 / 2    within the ranges of ``specs.machines.host``
 
-rho is |x| rounded at 0 (pseudo-Huber). Gauss-Newton on reweighted least squares; derivatives by simulating again with
-each constant raised by its step, or those of an earlier fit near by. A step is shortened until it lowers the loss.
-Cases of one campaign, version, GPU and model share their errors: n of them count as n ** 0.5.
+rho is |x| rounded at 0 (pseudo-Huber). The method is Gauss-Newton on reweighted least squares. Derivatives come from
+simulations with each constant raised by its step, or from an earlier fit near by. A step is shortened until it lowers
+the loss. Cases of one campaign, version, GPU and model share their errors: n of them count as n ** 0.5.
 
-No constant is a case's, a model's or a GPU's. A version's own are fitted where it has at least ``VERSION_CASES``.
+No constant belongs to a case, a model or a GPU. A version gets its own constants with at least ``VERSION_CASES`` cases.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from hisearch.validate.silicon.pricing import EngineTimes
 
 @dataclass(frozen=True)
 class Prior:
-    """What is known of a constant beforehand, in seconds; ``step``: by how much it is raised for a derivative."""
+    """Prior of a constant, in seconds; ``step``: by how much it is raised for a derivative."""
 
     mean: float
     std: float
@@ -52,15 +52,15 @@ PRIORS: dict[str, Prior] = {
     "request_s": Prior(6e-3, 3e-3, 2e-3),
     "prompt_token_s": Prior(2.8e-6, 0.8e-6, 1e-6),
 }
-#: Measured, and fitted to nothing; of vLLM, and taken to be the other engines' too.
+#: Measured, not fitted; of vLLM, and taken to hold for the other engines too.
 MEASURED = {"schedule_sequence_s": 11e-6, "read_s": 1e-3, "stream_s": 50e-6}
 CONSTANTS = tuple(PRIORS)
-MEAN, STD, STEP = (np.array([getattr(prior, part) for prior in PRIORS.values()]) for part in ("mean", "std", "step"))
-LOW, HIGH = (np.array([getattr(RANGES[name], part) for name in CONSTANTS]) for part in ("low", "high"))
-#: Standard deviation of a version's constants around its engine's, as a share of what is known beforehand.
+MEAN, STD, STEP = (np.array([getattr(prior, key) for prior in PRIORS.values()]) for key in ("mean", "std", "step"))
+LOW, HIGH = (np.array([getattr(RANGES[name], key) for name in CONSTANTS]) for key in ("low", "high"))
+#: Standard deviation of a version's constants around its engine's, as a share of the prior's.
 VERSION_SHARE = 1.0
 VERSION_CASES = 20
-#: Share of an error that counts as one below which rho is rounded.
+#: Scaled error below which rho is rounded.
 ROUNDING = 0.5
 ROUNDS, STILL, SHARES = 5, 2e-3, (1.0, 0.5, 0.2)
 #: Version of a group of all cases of an engine.
@@ -75,9 +75,9 @@ Slopes = dict[int, F8]
 
 @dataclass(frozen=True)
 class HostFit:
-    """Fitted constants by engine, and how many cases each group has.
+    """Fitted constants by engine, and the number of cases of each group.
 
-    slopes: derivatives of the errors where the fit came to rest, of ``ENGINES`` and of ``VERSIONS``.
+    slopes: derivatives of the errors at the end of the fit, of ``ENGINES`` and of ``VERSIONS``.
     """
 
     engines: dict[str, EngineTimes]
@@ -85,7 +85,7 @@ class HostFit:
     slopes: dict[str, Slopes] = field(default_factory=dict, compare=False)
 
     def times_of(self, case: Case) -> HostTimes:
-        """What prices a case: its version's, its release's, its engine's own; what is known beforehand for others."""
+        """Host times of a case: its version's, else its release's, else its engine's, else the prior means."""
         if case.engine not in self.engines:
             return times_of(MEAN)
         return self.engines[case.engine].of_version(case.version)
@@ -100,40 +100,40 @@ def fit(
     rounds: int = ROUNDS,
     slopes: Mapping[str, Slopes] | None = None,
 ) -> HostFit:
-    """Fit all engines and versions in ``cases``, beginning with ``start`` where given: it saves rounds, nothing else.
+    """Fit all engines and versions in ``cases``; ``start`` only saves rounds.
 
     Args:
         cases: measured runs.
-        start: constants to begin with.
-        note: told about progress.
+        start: initial constants.
+        note: called with lines of progress.
         pool: of ``workers(cases)``; simulations run in this process where None.
-        rounds: at most so many Gauss-Newton steps of each level.
-        slopes: of a fit near by, in place of own derivatives; errors are simulated all the same.
+        rounds: limit of Gauss-Newton steps of each level.
+        slopes: derivatives of a fit near by, reused; errors are still simulated.
 
     Raises:
         ValueError: there are no cases.
     """
     if not cases:
         raise ValueError("no run can be simulated: nothing to fit")
-    own_groups = _grouped(cases, lambda case: (case.engine, ALL))
-    begun = {group: _begin(start, group, MEAN) for group in own_groups}
+    engine_groups = _grouped(cases, lambda case: (case.engine, ALL))
+    initial = {group: _begin(start, group, MEAN) for group in engine_groups}
     evaluate = evaluator(pool)
-    kept: dict[str, Slopes] = {ENGINES: {}, VERSIONS: {}}
-    known = {level: (slopes or {}).get(level, {}) for level in kept}
-    search = _Search(evaluate, note, rounds, known[ENGINES], kept[ENGINES])
-    own = search.settle(own_groups, begun, dict.fromkeys(own_groups, MEAN), STD)
+    computed: dict[str, Slopes] = {ENGINES: {}, VERSIONS: {}}
+    reused = {level: (slopes or {}).get(level, {}) for level in computed}
+    search = _Search(evaluate, note, rounds, reused[ENGINES], computed[ENGINES])
+    engine_thetas = search.settle(engine_groups, initial, dict.fromkeys(engine_groups, MEAN), STD)
     groups = version_groups(cases)
-    priors = {group: own[group[0], ALL] for group in groups}
-    begun = {group: _begin(start, group, priors[group]) for group in groups}
-    search = _Search(evaluate, note, rounds, known[VERSIONS], kept[VERSIONS])
-    versions = search.settle(groups, begun, priors, VERSION_SHARE * STD)
+    priors = {group: engine_thetas[group[0], ALL] for group in groups}
+    initial = {group: _begin(start, group, priors[group]) for group in groups}
+    search = _Search(evaluate, note, rounds, reused[VERSIONS], computed[VERSIONS])
+    versions = search.settle(groups, initial, priors, VERSION_SHARE * STD)
     engines = {
         engine: EngineTimes(
             times_of(theta), {group[1]: times_of(value) for group, value in versions.items() if group[0] == engine}
         )
-        for (engine, _), theta in own.items()
+        for (engine, _), theta in engine_thetas.items()
     }
-    return HostFit(engines, {group: len(members) for group, members in {**own_groups, **groups}.items()}, kept)
+    return HostFit(engines, {group: len(members) for group, members in {**engine_groups, **groups}.items()}, computed)
 
 
 def times_of(theta: F8) -> HostTimes:
@@ -148,14 +148,14 @@ def vector_of(times: HostTimes) -> F8:
 
 
 def version_groups(cases: Iterable[Case]) -> dict[Group, list[Case]]:
-    """Versions with enough cases; those of versions with fewer join another of their release, where it has enough."""
+    """Versions with enough cases; those with fewer join a version of their release that has enough."""
     groups = _grouped(cases, lambda case: (case.engine, case.version))
-    kept = {group: members for group, members in groups.items() if len(members) >= VERSION_CASES}
+    large_groups = {group: members for group, members in groups.items() if len(members) >= VERSION_CASES}
     for (engine, version), members in groups.items():
-        name = nearest_version(version, [known for of, known in kept if of == engine])
+        name = nearest_version(version, [candidate for owner, candidate in large_groups if owner == engine])
         if name is not None and name != version:
-            kept[engine, name] = [*kept[engine, name], *members]
-    return kept
+            large_groups[engine, name] = [*large_groups[engine, name], *members]
+    return large_groups
 
 
 #: Errors of cases, each under constants of its own, shape (N, 2).
@@ -166,7 +166,7 @@ _cases: list[Case] = []
 
 @contextmanager
 def workers(cases: Sequence[Case], processes: int):  # type: ignore[no-untyped-def]
-    """A pool of processes that know ``cases``; None where one is enough."""
+    """A pool of processes that hold ``cases``; None for one process."""
     _cases[:] = cases
     if processes < 2:
         yield None
@@ -180,21 +180,21 @@ def _errors_of(job: tuple[list[int], list[F8]]) -> list[F8]:
 
 
 def evaluator(pool: Executor | None) -> Evaluate:
-    """What simulates cases, in ``pool`` where there is one."""
+    """The function that simulates cases, in ``pool`` unless it is None."""
     places = {id(case): index for index, case in enumerate(_cases)}
 
-    def here(cases: Sequence[Case], thetas: Sequence[F8]) -> F8:
+    def in_process(cases: Sequence[Case], thetas: Sequence[F8]) -> F8:
         return np.array([case.errors(times_of(theta)) for case, theta in zip(cases, thetas, strict=True)])
 
-    def spread(cases: Sequence[Case], thetas: Sequence[F8]) -> F8:
+    def in_pool(cases: Sequence[Case], thetas: Sequence[F8]) -> F8:
         assert pool is not None
         at = [places[id(case)] for case in cases]
-        # Alike cases stay together, so that a process compiles their worker once.
+        # Similar cases stay together, so that a process compiles their worker once.
         size = 64
         jobs = [(at[k : k + size], list(thetas[k : k + size])) for k in range(0, len(at), size)]
-        return np.array([error for part in pool.map(_errors_of, jobs) for error in part])
+        return np.array([error for chunk in pool.map(_errors_of, jobs) for error in chunk])
 
-    return here if pool is None else spread
+    return in_process if pool is None else in_pool
 
 
 def _grouped(cases: Iterable[Case], key: Callable[[Case], Group]) -> dict[Group, list[Case]]:
@@ -214,31 +214,31 @@ def _begin(start: HostFit | None, group: Group, otherwise: F8) -> F8:
 
 
 def _weights(cases: Sequence[Case]) -> F8:
-    """Of each case and figure, shape (N, 2)."""
+    """Weight of each case and figure, shape (N, 2)."""
     alike = Counter((case.campaign, case.version, case.gpu, case.model) for case in cases)
-    each = np.array([alike[case.campaign, case.version, case.gpu, case.model] ** -0.5 for case in cases])
-    return each[:, None] * np.array([case.counts for case in cases], dtype=np.float64)
+    by_case = np.array([alike[case.campaign, case.version, case.gpu, case.model] ** -0.5 for case in cases])
+    return by_case[:, None] * np.array([case.counts for case in cases], dtype=np.float64)
 
 
 def _scales(cases: Sequence[Case]) -> F8:
-    """Errors of each case and figure that count as one, shape (N, 2)."""
+    """Scale of the errors of each case and figure, shape (N, 2)."""
     return np.array([case.scale for case in cases])
 
 
 @dataclass(frozen=True)
 class _Search:
-    """Gauss-Newton over groups; ``known`` derivatives are taken as they are, those that are made go into ``kept``."""
+    """Gauss-Newton over groups; ``reused`` derivatives are taken as they are, new ones go into ``computed``."""
 
     evaluate: Evaluate
     note: Callable[[str], None]
     rounds: int
-    known: Slopes
-    kept: Slopes
+    reused: Slopes
+    computed: Slopes
 
     def settle(
         self, groups: Mapping[Group, list[Case]], theta: dict[Group, F8], means: Mapping[Group, F8], std: F8
     ) -> dict[Group, F8]:
-        """Step every group until it stands still."""
+        """Step every group until its constants no longer change."""
         theta = {group: np.clip(value, LOW, HIGH) for group, value in theta.items()}
         weights = {group: _weights(cases) for group, cases in groups.items()}
         errors = {group: self.evaluate(cases, [theta[group]] * len(cases)) for group, cases in groups.items()}
@@ -257,35 +257,35 @@ class _Search:
         return theta
 
     def _step(self, cases: Sequence[Case], theta: F8, errors: F8, weights: F8, mean: F8, std: F8) -> tuple[F8, F8]:
-        """As much of a Gauss-Newton step as lowers the loss; the same constants where none of it does enough."""
+        """The largest share of a Gauss-Newton step that lowers the loss enough; else the same constants."""
         slopes = self._slopes(cases, theta, errors)
         scale = _scales(cases)
         scaled = errors / scale
         # |x| as a square: rho(x) = sqrt(x^2 + b^2) has the weight 1 / rho.
         root = np.sqrt(weights / np.sqrt(scaled**2 + ROUNDING**2))
         matrix = np.vstack([(root[..., None] * slopes / scale[..., None]).reshape(-1, len(STEP)), np.diag(1.0 / std)])
-        wanted = np.concatenate([-(root * scaled).ravel(), (mean - theta) / std])
+        target = np.concatenate([-(root * scaled).ravel(), (mean - theta) / std])
         low, high = (LOW - theta) / std - 1e-9, (HIGH - theta) / std + 1e-9
-        step = lsq_linear(matrix * std, wanted, (low, high)).x * std
+        step = lsq_linear(matrix * std, target, (low, high)).x * std
         before = _loss(scaled, theta, weights, mean, std)
         for share in SHARES:
             tried = np.clip(theta + share * step, LOW, HIGH)
-            found = self.evaluate(cases, [tried] * len(cases))
-            if _loss(found / scale, tried, weights, mean, std) < (1.0 - STILL) * before:
-                return tried, found
+            new_errors = self.evaluate(cases, [tried] * len(cases))
+            if _loss(new_errors / scale, tried, weights, mean, std) < (1.0 - STILL) * before:
+                return tried, new_errors
         return theta, errors
 
     def _slopes(self, cases: Sequence[Case], theta: F8, errors: F8) -> F8:
         """Derivatives of the errors, shape (N, 2, constants)."""
-        if all(id(case) in self.known for case in cases):
-            return np.stack([self.known[id(case)] for case in cases])
+        if all(id(case) in self.reused for case in cases):
+            return np.stack([self.reused[id(case)] for case in cases])
         raised = np.where(theta + STEP <= HIGH, 1.0, -1.0) * STEP
         columns = [
             (self.evaluate(cases, [theta + np.eye(len(STEP))[k] * raised] * len(cases)) - errors) / raised[k]
             for k in range(len(STEP))
         ]
         slopes = np.stack(columns, axis=-1)
-        self.kept.update({id(case): slope for case, slope in zip(cases, slopes, strict=True)})
+        self.computed.update({id(case): slope for case, slope in zip(cases, slopes, strict=True)})
         return slopes
 
 

@@ -1,8 +1,8 @@
-"""What is left out is refitted for real: figures of campaigns, GPUs and models that had no part in the constants.
+"""Held-out errors: constants are refitted without each campaign, GPU or model, and judged on its cases.
 
-For every campaign (GPU, model) the engines that it ran, and all their versions, are fitted anew without its cases,
-beginning with the full fit and its derivatives; its cases are simulated with what comes out. A version that loses most
-of its cases is priced by its engine's own constants, an engine that loses all by what is known beforehand.
+For every campaign (GPU, model) the engines that it ran, and all their versions, are refitted without its cases,
+starting from the full fit and its derivatives. Its cases are then simulated with the refitted constants. A version that
+loses most of its cases is priced by its engine's constants, an engine that loses all by the prior means.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hisearch.base.dtypes import F8
 from hisearch.validate.host_fit.cases import Case
 from hisearch.validate.host_fit.fit import HostFit, evaluator, fit, vector_of
 
-#: What is left out, and what tells it.
+#: Kinds of held-out groups, and the key of a case.
 KEYS: dict[str, Callable[[Case], str]] = {
     "campaign": lambda case: case.campaign,
     "GPU": lambda case: case.gpu,
@@ -29,9 +29,9 @@ ROUNDS = 4
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Errors of every case, priced without its own campaign, GPU or model.
+    """Errors of every case when its own campaign, GPU or model is held out.
 
-    name: which. errors: log(simulated / measured) of TTFT and step time, shape (N, 2), in the cases' order.
+    name: kind of group. errors: log(simulated / measured) of TTFT and step time, shape (N, 2), in the cases' order.
     """
 
     name: str
@@ -51,18 +51,20 @@ def leave_out(
     Args:
         name: a key of ``KEYS``.
         cases: all of them.
-        full: the fit to all.
-        note: told about progress.
+        full: the fit to all cases.
+        note: called with lines of progress.
         pool: see ``fit.fit``.
     """
     key = KEYS[name]
     errors = np.full((len(cases), 2), np.nan)
     for out in sorted({key(case) for case in cases}):
-        held = [index for index, case in enumerate(cases) if key(case) == out]
-        engines = {cases[index].engine for index in held}
-        kept = [case for case in cases if key(case) != out and case.engine in engines]
-        note(f"{name} {out}: {len(held)} cases left out")
-        refitted = fit(kept, start=full, pool=pool, rounds=ROUNDS, slopes=full.slopes) if kept else HostFit({}, {})
-        chosen = [cases[index] for index in held]
-        errors[held] = evaluator(pool)(chosen, [vector_of(refitted.times_of(case)) for case in chosen])
+        held_out = [index for index, case in enumerate(cases) if key(case) == out]
+        engines = {cases[index].engine for index in held_out}
+        training = [case for case in cases if key(case) != out and case.engine in engines]
+        note(f"{name} {out}: {len(held_out)} cases left out")
+        refitted = (
+            fit(training, start=full, pool=pool, rounds=ROUNDS, slopes=full.slopes) if training else HostFit({}, {})
+        )
+        chosen = [cases[index] for index in held_out]
+        errors[held_out] = evaluator(pool)(chosen, [vector_of(refitted.times_of(case)) for case in chosen])
     return LeftOut(name, errors)

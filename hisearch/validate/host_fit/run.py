@@ -1,4 +1,4 @@
-"""The whole of it: read the campaigns, fit, leave out, write."""
+"""The whole fit: read the campaigns, fit, hold out, write."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from hisearch.validate.silicon.rows import read_rows
 
 @dataclass(frozen=True)
 class Judged:
-    """A fit and what it came to.
+    """A fit and its results.
 
-    errors: see ``report.by_group``: "fitted", and by what was left out. laws: of ``served_errors.yaml``. coverage:
-    share of runs left out by model that the intervals of other models' runs hold.
+    errors: see ``report.by_group``: "fitted", and by held-out group. laws: of ``served_errors.yaml``. coverage:
+    share of runs, held out by model, inside the intervals of other models' runs.
     """
 
     fit: HostFit
@@ -42,15 +42,15 @@ def fit_hosts(
     processes: int = 1,
     note: Callable[[str], None] = lambda _: None,
 ) -> Judged:
-    """Fit host work to all runs of these files and folders, and judge it by what is left out.
+    """Fit host work to all runs of these files and folders, and judge it on held-out groups.
 
     Args:
         silicon: CSV files of closed-loop runs.
         open_loop: folders of open-loop runs.
-        served: folders of served workloads with operator tables of their own, each a case.
-        without: what is left out in turn: keys of ``leave_out.KEYS``.
-        processes: that simulate side by side.
-        note: told about progress.
+        served: folders of served workloads with their own operator tables, each a case.
+        without: kinds of groups held out in turn: keys of ``leave_out.KEYS``.
+        processes: that simulate in parallel.
+        note: called with lines of progress.
 
     Raises:
         ValueError: no run can be simulated, or a file cannot be read.
@@ -66,8 +66,8 @@ def fit_hosts(
         fitted = fit(cases, note=note, pool=pool)
         errors = evaluator(pool)(cases, [vector_of(fitted.times_of(case)) for case in cases])
         left_out = [leave_out(name, cases, fitted, note=note, pool=pool) for name in without]
-    found = {"fitted": by_group(cases, errors)} | {out.name: by_group(cases, out.errors) for out in left_out}
-    return Judged(fitted, len(cases), found, error_laws(cases, left_out), _coverage(cases, left_out))
+    errors_by_group = {"fitted": by_group(cases, errors)} | {out.name: by_group(cases, out.errors) for out in left_out}
+    return Judged(fitted, len(cases), errors_by_group, error_laws(cases, left_out), _coverage(cases, left_out))
 
 
 def _coverage(cases: Sequence[Case], left_out: Sequence[LeftOut]) -> dict[str, dict[str, float]]:
@@ -76,7 +76,7 @@ def _coverage(cases: Sequence[Case], left_out: Sequence[LeftOut]) -> dict[str, d
 
 
 def write_judged(judged: Judged, constants: Path, laws: Path | None, fitted_on: str) -> None:
-    """Write the constants, and the error laws where asked."""
+    """Write the constants, and the error laws unless ``laws`` is None."""
     write_constants(constants, judged.fit, fitted_on)
     if laws is not None:
         about = "# Errors of served runs that had no part in the constants, by `hisearch calibrate hosts`.\n"

@@ -1,4 +1,4 @@
-"""What a request's tokens are, as far as caches can tell.
+"""Identity of a request's tokens, as caches see it.
 
 The *identity* of the token at position t stands for the whole sequence up to and including t: two requests agree on
 their tokens 0 … t exactly when their identities at t are equal. A page's identity is that of its last token, so pages
@@ -26,7 +26,7 @@ def page(content: Content, index: int, page_tokens: int) -> Hashable:
 
 @dataclass(frozen=True)
 class BlockContent:
-    """Chained ids of full blocks, as the recordings give them; tokens behind the last full block are the request's own.
+    """Chained ids of full blocks, as in recordings; tokens behind the last full block belong to the request alone.
 
     Attributes:
         owner: the request's id.
@@ -50,7 +50,7 @@ class BlockContent:
 class PathContent:
     """A path in a prefix tree: runs ``(node, start_token, end_token)`` from the root, gapless.
 
-    Tokens behind the last run are the request's own.
+    Tokens behind the last run belong to the request alone.
     """
 
     owner: Hashable

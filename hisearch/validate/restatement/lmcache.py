@@ -1,26 +1,26 @@
 """vLLM 0.19 with LMCache's connector, restated on top of the scheduler.
 
 There is no recording of it. Every rule below was looked up in LMCache (of spring 2026; ``integration/vllm/
-vllm_v1_adapter.py``, ``v1/cache_engine.py``, ``v1/gpu_connector``) unless it is marked *assumed*; those of the tiers
+vllm_v1_adapter.py``, ``v1/cache_engine.py``, ``v1/gpu_connector``) unless it is marked *assumed*. Rules of the tiers
 are in ``lmcache_store``.
 
-- Chunks are 256 tokens; what is less at the end of a sequence is not kept. (``save_unfull_chunk`` off)
-- A waiting request is looked up when a pass first gets to it, with all its known tokens; what was found stands, pinned,
-  until it is admitted. (adapter: get_num_new_matched_tokens)
-- Found tokens beyond those on the device are loaded; where all known tokens were found, the last is computed again.
-  Device blocks for them are taken at admission and can be found at once, as if they were computed in the step.
-- The step that admits it waits for the load: request by request, chunks from the one on in which the device's hits end
-  are read from the stores behind host memory where that does not have them, then copied to the device.
-  (start_load_kv, retrieve)
-- Behind the step's computation, request by request (new ones, running ones, then resumed ones), what was pinned is
-  released and full chunks among its tokens so far are copied to the host; the step lasts until then. (wait_for_save;
+- Chunks are 256 tokens; a partial chunk at the end of a sequence is not stored. (``save_unfull_chunk`` off)
+- A waiting request is looked up when a pass first reaches it, with all its known tokens. The hits stay pinned until it
+  is admitted. (adapter: get_num_new_matched_tokens)
+- Hits beyond those on the device are loaded; if all known tokens hit, the last is computed again. Device blocks for
+  them are taken at admission and can be hit at once, as if they were computed in the step.
+- The step that admits a request waits for its load. Request by request, chunks are loaded from the one in which the
+  device's hits end. Chunks that host memory lacks are read from the stores behind it. All are then copied to the
+  device. (start_load_kv, retrieve)
+- After the step's computation, request by request (new ones, running ones, then resumed ones), pinned chunks are
+  released and full chunks among its tokens so far are copied to the host. The step lasts until then. (wait_for_save;
   the copy is waited for)
-- Chunks count as saved up to those that the look-up found, and up to those that were saved. Nothing is saved before the
-  next boundary, nor once the request decodes (a step with one new token; it stays so when preempted) unless
-  ``save_decode`` is set. A resumed request begins again with its new look-up. (RequestTracker, ReqMeta)
-- With asynchronous scheduling a token just being made is not yet among a request's tokens. (build_connector_meta)
-- *Assumed*: loads begin when the device is free. What a step does to the tiers is decided when it is formed; what it
-  saves can be found from the end of its copy on.
+- Chunks count as saved if the look-up hit them or if they were saved. Nothing is saved before the next chunk boundary.
+  Nothing is saved either once the request decodes (a step with one new token, also after a preemption), unless
+  ``save_decode`` is set. A resumed request starts again with its new look-up. (RequestTracker, ReqMeta)
+- With asynchronous scheduling a token in flight is not yet among a request's tokens. (build_connector_meta)
+- *Assumed*: loads begin when the device is free. A step's effect on the tiers is decided when it is formed; chunks that
+  it saves can be hit from the end of their copy on.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class LmcacheTier:
     """One tier.
 
     Attributes:
-        tokens: size of a store; what is less than a chunk has no use.
-        write, read: laws of a store itself, one transfer per chunk; for host memory one per request. Host memory of a
-            worker's own is as fast as the worker's copies are.
-        eviction: what goes first.
+        tokens: size of a store; a remainder of less than a chunk is unused.
+        write, read: laws of a store itself, one transfer per chunk; for host memory one per request. A worker's own
+            host memory is as fast as the worker's copies.
+        eviction: policy.
         scope: who shares a store: "worker" (nobody), "node" or "cluster".
         networked: it lies behind the nodes' networks.
     """
@@ -67,9 +67,9 @@ class LmcacheConfig:
 
     Attributes:
         to_host, to_device: laws of a worker's copies, one per request.
-        tiers: host memory, then those behind it, none of which is shared by fewer workers than the one before it.
+        tiers: host memory, then those behind it, each shared by at least as many workers as the one before it.
         chunk_tokens: tokens per chunk, whole device blocks.
-        save_decode: keep outputs as well.
+        save_decode: save outputs as well.
         network: law of a node's network, out and in.
         workers_per_node: workers of a node.
     """
@@ -93,11 +93,11 @@ class LmcacheConfig:
         views: list[list[tuple[ChunkStore, Ways]]] = [[] for _ in range(workers)]
         for index, tier in enumerate(self.tiers):
             sharing = self.sharing(tier, workers)
-            own = index > 0 or tier.scope != "worker"
+            has_medium = index > 0 or tier.scope != "worker"
             for w, view in enumerate(views):
                 if w % sharing == 0:
                     store = ChunkStore(tier.tokens // size, tier.eviction)
-                    medium = Ways((Link(tier.write),), (Link(tier.read),)) if own else Ways()
+                    medium = Ways((Link(tier.write),), (Link(tier.read),)) if has_medium else Ways()
                 network = networks[w // self.workers_per_node] if tier.networked else Ways()
                 view.append((store, Ways(medium.write + network.write, medium.read + network.read)))
         return [LmcacheStore(view, size) for view in views]
@@ -105,10 +105,10 @@ class LmcacheConfig:
 
 @dataclass
 class _Tracker:
-    """What the connector knows of a request.
+    """The connector's state of a request.
 
     Attributes:
-        tokens: leading tokens that count as its own so far.
+        tokens: leading tokens tracked so far.
         saved: tokens that need not be saved any more.
         decodes: it has been in a step with one new token.
     """
@@ -120,7 +120,7 @@ class _Tracker:
 
 @dataclass
 class _Load:
-    """An admitted request's load: what its look-up found, tokens found on the device, and tokens to load."""
+    """An admitted request's load: its look-up, its tokens on the device, and tokens to load."""
 
     find: Find
     on_device: int
@@ -186,7 +186,7 @@ class LmcacheWorker(VllmWorker):
     # ---- a step ----------------------------------------------------------------------------------------------------
 
     def _span(self, now: float, seconds: float) -> tuple[float, float]:
-        """Loads, computation, saves."""
+        """Start and end of a step: loads, computation, saves."""
         start_s = max(now, self.device_free_s)
         order = self._order()
         at_s = start_s
@@ -197,13 +197,13 @@ class LmcacheWorker(VllmWorker):
         for live in order:
             if live in self._admitted:
                 self.store.unpin(self._admitted[live].find)
-            due = self._keys(live, *self._due(live))
-            taken = self.store.reserve(due, at_s) if due else []
-            if taken:
+            keys = self._keys(live, *self._chunks_to_save(live))
+            reserved = self.store.reserve(keys, at_s) if keys else []
+            if reserved:
                 at_s = send_over(
-                    (self.to_host, *self.store.ways[0].write), at_s, len(taken) * self.lmcache.chunk_tokens
+                    (self.to_host, *self.store.ways[0].write), at_s, len(reserved) * self.lmcache.chunk_tokens
                 )
-                self.store.save(taken, at_s)
+                self.store.save(reserved, at_s)
         return start_s, at_s
 
     def _order(self) -> list[LiveRequest]:
@@ -214,7 +214,7 @@ class LmcacheWorker(VllmWorker):
         return [*new, *running, *resumed]
 
     def _load(self, live: LiveRequest, load: _Load, at_s: float) -> float:
-        """Bring what the request was promised to the device; returns when it is there."""
+        """Copy the request's hits to the device; returns when they are there."""
         if load.tokens == 0:
             return at_s
         first = load.on_device // self.lmcache.chunk_tokens
@@ -222,8 +222,8 @@ class LmcacheWorker(VllmWorker):
         at_s = self.store.read(keys, at_s)
         return send_over((self.to_device, *self.store.ways[0].read), at_s, len(keys) * self.lmcache.chunk_tokens)
 
-    def _due(self, live: LiveRequest) -> tuple[int, int]:
-        """First and last chunk (excluded) to be saved behind this step."""
+    def _chunks_to_save(self, live: LiveRequest) -> tuple[int, int]:
+        """First and last chunk (excluded) to be saved after this step."""
         size = self.lmcache.chunk_tokens
         share = self._shares[live]
         load = self._admitted.get(live)
@@ -240,15 +240,15 @@ class LmcacheWorker(VllmWorker):
         return first, end
 
     def _track(self, live: LiveRequest, share: int, load: _Load | None) -> None:
-        """A running or resumed request's tokens grow."""
+        """Update the tracker of a running or resumed request."""
         tracker = self._trackers[live]
-        known = live.known
+        known_tokens = live.known
         begin = min(live.computed, tracker.tokens)
-        new = min(begin + share, known) - begin
+        new = min(begin + share, known_tokens) - begin
         if load is not None:
-            found = load.find.chunks * self.lmcache.chunk_tokens
-            tracker.tokens = min(max(found, load.on_device) + new, known)
-            tracker.saved = found
+            hit_tokens = load.find.chunks * self.lmcache.chunk_tokens
+            tracker.tokens = min(max(hit_tokens, load.on_device) + new, known_tokens)
+            tracker.saved = hit_tokens
         else:
             tracker.tokens = begin + new
         if new == 1:

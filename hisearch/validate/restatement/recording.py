@@ -1,4 +1,4 @@
-"""Requests in, steps out: what the restatements of both engines share."""
+"""Requests in, steps out: the interface that the restatements of both engines share."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Step:
 
 @dataclass
 class Recording:
-    """All that one worker did; the dicts are by request id, times in seconds.
+    """Everything that one worker did; the dicts are by request id, times in seconds.
 
     ``storage_log`` is SGLang's storage tier's: ``(time, id, "revoked" | "reading" | "read", tokens)``.
     """

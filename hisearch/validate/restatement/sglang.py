@@ -1,6 +1,6 @@
 """SGLang 0.5.9's scheduler, restated: prefill first, else decode; retraction; radix cache; with and without overlap.
 
-Source of every rule: the recordings of SGLang's own ``Scheduler`` and the rules noted beside them. The limits on a
+Source of every rule: the recordings of SGLang's own ``Scheduler`` and the rules noted with them. The limits on a
 request's length are those of its ``TpModelWorker`` (``max_req_len``, ``max_req_input_len``). The host tier (HiCache)
 is ``HostCache``'s.
 """
@@ -18,10 +18,10 @@ from hisearch.validate.restatement.sglang_host_cache import HostCache
 from hisearch.validate.restatement.sglang_order import WaitingOrder
 from hisearch.validate.restatement.sglang_state import Batch, LiveRequest, SglangConfig
 
-#: Tokens per remaining request that a retraction makes room for, and by which it raises the ratio.
+#: Tokens per remaining request that a retraction frees, and by which it raises the ratio.
 RETRACT_DECODE_STEPS = 20
 
-#: What a pass counts towards the next look at what has arrived: one behind a step of decodes, one behind another.
+#: Weight of a pass towards the next receive of arrivals: after a decode step, and after another step.
 DECODE_WEIGHT, OTHER_WEIGHT = 1, 1000
 
 
@@ -37,15 +37,15 @@ class _Outstanding:
 
 
 class SglangWorker:
-    """One engine. Drive it with ``receive``, ``form`` and ``process``; everything else is there to be looked at.
+    """One engine. Drive it with ``receive``, ``form`` and ``process``; everything else is for inspection.
 
     Attributes:
-        inbox: requests that have arrived, and that no pass has looked for yet.
+        inbox: requests that have arrived and that no pass has received yet.
         waiting: the queue, head first.
         running: the running batch; requests of the last prefill join it on the next pass.
-        chunked: the request whose prompt goes on in the next prefill.
+        chunked: the request whose prompt continues in the next prefill.
         ratio: new-token ratio.
-        clock: where the scheduler is; a pass moves it where it waits for a copy.
+        clock: time of the scheduler; a pass that waits for a copy advances it.
         outstanding: launched batches whose results are not processed, oldest first (without overlap: at most one).
         first_scheduled_s, reused_tokens: by request id, at the first admission.
         preemptions: retractions by request id, only those that had one.
@@ -96,7 +96,7 @@ class SglangWorker:
         return self.cache.evicted_tokens
 
     def storage_log(self) -> list[tuple[float, Any, str, int]]:
-        """What prefetches from storage came to: ``(time, id, "revoked" | "reading" | "read", tokens)``."""
+        """Results of prefetches from storage: ``(time, id, "revoked" | "reading" | "read", tokens)``."""
         return self.cache.storage_log() if isinstance(self.cache, HostCache) else []
 
     @property
@@ -109,14 +109,13 @@ class SglangWorker:
         """Most prompt + output tokens of one request.
 
         The engine clips the output limit to ``capacity - 2`` in all. With the radix cache off and pinned outputs its
-        admission test rounds what is computed up to pages, so that a longer clip than this one would leave a request
-        waiting for ever.
+        admission test rounds computed tokens up to pages. A request clipped to more than this would wait for ever.
         """
         spare = self.config.page_size if self.config.plays_out_ends else 1
         return self.config.capacity_tokens - 1 - spare
 
     def rejection(self, request: Request) -> str | None:
-        """Why the request can never be served in full here, or None.
+        """Why the request can never be served in full, or None.
 
         The engine refuses prompts of ``capacity - 6`` tokens or more and clips output limits (see ``longest_tokens``);
         a request whose declared limit would be clipped is rejected.
@@ -130,12 +129,12 @@ class SglangWorker:
         return None
 
     def receive(self, request: Request) -> None:
-        """A request arrives; call in order of (arrival, id)."""
+        """Add an arriving request; call in order of (arrival, id)."""
         self.inbox.append(request)
         self.unfinished += 1
 
-    def _look(self) -> None:
-        """Queue what has arrived, if this pass looks: an idle engine does, and one with enough passes behind it."""
+    def _receive_arrivals(self) -> None:
+        """Queue arrivals if this pass receives: an idle engine does, and one with enough passes since the last time."""
         if self.last is not None:
             self.skipped += OTHER_WEIGHT if self.last.prefill else DECODE_WEIGHT
             if self.skipped < self.config.scheduler_recv_interval:
@@ -151,14 +150,14 @@ class SglangWorker:
         """Form the next batch at ``now`` and queue it on the device; None if nothing can run.
 
         A pass without a batch (and, with overlap, without results to wait for) is idle: it resets the ratio. It may
-        also clear the mark that kept requests from being admitted: then another pass follows at once. While something
-        is under way beside the scheduler, the next pass is that at ``next_event_s``.
+        also clear the mark that kept requests from being admitted; then another pass follows at once. While copies or
+        prefetches are under way, the next pass is at ``next_event_s``.
 
         Raises:
             RuntimeError: requests wait and none can ever be admitted.
         """
         self.clock.now_s = max(self.clock.now_s, now)
-        self._look()
+        self._receive_arrivals()
         for live in self._entering:
             self.cache.begin_prefetch(live)
         self._entering = []
@@ -175,7 +174,7 @@ class SglangWorker:
         return None if batch is None else self._launch(batch)
 
     def next_event_s(self) -> float | None:
-        """When an idle worker with requests waiting has to be asked again, if no request arrives before."""
+        """When an idle worker with requests waiting needs another pass, if no request arrives before."""
         return self.cache.next_event_s()
 
     def process(self) -> list[Request]:
@@ -215,7 +214,7 @@ class SglangWorker:
         return self.running if self.running.requests else None
 
     def _join_last_prefill(self, last: Batch) -> None:
-        """The requests of the last prefill become running ones, but for finished ones and one with prompt left."""
+        """Move requests of the last prefill to the running batch, except finished ones and one with prompt left."""
         before = len(last.requests)
         last.drop_finished(also=(self.chunked, last.partial))
         if len(last.requests) < before:
@@ -230,7 +229,7 @@ class SglangWorker:
     def _form_prefill(self) -> Batch | None:
         places = self.config.max_running_requests - len(self.running.requests)
         if self.config.enable_priority_scheduling:
-            # So that each pass may preempt; no request is urgent enough (see ``WaitingOrder``).
+            # Each pass may preempt; no request is urgent enough (see ``WaitingOrder``).
             self.running.full = False
         if self.chunked is None:
             if self.running.full or not self.waiting:
@@ -261,14 +260,14 @@ class SglangWorker:
             self.cache.find_prefix(live)
             verdict = admission.try_admit(live)
             if verdict is Verdict.NO_TOKEN:
-                # With a host tier a pass may fail for want of memory that copies hold: it is tried again.
+                # With a host tier a pass may fail because copies hold memory: it is retried.
                 served = admission.admitted or self.running.requests
                 self.running.full = bool(served) or self.config.hicache is None
             if verdict is not Verdict.CONTINUE:
                 break
 
     def _prefill_batch(self, admission: Admission) -> Batch:
-        """Take slots for the admitted; in mixed mode the running requests decode along."""
+        """Take slots for admitted requests; in mixed mode the running requests decode in the same step."""
         self.waiting = [live for live in self.waiting if live not in admission.admitted]
         if admission.partial:
             self.chunked = admission.partial
@@ -288,7 +287,7 @@ class SglangWorker:
         return batch
 
     def _form_decode(self) -> None:
-        """Let the running batch decode: finished requests leave, then requests are retracted until the rest fits."""
+        """Decode the running batch: finished requests leave, then requests are retracted until the rest fits."""
         running = self.running
         before = len(running.requests)
         running.drop_finished()
@@ -304,7 +303,7 @@ class SglangWorker:
         self.cache.take_decode(running.requests)
 
     def _retract(self) -> None:
-        """From the end of the order (most generated first, then shortest prompt): at least one, until the rest fits."""
+        """Retract at least one, until the rest fits, from the end (most generated first, then shortest prompt)."""
         stay = sorted(self.running.requests, key=lambda live: (-live.generated, live.request.input_tokens))
         while len(stay) > 1 and (not self._retracted or not self.cache.decode_fits(stay)):
             live = stay.pop()
@@ -364,7 +363,7 @@ def replay(config: SglangConfig, requests: list[Request], cost: Cost) -> Recordi
 def drive(worker: SglangWorker, requests: list[Request]) -> Recording:
     """Run a fresh worker over requests that it accepts until all have finished.
 
-    A pass may wait for copies (write_back): the next one begins no earlier, and sees what arrived meanwhile.
+    A pass may wait for copies (write_back): the next one begins no earlier, and sees arrivals until then.
     """
     pending = sorted(requests, key=lambda request: (request.arrival_s, request.id))
     steps: list[Step] = []

@@ -9,7 +9,7 @@ from hisearch.validate.restatement.sglang_state import CLIP_OUTPUT_TOKENS, LiveR
 
 
 class Verdict(enum.Enum):
-    """What a test says about going on."""
+    """Result of an admission test."""
 
     CONTINUE = enum.auto()
     NO_TOKEN = enum.auto()  #: memory: the running batch is marked full
@@ -21,7 +21,7 @@ class Admission:
 
     Attributes:
         admitted: the batch so far, in order.
-        partial: the newly admitted request that was cut, if any.
+        partial: the newly admitted request that was chunked, if any.
     """
 
     def __init__(
@@ -51,13 +51,13 @@ class Admission:
         return self.cache.free_tokens + self.cache.evictable_tokens - self.held_now
 
     def go_on(self, live: LiveRequest) -> LiveRequest | None:
-        """Add the next chunk of a request begun earlier, whatever is left; returns it if there is more to come."""
+        """Add the next chunk of a chunked request in any case; returns the request if prompt remains."""
         assert self.chunk_left is not None
-        room = min(self.chunk_left, int(self.total_left))
-        if room <= 0:
-            room = self.chunk_left
-        cut = live.extend > room
-        live.extend = min(live.extend, room)
+        budget = min(self.chunk_left, int(self.total_left))
+        if budget <= 0:
+            budget = self.chunk_left
+        cut = live.extend > budget
+        live.extend = min(live.extend, budget)
         self.admitted.append(live)
         self._charge(live.extend, 0 if cut else min(live.max_new, CLIP_OUTPUT_TOKENS))
         return live if cut else None
@@ -79,10 +79,10 @@ class Admission:
         return verdict
 
     def _try_locked(self, live: LiveRequest, total: int) -> Verdict:
-        """The matched prefix is locked: what it held is no longer evictable, so the memory test is made again.
+        """Test again with the matched prefix locked, because its tokens are no longer evictable.
 
-        What the host has of the prompt is loaded back before the chunk is cut, and stays if the input budget ends the
-        pass there.
+        The prompt's host hits are loaded back before the chunk is cut, and stay on the device if the input budget then
+        ends the pass.
         """
         if total >= self.total_left:
             return Verdict.NO_TOKEN
@@ -102,7 +102,7 @@ class Admission:
         return self._budget_verdict()
 
     def _try_without_radix(self, live: LiveRequest) -> Verdict:
-        """Radix cache off and output lengths pinned (``ignore_eos``): play out the requests' ends.
+        """Radix cache off and output lengths pinned (``ignore_eos``): simulate the requests' ends.
 
         At each end, in order of tokens left, the free tokens must exceed (left + 1) * still running.
         """
@@ -112,12 +112,12 @@ class Admission:
         self._note_end(live)
         assert self._ends is not None
         free = self.now_left - tokens
-        for position, (left, occupied) in enumerate(self._ends):
+        for position, (tokens_left, occupied) in enumerate(self._ends):
             alive = len(self._ends) - position
-            if free - left * alive <= alive:
+            if free - tokens_left * alive <= alive:
                 return Verdict.NO_TOKEN
             free += occupied
-        # The engine compares whole pages; that differs in mixed mode alone, where it would cut behind the prompt's end.
+        # The engine compares whole pages. That differs only in mixed mode, where it would cut behind the prompt's end.
         if self.chunk_left is None or live.extend <= self.chunk_left:
             self.admitted.append(live)
             self._charge(live.extend, min(live.max_new, CLIP_OUTPUT_TOKENS))
@@ -128,16 +128,16 @@ class Admission:
         return self._budget_verdict()
 
     def _note_end(self, live: LiveRequest) -> None:
-        """Keep ``(tokens left, tokens occupied)`` of all requests concerned, by tokens left."""
+        """Keep ``(tokens left, tokens occupied)`` of all affected requests, by tokens left."""
         if self._ends is None:
-            ends = [_end(other) for other in [live, *self.running, *self.admitted]]
+            ends = [_end(request) for request in [live, *self.running, *self.admitted]]
             self._ends = sorted((end for end in ends if end[0] > 0), key=lambda end: end[0])
             return
         end = _end(live)
         if end[0] <= 0:
             return
-        # the engine's insertion stops at the last position even where the new one has most left
-        position = next((at for at, other in enumerate(self._ends) if end[0] <= other[0]), len(self._ends) - 1)
+        # The engine's insertion stops at the last position even if the new end has most tokens left.
+        position = next((at for at, listed in enumerate(self._ends) if end[0] <= listed[0]), len(self._ends) - 1)
         self._ends.insert(max(position, 0), end)
 
     def _add_first_chunk(self, live: LiveRequest, cut: int) -> None:

@@ -1,7 +1,7 @@
-"""SGLang's KV pool with (or without) the radix cache: who owns which tokens, in whole pages.
+"""SGLang's KV pool with (or without) the radix cache: the owners of tokens, in whole pages.
 
-Every page is free, in the tree, or private to one request: a request's first ``protected`` tokens are the tree's, the
-rest of its ``committed`` ones its own.
+Every page is free, in the tree, or private to one request. A request's first ``protected`` tokens are in the tree, the
+rest of its ``committed`` ones are private.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from hisearch.validate.restatement.sglang_tree import RadixTree
 
 
 class OutOfMemoryError(RuntimeError):
-    """The pool cannot hold what a formed batch needs; the engine would fail likewise."""
+    """The pool cannot hold a formed batch; the engine would fail too."""
 
 
 class KvCache:
@@ -46,7 +46,7 @@ class KvCache:
         return -(-tokens // self.page_size) * self.page_size
 
     def find_prefix(self, live: LiveRequest) -> None:
-        """Match a waiting request before it is tested for admission; one token is always left to compute."""
+        """Match a waiting request before its admission test; one token is always left to compute."""
         live.prefix = 0
         if self.tree:
             live.prefix, live.node = self.tree.match(live.request.content, live.known - 1)
@@ -54,7 +54,7 @@ class KvCache:
         live.extend = live.known - live.prefix
 
     def lock(self, live: LiveRequest) -> None:
-        """Keep the request's cached part from being evicted."""
+        """Protect the request's cached prefix from eviction."""
         if self.tree and live.node:
             self.tree.lock(live.node, 1)
 
@@ -64,17 +64,17 @@ class KvCache:
             self.tree.lock(live.node, -1)
 
     def load_back(self, live: LiveRequest) -> None:
-        """Bring what only the host has of the request's match to the device: nothing without a host tier."""
+        """Load the request's host-only hits to the device: nothing without a host tier."""
 
     def take_note(self) -> None:
-        """Take note of what has been done beside the scheduler: nothing without a host tier."""
+        """Process finished copies and storage operations: nothing without a host tier."""
 
     def begin_loading(self) -> Copy | None:
         """Begin the copy that the batch waits for: none without a host tier."""
         return None
 
     def begin_prefetch(self, live: LiveRequest) -> None:
-        """Fetch from storage what a request that enters the queue is missing: nothing without a host tier."""
+        """Fetch missing pages of a request that enters the queue from storage: nothing without a host tier."""
 
     def end_prefetch(self, live: LiveRequest) -> bool:
         """Whether the request need not wait for a prefetch: always without a host tier."""
@@ -82,23 +82,23 @@ class KvCache:
         return True
 
     def next_event_s(self) -> float | None:
-        """When something beside the scheduler is done next: never without a host tier."""
+        """When the next copy or storage operation ends: never without a host tier."""
         return None
 
     def make_room(self, tokens: int) -> None:
-        """Where fewer than ``tokens`` are free, evict *all* of ``tokens``, not the difference."""
+        """If fewer than ``tokens`` are free, evict *all* of ``tokens``, not the difference."""
         if self.free_tokens < tokens and self.tree:
             self.free_tokens += self.tree.evict(tokens)
 
     def take_prefill(self, batch: list[LiveRequest]) -> None:
-        """Slots for the chunks of a prefill batch; with pages, room for one more page per request is made."""
+        """Take slots for the chunks of a prefill batch; with pages, one more page per request is freed."""
         spare = self.page_size * len(batch) if self.page_size > 1 else 0
         self.make_room(sum(live.extend for live in batch) + spare)
         for live in batch:
             self._grow(live, live.prefix + live.extend)
 
     def take_decode(self, batch: list[LiveRequest]) -> None:
-        """A slot for one more token of each request; room is made for a page each."""
+        """Take a slot for one more token of each request; a page each is freed."""
         self.make_room(self.page_size * len(batch))
         for live in batch:
             self._grow(live, live.committed + 1)
@@ -110,7 +110,7 @@ class KvCache:
         return self.free_tokens >= needed
 
     def keep_unfinished(self, live: LiveRequest, *, chunk: bool = False) -> None:
-        """After a prefill or a chunk: its whole pages become the tree's, and the request holds on to them."""
+        """After a prefill or a chunk: insert its whole pages into the tree, and lock them for the request."""
         computed = live.prefix + live.extend
         if self.tree:
             self._insert(live, computed, chunk=chunk)
@@ -121,14 +121,14 @@ class KvCache:
         live.prefix = computed
 
     def keep_finished(self, live: LiveRequest) -> None:
-        """At the end: whole pages to the tree, the rest becomes free."""
+        """At the end: insert whole pages into the tree, and free the rest."""
         if self.tree:
             self._insert(live, live.committed)
             live.protected = live.committed // self.page_size * self.page_size
         self.drop(live)
 
     def drop(self, live: LiveRequest) -> None:
-        """Give the request's private pages back and release its lock."""
+        """Free the request's private pages and release its lock."""
         self.free_tokens += self.pages_of(live.committed) - live.protected
         self.unlock(live)
         live.node = None
@@ -142,7 +142,7 @@ class KvCache:
         assert self.free_tokens + cached + private == self.capacity_tokens
 
     def _insert(self, live: LiveRequest, tokens: int, *, chunk: bool = False) -> None:
-        """Add whole pages to the tree; what it had already is freed as a duplicate."""
+        """Add whole pages to the tree; pages that it had already are freed as duplicates."""
         assert self.tree is not None
         present = self.tree.insert(live.request.content, tokens, live.request.priority, chunk=chunk)
         assert present >= live.protected

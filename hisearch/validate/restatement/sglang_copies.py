@@ -11,7 +11,7 @@ from hisearch.validate.restatement.transfers import Link
 
 @dataclass
 class Clock:
-    """Where the worker's scheduler is in time; only waiting for a copy moves it within a pass."""
+    """Time of the worker's scheduler; within a pass only waiting for a copy advances it."""
 
     now_s: float = 0.0
 
@@ -21,9 +21,9 @@ class Copy:
     """One copy on a stream.
 
     Attributes:
-        tokens: how many it moves.
+        tokens: copied tokens.
         end_s: when it is done.
-        nodes: the ends of what it moves, each locked until the copy is taken note of.
+        nodes: last nodes of the copied paths, each locked until the finished copy is processed.
     """
 
     tokens: int
@@ -32,12 +32,12 @@ class Copy:
 
 
 class CopyStream:
-    """Copies that run one after another, each beginning when issued at the earliest.
+    """Copies that run one after another, each starting no earlier than issued.
 
     Attributes:
-        pending: issued copies that have not been taken note of, in order.
-        last_end_s: when the copy issued last is done.
-        beyond: what all that it copies passes through as well, and others' copies do; None: nothing.
+        pending: issued copies that have not been processed, in order.
+        last_end_s: when the last issued copy is done.
+        beyond: a link that all its copies also pass, shared with other streams; None: none.
     """
 
     def __init__(self, law: CopyLaw, clock: Clock) -> None:
@@ -58,11 +58,11 @@ class CopyStream:
         return copy
 
     def take_finished(self) -> list[Copy]:
-        """Take note of the copies done by now."""
+        """Remove and return the copies done by now."""
         finished = [copy for copy in self.pending if copy.end_s <= self.clock.now_s]
         self.pending = self.pending[len(finished) :]
         return finished
 
     def next_end_s(self) -> float | None:
-        """When the next copy is done that is not done yet."""
+        """When the next unfinished copy is done."""
         return next((copy.end_s for copy in self.pending if copy.end_s > self.clock.now_s), None)

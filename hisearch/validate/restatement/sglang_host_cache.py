@@ -1,4 +1,4 @@
-"""SGLang's KV pool with the host tier behind it and, where there is one, the storage tier behind that."""
+"""SGLang's KV pool with the host tier behind it and, if configured, the storage tier behind that."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class HostCache(KvCache):
     Attributes:
         host: the tree, which has both tiers (``tree`` is the same object).
         to_device: stream of the load-backs.
-        storage: None where there is no storage tier.
+        storage: None without a storage tier.
     """
 
     def __init__(self, config: SglangConfig, host_config: HostTierConfig, clock: Clock) -> None:
@@ -38,16 +38,16 @@ class HostCache(KvCache):
 
     def find_prefix(self, live: LiveRequest) -> None:
         """Match a waiting request in both tiers."""
-        found = self.host.match_tiers(live.request.content, live.known - 1)
-        live.prefix, live.node = found.device_tokens, found.device_node
-        live.host_hit, live.host_node = found.host_tokens, found.host_node
+        match = self.host.match_tiers(live.request.content, live.known - 1)
+        live.prefix, live.node = match.device_tokens, match.device_node
+        live.host_hit, live.host_node = match.host_tokens, match.host_node
         live.protected = live.prefix
         live.extend = live.known - live.prefix
 
-    # ---- what has been done meanwhile ------------------------------------------------------------------------------
+    # ---- processing finished operations ----------------------------------------------------------------------------
 
     def take_note(self) -> None:
-        """Take note of finished copies and of what the storage tier has done; a pass that tries to prefill does."""
+        """Process finished copies and storage operations; called by a pass that tries to prefill."""
         written = self.host.take_written()
         for copy in self.to_device.take_finished():
             for node in copy.nodes:
@@ -70,7 +70,7 @@ class HostCache(KvCache):
         storage.revoked, storage.written, storage.released_tokens = [], [], 0
 
     def next_event_s(self) -> float | None:
-        """When something is done next that a pass could take note of; None if nothing is under way."""
+        """When the next operation that a pass would process ends; None if nothing is under way."""
         times = [self.host.to_host.next_end_s(), self.to_device.next_end_s()]
         if self.storage:
             self.storage.advance()
@@ -80,14 +80,14 @@ class HostCache(KvCache):
     # ---- loading back ----------------------------------------------------------------------------------------------
 
     def load_back(self, live: LiveRequest) -> None:
-        """Take device pages for all that the request's match has on the host alone, or for none of it.
+        """Take device pages for all host-only hits of the request, or for none of them.
 
-        The request's lock and prefix move to the end of what is loaded. The copy begins with the batch.
+        The request's lock and prefix move to the end of the loaded tokens. The copy begins with the batch.
         """
         assert live.host_node
         if live.host_hit < LOAD_BACK_TOKENS:
             return
-        # Only write_back with a full host pool could evict it meanwhile, where the engine fails.
+        # Only write_back with a full host pool could evict it meanwhile; the engine fails in that case.
         live.host_node.host_locks += 1
         self.make_room(live.host_hit)
         live.host_node.host_locks -= 1
@@ -123,7 +123,7 @@ class HostCache(KvCache):
     # ---- prefetching from storage ----------------------------------------------------------------------------------
 
     def begin_prefetch(self, live: LiveRequest) -> None:
-        """Try to fetch what a request that enters the queue is missing."""
+        """Try to fetch missing pages of a request that enters the queue."""
         storage = self.storage
         if storage is None:
             return
@@ -146,7 +146,7 @@ class HostCache(KvCache):
         storage.begin_prefetch(Prefetch(live.request.id, live.host_node, start, keys, self.clock.now_s))
 
     def end_prefetch(self, live: LiveRequest) -> bool:
-        """Take what the request's prefetch has brought; False if the request has to wait for more."""
+        """Insert the pages that the request's prefetch has read; False if the request has to wait for more."""
         prefetch = self.storage.prefetches.get(live.request.id) if self.storage else None
         if self.storage is None or prefetch is None:
             return True
@@ -159,7 +159,7 @@ class HostCache(KvCache):
         return True
 
     def check(self, holders: list[LiveRequest]) -> None:
-        """As ``KvCache.check``, and the same for host memory: free + copies of nodes + prefetches = all of it."""
+        """As ``KvCache.check``, and the same for host memory: free + copies of nodes + prefetches = capacity."""
         super().check(holders)
         assert self.host.host_free_tokens >= 0
         under_way = self.storage.held_tokens + self.storage.released_tokens if self.storage else 0
@@ -171,7 +171,7 @@ class HostCache(KvCache):
             assert node.on_device or not (node.locks or any(child.on_device for child in node.children.values()))
 
     def storage_log(self) -> list[tuple[float, Any, str, int]]:
-        """What prefetches came to by now."""
+        """Results of prefetches until now."""
         if self.storage is None:
             return []
         self.storage.advance()

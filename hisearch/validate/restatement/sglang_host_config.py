@@ -1,4 +1,4 @@
-"""Settings of SGLang's host and storage tiers (HiCache), with the laws that their copies follow."""
+"""Settings of SGLang's host and storage tiers (HiCache), with the laws of their copies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 WritePolicy = Literal["write_through", "write_through_selective", "write_back"]
 PrefetchPolicy = Literal["best_effort", "wait_complete", "timeout"]
 
-#: Share of what the host pool has beyond the device's that prefetches may occupy together.
+#: Share of the host pool's size beyond the device's that prefetches may occupy together.
 _PREFETCH_SHARE = 0.8
 
 
@@ -34,7 +34,7 @@ class StorageConfig:
         query_s: time to learn which pages are stored.
         read, write: one batch of pages, from and to storage.
         prefetch_policy: when a request stops waiting for its prefetch.
-        prefetch_threshold: tokens; fewer are not worth a prefetch.
+        prefetch_threshold: tokens; fewer are not prefetched.
         prefetch_timeout_base_s, prefetch_timeout_per_ki_token_s: longest wait of ``timeout``.
     """
 
@@ -47,7 +47,7 @@ class StorageConfig:
     prefetch_timeout_per_ki_token_s: float = 0.25
 
     def timeout_s(self, tokens: int) -> float:
-        """Longest that ``timeout`` waits for ``tokens`` found tokens (0 while the query is under way)."""
+        """Longest wait of ``timeout`` for ``tokens`` hit tokens (0 while the query is under way)."""
         return self.prefetch_timeout_base_s + tokens / 1024 * self.prefetch_timeout_per_ki_token_s
 
 
@@ -59,7 +59,7 @@ class HostTierConfig:
         ratio: host pool over device pool.
         write_policy: when a node is copied to the host.
         to_host, to_device: laws of the two copy streams.
-        storage: None where there is no storage tier.
+        storage: None without a storage tier.
     """
 
     ratio: float
@@ -73,7 +73,7 @@ class HostTierConfig:
         """``config.hicache`` of a recorded case; absent prefetch settings are the engine's defaults.
 
         Raises:
-            ValueError: a setting is missing, unknown or has no usable value; names it.
+            ValueError: a setting is missing, unknown or unusable; names it.
         """
         settings = _Settings("hicache", hicache)
         config = cls(
@@ -88,11 +88,11 @@ class HostTierConfig:
 
     @property
     def write_threshold(self) -> int:
-        """Hits at which a node is copied; only ``write_back`` does not count them."""
+        """Hits at which a node is copied; ``write_back`` does not count them."""
         return 1 if self.write_policy == "write_through" else 2
 
     def host_tokens(self, device_tokens: int, page_size: int) -> int:
-        """Host pool in whole pages, one more than the ratio asks for."""
+        """Host pool in whole pages, one more than by the ratio."""
         return (int(device_tokens * self.ratio) // page_size + 1) * page_size
 
     def prefetch_limit_tokens(self, device_tokens: int, page_size: int) -> int:
@@ -117,11 +117,11 @@ def _storage(settings: _Settings) -> StorageConfig | None:
 
 
 class _Settings:
-    """Settings that are taken out one by one, so that what is left is what nobody knows."""
+    """Settings that are removed one by one, so that unknown ones remain."""
 
     def __init__(self, name: str, values: Mapping[str, Any]) -> None:
         self._name = name
-        self._left = dict(values)
+        self._remaining = dict(values)
 
     def number(self, key: str, default: float | None = None) -> float:
         """A finite number, not negative."""
@@ -130,11 +130,11 @@ class _Settings:
             raise ValueError(f"{self._name}.{key}: expected a finite number >= 0, got {value!r}")
         return value
 
-    def choice(self, key: str, known: tuple[str, ...], default: str | None = None) -> Any:
-        """One of ``known``."""
+    def choice(self, key: str, choices: tuple[str, ...], default: str | None = None) -> Any:
+        """One of ``choices``."""
         value = self._take(key, default)
-        if value not in known:
-            raise ValueError(f"{self._name}.{key}: expected one of {', '.join(known)}, got {value!r}")
+        if value not in choices:
+            raise ValueError(f"{self._name}.{key}: expected one of {', '.join(choices)}, got {value!r}")
         return value
 
     def law(self, prefix: str) -> CopyLaw:
@@ -143,7 +143,7 @@ class _Settings:
 
     def section(self, key: str) -> _Settings | None:
         """Settings below a key; None where it is absent."""
-        values = self._left.pop(key, None)
+        values = self._remaining.pop(key, None)
         if values is None:
             return None
         if not isinstance(values, Mapping):
@@ -151,12 +151,12 @@ class _Settings:
         return _Settings(f"{self._name}.{key}", values)
 
     def expect_empty(self) -> None:
-        """Refuse what was not taken."""
-        if self._left:
-            raise ValueError(f"{self._name}.{min(self._left)}: not restated")
+        """Refuse remaining settings."""
+        if self._remaining:
+            raise ValueError(f"{self._name}.{min(self._remaining)}: not restated")
 
     def _take(self, key: str, default: Any) -> Any:
-        value = self._left.pop(key, default)
+        value = self._remaining.pop(key, default)
         if value is None:
             raise ValueError(f"{self._name}.{key}: required, and missing")
         return value

@@ -1,10 +1,10 @@
 """SGLang's radix cache with a host tier (``HiRadixCache``): nodes live on the device, on the host, or on both.
 
-What is on the device is closed towards the root: a node leaves the device only after everything below it. Host pages
+A node leaves the device only after all nodes below it, so the device's nodes are closed towards the root. Host pages
 are only counted, never named.
 
-Sources: the ``hicache_*`` and ``storage_*`` recordings and the rules noted beside them; SGLang 0.5.x ``HiRadixCache``
-for what they leave open.
+Sources: the ``hicache_*`` and ``storage_*`` recordings and the rules noted with them; SGLang 0.5.x ``HiRadixCache``
+for the remaining rules.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from hisearch.validate.restatement.sglang_tree import EvictionPolicy, RadixNode,
 
 @dataclass(frozen=True, eq=False)
 class HostMatch:
-    """Where a walk ended.
+    """Result of a look-up in both tiers.
 
     Attributes:
         device_tokens: leading tokens that are on the device.
-        device_node: the node at whose end they end.
+        device_node: the last node of them.
         host_tokens: tokens behind them that are on the host alone.
-        host_node: the deepest node of the walk that has a host copy.
+        host_node: the deepest node of the path that has a host copy.
     """
 
     device_tokens: int
@@ -41,8 +41,8 @@ class HostTree(RadixTree):
     Attributes:
         host_tokens, host_free_tokens: tokens of all host pages and of free ones.
         to_host: stream of the copies to the host.
-        cut_off: host nodes whose parent, which had no host copy, was dropped: no walk comes to them or to what is below
-            them any more, but they keep their host memory until they are evicted.
+        cut_off: host nodes whose parent was dropped without a host copy. No look-up reaches them or nodes below them
+            any more, but they keep their host memory until they are evicted.
     """
 
     def __init__(
@@ -70,12 +70,12 @@ class HostTree(RadixTree):
     # ---- looking up and adding -------------------------------------------------------------------------------------
 
     def match(self, content: Content, tokens: int) -> tuple[int, RadixNode]:
-        """As ``RadixTree.match``, of what is on the device."""
-        found = self.match_tiers(content, tokens)
-        return found.device_tokens, found.device_node
+        """As ``RadixTree.match``, for the device alone."""
+        tiers = self.match_tiers(content, tokens)
+        return tiers.device_tokens, tiers.device_node
 
     def match_tiers(self, content: Content, tokens: int) -> HostMatch:
-        """Walk along the whole pages of the first ``tokens`` tokens, through both tiers."""
+        """Look up the whole pages of the first ``tokens`` tokens in both tiers."""
         end, matched = self._walk(self._keys(content, tokens))
         host_tokens, device_node = 0, end
         while not device_node.on_device:
@@ -89,9 +89,9 @@ class HostTree(RadixTree):
     def insert(self, content: Content, tokens: int, priority: int, *, chunk: bool = False) -> int:
         """Add the whole pages of the first ``tokens`` tokens; returns how many the device had already.
 
-        Nodes are visited from the root, and each that the device had counts a hit at once, which may copy it to the
-        host, which may evict host nodes that the walk has not reached. Computed again, a host node is on both tiers; it
-        counts no hit. The insertion of a prompt's chunk counts none at all.
+        Nodes are visited from the root. Each that the device had counts a hit at once, which may copy it to the host,
+        which may evict host nodes not yet visited. A host node that was computed again is then on both tiers, and
+        counts no hit. The insertion of a prompt's chunk counts no hits.
         """
         keys = self._keys(content, tokens)
         self.tick += 1
@@ -110,7 +110,7 @@ class HostTree(RadixTree):
         return present
 
     def insert_host(self, above: RadixNode, content: Content, start: int, tokens: int) -> int:
-        """Add host pages of tokens [start, start + tokens) below ``above``, at whose end ``start`` is.
+        """Add host pages of tokens [start, start + tokens) below ``above``, which ends at ``start``.
 
         Returns:
             Tokens that were in the tree already, on whichever tier; their host pages are not needed.
@@ -129,9 +129,9 @@ class HostTree(RadixTree):
         return at * self.page_size
 
     def _step(self, node: RadixNode, keys: Sequence[Hashable], at: int, priority: int | None) -> tuple[RadixNode, int]:
-        """Enter the child that ``keys[at]`` leads to, split where ``keys`` leave it; returns it and the pages walked.
+        """Enter the child at ``keys[at]``, split where ``keys`` diverge; returns it and the number of matched pages.
 
-        A node that matched in part is touched as a whole, its rest too, before it is split.
+        A partly matched node is touched as a whole before it is split.
         """
         child = node.children[keys[at]]
         child.access_tick = self.tick
@@ -141,7 +141,7 @@ class HostTree(RadixTree):
         return (self._split(child, length) if length < len(child.pages) else child), length
 
     def _split(self, child: RadixNode, at: int) -> RadixNode:
-        """Both parts are where the whole was, the upper one with its hits; host locks stay with the lower one."""
+        """Split a node; both parts stay on its tiers. The upper one keeps its hits, the lower one its host locks."""
         upper = super()._split(child, at)
         upper.hits = child.hits
         upper.on_device, upper.on_host = child.on_device, child.on_host
@@ -157,7 +157,7 @@ class HostTree(RadixTree):
             self.lock(node, 1)
 
     def _copy_to_host(self, node: RadixNode) -> bool:
-        """Begin a copy, if host memory can be had; the node counts as copied from now on."""
+        """Begin a copy, if host memory is available; the node counts as copied from now on."""
         tokens = self.tokens_of(node)
         if not self.take_host(tokens):
             return False
@@ -173,7 +173,7 @@ class HostTree(RadixTree):
         return written
 
     def take_host(self, tokens: int) -> bool:
-        """Take host pages, if need be after evicting; where too few are free, *all* of ``tokens`` are evicted."""
+        """Take host pages; if too few are free, *all* of ``tokens`` are evicted first."""
         if self.host_free_tokens < tokens:
             self.evict_host(tokens)
         if self.host_free_tokens < tokens:
@@ -184,9 +184,9 @@ class HostTree(RadixTree):
     # ---- evicting --------------------------------------------------------------------------------------------------
 
     def evict_host(self, tokens: int) -> None:
-        """Evict leaves that are on the host alone until at least ``tokens`` are gone or none is left."""
-        gone = 0
-        while gone < tokens:
+        """Evict leaves that are on the host alone until at least ``tokens`` are evicted or no leaf is left."""
+        evicted = 0
+        while evicted < tokens:
             leaves = [node for node in self._host_nodes() if not node.children and node.host_locks == 0]
             if not leaves:
                 break
@@ -195,8 +195,8 @@ class HostTree(RadixTree):
                 self.cut_off.remove(victim)
             else:
                 del _parent(victim).children[victim.pages[0]]
-            gone += self.tokens_of(victim)
-        self.host_free_tokens += gone
+            evicted += self.tokens_of(victim)
+        self.host_free_tokens += evicted
 
     def _host_nodes(self) -> Iterator[RadixNode]:
         """All nodes that are on the host alone, also those that were cut off."""
@@ -210,20 +210,20 @@ class HostTree(RadixTree):
     @property
     def host_held_tokens(self) -> int:
         """Tokens of the host copies of nodes, cut-off ones included."""
-        both = (node for node in self.nodes() if node.on_host and node.on_device)
-        return sum(map(self.tokens_of, both)) + sum(map(self.tokens_of, self._host_nodes()))
+        on_both_tiers = (node for node in self.nodes() if node.on_host and node.on_device)
+        return sum(map(self.tokens_of, on_both_tiers)) + sum(map(self.tokens_of, self._host_nodes()))
 
     def evict(self, tokens: int) -> int:
-        """Evict device leaves until at least ``tokens`` are gone or none is left; returns how many.
+        """Evict device leaves until at least ``tokens`` are evicted or no leaf is left; returns how many.
 
-        A node with a host copy stays in the tree. One without is dropped, but for ``write_back``: it is copied first,
-        and all such copies of one eviction are waited for at its end.
+        A node with a host copy stays in the tree. One without is dropped. With ``write_back`` it is copied first, and
+        all such copies of one eviction are waited for at its end.
         """
-        gone = 0
+        evicted = 0
         copied: list[RadixNode] = []
-        kept: set[RadixNode] = set()
-        while gone < tokens:
-            leaves = [node for node in self.nodes() if self._is_device_leaf(node, copied) and node not in kept]
+        uncopied: set[RadixNode] = set()
+        while evicted < tokens:
+            leaves = [node for node in self.nodes() if self._is_device_leaf(node, copied) and node not in uncopied]
             if not leaves:
                 break
             victim = min(leaves, key=lambda node: eviction_key(self.policy, node))
@@ -235,13 +235,13 @@ class HostTree(RadixTree):
             elif self._copy_to_host(victim):
                 copied.append(victim)
             else:
-                kept.add(victim)
+                uncopied.add(victim)
                 continue
-            gone += self.tokens_of(victim)
+            evicted += self.tokens_of(victim)
         if copied:
             self._await_copies(copied)
-        self.evicted_tokens += gone
-        return gone
+        self.evicted_tokens += evicted
+        return evicted
 
     def _is_device_leaf(self, node: RadixNode, leaving: list[RadixNode]) -> bool:
         return (

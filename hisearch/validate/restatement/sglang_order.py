@@ -1,4 +1,4 @@
-"""Orders of SGLang's waiting queue; each is established anew by a pass that tries to prefill."""
+"""Orders of SGLang's waiting queue; every pass that tries to prefill sorts it again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hisearch.validate.restatement.splitmix import SplitMix64
 
 #: lpm is fcfs while more than this many requests wait.
 LPM_QUEUE_LIMIT = 128
-#: lpm: a request that matches at most this many cached tokens and at least as many of an earlier waiting one goes last.
+#: lpm: a request with at most this many cached tokens, and at least as many shared with an earlier one, goes last.
 IN_BATCH_PREFIX_TOKENS = 32
 
 
@@ -20,7 +20,7 @@ class WaitingOrder:
     - ``fcfs``: as it is.
     - ``priority`` (``enable_priority_scheduling``, with lower values first): by value, then by time of entry, which is
       that of the last retraction for a retracted request. A waiting request preempts running ones whose values exceed
-      its own by more than ``priority_scheduling_preemption_threshold`` (10): left out here.
+      its own by more than ``priority_scheduling_preemption_threshold`` (10): not restated.
     - ``lof``: longest declared output first.
     - ``lpm``: longest cached prefix first.
     - ``dfs-weight``: the radix tree depth first, children by the number of waiting requests that end in them or below,
@@ -39,7 +39,7 @@ class WaitingOrder:
         """Bring the queue into the policy's order."""
         policy = self.config.schedule_policy
         if self.config.enable_priority_scheduling:
-            # Queued at the end whenever they enter: the order of entry is that of the list, among equals.
+            # Requests enter at the end of the list, so equals are in order of entry.
             waiting.sort(key=lambda live: live.request.priority)
         elif policy == "lof":
             waiting.sort(key=lambda live: -live.max_new)
@@ -53,23 +53,23 @@ class WaitingOrder:
     def _shuffle(self, waiting: list[LiveRequest]) -> None:
         """Fisher and Yates, from the end."""
         for last in range(len(waiting) - 1, 0, -1):
-            other = self.stream.next() % (last + 1)
-            waiting[last], waiting[other] = waiting[other], waiting[last]
+            swap = self.stream.next() % (last + 1)
+            waiting[last], waiting[swap] = waiting[swap], waiting[last]
 
     def _longest_prefix_first(self, waiting: list[LiveRequest]) -> None:
-        """Those that had better wait for an earlier one's prefix go last."""
+        """Sort by cached prefix; requests that share an earlier one's uncached prefix go last."""
         order: dict[LiveRequest, float] = {}
-        seen: list[tuple[Content, int]] = []
+        earlier: list[tuple[Content, int]] = []
         for live in waiting:
-            content, known = live.request.content, live.known
+            content, tokens = live.request.content, live.known
             matched = self._match(live)[0]
             order[live] = -matched
             if matched <= IN_BATCH_PREFIX_TOKENS:
-                shared = max((_shared_tokens(content, known, *other) for other in seen), default=0)
+                shared = max((_shared_tokens(content, tokens, *candidate) for candidate in earlier), default=0)
                 if shared >= IN_BATCH_PREFIX_TOKENS:
                     order[live] = float("inf")
                 else:
-                    seen.append((content, known))
+                    earlier.append((content, tokens))
         waiting.sort(key=lambda live: order[live])
 
     def _depth_first(self, waiting: list[LiveRequest]) -> None:
@@ -94,14 +94,14 @@ class WaitingOrder:
         waiting[:] = ordered
 
     def _match(self, live: LiveRequest) -> tuple[int, RadixNode]:
-        """Look all known tokens up, which counts as an access."""
+        """Look up all known tokens, which counts as an access."""
         assert self.cache.tree
         return self.cache.tree.match(live.request.content, live.known)
 
 
-def _shared_tokens(content: Content, known: int, other: Content, other_known: int) -> int:
+def _shared_tokens(content: Content, tokens: int, other_content: Content, other_tokens: int) -> int:
     """Length of the common prefix of two token sequences."""
     length = 0
-    while length < min(known, other_known) and content.token(length) == other.token(length):
+    while length < min(tokens, other_tokens) and content.token(length) == other_content.token(length):
         length += 1
     return length

@@ -21,8 +21,8 @@ SchedulePolicy = Literal["fcfs", "lpm", "lof", "dfs-weight", "random"]
 class SglangConfig:
     """Server arguments by their own names.
 
-    Beside them: ``ignore_eos``, a request's argument (here all requests' or none's), and the seed of random
-    orders. ``hicache`` is the host tier, None where it is off. ``enable_priority_scheduling`` goes with
+    In addition: ``ignore_eos``, a request's argument (set for all requests or for none), and the seed of random
+    orders. ``hicache`` is the host tier, None if off. ``enable_priority_scheduling`` implies
     ``schedule_low_priority_values_first``: lower values go first.
     """
 
@@ -60,12 +60,12 @@ class SglangConfig:
 
     @property
     def chunk_tokens(self) -> int | None:
-        """Tokens per prefill pass, None where prompts are never cut."""
+        """Tokens per prefill pass, None without chunked prefill."""
         return self.chunked_prefill_size if self.chunked_prefill_size > 0 else None
 
     @property
     def mixed(self) -> bool:
-        """Whether running requests decode along with prefills; the flag is without effect where prompts are not cut."""
+        """Whether prefills are mixed steps; the flag has no effect without chunked prefill."""
         return self.enable_mixed_chunk and self.chunk_tokens is not None
 
     @property
@@ -85,28 +85,28 @@ class SglangConfig:
 
     @property
     def least_ratio(self) -> float:
-        """New-token ratio below which it does not fall."""
+        """Lower limit of the new-token ratio."""
         return min(0.14 * self.initial_ratio, 1.0)
 
     @property
     def ratio_decay(self) -> float:
-        """Fall of the new-token ratio per decode pass."""
+        """Decrease of the new-token ratio per decode pass."""
         return (self.initial_ratio - self.least_ratio) / 600
 
 
 @dataclass(eq=False)
 class LiveRequest:
-    """A request that the engine has and has not finished.
+    """An unfinished request of the engine.
 
     Attributes:
         max_new: output limit as the engine clips it.
         generated: output tokens whose results have been processed.
         committed: tokens that have a KV slot.
-        protected: the leading ones of them that belong to the tree.
+        protected: leading committed tokens that belong to the tree.
         prefix: tokens before the next prefill chunk, all committed.
         extend: tokens that the next chunk computes.
-        node: tree node at whose end the request's cached part ends, locked while the request holds KV.
-        host_hit: tokens behind ``prefix`` that the last match found on the host alone.
+        node: last tree node of the request's cached prefix, locked while the request holds KV.
+        host_hit: tokens after ``prefix`` that the last match hit on the host alone.
         host_node: the deepest node of that match with a host copy.
         retracted: since its last prefill.
     """
@@ -135,8 +135,8 @@ class Batch:
     """Requests that run together.
 
     Attributes:
-        full: no admission is tried while the running batch says so (``batch_is_full``).
-        partial: the request of a prefill batch whose prompt goes on in the next one.
+        full: no admission is tried while this is set on the running batch (``batch_is_full``).
+        partial: the request of a prefill batch whose prompt continues in the next one.
         decoding: the requests that a mixed batch decodes.
         loading: the host-to-device copy that a prefill batch waits for.
     """
@@ -149,5 +149,5 @@ class Batch:
     loading: Copy | None = None
 
     def drop_finished(self, also: tuple[LiveRequest | None, ...] = ()) -> None:
-        """Leave out requests known to have finished, and those in ``also``."""
+        """Remove finished requests, and those in ``also``."""
         self.requests = [live for live in self.requests if not live.finished and live not in also]

@@ -1,7 +1,7 @@
-"""SGLang's storage tier: a key store with three servers beside the scheduler, for queries, reads and writes.
+"""SGLang's storage tier: a key store with three servers in parallel to the scheduler, for queries, reads and writes.
 
-Each server does one operation after another. What they come to waits in queues (``released_tokens``, ``revoked``,
-``written``) until the scheduler takes note of it. The tier knows nothing of the tree.
+Each server does one operation after another. Results wait in queues (``released_tokens``, ``revoked``, ``written``)
+until the scheduler processes them. The tier does not depend on the tree.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Job = TypeVar("Job")
 
 #: Pages that are read or written together.
 BATCH_PAGES = 128
-#: How long after a prefetch's deadline an idle scheduler looks at it again, seconds.
+#: Delay after a prefetch's deadline at which an idle scheduler checks it again, seconds.
 _AFTER_DEADLINE_S = 1e-6
 
 
@@ -30,13 +30,13 @@ class Prefetch:
 
     Attributes:
         owner: the request's id.
-        above: node behind whose end the pages begin; its host copy is locked meanwhile.
+        above: node that ends where the pages begin; its host copy is locked meanwhile.
         start: token at which they begin.
-        keys: identities of all the pages that host memory was taken for.
+        keys: identities of all pages with host memory taken for them.
         begun_s: when the request entered the queue.
-        hit_pages: pages that storage has, from the first on; 0 until the query is answered.
+        hit_pages: leading pages that storage has; 0 until the query is answered.
         read_pages: pages that have arrived.
-        stopped: whether the scheduler has taken what had arrived; nothing arrives any more.
+        stopped: whether the scheduler has taken the arrived pages; no more pages arrive.
     """
 
     owner: Any
@@ -57,10 +57,10 @@ class _Write:
 
 
 class _Server(Generic[Job]):
-    """Does jobs in order, each in one or several parts.
+    """Runs jobs in order, each in one or several parts.
 
-    ``begin(job, now)`` says when the job's next part ends; ``finish(job, now)`` is called at its end and says whether
-    another part follows.
+    ``begin(job, now)`` returns when the job's next part ends. ``finish(job, now)`` is called at its end, and returns
+    whether another part follows.
     """
 
     def __init__(self, begin: Callable[[Job, float], float], finish: Callable[[Job, float], bool]) -> None:
@@ -70,7 +70,7 @@ class _Server(Generic[Job]):
         self.end_s: float | None = None
 
     def add(self, job: Job, now: float) -> None:
-        """Queue a job; it begins now if nothing is before it."""
+        """Queue a job; it begins now if the queue is empty."""
         self._queue.append(job)
         if self.end_s is None:
             self.end_s = self._begin(job, now)
@@ -85,7 +85,7 @@ class _Server(Generic[Job]):
 
 
 class Store:
-    """What is stored, by whomever, and the links over which all who share the store write and read."""
+    """Stored keys, and the links over which all workers that share the store write and read."""
 
     def __init__(self, config: StorageConfig) -> None:
         self.keys: set[Hashable] = set()
@@ -94,14 +94,14 @@ class Store:
 
 
 class StorageTier:
-    """A worker's servers beside its scheduler, and the store that they write and read.
+    """A worker's storage servers, and the store that they write and read.
 
     Attributes:
-        store: its own, until it is given another one.
-        prefetches: those that the scheduler has not taken the result of, by request id.
-        held_tokens: host memory of prefetches that neither the tree has got nor ``released_tokens`` counts.
-        released_tokens: host memory that prefetches turned out not to need.
-        revoked: ids of requests whose prefetch was not worth it, in order.
+        store: private unless replaced by a shared one.
+        prefetches: those whose result the scheduler has not taken, by request id.
+        held_tokens: host memory of prefetches that is neither in the tree nor in ``released_tokens``.
+        released_tokens: host memory that prefetches did not need.
+        revoked: ids of requests whose prefetch had too few hits, in order.
         written: nodes whose pages have been stored.
         log: ``(time, request id, "revoked" | "reading" | "read", tokens)``.
     """
@@ -125,7 +125,7 @@ class StorageTier:
 
     @property
     def prefetching_tokens(self) -> int:
-        """Tokens that prefetches under way were begun for."""
+        """Tokens of prefetches under way."""
         return sum(len(prefetch.keys) * self.page_size for prefetch in self.prefetches.values())
 
     def begin_prefetch(self, prefetch: Prefetch) -> None:
@@ -136,7 +136,7 @@ class StorageTier:
         self._queries.add(prefetch, self.clock.now_s)
 
     def stop_prefetch(self, prefetch: Prefetch) -> int:
-        """Take what has arrived, and nothing more; returns its tokens, whose host memory is the caller's."""
+        """Stop a prefetch; returns its arrived tokens, whose host memory passes to the caller."""
         prefetch.stopped = True
         del self.prefetches[prefetch.owner]
         tokens = prefetch.read_pages * self.page_size
@@ -144,7 +144,7 @@ class StorageTier:
         return tokens
 
     def begin_write(self, node: RadixNode) -> None:
-        """Queue the writing of a node's pages, as it is now."""
+        """Queue the writing of a node's current pages."""
         self.advance()
         self._writer.add(_Write(node, list(node.pages)), self.clock.now_s)
 
@@ -159,15 +159,15 @@ class StorageTier:
         )
 
     def advance(self) -> None:
-        """Let the servers do all that they have done by now, in order of time."""
+        """Advance the servers to now, in order of time."""
         advance([self], self.clock.now_s)
 
     def next_end_s(self) -> float:
-        """When a server is done with its part next; infinity where none is at work."""
+        """When the next part of a server ends; infinity if all are idle."""
         return min((server.end_s for server in self._servers if server.end_s is not None), default=math.inf)
 
     def step(self) -> None:
-        """End the part that is done first."""
+        """End the part that ends first."""
         busy = (server for server in self._servers if server.end_s is not None)
         min(busy, key=lambda server: server.end_s or 0.0).step()
 
@@ -176,7 +176,7 @@ class StorageTier:
         return [self._writer, self._queries, self._reader]
 
     def next_event_s(self) -> float | None:
-        """When a server is done next, or a prefetch is waited for too long."""
+        """When the next server ends a part, or the next prefetch times out."""
         times = [server.end_s for server in (self._queries, self._reader, self._writer) if server.end_s is not None]
         if self.config.prefetch_policy == "timeout":
             deadlines = (prefetch.begun_s + self._timeout_s(prefetch) for prefetch in self.prefetches.values())
@@ -190,7 +190,7 @@ class StorageTier:
     # ---- the servers -----------------------------------------------------------------------------------------------
 
     def _end_query(self, prefetch: Prefetch, now: float) -> bool:
-        """Too few hits: the prefetch is revoked. Else memory beyond the hits is released and the reader goes on."""
+        """Revoke a prefetch with too few hits; else release memory beyond the hits and queue the read."""
         hits = next((at for at, key in enumerate(prefetch.keys) if key not in self.store.keys), len(prefetch.keys))
         if hits * self.page_size < self.least_hit_tokens:
             self.revoked.append(prefetch.owner)
@@ -212,7 +212,7 @@ class StorageTier:
         return self.store.read.send(now, pages * self.page_size)
 
     def _end_read(self, prefetch: Prefetch, now: float) -> bool:
-        """A batch has been read. If the prefetch was stopped before, it does not count and none follows."""
+        """Count a batch that was read; after a stop it does not count and no other follows."""
         if not prefetch.stopped:
             prefetch.read_pages = min(prefetch.read_pages + BATCH_PAGES, prefetch.hit_pages)
             if prefetch.read_pages < prefetch.hit_pages:
@@ -226,7 +226,7 @@ class StorageTier:
         return self.store.write.send(now, pages * self.page_size)
 
     def _end_write(self, write: _Write, now: float) -> bool:
-        """A batch can be found as soon as it is written."""
+        """Publish a written batch, which can be hit from now on."""
         del now
         self.store.keys.update(write.keys[write.done_pages : write.done_pages + BATCH_PAGES])
         write.done_pages += BATCH_PAGES
@@ -237,7 +237,7 @@ class StorageTier:
 
 
 def advance(tiers: Sequence[StorageTier], until_s: float) -> None:
-    """Let all servers of ``tiers`` do what they have done by then, in order of time; on a tie the earlier tier's."""
+    """Advance all servers of ``tiers`` to ``until_s``, in order of time; ties go to the earlier tier."""
     while tiers:
         first = min(tiers, key=lambda tier: tier.next_end_s())
         if first.next_end_s() > until_s:

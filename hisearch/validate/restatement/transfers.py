@@ -1,4 +1,4 @@
-"""Transfers of KV between tiers: what they take, and links that serve one after another."""
+"""Transfers of KV between tiers: their times, and links that serve one after another."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ __all__ = ["CopyLaw", "Link", "send_over"]
 
 
 class Link:
-    """A path that bytes take in one direction; a transfer begins when the one sent before it has ended.
+    """A link in one direction; a transfer begins when the previous one has ended.
 
     Attributes:
-        free_s: when all that was sent is through.
+        free_s: when all transfers have ended.
         tokens, busy_s: sent so far.
     """
 
@@ -33,5 +33,5 @@ class Link:
 
 
 def send_over(links: Iterable[Link], ready_s: float, tokens: int) -> float:
-    """Send over links that all is passed through at once; returns when the last one is through."""
+    """Send over several links at once; returns when the last one has ended."""
     return max((link.send(ready_s, tokens) for link in links), default=ready_s)

@@ -1,10 +1,9 @@
 """vLLM 0.19.1's v1 scheduler, restated block by block.
 
-Source of every rule: the recordings of vLLM's own ``Scheduler`` and KV cache manager and the rules noted beside them.
+Source of every rule: the recordings of vLLM's own ``Scheduler`` and KV cache manager and the rules noted with them.
 
-Words: a request's *known* tokens are its prompt and what it has generated; *computed* tokens have their KV (or will
-have it once the outstanding batches have run); a token *in flight* is being made by an outstanding batch (asynchronous
-only).
+Terms: a request's *known* tokens are its prompt and its generated tokens. *Computed* tokens have their KV, or will have
+it when the outstanding batches have run. A token *in flight* is being made by an outstanding batch (asynchronous only).
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ from hisearch.validate.restatement.recording import BatchEntry, Cost, Recording,
 from hisearch.validate.restatement.vllm_pool import BlockPool
 from hisearch.validate.restatement.vllm_state import LiveRequest, Outstanding
 
-#: Preemptions without a token in between, per request that may run, after which none will ever get on.
+#: Preemptions without a token in between, per request that may run, after which the engine is taken to be stuck.
 FUTILE_PREEMPTIONS = 1000
 
 
 class StuckError(RuntimeError):
-    """The rules lead nowhere: see ``FUTILE_PREEMPTIONS``."""
+    """The engine makes no progress: see ``FUTILE_PREEMPTIONS``."""
 
 
 @dataclass(frozen=True)
 class VllmConfig:
-    """Scheduler settings, by vLLM's names where it has one.
+    """Scheduler settings, by vLLM's names if it has one.
 
     Attributes:
         max_num_seqs: most running requests.
@@ -35,9 +34,9 @@ class VllmConfig:
         num_blocks: pool size; one of them is the null block.
         block_size: tokens per block.
         prefix: prefix caching.
-        chunked_prefill: False: a prompt is never cut by the budget.
+        chunked_prefill: False: a prompt is never split by the budget.
         long_prefill_token_threshold: most tokens of one request per step; 0 is off.
-        scheduler_reserve_full_isl: admission needs room for all known tokens, not for the first chunk alone.
+        scheduler_reserve_full_isl: admission needs free blocks for all known tokens, not only for the first chunk.
         policy: ``fcfs`` or ``priority``.
         async_scheduling: a batch is formed while the one before it runs.
         watermark: share of the usable blocks that admission leaves free.
@@ -57,20 +56,20 @@ class VllmConfig:
 
     @classmethod
     def from_recording(cls, config: dict[str, Any]) -> VllmConfig:
-        """Settings of a recorded case; ``max_model_len`` is never reached there and has no part here."""
+        """Settings of a recorded case; ``max_model_len`` is never reached and is ignored."""
         return cls(**{key: value for key, value in config.items() if key != "max_model_len"})
 
 
 class VllmWorker:
-    """One engine. Drive it with ``receive``, ``form`` and ``process``; everything else is there to be looked at.
+    """One engine. Drive it with ``receive``, ``form`` and ``process``; everything else is for inspection.
 
     Attributes:
         waiting, running: the queue (head first) and the running list (in order).
         outstanding: formed batches whose results are not processed, oldest first (synchronous: at most one).
         first_scheduled_s, reused_tokens: by request id, at the first admission.
         preemptions: by request id, only those that had one.
-        launch_s: before which what the newest pass formed may not start; 0: at once.
-        look_again_s: where the newest pass formed no batch and none is outstanding, when to try again, if ever.
+        launch_s: earliest start of the newest pass's batch; 0: at once.
+        look_again_s: when to try again if the newest pass formed no batch and none is outstanding; None: never.
     """
 
     def __init__(self, config: VllmConfig, cost: Cost) -> None:
@@ -104,7 +103,7 @@ class VllmWorker:
 
     @property
     def held_tokens(self) -> int:
-        """Tokens that the blocks held by requests have room for."""
+        """Capacity of the blocks held by requests, in tokens."""
         return self.pool.held_blocks * self.config.block_size
 
     @property
@@ -114,23 +113,23 @@ class VllmWorker:
 
     @property
     def queued(self) -> int:
-        """Requests that do not run."""
+        """Number of requests that do not run."""
         return len(self.waiting)
 
     @property
     def has_work(self) -> bool:
-        """Whether there is reason for a pass: requests wait or run."""
+        """Whether requests wait or run."""
         return bool(self.waiting or self.running)
 
     def rejection(self, request: Request) -> str | None:
-        """Why the request can never be served here, or None.
+        """Why the request can never be served, or None.
 
         Prompt and output must fit into the usable blocks; with chunked prefill off they must also fit into one step,
         since vLLM then refuses a model length above the step's budget.
         """
         total = request.input_tokens + request.output_tokens
-        kept = int(self.config.watermark * self.pool.usable_blocks)
-        if _ceil_div(total, self.config.block_size) + kept > self.pool.usable_blocks:
+        reserved_blocks = int(self.config.watermark * self.pool.usable_blocks)
+        if _ceil_div(total, self.config.block_size) + reserved_blocks > self.pool.usable_blocks:
             return f"{total} tokens exceed the pool's {self.kv_capacity_tokens}"
         if not self.config.chunked_prefill and total > self.config.max_tokens:
             return f"{total} tokens exceed the step budget of {self.config.max_tokens} and chunked prefill is off"
@@ -147,7 +146,7 @@ class VllmWorker:
     def form(self, now: float) -> Step | None:
         """Form the next batch at ``now`` and queue it on the device; None if nothing can be scheduled.
 
-        A pass that only preempted is followed by another one at the same time, unless a result is being waited for.
+        A pass that only preempted is followed by another one at the same time, unless a result is outstanding.
         """
         while True:
             self._schedule(now)
@@ -224,7 +223,7 @@ class VllmWorker:
             position += 1
 
     def _admit(self, now: float) -> None:
-        """Waiting requests from the head; the first that fails ends it."""
+        """Admit waiting requests from the head until the first one fails."""
         while self._may_admit(self.waiting):
             live = self.waiting[0]
             if not self._start(live, self._lookup(live), 0, now):
@@ -235,7 +234,7 @@ class VllmWorker:
         return bool(queue) and self._budget > 0 and len(self.running) < self.config.max_num_seqs
 
     def _start(self, live: LiveRequest, hits: list[int], loaded: int, now: float) -> bool:
-        """Run a waiting request with ``hits`` and ``loaded`` tokens from elsewhere; False where it finds no room."""
+        """Run a waiting request with ``hits`` and ``loaded`` tokens from other tiers; False if it does not fit."""
         cached = live.computed + len(hits) * self.config.block_size + loaded
         share = self._cut(live.known - cached)
         if not self.config.chunked_prefill and share > self._budget:
@@ -253,7 +252,7 @@ class VllmWorker:
         return True
 
     def _hold(self, live: LiveRequest, hits: list[int], cached: int) -> None:
-        """Let the request, which has no blocks or no hits, hold its hits; ``cached`` tokens count as computed."""
+        """Hold the hits of a request that has no blocks or no hits; ``cached`` tokens count as computed."""
         for block in hits:
             self.pool.hold(block)
         live.blocks += hits
@@ -268,7 +267,7 @@ class VllmWorker:
         return _ceil_div(live.computed + share, self.config.block_size) - len(live.blocks)
 
     def _lookup(self, live: LiveRequest) -> list[int]:
-        """Findable blocks of the request's leading pages; at least one known token is left to compute."""
+        """Cached blocks of the request's leading pages; at least one known token is left to compute."""
         hits: list[int] = []
         if self.config.prefix:
             for index in range((live.known - 1) // self.config.block_size):
@@ -279,20 +278,20 @@ class VllmWorker:
         return hits
 
     def _fits(self, live: LiveRequest, hits: list[int], tokens: int) -> bool:
-        """Whether ``tokens`` in all can be held, ``hits`` being reused; a hit in the free queue leaves it too."""
+        """Whether ``tokens`` in all fit, with ``hits`` reused; a hit in the free queue also leaves it."""
         new_blocks = _ceil_div(tokens, self.config.block_size) - len(live.blocks) - len(hits)
-        kept = int(self.config.watermark * self.pool.usable_blocks)
-        return new_blocks + sum(map(self.pool.is_free, hits)) + kept <= len(self.pool.free)
+        reserved_blocks = int(self.config.watermark * self.pool.usable_blocks)
+        return new_blocks + sum(map(self.pool.is_free, hits)) + reserved_blocks <= len(self.pool.free)
 
     def _compute(self, live: LiveRequest, share: int) -> None:
-        """Give the request its share: take blocks, make those findable that known tokens fill."""
+        """Give the request its share: take blocks, and publish those that known tokens fill."""
         for _ in range(self._blocks_missing(live, share)):
             live.blocks.append(self.pool.take())
         self._shares[live] = share
         self._publish(live, min(live.computed + share, live.known))
 
     def _publish(self, live: LiveRequest, tokens: int) -> None:
-        """Make every block findable that the request's first ``tokens`` tokens fill."""
+        """Publish every block that the request's first ``tokens`` tokens fill."""
         if not self.config.prefix:
             return
         while live.hashed < tokens // self.config.block_size:
@@ -303,11 +302,11 @@ class VllmWorker:
     def _entry(self, live: LiveRequest, share: int) -> BatchEntry:
         """The recorded form of a share.
 
-        A decode computes the one token that was made last; whatever else computes tokens is a chunk.
+        A decode computes the one token that was made last; every other share is a chunk.
         """
-        known = live.known + live.in_flight
-        samples = live.computed + share == known
-        decode = samples and share == 1 and known > live.request.input_tokens
+        known_tokens = live.known + live.in_flight
+        samples = live.computed + share == known_tokens
+        decode = samples and share == 1 and known_tokens > live.request.input_tokens
         return BatchEntry(live.request.id, live.computed, share, decode, samples)
 
     def _advance(self, sampled: list[LiveRequest]) -> None:
@@ -342,7 +341,7 @@ class VllmWorker:
             self.waiting.insert(0, victim)
 
     def _finish(self, live: LiveRequest, now: float) -> None:
-        """A request whose last token was in flight when it was preempted finishes in the waiting queue."""
+        """Finish a request; one preempted with its last token in flight finishes in the waiting queue."""
         (self.running if live in self.running else self.waiting).remove(live)
         self._release(live)
         self.finish_s[live.request.id] = now
@@ -370,7 +369,7 @@ def drive(worker: VllmWorker, requests: list[Request]) -> Recording:
     """``replay`` with a worker of any kind.
 
     Raises:
-        StuckError: requests are left that nothing will ever move.
+        StuckError: remaining requests can never proceed.
     """
     for request in requests:
         reason = worker.rejection(request)

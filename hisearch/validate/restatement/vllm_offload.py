@@ -3,50 +3,50 @@
 There is no recording of it. Every rule below was looked up in vLLM as of 0.19 (file in brackets, ``conn`` being
 ``distributed/kv_transfer/kv_connector/v1/offloading/``) unless it is marked *assumed*.
 
-Looking up
+Look-ups
 - A waiting request without computed tokens is looked up in host memory behind its hits on the device, at every pass
-  that gets to it: all its blocks are touched, then, unless less than an offloaded block is missing, the blocks from the
-  one in which the device's hits end are looked up. A find of less than one offloaded block counts for nothing.
+  that reaches it. All its blocks are touched. Then, unless less than an offloaded block is missing, blocks are looked
+  up from the one in which the device's hits end. A hit of less than one offloaded block is ignored.
   [conn scheduler.py: get_num_new_matched_tokens]
-- An offloaded block is ``block_size_factor`` device blocks; only whole ones are kept. [kv_offload/spec.py]
-- With prefix caching, a request whose found blocks are being loaded by another one is passed over. [same]
-- *Assumed*: the blocks looked up are those of all tokens known now; a block that a token just sampled completes, which
-  cannot be stored anywhere yet, is not told apart. A prompt of one token in a block of one is computed once it has been
-  loaded (the engine, which tells by its computed tokens, would load it again and again).
+- An offloaded block is ``block_size_factor`` device blocks; only whole ones are stored. [kv_offload/spec.py]
+- With prefix caching, a request whose hit blocks are being loaded by another one is skipped. [same]
+- *Assumed*: the blocks looked up are those of all tokens known now. A block just completed by a sampled token, which
+  cannot be stored yet, is not treated differently. A prompt of one token in a block of one is computed once it has been
+  loaded (the engine, which checks its computed tokens, would load it again and again).
 
-Loading
-- A request with a find is given its device blocks (the test for the whole prompt comes first), takes part in no step
-  and no budget, and waits until it is loaded: others are scheduled meanwhile. It does not count as running.
+Loads
+- A request with a hit gets its device blocks (the test for the whole prompt comes first) and waits for its load. It
+  takes part in no step and no budget, and does not count as running; others are scheduled meanwhile.
   [v1/core/sched/scheduler.py: schedule]
-- Loaded blocks can be found on the device once the request is looked at after its load, not before. If all its known
+- Loaded blocks can be hit on the device when a pass reaches the request after its load, not before. If all its known
   tokens were loaded, the last one is computed again. [same: _update_waiting_for_remote_kv]
-- Requests passed over or loading wait in a queue of their own, in order, which goes before the waiting queue; by
-  priority, the more urgent head of the two goes first. [same: _select_waiting_queue_for_scheduling]
+- Skipped and loading requests wait in a separate queue, in order, which goes before the waiting queue. By priority, the
+  more urgent head of the two goes first. [same: _select_waiting_queue_for_scheduling]
 
-Storing
-- Behind every pass, for each scheduled request (new ones, running ones, then resumed ones; each in order) the whole
-  blocks among its known tokens computed by the end of this step, from the first one not dealt with on, are handed to
-  the manager: prompts and outputs alike, those found on the device too. Without room they are tried again with its
-  next step. What is stored makes all its blocks so far touched. [conn scheduler.py: _get_reqs_to_store;
-  yield_req_data]
-- A load deals with all blocks up to its end; preemption sets nothing back. [same]
-- A request's stores of a step are one transfer, begun by the next pass, formed or not, once what is on the device then
-  has run; a load begins in its own pass. [conn worker.py; kv_offload/worker/cpu_gpu.py]
+Stores
+- After every pass, each scheduled request (new ones, running ones, then resumed ones; each in order) offers blocks to
+  the manager. These are the whole blocks among its known tokens computed by the end of this step, from the first block
+  not offered before: prompts and outputs alike, also device hits. Without space they are tried again with its next
+  step. A store touches all its blocks so far. [conn scheduler.py: _get_reqs_to_store; yield_req_data]
+- A load counts all blocks up to its end as offered; preemption does not reset this. [same]
+- A request's stores of a step are one transfer. The next pass begins it, with or without a batch, after the batches
+  then on the device have run. A load begins in its own pass. [conn worker.py; kv_offload/worker/cpu_gpu.py]
 - Each direction carries one transfer after another. [cpu_gpu.py]
-- Blocks being stored can be found when their request has finished *and* all its transfers are noted, or once it is
+- Blocks being stored can be hit when their request has finished *and* all its transfers are noted, or once it is
   preempted. [conn scheduler.py: update_connector_output, build_connector_meta]
 - A finished request that has ever stored keeps its device blocks until then. [same: request_finished]
 - A preempted request's transfers are waited for before the step begins. [conn worker.py: handle_preemptions]
 
-Noting
-- The engine looks which transfers have ended when it launches a step, and knows with that step's results, behind its
-  tokens; a pass that forms no batch knows at once. [worker/kv_connector_model_runner_mixin.py; scheduler.py:
+Completion
+- The engine checks for ended transfers when it launches a step, and acts on them with that step's results, after its
+  tokens; a pass without a batch acts at once. [worker/kv_connector_model_runner_mixin.py; scheduler.py:
   update_from_output] *Assumed*: launching takes no time.
-- While requests are left, an engine without a batch passes again whenever a transfer ends; one without requests makes
-  one more pass for those that finished, then sleeps until the next arrival. [v1/engine/core.py] *Assumed*: passes that
-  nothing has happened before do not count (the real ones, thousands a second, would touch and count blocks each time).
-- *Assumed*: a pass that forms no batch while one is outstanding looks at nothing.
-- *Assumed*: of requests let go together, those whose transfers ended first are first (the engine keeps them in a set).
+- With unfinished requests, an engine without a batch makes another pass whenever a transfer ends. Without requests it
+  makes one more pass for those that finished, then sleeps until the next arrival. [v1/engine/core.py] *Assumed*: passes
+  without a preceding event do not count (the real ones, thousands a second, would touch and count blocks each time).
+- *Assumed*: a pass without a batch checks nothing while another batch is outstanding.
+- *Assumed*: of requests released together, those whose transfers ended first are first (the engine keeps them in a
+  set).
 """
 
 from __future__ import annotations
@@ -66,16 +66,16 @@ from hisearch.validate.restatement.vllm_state import LiveRequest
 
 
 class _Verdict(Enum):
-    """What came of looking at a request that is not running."""
+    """Result of an attempt to run a request."""
 
     RUNS = auto()
-    STEPS_ASIDE = auto()
-    FINDS_NO_ROOM = auto()
+    SKIPPED = auto()
+    NO_BLOCKS = auto()
 
 
 @dataclass(eq=False)
 class _Transfer:
-    """A transfer of offloaded blocks for a request; ``end_s`` is set when it is begun."""
+    """A transfer of offloaded blocks for a request; ``end_s`` is set when it begins."""
 
     live: LiveRequest
     keys: list[Hashable]
@@ -85,19 +85,19 @@ class _Transfer:
 
 @dataclass
 class _Offload:
-    """What the connector knows of a request.
+    """The connector's state of a request.
 
     Attributes:
-        dealt_with: leading offloaded blocks that need not be handed to the manager any more.
+        offered: leading offloaded blocks that need not be offered to the manager any more.
         ever_stored: whether it has had a transfer to the host.
-        storing: blocks on their way to the host, as far as the manager knows.
+        storing: blocks that the manager counts as on their way to the host.
         stores: its transfers to the host that have not been noted.
         load: the transfer that it waits for.
-        load_noted: whether that one has been.
-        loaded: it has waited for one, and has not run since.
+        load_noted: whether that transfer has been noted.
+        loaded: whether it has waited for a load, and has not run since.
     """
 
-    dealt_with: int = 0
+    offered: int = 0
     ever_stored: bool = False
     storing: list[Hashable] = field(default_factory=list)
     stores: list[_Transfer] = field(default_factory=list)
@@ -108,7 +108,7 @@ class _Offload:
 
 @dataclass
 class _Notes:
-    """What a look at the transfers found: finished requests whose stores are all done, and loads that are."""
+    """Ended transfers: finished requests whose stores are all done, and finished loads."""
 
     stored: list[LiveRequest] = field(default_factory=list)
     loaded: list[_Transfer] = field(default_factory=list)
@@ -124,7 +124,7 @@ class OffloadWorker(VllmWorker):
         store: host memory to share with other workers; by default its own.
 
     Attributes:
-        skipped: requests that load or were passed over, in order.
+        skipped: requests that load or were skipped, in order.
         holding: finished requests whose blocks are being stored.
         loaded_tokens: by request id, how many of its ``reused_tokens`` came from the host.
     """
@@ -153,12 +153,12 @@ class OffloadWorker(VllmWorker):
 
     @property
     def queued(self) -> int:
-        """Requests that do not run, those that are being loaded among them."""
+        """Number of requests that do not run, including those being loaded."""
         return len(self.waiting) + len(self.skipped)
 
     @property
     def has_work(self) -> bool:
-        """Requests are left, or some have finished since the engine last looked at its transfers."""
+        """Whether requests are unfinished, or finished since the engine last checked its transfers."""
         return self._has_unfinished or bool(self._finished)
 
     @property
@@ -166,7 +166,7 @@ class OffloadWorker(VllmWorker):
         return bool(self.waiting or self.skipped or self.running)
 
     def form(self, now: float) -> Step | None:
-        """One pass: a batch, or None; then ``look_again_s`` says when to try again if none is outstanding."""
+        """One pass: a batch, or None; ``look_again_s`` is then when to try again if none is outstanding."""
         self.look_again_s = None
         self._admitted = []
         self._schedule(now)
@@ -176,14 +176,14 @@ class OffloadWorker(VllmWorker):
             self.store.end_store(self._offload(live).storing)
             self._offload(live).storing = []
         if self._shares:
-            self._notes.append(self._look(self.launch_s))
+            self._notes.append(self._collect_ended(self.launch_s))
             return self._launch(now)
         if not self.outstanding:
-            self._rest(self.launch_s)
+            self._pass_without_batch(self.launch_s)
         return None
 
     def process(self) -> list[Request]:
-        """Take in a batch's results, then what was found of the transfers when it was launched."""
+        """Take in a batch's results, then the transfers that had ended when it was launched."""
         finished = super().process()
         self._take(self._notes.pop(0))
         return finished
@@ -191,9 +191,9 @@ class OffloadWorker(VllmWorker):
     def _span(self, now: float, seconds: float) -> tuple[float, float]:
         return super()._span(self.launch_s, seconds)
 
-    def _rest(self, now: float) -> None:
-        """No batch runs: note transfers at once, and see when to pass again."""
-        notes = self._look(now)
+    def _pass_without_batch(self, now: float) -> None:
+        """Without a batch: process ended transfers at once, and set the time of the next pass."""
+        notes = self._collect_ended(now)
         self._take(notes)
         if not self._has_unfinished:
             return
@@ -212,17 +212,17 @@ class OffloadWorker(VllmWorker):
     # ---- admission -------------------------------------------------------------------------------------------------
 
     def _admit(self, now: float) -> None:
-        """Skipped requests and waiting ones, until one finds no room."""
-        aside: list[LiveRequest] = []
+        """Admit skipped requests and waiting ones, until one does not fit."""
+        newly_skipped: list[LiveRequest] = []
         while self._may_admit(self.skipped + self.waiting):
             queue = self._next_queue()
             live = queue[0]
             verdict = self._consider(live, now)
-            if verdict is _Verdict.FINDS_NO_ROOM:
+            if verdict is _Verdict.NO_BLOCKS:
                 break
             queue.pop(0)
-            (self._admitted if verdict is _Verdict.RUNS else aside).append(live)
-        self.skipped = aside + self.skipped
+            (self._admitted if verdict is _Verdict.RUNS else newly_skipped).append(live)
+        self.skipped = newly_skipped + self.skipped
         if self.config.policy == "priority":
             self.skipped.sort(key=lambda live: live.urgency)
 
@@ -235,63 +235,63 @@ class OffloadWorker(VllmWorker):
         offload = self._offload(live)
         if offload.load is not None:
             if not offload.load_noted:
-                return _Verdict.STEPS_ASIDE
+                return _Verdict.SKIPPED
             self._end_wait(live)
         hits: list[int] = []
         if not offload.loaded:
             hits = self._lookup(live)
-            found = self._find(live, len(hits) * self.config.block_size)
-            if found is None:
-                return _Verdict.STEPS_ASIDE
-            if found > 0:
-                return self._load(live, hits, found)
+            host_tokens = self._find(live, len(hits) * self.config.block_size)
+            if host_tokens is None:
+                return _Verdict.SKIPPED
+            if host_tokens > 0:
+                return self._load(live, hits, host_tokens)
             self.loaded_tokens.setdefault(live.request.id, 0)
         if not self._start(live, hits, 0, now):
-            return _Verdict.FINDS_NO_ROOM
+            return _Verdict.NO_BLOCKS
         offload.loaded = False
         return _Verdict.RUNS
 
     def _find(self, live: LiveRequest, on_device: int) -> int | None:
-        """Tokens that host memory has behind those ``on_device``; None where the request has to wait for others."""
+        """Host hits behind the tokens ``on_device``; None if the request has to wait for another's load."""
         size = self.block_tokens
         keys = self._keys(live, live.known // size)
         self.store.touch(keys)
         if len(keys) * size - on_device < size:
             return 0
         first = on_device // size
-        found = self.store.lookup(keys[first:])
-        tokens = (first + found) * size - on_device
-        if found == 0 or tokens < size:
+        hit_blocks = self.store.lookup(keys[first:])
+        tokens = (first + hit_blocks) * size - on_device
+        if hit_blocks == 0 or tokens < size:
             return 0
         loading = {key for transfer in self._unnoted_loads for key in transfer.keys}
-        if self.config.prefix and loading.intersection(keys[first : first + found]):
+        if self.config.prefix and loading.intersection(keys[first : first + hit_blocks]):
             return None
         return tokens
 
     def _load(self, live: LiveRequest, hits: list[int], tokens: int) -> _Verdict:
-        """Give the request blocks for what is found, and have them filled."""
+        """Give the request device blocks for its host hits, and load them."""
         on_device = len(hits) * self.config.block_size
         cached = on_device + tokens
         if self.config.scheduler_reserve_full_isl and not self._fits(live, hits, live.known):
-            return _Verdict.FINDS_NO_ROOM
+            return _Verdict.NO_BLOCKS
         if not self._fits(live, hits, cached):
-            return _Verdict.FINDS_NO_ROOM
+            return _Verdict.NO_BLOCKS
         self._hold(live, hits, cached)
         for _ in range(cached // self.config.block_size - len(hits)):
             live.blocks.append(self.pool.take())
         offload = self._offload(live)
-        offload.dealt_with = cached // self.block_tokens
-        keys = self._keys(live, offload.dealt_with)[on_device // self.block_tokens :]
+        offload.offered = cached // self.block_tokens
+        keys = self._keys(live, offload.offered)[on_device // self.block_tokens :]
         self.store.begin_load(keys)
         offload.load = _Transfer(live, keys, tokens)
         offload.load_noted = False
         self._new_loads.append(offload.load)
         self._unnoted_loads.append(offload.load)
         self.loaded_tokens.setdefault(live.request.id, min(cached, live.known - 1) - on_device)
-        return _Verdict.STEPS_ASIDE
+        return _Verdict.SKIPPED
 
     def _end_wait(self, live: LiveRequest) -> None:
-        """What the request waited for is there."""
+        """End the wait of a request whose load is done."""
         offload = self._offload(live)
         offload.load = None
         offload.loaded = True
@@ -301,7 +301,7 @@ class OffloadWorker(VllmWorker):
     # ---- transfers -------------------------------------------------------------------------------------------------
 
     def _begin_transfers(self, now: float) -> float:
-        """Begin the stores of the pass before and the loads of this one; returns when a batch may be launched."""
+        """Begin the previous pass's stores and this one's loads; returns when a batch may be launched."""
         for transfer in self._prepared:
             transfer.end_s = self.to_host.send(max(now, self.device_free_s), transfer.tokens)
         self._stores += self._prepared
@@ -315,20 +315,20 @@ class OffloadWorker(VllmWorker):
         return launch_s
 
     def _prepare_stores(self) -> None:
-        """Hand the manager what this step completes."""
+        """Offer the blocks that this step completes to the manager."""
         running = [live for live in self._shares if live not in self._admitted]
         new = [live for live in self._admitted if live.preemptions == 0]
         resumed = [live for live in self._admitted if live.preemptions > 0]
         for live in [*new, *running, *resumed]:
             offload = self._offload(live)
             count = min(live.computed + self._shares[live], live.known) // self.block_tokens
-            if count <= offload.dealt_with:
+            if count <= offload.offered:
                 continue
             keys = self._keys(live, count)
-            stored = self.store.begin_store(keys[offload.dealt_with :])
+            stored = self.store.begin_store(keys[offload.offered :])
             if stored is None:
                 continue
-            offload.dealt_with = count
+            offload.offered = count
             if stored:
                 self.store.touch(keys)
                 transfer = _Transfer(live, stored, len(stored) * self.block_tokens)
@@ -337,8 +337,8 @@ class OffloadWorker(VllmWorker):
                 offload.stores.append(transfer)
                 self._prepared.append(transfer)
 
-    def _look(self, now: float) -> _Notes:
-        """Which transfers have ended, also of requests that have finished since the look before."""
+    def _collect_ended(self, now: float) -> _Notes:
+        """Collect ended transfers, also of requests that have finished since the last check."""
         notes = _Notes()
         for transfer in [transfer for transfer in self._stores if transfer.end_s <= now]:
             self._stores.remove(transfer)
@@ -359,7 +359,7 @@ class OffloadWorker(VllmWorker):
         return notes
 
     def _take(self, notes: _Notes) -> None:
-        """Act on a look: stored blocks can be found, loads are over, finished requests let go."""
+        """Process ended transfers: publish stored blocks, end loads, release finished requests."""
         for live in notes.stored:
             self.store.end_store(self._offloads.pop(live).storing)
         for transfer in notes.loaded:
@@ -377,7 +377,7 @@ class OffloadWorker(VllmWorker):
         self._finished.append(live)
 
     def _release(self, live: LiveRequest) -> None:
-        """A finished request that has ever stored keeps its blocks."""
+        """Release blocks; a finished request that has ever stored keeps them."""
         if live.generated == live.request.output_tokens and self._offload(live).ever_stored:
             self.holding.append(live)
         else:

@@ -1,22 +1,22 @@
-"""vLLM 0.19's offloading manager: which blocks host memory holds, who uses them, and which go first.
+"""vLLM 0.19's offloading manager: the blocks in host memory, their users, and their eviction.
 
 Looked up in vLLM's ``v1/kv_offload`` as of 0.19 (``cpu/manager.py``, ``cpu/policies/lru.py`` and ``arc.py``,
 ``reuse_manager.py``); rule by rule:
 
-- A block being stored cannot be found and cannot be evicted; one being loaded cannot be evicted. (manager)
-- A look-up counts leading blocks that can be found, and moves nothing. (manager)
-- What is to be stored leaves out blocks that are there already, be they still being stored. All of it gets room or none
-  of it; blocks that were asked for are not evicted for it. (manager)
-- Nothing is stored without room: as many blocks are evicted as are missing, no more. (manager)
-- LRU: one order; a stored block goes to its end, a touch moves there, last block first, so that of a sequence touched
-  together the last block is evicted first. (lru)
-- ARC: a stored block goes to the end of T1. A touch, last block first, moves a block from T1 to the end of T2 (one that
-  is being stored to the end of T1), within T2 to its end; of a ghost it moves the target of T1, by the ratio of the two
-  ghost lists and at least 1, within 0 and the capacity, and the ghost to its list's end. (arc)
-- ARC evicts from T1 while T1 is not smaller than the target's whole part, and there is one to evict; else from T2, and
-  where T2 has none, nothing at all. Ghost lists are cut to the capacity after an eviction. (arc)
-- With a store threshold of 2 or more, every block that a look-up is asked about is counted, found or not; only blocks
-  counted so often are stored. The count of the block counted longest ago is forgotten for the 64,001st. (reuse_manager)
+- A block being stored can neither be hit nor be evicted; a block being loaded cannot be evicted. (manager)
+- A look-up counts leading blocks that can be hit, and changes no order. (manager)
+- A store leaves out blocks that exist already, including those still being stored. It gets space for all its blocks or
+  for none; requested blocks are not evicted for it. (manager)
+- A store evicts only as many blocks as it lacks. (manager)
+- LRU: one order. A stored block goes to its end. A touch moves blocks there, last block first, so that of a sequence
+  touched together the last block is evicted first. (lru)
+- ARC: a stored block goes to the end of T1. A touch, last block first, moves a block from T1 to the end of T2 (a block
+  being stored to the end of T1), and within T2 to its end. A touch of a ghost moves it to its list's end. It also moves
+  the target of T1, by the ratio of the two ghost lists and at least 1, between 0 and the capacity. (arc)
+- ARC evicts from T1 while T1 is not smaller than the target's integer part and has a block to evict; else from T2. If
+  T2 has none, nothing is evicted. Ghost lists are cut to the capacity after an eviction. (arc)
+- With a store threshold of 2 or more, every looked-up block is counted, hit or not; only blocks with at least that
+  count are stored. The 64,001st block replaces the count of the block counted longest ago. (reuse_manager)
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from hisearch.validate.restatement.transfers import CopyLaw
 
 #: Blocks whose look-ups are counted at a time (``max_tracker_size``).
 TRACKED_BLOCKS = 64_000
-#: Thresholds below count nothing.
+#: Lower thresholds disable the counts.
 LEAST_THRESHOLD = 2
 
 
@@ -57,10 +57,10 @@ class Policy(Protocol):
         """Hold a new block."""
 
     def touch(self, keys: Iterable[Hashable]) -> None:
-        """``keys``, first to last block, are used."""
+        """Count a use of ``keys``, given first to last block."""
 
     def evict(self, count: int, spared: set[Hashable]) -> list[Hashable] | None:
-        """Drop ``count`` idle blocks other than ``spared`` ones, or none; None where there are not so many."""
+        """Drop ``count`` idle blocks other than ``spared`` ones, or none; None if there are not enough."""
 
     def blocks(self) -> dict[Hashable, HostBlock]:
         """All that is held."""
@@ -77,11 +77,11 @@ class LruPolicy:
         return self.order.get(key)
 
     def insert(self, key: Hashable, block: HostBlock) -> None:
-        """Hold a new block, as the last to go."""
+        """Hold a new block, at the end of the order."""
         self.order[key] = block
 
     def touch(self, keys: Iterable[Hashable]) -> None:
-        """Held blocks become the last to go, the first of them the very last."""
+        """Move held blocks to the end of the order, the first of them last."""
         for key in reversed(list(keys)):
             if key in self.order:
                 self.order.move_to_end(key)
@@ -106,7 +106,7 @@ class ArcPolicy:
     Attributes:
         recent, frequent: T1 and T2.
         recent_ghosts, frequent_ghosts: B1 and B2.
-        target: wanted size of T1.
+        target: target size of T1.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -122,13 +122,13 @@ class ArcPolicy:
         return self.recent.get(key) or self.frequent.get(key)
 
     def insert(self, key: Hashable, block: HostBlock) -> None:
-        """Hold a new block in T1; it is no ghost any more."""
+        """Hold a new block in T1; remove it from the ghosts."""
         self.recent[key] = block
         self.recent_ghosts.pop(key, None)
         self.frequent_ghosts.pop(key, None)
 
     def touch(self, keys: Iterable[Hashable]) -> None:
-        """Promote held blocks, learn from ghosts."""
+        """Promote held blocks, and adapt the target to ghosts."""
         for key in reversed(list(keys)):
             if key in self.recent:
                 block = self.recent.pop(key)
@@ -145,7 +145,7 @@ class ArcPolicy:
                 self.frequent_ghosts.move_to_end(key)
 
     def evict(self, count: int, spared: set[Hashable]) -> list[Hashable] | None:
-        """Drop from T1 or T2, one by one, as if each were gone before the next is chosen."""
+        """Drop from T1 or T2, one by one, each before the next is chosen."""
         recent = [key for key, block in self.recent.items() if block.idle and key not in spared]
         frequent = [key for key, block in self.frequent.items() if block.idle and key not in spared]
         size = len(self.recent)
@@ -196,20 +196,20 @@ class OffloadStore:
         return len(self.policy.blocks())
 
     def touch(self, keys: Sequence[Hashable]) -> None:
-        """A request has these blocks, first to last."""
+        """Touch a request's blocks, given first to last."""
         self.policy.touch(keys)
 
     def lookup(self, keys: Sequence[Hashable]) -> int:
-        """How many of the first ``keys`` can be loaded."""
+        """The number of leading ``keys`` that can be loaded."""
         if self.threshold >= LEAST_THRESHOLD:
             self._count(keys)
-        found = 0
+        hits = 0
         for key in keys:
             block = self.policy.get(key)
             if block is None or not block.ready:
                 break
-            found += 1
-        return found
+            hits += 1
+        return hits
 
     def _count(self, keys: Sequence[Hashable]) -> None:
         for key in keys:
@@ -219,17 +219,17 @@ class OffloadStore:
             self.counts.move_to_end(key)
 
     def begin_load(self, keys: Sequence[Hashable]) -> None:
-        """Found blocks are being loaded."""
+        """Begin to load hit blocks."""
         for key in keys:
-            self._held(key).loads += 1
+            self._held_block(key).loads += 1
 
     def end_load(self, keys: Sequence[Hashable]) -> None:
-        """They have been."""
+        """End the load of blocks."""
         for key in keys:
-            self._held(key).loads -= 1
+            self._held_block(key).loads -= 1
 
     def begin_store(self, keys: Sequence[Hashable]) -> list[Hashable] | None:
-        """Make room for those of ``keys`` that are missing, and wanted; these, or None where there is no room."""
+        """Make space for missing ``keys`` above the threshold; returns these, or None without space."""
         if self.threshold >= LEAST_THRESHOLD:
             keys = [key for key in keys if self.counts.get(key, 0) >= self.threshold]
         missing = [key for key in keys if self.policy.get(key) is None]
@@ -245,11 +245,11 @@ class OffloadStore:
         return missing
 
     def end_store(self, keys: Iterable[Hashable]) -> None:
-        """Blocks being stored can be found from now on."""
+        """Publish blocks being stored, which can be hit from now on."""
         for key in keys:
-            self._held(key).ready = True
+            self._held_block(key).ready = True
 
-    def _held(self, key: Hashable) -> HostBlock:
+    def _held_block(self, key: Hashable) -> HostBlock:
         block = self.policy.get(key)
         if block is None:
             raise KeyError(key)
@@ -267,11 +267,11 @@ class OffloadConfig:
     """Settings of the connector.
 
     Attributes:
-        capacity_tokens: host memory; what is less than an offloaded block has no use.
+        capacity_tokens: host memory; a remainder of less than an offloaded block is unused.
         to_host, to_device: laws of the two directions.
         block_size_factor: device blocks per offloaded block.
         eviction: ``lru`` or ``arc``.
-        store_threshold: look-ups after which a block is worth storing; below 2: all are.
+        store_threshold: look-ups from which a block is stored; below 2: all are.
     """
 
     capacity_tokens: int

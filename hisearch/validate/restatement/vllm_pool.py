@@ -1,4 +1,4 @@
-"""vLLM's block pool: a free queue that is also the LRU, and the full blocks that can be found by content."""
+"""vLLM's block pool: a free queue that is also the LRU order, and full blocks indexed by content."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class BlockPool:
     """Blocks 1 … num_blocks - 1 (block 0 is vLLM's null block, never handed out).
 
     Attributes:
-        free: blocks nobody holds, in the order in which they will be taken; they keep their content until then.
+        free: blocks without a holder, in the order in which they will be taken; they keep their content until then.
         holders: block -> number of requests that hold it.
         content: block -> identity of the page it holds, for findable blocks.
         findable: identity -> its blocks, first hashed first.
@@ -36,16 +36,16 @@ class BlockPool:
         return blocks[0] if blocks else None
 
     def is_free(self, block: int) -> bool:
-        """Whether nobody holds the block (it may still be findable)."""
+        """Whether no request holds the block (it may still be findable)."""
         return block in self.free
 
     def hold(self, block: int) -> None:
-        """One more request holds a found block; out of the free queue with it, wherever it lies."""
+        """Add a holder of a found block, and remove the block from the free queue."""
         self.free.pop(block, None)
         self.holders[block] += 1
 
     def take(self) -> int:
-        """The front of the free queue; what it held can no longer be found."""
+        """Take the front of the free queue; its content can no longer be hit."""
         block, _ = self.free.popitem(last=False)
         if block in self.content:
             identity = self.content.pop(block)
@@ -64,7 +64,7 @@ class BlockPool:
         self.findable.setdefault(identity, []).append(block)
 
     def release(self, blocks: list[int]) -> None:
-        """A request lets go of its blocks, given first to last: last first, to the back of the free queue."""
+        """Release a request's blocks, given first to last: the last goes first to the back of the free queue."""
         for block in reversed(blocks):
             self.holders[block] -= 1
             if self.holders[block] == 0:

@@ -1,4 +1,4 @@
-"""What a vLLM worker knows of a request and of a batch."""
+"""A vLLM worker's state of a request and of a batch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hisearch.validate.restatement.recording import Request, Step
 
 @dataclass(eq=False)
 class LiveRequest:
-    """A request that the engine has and has not finished.
+    """An unfinished request of the engine.
 
     Attributes:
         blocks: held blocks, first to last; the first ``hashed`` of them are findable through this request.
@@ -31,7 +31,7 @@ class LiveRequest:
 
     @property
     def waits_for_last_token(self) -> bool:
-        """Its last output token is being made: nothing is left to schedule."""
+        """Whether its last output token is in flight: nothing is left to schedule."""
         return self.in_flight > 0 and self.generated + self.in_flight >= self.request.output_tokens
 
     @property

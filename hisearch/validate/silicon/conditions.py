@@ -1,13 +1,13 @@
-"""Under which conditions a run was measured: what the client sent, and how the server was started.
+"""Conditions of a measured run: the client's requests and the server's flags.
 
 InferenceMAX (SemiAnalysis) publishes its scripts: ``benchmark_serving.py`` sends ten requests for every one in flight,
-draws each length evenly from 0.8 to 1 times the nominal one, and warms up before it starts the clock, so that the
+draws each length uniformly from 0.8 to 1 times the nominal one, and warms up before it starts the clock, so that the
 first burst counts. Each script states the server's flags; ``_inferencemax`` repeats those that change the schedule.
 Source: github SemiAnalysisAI/InferenceX, ``benchmarks/single_node/*.sh`` and ``benchmarks/benchmark_lib.sh``, and the
 earlier ``benchmarks/70b_*``, ``dsr1_*`` and ``gptoss_*`` scripts of InferenceMAX.
 
-Other runs state nothing. Their versions are those that AIConfigurator's generator has templates for, and it is taken to
-have written their flags (``_fixed``); exact lengths and ten requests for every one in flight are assumed.
+Other runs state nothing. AIConfigurator's generator has templates for their versions, and is assumed to
+have written their flags (``_fixed``). Exact lengths and ten requests for every one in flight are assumed.
 Source: github ai-dynamo/aiconfigurator, ``src/aiconfigurator/generator/rule_plugin/benchmark/*.rule`` and
 ``generator/config/backend_templates``.
 """
@@ -25,30 +25,30 @@ from hisearch.validate.silicon.rows import UNKNOWN_VERSION, SiliconRow
 INFERENCEMAX_LENGTHS = frozenset({(1024, 1024), (1024, 8192), (8192, 1024)})
 INFERENCEMAX, FIXED = "inferencemax", "fixed"
 #: TensorRT-LLM in containers that rows name by their Dynamo version: its release candidate 1.2.0rc6, in post-releases 1
-#: to 3 (docs.nvidia.com/dynamo/getting-started/support-matrix, v0.8.1.post1 to post3). Times of post2 stand for all:
-#: no run of post1 was fitted, and those of post3 made several tokens a step (``docs/accuracy-details.md``).
+#: to 3 (docs.nvidia.com/dynamo/getting-started/support-matrix, v0.8.1.post1 to post3). All use times of post2: no run
+#: of post1 was fitted, and those of post3 made several tokens a step (``docs/accuracy-details.md``).
 DYNAMO_TRTLLM = dict.fromkeys(("0.8.1.post1", "0.8.1.post2", "0.8.1.post3"), "1.2.0rc6.post2")
-#: SGLang's nightly builds in these runs, of February to April 2026, are of the time of this release; InferenceMAX's
-#: runs that state no version, of its first months, of the time of the others (TensorRT-LLM's image in
-#: ``nvidia-master.yaml`` of October 2025: release 1.1.0rc2.post2).
+#: Releases of the same time as unnamed builds. SGLang's nightly builds in these runs are of February to April 2026.
+#: InferenceMAX's runs that state no version are of its first months (TensorRT-LLM's image in ``nvidia-master.yaml`` of
+#: October 2025: release 1.1.0rc2.post2).
 NIGHTLY_SGLANG, FIRST_SGLANG, FIRST_TRTLLM = "0.5.10", "0.5.3", "1.1.0rc2"
-#: Minor version of vLLM 0 since which scheduling is asynchronous by default (its release notes); before, the scheduler
+#: Minor version of vLLM 0 from which scheduling is asynchronous by default (its release notes); before, the scheduler
 #: waits for each step unless ``--async-scheduling`` is given.
 ASYNC_SINCE = 14
-#: Minor version of vLLM 0 since which all-reduce and norm are fused by default.
+#: Minor version of vLLM 0 from which all-reduce and norm are fused by default.
 FUSES_SINCE = 16
-#: TensorRT-LLM of InferenceMAX's scripts with multi-token prediction for DeepSeek-R1, and of no other of its scripts.
+#: TensorRT-LLM version only of InferenceMAX's scripts with multi-token prediction for DeepSeek-R1.
 DRAFTING = "1.2.0rc6.post3"
-#: Label of a version whose schedule does not overlap with the device, where others of it do.
+#: Label of a version whose schedule does not overlap with the device, unlike other runs of the version.
 SERIAL = "serial"
-#: Share of drafted tokens that are accepted where all before them were, one for all models and engines. The rows do not
-#: say it; it is the best of 0.6, 0.7 and 0.8 on the rows that draft, whose TPOT is therefore fitted and no test.
+#: Share of drafted tokens accepted when all before them were, one for all models and engines. The rows do not
+#: state it; it is the best of 0.6, 0.7 and 0.8 on the rows that draft, whose TPOT is therefore fitted, not a test.
 ACCEPTED = 0.6
 #: The GPU whose scripts differ from those of the others.
 H200 = "h200_sxm"
-#: Tokens that the campaign adds to a prompt and its output for a model's longest sequence.
+#: Tokens that the campaign adds to prompt and output for a model's longest sequence.
 LONGEST_SPARE = 200
-#: Steps for which TensorRT-LLM's attention groups wait for each other's prompts where nothing is set
+#: Steps for which TensorRT-LLM's attention groups wait for each other's prompts by default
 #: (``AttentionDpConfig.timeout_iters``).
 BALANCE_STEPS = 50
 #: Tokens that AIConfigurator's generator adds to a prompt's and the batch's for the budget of a step.
@@ -57,9 +57,9 @@ SPARE_TOKENS = 1500
 
 @dataclass(frozen=True)
 class Conditions:
-    """How a run was made.
+    """Conditions of a run.
 
-    input_share, output_share: lengths are drawn evenly from this share of the nominal one up to it.
+    input_share, output_share: lengths are drawn uniformly from this share of the nominal one up to it.
     requests_per_slot: requests that each of the ``concurrency`` slots sends, one after another.
     gather_steps: decode steps for which a prompt waits for more (TensorRT-LLM ``batch_wait_timeout_iters``).
     draft_tokens: tokens drafted in a step for every sequence (multi-token prediction); 0: none.
@@ -77,15 +77,15 @@ class Conditions:
 
     @property
     def speculation(self) -> Speculation:
-        """What becomes of the drafted tokens."""
+        """Drafted tokens per step and their acceptance."""
         return Speculation(self.draft_tokens, ACCEPTED)
 
 
 def conditions_of(row: SiliconRow) -> Conditions:
-    """Conditions of ``row``: those of its ``campaign`` column, else told by its lengths and columns.
+    """Conditions of ``row``: of its ``campaign`` column, else recognised by its lengths and columns.
 
     Raises:
-        ValueError: a campaign that is not known.
+        ValueError: an unknown campaign.
     """
     campaign = row.campaign or _campaign(row)
     if campaign == INFERENCEMAX:
@@ -96,14 +96,14 @@ def conditions_of(row: SiliconRow) -> Conditions:
 
 
 def engine_version(row: SiliconRow) -> str:
-    """Version of the row's engine, where the row names that of Dynamo."""
+    """Version of the row's engine, also if the row names that of Dynamo."""
     return DYNAMO_TRTLLM.get(row.version, row.version) if row.backend == "trtllm" else row.version
 
 
 def host_version(row: SiliconRow) -> str:
-    """Version of the engine by which its host work is known, with a label where no work of the host is hidden.
+    """Version of the engine as the key of its host work, with a label if no work of the host is hidden.
 
-    SGLang 0.5.9 that drafts tokens prepares and ends each step while the device waits: it turns its overlap schedule
+    With drafted tokens SGLang 0.5.9 prepares and ends each step while the device waits: it turns its overlap schedule
     off unless ``SGLANG_ENABLE_SPEC_V2`` is in its environment (``server_args.py``). The script for Qwen3.5 does not set
     it, that for DeepSeek sets it without exporting it.
     """
@@ -112,7 +112,7 @@ def host_version(row: SiliconRow) -> str:
 
 
 def kernels_version(row: SiliconRow) -> str:
-    """Version of the engine whose kernels the row had, where the row names a nightly build or none."""
+    """Version of the engine whose kernels the row had, also if the row names a nightly build or none."""
     if row.backend == "sglang" and row.version.startswith("nightly-dev"):
         return NIGHTLY_SGLANG
     if row.backend == "sglang" and row.version == UNKNOWN_VERSION:
@@ -130,7 +130,7 @@ def _campaign(row: SiliconRow) -> str:
 
 
 def _fixed(row: SiliconRow) -> Conditions:
-    """Flags as AIConfigurator's generator writes them, the batch being what is in flight.
+    """Flags as AIConfigurator's generator writes them; the batch is the number of requests in flight.
 
     A step of vLLM and TensorRT-LLM holds ``batch + input_tokens + SPARE_TOKENS`` tokens (``agg max_num_tokens``), one
     prompt or two. SGLang keeps its defaults: the generator's ``max_prefill_tokens`` of ``input_tokens + SPARE_TOKENS``
@@ -168,23 +168,23 @@ def _inferencemax_vllm(row: SiliconRow) -> Conditions:
 
 
 def _vllm_fuses(row: SiliconRow) -> bool:
-    """Whether vLLM's all-reduce normalises on the way, on Hopper and Blackwell.
+    """Whether vLLM fuses all-reduce and norm, on Hopper and Blackwell.
 
-    The scripts for Llama, for Kimi and gpt-oss on a B200 and for MiniMax-M2.5 in fp4 ask for it
-    (``enable_fi_allreduce_fusion``, later ``fuse_allreduce_rms``); since 0.16 vLLM does so by itself (github
-    vllm-project/vllm, issues 34458 and 35426: what that broke).
+    The scripts for Llama, for Kimi and gpt-oss on a B200 and for MiniMax-M2.5 in fp4 set it
+    (``enable_fi_allreduce_fusion``, later ``fuse_allreduce_rms``); since 0.16 it is vLLM's default (github
+    vllm-project/vllm, issues 34458 and 35426, on regressions from it).
     """
-    asked = row.version == UNKNOWN_VERSION or row.system.startswith("b")
-    return asked or not _vllm_before(row, FUSES_SINCE)
+    set_by_script = row.version == UNKNOWN_VERSION or row.system.startswith("b")
+    return set_by_script or not _vllm_before(row, FUSES_SINCE)
 
 
 def _inferencemax_minimax(row: SiliconRow) -> Conditions:
     """The scripts of MiniMax-M2.5: two prompts a step on Blackwell since vLLM 0.19.0.
 
     ``minimaxm2.5_fp8_b200.sh`` of 0.17.0 left KV in bf16 and 0.95 of the memory to the engine, and steps at its default
-    of 8,192 tokens; since pull request 947 (0.19.0) KV is fp8 and ``--max-num-batched-tokens`` is twice the prompt.
-    ``minimaxm2.5_fp4_b200.sh`` has these two in its 0.19.0 version, and neither in the nightly build's, where the
-    checkpoint says fp8. ``minimaxm2.5_fp8_h100.sh`` runs at most 256 and leaves the rest to the engine.
+    of 8,192 tokens. Since pull request 947 (0.19.0) KV is fp8 and ``--max-num-batched-tokens`` is twice the prompt.
+    ``minimaxm2.5_fp4_b200.sh`` sets both in its 0.19.0 version, and neither in the nightly build's, whose checkpoint
+    states fp8. ``minimaxm2.5_fp8_h100.sh`` sets at most 256 requests and leaves the rest to the engine.
     """
     if not row.system.startswith("b"):
         return _burst(_engine(row, chunk_tokens=8192, most_running=256, fused_all_reduce=True), "bf16")
@@ -196,10 +196,10 @@ def _inferencemax_minimax(row: SiliconRow) -> Conditions:
 
 
 def as_it_ran(row: SiliconRow) -> SiliconRow:
-    """``row`` with the split that its script made of its columns.
+    """``row`` with the split that its script actually ran.
 
-    The first script for MiniMax-M2.5 in fp8 on a B200 spread the experts over the ranks in every run: it asked for
-    ``"$EP_SIZE" -ge 1`` (mended by pull request 947).
+    The first script for MiniMax-M2.5 in fp8 on a B200 spread the experts over the ranks in every run: it tested
+    ``"$EP_SIZE" -ge 1`` (fixed by pull request 947).
     """
     split = row.parallelism
     if not _first_minimax(row) or split.expert == split.tensor:
@@ -214,26 +214,27 @@ def _first_minimax(row: SiliconRow) -> bool:
 
 
 def _inferencemax_sglang(row: SiliconRow) -> Conditions:
-    """DeepSeek and Qwen3.5: the network is looked at every 10 decode steps, every 30 from 16 requests in flight on.
+    """DeepSeek and Qwen3.5: receive interval of 10 decode steps, of 30 from 16 requests in flight on.
 
-    Qwen3.5 in fp4 looks every 30 always, and takes prompts of 32,768 tokens at once (``qwen3.5_fp4_b200.sh``).
-    Qwen3.5 in fp8 drafts three tokens on four ranks that share the experts by width (``qwen3.5_fp8_b200_mtp.sh``), and
-    DeepSeek two with more than 64 in flight (``_drafts_beyond``). Such a step is as many of one token as it makes.
-    All pass ``--enable-flashinfer-allreduce-fusion`` but Qwen3.5 in fp8 without drafted tokens and in fp4. GLM-5 runs
-    what is in flight, and leaves the interval to the engine in fp8 (``glm5_fp8_b200.sh``, ``glm5_fp4_b200.sh``).
+    Qwen3.5 in fp4 always uses 30, and prompt chunks of 32,768 tokens (``qwen3.5_fp4_b200.sh``). Qwen3.5 in fp8 drafts
+    three tokens on four ranks with tensor-parallel experts (``qwen3.5_fp8_b200_mtp.sh``). DeepSeek drafts two with more
+    than 64 in flight (``_drafts_beyond``). A drafting step counts as as many steps as it makes tokens. All pass
+    ``--enable-flashinfer-allreduce-fusion`` except Qwen3.5 in fp4, and in fp8 without drafted tokens. GLM-5 bounds the
+    batch by the requests in flight, and in fp8 leaves the interval to the engine (``glm5_fp8_b200.sh``,
+    ``glm5_fp4_b200.sh``).
     """
     if row.system == H200:
         return _inferencemax_sglang_h200(row)
     if "glm-5" in row.model.lower():
         fp4 = row.precision == "fp4"
-        look = 10 if fp4 and row.parallelism.attention_data == 1 else 1
+        interval = 10 if fp4 and row.parallelism.attention_data == 1 else 1
         engine = _engine(
             row, chunk_tokens=32768, most_running=row.concurrency, memory_fraction=0.9 if fp4 else 0.85,
-            max_prefill_tokens=32768, receive_interval=look, fused_all_reduce=True,
+            max_prefill_tokens=32768, receive_interval=interval, fused_all_reduce=True,
         )  # fmt: skip
         return _burst(engine, "fp8")
     fp4, four, qwen = row.precision == "fp4", row.parallelism.ranks == 4, "qwen3.5" in row.model.lower()
-    look = 30 if row.concurrency >= 16 or (qwen and fp4) else 10
+    interval = 30 if row.concurrency >= 16 or (qwen and fp4) else 10
     drafts = _sglang_drafts(row)
     if qwen and fp4:
         limits = {
@@ -244,21 +245,21 @@ def _inferencemax_sglang(row: SiliconRow) -> Conditions:
         limits = {"chunk_tokens": 16384, "most_running": 256, "memory_fraction": 0.85}
     elif four and "deepseek" in row.model.lower():
         limits = {"chunk_tokens": 8192, "most_running": 32, "memory_fraction": 0.95, "max_prefill_tokens": 8192}
-        look = 10
+        interval = 10
     elif _drafts_beyond(row):
         limits = {"chunk_tokens": 16384, "most_running": 512, "memory_fraction": 0.82}
     else:
         limits = {"chunk_tokens": 32768, "most_running": 256, "memory_fraction": 0.82, "max_prefill_tokens": 32768}
-    look = round(look * Speculation(drafts, ACCEPTED).tokens_per_step)
+    interval = round(interval * Speculation(drafts, ACCEPTED).tokens_per_step)
     if row.parallelism.attention_data > 1:
-        look = 1  # SGLang 0.5.9 refuses an interval with attention groups.
-    disaggregated = qwen and not drafts and row.precision != "bf16"
-    engine = _engine(row, **limits, receive_interval=look, fused_all_reduce=not disaggregated, overlap=not drafts)  # type: ignore[arg-type]
+        interval = 1  # SGLang 0.5.9 refuses an interval with attention groups.
+    unfused = qwen and not drafts and row.precision != "bf16"
+    engine = _engine(row, **limits, receive_interval=interval, fused_all_reduce=not unfused, overlap=not drafts)  # type: ignore[arg-type]
     return _burst(engine, "fp8", draft_tokens=drafts)
 
 
 def _inferencemax_sglang_h200(row: SiliconRow) -> Conditions:
-    """The engine's own interval; DeepSeek with KV in 16 bits (``dsr1_fp8_h200.sh``, ``qwen3.5_fp8_h200.sh``)."""
+    """The engine's default interval; DeepSeek with KV in 16 bits (``dsr1_fp8_h200.sh``, ``qwen3.5_fp8_h200.sh``)."""
     if "qwen3.5" in row.model.lower():
         engine = _engine(row, chunk_tokens=16384, most_running=128, memory_fraction=0.8, fused_all_reduce=True)
         return _burst(engine, "fp8")
@@ -275,10 +276,10 @@ def _sglang_drafts(row: SiliconRow) -> int:
 
 
 def _drafts_beyond(row: SiliconRow) -> bool:
-    """DeepSeek in fp8 on eight ranks: the script without drafted tokens ran up to 64 in flight, that with them 512.
+    """DeepSeek in fp8 on eight ranks: up to 64 requests in flight without drafted tokens, up to 512 with them.
 
     ``nvidia-master.yaml``, ``dsr1-fp8-b200-sglang`` and ``dsr1-fp8-b200-sglang-mtp``; ``dsr1_fp8_b200_mtp.sh``: two
-    steps of the drafting layer, three tokens checked. Up to 64 the columns do not tell the two apart.
+    steps of the drafting layer, three tokens checked. Up to 64 the columns do not distinguish the two.
     """
     deepseek = "deepseek" in row.model.lower() and row.precision == "fp8"
     return deepseek and row.version == "0.5.9" and row.concurrency > 64
@@ -293,11 +294,11 @@ def _drafts_on_four(row: SiliconRow) -> bool:
 def _inferencemax_trtllm(row: SiliconRow) -> Conditions:
     """Token budgets by model; Llama at 1k/1k on fewer than 8 ranks, and DeepSeek in fp8, gather prompts.
 
-    Attention groups wait until every one of them has a prompt, up to 60 steps (``attention_dp_config.timeout_iters``);
-    those of gpt-oss, whose script leaves that to the engine, up to ``BALANCE_STEPS``.
+    Attention groups wait until each has a prompt, up to 60 steps (``attention_dp_config.timeout_iters``);
+    those of gpt-oss, whose script uses the default, up to ``BALANCE_STEPS``.
     Of DeepSeek, ``DRAFTING`` is the image of the scripts that draft tokens (``dsr1_fp4_b200_trt_mtp.sh``,
     ``dsr1_fp8_b200_trt_mtp.sh``; perf-changelog.yaml, pull requests 632 and 642) and gather no prompts. Rows of it that
-    state no version are of the first scripts, which left KV 0.9 of the memory (``dsr1_fp4_b200_trt_slurm.sh`` of
+    state no version are of the first scripts, which gave KV 0.9 of the memory (``dsr1_fp4_b200_trt_slurm.sh`` of
     October 2025; ``dsr1_b200_trt_slurm.sh`` states nothing, and the engine's default is the same).
     """
     groups, short = row.parallelism.attention_data > 1, _short(row)
@@ -316,15 +317,15 @@ def _inferencemax_trtllm(row: SiliconRow) -> Conditions:
         drafts, gather = 1 if groups else 3, 0
     if groups:
         gather = 60
-    kept = 0.9 if row.version == UNKNOWN_VERSION else 0.8
-    engine = _engine(row, chunk_tokens=max(budget, 8192), most_running=2048, memory_fraction=kept)
+    memory_fraction = 0.9 if row.version == UNKNOWN_VERSION else 0.8
+    engine = _engine(row, chunk_tokens=max(budget, 8192), most_running=2048, memory_fraction=memory_fraction)
     return _burst(engine, "fp8", gather_steps=gather, draft_tokens=drafts)
 
 
 def _inferencemax_trtllm_h200(row: SiliconRow) -> Conditions:
     """``70b_fp8_h200_trt_slurm.sh``, ``gptoss_fp4_h200_trt.sh`` and ``dsr1_fp8_h200_trt.sh``.
 
-    Llama's steps hold what the model's longest sequence does; gpt-oss keeps KV in 16 bits; DeepSeek gathers no prompts.
+    Llama's steps hold the model's longest sequence; gpt-oss keeps KV in 16 bits; DeepSeek gathers no prompts.
     """
     groups = row.parallelism.attention_data > 1
     if "llama" in row.model.lower():
@@ -339,7 +340,7 @@ def _inferencemax_trtllm_h200(row: SiliconRow) -> Conditions:
 
 
 def _short(row: SiliconRow) -> bool:
-    """Prompts and outputs of 1,024 tokens."""
+    """Whether prompts and outputs have 1,024 tokens."""
     return (row.input_tokens, row.output_tokens) == (1024, 1024)
 
 
@@ -356,7 +357,7 @@ def _burst(engine: EngineSpec, kv_dtype: DType, *, gather_steps: int = 0, draft_
 
 
 def _vllm_before(row: SiliconRow, minor: int) -> bool:
-    """Whether the row is of vLLM before 0.``minor``, as far as its version says."""
+    """Whether the row's version is of vLLM before 0.``minor``."""
     release = row.version.split(".")
     return (
         row.backend == "vllm"
@@ -379,9 +380,9 @@ def _engine(
     fused_all_reduce: bool = False,
     overlap: bool = True,
 ) -> EngineSpec:
-    """Prefix caching is off: prompts are random. The batch is bounded by what one attention group can be sent.
+    """The engine without prefix caching (prompts are random); the batch is bounded by one attention group's requests.
 
-    No script of either campaign has TensorRT-LLM cut prompts (``enable_chunked_prefill``, off by default).
+    No script of either campaign sets TensorRT-LLM's ``enable_chunked_prefill``, which is off by default.
     """
     values = {
         "name": row.backend,
@@ -393,7 +394,7 @@ def _engine(
         "prefix_caching": False,
         "receive_interval": receive_interval,
         "fused_all_reduce": None if row.backend == "trtllm" else fused_all_reduce,
-        # The campaigns' clients ask for a temperature of 0.
+        # The campaigns' clients set a temperature of 0.
         "top_p": False,
         "overlap": overlap and not (campaign == FIXED and _vllm_before(row, ASYNC_SINCE)),
     }
@@ -401,5 +402,5 @@ def _engine(
 
 
 def _in_flight(row: SiliconRow) -> int:
-    """Requests that one attention group can be sent."""
+    """Most requests of one attention group."""
     return -(-row.concurrency // row.parallelism.attention_data)

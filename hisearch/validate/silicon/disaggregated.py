@@ -1,8 +1,8 @@
-"""One measured run with prompts and outputs made apart: prefill workers, decode workers and the network between them.
+"""One measured run with prefill/decode disaggregation: prefill workers, decode workers and the network between them.
 
-A side's workers are priced as an aggregated run's would be (``pricing``), under the limits of the recipe that they were
-started by (``recipes``) where one is known. Attention groups of a worker step together, each with the requests that it
-has. A row that neither says how many workers there were nor is told by one recipe is not priced.
+A side's workers are priced like those of an aggregated run (``pricing``), under the limits of their recipe
+(``recipes``) if known. Attention groups of a worker step in lockstep, each with its own requests. A row is not priced
+if it neither states its number of workers nor matches exactly one recipe.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from hisearch.validate.silicon.conditions import ACCEPTED, Conditions, condition
 from hisearch.validate.silicon.recipes import RecipeSide, candidates, recipe_of, states_workers
 from hisearch.validate.silicon.rows import SiliconRow, split_of
 
-#: What KV is taken to go over: no row says; one port of NDR InfiniBand for each accelerator.
+#: Assumed fabric of the KV transfer, which no row states: one port of NDR InfiniBand for each accelerator.
 FABRIC = "ib-ndr-400"
-#: Dynamo's frontend, which these campaigns used, deals in turn unless it is told otherwise (``--router-mode``).
+#: Dynamo's frontend, which these campaigns used, routes round robin by default (``--router-mode``).
 ROUTER = RouterSpec(policy="round_robin")
-#: Requests of a scheduler where a recipe sets no limit, or one beyond any of these runs.
+#: Requests of a scheduler whose recipe sets no limit, or one beyond any of these runs.
 MOST_RUNNING = 2048
-#: Why a row has no price whose workers it does not state.
+#: Reasons why a row without stated workers has no price.
 UNTOLD = "workers are not stated, and no published recipe tells them"
 AMBIGUOUS = "workers are not stated, and several published recipes may have run"
 
 
 class UnknownDeployment(ValueError):  # noqa: N818
-    """A row that does not say how many workers it had, and that no recipe tells; the message is the reason."""
+    """A row without a stated number of workers and without one matching recipe; the message is the reason."""
 
 
 @dataclass(frozen=True)
 class Side:
     """The prefill or the decode workers of a row.
 
-    row: as if they alone served it, with their split. workers: how many. limits: what the recipe says of them. drafts:
+    row: as if they alone served it, with their split. workers: how many. limits: of the recipe. drafts:
     tokens drafted in a step.
     """
 
@@ -60,7 +60,7 @@ def sides_of(row: SiliconRow) -> tuple[Side, Side]:
     """The prefill and the decode workers of ``row``: of its recipe, else from its columns.
 
     Raises:
-        UnknownDeployment: neither says how many there were.
+        UnknownDeployment: neither states their number.
     """
     recipe = recipe_of(row)
     if recipe is not None:
@@ -97,7 +97,7 @@ def conditions_of_side(side: Side) -> Conditions:
     if limits is None:
         return replace(conditions, engine=engine)
     changed = {
-        # All in flight may come to one group: they are not dealt out evenly.
+        # All in flight may come to one group: they are not distributed evenly.
         "max_running_requests": min(limits.batch or MOST_RUNNING, side.row.concurrency * side.workers),
         "memory_fraction": limits.memory_fraction or engine.memory_fraction,
         "chunk_tokens": limits.step_tokens or engine.chunk_tokens,
@@ -113,7 +113,7 @@ def _count(row: SiliconRow, name: str) -> int:
 
 
 def pool_of(side: Side, device: WorkerPlan, seconds: StepCosts, layers: int, front_end: FrontEnd) -> PoolPlan:
-    """The side's workers, whose steps cost ``seconds`` but for drafted tokens."""
+    """The side's workers, whose steps cost ``seconds``, plus drafted tokens."""
     if side.drafts:
         seconds = with_speculation(seconds, Speculation(side.drafts, ACCEPTED), layers)
     costs = replace(device.costs, seconds=seconds, joules=seconds, front_end=front_end)
@@ -123,7 +123,7 @@ def pool_of(side: Side, device: WorkerPlan, seconds: StepCosts, layers: int, fro
 
 
 def transfer_of(engine: str, fabric: FabricSpec, bytes_per_token: float) -> TransferPlan:
-    """As the engine hands over (``specs.deployments.cluster``), over ports of ``fabric``."""
+    """The engine's KV transfer (``specs.deployments.cluster``) over ports of ``fabric``."""
     spec = TransferSpec(fabric=FABRIC)
     first = engine == "sglang"
     return TransferPlan(

@@ -1,8 +1,8 @@
-"""aiconfigurator-core's own prediction of measured runs, where that package is installed.
+"""aiconfigurator-core's prediction of measured runs, if that package is installed.
 
-Its aggregated estimate (``run_agg``) of a batch of the row's requests in flight, with one prompt's tokens in a step, on
-the tables that it calls current: operators as it measured them and steps as it puts them together, with factors for
-queueing in place of a simulation. Model, split and formats are those that the row is simulated with.
+It is the aggregated estimate (``run_agg``) of a batch of the row's requests in flight, with one prompt's tokens in a
+step, on the package's ``current`` tables. Operators are measured, steps are composed from them, and factors for
+queueing replace a simulation. Model, split and formats are those of the row's simulation.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ PROFILE = "aic"
 
 
 def installed() -> bool:
-    """Whether there is a package to ask."""
+    """Whether the package is installed."""
     return importlib.util.find_spec(MODULE) is not None
 
 
 class PeerPricer:
-    """Asks the package for rows as ``pricer`` understands them.
+    """Prices rows by the package, with the workers of ``pricer``.
 
     Raises:
-        AicError: of a version whose interface is not known.
+        AicError: a version with an unknown interface.
     """
 
     def __init__(self, pricer: Pricer) -> None:
@@ -43,23 +43,25 @@ class PeerPricer:
         """Mean TTFT and TPOT of ``row`` as the package predicts them.
 
         Raises:
-            NotPriced: what it has no data for.
+            NotPriced: the package has no data for the row.
         """
         in_flight = -(-row.concurrency // row.parallelism.attention_data)
         try:
             question = self._names.question(self._pricer.worker(row))
             with quiet():
-                found = answered(question, lambda: self._estimate(question, row, in_flight))
+                estimate = answered(question, lambda: self._estimate(question, row, in_flight))
         except AicError as error:
             raise NotPriced(str(error)) from error
-        return Price(found["ttft"] / 1e3, found["tpot"] / 1e3)
+        return Price(estimate["ttft"] / 1e3, estimate["tpot"] / 1e3)
 
     def _estimate(self, question: AicQuestion, row: SiliconRow, in_flight: int) -> dict[str, Any]:
         from aiconfigurator_core.sdk.config import RuntimeConfig
 
         model, database, backend = self._model(question)
-        wanted = RuntimeConfig(batch_size=in_flight, isl=row.input_tokens, osl=row.output_tokens)
-        result: dict[str, Any] = backend.run_agg(model, database, wanted, ctx_tokens=row.input_tokens).get_result_dict()
+        runtime = RuntimeConfig(batch_size=in_flight, isl=row.input_tokens, osl=row.output_tokens)
+        result: dict[str, Any] = backend.run_agg(
+            model, database, runtime, ctx_tokens=row.input_tokens
+        ).get_result_dict()
         return result
 
 

@@ -1,11 +1,11 @@
 """One measured run in the simulator: the catalogue's model on the catalogue's GPU, under the run's own conditions.
 
-A run over several attention groups (data-parallel attention) is simulated as one of them with its share of the
-requests: the groups step together, and the step costs count the tokens that the others bring to the shared FFNs.
+A run over several attention groups (data-parallel attention) is simulated as one group with its share of the
+requests: the groups step in lockstep, and the step costs count the tokens that the others bring to the shared FFNs.
 
-What the simulated engine does not know is added to the time to first token: decode steps for which a prompt is held
-back (``Conditions.gather_steps``), each of the run's own mean length, and the front end (HTTP, tokenisation, the way to
-the scheduler), which the profile states by engine and version.
+Two parts that the simulated engine lacks are added to the time to first token. One is the decode steps for which a
+prompt is held back (``Conditions.gather_steps``), each of the run's own mean length. The other is the front end (HTTP,
+tokenisation, the way to the scheduler), which the profile states by engine and version.
 """
 
 from __future__ import annotations
@@ -59,18 +59,18 @@ SYSTEMS = {
     "rtx_pro_6000": "rtx-pro-6000",
     "rtx4090": "rtx4090",
 }
-#: A step between two hosts inside a collective: what NCCL itself counts for one over the network in trees of protocol
-#: LL, which small messages take (``hwLat``, github NVIDIA/nccl ``src/graph/tuning.cc``).
+#: Latency of a step between two hosts inside a collective, by NCCL's own model for a network tree of protocol
+#: LL, used for small messages (``hwLat``, github NVIDIA/nccl ``src/graph/tuning.cc``).
 EXCHANGE_S = 5e-6
-#: Formats of weights by the columns' words; other words are refused.
+#: Formats of weights by the columns' values; other values are refused.
 WEIGHT_DTYPES: dict[str, DType] = {"fp8": "fp8", "fp8_block": "fp8", "nvfp4": "nvfp4", "int4_wo": "int4", "": "bf16"}
-#: Profile of rows whose engine and GPU have none of their own.
+#: Profile of rows whose engine and GPU have none.
 FALLBACK_PROFILE = "roofline"
 BACKENDS = ("vllm", "sglang", "trtllm")
 
 
 class NotPriced(ValueError):  # noqa: N818
-    """A row that is skipped; the message is the reason, in words that rows of a kind share."""
+    """A row that is skipped; the message is the reason, the same for rows of a kind."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class EngineTimes:
     versions: Mapping[str, HostTimes]
 
     def of_version(self, version: str) -> HostTimes:
-        """Of ``version``, else of a version of the same release; the engine's own where there is none."""
+        """Host work of ``version``, else of a version of the same release, else the engine's default."""
         name = nearest_version(version, self.versions)
         return self.own if name is None else self.versions[name]
 
@@ -98,9 +98,9 @@ class Pricer:
     """Simulates rows: with one latency profile, or each with that of its engine and GPU (``vllm-b200``).
 
     Args:
-        profile: catalogue name or path of the one profile; None, or an automatic one, for each row's own.
+        profile: catalogue name or path of one profile; None, or an automatic one, for each row's own.
         catalogue: where models, GPUs and profiles are found.
-        engines: host work to take in place of the profiles'.
+        engines: host work in place of the profiles'.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Pricer:
         return self.with_times(row, None)
 
     def with_times(self, row: SiliconRow, times: HostTimes | None) -> Price:
-        """``price`` with ``times`` as the engine's host work; those of the profile, for its version, where None."""
+        """``price`` with ``times`` as the engine's host work; the profile's, for its version, if None."""
         if row.backend not in BACKENDS:
             raise NotPriced(f"engine {row.backend} is not simulated")
         row = as_it_ran(row)
@@ -161,7 +161,7 @@ class Pricer:
         return _means(result.requests, conditions, row, loop)
 
     def _disaggregated(self, row: SiliconRow, times: HostTimes) -> Price:
-        """Prompts and outputs made apart."""
+        """Price of a run with prefill/decode disaggregation."""
         try:
             sides = disaggregated.sides_of(row)
         except disaggregated.UnknownDeployment as reason:
@@ -176,12 +176,12 @@ class Pricer:
             pools.append(disaggregated.pool_of(side, device, seconds, self._model(row).layers, front_end_of(times)))
         conditions = conditions_of(sides[1].row)
         fabric: FabricSpec = self._spec("Fabric", disaggregated.FABRIC)
-        kept = pools[1].plan.memory.kv_bytes_per_token_per_rank
+        kv_bytes_per_token = pools[1].plan.memory.kv_bytes_per_token_per_rank
         fleet = FleetPlan(
             tuple(pools),
             disaggregated.ROUTER,
             disaggregated.ROUTER,
-            transfer=disaggregated.transfer_of(row.backend, fabric, kept),
+            transfer=disaggregated.transfer_of(row.backend, fabric, kv_bytes_per_token),
         )
         loop = Loop(
             row.concurrency,
@@ -216,14 +216,14 @@ class Pricer:
         return profile.engines[row.backend].of_version(host_version(row))
 
     def _profile_of(self, row: SiliconRow) -> tuple[str, LatencyProfileSpec]:
-        """The profile asked for, else that of the row's engine and GPU, else the fallback."""
-        own = f"{row.backend}-{SYSTEMS.get(row.system, '')}"
-        name = self._profile or (own if own in self._shipped else FALLBACK_PROFILE)
+        """The selected profile, else that of the row's engine and GPU, else the fallback."""
+        name_of_row = f"{row.backend}-{SYSTEMS.get(row.system, '')}"
+        name = self._profile or (name_of_row if name_of_row in self._shipped else FALLBACK_PROFILE)
         spec: LatencyProfileSpec = self._spec("LatencyProfile", name)
         return name, spec
 
     def worker(self, row: SiliconRow, conditions: Conditions | None = None) -> PricedWorker:
-        """The attention group of ``row`` that is simulated, with what its steps may hold under ``conditions``.
+        """The simulated attention group of ``row``, with the limits of its steps under ``conditions``.
 
         Raises:
             NotPriced: with the reason.
@@ -245,10 +245,10 @@ class Pricer:
         )
 
     def _split(self, row: SiliconRow, model: ModelSpec) -> Parallelism:
-        """The row's split as its engine has it, with TensorRT-LLM's choice of how groups' tokens come to their experts.
+        """The row's split as its engine has it, with TensorRT-LLM's choice of all-to-all for experts.
 
-        Where peer links join hosts (``MnnvlMemory.supports_mnnvl``) and experts lie on more ranks than a token uses, it
-        sends each token to the ranks of its experts, else every token to all (``fused_moe_wide_ep.py``,
+        If peer links join hosts (``MnnvlMemory.supports_mnnvl``) and experts lie on more ranks than a token uses, it
+        sends each token to the ranks of its experts. Else it sends every token to all ranks (``fused_moe_wide_ep.py``,
         ``select_alltoall_method_type``).
         """
         split, host = row.parallelism.under(row.backend), self._accelerator(row).host
@@ -259,9 +259,9 @@ class Pricer:
         return split._replace(all_to_all=chosen)
 
     def _hosts(self, row: SiliconRow) -> AcrossHosts | None:
-        """Hosts of the row's workers, of the accelerator's usual kind, as many as their ranks fill.
+        """Hosts of the row's workers, of the accelerator's usual kind, as many as their ranks need.
 
-        Those that peer links join count as one.
+        Hosts joined by peer links count as one.
         """
         host = self._accelerator(row).host
         slots = self._spec("Host", host).reach if host is not None else row.parallelism.stage_ranks
@@ -271,7 +271,7 @@ class Pricer:
         return AcrossHosts(slots, link.bandwidth_bytes_per_s, EXCHANGE_S)
 
     def _device(self, row: SiliconRow, conditions: Conditions) -> WorkerPlan:
-        """The row's worker without host work, kept: rows differ in few things."""
+        """The row's worker without host work, cached because rows differ in few settings."""
         dtype = _weight_dtype(row, self._model(row))
         name = self._profile_of(row)[0]
         engine = conditions.engine.model_dump_json()
@@ -300,7 +300,7 @@ class Pricer:
             raise NotPriced(f"split: {error}") from error
         except DoesNotFit as error:
             raise NotPriced("the model does not fit as we plan memory") from error
-        # Energy is not asked for: its tables would double what is kept.
+        # Energy is not needed; its tables would double the cache.
         costs = replace(costs, joules=costs.seconds)
         return WorkerPlan(priced.engine, costs, memory, memory.kv_capacity_tokens, ignore_eos=True)
 
@@ -321,7 +321,7 @@ class Pricer:
 class Loop(NamedTuple):
     """A closed loop: see ``Conditions``; ``slots`` requests in flight.
 
-    burst_gap_s: between two of the first requests; of one attention group while the front end reads the others'.
+    burst_gap_s: between two of the first requests of an attention group, while the front end reads the others'.
     """
 
     slots: int
@@ -335,11 +335,11 @@ class Loop(NamedTuple):
 
 @functools.lru_cache(maxsize=256)
 def closed_loop(loop: Loop) -> CompiledTrace:
-    """``slots * requests_per_slot`` requests, nothing shared, to be simulated ``pooled``: ``slots`` of them in flight.
+    """``slots * requests_per_slot`` requests without shared prefixes, to be simulated ``pooled``: ``slots`` in flight.
 
-    Benchmark clients hold a semaphore of so many places (``benchmark_serving.py --max-concurrency``): whoever is free
-    takes the next request. Lengths are drawn evenly, whole tokens, from the stated share of the nominal one up to it.
-    The first of every slot are sent at once, and wait in line at the front end.
+    Benchmark clients hold a semaphore of ``slots`` places (``benchmark_serving.py --max-concurrency``): a free place
+    takes the next request. Lengths are drawn uniformly, in whole tokens, from the stated share of the nominal one up to
+    it. The first of every slot are sent at once, and queue at the front end.
     """
     count = loop.slots * loop.requests_per_slot
     draw = stream("silicon", loop.slots, loop.input_tokens, loop.output_tokens)
@@ -370,28 +370,28 @@ def _means(table: RequestTable, conditions: Conditions, row: SiliconRow, loop: L
 
 
 def _burst_gap_s(row: SiliconRow, front: FrontEnd) -> float:
-    """Seconds for which the front end reads what goes to the other attention groups."""
+    """Seconds for which the front end reads requests of the other attention groups."""
     return (row.parallelism.attention_data - 1) * (front.read_s + front.prompt_token_s * row.input_tokens)
 
 
 def held_steps(conditions: Conditions, row: SiliconRow, slots: int) -> float:
     """Steps of one token for which a prompt is held back, on average.
 
-    A batch that opens with its first prompt and closes g steps later, while others come at a rate of
-    ``slots * groups / output_tokens`` a step, holds the first for g steps and the others for g / 2; among attention
-    groups it closes as soon as every one of them has a prompt. A prompt goes to the group that has just ended a
-    request, any of them, so that it takes ``groups * (1 + 1/2 + ... + 1/groups)`` prompts until all have one. The first
-    request of every slot finds an idle engine, which holds nothing back. A step that makes several tokens is as many
+    A batch opens with its first prompt and closes g steps later, while others come at a rate of
+    ``slots * groups / output_tokens`` a step. It holds the first for g steps and the others for g / 2. With attention
+    groups it closes as soon as each of them has a prompt. A prompt goes to the group that has just ended a request,
+    any of them, so it takes ``groups * (1 + 1/2 + ... + 1/groups)`` prompts until all have one. The first request of
+    every slot finds an idle engine, which holds nothing back. A step that makes several tokens counts as that many
     steps of one.
     """
     groups = row.parallelism.attention_data
     rate = slots * groups / row.output_tokens
     gather = float(conditions.gather_steps)
     if groups > 1:
-        prompts = groups * sum(1.0 / left for left in range(1, groups + 1))
+        prompts = groups * sum(1.0 / missing for missing in range(1, groups + 1))
         gather = min(gather, (prompts - 1.0) / rate)
-    others = gather * rate
-    steps = gather * (1.0 + others / 2.0) / (1.0 + others)
+    later_prompts = gather * rate
+    steps = gather * (1.0 + later_prompts / 2.0) / (1.0 + later_prompts)
     return steps * conditions.speculation.tokens_per_step * (1.0 - 1.0 / conditions.requests_per_slot)
 
 
@@ -403,15 +403,15 @@ def _device_alone(profile: LatencyProfileSpec, engine: str, version: str) -> Lat
 
 
 def _in_blocks(row: SiliconRow) -> bool:
-    """Whether the checkpoint was published in fp8, with a scale per block of 128 x 128: what one of its columns says.
+    """Whether the checkpoint was published in fp8, with a scale per block of 128 x 128, as one of its columns states.
 
-    A catalogue's model names the 16-bit checkpoint where there are both.
+    If both exist, the catalogue's model names the 16-bit checkpoint.
     """
     return "fp8_block" in (row.gemm_dtype, row.moe_dtype)
 
 
 def _weight_dtype(row: SiliconRow, model: ModelSpec) -> DType:
-    """A model that is published in fp4 (MXFP4) runs so wherever the row says fp4 or fp8."""
+    """Format of the weights; a model published in fp4 (MXFP4) runs in it for rows of fp4 or fp8."""
     if model.weight_dtype == "fp4":
         return "fp4"
     word = row.gemm_dtype

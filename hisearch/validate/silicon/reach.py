@@ -1,12 +1,12 @@
-"""Rows that were measured faster than their accelerator can be: not times of the server, whoever's they are.
+"""Rows measured faster than their accelerator allows: they cannot be times of the server.
 
     decoding = in flight * time of its tokens / (TTFT + time of its tokens)         Little's law, of the row's own means
-    least    = a step of so many sequences at the data sheet's bandwidth and peak / tokens of a step
+    least    = a step of that many sequences at the data sheet's bandwidth and peak / tokens of a step
 
-A step reads every weight that it needs once and the context of each sequence, and does their arithmetic; kernels'
-launches, collectives, the host and what prompts take on the way are left out, and every drafted token is accepted, so
-that no server of these weights and this split makes tokens faster. Distinct experts are those that tokens draw by
-popularity (``latency.laws.moe.drawn``), fewer than of even draws.
+A step reads every weight that it needs once and the context of each sequence, and does their arithmetic. Kernel
+launches, collectives, the host and prompts are left out, and every drafted token is accepted. So no server of these
+weights and this split makes tokens faster. Distinct experts are those that tokens draw by popularity
+(``latency.laws.moe.drawn``), fewer than with uniform draws.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ def beyond_reach(row: SiliconRow, priced: PricedWorker, conditions: Conditions) 
 
 
 def least_tpot_s(row: SiliconRow, priced: PricedWorker, conditions: Conditions) -> float:
-    """Seconds per token of the sequences that the row's own means say were decoding (see the module's law)."""
-    made = row.output_tokens * (1.0 + conditions.output_share) / 2.0
-    decode_s = row.measured_tpot_s * (made - 1.0)
+    """Seconds per token with the number of decoding sequences from the row's own means (see the module's law)."""
+    output_tokens = row.output_tokens * (1.0 + conditions.output_share) / 2.0
+    decode_s = row.measured_tpot_s * (output_tokens - 1.0)
     in_flight = row.concurrency / row.parallelism.attention_data
     decoding = np.array([max(in_flight * decode_s / (row.measured_ttft_s + decode_s), 1.0)])
-    context = decoding * (row.input_tokens * (1.0 + conditions.input_share) / 2.0 + made / 2.0)
+    context = decoding * (row.input_tokens * (1.0 + conditions.input_share) / 2.0 + output_tokens / 2.0)
     worker = peak_worker(priced)
     dense = replace(worker, token_ops=[op for op in worker.token_ops if not op.routed])
     step_s = dense.token_s(decoding) + _experts_s(worker, priced, decoding)
@@ -47,8 +47,8 @@ def _experts_s(worker: RooflineWorker, priced: PricedWorker, tokens: np.ndarray)
     for op in worker.token_ops:
         if not op.routed:
             continue
-        whole = Experts(priced.model.hidden_size, 1.0, op.experts, op.experts_per_token, 1)
-        used = drawn(whole, tokens * op.token_groups).used / op.expert_ranks
+        experts = Experts(priced.model.hidden_size, 1.0, op.experts, op.experts_per_token, 1)
+        used = drawn(experts, tokens * op.token_groups).used / op.expert_ranks
         moved = op.bytes_per_unit * tokens + op.weight_bytes * used
         total = total + op.layers * worker.rates.gemm.seconds(op.dtype, op.flops(tokens), moved)
     return total

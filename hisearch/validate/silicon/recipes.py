@@ -1,8 +1,8 @@
-"""How the deployments of published runs were made up, where a run's row does not say, or not rightly.
+"""Deployments of published runs whose rows do not state them, or state them wrongly.
 
-A row of prefill and decode apart names the split of a worker of each kind, at times how many there were, never the
-limits of their batches. Those decide: where fewer requests may decode at once than are in flight, the others wait for a
-place, and that wait is most of the time to first token. ``recipes.yaml`` holds what the campaign's recipes state.
+A disaggregated row names the split of a worker of each kind, sometimes the number of workers, never the limits of their
+batches. The limits matter: if fewer requests may decode at once than are in flight, the others wait for a place, and
+that wait is most of the time to first token. ``recipes.yaml`` holds the contents of the campaign's recipes.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ ROLES = ("prefill", "decode")
 
 
 class Runs(Strict):
-    """The runs of recipes: as rows name them.
+    """The runs of recipes, by the values in their rows.
 
-    model: part of the model's name, in lower case.
+    model: substring of the model's name, in lower case.
     """
 
     engine: EngineName
@@ -39,9 +39,9 @@ class Runs(Strict):
 
     def include(self, row: SiliconRow) -> bool:
         """Whether ``row`` may be one of them."""
-        own = (self.engine, self.system, self.precision, self.lengths)
-        theirs = (row.backend, row.system, row.precision, (row.input_tokens, row.output_tokens))
-        return own == theirs and row.version in self.versions and self.model in row.model.lower()
+        values = (self.engine, self.system, self.precision, self.lengths)
+        row_values = (row.backend, row.system, row.precision, (row.input_tokens, row.output_tokens))
+        return values == row_values and row.version in self.versions and self.model in row.model.lower()
 
 
 class DraftedRuns(Runs):
@@ -59,7 +59,7 @@ class Shape(Strict):
 
     batch: most requests that a scheduler runs. step_tokens: most tokens of its steps, of an SGLang prompt's chunks.
     prefill_tokens: most of SGLang's prefill steps. all_to_all: attention groups send their tokens to the ranks of the
-    experts, by request. What is absent is as the engine has it.
+    experts, if set. Absent values are the engine's defaults.
     """
 
     tensor: Count
@@ -91,7 +91,7 @@ class RecipeSide(Shape):
 class Recipe(NamedTuple):
     """A published deployment.
 
-    concurrency: at which it ran. drafts: tokens drafted in a step, None where it drafts and how many is not known.
+    concurrency: at which it ran. drafts: tokens drafted in a step, None if it drafts an unknown number.
     """
 
     name: str
@@ -107,7 +107,7 @@ class Recipe(NamedTuple):
 
 
 class Entry(Strict):
-    """A recipe as the file has it, beside its prefill workers' shape."""
+    """A recipe in the file, without its prefill workers' shape."""
 
     name: str
     concurrency: list[Count]
@@ -146,47 +146,47 @@ class Recipes(Strict):
 
 
 def recipe_of(row: SiliconRow) -> Recipe | None:
-    """The recipe that ``row`` was run by; None where none is known, or more than one it may have been."""
-    found = candidates(row)
-    return found[0] if len(found) == 1 and found[0].drafts is not None else None
+    """The recipe of ``row``; None if unknown or ambiguous."""
+    matches = candidates(row)
+    return matches[0] if len(matches) == 1 and matches[0].drafts is not None else None
 
 
 def candidates(row: SiliconRow) -> list[Recipe]:
-    """Recipes that ``row`` may have been run by, those of the same deployment once.
+    """Possible recipes of ``row``, those of the same deployment once.
 
-    A row that says how many workers it had is told apart by them and by how decode workers were split, and taken to
-    have no draft tokens: no column names them. The split of its prefill workers is not asked: rows of one run state
-    two. Any other may have been run with draft tokens too, and is told by its concurrency and by the accelerators that
-    its columns count (``_of_its_workers``, ``_of_as_many``). Lists of the campaign change: where no recipe of a row
-    names its concurrency, and its columns tell the deployment as a whole, any of them may have been.
+    A row that states its number of workers is matched by it and by the split of decode workers. It is taken to have no
+    draft tokens, because no column names them. The split of its prefill workers is ignored: rows of one run state two
+    of them. Any other row may also have draft tokens. It is matched by its concurrency and by the accelerators that its
+    columns count (``_of_its_workers``, ``_of_as_many``). Lists of the campaign change: if no recipe of a row names its
+    concurrency, and its columns determine the whole deployment, all its recipes remain possible.
     """
-    known = _read()
-    found = [recipe for part in known.deployments if part.runs.include(row) for recipe in part.all()]
-    whole = states_workers(row.cells)
-    if whole:
+    published = _read()
+    matches = [recipe for group in published.deployments if group.runs.include(row) for recipe in group.all()]
+    determined = states_workers(row.cells)
+    if determined:
         workers = tuple(_count(row.cells, f"{role}_workers") for role in ROLES)
-        found = [recipe for recipe in found if (recipe.prefill.workers, recipe.decode.workers) == workers]
-        found = _of_its_split([recipe for recipe in found if recipe.drafts == 0], row)
-    elif any(runs.include(row) for runs in known.drafted):
+        matches = [recipe for recipe in matches if (recipe.prefill.workers, recipe.decode.workers) == workers]
+        matches = _of_its_split([recipe for recipe in matches if recipe.drafts == 0], row)
+    elif any(runs.include(row) for runs in published.drafted):
         return []
-    elif not (of_workers := _of_its_workers(found, row)):
-        found, whole = _of_as_many(found, row), True
+    elif not (of_workers := _of_its_workers(matches, row)):
+        matches, determined = _of_as_many(matches, row), True
     else:
-        found = of_workers
-    listed = [recipe for recipe in found if row.concurrency in recipe.concurrency]
-    return _distinct(found if whole and not listed else listed)
+        matches = of_workers
+    listed = [recipe for recipe in matches if row.concurrency in recipe.concurrency]
+    return _distinct(matches if determined and not listed else listed)
 
 
 def states_workers(cells: Mapping[str, str]) -> bool:
-    """Whether a row says how many workers of each kind there were."""
+    """Whether a row states the number of workers of each kind."""
     return all(_count(cells, f"{role}_workers") > 0 for role in ROLES)
 
 
 def _of_its_split(recipes: list[Recipe], row: SiliconRow) -> list[Recipe]:
-    """Those whose decode workers are split as the row's.
+    """Recipes whose decode workers have the row's split.
 
-    Failing that those whose attention is: some rows state tensor parallelism of experts that lay on ranks of their own.
-    Failing that those of as many attention groups as the row has ranks of one: some rows state tp for both.
+    Without any, those with its split of attention: some rows state tensor parallelism for experts that had their own
+    ranks. Without any, those with as many attention groups as the row has ranks of one: some rows state tp for both.
     """
     split = decode_split(row)
     alike = [recipe for recipe in recipes if recipe.decode.split[:2] == split[:2]]
@@ -196,10 +196,10 @@ def _of_its_split(recipes: list[Recipe], row: SiliconRow) -> list[Recipe]:
 
 
 def _of_its_workers(recipes: list[Recipe], row: SiliconRow) -> list[Recipe]:
-    """Those whose workers have as many ranks as tp (and attention_dp) of a row without workers count.
+    """Recipes whose workers have as many ranks as tp (and attention_dp) of a row without stated workers.
 
-    Such rows state no split that ran in their columns of experts (tp 32, moe_tp 8, moe_ep 4). Where all columns are 1
-    and no worker has one rank, they say nothing.
+    The expert columns of such rows do not state the split that ran (tp 32, moe_tp 8, moe_ep 4). If all columns are 1
+    and no worker has one rank, they are ignored.
     """
     counted = _ranks(row)
     if counted == (1, 1):
@@ -209,25 +209,25 @@ def _of_its_workers(recipes: list[Recipe], row: SiliconRow) -> list[Recipe]:
 
 
 def _of_as_many(recipes: list[Recipe], row: SiliconRow) -> list[Recipe]:
-    """Those of as many accelerators as tp of both kinds counts: of all workers, 36 for one of 4 and four of 8."""
+    """Recipes whose accelerators, over all workers, equal tp of both kinds: 36 for one of 4 and four of 8."""
     prefill, decode = _ranks(row)
     return [recipe for recipe in recipes if recipe.accelerators == prefill == decode]
 
 
 def _ranks(row: SiliconRow) -> tuple[int, int]:
-    """Ranks that the row's columns count for prefill and for decode."""
+    """Ranks for prefill and for decode by the row's columns."""
     names = ("tp", "attention_dp")
     prefill, decode = (math.prod(_count(row.cells, f"{role}_{name}", 1) for name in names) for role in ROLES)
     return prefill, decode
 
 
 def _distinct(recipes: list[Recipe]) -> list[Recipe]:
-    """One of each deployment: names and concurrency apart."""
+    """One recipe of each deployment, whatever its name and concurrency."""
     return list({(recipe.drafts, recipe.prefill, recipe.decode): recipe for recipe in recipes}.values())
 
 
 def decode_split(row: SiliconRow) -> Parallelism:
-    """Of the row's decode workers, from its columns."""
+    """Split of the row's decode workers, from its columns."""
     names = ("tp", "attention_dp", "moe_tp", "moe_ep", "pp")
     return split_of(*(max(_count(row.cells, f"decode_{name}", 1), 1) for name in names), stated_dp=True)
 

@@ -1,4 +1,4 @@
-"""How far simulated runs are from measured ones: errors by group of rows.
+"""Errors of simulated runs against measured ones, by group of rows.
 
 ``(predicted - measured) / measured``: APE is its absolute value, bias its mean; all are fractions.
 """
@@ -32,7 +32,7 @@ PEER_COLUMNS = ("aiconfigurator_ttft_ms", "aiconfigurator_tpot_ms")
 class Errors:
     """Errors of a group of rows; NaN where it has none.
 
-    n: rows. ttft_n: those that count for TTFT: not the ones of a campaign with a start-up cost, unless the group is
+    n: rows. ttft_n: rows that count for TTFT: without those of a campaign with a start-up cost, unless the group is
     theirs alone.
     """
 
@@ -49,10 +49,10 @@ class Errors:
 
 @dataclass(frozen=True)
 class PricedRow:
-    """A row and what became of it: its price, or why it has none.
+    """A row with its price, or the reason why it has none.
 
-    dense: of a model without experts and with plain attention. drafted: its script drafts tokens. beyond: measured
-    faster than the accelerator can be (``reach``).
+    dense: of a model without experts and without MLA. drafted: its script drafts tokens. beyond: measured
+    faster than the accelerator allows (``reach``).
     """
 
     row: SiliconRow
@@ -76,7 +76,7 @@ class PricedRow:
 
 @dataclass(frozen=True)
 class PeerErrors:
-    """Another tool's own prediction beside ours.
+    """Errors of another tool's prediction, and of ours on the same rows.
 
     tool: with its version. theirs, ours: errors of the rows that both price. groups: theirs by engine, version, GPU,
     model and mode.
@@ -93,14 +93,12 @@ class SiliconReport:
     """Errors over a file.
 
     rows: read. priced: simulated. skipped: reason -> rows. all: every priced row of aggregated runs, or of the others
-    where there are none. engines: of these, by engine; groups: of all, by engine, version, GPU, model and mode. apart:
-    runs whose prompts and outputs are made by different workers; disaggregated_stated: those that say how many there
-    were;
-    disaggregated_known: those whose recipe is known (``recipes``). dense: rows of models without experts and with plain
-    attention. undrafted: all but rows whose scripts draft tokens, at a share of accepted ones that was chosen on them.
-    within_reach: all but rows that were measured faster than their accelerator can be, whose lines are
-    ``beyond_reach``. peer: of aiconfigurator-core, where it is installed. start_up: rows whose TTFT is kept out of
-    ``all``. profile: whose constants.
+    without any. engines: of these, by engine; groups: of all, by engine, version, GPU, model and mode. disaggregated:
+    runs with prefill/decode disaggregation; disaggregated_stated: those that state their number of workers;
+    disaggregated_known: those whose recipe is known (``recipes``). dense: rows of models without experts and without
+    MLA. undrafted: all except rows whose scripts draft tokens, because their acceptance was chosen on them.
+    within_reach: all except rows measured faster than their accelerator allows, whose lines are ``beyond_reach``. peer:
+    of aiconfigurator-core, if installed. start_up: rows whose TTFT is excluded from ``all``. profile: of the constants.
     """
 
     file: str
@@ -135,24 +133,24 @@ def validate_silicon(
     Args:
         file: CSV of measured runs (see ``rows``).
         where: column -> value that rows must have.
-        pricer: what simulates.
-        peer: another tool, asked for the same rows.
+        pricer: simulates the rows.
+        peer: another tool that prices the same rows.
         rows_out: CSV to write: the input's columns, ``predicted_ttft_ms``, ``predicted_tpot_ms`` and ``skipped``; the
-            peer's times too where it was asked.
+            peer's times too if given.
 
     Raises:
         SiliconFileError: the file cannot be read; names line and column.
     """
     header, rows = read_rows(file, where)
-    priced = [entry if peer is None else _beside(entry, peer) for entry in price_rows(rows, pricer)]
+    priced = [entry if peer is None else _with_peer_price(entry, peer) for entry in price_rows(rows, pricer)]
     if rows_out is not None:
         _write(rows_out, header, priced, with_peer=peer is not None)
     report = summarise(str(file), priced, pricer.profile_name)
     return report if peer is None else replace(report, peer=_peer_errors(peer.version, priced))
 
 
-def _beside(entry: PricedRow, peer: PeerPricer) -> PricedRow:
-    """``entry`` with the peer's price, where it has one."""
+def _with_peer_price(entry: PricedRow, peer: PeerPricer) -> PricedRow:
+    """``entry`` with the peer's price, if any."""
     try:
         return replace(entry, peer=peer.price(entry.row))
     except NotPriced:
@@ -160,13 +158,13 @@ def _beside(entry: PricedRow, peer: PeerPricer) -> PricedRow:
 
 
 def _peer_errors(version: str, priced: Iterable[PricedRow]) -> PeerErrors:
-    both = [entry for entry in priced if entry.price is not None and entry.peer is not None]
-    theirs = [replace(entry, price=entry.peer) for entry in both]
-    all_theirs, all_ours = (
+    priced_by_both = [entry for entry in priced if entry.price is not None and entry.peer is not None]
+    peer_rows = [replace(entry, price=entry.peer) for entry in priced_by_both]
+    peer_total, own_total = (
         errors(key, entries, [entry for entry in entries if not _starts_up(entry)])
-        for key, entries in (("aiconfigurator-core", theirs), ("hisearch, same rows", both))
+        for key, entries in (("aiconfigurator-core", peer_rows), ("hisearch, same rows", priced_by_both))
     )
-    return PeerErrors(f"aiconfigurator-core {version}", all_theirs, all_ours, _grouped(theirs, 5))
+    return PeerErrors(f"aiconfigurator-core {version}", peer_total, own_total, _grouped(peer_rows, 5))
 
 
 def price_rows(rows: Sequence[SiliconRow], pricer: Pricer) -> Iterator[PricedRow]:
@@ -221,7 +219,7 @@ def summarise(file: str, priced: Sequence[PricedRow], profile: str) -> SiliconRe
 
 
 def errors(key: str, entries: Sequence[PricedRow], ttft_entries: Sequence[PricedRow] | None = None) -> Errors:
-    """Errors of ``entries``; of TTFT over ``ttft_entries`` where given."""
+    """Errors of ``entries``; of TTFT over ``ttft_entries`` if given."""
     for_ttft = entries if ttft_entries is None else ttft_entries
     ttft = _figures([entry.ttft_error for entry in for_ttft])
     tpot = _figures([entry.tpot_error for entry in entries])
@@ -256,13 +254,13 @@ def _write(path: Path, header: Sequence[str], priced: Iterable[PricedRow], *, wi
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow((*header, *names, *(PEER_COLUMNS if with_peer else ())))
         for entry in priced:
-            given = (entry.row.cells.get(name, "") for name in header)
-            own = (*_cells(entry.price), *_interval(entry), entry.skipped)
-            writer.writerow((*given, *own, *(_cells(entry.peer) if with_peer else ())))
+            input_cells = (entry.row.cells.get(name, "") for name in header)
+            result_cells = (*_cells(entry.price), *_interval(entry), entry.skipped)
+            writer.writerow((*input_cells, *result_cells, *(_cells(entry.peer) if with_peer else ())))
 
 
 def _interval(entry: PricedRow) -> tuple[str, str, str, str]:
-    """Between what 90 % of the row's TTFT and TPOT are to lie, milliseconds; empty where nothing is known."""
+    """90 % intervals of the row's TTFT and TPOT, milliseconds; empty where unknown."""
     row, price = entry.row, entry.price
     laws = served_errors(row.backend, SYSTEMS.get(row.system), plain_name(row.model))
     if price is None or laws is None:

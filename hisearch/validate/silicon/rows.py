@@ -1,8 +1,8 @@
 """Rows of measured serving runs, read from CSV.
 
 A row is one run of a serving engine under a closed loop: ``concurrency`` requests in flight, random prompts of
-``input_tokens`` that share no prefix, answers of ``output_tokens``. Times are means over the run's requests, in
-milliseconds. Columns that are not known are kept and written back; empty cells are unknown.
+``input_tokens`` that share no prefix, outputs of ``output_tokens``. Times are means over the run's requests, in
+milliseconds. Unknown columns are kept and written back; empty cells are unknown.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from hisearch.latency.sharding import Parallelism
 
-#: Columns without which a row means nothing.
+#: Columns that every row needs.
 REQUIRED = (
     "backend", "backend_version", "model", "system", "mode", "input_tokens", "output_tokens", "concurrency",
     "measured_ttft_ms", "measured_tpot_ms",
@@ -24,13 +24,13 @@ REQUIRED = (
 
 #: Version of rows whose cell is empty.
 UNKNOWN_VERSION = "unknown"
-#: Ranks over which an engine splits attention by tensor parallelism at most. Rows of GB200 that state 20 to 72 for one
-#: engine count the accelerators of all workers: InferenceX's recipes for that rack have prefill and decode apart.
+#: Most ranks over which an engine splits attention by tensor parallelism. Rows of GB200 that state 20 to 72 for one
+#: engine count the accelerators of all workers: InferenceX's recipes for that rack are disaggregated.
 WIDEST_TENSOR = 16
 
 
 class SiliconFileError(ValueError):
-    """A file of measured runs that cannot be read: which file, line and column, and what was expected."""
+    """A file of measured runs that cannot be read; names file, line, column and what was expected."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class SiliconRow:
     """One measured run.
 
     tensor, attention_data, expert, pipeline: the split that ran (see ``split_of``), not the columns themselves.
-    gemm_dtype, moe_dtype, precision: as written, empty where unknown. cells: the row as it stands in the file.
+    gemm_dtype, moe_dtype, precision: as written, empty where unknown. cells: the row of the file.
     """
 
     line: int
@@ -66,7 +66,7 @@ class SiliconRow:
 
     @property
     def key(self) -> tuple[str, str, str, str, str]:
-        """What rows are grouped by: engine, version, GPU, model, mode."""
+        """Key of a row's group: engine, version, GPU, model, mode."""
         return (self.backend, self.version, self.system, self.model, self.mode)
 
 
@@ -85,7 +85,7 @@ def read_rows(path: Path, where: Mapping[str, str] | None = None) -> tuple[list[
         for cells in reader:
             if None in cells:
                 raise SiliconFileError(f"{path}:{reader.line_num}: more cells than the header's {len(header)}")
-            if all(_same(cells[name], wanted) for name, wanted in (where or {}).items()):
+            if all(_same(cells[name], value_to_match) for name, value_to_match in (where or {}).items()):
                 rows.append(_row(path, reader.line_num, {name: value or "" for name, value in cells.items()}))
     return header, rows
 
@@ -99,12 +99,12 @@ def _check_header(path: Path, header: Sequence[str], where: Mapping[str, str]) -
         raise SiliconFileError(f"{path}:1: no column {', '.join(unknown)} to select by; it has {', '.join(header)}")
 
 
-def _same(cell: str | None, wanted: str) -> bool:
+def _same(cell: str | None, value: str) -> bool:
     """Equal as text, or as numbers: ``tp=8`` selects ``8.0``."""
-    if (cell or "") == wanted:
+    if (cell or "") == value:
         return True
     try:
-        return float(cell or "") == float(wanted)
+        return float(cell or "") == float(value)
     except ValueError:
         return False
 
@@ -127,9 +127,9 @@ def _row(path: Path, line: int, cells: Mapping[str, str]) -> SiliconRow:
 
     mode, split = cells["mode"], Parallelism()
     if mode == "agg":
-        known = cells.get("attention_dp", "") != ""
+        stated_dp = cells.get("attention_dp", "") != ""
         split = split_of(
-            count("tp"), count("attention_dp"), count("moe_tp"), count("moe_ep"), count("pp"), stated_dp=known
+            count("tp"), count("attention_dp"), count("moe_tp"), count("moe_ep"), count("pp"), stated_dp=stated_dp
         )
     if split.tensor > WIDEST_TENSOR:
         mode, cells, split = "disagg", {**cells, "prefill_tp": cells["tp"], "decode_tp": cells["tp"]}, Parallelism()
@@ -157,10 +157,10 @@ def _row(path: Path, line: int, cells: Mapping[str, str]) -> SiliconRow:
 def split_of(tp: int, dp: int, moe_tp: int, moe_ep: int, pp: int, *, stated_dp: bool) -> Parallelism:
     """The split that ran, from the columns.
 
-    Where attention's data parallelism is stated, runs with expert parallelism of k ranks stand there in two forms that
-    count k twice: tp (or dp) = k * k with moe_tp = moe_ep = k, and tp = dp = k with moe_ep = k * k. The bundled
-    measurements list several runs in both that and the plain form (tp or dp = k, moe_ep = k) with the same times; no
-    run had more than the eight accelerators of one host.
+    If attention's data parallelism is stated, runs with expert parallelism of k ranks appear in two forms that count k
+    twice: tp (or dp) = k * k with moe_tp = moe_ep = k, and tp = dp = k with moe_ep = k * k. The bundled measurements
+    list several runs in both such a form and the plain one (tp or dp = k, moe_ep = k) with the same times. No run had
+    more than the eight accelerators of one host.
     """
     if stated_dp:
         if moe_tp == moe_ep > 1 and tp * dp == moe_ep * moe_ep and min(tp, dp) == 1:
