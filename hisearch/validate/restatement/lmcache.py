@@ -46,10 +46,10 @@ class LmcacheTier:
 
     Attributes:
         tokens: size of a store; a remainder of less than a chunk is unused.
-        write, read: laws of a store itself, one transfer per chunk; for host memory one per request. A worker's own host
-            memory is as fast as the worker's copies.
+        write, read: laws of a store itself, one transfer per chunk; for host memory one per request. A worker's own
+            host memory is as fast as the worker's copies.
         eviction: policy.
-        scope: who shares a store: "worker" (nobody), "node" or "cluster".
+        scope: the workers that share a store: "worker" (one), "node" or "cluster".
         networked: it lies behind the nodes' networks.
     """
 
