@@ -109,8 +109,8 @@ def _validate(case: MeasuredCase, catalogue: Catalogue, profile: str | None) -> 
     error = None if case.kv_capacity_tokens is None else predicted / case.kv_capacity_tokens - 1
     measured = [] if case.kv_capacity_tokens is None else [("measured", case.kv_capacity_tokens)]
     for capacity, tokens in [*measured, ("predicted", predicted)]:
-        ready = prepare(case, accelerator, estimator, tokens)
-        yield _row(case, capacity, tokens, error, ready.simulated(ready.costs), ready.costs)
+        prepared = prepare(case, accelerator, estimator, tokens)
+        yield _row(case, capacity, tokens, error, prepared.simulated(prepared.costs), prepared.costs)
 
 
 @dataclass(frozen=True)

@@ -269,7 +269,7 @@ def score_run(run: OpenLoopRun, worker: WorkerPlan, measured: Measured) -> OpenL
 
 
 def figures(table: RequestTable, among: np.ndarray) -> dict[str, float]:
-    """``METRICS`` of the requests ``among``, milliseconds; NaN where there are none."""
+    """``METRICS`` of the requests ``among``, milliseconds; NaN without any."""
     if not among.any():
         return dict.fromkeys(METRICS, math.nan)
     ttft, e2e = 1e3 * table.ttft_s[among], 1e3 * table.e2e_s[among]

@@ -259,10 +259,10 @@ def _check_steps(path: Path, steps: list[StepRow], names: dict[Id, int]) -> None
 
 
 def _check_names(path: Path, key: str, values: Iterable[str], requests: set[str]) -> None:
-    given = set(values)
-    for name in sorted(requests - given):
+    named = set(values)
+    for name in sorted(requests - named):
         raise _error(path, key, f"request {name} is missing")
-    for name in sorted(given - requests):
+    for name in sorted(named - requests):
         raise _error(path, key, f"{name!r} is none of the requests")
 
 

@@ -54,10 +54,10 @@ class _Worker:
         return ready_s
 
     def pass_at(self, now: float) -> tuple[float, bool, float | None]:
-        """A pass of all: when it is done, whether it launched a lockstep step, and when an idle worker looks again."""
+        """A pass of all: when it is done, whether it launched a lockstep step, and an idle worker's next pass."""
         advance(self.storage, now)
         formed = [group.form(now) for group in self.groups]
-        looks = [group.next_event_s() for group in self.groups if group.waiting]
+        event_times = [group.next_event_s() for group in self.groups if group.waiting]
         ready_s = self.meet(now)
         steps = [step for step in formed if step is not None]
         if steps:
@@ -70,7 +70,7 @@ class _Worker:
             with_batch = [group for group, step in zip(self.groups, formed, strict=True) if step is not None]
             self.outstanding.append((end_s, with_batch))
             self.steps += steps
-        return ready_s, bool(steps), min((look for look in looks if look is not None), default=None)
+        return ready_s, bool(steps), min((event_s for event_s in event_times if event_s is not None), default=None)
 
 
 def serve(

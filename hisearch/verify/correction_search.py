@@ -150,7 +150,7 @@ class CorrectionSearch:
         """``variables`` without the terms that the others, after their refit, make unnecessary."""
         needed = dict(variables)
         for name in reversed(variables):
-            fewer = {kept: x for kept, x in needed.items() if kept != name}
+            fewer = {term_name: x for term_name, x in needed.items() if term_name != name}
             if fewer and not self.is_worth(fewer, needed):
                 needed = fewer
         return needed

@@ -40,7 +40,7 @@ TERMS = (
 )
 
 #: With prefill/decode disaggregation.
-HAND_OVER = Term("hand_over", "hand-over of KV", -OCTAVES, OCTAVES, _factor)
+HAND_OVER = Term("hand_over", "KV transfer", -OCTAVES, OCTAVES, _factor)
 _OF_ALL = {term.name: term for term in (*TERMS, HAND_OVER)}
 
 Variables = dict[str, float]

@@ -1,4 +1,4 @@
-"""``hisearch list`` and ``hisearch schema``: what ships, and how documents are written."""
+"""``hisearch list`` and ``hisearch schema``: the catalogue, and the schema of documents."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def known_kind(name: str) -> str:
     """The kind of that name, in upper or lower case.
 
     Raises:
-        typer.BadParameter: there is none.
+        typer.BadParameter: no such kind.
     """
     from hisearch.specs.documents.kinds import KINDS
     from hisearch.specs.wording import unknown

@@ -130,7 +130,8 @@ def generate(
     document = Catalogue().get("Workload", workload)
     if document.spec.agents is not None:
         message = (
-            "a population of agents is simulated from its document: a trace file cannot say what its agents wait for"
+            "a population of agents is simulated from its document: a trace file has no place for what its agents "
+            "wait for"
         )
         raise document.error("spec.agents", message)
     generator = document.spec.generator

@@ -1,4 +1,4 @@
-"""``hisearch verify``: a run held against measurements of its deployment."""
+"""``hisearch verify``: compares a run with measurements of its deployment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What verbs print: tables and sentences.
+"""Output of the verbs: tables and sentences.
 
 Imports ``output`` alone.
 """

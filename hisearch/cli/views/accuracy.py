@@ -1,4 +1,4 @@
-"""What ``hisearch validate e2e`` and ``validate batch`` show."""
+"""Output of ``hisearch validate e2e`` and ``validate batch``."""
 
 from __future__ import annotations
 

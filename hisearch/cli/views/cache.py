@@ -1,4 +1,4 @@
-"""What ``hisearch validate cache`` shows."""
+"""Output of ``hisearch validate cache``."""
 
 from __future__ import annotations
 

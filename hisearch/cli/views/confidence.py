@@ -1,4 +1,4 @@
-"""What ``hisearch run`` prints of what would change a recommendation."""
+"""The output of ``hisearch run`` on what would change a recommendation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def show(result: StudyResult) -> None:
-    """Print for people what would change the answer, the first of each kind; the report has all of it."""
+    """Print what would change the answer, the first of each kind; the report has all of them."""
     conclusion = conclusions(result.report_input())
     if conclusion is None or not conclusion.changes:
         return
@@ -25,6 +25,6 @@ def show(result: StudyResult) -> None:
 
 
 def to_dict(result: StudyResult) -> Any:
-    """``confidence.json`` as it is; None where there is none."""
+    """``confidence.json`` as stored; None without one."""
     path = result.run_dir / CONFIDENCE
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None

@@ -1,4 +1,4 @@
-"""What ``hisearch validate open-loop`` shows."""
+"""Output of ``hisearch validate open-loop``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``hisearch run`` prints: the recommendation or the nearest miss, its cautions, runner-ups, the front."""
+"""Output of ``hisearch run``: the recommendation or the nearest miss, its cautions, runner-ups, the front."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def _scripts(run_dir: Path, trial: Trial) -> str:
 
 
 def warnings(result: StudyResult) -> tuple[str, ...]:
-    """What a reader should know of the trace and of the recommendation, or the nearest miss."""
+    """Warnings about the trace and about the recommendation, or the nearest miss."""
     return result.report_input().provenance.warnings
 
 

@@ -1,4 +1,4 @@
-"""What ``hisearch validate silicon`` shows."""
+"""Output of ``hisearch validate silicon``."""
 
 from __future__ import annotations
 

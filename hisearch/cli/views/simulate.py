@@ -1,4 +1,4 @@
-"""What ``hisearch simulate`` prints."""
+"""Output of ``hisearch simulate``."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _figures(simulated: SimulatedDeployment) -> dict[str, str]:
 
 
 def _accelerators(bought: float) -> str:
-    """How many are paid for."""
+    """The number of accelerators paid for."""
     if bought == int(bought):
         return counted(int(bought), "accelerator")
     return f"{significant(bought)} accelerators on average"
@@ -200,7 +200,7 @@ def _show_tiers(simulated: SimulatedDeployment) -> None:
     output.table(columns, cells, numbers=range(2 + several, len(columns)))
     output.say("Peak of hbm: what requests held at once; all the rest of it may be cached.")
     output.say(
-        "Evicted tokens were dropped for want of room" + ("; moved on: the tier behind got them." if demotes else ".")
+        "Evicted tokens were dropped for lack of space" + ("; moved on: the tier behind got them." if demotes else ".")
     )
     wasted = simulated.result.wasted_fetch_tokens
     if wasted:
@@ -221,7 +221,7 @@ def _short(tokens: int) -> str:
 
 
 def show_tier_values(values: Sequence[TierValue]) -> None:
-    """What more of each tier is worth."""
+    """Print the value of more memory in each tier."""
     output.heading("A tenth more of each tier")
     rows = [
         (

@@ -32,7 +32,7 @@ def latency_rows(metrics: dict[str, float]) -> list[tuple[str, ...]]:
     ]
 
 
-#: What ``latency_rows`` shows of each latency.
+#: Statistics in ``latency_rows``.
 LATENCY_POINTS = ("mean", "p50", "p90", "p95", "p99")
 
 

@@ -1,4 +1,4 @@
-"""What ``hisearch trace stats`` prints."""
+"""Output of ``hisearch trace stats``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``hisearch validate scheduler`` shows of its cases."""
+"""Output of ``hisearch validate scheduler``."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def show(cases: Sequence[SchedulerCase], *, alone: bool) -> None:
             _show_difference(case, case.first_difference, judge)
     exact = sum(case.ok for case in cases)
     output.say()
-    whose = "as the restated rules are" if alone else "as the engine decided"
-    output.say(f"{exact} of {counted(len(cases), 'recording')} replayed {whose}, step by step", bold=True)
+    reference = "as the restated rules are" if alone else "as the engine decided"
+    output.say(f"{exact} of {counted(len(cases), 'recording')} replayed {reference}, step by step", bold=True)
 
 
 def warnings(cases: Sequence[SchedulerCase]) -> list[str]:

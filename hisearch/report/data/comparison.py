@@ -54,7 +54,7 @@ Better = Literal["A", "B", "same", "neither", "unsure"]
 
 @dataclass(frozen=True)
 class Change:
-    """A setting that differs. key: where it stands; a, b: its values as text, "" where it is not there."""
+    """A setting that differs. key: its path; a, b: its values as text, "" where absent."""
 
     key: str
     a: str
@@ -195,16 +195,16 @@ def _plain(figure: Figure) -> dict[str, Any]:
 
 
 def compare_figures(
-    a: Sequence[Mapping[str, float]], b: Sequence[Mapping[str, float]], asked: Iterable[str] = ()
+    a: Sequence[Mapping[str, float]], b: Sequence[Mapping[str, float]], slo_metrics: Iterable[str] = ()
 ) -> tuple[Figure, ...]:
     """Every figure of ``COMPARED`` that both sides have.
 
     Args:
         a: one mapping per seed.
         b: likewise, seed by seed.
-        asked: metrics of the latencies that the SLO bounds, as ``score.stated.stated`` gives them.
+        slo_metrics: metrics of the latencies that the SLO bounds, as ``score.stated.stated`` gives them.
     """
-    stated_names = [name for name in asked if all(name in metrics for metrics in (*a, *b))]
+    stated_names = [name for name in slo_metrics if all(name in metrics for metrics in (*a, *b))]
     names = [name for name in _compared(stated_names) if all(name in metrics for metrics in (*a, *b))]
     return tuple(
         _figure(name, [m[name] for m in a], [m[name] for m in b])
@@ -215,11 +215,11 @@ def compare_figures(
 
 def _compared(stated_names: Sequence[str]) -> Iterator[str]:
     """The names of ``COMPARED``, with stated percentiles in place of p99; each once."""
-    seen: set[str] = set()
+    yielded: set[str] = set()
     for name in COMPARED:
         instead = spoken_of(name.partition("_")[0], stated_names) if name.endswith(f"_{USUAL}_s") else (name,)
-        yield from (metric for metric in instead if metric not in seen)
-        seen.update(instead)
+        yield from (metric for metric in instead if metric not in yielded)
+        yielded.update(instead)
 
 
 def _figure(name: str, a: Sequence[float], b: Sequence[float]) -> Figure:
@@ -285,10 +285,10 @@ def explain(a: MeanTimes, b: MeanTimes, a_transfers_s: float, b_transfers_s: flo
     """The parts of the difference in mean E2E; see the module.
 
     Args:
-        a: of A's simulation whose transfers take no time, where there are any.
-        b: likewise B's.
-        a_transfers_s: what A's transfers add to its mean E2E.
-        b_transfers_s: what B's add to its.
+        a: of A's simulation without transfer times, if A has transfers.
+        b: the same for B.
+        a_transfers_s: increase of A's mean E2E by transfers.
+        b_transfers_s: increase of B's mean E2E by transfers.
     """
     misses = (b.missed_tokens - a.missed_tokens) * a.prefill_s_per_token
     pace = b.missed_tokens * (b.prefill_s_per_token - a.prefill_s_per_token)

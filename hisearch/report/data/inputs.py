@@ -161,7 +161,7 @@ class ReportInput:
 
     @property
     def highlighted(self) -> Trial | None:
-        """The recommended trial, or the nearest miss where there is none."""
+        """The recommended trial, else the nearest miss."""
         return self.recommendation.trial if self.recommendation is not None else self.nearest_miss
 
     @property

@@ -134,7 +134,7 @@ def _ideal(ideal: IdealCache, label: str) -> Drawing:
         "Would more cache help?",
         f"The line is what one cache for all requests could hit, by its size; the {label} hits "
         f"{percent(ideal.simulated_hit_rate)} (diamond), an ideal one of as much memory {percent(ideal_rate)}. {most} "
-        "Replicas keep copies of their own and running requests need room, so that real deployments stay below the "
+        "Replicas keep copies of their own and running requests need memory, so that real deployments stay below the "
         "line; a diamond far below it asks for another router or shared tiers rather than for memory.",
         f"Hit rate of an ideal LRU cache by size. The {label} hits {percent(ideal.simulated_hit_rate)}. {most}",
         "half",

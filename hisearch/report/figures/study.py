@@ -25,7 +25,7 @@ _ROW_PIXELS, _LABEL_SHARE = 18, 0.2
 
 
 def figure_pareto(data: ReportInput) -> go.Figure:
-    """The first three objectives in space; the first two in the plane where there are only two."""
+    """The first three objectives in space, or two in the plane if there are only two."""
     pareto = pareto_data(data)
     if len(pareto.axes) < 3:
         return _plane(pareto, 0, 1)
@@ -123,7 +123,7 @@ def _rows(marks: Sequence[int], across: Sequence[int]) -> list[int]:
 
 
 class _Group:
-    """Points that share a legend entry and a look."""
+    """Points that share a legend entry and a style."""
 
     def __init__(self, name: str, points: list[Point], marker: dict[str, Any]) -> None:
         self.name = name

@@ -85,7 +85,7 @@ def computed_share(uses: Sequence[TierUse]) -> float:
 
 
 def tier_timeline(series: pd.DataFrame) -> TierTimeline:
-    """A line for each store, or for each tier where there are more than ``MOST_LINES`` stores.
+    """A line for each store, or for each tier with more than ``MOST_LINES`` stores.
 
     Args:
         series: ``SimulatedDeployment.tier_series`` at regular times, the same for all stores.

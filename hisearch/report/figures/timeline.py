@@ -273,7 +273,7 @@ def _counters(result: Result, worker: int, at_worker: Occupancy, prefill: I8, de
         "prefill": np.concatenate([own_prefill, nothing])[order],
         "decode": np.concatenate([own_decode, nothing])[order],
     }
-    # Memory changes where a batch is formed, and is free once nobody runs.
+    # Memory changes when a batch is formed, and is free when no request runs.
     formed_s = steps["scheduled_s"][own_steps]
     emptied_s = changes_s[requests["running"] == 0]
     used_s = np.unique(np.concatenate([formed_s, emptied_s]))

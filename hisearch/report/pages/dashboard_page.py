@@ -9,7 +9,7 @@ from hisearch.report.pages.templating import render_page
 from hisearch.report.words.comparison_words import name_of, show
 from hisearch.score.stated import LATENCIES, spoken_of
 
-#: Metrics of the runs' recommendations, in rows; a latency stands for its percentiles.
+#: Metrics of the runs' recommendations, in rows; a latency name means its percentiles.
 _ROWS = ("usd_per_hour", "goodput_rps", "attainment", "ttft", "tpot", "e2e", "hit_rate")
 
 #: Seconds after which the page is loaded anew while a run is going on.
@@ -57,9 +57,9 @@ class RunRow(Protocol):
     def metrics(self) -> dict[str, float]: ...  # noqa: D102
 
 
-def shown_metrics(asked: Iterable[str]) -> list[str]:
-    """Metrics in rows; ``asked``: of the latencies that SLOs bound, as ``score.stated.stated`` gives them."""
-    stated_names = tuple(asked)
+def shown_metrics(slo_metrics: Iterable[str]) -> list[str]:
+    """Metrics in rows; ``slo_metrics``: of the latencies that SLOs bound, as ``score.stated.stated`` gives them."""
+    stated_names = tuple(slo_metrics)
     return [name for row in _ROWS for name in (spoken_of(row, stated_names) if row in LATENCIES else (row,))]
 
 

@@ -289,8 +289,8 @@ def front_table(data: ReportInput) -> FrontTable:
     fixed: tuple[str, ...] = ("Trial", "Stage", "Accelerators", "TP", "Replicas", "Engine", "Router", "Cache tiers")
     rejecting = any(trial.metrics[REJECTED] > 0 for trial in data.front)
     rows = sorted(data.front, key=lambda trial: (trial.metrics.get("usd_per_hour", math.inf), trial.number))
-    alike = [" ".join(cell.text for cell in _deployment_cells(trial)) for trial in rows]
-    settings_that_differ = differences([trial.deployment for trial in rows], alike)
+    cell_texts = [" ".join(cell.text for cell in _deployment_cells(trial)) for trial in rows]
+    settings_that_differ = differences([trial.deployment for trial in rows], cell_texts)
     fixed = (*fixed, *(["Differs in"] * any(settings_that_differ)))
     titles = (*fixed, *(quantity(name).title for name in names), "Latency margin", *(["Rejected"] * rejecting))
     chosen = data.highlighted

@@ -128,7 +128,7 @@ def _driver(driver: Driver, value: float) -> str:
 
 
 def verdict(side: Side) -> str:
-    """``meets the SLO``, ``misses the SLO (TTFT p99 2.1 s of at most 2 s)``, or "" where there is none."""
+    """``meets the SLO``, ``misses the SLO (TTFT p99 2.1 s of at most 2 s)``, or "" without an SLO."""
     if side.feasible is None:
         return ""
     if side.feasible:

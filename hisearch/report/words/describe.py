@@ -96,7 +96,7 @@ def _format_tiers(pool: PoolSpec) -> str:
 
 
 def _beyond_tensor(pool: PoolSpec) -> str:
-    """The other degrees of parallelism, where there are any."""
+    """The other degrees of parallelism above 1."""
     degrees = {
         "pipeline parallel": pool.pipeline_parallel,
         "attention data parallel": pool.attention_data_parallel,
@@ -118,8 +118,8 @@ def carried(trial: Trial) -> str:
         return ""
     agent_price = usd(trial.metrics["usd_per_agent_hour"])
     several = trial.metrics["accelerators"] > 1
-    among = f" ({trial.metrics['agents_per_accelerator']:,.0f} per accelerator)" if several else ""
-    return f" It carries up to {most:,.0f} agents within the SLO{among}, at {agent_price} an hour each."
+    per_accelerator = f" ({trial.metrics['agents_per_accelerator']:,.0f} per accelerator)" if several else ""
+    return f" It carries up to {most:,.0f} agents within the SLO{per_accelerator}, at {agent_price} an hour each."
 
 
 def settings(deployment: DeploymentSpec) -> dict[str, Value]:
@@ -128,7 +128,7 @@ def settings(deployment: DeploymentSpec) -> dict[str, Value]:
     Where pools differ in one, their values are joined, as in ``2 + 6`` replicas.
     """
     values = _together_by_name([_pool_settings(pool) for pool in deployment.pools])
-    router, behind, transfer = deployment.router, deployment.decode_router, deployment.transfer
+    router, decode_router, transfer = deployment.router, deployment.decode_router, deployment.transfer
     cache_aware, shape = router.policy == "cache_aware", shape_of(deployment)
     return values | {
         "router": router.policy if _in_front(deployment) > 1 else NO_ROUTER,
@@ -137,7 +137,7 @@ def settings(deployment: DeploymentSpec) -> dict[str, Value]:
         "balance, relative": router.balance_rel_threshold if cache_aware else NOT_USED,
         **_together_by_name([_tier_settings(pool) for pool in deployment.pools]),
         "pools": SHAPES[shape] if shape != "unified" else NOT_USED,
-        "decode router": behind.policy if shape == "disaggregated" else NOT_USED,
+        "decode router": decode_router.policy if shape == "disaggregated" else NOT_USED,
         "fabric": transfer.fabric or NOT_USED,
         "local prefill (tokens)": transfer.local_prefill_tokens if shape == "disaggregated" else NOT_USED,
     }
@@ -203,7 +203,7 @@ def used_settings(deployment: DeploymentSpec) -> dict[str, Value]:
 
 
 def _tier_settings(pool: PoolSpec) -> dict[str, Value]:
-    """Settings of the cache tiers and their movement; sizes are 0 where there is no such tier."""
+    """Settings of the cache tiers and their movement; sizes of missing tiers are 0."""
     values: dict[str, Value] = {}
     for number, size in enumerate(TIER_SIZES, 1):
         tier = pool.tiers[number - 1] if number <= len(pool.tiers) else None

@@ -48,22 +48,22 @@ def predicted(trial: Trial, confidence: Confidence | None = None) -> tuple[Predi
         trial: the deployment.
         confidence: of that deployment; None where unknown.
     """
-    known = confidence or Confidence()
+    stated = confidence or Confidence()
     rows = [
         Predicted(
             line.term,
             line.value,
             line.bound,
             _margin(line),
-            _spread_of(check, known),
-            _chance(known.terms.get(line.label)),
+            _spread_of(check, stated),
+            _chance(stated.terms.get(line.label)),
         )
         for check, line in zip(trial.slo, term_lines(trial.slo), strict=True)
     ]
     for metric, (name, show) in _FIGURES.items():
         value = trial.metrics.get(metric, math.nan)
         if math.isfinite(value):
-            rows.append(Predicted(name, show(value), spread=_between(known.intervals.get(metric), show)))
+            rows.append(Predicted(name, show(value), spread=_between(stated.intervals.get(metric), show)))
     return tuple(rows)
 
 
@@ -160,7 +160,7 @@ def may_miss(confidence: Confidence | None, run: str = "RUN") -> str:
 def how_sure(
     trial: Trial, recommended: int | None, confidence: Confidence | None, relative_error: float
 ) -> tuple[str, ...]:
-    """Sentences on whether a deployment meets the SLO, for whoever is about to start it.
+    """Sentences on whether a deployment meets the SLO, for people about to start it.
 
     Args:
         trial: the deployment.

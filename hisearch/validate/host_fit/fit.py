@@ -215,8 +215,8 @@ def _begin(start: HostFit | None, group: Group, otherwise: F8) -> F8:
 
 def _weights(cases: Sequence[Case]) -> F8:
     """Weight of each case and figure, shape (N, 2)."""
-    alike = Counter((case.campaign, case.version, case.gpu, case.model) for case in cases)
-    by_case = np.array([alike[case.campaign, case.version, case.gpu, case.model] ** -0.5 for case in cases])
+    group_sizes = Counter((case.campaign, case.version, case.gpu, case.model) for case in cases)
+    by_case = np.array([group_sizes[case.campaign, case.version, case.gpu, case.model] ** -0.5 for case in cases])
     return by_case[:, None] * np.array([case.counts for case in cases], dtype=np.float64)
 
 

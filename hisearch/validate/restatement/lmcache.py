@@ -49,7 +49,7 @@ class LmcacheTier:
         write, read: laws of a store itself, one transfer per chunk; for host memory one per request. A worker's own
             host memory is as fast as the worker's copies.
         eviction: policy.
-        scope: who shares a store: "worker" (nobody), "node" or "cluster".
+        scope: the workers that share a store: "worker" (one), "node" or "cluster".
         networked: it lies behind the nodes' networks.
     """
 

@@ -51,8 +51,8 @@ class CopyStream:
     def issue(self, tokens: int, nodes: tuple[RadixNode, ...]) -> Copy:
         """Queue a copy now."""
         self.free_s = max(self.clock.now_s, self.free_s) + self.law.seconds(tokens)
-        behind = 0.0 if self.beyond is None else self.beyond.send(self.clock.now_s, tokens)
-        self.last_end_s = max(self.free_s, behind)
+        link_end_s = 0.0 if self.beyond is None else self.beyond.send(self.clock.now_s, tokens)
+        self.last_end_s = max(self.free_s, link_end_s)
         copy = Copy(tokens, self.last_end_s, nodes)
         self.pending.append(copy)
         return copy

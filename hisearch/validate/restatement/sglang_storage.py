@@ -180,8 +180,8 @@ class StorageTier:
         times = [server.end_s for server in (self._queries, self._reader, self._writer) if server.end_s is not None]
         if self.config.prefetch_policy == "timeout":
             deadlines = (prefetch.begun_s + self._timeout_s(prefetch) for prefetch in self.prefetches.values())
-            looks = (deadline + _AFTER_DEADLINE_S for deadline in deadlines)
-            times.extend(look for look in looks if look > self.clock.now_s)
+            checks = (deadline + _AFTER_DEADLINE_S for deadline in deadlines)
+            times.extend(check for check in checks if check > self.clock.now_s)
         return min(times, default=None)
 
     def _timeout_s(self, prefetch: Prefetch) -> float:

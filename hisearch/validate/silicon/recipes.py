@@ -189,10 +189,10 @@ def _of_its_split(recipes: list[Recipe], row: SiliconRow) -> list[Recipe]:
     ranks. Without any, those with as many attention groups as the row has ranks of one: some rows state tp for both.
     """
     split = decode_split(row)
-    alike = [recipe for recipe in recipes if recipe.decode.split[:2] == split[:2]]
-    if not alike and split.attention_data == 1:
-        alike = [recipe for recipe in recipes if recipe.decode.split[:2] == (1, split.tensor)]
-    return [recipe for recipe in alike if recipe.decode.split[:3] == split[:3]] or alike
+    matches = [recipe for recipe in recipes if recipe.decode.split[:2] == split[:2]]
+    if not matches and split.attention_data == 1:
+        matches = [recipe for recipe in recipes if recipe.decode.split[:2] == (1, split.tensor)]
+    return [recipe for recipe in matches if recipe.decode.split[:3] == split[:3]] or matches
 
 
 def _of_its_workers(recipes: list[Recipe], row: SiliconRow) -> list[Recipe]:
