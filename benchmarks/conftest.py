@@ -10,7 +10,7 @@ import pytest
 from hisearch.api.bench.cases import CASES, plan_of
 from hisearch.api.deployments.workload import load_trace
 from hisearch.kernels.fleet import cluster
-from hisearch.simulate.engine import allocate, node_room, prepare
+from hisearch.simulate.engine import allocate, node_limit, prepare
 from hisearch.simulate.plans.fleet import FleetPlan, PoolPlan
 from hisearch.specs.documents.catalogue import Catalogue
 
@@ -27,7 +27,7 @@ def state_after() -> Callable[[str], Any]:
         trace = load_trace("chat-multiturn", limit=REQUESTS, catalogue=catalogue)
         pool = PoolPlan(plan_of(CASES[case_name], catalogue))
         prepare([(pool.plan.engine.name, None)])
-        fleet, sims = allocate(FleetPlan((pool,)), trace, [node_room(pool, trace)])
+        fleet, sims = allocate(FleetPlan((pool,)), trace, [node_limit(pool, trace)])
         cluster.run(fleet)
         return sims[0]
 

@@ -51,11 +51,11 @@ def queue_all(sim):
     """Hold, take, fill and let go of every prompt's pages; returns the pages left free."""
     for r in range(sim.trace.prompt_node.shape[0]):
         trace_node, tokens = sim.trace.prompt_node[r], tree.floor_page(sim, sim.trace.input_tokens[r])
-        found, d, tombstone = queue.hold(sim, 0, trace_node, tokens)
+        found, d, redirect = queue.hold(sim, 0, trace_node, tokens)
         if found < tokens:
             queue.take(sim, 0, (tokens - found) // sim.config.page_tokens)
             d = queue.grow(sim, 0, d, trace_node, found, tokens)
-        queue.unlock(sim, 0, d, tombstone)
+        queue.unlock(sim, 0, d, redirect)
     return sim.trees[0].free_pages
 
 
@@ -65,7 +65,7 @@ def radix_all(sim):
     cache = sim.trees[0]
     for r in range(sim.trace.prompt_node.shape[0]):
         tokens = tree.floor_page(sim, sim.trace.input_tokens[r])
-        radix.make_room(sim, 0, tokens // sim.config.page_tokens)
+        radix.ensure_free_pages(sim, 0, tokens // sim.config.page_tokens)
         present, _ = radix.insert(sim, 0, sim.trace.prompt_node[r], tokens, 0)
         cache.free_pages -= (tokens - present) // sim.config.page_tokens
     return cache.free_pages

@@ -156,13 +156,13 @@ def compare_runs(a: str | Path | StudyResult, b: str | Path | StudyResult) -> Co
 
 def _load(ref: str | Path, catalogue: Catalogue, slo: str | Path | None) -> Replay:
     from hisearch.api.deployments.deployment import plan_deployment
-    from hisearch.api.deployments.promises import NO_SLO, promise_to
     from hisearch.api.deployments.simulated import pool_costs
+    from hisearch.api.deployments.slos import NO_SLO, slo_for
     from hisearch.specs.documents.resolve import load_deployment
 
     resolved = load_deployment(ref, (), catalogue)
     fleet = plan_deployment(resolved)
-    slo_spec = promise_to(fleet.models, slo, catalogue)
+    slo_spec = slo_for(fleet.models, slo, catalogue)
     return Replay(resolved.deployment, fleet, pool_costs(resolved), slo_spec or NO_SLO)
 
 
@@ -359,8 +359,8 @@ def _facts(replay: Replay, result: Result) -> dict[str, tuple[float, str]]:
         for store in result.stores
         if store.tier > 0
     )
-    transferred = sum(use.tokens for use in result.hand_overs) / 2
-    used_s = [*(link.busy_s for link in result.links), *(use.busy_s for use in result.hand_overs)]
+    transferred = sum(use.tokens for use in result.kv_transfers) / 2
+    used_s = [*(link.busy_s for link in result.links), *(use.busy_s for use in result.kv_transfers)]
     busiest = max(used_s, default=0.0)
     return {
         "prompt tokens computed per request": (float(workers.prefill_tokens.sum()) / finished, ""),

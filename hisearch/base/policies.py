@@ -139,12 +139,14 @@ class QueueOrder(Policy):
     """In which order waiting requests are looked at (SGLang's kernels; ``engines`` says who has it).
 
     every_pass: the order is established anew by each pass that tries to prefill. needs_cache: it is fcfs without radix
-    cache. flag: the engine's own name of it, "" where no release has it, so that it is simulated and not exported.
+    cache. weighs_nodes: its keys are nodes of the radix cache, by waiting requests below them. flag: the
+    engine's own name of it; "" where no release has it, so that it is simulated and not exported.
     """
 
     engines: tuple[str, ...] = ("sglang",)
     every_pass: bool = False
     needs_cache: bool = False
+    weighs_nodes: bool = False
     flag: str = ""
 
 
@@ -247,3 +249,6 @@ def _check_parameters(registry: Registry[Any]) -> None:
 ROUTERS = read_policies("kernels/routing/policies", RouterPolicy, "ROUTER")
 #: Eviction policies: ``before(sim, a, b)`` is true where leaf a goes before leaf b.
 EVICTIONS = read_policies("kernels/cache/evictions", EvictionPolicy, "EVICTION")
+
+#: Orders of the waiting queue.
+QUEUE_ORDERS = read_policies("kernels/sglang/orders", QueueOrder, "ORDER")

@@ -55,10 +55,10 @@ COMPARISON_SHARE = 0.2
 FRONT_SHARE = 0.6
 
 #: With fewer simulations than this, all go to the stages before: the front needs a starting point.
-LEAST_FRONT_ROOM = 32
+LEAST_FRONT_SIMULATIONS = 32
 
 #: With fewer simulations than this, no further round begins: they would not suffice to size a candidate.
-LEAST_ROOM = 8
+LEAST_ROUND_SIMULATIONS = 8
 
 #: Share of a round's simulations for stage 2; stage 3 gets the rest. The capacity of the recommendation gets at most
 #: CAPACITY_SIMULATIONS.
@@ -241,12 +241,12 @@ class _Course:
         while not self._over:
             sims_left = until - self._runner.simulations
             shared = until - round(sims_left * COMPARISON_SHARE)
-            share = 0.0 if self._front_ended or sims_left < LEAST_FRONT_ROOM else FRONT_SHARE
-            self._rounds(shared - round(sims_left * share), LEAST_ROOM if self._number > 0 else 0)
+            share = 0.0 if self._front_ended or sims_left < LEAST_FRONT_SIMULATIONS else FRONT_SHARE
+            self._rounds(shared - round(sims_left * share), LEAST_ROUND_SIMULATIONS if self._number > 0 else 0)
             self._widen(shared)
             self._compare(until)
             left = round((until - self._runner.simulations) * (1 - COMPARISON_SHARE))
-            if self._begun == len(self._execution.kept) or left < LEAST_ROOM:
+            if self._begun == len(self._execution.kept) or left < LEAST_ROUND_SIMULATIONS:
                 break
         self._go_on_with_cache(until)
         if not self._over:
@@ -255,7 +255,10 @@ class _Course:
 
     def _go_on_with_cache(self, until: int) -> None:
         """Continue stage 3 if it ran out of simulations, with those that are left, until it has no proposals."""
-        while not (self._over or self.cache_ended) and (sims_left := until - self._runner.simulations) >= LEAST_ROOM:
+        while (
+            not (self._over or self.cache_ended)
+            and (sims_left := until - self._runner.simulations) >= LEAST_ROUND_SIMULATIONS
+        ):
             self._number += 1
             self._cache(until - round(sims_left * COMPARISON_SHARE))
             self._widen(until)

@@ -20,7 +20,7 @@ from hisearch.simulate.arrays import fleet as fleet_arrays
 from hisearch.simulate.arrays import offload as offload_arrays
 from hisearch.simulate.arrays import pool as pool_arrays
 from hisearch.simulate.plans.fleet import NEVER, FleetPlan, GiveUp, PoolPlan
-from hisearch.simulate.plans.models import ModelNotServed, asked_models
+from hisearch.simulate.plans.models import ModelNotServed, models_of_requests
 from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.simulate.reading import result_of
 from hisearch.simulate.results.result import Result
@@ -47,7 +47,7 @@ class EngineOutOfMemory(ValueError):  # noqa: N818
     """The simulated engine runs out of KV memory in a state from which the real one does not recover."""
 
 
-class ObjectsLeaveNoRoom(EngineOutOfMemory):
+class ObjectsLeaveTooLittleMemory(EngineOutOfMemory):
     """Agents' objects leave too little shared host memory for KV."""
 
 
@@ -189,11 +189,11 @@ def simulate_fleet(
         ModelNotServed: a request names a model that no pool serves, or none although several are served.
         ValueError: if ``replicas`` or ``load`` is not positive, or priorities would make SGLang preempt.
         EngineOutOfMemory: the real engine would fail on this load with these settings, or (``EngineStuck``) make no
-            progress; or (``ObjectsLeaveNoRoom``) agents' objects leave too little host memory for KV.
+            progress; or (``ObjectsLeaveTooLittleMemory``) agents' objects leave too little host memory for KV.
     """
     from hisearch.kernels.fleet import cluster
 
-    request_models = asked_models(plan, trace)
+    request_models = models_of_requests(plan, trace)
     for pool in plan.pools:
         _check_priorities(pool.plan, trace.arrays.priority[request_models.model == plan.model_of(pool)])
         if pool.plan.agents is not None and len(plan.pools) > 1:
@@ -206,8 +206,8 @@ def simulate_fleet(
     if not (load > 0 and math.isfinite(load)):
         raise ValueError(f"load must be a positive number, not {load}")
     _prepare([pool_arrays.entry_of(pool.plan, fleet_arrays.ROLES[pool.role]) for pool in plan.pools])
-    node_rooms = [node_room(pool, trace) for pool in plan.pools]
-    log_room = _log_room(trace) if log else 0
+    node_rooms = [node_limit(pool, trace) for pool in plan.pools]
+    log_limit = _log_limit(trace) if log else 0
     while True:
         fleet, sims = allocate(
             plan,
@@ -217,7 +217,7 @@ def simulate_fleet(
             seed=seed,
             horizon_s=horizon_s,
             give_up=give_up,
-            log_room=log_room,
+            log_limit=log_limit,
             pooled=pooled,
             models=request_models.model if len(request_models.names) > 1 else None,
         )
@@ -231,7 +231,7 @@ def simulate_fleet(
         if fault == la.NODE_POOL_FULL:
             node_rooms[faulty] *= 2
         elif fault == la.LOG_FULL:
-            log_room *= 4
+            log_limit *= 4
         else:
             raise _failure(plan.pools[faulty].plan, fault, end_s)
     if not horizon_reached:
@@ -244,11 +244,11 @@ def _with_objects(plan: FleetPlan, trace: CompiledTrace) -> FleetPlan:
     try:
         pools = tuple(replace(pool, plan=agent_arrays.with_objects(pool.plan, trace)) for pool in plan.pools)
     except agent_arrays.ObjectsDoNotFit as error:
-        raise ObjectsLeaveNoRoom(str(error)) from error
+        raise ObjectsLeaveTooLittleMemory(str(error)) from error
     return replace(plan, pools=pools)
 
 
-def _log_room(trace: CompiledTrace) -> int:
+def _log_limit(trace: CompiledTrace) -> int:
     """Steps of the log in a run's first attempt; each has eight entries.
 
     All tokens of all requests then fit, unless too many. Memory that is never written is never allocated.
@@ -263,7 +263,7 @@ def _with_more_spare(plan: FleetPlan) -> FleetPlan:
     return replace(plan, pools=tuple(pools))
 
 
-def node_room(pool: PoolPlan, trace: CompiledTrace) -> int:
+def node_limit(pool: PoolPlan, trace: CompiledTrace) -> int:
     """Cache-tree nodes in a run's first attempt."""
     return (
         6 * len(trace) + 2 * la.NODES_PER_REQUEST * (pool.plan.engine.max_running_requests + 2) * pool.plan.schedulers
@@ -279,7 +279,7 @@ def allocate(
     seed: int = 0,
     horizon_s: float = math.inf,
     give_up: GiveUp = NEVER,
-    log_room: int = 0,
+    log_limit: int = 0,
     pooled: bool = False,
     models: I4 | None = None,
 ) -> tuple[fl.Fleet, list[la.Sim]]:
@@ -293,7 +293,7 @@ def allocate(
         seed: likewise.
         horizon_s: likewise.
         give_up: likewise.
-        log_room: steps to log; 0: none.
+        log_limit: steps to log; 0: none.
         pooled: see ``simulate_fleet``.
         models: index of each request's model among the plan's, shape (N,); None for a single model.
     """
@@ -323,7 +323,7 @@ def allocate(
         settings = pool_arrays.config_of(pool.plan, pool.slots, fleet_arrays.ROLES[pool.role])
         settings.pool = p
         settings.first_member = first[p]
-        settings.log = log_room > 0
+        settings.log = log_limit > 0
         if pool.plan.writes_back_output:
             settings.store_pool, settings.store_tier = plan.output_storage(pool)
         sims.append(
@@ -333,8 +333,8 @@ def allocate(
                 settings,
                 fleet=fleet,
                 seed=seed,
-                node_room=rooms[p],
-                log_room=log_room,
+                node_limit=rooms[p],
+                log_limit=log_limit,
                 agents=agent_arrays.agents_of(trace, pool.plan.agents),
                 places=pool.places,
                 pooled=pooled,

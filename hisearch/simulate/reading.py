@@ -18,7 +18,7 @@ from hisearch.simulate.plans.fleet import FleetPlan, PoolPlan
 from hisearch.simulate.plans.plan import TierPlan, WorkerPlan
 from hisearch.simulate.results.pool_logs import merged_logs
 from hisearch.simulate.results.result import (
-    HandOverUse,
+    KvTransferUse,
     PoolUse,
     RequestTable,
     Result,
@@ -66,7 +66,7 @@ def result_of(
         links=tuple(
             replace(use, pool=p) for p, sim in enumerate(sims) for use in tier_use.link_uses(plans[p], sim, until_s)
         ),
-        hand_overs=_hand_overs(plan, fleet),
+        kv_transfers=_hand_overs(plan, fleet),
         fetches_ahead=any(pool.fetches_ahead for pool in pools),
         pools=pools,
         objects=tuple(
@@ -86,15 +86,15 @@ def _stores(
     )
 
 
-def _hand_overs(plan: FleetPlan, fleet: fl.Fleet) -> tuple[HandOverUse, ...]:
-    if not plan.hands_over:
+def _hand_overs(plan: FleetPlan, fleet: fl.Fleet) -> tuple[KvTransferUse, ...]:
+    if not plan.transfers_kv:
         return ()
     rows = []
     for m, member in enumerate(fleet.members):
         networks = plan.pools[member.pool].networks
         first = int(member.nic) + (1 if member.route % fl.SIDES == fl.BACK else 0)
         mine = fleet.nics[first : first + 2 * networks : 2]
-        use = HandOverUse(m, float(mine.busy_s.mean()), int(mine.tokens.sum()), int(mine.transfers.sum()))
+        use = KvTransferUse(m, float(mine.busy_s.mean()), int(mine.tokens.sum()), int(mine.transfers.sum()))
         rows.append(use)
     return tuple(rows)
 
@@ -139,13 +139,13 @@ def _request_table(
     """The requests' table, from the records of each pool."""
     prefill_worker = fleet.sent_to.copy()
     columns = _record_columns(fleet, sims, prefill_worker)
-    worker, handed_s = prefill_worker, None
-    if plan.hands_over:
-        handed = (fleet.hands["state"] != fl.NOT_HANDED) & (fleet.trace.output_tokens > 1)
-        worker = np.where(handed, fleet.hands["target"], prefill_worker).astype(np.int32)
+    worker, kv_arrived_s = prefill_worker, None
+    if plan.transfers_kv:
+        handed = (fleet.kv_transfers["state"] != fl.NO_TRANSFER) & (fleet.trace.output_tokens > 1)
+        worker = np.where(handed, fleet.kv_transfers["target"], prefill_worker).astype(np.int32)
         columns = _with_decode_records(columns, _record_columns(fleet, sims, worker), handed)
-        arrived = fleet.hands["state"] == fl.ARRIVED
-        handed_s = np.where(arrived, fleet.hands["due_s"], np.nan)
+        arrived = fleet.kv_transfers["state"] == fl.ARRIVED
+        kv_arrived_s = np.where(arrived, fleet.kv_transfers["action_s"], np.nan)
     delivery = front_end.deliveries(
         plan, trace, load, models, _pool_of(fleet, worker), {**columns, "arrival_s": fleet.arrival_s}
     )
@@ -156,7 +156,7 @@ def _request_table(
         prefill_worker=prefill_worker,
         input_tokens=trace.arrays.input_tokens,
         output_tokens=trace.arrays.output_tokens,
-        handed_s=handed_s,
+        kv_arrived_s=kv_arrived_s,
         **delivery,  # type: ignore[arg-type]
         **columns,
     )

@@ -64,7 +64,7 @@ def check_models(models: RequestModels, shares_with: I4) -> None:
         raise ValueError(f"request {int(np.argmin(alike))}: shares_with: a request of the same model")
 
 
-def blocks_apart(ids: np.ndarray, counts: Sequence[int], models: RequestModels) -> np.ndarray:
+def separate_blocks(ids: np.ndarray, counts: Sequence[int], models: RequestModels) -> np.ndarray:
     """Renumber blocks so that those of requests of different models differ.
 
     Args:

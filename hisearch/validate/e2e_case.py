@@ -29,7 +29,7 @@ from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.specs.documents.huggingface import read_config
 from hisearch.specs.errors import SpecError, dotted
 from hisearch.specs.models.model import ModelSpec
-from hisearch.specs.validation_words import describe
+from hisearch.specs.validation_messages import describe
 
 _DTYPES: dict[str, DType] = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "fp8": "fp8", "fp8_e4m3": "fp8"}
 #: Default block size of vLLM.

@@ -18,7 +18,7 @@ from pydantic import Field, ValidationError, field_validator
 
 from hisearch.specs.base import Count, EngineName, Fraction, NonNegative, NonNegativeInt, Positive, Strict
 from hisearch.specs.errors import dotted
-from hisearch.specs.validation_words import describe
+from hisearch.specs.validation_messages import describe
 from hisearch.specs.wording import described, unknown
 
 RUNS, FIGURES = "runs.json", "measured.csv"

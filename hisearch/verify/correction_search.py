@@ -105,7 +105,7 @@ class CorrectionSearch:
         """``others`` with the best value of ``term`` added."""
         return {**others, term.name: self._along(others, term, term.low, term.high)}
 
-    def beside_lost_hits(self) -> list[Variables]:
+    def with_lost_hits(self) -> list[Variables]:
         """The best point of each factor on step times combined with lost hits; none without known step times.
 
         Both lengthen queues, so the best value of one alone is far from its value with the other, and no search from

@@ -22,7 +22,7 @@ from hisearch.verify.ranges import ranges
 from hisearch.verify.terms import Term, Variables, correction_of
 
 #: Terms whose distances differ by less cannot be distinguished.
-RIVAL = 0.01
+INDISTINGUISHABLE = 0.01
 #: Terms in one correction, at most.
 MOST_TERMS = 3
 #: Candidates for one more term that local search fits together with the terms before it.
@@ -72,7 +72,9 @@ class Diagnosis:
         if not self.terms:
             return ()
         first = next(term for term in self.alone if term.name == self.terms[0])
-        return tuple(term for term in self.alone if term is not first and term.distance - first.distance < RIVAL)
+        return tuple(
+            term for term in self.alone if term is not first and term.distance - first.distance < INDISTINGUISHABLE
+        )
 
 
 @on_one_thread
@@ -86,7 +88,7 @@ def diagnose(cases: Sequence[Case]) -> Diagnosis:
         if not chosen:
             alone = [_alone(search, point, term) for point, term in candidates]
         points = sorted((point for point, _ in candidates), key=search.cost)
-        starts = points[:_LOCAL_SEARCHES] + (search.beside_lost_hits() if len(chosen) == 1 else [])
+        starts = points[:_LOCAL_SEARCHES] + (search.with_lost_hits() if len(chosen) == 1 else [])
         fits = points[:1] if not chosen else sorted((search.local_search(start) for start in starts), key=search.cost)
         best = next((point for point in fits if search.is_worth(chosen, point)), None)
         if best is None:
@@ -102,7 +104,7 @@ def diagnose(cases: Sequence[Case]) -> Diagnosis:
         search.steps_error({}),
         search.steps_error(chosen),
         tuple(sorted(alone, key=lambda fit: fit.distance)),
-        ranges(search, chosen, RIVAL) if chosen else {},
+        ranges(search, chosen, INDISTINGUISHABLE) if chosen else {},
     )
 
 

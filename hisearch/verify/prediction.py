@@ -119,7 +119,7 @@ class Predictor:
             MeasurementError: the measurement is of other requests, or of a client whose times are not known.
         """
         self._plan, self._run = plan, run
-        self.hands_over = plan.hands_over
+        self.transfers_kv = plan.transfers_kv
         unified = [pool.name for pool in plan.pools if pool.role == "unified"]
         self.unequal_pools = tuple(unified) if len(unified) > 1 else ()
         self._replay = _of_measurement(measurement, replay)
@@ -311,7 +311,7 @@ def _neighbours(measurement: Measurement, plan: FleetPlan) -> Neighbours | None:
     requests = measurement.requests
     timed = requests is not None and requests.start_s is not None
     plain = all(pool.plan.scheduler_kind == "alone" and pool.plan.agents is None for pool in plan.pools)
-    if requests is None or not timed or not plain or plan.hands_over:
+    if requests is None or not timed or not plain or plan.transfers_kv:
         return None
     return Neighbours(requests, plan)
 

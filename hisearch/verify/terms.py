@@ -53,7 +53,7 @@ def pool_term(name: str) -> Term:
 
 def terms_of(predict: Predictor) -> tuple[Term, ...]:
     """Terms of a deployment that may be wrong."""
-    hand_over = (HAND_OVER,) if predict.hands_over else ()
+    hand_over = (HAND_OVER,) if predict.transfers_kv else ()
     return (*TERMS, *hand_over, *(pool_term(name) for name in predict.unequal_pools))
 
 

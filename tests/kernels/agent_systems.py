@@ -212,13 +212,13 @@ def slow_due(sim: la.Sim, d: int) -> float:
         if s < 0:
             uses = agents.uses[agents.uses_begin[a] : agents.uses_begin[a + 1]]
             if int(sim.nodes[d].parent) in uses.tolist():
-                dues.append(float(agent.due))
+                dues.append(float(agent.predicted_call))
             continue
         at = int(agent.trace_node)
         while at > s:
             at = int(sim.trace.parent[at])
         if at == s:
-            dues.append(float(agent.due))
+            dues.append(float(agent.predicted_call))
     return min(dues)
 
 
@@ -478,7 +478,7 @@ def _check_order(sim: la.Sim, w: int) -> None:
     host = {len(sim.trees) - int(sim.config.workers) + w} if sim.config.hicache else set()
     host |= {int(sim.agents.loaders[w].copies)} if sim.agents.policy.host_pages else set()
     for v in {w, int(sim.agents.loaders[w].pool)} | host:
-        assert sim.trees[v].line_room == 0
+        assert sim.trees[v].line_places == 0
         heap = sim.evict_heap[v][: sim.trees[v].heap_size].tolist()
         for slot, d in enumerate(heap):
             assert sim.nodes[d].heap_slot == slot
@@ -494,5 +494,5 @@ def _check_line(sim: la.Sim, row: int) -> None:
     for slot, a in enumerate(line):
         assert sim.agents.line_slot[row, a] == slot
         if slot:
-            assert sim.agents.agents[line[(slot - 1) >> 1]].due <= sim.agents.agents[a].due
+            assert sim.agents.agents[line[(slot - 1) >> 1]].predicted_call <= sim.agents.agents[a].predicted_call
     assert (sim.agents.line_slot[row] >= 0).sum() == size

@@ -45,12 +45,12 @@ def check(sim: la.Sim) -> None:
     used = set(records) - set(free_records)
     by_tree: dict[int, list[int]] = {v: [] for v in range(len(sim.trees))}
     empty_runs = set()
-    tombstones = set()
+    redirects = set()
     for d in used:
         if sim.nodes[d].trace_node == 0:
             empty_runs.add(d)
-        elif sim.nodes[d].trace_node == TOMBSTONE:
-            tombstones.add(d)
+        elif sim.nodes[d].trace_node == REDIRECT:
+            redirects.add(d)
         else:
             by_tree[_root_of(sim, d)].append(d)
     queued_empty: set[int] = set()
@@ -65,14 +65,14 @@ def check(sim: la.Sim) -> None:
     for w in range(workers):
         holders = _check_lists(sim, w)
         if sim.config.engine == la.VLLM:
-            tombstones -= _check_ways(sim, w, by_tree[w], holders)
+            redirects -= _check_ways(sim, w, by_tree[w], holders)
         else:
             _check_locks(sim, w, by_tree[w], holders)
         _check_pages(sim, w, by_tree[w], holders)
         if len(sim.trees) > workers:
             _check_locks(sim, workers + w, by_tree[workers + w], [])
             assert sim.trees[workers + w].free_pages == sim.trees[workers + w].capacity_pages
-    assert not tombstones
+    assert not redirects
     _check_events(sim)
 
 
@@ -102,7 +102,7 @@ def _chain(nodes: object, first: int) -> list[int]:
 
 
 #: ``trace_node`` of a record that is no node but a strand (see ``kernels.cache.queue``).
-TOMBSTONE = -2
+REDIRECT = -2
 
 
 def _root_of(sim: la.Sim, d: int) -> int:
@@ -156,10 +156,10 @@ def _check_group(sim: la.Sim, first: int) -> None:
         (int(nodes[first].begin), int(nodes[first].end), int(nodes[first].trace_node))
     }
     assert all(nodes[d].first == first for d in members)
-    ghosts = [nodes[d].queued == la.GHOST for d in members]
+    ghosts = [nodes[d].queued == la.TOMBSTONE for d in members]
     assert ghosts == sorted(ghosts)
     assert not ghosts[0]
-    assert all(nodes[d].children > 0 and nodes[d].lock == 0 for d in members if nodes[d].queued == la.GHOST)
+    assert all(nodes[d].children > 0 and nodes[d].lock == 0 for d in members if nodes[d].queued == la.TOMBSTONE)
 
 
 def _check_deepest_cached(sim: la.Sim, v: int, nodes: list[int]) -> None:
@@ -188,7 +188,7 @@ def _check_queue(sim: la.Sim, v: int, nodes: list[int]) -> set[int]:
     assert [int(sim.nodes[d].prev) for d in queue] == [-1, *queue[:-1]][: len(queue)]
     assert sum(_node_pages(sim, d) for d in queue) == store.free_pages
     empty = {d for d in queue if sim.nodes[d].trace_node == 0}
-    ghosts = {d for d in nodes if sim.nodes[d].queued == la.GHOST}
+    ghosts = {d for d in nodes if sim.nodes[d].queued == la.TOMBSTONE}
     assert set(queue) - empty == {d for d in nodes if sim.nodes[d].lock == 0} - ghosts
     position = {d: k for k, d in enumerate(queue)}
     for d in set(nodes) - ghosts:
@@ -205,8 +205,8 @@ def leaves_of(sim: la.Sim, v: int) -> tuple[list[int], list[int]]:
     cache = sim.trees[v]
     row = sim.evict_heap[v].tolist()
     line = row[cache.line_begin : cache.line_end]
-    heap = row[cache.line_room : cache.line_room + cache.heap_size]
-    assert 0 <= cache.line_begin <= cache.line_end <= cache.line_room
+    heap = row[cache.line_places : cache.line_places + cache.heap_size]
+    assert 0 <= cache.line_begin <= cache.line_end <= cache.line_places
     assert not line or (line[0] >= 0 and line[-1] >= 0)
     for places in (enumerate(line, eviction.LINE + int(cache.line_begin)), enumerate(heap)):
         assert all(sim.nodes[d].heap_slot == place for place, d in places if d >= 0)
@@ -339,21 +339,21 @@ def _check_locks(sim: la.Sim, v: int, nodes: list[int], holders: list[int]) -> N
 def _check_ways(sim: la.Sim, w: int, nodes: list[int], holders: list[int]) -> set[int]:
     """A lock count is the holders whose way up leads through the node; returns the strands of all ways."""
     counts: Counter[int] = Counter()
-    tombstones: set[int] = set()
+    redirects: set[int] = set()
     for r in holders:
-        d, tombstone = int(sim.requests[r].node), int(sim.requests[r].tombstone)
+        d, redirect = int(sim.requests[r].node), int(sim.requests[r].redirect)
         assert sim.nodes[d].end == sim.requests[r].locked_tokens
         while d >= len(sim.trees):
-            if tombstone >= 0 and sim.nodes[tombstone].end == sim.nodes[d].end:
-                tombstones.add(tombstone)
-                d, tombstone = int(sim.nodes[tombstone].parent), int(sim.nodes[tombstone].next)
+            if redirect >= 0 and sim.nodes[redirect].end == sim.nodes[d].end:
+                redirects.add(redirect)
+                d, redirect = int(sim.nodes[redirect].parent), int(sim.nodes[redirect].next)
             assert sim.nodes[d].queued == 0
             counts[d] += 1
             d = int(sim.nodes[d].parent)
-        assert tombstone == -1
+        assert redirect == -1
     for d in nodes:
         assert sim.nodes[d].lock == counts[d]
-    return tombstones
+    return redirects
 
 
 def _check_pages(sim: la.Sim, w: int, nodes: list[int], holders: list[int]) -> None:

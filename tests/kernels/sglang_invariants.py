@@ -71,9 +71,9 @@ def eviction_key(sim: la.Sim, d: int, policy: int) -> tuple[float, ...]:
     tick, serial = int(node.tick), int(node.serial)
     name = list(EVICTIONS)[policy]
     if name == "priority":
-        return (int(sim.standings[d].priority), tick, serial)
+        return (int(sim.node_ranks[d].priority), tick, serial)
     if name == "tlru":
-        return (int(node.end - sim.config.page_tokens < sim.hosted[d].spare_from), tick, serial)
+        return (int(node.end - sim.config.page_tokens < sim.hosted[d].dispensable_from), tick, serial)
     if name == "gdsf":
         return (float(sim.hosted[d].value), tick, serial)
     if name == "belady":

@@ -233,7 +233,7 @@ class Store:
         last_use = (run.used, -run.used_at)
         following = self._next_use(self._run_pages(run)[0][0])
         never = following == len(self.trace.prompt_node)
-        spare_from = run.longest + self.rules.turn_tokens - self.rules.tail_tokens
+        dispensable_from = run.longest + self.rules.turn_tokens - self.rules.tail_tokens
         return {
             "lru": last_use,
             "arc": last_use,
@@ -245,7 +245,7 @@ class Store:
             "lfu": (run.uses, *last_use),
             "slru": (run.uses >= PROTECTED_USES, *last_use),
             "priority": (run.priority, *last_use),
-            "tlru": (end - self.page < spare_from, *last_use),
+            "tlru": (end - self.page < dispensable_from, *last_use),
             "gdsf": (run.value, *last_use),
             "belady": (-following, 0 if never else -first, *last_use),
         }[self.rules.policy]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hisearch.kernels.cache import store, store_room
+from hisearch.kernels.cache import store, store_eviction
 from hisearch.kernels.fleet import cluster
 from hisearch.kernels.layout import sim as la
 from hisearch.simulate import engine
@@ -109,7 +109,7 @@ def perform(sim: la.Sim, slow: Store, operation: Operation, now: float) -> None:
     pages = int(trace.end_tokens[trace_node]) // page
     begin, end = (round(share * pages) * page for share in sorted(operation.shares))
     if operation.kind == "sweep":
-        store_room.sweep(sim, STORE, now)
+        store_eviction.sweep(sim, STORE, now)
         slow.sweep(now)
     elif operation.kind == "come up":
         sim.requests[operation.request].outcome = la.IN_FLIGHT

@@ -19,7 +19,7 @@ def test_sglang_holds_all_of_it() -> None:
         held = full_load(MODEL, L40S, engine="sglang", tensor_parallel=ranks, weight_dtype="fp8")
         assert held is not None
         assert held.weights_bytes == weight_bytes_per_rank(MODEL, ranks, "bf16")
-        assert 40 * GIB < held.room_bytes < L40S.memory_bytes
+        assert 40 * GIB < held.available_bytes < L40S.memory_bytes
         assert held.fits is fits
 
 

@@ -14,7 +14,7 @@ from hisearch.calibrate.boards import BOARDS
 from hisearch.calibrate.shipped import ENGINES
 from hisearch.latency.costs import CompiledCosts
 from hisearch.latency.estimator import build_estimator
-from hisearch.latency.estimators.scaled import QUANTISED_DISAGGREGATED, ScaledEstimator
+from hisearch.latency.estimators.scaled import QUANTISED_SEPARATELY, ScaledEstimator
 from hisearch.latency.laws.model import weights_law
 from hisearch.latency.laws.steps import rising, token_grid
 from hisearch.latency.parameters import matrices, weight_bytes_per_rank
@@ -281,7 +281,7 @@ def test_passes_that_quantise_are_before_products_in_fp8_whose_inputs_have_sixte
             for matrix in without.products()
         }
     assert not any(seconds.any() for seconds in extra["bf16"].values())
-    assert {name for name, seconds in extra["fp8"].items() if seconds.any()} == QUANTISED_DISAGGREGATED
+    assert {name for name, seconds in extra["fp8"].items() if seconds.any()} == QUANTISED_SEPARATELY
     down_s = 2e-6 + tokens * 12_800 * 3.0 / (0.5 * H100.memory_bandwidth_bytes_per_s)
     np.testing.assert_allclose(extra["fp8"]["down_proj"], down_s)
 

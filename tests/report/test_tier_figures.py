@@ -74,7 +74,7 @@ def test_each_store_has_a_line_of_its_own() -> None:
     assert [store.name for store in timeline.stores] == ["<b>ddr5 0", "<b>ddr5 1", "<b>ddr5 2", "pool 0"]
     assert timeline.stores[2].held == (0.02, 0.2)
     assert timeline.stores[3].held == (0.5, 0.5)
-    drawn = figures.figure_tier_room(timeline)
+    drawn = figures.figure_tier_occupancy(timeline)
     assert [trace.name for trace in drawn.data][::3] == ["&lt;b&gt;ddr5 0", "pool 0"]
     assert [list(trace.y) for trace in drawn.data][2:] == [[2.0, 20.0], [50.0, 50.0]]
     assert len({trace.line.dash for trace in drawn.data[:3]}) == 3

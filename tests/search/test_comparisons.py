@@ -6,7 +6,7 @@ import pytest
 
 from hisearch.search.driver import SearchOutcome, search
 from hisearch.search.evaluate.runner import TrialRunner
-from hisearch.search.model.deployments import configs_by_slo, deployment_of, parameters_of, router_configs
+from hisearch.search.model.deployments import configs_most_promising_first, deployment_of, parameters_of, router_configs
 from hisearch.search.model.job import Evaluation, Job
 from hisearch.search.model.problem import Problem
 from hisearch.search.model.trial import Trial
@@ -174,7 +174,7 @@ def test_a_whole_search_has_looked_at_every_neighbour_or_says_so(simulations: in
 
 def test_arms_begin_with_one_of_each_policy_the_best_informed_first() -> None:
     space = RoutingSpace(policies=["random", "round_robin", "power_of_two", "cache_aware"])
-    routing_configs = configs_by_slo(space)
+    routing_configs = configs_most_promising_first(space)
     assert [routing_config.policy for routing_config in routing_configs[:4]] == [
         "cache_aware",
         "power_of_two",

@@ -3,7 +3,7 @@ from pathlib import Path
 import optuna
 import pytest
 
-from hisearch.search.driver import CAPACITY_SIMULATIONS, LEAST_ROOM, SearchOutcome, search
+from hisearch.search.driver import CAPACITY_SIMULATIONS, LEAST_ROUND_SIMULATIONS, SearchOutcome, search
 from hisearch.search.evaluate.runner import TrialRunner
 from hisearch.search.model.job import Evaluation, Job
 from hisearch.search.model.problem import Problem
@@ -164,7 +164,7 @@ def test_stage_3_goes_on_with_what_nothing_else_needs() -> None:
     runner = TrialRunner(FakeEvaluator(), problem.budget, workers=1)
     outcome = search(problem, runner, without=("front", "comparisons"))
     # But for what is held back for larger loads, and is too little for another round.
-    held = CAPACITY_SIMULATIONS + LEAST_ROOM
+    held = CAPACITY_SIMULATIONS + LEAST_ROUND_SIMULATIONS
     assert problem.budget.simulations - held < runner.simulations <= problem.budget.simulations
     assert outcome.ending.stopped == "simulations"
     assert "stage 3" in outcome.ending.untried[0]

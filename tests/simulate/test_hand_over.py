@@ -79,8 +79,8 @@ def test_every_receiving_rank_takes_all_that_it_keeps(senders: int, receivers: i
         prompt = int(arrays.input_tokens[r])
         handed = table.arrival_s[r] + step_seconds(worker.costs.seconds, [(prompt, 0)], [])
         handed += 0.001 + 1e-3 * prompt * max(receivers / senders, 1)
-        assert table.handed_s is not None
-        assert table.handed_s[r] == pytest.approx(handed)
+        assert table.kv_arrived_s is not None
+        assert table.kv_arrived_s[r] == pytest.approx(handed)
 
 
 @pytest.mark.parametrize("name", ["sglang", "trtllm"])
@@ -126,12 +126,12 @@ def test_every_request_ends_once_and_nothing_moves_faster_than_its_link(
     # Prompts are computed once, but for hits; vLLM computes the last token of what it takes over again.
     computed = result.workers.prefill_tokens[: workers[0]].sum()
     assert computed == arrays.input_tokens.sum() - table.hit_tokens.sum()
-    sent = sum(use.tokens for use in result.hand_overs[: workers[0]])
-    received = sum(use.tokens for use in result.hand_overs[workers[0] :])
+    sent = sum(use.tokens for use in result.kv_transfers[: workers[0]])
+    received = sum(use.tokens for use in result.kv_transfers[workers[0] :])
     assert sent == received <= arrays.input_tokens[handed].sum()
     if name != "vllm":
         assert sent == arrays.input_tokens[handed].sum()
-    for use in result.hand_overs:
+    for use in result.kv_transfers:
         assert use.busy_s == pytest.approx(0.001 * use.transfers + 1e-3 * use.tokens)
         assert use.busy_s <= result.makespan_s + 1e-9
 
@@ -158,8 +158,8 @@ def test_prompts_made_by_attention_groups_are_all_handed_over(
     result = simulate_fleet(deployment, compiled(arrays), seed=seed)
     assert (result.requests.outcome == Outcome.FINISHED).all()
     assert result.workers.prefill_tokens[:2].sum() == arrays.input_tokens.sum()
-    sent = sum(use.tokens for use in result.hand_overs[:2])
-    assert sent == sum(use.tokens for use in result.hand_overs[2:])
+    sent = sum(use.tokens for use in result.kv_transfers[:2])
+    assert sent == sum(use.tokens for use in result.kv_transfers[2:])
     assert sent <= arrays.input_tokens[arrays.output_tokens > 1].sum()
 
 
@@ -219,8 +219,8 @@ def test_pipelines_hand_over_what_they_compute(
     again = arrays.input_tokens[result.requests.preemptions > 0].sum()
     assert computed == missed or (computed >= missed - again and result.workers.preemptions[:2].sum() > 0)
     assert (result.workers.peak_kv_tokens <= result.worker_kv_tokens).all()
-    sent = sum(use.tokens for use in result.hand_overs[:2])
-    assert sent == sum(use.tokens for use in result.hand_overs[2:])
+    sent = sum(use.tokens for use in result.kv_transfers[:2])
+    assert sent == sum(use.tokens for use in result.kv_transfers[2:])
 
 
 def test_attention_groups_send_over_their_own_ports() -> None:
@@ -231,7 +231,7 @@ def test_attention_groups_send_over_their_own_ports() -> None:
     pools = (PoolPlan(grouped, 1, "prefill", "prefill"), PoolPlan(grouped, 1, "decode", "decode"))
     result = simulate_fleet(FleetPlan(pools, transfer=replace(LINK, reserve_first=True)), compiled(arrays))
     handed = arrays.output_tokens > 1
-    for use in result.hand_overs:
+    for use in result.kv_transfers:
         assert use.tokens == arrays.input_tokens[handed].sum()
         assert 4 * use.busy_s == pytest.approx(0.001 * use.transfers + 1e-3 * use.tokens)
 
@@ -241,7 +241,7 @@ def test_a_prefix_that_the_decode_worker_has_is_not_sent() -> None:
     shape = TraceShape(requests=30, follow_up=1.0, fork=0.0, repeat=0.0, shared_prefixes=0, rate_rps=1.0)
     arrays = random_trace(9, shape)
     result = simulate_fleet(fleet("vllm", LINK), compiled(arrays))
-    assert sum(use.tokens for use in result.hand_overs[1:]) < 0.8 * arrays.input_tokens.sum()
+    assert sum(use.tokens for use in result.kv_transfers[1:]) < 0.8 * arrays.input_tokens.sum()
 
 
 def test_short_prompts_stay_on_the_decode_worker() -> None:

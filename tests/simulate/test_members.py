@@ -86,7 +86,7 @@ def test_prompts_and_outputs_apart_survive_the_death_of_either_worker(
         incidents=(Incident(down_s, role, 0, "down"), Incident(down_s + back_s, role, 2, "up")),
         retry_s=0.05,
     )
-    rooms = [engine_module.node_room(pool, trace) for pool in pools]
+    rooms = [engine_module.node_limit(pool, trace) for pool in pools]
     shared, sims = engine_module.allocate(fleet, trace, rooms, seed=seed)
     _, _, faulty = cluster.run(shared)
     assert faulty < 0
@@ -168,7 +168,7 @@ def test_buckets_count_what_was_sent_within_their_window(
         retry_s=0.05,
     )
     trace = compiled(random_trace(seed, SHAPE))
-    rooms = [engine_module.node_room(pool, trace) for pool in fleet.pools]
+    rooms = [engine_module.node_limit(pool, trace) for pool in fleet.pools]
     shared, _ = engine_module.allocate(fleet, trace, rooms, seed=seed)
     cluster.run(shared)
     route = shared.routes[fl.FRONT]

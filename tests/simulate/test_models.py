@@ -188,7 +188,7 @@ def test_each_model_hands_over_kv_of_its_own_size() -> None:
     transfer = TransferPlan(reserve_first=True, bytes_per_s=1e6, reserved_tokens=8)
     result = simulate_fleet(FleetPlan(pools, transfer=transfer), trace)
     for number, size in enumerate((3e3, 1e3)):
-        for use in of_model(result, number).hand_overs:
+        for use in of_model(result, number).kv_transfers:
             assert use.tokens > 0
             assert use.busy_s == pytest.approx(use.tokens * size / 1e6)
 

@@ -224,11 +224,11 @@ def test_requests_are_at_their_prefill_worker_until_they_are_handed_over(name: s
     table, frame = result.requests, worker_series(result, 0.01)
     handed = table.worker != table.prefill_worker
     assert handed.any()
-    assert table.handed_s is not None
-    assert (table.handed_s[handed] > table.scheduled_s[handed]).all()
-    assert (table.handed_s[handed] <= table.first_token_s[handed]).all()
-    assert np.isnan(table.handed_s[~handed]).all()
-    left_s = np.where(handed, table.handed_s, table.finish_s)
+    assert table.kv_arrived_s is not None
+    assert (table.kv_arrived_s[handed] > table.scheduled_s[handed]).all()
+    assert (table.kv_arrived_s[handed] <= table.first_token_s[handed]).all()
+    assert np.isnan(table.kv_arrived_s[~handed]).all()
+    left_s = np.where(handed, table.kv_arrived_s, table.finish_s)
     for w in range(2):
         mine = frame[frame["worker"] == w]
         time_s = mine["time_s"].to_numpy()[:, None]
@@ -239,6 +239,6 @@ def test_requests_are_at_their_prefill_worker_until_they_are_handed_over(name: s
         assert mine["running"].max() > 0
     decoding = frame[frame["worker"] == 2]
     time_s = decoding["time_s"].to_numpy()[:, None]
-    there = handed & (table.handed_s <= time_s) & ~(table.finish_s <= time_s)
+    there = handed & (table.kv_arrived_s <= time_s) & ~(table.finish_s <= time_s)
     np.testing.assert_array_equal(decoding["running"] + decoding["waiting"], there.sum(axis=1))
     assert (decoding["waiting"] >= 0).all()

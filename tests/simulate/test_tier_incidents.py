@@ -54,7 +54,7 @@ def struck(system: TieredSystem, down_s: float, back_s: float, whole_host: bool)
 
 def run(fleet: FleetPlan, system: System) -> tuple[Any, la.Sim]:
     """The arrays as a run leaves them, of the fleet and of its pool."""
-    room = engine_module.node_room(fleet.pools[0], system.trace)
+    room = engine_module.node_limit(fleet.pools[0], system.trace)
     # Trees of the dead keep their nodes.
     for _ in range(4):
         arrays, (sim,) = engine_module.allocate(fleet, system.trace, [room], seed=system.seed)

@@ -87,7 +87,7 @@ def run(
     deployment: FleetPlan, trace: CompiledTrace, seed: int = 0, horizon_s: float = math.inf
 ) -> tuple[Any, la.Sim, la.Sim]:
     """The arrays as a run up to ``horizon_s`` leaves them: of the fleet, of the prefill and of the decode pool."""
-    rooms = [4 * engine_module.node_room(pool, trace) for pool in deployment.pools]
+    rooms = [4 * engine_module.node_limit(pool, trace) for pool in deployment.pools]
     arrays, (front, back) = engine_module.allocate(deployment, trace, rooms, seed=seed, horizon_s=horizon_s)
     _, _, faulty = cluster.run(arrays)
     assert faulty < 0

@@ -12,7 +12,7 @@ from hisearch.hardware.prices import CostBreakdown, mean_cost
 from hisearch.score.evaluate import Score, evaluate
 from hisearch.score.terms import RejectionCheck, check_to_dict, of_model
 from hisearch.simulate.plans.fleet import FleetPlan
-from hisearch.simulate.plans.models import asked_models, over_windows
+from hisearch.simulate.plans.models import models_of_requests, over_windows
 from hisearch.simulate.results.parts import of_model as part_of_model
 from hisearch.simulate.results.result import Outcome, Result
 from hisearch.specs.deployments.deployment import DeploymentSpec
@@ -80,7 +80,7 @@ def model_shares(
         trace: the replayed trace.
         result: of the simulation.
     """
-    model_of_request, over_window = asked_models(fleet, trace).model, over_windows(fleet, trace)
+    model_of_request, over_window = models_of_requests(fleet, trace).model, over_windows(fleet, trace)
     shares = []
     for number, model in enumerate(fleet.models):
         pool_indices = [p for p, pool in enumerate(deployment.pools) if deployment.model_ref(pool) == model.name]

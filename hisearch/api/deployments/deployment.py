@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hisearch.api.deployments.promises import promise_to
 from hisearch.api.deployments.simulated import SimulatedRun, pool_costs
+from hisearch.api.deployments.slos import slo_for
 from hisearch.api.deployments.tiers import series_of, tier_rows
 from hisearch.api.deployments.workload import load_trace
 from hisearch.hardware.prices import mean_cost
@@ -27,7 +27,7 @@ from hisearch.simulate.plans.plan import (
     TierRefused,
     WorkerPlan,
     ffn_accelerator_name,
-    plan_room,
+    plan_kv_memory,
     plan_worker,
     worker_devices,
 )
@@ -114,7 +114,7 @@ class SimulatedDeployment(SimulatedRun):
                 "handed_over_tokens": use.tokens,
                 "network_utilisation": use.busy_s / span_s if span_s > 0 else 0.0,
             }
-            for use in self.result.hand_overs
+            for use in self.result.kv_transfers
         }
 
     def pools(self) -> list[dict[str, Any]]:
@@ -264,7 +264,7 @@ def simulate_deployment(
     else:
         resolved = load_deployment(deployment, settings, catalogue)
     fleet = plan_deployment(resolved)
-    slo_spec = promise_to(fleet.models, slo, catalogue)
+    slo_spec = slo_for(fleet.models, slo, catalogue)
     compiled = trace if isinstance(trace, CompiledTrace) else load_trace(trace, seed=seed, catalogue=catalogue)
     result = simulate_fleet(
         fleet,
@@ -307,7 +307,7 @@ def check_tiers(resolved: ResolvedDeployment) -> None:
         with _refusals(resolved, index):
             worker = _worker(resolved, index)
             context = worker_devices(worker["pool"], worker.pop("devices"), worker.pop("ffn_accelerator"))
-            plan_room(**worker, devices=context)
+            plan_kv_memory(**worker, devices=context)
 
 
 def _worker(resolved: ResolvedDeployment, index: int) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hisearch.api.deployments.by_model import ModelShare
-from hisearch.api.deployments.promises import NO_SLO
 from hisearch.api.deployments.replay import Replay
+from hisearch.api.deployments.slos import NO_SLO
 from hisearch.base.dtypes import I4
 from hisearch.hardware.prices import CostBreakdown, deployment_cost
 from hisearch.score.evaluate import Score

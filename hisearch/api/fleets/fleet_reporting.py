@@ -12,11 +12,11 @@ from hisearch.search.model.deployments import describe
 
 if TYPE_CHECKING:
     from hisearch.api.fleets.fleet_outcome import FleetOutcome
-    from hisearch.api.fleets.fleet_whole import Whole
+    from hisearch.api.fleets.fleet_whole import CombinedDeployment
     from hisearch.search.select.fleet_front import Combination
 
 
-def fleet_report(result: FleetOutcome, simulated: Whole | None) -> FleetReport:
+def fleet_report(result: FleetOutcome, simulated: CombinedDeployment | None) -> FleetReport:
     """The input of the report of several models; ``simulated``: the recommended deployment, simulated."""
     best = result.recommendation
     parts: tuple[ModelPart, ...] = ()

@@ -32,7 +32,7 @@ from hisearch.specs.documents.resolve_fleet import load_fleet_study as resolve_f
 if TYPE_CHECKING:
     import pandas as pd
 
-    from hisearch.api.fleets.fleet_whole import Whole
+    from hisearch.api.fleets.fleet_whole import CombinedDeployment
     from hisearch.api.studies.result import StudyResult
     from hisearch.api.studies.study import Study
     from hisearch.search.records.interrupts import Interrupts
@@ -148,11 +148,11 @@ class FleetResult(FleetOutcome):
     results: Mapping[str, StudyResult]
 
     @cached_property
-    def whole(self) -> Whole | None:
+    def whole(self) -> CombinedDeployment | None:
         """The recommended deployment, simulated on the traffic of all models; None without one."""
-        from hisearch.api.fleets.fleet_whole import simulate_whole
+        from hisearch.api.fleets.fleet_whole import simulate_combined
 
-        return None if self.recommendation is None else simulate_whole(self, self.recommendation)
+        return None if self.recommendation is None else simulate_combined(self, self.recommendation)
 
     def to_pandas(self) -> pd.DataFrame:
         """The front: a row per combination with its figures, and each model's deployment as text and trial number."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Whole:
+class CombinedDeployment:
     """The recommended deployment, simulated on the traffic of all models.
 
     text: the deployment as a self-contained document. score: of all requests, each model against its own SLO.
@@ -92,7 +92,7 @@ def _pools(name: str, model: str, trial: Trial) -> list[PoolSpec]:
     ]
 
 
-def simulate_whole(result: FleetOutcome, chosen: Combination) -> Whole:
+def simulate_combined(result: FleetOutcome, chosen: Combination) -> CombinedDeployment:
     """Simulate the combined deployment on the traffic of all models, with the same seed.
 
     Each model's requests get the results of its own study. Policies that draw random numbers or place workers on a
@@ -123,7 +123,9 @@ def simulate_whole(result: FleetOutcome, chosen: Combination) -> Whole:
     simulated = replay.simulate(trace, seed=result.resolved.study.seed)
     shares = replay.shares(trace, simulated)
     score = replay.score(trace, simulated, shares)
-    return Whole(deployment, _text(result, deployment), score, tuple(shares), (*simulated.warnings, *score.warnings))
+    return CombinedDeployment(
+        deployment, _text(result, deployment), score, tuple(shares), (*simulated.warnings, *score.warnings)
+    )
 
 
 def _text(result: FleetOutcome, deployment: DeploymentSpec) -> str:

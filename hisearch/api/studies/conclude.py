@@ -164,7 +164,12 @@ def format_varied(resolved: ResolvedStudy, uncertainty: Uncertainty, best: Trial
 
 def to_dict(conclusion: Conclusion, varied: list[str]) -> dict[str, Any]:
     """``confidence.json``; see docs/confidence.md."""
-    from hisearch.search.confidence.conclusion_words import format_asked, format_chance, format_limit, sentences
+    from hisearch.search.confidence.conclusion_words import (
+        format_chance,
+        format_limit,
+        format_required_probability,
+        sentences,
+    )
 
     assessment, best = conclusion.assessment, conclusion.recommendation
     assessed = (
@@ -176,7 +181,7 @@ def to_dict(conclusion: Conclusion, varied: list[str]) -> dict[str, Any]:
         "recommendation": _recommended(best),
         "at_least": conclusion.at_least,
         "satisfied": conclusion.satisfied,
-        "summary": " ".join(text for text in (chance, format_asked(conclusion)) if text),
+        "summary": " ".join(text for text in (chance, format_required_probability(conclusion)) if text),
         "confirmed": None if conclusion.confirmed is None else _assessed(conclusion.confirmed),
         "varied": varied if assessment is not None else [],
         **assessed,

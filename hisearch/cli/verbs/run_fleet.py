@@ -19,7 +19,7 @@ from hisearch.search.model.deployments import describe
 
 if TYPE_CHECKING:
     from hisearch.api.fleets.fleet_study import FleetResult
-    from hisearch.api.fleets.fleet_whole import Whole
+    from hisearch.api.fleets.fleet_whole import CombinedDeployment
 
 #: Rows of the front that are printed; all are in front.csv.
 FRONT_ROWS = 15
@@ -95,7 +95,7 @@ def _show_miss(result: FleetResult) -> None:
         output.say(f"{name}: {'was not searched' if failure is None else failure.text}")
 
 
-def _show_whole(fleet: Whole) -> None:
+def _show_whole(fleet: CombinedDeployment) -> None:
     output.heading("Simulated together, against the SLO: " + ("met" if fleet.score.feasible else "missed"))
     output.table(TERM_COLUMNS, term_rows(fleet.score.slo), numbers=(1, 2, 3))
     shares = [

@@ -278,7 +278,7 @@ def _show_models(simulated: SimulatedDeployment) -> None:
 
 
 def _show_pools(simulated: SimulatedDeployment) -> None:
-    transfers_kv = simulated.fleet.hands_over
+    transfers_kv = simulated.fleet.transfers_kv
     columns = ["pool", "role", "workers", "requests", "utilisation", "prompt tokens", "output tokens", "watts"]
     rows = [
         [

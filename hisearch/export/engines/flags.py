@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from hisearch.base.policies import QUEUE_ORDERS
 from hisearch.export.engines import agents
 from hisearch.export.engines.cache_tiers import (
     has_hicache_tree,
@@ -186,6 +187,20 @@ def _radix_eviction(launch: Launch) -> Value:
     return eviction if launch.pool.engine.prefix_caching else None
 
 
+def _schedule_policy(launch: Launch) -> str:
+    """Under priority SGLang orders by fcfs what has the same value."""
+    if _by_priority(launch):
+        return "fcfs"
+    name = launch.pool.engine.schedule
+    if not QUEUE_ORDERS[name].flag:
+        known = " or ".join(order.flag for order in QUEUE_ORDERS.values() if order.flag and "sglang" in order.engines)
+        raise ExportError(
+            f"sglang {ENGINE_VERSIONS['sglang']} has no --schedule-policy {name}, which is simulated alone; "
+            f"it takes {known}"
+        )
+    return QUEUE_ORDERS[name].flag
+
+
 def vllm_blocks(launch: Launch) -> str | None:
     """Number of simulated blocks, including the one that vLLM reserves.
 
@@ -223,7 +238,7 @@ SGLANG: Table = (
     ("--enable-flashinfer-allreduce-fusion", lambda c: c.pool.engine.fused_all_reduce or None),
     ("--scheduler-recv-interval", lambda c: _beyond_one(c.pool.engine.receive_interval)),
     ("--max-running-requests", lambda c: _of_all_groups(c, c.pool.engine.max_running_requests)),
-    ("--schedule-policy", lambda c: "fcfs" if _by_priority(c) else c.pool.engine.schedule),
+    ("--schedule-policy", _schedule_policy),
     ("--enable-priority-scheduling", lambda c: True if _by_priority(c) else None),
     ("--schedule-low-priority-values-first", lambda c: True if _by_priority(c) else None),
     ("--disable-overlap-schedule", lambda c: None if c.pool.engine.overlap else True),

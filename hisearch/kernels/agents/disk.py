@@ -12,7 +12,7 @@ then for its link.
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
-from hisearch.kernels.cache import agents_due, agents_line, eviction, objects
+from hisearch.kernels.cache import eviction, load_queue, objects, predicted_calls
 from hisearch.kernels.hicache import stores
 from hisearch.kernels.layout import agents as al
 from hisearch.kernels.layout import sim as la
@@ -81,17 +81,17 @@ def _drop(sim, w, d):
     if owner < 0 or agents.policy.loading == al.AT_LAUNCH or agents.agents[owner].worker != w:
         return
     if agents.objects[w, o].where == al.ABSENT:
-        agents_line.stand(sim, agents_line.read_row(sim, w), owner)
+        load_queue.stand(sim, load_queue.read_row(sim, w), owner)
 
 
 @kernel
-def make_room(sim, w, o, a):
+def ensure_free_pages(sim, w, o, a):
     """Free pages for a copy of object ``o`` of agent ``a``; evicts later predicted calls only. False: too few pages."""
     v = sim.agents.loaders[w].copies
     pool = sim.trees[v]
     while pool.free_pages < sim.agents.things[o].pages:
         d = eviction.first(sim, v)
-        if d < 0 or not agents_due.makes_way(sim, w, d, a):
+        if d < 0 or not predicted_calls.may_evict(sim, w, d, a):
             return False
         _drop(sim, w, d)
     return True

@@ -10,7 +10,7 @@ from __future__ import annotations
 from hisearch.base.jit import kernel
 from hisearch.kernels.agents import disk, events, loads, pending_loads, slots
 from hisearch.kernels.agents import kv as agents_kv
-from hisearch.kernels.cache import agents_line, eviction, objects, radix, tree
+from hisearch.kernels.cache import eviction, load_queue, objects, radix, tree
 from hisearch.kernels.layout import agents as al
 from hisearch.kernels.layout import hicache as hl
 from hisearch.kernels.layout import sim as la
@@ -95,13 +95,13 @@ def _ready(sim, w, r):
         if _pages(sim, w, a, al.ABSENT) > 0:
             # An object may have been evicted since it was loaded. Its load waits for the end of the pass: only then is
             # it known which pages the batch takes.
-            agents_line.stand(sim, w, a)
+            load_queue.stand(sim, w, a)
             if disk.on(sim):
-                agents_line.stand(sim, agents_line.read_row(sim, w), a)
+                load_queue.stand(sim, load_queue.read_row(sim, w), a)
             return 0
         return 1 if _pages(sim, w, a, al.LOADING) == 0 else 0
     if slots.numbered(sim):
-        return 1 if slots.have_room(sim, w, a) else al.FULL
+        return 1 if slots.have_free_slots(sim, w, a) else al.FULL
     if agents.policy.shared:
         return 1
     pool = sim.trees[agents.loaders[w].pool]
@@ -147,7 +147,7 @@ def _evict_for(sim, w, pages):
     """Evict until ``pages`` are free, as the engine does."""
     v = sim.agents.loaders[w].pool
     if v == w:
-        radix.make_room(sim, w, pages)
+        radix.ensure_free_pages(sim, w, pages)
         return
     while sim.trees[v].free_pages < pages and eviction.some(sim, v):
         objects.evict_from(sim, v, eviction.first(sim, v))
@@ -228,7 +228,7 @@ def _arrives(sim, w, r, now):
         sim.agents.loaders[w].found += 1
     if sim.agents.line_slot[w, a] >= 0:
         loads.preempt(sim, w, now)
-    if disk.on(sim) and sim.agents.line_slot[agents_line.read_row(sim, w), a] >= 0:
+    if disk.on(sim) and sim.agents.line_slot[load_queue.read_row(sim, w), a] >= 0:
         loads.preempt_read(sim, w, now)
     loads.dispatch_all(sim, now, -1)
 
@@ -277,7 +277,7 @@ def engine_entry(sim, op, w, r, now):
     elif op == al.URGENT:
         loads.preempt(sim, w, now)
     elif op == al.YIELD:
-        return 1 if loads.give_way(sim, w, now) else 0
+        return 1 if loads.abort_for_step(sim, w, now) else 0
     else:
         _begin(sim, w)
     return 0

@@ -10,7 +10,7 @@ from hisearch.base.jit import kernel
 from hisearch.kernels.agents import kv as agents_kv
 from hisearch.kernels.agents import loads as agents_loads
 from hisearch.kernels.agents import pending_loads
-from hisearch.kernels.cache import agents_due, eviction
+from hisearch.kernels.cache import eviction, predicted_calls
 from hisearch.kernels.core import rng
 from hisearch.kernels.hicache import nodes as hicache_nodes
 from hisearch.kernels.layout import agents as al
@@ -26,7 +26,7 @@ PAIRS = 64
 def _resift_in(sim, v, d):
     """Move node ``d``, whose predicted call changed, in the eviction order of tree ``v``."""
     if sim.nodes[d].heap_slot >= 0:
-        sim.agents.keys[d] = agents_due.due_of(sim, d)
+        sim.agents.keys[d] = predicted_calls.predicted_call_of(sim, d)
         eviction.moved(sim, v, d)
 
 
@@ -75,14 +75,14 @@ def _set_predicted_call(sim, a, predicted):
     """Set the predicted call of agent ``a``, and so the eviction keys of its objects and KV."""
     agents = sim.agents
     agent = agents.agents[a]
-    if agent.due == predicted:
+    if agent.predicted_call == predicted:
         return
-    agent.due = predicted
+    agent.predicted_call = predicted
     if agent.entry >= 0:
-        agents_due.set_entry(sim, agent.entry, predicted)
+        predicted_calls.set_entry(sim, agent.entry, predicted)
     for k in range(agents.uses_begin[a], agents.uses_begin[a + 1]):
         if agents.uses_entry[k] >= 0:
-            agents_due.set_entry(sim, agents.uses_entry[k], predicted)
+            predicted_calls.set_entry(sim, agents.uses_entry[k], predicted)
     _resift_path(sim, agent.trace_node)
     _resift_objects(sim, a)
 
@@ -123,13 +123,13 @@ def settle(sim, a):
         predicted = -agent.end_s - (0.0 if _reload_is_cheaper(sim, a) else -0.5 * al.CALLING)
     elif (
         policy.order == al.BY_STEPS
-        and agent.told < al.NOBODY
+        and agent.raw_prediction < al.NOBODY
         and agents.population.step_s > 0.0
         and not policy.by_frames
     ):
-        predicted = math.floor(agent.told / agents.population.step_s) * agents.population.step_s
+        predicted = math.floor(agent.raw_prediction / agents.population.step_s) * agents.population.step_s
     else:
-        predicted = agent.told
+        predicted = agent.raw_prediction
     _set_predicted_call(sim, a, predicted)
     pending_loads.line_up(sim, a)
 
@@ -155,9 +155,9 @@ def _predict_call(sim, a, seconds, steps, now):
     factor = _prediction_error(sim)
     agent.duration_s = (seconds + steps * population.step_s) * factor
     if policy.by_frames and policy.source == al.HINTS:
-        agent.told = population.steps + steps * factor
+        agent.raw_prediction = population.steps + steps * factor
     else:
-        agent.told = now + agent.duration_s
+        agent.raw_prediction = now + agent.duration_s
     settle(sim, a)
 
 
@@ -166,14 +166,14 @@ def _predict_after_call(sim, a, now):
     """Agent ``a`` has ended its call: predict the next one, unless hints do."""
     source = sim.agents.policy.source
     agent = sim.agents.agents[a]
-    agent.told = al.NOBODY
+    agent.raw_prediction = al.NOBODY
     if source == al.PAST:
         if agent.gaps > 0:
             _predict_call(sim, a, agent.gap_s, 0.0, now)
     elif source == al.ORACLE and agent.next_call >= 0:
         mean_s = now / max(sim.agents.population.arrivals, 1)
         agent.duration_s = max(agent.next_call - sim.agents.population.arrivals, 0) * mean_s
-        agent.told = float(agent.next_call)
+        agent.raw_prediction = float(agent.next_call)
 
 
 @kernel
@@ -184,10 +184,14 @@ def _compare(sim, a):
     b = rng.below(agents.rng, agents.agents.shape[0])
     caller = agents.agents[a]
     peer = agents.agents[b]
-    predicted = caller.told < al.NOBODY and peer.told < al.NOBODY and caller.told != peer.told
+    predicted = (
+        caller.raw_prediction < al.NOBODY
+        and peer.raw_prediction < al.NOBODY
+        and caller.raw_prediction != peer.raw_prediction
+    )
     if not predicted or peer.calls > 0 or caller.end_s == peer.end_s:
         return
-    population.right += EVIDENCE * ((1.0 if caller.told < peer.told else 0.0) - population.right)
+    population.right += EVIDENCE * ((1.0 if caller.raw_prediction < peer.raw_prediction else 0.0) - population.right)
     population.right_by_use += EVIDENCE * ((1.0 if caller.end_s > peer.end_s else 0.0) - population.right_by_use)
     population.pairs += 1
     if population.pairs % PAIRS:
@@ -218,7 +222,7 @@ def call_arrives(sim, w, r, now):
     if agent.worker >= 0 and agent.worker != w and agent.calls == 0:
         pending_loads.step_out(sim, agent.worker, a)
     if agent.entry != agents.entry[r] and agent.entry >= 0:
-        agents_due.set_entry(sim, agent.entry, al.NOBODY)
+        predicted_calls.set_entry(sim, agent.entry, al.NOBODY)
     agent.entry = agents.entry[r]
     agent.trace_node = sim.trace.output_node[r]
     agent.newest = r
@@ -228,7 +232,7 @@ def call_arrives(sim, w, r, now):
         agent.rank = float(agents.population.arrivals)
     agent.calls += 1
     if agents.policy.loading != al.AT_LAUNCH:
-        agent.due = al.NOBODY
+        agent.predicted_call = al.NOBODY
         _resift_path(sim, previous_node)
         settle(sim, a)
 
@@ -335,10 +339,10 @@ def begin(sim):
     agents = sim.agents
     for a in range(agents.agents.shape[0]):
         agent = agents.agents[a]
-        agent.due = al.NOBODY
-        agent.told = al.NOBODY
+        agent.predicted_call = al.NOBODY
+        agent.raw_prediction = al.NOBODY
         if agents.policy.source == al.ORACLE and agent.next_call >= 0:
-            agent.told = float(agent.next_call)
+            agent.raw_prediction = float(agent.next_call)
             settle(sim, a)
     if agents.policy.source == al.HINTS:
         _give_hints(sim, -1, 0.0)

@@ -79,7 +79,7 @@ def begin(sim, w, a, now):
         return
     tokens = limit - in_hbm - on_host
     nodes.lock_host(sim, w, above)
-    if not _take_pages(sim, w, agent.due, tokens // sim.config.page_tokens):
+    if not _take_pages(sim, w, agent.predicted_call, tokens // sim.config.page_tokens):
         nodes.unlock_host(sim, w, above)
         return
     at_s = max(now, sim.workers[w].now_s)
@@ -151,7 +151,7 @@ def stop(sim, w):
 
 
 @kernel
-def in_the_way(sim, w, r):
+def should_stop(sim, w, r):
     """Whether the fetch under way has more than a batch left to read while call ``r`` will fetch for itself."""
     fetch = sim.fetches[sim.agents.loaders[w].fetch]
     batch = hl.BATCH_PAGES * sim.config.page_tokens

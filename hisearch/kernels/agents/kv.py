@@ -96,7 +96,7 @@ def begin(sim, w, a, now):
     # Locked first: the path above has no later predicted call than the agent, but may lack a copy.
     radix.lock(sim, w, e)
     nodes.lock_host(sim, w, d)
-    if not _evict_for(sim, w, agent.due, pages, now):
+    if not _evict_for(sim, w, agent.predicted_call, pages, now):
         nodes.unlock_host(sim, w, d)
         radix.unlock(sim, w, e)
         return 0

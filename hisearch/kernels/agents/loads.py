@@ -22,7 +22,7 @@ from hisearch.base.jit import kernel
 from hisearch.kernels.agents import disk, pending_loads
 from hisearch.kernels.agents import fetch as agents_fetch
 from hisearch.kernels.agents import kv as agents_kv
-from hisearch.kernels.cache import agents_due, eviction, objects, radix
+from hisearch.kernels.cache import eviction, objects, predicted_calls, radix
 from hisearch.kernels.layout import agents as al
 from hisearch.kernels.traffic import server_heap
 
@@ -39,7 +39,7 @@ def _wait_s(sim, a, now):
     """Seconds until agent ``a``'s predicted call is near enough to load for; 0 where it is, to the microsecond."""
     policy = sim.agents.policy
     population = sim.agents.population
-    predicted = sim.agents.agents[a].told
+    predicted = sim.agents.agents[a].raw_prediction
     near_s = population.step_s if policy.order == al.BY_STEPS else policy.ahead_s
     if policy.source == al.ORACLE:
         left_s = (predicted - population.arrivals) * (now / max(population.arrivals, 1))
@@ -67,7 +67,7 @@ def _evict_for(sim, w, o, a, now):
         d = eviction.first(sim, v)
         if d < 0:
             return False
-        if not agents_due.makes_way(sim, w, d, a):
+        if not predicted_calls.may_evict(sim, w, d, a):
             return False
         if sim.nodes[d].trace_node < 0:
             objects.evict_from(sim, v, d)
@@ -188,7 +188,7 @@ def _dispatch_read(sim, w, now):
     if a < 0 or (sim.agents.agents[a].calls == 0 and not _near(sim, w, a, now)):
         return
     o = pending_loads.to_read(sim, w, a)
-    if disk.make_room(sim, w, o, a):
+    if disk.ensure_free_pages(sim, w, o, a):
         disk.begin(sim, w, o, a, now)
 
 
@@ -222,7 +222,7 @@ def call_fetches(sim, w, a, r):
     if b < 0 and sim.agents.loaders[w].fetch >= 0:
         if sim.agents.loaders[w].fetch_agent == a:
             agents_fetch.hand_over(sim, w, r)
-        elif agents_fetch.in_the_way(sim, w, r):
+        elif agents_fetch.should_stop(sim, w, r):
             b = agents_fetch.stop(sim, w)
     if b >= 0:
         pending_loads.line_up(sim, b)
@@ -239,7 +239,7 @@ def dispatch(sim, w, now):
         return
     a = pending_loads.first(sim, w, pending_loads.OBJECTS)
     b = pending_loads.first(sim, w, pending_loads.KV)
-    kv_first = b >= 0 and (a < 0 or sim.agents.agents[b].due < sim.agents.agents[a].due)
+    kv_first = b >= 0 and (a < 0 or sim.agents.agents[b].predicted_call < sim.agents.agents[a].predicted_call)
     if kv_first and _begin_kv(sim, w, b, now):
         return
     if a >= 0 and _begin_object(sim, w, a, now):
@@ -272,7 +272,7 @@ def preempt(sim, w, now):
 
 
 @kernel
-def give_way(sim, w, now):
+def abort_for_step(sim, w, now):
     """Abort the load under way for a step that lacks KV pages; False where no load holds any."""
     loader = sim.agents.loaders[w]
     if loader.object < 0 or (loader.pool != w and loader.object != objects.kv(sim)):

@@ -6,7 +6,7 @@ from hisearch.base.jit import kernel
 from hisearch.kernels.agents import disk
 from hisearch.kernels.agents import fetch as agents_fetch
 from hisearch.kernels.agents import kv as agents_kv
-from hisearch.kernels.cache import agents_line
+from hisearch.kernels.cache import load_queue
 from hisearch.kernels.layout import agents as al
 
 #: Kinds of pending loads, each with a queue.
@@ -53,7 +53,7 @@ def _foreseen(sim, w, a):
     """Whether worker ``w`` may load ahead of agent ``a``'s call."""
     policy = sim.agents.policy
     agent = sim.agents.agents[a]
-    if policy.loading != al.AHEAD or agent.worker != w or agent.due >= al.NOBODY:
+    if policy.loading != al.AHEAD or agent.worker != w or agent.predicted_call >= al.NOBODY:
         return False
     population = sim.agents.population
     return policy.tested == 0 or (population.trusted != 0 and population.right >= RIGHT_SHARE)
@@ -119,16 +119,16 @@ def line_up(sim, a):
         return
     for what in range(_queue_count(sim)):
         if _has_pending(sim, w, a, what):
-            agents_line.stand(sim, _row(sim, w, what), a)
+            load_queue.stand(sim, _row(sim, w, what), a)
         else:
-            agents_line.step_out(sim, _row(sim, w, what), a)
+            load_queue.step_out(sim, _row(sim, w, what), a)
 
 
 @kernel
 def step_out(sim, w, a):
     """Take agent ``a`` out of worker ``w``'s queues."""
     for what in range(_queue_count(sim)):
-        agents_line.step_out(sim, _row(sim, w, what), a)
+        load_queue.step_out(sim, _row(sim, w, what), a)
 
 
 @kernel
@@ -139,5 +139,5 @@ def first(sim, w, what):
         a = sim.agents.line[row, 0]
         if _has_pending(sim, w, a, what):
             return a
-        agents_line.step_out(sim, row, a)
+        load_queue.step_out(sim, row, a)
     return -1

@@ -1,4 +1,4 @@
-"""Which agents use which nodes of a trace's prefix tree: see ``agents_due``."""
+"""Which agents use which nodes of a trace's prefix tree: see ``predicted_calls``."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def places(parent, first, after):
 
 
 @kernel
-def shared_ways(parent, owner, output_node, shared):
+def shared_paths(parent, owner, output_node, shared):
     """Fill ``shared`` (N,): the deepest node on each request's path that several agents use, or -1."""
     deepest = np.empty(parent.shape[0], np.int32)
     for s in range(parent.shape[0]):

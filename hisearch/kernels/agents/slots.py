@@ -22,7 +22,7 @@ def numbered(sim):
 
 
 @kernel
-def have_room(sim, w, a):
+def have_free_slots(sim, w, a):
     """Whether there are slots for the objects of agent ``a`` and of all running calls together."""
     agents = sim.agents
     needed = agents.loaders[w].held

@@ -27,7 +27,7 @@ def find(sim, v, key):
 
 
 @kernel
-def nameless(sim, v):
+def new_without_key(sim, v):
     """A new slot without a key, in no list."""
     table = sim.block_tables[v]
     slot = table.free_slot
@@ -51,7 +51,7 @@ def nameless(sim, v):
 @kernel
 def new(sim, v, key):
     """A new slot for ``key``, which has none, in no list yet."""
-    slot = nameless(sim, v)
+    slot = new_without_key(sim, v)
     bucket = _bucket(sim, key)
     sim.blocks[v, slot].key = key
     sim.blocks[v, slot].chain = sim.buckets[v, bucket]

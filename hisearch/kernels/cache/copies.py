@@ -6,7 +6,7 @@ first among those left. A *group* is the nodes that cover the same pages, with t
 hashing (``NODE.duplicate_block``).
 
 A copy may be evicted while it has children, whose holders hold another copy of its pages. It becomes a *tombstone*
-without pages (``GHOST``), which keeps its children's path to the root until they are gone. Tombstones come after the
+without pages (``TOMBSTONE``), which keeps its children's path to the root until they are gone. Tombstones come after the
 copies in the group.
 """
 
@@ -26,7 +26,7 @@ def join(sim, v, d, first):
     nodes[d].first = first
     size = 2
     last = first
-    while nodes[last].duplicate_block >= 0 and nodes[nodes[last].duplicate_block].queued != la.GHOST:
+    while nodes[last].duplicate_block >= 0 and nodes[nodes[last].duplicate_block].queued != la.TOMBSTONE:
         last = nodes[last].duplicate_block
         size += 1
     nodes[d].duplicate_block = nodes[last].duplicate_block
@@ -73,10 +73,10 @@ def leave(sim, v, d):
 
 
 @kernel
-def become_ghost(sim, v, d):
+def become_tombstone(sim, v, d):
     """Make copy ``d``, whose pages are gone, a tombstone: nodes below it remain."""
     nodes = sim.nodes
-    nodes[d].queued = la.GHOST
+    nodes[d].queued = la.TOMBSTONE
     first = nodes[d].first
     if nodes[d].duplicate_block < 0:
         return
@@ -104,6 +104,6 @@ def remove(sim, v, d):
         if sim.nodes[d].first >= 0:
             leave(sim, v, d)
         tree.remove(sim, v, d)
-        if sim.nodes[parent].queued != la.GHOST or sim.nodes[parent].children > 0:
+        if sim.nodes[parent].queued != la.TOMBSTONE or sim.nodes[parent].children > 0:
             return
         d = parent

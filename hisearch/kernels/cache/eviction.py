@@ -3,8 +3,8 @@
 Each cache has a heap. In order of recency a leaf that may go from now on is nearly always later in the order than all
 others, or earlier: such leaves stand in a *line* instead, which they join and leave without a look at the others; only
 who belongs in the middle of it is in the heap. Both are in the cache's row of ``evict_heap``: the line in its first
-``line_room`` places, in order from ``line_begin`` to before ``line_end``, with -1 where a leaf has left it, though not
-at its ends; the heap behind them.
+``line_places`` places, in order from ``line_begin`` to before ``line_end``, with -1 where a leaf has left it, though
+not at its ends; the heap behind them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hisearch.kernels.core.dispatch import dispatcher
 #: ``NODE.heap_slot`` of the leaf at place 0 of a line; smaller ones are places in a heap.
 LINE = 1 << 30
 #: Places of a line at first.
-_LINE_ROOM = 8
+_LINE_PLACES = 8
 #: Places from the end of a line that a leaf may join it at.
 _LOOK_BACK = 8
 
@@ -48,7 +48,7 @@ def begin(sim, v, policy):
     cache = sim.trees[v]
     cache.eviction = policy
     by_recency = _BY_RECENCY >> policy & 1
-    cache.line_room = min(_LINE_ROOM, sim.evict_heap.shape[1] // 2) if by_recency else 0
+    cache.line_places = min(_LINE_PLACES, sim.evict_heap.shape[1] // 2) if by_recency else 0
     cache.line_begin = 0
     cache.line_end = 0
     cache.heap_size = 0
@@ -65,7 +65,7 @@ def some(sim, v):
 def first(sim, v):
     """The leaf that goes first, or -1."""
     cache = sim.trees[v]
-    top = sim.evict_heap[v, cache.line_room] if cache.heap_size > 0 else -1
+    top = sim.evict_heap[v, cache.line_places] if cache.heap_size > 0 else -1
     if cache.line_begin == cache.line_end:
         return np.int64(top)
     d = sim.evict_heap[v, cache.line_begin]
@@ -78,7 +78,7 @@ def first(sim, v):
 def _sift(sim, v, slot):
     """Restore the order of cache ``v``'s heap around ``slot``, whose leaf's place has changed."""
     row = sim.evict_heap[v]
-    top = sim.trees[v].line_room
+    top = sim.trees[v].line_places
     size = sim.trees[v].heap_size
     policy = sim.trees[v].eviction
     d = row[top + slot]
@@ -123,12 +123,12 @@ def _close_ranks(sim, v):
             count += 1
     cache.line_begin = 0
     cache.line_end = count
-    if 2 * count <= cache.line_room:
+    if 2 * count <= cache.line_places:
         return
-    room = min(2 * cache.line_room, row.shape[0] // 2)
+    room = min(2 * cache.line_places, row.shape[0] // 2)
     for slot in range(cache.heap_size - 1, -1, -1):
-        row[room + slot] = row[cache.line_room + slot]
-    cache.line_room = room
+        row[room + slot] = row[cache.line_places + slot]
+    cache.line_places = room
 
 
 @kernel
@@ -154,10 +154,10 @@ def _joins_line(sim, v, d):
         if row[place - 1] >= 0 and _before(sim, cache.eviction, row[place - 1], d):
             break
         place -= 1
-    if cache.line_end == cache.line_room:
+    if cache.line_end == cache.line_places:
         _close_ranks(sim, v)
         place = cache.line_end
-        if place == cache.line_room:
+        if place == cache.line_places:
             return False
         while place > 0 and _before(sim, cache.eviction, d, row[place - 1]):
             place -= 1
@@ -174,10 +174,10 @@ def _joins_line(sim, v, d):
 @kernel
 def _place(sim, v, d):
     cache = sim.trees[v]
-    if cache.line_room > 0 and _joins_line(sim, v, d):
+    if cache.line_places > 0 and _joins_line(sim, v, d):
         return
     slot = cache.heap_size
-    sim.evict_heap[v, cache.line_room + slot] = d
+    sim.evict_heap[v, cache.line_places + slot] = d
     cache.heap_size = slot + 1
     _sift(sim, v, slot)
 
@@ -209,14 +209,14 @@ def withdraw(sim, v, d):
     size = cache.heap_size - 1
     cache.heap_size = size
     if slot != size:
-        row[cache.line_room + slot] = row[cache.line_room + size]
+        row[cache.line_places + slot] = row[cache.line_places + size]
         _sift(sim, v, slot)
 
 
 @kernel
 def moved(sim, v, d):
     """The place of leaf ``d``, which may be evicted from cache ``v``, has changed."""
-    if sim.trees[v].line_room > 0:
+    if sim.trees[v].line_places > 0:
         withdraw(sim, v, d)
         _place(sim, v, d)
     else:

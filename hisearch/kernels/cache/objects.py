@@ -6,7 +6,7 @@ An object's node record has no place in the trace's tree (``trace_node`` -1).
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
-from hisearch.kernels.cache import agents_line, eviction
+from hisearch.kernels.cache import eviction, load_queue
 from hisearch.kernels.layout import agents as al
 from hisearch.kernels.layout import hicache as hl
 
@@ -37,7 +37,7 @@ def left_hbm(sim, w, d):
     lost = min(agent.fresh_pages, (sim.nodes[d].end - sim.nodes[d].begin) // sim.config.page_tokens)
     agent.fresh_pages -= lost
     sim.agents.loaders[w].kv_fresh_pages -= lost
-    agents_line.stand(sim, agents_line.kv_row(sim, w), a)
+    load_queue.stand(sim, load_queue.kv_row(sim, w), a)
 
 
 @kernel
@@ -47,7 +47,7 @@ def left_host(sim, w, d):
         return
     a = sim.agents.owner[sim.nodes[d].trace_node]
     if a >= 0 and sim.agents.agents[a].worker == w and sim.agents.agents[a].calls == 0:
-        agents_line.stand(sim, agents_line.fetch_row(sim, w), a)
+        load_queue.stand(sim, load_queue.fetch_row(sim, w), a)
 
 
 @kernel
@@ -75,8 +75,8 @@ def evict_from(sim, v, d):
         loader.fresh_pages -= pages
     owner = sim.agents.things[node.parent].owner
     if owner >= 0 and sim.agents.policy.loading != al.AT_LAUNCH and sim.agents.agents[owner].worker == node.next:
-        row = node.next if obj.on_host == al.COPIED else agents_line.read_row(sim, node.next)
-        agents_line.stand(sim, row, owner)
+        row = node.next if obj.on_host == al.COPIED else load_queue.read_row(sim, node.next)
+        load_queue.stand(sim, row, owner)
     sim.trees[v].free_pages += pages
     sim.trees[v].evictable_pages -= pages
     return pages

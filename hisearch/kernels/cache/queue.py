@@ -7,7 +7,7 @@ tree in a queue of their own, whose record is that of tree ``workers + v``.
 
 A request holds a path from its deepest node up to the root; ``NODE.lock`` counts the paths through a node. A path
 follows the parents, with one exception. A look-up may find another copy of the same pages than the one below which a
-node was computed (see ``copies``). There a *redirect* record (``REQUEST.tombstone`` has the first) names the node with
+node was computed (see ``copies``). There a *redirect* record (``REQUEST.redirect`` has the first) names the node with
 which the path continues: ``parent`` is that node, ``end`` the depth at which it ends, ``next`` the next redirect
 further up.
 """
@@ -116,7 +116,7 @@ def take_from(sim, v, q, pages):
                 split(sim, v, d, node.end - taken * sim.config.page_tokens)
             unlink(sim, q, d)
             if node.children > 0:
-                copies.become_ghost(sim, v, d)
+                copies.become_tombstone(sim, v, d)
             else:
                 copies.remove(sim, v, d)
 
@@ -170,12 +170,12 @@ def queued_pages(sim, v, d, tokens):
             pages += (min(node.end, tokens) - node.begin) // sim.config.page_tokens
         elif sim.trees[v].copies == 0:
             break
-        d = tree.found_copy(sim, node.parent)
+        d = tree.visible_copy(sim, node.parent)
     return pages
 
 
 @kernel
-def lock_one(sim, v, d):
+def lock_node(sim, v, d):
     """Lock node ``d`` of HBM for one more path."""
     node = sim.nodes[d]
     node.lock += 1
@@ -214,9 +214,9 @@ def hold(sim, v, trace_node, limit):
     first_redirect = -1
     last_redirect = -1
     while d >= sim.trees.shape[0]:
-        lock_one(sim, v, d)
+        lock_node(sim, v, d)
         d = nodes[d].parent
-        copy = tree.found_copy(sim, d)
+        copy = tree.visible_copy(sim, d)
         if copy != d:
             redirect = tree.acquire_node(sim)
             nodes[redirect].end = nodes[copy].end
@@ -279,7 +279,7 @@ def duplicate(sim, v, d, trace_node, begin, end):
         below = copy
         if nodes[cached].begin == begin:
             break
-        cached = tree.found_copy(sim, nodes[cached].parent)
+        cached = tree.visible_copy(sim, nodes[cached].parent)
     nodes[below].parent = d
     nodes[d].children += 1
     return deepest
@@ -291,7 +291,7 @@ def cached_runs(sim, v, trace_node, begin, end):
     _, d = tree.match(sim, v, trace_node, end)
     runs = 1
     while sim.nodes[d].begin > begin:
-        d = tree.found_copy(sim, sim.nodes[d].parent)
+        d = tree.visible_copy(sim, sim.nodes[d].parent)
         runs += 1
     return runs
 

@@ -13,11 +13,12 @@ Hits are counted with a host tier only, as in the engine (``hicache``); without 
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
-from hisearch.base.policies import EVICTIONS
+from hisearch.base.policies import EVICTIONS, QUEUE_ORDERS
 from hisearch.kernels.cache import eviction, objects, tree
 from hisearch.kernels.layout import sim as la
 
 #: Bits of the eviction policies that go by the requests' priorities.
+_WEIGHS_NODES = QUEUE_ORDERS.mask(lambda order: order.weighs_nodes)
 _PRIORITIES = EVICTIONS.mask(lambda policy: policy.priorities)
 
 
@@ -34,9 +35,9 @@ def counts_priorities(sim):
 
 
 @kernel
-def stands(sim):
-    """Whether nodes have ``STANDING`` records."""
-    return counts_priorities(sim) or sim.config.schedule == la.DFS_WEIGHT
+def has_node_ranks(sim):
+    """Whether nodes have ``NODE_RANK`` records."""
+    return counts_priorities(sim) or _WEIGHS_NODES >> sim.config.schedule & 1
 
 
 @kernel
@@ -77,8 +78,8 @@ def walk(sim, v, trace_node, limit):
         lower = d
         d = tree.split(sim, v, d, tokens)
         sim.nodes[d].serial = cache.serial
-        if stands(sim):
-            sim.standings[d] = sim.standings[lower]
+        if has_node_ranks(sim):
+            sim.node_ranks[d] = sim.node_ranks[lower]
         cache.serial += 1
     return tokens, d
 
@@ -87,8 +88,8 @@ def walk(sim, v, trace_node, limit):
 def _note_insertion(sim, v, d, priority):
     """Note that an insertion ended in node ``d``."""
     node = sim.nodes[d]
-    if stands(sim):
-        sim.standings[d].priority = max(sim.standings[d].priority, priority)
+    if has_node_ranks(sim):
+        sim.node_ranks[d].priority = max(sim.node_ranks[d].priority, priority)
     if node.heap_slot >= 0:
         eviction.moved(sim, v, d)
 
@@ -107,8 +108,8 @@ def insert(sim, v, trace_node, tokens, priority):
         node = sim.nodes[d]
         node.serial = cache.serial
         node.tick = cache.tick
-        if stands(sim):
-            record = sim.standings[d]
+        if has_node_ranks(sim):
+            record = sim.node_ranks[d]
             record.rank = cache.serial
             record.priority = priority
             record.weight = 0
@@ -155,8 +156,8 @@ def evict_leaf(sim, v, d):
     parent = node.parent
     above = sim.nodes[parent]
     above.tick = max(above.tick, node.tick)
-    if stands(sim):
-        sim.standings[parent].priority = max(sim.standings[parent].priority, sim.standings[d].priority)
+    if has_node_ranks(sim):
+        sim.node_ranks[parent].priority = max(sim.node_ranks[parent].priority, sim.node_ranks[d].priority)
     eviction.withdraw(sim, v, d)
     tree.remove(sim, v, d)
     if parent >= sim.trees.shape[0]:
@@ -168,7 +169,7 @@ def evict_leaf(sim, v, d):
 
 
 @kernel
-def make_room(sim, v, pages):
+def ensure_free_pages(sim, v, pages):
     """If fewer than ``pages`` are free, evict at least ``pages`` (not just the difference), as far as possible."""
     cache = sim.trees[v]
     if cache.free_pages >= pages:

@@ -1,9 +1,9 @@
 """A store of KV pages by the path that they lie on: a disk, a remote pool. It knows nothing of who asks.
 
 What it holds of a trace-tree node is a list of runs of whole pages (``store_runs``). A page can be held without the one
-before it. Room is made by trimming runs from their ends, in the order of the store's policy (``store_room``); of runs
-used together, the deepest first. A ``put`` holds its pages from the first to the last, and stops where no room can be
-had.
+before it. Room is made by trimming runs from their ends, in the order of the store's policy (``store_eviction``); of
+runs used together, the deepest first. A ``put`` holds its pages from the first to the last, and stops where no room can
+be had.
 
 With a time to live, a run expires so long after its last use: it is not found any more (reclaim lazy drops it when it
 is looked up, periodic at set times, pressure when room is wanted, before anything else), and what is written over it or
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from hisearch.base.jit import kernel
 from hisearch.base.policies import EVICTIONS
-from hisearch.kernels.cache import eviction, foresight, store_queues, store_room
+from hisearch.kernels.cache import eviction, foresight, store_eviction, store_queues
 from hisearch.kernels.cache import store_runs as runs
 from hisearch.kernels.layout import hicache as hl
 from hisearch.kernels.layout import sim as la
@@ -48,8 +48,8 @@ def _expire_near(sim, v, trace_node, begin, end, now):
         while d >= 0:
             after = sim.nodes[d].next
             near = sim.nodes[d].begin <= top and sim.nodes[d].end >= bottom
-            if near and store_room.expired(sim, v, d, now):
-                store_room.expire(sim, v, d)
+            if near and store_eviction.expired(sim, v, d, now):
+                store_eviction.expire(sim, v, d)
             d = after
         if sim.trace.start_tokens[s] <= begin:
             break
@@ -63,9 +63,9 @@ def _first_missing(sim, v, s, begin, end, now):
     while d >= 0 and begin < end:
         node = sim.nodes[d]
         after = node.next
-        if store_room.expired(sim, v, d, now):
+        if store_eviction.expired(sim, v, d, now):
             if runs.tier_of(sim, v).reclaim == hl.LAZY:
-                store_room.expire(sim, v, d)
+                store_eviction.expire(sim, v, d)
         elif node.begin > begin:
             return begin
         elif node.end > begin:
@@ -97,7 +97,7 @@ def _first_held(sim, v, s, begin, end, now):
     """Where the first page behind ``begin`` that is held begins, at most ``end``, within trace-tree node ``s``."""
     d = sim.deepest_cached[v, s]
     while d >= 0:
-        if sim.nodes[d].end > begin and not store_room.expired(sim, v, d, now):
+        if sim.nodes[d].end > begin and not store_eviction.expired(sim, v, d, now):
             return min(max(sim.nodes[d].begin, begin), end)
         d = sim.nodes[d].next
     return end
@@ -157,7 +157,7 @@ def _older_before(sim, v, s, begin):
     d = sim.deepest_cached[v, s]
     while d >= 0 and sim.nodes[d].end < begin:
         d = sim.nodes[d].next
-    return d >= 0 and sim.nodes[d].end == begin and not store_room.used_now(sim, v, d)
+    return d >= 0 and sim.nodes[d].end == begin and not store_eviction.used_now(sim, v, d)
 
 
 @kernel
@@ -167,14 +167,14 @@ def _put_together(sim, v, s, begin, end, now, priority):
     missing = _missing(sim, v, s, begin, end)
     if runs.pages(sim, missing) > cache.free_pages and _older_before(sim, v, s, begin):
         # What the first page joins is as new as it from then on, and makes no room for the others.
-        if not store_room.make(sim, v, s, begin, 1, now):
+        if not store_eviction.make(sim, v, s, begin, 1, now):
             return begin
         first = begin + sim.config.page_tokens
         cache.stored_tokens += sim.config.page_tokens
         runs.hold(sim, v, s, begin, first, now, priority, 0)
         missing -= sim.config.page_tokens
         begin = first
-    if not store_room.make(sim, v, s, begin, runs.pages(sim, missing), now):
+    if not store_eviction.make(sim, v, s, begin, runs.pages(sim, missing), now):
         while runs.pages(sim, missing) > cache.free_pages:
             # Each page less that is put is one missing page less, or none.
             end -= missing - cache.free_pages * sim.config.page_tokens
@@ -193,7 +193,7 @@ def _put_by_page(sim, v, s, begin, end, now, priority):
     while at < end:
         if _missing(sim, v, s, at, at + page) > 0:
             recalled = store_queues.recall(sim, v, s, at)
-            if not store_room.make_for_one(sim, v, recalled, now):
+            if not store_eviction.free_one_page(sim, v, recalled, now):
                 break
             sim.trees[v].stored_tokens += page
             runs.hold(sim, v, s, at, at + page, now, priority, 1 if recalled else 0)
@@ -205,7 +205,7 @@ def _put_by_page(sim, v, s, begin, end, now, priority):
 @kernel
 def _enough_records(sim, v, pages):
     """Whether there are node records for so many pages: with two queues each may also be remembered, and recalled."""
-    each = 3 if store_room.QUEUES >> sim.trees[v].eviction & 1 else 1
+    each = 3 if store_eviction.QUEUES >> sim.trees[v].eviction & 1 else 1
     if sim.counters[la.NODES_LEFT] < la.NODES_PER_REQUEST + each * pages:
         sim.counters[la.FAULT] = la.NODE_POOL_FULL
         return False
@@ -230,7 +230,7 @@ def put(sim, v, trace_node, begin, end, now, priority):
         while sim.trace.start_tokens[s] >= at + sim.config.page_tokens:
             s = sim.trace.parent[s]
         top = runs.top(sim, s, end)
-        if store_room.QUEUES >> cache.eviction & 1:
+        if store_eviction.QUEUES >> cache.eviction & 1:
             stop = _put_by_page(sim, v, s, at, top, now, priority)
         else:
             stop = _put_together(sim, v, s, at, top, now, priority)
@@ -295,7 +295,7 @@ def _clear_leaves(sim, v, h):
 def clear(sim, v):
     """All that is held is gone; what an adaptive policy has learned stays."""
     _clear_leaves(sim, v, v)
-    if store_room.QUEUES >> sim.trees[v].eviction & 1:
+    if store_eviction.QUEUES >> sim.trees[v].eviction & 1:
         _clear_leaves(sim, v, sim.trees[v].shadows)
 
 
@@ -308,6 +308,6 @@ def reset(sim, v, tier):
     cache.free_pages = cache.capacity_pages
     eviction.begin(sim, v, sim.store_tiers[tier].eviction)
     cache.gone_head = -1
-    if store_room.QUEUES >> cache.eviction & 1:
+    if store_eviction.QUEUES >> cache.eviction & 1:
         cache.shadows = sim.store_tiers[tier].first_shadow + store_queues.SHADOWS * (v - sim.store_tiers[tier].first)
         store_queues.reset(sim, v)

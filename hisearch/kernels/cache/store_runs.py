@@ -82,9 +82,9 @@ def _resize(sim, v, d, more):
 def reaches(sim, v, d, end):
     """A sequence of ``end`` tokens uses run ``d``: raise the token from which the run is dispensable (tlru)."""
     tier = tier_of(sim, v)
-    spare_from = end + tier.turn_tokens - tier.tail_tokens
-    if sim.hosted[d].spare_from < spare_from:
-        sim.hosted[d].spare_from = spare_from
+    dispensable_from = end + tier.turn_tokens - tier.tail_tokens
+    if sim.hosted[d].dispensable_from < dispensable_from:
+        sim.hosted[d].dispensable_from = dispensable_from
         sift(sim, v, d)
 
 
@@ -98,7 +98,7 @@ def renew(sim, v, d, now, priority):
     depth = 0.5 * (node.begin + node.end)
     hosted.value = sim.trees[v].worth + (node.hits + 1) * (1.0 + depth / ATTENTION_TOKENS)
     if sim.tiers.priorities:
-        sim.standings[d].priority = max(sim.standings[d].priority, priority)
+        sim.node_ranks[d].priority = max(sim.node_ranks[d].priority, priority)
     sift(sim, v, d)
 
 
@@ -200,9 +200,9 @@ def hold(sim, v, s, begin, end, now, priority, queue):
         d = sim.nodes[d].next
     if d < 0 or sim.nodes[d].begin > end:
         d = _insert(sim, v, s, before, begin, end, queue)
-        sim.hosted[d].spare_from = -DEPTHS
+        sim.hosted[d].dispensable_from = -DEPTHS
         if sim.tiers.priorities:
-            sim.standings[d].priority = priority
+            sim.node_ranks[d].priority = priority
         renew(sim, v, d, now, priority)
         eviction.enter(sim, row(sim, v, d), d)
         return
@@ -214,9 +214,9 @@ def hold(sim, v, s, begin, end, now, priority, queue):
         upto = end
         if after >= 0 and sim.nodes[after].begin <= end:
             upto = sim.nodes[after].end
-            sim.hosted[d].spare_from = max(sim.hosted[d].spare_from, sim.hosted[after].spare_from)
+            sim.hosted[d].dispensable_from = max(sim.hosted[d].dispensable_from, sim.hosted[after].dispensable_from)
             if sim.tiers.priorities:
-                sim.standings[d].priority = max(sim.standings[d].priority, sim.standings[after].priority)
+                sim.node_ranks[d].priority = max(sim.node_ranks[d].priority, sim.node_ranks[after].priority)
             remove(sim, v, after)
         more = pages(sim, upto - node.end)
         node.end = upto
@@ -235,9 +235,9 @@ def _split(sim, v, d, at):
     sim.nodes[e].serial = stamp(sim, v, sim.nodes[d].serial // DEPTHS, at)
     sim.hosted[e].at_s = sim.hosted[d].at_s
     sim.hosted[e].value = sim.hosted[d].value
-    sim.hosted[e].spare_from = sim.hosted[d].spare_from
+    sim.hosted[e].dispensable_from = sim.hosted[d].dispensable_from
     if sim.tiers.priorities:
-        sim.standings[e].priority = sim.standings[d].priority
+        sim.node_ranks[e].priority = sim.node_ranks[d].priority
     eviction.enter(sim, row(sim, v, e), e)
 
 

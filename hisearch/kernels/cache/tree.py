@@ -54,7 +54,7 @@ def release_node(sim, d):
 
 
 @kernel
-def found_copy(sim, d):
+def visible_copy(sim, d):
     """The copy of the pages of ``d`` that look-ups find (see ``copies``)."""
     first = sim.nodes[d].first
     return d if first < 0 else first
@@ -74,7 +74,7 @@ def match(sim, v, trace_node, limit):
         if d >= 0:
             tokens = min(nodes[d].end, floor_page(sim, sim.trace.end_tokens[s]), limit)
             while nodes[d].begin >= tokens:
-                d = found_copy(sim, nodes[d].parent)
+                d = visible_copy(sim, nodes[d].parent)
             return tokens, d
         s = sim.trace.parent[s]
     return 0, v
@@ -205,7 +205,7 @@ def remove(sim, v, d):
         start = trace.start_tokens[s]
         if sim.deepest_cached[v, s] == d:
             above = parent >= sim.trees.shape[0] and start < node.begin
-            sim.deepest_cached[v, s] = found_copy(sim, parent) if above else -1
+            sim.deepest_cached[v, s] = visible_copy(sim, parent) if above else -1
         if start <= node.begin:
             break
         s = trace.parent[s]

@@ -214,10 +214,10 @@ def ttl_hits(expiry, capacity, parent, start, end, prompt_node, output_node, pag
         now_s = expiry.time_s[i]
         if expiry.reclaim == PERIODIC:
             # Nothing is used between two requests: of the sweeps since the last one, the latest does all they did.
-            due_s = min(now_s, np.floor(now_s / expiry.period_s) * expiry.period_s)
-            if due_s > swept_s:
-                _sweep(cache, expiry, due_s)
-                swept_s = due_s
+            action_s = min(now_s, np.floor(now_s / expiry.period_s) * expiry.period_s)
+            if action_s > swept_s:
+                _sweep(cache, expiry, action_s)
+                swept_s = action_s
         chain = fill_chain(room, above, last, tail, prompt_node[i])
         living, _ = _living(cache, expiry, chain, now_s)
         hits[i] = min(living * page_tokens, end[prompt_node[i]])

@@ -12,6 +12,12 @@ from hisearch.base.jit import kernel
 from hisearch.base.policies import Registry
 
 
+def functions(policies: Registry[Any], name: str) -> dict[str, Any]:
+    """The function ``name`` of every policy whose module has it."""
+    modules = {policy: importlib.import_module(module) for policy, module in policies.modules.items()}
+    return {policy: getattr(module, name) for policy, module in modules.items() if hasattr(module, name)}
+
+
 def dispatcher(policies: Registry[Any], function: str, arguments: str, otherwise: str = "") -> Any:
     """A kernel ``(code, *arguments)`` that calls ``function`` of the policy with that code.
 
@@ -24,19 +30,21 @@ def dispatcher(policies: Registry[Any], function: str, arguments: str, otherwise
     Raises:
         AttributeError: a module lacks the function, and no ``otherwise`` is given.
     """
-    modules = {code: importlib.import_module(module) for code, module in enumerate(policies.modules.values())}
-    if otherwise:
-        modules = {code: module for code, module in modules.items() if hasattr(module, function)}
-    functions = {f"policy_{code}": getattr(module, function) for code, module in modules.items()}
+    having = functions(policies, function)
+    missing = [name for name in policies if name not in having]
+    if missing and not otherwise:
+        raise AttributeError(f"{policies.modules[missing[0]]}: expected a kernel {function}({arguments})")
+    kernels = {policies.code(name): having[name] for name in policies if name in having}
     name = f"{function}_of_policy"
     lines = [f"def {name}(code, {arguments}):"]
-    for code in modules:
+    for code in kernels:
         lines += [f"    if code == {code}:", f"        return policy_{code}({arguments})"]
     # The last branch needs no look at the code, so that numba knows of no way past all of them.
     if otherwise:
         lines.append(f"    return {otherwise}")
     else:
         lines[-2:] = [f"    return {lines[-1].strip().removeprefix('return ')}"]
-    namespace: dict[str, Any] = {**functions, "__name__": policies.package}
+    namespace: dict[str, Any] = {f"policy_{code}": compiled for code, compiled in kernels.items()}
+    namespace["__name__"] = policies.package
     exec("\n".join(lines), namespace)
     return kernel(namespace[name])

@@ -130,7 +130,7 @@ def plan_fast_forward(sim, w, now, limit):
     else:
         worker.newest_start_s = max(now, worker.newest_end_s)
         note_idle(sim, w, worker.newest_start_s)
-    if sim.config.scheduler_kind != la.ALONE:
+    if sim.config.scheduler_kind != la.SINGLE:
         settle_fast_forward(sim, w)
         return
     start, steps = _until_event(sim, w)

@@ -297,7 +297,7 @@ def _set_idle(sim, first):
     time = la.FOREVER_S
     for w in range(first, first + sim.config.schedulers):
         time = min(time, sim.workers[w].look_s)
-        if sim.workers[w].look_s == la.NOTHING_S:
+        if sim.workers[w].look_s == la.NEVER_S:
             sim.counters[la.FAULT] = la.STUCK
     group = sim.workers[first]
     group.phase = la.RESTING

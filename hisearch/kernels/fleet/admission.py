@@ -44,7 +44,7 @@ def _in_time(fleet, front):
 
 
 @kernel
-def lets_in(fleet, r, now):
+def admits(fleet, r, now):
     """Whether request ``r``, which arrives at ``now``, is admitted."""
     rule = fleet.config.admission
     if rule == fl.ADMIT_ALL:

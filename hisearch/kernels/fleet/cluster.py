@@ -122,15 +122,15 @@ def _send(fleet, m, r, now):
     request.arrival_s = fleet.arrival_s[r]
     if fleet.config.pools > 1 and _never_fits(sim, r):
         request.outcome = la.TOO_LARGE
-        if sim.config.role == fl.DECODE and fleet.hands[r].state == fl.COMPUTED:
-            losses.tell(fleet, fleet.hands[r].source, Op.RELEASE_KV, r, now)
-            _update_next_event(fleet, fleet.members[fleet.hands[r].source].pool)
+        if sim.config.role == fl.DECODE and fleet.kv_transfers[r].state == fl.COMPUTED:
+            losses.tell(fleet, fleet.kv_transfers[r].source, Op.RELEASE_KV, r, now)
+            _update_next_event(fleet, fleet.members[fleet.kv_transfers[r].source].pool)
         flow.announce_end(fleet, r, now)
         return
     request.outcome = la.IN_FLIGHT
     w = schedulers.choose(sim, member.index * sim.config.schedulers, sim.trace.input_tokens[r])
     request.worker = w
-    if sim.config.role != fl.DECODE or fleet.hands[r].state == fl.NOT_HANDED:
+    if sim.config.role != fl.DECODE or fleet.kv_transfers[r].state == fl.NO_TRANSFER:
         fleet.sent_to[r] = m
     sim.workers[w].requests += 1
     flow.join(fleet, m, r)
@@ -149,7 +149,7 @@ def _arrive(fleet, r, is_open, now):
         flow.pending_pop(fleet)
     if _fits_nowhere(fleet, r):
         _refuse(fleet, r, la.TOO_LARGE, now)
-    elif not admission.lets_in(fleet, r, now):
+    elif not admission.admits(fleet, r, now):
         _refuse(fleet, r, la.SHED, now)
     else:
         _dispatch(fleet, r, now)
@@ -188,8 +188,8 @@ def _prefills_locally(fleet, d, r):
 @kernel
 def _dispatch_disaggregated(fleet, front, r, now):
     """Dispatch request ``r`` to a prefill and a decode worker."""
-    hand = fleet.hands[r]
-    hand.state = fl.NOT_HANDED
+    hand = fleet.kv_transfers[r]
+    hand.state = fl.NO_TRANSFER
     hand.target = -1
     if fleet.transfer.reserve_first or fleet.transfer.local_tokens > 0:
         hand.target = router.route(fleet, front + fl.BACK, r, now)
@@ -212,7 +212,7 @@ def _dispatch_disaggregated(fleet, front, r, now):
 @kernel
 def _act(fleet, r, now):
     """Carry out the scheduled action of ``r`` between its prefill and its decode worker."""
-    action = fleet.hands[r].due
+    action = fleet.kv_transfers[r].action
     if action == fl.RETRY:
         _dispatch(fleet, r, now)
     elif action == fl.TO_PREFILL:
@@ -230,7 +230,7 @@ def _act(fleet, r, now):
 @kernel
 def _to_prefill(fleet, r, now):
     """Send ``r``, for which its decode worker has reserved pages, to its prefill worker."""
-    hand = fleet.hands[r]
+    hand = fleet.kv_transfers[r]
     if fleet.members[hand.target].died:
         losses.try_again(fleet, r, now)
         return
@@ -246,7 +246,7 @@ def _to_prefill(fleet, r, now):
 @kernel
 def _to_decode(fleet, r, now):
     """Send ``r``, whose prompt has been computed, to a decode worker."""
-    hand = fleet.hands[r]
+    hand = fleet.kv_transfers[r]
     if fleet.members[hand.source].died:
         _give_up(fleet, r, now)
         return
@@ -261,7 +261,7 @@ def _to_decode(fleet, r, now):
 @kernel
 def _arrival(fleet, r, now):
     """Deliver the KV of ``r``, if both of its workers are still there."""
-    hand = fleet.hands[r]
+    hand = fleet.kv_transfers[r]
     if fleet.members[hand.target].died:
         _give_up(fleet, r, now)
     elif fleet.members[hand.source].died:
@@ -276,7 +276,7 @@ def _arrival(fleet, r, now):
 @kernel
 def _give_up(fleet, r, now):
     """Free the KV that the prefill worker of ``r`` has computed, and retry ``r``: no decode worker takes it over."""
-    losses.let_go(fleet, fleet.hands[r].source, r, now)
+    losses.let_go(fleet, fleet.kv_transfers[r].source, r, now)
     losses.try_again(fleet, r, now)
 
 
@@ -374,7 +374,7 @@ def _reset_pool(sim):
         worker.ended_prompts_new = -1
         worker.ended_prompts_old = -1
         worker.event_slot = -1
-        worker.way_end = -1
+        worker.held_path_end = -1
         engine_calls.call_engine(sim.config.engine_entry, sim, Op.RESET, w, 0, 0.0)
     _check_node_records(sim)
 
@@ -423,7 +423,7 @@ def run(fleet):
         arrival, r, is_open = flow.next_arrival(fleet)
         p = _next_pool(fleet)
         event = fleet.next_s[p]
-        action_s = fleet.hands[fleet.due[0]].due_s if fleet.counters[fl.DUE] > 0 else np.inf
+        action_s = fleet.kv_transfers[fleet.action_heap[0]].action_s if fleet.counters[fl.ACTIONS] > 0 else np.inf
         incident = members.next_incident_s(fleet)
         now = min(arrival, event, action_s)
         if now == np.inf:

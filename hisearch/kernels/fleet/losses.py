@@ -48,15 +48,15 @@ def forget(fleet, m, r):
 @kernel
 def try_again(fleet, r, now):
     """Retry request ``r``, which has no worker, later, or lose it. It must have no scheduled action."""
-    hand = fleet.hands[r]
-    hand.state = fl.NOT_HANDED
+    hand = fleet.kv_transfers[r]
+    hand.state = fl.NO_TRANSFER
     hand.retries += 1
     fleet.sent_to[r] = -1
     if hand.retries > fleet.config.retries:
         pools.first(fleet).requests[r].outcome = la.LOST
         flow.announce_end(fleet, r, now)
     else:
-        kv_transfer.set_due(fleet, r, fl.RETRY, now + fleet.config.retry_s)
+        kv_transfer.schedule_action(fleet, r, fl.RETRY, now + fleet.config.retry_s)
 
 
 @kernel
@@ -98,7 +98,7 @@ def let_go(fleet, m, r, now):
 @kernel
 def _lose_decode(fleet, r, now):
     """Handle the death of ``r``'s decode worker."""
-    hand = fleet.hands[r]
+    hand = fleet.kv_transfers[r]
     if hand.state == fl.COMPUTING or hand.state == fl.MOVING:
         return
     if hand.state == fl.COMPUTED or hand.state == fl.ARRIVED:
@@ -109,7 +109,7 @@ def _lose_decode(fleet, r, now):
 @kernel
 def _lose_prefill(fleet, r, now):
     """Handle the death of ``r``'s prefill worker before its prompt was computed."""
-    hand = fleet.hands[r]
+    hand = fleet.kv_transfers[r]
     if hand.target >= 0 and _is_at(fleet, hand.target, r):
         drop(fleet, hand.target, r, now)
     # If its decode worker has died too, nothing else retries the request.
@@ -134,8 +134,8 @@ def lose(fleet, m, now):
                 _lose_prefill(fleet, r, now)
             else:
                 try_again(fleet, r, now)
-        elif role == fl.PREFILL and request.outcome == la.FINISHED and fleet.hands[r].state == fl.COMPUTED:
-            target = fleet.hands[r].target
+        elif role == fl.PREFILL and request.outcome == la.FINISHED and fleet.kv_transfers[r].state == fl.COMPUTED:
+            target = fleet.kv_transfers[r].target
             if target >= 0 and _is_at(fleet, target, r):
                 drop(fleet, target, r, now)
                 forget(fleet, m, r)

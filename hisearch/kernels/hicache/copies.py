@@ -18,7 +18,7 @@ def load_back(sim, w, d, tokens):
         return False
     pages = tokens // sim.config.page_tokens
     nodes.lock_host(sim, w, d)
-    memory.make_room(sim, w, pages)
+    memory.ensure_free_pages(sim, w, pages)
     nodes.unlock_host(sim, w, d)
     if sim.trees[w].free_pages < pages:
         return False

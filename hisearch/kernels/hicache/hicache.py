@@ -97,8 +97,8 @@ def insert(sim, w, trace_node, tokens, priority, chunk):
         evicted_before = sim.trees[nodes.host_pool(sim, w)].evicted_tokens
         while at >= 0:
             below = sim.hosted[at].below
-            if radix.stands(sim):
-                sim.standings[at].priority = max(sim.standings[at].priority, priority)
+            if radix.has_node_ranks(sim):
+                sim.node_ranks[at].priority = max(sim.node_ranks[at].priority, priority)
             if matched < sim.nodes[at].end:
                 nodes.mark(sim, w, at)
                 at = nodes.split(sim, w, at, matched)
@@ -136,8 +136,8 @@ def _new_node(sim, w, d, where, priority):
     hosted.settled = 0
     hosted.host_locks = 0
     hosted.device_children = 0
-    if radix.stands(sim):
-        standing = sim.standings[d]
+    if radix.has_node_ranks(sim):
+        standing = sim.node_ranks[d]
         standing.rank = node.serial
         standing.priority = priority
         standing.weight = 0
@@ -181,7 +181,7 @@ def insert_host(sim, w, above, trace_node, begin, end):
     if matched < end:
         if nodes.on_host_alone(sim, d):
             eviction.withdraw(sim, nodes.host_pool(sim, w), d)
-        priority = sim.standings[d].priority if radix.stands(sim) and not nodes.is_root(sim, d) else 0
+        priority = sim.node_ranks[d].priority if radix.has_node_ranks(sim) and not nodes.is_root(sim, d) else 0
         d = tree.insert(sim, w, d, trace_node, matched, end)
         _new_node(sim, w, d, hl.ON_HOST, priority)
         nodes.offer_host(sim, w, d)

@@ -122,7 +122,7 @@ def leave_to_host(sim, w, d):
 
 
 @kernel
-def make_room(sim, w, pages):
+def ensure_free_pages(sim, w, pages):
     """If fewer than ``pages`` of HBM are free, evict at least ``pages``, not the difference.
 
     With write_back the scheduler waits for the copies of evicted nodes.

@@ -112,8 +112,8 @@ def split(sim, w, d, at):
     hosted.settled = sim.hosted[d].settled
     hosted.host_locks = 0
     hosted.device_children = 1 if sim.hosted[d].where & hl.IN_HBM else 0
-    if radix.stands(sim):
-        sim.standings[upper] = sim.standings[d]
+    if radix.has_node_ranks(sim):
+        sim.node_ranks[upper] = sim.node_ranks[d]
     return upper
 
 

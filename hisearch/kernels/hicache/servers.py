@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from hisearch.base.jit import kernel
-from hisearch.kernels.cache import store, store_room
+from hisearch.kernels.cache import store, store_eviction
 from hisearch.kernels.hicache import stores
 from hisearch.kernels.layout import hicache as hl
 from hisearch.kernels.layout import sim as la
@@ -140,7 +140,7 @@ def _note_write(sim, w, d, now):
     hosted = sim.hosted[d]
     begin = hosted.written
     end = min(begin + hl.BATCH_PAGES * sim.config.page_tokens, sim.nodes[d].end)
-    priority = sim.standings[d].priority if sim.tiers.priorities else 0
+    priority = sim.node_ranks[d].priority if sim.tiers.priorities else 0
     stores.end_writing(sim, w, sim.nodes[d].trace_node, begin, end, now, priority)
     hosted.written = end
     return end < sim.nodes[d].end
@@ -167,7 +167,7 @@ def _sweep(sim, t, now):
         return
     tier.swept = period
     for v in range(tier.first, tier.first + tier.stores):
-        store_room.sweep(sim, v, period * tier.reclaim_period_s)
+        store_eviction.sweep(sim, v, period * tier.reclaim_period_s)
 
 
 @kernel

@@ -5,8 +5,8 @@ Notation
     object  data of an agent that must be in HBM while its call runs, such as an adapter or an index. It is loaded from
             host memory, never computed, and takes whole pages, of the KV pool or of a pool of its own
     copy    of an object, in host memory; if not all copies fit there, a disk has every object
-    due     predicted call: an agent's place in the predicted order of calls, smaller is sooner, in the policy's unit
-            (see ``agents_due``). Of an object or cached page that several agents use: the least of theirs
+    predicted call: an agent's place in the predicted order of calls, smaller is sooner, in the policy's unit
+            (see ``predicted_calls``). Of an object or cached page that several agents use: the least of theirs
     entry   a place in ``least`` for an agent's predicted call, which counts towards something shared
 """
 
@@ -21,7 +21,7 @@ from hisearch.kernels.core.handle import Array, Handle, Record
 # When an object is loaded. AT_LAUNCH: by the step that needs it, which waits. ON_CALL: once its agent calls; other
 # requests go first meanwhile. AHEAD: likewise, and before the call if the predicted call is near.
 AT_LAUNCH, ON_CALL, AHEAD = 0, 1, 2
-# Predicted calls (due). BY_USE: minus the end of the last call. BY_DURATION: likewise, but objects whose keeping until
+# Predicted calls. BY_USE: minus the end of the last call. BY_DURATION: likewise, but objects whose keeping until
 # the next call costs more than loading are evicted first. BY_STEPS: whole steps to the next call. BY_DISTANCE: the
 # exact prediction. BY_SLOT: none; objects lie in numbered slots, and the first one not needed by the batch is evicted.
 BY_USE, BY_DURATION, BY_STEPS, BY_DISTANCE, BY_SLOT = 0, 1, 2, 3, 4
@@ -67,8 +67,8 @@ POLICY = np.dtype(
 
 AGENT = np.dtype(
     [
-        ("due", "f8"),  # its predicted call as the policy orders it
-        ("told", "f8"),  # its predicted call from the newest prediction; NOBODY: not known
+        ("predicted_call", "f8"),  # its predicted call as the policy orders it
+        ("raw_prediction", "f8"),  # its predicted call from the newest prediction; NOBODY: not known
         ("duration_s", "f8"),  # from its last call's end to the predicted call
         ("end_s", "f8"),  # of its last call, -1 before the first
         ("gap_s", "f8"),  # mean of its past gaps
@@ -197,7 +197,7 @@ class Agents(Handle):
     agents (A,), next_call (N,): the agent's next request. uses_begin (A + 1,), uses, uses_entry: objects of each agent,
         and its entries for those that others use too.
     things (O,), objects (W, O), loaders (W,). slots (W, S): the object in each slot, where they are numbered, or -1.
-    line, line_slot (4 W, A), line_size (4 W,): queues of agents with pending loads (see ``agents_line``).
+    line, line_slot (4 W, A), line_size (4 W,): queues of agents with pending loads (see ``load_queue``).
     owner, first, after (M,): a trace node's only agent, or -1; its place, and that after its last descendant.
     entries_begin, entries_end (M,): entries of a shared node. entry (N,): of each request's path. least (2 E,): minima.
     keys: eviction key of each node of a cache, where eviction is by predicted call.

@@ -89,22 +89,22 @@ ROUTE = np.dtype(
 # State of a request between a prefill and a decode worker: none; it waits for pages on the decode worker before its
 # prompt is computed; its prompt is being computed; its prompt is computed, and it waits for pages on the decode worker;
 # its KV is being transferred; its KV has arrived.
-NOT_HANDED, RESERVING, COMPUTING, COMPUTED, MOVING, ARRIVED = 0, 1, 2, 3, 4, 5
+NO_TRANSFER, RESERVING, COMPUTING, COMPUTED, MOVING, ARRIVED = 0, 1, 2, 3, 4, 5
 
 # Scheduled actions: send a request to its prefill worker, to its decode worker; its KV arrives; retry it; its prompt
 # has been computed for a decode worker that has died.
 TO_PREFILL, TO_DECODE, ARRIVAL, RETRY, ORPHANED = 0, 1, 2, 3, 4
 
 #: A request that a decode worker takes over from a prefill worker, or that its worker has lost.
-HAND = np.dtype(
+KV_TRANSFER = np.dtype(
     [
-        ("due_s", "f8"),  # time of its scheduled action
+        ("action_s", "f8"),  # time of its scheduled action
         ("ready_s", "f8"),  # when the first of its KV can be sent
         ("tokens", "i8"),  # to be transferred
         ("source", "i4"),  # members
         ("target", "i4"),
         ("state", "i4"),
-        ("due", "i4"),  # its scheduled action
+        ("action", "i4"),  # what is scheduled for it
         ("retries", "i4"),
     ],
     align=True,
@@ -195,10 +195,10 @@ FLEET = np.dtype(
 )
 
 # Columns of Fleet.counters. NEXT_OPEN: first turns delivered; PENDING: follow-ups in the heap; LATE: requests whose
-# first token was late; EVENTS: handled by the event loop; DUE: size of the heap of Fleet.due; INCIDENTS: those that
-# have happened; SHORT: 1 where an autoscaler has no member left to start, which voids the run; POOLED: requests of
-# Fleet.pool that have arrived.
-NEXT_OPEN, PENDING, LATE, EVENTS, DUE, INCIDENTS, SHORT, POOLED = 0, 1, 2, 3, 4, 5, 6, 7
+# first token was late; EVENTS: handled by the event loop; ACTIONS: size of the heap of Fleet.action_heap; INCIDENTS:
+# those that have happened; SHORT: 1 where an autoscaler has no member left to start, which voids the run; POOLED:
+# requests of Fleet.pool that have arrived.
+NEXT_OPEN, PENDING, LATE, EVENTS, ACTIONS, INCIDENTS, SHORT, POOLED = 0, 1, 2, 3, 4, 5, 6, 7
 COUNTERS = 8
 
 
@@ -240,7 +240,8 @@ class Fleet(Handle):
         members' points on it, ascending.
     window (2 N,): bucket: requests sent, in order, separately for each front; sent_s (2 N,): when; window_member
         (2 N,): to which member; bounds (W,): longest prompt of each bucket; lengths (2 N,): scratch.
-    transfer, hands (N,), due (N,), nics (2 W,): KV transfers; hands and due of length 1 without any. due: requests with
+    transfer, kv_transfers (N,), action_heap (N,), nics (2 W,): KV transfers; kv_transfers and action_heap of length 1
+        without any. due: requests with
         a scheduled action, by time. nics: of each member, or of each of its DP ranks, out and in.
     output_write_back (N,): output write-back of decode workers; of length 1 where there is none.
     incidents: in order of time. scalers: of pools that have one.
@@ -280,8 +281,8 @@ class Fleet(Handle):
         "bounds": Array("i8", 1),
         "lengths": Array("i8", 1),
         "transfer": Record(TRANSFER),
-        "hands": Array(HAND, 1),
-        "due": Array("i4", 1),
+        "kv_transfers": Array(KV_TRANSFER, 1),
+        "action_heap": Array("i4", 1),
         "nics": Array(NIC, 1),
         "output_write_back": Array(WRITE_BACK, 1),
         "incidents": Array(INCIDENT, 1),

@@ -30,7 +30,7 @@ HOSTED = np.dtype(
     [
         ("at_s", "f8"),  # end of the copy that locks it; in a store: its last use
         ("value", "f8"),  # in a store under gdsf: its priority
-        ("spare_from", "i8"),  # in a store under tlru: token from which its sequences do not need it
+        ("dispensable_from", "i8"),  # in a store under tlru: token from which its sequences do not need it
         ("written", "i8"),  # tokens up to which it has been written to storage
         ("where", "i4"),  # IN_HBM | ON_HOST
         ("device_children", "i4"),  # children in HBM

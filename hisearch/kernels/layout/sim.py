@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from hisearch.base.policies import EVICTIONS
+from hisearch.base.policies import EVICTIONS, QUEUE_ORDERS
 from hisearch.kernels.core.handle import Array, Handle, Record
 from hisearch.kernels.layout import agents as al
 from hisearch.kernels.layout import hicache as hl
@@ -37,10 +37,10 @@ LRU, LFU, FIFO, MRU, DISTANCE = (EVICTIONS.code(name) for name in ("lru", "lfu",
 # TensorRT-LLM's capacity policies.
 GUARANTEED_NO_EVICT, MAX_UTILIZATION = 0, 1
 # Orders of the waiting queue.
-FCFS, PRIORITY, LPM, LOF, DFS_WEIGHT, SHUFFLED = 0, 1, 2, 3, 4, 5
+FCFS, PRIORITY = (QUEUE_ORDERS.code(name) for name in ("fcfs", "priority"))
 
 # Kinds of schedulers of a worker (see ``schedulers``): a single one, DP ranks, micro-batches of a pipeline.
-ALONE, LOCKSTEP, PIPE = 0, 1, 2
+SINGLE, LOCKSTEP, PIPE = 0, 1, 2
 
 # Request outcomes; the same numbers as simulate.result.Outcome.
 IN_FLIGHT, FINISHED, TOO_LARGE, UNREACHED, SHED, LOST = 0, 1, 2, 3, 4, 5
@@ -59,7 +59,7 @@ WAITING, ADMITTED, PROMPT, DECODING, SKIPPED, DRAINING, DRAINED = 0, 1, 2, 3, 4,
 NEVER = 2**62
 FOREVER_S = 1e300
 # ``WORKER.look_s`` of a DP rank that waits for an event that will never happen.
-NOTHING_S = math.inf
+NEVER_S = math.inf
 
 # Part of a request in the prompt batch of a step; DECODED: it was decoding when it was preempted (vLLM).
 PROMPT_GOES_ON, PROMPT_ENDS, LATE_DECODE, DECODED = 0, 1, 2, 3
@@ -110,7 +110,7 @@ REQUEST = np.dtype(
         ("skipped_step", "i4"),  # vLLM: 1 where it was skipped in the step before it joined the decodes
         ("waits", "i4"),  # vLLM: see vllm_memory.newest_waits
         ("away", "i4"),  # decode workers: see ``decoding``; prefill workers: 1 while its KV is held to be sent
-        ("tombstone", "i4"),  # vLLM: first redirect record of its path (see ``queue``), -1: none
+        ("redirect", "i4"),  # vLLM: first redirect record of its path (see ``queue``), -1: none
         ("fetch", "i4"),  # SGLang: its fetch from storage, or -1
         ("capped", "i4"),  # SGLang: 1 while it may generate more than admission reserves (see ``sglang.running``)
         ("serial", "i4"),  # SGLang: the step that last computed prompt tokens of it; -1 once it is retracted
@@ -118,8 +118,8 @@ REQUEST = np.dtype(
     align=True,
 )
 
-# Values of NODE.queued; 0: in no free queue. GHOST: a tombstone, see copies; ON_HOST: see trtllm_host.
-GHOST, FREE, ON_HOST = -1, 1, 2
+# Values of NODE.queued; 0: in no free queue. TOMBSTONE: a tombstone, see copies; ON_HOST: see trtllm_host.
+TOMBSTONE, FREE, ON_HOST = -1, 1, 2
 
 
 #: A run of cached pages.
@@ -139,13 +139,13 @@ NODE = np.dtype(
         ("next", "i4"),  # free-queue neighbours; in the free list: the next free record
         ("prev", "i4"),
         ("heap_slot", "i4"),  # place among the leaves that may be evicted (see eviction), -1 outside
-        ("queued", "i4"),  # FREE or ON_HOST while in that free queue; GHOST
+        ("queued", "i4"),  # FREE or ON_HOST while in that free queue; TOMBSTONE
     ],
     align=True,
 )
 
 #: Further fields of a node of a radix cache, for some eviction orders and some orders of the waiting queue.
-STANDING = np.dtype(
+NODE_RANK = np.dtype(
     [
         ("rank", "i8"),  # order of creation among siblings; the upper part of a split node keeps its rank
         ("priority", "i4"),  # highest of the insertions that ended in it, or in a removed node below it
@@ -189,7 +189,7 @@ TREE = np.dtype(
         ("head", "i4"),  # free queue
         ("tail", "i4"),
         ("heap_size", "i4"),  # leaves that may be evicted, see eviction
-        ("line_room", "i4"),
+        ("line_places", "i4"),
         ("line_begin", "i4"),
         ("line_end", "i4"),
         ("gone_head", "i4"),  # store: evicted pages that the store behind it gets, see moves
@@ -215,7 +215,7 @@ WORKER = np.dtype(
         ("decode_before_s", "f8"),
         ("load_back_s", "f8"),  # when the copies that the step being formed waits for have ended
         ("ready_s", "f8"),  # LOCKSTEP, vLLM with offloading: earliest start of its batch
-        ("look_s", "f8"),  # LOCKSTEP, with tiers: when it looks again after forming no batch; FOREVER_S or NOTHING_S
+        ("look_s", "f8"),  # LOCKSTEP, with tiers: when it looks again after forming no batch; FOREVER_S or NEVER_S
         # SGLang, budget of the prefill pass: tokens set aside, taken, and left of both limits.
         ("reserved_tokens", "f8"),
         ("taken_tokens", "i8"),
@@ -252,8 +252,11 @@ WORKER = np.dtype(
         ("promised_pages", "i8"),
         ("host_hit_tokens", "i8"),
         ("far_hit_tokens", "i8"),  # hits on tokens fetched for its requests from the farther of two stores
-        ("way_end", "i4"),  # deepest node of the path in Sim.ways (see lists.path_at), and the place reached on it
-        ("way_at", "i4"),
+        (
+            "held_path_end",
+            "i4",
+        ),  # deepest node of the path in Sim.ways (see lists.path_at), and the place reached on it
+        ("held_path_at", "i4"),
         ("running_head", "i4"),
         ("running_tail", "i4"),
         ("running", "i4"),  # requests in the running list
@@ -471,13 +474,13 @@ class Sim(Handle):
     """All arrays of a pool in a running simulation, modified in place; arrays shared by pools are in ``layout.fleet``.
 
     blank (1,): a request that has not arrived.
-    standings, queued: further fields of nodes and requests; of length 1 where they are not used. Likewise for a host
+    node_ranks, queued: further fields of nodes and requests; of length 1 where they are not used. Likewise for a host
         tier: hosted (of nodes), hosts (W,), fetches, servers (SERVERS W,) and their heap, moves.
     trees: first those with content by prefix (V of them: the workers', the stores', their shadows). Then pools without
         such content: the workers' separate pools of objects, if any, and the host pools of HiCache and TensorRT-LLM.
     deepest_cached (V, M): deepest node of tree v with a page that completes in trace node s, or -1; of a store: its
         first run in trace node s.
-    ways (W, depth of the trace tree): nodes on the path of the prompt that is computed in chunks, deepest first.
+    trace_paths (W, depth of the trace tree): nodes on the path of the prompt that is computed in chunks, deepest first.
     links: of worker w to the host and back at 2 w and 2 w + 1. Then of each store for writing and reading, except host
         memory of a single worker. Then of each node's network, out and in. Then of host memory itself, in and out, of
         each worker whose DP ranks share it. Decode workers that write back to another pool's storage have only the
@@ -487,12 +490,12 @@ class Sim(Handle):
     offloading: vLLM's tiers, and the state of their KV connectors, of length 1 where there are none: offloaded (N,),
         fresh (1,): of a request that has not arrived; connectors (W,), notes (2 W,), transfers; stores (S,) with
         run_rows (S, 3 LISTS), run_deepest_cached (S, M): deepest run in each trace node, runs, and pending
-        uses (S, USES); due (tokens of a block,): scratch;
+        uses (S, USES); next_filling (tokens of a block,): scratch;
         block_tables (L,), each with block_table_rows (L, 3 LISTS), blocks (L, slots) and buckets (L, a power of two);
         of each trace node block_base (M,): key of its first block, and node_blocks (M, 2): the number of that block on
         the path, and one past the number of its last block; path (2, blocks of the longest path): scratch. Of LMCache's
         T tiers: writes (stores behind host memory, writes): rings; groups (L, slots); worker_stores (W, T): each
-        worker's block table in each tier; found_in (N, T): chunks that a request's look-up matched there.
+        worker's block table in each tier; matched_chunks_in (N, T): chunks that a request's look-up matched there.
     residue (W, P): decoding requests by (tokens computed - clock) mod P.
     finish_heap, batch (W, max_running); evict_heap (trees, 2 leaves): request and node indices.
     launches (2 W,), prompts (2 W, max_running): SGLang's outstanding steps and the requests whose prompts they compute,
@@ -521,7 +524,7 @@ class Sim(Handle):
         "workers": Array(WORKER, 1),
         "trees": Array(TREE, 1),
         "nodes": Array(NODE, 1),
-        "standings": Array(STANDING, 1),
+        "node_ranks": Array(NODE_RANK, 1),
         "queued": Array(QUEUED, 1),
         "tiers": Record(hl.TIERS),
         "store_tiers": Array(hl.STORE_TIER, 1),
@@ -547,7 +550,7 @@ class Sim(Handle):
         "run_rows": Array("i8", 2),
         "run_deepest_cached": Array("i4", 2),
         "uses": Array(tl.USE, 2),
-        "due": Array("i4", 1),
+        "next_filling": Array("i4", 1),
         "block_tables": Array(tl.BLOCK_TABLE, 1),
         "block_table_rows": Array("i4", 2),
         "blocks": Array(tl.BLOCK, 2),
@@ -558,9 +561,9 @@ class Sim(Handle):
         "writes": Array(tl.WRITE, 2),
         "groups": Array(tl.GROUP, 2),
         "worker_stores": Array("i4", 2),
-        "found_in": Array("i8", 2),
+        "matched_chunks_in": Array("i8", 2),
         "deepest_cached": Array("i4", 2),
-        "ways": Array("i4", 2),
+        "trace_paths": Array("i4", 2),
         "residue": Array("i8", 2),
         "finish_heap": Array("i4", 2),
         "batch": Array("i4", 2),

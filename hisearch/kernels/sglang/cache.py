@@ -34,17 +34,17 @@ def insert(sim, w, trace_node, tokens, priority, chunk):
 
 
 @kernel
-def make_room(sim, w, pages):
+def ensure_free_pages(sim, w, pages):
     """If fewer than ``pages`` are free, evict at least ``pages``, not the difference, as far as possible."""
     if sim.config.hicache:
-        hicache_memory.make_room(sim, w, pages)
+        hicache_memory.ensure_free_pages(sim, w, pages)
     else:
-        radix.make_room(sim, sim.workers[w].cache_id, pages)
+        radix.ensure_free_pages(sim, sim.workers[w].cache_id, pages)
 
 
 @kernel
-def make_room_for_step(sim, w, pages, now):
+def ensure_pages_for_step(sim, w, pages, now):
     """Likewise; if too few can be evicted, a load for agents gives the pages that it has taken back."""
-    make_room(sim, w, pages)
+    ensure_free_pages(sim, w, pages)
     if sim.config.objects and sim.trees[sim.workers[w].cache_id].free_pages < pages:
         engine_calls.call_engine(sim.config.objects, sim, al.YIELD, w, 0, now)

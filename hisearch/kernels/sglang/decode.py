@@ -108,13 +108,13 @@ def _retract(sim, w):
     total = count
     while worker.decoding > 1:
         if count < total:
-            needed_pages = lists.pages_due(sim, w, 0)
-            prefixes.make_room(sim, w, needed_pages)
+            needed_pages = lists.pages_needed(sim, w, 0)
+            prefixes.ensure_free_pages(sim, w, needed_pages)
             if sim.trees[sim.workers[w].cache_id].free_pages >= needed_pages:
                 break
         count -= 1
         _retract_request(sim, w, sim.batch[w, count])
-        prefixes.make_room(sim, w, lists.pages(sim, RETRACT_STEPS * worker.decoding))
+        prefixes.ensure_free_pages(sim, w, lists.pages(sim, RETRACT_STEPS * worker.decoding))
     generated = 0
     declared = 0
     for k in range(count):
@@ -145,8 +145,8 @@ def form_decode(sim, w, now):
     if worker.decoding == 0:
         worker.full = 0
         return False
-    needed_pages = lists.pages_due(sim, w, 0)
-    prefixes.make_room_for_step(sim, w, needed_pages, now)
+    needed_pages = lists.pages_needed(sim, w, 0)
+    prefixes.ensure_pages_for_step(sim, w, needed_pages, now)
     if sim.trees[sim.workers[w].cache_id].free_pages >= needed_pages:
         worker.ratio = _decayed(sim, worker.ratio, 1)
     else:
@@ -155,7 +155,7 @@ def form_decode(sim, w, now):
         shrank = shrank or worker.decoding < decoding
     if shrank:
         worker.full = 0
-    prefixes.make_room(sim, w, worker.decoding)
+    prefixes.ensure_free_pages(sim, w, worker.decoding)
     running.take_decode_pages(sim, w)
     return True
 
@@ -184,10 +184,10 @@ def _fast_forward_limit(sim, w):
             steps += rounds * sim.config.page_tokens
             free -= rounds * worker.decoding
         while steps < limit and free >= worker.decoding:
-            free -= lists.pages_due(sim, w, steps)
+            free -= lists.pages_needed(sim, w, steps)
             steps += 1
         return steps
-    return 1 + lists.steps_with_room(sim, w, 1, free, limit - 1)
+    return 1 + lists.steps_within_pages(sim, w, 1, free, limit - 1)
 
 
 @kernel
@@ -208,7 +208,7 @@ def complete_decode(sim, w):
     if sim.config.log:
         start, end = step_log.first_decode_times(sim, w)
         for ahead in range(1, steps):
-            cache.free_pages -= lists.pages_due(sim, w, ahead)
+            cache.free_pages -= lists.pages_needed(sim, w, ahead)
             worker.ratio = _decayed(sim, worker.ratio, 1)
             start, end = step_log.next_decode(sim, w, ahead, start, end)
     else:

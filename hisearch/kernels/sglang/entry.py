@@ -154,7 +154,7 @@ def _loads(sim, w):
 def _next_retry_s(sim, w):
     """When an idle worker with waiting requests retries: at the end of a copy or after a deadline.
 
-    FOREVER_S: only an event retries, an arrival or the end of a server's batch. NOTHING_S: no server is at work.
+    FOREVER_S: only an event retries, an arrival or the end of a server's batch. NEVER_S: no server is at work.
     """
     time = hicache_copies.next_copy_s(sim, w)
     if sim.tiers.storage:
@@ -162,7 +162,7 @@ def _next_retry_s(sim, w):
     if time < la.FOREVER_S or (sim.tiers.storage and servers.busy(sim, w)) or _loads(sim, w):
         return time
     # The next batch's load-backs may lock all the memory that it needs.
-    return la.NOTHING_S
+    return la.NEVER_S
 
 
 @kernel
@@ -171,7 +171,7 @@ def _schedule_retry(sim, w):
     time = _next_retry_s(sim, w)
     if time < la.FOREVER_S:
         heaps.event_set(sim, w, time)
-    elif time == la.NOTHING_S:
+    elif time == la.NEVER_S:
         sim.counters[la.FAULT] = la.STUCK
 
 

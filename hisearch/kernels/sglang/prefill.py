@@ -24,9 +24,9 @@ def _take_prompt_pages(sim, w, entries, size, now):
         pages += lists.pages(sim, request.computed + request.chunk) - lists.pages(sim, request.computed)
     spare = size if page > 1 else 0
     # The engine evicts for its tokens and a spare page per request, rounded up to full pages.
-    prefixes.make_room(sim, w, lists.pages(sim, tokens) + spare)
+    prefixes.ensure_free_pages(sim, w, lists.pages(sim, tokens) + spare)
     if sim.config.objects:
-        prefixes.make_room_for_step(sim, w, pages, now)
+        prefixes.ensure_pages_for_step(sim, w, pages, now)
     if sim.trees[sim.workers[w].cache_id].free_pages < pages:
         sim.counters[la.FAULT] = la.OUT_OF_MEMORY
     sim.trees[sim.workers[w].cache_id].free_pages -= pages
@@ -108,8 +108,8 @@ def form_prefill(sim, w, now, in_flight):
     running.filter_finished(sim, w)
     if worker.decoding == 0:
         return la.PREFILL_STEP
-    prefixes.make_room(sim, w, worker.decoding)
+    prefixes.ensure_free_pages(sim, w, worker.decoding)
     if sim.config.objects:
-        prefixes.make_room_for_step(sim, w, lists.pages_due(sim, w, 0), now)
+        prefixes.ensure_pages_for_step(sim, w, lists.pages_needed(sim, w, 0), now)
     running.take_decode_pages(sim, w)
     return la.MIXED_STEP

@@ -202,7 +202,7 @@ def join_last_prefill(sim, w):
 @kernel
 def take_decode_pages(sim, w):
     """Take a slot for one more token of each decoding request."""
-    needed_pages = lists.pages_due(sim, w, 0)
+    needed_pages = lists.pages_needed(sim, w, 0)
     if sim.trees[sim.workers[w].cache_id].free_pages < needed_pages:
         sim.counters[la.FAULT] = la.OUT_OF_MEMORY
     sim.trees[sim.workers[w].cache_id].free_pages -= needed_pages

@@ -18,19 +18,19 @@ from hisearch.kernels.traffic import pools
 
 @kernel
 def _before(fleet, a, b):
-    time_a = fleet.hands[a].due_s
-    time_b = fleet.hands[b].due_s
+    time_a = fleet.kv_transfers[a].action_s
+    time_b = fleet.kv_transfers[b].action_s
     return time_a < time_b or (time_a == time_b and a < b)
 
 
 @kernel
-def set_due(fleet, r, what, at_s):
+def schedule_action(fleet, r, what, at_s):
     """Schedule action ``what`` for request ``r`` at ``at_s``; it must have no other."""
-    fleet.hands[r].due = what
-    fleet.hands[r].due_s = at_s
-    heap = fleet.due
-    slot = fleet.counters[fl.DUE]
-    fleet.counters[fl.DUE] = slot + 1
+    fleet.kv_transfers[r].action = what
+    fleet.kv_transfers[r].action_s = at_s
+    heap = fleet.action_heap
+    slot = fleet.counters[fl.ACTIONS]
+    fleet.counters[fl.ACTIONS] = slot + 1
     while slot > 0:
         up = (slot - 1) >> 1
         if not _before(fleet, r, heap[up]):
@@ -43,10 +43,10 @@ def set_due(fleet, r, what, at_s):
 @kernel
 def pop(fleet):
     """Remove and return the request with the earliest scheduled action."""
-    heap = fleet.due
+    heap = fleet.action_heap
     top = heap[0]
-    size = fleet.counters[fl.DUE] - 1
-    fleet.counters[fl.DUE] = size
+    size = fleet.counters[fl.ACTIONS] - 1
+    fleet.counters[fl.ACTIONS] = size
     r = heap[size]
     slot = 0
     while True:
@@ -76,7 +76,7 @@ def _nic(fleet, m, r):
 @kernel
 def _move(fleet, r, now):
     """Send the KV of ``r``, the first of which has been ready since ``ready_s``, and all since ``now``."""
-    hand = fleet.hands[r]
+    hand = fleet.kv_transfers[r]
     transfer = fleet.transfer
     out = fleet.nics[_nic(fleet, hand.source, r)]
     into = fleet.nics[_nic(fleet, hand.target, r) + 1]
@@ -94,17 +94,17 @@ def _move(fleet, r, now):
         nic.tokens += hand.tokens
         nic.transfers += 1
     hand.state = fl.MOVING
-    set_due(fleet, r, fl.ARRIVAL, end)
+    schedule_action(fleet, r, fl.ARRIVAL, end)
 
 
 @kernel
 def reserved(fleet, r, tokens, now):
     """The decode worker of ``r`` has reserved pages for it at ``now``, and lacks the KV of ``tokens`` tokens."""
-    hand = fleet.hands[r]
+    hand = fleet.kv_transfers[r]
     hand.tokens = tokens
     if hand.state == fl.RESERVING:
         hand.state = fl.COMPUTING
-        set_due(fleet, r, fl.TO_PREFILL, now)
+        schedule_action(fleet, r, fl.TO_PREFILL, now)
     else:
         _move(fleet, r, now)
 
@@ -112,12 +112,12 @@ def reserved(fleet, r, tokens, now):
 @kernel
 def computed(fleet, r, began_s, now):
     """The prompt of ``r``, begun at ``began_s``, has been computed at ``now``."""
-    hand = fleet.hands[r]
+    hand = fleet.kv_transfers[r]
     hand.ready_s = began_s
     if fleet.transfer.reserve_first and fleet.members[hand.target].died:
-        set_due(fleet, r, fl.ORPHANED, now)
+        schedule_action(fleet, r, fl.ORPHANED, now)
     elif fleet.transfer.reserve_first:
         _move(fleet, r, now)
     else:
         hand.state = fl.COMPUTED
-        set_due(fleet, r, fl.TO_DECODE, now + fleet.transfer.forward_s)
+        schedule_action(fleet, r, fl.TO_DECODE, now + fleet.transfer.forward_s)

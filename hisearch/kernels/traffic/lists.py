@@ -29,20 +29,20 @@ def path_at(sim, w, r, tokens):
     is not walked again for each chunk.
     """
     worker = sim.workers[w]
-    path = sim.ways[w]
+    path = sim.trace_paths[w]
     s = path_end(sim, r)
-    if worker.way_end != s or sim.trace.start_tokens[path[worker.way_at]] >= tokens:
-        worker.way_end = s
+    if worker.held_path_end != s or sim.trace.start_tokens[path[worker.held_path_at]] >= tokens:
+        worker.held_path_end = s
         k = 0
         while s > 0:
             path[k] = s
             k += 1
             s = sim.trace.parent[s]
-        worker.way_at = max(k - 1, 0)
-    k = worker.way_at
+        worker.held_path_at = max(k - 1, 0)
+    k = worker.held_path_at
     while k > 0 and sim.trace.end_tokens[path[k]] < tokens:
         k -= 1
-    worker.way_at = k
+    worker.held_path_at = k
     return path[k]
 
 
@@ -250,7 +250,7 @@ def excess_tokens(sim, w):
 
 
 @kernel
-def pages_due(sim, w, ahead):
+def pages_needed(sim, w, ahead):
     """Pages that the decoding requests need for the step ``ahead`` steps from now (0: the next)."""
     return sim.residue[w, -(sim.workers[w].clock + ahead) % sim.config.page_tokens]
 
@@ -262,18 +262,18 @@ def pages_over(sim, w, ahead, steps):
     rounds = steps // page
     pages = rounds * sim.workers[w].decoding
     for step in range(ahead + rounds * page, ahead + steps):
-        pages += pages_due(sim, w, step)
+        pages += pages_needed(sim, w, step)
     return pages
 
 
 @kernel
-def steps_with_room(sim, w, ahead, pages, limit):
+def steps_within_pages(sim, w, ahead, pages, limit):
     """Decode steps that ``pages`` free pages allow: at most ``limit``, the first of them ``ahead`` steps from now."""
     if pages_over(sim, w, ahead, limit) <= pages:
         return limit
     steps = 0
     while True:
-        pages -= pages_due(sim, w, ahead + steps)
+        pages -= pages_needed(sim, w, ahead + steps)
         if pages < 0:
             return steps
         steps += 1

@@ -45,7 +45,7 @@ def _new(sim, trace_node, begin, end, to, priority):
 
 
 @kernel
-def note_gone(sim, v, trace_node, begin, end, priority):
+def note_demoted(sim, v, trace_node, begin, end, priority):
     """Record that store ``v`` evicts the pages in (begin, end] of trace node ``trace_node`` to another store."""
     cache = sim.trees[v]
     last = cache.gone_tail

@@ -66,7 +66,7 @@ def _fast_forward_limit(sim, w):
     if worker.batch_size > 0 or worker.prompts_head >= 0 or worker.ended_prompts_new >= 0:
         return 1
     limit = sim.requests[sim.finish_heap[w, 0]].finish_clock - worker.clock
-    return 1 + lists.steps_with_room(sim, w, 1, host.undisturbed_pages(sim, w), limit - 1)
+    return 1 + lists.steps_within_pages(sim, w, 1, host.undisturbed_pages(sim, w), limit - 1)
 
 
 @kernel

@@ -122,7 +122,7 @@ def hold(sim, w, trace_node, limit):
         deepest = queue.split(sim, w, deepest, tokens)
     on_host, d = _claim(sim, w, deepest)
     while d >= sim.trees.shape[0]:
-        queue.lock_one(sim, w, d)
+        queue.lock_node(sim, w, d)
         d = sim.nodes[d].parent
     return tokens, on_host * sim.config.page_tokens, deepest
 

@@ -213,7 +213,7 @@ def _share_out(sim, w):
 def _all_fit(sim, w):
     """Whether pages suffice for all decodes, and no waiting request is visited before a started one."""
     worker = sim.workers[w]
-    if worker.decoding > 0 and lists.pages_due(sim, w, 0) > sim.trees[w].free_pages:
+    if worker.decoding > 0 and lists.pages_needed(sim, w, 0) > sim.trees[w].free_pages:
         return False
     if worker.running == 0 or worker.waiting == 0 or worker.running == sim.config.max_running:
         return True
@@ -234,7 +234,7 @@ def _begin(sim, w, now):
         request.part = la.PROMPT_ENDS if request.chunk == missing else la.PROMPT_GOES_ON
         worker.prefill_tokens += request.chunk
     if worker.decoding > 0:
-        memory.take_decode_pages(sim, w, now, lists.pages_due(sim, w, 0))
+        memory.take_decode_pages(sim, w, now, lists.pages_needed(sim, w, 0))
 
 
 @kernel
@@ -252,7 +252,7 @@ def compose(sim, w, now):
     if sim.config.capacity_policy == la.GUARANTEED_NO_EVICT:
         steady = _fill(sim, w, sim.trees[w].free_pages - worker.promised_pages + worker.allocated_pages)
     elif _all_fit(sim, w):
-        needed_pages = lists.pages_due(sim, w, 0) if worker.decoding > 0 else 0
+        needed_pages = lists.pages_needed(sim, w, 0) if worker.decoding > 0 else 0
         steady = _fill(sim, w, sim.trees[w].free_pages - needed_pages)
     else:
         paused = _pause_and_fill(sim, w)

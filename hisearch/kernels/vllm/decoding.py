@@ -174,7 +174,7 @@ def _resume_arrived(sim, w, now, budget):
         after = request.next
         if request.away == RECEIVED:
             held_pages = lists.pages(sim, request.computed)
-            if not step.has_room(sim, w, r, 0, worker.cache_id, held_pages, request.computed):
+            if not step.fits_admission(sim, w, r, 0, worker.cache_id, held_pages, request.computed):
                 break
             _remove_pending(sim, w, r)
             request.computed -= 1
@@ -234,7 +234,7 @@ def _wake(sim, w, now, cut):
 def receive(sim, w, r, now):
     """Queue request ``r`` at ``now``."""
     vllm.enqueue(sim, w, r)
-    sim.requests[r].away = WAITING if sim.fleet.hands[r].state != fl.NOT_HANDED else LOCAL
+    sim.requests[r].away = WAITING if sim.fleet.kv_transfers[r].state != fl.NO_TRANSFER else LOCAL
     _wake(sim, w, now, sim.workers[w].waiting_head == r)
 
 

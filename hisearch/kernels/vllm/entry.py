@@ -105,7 +105,7 @@ def fast_forward_limit(sim, w, preempted):
     if worker.batch_size > 0 or worker.prompts_head >= 0 or worker.skipped_head >= 0 or worker.skipped_step > 0:
         return 1
     limit = sim.requests[sim.finish_heap[w, 0]].finish_clock - worker.clock
-    return 1 + lists.steps_with_room(sim, w, 1, sim.trees[worker.cache_id].free_pages, limit - 1)
+    return 1 + lists.steps_within_pages(sim, w, 1, sim.trees[worker.cache_id].free_pages, limit - 1)
 
 
 @kernel
@@ -329,7 +329,7 @@ def complete(sim, w, now):
 def enqueue(sim, w, r):
     """Put the new request ``r`` into the waiting queue."""
     sim.requests[r].node = sim.workers[w].cache_id
-    sim.requests[r].tombstone = -1
+    sim.requests[r].redirect = -1
     sim.requests[r].mark = -1
     if sim.config.schedule == la.PRIORITY:
         lists.wait_by_urgency(sim, w, r)

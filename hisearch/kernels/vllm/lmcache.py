@@ -153,7 +153,7 @@ def lookup(sim, w, r, trace_node, count, now):
             slot = block_table.find(sim, v, sim.path[0, k])
             sim.blocks[v, slot].pins += 1
             chunk_order.use(sim, v, slot)
-        sim.found_in[r, tier] = end - begin
+        sim.matched_chunks_in[r, tier] = end - begin
         begin = end
     return begin
 
@@ -165,7 +165,7 @@ def unpin(sim, w, r, trace_node):
     k = 0
     for tier in range(sim.worker_stores.shape[1]):
         v = sim.worker_stores[w, tier]
-        for _ in range(sim.found_in[r, tier]):
+        for _ in range(sim.matched_chunks_in[r, tier]):
             sim.blocks[v, block_table.find(sim, v, sim.path[0, k])].pins -= 1
             k += 1
 
@@ -259,7 +259,7 @@ def save(sim, w, trace_node, begin, end, now):
     for k in range(end - begin):
         slot = slots[k]
         if slot < 0:
-            slot = block_table.nameless(sim, host)
+            slot = block_table.new_without_key(sim, host)
         sim.blocks[host, slot].users += 1
         for tier in range(1, sim.worker_stores.shape[1]):
             _begin_write(sim, w, sim.worker_stores[w, tier], keys[k], slot, now)

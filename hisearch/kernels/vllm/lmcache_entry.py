@@ -46,7 +46,7 @@ def _note_hits(sim, w, r, on_device, cached):
     begin = on_device
     end = 0
     for tier in range(sim.worker_stores.shape[1]):
-        end += sim.found_in[r, tier] * sim.offloading.block_tokens
+        end += sim.matched_chunks_in[r, tier] * sim.offloading.block_tokens
         hits = max(min(end, cached) - begin, 0)
         sim.block_tables[sim.worker_stores[w, tier]].hit_tokens += hits
         begin += hits
@@ -67,7 +67,7 @@ def _admit_head(sim, w, now, budget):
         offloaded.asked = 1
     cached = max(min(offloaded.found * size, known - 1), hit_tokens)
     share = step.share_of(sim, r, cached, budget)
-    if share == 0 or not step.has_room(sim, w, r, hit_tokens, d, 0, cached + share):
+    if share == 0 or not step.fits_admission(sim, w, r, hit_tokens, d, 0, cached + share):
         return 0
     lists.stop_waiting(sim, w, r)
     step.hold(sim, w, r, trace_node, limit, cached)

@@ -210,9 +210,9 @@ def release(sim, w, r, allocated, findable):
     publish(sim, w, r, findable)
     private_pages = lists.pages(sim, allocated) - request.locked_tokens // sim.config.page_tokens
     queue.push_empty(sim, sim.workers[w].cache_id, private_pages)
-    queue.unlock(sim, sim.workers[w].cache_id, request.node, request.tombstone)
+    queue.unlock(sim, sim.workers[w].cache_id, request.node, request.redirect)
     request.node = sim.workers[w].cache_id
-    request.tombstone = -1
+    request.redirect = -1
     request.locked_tokens = 0
 
 

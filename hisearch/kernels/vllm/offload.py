@@ -309,7 +309,7 @@ def look(sim, w, now, row):
 
 
 @kernel
-def found_any(sim, row):
+def has_notes(sim, row):
     """Whether a poll found something to note."""
     return sim.notes[row].stored_head >= 0 or sim.notes[row].loaded_head >= 0
 
@@ -375,7 +375,7 @@ def quiet(sim, w):
     connector = sim.connectors[w]
     if connector.lagging or connector.awaited > 0 or connector.loads_head >= 0:
         return False
-    return not found_any(sim, 2 * w) and not found_any(sim, 2 * w + 1)
+    return not has_notes(sim, 2 * w) and not has_notes(sim, 2 * w + 1)
 
 
 @kernel

@@ -96,7 +96,7 @@ def _resume(sim, w, r, now, budget, skipped):
     cached = sim.requests[r].computed
     held = sim.offloaded[r].dealt_with * sim.offloading.block_tokens // sim.config.page_tokens
     share = step.share_of(sim, r, cached, budget)
-    if share == 0 or not step.has_room(sim, w, r, 0, w, held, cached + share):
+    if share == 0 or not step.fits_admission(sim, w, r, 0, w, held, cached + share):
         return NO_PAGES
     return _run(sim, w, r, now, share, held, skipped)
 
@@ -106,7 +106,7 @@ def _load(sim, w, r, look, tokens):
     """Try to allocate pages for the ``tokens`` of ``r`` in host memory. Returns ``SKIPPED``, or ``NO_PAGES``."""
     trace_node, limit, hit_tokens, d = look
     cached = hit_tokens + tokens
-    if not step.has_room(sim, w, r, hit_tokens, d, 0, cached):
+    if not step.fits_admission(sim, w, r, hit_tokens, d, 0, cached):
         return NO_PAGES
     step.hold(sim, w, r, trace_node, limit, cached)
     offload.load(sim, w, r, trace_node, hit_tokens, tokens)
@@ -132,7 +132,7 @@ def _consider(sim, w, r, now, budget, skipped):
     if tokens > 0:
         return _load(sim, w, r, look, tokens)
     share = step.share_of(sim, r, hit_tokens, budget)
-    if share == 0 or not step.has_room(sim, w, r, hit_tokens, d, 0, hit_tokens + share):
+    if share == 0 or not step.fits_admission(sim, w, r, hit_tokens, d, 0, hit_tokens + share):
         return NO_PAGES
     step.hold(sim, w, r, trace_node, limit, hit_tokens)
     offloaded.on_device = hit_tokens
@@ -209,7 +209,7 @@ def _go_idle(sim, w, now, preempted):
     worker = sim.workers[w]
     row = 2 * w
     offload.look(sim, w, now, row)
-    again = preempted or offload.found_any(sim, row)
+    again = preempted or offload.has_notes(sim, row)
     offload.take_notes(sim, w, row)
     time = la.FOREVER_S
     if worker.waiting + sim.connectors[w].skipped + worker.running > 0:
@@ -244,25 +244,25 @@ def _fast_forward_limit(sim, w, preempted):
         return limit
     ahead = 0 if sim.config.overlap else 1
     steps = 1
-    while steps < limit and lists.pages_due(sim, w, steps + ahead) == 0:
+    while steps < limit and lists.pages_needed(sim, w, steps + ahead) == 0:
         steps += 1
     return steps
 
 
 @kernel
 def _sort_by_block_end(sim, w, steps):
-    """Sort the running requests into ``sim.due`` by the pass of the fast-forward in which each next fills a block.
+    """Sort the running requests into ``sim.next_filling`` by the pass in which each next fills a block.
 
     Pass k, of ``steps``, forms the step after the first k. A request fills its next block one block's tokens later.
     """
     size = sim.offloading.block_tokens
-    sim.due[:] = -1
+    sim.next_filling[:] = -1
     r = sim.workers[w].running_tail
     while r >= 0:
         k = (sim.offloaded[r].dealt_with + 1) * size - _tokens_after_step(sim, w, r)
         if k < steps:
-            sim.offloaded[r].next_due = sim.due[k % size]
-            sim.due[k % size] = r
+            sim.offloaded[r].next_due = sim.next_filling[k % size]
+            sim.next_filling[k % size] = r
         r = sim.requests[r].prev
 
 
@@ -296,7 +296,7 @@ def _catch_up(sim, w):
                 offload.store(sim, w, r, _tokens_after_step(sim, w, r) + k)
                 r = sim.requests[r].next
             continue
-        r = sim.due[phase]
+        r = sim.next_filling[phase]
         while r >= 0:
             offload.store(sim, w, r, _tokens_after_step(sim, w, r) + k)
             r = sim.offloaded[r].next_due

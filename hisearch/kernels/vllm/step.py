@@ -61,7 +61,7 @@ def _everything_fits(sim, w):
     """Whether the running requests fit in any order; only the very last may be cut by the budget."""
     worker = sim.workers[w]
     budget = sim.config.chunk_tokens - worker.decoding
-    pages = lists.pages_due(sim, w, 0) if worker.decoding > 0 else 0
+    pages = lists.pages_needed(sim, w, 0) if worker.decoding > 0 else 0
     if budget < 0:
         return False
     r = worker.prompts_head
@@ -82,7 +82,7 @@ def _serve_all(sim, w):
     worker = sim.workers[w]
     budget = sim.config.chunk_tokens - worker.decoding
     if worker.decoding > 0:
-        queue.take(sim, sim.workers[w].cache_id, lists.pages_due(sim, w, 0))
+        queue.take(sim, sim.workers[w].cache_id, lists.pages_needed(sim, w, 0))
     r = worker.prompts_head
     while r >= 0 and budget > 0:
         share = min(_cut(sim, _missing(sim, r)), budget)
@@ -216,7 +216,7 @@ def fits(sim, w, hit_tokens, d, held, tokens):
 def hold(sim, w, r, trace_node, limit, cached):
     """Hold the cached pages of ``r`` and take pages for all its ``cached`` tokens, which count as computed."""
     request = sim.requests[r]
-    hit_tokens, request.node, request.tombstone = queue.hold(sim, sim.workers[w].cache_id, trace_node, limit)
+    hit_tokens, request.node, request.redirect = queue.hold(sim, sim.workers[w].cache_id, trace_node, limit)
     request.locked_tokens = hit_tokens
     request.computed = cached
     if cached > hit_tokens:
@@ -233,7 +233,7 @@ def share_of(sim, r, cached, budget):
 
 
 @kernel
-def has_room(sim, w, r, hit_tokens, d, held, tokens):
+def fits_admission(sim, w, r, hit_tokens, d, held, tokens):
     """Whether there are pages to admit ``r``: for all its known tokens, or for the ``tokens`` that it needs now."""
     if sim.config.reserve_full_prompt:
         tokens = sim.trace.input_tokens[r] + sim.requests[r].generated
@@ -254,7 +254,7 @@ def admit(sim, w, r, now, budget):
     """Try to admit the waiting request ``r``. Returns tokens scheduled, 0 if it has to wait."""
     trace_node, limit, hit_tokens, d = look_up(sim, w, r)
     share = share_of(sim, r, hit_tokens, budget)
-    if share == 0 or not has_room(sim, w, r, hit_tokens, d, 0, hit_tokens + share):
+    if share == 0 or not fits_admission(sim, w, r, hit_tokens, d, 0, hit_tokens + share):
         return 0
     lists.stop_waiting(sim, w, r)
     hold(sim, w, r, trace_node, limit, hit_tokens)

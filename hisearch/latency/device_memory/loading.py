@@ -31,19 +31,19 @@ class FullLoad(NamedTuple):
     """Bytes that a rank holds before its weights are quantised, and the bytes available for them."""
 
     weights_bytes: float
-    room_bytes: float
+    available_bytes: float
 
     @property
     def fits(self) -> bool:
         """True where the checkpoint can be loaded at all."""
-        return self.weights_bytes <= self.room_bytes
+        return self.weights_bytes <= self.available_bytes
 
     def sentence(self, checkpoint: DType, accelerator_name: str) -> str:
         """A sentence for people, without a full stop."""
         return (
             f"SGLang loads {checkpoint} weights in full before it quantises them to fp8: "
             f"{self.weights_bytes / GIB:.1f} GiB on each rank, where {accelerator_name} offers "
-            f"{self.room_bytes / GIB:.1f} GiB"
+            f"{self.available_bytes / GIB:.1f} GiB"
         )
 
 

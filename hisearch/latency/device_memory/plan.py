@@ -62,7 +62,7 @@ class Elsewhere:
     """Bytes on a worker's other devices, per rank: of weights, and available for all KV (None: KV is not there)."""
 
     weights_bytes: float = 0.0
-    kv_room_bytes: float | None = None
+    kv_space_bytes: float | None = None
 
 
 @dataclass(frozen=True)
@@ -135,9 +135,9 @@ def plan_memory(
     window = _window_bytes(model, split, kv_dtype, engine)
     window += engine.max_running_requests * state_bytes_per_sequence_per_rank(model, split)
     spare = budget - weights - window
-    if elsewhere.kv_room_bytes is not None:
+    if elsewhere.kv_space_bytes is not None:
         # The accelerator holds no KV, but must fit the rest.
-        spare = elsewhere.kv_room_bytes - window if spare + window >= 0 else spare
+        spare = elsewhere.kv_space_bytes - window if spare + window >= 0 else spare
     page = engine.page_size
     if spare < per_token * page:
         short = per_token * page - spare

@@ -37,12 +37,12 @@ class HeldElsewhere:
     """Bytes of one rank's weights on each device, and bytes for KV on a device; None: KV is on the accelerator."""
 
     weights_bytes: dict[str, float]
-    kv_room_bytes: float | None
+    kv_space_bytes: float | None
 
     @property
     def relief(self) -> Elsewhere:
         """The argument ``elsewhere`` of ``plan_memory``."""
-        return Elsewhere(sum(self.weights_bytes.values()), self.kv_room_bytes)
+        return Elsewhere(sum(self.weights_bytes.values()), self.kv_space_bytes)
 
 
 def held_elsewhere(worker: WorkerDevices, composed: DeviceWorker, accelerator: AcceleratorSpec) -> HeldElsewhere:

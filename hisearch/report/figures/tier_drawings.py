@@ -21,7 +21,7 @@ def tier_drawings(closeup: Closeup, label: str) -> list[tuple[Drawing, go.Figure
     if closeup.tier_uses:
         built.append((_use(closeup.tier_uses, label), draw.figure_tier_use(closeup.tier_uses)))
     if closeup.tier_timeline is not None:
-        built.append((_occupancy(closeup.tier_timeline, label), draw.figure_tier_room(closeup.tier_timeline)))
+        built.append((_occupancy(closeup.tier_timeline, label), draw.figure_tier_occupancy(closeup.tier_timeline)))
     if closeup.tiers:
         built.append((_tiers(closeup.tiers, label), draw.figure_tiers(closeup.tiers)))
     return built

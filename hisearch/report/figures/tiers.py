@@ -133,7 +133,7 @@ def figure_tier_use(uses: Sequence[TierUse]) -> go.Figure:
     return theme.finish(figure, barmode="group", legend=_LEGEND)
 
 
-def figure_tier_room(timeline: TierTimeline) -> go.Figure:
+def figure_tier_occupancy(timeline: TierTimeline) -> go.Figure:
     """How full the stores of each tier were over time."""
     import plotly.graph_objects as go
 

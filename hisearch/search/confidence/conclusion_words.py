@@ -47,7 +47,7 @@ def format_chance(assessment: Assessment, varied: Sequence[str]) -> str:
     return text
 
 
-def format_asked(conclusion: Conclusion) -> str:
+def format_required_probability(conclusion: Conclusion) -> str:
     """Result for the required probability; "" if none is required."""
     if conclusion.at_least is None or conclusion.assessment is None:
         return ""

@@ -200,12 +200,12 @@ class Simulation:
                 evaluation, metrics=evaluation.metrics | self._at_most(evaluation.metrics, _slice_capacity(evaluation))
             )
 
-        from hisearch.simulate.engine import ObjectsLeaveNoRoom
+        from hisearch.simulate.engine import ObjectsLeaveTooLittleMemory
 
         def score_at(load: float) -> Score:
             try:
                 at_load = evaluation if load == 1.0 else self._evaluate_once(replace(job, load=load))
-            except ObjectsLeaveNoRoom:
+            except ObjectsLeaveTooLittleMemory:
                 # The host memory cannot hold a larger population's objects: only the verdict is used.
                 return Score(evaluation.metrics, evaluation.slo, False)
             return Score(at_load.metrics, at_load.slo, at_load.feasible)

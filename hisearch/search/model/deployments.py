@@ -37,7 +37,7 @@ def router_configs(space: RoutingSpace) -> list[RouterSpec]:
 _MOST_PROMISING = ("cache_aware", "power_of_two", "round_robin", "random")
 
 
-def configs_by_slo(space: RoutingSpace) -> list[RouterSpec]:
+def configs_most_promising_first(space: RoutingSpace) -> list[RouterSpec]:
     """``router_configs``, reordered: the first of every policy, most promising policy first, then the others."""
     routing_configs = router_configs(space)
     firsts = list({routing_config.policy: routing_config for routing_config in reversed(routing_configs)}.values())

@@ -6,7 +6,7 @@ import itertools
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from hisearch.search.model.deployments import configs_by_slo, router_configs
+from hisearch.search.model.deployments import configs_most_promising_first, router_configs
 from hisearch.specs.deployments.cluster import TransferSpec
 from hisearch.specs.deployments.deployment import DeploymentSpec
 from hisearch.specs.deployments.routing import AdmissionSpec, RouterSpec
@@ -40,7 +40,9 @@ def config_of_trial(deployment: DeploymentSpec) -> RoutingConfig:
 
 def unified_configs(space: SearchSpaceSpec) -> list[RoutingConfig]:
     """For equal workers: every router, most promising policies first, then the first one with each other admission."""
-    return _with_admissions([RoutingConfig(router) for router in configs_by_slo(space.routing)], space.routing)
+    return _with_admissions(
+        [RoutingConfig(router) for router in configs_most_promising_first(space.routing)], space.routing
+    )
 
 
 def lone_config(space: SearchSpaceSpec, admission: AdmissionSpec) -> RoutingConfig:
@@ -56,7 +58,7 @@ def mixed_routing(space: SearchSpaceSpec, mixed: MixedSpace) -> RoutingSpace:
 def mixed_configs(space: SearchSpaceSpec, mixed: MixedSpace) -> list[RoutingConfig]:
     """For unequal workers: every router, the first one of each policy first, then other admissions."""
     return _with_admissions(
-        [RoutingConfig(router) for router in configs_by_slo(mixed_routing(space, mixed))], space.routing
+        [RoutingConfig(router) for router in configs_most_promising_first(mixed_routing(space, mixed))], space.routing
     )
 
 
@@ -79,7 +81,7 @@ def pd_configs(space: SearchSpaceSpec, disaggregated: DisaggregatedSpace) -> lis
     Every combination would be too many to race; the winner's neighbours are tried later.
     """
     routers, at_decode, kv_transfers = (
-        configs_by_slo(space.routing),
+        configs_most_promising_first(space.routing),
         decode_routers(space, disaggregated),
         transfers(disaggregated),
     )

@@ -14,7 +14,13 @@ from dataclasses import dataclass
 
 from hisearch.search.evaluate.runner import TrialRunner
 from hisearch.search.model.candidates import Candidate
-from hisearch.search.model.deployments import configs_by_slo, deployment_of, parameters_of, router_configs, with_cache
+from hisearch.search.model.deployments import (
+    configs_most_promising_first,
+    deployment_of,
+    parameters_of,
+    router_configs,
+    with_cache,
+)
 from hisearch.search.model.job import Job
 from hisearch.search.model.problem import Problem
 from hisearch.search.model.sizing import Sizing
@@ -167,7 +173,7 @@ def _known_usd(kind: str, best: Trial, trials: Sequence[Trial]) -> float:
 def _job(problem: Problem, best: Trial, pool: PoolSpec, replicas: int) -> Job:
     """A job behind the recommendation's router if it has one, else behind the most promising one."""
     shared = sum(pool.replicas for pool in best.deployment.pools if pool.role != "decode") > 1
-    router = best.deployment.router if shared else configs_by_slo(problem.space.routing)[0]
+    router = best.deployment.router if shared else configs_most_promising_first(problem.space.routing)[0]
     # The router is irrelevant to a single replica: use the first one, so that equal runs are recognised.
     chosen = router if replicas > 1 else router_configs(problem.space.routing)[0]
     deployment = deployment_of(problem.model, problem.profile, pool, replicas, chosen)

@@ -60,7 +60,7 @@ def separate_adapters(trace: TraceArrays, agents: AgentArrays) -> TraceArrays:
 def _copies(trace: TraceArrays, adapter: I4, owner: I4, kinds: int) -> I8:
     """``node * kinds + adapter`` of all copies, in rising order; shape (C,)."""
     path_node = np.empty(len(adapter), np.int32)
-    prepare.shared_ways(trace.parent, owner, trace.output_node, path_node)
+    prepare.shared_paths(trace.parent, owner, trace.output_node, path_node)
     pairs = np.unique(path_node[path_node > 0].astype(np.int64) * kinds + adapter[path_node > 0])
     levels = []
     while len(pairs):

@@ -38,7 +38,7 @@ _ERRORS = 0xBB67AE8584CAA73B
 _SOURCES = {"trace": al.HINTS, "past": al.PAST, "oracle": al.ORACLE}
 
 
-def evicts_by_due(plan: AgentPlan | None) -> bool:
+def evicts_by_predicted_call(plan: AgentPlan | None) -> bool:
     """Whether HBM evicts by agents' predicted calls instead of the engine's policy."""
     return plan is not None and _POLICIES[plan.policy][0] != al.AT_LAUNCH
 
@@ -180,7 +180,7 @@ def _entries(trace: TraceArrays, agents: AgentArrays) -> dict[str, np.ndarray]:
     prepare.owners(agents.agent, trace.output_node, trace.parent, owner)
     prepare.places(trace.parent, first, after)
     path_node = np.empty(count, np.int32)
-    prepare.shared_ways(trace.parent, owner, trace.output_node, path_node)
+    prepare.shared_paths(trace.parent, owner, trace.output_node, path_node)
     pairs = first[path_node].astype(np.int64) * (len(agents.adapter) + 1) + agents.agent
     known, entry = np.unique(np.where(path_node >= 0, pairs, -1), return_inverse=True)
     missing = int(known[0] == -1)
@@ -272,7 +272,7 @@ def handle(
     states = _records(len(agents.adapter), al.AGENT)
     states["worker"] = 0 if workers == 1 else -1
     states["end_s"] = -1.0
-    states["due"] = al.NOBODY
+    states["predicted_call"] = al.NOBODY
     states["next_call"] = first
     states["newest"] = first
     states["sought"] = -1
@@ -301,7 +301,7 @@ def handle(
         line_slot=np.full((4 * workers, len(states)), -1, np.int32),
         line_size=np.zeros(4 * workers, np.int64),
         least=np.full(2 * total, al.NOBODY),
-        keys=np.empty(nodes if evicts_by_due(plan) else 1),
+        keys=np.empty(nodes if evicts_by_predicted_call(plan) else 1),
         holds=np.zeros(count, np.int32),
         rng=np.array([seed], np.uint64) ^ np.uint64(_ERRORS),
     )

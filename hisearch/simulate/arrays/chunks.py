@@ -116,7 +116,7 @@ def arrays(plan: WorkerPlan, requests: int, workers: int, blocks: int, places: S
         **fields,
         "connectors": connectors,
         "worker_stores": worker_stores,
-        "found_in": np.zeros((requests, tiers), np.int64),
+        "matched_chunks_in": np.zeros((requests, tiers), np.int64),
         "groups": np.zeros((len(all_stores), slots) if counted else (1, 1), tl.GROUP).view(np.recarray),
         "writes": np.zeros((max(len(all_stores) - hosts, 1), writes), tl.WRITE).view(np.recarray),
     }

@@ -112,8 +112,8 @@ def allocate(
         bounds=np.zeros(len(members), np.int64),
         lengths=np.empty(window, np.int64),
         transfer=_transfer(plan),
-        hands=records(count if plan.hands_over or plan.may_lack_workers else 1, fl.HAND),
-        due=np.empty(count if plan.hands_over or plan.may_lack_workers else 1, np.int32),
+        kv_transfers=records(count if plan.transfers_kv or plan.may_lack_workers else 1, fl.KV_TRANSFER),
+        action_heap=np.empty(count if plan.transfers_kv or plan.may_lack_workers else 1, np.int32),
         nics=_nics(plan),
         output_write_back=records(count if plan.writes_back_output else 1, fl.WRITE_BACK),
         incidents=_incidents(plan),
@@ -262,7 +262,7 @@ def _most_routed(plan: FleetPlan) -> int:
     """How often a request may be sent to a front worker: at each try, and where that one goes while it waits for it."""
     if not plan.may_lack_workers:
         return 1
-    return (1 + plan.retries) * (2 if plan.hands_over else 1)
+    return (1 + plan.retries) * (2 if plan.transfers_kv else 1)
 
 
 def _route(router: RouterSpec, first: int, members: int) -> Any:

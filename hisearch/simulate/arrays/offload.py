@@ -108,7 +108,7 @@ def _runs(plan: WorkerPlan, stores: int, workers: int, record_limit: int, nodes:
         "run_rows": np.zeros((stores, 3 * tl.LISTS), np.int64),
         "run_deepest_cached": np.empty((stores, nodes), np.int32),
         "uses": np.empty((stores, USES), tl.USE).view(np.recarray),
-        "due": np.empty(tier.page_tokens, np.int32),
+        "next_filling": np.empty(tier.page_tokens, np.int32),
     }
 
 
@@ -134,7 +134,7 @@ def _empty_fields() -> dict[str, Any]:
         "run_rows": np.zeros((1, 1), np.int64),
         "run_deepest_cached": np.zeros((1, 1), np.int32),
         "uses": _records(1, tl.USE).reshape(1, 1),
-        "due": np.zeros(1, np.int32),
+        "next_filling": np.zeros(1, np.int32),
         "block_tables": _records(1, tl.BLOCK_TABLE),
         "block_table_rows": np.zeros((1, 3 * tl.LISTS), np.int32),
         "blocks": _records(1, tl.BLOCK).reshape(1, 1),
@@ -145,5 +145,5 @@ def _empty_fields() -> dict[str, Any]:
         "writes": _records(1, tl.WRITE).reshape(1, 1),
         "groups": _records(1, tl.GROUP).reshape(1, 1),
         "worker_stores": np.zeros((1, 1), np.int32),
-        "found_in": np.zeros((1, 1), np.int64),
+        "matched_chunks_in": np.zeros((1, 1), np.int64),
     }

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hisearch.base.policies import EVICTIONS
+from hisearch.base.policies import EVICTIONS, QUEUE_ORDERS
 from hisearch.kernels.core import owners
 from hisearch.kernels.core.gap_bins import BINS
 from hisearch.kernels.layout import agents as al
@@ -30,12 +30,8 @@ _SHUFFLE_STREAMS = 0x6A09E667F3BCC908
 DECODE_ENTRY = la.DECODE_WORKER
 
 ENGINES = {"vllm": la.VLLM, "sglang": la.SGLANG, "trtllm": la.TRTLLM}
-_SCHEDULER_KINDS = {"alone": la.ALONE, "lockstep": la.LOCKSTEP, "pipe": la.PIPE}
+_SCHEDULER_KINDS = {"alone": la.SINGLE, "lockstep": la.LOCKSTEP, "pipe": la.PIPE}
 _CAPACITY_POLICIES = {"guaranteed_no_evict": la.GUARANTEED_NO_EVICT, "max_utilization": la.MAX_UTILIZATION}
-_SCHEDULES = {
-    "fcfs": la.FCFS, "priority": la.PRIORITY, "lpm": la.LPM, "lof": la.LOF, "dfs-weight": la.DFS_WEIGHT,
-    "random": la.SHUFFLED,
-}  # fmt: skip
 
 
 def records(count: int, dtype: np.dtype[Any]) -> Any:
@@ -98,8 +94,8 @@ def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
         max_request_tokens=plan.max_request_tokens,
         horizon_s=math.inf,
         conservativeness=engine.schedule_conservativeness,
-        eviction=la.DISTANCE if agent_arrays.evicts_by_due(plan.agents) else EVICTIONS.code(engine.eviction),
-        schedule=_SCHEDULES[engine.schedule],
+        eviction=la.DISTANCE if agent_arrays.evicts_by_predicted_call(plan.agents) else EVICTIONS.code(engine.eviction),
+        schedule=QUEUE_ORDERS.code(engine.schedule),
         # While results are taken in, the other micro-batches keep a pipeline busy.
         overlap=engine.overlap and plan.scheduler_kind != "pipe",
         chunked_prefill=engine.chunked_prefill,
@@ -241,8 +237,8 @@ def allocate(
     *,
     fleet: fl.Fleet,
     seed: int,
-    node_room: int,
-    log_room: int = 0,
+    node_limit: int,
+    log_limit: int = 0,
     agents: AgentArrays | None = None,
     places: Sequence[int] = (),
     pooled: bool = False,
@@ -255,8 +251,8 @@ def allocate(
         settings: see ``config_of``; ``shared_outputs`` is set here.
         fleet: the arrays that pools share.
         seed: of the workers' random streams.
-        node_room: cache-tree nodes to reserve.
-        log_room: steps to log.
+        node_limit: cache-tree nodes to reserve.
+        log_limit: steps to log.
         agents: of the requests, if any.
         places: for each worker, the one whose place on the node it takes; empty: itself.
         pooled: whether follow-ups wait for any request instead of their previous turn.
@@ -271,7 +267,7 @@ def allocate(
     trees = workers * (2 if config.host_pages > 0 else 1) + stores + pools + copies
     # Host pools hold nodes of the workers' trees; pools of objects hold none.
     searched_trees = workers + stores
-    nodes = node_room + trees + workers * agent_arrays.record_count(agents, plan.agents)
+    nodes = node_limit + trees + workers * agent_arrays.record_count(agents, plan.agents)
     servers = hl.SERVERS * workers + (al.AGENT_SERVERS * workers if plan.agents is not None else 0)
     tree_records = records(trees, la.TREE)
     if plan.agents is not None and pools:
@@ -279,10 +275,11 @@ def allocate(
         tree_records["capacity_pages"][searched_trees + pools : searched_trees + pools + copies] = (
             plan.agents.host_pages
         )
+    order = QUEUE_ORDERS[plan.engine.schedule]
     radix = config.engine == la.SGLANG and config.role != fl.DECODE
-    sorts = radix and config.schedule in (la.LPM, la.DFS_WEIGHT, la.SHUFFLED)
+    sorts = radix and order.every_pass
     priorities = EVICTIONS[plan.engine.eviction].priorities or tier_arrays.by_priority(plan)
-    has_standings = radix and (priorities or config.schedule == la.DFS_WEIGHT)
+    has_node_ranks = radix and (priorities or order.weighs_nodes)
     ends = radix and config.ignore_eos and not config.prefix_caching
     runs_vllm = config.engine == la.VLLM or config.role == fl.DECODE
     in_order = trace._replace(previous=np.full_like(trace.previous, -1)) if pooled else trace
@@ -302,17 +299,17 @@ def allocate(
             trace, agents, plan.agents, searched_trees, workers, nodes, int(config.capacity_pages), seed
         ),
         nodes=np.empty(nodes, la.NODE).view(np.recarray),
-        standings=np.empty(nodes if has_standings else 1, la.STANDING).view(np.recarray),
+        node_ranks=np.empty(nodes if has_node_ranks else 1, la.NODE_RANK).view(np.recarray),
         queued=np.empty(count if radix and config.schedule != la.FCFS else 1, la.QUEUED).view(np.recarray),
-        **tier_arrays.arrays(plan, trace, workers, node_room),
+        **tier_arrays.arrays(plan, trace, workers, node_limit),
         hosted=np.empty(nodes if config.hicache else 1, hl.HOSTED).view(np.recarray),
         hosts=_hosts(workers if config.hicache or config.store_pool >= 0 else 1, places),
         servers=records(servers, hl.SERVER),
         server_heap=np.empty(servers, np.int32),
-        log_fetches=records(log_room, hl.FETCH_LOG),
-        **offload_arrays.arrays(plan, trace, workers, node_room, places),
+        log_fetches=records(log_limit, hl.FETCH_LOG),
+        **offload_arrays.arrays(plan, trace, workers, node_limit, places),
         deepest_cached=np.empty((searched_trees, len(trace.parent)), np.int32),
-        ways=np.empty((workers, owners.depth(trace.parent) + 1), np.int32),
+        trace_paths=np.empty((workers, owners.depth(trace.parent) + 1), np.int32),
         residue=np.zeros((workers, config.page_tokens), np.int64),
         finish_heap=np.empty((workers, config.max_running), np.int32),
         batch=np.empty((workers, config.max_running), np.int32),
@@ -332,7 +329,7 @@ def allocate(
         event_heap=np.empty(workers, np.int32),
         counters=np.zeros(la.COUNTERS, np.int64),
         gaps=np.zeros(BINS, np.int64),
-        log_steps=np.empty(log_room, la.STEP_LOG).view(np.recarray),
-        log_entries=np.empty(8 * log_room, la.ENTRY_LOG).view(np.recarray),
-        log_lost=np.empty(log_room, np.int32),
+        log_steps=np.empty(log_limit, la.STEP_LOG).view(np.recarray),
+        log_entries=np.empty(8 * log_limit, la.ENTRY_LOG).view(np.recarray),
+        log_lost=np.empty(log_limit, np.int32),
     )

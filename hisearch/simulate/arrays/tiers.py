@@ -35,17 +35,17 @@ def by_priority(plan: WorkerPlan) -> bool:
     return any(EVICTIONS[tier.eviction].priorities for tier in storage_of(plan))
 
 
-def arrays(plan: WorkerPlan, trace: TraceArrays, workers: int, node_room: int) -> dict[str, Any]:
+def arrays(plan: WorkerPlan, trace: TraceArrays, workers: int, node_limit: int) -> dict[str, Any]:
     """The arrays of ``layout.Sim`` that say what the tiers of HiCache are, and the links of all movers.
 
-    ``node_room``: runs that stores may hold, each of which may move.
+    ``node_limit``: runs that stores may hold, each of which may move.
     """
     storage = storage_of(plan)
     links = link_array(plan, workers)
     return {
         "tiers": _tiers(plan, links, workers),
         "store_tiers": _store_tier_records(plan, workers),
-        "moves": np.zeros(node_room if len(storage) > 1 else 1, hl.MOVE).view(np.recarray),
+        "moves": np.zeros(node_limit if len(storage) > 1 else 1, hl.MOVE).view(np.recarray),
         # Two for each request, and for each worker's fetch ahead of a call.
         "fetches": np.zeros(2 * (len(trace.arrival_s) + workers) if storage else 1, hl.FETCH).view(np.recarray),
         "links": links,

@@ -222,6 +222,6 @@ class FleetPlan:
         return bool(self.incidents) or any(pool.scaler is not None for pool in self.pools)
 
     @property
-    def hands_over(self) -> bool:
+    def transfers_kv(self) -> bool:
         """Whether prefill and decode are disaggregated."""
         return any(pool.role == "decode" for pool in self.pools)

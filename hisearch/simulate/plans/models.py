@@ -15,7 +15,7 @@ class ModelNotServed(ValueError):  # noqa: N818
     """A trace asks for a model that no pool serves, or names none of several."""
 
 
-def asked_models(plan: FleetPlan, trace: CompiledTrace) -> RequestModels:
+def models_of_requests(plan: FleetPlan, trace: CompiledTrace) -> RequestModels:
     """The models that the fleet serves, and the index of each request's model.
 
     Raises:
@@ -47,4 +47,4 @@ def asked_models(plan: FleetPlan, trace: CompiledTrace) -> RequestModels:
 def over_windows(plan: FleetPlan, trace: CompiledTrace) -> npt.NDArray[np.bool_]:
     """Mask of the requests that exceed their model's window, shape (N,)."""
     windows = [max(p.plan.max_request_tokens for p in plan.pools if p.model == model) for model in plan.models]
-    return requests_over_window(trace, np.array(windows, np.int64)[asked_models(plan, trace).model])
+    return requests_over_window(trace, np.array(windows, np.int64)[models_of_requests(plan, trace).model])

@@ -47,8 +47,8 @@ __all__ = [
     "check_simulated",
     "check_split",
     "ffn_accelerator_name",
+    "plan_kv_memory",
     "plan_pool_memory",
-    "plan_room",
     "plan_worker",
     "worker_devices",
 ]
@@ -178,7 +178,7 @@ def plan_worker(
     engine = pool.engine
     check_split(pool, model)
     attached = worker_devices(pool, devices, ffn_accelerator)
-    memory, tiers = plan_room(
+    memory, tiers = plan_kv_memory(
         pool, model=model, accelerator=accelerator, host=host, media=media, profile=profile, devices=attached
     )
     agents = with_disk(plan_agents(pool, model, memory, accelerator), pool, tiers.plans, media)
@@ -283,7 +283,7 @@ def check_split(pool: PoolSpec, model: ModelSpec) -> None:
             raise InvalidParallelism(f"{refused}together with pipeline_parallel {split.pipeline}", key)
 
 
-def plan_room(
+def plan_kv_memory(
     pool: PoolSpec,
     *,
     model: ModelSpec,

@@ -63,8 +63,10 @@ def _of_pools(result: Result, pools: Sequence[int], mine: npt.NDArray[np.bool_],
             if use.pool in new_pool
         ),
         links=tuple(replace(use, pool=new_pool[use.pool]) for use in result.links if use.pool in new_pool),
-        hand_overs=tuple(
-            replace(use, worker=int(new_worker[use.worker])) for use in result.hand_overs if new_worker[use.worker] >= 0
+        kv_transfers=tuple(
+            replace(use, worker=int(new_worker[use.worker]))
+            for use in result.kv_transfers
+            if new_worker[use.worker] >= 0
         ),
         pools=tuple(replace(pool, first_worker=int(new_worker[pool.first_worker])) for pool in uses),
         far_hit_tokens=sum(pool.far_hit_tokens for pool in uses),

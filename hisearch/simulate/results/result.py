@@ -47,7 +47,7 @@ class RequestTable:
         storage_hit_tokens: likewise, after a fetch for the request from a tier behind the host tier.
     preemptions: times it lost its KV (vLLM preemption, SGLang retraction).
     outcome: an ``Outcome``.
-    handed_s: when its KV had arrived at its decode worker; None without KV transfers.
+    kv_arrived_s: when its KV had arrived at its decode worker; None without KV transfers.
     front_end_s: from the client's send until ``arrival_s``. first_delivery_s, last_delivery_s: from ``first_token_s``
         and ``finish_s`` until the client has the token. None if the latency profile has no front end.
 
@@ -67,7 +67,7 @@ class RequestTable:
     outcome: I4
     input_tokens: I8
     output_tokens: I8
-    handed_s: F8 | None = None
+    kv_arrived_s: F8 | None = None
     front_end_s: F8 | None = None
     first_delivery_s: F8 | None = None
     last_delivery_s: F8 | None = None
@@ -253,7 +253,7 @@ class LinkUse:
 
 
 @dataclass(frozen=True)
-class HandOverUse:
+class KvTransferUse:
     """KV transfers that a worker sent to decode workers, or received as a decode worker.
 
     Attributes:
@@ -366,7 +366,8 @@ def _mean_workers(begun_s: F8, gone_s: F8, start_s: float, end_s: float) -> floa
 class Result:
     """A finished simulation.
 
-    kv_capacity_tokens, idle_w: of a worker of the first pool; for all pools see ``pools``. hand_overs: KV transfers of
+    kv_capacity_tokens, idle_w: of a worker of the first pool; for all pools see ``pools``. kv_transfers: KV transfers
+        of
         each worker under prefill/decode disaggregation.
 
     events: arrivals, passes and ends that the event loop handled; a fast-forward counts as two.
@@ -399,7 +400,7 @@ class Result:
     fetches_ahead: bool = False
     objects: tuple[ObjectUse, ...] = ()
     pools: tuple[PoolUse, ...] = ()
-    hand_overs: tuple[HandOverUse, ...] = ()
+    kv_transfers: tuple[KvTransferUse, ...] = ()
     asked: RequestModels | None = None
 
     def itl_s(self, quantile: float) -> float:

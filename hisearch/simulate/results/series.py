@@ -79,10 +79,12 @@ def occupancies(result: Result, times: Residences | None = None) -> list[Occupan
     times = residences(result) if times is None else times
     visits = [_Visits(table.worker, table.arrival_s, table.finish_s)]
     stays = [_Visits(table.worker[times.request], times.admitted_s, times.left_s)]
-    if table.handed_s is not None:
-        handed_s = np.where(np.isnan(table.handed_s) & (table.worker != table.prefill_worker), np.inf, table.handed_s)
-        visits = _split_visits(table, handed_s)
-        stays = _split_stays(result, times, handed_s)
+    if table.kv_arrived_s is not None:
+        kv_arrived_s = np.where(
+            np.isnan(table.kv_arrived_s) & (table.worker != table.prefill_worker), np.inf, table.kv_arrived_s
+        )
+        visits = _split_visits(table, kv_arrived_s)
+        stays = _split_stays(result, times, kv_arrived_s)
     return [
         Occupancy(
             _of_worker(visits, "from_s", w),
@@ -106,22 +108,22 @@ def _of_worker(visits: list[_Visits], column: str, w: int) -> F8:
     return _sorted(np.concatenate([getattr(group, column)[group.worker == w] for group in visits]))
 
 
-def _split_visits(table: RequestTable, handed_s: F8) -> list[_Visits]:
+def _split_visits(table: RequestTable, kv_arrived_s: F8) -> list[_Visits]:
     """Each request at its prefill worker until its KV transfer, then at its decode worker; NaN: it stays."""
-    stays = np.isnan(handed_s)
-    arrived = np.isfinite(handed_s)
-    before_s = np.where(stays, table.finish_s, np.where(arrived, handed_s, np.nan))
+    stays = np.isnan(kv_arrived_s)
+    arrived = np.isfinite(kv_arrived_s)
+    before_s = np.where(stays, table.finish_s, np.where(arrived, kv_arrived_s, np.nan))
     return [
         _Visits(table.prefill_worker, table.arrival_s, before_s),
-        _Visits(table.worker[arrived], handed_s[arrived], table.finish_s[arrived]),
+        _Visits(table.worker[arrived], kv_arrived_s[arrived], table.finish_s[arrived]),
     ]
 
 
-def _split_stays(result: Result, times: Residences, handed_s: F8) -> list[_Visits]:
+def _split_stays(result: Result, times: Residences, kv_arrived_s: F8) -> list[_Visits]:
     """Times of running at either worker; one that spans the KV transfer resumes with the next logged step."""
     table, log = result.requests, step_log(result)
     request = times.request
-    at_s = handed_s[request]
+    at_s = kv_arrived_s[request]
     before = np.isnan(at_s) | (times.admitted_s < at_s)
     until_s = np.fmin(times.left_s, np.where(np.isfinite(at_s), at_s, np.nan))
     spans_transfer = np.isfinite(at_s) & before & ~(times.left_s <= at_s)
@@ -129,7 +131,7 @@ def _split_stays(result: Result, times: Residences, handed_s: F8) -> list[_Visit
     at_decode_worker = log.steps["worker"][entry_steps(log)] == table.worker[owner]
     formed_s = np.where(at_decode_worker, log.steps["scheduled_s"][entry_steps(log)], np.inf)
     resumed_s = np.full(len(table.worker), np.inf)
-    np.minimum.at(resumed_s, owner, np.where(formed_s >= handed_s[owner], formed_s, np.inf))
+    np.minimum.at(resumed_s, owner, np.where(formed_s >= kv_arrived_s[owner], formed_s, np.inf))
     goes_on = spans_transfer & np.isfinite(resumed_s[request])
     return [
         _Visits(table.prefill_worker[request[before]], times.admitted_s[before], until_s[before]),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from hisearch.base.policies import EVICTIONS
+from hisearch.base.policies import EVICTIONS, QUEUE_ORDERS
 from hisearch.specs.base import (
     ENGINE_TITLES,
     Count,
@@ -38,21 +38,20 @@ from hisearch.specs.machines.profile import LatencyProfileSpec
 from hisearch.specs.models.experts import ExpertsSpec
 from hisearch.specs.models.model import ModelSpec
 from hisearch.specs.models.pages import PAGE_TOKENS
-from hisearch.specs.policies import name_type
+from hisearch.specs.policies import name_type, summaries
 
 _ENGINE_EVICTIONS = {name: policy for name, policy in EVICTIONS.items() if policy.engine}
 if TYPE_CHECKING:
     EvictionName: TypeAlias = str
+    ScheduleName: TypeAlias = str
 else:
     EvictionName = name_type(_ENGINE_EVICTIONS)
+    ScheduleName = name_type(QUEUE_ORDERS)
 
 CapacityPolicyName = Literal["guaranteed_no_evict", "max_utilization"]
-ScheduleName = Literal["fcfs", "priority", "lpm", "lof", "dfs-weight", "random"]
 #: Orders of the waiting queue that each engine has.
 SCHEDULES: dict[str, tuple[ScheduleName, ...]] = {
-    "vllm": ("fcfs", "priority"),
-    "sglang": ("fcfs", "priority", "lpm", "lof", "dfs-weight", "random"),
-    "trtllm": ("fcfs",),
+    engine: tuple(name for name, order in QUEUE_ORDERS.items() if engine in order.engines) for engine in ENGINE_TITLES
 }
 
 
@@ -96,7 +95,8 @@ class EngineSpec(Strict):
     eviction: EvictionName = Field("lru", description="SGLang radix_eviction_policy; the others have lru alone.")
     schedule: ScheduleName = Field(
         "fcfs",
-        description="Order of the waiting queue: vLLM scheduling_policy, SGLang schedule_policy; TensorRT-LLM: fcfs.",
+        description="Order of the waiting queue: vLLM scheduling_policy, SGLang schedule_policy; TensorRT-LLM: fcfs. "
+        + summaries(QUEUE_ORDERS),
     )
     overlap: bool = Field(
         True,

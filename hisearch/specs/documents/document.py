@@ -18,7 +18,7 @@ from hisearch.specs.documents.kinds import KINDS, envelope_model
 from hisearch.specs.documents.renamed_keys import with_current_keys
 from hisearch.specs.errors import KeyedError, KeyPath, Problem, SpecError, as_keypath
 from hisearch.specs.source import Source, read_source
-from hisearch.specs.validation_words import describe
+from hisearch.specs.validation_messages import describe
 from hisearch.specs.wording import described, nearest, unknown
 from hisearch.specs.yaml_nodes import Positions
 

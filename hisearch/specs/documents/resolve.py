@@ -26,7 +26,7 @@ from hisearch.specs.source import Source, read_source
 from hisearch.specs.studies.search_space import SearchSpaceSpec
 from hisearch.specs.studies.slo import SloSpec
 from hisearch.specs.studies.study import StudySpec
-from hisearch.specs.validation_words import describe
+from hisearch.specs.validation_messages import describe
 from hisearch.specs.wording import unknown
 from hisearch.specs.workloads.workload import WorkloadSpec
 
@@ -175,7 +175,7 @@ def resolve_study(source: Source, overrides: tuple[str, ...], catalogue: Catalog
     spec, resolver = document.spec, _Resolver(catalogue)
     model = _called(resolver.named_or_inline(document, "Model", "spec.model", spec.model), spec.huggingface_id)
     slo = _slo_for(resolver.named_or_inline(document, "SLO", "spec.slo", spec.slo), model)
-    document = replace(document, spec=spec.for_promise(slo.spec))
+    document = replace(document, spec=spec.with_objectives_of(slo.spec))
     space: Document[SearchSpaceSpec] = resolver.named_or_inline(document, "SearchSpace", "spec.space", spec.space)
     workload = resolver.workload(document)
     profile = resolver.profile(space, space.spec.profile)

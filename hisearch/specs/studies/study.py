@@ -246,7 +246,7 @@ class StudySpec(Strict):
             raise KeyedError(("confidence", "draws"), "at_least needs draws; expected at least 1")
         return self
 
-    def for_promise(self, slo: SloSpec) -> StudySpec:
+    def with_objectives_of(self, slo: SloSpec) -> StudySpec:
         """The study with objectives that match ``slo``, unless it states its own."""
         if "objectives" in self.model_fields_set:
             return self

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from hisearch.specs.workloads.workload import TraceFileSpec
-from hisearch.traces.models import blocks_apart, models_of
+from hisearch.traces.models import models_of, separate_blocks
 from hisearch.traces.reading.errors import TraceError
 from hisearch.traces.reading.rows import BadRows
 from hisearch.traces.trace import Trace, make_trace
@@ -100,7 +100,7 @@ class Requests:
         np.cumsum(self.id_counts, out=ptr[1:])
         ids = np.frombuffer(self.ids, dtype=np.int64) if len(self.ids) else np.zeros(0, dtype=np.int64)
         if self.model and len(ids):
-            ids = blocks_apart(ids, self.id_counts, models_of(self.model))
+            ids = separate_blocks(ids, self.id_counts, models_of(self.model))
         shared: tuple[np.ndarray, np.ndarray] = _tree.resolve_blocks(
             ptr, ids, block_tokens, np.array(self.known_tokens, dtype=np.int64)
         )

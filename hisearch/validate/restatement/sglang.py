@@ -308,7 +308,7 @@ class SglangWorker:
         while len(stay) > 1 and (not self._retracted or not self.cache.decode_fits(stay)):
             live = stay.pop()
             self.cache.drop(live)
-            self.cache.make_room(RETRACT_DECODE_STEPS * len(stay))
+            self.cache.ensure_free_pages(RETRACT_DECODE_STEPS * len(stay))
             live.retracted = True
             self._retracted.append(live)
             self.preemptions[live.request.id] = self.preemptions.get(live.request.id, 0) + 1

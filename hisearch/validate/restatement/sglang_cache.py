@@ -85,7 +85,7 @@ class KvCache:
         """When the next copy or storage operation ends: never without a host tier."""
         return None
 
-    def make_room(self, tokens: int) -> None:
+    def ensure_free_pages(self, tokens: int) -> None:
         """If fewer than ``tokens`` are free, evict *all* of ``tokens``, not the difference."""
         if self.free_tokens < tokens and self.tree:
             self.free_tokens += self.tree.evict(tokens)
@@ -93,20 +93,20 @@ class KvCache:
     def take_prefill(self, batch: list[LiveRequest]) -> None:
         """Take slots for the chunks of a prefill batch; with pages, one more page per request is freed."""
         spare = self.page_size * len(batch) if self.page_size > 1 else 0
-        self.make_room(sum(live.extend for live in batch) + spare)
+        self.ensure_free_pages(sum(live.extend for live in batch) + spare)
         for live in batch:
             self._grow(live, live.prefix + live.extend)
 
     def take_decode(self, batch: list[LiveRequest]) -> None:
         """Take a slot for one more token of each request; a page each is freed."""
-        self.make_room(self.page_size * len(batch))
+        self.ensure_free_pages(self.page_size * len(batch))
         for live in batch:
             self._grow(live, live.committed + 1)
 
     def decode_fits(self, batch: list[LiveRequest]) -> bool:
         """Whether (after evicting) there is a page for each request whose pages are full."""
         needed = self.page_size * sum(live.committed % self.page_size == 0 for live in batch)
-        self.make_room(needed)
+        self.ensure_free_pages(needed)
         return self.free_tokens >= needed
 
     def keep_unfinished(self, live: LiveRequest, *, chunk: bool = False) -> None:

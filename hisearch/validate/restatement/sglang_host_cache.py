@@ -89,7 +89,7 @@ class HostCache(KvCache):
             return
         # Only write_back with a full host pool could evict it meanwhile; the engine fails in that case.
         live.host_node.host_locks += 1
-        self.make_room(live.host_hit)
+        self.ensure_free_pages(live.host_hit)
         live.host_node.host_locks -= 1
         if self.free_tokens < live.host_hit:
             return

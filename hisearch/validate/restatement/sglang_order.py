@@ -22,6 +22,7 @@ class WaitingOrder:
       that of the last retraction for a retracted request. A waiting request preempts running ones whose values exceed
       its own by more than ``priority_scheduling_preemption_threshold`` (10): not restated.
     - ``lof``: longest declared output first.
+    - ``srpt``: fewest tokens first, of the prompt and of the declared output together.
     - ``lpm``: longest cached prefix first.
     - ``dfs-weight``: the radix tree depth first, children by the number of waiting requests that end in them or below,
       and requests that end in a node behind those below it. Like ``lpm`` it is ``fcfs`` without radix cache.
@@ -43,6 +44,8 @@ class WaitingOrder:
             waiting.sort(key=lambda live: live.request.priority)
         elif policy == "lof":
             waiting.sort(key=lambda live: -live.max_new)
+        elif policy == "srpt":
+            waiting.sort(key=lambda live: live.request.input_tokens + live.max_new)
         elif policy == "random":
             self._shuffle(waiting)
         elif policy == "lpm" and self.cache.tree and len(waiting) <= LPM_QUEUE_LIMIT:

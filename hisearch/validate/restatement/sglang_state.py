@@ -14,7 +14,7 @@ from hisearch.validate.restatement.sglang_tree import EvictionPolicy, RadixNode
 CLIP_OUTPUT_TOKENS = 4096
 
 
-SchedulePolicy = Literal["fcfs", "lpm", "lof", "dfs-weight", "random"]
+SchedulePolicy = Literal["fcfs", "lpm", "lof", "dfs-weight", "random", "srpt"]
 
 
 @dataclass(frozen=True)

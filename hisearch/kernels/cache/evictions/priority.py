@@ -16,6 +16,6 @@ EVICTION = EvictionPolicy("Lowest request priority first.", engine=True, priorit
 @kernel
 def before(sim, a, b):
     """By priority value, then last access."""
-    ka = sim.standings[a].priority
-    kb = sim.standings[b].priority
+    ka = sim.node_ranks[a].priority
+    kb = sim.node_ranks[b].priority
     return ka < kb if ka != kb else recency.older(sim, a, b)

@@ -28,7 +28,7 @@ EVICTION = EvictionPolicy(
 @kernel
 def _is_needed(sim, d):
     """Whether the last page of run ``d`` is one that no sequence can do without."""
-    return sim.nodes[d].end - sim.config.page_tokens < sim.hosted[d].spare_from
+    return sim.nodes[d].end - sim.config.page_tokens < sim.hosted[d].dispensable_from
 
 
 @kernel
@@ -43,5 +43,5 @@ def before(sim, a, b):
 def pages_to_go(sim, v, d, wanted):
     """At first only those that can be done without."""
     node = sim.nodes[d]
-    spare = (node.end - max(sim.hosted[d].spare_from, node.begin)) // sim.config.page_tokens
+    spare = (node.end - max(sim.hosted[d].dispensable_from, node.begin)) // sim.config.page_tokens
     return min(wanted, spare) if spare > 0 else wanted

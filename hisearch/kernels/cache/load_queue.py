@@ -11,8 +11,8 @@ from hisearch.base.jit import kernel
 
 @kernel
 def _sooner(sim, a, b):
-    call_a = sim.agents.agents[a].due
-    call_b = sim.agents.agents[b].due
+    call_a = sim.agents.agents[a].predicted_call
+    call_b = sim.agents.agents[b].predicted_call
     return call_a < call_b or (call_a == call_b and a < b)
 
 

@@ -13,7 +13,7 @@ from hisearch.specs.studies.slo import SloSpec
 NO_SLO = SloSpec.model_construct(terms=[], max_rejected_fraction=1.0, models={})
 
 
-def promise_to(models: Sequence[ServedModel], slo: str | Path | SloSpec | None, catalogue: Catalogue) -> SloSpec | None:
+def slo_for(models: Sequence[ServedModel], slo: str | Path | SloSpec | None, catalogue: Catalogue) -> SloSpec | None:
     """The SLO of a deployment of these models; None where none is given.
 
     Args:

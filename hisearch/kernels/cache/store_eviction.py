@@ -47,8 +47,8 @@ def _sweep_leaves(sim, v, h, now):
         dropped = False
         for slot in range(cache.heap_size - 1, -1, -1):
             # Dropping one moves another into its slot, or further up; hence once more, until nothing is found.
-            if slot < cache.heap_size and expired(sim, v, sim.evict_heap[h, cache.line_room + slot], now):
-                expire(sim, v, sim.evict_heap[h, cache.line_room + slot])
+            if slot < cache.heap_size and expired(sim, v, sim.evict_heap[h, cache.line_places + slot], now):
+                expire(sim, v, sim.evict_heap[h, cache.line_places + slot])
                 dropped = True
 
 
@@ -108,8 +108,8 @@ def let_go(sim, v, d, count):
     sim.trees[v].evicted_tokens += tokens
     if sim.tiers.exclusive and sim.trees[v].tier == 0:
         node = sim.nodes[d]
-        priority = sim.standings[d].priority if sim.tiers.priorities else 0
-        moves.note_gone(sim, v, node.trace_node, node.end - tokens, node.end, priority)
+        priority = sim.node_ranks[d].priority if sim.tiers.priorities else 0
+        moves.note_demoted(sim, v, node.trace_node, node.end - tokens, node.end, priority)
     runs.trim(sim, v, d, count)
 
 
@@ -158,7 +158,7 @@ def _go_from(sim, v, h):
 
 
 @kernel
-def make_for_one(sim, v, recalled, now):
+def free_one_page(sim, v, recalled, now):
     """Free a page where none is free (two queues), for one that was ``recalled``. Returns whether there is one."""
     if sim.trees[v].free_pages == 0 and runs.tier_of(sim, v).reclaim == hl.PRESSURE:
         sweep(sim, v, now)
