@@ -22,7 +22,7 @@ quickstart: $(STAMP) ## Set up, then recommend a deployment for a chat service (
 	$(BIN)/hisearch run studies/quickstart.yaml
 
 test: $(STAMP) ## Set up, then run the tests
-	@$(BIN)/python -c 'from hisearch.kernels.engine.doors import ENGINES; from hisearch.kernels.fleet.compilation import prepare; prepare(ENGINES)'
+	@$(BIN)/python -c 'from hisearch.kernels.engine.engine_calls import ENGINES; from hisearch.kernels.fleet.compilation import prepare; prepare(ENGINES)'
 	$(BIN)/python -m pytest -n auto --dist worksteal -q
 
 lint: $(STAMP) ## Format check, lint, types

@@ -148,7 +148,7 @@ def deployment(rng: random.Random) -> tuple[dict[str, Any], str]:
 
 
 def digest(value: Any) -> str:
-    """Of all arrays and numbers in a dataclass, by the names of its fields."""
+    """Of all arrays and numbers in a dataclass, in the order of its fields: what they are called does not matter."""
     state = hashlib.sha256()
     for name, part in sorted(_parts("", value)):
         state.update(name.encode())
@@ -158,11 +158,11 @@ def digest(value: Any) -> str:
 
 def _parts(name: str, value: Any) -> Iterator[tuple[str, bytes]]:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for field in dataclasses.fields(value):
-            yield from _parts(f"{name}.{field.name}", getattr(value, field.name))
+        for index, field in enumerate(dataclasses.fields(value)):
+            yield from _parts(f"{name}.{index:03d}", getattr(value, field.name))
     elif isinstance(value, np.ndarray) and value.dtype.names is not None:
-        for field_name in value.dtype.names:
-            yield from _parts(f"{name}.{field_name}", np.ascontiguousarray(value[field_name]))
+        for index, field_name in enumerate(value.dtype.names):
+            yield from _parts(f"{name}.{index:03d}", np.ascontiguousarray(value[field_name]))
     elif isinstance(value, np.ndarray):
         yield name, str(value.shape).encode() + value.tobytes()
     elif isinstance(value, tuple | list):

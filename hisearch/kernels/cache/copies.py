@@ -6,8 +6,8 @@ first among those left. A *group* is the nodes that cover the same pages, with t
 hashing (``NODE.duplicate_block``).
 
 A copy may be evicted while it has children, whose holders hold another copy of its pages. It becomes a *tombstone*
-without pages (``TOMBSTONE``), which keeps its children's path to the root until they are gone. Tombstones come after the
-copies in the group.
+without pages (``TOMBSTONE``), which keeps its children's path to the root until they are gone. Tombstones come after
+the copies in the group.
 """
 
 from __future__ import annotations
