@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import importlib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -125,3 +127,35 @@ def test_no_folder_is_crowded() -> None:
         if len(set(folder.glob("*.py")) - {folder / "__init__.py"}) > MOST_MODULES
     }
     assert crowded == CROWDED
+
+
+def _record_fields() -> set[str]:
+    """Fields of every record and of every table of arrays that kernels see."""
+    fields = set[str]()
+    for name in ("agents", "fleet", "hicache", "sim", "tiers"):
+        for value in vars(importlib.import_module(f"hisearch.kernels.layout.{name}")).values():
+            fields |= set(getattr(value, "names", None) or ())
+            fields |= set(getattr(value, "FIELDS", ()))
+    return fields
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "kernels").rglob("*.py")), ids=lambda path: path.stem)
+def test_kernels_name_what_there_is(path: Path) -> None:
+    """Kernels have no types to be checked: a name that is gone would only be found when they are compiled."""
+    tree = ast.parse(path.read_bytes())
+    modules = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("hisearch"):
+            for alias in node.names:
+                with suppress(ImportError):
+                    modules[alias.asname or alias.name] = importlib.import_module(f"{node.module}.{alias.name}")
+    records = {"sim", "fleet", "worker", "request", "member"}
+    fields = _record_fields()
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name):
+            continue
+        holder = node.value.id
+        if holder in modules:
+            assert hasattr(modules[holder], node.attr), f"{path}:{node.lineno}: {holder}.{node.attr}"
+        elif holder in records:
+            assert node.attr in fields, f"{path}:{node.lineno}: {holder}.{node.attr}"

@@ -113,6 +113,13 @@ class RouterPolicy(Policy):
 
 
 @dataclass(frozen=True)
+class AdmissionPolicy(Policy):
+    """Which arriving requests a router lets in. state: fields of ``Fleet.config``."""
+
+    state: tuple[State, ...] = ()
+
+
+@dataclass(frozen=True)
 class EvictionPolicy(Policy):
     """Which leaf of a prefix cache, or run of a store, goes first.
 
@@ -183,6 +190,14 @@ class Registry(Mapping[str, P], Generic[P]):
         """Bits of the policies that meet ``condition``: bit ``code`` is set."""
         return sum(1 << code for code, policy in enumerate(self.policies.values()) if condition(policy))
 
+    def kernel_values(self, told: Any) -> dict[str, Any]:
+        """Fields of the kernels' record: every parameter, an attribute of ``told``, and every state's beginning."""
+        values = {name: parameter.kernel_value(getattr(told, name)) for name, parameter in self.parameters().items()}
+        states = (state for policy in self.policies.values() for state in getattr(policy, "state", ()))
+        return values | {
+            state.name: values[state.initial] if isinstance(state.initial, str) else state.initial for state in states
+        }
+
     def parameters(self) -> dict[str, Parameter]:
         """Every parameter by name; policies that share one describe it each."""
         merged: dict[str, Parameter] = {}
@@ -247,6 +262,9 @@ def _check_parameters(registry: Registry[Any]) -> None:
 
 #: Router policies: ``choose(fleet, route, k, r, now)`` returns the member that takes request r on route k.
 ROUTERS = read_policies("kernels/routing/policies", RouterPolicy, "ROUTER")
+#: Admission policies: ``admits(fleet, r, now)`` is true where request r is let in.
+ADMISSIONS = read_policies("kernels/fleet/admissions", AdmissionPolicy, "ADMISSION")
+
 #: Eviction policies: ``before(sim, a, b)`` is true where leaf a goes before leaf b.
 EVICTIONS = read_policies("kernels/cache/evictions", EvictionPolicy, "EVICTION")
 

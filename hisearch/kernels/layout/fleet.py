@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from hisearch.base.policies import ROUTERS
+from hisearch.base.policies import ADMISSIONS, ROUTERS
 from hisearch.kernels.core.handle import Array, Handle, Record
 
 #: Roles of a pool: prefill and decode; prefill up to the first token; decode from there.
@@ -22,9 +22,6 @@ UNIFIED, PREFILL, DECODE = 0, 1, 2
 #: Sides of a model; rows of Fleet.routes are ``SIDES * model + side``.
 FRONT, BACK = 0, 1
 SIDES = 2
-
-# Admission rules of the front.
-ADMIT_ALL, QUEUE_CAP, TOKEN_BUCKET, SLO_SHEDDING = 0, 1, 2, 3
 
 # States of a member: not there (yet, or any more); takes requests; only finishes its requests; starts up.
 ABSENT, UP, DRAINING, STARTING = 0, 1, 2, 3
@@ -183,13 +180,10 @@ FLEET = np.dtype(
         ("late_requests", "i8"),  # once more requests than this were late, the run stops
         ("retry_s", "f8"),  # after which a request whose worker has died is retried
         ("retries", "i8"),  # at most
-        ("admission", "i8"),
-        ("queue_cap", "i8"),  # requests in flight for each member that is up
-        ("tokens_rps", "f8"),  # token bucket: rate and depth
-        ("tokens_burst", "f8"),
-        ("shed_s", "f8"),  # slo_shedding: longest wait for a first token that is admitted
-        ("tokens", "f8"),  # token bucket: its content, and the time of that
-        ("tokens_s", "f8"),
+        ("admission", "i8"),  # code of ``base.policies.ADMISSIONS``
+        # What admission policies are told and remember.
+        *((parameter.name, parameter.dtype) for parameter in ADMISSIONS.parameters().values()),
+        *((state.name, state.dtype) for policy in ADMISSIONS.values() for state in policy.state),
     ],
     align=True,
 )

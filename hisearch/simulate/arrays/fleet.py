@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hisearch.base.dtypes import I4
-from hisearch.base.policies import ROUTERS
+from hisearch.base.policies import ADMISSIONS, ROUTERS
 from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.traffic import flow
 from hisearch.simulate.arrays.pool import record, records, trace_of
@@ -18,10 +18,6 @@ from hisearch.traces.agents import AgentArrays
 from hisearch.traces.compiled import TraceArrays
 
 ROLES = {"unified": fl.UNIFIED, "prefill": fl.PREFILL, "decode": fl.DECODE}
-_ADMISSIONS = {
-    "none": fl.ADMIT_ALL, "queue_cap": fl.QUEUE_CAP, "token_bucket": fl.TOKEN_BUCKET,
-    "slo_shedding": fl.SLO_SHEDDING,
-}  # fmt: skip
 _KINDS = {"up": fl.COMES_UP, "drain": fl.IS_DRAINED, "down": fl.DIES, "host_lost": fl.HOST_DIES}
 _METRICS = {"requests_in_flight": fl.BY_REQUESTS, "wait_s": fl.BY_WAIT}
 #: Points of each member on the ring of consistent hashing.
@@ -124,22 +120,16 @@ def allocate(
 
 
 def _settings(plan: FleetPlan, horizon_s: float, give_up: GiveUp) -> Any:
-    admission = plan.admission
     return record(
         fl.FLEET,
         pools=len(plan.pools),
         horizon_s=horizon_s,
         late_s=give_up.ttft_s,
         late_requests=give_up.requests,
-        admission=_ADMISSIONS[admission.policy],
-        queue_cap=admission.requests_per_worker,
-        tokens_rps=admission.rate_rps,
-        tokens_burst=admission.burst_requests,
-        shed_s=admission.max_wait_s,
+        admission=ADMISSIONS.code(plan.admission.policy),
         retry_s=plan.retry_s,
         retries=plan.retries,
-        tokens=admission.burst_requests,
-        tokens_s=0.0,
+        **ADMISSIONS.kernel_values(plan.admission),
     )
 
 
@@ -266,15 +256,6 @@ def _most_routed(plan: FleetPlan) -> int:
 
 
 def _route(router: RouterSpec, first: int, members: int) -> Any:
-    values = {
-        parameter.name: parameter.kernel_value(getattr(router, parameter.name))
-        for parameter in ROUTERS.parameters().values()
-    }
-    states = {
-        state.name: values[state.initial] if isinstance(state.initial, str) else state.initial
-        for policy in ROUTERS.values()
-        for state in policy.state
-    }
     return record(
         fl.ROUTE,
         policy=ROUTERS.code(router.policy),
@@ -285,8 +266,7 @@ def _route(router: RouterSpec, first: int, members: int) -> Any:
         words=0,
         window_first=0,
         window_places=0,
-        **values,
-        **states,
+        **ROUTERS.kernel_values(router),
     )
 
 
