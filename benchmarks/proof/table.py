@@ -13,6 +13,7 @@ from types import TracebackType
 
 import numpy as np
 
+from benchmarks.proof.enumeration import deployments
 from hisearch.api.runs.provenance import hisearch_version
 from hisearch.api.studies.study import Study
 from hisearch.base.dtypes import F8
@@ -22,7 +23,6 @@ from hisearch.search.model.problem import Problem
 from hisearch.search.model.trial import Trial
 from hisearch.search.records.journal import Journal
 from hisearch.search.select.pareto import minimised
-from hisearch.search.stages.enumeration import deployments
 from hisearch.specs.deployments.deployment import DeploymentSpec
 
 #: Simulations between two words on how far the enumeration is.

@@ -1,1 +1,1 @@
-"""Hardware: links and collectives, prices, power. Facts and small formulas."""
+"""Hardware: collectives, prices, power. Facts and small formulas."""

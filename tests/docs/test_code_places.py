@@ -30,7 +30,7 @@ def found(name: str) -> list[Path]:
 
 
 def test_a_stale_place_is_noticed() -> None:
-    assert ("kernels/routing/router.py", "_choose") in named_places(GUIDES[0])
+    assert ("kernels/routing/router.py", "route") in named_places(GUIDES[0])
     assert found("kernels/routing/router.py")
     assert found("radix.py")
     assert not found("kernels/nothing.py")

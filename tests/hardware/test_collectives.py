@@ -1,4 +1,4 @@
-"""Links and collectives: closed forms (laws L4, L7)."""
+"""Collectives: closed forms (laws L4, L7)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hisearch.hardware import collectives, links
+from hisearch.hardware import collectives
 from hisearch.specs.machines.hardware import LinkSpec
 
 NVLINK = LinkSpec(kind="nvlink", bandwidth_bytes_per_s=450e9, latency_s=2e-6)
@@ -14,16 +14,6 @@ ALL = [collectives.all_reduce_s, collectives.all_gather_s, collectives.reduce_sc
 
 payloads = st.floats(1.0, 1e12)
 ranks = st.integers(2, 64)
-
-
-def test_transfer_is_latency_plus_bytes_over_bandwidth():
-    assert links.transfer_s(450e9, NVLINK) == pytest.approx(1.0 + 2e-6)
-    assert links.transfer_s(0, NVLINK) == 0.0
-
-
-def test_negative_payload_is_refused():
-    with pytest.raises(ValueError, match="negative"):
-        links.transfer_s(-1, NVLINK)
 
 
 @given(payloads, ranks)
@@ -53,4 +43,4 @@ def test_given_alpha_and_efficiency_replace_hops_and_peak(collective):
 
 
 def test_send_recv_is_one_transfer():
-    assert collectives.send_recv_s(9e9, NVLINK) == pytest.approx(links.transfer_s(9e9, NVLINK))
+    assert collectives.send_recv_s(9e9, NVLINK) == pytest.approx(9e9 / 450e9 + 2e-6)

@@ -22,17 +22,18 @@ from hisearch.specs.deployments.deployment import SCHEDULES, EngineSpec, Evictio
 from hisearch.specs.deployments.routing import RouterName, RouterSpec
 from hisearch.specs.deployments.tiers import KV_CONNECTORS
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
-from hisearch.validate.restatement import lmcache, sglang, vllm, vllm_offload
+from hisearch.validate.restatement import sglang, vllm
 from hisearch.validate.restatement.recording import Request
 from hisearch.validate.restatement.sglang_state import SglangConfig
 from hisearch.validate.restatement.splitmix import SplitMix64
 from hisearch.validate.restatement.transfers import CopyLaw
-from hisearch.validate.restatement.vllm_offload_store import OffloadConfig
+from tests.reference import lmcache, vllm_offload
 from tests.reference.cluster import Cluster, ClusterOutcome, Worker
 from tests.reference.random_traces import TraceShape, random_trace
 from tests.reference.router import RouterConfig
 from tests.reference.trtllm import TrtllmWorker
 from tests.reference.trtllm_state import AT_ONCE, TrtllmConfig
+from tests.reference.vllm_offload_store import OffloadConfig
 
 #: Every router policy and engine there is: a new one is tested from the day it has a name.
 POLICIES: tuple[str, ...] = get_args(RouterName)

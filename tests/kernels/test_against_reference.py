@@ -19,7 +19,6 @@ from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.validate.restatement.recording import step_seconds as batch_seconds
 from hisearch.validate.restatement.transfers import CopyLaw
 from hisearch.validate.restatement.vllm import StuckError
-from hisearch.validate.restatement.vllm_offload_store import OffloadConfig
 from tests.kernels.systems import (
     ENGINES,
     System,
@@ -38,6 +37,7 @@ from tests.kernels.systems import (
 )
 from tests.reference.cluster import ClusterOutcome
 from tests.reference.random_traces import TraceShape
+from tests.reference.vllm_offload_store import OffloadConfig
 
 
 def _request_rows(outcome: ClusterOutcome) -> list[tuple[float, ...]]:

@@ -12,11 +12,11 @@ from hisearch.simulate import Outcome, Result
 from hisearch.simulate.engine import EngineOutOfMemory, EngineStuck
 from hisearch.validate.lockstep import Batch, Served, serve_by
 from hisearch.validate.restatement.vllm import StuckError
-from hisearch.validate.restatement.vllm_offload import OffloadWorker
 from tests.kernels.group_systems import OffloadGroups, offloading_groups
 from tests.kernels.systems import LAW, examples, vllm_config
 from tests.kernels.test_lockstep_steps import GRAPHS, shared_seconds
 from tests.reference.cluster import requests_of
+from tests.reference.vllm_offload import OffloadWorker
 
 
 def restated(system: OffloadGroups) -> tuple[Served, list[OffloadWorker]] | None:

@@ -19,7 +19,6 @@ from hisearch.validate.restatement.sglang import SglangWorker
 from hisearch.validate.restatement.sglang_cache import OutOfMemoryError
 from hisearch.validate.restatement.splitmix import SplitMix64
 from hisearch.validate.restatement.transfers import CopyLaw
-from hisearch.validate.sglang_lockstep import serve
 from tests.kernels import tier_invariants
 from tests.kernels.group_systems import GroupedSystem, grouped
 from tests.kernels.invariants import run_until
@@ -28,6 +27,7 @@ from tests.kernels.test_hicache_against_reference import assert_same_fetches, as
 from tests.kernels.test_lockstep_steps import GRAPHS, shared_seconds
 from tests.kernels.tier_systems import FREE, TieredSystem, limited_stores, tiered
 from tests.reference.random_traces import TraceShape
+from tests.reference.sglang_lockstep import serve
 
 
 def through(law: CopyLaw, memory: TransferLaw) -> CopyLaw:

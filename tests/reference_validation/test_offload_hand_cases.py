@@ -10,8 +10,8 @@ from hisearch.validate.restatement.content import PathContent
 from hisearch.validate.restatement.recording import Recording, Request
 from hisearch.validate.restatement.transfers import CopyLaw
 from hisearch.validate.restatement.vllm import StuckError, VllmConfig, drive
-from hisearch.validate.restatement.vllm_offload import OffloadWorker, replay
-from hisearch.validate.restatement.vllm_offload_store import ArcPolicy, OffloadConfig, OffloadStore
+from tests.reference.vllm_offload import OffloadWorker, replay
+from tests.reference.vllm_offload_store import ArcPolicy, OffloadConfig, OffloadStore
 
 #: 12 tokens take 1.7 s to the host, 8 take 2.25 s to the device.
 TO_HOST, TO_DEVICE = CopyLaw(0.5, 0.1), CopyLaw(0.25, 0.25)

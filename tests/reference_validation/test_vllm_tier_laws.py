@@ -13,14 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hisearch.validate.restatement import lmcache, lmcache_store, vllm, vllm_offload
+from hisearch.validate.restatement import vllm
 from hisearch.validate.restatement.content import PathContent
 from hisearch.validate.restatement.recording import Recording, Request, Step
 from hisearch.validate.restatement.transfers import CopyLaw
-from hisearch.validate.restatement.vllm_offload_store import OffloadConfig
+from tests.reference import lmcache, lmcache_store, vllm_offload
 from tests.reference.cluster import tree_path
 from tests.reference.random_traces import random_trace
 from tests.reference.recorded import recorded_law
+from tests.reference.vllm_offload_store import OffloadConfig
 from tests.reference_validation.test_laws import VLLM
 
 #: From transfers that take no time to such that hardly end before the run does.

@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
+from benchmarks.proof.enumeration import deployments, every_choice
 from hisearch.search.driver import search
 from hisearch.search.evaluate.runner import TrialRunner
 from hisearch.search.model.job import Job
@@ -15,7 +16,6 @@ from hisearch.search.model.trial import Trial
 from hisearch.search.refine.gaussian import GaussianProcess, parameter_means
 from hisearch.search.refine.improvement import Box, choose, hits
 from hisearch.search.select.pareto import front, minimised
-from hisearch.search.stages.enumeration import deployments, every_choice
 from hisearch.search.stages.execution import search_execution
 from tests.search.fakes import OBJECTIVES, FakeEvaluator, make_problem
 

@@ -1,6 +1,6 @@
 """vLLM's offloading manager: the blocks that host memory holds, their uses, and their eviction (lru or arc).
 
-The rules and their sources: ``validate.restatement.vllm_offload_store``. Arguments ``begin`` and ``end`` (excluded) are
+The rules and their sources: ``tests.reference.vllm_offload_store``. Arguments ``begin`` and ``end`` (excluded) are
 block numbers on the path to trace node ``trace_node``. With a store threshold, block table v counts look-ups of single
 blocks.
 """

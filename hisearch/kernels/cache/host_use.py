@@ -1,6 +1,6 @@
 """Order of use of the blocks in the host memory of vLLM's offloading manager: lru, or arc with its ghost lists.
 
-The rules and their sources: ``validate.restatement.vllm_offload_store``.
+The rules and their sources: ``tests.reference.vllm_offload_store``.
 """
 
 from __future__ import annotations

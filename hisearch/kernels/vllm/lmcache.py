@@ -1,6 +1,6 @@
 """LMCache's tiers: chunks in host memory and in stores behind it, each private to a worker or shared.
 
-Rules and sources: ``validate.restatement.lmcache_store``. Every store has a block table (``Sim.worker_stores``); those
+Rules and sources: ``tests.reference.lmcache_store``. Every store has a block table (``Sim.worker_stores``); those
 of the first tier, host memory, come first. A write of content that the cache already has uses host memory outside the
 cache: a slot without a key. A chunk that a store behind host memory is receiving for the first time is in no list yet.
 """

@@ -1,6 +1,6 @@
 """vLLM with LMCache's connector: the step rule of ``vllm``, with steps that wait for loads and saves.
 
-Rules and sources: ``validate.restatement.lmcache``. A decode's tracked tokens grow by one with each step, at most up
+Rules and sources: ``tests.reference.lmcache``. A decode's tracked tokens grow by one with each step, at most up
 to those known when the step is formed. They are not updated step by step: unless outputs are saved, only those of
 preempted requests are ever read (``_note_lost``).
 """

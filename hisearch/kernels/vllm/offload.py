@@ -1,6 +1,6 @@
 """vLLM's offloading connector: a worker's transfers to host memory and back, and its state of each request.
 
-Rules and sources: ``validate.restatement.vllm_offload``. A transfer to the host is *prepared* by one pass and begun by
+Rules and sources: ``tests.reference.vllm_offload``. A transfer to the host is *prepared* by one pass and begun by
 the next; a load begins with its pass. Ended transfers are polled when a step is launched and noted when that step's
 results are taken in (see ``layout.tiers.NOTES``), or at once if no step runs.
 """

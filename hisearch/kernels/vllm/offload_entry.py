@@ -1,7 +1,7 @@
 """vLLM with its native offloading connector: the step rule of ``vllm``, with requests that wait for loads.
 
 Requests that load, or whose blocks another request loads, are *skipped*: a separate queue holds them, which is served
-before the waiting queue. Rules and sources: ``validate.restatement.vllm_offload``.
+before the waiting queue. Rules and sources: ``tests.reference.vllm_offload``.
 """
 
 from __future__ import annotations

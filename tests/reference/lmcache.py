@@ -30,11 +30,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from hisearch.validate.restatement.content import page
-from hisearch.validate.restatement.lmcache_store import ChunkStore, Eviction, Find, LmcacheStore, Ways
 from hisearch.validate.restatement.recording import Cost, Recording, Request
 from hisearch.validate.restatement.transfers import CopyLaw, Link, send_over
 from hisearch.validate.restatement.vllm import VllmConfig, VllmWorker, drive
 from hisearch.validate.restatement.vllm_state import LiveRequest
+from tests.reference.lmcache_store import ChunkStore, Eviction, Find, LmcacheStore, Ways
 
 Scope = Literal["worker", "node", "cluster"]
 _AT_ONCE = CopyLaw(0.0, 0.0)

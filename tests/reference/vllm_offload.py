@@ -61,8 +61,8 @@ from hisearch.validate.restatement.content import page
 from hisearch.validate.restatement.recording import Cost, Recording, Request, Step
 from hisearch.validate.restatement.transfers import Link
 from hisearch.validate.restatement.vllm import VllmConfig, VllmWorker, drive
-from hisearch.validate.restatement.vllm_offload_store import OffloadConfig, OffloadStore
 from hisearch.validate.restatement.vllm_state import LiveRequest
+from tests.reference.vllm_offload_store import OffloadConfig, OffloadStore
 
 
 class _Verdict(Enum):
