@@ -3,7 +3,8 @@
 A policy is one module of a folder of kernels: a declaration at its top (what it is called, what it can be told, what it
 keeps), and its kernel. Specs, the search, the record layouts and the docs are made from declarations. They read these
 without importing the module, so that nothing but a simulation loads the compiler: a declaration is one assignment of
-literals to a name in capitals, ``ROUTER = RouterPolicy(...)``.
+literals to a name in capitals, ``ROUTER = RouterPolicy(...)``. Trace formats are declared likewise, by the files that
+read them.
 
 To add a policy: add a file to its folder (see the folder's ``__init__``). Nothing else lists the policies.
 """
@@ -157,6 +158,24 @@ class QueueOrder(Policy):
     flag: str = ""
 
 
+@dataclass(frozen=True)
+class TraceFormat(Policy):
+    """Form of a trace file.
+
+    json_fields: sets of fields, any of which in the first line of JSON recognises the format. csv_fields: the same of
+    columns. rank: formats of a lower one are recognised first, equal ones by name; a format whose fields hold all of
+    another's needs a lower one. records_starts: it says when sessions start. records_think: it says how long follow-ups
+    wait, or has none. quantum_s: arrivals that are all multiples of this are spread over it; 0: none are.
+    """
+
+    json_fields: tuple[tuple[str, ...], ...] = ()
+    csv_fields: tuple[tuple[str, ...], ...] = ()
+    rank: int = 0
+    records_starts: bool = True
+    records_think: bool = True
+    quantum_s: float = 0.0
+
+
 P = TypeVar("P", bound=Policy)
 
 
@@ -270,3 +289,6 @@ EVICTIONS = read_policies("kernels/cache/evictions", EvictionPolicy, "EVICTION")
 
 #: Orders of the waiting queue.
 QUEUE_ORDERS = read_policies("kernels/sglang/orders", QueueOrder, "ORDER")
+
+#: Trace formats: ``read(source)`` returns the trace of a file.
+TRACE_FORMATS = read_policies("traces/importers/formats", TraceFormat, "FORMAT")

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 from pydantic import Field, model_validator
 
+from hisearch.base.policies import TRACE_FORMATS
 from hisearch.specs.base import Count, NonNegative, NonNegativeInt, Positive, Provenance, Strict
 from hisearch.specs.workloads.agent_workload import AgentWorkloadSpec
 from hisearch.specs.workloads.distributions import LengthSpec, ThinkSpec
 
-TraceFormat = Literal[
-    "auto", "hisearch", "mooncake", "azure", "burstgpt", "bailian", "sharegpt_lengths", "weka", "lmcache",
-    "llmservingsim", "csv",
-]  # fmt: skip
+if TYPE_CHECKING:
+    TraceFormat: TypeAlias = str
+else:
+    TraceFormat = Literal["auto", *TRACE_FORMATS]
+
+_WITHOUT_STARTS = ", ".join(name for name, declared in TRACE_FORMATS.items() if not declared.records_starts)
 
 #: How follow-ups are replayed: as the format is best known (docs/traces.md), at their recorded times, or ``think_s``
 #: after their predecessor's last token.
@@ -64,7 +67,7 @@ class TraceFileSpec(Strict):
         "auto: as the format is best known (docs/traces.md).",
     )
     arrivals: ArrivalSpec | None = Field(
-        None, description="When sessions start, for formats that do not record it (sharegpt_lengths, weka, lmcache)."
+        None, description=f"When sessions start, for formats that do not record it ({_WITHOUT_STARTS})."
     )
     think: ThinkSpec | None = Field(None, description="Think times, for formats that do not record them.")
     max_output_tokens: Count | None = Field(

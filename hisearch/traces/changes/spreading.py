@@ -9,9 +9,6 @@ import numpy as np
 from hisearch.base.dtypes import F8
 from hisearch.traces.trace import Trace
 
-#: Arrivals of the Mooncake traces are multiples of 3 s (give or take a few milliseconds of rounding).
-MOONCAKE_QUANTUM_S = 3.0
-
 #: Recorded times may be this far off a multiple of their quantum.
 _ROUNDING_S = 0.005
 

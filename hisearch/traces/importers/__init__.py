@@ -1,30 +1,22 @@
-"""Trace formats in: one reader per format, and the detection of a file's format by its content.
+"""Trace formats in: detection of a file's format by its content, and its reading.
 
-To add a format: write ``read_x(source) -> Trace``, list it in ``_READERS``, recognise its fields in ``detect_format``,
-add its name to ``hisearch.specs.workloads.workload.TraceFormat`` and a section to docs/traces.md.
+``formats`` has a file for each format, and says how to add one.
 """
 
 from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 
+from hisearch.base.policies import TRACE_FORMATS
 from hisearch.specs.workloads.workload import TraceFileSpec
-from hisearch.traces.changes.spreading import MOONCAKE_QUANTUM_S, spread_arrivals, starts_on_quantum
-from hisearch.traces.importers.agents import read_llmservingsim, read_lmcache, read_weka
-from hisearch.traces.importers.blocks import read_bailian, read_mooncake
-from hisearch.traces.importers.tables import (
-    MAP_COLUMNS,
-    read_azure,
-    read_burstgpt,
-    read_csv,
-    read_sharegpt_lengths,
-)
-from hisearch.traces.reading.canonical import PARQUET_MAGIC, is_header, read_canonical
+from hisearch.traces.changes.spreading import spread_arrivals, starts_on_quantum
+from hisearch.traces.importers.formats.csv import MAP_COLUMNS
+from hisearch.traces.reading.canonical import PARQUET_MAGIC, is_header
 from hisearch.traces.reading.errors import TraceError
 from hisearch.traces.reading.rows import BadRows, json_fault, open_text
 from hisearch.traces.reading.source import Source, with_warnings
@@ -32,37 +24,10 @@ from hisearch.traces.sampling import stream
 from hisearch.traces.sessions import start_sessions
 from hisearch.traces.trace import Trace, declare_limit
 
-_READERS: dict[str, Callable[[Source], Trace]] = {
-    "hisearch": read_canonical,
-    "mooncake": read_mooncake,
-    "azure": read_azure,
-    "burstgpt": read_burstgpt,
-    "bailian": read_bailian,
-    "sharegpt_lengths": read_sharegpt_lengths,
-    "weka": read_weka,
-    "lmcache": read_lmcache,
-    "llmservingsim": read_llmservingsim,
-    "csv": read_csv,
-}
-
-#: Formats that do not record when sessions start.
-_WITHOUT_STARTS = frozenset({"sharegpt_lengths", "weka", "lmcache"})
-
-#: Fields that identify a format, most specific first.
-_JSON_FIELDS: list[tuple[str, frozenset[str]]] = [
-    ("bailian", frozenset({"chat_id", "timestamp", "input_length", "output_length"})),
-    ("mooncake", frozenset({"timestamp", "input_length", "output_length"})),
-    ("weka", frozenset({"block_size", "requests"})),
-    ("lmcache", frozenset({"block_bytes", "requests"})),
-    ("llmservingsim", frozenset({"arrival_time_ns", "input_toks", "output_toks"})),
-    ("llmservingsim", frozenset({"arrival_time_ns", "sub_requests"})),
-]
-_CSV_FIELDS: list[tuple[str, frozenset[str]]] = [
-    ("azure", frozenset({"TIMESTAMP", "ContextTokens", "GeneratedTokens"})),
-    ("burstgpt", frozenset({"Timestamp", "Request tokens", "Response tokens"})),
-    ("sharegpt_lengths", frozenset({"num_prefill_tokens", "num_decode_tokens"})),
-    ("csv", frozenset({"input_tokens", "output_tokens"})),
-]
+_BY_RANK = sorted(TRACE_FORMATS.items(), key=lambda named: named[1].rank)
+#: Fields that identify a format, in the order in which they are looked for.
+_JSON_FIELDS = [(name, frozenset(fields)) for name, known in _BY_RANK for fields in known.json_fields]
+_CSV_FIELDS = [(name, frozenset(fields)) for name, known in _BY_RANK for fields in known.csv_fields]
 
 
 def detect_format(path: Path, *, has_columns: bool = False) -> str:
@@ -91,7 +56,7 @@ def detect_format(path: Path, *, has_columns: bool = False) -> str:
         raise TraceError.at(
             f"format not recognised by its columns ({', '.join(sorted(names))[:80]}); of a table of your own say which "
             f"column is what: {MAP_COLUMNS}; else name its format (--format, or spec.file.format in a Workload), one "
-            f"of {', '.join(_READERS)}", path=path, line=1,
+            f"of {', '.join(TRACE_FORMATS)}", path=path, line=1,
         )  # fmt: skip
     return format_name
 
@@ -109,7 +74,7 @@ def _detect_json(path: Path, first: str) -> str:
             return name
     raise TraceError.at(
         f"format not recognised by its fields ({', '.join(sorted(row))[:80]}); name it (--format, or spec.file.format "
-        f"in a Workload), one of {', '.join(_READERS)}", path=path, line=1,
+        f"in a Workload), one of {', '.join(TRACE_FORMATS)}", path=path, line=1,
     )  # fmt: skip
 
 
@@ -123,28 +88,29 @@ def read_trace(path: Path, spec: TraceFileSpec, *, seed: int = 0) -> Trace:
         TraceError: the file is missing, of no known format, or has broken rows; or an option does not fit the format.
     """
     name = spec.format if spec.format != "auto" else detect_format(path, has_columns=bool(spec.columns))
+    declared = TRACE_FORMATS[name]
     if spec.columns and name != "csv":
         raise TraceError.at(f"columns are for format csv; this file is {name}", path=path, key="columns")
-    if spec.arrivals is not None and name not in _WITHOUT_STARTS and "arrival_s" in spec.columns:
+    if spec.arrivals is not None and declared.records_starts and "arrival_s" in spec.columns:
         raise TraceError.at("the table's arrival_s and arrivals exclude each other", path=path, key="arrivals")
-    if spec.arrivals is not None and name not in _WITHOUT_STARTS | {"csv"}:
+    if spec.arrivals is not None and declared.records_starts and name != "csv":
         raise TraceError.at(f"format {name} records its arrivals; arrivals does not apply", path=path, key="arrivals")
-    if spec.think is not None and name != "sharegpt_lengths":
+    if spec.think is not None and declared.records_think:
         raise TraceError.at(f"format {name} records its own times; think does not apply", path=path, key="think")
     source = Source(path, spec, seed, BadRows(path, spec.skip_bad))
-    trace = _READERS[name](source)
+    trace: Trace = import_module(TRACE_FORMATS.modules[name]).read(source)
     if spec.arrivals is not None:
         trace = start_sessions(trace, spec.arrivals, stream("session starts", seed))
-    trace = _spread(trace, spec.spread_arrivals_s, name, stream("spread arrivals", seed))
+    trace = _spread(trace, spec.spread_arrivals_s, declared.quantum_s, stream("spread arrivals", seed))
     return declare_limit(trace, spec.max_output_tokens)
 
 
-def _spread(trace: Trace, quantum_s: float | None, name: str, rng: np.random.Generator) -> Trace:
-    """Spread arrivals over ``quantum_s`` if given, or Mooncake's where they are detected as quantised."""
+def _spread(trace: Trace, quantum_s: float | None, usual_s: float, rng: np.random.Generator) -> Trace:
+    """Spread arrivals over ``quantum_s`` if given, or the format's usual one where they are detected as quantised."""
     if quantum_s is None:
-        if name != "mooncake" or not starts_on_quantum(trace.arrival_s, MOONCAKE_QUANTUM_S):
+        if not usual_s or not starts_on_quantum(trace.arrival_s, usual_s):
             return trace
-        quantum_s = MOONCAKE_QUANTUM_S
+        quantum_s = usual_s
     if quantum_s == 0:
         return trace
     note = f"arrivals are quantised to {quantum_s:g} s; they were spread evenly over it, seeded"

@@ -1,14 +1,20 @@
-"""CSV recordings: Azure, BurstGPT, ShareGPT lengths, and any table by a mapping of columns."""
+"""Any CSV table, by a mapping of columns."""
 
 from __future__ import annotations
 
 import math
 
+from hisearch.base.policies import TraceFormat
 from hisearch.traces.reading.errors import TraceError
 from hisearch.traces.reading.rows import Fields, Order, RowError, csv_names, csv_rows
 from hisearch.traces.reading.source import Codes, Requests, Source
-from hisearch.traces.sampling import draw_think_s, stream
 from hisearch.traces.trace import Trace
+
+FORMAT = TraceFormat(
+    "Any table.",
+    csv_fields=(("input_tokens", "output_tokens"),),
+    rank=1,  # a service's own table may have these columns too
+)
 
 #: hisearch fields that ``columns`` may map to a table's columns.
 CSV_FIELDS = (
@@ -22,83 +28,7 @@ _MAPPED_ONLY = ("model",)
 MAP_COLUMNS = "--columns arrival_s=COLUMN,input_tokens=COLUMN,output_tokens=COLUMN, or spec.file.columns in a Workload"
 
 
-def read_azure(source: Source) -> Trace:
-    """Azure LLM inference traces (github.com/Azure/AzurePublicDataset): ``TIMESTAMP,ContextTokens,GeneratedTokens``."""
-    requests = Requests()
-    order = Order("TIMESTAMP")
-    for line, row in csv_rows(source.path, source.bad):
-        with source.bad.row(line):
-            inputs, outputs = row.count("ContextTokens"), row.count("GeneratedTokens")
-            requests.add(order.check(row.seconds("TIMESTAMP")), inputs, outputs)
-    return requests.build(source)
-
-
-def read_burstgpt(source: Source) -> Trace:
-    """BurstGPT (github.com/HPMLL/BurstGPT): seconds, token counts; releases from 2.0 with sessions and elapsed times.
-
-    Requests of one ``Session ID`` follow each other up; the think time is what the gap leaves beyond ``Elapsed time``.
-    Recorded arrivals are replayed unless a closed loop is asked for. Prompts' contents are not recorded: nothing is
-    shared. ``Model`` becomes the tenant. Failed requests (``Response tokens`` 0) are broken rows.
-    """
-    requests = Requests()
-    order, models, sessions = Order("Timestamp"), Codes(), Codes()
-    last: dict[int, tuple[int, float]] = {}
-    for line, row in csv_rows(source.path, source.bad):
-        with source.bad.row(line):
-            inputs, outputs = row.count("Request tokens"), row.count("Response tokens")
-            arrival = row.number("Timestamp")
-            elapsed = row.number("Elapsed time") if row.filled("Elapsed time") else math.nan
-            tenant = models[row.label("Model")] if "Model" in row else 0
-            named = str(row.raw("Session ID")) if row.filled("Session ID") else None
-            order.check(arrival)
-            session = sessions[named if named is not None else ("row", line)]
-            previous, finish = last.get(session, (-1, arrival))
-            index = requests.add(
-                arrival,
-                inputs,
-                outputs,
-                previous=previous,
-                think_s=max(0.0, arrival - finish) if not math.isnan(finish) else math.nan,
-                session=session,
-                tenant=tenant,
-            )
-            last[session] = (index, arrival + elapsed)
-    return requests.build(source)
-
-
-def read_sharegpt_lengths(source: Source) -> Trace:
-    """ShareGPT lengths (github.com/microsoft/sarathi-serve): ``num_prefill_tokens,num_decode_tokens``, with history.
-
-    The rows of a conversation follow each other, each prompt holding the whole history. Where one ends is not
-    marked: a row continues the one before it if its prompt is at least as long as that one's prompt and output.
-    """
-    requests = Requests()
-    shares_with: list[int] = []
-    shared_tokens: list[int] = []
-    for line, row in csv_rows(source.path, source.bad):
-        with source.bad.row(line):
-            inputs, outputs = row.count("num_prefill_tokens"), row.count("num_decode_tokens")
-            before = len(requests) - 1
-            history = requests.input_tokens[-1] + requests.output_tokens[-1] if before >= 0 else math.inf
-            follows = inputs >= history
-            shares_with.append(before if follows else -1)
-            shared_tokens.append(int(history) if follows else 0)
-            requests.add(
-                math.nan if follows else 0.0,
-                inputs,
-                outputs,
-                previous=before if follows else -1,
-                session=requests.session[-1] if follows else None,
-            )
-    warnings = ["conversations are not marked in the file: they were told apart by their lengths"]
-    think = draw_think_s(source.spec.think, len(requests), stream("think", source.seed))
-    requests.think_s = [think[i] if requests.previous[i] >= 0 else 0.0 for i in range(len(requests))]
-    if source.spec.think is None:
-        warnings.append("think times are not recorded: 0 s was taken; give file.think to set them")
-    return requests.build(source, shares=(shares_with, shared_tokens), open_loop=False, warnings=warnings)
-
-
-def read_csv(source: Source) -> Trace:
+def read(source: Source) -> Trace:
     """Any CSV table, by ``columns``: hisearch field -> its column. ``input_tokens`` and ``output_tokens`` are needed.
 
     Without ``columns`` every column with the name of a hisearch field is that field, except ``model``, which only a

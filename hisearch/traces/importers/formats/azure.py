@@ -1,0 +1,21 @@
+"""Azure's service recordings: times and lengths."""
+
+from __future__ import annotations
+
+from hisearch.base.policies import TraceFormat
+from hisearch.traces.reading.rows import Order, csv_rows
+from hisearch.traces.reading.source import Requests, Source
+from hisearch.traces.trace import Trace
+
+FORMAT = TraceFormat("Azure's services.", csv_fields=(("TIMESTAMP", "ContextTokens", "GeneratedTokens"),))
+
+
+def read(source: Source) -> Trace:
+    """Azure LLM inference traces (github.com/Azure/AzurePublicDataset): ``TIMESTAMP,ContextTokens,GeneratedTokens``."""
+    requests = Requests()
+    order = Order("TIMESTAMP")
+    for line, row in csv_rows(source.path, source.bad):
+        with source.bad.row(line):
+            inputs, outputs = row.count("ContextTokens"), row.count("GeneratedTokens")
+            requests.add(order.check(row.seconds("TIMESTAMP")), inputs, outputs)
+    return requests.build(source)
