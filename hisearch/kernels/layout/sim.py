@@ -20,9 +20,20 @@ import numpy as np
 from hisearch.base.policies import EVICTIONS, QUEUE_ORDERS
 from hisearch.kernels.core.handle import Array, Handle, Record
 from hisearch.kernels.layout import agents as al
+from hisearch.kernels.layout import (
+    decode_fields,
+    schedulers_fields,
+    sglang_fields,
+    tiers_fields,
+    trtllm_fields,
+    vllm_fields,
+)
 from hisearch.kernels.layout import hicache as hl
 from hisearch.kernels.layout import tiers as tl
+from hisearch.kernels.layout.costs import Costs
 from hisearch.kernels.layout.fleet import Fleet, Trace
+from hisearch.kernels.layout.log import ENTRY_LOG, STEP_LOG
+from hisearch.kernels.layout.tree import NODE, NODE_RANK, TREE
 
 # Engines.
 VLLM, SGLANG, TRTLLM = 0, 1, 2
@@ -71,7 +82,6 @@ REQUEST = np.dtype(
         ("scheduled_s", "f8"),  # first put into a batch
         ("first_token_s", "f8"),
         ("finish_s", "f8"),
-        ("joined_s", "f8"),  # SGLang: end of the prefill after which it joined the decodes
         ("last_token_s", "f8"),  # of a request that lost its KV or was skipped in a step: time of its newest token
         ("hit_tokens", "i8"),  # cached in HBM at the first admission
         ("host_hit_tokens", "i8"),  # loaded back from the host tier at the first admission
@@ -84,10 +94,6 @@ REQUEST = np.dtype(
         ("chunk", "i8"),  # tokens computed in the step now running
         ("finish_clock", "i8"),  # worker clock at which its last token appears
         ("order", "i8"),  # position in its worker's history of admissions; TensorRT-LLM: of arrivals
-        ("prompt_tokens", "i8"),  # TensorRT-LLM: tokens of its last prompt, see trtllm.py
-        ("sampled_step", "i8"),  # vLLM: serial of the newest step that sampled a token for it; see vllm_memory
-        ("joined_step", "i8"),  # vLLM: serial of the first step in which it decodes; SGLang: the clock before it
-        ("mark", "i8"),  # vLLM: serial of the newest step that it was put into
         ("next", "i4"),  # neighbours in the running or the waiting list
         ("prev", "i4"),
         # vLLM, TensorRT-LLM: neighbours among unfinished prompts, endings of a step, or skipped decodes; only
@@ -100,59 +106,22 @@ REQUEST = np.dtype(
         ("node", "i4"),  # deepest locked tree node
         ("preemptions", "i4"),
         ("outcome", "i4"),
-        (
-            "decoding_at_first_token",
-            "i4",
-        ),  # requests that decoded on its worker when it made its first token, and its last
+        ("decoding_at_first_token", "i4"),  # on its worker, when it made its first token, and its last
         ("decoding_at_last_token", "i4"),
+        ("joined_step", "i8"),  # vLLM: serial of the first step in which it decodes; SGLang: the clock before it
+        ("state", "i4"),  # vLLM, TensorRT-LLM: see above
         ("part", "i4"),  # PROMPT_GOES_ON: more chunks follow; PROMPT_ENDS: it samples; LATE_DECODE: see vllm
-        ("state", "i4"),  # vLLM: see above
-        ("skipped_step", "i4"),  # vLLM: 1 where it was skipped in the step before it joined the decodes
-        ("waits", "i4"),  # vLLM: see vllm_memory.newest_waits
-        ("away", "i4"),  # decode workers: see ``decoding``; prefill workers: 1 while its KV is held to be sent
-        ("redirect", "i4"),  # vLLM: first redirect record of its path (see ``queue``), -1: none
-        ("fetch", "i4"),  # SGLang: its fetch from storage, or -1
-        ("capped", "i4"),  # SGLang: 1 while it may generate more than admission reserves (see ``sglang.running``)
-        ("serial", "i4"),  # SGLang: the step that last computed prompt tokens of it; -1 once it is retracted
+        *vllm_fields.REQUEST,
+        *sglang_fields.REQUEST,
+        *trtllm_fields.REQUEST,
+        *decode_fields.REQUEST,
     ],
     align=True,
 )
 
-# Values of NODE.queued; 0: in no free queue. TOMBSTONE: a tombstone, see copies; ON_HOST: see trtllm_host.
+# Values of NODE.queued; 0: in no free queue. TOMBSTONE: a tombstone, see copies; ON_HOST: see ``trtllm.host``.
 TOMBSTONE, FREE, ON_HOST = -1, 1, 2
 
-
-#: A run of cached pages.
-NODE = np.dtype(
-    [
-        ("begin", "i8"),  # depth in tokens, a multiple of P
-        ("end", "i8"),
-        ("tick", "i8"),  # radix: last access to it or to a removed node below it (nodes below count too: see radix)
-        ("hits", "i8"),  # radix: insertions that ended in it, or in a removed node below it
-        ("serial", "i8"),  # radix: order of creation
-        ("parent", "i4"),
-        ("trace_node", "i4"),  # trace node in which its last page completes
-        ("lock", "i4"),  # queue: requests that hold it; radix: requests that hold it directly + locked children
-        ("children", "i4"),
-        ("first", "i4"),  # the copy of its pages that look-ups find, -1: there is a single copy (see copies)
-        ("duplicate_block", "i4"),  # the next copy of its pages
-        ("next", "i4"),  # free-queue neighbours; in the free list: the next free record
-        ("prev", "i4"),
-        ("heap_slot", "i4"),  # place among the leaves that may be evicted (see eviction), -1 outside
-        ("queued", "i4"),  # FREE or ON_HOST while in that free queue; TOMBSTONE
-    ],
-    align=True,
-)
-
-#: Further fields of a node of a radix cache, for some eviction orders and some orders of the waiting queue.
-NODE_RANK = np.dtype(
-    [
-        ("rank", "i8"),  # order of creation among siblings; the upper part of a split node keeps its rank
-        ("priority", "i4"),  # highest of the insertions that ended in it, or in a removed node below it
-        ("weight", "i4"),  # waiting requests that match to it or below, while the queue is being sorted
-    ],
-    align=True,
-)
 
 #: SGLang: a request in a waiting queue that is not simply fcfs (see ``sglang.order``).
 QUEUED = np.dtype(
@@ -163,68 +132,16 @@ QUEUED = np.dtype(
     align=True,
 )
 
-#: One prefix cache and its memory.
-TREE = np.dtype(
-    [
-        ("capacity_pages", "i8"),
-        # Pages not held by a running request (queue); pages without content (radix).
-        ("free_pages", "i8"),
-        ("evictable_pages", "i8"),  # radix: unlocked pages in the tree; TensorRT-LLM's host cache: those with content
-        ("evicted_tokens", "i8"),
-        ("expired_tokens", "i8"),
-        ("given_tokens", "i8"),  # store: moved to another store, which holds them instead
-        ("stored_tokens", "i8"),  # written into it
-        ("read_tokens", "i8"),  # read out of it
-        ("demoted_tokens", "i8"),  # store: evicted to the store behind it
-        ("peak_pages", "i8"),
-        ("eviction", "i8"),
-        ("worth", "f8"),  # gdsf: the greatest value evicted so far
-        ("target", "f8"),  # store, arc: target size of T1 in pages, see store_arc
-        ("tick", "i8"),  # radix: accesses so far; store: operations
-        ("began", "i8"),  # store: tick at which the present operation began
-        ("serial", "i8"),  # radix: nodes made so far
-        ("once_pages", "i8"),  # store, arc: size of T1
-        ("tier", "i4"),  # store: row of Sim.store_tiers
-        ("shadows", "i4"),  # store, arc: first of its additional trees
-        ("head", "i4"),  # free queue
-        ("tail", "i4"),
-        ("heap_size", "i4"),  # leaves that may be evicted, see eviction
-        ("line_places", "i4"),
-        ("line_begin", "i4"),
-        ("line_end", "i4"),
-        ("gone_head", "i4"),  # store: evicted pages that the store behind it gets, see moves
-        ("gone_tail", "i4"),
-        ("copies", "i4"),  # nodes beyond the first of each group of copies
-    ],
-    align=True,
-)
-
 #: State and totals of a worker.
 WORKER = np.dtype(
     [
         ("event_s", "f8"),  # time of its next event
-        ("now_s", "f8"),  # with tiers: its scheduler's time, which a wait for a copy advances within a pass
         ("oldest_start_s", "f8"),  # outstanding steps: launched, results not processed (see ``device``)
         ("oldest_end_s", "f8"),
         ("newest_start_s", "f8"),
         ("newest_end_s", "f8"),  # when the device is free
         ("busy_s", "f8"),
         ("energy_j", "f8"),
-        ("ratio", "f8"),  # SGLang's new-token ratio
-        ("decode_end_s", "f8"),  # SGLang: end of the newest step in which requests decoded, of the one before it
-        ("decode_before_s", "f8"),
-        ("load_back_s", "f8"),  # when the copies that the step being formed waits for have ended
-        ("ready_s", "f8"),  # LOCKSTEP, vLLM with offloading: earliest start of its batch
-        ("look_s", "f8"),  # LOCKSTEP, with tiers: when it looks again after forming no batch; FOREVER_S or NEVER_S
-        # SGLang, budget of the prefill pass: tokens set aside, taken, and left of both limits.
-        ("reserved_tokens", "f8"),
-        ("taken_tokens", "i8"),
-        ("input_left", "i8"),
-        ("chunk_left", "i8"),
-        # SGLang, outputs to come (see ``sglang.running``).
-        ("horizon_tokens", "i8"),
-        ("finished_pending_tokens", "i8"),
-        ("next_uncapped", "i8"),
         ("clock", "i8"),
         ("context_tokens", "i8"),  # decoding requests: sum of tokens read by the next step (known tokens)
         # The most that one of them reads, less ``clock``: constant while it decodes; stale after that one has left.
@@ -233,14 +150,10 @@ WORKER = np.dtype(
         ("squared_tokens", "i8"),  # sum over them of (tokens read less ``clock``) squared; likewise constant
         ("fast_forward_steps", "i8"),  # decode steps that the present event covers
         ("fast_forward_open", "i4"),  # 1 where ``event_s`` is only a lower bound of that event
-        (
-            "fast_forward_pages",
-            "i8",
-        ),  # of those needed after its first step, the pages taken before its end (see ``outlook``)
+        ("fast_forward_pages", "i8"),  # behind its first step: taken before its end (see ``outlook``)
         ("fast_forward_s", "f8"),  # time of the pass that planned it
         ("fast_forward_from_s", "f8"),  # with overlap: when the first of them starts
         ("orders", "i8"),
-        ("front_orders", "i8"),  # SGLang: likewise for requests that join at the front, decreasing from 0
         ("launched", "i8"),  # serial of the newest launched step
         ("steps", "i8"),
         ("requests", "i8"),
@@ -248,35 +161,17 @@ WORKER = np.dtype(
         ("prefill_tokens", "i8"),
         ("decode_tokens", "i8"),
         ("peak_pages", "i8"),
-        ("allocated_pages", "i8"),  # TensorRT-LLM: see trtllm_memory
-        ("promised_pages", "i8"),
-        ("host_hit_tokens", "i8"),
-        ("far_hit_tokens", "i8"),  # hits on tokens fetched for its requests from the farther of two stores
-        (
-            "held_path_end",
-            "i4",
-        ),  # deepest node of the path in Sim.ways (see lists.path_at), and the place reached on it
+        ("held_path_end", "i4"),  # deepest node of Sim.trace_paths (see lists.path_at), and the place reached on it
         ("held_path_at", "i4"),
         ("running_head", "i4"),
         ("running_tail", "i4"),
         ("running", "i4"),  # requests in the running list
         ("decoding", "i4"),  # of those, requests that decode
-        ("chunked", "i4"),  # SGLang: request whose prompt is unfinished, or -1
         ("prompts_head", "i4"),  # vLLM, TensorRT-LLM: running requests whose prompt is unfinished, in running order
         ("prompts_tail", "i4"),
-        ("skipped_step", "i4"),  # vLLM: decodes that were skipped in the newest step
-        ("joins", "i4"),  # SGLang: used entries of Sim.joins
-        ("skipped_head", "i4"),  # vLLM: decodes that the step being formed leaves out
-        ("futile", "i4"),  # vLLM: preemptions since the last sampled token
         ("draining", "i4"),  # vLLM, TensorRT-LLM: running requests whose last token is being made
         ("endings_new", "i4"),  # likewise: requests that the newest, the older outstanding step makes the last token of
         ("endings_old", "i4"),
-        ("kv_pending_head", "i4"),  # decode workers: requests whose KV is being transferred, and their number
-        ("kv_pending_tail", "i4"),
-        ("kv_pending", "i4"),
-        ("lost_head", "i4"),  # vLLM: requests preempted in the newest pass, by prev_aside
-        ("ended_prompts_new", "i4"),  # TensorRT-LLM: prompts that the newest, the older outstanding step ends
-        ("ended_prompts_old", "i4"),
         ("waiting_head", "i4"),
         ("waiting_tail", "i4"),
         ("waiting", "i4"),
@@ -285,32 +180,13 @@ WORKER = np.dtype(
         ("phase", "i4"),
         ("outstanding", "i4"),  # steps launched whose results are not processed: at most 1, with overlap 2
         ("full", "i4"),  # SGLang: batch_is_full; TensorRT-LLM: there were too few pages for a waiting request
-        ("finished_pending", "i4"),  # SGLang: in the running list, known to have finished, not yet filtered out
-        ("finished_pending_head", "i4"),  # their list, by next_aside
-        ("capped", "i4"),  # SGLang: decoding requests that are capped
-        ("ends", "i4"),  # SGLang: ends collected in this pass, -1 before the first admission
-        ("last", "i4"),  # SGLang: kind of the batch formed by the last pass, 0 if it formed none
-        ("held_head", "i4"),  # SGLang: requests that arrived and were not received yet (see ``inbox``), by next
-        ("held_tail", "i4"),
-        ("skipped", "i8"),  # SGLang: weight of the passes since requests were last received
         ("event_slot", "i4"),  # position in the event heap, -1 outside
-        # Leader: the worker's time in standby, and when its accelerators finish all launched work.
-        ("standby_s", "f8"),
-        ("awake_until_s", "f8"),
-        # DP ranks and micro-batches (see ``schedulers``).
-        ("cache_id", "i4"),  # tree that has its KV
-        ("formed", "i4"),  # LOCKSTEP: 1 where it has a batch in the lockstep step being formed; its tokens and chunks
-        ("lockstep_tokens", "i8"),
-        ("lockstep_chunks", "i8"),
-        ("own_s", "f8"),  # LOCKSTEP: time of its batch without the part shared by all DP ranks
-        ("host_s", "f8"),  # LOCKSTEP: host time of the batch
-        ("lockstep_start_s", "f8"),
-        ("lockstep_end_s", "f8"),
-        ("lockstep_steps", "i4"),  # leader: outstanding lockstep steps, ends of the oldest and the newest
-        ("next_scheduler", "i4"),  # leader, SGLang: the scheduler that gets the next request (round-robin)
-        ("lockstep_oldest_s", "f8"),
-        ("lockstep_newest_s", "f8"),
-        ("dealt_tokens", "i8"),  # PIPE: prompt tokens of requests dealt to it since it formed a batch
+        *vllm_fields.WORKER,
+        *sglang_fields.WORKER,
+        *trtllm_fields.WORKER,
+        *decode_fields.WORKER,
+        *schedulers_fields.WORKER,
+        *tiers_fields.WORKER,
     ],
     align=True,
 )
@@ -320,7 +196,7 @@ WORKER = np.dtype(
 # LOG_*: entries used of the log's arrays; LOG_LOST_TAKEN: lost requests that a logged step already accounts for.
 FREE_NODE, NODES_USED, NODES_LEFT, FAULT, EVENT_HEAP = 0, 1, 2, 3, 4
 # LARGEST_GROUP: copies in the largest group of duplicate blocks so far, see ``copies``.
-# PASSES: TensorRT-LLM: passes so far, see trtllm_pass.
+# PASSES: TensorRT-LLM: passes so far, see ``trtllm.step``.
 LOG_STEPS, LOG_ENTRIES, LOG_LOST, LOG_LOST_TAKEN, LARGEST_GROUP, PASSES = 5, 6, 7, 8, 9, 10
 # SERVING: servers with a job; FREE_FETCH, FETCHES_USED: as for nodes; LOG_FETCHES: entries of the log of fetches.
 SERVING, FREE_FETCH, FETCHES_USED, LOG_FETCHES = 11, 12, 13, 14
@@ -376,98 +252,23 @@ CONFIG = np.dtype(
         ("capacity_pages", "i8"),
         ("host_pages", "i8"),  # 0: no host tier
         ("hicache", "i8"),  # SGLang: 1 with a host tier
-        ("store_pool", "i8"),  # decode workers: pool to whose storage they write outputs back, or -1
-        ("store_tier", "i8"),  # tier of that storage
         ("prefix_caching", "i8"),
         ("max_running", "i8"),
         ("chunk_tokens", "i8"),
-        ("max_prefill_tokens", "i8"),
         ("max_request_tokens", "i8"),  # the model's window
         ("horizon_s", "f8"),  # of the run: what links carry after it is counted separately
         ("eviction", "i8"),
         ("schedule", "i8"),  # order of the waiting queue
         ("overlap", "i8"),  # a batch is formed while the previous one runs
         ("chunked_prefill", "i8"),  # 0: a prompt is never cut by the budget
-        ("long_prefill_tokens", "i8"),  # vLLM: most tokens of one request a step; 0: no such limit
-        ("reserve_full_prompt", "i8"),  # vLLM: admission needs pages for all known tokens, not only for the first chunk
-        ("watermark_pages", "i8"),  # vLLM: pages that admission leaves free
-        ("capacity_policy", "i8"),  # TensorRT-LLM
-        ("mixed_chunk", "i8"),  # SGLang: running requests decode along with prefills
-        ("receive_interval", "i8"),  # SGLang: weight of passes between two receptions of requests (see ``inbox``)
-        ("ignore_eos", "i8"),  # SGLang: output lengths are fixed; has its own admission rule without radix cache
-        ("shared_outputs", "i8"),  # vLLM: prompts may contain outputs of requests that still decode (owner_head)
         ("log", "i8"),  # 1: steps are logged
-        ("conservativeness", "f8"),
+        *vllm_fields.CONFIG,
+        *sglang_fields.CONFIG,
+        *trtllm_fields.CONFIG,
+        *decode_fields.CONFIG,
     ],
     align=True,
 )
-
-#: A step in the log.
-STEP_LOG = np.dtype(
-    [
-        ("scheduled_s", "f8"),  # when the batch was formed
-        ("start_s", "f8"),  # when the device started it
-        ("end_s", "f8"),
-        ("ratio", "f8"),  # SGLang's new-token ratio
-        ("free_tokens", "i8"),  # once the batch was formed
-        ("evictable_tokens", "i8"),
-        ("host_tokens", "i8"),  # held by the worker's stores of the first tier, the second, the third
-        ("storage_tokens", "i8"),
-        ("farther_tokens", "i8"),
-        ("first_entry", "i8"),  # its entries: consecutive in the log's entries
-        ("first_lost", "i8"),
-        ("entries", "i4"),
-        ("lost", "i4"),
-        ("worker", "i4"),
-        ("kind", "i4"),
-    ],
-    align=True,
-)
-
-#: A request's share of a step.
-ENTRY_LOG = np.dtype([("computed", "i8"), ("tokens", "i4"), ("request", "i4")], align=True)
-
-#: Scalars of ``latency.costs.StepCosts``.
-HOST_COST = np.dtype(
-    [
-        ("step_s", "f8"),
-        ("per_sequence_s", "f8"),
-        ("skewed", "i8"),
-        # Knots of ``mixed_decode_s``, a flat table; 0 where there is no such table.
-        ("mixed_prompts", "i8"),
-        ("mixed_befores", "i8"),
-        ("mixed_sequences", "i8"),
-        ("mixed_means", "i8"),
-        # Likewise of ``late``, and its further parameter.
-        ("late_sequences", "i8"),
-        ("late_longs", "i8"),
-        ("late_contexts", "i8"),
-        ("late_ratio", "f8"),
-        # ``HostFloor``.
-        ("floor_step_s", "f8"),
-        ("floor_sequence_s", "f8"),
-        ("floor_pieces_s", "f8"),
-        ("floor_eager_s", "f8"),
-        ("floor_graph_tokens", "i8"),
-    ],
-    align=True,
-)
-
-
-class Costs(Handle):
-    """``latency.costs.StepCosts`` for kernels; read-only."""
-
-    FIELDS: ClassVar[dict[str, Any]] = {
-        "host": Record(HOST_COST),
-        "token_s": Array("f8", 1),
-        "sequence_s": Array("f8", 1),
-        "chunk_rate": Array("f8", 2),
-        "decode_s": Array("f8", 2),
-        "mixed_decode_s": Array("f8", 1),
-        "prompt_s": Array("f8", 1),
-        "skew_s": Array("f8", 1),
-        "late": Array("f8", 1),
-    }
 
 
 class Sim(Handle):

@@ -12,9 +12,12 @@ from hisearch.base.policies import EVICTIONS, QUEUE_ORDERS
 from hisearch.kernels.core import owners
 from hisearch.kernels.core.gap_bins import BINS
 from hisearch.kernels.layout import agents as al
+from hisearch.kernels.layout import costs as cost_layout
 from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.layout import hicache as hl
+from hisearch.kernels.layout import log as log_layout
 from hisearch.kernels.layout import sim as la
+from hisearch.kernels.layout import tree as tree_layout
 from hisearch.latency.costs import HostFloor, LateCosts, StepCosts
 from hisearch.simulate.arrays import agents as agent_arrays
 from hisearch.simulate.arrays import offload as offload_arrays
@@ -124,7 +127,7 @@ def _host_pages(plan: WorkerPlan) -> int:
     return plan.host_capacity_tokens // plan.engine.page_size
 
 
-def kernel_costs(costs: StepCosts) -> la.Costs:
+def kernel_costs(costs: StepCosts) -> cost_layout.Costs:
     """The tables of step costs in the kernels' layout."""
     skewed = costs.skew_s is not None or costs.late is not None
     even = np.zeros(1)
@@ -133,9 +136,9 @@ def kernel_costs(costs: StepCosts) -> la.Costs:
     late = LateCosts(np.zeros((0, 0, 0)), 1.0) if costs.late is None else costs.late
     lates, longs, contexts = late.shares.shape
     floor = HostFloor() if costs.floor is None else costs.floor
-    return la.Costs(
+    return cost_layout.Costs(
         host=record(
-            la.HOST_COST,
+            cost_layout.HOST_COST,
             step_s=costs.host_s,
             per_sequence_s=costs.host_per_sequence_s,
             skewed=skewed,
@@ -269,7 +272,7 @@ def allocate(
     searched_trees = workers + stores
     nodes = node_limit + trees + workers * agent_arrays.record_count(agents, plan.agents)
     servers = hl.SERVERS * workers + (al.AGENT_SERVERS * workers if plan.agents is not None else 0)
-    tree_records = records(trees, la.TREE)
+    tree_records = records(trees, tree_layout.TREE)
     if plan.agents is not None and pools:
         tree_records["capacity_pages"][searched_trees : searched_trees + pools] = plan.agents.pool_pages
         tree_records["capacity_pages"][searched_trees + pools : searched_trees + pools + copies] = (
@@ -298,8 +301,8 @@ def allocate(
         agents=agent_arrays.handle(
             trace, agents, plan.agents, searched_trees, workers, nodes, int(config.capacity_pages), seed
         ),
-        nodes=np.empty(nodes, la.NODE).view(np.recarray),
-        node_ranks=np.empty(nodes if has_node_ranks else 1, la.NODE_RANK).view(np.recarray),
+        nodes=np.empty(nodes, tree_layout.NODE).view(np.recarray),
+        node_ranks=np.empty(nodes if has_node_ranks else 1, tree_layout.NODE_RANK).view(np.recarray),
         queued=np.empty(count if radix and config.schedule != la.FCFS else 1, la.QUEUED).view(np.recarray),
         **tier_arrays.arrays(plan, trace, workers, node_limit),
         hosted=np.empty(nodes if config.hicache else 1, hl.HOSTED).view(np.recarray),
@@ -329,7 +332,7 @@ def allocate(
         event_heap=np.empty(workers, np.int32),
         counters=np.zeros(la.COUNTERS, np.int64),
         gaps=np.zeros(BINS, np.int64),
-        log_steps=np.empty(log_limit, la.STEP_LOG).view(np.recarray),
-        log_entries=np.empty(8 * log_limit, la.ENTRY_LOG).view(np.recarray),
+        log_steps=np.empty(log_limit, log_layout.STEP_LOG).view(np.recarray),
+        log_entries=np.empty(8 * log_limit, log_layout.ENTRY_LOG).view(np.recarray),
         log_lost=np.empty(log_limit, np.int32),
     )

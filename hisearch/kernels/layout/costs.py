@@ -1,0 +1,51 @@
+"""Step costs, as kernels read them."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hisearch.kernels.core.handle import Array, Handle, Record
+
+#: Scalars of ``latency.costs.StepCosts``.
+HOST_COST = np.dtype(
+    [
+        ("step_s", "f8"),
+        ("per_sequence_s", "f8"),
+        ("skewed", "i8"),
+        # Knots of ``mixed_decode_s``, a flat table; 0 where there is no such table.
+        ("mixed_prompts", "i8"),
+        ("mixed_befores", "i8"),
+        ("mixed_sequences", "i8"),
+        ("mixed_means", "i8"),
+        # Likewise of ``late``, and its further parameter.
+        ("late_sequences", "i8"),
+        ("late_longs", "i8"),
+        ("late_contexts", "i8"),
+        ("late_ratio", "f8"),
+        # ``HostFloor``.
+        ("floor_step_s", "f8"),
+        ("floor_sequence_s", "f8"),
+        ("floor_pieces_s", "f8"),
+        ("floor_eager_s", "f8"),
+        ("floor_graph_tokens", "i8"),
+    ],
+    align=True,
+)
+
+
+class Costs(Handle):
+    """``latency.costs.StepCosts`` for kernels; read-only."""
+
+    FIELDS: ClassVar[dict[str, Any]] = {
+        "host": Record(HOST_COST),
+        "token_s": Array("f8", 1),
+        "sequence_s": Array("f8", 1),
+        "chunk_rate": Array("f8", 2),
+        "decode_s": Array("f8", 2),
+        "mixed_decode_s": Array("f8", 1),
+        "prompt_s": Array("f8", 1),
+        "skew_s": Array("f8", 1),
+        "late": Array("f8", 1),
+    }

@@ -1,0 +1,47 @@
+"""What the records of ``layout.sim`` have for SGLang."""
+
+from __future__ import annotations
+
+#: State of a request.
+REQUEST: list[tuple[str, str]] = [
+    ("joined_s", "f8"),  # end of the prefill after which it joined the decodes
+    ("fetch", "i4"),  # its fetch from storage, or -1
+    ("capped", "i4"),  # 1 while it may generate more than admission reserves (see ``sglang.running``)
+    ("serial", "i4"),  # the step that last computed prompt tokens of it; -1 once it is retracted
+]
+
+#: State of a worker.
+WORKER: list[tuple[str, str]] = [
+    ("ratio", "f8"),  # SGLang's new-token ratio
+    ("decode_end_s", "f8"),  # end of the newest step in which requests decoded, of the one before it
+    ("decode_before_s", "f8"),
+    # Budget of the prefill pass: tokens set aside, taken, and left of both limits.
+    ("reserved_tokens", "f8"),
+    ("taken_tokens", "i8"),
+    ("input_left", "i8"),
+    ("chunk_left", "i8"),
+    # Outputs to come (see ``sglang.running``).
+    ("horizon_tokens", "i8"),
+    ("finished_pending_tokens", "i8"),
+    ("next_uncapped", "i8"),
+    ("front_orders", "i8"),  # order of requests that join at the front, decreasing from 0
+    ("chunked", "i4"),  # request whose prompt is unfinished, or -1
+    ("joins", "i4"),  # used entries of Sim.joins
+    ("finished_pending", "i4"),  # in the running list, known to have finished, not yet filtered out
+    ("finished_pending_head", "i4"),  # their list, by next_aside
+    ("capped", "i4"),  # decoding requests that are capped
+    ("ends", "i4"),  # ends collected in this pass, -1 before the first admission
+    ("last", "i4"),  # kind of the batch formed by the last pass, 0 if it formed none
+    ("held_head", "i4"),  # requests that arrived and were not received yet (see ``inbox``), by next
+    ("held_tail", "i4"),
+    ("skipped", "i8"),  # weight of the passes since requests were last received
+]
+
+#: Settings of a pool.
+CONFIG: list[tuple[str, str]] = [
+    ("mixed_chunk", "i8"),  # running requests decode along with prefills
+    ("receive_interval", "i8"),  # weight of passes between two receptions of requests (see ``inbox``)
+    ("ignore_eos", "i8"),  # output lengths are fixed; has its own admission rule without radix cache
+    ("conservativeness", "f8"),
+    ("max_prefill_tokens", "i8"),
+]

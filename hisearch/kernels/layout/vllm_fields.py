@@ -1,0 +1,29 @@
+"""What the records of ``layout.sim`` have for vLLM, by whose step rule decode workers of every engine run."""
+
+from __future__ import annotations
+
+#: State of a request.
+REQUEST: list[tuple[str, str]] = [
+    ("sampled_step", "i8"),  # serial of the newest step that sampled a token for it; see ``vllm.memory``
+    ("mark", "i8"),  # serial of the newest step that it was put into
+    ("skipped_step", "i4"),  # 1 where it was skipped in the step before it joined the decodes
+    ("waits", "i4"),  # see ``vllm.memory.newest_waits``
+    ("redirect", "i4"),  # first redirect record of its path (see ``queue``), -1: none
+]
+
+#: State of a worker.
+WORKER: list[tuple[str, str]] = [
+    ("ready_s", "f8"),  # vLLM with offloading: earliest start of its batch
+    ("skipped_step", "i4"),  # decodes that were skipped in the newest step
+    ("skipped_head", "i4"),  # decodes that the step being formed leaves out
+    ("futile", "i4"),  # preemptions since the last sampled token
+    ("lost_head", "i4"),  # requests preempted in the newest pass, by prev_aside
+]
+
+#: Settings of a pool.
+CONFIG: list[tuple[str, str]] = [
+    ("long_prefill_tokens", "i8"),  # most tokens of one request a step; 0: no such limit
+    ("reserve_full_prompt", "i8"),  # admission needs pages for all known tokens, not only for the first chunk
+    ("watermark_pages", "i8"),  # pages that admission leaves free
+    ("shared_outputs", "i8"),  # prompts may contain outputs of requests that still decode (owner_head)
+]
