@@ -1,4 +1,4 @@
-"""One simulation that has run to its end, as a state for kernels to work on."""
+"""A finished simulation whose state the kernel benchmarks work on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REQUESTS = 5_000
 
 @pytest.fixture(scope="session")
 def state_after() -> Callable[[str], Any]:
-    """All arrays of a one-worker simulation of the named case's engine on chat, after its end."""
+    """All arrays of a finished one-worker simulation of the named case's engine on ``chat-multiturn``."""
 
     def run(case_name: str) -> Any:
         catalogue = Catalogue()

@@ -1,10 +1,10 @@
-"""The search held against the exhaustive front of an enumerated space, and against flat samplers.
+"""Compare the search with the exhaustive front of an enumerated space, and with flat samplers.
 
     python benchmarks/prove_search.py [--study FILE] [--folder DIR] [--seeds 5] [--simulations 1200] [--write]
 
-Without ``--study``: of all shipped ones, the space that the search was tuned on and those that it was not. A space
-is simulated in full once (minutes on two cores) and kept in the folder, like every curve: a run that was stopped goes
-on where it was. ``--write`` renews the figures and the tables of docs/search.md.
+Without ``--study``: all shipped spaces, the one that the search was tuned on and the others. A space is simulated in
+full once (minutes on two cores) and kept in the folder, like every curve; a stopped run resumes where it was.
+``--write`` updates the figures and the tables of docs/search.md.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.proof.curves import prove  # noqa: E402
 from benchmarks.proof.pages import as_text, write_docs  # noqa: E402
 
-#: The space that shares, batches and reach of the search were chosen on, and those that no number was chosen on; of
-#: these ``documents`` and ``support`` have each shown a fault, which was mended.
+#: The space on which the search's shares, batches and reach were tuned (``coder``), and those on which nothing was
+#: tuned. Of these, ``documents`` and ``support`` each exposed a fault, since fixed.
 STUDIES = tuple(ROOT / f"benchmarks/proof/{name}.yaml" for name in ("coder", "documents", "support", "research"))
 
 
 def main() -> None:
-    """Prove and print."""
+    """Run the comparison and print it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--study", type=Path, action="append", help="may be repeated")
     parser.add_argument("--folder", type=Path, default=ROOT / "build/prove-search", help="where everything is kept")

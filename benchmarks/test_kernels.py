@@ -1,7 +1,7 @@
 """``pytest benchmarks``: single kernels under pytest-benchmark.
 
-Each is called many times from a jitted loop, since a call from Python costs more than most of them; compare versions,
-and divide by the ``calls`` of the extra information.
+A jitted loop calls each many times, since a call from Python costs more than most of them. Compare versions, and
+divide by the ``calls`` of the extra information.
 """
 
 from __future__ import annotations
@@ -41,27 +41,27 @@ def batch_cost_often(sim, batch, runs, decoding, context):
 def match_all(sim):
     tokens = 0
     for r in range(sim.trace.prompt_node.shape[0]):
-        found, _ = tree.match(sim, 0, sim.trace.prompt_node[r], sim.trace.input_tokens[r])
-        tokens += found
+        matched, _ = tree.match(sim, 0, sim.trace.prompt_node[r], sim.trace.input_tokens[r])
+        tokens += matched
     return tokens
 
 
 @numba.njit
 def queue_all(sim):
-    """Hold, take, fill and let go of every prompt's pages; returns the pages left free."""
+    """Hold, take, fill and release every prompt's pages; return the pages left free."""
     for r in range(sim.trace.prompt_node.shape[0]):
         trace_node, tokens = sim.trace.prompt_node[r], tree.floor_page(sim, sim.trace.input_tokens[r])
-        found, d, redirect = queue.hold(sim, 0, trace_node, tokens)
-        if found < tokens:
-            queue.take(sim, 0, (tokens - found) // sim.config.page_tokens)
-            d = queue.grow(sim, 0, d, trace_node, found, tokens)
+        cached, d, redirect = queue.hold(sim, 0, trace_node, tokens)
+        if cached < tokens:
+            queue.take(sim, 0, (tokens - cached) // sim.config.page_tokens)
+            d = queue.grow(sim, 0, d, trace_node, cached, tokens)
         queue.unlock(sim, 0, d, redirect)
     return sim.trees[0].free_pages
 
 
 @numba.njit
 def radix_all(sim):
-    """Make room for every prompt, insert it and pay for it; returns the pages left free."""
+    """Free pages for every prompt, insert it and charge for it; return the pages left free."""
     cache = sim.trees[0]
     for r in range(sim.trace.prompt_node.shape[0]):
         tokens = tree.floor_page(sim, sim.trace.input_tokens[r])
@@ -81,8 +81,8 @@ def sglang_state(state_after: Callable[[str], Any]) -> Any:
     return state_after("million")
 
 
-def test_coast(benchmark: BenchmarkFixture, vllm_state: Any) -> None:
-    """A run of decode steps: 64 sequences that read 100,000 tokens in all at its beginning."""
+def test_fast_forward(benchmark: BenchmarkFixture, vllm_state: Any) -> None:
+    """A fast-forward of decode steps: 64 sequences that read 100,000 tokens in all at its beginning."""
     runs, steps = 100, 1_000
     fast_forward_often(vllm_state, 1, steps, 64, 100_000)
     benchmark.extra_info["calls"] = runs * steps
@@ -108,7 +108,7 @@ def test_prefix_match(benchmark: BenchmarkFixture, vllm_state: Any) -> None:
 
 
 def test_free_queue(benchmark: BenchmarkFixture, vllm_state: Any) -> None:
-    """Every prompt stored in a full paged cache, the oldest pages making room."""
+    """Store every prompt in a full paged cache, which evicts the oldest pages."""
     pages = queue_all(vllm_state)
     assert pages == vllm_state.trees[0].capacity_pages
     benchmark.extra_info["calls"] = len(vllm_state.trace.prompt_node)
@@ -116,7 +116,7 @@ def test_free_queue(benchmark: BenchmarkFixture, vllm_state: Any) -> None:
 
 
 def test_radix(benchmark: BenchmarkFixture, sglang_state: Any) -> None:
-    """Every prompt inserted into a full radix cache, least recently used leaves making room."""
+    """Insert every prompt into a full radix cache, which evicts least recently used leaves."""
     cache = sglang_state.trees[0]
     radix_all(sglang_state)
     benchmark.extra_info["calls"] = len(sglang_state.trace.prompt_node)

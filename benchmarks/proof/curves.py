@@ -1,4 +1,4 @@
-"""Curves of hypervolume against simulations: of the search, of it without each of its stages, and of flat samplers."""
+"""Hypervolume curves against simulations: the search, the search without each of its stages, and flat samplers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hisearch.search.driver import STAGES, search
 from hisearch.search.evaluate.runner import TrialRunner
 from hisearch.search.model.trial import Trial
 
-#: What is to be reached.
+#: Hypervolume share that a method should reach.
 SHARE = 0.995
 
 OURS = "hisearch"
@@ -42,14 +42,14 @@ class Curves:
         return simulations_to(np.median(self.values, axis=0), share)
 
     def at(self, simulations: int) -> tuple[float, float, float]:
-        """(median, smallest, largest) over the seeds after so many simulations."""
+        """(median, smallest, largest) over the seeds after ``simulations`` simulations."""
         column = self.values[:, min(simulations, self.values.shape[1]) - 1]
         return float(np.median(column)), float(column.min()), float(column.max())
 
 
 @dataclass(frozen=True)
 class Proof:
-    """What came of it. budget: simulations of the search and of its ablations."""
+    """The result for one study. budget: simulations of the search and of its ablations."""
 
     study: str
     deployments: int
@@ -78,11 +78,11 @@ def prove(
     workers: int,
     say: Callable[[str], None] = lambda _: None,
 ) -> Proof:
-    """Enumerate, search and sample; what the folder holds already is not made again.
+    """Enumerate, search and sample; results that the folder already holds are reused.
 
     Raises:
-        SpecError: of the study.
-        ValueError: nothing of its space meets the SLO.
+        SpecError: the study is invalid.
+        ValueError: no deployment of its space meets the SLO.
         JournalError: the folder holds another study's.
     """
     loaded = load_study(study)

@@ -1,7 +1,7 @@
-"""Flat searches: every decision of the space at once, from a sampler that knows nothing of stages.
+"""Flat searches: a sampler without stages takes every decision of the space at once.
 
-They get what makes them look better: a proposal that cannot be built or was simulated before costs nothing, and every
-simulation is of the whole trace.
+The comparison favours them. A proposal that cannot be built or was simulated before costs nothing. Every simulation
+runs the whole trace.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from hisearch.specs.deployments.deployment import DeploymentSpec, EngineSpec, Po
 #: A decision's name and its options -> the option that is taken.
 Ask = Callable[[str, Sequence[Any]], Any]
 
-#: Proposals in a row that are not new, after which a sampler counts as having nothing more to say.
+#: Consecutive repeated proposals after which a sampler counts as exhausted.
 _MOST_STALE = 20_000
 
-#: Proposals in a row that are not new, after which TPE is given a random one: it asks for its favourite for ever.
+#: Consecutive repeated proposals after which TPE gets a random one; it would repeat its favourite for ever.
 _MOST_REPEATS = 5
 
-#: Options that stand in an order: the sampler chooses a place among them.
+#: Ordinal options: the sampler chooses an index among them.
 _ORDERED = frozenset({"tensor_parallel", "chunk_tokens", "max_running_requests", "replicas"})
 
 
 def propose(problem: Problem, ask: Ask) -> DeploymentSpec | None:
-    """A deployment from one decision after the other; None where it is none of the space's or cannot be built."""
+    """Build a deployment decision by decision; None where it is outside the space or cannot be built."""
     execution, cache = problem.space.execution, problem.space.cache
     engine = ask("engine", execution.engines)
     accelerator = ask("accelerator", execution.accelerators)
@@ -90,7 +90,7 @@ def _router(problem: Problem, ask: Ask) -> RouterSpec:
 
 
 def _from_unit_cube(point: Iterator[float]) -> Ask:
-    """Answers from a point's coordinates, one for each decision in the order of asking."""
+    """Take each decision from the point's next coordinate."""
 
     def ask(name: str, options: Sequence[Any]) -> Any:
         return options[min(int(next(point) * len(options)), len(options) - 1)]
@@ -98,22 +98,22 @@ def _from_unit_cube(point: Iterator[float]) -> Ask:
     return ask
 
 
-#: Coordinates of a point: more than there are decisions.
+#: Coordinates of a point; exceeds the number of decisions.
 _DIMENSIONS = 32
 
 
 def sample_points(table: Table, points: Iterator[Any], simulations: int) -> list[Trial]:
-    """Trials of the points, each of shape (``_DIMENSIONS``,) in the unit cube, that are new deployments."""
+    """Simulate the points that are new deployments; each has shape (``_DIMENSIONS``,) in the unit cube."""
     trials: dict[str, Trial] = {}
     stale = 0
     while len(trials) < simulations and stale < _MOST_STALE:
-        found = propose(table.problem, _from_unit_cube(iter(next(points).tolist())))
+        deployment = propose(table.problem, _from_unit_cube(iter(next(points).tolist())))
         stale += 1
-        if found is None or key_of(found) in trials:
+        if deployment is None or key_of(deployment) in trials:
             continue
         stale = 0
-        job = Job(0, found)
-        trials[key_of(found)] = table.evaluate(job).trial(len(trials), job)
+        job = Job(0, deployment)
+        trials[key_of(deployment)] = table.evaluate(job).trial(len(trials), job)
     return list(trials.values())
 
 
@@ -150,9 +150,9 @@ def _ask_optuna(trial: Any) -> Ask:
 
 
 def with_optuna(table: Table, sampler: Any, simulations: int, otherwise: Any = None) -> list[Trial]:
-    """Trials that an Optuna sampler asks for; the SLO's terms are its constraints.
+    """Simulate the proposals of an Optuna sampler; the SLO's terms are its constraints.
 
-    ``otherwise``: a sampler that is asked in its place where it has repeated itself; repetitions are then not told.
+    ``otherwise``: a sampler that replaces it after repetitions; repetitions are then reported as failed.
     """
     import optuna
     from optuna.trial import TrialState
@@ -163,29 +163,29 @@ def with_optuna(table: Table, sampler: Any, simulations: int, otherwise: Any = N
         study = optuna.create_study(directions=["minimize"] * len(objectives), sampler=sampler)
         while len(trials) < simulations and stale < _MOST_STALE:
             study.sampler = otherwise if otherwise is not None and stale >= _MOST_REPEATS else sampler
-            asked = study.ask()
-            found = propose(table.problem, _ask_optuna(asked))
+            optuna_trial = study.ask()
+            deployment = propose(table.problem, _ask_optuna(optuna_trial))
             stale += 1
-            if found is None:
-                study.tell(asked, state=TrialState.FAIL)
+            if deployment is None:
+                study.tell(optuna_trial, state=TrialState.FAIL)
                 continue
-            key, job = key_of(found), Job(0, found)
+            key, job = key_of(deployment), Job(0, deployment)
             repeated = key in trials
             if not repeated:
                 stale = 0
                 trials[key] = table.evaluate(job).trial(len(trials), job)
             done = trials[key]
             if done.error or (repeated and otherwise is not None):
-                study.tell(asked, state=TrialState.FAIL)
+                study.tell(optuna_trial, state=TrialState.FAIL)
                 continue
             for check in done.slo:
-                asked.set_constraint(check.label, min(check.violation, 1e6))
-            study.tell(asked, minimised([done], objectives)[0].tolist())
+                optuna_trial.set_constraint(check.label, min(check.violation, 1e6))
+            study.tell(optuna_trial, minimised([done], objectives)[0].tolist())
     return list(trials.values())
 
 
 def tpe(table: Table, simulations: int, seed: int) -> list[Trial]:
-    """Optuna's multi-objective tree-structured Parzen estimator by its own settings; random where it repeats itself."""
+    """Optuna's multi-objective TPE with its default settings; random where it repeats itself."""
     import optuna
 
     with quiet_optuna():
@@ -194,7 +194,7 @@ def tpe(table: Table, simulations: int, seed: int) -> list[Trial]:
 
 
 def nsga2(table: Table, simulations: int, seed: int) -> list[Trial]:
-    """Optuna's NSGA-II with its own settings."""
+    """Optuna's NSGA-II with its default settings."""
     import optuna
 
     return with_optuna(table, optuna.samplers.NSGAIISampler(seed=seed), simulations)
@@ -208,5 +208,5 @@ FLAT: dict[str, Callable[[Table, int, int], list[Trial]]] = {
     "TPE": tpe,
 }
 
-#: Where a method's curve ends before the others': TPE takes a tenth of a second a proposal, and longer with each trial.
+#: Methods whose curve ends early: TPE takes 0.1 s a proposal, and longer with each trial.
 MOST_SIMULATIONS = {"TPE": 300}

@@ -11,12 +11,12 @@ from benchmarks.proof.curves import OURS, SHARE, Curves, Proof
 from hisearch.api.bench.machine import machine
 from hisearch.api.runs.run_folder import write_text
 
-#: A study's tables stand between a line of its name and this one.
+#: A study's tables lie between a line with its name and this one.
 END = "<!-- end -->"
 
 _COLOURS = (OURS, "#d62728"), ("NSGA-II", "#1f77b4"), ("TPE", "#2ca02c"), ("QMC", "#9467bd"), ("random", "#7f7f7f")
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 900, 420, 70, 110, 20, 50
-#: Lowest share that is drawn.
+#: Lowest share in the plot.
 _FLOOR = 0.6
 
 
@@ -54,12 +54,12 @@ def _share(values: tuple[float, float, float]) -> str:
 
 
 def _best_flat(proof: Proof) -> Curves:
-    """The flat method that is soonest there, else the one that gets farthest."""
+    """The flat method that reaches the goal first, else the one with the highest final share."""
     return min(proof.flat, key=lambda c: (c.median_to() or np.inf, -c.at(c.values.shape[1])[0]))
 
 
 def _verdict(proof: Proof, best: Curves) -> str:
-    """Whether the goal is met, in a sentence."""
+    """State in one sentence whether the goal is met."""
     mine, theirs = proof.ours.median_to(), best.median_to()
     goal = f"Goal: {SHARE:.1%} within {proof.budget} simulations, where the best flat method needs three times as many"
     if mine is None:
@@ -127,7 +127,7 @@ def _band(curves: Curves, colour: str, most: int) -> list[str]:
 
 
 def write_docs(proof: Proof, docs: Path) -> None:
-    """Renew the study's figure and what stands between its markers in search.md.
+    """Update the study's figure, and the text between its markers in search.md.
 
     Raises:
         ValueError: the page has no markers.

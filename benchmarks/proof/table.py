@@ -1,7 +1,7 @@
-"""A study's whole space, simulated once and kept in a folder: what searches are held against.
+"""A study's whole space, simulated once and kept in a folder: the ground truth for searches.
 
-The folder holds the journal of every simulation that was ever asked of the study, slices and other loads included, so
-that an enumeration that was stopped goes on where it was, and searches of the same study simulate nothing twice.
+The folder holds the journal of all simulations of the study, slices and other loads included. A stopped enumeration
+therefore resumes where it was, and searches of the same study simulate nothing twice.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hisearch.search.records.journal import Journal
 from hisearch.search.select.pareto import minimised
 from hisearch.specs.deployments.deployment import DeploymentSpec
 
-#: Simulations between two words on how far the enumeration is.
+#: Simulations between two progress messages of the enumeration.
 _REPORT_EVERY = 2000
 
 #: The hypervolume's reference point, where 0 is the best and 1 the worst value on the exhaustive front.
@@ -36,10 +36,10 @@ class Table:
     """Simulations of a study by their jobs, made at first use. A context manager."""
 
     def __init__(self, study: Study, folder: Path) -> None:
-        """Open the folder's journal; it is made where it does not exist.
+        """Open the folder's journal, or create it.
 
         Raises:
-            JournalError: the folder holds another study's.
+            JournalError: the folder holds another study's journal.
         """
         from hisearch.simulate.engine import prepare
 
@@ -62,12 +62,12 @@ class Table:
     def evaluate(self, job: Job) -> Evaluation:
         """The outcome of a job; may be called from several threads at once."""
         key = job.digest(self.inputs)
-        found = self._known.get(key) or self._journal.get(key)
-        if found is None:
-            found = evaluate_safely(self.simulation.evaluate, job)
-            self._journal.record(key, found)
-            self._known[key] = found
-        return found
+        evaluation = self._known.get(key) or self._journal.get(key)
+        if evaluation is None:
+            evaluation = evaluate_safely(self.simulation.evaluate, job)
+            self._journal.record(key, evaluation)
+            self._known[key] = evaluation
+        return evaluation
 
     def enumerate(self, workers: int, say: Callable[[str], None] = lambda _: None) -> list[Trial]:
         """Every deployment of the space, simulated on the whole trace, numbered in the space's order."""
@@ -75,17 +75,17 @@ class Table:
 
         jobs = [Job(0, deployment) for deployment in deployments(self.problem)]
         say(f"{len(jobs):,} deployments")
-        found: list[Evaluation] = []
+        evaluations: list[Evaluation] = []
         for start in range(0, len(jobs), _REPORT_EVERY):
             batch = jobs[start : start + _REPORT_EVERY]
             pool = Parallel(n_jobs=workers, backend="threading")
-            found += pool(delayed(self.evaluate)(job) for job in batch)
-            say(f"{len(found):,} of {len(jobs):,} simulated")
-        return [outcome.trial(number, job) for number, (job, outcome) in enumerate(zip(jobs, found, strict=True))]
+            evaluations += pool(delayed(self.evaluate)(job) for job in batch)
+            say(f"{len(evaluations):,} of {len(jobs):,} simulated")
+        return [outcome.trial(number, job) for number, (job, outcome) in enumerate(zip(jobs, evaluations, strict=True))]
 
 
 def key_of(deployment: DeploymentSpec) -> str:
-    """What tells deployments apart."""
+    """Unique key of a deployment."""
     return deployment.model_dump_json()
 
 
@@ -93,8 +93,8 @@ def key_of(deployment: DeploymentSpec) -> str:
 class Scale:
     """How hypervolumes of one study are measured.
 
-    objectives: names. low, span: shape (objectives,): of the exhaustive front, to be minimised. volume: of that front.
-    front_points: on it.
+    objectives: names. low, span: of the exhaustive front, shape (objectives,), to be minimised. volume: hypervolume of
+    that front. front_points: points on it.
     """
 
     objectives: tuple[str, ...]
@@ -145,6 +145,6 @@ class Scale:
 
 
 def simulations_to(curve: F8, share: float) -> int | None:
-    """Simulations after which a curve reaches ``share``; None where it does not."""
+    """Simulations after which a curve reaches ``share``; None if it never does."""
     reached = np.flatnonzero(curve >= share)
     return int(reached[0]) + 1 if len(reached) else None

@@ -91,7 +91,7 @@ def test_replayed_recording_equals_what_was_recorded(name: str) -> None:
 
 
 def test_lru_does_not_reproduce_hits_counted_by_the_host_tier() -> None:
-    """The comparison tells policies apart: the recording's is lfu."""
+    """The comparison distinguishes policies: the recording's is lfu."""
     document = load_recording(recorded_path("hicache_selective"))
     config = replace(SglangConfig.from_recording(document["config"]), radix_eviction_policy="lru")
     with pytest.raises(AssertionError, match="step"):

@@ -97,7 +97,7 @@ def test_every_step_of_the_engine_is_reproduced(name: str) -> None:
 
 
 def test_lru_does_not_reproduce_fifo() -> None:
-    """The comparison tells policies apart."""
+    """The comparison distinguishes policies."""
     path = recorded_path("fifo")
     document, trace = load_recording(path), compiled(path)
     worker = plan({**document["config"], "radix_eviction_policy": "lru"})

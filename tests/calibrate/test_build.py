@@ -176,20 +176,20 @@ def test_rows_that_show_the_host_are_left_out() -> None:
 
 
 def test_a_format_that_shows_the_host_is_taken_from_another_engine() -> None:
-    own = gemm_frame().assign(latency_s=lambda rows: np.maximum(rows["latency_s"], 80e-6))
+    slow_gemm = gemm_frame().assign(latency_s=lambda rows: np.maximum(rows["latency_s"], 80e-6))
     tables = [
-        Measured("vllm", "1", Tables({"gemm": own, **attention_frames()}, {
+        Measured("vllm", "1", Tables({"gemm": slow_gemm, **attention_frames()}, {
             "gemm": "vllm/gemm", "prefill_attention": "vllm/p", "decode_attention": "vllm/d",
         })),
         Measured("sglang", "2", Tables({"gemm": gemm_frame()}, {"gemm": "sglang/gemm"})),
     ]  # fmt: skip
-    said: list[str] = []
+    messages: list[str] = []
     target = Target("h100-sxm", H100, 132, "vllm")
-    laws = build_profile(target, tables, ROOFLINE, source="made up", as_of=TODAY, said=said.append).laws
+    laws = build_profile(target, tables, ROOFLINE, source="made up", as_of=TODAY, said=messages.append).laws
     assert laws is not None
     assert laws.gemm["bf16"].source == "sglang/gemm"
     assert laws.engine_version == "1"
-    assert any("bound by the host" in line for line in said)
+    assert any("bound by the host" in line for line in messages)
 
 
 def test_a_family_that_every_step_has_is_needed() -> None:
@@ -243,8 +243,8 @@ def test_a_format_whose_kernels_another_engine_measured_is_lent() -> None:
         for engine in ("vllm", "trtllm", "sglang")
     ]
     target, lent = Target("b200", H100, 132, "vllm"), LENT["b200", "vllm"]
-    found = _family("moe", fits, target, choices, lambda _: None, lent)
-    assert {dtype: law.source for dtype, law in found.items()} == {"bf16": "vllm bf16", "fp4": "sglang fp4"}
+    by_dtype = _family("moe", fits, target, choices, lambda _: None, lent)
+    assert {dtype: law.source for dtype, law in by_dtype.items()} == {"bf16": "vllm bf16", "fp4": "sglang fp4"}
     shipped = CATALOGUE.get("LatencyProfile", "vllm-b200").spec.laws.moe
     assert {dtype: "sglang" in law.source for dtype, law in shipped.items()} == {
         dtype: ("moe", dtype) in lent for dtype in shipped
@@ -252,7 +252,7 @@ def test_a_format_whose_kernels_another_engine_measured_is_lent() -> None:
 
 
 def test_narrow_products_are_of_the_table_that_is_fastest_where_all_measured() -> None:
-    """Shapes that one table alone has do not count, nor do tables without the format, nor those of 16-bit operands."""
+    """Only shapes in every table count. Tables without the format or with 16-bit operands do not."""
     fast, slow = gemm_frame(0.5).assign(dtype="fp8"), gemm_frame().assign(dtype="fp8")
     outlier = fast.head(1).assign(m=3, latency_s=1e3)
     frames = {"vllm": slow, "sglang": gemm_frame(0.1), "trtllm": pd.concat([fast, outlier])}
@@ -364,10 +364,10 @@ def test_experts_of_former_versions_are_those_of_a_table_and_a_kernel(tmp_path: 
         read_experts(tmp_path, "board", "vllm", "0.2")
 
 
-def write_links(folder: Path, system: str, own: dict[int, float], nccl: dict[int, float]) -> None:
+def write_links(folder: Path, system: str, allreduce: dict[int, float], nccl: dict[int, float]) -> None:
     """Tables of the all-reduce of an engine and of NCCL's all-gather, by ranks, in milliseconds for 2 kB."""
     for family, times, frame in (
-        ("vllm/1.0/custom_allreduce_perf", own, {"backend": "vllm_graph"}),
+        ("vllm/1.0/custom_allreduce_perf", allreduce, {"backend": "vllm_graph"}),
         ("nccl/2.0/nccl_perf", nccl, {"op_name": "all_gather", "nccl_dtype": "half"}),
     ):
         path = folder / system / "comm" / f"{family}.parquet"
@@ -391,8 +391,8 @@ def test_collectives_are_of_the_first_system_that_measured_so_many_ranks(tmp_pat
     }  # fmt: skip
     assert source.startswith("gb300: vllm/1.0/custom_allreduce_perf, nccl/2.0/nccl_perf; b300_sxm: ")
     assert source.endswith("(all_gather, all_reduce on 8 ranks)")
-    own = curves_of(frame[frame["collective"] == "all_reduce"])
-    assert [curve.ranks for curve in with_more_ranks(own[:1], own)] == [2, 8, 16]
+    curves = curves_of(frame[frame["collective"] == "all_reduce"])
+    assert [curve.ranks for curve in with_more_ranks(curves[:1], curves)] == [2, 8, 16]
     with pytest.raises(ValueError, match="no collectives of system b200_sxm"):
         link_collectives("b200", tmp_path, "vllm")
 

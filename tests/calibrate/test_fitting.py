@@ -1,4 +1,4 @@
-"""Fits find the coefficients that made the measurements, and tell shapes apart that they did not see."""
+"""Fits find the coefficients that made the measurements, and show an error on shapes that they did not see."""
 
 from __future__ import annotations
 
@@ -26,34 +26,34 @@ def problem(noise: float = 0.0, points: int = 400, **more: Any) -> Problem:
 
 
 def test_exact_measurements_give_the_coefficients_back() -> None:
-    found = fit(problem())
-    assert found.coefficients["a"] == pytest.approx(2.0, rel=1e-3)
-    assert found.coefficients["b"] == pytest.approx(0.5, rel=1e-3)
-    assert found.error.median < 1e-3
-    assert found.error.points == 400
+    fitted = fit(problem())
+    assert fitted.coefficients["a"] == pytest.approx(2.0, rel=1e-3)
+    assert fitted.coefficients["b"] == pytest.approx(0.5, rel=1e-3)
+    assert fitted.error.median < 1e-3
+    assert fitted.error.points == 400
 
 
 def test_errors_of_noisy_measurements_are_the_noise() -> None:
     """The median of |N(0, 10 %)| is 6.7 %."""
-    found = fit(problem(noise=0.1))
-    assert found.error.median == pytest.approx(0.067, rel=0.15)
-    assert found.error.p90 == pytest.approx(0.164, rel=0.2)
+    fitted = fit(problem(noise=0.1))
+    assert fitted.error.median == pytest.approx(0.067, rel=0.15)
+    assert fitted.error.p90 == pytest.approx(0.164, rel=0.2)
 
 
 def test_a_broken_tenth_does_not_bend_the_fit() -> None:
     clean = problem()
     broken = clean.measured.copy()
     broken[::10] *= 5.0
-    found = fit(clean._replace(measured=broken))
-    assert found.coefficients["b"] == pytest.approx(0.5, rel=0.03)
-    assert found.error.median < 0.03
+    fitted = fit(clean._replace(measured=broken))
+    assert fitted.coefficients["b"] == pytest.approx(0.5, rel=0.03)
+    assert fitted.error.median < 0.03
 
 
 def test_a_shape_that_differs_shows_in_the_error_left_out() -> None:
     """Half of the shapes take twice as long: no law of x alone can tell them."""
     clean = problem()
-    found = fit(clean._replace(measured=clean.measured * np.where(clean.groups % 2, 2.0, 1.0)))
-    assert found.error.median > 0.2
+    fitted = fit(clean._replace(measured=clean.measured * np.where(clean.groups % 2, 2.0, 1.0)))
+    assert fitted.error.median > 0.2
 
 
 def test_errors_are_stated_by_regime_where_steps_of_all_kinds_are_measured() -> None:
@@ -70,9 +70,9 @@ def test_errors_are_stated_by_regime_where_steps_of_all_kinds_are_measured() -> 
 def test_corrections_take_up_what_the_law_leaves() -> None:
     bent = problem(knots=(10, 50, 90))
     bent = bent._replace(measured=bent.measured * np.where(bent.units > 70.0, 1.3, 1.0))
-    found = fit(bent)
-    assert found.coefficients["tokens"] == [10, 50, 90]
-    assert found.coefficients["correction"][2] > found.coefficients["correction"][1]
+    fitted = fit(bent)
+    assert fitted.coefficients["tokens"] == [10, 50, 90]
+    assert fitted.coefficients["correction"][2] > fitted.coefficients["correction"][1]
 
 
 def test_too_few_points_are_refused() -> None:

@@ -42,9 +42,9 @@ def test_blocks_are_read_from_the_former_layout(tmp_path: Path) -> None:
     write_tables(tmp_path / "aiconfigurator" / "systems" / "data")
     frame, source = read_former_sparse(former_folder(tmp_path), "b200_sxm", "sglang", "0.5.10")
     assert source == "aiconfigurator 0.8.0, b200_sxm/sglang/0.5.10/dsa_*_module_perf"
-    found = frame.set_index("phase")[["model", "dtype", "kv_dtype", "new_tokens", "cached_tokens", "latency_s"]]
-    assert found.loc["prefill"].tolist() == ["glm-5", "bf16", "fp8", 4096, 0, pytest.approx(2.5e-4)]
-    assert found.loc["decode"].tolist() == ["glm-5", "bf16", "fp8", 1, 511, pytest.approx(2.5e-4)]
+    rows = frame.set_index("phase")[["model", "dtype", "kv_dtype", "new_tokens", "cached_tokens", "latency_s"]]
+    assert rows.loc["prefill"].tolist() == ["glm-5", "bf16", "fp8", 4096, 0, pytest.approx(2.5e-4)]
+    assert rows.loc["decode"].tolist() == ["glm-5", "bf16", "fp8", 1, 511, pytest.approx(2.5e-4)]
     with pytest.raises(FileNotFoundError):
         read_former_sparse(former_folder(tmp_path), "b200_sxm", "sglang", "0.5.9")
 

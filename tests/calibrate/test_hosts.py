@@ -38,9 +38,9 @@ def test_a_version_that_is_not_known_takes_the_engines_own() -> None:
     overhead = CATALOGUE.get("LatencyProfile", "vllm-b200").spec.engines["vllm"]
     assert overhead.of_version("nobody's") is overhead
     for version, times in overhead.versions.items():
-        found = overhead.of_version(version)
-        assert {name: getattr(found, name) for name in HostTimes.model_fields} == times.model_dump()
-        assert found.graph_batches == overhead.graph_batches
+        constants = overhead.of_version(version)
+        assert {name: getattr(constants, name) for name in HostTimes.model_fields} == times.model_dump()
+        assert constants.graph_batches == overhead.graph_batches
 
 
 def test_what_was_fitted_is_whole_and_plausible() -> None:

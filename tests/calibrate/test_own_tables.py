@@ -74,6 +74,6 @@ def test_where_to_write_is_looked_at_first(tmp_path: Path, capfd: pytest.Capture
              "--multiprocessors", "132", "-o", str(tmp_path / "none" / "x.yaml")]
         )  # fmt: skip
     assert stop.value.code == 1
-    told = capfd.readouterr().err
-    assert "no folder" in told
-    assert "median" not in told
+    stderr = capfd.readouterr().err
+    assert "no folder" in stderr
+    assert "median" not in stderr

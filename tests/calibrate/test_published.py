@@ -29,21 +29,21 @@ def seconds(terms: GemmTerms, m: float, n: float, k: float) -> float:
 def test_coefficients_that_made_the_figures_are_found_again() -> None:
     shapes = [(m, n, k) for n, k in ((576, 7168), (24576, 7168), (2048, 1024)) for m in (8, 64, 512, 4096)]
     made = Products("made up", tuple((*shape, seconds(TRUE, *shape) * 1e6) for shape in shapes))
-    found = products(made, LAYOUT, SHEET, 0.5)
+    law = products(made, LAYOUT, SHEET, 0.5)
     for name in ("launch_s", "fill_s", "bandwidth", "flops"):
-        assert getattr(found, name) == pytest.approx(getattr(TRUE, name), rel=0.02)
-    assert found.quantise_bandwidth == 0.5
-    assert found.ranges["m"] == (8.0, 4096.0)
+        assert getattr(law, name) == pytest.approx(getattr(TRUE, name), rel=0.02)
+    assert law.quantise_bandwidth == 0.5
+    assert law.ranges["m"] == (8.0, 4096.0)
 
 
 def test_the_law_of_flashinfers_products_meets_its_figures_and_is_the_shipped_one() -> None:
-    found = products(FLASHINFER_FP8_BLOCK, LAYOUT, SHEET, None)
-    errors = [abs(seconds(found, m, n, k) * 1e6 / micros - 1.0) for m, n, k, micros in FLASHINFER_FP8_BLOCK.rows]
+    law = products(FLASHINFER_FP8_BLOCK, LAYOUT, SHEET, None)
+    errors = [abs(seconds(law, m, n, k) * 1e6 / micros - 1.0) for m, n, k, micros in FLASHINFER_FP8_BLOCK.rows]
     assert np.median(errors) < 0.04
     assert max(errors) < 0.2
     laws = Catalogue().get("LatencyProfile", "sglang-b200").spec.laws
     shipped = laws.of_version("0.5.9").gemm["fp8_block"]
-    assert (shipped.flops, shipped.fill_s) == pytest.approx((found.flops, found.fill_s), rel=1e-2)
+    assert (shipped.flops, shipped.fill_s) == pytest.approx((law.flops, law.fill_s), rel=1e-2)
     assert laws.of_version("0.5.10").gemm == laws.gemm
     # Prompts of 8,192 tokens through DeepSeek's output matrix on 8 ranks: several times as long as with DeepGEMM.
     then, now = (seconds(of, 8192, 7168, 2048) for of in (shipped, laws.gemm["fp8_block"]))

@@ -42,57 +42,57 @@ def sheet(rate: DType) -> Sheet:
 
 def blocks(*, launched: bool = False) -> pd.DataFrame:
     """Blocks of ``MADE``; ``launched``: prompts, and batches of decodes beyond 256, at the host's pace."""
-    found = []
+    timed = []
     prompts = itertools.product((1, 4, 16), (16, 128, 512, 2048, 8192), (0, 512, 4096, 65536))
     decodes = itertools.product((1, 8, 64, 256, 512), (1,), (128, 1024, 4096, 16384, 131072))
     rows = [("prefill", *row) for row in prompts if row[0] * row[1] <= 32768] + [("decode", *row) for row in decodes]
     laws = {"bf16": GEMM, "fp8_block": GEMM}
     for (name, model), heads, dtype in itertools.product(MODELS.items(), MADE.heads, ("bf16", "fp8_block")):
-        part = shard(model, model.attention_heads // heads)
-        reader = indexer(model, part)
+        sharded = shard(model, model.attention_heads // heads)
+        reader = indexer(model, sharded)
         for phase, batch, new, cached in rows:
             b, n, c = (np.array([float(value)]) for value in (batch, new, cached))
-            seconds = MADE.launch_s + float(products_s(model, part, laws, dtype, sheet, b * n)[0])
+            seconds = MADE.launch_s + float(products_s(model, sharded, laws, dtype, sheet, b * n)[0])
             if phase == "decode":
                 seconds += float(sparse_decode_s(MADE, sheet("fp8"), reader, b, b * (c + 1.0))[0])
                 slow = batch > 256
             elif cached + new <= reader.topk:
-                seconds += float(dense_s(model, part, PREFILL, sheet("bf16"), b, n, c)[0])
+                seconds += float(dense_s(model, sharded, PREFILL, sheet("bf16"), b, n, c)[0])
                 slow = True
             else:
                 seconds += float(sparse_prefill_s(MADE, sheet("fp8"), reader, b, n, c)[0])
                 slow = True
             if launched and slow:
                 seconds = max(seconds, HOST_S) * (1.0 if phase == "prefill" else 3.5)
-            found.append((name, dtype, "bf16", phase, batch, new, cached, heads, seconds))
+            timed.append((name, dtype, "bf16", phase, batch, new, cached, heads, seconds))
     names = ["model", "dtype", "kv_dtype", "phase", "batch", "new_tokens", "cached_tokens", "heads", "latency_s"]
-    return pd.DataFrame(found, columns=names)
+    return pd.DataFrame(timed, columns=names)
 
 
 @pytest.mark.parametrize("launched", [False, True])
 def test_made_up_blocks_are_found_again(*, launched: bool) -> None:
     laws = Laws({"bf16": GEMM, "fp8_block": GEMM}, PREFILL)
-    found = sparse(blocks(launched=launched), MODELS, laws, sheet, "made up")
-    assert found.error is not None
-    assert found.error.median < 0.02
-    assert found.dense_short
-    assert found.heads == MADE.heads
-    assert found.launch_s == pytest.approx(MADE.launch_s, rel=0.05)
-    assert found.decode.read_s == pytest.approx(MADE.decode.read_s, rel=0.1)
-    assert found.prefill.read_s == pytest.approx(MADE.prefill.read_s, rel=0.1)
+    law = sparse(blocks(launched=launched), MODELS, laws, sheet, "made up")
+    assert law.error is not None
+    assert law.error.median < 0.02
+    assert law.dense_short
+    assert law.heads == MADE.heads
+    assert law.launch_s == pytest.approx(MADE.launch_s, rel=0.05)
+    assert law.decode.read_s == pytest.approx(MADE.decode.read_s, rel=0.1)
+    assert law.prefill.read_s == pytest.approx(MADE.prefill.read_s, rel=0.1)
 
 
-def test_engines_that_score_every_prompt_are_told_apart() -> None:
+def test_engines_that_score_every_prompt_are_recognised() -> None:
     frame = blocks()
     short = (frame["phase"] == "prefill") & (frame["cached_tokens"] + frame["new_tokens"] <= 2048)
-    found = sparse(
+    law = sparse(
         frame[~short | (frame["new_tokens"] < 0)],
         MODELS,
         Laws({"bf16": GEMM, "fp8_block": GEMM}, None),
         sheet,
         "made up",
     )
-    assert not found.dense_short
+    assert not law.dense_short
 
 
 def test_tables_of_one_s_own_have_a_law(tmp_path: Path) -> None:

@@ -50,11 +50,11 @@ class TestReading:
     def test_both_forms_say_the_same(self, tmp_path: Path) -> None:
         steps = drawn_steps(30)
         latency_s = timed(SCALED, steps)
-        one = read_step_logs([write_jsonl(tmp_path / "a.jsonl", steps, latency_s)])
-        other = read_step_logs([write_csv(tmp_path / "a.csv", steps, latency_s)])
-        for mine, theirs in zip(one, other, strict=True):
+        from_jsonl = read_step_logs([write_jsonl(tmp_path / "a.jsonl", steps, latency_s)])
+        from_csv = read_step_logs([write_csv(tmp_path / "a.csv", steps, latency_s)])
+        for mine, theirs in zip(from_jsonl, from_csv, strict=True):
             np.testing.assert_array_equal(mine, theirs)
-        assert one.decode.sum() == sum(len(decodes) for _, decodes in steps)
+        assert from_jsonl.decode.sum() == sum(len(decodes) for _, decodes in steps)
 
     @pytest.mark.parametrize(
         ("name", "text", "expected"),
@@ -112,28 +112,28 @@ class TestFitting:
     def test_each_regime_states_an_error_of_steps_left_out(self, tmp_path: Path) -> None:
         steps = drawn_steps(600)
         path = write_jsonl(tmp_path / "a.jsonl", steps, timed(SCALED, steps))
-        found = fit_steps(read_step_logs([path]))
-        assert {name: error.steps for name, error in found.errors.items()} == {
+        step_fit = fit_steps(read_step_logs([path]))
+        assert {name: error.steps for name, error in step_fit.errors.items()} == {
             "prefill": 50, "decode": 500, "mixed": 50,
         }  # fmt: skip
-        assert all(0 <= error.median <= error.p90 for error in found.errors.values())
-        assert found.errors["decode"].median < 0.03
+        assert all(0 <= error.median <= error.p90 for error in step_fit.errors.values())
+        assert step_fit.errors["decode"].median < 0.03
 
     def test_more_never_takes_less(self, tmp_path: Path) -> None:
-        found = compiled("a", self._profile(tmp_path / "a.jsonl", timed(SCALED, drawn_steps(600))))
-        assert (np.diff(found.seconds.token_s) >= 0).all()
-        assert (np.diff(found.seconds.decode_s, axis=1) >= 0).all()
-        assert step_seconds(found.seconds, [(2048, 0)], []) > step_seconds(found.seconds, [(1024, 0)], [])
+        costs = compiled("a", self._profile(tmp_path / "a.jsonl", timed(SCALED, drawn_steps(600))))
+        assert (np.diff(costs.seconds.token_s) >= 0).all()
+        assert (np.diff(costs.seconds.decode_s, axis=1) >= 0).all()
+        assert step_seconds(costs.seconds, [(2048, 0)], []) > step_seconds(costs.seconds, [(1024, 0)], [])
 
-    @pytest.mark.parametrize("part", ["prompt chunks", "decodes"])
-    def test_what_was_never_logged_cannot_be_fitted(self, tmp_path: Path, part: str) -> None:
+    @pytest.mark.parametrize("side", ["prompt chunks", "decodes"])
+    def test_what_was_never_logged_cannot_be_fitted(self, tmp_path: Path, side: str) -> None:
         kept = [
-            (chunks if part == "decodes" else [], [] if part == "decodes" else decodes)
+            (chunks if side == "decodes" else [], [] if side == "decodes" else decodes)
             for chunks, decodes in drawn_steps(900)
-            if (chunks if part == "decodes" else decodes)
+            if (chunks if side == "decodes" else decodes)
         ]
         path = write_jsonl(tmp_path / "a.jsonl", kept, timed(SCALED, kept))
-        with pytest.raises(ValueError, match=f"no step of the log has {part}"):
+        with pytest.raises(ValueError, match=f"no step of the log has {side}"):
             fit_steps(read_step_logs([path]))
 
     def test_too_few_steps_are_refused(self, tmp_path: Path) -> None:
@@ -169,8 +169,8 @@ class TestPricing:
         steps = drawn_steps(300)
         log = write_jsonl(tmp_path / "log.jsonl", steps, timed(SCALED, steps))
         out = tmp_path / "mine.yaml"
-        asked = ["--model", "llama-3.1-8b", "--accelerator", "h100-sxm", "--engine", "vllm", "--name", "mine"]
-        result = CliRunner().invoke(app, ["calibrate", "steps", str(log), *asked, "-o", str(out), "--json"])
+        options = ["--model", "llama-3.1-8b", "--accelerator", "h100-sxm", "--engine", "vllm", "--name", "mine"]
+        result = CliRunner().invoke(app, ["calibrate", "steps", str(log), *options, "-o", str(out), "--json"])
         assert result.exit_code == 0, result.output
         assert set(yaml.safe_load(result.stdout)["errors"]) == {"prefill", "decode", "mixed"}
         spec = CATALOGUE.get("LatencyProfile", str(out)).spec
@@ -179,6 +179,6 @@ class TestPricing:
         assert priced == pytest.approx(step_seconds(SCALED, [], [500] * 32), rel=0.05)
 
     def test_an_unknown_format_is_a_usage_error(self, tmp_path: Path) -> None:
-        asked = ["--model", "llama-3.1-8b", "--accelerator", "h100-sxm", "--engine", "vllm", "--kv-dtype", "fp7"]
-        result = CliRunner().invoke(app, ["calibrate", "steps", str(tmp_path / "a.csv"), *asked])
+        options = ["--model", "llama-3.1-8b", "--accelerator", "h100-sxm", "--engine", "vllm", "--kv-dtype", "fp7"]
+        result = CliRunner().invoke(app, ["calibrate", "steps", str(tmp_path / "a.csv"), *options])
         assert result.exit_code == 2

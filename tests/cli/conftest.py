@@ -46,7 +46,7 @@ def hisearch(capfd: pytest.CaptureFixture[str]) -> Hisearch:
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty working directory with ``small.yaml``, ``pair.yaml`` and ``visits.yaml``."""
     (tmp_path / "small.yaml").write_text(STUDY)
     (tmp_path / "pair.yaml").write_text(DEPLOYMENT)
@@ -65,5 +65,5 @@ def compiled_kernels(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, str]]:
 
     for module in ("engine.doors", "fleet.compilation"):
         monkeypatch.setattr(f"hisearch.kernels.{module}.is_cached", is_cached)
-    monkeypatch.setattr("hisearch.kernels.fleet.compilation.prepare", lambda wanted: None)
+    monkeypatch.setattr("hisearch.kernels.fleet.compilation.prepare", lambda engines: None)
     return kernels

@@ -14,7 +14,7 @@ from pathlib import Path
 
 LIMIT_S = 180.0
 
-#: Imports and compiles once, then forks a process for every line of arguments and tells its id and, later, its end.
+#: Imports and compiles once, then forks a process for each line of arguments. Reports its id and, later, its exit code.
 _FORKING = """
 import json, os, sys
 from hisearch.cli.main import main
@@ -133,8 +133,8 @@ class Started:
         os.killpg(self.process.pid, number)
 
     def survivors(self) -> list[int]:
-        """Processes of its group that are still there; zombies are not."""
-        found = []
+        """Processes of its group that still run; zombies do not count."""
+        pids = []
         for entry in Path("/proc").iterdir():
             if entry.name.isdecimal():
                 try:
@@ -142,8 +142,8 @@ class Started:
                 except OSError:
                     continue
                 if int(group) == self.process.pid and state not in "ZX":
-                    found.append(int(entry.name))
-        return found
+                    pids.append(int(entry.name))
+        return pids
 
 
 def until(condition: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
@@ -155,5 +155,5 @@ def until(condition: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
 
 
 def lines(path: Path) -> int:
-    """Whole lines of a file that may not be there yet."""
+    """Complete lines of a file that may not exist yet."""
     return path.read_bytes().count(b"\n") if path.is_file() else 0

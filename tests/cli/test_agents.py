@@ -1,4 +1,4 @@
-"""Societies of agents on the command line."""
+"""Populations of agents on the command line."""
 
 from pathlib import Path
 
@@ -34,13 +34,13 @@ spec:
 """
 
 
-def written(here: Path) -> None:
-    (here / "society.yaml").write_text(POPULATION)
-    (here / "one.yaml").write_text(DEPLOYMENT)
+def written(workdir: Path) -> None:
+    (workdir / "society.yaml").write_text(POPULATION)
+    (workdir / "one.yaml").write_text(DEPLOYMENT)
 
 
-def test_what_objects_did_is_said_in_words_and_in_json(hisearch: Hisearch, here: Path) -> None:
-    written(here)
+def test_what_objects_did_is_said_in_words_and_in_json(hisearch: Hisearch, workdir: Path) -> None:
+    written(workdir)
     ran = hisearch("simulate", "one.yaml", "--trace", "society.yaml")
     assert ran.code == 0
     assert "agents by distance, 8 slots" in ran.out
@@ -56,16 +56,16 @@ def test_what_objects_did_is_said_in_words_and_in_json(hisearch: Hisearch, here:
     assert plain.json["objects"] == []
 
 
-def test_a_society_is_not_written_as_a_trace_file(hisearch: Hisearch, here: Path) -> None:
-    written(here)
+def test_a_population_is_not_written_as_a_trace_file(hisearch: Hisearch, workdir: Path) -> None:
+    written(workdir)
     ran = hisearch("trace", "generate", "society.yaml", "--out", "made.jsonl")
     assert ran.code == 1
     assert "society.yaml:5" in ran.err
     assert "no place for what its agents wait for" in ran.err
-    assert not (here / "made.jsonl").exists()
+    assert not (workdir / "made.jsonl").exists()
 
 
-def test_statistics_of_a_society(hisearch: Hisearch, here: Path) -> None:
-    written(here)
+def test_statistics_of_a_population(hisearch: Hisearch, workdir: Path) -> None:
+    written(workdir)
     stats = hisearch("trace", "stats", "society.yaml", "--json").json
     assert stats["requests"] == 200

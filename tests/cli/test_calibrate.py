@@ -11,9 +11,9 @@ def test_what_was_measured_must_be_said(hisearch: Hisearch, tmp_path: Path) -> N
     assert unknown.code == 2
     assert "vllm, sglang or trtllm" in unknown.err
     (tmp_path / "gemm.csv").write_text("m,n,k\n")
-    own = hisearch("calibrate", tmp_path, "--accelerator", "h100-sxm", "--engine", "vllm")
-    assert own.code == 2
-    assert "--multiprocessors" in own.err
+    ran = hisearch("calibrate", tmp_path, "--accelerator", "h100-sxm", "--engine", "vllm")
+    assert ran.code == 2
+    assert "--multiprocessors" in ran.err
     former = hisearch(
         "calibrate", tmp_path, "--accelerator", "h100-sxm", "--engine", "vllm", "--multiprocessors", "132",
         "--former", tmp_path,
@@ -24,9 +24,9 @@ def test_what_was_measured_must_be_said(hisearch: Hisearch, tmp_path: Path) -> N
 
 def test_tables_that_are_not_there_are_an_error(hisearch: Hisearch, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    found = hisearch("calibrate", tmp_path / "empty", "--accelerator", "h100-sxm", "--engine", "vllm")
-    assert found.code == 1
-    assert "neither it nor systems/data below it" in found.err
+    ran = hisearch("calibrate", tmp_path / "empty", "--accelerator", "h100-sxm", "--engine", "vllm")
+    assert ran.code == 1
+    assert "neither it nor systems/data below it" in ran.err
     unknown = hisearch("calibrate", "--accelerator", "abacus", "--engine", "vllm")
     assert unknown.code == 1
     assert "no tables of accelerator abacus, only of a100-80gb" in unknown.err

@@ -20,9 +20,9 @@ def test_list_names_every_kind(hisearch: Hisearch) -> None:
     assert "interactive-chat" in hisearch("list").out
 
 
-def test_list_of_a_kind_describes_it_and_survives_broken_files(hisearch: Hisearch, here: Path) -> None:
-    (here / "slos").mkdir()
-    (here / "slos" / "broken.yaml").write_text("kind: SLO\n")
+def test_list_of_a_kind_describes_it_and_survives_broken_files(hisearch: Hisearch, workdir: Path) -> None:
+    (workdir / "slos").mkdir()
+    (workdir / "slos" / "broken.yaml").write_text("kind: SLO\n")
     rows = {row["name"]: row for row in hisearch("list", "slo", "--json").json["SLO"]}
     assert rows["interactive-chat"]["description"]
     assert rows["interactive-chat"]["problem"] == ""
@@ -30,10 +30,10 @@ def test_list_of_a_kind_describes_it_and_survives_broken_files(hisearch: Hisearc
     assert "broken" in hisearch("list", "SLO").out
 
 
-def test_schema(hisearch: Hisearch, here: Path) -> None:
+def test_schema(hisearch: Hisearch, workdir: Path) -> None:
     assert hisearch("schema", "searchspace").json == json_schema("SearchSpace")
     assert hisearch("schema", "SLO", "-o", "slo.json").out == ""
-    assert json.loads((here / "slo.json").read_text()) == json_schema("SLO")
+    assert json.loads((workdir / "slo.json").read_text()) == json_schema("SLO")
 
 
 def test_doctor_of_the_installation(hisearch: Hisearch) -> None:
@@ -45,7 +45,7 @@ def test_doctor_of_the_installation(hisearch: Hisearch) -> None:
     assert "kernel_cache" in hisearch("doctor").out
 
 
-def test_doctor_of_a_study_tells_what_fits(hisearch: Hisearch, here: Path) -> None:
+def test_doctor_of_a_study_tells_what_fits(hisearch: Hisearch, workdir: Path) -> None:
     ran = hisearch("doctor", "small.yaml")
     assert ran.code == 0
     assert "Study small: ok" in ran.out
@@ -58,31 +58,31 @@ def test_doctor_of_a_study_tells_what_fits(hisearch: Hisearch, here: Path) -> No
     assert all(fit["kv_capacity_tokens"] == 0 and fit["gib_short"] > 0 for fit in large.json["fits"])
 
 
-def test_fits_are_those_of_the_roomiest_settings(here: Path) -> None:
+def test_fits_are_those_of_the_roomiest_settings(workdir: Path) -> None:
     settings = ("spec.space.execution.chunk_tokens=[2048, 16384]",)
-    small = {(fit.accelerator, fit.engine): fit for fit in study_fits(load_study(here / "small.yaml"))}
-    both = {(fit.accelerator, fit.engine): fit for fit in study_fits(load_study(here / "small.yaml", settings))}
+    small = {(fit.accelerator, fit.engine): fit for fit in study_fits(load_study(workdir / "small.yaml"))}
+    both = {(fit.accelerator, fit.engine): fit for fit in study_fits(load_study(workdir / "small.yaml", settings))}
     assert small == both
     assert {(fit.chunk_tokens, fit.max_running_requests, fit.memory_fraction) for fit in both.values()} == {
         (2048, 128, 0.9)
     }
-    alone = study_fits(load_study(here / "small.yaml", ("spec.space.execution.chunk_tokens=[16384]",)))
+    alone = study_fits(load_study(workdir / "small.yaml", ("spec.space.execution.chunk_tokens=[16384]",)))
     assert alone[0].kv_capacity_tokens <= small["h100-sxm", "sglang"].kv_capacity_tokens
-    split = study_fits(load_study(here / "small.yaml", ("spec.space.execution.tensor_parallel=[1, 3]",)))
+    split = study_fits(load_study(workdir / "small.yaml", ("spec.space.execution.tensor_parallel=[1, 3]",)))
     assert [fit.ok for fit in split] == [fit.tensor_parallel == 1 for fit in split]
 
 
 @pytest.mark.parametrize("document", ["pair.yaml", "visits.yaml", "qwen3-32b", "interactive-chat", "quickstart"])
-def test_doctor_takes_paths_and_names(hisearch: Hisearch, here: Path, document: str) -> None:
+def test_doctor_takes_paths_and_names(hisearch: Hisearch, workdir: Path, document: str) -> None:
     assert hisearch("doctor", document).code == 0
 
 
-def test_doctor_says_what_is_wrong(hisearch: Hisearch, here: Path) -> None:
+def test_doctor_says_what_is_wrong(hisearch: Hisearch, workdir: Path) -> None:
     ran = hisearch("doctor", "pair.yaml", "--set", "spec.pools.0.tensor_parallel=3")
     assert ran.code == 1
     assert "problem: " in ran.out
     assert "tensor_parallel" in ran.out
-    (here / "pair.yaml").write_text("kind: Deployment\n")
+    (workdir / "pair.yaml").write_text("kind: Deployment\n")
     broken = hisearch("doctor", "pair.yaml", "--json")
     assert broken.code == 1
     assert broken.json["problems"]
@@ -90,42 +90,42 @@ def test_doctor_says_what_is_wrong(hisearch: Hisearch, here: Path) -> None:
     assert hisearch("doctor", "nothing-of-that-name").code == 1
 
 
-def test_a_worker_does_not_exceed_its_host(here: Path) -> None:
+def test_a_worker_does_not_exceed_its_host(workdir: Path) -> None:
     settings = ("spec.space.execution.accelerators=[a6000]", "spec.space.execution.tensor_parallel=[4, 8]")
-    fits = study_fits(load_study(here / "small.yaml", settings))
+    fits = study_fits(load_study(workdir / "small.yaml", settings))
     assert {(fit.tensor_parallel, fit.ok) for fit in fits} == {(4, True), (8, False)}
     assert all("exceeds the 4 accelerator slots" in fit.problem for fit in fits if not fit.ok)
     resolved = load_deployment(
-        here / "pair.yaml", ("spec.pools.0.host=workstation-a6000-4", "spec.pools.0.tensor_parallel=8")
+        workdir / "pair.yaml", ("spec.pools.0.host=workstation-a6000-4", "spec.pools.0.tensor_parallel=8")
     )
     (fit,) = deployment_fits(resolved)
     assert "exceeds the 4 accelerator slots" in fit.problem
 
 
-def test_only_kv_formats_that_the_engine_has_are_looked_at(here: Path) -> None:
-    fits = study_fits(load_study(here / "small.yaml", ("spec.space.execution.kv_dtypes=[bf16, fp4]",)))
+def test_only_kv_formats_that_the_engine_has_are_looked_at(workdir: Path) -> None:
+    fits = study_fits(load_study(workdir / "small.yaml", ("spec.space.execution.kv_dtypes=[bf16, fp4]",)))
     assert {(fit.engine, fit.kv_dtype) for fit in fits} == {("sglang", "bf16"), ("sglang", "fp4"), ("vllm", "bf16")}
 
 
-def test_doctor_says_which_workers_need_fp8_weights(hisearch: Hisearch, here: Path) -> None:
+def test_doctor_says_which_workers_need_fp8_weights(hisearch: Hisearch, workdir: Path) -> None:
     settings = ("--set", "spec.model=qwen3-32b", "--set", "spec.space.execution.weight_dtypes=[fp8]")
-    told = "tensor_parallel 1: SGLang loads bf16 weights in full before it quantises them to fp8"
+    expected = "tensor_parallel 1: SGLang loads bf16 weights in full before it quantises them to fp8"
     small = hisearch("doctor", "small.yaml", *settings, "--set", "spec.space.execution.accelerators=[l40s]", "--json")
-    assert [warning for warning in small.json["warnings"] if warning.startswith(told)]
+    assert [warning for warning in small.json["warnings"] if warning.startswith(expected)]
     large = hisearch("doctor", "small.yaml", *settings, "--set", "spec.space.execution.accelerators=[h200]", "--json")
     assert not [warning for warning in large.json["warnings"] if "SGLang loads" in warning]
 
 
-def test_doctor_reads_the_trace(hisearch: Hisearch, here: Path) -> None:
+def test_doctor_reads_the_trace(hisearch: Hisearch, workdir: Path) -> None:
     rows = [{"arrival_s": 0, "input_tokens": tokens, "output_tokens": 10} for tokens in (500, 200_000, 131_070)]
     header = {"format": "hisearch-trace", "version": 1}
-    (here / "long.jsonl").write_text("".join(json.dumps(row) + "\n" for row in (header, *rows)))
+    (workdir / "long.jsonl").write_text("".join(json.dumps(row) + "\n" for row in (header, *rows)))
     ran = hisearch("doctor", "small.yaml", "--set", "spec.workload.trace=long.jsonl")
     assert ran.code == 0
     assert "long on llama-3.1-8b: 2 of 3 requests (66.7 %) exceed the model's window of 131,072 tokens" in ran.out
     assert "1 of them with the prompt alone" in ran.out
     assert "exceed the model's window" not in hisearch("doctor", "small.yaml").out
-    (here / "long.jsonl").write_text('{"format": "hisearch-trace", "version": 1}\n{"input_tokens": 0}\n')
+    (workdir / "long.jsonl").write_text('{"format": "hisearch-trace", "version": 1}\n{"input_tokens": 0}\n')
     broken = hisearch("doctor", "small.yaml", "--set", "spec.workload.trace=long.jsonl")
     assert broken.code == 1
     assert "problem: long.jsonl:2" in broken.out
@@ -144,10 +144,10 @@ def test_doctor_reads_the_trace(hisearch: Hisearch, here: Path) -> None:
     ],
 )
 def test_what_is_there_is_not_called_missing(
-    hisearch: Hisearch, here: Path, arguments: tuple[str, ...], expected: str
+    hisearch: Hisearch, workdir: Path, arguments: tuple[str, ...], expected: str
 ) -> None:
-    (here / "one.jsonl").write_text('{"format": "hisearch-trace", "version": 1}\n')
-    (here / "sub").mkdir()
+    (workdir / "one.jsonl").write_text('{"format": "hisearch-trace", "version": 1}\n')
+    (workdir / "sub").mkdir()
     ran = hisearch(*arguments)
     assert (ran.code, ran.out) == (1, "")
     assert expected in ran.err
@@ -170,14 +170,14 @@ def test_doctor_looks_at_every_pool(hisearch: Hisearch, tmp_path: Path) -> None:
     assert "Workers that fit into memory and host: 1 of 2" in hisearch("doctor", path).out
 
 
-def test_doctor_of_a_model_gives_what_its_publisher_gives(hisearch: Hisearch, here: Path) -> None:
+def test_doctor_of_a_model_gives_what_its_publisher_gives(hisearch: Hisearch, workdir: Path) -> None:
     config = {
         "model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4,
         "num_key_value_heads": 2, "intermediate_size": 128, "vocab_size": 100, "max_position_embeddings": 4096,
     }  # fmt: skip
-    (here / "mine.json").write_text(json.dumps(config), encoding="utf-8")
+    (workdir / "mine.json").write_text(json.dumps(config), encoding="utf-8")
     about = hisearch("doctor", "mine.json", "--json").json["model"]
-    # Per layer: q and o 64 x 64, k and v 64 x 32, three of 64 x 128, two norms; embedding, LM head and a norm beside.
+    # Per layer: q and o 64 x 64, k and v 64 x 32, three of 64 x 128, two norms; embedding, LM head and one more norm.
     assert about["parameters"] == 2 * (2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 128 + 2 * 64) + 2 * 100 * 64 + 64
     assert about["served_as"] == "mine (no Hugging Face id: exports ask for MODEL)"
     assert "parameters          86,848" in hisearch("doctor", "mine.json").out

@@ -7,7 +7,7 @@ from hisearch.api.deployments.deployment import simulate_deployment
 from tests.cli.conftest import Hisearch
 from tests.cli.documents import DEPLOYMENT
 
-pytestmark = pytest.mark.usefixtures("here")
+pytestmark = pytest.mark.usefixtures("workdir")
 
 #: Keys of ``--json``, as docs/report.md lists them.
 KEYS = {
@@ -16,8 +16,8 @@ KEYS = {
 }  # fmt: skip
 
 
-def tiered(here: Path) -> Path:
-    path = here / "tiered.yaml"
+def tiered(workdir: Path) -> Path:
+    path = workdir / "tiered.yaml"
     text = DEPLOYMENT.replace("replicas: 2", "replicas: 1")
     assert text != DEPLOYMENT
     path.write_text(text)
@@ -34,21 +34,21 @@ def test_a_deployment_against_itself_is_the_same(hisearch: Hisearch) -> None:
     assert ran.json["seeds"] == [0, 1]
 
 
-def test_two_deployments_and_why_they_differ(hisearch: Hisearch, here: Path) -> None:
-    other = tiered(here)
+def test_two_deployments_and_why_they_differ(hisearch: Hisearch, workdir: Path) -> None:
+    other = tiered(workdir)
     ran = hisearch(
         "compare", "pair.yaml", other, "--trace", "visits.yaml", "--slo", "interactive-chat", "--seeds", "3",
         "--html", "page.html", "--json", "-q",
     )  # fmt: skip
     assert ran.code == 0
-    found = ran.json
-    assert {"key": "pools.0.replicas", "a": "2", "b": "1"} in found["changes"]
-    figures = {figure["name"]: figure for figure in found["figures"]}
+    data = ran.json
+    assert {"key": "pools.0.replicas", "a": "2", "b": "1"} in data["changes"]
+    figures = {figure["name"]: figure for figure in data["figures"]}
     assert set(figures["e2e_mean_s"]) == {"name", "a", "b", "difference", "relative", "low", "high", "better"}
     assert figures["usd_per_hour"]["relative"] == pytest.approx(-0.5)
     assert figures["usd_per_hour"]["better"] == "B"
     assert figures["e2e_mean_s"]["low"] <= figures["e2e_mean_s"]["difference"] <= figures["e2e_mean_s"]["high"]
-    assert {part["name"] for part in found["parts"]} == {
+    assert {part["name"] for part in data["parts"]} == {
         "queueing",
         "front_end",
         "misses",
@@ -56,21 +56,23 @@ def test_two_deployments_and_why_they_differ(hisearch: Hisearch, here: Path) -> 
         "decode",
         "transfers",
     }
-    assert found["a"]["feasible"] in (True, False)
-    one = [simulate_deployment(path, "visits.yaml", seed=0).metrics["e2e_mean_s"] for path in ("pair.yaml", str(other))]
-    assert sum(part["difference_s"] for part in found["parts"]) == pytest.approx(one[1] - one[0], abs=1e-9)
-    assert sum(row["a_s"] for row in found["times"]) == pytest.approx(one[0])
-    assert sum(row["b_s"] for row in found["times"]) == pytest.approx(one[1])
+    assert data["a"]["feasible"] in (True, False)
+    means = [
+        simulate_deployment(path, "visits.yaml", seed=0).metrics["e2e_mean_s"] for path in ("pair.yaml", str(other))
+    ]
+    assert sum(part["difference_s"] for part in data["parts"]) == pytest.approx(means[1] - means[0], abs=1e-9)
+    assert sum(row["a_s"] for row in data["times"]) == pytest.approx(means[0])
+    assert sum(row["b_s"] for row in data["times"]) == pytest.approx(means[1])
     assert "Why it differs" in Path("page.html").read_text(encoding="utf-8")
 
 
-def test_mean_times_add_up_to_the_mean_of_a_request(here: Path) -> None:
+def test_mean_times_add_up_to_the_mean_of_a_request(workdir: Path) -> None:
     simulated = simulate_deployment("pair.yaml", "visits.yaml", log=True)
     assert mean_times(simulated.result).total_s == pytest.approx(simulated.metrics["e2e_mean_s"])
 
 
-def test_text_for_people(hisearch: Hisearch, here: Path) -> None:
-    ran = hisearch("compare", "pair.yaml", tiered(here), "--trace", "visits.yaml", "--seeds", "2")
+def test_text_for_people(hisearch: Hisearch, workdir: Path) -> None:
+    ran = hisearch("compare", "pair.yaml", tiered(workdir), "--trace", "visits.yaml", "--seeds", "2")
     assert ran.code == 0
     for heading in ("What changed", "What came of it", "Where the mean time of a request goes", "Why it differs"):
         assert f"\n{heading}\n" in ran.out
@@ -114,21 +116,21 @@ def test_what_is_no_run_or_no_deployment(hisearch: Hisearch) -> None:
     assert "none.yaml" in ran.err
 
 
-def test_unlike_profiles_are_noted(hisearch: Hisearch, here: Path) -> None:
-    (here / "roof.yaml").write_text(DEPLOYMENT + "  profile: roofline\n")
+def test_unlike_profiles_are_noted(hisearch: Hisearch, workdir: Path) -> None:
+    (workdir / "roof.yaml").write_text(DEPLOYMENT + "  profile: roofline\n")
     ran = hisearch("compare", "pair.yaml", "roof.yaml", "--trace", "visits.yaml", "--seeds", "1", "--json", "-q")
     assert ran.code == 0
     assert "come from different profiles" in ran.json["notes"][0]
 
 
-def test_workers_that_come_and_go_are_priced_as_simulate_prices_them(hisearch: Hisearch, here: Path) -> None:
-    """A pool that grows beside another one: dollars, joules and mean times of requests are those of ``simulate``."""
+def test_workers_that_come_and_go_are_priced_as_simulate_prices_them(hisearch: Hisearch, workdir: Path) -> None:
+    """One of two pools grows: dollars, joules and mean times of requests are those of ``simulate``."""
     text = DEPLOYMENT.replace("replicas: 2", "name: steady\n      replicas: 1")
     grows = (
         "    - name: burst\n      accelerator: l40s\n      replicas: 1\n      engine: {name: vllm}\n"
         "      autoscale: {target: 1, max_replicas: 4, startup_s: 0.5, period_s: 0.5, calm_s: 1}\n  router:"
     )
-    (here / "grows.yaml").write_text(text.replace("  router:", grows), encoding="utf-8")
+    (workdir / "grows.yaml").write_text(text.replace("  router:", grows), encoding="utf-8")
     ran = hisearch("compare", "pair.yaml", "grows.yaml", "--trace", "visits.yaml", "--seeds", "1", "--json", "-q")
     assert ran.code == 0, ran.err
     alone = simulate_deployment("grows.yaml", "visits.yaml", seed=0)
@@ -140,23 +142,23 @@ def test_workers_that_come_and_go_are_priced_as_simulate_prices_them(hisearch: H
     assert sum(row["b_s"] for row in ran.json["times"]) == pytest.approx(alone.metrics["e2e_mean_s"])
 
 
-def test_figures_of_a_growing_pool_are_of_the_workers_that_are_there(here: Path) -> None:
+def test_figures_of_a_growing_pool_are_of_the_workers_that_are_there(workdir: Path) -> None:
     text = DEPLOYMENT.replace(
         "replicas: 2", "replicas: 1\n      autoscale: {target: 1, max_replicas: 6, startup_s: 0.5, period_s: 0.5}"
     )
-    (here / "grows.yaml").write_text(text, encoding="utf-8")
+    (workdir / "grows.yaml").write_text(text, encoding="utf-8")
     alone = simulate_deployment("grows.yaml", "visits.yaml", seed=0)
-    found, result = alone.to_dict(), alone.result
+    data, result = alone.to_dict(), alone.result
     (mean,) = result.mean_workers
     assert 1.0 < mean < 6.0
     assert result.present_s.sum() == pytest.approx(mean * result.makespan_s)
-    (pool,) = found["pools"]
-    assert found["metrics"]["utilisation"] == pytest.approx(pool["utilisation"])
-    assert max(row["utilisation"] for row in found["workers"]) <= 1.0 + 1e-9
-    assert found["cost"]["accelerators"] == pytest.approx(mean)
+    (pool,) = data["pools"]
+    assert data["metrics"]["utilisation"] == pytest.approx(pool["utilisation"])
+    assert max(row["utilisation"] for row in data["workers"]) <= 1.0 + 1e-9
+    assert data["cost"]["accelerators"] == pytest.approx(mean)
     idle_w = result.pools[0].idle_w
-    assert found["energy"]["idle_j"] == pytest.approx(idle_w * mean * result.makespan_s)
-    assert found["energy"]["host_j"] == pytest.approx(result.pools[0].power.host_w * mean * result.makespan_s)
-    assert pool["mean_w"] == pytest.approx(sum(row["mean_w"] for row in found["workers"]))
-    accelerators_j = found["energy"]["idle_j"] + found["energy"]["active_j"]
+    assert data["energy"]["idle_j"] == pytest.approx(idle_w * mean * result.makespan_s)
+    assert data["energy"]["host_j"] == pytest.approx(result.pools[0].power.host_w * mean * result.makespan_s)
+    assert pool["mean_w"] == pytest.approx(sum(row["mean_w"] for row in data["workers"]))
+    accelerators_j = data["energy"]["idle_j"] + data["energy"]["active_j"]
     assert pool["mean_w"] * result.makespan_s == pytest.approx(accelerators_j)

@@ -30,15 +30,15 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Two runs that have ended, and one that is going on."""
     folder = tmp_path_factory.mktemp("runs")
     (folder / "small.yaml").write_text(STUDY)
-    found = []
+    run_dirs = []
     for name, simulations in (("one", 10), ("two", 14)):
         study = load_study(folder / "small.yaml", [f"spec.budget.simulations={simulations}"])
-        found.append(study.run(workers=2, run_dir=folder / name).run_dir)
-    going_on = folder / "three"
-    going_on.mkdir()
+        run_dirs.append(study.run(workers=2, run_dir=folder / name).run_dir)
+    unfinished = folder / "three"
+    unfinished.mkdir()
     for name in ("study.yaml", "journal.jsonl"):
-        shutil.copy(found[0] / name, going_on / name)
-    return [*found, going_on]
+        shutil.copy(run_dirs[0] / name, unfinished / name)
+    return [*run_dirs, unfinished]
 
 
 @dataclass(frozen=True)
@@ -164,18 +164,18 @@ def test_a_run_that_goes_on_is_shown_with_the_cheapest_that_it_has_found(runs: l
     pytest.importorskip("optuna_dashboard", reason="the extra `dashboard` is not installed: it was NOT tested")
     from hisearch.api.dashboard import Dashboard
 
-    going_on = tmp_path / "four"
-    going_on.mkdir()
+    unfinished = tmp_path / "four"
+    unfinished.mkdir()
     for name in ("study.yaml", "journal.jsonl", "study.db"):
-        shutil.copy(runs[1] / name, going_on / name)
+        shutil.copy(runs[1] / name, unfinished / name)
     trials = pd.read_parquet(runs[1] / "trials.parquet")
-    whole = trials[trials["feasible"] & (trials["slice_fraction"] == 1.0) & (trials["load"] == 1.0)]
-    for folders in ([going_on], [runs[0], going_on]):
+    full_trials = trials[trials["feasible"] & (trials["slice_fraction"] == 1.0) & (trials["load"] == 1.0)]
+    for folders in ([unfinished], [runs[0], unfinished]):
         state = Dashboard(folders, {HOST}).states()[-1]
         assert not state.ended
         assert state.feasible
-        assert state.metrics["usd_per_hour"] == whole["usd_per_hour"].min()
-    page = ask(Dashboard([going_on], {HOST}), "/")
+        assert state.metrics["usd_per_hour"] == full_trials["usd_per_hour"].min()
+    page = ask(Dashboard([unfinished], {HOST}), "/")
     assert "Cheapest so far that meets the SLO" in page.text
 
 

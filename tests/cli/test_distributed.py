@@ -12,22 +12,22 @@ from tests.search.test_backends import QUIET, cluster
 
 @pytest.mark.slow
 @QUIET
-def test_every_backend_writes_the_same_run(hisearch: Hisearch, here: Path) -> None:
+def test_every_backend_writes_the_same_run(hisearch: Hisearch, workdir: Path) -> None:
     study = ("run", "small.yaml", "-q", "--set", "spec.budget.simulations=10")
     assert hisearch(*study, "--out", "threads").code == 0
     assert hisearch(*study, "--out", "loky", "--backend", "loky", "--workers", 2).code == 0
-    with cluster() as found:
-        assert hisearch(*study, "--out", "dask", "--scheduler", found.scheduler_address).code == 0
-    expected = findings(here / "threads")
+    with cluster() as dask_cluster:
+        assert hisearch(*study, "--out", "dask", "--scheduler", dask_cluster.scheduler_address).code == 0
+    expected = findings(workdir / "threads")
     for name in ("loky", "dask"):
-        assert findings(here / name) == expected
-        facts = json.loads((here / name / "provenance.json").read_text())["run"]["backend"]
+        assert findings(workdir / name) == expected
+        facts = json.loads((workdir / name / "provenance.json").read_text())["run"]["backend"]
         assert (facts["name"], facts["workers"]) == (name, 2)
         assert facts["shipped_bytes"] > 10_000
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--backend", "spark"], "expected one of threads, loky, dask, got 'spark'"),
         (["--backend", "dask"], "--backend dask needs --scheduler"),
@@ -35,9 +35,9 @@ def test_every_backend_writes_the_same_run(hisearch: Hisearch, here: Path) -> No
         (["--storage", "mysql://u:hush@h/db"], "expected postgresql://USER@HOST:PORT/DATABASE, got mysql://…"),
     ],
 )
-def test_options_that_do_not_go_together(hisearch: Hisearch, here: Path, options: list[str], said: str) -> None:
+def test_options_that_do_not_go_together(hisearch: Hisearch, workdir: Path, options: list[str], message: str) -> None:
     ran = hisearch("run", "small.yaml", "--out", "r", *options)
     assert ran.code == 2
-    assert said in " ".join(ran.err.replace("│", " ").split())
+    assert message in " ".join(ran.err.replace("│", " ").split())
     assert "hush" not in ran.err
-    assert not (here / "r").exists()
+    assert not (workdir / "r").exists()

@@ -1,4 +1,4 @@
-"""On an empty kernel cache, whatever is wrong with what a verb reads is said before anything is compiled."""
+"""On an empty kernel cache, input errors are reported before anything is compiled."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def run_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def ended(run_once: Path, here: Path) -> Path:
+def ended(run_once: Path, workdir: Path) -> Path:
     """A folder ``r`` in which ``small.yaml`` was run."""
-    shutil.copytree(run_once, here / "r")
-    return here
+    shutil.copytree(run_once, workdir / "r")
+    return workdir
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (("run", "by_workload.yaml", "--out", "new"), "cut.jsonl.gz: broken gzip archive"),
         (("run", "small.yaml", "--out", "r"), "a run was already made in this folder"),
@@ -76,7 +76,7 @@ def test_inputs_are_checked_before_kernels_are_compiled(
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
     arguments: tuple[str, ...],
-    words: str,
+    message: str,
 ) -> None:
     study = STUDY[: STUDY.index("    trace:")] + "    trace: cut.yaml\n" + STUDY[STUDY.index("  slo:") :]
     (broken / "by_workload.yaml").write_text(study)
@@ -88,12 +88,12 @@ def test_inputs_are_checked_before_kernels_are_compiled(
     ran = hisearch(*arguments)
     assert ran.code == 1
     assert "compiling" not in ran.err
-    assert words in ran.err
+    assert message in ran.err
     assert not (broken / "new").exists()
 
 
-def test_what_is_sound_is_compiled_and_that_is_said_first(hisearch: Hisearch, here: Path, uncompiled: None) -> None:
-    """The tests above look at the right place: good inputs do reach the compiler, and the note comes before it."""
+def test_what_is_sound_is_compiled_and_that_is_said_first(hisearch: Hisearch, workdir: Path, uncompiled: None) -> None:
+    """Good inputs do reach the compiler, and the note comes before it: the tests above check the right thing."""
     with pytest.raises(AssertionError, match="kernels were compiled"):
         hisearch("simulate", "pair.yaml", "--trace", "visits.yaml")
     with pytest.raises(AssertionError, match="kernels were compiled"):

@@ -19,8 +19,8 @@ pytest.importorskip("psycopg")
 
 @pytest.fixture(scope="module")
 def server() -> Server:
-    with postgresql() as found:
-        yield found
+    with postgresql() as running:
+        yield running
 
 
 def stored(server: Server) -> dict[str, list[float]]:
@@ -46,50 +46,54 @@ def texts(folder: Path) -> str:
 
 
 @pytest.mark.slow
-def test_trials_go_into_the_database_and_no_password_anywhere(hisearch: Hisearch, here: Path, server: Server) -> None:
+def test_trials_go_into_the_database_and_no_password_anywhere(
+    hisearch: Hisearch, workdir: Path, server: Server
+) -> None:
     options = ("--set", "spec.budget.simulations=5")
-    one = hisearch("run", "small.yaml", "--out", "r", "--json", "--storage", server.url, *options)
-    assert one.code == 0
+    first = hisearch("run", "small.yaml", "--out", "r", "--json", "--storage", server.url, *options)
+    assert first.code == 0
     (name,) = [name for name in stored(server) if name.startswith("small r ")]
     assert len(stored(server)[name]) == 5
-    assert not (here / "r" / "study.db").exists()
-    assert server.shown in (here / "r" / "study.yaml").read_text()
-    assert server.shown in (here / "r" / "storage.json").read_text()
-    assert PASSWORD not in texts(here / "r") + one.out + one.err
+    assert not (workdir / "r" / "study.db").exists()
+    assert server.shown in (workdir / "r" / "study.yaml").read_text()
+    assert server.shown in (workdir / "r" / "storage.json").read_text()
+    assert PASSWORD not in texts(workdir / "r") + first.out + first.err
     # Another run of the same study in a folder of the same name is another one in the database.
-    (here / "elsewhere").mkdir()
+    (workdir / "elsewhere").mkdir()
     assert hisearch("run", "small.yaml", "--out", "elsewhere/r", "-q", "--storage", server.url, *options).code == 0
     assert len([name for name in stored(server) if name.startswith("small r ")]) == 2
 
 
 @pytest.mark.slow
 def test_a_run_that_is_killed_resumes_from_its_address_and_the_password_of_the_environment(
-    hisearch: Hisearch, here: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+    hisearch: Hisearch, workdir: Path, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PGPASSWORD", PASSWORD)
     before = stored(server)
     assert hisearch("run", "small.yaml", "--out", "whole", "-q", "--set", f"spec.storage={server.shown}").code == 0
-    document = (here / "small.yaml").read_text()
-    (here / "small.yaml").write_text(document + f"  storage: {server.shown}\n")
-    kill_at_random(here, random.Random(3), 3, "--workers", 2)
+    document = (workdir / "small.yaml").read_text()
+    (workdir / "small.yaml").write_text(document + f"  storage: {server.shown}\n")
+    kill_at_random(workdir, random.Random(3), 3, "--workers", 2)
     assert hisearch("run", "--resume", "r", "-q").code == 0
-    ours, theirs = findings(here / "r"), findings(here / "whole")
-    ours.pop("study.yaml"), theirs.pop("study.yaml")  # one names the setting that was applied
+    ours, theirs = findings(workdir / "r"), findings(workdir / "whole")
+    ours.pop("study.yaml"), theirs.pop("study.yaml")  # only one of them names the applied setting
     assert ours == theirs
-    found = stored(server)
-    (killed,) = [name for name in found if name.startswith("small r ") and name not in before and "/" not in name]
-    (whole,) = [name for name in found if name.startswith("small whole ") and "/" not in name]
-    assert len(found[whole]) > 10
-    assert found[killed] == found[whole]
+    by_study = stored(server)
+    (killed,) = [name for name in by_study if name.startswith("small r ") and name not in before and "/" not in name]
+    (undisturbed,) = [name for name in by_study if name.startswith("small whole ") and "/" not in name]
+    assert len(by_study[undisturbed]) > 10
+    assert by_study[killed] == by_study[undisturbed]
 
 
 @pytest.mark.slow
-def test_a_server_that_refuses_is_told_without_the_password(hisearch: Hisearch, here: Path, server: Server) -> None:
+def test_a_server_that_refuses_is_reported_without_the_password(
+    hisearch: Hisearch, workdir: Path, server: Server
+) -> None:
     wrong = server.url.replace(PASSWORD, "wr0ng-pa55")
     ran = hisearch("run", "small.yaml", "--out", "r", "--storage", wrong)
     assert ran.code == 1
     assert "password authentication failed" in ran.err
-    assert "wr0ng-pa55" not in ran.err + ran.out + texts(here / "r")
+    assert "wr0ng-pa55" not in ran.err + ran.out + texts(workdir / "r")
     closed = hisearch("run", "small.yaml", "--out", "r2", "--storage", "postgresql://a:wr0ng-pa55@127.0.0.1:9/db")
     assert closed.code == 1
     assert "postgresql://a@127.0.0.1:9/db: " in closed.err
@@ -98,7 +102,7 @@ def test_a_server_that_refuses_is_told_without_the_password(hisearch: Hisearch, 
 
 @pytest.mark.slow
 def test_a_run_goes_on_wherever_its_folder_is_brought_and_nowhere_else(
-    hisearch: Hisearch, here: Path, server: Server
+    hisearch: Hisearch, workdir: Path, server: Server
 ) -> None:
     options = ("-q", "--storage", server.url)
     few = ("--set", "spec.budget.simulations=4")
@@ -107,9 +111,9 @@ def test_a_run_goes_on_wherever_its_folder_is_brought_and_nowhere_else(
     nothing = hisearch("run", "small.yaml", "--resume", "here/r", *options)
     assert nothing.code == 1
     assert "here/r: expected the folder of a run to go on with, found no journal.jsonl" in nothing.err
-    assert not (here / "here").exists()
+    assert not (workdir / "here").exists()
     assert stored(server) == before
-    shutil.copytree(here / "moved" / "r", here / "here" / "r")
+    shutil.copytree(workdir / "moved" / "r", workdir / "here" / "r")
     again = hisearch("run", "--resume", "here/r", "--json", *options, "--set", "spec.budget.simulations=6")
     assert again.code == 0
     assert again.json["replayed"] >= 4
@@ -143,10 +147,10 @@ def test_trials_written_in_bulk_are_those_that_optuna_writes(server: Server) -> 
     theirs.add_trials(trials)
     add_finished(storage, ours._study_id, 0, trials[:25])
     add_finished(storage, ours._study_id, 25, trials[25:])
-    found, wanted = (
+    written, expected = (
         [(t.number, t.state, t.values, t.params, t.distributions, t.user_attrs, t.system_attrs) for t in study.trials]
         for study in (ours, theirs)
     )
     storage.remove_session()
     storage.engine.dispose()
-    assert found == wanted
+    assert written == expected

@@ -1,4 +1,4 @@
-"""What a stranger is told: one line that names file, line, key, and what to do."""
+"""Error messages: one line that names file, line, key, and what to do."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tests.cli.documents import STUDY
 
 
 @pytest.fixture
-def broken(here: Path) -> Path:
+def broken(workdir: Path) -> Path:
     """A trace that was cut off while it was copied."""
     rows = [{"timestamp": 100 * n, "input_length": 500, "output_length": 20, "hash_ids": [n]} for n in range(3000)]
     packed = gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode())
-    (here / "cut.jsonl.gz").write_bytes(packed[: len(packed) // 2])
+    (workdir / "cut.jsonl.gz").write_bytes(packed[: len(packed) // 2])
     head = "apiVersion: hisearch/v1\nkind: Workload\nmetadata: {name: cut}\nspec:\n"
-    (here / "cut.yaml").write_text(f"{head}  file:\n    path: cut.jsonl.gz\n    format: mooncake\n")
-    return here
+    (workdir / "cut.yaml").write_text(f"{head}  file:\n    path: cut.jsonl.gz\n    format: mooncake\n")
+    return workdir
 
 
 def test_a_trace_that_cannot_be_read_says_what_named_it(hisearch: Hisearch, broken: Path) -> None:
@@ -54,17 +54,17 @@ def test_a_trace_that_cannot_be_read_says_what_named_it(hisearch: Hisearch, brok
         ("metadata:", "metdata:", "metdata"),
     ],
 )
-def test_a_misspelt_key_is_one_line(hisearch: Hisearch, here: Path, word: str, misspelt: str, key: str) -> None:
-    (here / "typo.yaml").write_text(STUDY.replace(word, misspelt, 1))
+def test_a_misspelt_key_is_one_line(hisearch: Hisearch, workdir: Path, word: str, misspelt: str, key: str) -> None:
+    (workdir / "typo.yaml").write_text(STUDY.replace(word, misspelt, 1))
     ran = hisearch("run", "typo.yaml")
     assert ran.code == 1
     (line,) = ran.err.splitlines()
     assert f"{key}: unknown key; did you mean '{word.strip(' {:,').split(':')[0].strip()}'?" in line
 
 
-def test_a_misspelt_key_hides_no_other_problem(hisearch: Hisearch, here: Path) -> None:
+def test_a_misspelt_key_hides_no_other_problem(hisearch: Hisearch, workdir: Path) -> None:
     text = STUDY.replace("accelerators:", "acelerators:").replace("  model: llama-3.1-8b\n", "")
-    (here / "typo.yaml").write_text(text)
+    (workdir / "typo.yaml").write_text(text)
     lines = hisearch("run", "typo.yaml").err.splitlines()
     assert len(lines) == 2
     assert any("spec.model: required, and missing" in line for line in lines)
@@ -78,7 +78,9 @@ def test_a_misspelt_key_hides_no_other_problem(hisearch: Hisearch, here: Path) -
         ("spec.model=llama-3.1-70b", "spec.model is llama-3.1-8b in {study}, and llama-3.1-70b now"),
     ],
 )
-def test_another_studys_folder_says_what_differs(hisearch: Hisearch, here: Path, setting: str, expected: str) -> None:
+def test_another_studys_folder_says_what_differs(
+    hisearch: Hisearch, workdir: Path, setting: str, expected: str
+) -> None:
     assert hisearch("run", "small.yaml", "--set", "spec.budget.simulations=1", "--out", "r", "-q").code in {0, 1, 99}
     before = {path.name: path.read_bytes() for path in Path("r").iterdir() if path.is_file()}
     ran = hisearch("run", "small.yaml", "--set", setting, "--resume", "r", "-q")
@@ -88,7 +90,7 @@ def test_another_studys_folder_says_what_differs(hisearch: Hisearch, here: Path,
     assert {path.name: path.read_bytes() for path in Path("r").iterdir() if path.is_file()} == before
 
 
-def test_another_program_is_named(hisearch: Hisearch, here: Path) -> None:
+def test_another_program_is_named(hisearch: Hisearch, workdir: Path) -> None:
     from hisearch.api.studies.study import load_study as load
 
     assert hisearch("run", "small.yaml", "--set", "spec.budget.simulations=1", "--out", "r", "-q").code in {0, 1, 99}
@@ -105,17 +107,17 @@ def test_another_program_is_named(hisearch: Hisearch, here: Path) -> None:
         study.run(workers=1, run_dir="r", resume=True)
 
 
-def test_a_study_without_any_trial_names_profiles_that_its_steps_would_have(here: Path) -> None:
+def test_a_study_without_any_trial_names_profiles_that_its_steps_would_have(workdir: Path) -> None:
     note = profile_note(load_study("small.yaml"), None)
     assert note.evidence == "fitted"
     assert note.name.endswith("(auto; errs most of the space's 4)")
-    one = load_study(
+    loaded = load_study(
         "small.yaml", ("spec.space.execution.accelerators=[h100-sxm]", "spec.space.execution.engines=[vllm]")
     )
-    assert profile_note(one, None).name == "vllm-h100-sxm (auto)"
+    assert profile_note(loaded, None).name == "vllm-h100-sxm (auto)"
 
 
-def test_compilation_is_told_with_its_time_until_it_ends(
+def test_compilation_is_reported_with_its_time_until_it_ends(
     compiled_kernels: set[tuple[str, str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(compilation, "INTERVAL_S", 0.05)

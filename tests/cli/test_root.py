@@ -21,7 +21,7 @@ VERBS = (
     "calibrate", "bench",
 )  # fmt: skip
 
-#: What the command may not import before it knows its verb.
+#: Modules that the command may not import before it knows its verb.
 HEAVY = ("numpy", "pandas", "numba", "scipy", "optuna", "plotly", "pyarrow", "pydantic", "rich", "jinja2", "yaml")
 
 
@@ -56,8 +56,8 @@ def test_help_imports_nothing_heavy() -> None:
 
 
 def test_importing_the_package_imports_nothing_heavy() -> None:
-    found = _python("-c", f"import sys, hisearch; print(sorted(set({HEAVY!r}) & set(sys.modules)))")
-    assert found.stdout.strip() == "[]"
+    completed = _python("-c", f"import sys, hisearch; print(sorted(set({HEAVY!r}) & set(sys.modules)))")
+    assert completed.stdout.strip() == "[]"
 
 
 def test_every_public_name_exists() -> None:
@@ -80,8 +80,8 @@ def test_usage_errors_exit_with_2(hisearch: Hisearch, arguments: tuple[str, ...]
     assert "Usage: hisearch" in ran.err
 
 
-def test_an_error_is_one_line_on_standard_error(hisearch: Hisearch, here: Path) -> None:
-    (here / "small.yaml").write_text((here / "small.yaml").read_text().replace("budget:", "budgte:"))
+def test_an_error_is_one_line_on_standard_error(hisearch: Hisearch, workdir: Path) -> None:
+    (workdir / "small.yaml").write_text((workdir / "small.yaml").read_text().replace("budget:", "budgte:"))
     ran = hisearch("run", "small.yaml")
     assert (ran.code, ran.out) == (1, "")
     assert ran.err.startswith("hisearch: error: small.yaml:")
@@ -89,18 +89,18 @@ def test_an_error_is_one_line_on_standard_error(hisearch: Hisearch, here: Path) 
     assert "budgte" in ran.err
 
 
-def test_every_problem_of_a_document_is_told(hisearch: Hisearch, here: Path) -> None:
+def test_every_problem_of_a_document_is_reported(hisearch: Hisearch, workdir: Path) -> None:
     ran = hisearch("run", "small.yaml", "--set", "spec.budget.simulations=0", "--set", "spec.seed=-1")
     assert ran.code == 1
     assert ran.err.count("hisearch: error: ") == 2
 
 
 def test_debugging_shows_where_an_error_came_from(
-    hisearch: Hisearch, here: Path, monkeypatch: pytest.MonkeyPatch
+    hisearch: Hisearch, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HISEARCH_DEBUG", "1")
     with pytest.raises(FileNotFoundError):
-        hisearch("report", here)
+        hisearch("report", workdir)
 
 
 @pytest.mark.parametrize(
@@ -116,25 +116,25 @@ def test_debugging_shows_where_an_error_came_from(
         ("run small.yaml -q --json --set spec.slo.terms.0.at_most_s=0.0001", 99),
     ],
 )
-def test_a_reader_that_goes_away_changes_nothing(here: Path, arguments: str, code: int) -> None:
+def test_a_reader_that_goes_away_changes_nothing(workdir: Path, arguments: str, code: int) -> None:
     # The reader has gone before anything is written.
     command = f"exec 3> >(exec true); sleep 0.2; '{sys.executable}' -m hisearch {arguments} >&3"
-    found = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, cwd=here)
-    assert (found.returncode, found.stderr) == (code, "")
+    completed = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, cwd=workdir)
+    assert (completed.returncode, completed.stderr) == (code, "")
 
 
-def test_errors_do_not_need_a_reader_either(here: Path) -> None:
+def test_errors_do_not_need_a_reader_either(workdir: Path) -> None:
     command = f"exec 3> >(exec true); sleep 0.2; '{sys.executable}' -m hisearch run nowhere.yaml 2>&3"
-    found = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, cwd=here)
-    assert (found.returncode, found.stdout, found.stderr) == (1, "", "")
+    completed = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, cwd=workdir)
+    assert (completed.returncode, completed.stdout, completed.stderr) == (1, "", "")
 
 
-def test_a_terminal_without_unicode_is_no_error(here: Path) -> None:
+def test_a_terminal_without_unicode_is_no_error(workdir: Path) -> None:
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     command = [sys.executable, "-m", "hisearch", "list"]
-    found = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert found.returncode == 0
-    assert "qwen3-32b" in found.stdout
+    completed = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert completed.returncode == 0
+    assert "qwen3-32b" in completed.stdout
 
 
 def _compile(*variants: Variant) -> None:

@@ -24,7 +24,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> StudyResult:
     return load_study(folder / "small.yaml").run(workers=2, run_dir=folder / "run")
 
 
-def test_run_prints_what_to_buy_and_why(hisearch: Hisearch, here: Path) -> None:
+def test_run_prints_what_to_buy_and_why(hisearch: Hisearch, workdir: Path) -> None:
     ran = hisearch("run", "small.yaml", "--out", "r")
     assert ran.code == 0
     for expected in (
@@ -43,13 +43,13 @@ def test_run_prints_what_to_buy_and_why(hisearch: Hisearch, here: Path) -> None:
     assert "meets the whole SLO with a probability of" in " ".join(lines[:5])
     assert len(lines) < 60, "what an engineer needs at once; the rest is in the report"
     assert "2 routing" in ran.err
-    assert (here / "r" / "report.html").is_file()
+    assert (workdir / "r" / "report.html").is_file()
     again = hisearch("run", "small.yaml", "--out", "r")
     assert again.code == 1
     assert "resume it or choose another folder" in again.err
 
 
-def test_run_as_json_tells_the_same_as_the_library(hisearch: Hisearch, here: Path, result: StudyResult) -> None:
+def test_run_as_json_tells_the_same_as_the_library(hisearch: Hisearch, workdir: Path, result: StudyResult) -> None:
     ran = hisearch("run", "small.yaml", "--out", "r", "--json", "--quiet")
     assert (ran.code, ran.err) == (0, "")
     data, best = ran.json, result.recommend()
@@ -71,7 +71,7 @@ def test_run_as_json_tells_the_same_as_the_library(hisearch: Hisearch, here: Pat
     assert data["nearest_miss"] is None
 
 
-def test_how_sure_it_is_and_other_rules(hisearch: Hisearch, here: Path) -> None:
+def test_how_sure_it_is_and_other_rules(hisearch: Hisearch, workdir: Path) -> None:
     ran = hisearch("run", "small.yaml", "--out", "r", "-q", "--recommend", "best_value")
     assert ran.code == 0
     for expected in (
@@ -80,7 +80,7 @@ def test_how_sure_it_is_and_other_rules(hisearch: Hisearch, here: Path) -> None:
         "with its default settings",
     ):
         assert expected in ran.out
-    page = (here / "r" / "report.html").read_text(encoding="utf-8")
+    page = (workdir / "r" / "report.html").read_text(encoding="utf-8")
     for expected in ("By other rules", "64 draws", "the count shows; the probability above is from 64"):
         assert expected in page
     data = hisearch("run", "--resume", "r", "--json", "-q").json
@@ -89,11 +89,11 @@ def test_how_sure_it_is_and_other_rules(hisearch: Hisearch, here: Path) -> None:
     assert data["confidence"]["draws"] == 64
     tpot_s = data["recommendation"]["metrics"]["tpot_p99_s"]
     tight = ("--set", f"spec.slo.terms.1={{metric: tpot_s, percentile: 99, at_most_s: {1.001 * tpot_s}}}")
-    unsure = hisearch("run", "small.yaml", "--out", "tight", "--json", "-q", "--confidence", "0.999", *tight,
+    strict = hisearch("run", "small.yaml", "--out", "tight", "--json", "-q", "--confidence", "0.999", *tight,
                       "--set", "spec.confidence.search=1")  # fmt: skip
-    assert unsure.json["confidence"]["satisfied"] is False
-    assert unsure.code == 99
-    assert "was asked for" in unsure.json["confidence"]["summary"]
+    assert strict.json["confidence"]["satisfied"] is False
+    assert strict.code == 99
+    assert "was asked for" in strict.json["confidence"]["summary"]
 
 
 @pytest.mark.parametrize(
@@ -105,14 +105,14 @@ def test_how_sure_it_is_and_other_rules(hisearch: Hisearch, here: Path) -> None:
     ],
 )
 def test_rules_and_probabilities_that_make_no_sense_are_refused(
-    hisearch: Hisearch, here: Path, options: tuple[str, ...], message: str
+    hisearch: Hisearch, workdir: Path, options: tuple[str, ...], message: str
 ) -> None:
     ran = hisearch("run", "small.yaml", "--out", "r", *options)
     assert ran.code == 1
     assert message in ran.err
 
 
-def test_an_slo_that_nothing_meets_exits_with_99(hisearch: Hisearch, here: Path) -> None:
+def test_an_slo_that_nothing_meets_exits_with_99(hisearch: Hisearch, workdir: Path) -> None:
     setting = "spec.slo.terms.0.at_most_s=0.001"
     ran = hisearch("run", "small.yaml", "--out", "r", "--set", setting)
     assert ran.code == 99
@@ -127,20 +127,20 @@ def test_an_slo_that_nothing_meets_exits_with_99(hisearch: Hisearch, here: Path)
     assert missed["holds"] is False
 
 
-def test_a_model_that_fits_nowhere_says_how_many_bytes_are_short(hisearch: Hisearch, here: Path) -> None:
+def test_a_model_that_fits_nowhere_says_how_many_bytes_are_short(hisearch: Hisearch, workdir: Path) -> None:
     ran = hisearch("run", "small.yaml", "--out", "r", "--set", "spec.model=llama-3.1-70b")
     assert ran.code == 1
     assert "GiB short on each rank" in ran.err
 
 
-def test_a_study_from_an_slo(hisearch: Hisearch, here: Path) -> None:
+def test_a_study_from_an_slo(hisearch: Hisearch, workdir: Path) -> None:
     slo = ("run", "interactive-chat")
     assert hisearch(*slo).code == 2
     arguments = ("--model", "llama-3.1-8b", "--trace", "visits.yaml", "--keep", "kept.yaml")
     ran = hisearch(*slo, *arguments, "--out", "r", "--set", "spec.budget.simulations=12")
     assert ran.code == 0
     assert "space quickstart" in ran.err
-    kept = load_study(here / "kept.yaml").resolved
+    kept = load_study(workdir / "kept.yaml").resolved
     assert (kept.model.name, kept.study.budget.simulations) == ("llama-3.1-8b", 12)
     again = hisearch(*slo, *arguments, "--out", "r2")
     assert again.code == 1
@@ -149,20 +149,20 @@ def test_a_study_from_an_slo(hisearch: Hisearch, here: Path) -> None:
 
 
 def test_a_kept_study_is_found_from_anywhere(
-    hisearch: Hisearch, here: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    hisearch: Hisearch, workdir: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = (shipped_root() / "profiles/models/llama-3.1-8b.yaml").read_text()
-    (here / "mine.yaml").write_text(text.replace("max_context_tokens: 131072", "max_context_tokens: 8192"))
+    (workdir / "mine.yaml").write_text(text.replace("max_context_tokens: 131072", "max_context_tokens: 8192"))
     assert hisearch("trace", "generate", "visits.yaml", "-o", "v.jsonl").code == 0
-    (here / "sub").mkdir()
+    (workdir / "sub").mkdir()
     few = ("--set", "spec.budget.simulations=3", "-q")
     for trace in ("v.jsonl", "visits.yaml"):
-        (here / "sub" / "kept.yaml").unlink(missing_ok=True)
+        (workdir / "sub" / "kept.yaml").unlink(missing_ok=True)
         arguments = ("--model", "mine.yaml", "--trace", trace, "--keep", "sub/kept.yaml", "--out", f"r-{trace}")
         assert hisearch("run", "interactive-chat", *arguments, *few).code in (0, 99)
         with monkeypatch.context() as context:
             context.chdir(tmp_path_factory.mktemp("elsewhere"))
-            kept = load_study(here / "sub" / "kept.yaml")
+            kept = load_study(workdir / "sub" / "kept.yaml")
             assert kept.resolved.model.spec.max_context_tokens == 8192
             assert len(kept.trace) == 120
             assert kept.resolved.study.slo == "interactive-chat"
@@ -178,27 +178,27 @@ def test_a_kept_study_is_found_from_anywhere(
     ],
 )
 def test_an_error_in_a_study_from_an_slo_names_the_option(
-    hisearch: Hisearch, here: Path, model: str, trace: str, setting: str, expected: str
+    hisearch: Hisearch, workdir: Path, model: str, trace: str, setting: str, expected: str
 ) -> None:
     ran = hisearch("run", "interactive-chat", "--model", model, "--trace", trace, "--set", setting)
     assert ran.code == 1
     assert ran.err.startswith(f"hisearch: error: {expected}")
 
 
-def test_a_run_of_the_users_own_model_is_resumed(hisearch: Hisearch, here: Path) -> None:
-    (here / "mine.yaml").write_bytes((shipped_root() / "profiles/models/llama-3.1-8b.yaml").read_bytes())
+def test_a_run_of_the_users_own_model_is_resumed(hisearch: Hisearch, workdir: Path) -> None:
+    (workdir / "mine.yaml").write_bytes((shipped_root() / "profiles/models/llama-3.1-8b.yaml").read_bytes())
     arguments = ("--set", "spec.model=mine.yaml", "--out", "r", "-q", "--json")
     first = hisearch("run", "small.yaml", *arguments).json
-    (here / "mine.yaml").unlink()
-    (here / "r" / "recommended" / "README.md").write_text("my notes")
+    (workdir / "mine.yaml").unlink()
+    (workdir / "r" / "recommended" / "README.md").write_text("my notes")
     again = hisearch("run", "--resume", "r", "-q", "--json").json
-    assert json.loads((here / "r" / "provenance.json").read_text())["run"]["replayed"] == first["simulations"]
+    assert json.loads((workdir / "r" / "provenance.json").read_text())["run"]["replayed"] == first["simulations"]
     assert again["front"] == first["front"]
-    assert (here / "r" / "recommended.1" / "README.md").read_text() == "my notes"
-    assert "hisearch simulate" in (here / "r" / "recommended" / "README.md").read_text()
+    assert (workdir / "r" / "recommended.1" / "README.md").read_text() == "my notes"
+    assert "hisearch simulate" in (workdir / "r" / "recommended" / "README.md").read_text()
 
 
-def test_an_unknown_name_and_a_wrong_kind_are_refused(hisearch: Hisearch, here: Path) -> None:
+def test_an_unknown_name_and_a_wrong_kind_are_refused(hisearch: Hisearch, workdir: Path) -> None:
     ran = hisearch("run", "quickstrat")
     assert ran.code == 1
     assert "quickstart" in ran.err
@@ -214,10 +214,14 @@ def test_a_stored_run_is_what_the_run_returned(result: StudyResult) -> None:
     assert loaded.front == result.front
     assert loaded.recommendation == result.recommendation
     assert loaded.report_input() == result.report_input()
-    found, kept = loaded.outcome.headroom, result.outcome.headroom
-    assert found is not None
+    stored, kept = loaded.outcome.headroom, result.outcome.headroom
+    assert stored is not None
     assert kept is not None
-    assert (found.load, found.goodput_rps, found.infeasible_load) == (kept.load, kept.goodput_rps, kept.infeasible_load)
+    assert (stored.load, stored.goodput_rps, stored.infeasible_load) == (
+        kept.load,
+        kept.goodput_rps,
+        kept.infeasible_load,
+    )
 
 
 def test_report_is_written_again(hisearch: Hisearch, result: StudyResult) -> None:
@@ -246,29 +250,29 @@ def test_export_by_engine(hisearch: Hisearch, result: StudyResult, tmp_path: Pat
 
 
 def test_what_is_exported_replays_as_its_trial(
-    hisearch: Hisearch, here: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    hisearch: Hisearch, workdir: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (here / "mine.yaml").write_bytes((shipped_root() / "profiles/models/llama-3.1-8b.yaml").read_bytes())
+    (workdir / "mine.yaml").write_bytes((shipped_root() / "profiles/models/llama-3.1-8b.yaml").read_bytes())
     card = (shipped_root() / "profiles/accelerators/l40s.yaml").read_text()
-    (here / "profiles/accelerators").mkdir(parents=True)
-    (here / "profiles/accelerators/our-card.yaml").write_text(
+    (workdir / "profiles/accelerators").mkdir(parents=True)
+    (workdir / "profiles/accelerators/our-card.yaml").write_text(
         card.replace("name: l40s", "name: our-card").replace("usd_per_hour: ", "usd_per_hour: 3")
     )
     settings = ("spec.model=mine.yaml", "spec.space.execution.accelerators=[our-card]", "spec.seed=5")
     chosen = [word for setting in (*settings, "spec.workload.load=1.5") for word in ("--set", setting)]
-    found = hisearch("run", "small.yaml", *chosen, "--out", "r", "-q", "--json").json["recommendation"]
-    assert found is not None
+    recommendation = hisearch("run", "small.yaml", *chosen, "--out", "r", "-q", "--json").json["recommendation"]
+    assert recommendation is not None
     elsewhere = tmp_path_factory.mktemp("elsewhere") / "out"
-    shutil.copytree(here / "r" / "recommended", elsewhere)
-    shutil.rmtree(here / "profiles")
+    shutil.copytree(workdir / "r" / "recommended", elsewhere)
+    shutil.rmtree(workdir / "profiles")
     monkeypatch.chdir(elsewhere)
     readme = (elsewhere / "README.md").read_text()
     assert readme.startswith("# Recommended deployment\n")
     command = next(line for line in readme.splitlines() if line.startswith("hisearch simulate "))
     replayed = hisearch(*shlex.split(command)[1:], "--json", "-q").json
-    assert replayed["metrics"]["ttft_p99_s"] == found["metrics"]["ttft_p99_s"]
-    assert replayed["metrics"]["usd_per_hour"] == found["metrics"]["usd_per_hour"] > 3
-    assert replayed["slo"]["terms"] == found["slo"]
+    assert replayed["metrics"]["ttft_p99_s"] == recommendation["metrics"]["ttft_p99_s"]
+    assert replayed["metrics"]["usd_per_hour"] == recommendation["metrics"]["usd_per_hour"] > 3
+    assert replayed["slo"]["terms"] == recommendation["slo"]
 
 
 def test_export_of_a_trial_that_misses_the_slo_says_so(hisearch: Hisearch, result: StudyResult, tmp_path: Path) -> None:
@@ -318,8 +322,8 @@ def test_export_of_a_trial_that_is_not_there(hisearch: Hisearch, result: StudyRe
 
 
 @pytest.mark.parametrize("verb", ["report", "export", "dashboard"])
-def test_a_folder_without_a_run_is_refused(hisearch: Hisearch, here: Path, verb: str) -> None:
-    ran = hisearch(verb, here)
+def test_a_folder_without_a_run_is_refused(hisearch: Hisearch, workdir: Path, verb: str) -> None:
+    ran = hisearch(verb, workdir)
     assert ran.code == 1
     assert "not a run folder" in ran.err
 

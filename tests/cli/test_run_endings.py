@@ -10,7 +10,7 @@ import pandas as pd
 from tests.cli.conftest import Hisearch
 
 
-def test_a_budget_that_cuts_the_search_short_is_said_everywhere(hisearch: Hisearch, here: Path) -> None:
+def test_a_budget_that_cuts_the_search_short_is_said_everywhere(hisearch: Hisearch, workdir: Path) -> None:
     cut = ("--set", "spec.budget.simulations=3", "--out", "r")
     ran = hisearch("run", "small.yaml", *cut)
     assert ran.code == 0
@@ -20,48 +20,48 @@ def test_a_budget_that_cuts_the_search_short_is_said_everywhere(hisearch: Hisear
     assert data["stopped"] == "simulations"
     assert data["untried"]
     assert sentence + data["untried"][0] in data["caution"]
-    budget = json.loads((here / "r" / "provenance.json").read_text())["budget"]
+    budget = json.loads((workdir / "r" / "provenance.json").read_text())["budget"]
     assert (budget["stopped"], budget["untried"]) == ("simulations", data["untried"])
-    report = (here / "r" / "report.html").read_text()
+    report = (workdir / "r" / "report.html").read_text()
     assert sentence in report
     assert hisearch("report", "r").code == 0
-    assert (here / "r" / "report.html").read_text() == report
+    assert (workdir / "r" / "report.html").read_text() == report
 
 
-def test_a_search_that_came_to_its_end_carries_no_such_caution(hisearch: Hisearch, here: Path) -> None:
+def test_a_search_that_came_to_its_end_carries_no_such_caution(hisearch: Hisearch, workdir: Path) -> None:
     ran = hisearch("run", "small.yaml", "--out", "r", "--set", "spec.budget.simulations=1200", "--json", "-q")
     assert ran.code == 0
     assert (ran.json["stopped"], ran.json["untried"]) == ("", [])
     assert "ended the search" not in (ran.json["caution"] or "")
-    assert json.loads((here / "r" / "provenance.json").read_text())["budget"]["stopped"] == "finished"
+    assert json.loads((workdir / "r" / "provenance.json").read_text())["budget"]["stopped"] == "finished"
 
 
-def test_no_time_for_a_single_simulation_is_an_error_not_a_verdict(hisearch: Hisearch, here: Path) -> None:
-    short = ("--set", "spec.budget.seconds=0.000001")
-    ran = hisearch("run", "small.yaml", "--out", "r", *short)
+def test_no_time_for_a_single_simulation_is_an_error_not_a_verdict(hisearch: Hisearch, workdir: Path) -> None:
+    no_time = ("--set", "spec.budget.seconds=0.000001")
+    ran = hisearch("run", "small.yaml", "--out", "r", *no_time)
     assert ran.code == 1
     assert ran.out.startswith("small: No answer\nSearch cut short: The budget of 1e-06 s ended the search")
     assert "meets the SLO" not in ran.out.replace("may find a deployment that meets the SLO", "")
     assert "hisearch: error: No deployment was simulated." in ran.err
     assert "Raise spec.budget.seconds" in ran.err
-    again = hisearch("run", "small.yaml", "--out", "r2", "--json", "-q", *short)
+    again = hisearch("run", "small.yaml", "--out", "r2", "--json", "-q", *no_time)
     assert again.code == 1
     assert again.json["feasible"] is None
     assert again.json["failure"]["deployments"] == 0
     assert again.json["stopped"] == "seconds"
-    report = (here / "r2" / "report.html").read_text()
+    report = (workdir / "r2" / "report.html").read_text()
     assert "No deployment was simulated" in report
     assert '<h2 id="verdict-title">No answer</h2>' in report
     assert "earest miss" not in report.partition("<script")[0]
 
 
 def test_a_run_without_a_simulation_can_be_reported_and_says_that_it_has_nothing_to_export(
-    hisearch: Hisearch, here: Path
+    hisearch: Hisearch, workdir: Path
 ) -> None:
     assert hisearch("run", "small.yaml", "--out", "r", "-q", "--set", "spec.budget.seconds=0.000001").code == 1
-    report = (here / "r" / "report.html").read_text()
+    report = (workdir / "r" / "report.html").read_text()
     assert hisearch("report", "r").code == 0
-    assert (here / "r" / "report.html").read_text() == report
+    assert (workdir / "r" / "report.html").read_text() == report
     export = hisearch("export", "r")
     assert (export.code, export.err) == (
         1,
@@ -69,7 +69,7 @@ def test_a_run_without_a_simulation_can_be_reported_and_says_that_it_has_nothing
     )
 
 
-def test_an_slo_that_nothing_can_meet_asks_for_no_larger_budget(hisearch: Hisearch, here: Path) -> None:
+def test_an_slo_that_nothing_can_meet_asks_for_no_larger_budget(hisearch: Hisearch, workdir: Path) -> None:
     tight = ("--set", "spec.slo.terms.1.at_most_s=0.0001", "--set", "spec.budget.simulations=6")
     ran = hisearch("run", "small.yaml", "--out", "r", *tight)
     assert ran.code == 99
@@ -77,22 +77,22 @@ def test_an_slo_that_nothing_can_meet_asks_for_no_larger_budget(hisearch: Hisear
     sentence = "No deployment of this search space can meet the SLO, and a larger budget will not help: of 4 workers"
     assert sentence in ran.out
     assert "Raise spec.budget" not in ran.out + ran.err
-    assert sentence in (here / "r" / "report.html").read_text()
+    assert sentence in (workdir / "r" / "report.html").read_text()
     data = hisearch("run", "--resume", "r", "--json", "-q").json
     assert sentence in data["failure"]["text"]
     assert "Raise" not in (data["caution"] or "")
 
 
-def test_what_an_export_of_a_slice_says_can_be_repeated(hisearch: Hisearch, here: Path) -> None:
+def test_what_an_export_of_a_slice_says_can_be_repeated(hisearch: Hisearch, workdir: Path) -> None:
     larger = ("--set", "spec.workload.trace.generator.requests=2000", "--set", "spec.budget.simulations=120")
     assert hisearch("run", "small.yaml", "--out", "r", "-q", *larger).code == 0
-    frame = pd.read_parquet(here / "r" / "trials.parquet")
-    part = frame[(frame["slice_fraction"] < 1) & frame["feasible"]].iloc[0]
-    told = hisearch("export", "r", "--trial", part["number"], "--out", "e", "--json").json
-    assert told["slice_fraction"] == part["slice_fraction"]
-    title = f"meets the SLO on the first {100 * part['slice_fraction']:.3g} % of the trace only"
-    assert told["title"].endswith(title)
-    folder = here / "e"
+    frame = pd.read_parquet(workdir / "r" / "trials.parquet")
+    sliced = frame[(frame["slice_fraction"] < 1) & frame["feasible"]].iloc[0]
+    exported = hisearch("export", "r", "--trial", sliced["number"], "--out", "e", "--json").json
+    assert exported["slice_fraction"] == sliced["slice_fraction"]
+    title = f"meets the SLO on the first {100 * sliced['slice_fraction']:.3g} % of the trace only"
+    assert exported["title"].endswith(title)
+    folder = workdir / "e"
     engine = "vllm" if (folder / "vllm").is_dir() else "sglang"
     for name in ("README.md", "deployment.yaml", f"{engine}/run.sh"):
         assert title in " ".join((folder / name).read_text().split())
@@ -100,11 +100,11 @@ def test_what_an_export_of_a_slice_says_can_be_repeated(hisearch: Hisearch, here
     assert "--limit 667" in command
     os.chdir(folder)
     again = hisearch(*shlex.split(command)[1:], "--json", "-q").json
-    assert again["metrics"]["ttft_p99_s"] == part["ttft_p99_s"]
-    assert "Simulated on the first" in hisearch("export", here / "r", "--trial", part["number"], "--out", "f").err
+    assert again["metrics"]["ttft_p99_s"] == sliced["ttft_p99_s"]
+    assert "Simulated on the first" in hisearch("export", workdir / "r", "--trial", sliced["number"], "--out", "f").err
 
 
-def test_a_resumed_run_says_what_it_took_from_the_earlier_one(hisearch: Hisearch, here: Path) -> None:
+def test_a_resumed_run_says_what_it_took_from_the_earlier_one(hisearch: Hisearch, workdir: Path) -> None:
     setting = ("--set", "spec.budget.simulations=4")
     first = hisearch("run", "small.yaml", "--out", "r", *setting)
     assert "earlier run" not in first.out + first.err
@@ -115,21 +115,21 @@ def test_a_resumed_run_says_what_it_took_from_the_earlier_one(hisearch: Hisearch
     assert 0 < more.json["replayed"] < more.json["simulations"] == 9
 
 
-def test_one_of_a_thing_is_not_written_as_several(hisearch: Hisearch, here: Path) -> None:
+def test_one_of_a_thing_is_not_written_as_several(hisearch: Hisearch, workdir: Path) -> None:
     ran = hisearch("run", "small.yaml", "--out", "r", "--set", "spec.budget.simulations=1")
     assert "1 simulation, in" in ran.out
     assert "among 1 deployment simulated" in ran.out
     for wrong in ("1 simulations", "1 deployments", "1 requests", "1 combinations", "1 trials"):
-        assert wrong not in ran.out + ran.err + (here / "r" / "report.html").read_text()
+        assert wrong not in ran.out + ran.err + (workdir / "r" / "report.html").read_text()
 
 
 def test_where_requests_are_rejected_and_nothing_else_fails_that_is_the_explanation(
-    hisearch: Hisearch, here: Path
+    hisearch: Hisearch, workdir: Path
 ) -> None:
     rows = [{"id": str(n), "arrival_s": float(n), "input_tokens": 400, "output_tokens": 20} for n in range(40)]
     rows[7]["input_tokens"] = 140_000  # the model's window is 131,072
     lines = [{"format": "hisearch-trace", "version": 1}, *rows]
-    (here / "long.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (workdir / "long.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     ran = hisearch("run", "small.yaml", "--out", "r", "--set", "spec.workload.trace=long.jsonl")
     assert ran.code == 99
     assert "only because of rejected requests: every latency term is met" in ran.out

@@ -1,4 +1,4 @@
-"""``hisearch run`` of several models: each searched by itself, the whole simulated once."""
+"""``hisearch run`` of several models: each is searched alone, all together are simulated once."""
 
 import json
 from pathlib import Path
@@ -39,19 +39,19 @@ spec:
   budget: {simulations: 24, seconds: 300}
   confidence: {draws: 0, what_if: 0}
 """
-PROMISE = {"terms": [{"metric": "ttft_s", "percentile": 99, "at_most_s": 1.0}]}
+SLO_TERMS = {"terms": [{"metric": "ttft_s", "percentile": 99, "at_most_s": 1.0}]}
 QWEN = {"model": "qwen3-32b"}
 QUIET = ("-q", "--json")
 
 
 @pytest.fixture
-def both(hisearch: Hisearch, here: Path) -> Path:
+def both(hisearch: Hisearch, workdir: Path) -> Path:
     """A study of two models, and a trace of both."""
     for file, model, seed in (("a.jsonl", "big", 1), ("b.jsonl", "meta-llama/Llama-3.1-8B-Instruct", 2)):
         made = hisearch("trace", "generate", "visits.yaml", "-o", file, "--model", model, "--seed", seed)
         assert made.code == 0, made.err
     assert hisearch("trace", "merge", "a.jsonl", "b.jsonl", "-o", "both.jsonl").code == 0
-    path = here / "both.yaml"
+    path = workdir / "both.yaml"
     path.write_text(STUDY)
     return path
 
@@ -59,15 +59,15 @@ def both(hisearch: Hisearch, here: Path) -> Path:
 def test_the_whole_is_what_each_models_study_says(hisearch: Hisearch, both: Path) -> None:
     ran = hisearch("run", both, "--out", "out", *QUIET)
     assert ran.code == 0, ran.err
-    found = ran.json
-    chosen = found["recommendation"]
-    assert [one["model"] for one in found["models"]] == ["large", "llama-3.1-8b"]
-    assert found["missed"] == []
+    data = ran.json
+    chosen = data["recommendation"]
+    assert [entry["model"] for entry in data["models"]] == ["large", "llama-3.1-8b"]
+    assert data["missed"] == []
     prices = []
-    for one, share in zip(chosen["models"], chosen["simulated"]["models"], strict=True):
-        folder = Path("out/models") / one["model"]
+    for entry, share in zip(chosen["models"], chosen["simulated"]["models"], strict=True):
+        folder = Path("out/models") / entry["model"]
         trials = pd.read_parquet(folder / "trials.parquet").set_index("number")
-        alone = trials.loc[one["trial"]]
+        alone = trials.loc[entry["trial"]]
         assert (folder / "report.html").exists()
         for name in ("ttft_mean_s", "ttft_p99_s", "tpot_p99_s", "e2e_p99_s", "hit_rate", "attainment", "usd_per_hour"):
             assert share["metrics"][name] == pytest.approx(alone[name], rel=1e-12), name
@@ -76,33 +76,33 @@ def test_the_whole_is_what_each_models_study_says(hisearch: Hisearch, both: Path
     assert chosen["figures"]["usd_per_hour"] == pytest.approx(sum(prices))
     terms = [[term["label"] for term in share["slo"]["terms"]] for share in chosen["simulated"]["models"]]
     assert terms == [["ttft_p99", "rejected_fraction"], ["e2e_p95", "rejected_fraction"]]
-    assert json.loads(Path("out/fleet.json").read_text()) == found
+    assert json.loads(Path("out/fleet.json").read_text()) == data
     page = Path("out/report.html").read_text()
     assert usd(chosen["figures"]["usd_per_hour"]) in page
-    for one in found["models"]:
-        assert f'href="{one["run_dir"]}/report.html"' in page
+    for entry in data["models"]:
+        assert f'href="{entry["run_dir"]}/report.html"' in page
     front = pd.read_csv("out/front.csv")
-    assert len(front) == len(found["front"])
+    assert len(front) == len(data["front"])
     assert front["usd_per_hour"].min() == pytest.approx(chosen["figures"]["usd_per_hour"])
 
 
 def test_the_recommended_deployment_stands_alone(hisearch: Hisearch, both: Path) -> None:
-    found = hisearch("run", both, "--out", "out", *QUIET).json
+    data = hisearch("run", both, "--out", "out", *QUIET).json
     again = simulate_deployment(Path("out/recommended/deployment.yaml"), "both.jsonl")
-    expected = found["recommendation"]["simulated"]["models"]
+    expected = data["recommendation"]["simulated"]["models"]
     assert [share.model for share in again.models] == [share["model"] for share in expected]
-    for share, wanted in zip(again.models, expected, strict=True):
-        assert share.score.metrics["e2e_mean_s"] == pytest.approx(wanted["metrics"]["e2e_mean_s"], rel=1e-12)
+    for share, reference in zip(again.models, expected, strict=True):
+        assert share.score.metrics["e2e_mean_s"] == pytest.approx(reference["metrics"]["e2e_mean_s"], rel=1e-12)
     assert list(Path("out/recommended/large").glob("**/run.sh"))
 
 
 def test_a_models_part_simulates_again_on_its_share_of_the_trace(hisearch: Hisearch, both: Path) -> None:
     """As the export's README says."""
-    found = hisearch("run", both, "--out", "out", *QUIET).json
+    data = hisearch("run", both, "--out", "out", *QUIET).json
     names = [word for name in ("large", "big") for word in ("--model", name)]
     again = hisearch("simulate", "out/recommended/large/deployment.yaml", "--trace", "both.jsonl", *names, *QUIET)
     assert again.code == 0, again.err
-    expected = found["recommendation"]["simulated"]["models"][0]["metrics"]
+    expected = data["recommendation"]["simulated"]["models"][0]["metrics"]
     assert again.json["metrics"]["e2e_mean_s"] == pytest.approx(expected["e2e_mean_s"], rel=1e-12)
     assert "--model large --model big" in (Path("out/recommended/large") / "README.md").read_text()
 
@@ -132,8 +132,8 @@ def test_a_limit_on_the_whole_couples_the_models(hisearch: Hisearch, both: Path)
     ("change", "key", "message"),
     [
         ({"objectives": ["ttft_p99", "goodput"]}, "spec.objectives", "needs usd_per_hour"),
-        ({"slo": {**PROMISE, "models": {"gpt": PROMISE}}}, "spec.slo.models.gpt", "none of the study's"),
-        ({"models": {"a": QWEN, "b": QWEN}, "slo": PROMISE}, "spec.models.b", "tell them apart"),
+        ({"slo": {**SLO_TERMS, "models": {"gpt": SLO_TERMS}}}, "spec.slo.models.gpt", "none of the study's"),
+        ({"models": {"a": QWEN, "b": QWEN}, "slo": SLO_TERMS}, "spec.models.b", "tell them apart"),
         ({"models": {"large": {"model": "nothing"}, "llama-3.1-8b": {}}}, "spec.models.large.model", "nothing"),
         ({"space": "nowhere"}, "spec.space", "nowhere"),
         ({"limits": {"mean_w": {"at_most": 5.0}, "joules_per_token": {"at_most": 5.0}, "goodput": {"at_least": 1.0}}},
@@ -168,7 +168,7 @@ def test_requests_that_are_no_models_are_refused(hisearch: Hisearch, both: Path)
 
 
 def test_a_model_is_asked_for_by_the_catalogues_name_too(both: Path) -> None:
-    """Beside the name under which it stands, in traffic and in promises."""
+    """In addition to its name in the study, both in traffic and in SLOs."""
     text = STUDY.replace("meta-llama/Llama-3.1-8B-Instruct: {terms", "qwen3-32b: {terms")
     both.write_text(text)
     resolved = load_fleet_study(both).resolved
@@ -178,22 +178,22 @@ def test_a_model_is_asked_for_by_the_catalogues_name_too(both: Path) -> None:
     assert set(resolved.names_of("large")) == set(part.study.workload.models)
 
 
-def test_verbs_on_runs_of_one_model_name_the_models_folders(hisearch: Hisearch, both: Path, here: Path) -> None:
+def test_verbs_on_runs_of_one_model_name_the_models_folders(hisearch: Hisearch, both: Path, workdir: Path) -> None:
     """Also of a run that has not ended, which is no reason to go on with it first."""
-    (here / "out").mkdir()
-    (here / "out" / "study.yaml").write_text(load_fleet_study(both).resolved.to_yaml())
-    (here / "measured.json").write_text("{}")
-    said = "out: a run of several models; name the run of one of them: out/models/large, out/models/llama-3.1-8b"
-    for words in (
+    (workdir / "out").mkdir()
+    (workdir / "out" / "study.yaml").write_text(load_fleet_study(both).resolved.to_yaml())
+    (workdir / "measured.json").write_text("{}")
+    message = "out: a run of several models; name the run of one of them: out/models/large, out/models/llama-3.1-8b"
+    for arguments in (
         ("report", "out"),
         ("export", "out"),
         ("compare", "out", "out"),
         ("dashboard", "out", "--port", "0"),
         ("verify", "out", "--measured", "measured.json"),
     ):
-        ran = hisearch(*words)
-        assert ran.code == 1, words
-        assert ran.err.splitlines()[-1] == f"hisearch: error: {said}", words
+        ran = hisearch(*arguments)
+        assert ran.code == 1, arguments
+        assert ran.err.splitlines()[-1] == f"hisearch: error: {message}", arguments
 
 
 def test_options_of_one_model_are_refused(hisearch: Hisearch, both: Path) -> None:

@@ -16,13 +16,13 @@ NO_CONCLUSIONS = ("--set", "spec.confidence.draws=0", "--set", "spec.confidence.
 
 
 @pytest.fixture
-def long(here: Path) -> Path:
+def long(workdir: Path) -> Path:
     """``small.yaml`` with simulations enough to be interrupted."""
-    study = (here / "small.yaml").read_text()
-    (here / "small.yaml").write_text(
+    study = (workdir / "small.yaml").read_text()
+    (workdir / "small.yaml").write_text(
         study.replace("simulations: 24", "simulations: 60").replace("requests: 200", "requests: 4000")
     )
-    return here
+    return workdir
 
 
 def begun(folder: Path, *options: object) -> Started:

@@ -13,18 +13,18 @@ from hisearch.specs.documents.resolve import load_deployment
 from tests.cli.conftest import Hisearch
 
 
-def test_a_table_for_people(hisearch: Hisearch, here: Path) -> None:
+def test_a_table_for_people(hisearch: Hisearch, workdir: Path) -> None:
     ran = hisearch("simulate", "pair.yaml", "--trace", "visits.yaml", "--slo", "interactive-chat")
     assert ran.code == 0
     for expected in ("TTFT", "TPOT", "E2E", "p99", "goodput", "prefix cache hits", "per hour", "watts", "120 finished"):
         assert expected in ran.out
 
 
-def test_json_is_the_librarys_result(hisearch: Hisearch, here: Path) -> None:
+def test_json_is_the_librarys_result(hisearch: Hisearch, workdir: Path) -> None:
     arguments = ("--trace", "visits.yaml", "--slo", "interactive-chat", "--json", "--seed", 3, "--load", 2)
     data = hisearch("simulate", "pair.yaml", *arguments).json
     simulated = package.simulate_deployment(
-        here / "pair.yaml", here / "visits.yaml", slo="interactive-chat", seed=3, load=2.0
+        workdir / "pair.yaml", workdir / "visits.yaml", slo="interactive-chat", seed=3, load=2.0
     )
     assert data["metrics"] == simulated.metrics
     assert data["trace"]["digest"] == simulated.trace.digest
@@ -57,9 +57,9 @@ spec:
 """
 
 
-def test_rejections_single_tokens_and_few_requests_are_said_in_every_view(hisearch: Hisearch, here: Path) -> None:
-    (here / "single.yaml").write_text(SINGLE_TOKENS)
-    (here / "single.csv").write_text("at,prompt,output\n0,100,1\n1,200,1\n2,900000,1\n")
+def test_rejections_single_tokens_and_few_requests_are_said_in_every_view(hisearch: Hisearch, workdir: Path) -> None:
+    (workdir / "single.yaml").write_text(SINGLE_TOKENS)
+    (workdir / "single.csv").write_text("at,prompt,output\n0,100,1\n1,200,1\n2,900000,1\n")
     arguments = ("simulate", "pair.yaml", "--trace", "single.yaml", "--slo", "interactive-chat")
     ran = hisearch(*arguments)
     assert "Against the SLO: missed" in ran.out
@@ -89,7 +89,7 @@ def test_rejections_single_tokens_and_few_requests_are_said_in_every_view(hisear
     assert pd.read_csv("r.csv")["tpot_s"].isna().all()
 
 
-def test_without_an_slo_nothing_is_said_of_goodput(hisearch: Hisearch, here: Path) -> None:
+def test_without_an_slo_nothing_is_said_of_goodput(hisearch: Hisearch, workdir: Path) -> None:
     data = hisearch("simulate", "pair.yaml", "--trace", "visits.yaml", "--json").json
     assert data["slo"] is None
     assert "goodput_rps" not in data["metrics"]
@@ -97,14 +97,14 @@ def test_without_an_slo_nothing_is_said_of_goodput(hisearch: Hisearch, here: Pat
     assert package.simulate_deployment("pair.yaml", "visits.yaml").feasible is None
 
 
-def test_a_horizon_leaves_requests_in_flight(hisearch: Hisearch, here: Path) -> None:
+def test_a_horizon_leaves_requests_in_flight(hisearch: Hisearch, workdir: Path) -> None:
     data = hisearch("simulate", "pair.yaml", "--trace", "visits.yaml", "--json", "--horizon-s", 2).json
     assert data["horizon_reached"] is True
     assert data["requests"]["unreached"] > 0
     assert sum(data["requests"].values()) == 120
 
 
-def test_settings_and_limits(hisearch: Hisearch, here: Path) -> None:
+def test_settings_and_limits(hisearch: Hisearch, workdir: Path) -> None:
     setting = "spec.pools.0.replicas=3"
     arguments = ("--trace", "visits.yaml", "--set", setting, "--limit", 50, "--json")
     data = hisearch("simulate", "pair.yaml", *arguments).json
@@ -113,7 +113,7 @@ def test_settings_and_limits(hisearch: Hisearch, here: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["requests.parquet", "requests.csv", "requests.csv.gz"])
-def test_a_row_per_request(hisearch: Hisearch, here: Path, name: str) -> None:
+def test_a_row_per_request(hisearch: Hisearch, workdir: Path, name: str) -> None:
     assert hisearch("simulate", "pair.yaml", "--trace", "visits.yaml", "--requests", name, "-q").code == 0
     frame = pd.read_parquet(name) if name.endswith("parquet") else pd.read_csv(name)
     assert len(frame) == 120
@@ -121,7 +121,7 @@ def test_a_row_per_request(hisearch: Hisearch, here: Path, name: str) -> None:
     outside_s = frame["front_end_s"] + frame["first_delivery_s"]
     np.testing.assert_allclose(frame["ttft_s"], frame["first_token_s"] - frame["arrival_s"] + outside_s)
     assert (outside_s > 0).all()
-    assert sorted(path.name for path in here.iterdir()) == ["pair.yaml", name, "small.yaml", "visits.yaml"]
+    assert sorted(path.name for path in workdir.iterdir()) == ["pair.yaml", name, "small.yaml", "visits.yaml"]
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_row_per_request(hisearch: Hisearch, here: Path, name: str) -> None:
     ],
 )
 def test_what_cannot_be_simulated_is_an_error(
-    hisearch: Hisearch, here: Path, arguments: tuple[str, ...], expected: str
+    hisearch: Hisearch, workdir: Path, arguments: tuple[str, ...], expected: str
 ) -> None:
     ran = hisearch("simulate", "pair.yaml", "--trace", "visits.yaml", *arguments)
     assert (ran.code, ran.out) == (1, "")
@@ -148,7 +148,7 @@ def test_what_cannot_be_simulated_is_an_error(
 @pytest.mark.parametrize("option", ["--load", "--horizon-s"])
 @pytest.mark.parametrize("value", ["0", "-1", "inf", "nan"])
 def test_a_number_that_is_out_of_range_is_a_matter_of_usage(
-    hisearch: Hisearch, here: Path, option: str, value: str
+    hisearch: Hisearch, workdir: Path, option: str, value: str
 ) -> None:
     ran = hisearch("simulate", "pair.yaml", "--trace", "visits.yaml", option, value)
     assert (ran.code, ran.out) == (2, "")
@@ -156,16 +156,16 @@ def test_a_number_that_is_out_of_range_is_a_matter_of_usage(
     assert option in ran.err
 
 
-def test_a_table_of_unknown_form_is_a_usage_error(hisearch: Hisearch, here: Path) -> None:
+def test_a_table_of_unknown_form_is_a_usage_error(hisearch: Hisearch, workdir: Path) -> None:
     assert hisearch("simulate", "pair.yaml", "--trace", "visits.yaml", "--requests", "r.txt").code == 2
 
 
 @pytest.mark.parametrize("option", [("--seed", 2**63), ("--seed", -1), ("--limit", 0)])
-def test_a_number_out_of_range_is_a_usage_error(hisearch: Hisearch, here: Path, option: tuple[str, int]) -> None:
+def test_a_number_out_of_range_is_a_usage_error(hisearch: Hisearch, workdir: Path, option: tuple[str, int]) -> None:
     assert hisearch("simulate", "pair.yaml", "--trace", "visits.yaml", *option).code == 2
 
 
-def test_workers_over_time(hisearch: Hisearch, here: Path) -> None:
+def test_workers_over_time(hisearch: Hisearch, workdir: Path) -> None:
     arguments = ("simulate", "pair.yaml", "--trace", "visits.yaml", "-q")
     data = hisearch(*arguments, "--series", "s.parquet", "--json").json
     frame = pd.read_parquet("s.parquet")
@@ -176,31 +176,31 @@ def test_workers_over_time(hisearch: Hisearch, here: Path) -> None:
     assert regular["batch_tokens"].sum() == frame["batch_tokens"].sum()
 
 
-def test_a_timeline(hisearch: Hisearch, here: Path) -> None:
+def test_a_timeline(hisearch: Hisearch, workdir: Path) -> None:
     arguments = ("simulate", "pair.yaml", "--trace", "visits.yaml", "-q", "--timeline")
     assert hisearch(*arguments, "t.json").code == 0
-    events = json.loads((here / "t.json").read_text())["traceEvents"]
+    events = json.loads((workdir / "t.json").read_text())["traceEvents"]
     opened = [event for event in events if event["ph"] == "b" and event["name"] == "request"]
     assert hisearch(*arguments, "t.json", "--requests", "r.csv").code == 0
     ids = pd.read_csv("r.csv", dtype={"id": str})["id"].tolist()
     assert [event["args"]["request"] for event in opened] == ids
     assert hisearch(*arguments, "t.json.gz", "--timeline-from-s", 1, "--timeline-to-s", 1.5).code == 0
-    part = json.loads(gzip.decompress((here / "t.json.gz").read_bytes()))["traceEvents"]
-    assert 0 < len(part) < len(events)
-    assert sorted(path.name for path in here.iterdir()) == [
+    windowed = json.loads(gzip.decompress((workdir / "t.json.gz").read_bytes()))["traceEvents"]
+    assert 0 < len(windowed) < len(events)
+    assert sorted(path.name for path in workdir.iterdir()) == [
         "pair.yaml", "r.csv", "small.yaml", "t.json", "t.json.gz", "visits.yaml",
     ]  # fmt: skip
 
 
 def test_a_timeline_that_no_viewer_opens_is_refused(
-    hisearch: Hisearch, here: Path, monkeypatch: pytest.MonkeyPatch
+    hisearch: Hisearch, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hisearch.report.figures.timeline.MAX_EVENTS", 10)
     ran = hisearch("simulate", "pair.yaml", "--trace", "visits.yaml", "-q", "--timeline", "t.json")
     assert (ran.code, ran.out) == (1, "")
     assert "t.json: the timeline would hold" in ran.err
     assert "--timeline-from-s, --timeline-to-s" in ran.err
-    assert not (here / "t.json").exists()
+    assert not (workdir / "t.json").exists()
 
 
 @pytest.mark.parametrize(
@@ -216,14 +216,14 @@ def test_a_timeline_that_no_viewer_opens_is_refused(
     ],
 )
 def test_files_that_cannot_be_written_are_usage_errors(
-    hisearch: Hisearch, here: Path, options: tuple[object, ...], expected: str
+    hisearch: Hisearch, workdir: Path, options: tuple[object, ...], expected: str
 ) -> None:
     ran = hisearch("simulate", "pair.yaml", "--trace", "visits.yaml", *options)
     assert (ran.code, ran.out) == (2, "")
     assert expected in " ".join(ran.err.replace("│", " ").split())
 
 
-def test_overrides_are_for_documents(here: Path) -> None:
-    resolved = load_deployment(here / "pair.yaml")
+def test_overrides_are_for_documents(workdir: Path) -> None:
+    resolved = load_deployment(workdir / "pair.yaml")
     with pytest.raises(ValueError, match="resolved already"):
         package.simulate_deployment(resolved, "visits.yaml", overrides=["spec.pools.0.replicas=1"])

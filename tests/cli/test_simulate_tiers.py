@@ -26,13 +26,13 @@ def write(folder: Path, engine: str, movement: str, gib: str = "1") -> None:
     (folder / "tiered.yaml").write_text(text)
 
 
-def test_stores_over_time_are_rows_of_their_own(hisearch: Hisearch, here: Path) -> None:
-    write(here, "vllm", "{kv_connector: lmcache}")
+def test_stores_over_time_are_rows_of_their_own(hisearch: Hisearch, workdir: Path) -> None:
+    write(workdir, "vllm", "{kv_connector: lmcache}")
     arguments = ("simulate", "tiered.yaml", "--trace", "visits.yaml", "-q", "--tier-series")
     data = hisearch(*arguments, "t.parquet", "--series", "s.csv", "--json").json
     frame = pd.read_parquet("t.parquet")
-    found = frame[["tier", "medium", "scope", "store", "first_worker", "workers"]].drop_duplicates()
-    assert found.to_numpy().tolist() == [
+    stores = frame[["tier", "medium", "scope", "store", "first_worker", "workers"]].drop_duplicates()
+    assert stores.to_numpy().tolist() == [
         [1, "ddr5", "worker", 0, 0, 1],
         [1, "ddr5", "worker", 1, 1, 1],
         [2, "rdma-pool", "cluster", 0, 0, 2],
@@ -54,8 +54,8 @@ def test_stores_over_time_are_rows_of_their_own(hisearch: Hisearch, here: Path) 
     assert len(pd.read_csv("n.csv")) == 0
 
 
-def test_the_table_of_tiers_has_the_columns_that_mean_something(hisearch: Hisearch, here: Path) -> None:
-    write(here, "vllm", "{kv_connector: lmcache}")
+def test_the_table_of_tiers_has_the_columns_that_mean_something(hisearch: Hisearch, workdir: Path) -> None:
+    write(workdir, "vllm", "{kv_connector: lmcache}")
     out = hisearch("simulate", "tiered.yaml", "--trace", "visits.yaml", "-q", "--tier-values").out
     assert "loaded back" in out
     assert "Peak of hbm: what requests held at once" in out
@@ -64,8 +64,8 @@ def test_the_table_of_tiers_has_the_columns_that_mean_something(hisearch: Hisear
     assert "loaded back" not in hisearch("simulate", "pair.yaml", "--trace", "visits.yaml", "-q").out
 
 
-def test_doctor_and_simulate_warn_alike(hisearch: Hisearch, here: Path) -> None:
-    write(here, "vllm", "{kv_connector: lmcache}", gib="300")
+def test_doctor_and_simulate_warn_alike(hisearch: Hisearch, workdir: Path) -> None:
+    write(workdir, "vllm", "{kv_connector: lmcache}", gib="300")
     warning = (
         "tiered.yaml:11: spec.pools.0.tiers.0.gib: 8 workers of tensor_parallel 1 with 300 GiB each need 2400 GiB of "
         "host memory; hgx-h100-8 has 2048 GiB"
@@ -96,9 +96,9 @@ def test_doctor_and_simulate_warn_alike(hisearch: Hisearch, here: Path) -> None:
     ],
 )
 def test_refusals_name_file_line_and_key(
-    hisearch: Hisearch, here: Path, engine: str, movement: str, gib: str, expected: str
+    hisearch: Hisearch, workdir: Path, engine: str, movement: str, gib: str, expected: str
 ) -> None:
-    write(here, engine, movement, gib)
+    write(workdir, engine, movement, gib)
     ran = hisearch("simulate", "tiered.yaml", "--trace", "visits.yaml")
     assert (ran.code, ran.out) == (1, "")
     assert f"hisearch: error: {expected}" in ran.err
@@ -148,18 +148,18 @@ def test_refusals_name_file_line_and_key(
     ],
 )
 def test_tiers_that_cannot_be_are_refused_by_file_line_and_key(
-    hisearch: Hisearch, here: Path, engine: str, nearest: str, behind: str, expected: str
+    hisearch: Hisearch, workdir: Path, engine: str, nearest: str, behind: str, expected: str
 ) -> None:
     """A tier smaller than a page, a host pool no larger than HBM, a scope that no node has, no bandwidth, no time."""
-    write(here, engine, "{kv_connector: lmcache}" if engine == "vllm" else "{}")
-    text = (here / "tiered.yaml").read_text()
+    write(workdir, engine, "{kv_connector: lmcache}" if engine == "vllm" else "{}")
+    text = (workdir / "tiered.yaml").read_text()
     text = text.replace("{medium: ddr5, gib: 1}", f"{{medium: ddr5, {nearest}}}")
     text = text.replace("{medium: rdma-pool, gib: 16}", f"{{medium: slow.yaml, {behind or 'gib: 16'}}}")
-    (here / "tiered.yaml").write_text(text)
+    (workdir / "tiered.yaml").write_text(text)
     medium = (shipped_root() / "profiles/media/rdma-pool.yaml").read_text().replace("name: rdma-pool", "name: slow")
     if "read_bytes_per_s" in expected:
         medium = re.sub("read_bytes_per_s: .*", "read_bytes_per_s: 0", medium)
-    (here / "slow.yaml").write_text(medium)
+    (workdir / "slow.yaml").write_text(medium)
     for verb in (("simulate", "tiered.yaml", "--trace", "visits.yaml"), ("doctor", "tiered.yaml")):
         ran = hisearch(*verb)
         assert ran.code == 1

@@ -1,4 +1,4 @@
-"""The report of a run that has not ended: what its journal holds so far, and the run is left as it is."""
+"""The report of an unfinished run: it shows what the journal holds and leaves the run unchanged."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> StudyResult:
     return load_study(folder / "small.yaml").run(workers=2, run_dir=folder / "run")
 
 
-def going_on(ended: StudyResult, folder: Path, lines: int, torn: bytes = b"") -> Path:
-    """A folder as the run had it after so many simulations, the next line being written."""
+def unfinished_run(ended: StudyResult, folder: Path, lines: int, torn: bytes = b"") -> Path:
+    """A run folder after ``lines`` simulations, with the next line partly written."""
     folder.mkdir()
     shutil.copy(ended.run_dir / "study.yaml", folder)
     kept = (ended.run_dir / "journal.jsonl").read_bytes().splitlines(keepends=True)[: lines + 1]
@@ -36,17 +36,17 @@ def going_on(ended: StudyResult, folder: Path, lines: int, torn: bytes = b"") ->
 
 
 def test_a_journal_knows_all_trials_as_the_run_numbered_them(ended: StudyResult) -> None:
-    found = read_so_far(ended.run_dir / "journal.jsonl")
-    assert found.trials == ended.trials
-    assert found.unknown == ()
-    assert found.simulations == sum(trial.simulations for trial in ended.trials)
+    progress = read_so_far(ended.run_dir / "journal.jsonl")
+    assert progress.trials == ended.trials
+    assert progress.unknown == ()
+    assert progress.simulations == sum(trial.simulations for trial in ended.trials)
 
 
 @pytest.mark.parametrize("lines", [0, 1, 9, 17])
 def test_the_report_holds_what_the_journal_does(
     hisearch: Hisearch, ended: StudyResult, tmp_path: Path, lines: int
 ) -> None:
-    run = going_on(ended, tmp_path / "run", lines, b'{"key":"half a li')
+    run = unfinished_run(ended, tmp_path / "run", lines, b'{"key":"half a li')
     before = {path.name: path.read_bytes() for path in run.iterdir()}
     ran = hisearch("report", run, "--out", tmp_path / "so far.html", "--json")
     assert ran.code == 0
@@ -65,7 +65,7 @@ def test_the_report_holds_what_the_journal_does(
 
 
 def test_it_is_written_where_the_last_report_will_be(hisearch: Hisearch, ended: StudyResult, tmp_path: Path) -> None:
-    run = going_on(ended, tmp_path / "run", 12)
+    run = unfinished_run(ended, tmp_path / "run", 12)
     ran = hisearch("report", run)
     assert ran.code == 0
     assert ran.out.strip() == str(run / "report.html")
@@ -75,7 +75,7 @@ def test_it_is_written_where_the_last_report_will_be(hisearch: Hisearch, ended: 
 def test_a_run_that_was_looked_at_goes_on_to_the_same_end(
     hisearch: Hisearch, ended: StudyResult, tmp_path: Path
 ) -> None:
-    run = going_on(ended, tmp_path / "run", 12, b'{"key":"half')
+    run = unfinished_run(ended, tmp_path / "run", 12, b'{"key":"half')
     assert hisearch("report", run).code == 0
     result = load_study(run / "study.yaml").run(workers=2, run_dir=run, resume=True)
     assert result.trials == ended.trials
@@ -104,7 +104,7 @@ def test_a_run_that_is_gone_on_with_has_not_ended(
 def test_a_run_that_had_ended_is_there_until_it_ends_anew(
     hisearch: Hisearch, ended: StudyResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed while it is gone on with, again and again: export, compare and verify have what it had come to."""
+    """Killed repeatedly while it is resumed: export, compare and verify keep the earlier result."""
     run = tmp_path / "run"
     shutil.copytree(ended.run_dir, run)
     assert ended.recommendation is not None
@@ -119,11 +119,11 @@ def test_a_run_that_had_ended_is_there_until_it_ends_anew(
         assert not has_ended(run)
         journal = (run / "journal.jsonl").read_bytes() + b'{"key":"half'
         (run / "journal.jsonl").write_bytes(journal)  # as if another process were writing it
-        found = load_run(run)
-        assert found.kept_in == run / "ended"
-        assert found.trials == ended.trials
-        assert found.recommendation == ended.recommendation
-        assert found.confidence == ended.confidence
+        loaded = load_run(run)
+        assert loaded.kept_in == run / "ended"
+        assert loaded.trials == ended.trials
+        assert loaded.recommendation == ended.recommendation
+        assert loaded.confidence == ended.confidence
         assert (run / "journal.jsonl").read_bytes() == journal
         exported = hisearch("export", run, "--out", tmp_path / "out")
         assert exported.code == 0
@@ -141,7 +141,7 @@ def test_a_run_that_had_ended_is_there_until_it_ends_anew(
 
 
 def test_nothing_has_been_simulated(hisearch: Hisearch, ended: StudyResult, tmp_path: Path) -> None:
-    run = going_on(ended, tmp_path / "run", 0)
+    run = unfinished_run(ended, tmp_path / "run", 0)
     (run / "journal.jsonl").write_bytes(b"")
     assert hisearch("report", run).code == 0
     assert "no simulation has ended" in (run / "report.html").read_text(encoding="utf-8")
@@ -151,7 +151,7 @@ def test_nothing_has_been_simulated(hisearch: Hisearch, ended: StudyResult, tmp_
 
 
 def test_what_an_earlier_version_did_not_note_is_counted(ended: StudyResult, tmp_path: Path) -> None:
-    run = going_on(ended, tmp_path / "run", 6)
+    run = unfinished_run(ended, tmp_path / "run", 6)
     path = run / "journal.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     older = [{key: row[key] for key in row if key not in ("number", "job")} for row in rows[:4]]
@@ -162,21 +162,21 @@ def test_what_an_earlier_version_did_not_note_is_counted(ended: StudyResult, tmp
 
 
 def test_a_number_given_again_leaves_both_trials(ended: StudyResult, tmp_path: Path) -> None:
-    run = going_on(ended, tmp_path / "run", 4)
+    run = unfinished_run(ended, tmp_path / "run", 4)
     path = run / "journal.jsonl"
     head, *rows = [json.loads(line) for line in path.read_text().splitlines()]
     numbers = [row["number"] for row in rows]
     rows[-1]["number"] = rows[0]["number"]
     path.write_text("".join(json.dumps(row) + "\n" for row in (head, *rows)))
-    found = read_so_far(path)
-    assert len(found.trials) == 4
-    assert found.latest is not None
-    assert found.latest.number == numbers[0]
-    assert found.trials[-1].deployment == ended.trials[numbers[0]].deployment
+    progress = read_so_far(path)
+    assert len(progress.trials) == 4
+    assert progress.latest is not None
+    assert progress.latest.number == numbers[0]
+    assert progress.trials[-1].deployment == ended.trials[numbers[0]].deployment
 
 
 def test_a_damaged_journal_is_named(ended: StudyResult, tmp_path: Path) -> None:
-    run = going_on(ended, tmp_path / "run", 3)
+    run = unfinished_run(ended, tmp_path / "run", 3)
     path = run / "journal.jsonl"
     lines = path.read_text().splitlines(keepends=True)
     lines[2] = lines[2].replace('"stage"', '"stag"')
@@ -186,13 +186,13 @@ def test_a_damaged_journal_is_named(ended: StudyResult, tmp_path: Path) -> None:
 
 
 def test_no_trace_is_read(ended: StudyResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = going_on(ended, tmp_path / "run", 12)
+    run = unfinished_run(ended, tmp_path / "run", 12)
     monkeypatch.setattr(Study, "trace", property(lambda _: pytest.fail("the trace was read")))
     assert input_so_far(run).highlighted is not None
 
 
 def test_the_age_of_the_last_simulation_is_said(hisearch: Hisearch, ended: StudyResult, tmp_path: Path) -> None:
-    run = going_on(ended, tmp_path / "run", 5)
+    run = unfinished_run(ended, tmp_path / "run", 5)
     before = (run / "journal.jsonl").stat().st_mtime - 3 * 3600
     os.utime(run / "journal.jsonl", (before, before))
     assert hisearch("report", run).code == 0
@@ -205,7 +205,7 @@ def test_the_age_of_the_last_simulation_is_said(hisearch: Hisearch, ended: Study
 def test_it_is_drawn_without_complaints(ended: StudyResult, tmp_path: Path, width: int, dark: bool) -> None:
     from hisearch.report.pages.html import write_report
 
-    run = going_on(ended, tmp_path / "run", 17)
+    run = unfinished_run(ended, tmp_path / "run", 17)
     write_report(input_so_far(run), tmp_path / "report.html")
     with chromium.Browser(tmp_path, width=width, dark=dark) as browser:
         browser.open((tmp_path / "report.html").as_uri(), "document.documentElement.dataset.drawn === 'all'")

@@ -13,7 +13,7 @@ from hisearch.traces.generate import generate_trace
 from tests.cli.conftest import Hisearch
 
 
-def test_statistics(hisearch: Hisearch, here: Path) -> None:
+def test_statistics(hisearch: Hisearch, workdir: Path) -> None:
     ran = hisearch("trace", "stats", "visits.yaml")
     assert ran.code == 0
     assert "120 requests" in ran.out
@@ -26,33 +26,33 @@ def test_statistics(hisearch: Hisearch, here: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["t.jsonl", "t.jsonl.gz", "t.parquet"])
-def test_a_generated_trace_replays_as_its_workload(hisearch: Hisearch, here: Path, name: str) -> None:
+def test_a_generated_trace_replays_as_its_workload(hisearch: Hisearch, workdir: Path, name: str) -> None:
     assert hisearch("trace", "generate", "visits.yaml", "-o", name).code == 0
     generated = generate_trace(Catalogue().get("Workload", "visits.yaml").spec.generator)
     assert load_trace(name).digest == compile_trace(generated, "visits").digest
 
 
-def test_a_generated_trace_of_another_size_and_seed(hisearch: Hisearch, here: Path) -> None:
+def test_a_generated_trace_of_another_size_and_seed(hisearch: Hisearch, workdir: Path) -> None:
     for name, seed in (("a.jsonl", 0), ("b.jsonl", 1), ("c.jsonl", 0)):
         assert hisearch("trace", "generate", "visits.yaml", "-o", name, "--requests", 30, "--seed", seed).code == 0
     assert len(load_trace("a.jsonl")) == 30
-    assert (here / "a.jsonl").read_bytes() == (here / "c.jsonl").read_bytes()
-    assert (here / "a.jsonl").read_bytes() != (here / "b.jsonl").read_bytes()
+    assert (workdir / "a.jsonl").read_bytes() == (workdir / "c.jsonl").read_bytes()
+    assert (workdir / "a.jsonl").read_bytes() != (workdir / "b.jsonl").read_bytes()
 
 
-def test_a_shipped_workload_that_begins_in_mid_conversation(hisearch: Hisearch, here: Path) -> None:
+def test_a_shipped_workload_that_begins_in_mid_conversation(hisearch: Hisearch, workdir: Path) -> None:
     assert hisearch("trace", "generate", "chat-multiturn", "-o", "t.parquet", "--requests", 2000).code == 0
     assert len(load_trace("t.parquet")) == 2000
 
 
-def test_import_converts_and_counts_broken_rows(hisearch: Hisearch, here: Path) -> None:
+def test_import_converts_and_counts_broken_rows(hisearch: Hisearch, workdir: Path) -> None:
     rows = [{"timestamp": 1000 * i, "input_length": 600, "output_length": 5, "hash_ids": [0, i + 1]} for i in range(9)]
     rows[4]["input_length"] = -1
-    (here / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (workdir / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     refused = hisearch("trace", "import", "m.jsonl", "-o", "t.jsonl")
     assert refused.code == 1
     assert "m.jsonl:5" in refused.err
-    assert not (here / "t.jsonl").exists()
+    assert not (workdir / "t.jsonl").exists()
     ran = hisearch("trace", "import", "m.jsonl", "-o", "t.jsonl", "--skip-bad", 1, "--limit", 6)
     assert ran.code == 0
     assert ran.out == "t.jsonl: 6 requests\n"
@@ -60,8 +60,8 @@ def test_import_converts_and_counts_broken_rows(hisearch: Hisearch, here: Path) 
     assert package.trace_stats(load_trace("t.jsonl")).ideal_hit_tokens == 5 * 512
 
 
-def test_what_was_written_as_json(hisearch: Hisearch, here: Path) -> None:
-    (here / "m.jsonl").write_text(
+def test_what_was_written_as_json(hisearch: Hisearch, workdir: Path) -> None:
+    (workdir / "m.jsonl").write_text(
         '{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [0, 1]}\n'
         '{"timestamp": 0, "input_length": -1, "output_length": 5, "hash_ids": [0, 1]}\n'
     )
@@ -78,9 +78,9 @@ TABLE = 'ts,"Prompt, tokens",answer,chat\n0.0,100,5,a\n1.5,200,7,b\n9.0,310,7,a\
 MAPPING = 'arrival_s=ts,"input_tokens=Prompt, tokens",output_tokens=answer'
 
 
-def test_columns_are_mapped_as_in_a_workload(hisearch: Hisearch, here: Path) -> None:
-    (here / "own.csv").write_text(TABLE)
-    (here / "own.yaml").write_text(
+def test_columns_are_mapped_as_in_a_workload(hisearch: Hisearch, workdir: Path) -> None:
+    (workdir / "own.csv").write_text(TABLE)
+    (workdir / "own.yaml").write_text(
         "apiVersion: hisearch/v1\nkind: Workload\nmetadata: {name: own}\nspec:\n  file:\n    path: own.csv\n"
         "    columns: {arrival_s: ts, input_tokens: 'Prompt, tokens', output_tokens: answer, session: chat}\n"
     )
@@ -106,24 +106,24 @@ def test_columns_are_mapped_as_in_a_workload(hisearch: Hisearch, here: Path) -> 
     ],
 )
 def test_a_mapping_that_does_not_fit_is_refused(
-    hisearch: Hisearch, here: Path, columns: str | None, expected: str
+    hisearch: Hisearch, workdir: Path, columns: str | None, expected: str
 ) -> None:
-    (here / "own.csv").write_text(TABLE)
+    (workdir / "own.csv").write_text(TABLE)
     ran = hisearch("trace", "import", "own.csv", "-o", "t.jsonl", *(("--columns", columns) if columns else ()))
     assert (ran.code, ran.out) == (1, "")
     assert expected in ran.err
-    assert not (here / "t.jsonl").exists()
+    assert not (workdir / "t.jsonl").exists()
 
 
-def test_columns_are_for_trace_files(hisearch: Hisearch, here: Path) -> None:
+def test_columns_are_for_trace_files(hisearch: Hisearch, workdir: Path) -> None:
     ran = hisearch("trace", "stats", "visits.yaml", "--columns", "arrival_s=ts")
     assert ran.code == 1
     assert "columns is for trace files" in ran.err
 
 
-def test_a_trace_needs_no_ending(hisearch: Hisearch, here: Path) -> None:
+def test_a_trace_needs_no_ending(hisearch: Hisearch, workdir: Path) -> None:
     assert hisearch("trace", "generate", "visits.yaml", "-o", "v.jsonl").code == 0
-    (here / "v.jsonl").rename(here / "august")
+    (workdir / "v.jsonl").rename(workdir / "august")
     assert hisearch("trace", "stats", "august", "--json").json["requests"] == 120
 
 
@@ -141,8 +141,8 @@ def test_a_trace_needs_no_ending(hisearch: Hisearch, here: Path) -> None:
         (("generate", "mooncake-conversation", "-o", "t.jsonl"), "read from a file"),
     ],
 )
-def test_errors(hisearch: Hisearch, here: Path, arguments: tuple[str, ...], expected: str) -> None:
-    (here / "empty.jsonl").write_text("")
+def test_errors(hisearch: Hisearch, workdir: Path, arguments: tuple[str, ...], expected: str) -> None:
+    (workdir / "empty.jsonl").write_text("")
     ran = hisearch("trace", *arguments)
     assert (ran.code, ran.out) == (1, "")
     assert expected in ran.err

@@ -12,7 +12,7 @@ from hisearch.validate.cache_settings import ATTENTION_TOKENS, CacheSettings, me
 from tests.cli.conftest import Hisearch
 
 
-def test_points(hisearch: Hisearch, here: Path) -> None:
+def test_points(hisearch: Hisearch, workdir: Path) -> None:
     arguments = ("validate", "cache", "visits.yaml", "--capacity-tokens", "1600, 16_000", "--policy", "lru,belady")
     data = hisearch(*arguments, "--page", 8, "--json").json
     trace = load_trace("visits.yaml")
@@ -25,17 +25,17 @@ def test_points(hisearch: Hisearch, here: Path) -> None:
     assert "belady (oracle)" in shown.out
 
 
-def test_outputs_are_stored_where_asked_for(hisearch: Hisearch, here: Path) -> None:
+def test_outputs_are_stored_where_asked_for(hisearch: Hisearch, workdir: Path) -> None:
     arguments = ("validate", "cache", "visits.yaml", "--capacity-tokens", 10**9, "--page", 1, "--json")
     without, stored = hisearch(*arguments).json, hisearch(*arguments, "--outputs").json
     assert stored["include_outputs"]
     assert stored["points"][0]["hit_tokens"] > without["points"][0]["hit_tokens"] > 0
 
 
-def test_settings_of_policies(hisearch: Hisearch, here: Path) -> None:
+def test_settings_of_policies(hisearch: Hisearch, workdir: Path) -> None:
     arguments = ("validate", "cache", "visits.yaml", "--capacity-tokens", 16000, "--policy", "lru,tlru,ttl,gdsf,fifo")
-    told = ("--tail-tokens", 500, "--ttl", 60, "--reclaim", "periodic", "--reclaim-period", 10)
-    data = hisearch(*arguments, *told, "--json").json
+    settings = ("--tail-tokens", 500, "--ttl", 60, "--reclaim", "periodic", "--reclaim-period", 10)
+    data = hisearch(*arguments, *settings, "--json").json
     trace = load_trace("visits.yaml")
     expected = CacheSettings(
         tail_tokens=500, turn_tokens=mean_turn_tokens(trace), attention_tokens=ATTENTION_TOKENS, ttl_s=60.0,
@@ -46,7 +46,7 @@ def test_settings_of_policies(hisearch: Hisearch, here: Path) -> None:
     points = cache_points(trace, [16000], ["lru", "tlru", "ttl", "gdsf", "fifo"], settings=expected)
     assert data["points"] == [dataclasses.asdict(point) for point in points]
     assert [point.expired_tokens is None for point in points] == [True, True, False, True, True]
-    shown = hisearch(*arguments, *told).out
+    shown = hisearch(*arguments, *settings).out
     assert f"tlru: {expected.turn_tokens:,} new tokens expected in a next prompt (the mean of this trace" in shown
     assert "expired tokens" in shown
     assert f"{points[2].expired_tokens:,}" in shown
@@ -72,18 +72,18 @@ def test_settings_of_policies(hisearch: Hisearch, here: Path) -> None:
         (("--capacity-tokens", "99", "--ttl", "9"), 2, "--ttl: goes with policy ttl, which is not asked for"),
     ],
 )
-def test_errors(hisearch: Hisearch, here: Path, arguments: tuple[str, ...], code: int, expected: str) -> None:
+def test_errors(hisearch: Hisearch, workdir: Path, arguments: tuple[str, ...], code: int, expected: str) -> None:
     ran = hisearch("validate", "cache", "visits.yaml", *arguments)
     assert (ran.code, ran.out) == (code, "")
     assert expected in ran.err
 
 
-def test_curve(hisearch: Hisearch, here: Path) -> None:
+def test_curve(hisearch: Hisearch, workdir: Path) -> None:
     data = hisearch("trace", "stats", "visits.yaml", "--curve", "--curve-html", "curve.html", "--json").json
     capacities = curve_capacities(load_trace("visits.yaml"))
     assert [point["capacity_tokens"] for point in data["curve"]] == capacities
     assert data["curve"][-1]["hit_rate"] == data["lru"][-1]["hit_rate"]
-    page = (here / "curve.html").read_text()
+    page = (workdir / "curve.html").read_text()
     assert "visits: hit rate of an LRU cache of 16-token blocks" in page
     assert 'src="http' not in page
     shown = hisearch("trace", "stats", "visits.yaml", "--curve")

@@ -71,10 +71,10 @@ def test_bad_files_are_named_and_the_others_done(hisearch: Hisearch, made: Made,
 
 
 def test_alone(hisearch: Hisearch, made: Made, tmp_path: Path) -> None:
-    asked = made.copy()
+    incomplete = made.copy()
     for key in ("steps", "first_token_s", "finish_s"):
-        del asked.document[key]
-    path = asked.write(tmp_path / "asked.json.gz")
+        del incomplete.document[key]
+    path = incomplete.write(tmp_path / "asked.json.gz")
     assert hisearch("validate", "scheduler", path, "--json").code == 1
     ran = hisearch("validate", "scheduler", path, "--alone", "--step-s", 0.05, "--json")
     assert (ran.code, ran.json["ok"], ran.json["alone"]) == (0, True, True)

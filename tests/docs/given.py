@@ -1,4 +1,4 @@
-"""Small files under the names that the pages' commands use: what a reader is taken to have."""
+"""Small files with the names that commands on the pages use: files a reader is assumed to have."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ OUTPUTS = {"-o", "--output", "--out", "--keep", "--profile", "--html", "--rows",
 SIMULATIONS = 8
 #: Requests of a reader's own trace.
 _REQUESTS = 80
-#: Where a page keeps YAML that it has shown, by the name of the file: a word that the document alone has.
+#: YAML documents shown on a page, by file name: a word that only this document contains.
 _SHOWN = {"my-study.yaml": "my-chat", "my-gpus.yaml": "my-gpus"}
 
 
 def provide(arguments: Sequence[str], runs: Callable[[Path], None]) -> None:
-    """Make, in the working directory, what a command reads and nothing has made yet.
+    """Make the files that a command reads, in the working directory, unless they exist.
 
     Args:
         arguments: the command's.
@@ -64,8 +64,8 @@ def provide(arguments: Sequence[str], runs: Callable[[Path], None]) -> None:
 
 def _shown(name: str) -> str:
     """The YAML document of that name on a page."""
-    found = {block.text for page in PAGES for block in blocks(page, "yaml") if f"name: {name}" in block.text}
-    (text,) = found
+    texts = {block.text for page in PAGES for block in blocks(page, "yaml") if f"name: {name}" in block.text}
+    (text,) = texts
     return text
 
 
@@ -107,7 +107,7 @@ def _deployment(path: Path) -> None:
 
 
 def _exportable_pools(path: Path) -> None:
-    """What ships, with a router for unequal workers too that every engine's own router has."""
+    """The shipped space, with a policy for unequal workers that every engine's router has."""
     space = (ROOT / "spaces" / "pools.yaml").read_text()
     path.write_text(space.replace("    mixed: {}", "    mixed: {policies: [power_of_two]}"))
 

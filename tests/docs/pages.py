@@ -1,4 +1,4 @@
-"""The project's Markdown pages, taken apart."""
+"""The project's Markdown pages, parsed."""
 
 import re
 import shlex
@@ -16,7 +16,7 @@ _SHELL = ("console", "bash", "sh", "shell")
 
 @dataclass(frozen=True)
 class Snippet:
-    """A piece of a page: where it begins, its text, and what the fence says beside the language."""
+    """A piece of a page: where it begins, its text, and what the fence says after the language."""
 
     page: Path
     line: int
@@ -44,14 +44,14 @@ def prose(page: Path) -> str:
 
 def anchors(page: Path) -> set[str]:
     """Fragments that headings can be reached by, as GitHub makes them; of equal headings the second ends in -1."""
-    found: set[str] = set()
+    slugs: set[str] = set()
     seen: Counter[str] = Counter()
     for title in re.findall(r"^#+ +(.+?) *$", prose(page), re.MULTILINE):
         plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title)
         fragment = re.sub(r"[^\w\- ]", "", plain.lower()).replace(" ", "-")
-        found.add(f"{fragment}-{seen[fragment]}" if seen[fragment] else fragment)
+        slugs.add(f"{fragment}-{seen[fragment]}" if seen[fragment] else fragment)
         seen[fragment] += 1
-    return found
+    return slugs
 
 
 def links(page: Path) -> list[Snippet]:
@@ -70,7 +70,7 @@ def commands(page: Path) -> list[tuple[Snippet, list[str]]]:
 
 
 def programs(page: Path) -> list[tuple[Snippet, str]]:
-    """What command lines of shell blocks begin with; where lines begin with a prompt, others are what was printed."""
+    """Program names of command lines in shell blocks. If some lines begin with a prompt, the others are output."""
     return [(place, words[0]) for place, words in _lines(page)]
 
 
@@ -99,10 +99,10 @@ def _simple_commands(line: str) -> list[list[str]]:
     """Words of each command between pipes and redirections, comments and variable settings left out."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars="|;&<>")
     lexer.whitespace_split = True
-    found: list[list[str]] = [[]]
+    parts: list[list[str]] = [[]]
     for word in lexer:
         if set(word) <= set("|;&<>"):
-            found.append([])
-        elif found[-1] or not re.fullmatch(r"[A-Z_]+=.*", word):
-            found[-1].append(word)
-    return found
+            parts.append([])
+        elif parts[-1] or not re.fullmatch(r"[A-Z_]+=.*", word):
+            parts[-1].append(word)
+    return parts

@@ -1,4 +1,4 @@
-"""The measured parts of both accuracy pages: which there are, what is written where, and what absent data do."""
+"""The measured sections of both accuracy pages: their markers, their places, and absent data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 @pytest.fixture(scope="module")
 def accuracy() -> ModuleType:
-    """``docs/generate_accuracy.py``, beside whose folder its own modules lie."""
+    """``docs/generate_accuracy.py``, whose own modules lie next to its folder."""
     sys.path.insert(0, str(DOCS))
     try:
         return importlib.import_module("generate_accuracy")
@@ -48,8 +48,8 @@ def test_what_needs_data_that_are_absent_is_named_and_left_alone(
     needing = [name for name in accuracy.SECTIONS if name not in ("memory", "hosts", "expect")]
     monkeypatch.setattr(sys, "argv", ["generate_accuracy.py", "--write", "--shared", str(tmp_path), "--only", *needing])
     assert accuracy.main() == 1
-    said = capsys.readouterr().err
-    assert all(f"SKIPPED {name}: no " in said for name in needing)
+    stderr = capsys.readouterr().err
+    assert all(f"SKIPPED {name}: no " in stderr for name in needing)
     assert page.read_text(encoding="utf-8") == "as it was"
 
 
@@ -74,7 +74,7 @@ def test_a_part_of_the_tables_is_left_out_for_as_long_as_asked(accuracy: ModuleT
     assert accuracy.operator_tables.attention_tables is before
 
 
-def test_planned_memory_stands_beside_what_engines_logged(accuracy: ModuleType) -> None:
+def test_planned_memory_is_listed_with_what_engines_logged(accuracy: ModuleType) -> None:
     page, table = accuracy.PAGE.read_text(encoding="utf-8"), accuracy.memory(accuracy.Data(DOCS, refit=False))
     assert table.count("\n") == 1 + len(accuracy.kv_logs.LOGGED)
     assert table in page

@@ -1,4 +1,4 @@
-"""What pages say of where things are in the code is so."""
+"""File and symbol references on the pages exist in the code."""
 
 import importlib
 import re
@@ -22,7 +22,7 @@ def named_places(page: Path) -> list[tuple[str, str]]:
     return re.findall(r"`([\w/]+\.py): (\w+)`", prose(page))
 
 
-def found(name: str) -> list[Path]:
+def matching_files(name: str) -> list[Path]:
     """Files of that path from the root, from the package or, without a folder, anywhere in either."""
     if "/" in name:
         return [path for path in (ROOT / name, ROOT / "hisearch" / name) if path.is_file()]
@@ -31,21 +31,21 @@ def found(name: str) -> list[Path]:
 
 def test_a_stale_place_is_noticed() -> None:
     assert ("kernels/routing/router.py", "route") in named_places(GUIDES[0])
-    assert found("kernels/routing/router.py")
-    assert found("radix.py")
-    assert not found("kernels/nothing.py")
+    assert matching_files("kernels/routing/router.py")
+    assert matching_files("radix.py")
+    assert not matching_files("kernels/nothing.py")
 
 
 @pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.name)
 def test_files_that_are_named_exist(page: Path) -> None:
-    assert [name for name in sorted(named_files(page)) if not found(name)] == []
+    assert [name for name in sorted(named_files(page)) if not matching_files(name)] == []
 
 
 @pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.name)
 def test_names_that_are_said_to_be_in_a_file_are_defined_there(page: Path) -> None:
     def defined(name: str, file: str) -> bool:
         pattern = rf"^(?:(?:def|class) {name}\b|{name}\b[^=\n]*=)"
-        return any(re.search(pattern, path.read_text(encoding="utf-8"), re.MULTILINE) for path in found(file))
+        return any(re.search(pattern, path.read_text(encoding="utf-8"), re.MULTILINE) for path in matching_files(file))
 
     assert [f"{file}: {name}" for file, name in named_places(page) if not defined(name, file)] == []
 
@@ -67,7 +67,7 @@ def test_every_package_is_in_the_contributors_table() -> None:
     assert packages - set(re.findall(r"hisearch/(\w+)", table)) == set()
 
 
-def test_python_calls_beside_the_verbs_are_there() -> None:
+def test_python_calls_next_to_the_verbs_exist() -> None:
     """``package.module.name`` of the table of verbs, below ``hisearch``."""
     text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `[^|]+\|[^|]+\|(.+)\|$", text.split("\n\nStandard output")[0], re.MULTILINE)

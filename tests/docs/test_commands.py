@@ -10,8 +10,8 @@ from typer.main import get_command
 from hisearch.cli.main import app
 from tests.docs.pages import PAGES, Snippet, commands, mentions
 
-SHOWN = [found for page in PAGES for found in commands(page)]
-MENTIONED = [found for page in PAGES for found in mentions(page)]
+SHOWN = [command for page in PAGES for command in commands(page)]
+MENTIONED = [mention for page in PAGES for mention in mentions(page)]
 
 
 def parse(arguments: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""Every ``python`` block of README and pages runs as it stands, with what the page takes to be there."""
+"""Every ``python`` block of README and pages runs unchanged, with the files that the page assumes."""
 
 from __future__ import annotations
 

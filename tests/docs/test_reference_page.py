@@ -1,4 +1,4 @@
-"""docs/reference.md is what the command line says."""
+"""docs/reference.md matches the command line."""
 
 import os
 import subprocess

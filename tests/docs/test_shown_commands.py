@@ -50,12 +50,12 @@ OTHERS = {
 
 def shown(page: Path) -> list[tuple[Snippet, list[str]]]:
     """Commands of a page but for those of blocks that run as they stand."""
-    as_they_stand = {block.line for block in blocks(page, "sh") if not block.remark}
-    return [(place, arguments) for place, arguments in commands(page) if place.line not in as_they_stand]
+    unmarked = {block.line for block in blocks(page, "sh") if not block.remark}
+    return [(place, arguments) for place, arguments in commands(page) if place.line not in unmarked]
 
 
 @pytest.fixture(scope="module")
-def a_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of README's study, made short."""
     from hisearch.api.studies.study import load_study
 
@@ -72,7 +72,7 @@ def a_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if shown(page)], ids=lambda page: page.name)
 def test_the_commands_of_a_page_run(
-    page: Path, hisearch: Hisearch, a_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: Path, hisearch: Hisearch, finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("studies", "slos"):
@@ -81,8 +81,8 @@ def test_the_commands_of_a_page_run(
         if any(word in ELSEWHERE for word in arguments):
             continue
         short = _short(arguments)
-        provide([*arguments, *short], lambda folder: shutil.copytree(a_run, folder))
-        words = [found for word in arguments for found in _expanded(word)]
+        provide([*arguments, *short], lambda folder: shutil.copytree(finished_run, folder))
+        words = [expanded for word in arguments for expanded in _expanded(word)]
         ran = hisearch(*words, *short)
         assert ran.code in EXPECTED, f"{place}: hisearch {' '.join(arguments)}: {ran.err}"
 
@@ -97,8 +97,8 @@ def _short(arguments: list[str]) -> tuple[str, ...]:
         return ("-q",)
     lighter = ("--set", "spec.workload.load=0.2")
     named = any(word.startswith("spec.workload.load=") for word in arguments)
-    own = [word for name in arguments for word in SHORT_STUDY.get(name, ())]
-    return (*SHORT.get(arguments[0], ()), *own, *(lighter if arguments[0] == "run" and not named else ()))
+    extra = [word for name in arguments for word in SHORT_STUDY.get(name, ())]
+    return (*SHORT.get(arguments[0], ()), *extra, *(lighter if arguments[0] == "run" and not named else ()))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -1,4 +1,4 @@
-"""docs/specs.md says what the spec models say."""
+"""docs/specs.md matches the spec models."""
 
 import subprocess
 import sys

@@ -39,13 +39,13 @@ def parse(program: str, words: list[str]) -> dict[str, list[str]]:
     Raises:
         AssertionError: a flag that there is not, given twice, without what it needs, or with a word that it refuses.
     """
-    known, found = known_flags(program), dict[str, list[str]]()
+    known, parsed = known_flags(program), dict[str, list[str]]()
     at = 0
     while at < len(words):
         flag = words[at]
         assert flag in known, f"{program} has no {flag}"
         about = known[flag]
-        assert flag not in found or about.get("repeats"), f"{flag} is given twice"
+        assert flag not in parsed or about.get("repeats"), f"{flag} is given twice"
         end = at + 1
         while end < len(words) and not words[end].startswith("--"):
             end += 1
@@ -58,9 +58,9 @@ def parse(program: str, words: list[str]) -> dict[str, list[str]]:
             assert value in about["choices"], f"{flag} {value}: expected one of {about['choices']}"
         if "kinds" in about:
             check_kind(flag, values[0], about["kinds"])
-        found[flag] = [*found.get(flag, []), *values]
+        parsed[flag] = [*parsed.get(flag, []), *values]
         at = end
-    return found
+    return parsed
 
 
 def check_kind(flag: str, text: str, kinds: dict[str, list[str]]) -> None:

@@ -71,24 +71,24 @@ def test_every_command_line_is_one_that_the_tool_takes(folder: Path, tool: str) 
     program, beginning = _PROGRAMS[tool]
     words = run(folder, tool)
     assert tuple(words[: len(beginning)]) == beginning
-    found = parse(program, words[len(beginning) :])
+    parsed = parse(program, words[len(beginning) :])
     if tool == "guidellm":
-        (data,) = found["--data"]
+        (data,) = parsed["--data"]
         assert f"source.path={folder}/requests.jsonl" in data
         assert "hash_id_block_size=16" in data
-        assert found["--profile"] == ["kind=replay,schedule_turn=timestamp"]
+        assert parsed["--profile"] == ["kind=replay,schedule_turn=timestamp"]
     else:
-        assert found["--num-prompts"] == ["5"]
-        assert found["--request-rate"] == ["1"]
-        assert found["--model"] == ["Qwen/Qwen3-32B"]
+        assert parsed["--num-prompts"] == ["5"]
+        assert parsed["--request-rate"] == ["1"]
+        assert parsed["--model"] == ["Qwen/Qwen3-32B"]
 
 
 def test_the_environment_says_where_and_what(folder: Path) -> None:
     words = run(folder, "vllm", URL="http://10.0.0.1:9", MODEL="my $model", TOKENIZER="/t", OUT="/tmp/o")
-    found = parse("vllm-bench-serve", words[2:])
-    assert found["--base-url"] == ["http://10.0.0.1:9"]
-    assert (found["--model"], found["--tokenizer"]) == (["my $model"], ["/t"])
-    assert found["--result-filename"] == ["/tmp/o"]
+    parsed = parse("vllm-bench-serve", words[2:])
+    assert parsed["--base-url"] == ["http://10.0.0.1:9"]
+    assert (parsed["--model"], parsed["--tokenizer"]) == (["my $model"], ["/t"])
+    assert parsed["--result-filename"] == ["/tmp/o"]
 
 
 def test_the_requests_are_there_and_documented(folder: Path) -> None:
@@ -128,10 +128,10 @@ def test_prompts_have_the_stated_tokens_and_share_what_they_share(folder: Path, 
         assert "60 prompt tokens for 60 asked" in done.stderr
     plain = [json.loads(line) for line in (folder / "prompts.jsonl").read_text().splitlines()]
     assert [row["output_tokens"] for row in plain] == [7, 8]
-    one, other = (row["prompt"].split() for row in plain)
-    assert (len(one), len(other)) == (40, 20)
-    assert one[:16] == other[:16]
-    assert one[16:20] != other[16:20]
+    first, second = (row["prompt"].split() for row in plain)
+    assert (len(first), len(second)) == (40, 20)
+    assert first[:16] == second[:16]
+    assert first[16:20] != second[16:20]
     chats = [json.loads(line) for line in (folder / "chats.jsonl").read_text().splitlines()]
     assert [row["max_tokens"] for row in chats] == [7, 8]
     assert [row["messages"][0]["content"] for row in chats] == [row["prompt"] for row in plain]

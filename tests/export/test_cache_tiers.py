@@ -37,10 +37,10 @@ def pool(build_deployment: Any) -> Any:
 @pytest.fixture
 def flags(build_model: Any, build_accelerator: Any) -> Any:
     def of(made: PoolSpec) -> dict[str, str]:
-        """The flags that tell of tiers."""
-        found = engine_flags(Launch(made, build_model(), build_accelerator(), 400_000))
+        """The flags that concern tiers."""
+        emitted = engine_flags(Launch(made, build_model(), build_accelerator(), 400_000))
         marks = ("hicache", "hierarchical", "lmcache", "offloading", "transfer")
-        return {flag[0]: "".join(flag[1:]) for flag in found if any(mark in flag[0] for mark in marks)}
+        return {flag[0]: "".join(flag[1:]) for flag in emitted if any(mark in flag[0] for mark in marks)}
 
     return of
 
@@ -50,13 +50,13 @@ def test_hicache_with_a_storage_tier(pool: Any, flags: Any) -> None:
         "write_policy": "write_back", "prefetch": "timeout", "prefetch_threshold_tokens": 512,
         "prefetch_timeout_base_s": 0.5, "prefetch_timeout_s_per_ki_token": 0.1,
     }  # fmt: skip
-    found = flags(pool("sglang", [DRAM, DISK], **movement))
-    extra = json.loads(found.pop("--hicache-storage-backend-extra-config"))
+    emitted = flags(pool("sglang", [DRAM, DISK], **movement))
+    extra = json.loads(emitted.pop("--hicache-storage-backend-extra-config"))
     assert extra == {
         "prefetch_threshold": 512, "prefetch_timeout_base": 0.5, "prefetch_timeout_per_ki_token": 0.1,
     }  # fmt: skip
     assert isinstance(extra["prefetch_threshold"], int)
-    assert found == {
+    assert emitted == {
         "--enable-hierarchical-cache": "",
         "--hicache-size": "137",
         "--hicache-write-policy": "write_back",
@@ -69,9 +69,9 @@ def test_hicache_with_a_storage_tier(pool: Any, flags: Any) -> None:
 def test_vllm_s_offloading(pool: Any, flags: Any) -> None:
     usual = {"--kv-offloading-backend": "native", "--kv-offloading-size": "256"}
     assert flags(pool("vllm", [DRAM])) == usual
-    found = flags(pool("vllm", [{**DRAM, "eviction": "arc"}], store_threshold=2))
-    connector = json.loads(found.pop("--kv-transfer-config"))
-    assert found == usual
+    emitted = flags(pool("vllm", [{**DRAM, "eviction": "arc"}], store_threshold=2))
+    connector = json.loads(emitted.pop("--kv-transfer-config"))
+    assert emitted == usual
     assert connector == {
         "kv_connector": "OffloadingConnector",
         "kv_role": "kv_both",
@@ -79,12 +79,12 @@ def test_vllm_s_offloading(pool: Any, flags: Any) -> None:
     }
 
 
-def test_lmcache_is_told_by_the_environment(pool: Any, flags: Any, build_model: Any) -> None:
+def test_lmcache_is_configured_by_the_environment(pool: Any, flags: Any, build_model: Any) -> None:
     made = pool(
         "vllm", [{**DRAM, "eviction": "fifo"}, {**OWN_DISK, "eviction": "fifo"}, REMOTE], kv_connector="lmcache"
     )
     assert flags(made) == {"--kv-offloading-backend": "lmcache", "--kv-offloading-size": "256"}
-    assert {found.name: found.value for found in variables(made, build_model())} == {
+    assert {variable.name: variable.value for variable in variables(made, build_model())} == {
         "LMCACHE_CHUNK_SIZE": "256",
         "LMCACHE_LOCAL_CPU": "True",
         "LMCACHE_MAX_LOCAL_CPU_SIZE": "128",
@@ -96,9 +96,9 @@ def test_lmcache_is_told_by_the_environment(pool: Any, flags: Any, build_model: 
     }
     made = pool("sglang", [DRAM], kv_connector="lmcache", save_decode=True, chunk_tokens=512)
     assert flags(made) == {"--enable-lmcache": ""}
-    found = {variable.name: variable.value for variable in variables(made, build_model())}
-    assert (found["LMCACHE_USE_LAYERWISE"], found["LMCACHE_SAVE_DECODE_CACHE"]) == ("True", "True")
-    assert found["LMCACHE_CHUNK_SIZE"] == "512"
+    environment = {variable.name: variable.value for variable in variables(made, build_model())}
+    assert (environment["LMCACHE_USE_LAYERWISE"], environment["LMCACHE_SAVE_DECODE_CACHE"]) == ("True", "True")
+    assert environment["LMCACHE_CHUNK_SIZE"] == "512"
 
 
 def test_a_node_s_lmcache_is_a_server(pool: Any, flags: Any, build_model: Any) -> None:
@@ -107,9 +107,12 @@ def test_a_node_s_lmcache_is_a_server(pool: Any, flags: Any, build_model: Any) -
         [{**DRAM, "scope": "node"}, {"medium": "nvme-gen5", "gib": 500, "scope": "node"}],
         kv_connector="lmcache",
     )
-    found = flags(made)
-    assert json.loads(found.pop("--kv-transfer-config")) == {"kv_connector": "LMCacheMPConnector", "kv_role": "kv_both"}
-    assert (found, variables(made, build_model())) == ({}, [])
+    emitted = flags(made)
+    assert json.loads(emitted.pop("--kv-transfer-config")) == {
+        "kv_connector": "LMCacheMPConnector",
+        "kv_role": "kv_both",
+    }
+    assert (emitted, variables(made, build_model())) == ({}, [])
     assert notes(made) == [
         "Start an LMCache server for each node: "
         "lmcache server --l1-size-gb 256 --chunk-size 256 --eviction-policy LRU.",
@@ -119,16 +122,16 @@ def test_a_node_s_lmcache_is_a_server(pool: Any, flags: Any, build_model: Any) -
 
 def test_lmcache_stores_equal_kv_once(pool: Any, build_model: Any) -> None:
     mla = MlaSpec(kv_lora_rank=512, q_lora_rank=1536, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128)
-    found = {
+    environment = {
         variable.name: variable.value
         for variable in variables(
             pool("vllm", [DRAM, OWN_DISK], kv_connector="lmcache"), build_model(attention="mla", mla=mla)
         )
     }
-    assert json.loads(found["LMCACHE_EXTRA_CONFIG"] or "") == {
+    assert json.loads(environment["LMCACHE_EXTRA_CONFIG"] or "") == {
         "save_only_first_rank": True, "first_rank_max_local_cpu_size": 256,
     }  # fmt: skip
-    assert found["LMCACHE_MAX_LOCAL_DISK_SIZE"] == "500"
+    assert environment["LMCACHE_MAX_LOCAL_DISK_SIZE"] == "500"
 
 
 @pytest.mark.parametrize(
@@ -164,43 +167,47 @@ def test_lmcache_stores_equal_kv_once(pool: Any, build_model: Any) -> None:
 def test_what_no_setting_says(
     pool: Any, engine: str, tiers: list[dict[str, Any]], movement: dict[str, Any], expected: list[str]
 ) -> None:
-    found = notes(pool(engine, tiers, **movement))
-    assert len(found) == len(expected)
-    for text, part in zip(found, expected, strict=True):
+    written = notes(pool(engine, tiers, **movement))
+    assert len(written) == len(expected)
+    for text, part in zip(written, expected, strict=True):
         assert part in text
 
 
-def test_nothing_is_told_without_a_prefix_cache(build_deployment: Any, build_model: Any) -> None:
+def test_nothing_is_set_without_a_prefix_cache(build_deployment: Any, build_model: Any) -> None:
     made = build_deployment(engine={"prefix_caching": False}, pool={"tiers": [DRAM, DISK]}).pool
     assert variables(made, build_model()) == notes(made) == []
 
 
-def test_another_engine_gets_what_its_mover_has(pool: Any) -> None:
+def test_another_engine_gets_what_its_kv_connector_has(pool: Any) -> None:
     def moved(made: PoolSpec) -> tuple[PoolSpec, list[str]]:
-        found, words = on_other_engine(made, other_engine(made.engine)[0])
-        return PoolSpec.model_validate(found.model_dump()), words
+        translated, words = on_other_engine(made, other_engine(made.engine)[0])
+        return PoolSpec.model_validate(translated.model_dump()), words
 
-    found, words = moved(pool("sglang", [{**DRAM, "eviction": "slru"}, DISK], write_policy="write_back"))
-    assert ([tier.gib for tier in found.tiers], found.tiers[0].eviction, found.kv_connector) == (
+    translated, words = moved(pool("sglang", [{**DRAM, "eviction": "slru"}, DISK], write_policy="write_back"))
+    assert ([tier.gib for tier in translated.tiers], translated.tiers[0].eviction, translated.kv_connector) == (
         [256],
         "lru",
         "offload",
     )
-    assert found.movement == MovementSpec()
+    assert translated.movement == MovementSpec()
     assert words == [
         "Tiers behind host memory are left out: vLLM's native offloading was given ddr5 alone.",
         "Host memory evicts by lru; the simulated policy is slru.",
         "write_policy write_back has no counterpart and is left out.",
     ]
-    found, words = moved(pool("vllm", [{**DRAM, "eviction": "arc"}], store_threshold=3))
-    assert (found.engine.name, found.kv_connector, found.tiers[0].eviction) == ("sglang", "hicache", "lru")
+    translated, words = moved(pool("vllm", [{**DRAM, "eviction": "arc"}], store_threshold=3))
+    assert (translated.engine.name, translated.kv_connector, translated.tiers[0].eviction) == (
+        "sglang",
+        "hicache",
+        "lru",
+    )
     assert words == [
         "Host memory evicts by lru; the simulated policy is arc.",
         "store_threshold 3 has no counterpart and is left out.",
     ]
     lmcache = pool("vllm", [DRAM, OWN_DISK], kv_connector="lmcache")
-    found, words = moved(lmcache)
-    assert (found.tiers, found.movement, words) == (lmcache.tiers, lmcache.movement, [])
+    translated, words = moved(lmcache)
+    assert (translated.tiers, translated.movement, words) == (lmcache.tiers, lmcache.movement, [])
     assert moved(pool("trtllm", [DRAM]))[1] == []
     assert moved(pool("sglang", []))[1] == []
 
@@ -240,20 +247,22 @@ def test_a_folder_is_shared_by_its_node(pool: Any, environment_of: Any) -> None:
         "KV_DIR=/kv store",
         "SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR=/kv store",
     ]
-    own = pool("sglang", [DRAM, OWN_DISK])
-    assert "STORAGE_DIR=/kv/replica-2\n" in environment_of(own, 2, KV_DIR="/kv").stdout
+    local = pool("sglang", [DRAM, OWN_DISK])
+    assert "STORAGE_DIR=/kv/replica-2\n" in environment_of(local, 2, KV_DIR="/kv").stdout
 
 
 def test_mooncake_and_lmcache_variables_reach_the_engine(pool: Any, environment_of: Any) -> None:
-    found = environment_of(pool("sglang", [DRAM, REMOTE]), 0, MOONCAKE_MASTER="10.0.0.1:50051", MOONCAKE_PROTOCOL="tcp")
-    assert found.stdout.splitlines() == [
+    completed = environment_of(
+        pool("sglang", [DRAM, REMOTE]), 0, MOONCAKE_MASTER="10.0.0.1:50051", MOONCAKE_PROTOCOL="tcp"
+    )
+    assert completed.stdout.splitlines() == [
         "MOONCAKE_GLOBAL_SEGMENT_SIZE=0",
         "MOONCAKE_MASTER=10.0.0.1:50051",
         "MOONCAKE_PROTOCOL=tcp",
     ]
     made = pool("vllm", [DRAM, OWN_DISK, REMOTE], kv_connector="lmcache")
-    found = environment_of(made, 1, KV_DIR="/kv", LMCACHE_REMOTE_URL="redis://pool:6379")
-    assert {"LMCACHE_LOCAL_DISK=file:///kv/replica-1/", "LMCACHE_CHUNK_SIZE=256"} <= set(found.stdout.splitlines())
+    completed = environment_of(made, 1, KV_DIR="/kv", LMCACHE_REMOTE_URL="redis://pool:6379")
+    assert {"LMCACHE_LOCAL_DISK=file:///kv/replica-1/", "LMCACHE_CHUNK_SIZE=256"} <= set(completed.stdout.splitlines())
 
 
 def test_the_readme_and_the_yaml_name_the_tiers(

@@ -65,11 +65,11 @@ def test_every_command_line_is_one_that_the_engine_takes(
     launch: Any, engine: dict[str, Any], pool: dict[str, Any]
 ) -> None:
     words = [word for flag in engine_flags(launch(engine=engine, pool=pool)) for word in flag]
-    found = parse(engine["name"], words)
+    parsed = parse(engine["name"], words)
     if engine["name"] == "sglang":
-        assert found["--chunked-prefill-size"] == ["-1" if engine.get("chunked_prefill") is False else "8192"]
-        assert found["--max-running-requests"] == ["256"]
-        assert found["--max-total-tokens"] == ["400000"]
+        assert parsed["--chunked-prefill-size"] == ["-1" if engine.get("chunked_prefill") is False else "8192"]
+        assert parsed["--max-running-requests"] == ["256"]
+        assert parsed["--max-total-tokens"] == ["400000"]
 
 
 @pytest.mark.parametrize("eviction", ["fifo", "mru", "filo", "slru", "priority"])
@@ -107,8 +107,8 @@ def test_every_router_command_line_is_taken(build_deployment: Any, policy: str) 
 def test_the_router_s_tree_and_policies_that_it_lacks(build_deployment: Any) -> None:
     trimmed = build_deployment(router={"max_tree_tokens": 1000, "eviction_interval_s": 30}).router
     words = [word for flag in router_flags(trimmed) for word in flag]
-    found = parse("sglang-router", words)
-    assert (found["--max-tree-size"], found["--eviction-interval-secs"]) == (["4000"], ["30"])
+    parsed = parse("sglang-router", words)
+    assert (parsed["--max-tree-size"], parsed["--eviction-interval-secs"]) == (["4000"], ["30"])
     for policy in ("bucket", "consistent_hash", "kv_aware"):
         with pytest.raises(ExportError, match=f"sglang-router 0.3.2 has no policy {policy}; it takes random"):
             router_flags(build_deployment(router={"policy": policy}).router)
@@ -278,7 +278,7 @@ def test_unknown_kv_format_is_refused(launch: Any, engine: str, dtype: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("stored", "wanted", "checkpoint"),
+    ("stored", "served", "checkpoint"),
     [
         ("bf16", None, None),
         ("bf16", "fp8", None),
@@ -287,8 +287,8 @@ def test_unknown_kv_format_is_refused(launch: Any, engine: str, dtype: str) -> N
         ("fp8", "bf16", "bf16"),
     ],
 )
-def test_which_formats_need_other_weights(launch: Any, stored: str, wanted: str | None, checkpoint: str | None) -> None:
-    built = launch(model={"weight_dtype": stored}, pool={"weight_dtype": wanted})
+def test_which_formats_need_other_weights(launch: Any, stored: str, served: str | None, checkpoint: str | None) -> None:
+    built = launch(model={"weight_dtype": stored}, pool={"weight_dtype": served})
     needed = needs_checkpoint(built)
     assert (None if needed is None else needed.dtype) == checkpoint
 

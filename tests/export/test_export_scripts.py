@@ -200,28 +200,28 @@ printf '%s\\n' "$*" >> asked
 def check(
     out: Path, stubs: Path, refuses: str, **environment: str
 ) -> tuple[subprocess.CompletedProcess[str], list[str]]:
-    """``run.sh check`` with a curl that fails for addresses that contain ``refuses``; what it was asked."""
+    """``run.sh check`` with a curl that fails for addresses containing ``refuses``. Returns the result and the URLs."""
     stubs.mkdir(exist_ok=True)
     (stubs / "curl").write_text(CURL)
     (stubs / "curl").chmod(0o755)
     (stubs / "asked").unlink(missing_ok=True)
     (script,) = out.glob("*/run.sh")
     ran = call(script, "check", stubs=stubs, REFUSES=refuses, **environment)
-    asked = (stubs / "asked").read_text().splitlines()
-    return ran, [line.split()[-1] for line in asked]
+    requested = (stubs / "asked").read_text().splitlines()
+    return ran, [line.split()[-1] for line in requested]
 
 
 def test_check_asks_every_replica_and_for_a_first_completion(export: Any, tmp_path: Path) -> None:
     stubs = tmp_path / "stubs"
     out = export(pool={"replicas": 3, "tensor_parallel": 4})
     hosts = {"HOST_0": "10.0.0.1", "HOST_1": "10.0.0.2"}
-    ran, asked = check(out, stubs, "nothing", **hosts, ROUTER="10.0.0.9")
+    ran, requested = check(out, stubs, "nothing", **hosts, ROUTER="10.0.0.9")
     replicas = ["10.0.0.1:30001", "10.0.0.1:30002", "10.0.0.2:30003"]
-    assert asked == [*(f"http://{one}/health" for one in replicas), "http://10.0.0.9:30000/v1/completions"]
+    assert requested == [*(f"http://{replica}/health" for replica in replicas), "http://10.0.0.9:30000/v1/completions"]
     assert ran.returncode == 0, ran.stderr
     assert '"model": "Qwen/Qwen3-32B"' in (stubs / "asked").read_text()
-    ran, asked = check(out, stubs, ":30002", **hosts)
-    assert len(asked) == 4  # one that is silent hides no other
+    ran, requested = check(out, stubs, ":30002", **hosts)
+    assert len(requested) == 4  # a silent replica hides no other
     assert ran.returncode == 1
     assert ran.stderr.splitlines() == ["no answer: http://10.0.0.1:30002/health"]
     unset, _ = check(out, stubs, "nothing", HOST_0="10.0.0.1")
@@ -230,9 +230,9 @@ def test_check_asks_every_replica_and_for_a_first_completion(export: Any, tmp_pa
 
 
 def test_check_of_one_replica(export: Any, tmp_path: Path) -> None:
-    ran, asked = check(export(pool={"replicas": 1}, engine={"name": "vllm"}), tmp_path / "stubs", "nothing")
+    ran, requested = check(export(pool={"replicas": 1}, engine={"name": "vllm"}), tmp_path / "stubs", "nothing")
     assert ran.returncode == 0
-    assert asked == ["http://127.0.0.1:8000/health", "http://127.0.0.1:8000/v1/completions"]
+    assert requested == ["http://127.0.0.1:8000/health", "http://127.0.0.1:8000/v1/completions"]
 
 
 def test_a_number_that_there_is_not_names_those_that_there_are(export: Any, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def launch(engine: str, **degrees: Any) -> Launch:
     return Launch(pool, MODEL, H200, 100_000)
 
 
-def told(engine: str, **degrees: Any) -> dict[str, str | None]:
+def emitted_flags(engine: str, **degrees: Any) -> dict[str, str | None]:
     flags = engine_flags(launch(engine, **degrees))
     return {flag: value[0] if value else None for flag, *value in flags if flag in DEGREES[engine]}
 
@@ -42,12 +42,12 @@ def told(engine: str, **degrees: Any) -> dict[str, str | None]:
     ],
 )
 def test_tensor_parallelism_alone_needs_one_flag(engine: str, flags: dict[str, str]) -> None:
-    assert told(engine, tensor_parallel=8) == flags
+    assert emitted_flags(engine, tensor_parallel=8) == flags
 
 
 def test_sglang_counts_all_ranks_of_a_stage_as_tensor_parallel() -> None:
     degrees = {"tensor_parallel": 2, "attention_data_parallel": 4, "expert_parallel": 8, "pipeline_parallel": 2}
-    assert told("sglang", **degrees) == {
+    assert emitted_flags("sglang", **degrees) == {
         "--tp-size": "8", "--pp-size": "2", "--dp-size": "4", "--enable-dp-attention": None, "--ep-size": "8",
     }  # fmt: skip
 
@@ -58,29 +58,29 @@ def test_sglang_divides_limits_by_the_groups_itself() -> None:
     assert flags["--chunked-prefill-size"] == "4096"
 
 
-def test_vllm_counts_groups_apart_and_deals_experts_or_not() -> None:
+def test_vllm_counts_groups_separately_and_deals_experts_or_not() -> None:
     degrees = {"tensor_parallel": 2, "attention_data_parallel": 4, "expert_parallel": 8, "pipeline_parallel": 2}
-    assert told("vllm", **degrees) == {
+    assert emitted_flags("vllm", **degrees) == {
         "--tensor-parallel-size": "2", "--pipeline-parallel-size": "2", "--data-parallel-size": "4",
         "--enable-expert-parallel": None,
     }  # fmt: skip
 
 
-def test_trtllm_is_told_of_attention_groups_in_its_file() -> None:
+def test_trtllm_reads_attention_groups_from_its_file() -> None:
     degrees = {"attention_data_parallel": 8, "expert_parallel": 8}
-    assert told("trtllm", **degrees) == {"--tp_size": "8", "--ep_size": "8"}
+    assert emitted_flags("trtllm", **degrees) == {"--tp_size": "8", "--ep_size": "8"}
     assert llm_api_options(launch("trtllm", **degrees))["enable_attention_dp"] is True
     assert "enable_attention_dp" not in llm_api_options(launch("trtllm", tensor_parallel=8))
 
 
-def test_sglang_is_told_the_host_pool_of_each_rank_of_each_attention_group() -> None:
+def test_sglang_gets_the_host_pool_of_each_rank_of_each_attention_group() -> None:
     tiers = [{"medium": "ddr5", "gib": 1024}]
     degrees = {"tensor_parallel": 2, "attention_data_parallel": 4, "expert_parallel": 8}
     flags = dict(pair for pair in engine_flags(launch("sglang", tiers=tiers, **degrees)) if len(pair) == 2)
     assert flags["--hicache-size"] == "137"  # 1,099.5 GB over 8 ranks
 
 
-def test_vllm_is_told_the_host_memory_of_each_data_parallel_engine() -> None:
+def test_vllm_gets_the_host_memory_of_each_data_parallel_engine() -> None:
     degrees = {"tensor_parallel": 2, "attention_data_parallel": 4, "expert_parallel": 8}
     tiers = [{"medium": "ddr5", "gib": 1000}]
     flags = dict(pair for pair in engine_flags(launch("vllm", tiers=tiers, **degrees)) if len(pair) == 2)

@@ -129,20 +129,20 @@ def test_scripts(case: DeploymentSpec, write: Any) -> None:
             limits(pool, flags, folder)
             ports.setdefault(pool.role, {})[flags["--port"][0]] = flags.get("--disaggregation-bootstrap-port", [""])[0]
             number += 1
-    assert sum(len(found) for found in ports.values()) == number  # no two alike
+    assert sum(len(assigned) for assigned in ports.values()) == number  # all distinct
     front(case, started(folder, engine, "router"), ports, folder)
 
 
 def front(case: DeploymentSpec, words: list[str], ports: dict[str, dict[str, str]], folder: Path) -> None:
-    """The router is told every server, by the port that it listens on."""
+    """The router's configuration names every server, by the port it listens on."""
     engine = case.pool.engine.name
     if "decode" not in ports:
         flags = parse("sglang-router", words[3:])
         assert {url.rsplit(":", 1)[1] for url in flags["--worker-urls"]} == set(ports["unified"])
     elif engine == "sglang":
         flags = parse("sglang-router", words[3:])
-        told = flags["--prefill"]
-        assert {url.rsplit(":", 1)[1]: port for url, port in zip(told[::2], told[1::2], strict=True)} == ports[
+        urls = flags["--prefill"]
+        assert {url.rsplit(":", 1)[1]: port for url, port in zip(urls[::2], urls[1::2], strict=True)} == ports[
             "prefill"
         ]
         assert {url.rsplit(":", 1)[1] for url in flags["--decode"]} == set(ports["decode"])
@@ -197,9 +197,9 @@ def test_compose(case: DeploymentSpec, write: Any) -> None:
 
 def test_kubernetes(case: DeploymentSpec, write: Any) -> None:
     folder, engine = write(case), case.pool.engine.name
-    found = documents(folder / "kubernetes/manifests.yaml")
-    sets = [manifest for manifest in found if manifest["kind"] == "StatefulSet"]
-    services = {m["metadata"]["name"]: m["spec"] for m in found if m["kind"] == "Service"}
+    manifests = documents(folder / "kubernetes/manifests.yaml")
+    sets = [manifest for manifest in manifests if manifest["kind"] == "StatefulSet"]
+    services = {m["metadata"]["name"]: m["spec"] for m in manifests if m["kind"] == "Service"}
     names = []
     for pool, manifest in zip(case.pools, sets, strict=True):
         spec, name = manifest["spec"], manifest["metadata"]["name"]
@@ -210,9 +210,9 @@ def test_kubernetes(case: DeploymentSpec, write: Any) -> None:
         assert services[spec["serviceName"]]["selector"] == spec["template"]["metadata"]["labels"]
         assert spec["template"]["spec"]["nodeSelector"] == {"hisearch/accelerator": pool.accelerator}
         names += [f"{name}-{number}.{name}" for number in range(pool.replicas)]
-    (router,) = [manifest for manifest in found if manifest["kind"] == "Deployment"]
-    told = json.dumps([router, *(m for m in found if m["kind"] == "ConfigMap")])
-    assert all(f"{name}:" in told for name in names)
+    (router,) = [manifest for manifest in manifests if manifest["kind"] == "Deployment"]
+    router_text = json.dumps([router, *(m for m in manifests if m["kind"] == "ConfigMap")])
+    assert all(f"{name}:" in router_text for name in names)
     assert services["hisearch-qwen3-32b"]["selector"] == router["spec"]["template"]["metadata"]["labels"]
 
 
@@ -220,21 +220,21 @@ def test_kubernetes(case: DeploymentSpec, write: Any) -> None:
 def test_schemas(case: DeploymentSpec, write: Any, version: str) -> None:
     validator = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate")
     folder = write(case)
-    found = documents(folder / "kubernetes/manifests.yaml")
+    manifests = documents(folder / "kubernetes/manifests.yaml")
     if (folder / "llm-d/values.yaml").exists():
         (values,) = documents(folder / "llm-d/values.yaml")
         for role in ("prefill", "decode"):
             (container,) = values[role]["containers"]
             for key in ("modelCommand", "mountModelVolume"):
                 container.pop(key)
-            found.append(forms.as_pod([container], values[role]["volumes"]))
+            manifests.append(forms.as_pod([container], values[role]["volumes"]))
     if (folder / "dynamo/graph.yaml").exists():
         *configs, graph = documents(folder / "dynamo/graph.yaml")
-        found += configs
+        manifests += configs
         for service in graph["spec"]["services"].values():
             pod = service["extraPodSpec"]
-            found.append(forms.as_pod([pod["mainContainer"]], pod.get("volumes", [])))
-    for manifest in found:
+            manifests.append(forms.as_pod([pod["mainContainer"]], pod.get("volumes", [])))
+    for manifest in manifests:
         validator.validate(manifest, version, strict=True)
 
 
@@ -242,11 +242,11 @@ def test_charts(case: DeploymentSpec, write: Any) -> None:
     folder, engine = write(case), case.pool.engine.name
     readme = (folder / "README.md").read_text()
     roles = [pool.role for pool in case.pools]
-    there = {"llm-d": engine == "vllm" and "decode" in roles, "dynamo": "decode" in roles}
-    for name, expected in there.items():
+    is_written = {"llm-d": engine == "vllm" and "decode" in roles, "dynamo": "decode" in roles}
+    for name, expected in is_written.items():
         assert (folder / name).exists() == (f"`{name}/` |" in readme) == expected
         assert (f"`{name}/` was not written" in readme) != expected
-    if there["llm-d"]:
+    if is_written["llm-d"]:
         (values,) = documents(folder / "llm-d/values.yaml")
         forms.check(values, forms.LLM_D)
         for pool in case.pools:
@@ -257,7 +257,7 @@ def test_charts(case: DeploymentSpec, write: Any) -> None:
             )
             assert flags["--port"] == [str(behind)]
             assert values[pool.role]["replicas"] == pool.replicas
-    if there["dynamo"]:
+    if is_written["dynamo"]:
         graph = documents(folder / "dynamo/graph.yaml")[-1]
         forms.check(graph, forms.DYNAMO)
         for pool in case.pools:
@@ -293,7 +293,7 @@ def test_charts(case: DeploymentSpec, write: Any) -> None:
         ),
     ],
 )
-def test_what_no_engine_can_be_told_is_refused_by_name(write: Any, deployment: DeploymentSpec, message: str) -> None:
+def test_what_no_engine_can_express_is_refused_by_name(write: Any, deployment: DeploymentSpec, message: str) -> None:
     with pytest.raises(ExportError, match=message):
         write(deployment)
 
@@ -306,7 +306,7 @@ def test_short_prompts_stay_with_decode_servers_of_tensorrt_llm(write: Any) -> N
 
 
 def test_decode_workers_that_write_to_the_prefill_pools_storage(write: Any) -> None:
-    """The flag of the engine, a host pool of its size and the storage backend; no tree of HiCache's there."""
+    """They get the engine's flag, a host pool of their size and the storage backend, but no HiCache tree."""
     host = {"medium": "ddr5", "gib": 256, "scope": "worker"}
     store = {"medium": "rdma-pool", "gib": 4096, "scope": "cluster"}
     deployment = disaggregated(
@@ -314,7 +314,7 @@ def test_decode_workers_that_write_to_the_prefill_pools_storage(write: Any) -> N
     )
     folder = write(deployment)
     environment = "MOONCAKE_MASTER=10.0.0.9:50051"
-    found = {}
+    by_role = {}
     for number in (0, 10):
         shell = f"export {environment}; exec() {{ printf '%s\\0' \"$@\"; exit 0; }}; "
         shell += f"set -- server {number}; . {folder / 'sglang/run.sh'}"
@@ -323,11 +323,11 @@ def test_decode_workers_that_write_to_the_prefill_pools_storage(write: Any) -> N
             ["bash", "-c", shell], capture_output=True, text=True, check=True, env={"PATH": "/usr/bin:/bin"} | hosts
         )
         flags = parse("sglang", done.stdout.split("\0")[:-1][_BEHIND["sglang"] :])
-        found[flags["--disaggregation-mode"][0]] = flags
-    for role, flags in found.items():
+        by_role[flags["--disaggregation-mode"][0]] = flags
+    for role, flags in by_role.items():
         assert ("--enable-hierarchical-cache" in flags) == (role == "prefill")
         assert ("--disaggregation-decode-enable-offload-kvcache" in flags) == (role == "decode")
         assert flags["--hicache-size"] == ["137"]
         assert flags["--hicache-storage-backend"] == ["mooncake"]
-    assert "--hicache-storage-prefetch-policy" not in found["decode"]
-    assert "--hicache-write-policy" not in found["decode"]
+    assert "--hicache-storage-prefetch-policy" not in by_role["decode"]
+    assert "--hicache-write-policy" not in by_role["decode"]

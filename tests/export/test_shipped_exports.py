@@ -46,16 +46,16 @@ def command_lines(folder: Path) -> Iterator[list[str]]:
 
 @pytest.mark.parametrize("name", CATALOGUE.names("Deployment"))
 def test_every_flag_of_a_shipped_deployment_exists(name: str, tmp_path: Path) -> None:
-    deployment, found = load_deployment(name, ()).deployment, launches(name)
+    deployment, pool_launches = load_deployment(name, ()).deployment, launches(name)
     out = tmp_path / "out"
     if name in REFUSED:
         with pytest.raises(ExportError, match=REFUSED[name]):
-            export_several(deployment, found, out, accelerators_per_host=[8] * len(found))
+            export_several(deployment, pool_launches, out, accelerators_per_host=[8] * len(pool_launches))
         return
-    if len(found) > 1:
-        export_several(deployment, found, out, accelerators_per_host=[8] * len(found))
+    if len(pool_launches) > 1:
+        export_several(deployment, pool_launches, out, accelerators_per_host=[8] * len(pool_launches))
     else:
-        export_deployment(deployment, *found[0][1:], out)
+        export_deployment(deployment, *pool_launches[0][1:], out)
     programs = {"sglang.launch_server": "sglang", "sglang_router.launch_router": "sglang-router"}
     words = list(command_lines(out))
     assert words
@@ -98,8 +98,8 @@ def test_every_flag_of_a_shipped_space_exists(study: str) -> None:
     for resolved, pool in pools(study):
         accelerator = resolved.accelerators[pool.accelerator].spec
         flags = engine_flags(Launch(pool, resolved.model.spec, accelerator, 100_000))
-        found = parse(pool.engine.name, [word for flag in flags for word in flag])
-        assert set(found) <= {flag for flag, _ in TABLES[pool.engine.name]}
+        parsed = parse(pool.engine.name, [word for flag in flags for word in flag])
+        assert set(parsed) <= {flag for flag, _ in TABLES[pool.engine.name]}
         counted += 1
     assert counted >= 6
 

@@ -1,4 +1,4 @@
-"""What a README calls the deployment that it stands beside."""
+"""How a README describes the deployment of its folder."""
 
 from __future__ import annotations
 
@@ -28,32 +28,32 @@ def trial(build_deployment: Any) -> Any:
 
 
 def test_the_recommendation_is_called_so(trial: Any) -> None:
-    found = standing_of(trial(), trial(), FITTED)
-    assert (found.name, found.title) == ("recommended", "Recommended deployment")
-    assert len(found.lines) == 3
+    standing = standing_of(trial(), trial(), FITTED)
+    assert (standing.name, standing.title) == ("recommended", "Recommended deployment")
+    assert len(standing.lines) == 3
     assert standing_of(trial(), trial(7), FITTED).title == "Trial 4, which meets the SLO"
 
 
 def test_a_trial_that_misses_says_so_term_by_term(trial: Any) -> None:
-    found = standing_of(trial(ttft_s=3.0), trial(7), FITTED)
-    assert (found.name, found.title) == ("trial-4", "Trial 4, which does NOT meet the SLO")
-    assert found.lines[0] == "TTFT p99 3 s of at most 2 s: missed by 50 %"
-    assert "left" in found.lines[1]
+    standing = standing_of(trial(ttft_s=3.0), trial(7), FITTED)
+    assert (standing.name, standing.title) == ("trial-4", "Trial 4, which does NOT meet the SLO")
+    assert standing.lines[0] == "TTFT p99 3 s of at most 2 s: missed by 50 %"
+    assert "left" in standing.lines[1]
 
 
 def test_what_was_not_the_studys_own_workload_is_said(trial: Any) -> None:
-    part = standing_of(trial(slice_fraction=0.25), None, FITTED)
-    assert part.title == "Trial 4, which meets the SLO on the first 25 % of the trace only"
-    assert "whether it meets the SLO on all of it is not known" in part.lines[0]
+    standing = standing_of(trial(slice_fraction=0.25), None, FITTED)
+    assert standing.title == "Trial 4, which meets the SLO on the first 25 % of the trace only"
+    assert "whether it meets the SLO on all of it is not known" in standing.lines[0]
     loaded = standing_of(trial(load=1.5, ttft_s=3.0), None, FITTED)
     assert loaded.title == "Trial 4, which does NOT meet the SLO at 1.5 times the study's load"
     assert "1.5 times the study's load" in loaded.lines[0]
 
 
 def test_a_failed_trial_says_why(trial: Any) -> None:
-    found = standing_of(trial(error="no room"), None, FITTED)
-    assert "failed" in found.title
-    assert found.lines == ("It failed: no room",)
+    standing = standing_of(trial(error="no room"), None, FITTED)
+    assert "failed" in standing.title
+    assert standing.lines == ("It failed: no room",)
 
 
 def _shown(standing: Any) -> str:
@@ -63,29 +63,31 @@ def _shown(standing: Any) -> str:
 
 def test_an_export_says_how_likely_the_slo_is_to_hold_and_what_to_do(trial: Any) -> None:
     """In the report's own words: the figures with their margins, their ranges, the probability, and what to do."""
-    sure = Confidence(
+    confidence = Confidence(
         {"ttft_p99": 0.53}, {"ttft_p99_s": (0.8, 2.4)}, level=0.9, chance=0.53, chance_range=(0.43, 0.63), draws=64
     )
-    text = _shown(standing_of(trial(), trial(), FITTED, sure))
-    assert format_chance(sure) in text
-    assert may_miss(sure) in text
+    text = _shown(standing_of(trial(), trial(), FITTED, confidence))
+    assert format_chance(confidence) in text
+    assert may_miss(confidence) in text
     assert "53 % (so many draws tell: between 43 % and 63 %)" in text
     assert "| TTFT p99 | 1.00 s | 2 s | 50.0 % to spare | 0.800 s to 2.40 s | 53 % |" in text
     assert "| TPOT p99 | 40.0 ms | 50 ms | 20.0 % to spare |  |  |" in text
     assert "latency profile vllm-h200 (auto) (fitted, stated error of one step ±6.6 %)" in text
     assert "`hisearch verify RUN --measured guidellm.json`" in text
-    likely = Confidence(level=0.9, chance=0.97, chance_range=(0.91, 0.99))
-    assert "probability of 97 %" in _shown(standing_of(trial(), trial(), FITTED, likely))
-    assert "--confidence" not in _shown(standing_of(trial(), trial(), FITTED, likely))
+    probable = Confidence(level=0.9, chance=0.97, chance_range=(0.91, 0.99))
+    assert "probability of 97 %" in _shown(standing_of(trial(), trial(), FITTED, probable))
+    assert "--confidence" not in _shown(standing_of(trial(), trial(), FITTED, probable))
 
 
 def test_another_trials_export_does_not_borrow_the_recommendations_probability(trial: Any) -> None:
-    sure = Confidence(candidates=(Candidate(4, 8, 0.75, 0.25),), level=0.9, chance=0.53, chance_range=(0.43, 0.63))
-    context = _shown(standing_of(trial(), trial(7), FITTED, sure))
+    confidence = Confidence(
+        candidates=(Candidate(4, 8, 0.75, 0.25),), level=0.9, chance=0.53, chance_range=(0.43, 0.63)
+    )
+    context = _shown(standing_of(trial(), trial(7), FITTED, confidence))
     assert "under 8 draws: it met the whole SLO in 6 of them" in context
     assert "53 %" not in context
     assert "`hisearch verify RUN --trial 4 --measured guidellm.json`" in context
-    other = _shown(standing_of(trial(5), trial(7), FITTED, sure))
+    other = _shown(standing_of(trial(5), trial(7), FITTED, confidence))
     assert "that is known of the recommendation, trial 7, alone" in other
     assert "53 %" not in other
 

@@ -66,10 +66,10 @@ def documents(path: Path) -> list[dict[str, Any]]:
 def engine_words(words: list[str], launch: Launch) -> dict[str, list[str]]:
     """Flags behind the model, which the engine's parser takes and which are those of the launch script."""
     assert words[0] in ("$(MODEL)", "Qwen/Qwen3-32B") or words[0].startswith("${MODEL:"), words[0]
-    found = parse(launch.pool.engine.name, words[1:])
+    parsed = parse(launch.pool.engine.name, words[1:])
     simulated = {flag[0]: list(flag[1:]) for flag in engine_flags(launch)}
-    assert {flag: found[flag] for flag in simulated} == simulated
-    return found
+    assert {flag: parsed[flag] for flag in simulated} == simulated
+    return parsed
 
 
 def behind(words: list[str], *beginning: str) -> list[str]:
@@ -94,27 +94,27 @@ def test_compose(exported: tuple[Path, Launch]) -> None:
     ports, devices = set(), set()
     for service in replicas:
         words = service["entrypoint"] + service["command"]
-        found = engine_words(behind(words, *_BEGINNING[pool.engine.name]), launch)
-        ports.add(found["--port"][0])
+        parsed = engine_words(behind(words, *_BEGINNING[pool.engine.name]), launch)
+        ports.add(parsed["--port"][0])
         (device,) = service["deploy"]["resources"]["reservations"]["devices"]
         assert len(device["device_ids"]) == pool.tensor_parallel
         devices.add((tuple(service.get("profiles", ())), tuple(device["device_ids"])))
-        assert found["--port"][0] in service["healthcheck"]["test"][-1]
+        assert parsed["--port"][0] in service["healthcheck"]["test"][-1]
     assert len(ports) == len(devices) == pool.replicas
     router = document["services"].get("router")
     assert (router is None) == (pool.replicas == 1)
     if router is not None:
         words = behind(router["entrypoint"] + router["command"], "python3", "-m", "sglang_router.launch_router")
-        found = parse("sglang-router", words)
-        assert {url.rsplit(":", 1)[1] for url in found["--worker-urls"]} == ports
+        parsed = parse("sglang-router", words)
+        assert {url.rsplit(":", 1)[1] for url in parsed["--worker-urls"]} == ports
         hosts = {name for service in replicas for name in service.get("profiles", ())}
         assert router.get("profiles", []) == (["router"] if hosts else [])
 
 
 def test_kubernetes(exported: tuple[Path, Launch]) -> None:
     folder, launch = exported
-    pool, found = launch.pool, documents(folder / "kubernetes/manifests.yaml")
-    workers, *others = [manifest for manifest in found if manifest["kind"] == "Deployment"]
+    pool, manifests = launch.pool, documents(folder / "kubernetes/manifests.yaml")
+    workers, *others = [manifest for manifest in manifests if manifest["kind"] == "Deployment"]
     pod = workers["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert workers["spec"]["replicas"] == pool.replicas
@@ -126,7 +126,7 @@ def test_kubernetes(exported: tuple[Path, Launch]) -> None:
     assert memory > (pool.tiers[0].gib if pool.tiers else 0)
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
         assert container[probe]["httpGet"] == {"path": "/health", "port": "http"}
-    (service,) = [manifest for manifest in found if manifest["kind"] == "Service"]
+    (service,) = [manifest for manifest in manifests if manifest["kind"] == "Service"]
     front = others[0] if others else workers
     assert service["spec"]["selector"] == front["spec"]["template"]["metadata"]["labels"]
     assert bool(others) == (pool.replicas > 1)
@@ -144,23 +144,23 @@ def test_kubernetes(exported: tuple[Path, Launch]) -> None:
 def test_kubernetes_schemas(exported: tuple[Path, Launch], version: str) -> None:
     validator = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate")
     folder, _ = exported
-    found = documents(folder / "kubernetes/manifests.yaml")
+    manifests = documents(folder / "kubernetes/manifests.yaml")
     (values,) = documents(folder / "llm-d/values.yaml")
-    chart_s_own = ("modelCommand", "mountModelVolume")
+    chart_only = ("modelCommand", "mountModelVolume")
     containers = [
-        {key: value for key, value in container.items() if key not in chart_s_own}
+        {key: value for key, value in container.items() if key not in chart_only}
         for container in values["decode"]["containers"]
     ]
-    found.append(forms.as_pod(containers, values["decode"]["volumes"]))
+    manifests.append(forms.as_pod(containers, values["decode"]["volumes"]))
     graph = documents(folder / "dynamo/graph.yaml")
-    found += graph[:-1]
+    manifests += graph[:-1]
     for service in graph[-1]["spec"]["services"].values():
         pod = service["extraPodSpec"]
-        found.append(forms.as_pod([pod["mainContainer"]], pod.get("volumes", [])))
-    for manifest in found:
+        manifests.append(forms.as_pod([pod["mainContainer"]], pod.get("volumes", [])))
+    for manifest in manifests:
         validator.validate(manifest, version, strict=True)
     with pytest.raises(validator.ValidationError):
-        validator.validate(found[0] | {"spek": {}}, version, strict=True)
+        validator.validate(manifests[0] | {"spek": {}}, version, strict=True)
 
 
 def test_llm_d(exported: tuple[Path, Launch]) -> None:

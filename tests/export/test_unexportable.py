@@ -28,9 +28,9 @@ def test_the_run_says_why_instead(tmp_path: Path) -> None:
     assert not (tmp_path / "run" / "recommended").exists()
     reason = (tmp_path / "run" / "recommended.txt").read_text()
     assert "has no --radix-eviction-policy fifo; it takes lru or lfu" in reason
-    found = {one.title: one.text for one in cautions(result.report_input())}
-    assert found["No launch scripts"].startswith(reason.strip().removesuffix("."))
-    assert "hisearch export RUN --trial N" in found["No launch scripts"]
+    texts = {caution.title: caution.text for caution in cautions(result.report_input())}
+    assert texts["No launch scripts"].startswith(reason.strip().removesuffix("."))
+    assert "hisearch export RUN --trial N" in texts["No launch scripts"]
     assert "No launch scripts" in (tmp_path / "run" / "report.html").read_text()
     with pytest.raises(ExportError, match="no --radix-eviction-policy fifo"):
         load_run(tmp_path / "run").export(tmp_path / "out")

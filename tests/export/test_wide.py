@@ -56,7 +56,7 @@ def test_a_stage_wider_than_a_host_is_refused(build_deployment: Any) -> None:
         nodes_of(build_deployment(pool={"tensor_parallel": 16}).pool, 8)
 
 
-def _told(line: str) -> tuple[str, list[str]]:
+def _recorded_call(line: str) -> tuple[str, list[str]]:
     """(devices, arguments) of a call of the stub."""
     _, devices, arguments = line.split("|", 2)
     return devices, arguments.strip()[1:-1].split("><")
@@ -76,21 +76,21 @@ def test_every_share_starts_its_node_of_its_replica(export: Any, tmp_path: Path,
         for node in (0, 1):
             done = call(script, "share", str(replica), str(node), stubs=stubs, **addresses)
             assert done.returncode == 0, done.stderr
-            devices, words = _told(done.stdout)
+            devices, words = _recorded_call(done.stdout)
             assert devices == "0,1,2,3,4,5,6,7"
-            found = parse(engine, words[behind:])
-            assert {flag: found[flag] for flag in simulated} == simulated
-            assert (found["--nnodes"], found["--node-rank"]) == (["2"], [str(node)])
+            parsed = parse(engine, words[behind:])
+            assert {flag: parsed[flag] for flag in simulated} == simulated
+            assert (parsed["--nnodes"], parsed["--node-rank"]) == (["2"], [str(node)])
             port = str(29500 + replica)
             if engine == "vllm":
-                assert (found["--master-addr"], found["--master-port"]) == ([address], [port])
-                assert ("--headless" in found) == (node == 1)
+                assert (parsed["--master-addr"], parsed["--master-port"]) == ([address], [port])
+                assert ("--headless" in parsed) == (node == 1)
             else:
-                assert found["--dist-init-addr"] == [f"{address}:{port}"]
+                assert parsed["--dist-init-addr"] == [f"{address}:{port}"]
     assert "set HOST_0" in call(script, "share", "0", "1", stubs=stubs).stderr
     assert call(script, "share", "0", "2", stubs=stubs, **addresses).returncode == 2
     router = call(script, "router", stubs=stubs, **addresses)
-    _, words = _told(router.stdout)
+    _, words = _recorded_call(router.stdout)
     first = 8001 if engine == "vllm" else 30001
     urls = parse("sglang-router", words[2:])["--worker-urls"]
     assert urls == [f"http://10.0.0.1:{first}", f"http://10.0.0.3:{first + 2}"]
@@ -112,22 +112,22 @@ def test_the_manifest_is_a_leader_worker_set(export: Any, engine: str, replicas:
         (container,) = template[f"{role}Template"]["spec"]["containers"]
         assert container["resources"]["limits"] == {"nvidia.com/gpu": "8"}
         words = container["command"] + container["args"]
-        found = parse(engine, words[words.index("$(MODEL)") + 1 :])
-        assert {flag: found[flag] for flag in simulated} == simulated
-        assert found["--node-rank"] == ["$(LWS_WORKER_INDEX)"]
-        leader = found["--master-addr" if engine == "vllm" else "--dist-init-addr"][0]
+        parsed = parse(engine, words[words.index("$(MODEL)") + 1 :])
+        assert {flag: parsed[flag] for flag in simulated} == simulated
+        assert parsed["--node-rank"] == ["$(LWS_WORKER_INDEX)"]
+        leader = parsed["--master-addr" if engine == "vllm" else "--dist-init-addr"][0]
         assert leader.removesuffix(":29500") == "$(LWS_LEADER_ADDRESS)"
-        assert ("--headless" in found) == (engine == "vllm" and role == "worker")
+        assert ("--headless" in parsed) == (engine == "vllm" and role == "worker")
         assert ("readinessProbe" in container) == (role == "leader")
-    (service,) = [one for one in others if one["kind"] == "Service"]
+    (service,) = [manifest for manifest in others if manifest["kind"] == "Service"]
     leaders = template["leaderTemplate"]["metadata"]["labels"]
     assert template["workerTemplate"]["metadata"]["labels"] != leaders
     assert (service["spec"]["selector"] == leaders) == (replicas == 1)
-    assert any(one["kind"] == "Deployment" for one in others) == (replicas > 1)
+    assert any(manifest["kind"] == "Deployment" for manifest in others) == (replicas > 1)
 
 
 @pytest.mark.parametrize("version", KUBERNETES)
-def test_pods_and_what_stands_beside_them_fit_kubernetes_schemas(export: Any, version: str) -> None:
+def test_pods_and_the_other_manifests_fit_kubernetes_schemas(export: Any, version: str) -> None:
     validator = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate")
     out, _ = export()
     group, *others = yaml.safe_load_all((out / "kubernetes/manifests.yaml").read_text())
@@ -167,8 +167,8 @@ def test_all_ranks_of_a_replica_count_in_every_manifest(
         pool={"tensor_parallel": 1, "attention_data_parallel": 4, "pipeline_parallel": 2, "expert_parallel": 4},
     ).pool
     launch = Launch(pool, build_model(), build_accelerator(), 400_000)
-    one = container(launch, 8000)
-    assert (one.accelerators, one.cores, one.memory_gib) == (8, 36, 96)
+    pod_container = container(launch, 8000)
+    assert (pod_container.accelerators, pod_container.cores, pod_container.memory_gib) == (8, 36, 96)
     half = container(launch, 8000, nodes=2)
     assert (half.accelerators, half.cores, half.memory_gib) == (4, 20, 64)
     options = trtllm_engine_options(launch)
@@ -201,7 +201,7 @@ def test_ranks_that_peer_links_join_lie_on_several_hosts(
 
 
 @pytest.mark.parametrize(
-    ("model", "engine", "kv_connector", "pool", "asked"),
+    ("model", "engine", "kv_connector", "pool", "stored_gib"),
     [
         ("qwen3-32b", "vllm", "lmcache", {"tensor_parallel": 8}, 300),
         ("deepseek-v3", "vllm", "lmcache", {"tensor_parallel": 8}, 600),
@@ -216,12 +216,12 @@ def test_pods_ask_for_the_memory_that_the_ranks_of_their_host_store_in(
     engine: str,
     kv_connector: str,
     pool: dict[str, int],
-    asked: int,
+    stored_gib: int,
 ) -> None:
-    """Beside 32 GiB and 8 a rank. Under MLA LMCache's first rank stores for all; HiCache's pools are each rank's."""
+    """Plus 32 GiB and 8 a rank. Under MLA LMCache's first rank stores for all; HiCache has a pool per rank."""
     tiers = [{"medium": "ddr5", "gib": 600}]
-    found = build_deployment(
+    deployment = build_deployment(
         engine={"name": engine}, pool={**pool, "tiers": tiers, "movement": {"kv_connector": kv_connector}}
     ).pool
-    launch = Launch(found, Catalogue().get("Model", model).spec, build_accelerator(), 400_000)
-    assert memory_gib(launch, 2) == asked + 32 + 8 * 4
+    launch = Launch(deployment, Catalogue().get("Model", model).spec, build_accelerator(), 400_000)
+    assert memory_gib(launch, 2) == stored_gib + 32 + 8 * 4

@@ -18,10 +18,10 @@ ranks = st.integers(2, 64)
 
 @given(payloads, ranks)
 def test_all_reduce_is_reduce_scatter_then_all_gather(payload, n):
-    whole = collectives.all_reduce_s(payload, n, NVLINK)
+    all_reduce_s = collectives.all_reduce_s(payload, n, NVLINK)
     parts = collectives.reduce_scatter_s(payload, n, NVLINK) + collectives.all_gather_s(payload, n, NVLINK)
-    assert whole == pytest.approx(parts)
-    assert whole == pytest.approx(2 * (n - 1) * 2e-6 + 2 * (n - 1) / n * payload / 450e9)
+    assert all_reduce_s == pytest.approx(parts)
+    assert all_reduce_s == pytest.approx(2 * (n - 1) * 2e-6 + 2 * (n - 1) / n * payload / 450e9)
 
 
 @given(payloads)

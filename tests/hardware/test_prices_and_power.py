@@ -139,14 +139,14 @@ def test_devices_are_bought_for_each_accelerator():
 
 
 def test_ffn_accelerators_are_bought_for_each_group_begun():
-    apart = {"attention_ffn": {"attention": 2, "ffn": 5}}
-    cost = deployment_cost(deployment(replicas=3, devices=apart), {"h100": accelerator()}, {}, {})
+    split = {"attention_ffn": {"attention": 2, "ffn": 5}}
+    cost = deployment_cost(deployment(replicas=3, devices=split), {"h100": accelerator()}, {}, {})
     assert cost.accelerators == 3 * 2 + 2 * 5
     assert cost.total == pytest.approx(16 * 2.5)
 
 
 def test_mean_cost_is_of_the_workers_that_are_there():
-    """Three replicas with devices and a tier, of which 4.5 are there on average, beside three that stay."""
+    """Three replicas with devices and a tier, 4.5 active on average, and three that stay."""
     devices = {"attached": {"far": {"device": "cxl", "count": 2}}}
     grows = deployment(name="grows", devices=devices, tiers=[{"medium": "ddr5", "gib": 10.0}])
     stays = deployment(name="stays")
@@ -154,8 +154,8 @@ def test_mean_cost_is_of_the_workers_that_are_there():
     known = {"h100": accelerator("hgx")}, {"hgx": host(0.0)}, {"ddr5": DDR5}, {"cxl": device(0.5)}
     parts = [deployment_cost(each, *known) for each in (grows, stays)]
     at_first, grown = (mean_cost(parts, bought, workers) for workers in ([3.0, 3.0], [4.5, 3.0]))
-    whole = deployment_cost(bought, *known)
-    assert at_first == whole
+    full_cost = deployment_cost(bought, *known)
+    assert at_first == full_cost
     assert at_first.total == pytest.approx(sum(part.total for part in parts))
     assert grown.total == pytest.approx(1.5 * parts[0].total + parts[1].total)
     assert grown.device_usd_per_hour == pytest.approx(1.5 * 2 * 3 * 2 * 0.5)

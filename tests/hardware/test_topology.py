@@ -33,13 +33,13 @@ def test_one_dimension_is_the_ring():
 
 def test_hierarchy_sends_less_the_further_out():
     """Innermost first: the outer dimension carries an eighth of the payload."""
-    told = network(NODE, RACK).all_reduce_s(MIB, 256)[0]
+    seconds = network(NODE, RACK).all_reduce_s(MIB, 256)[0]
     inner = 2e-6 + 7 / 8 * 2**20 / 450e9
     outer = 6e-6 + 31 / 32 * 2**20 / 8 * 2.0 / 50e9
-    assert told == pytest.approx(2 * (inner + outer))
+    assert seconds == pytest.approx(2 * (inner + outer))
 
 
-def test_groups_that_are_apart_use_the_outer_dimension():
+def test_distant_groups_use_the_outer_dimension():
     assert network(NODE, RACK).used(32, inner=8) == [(network(RACK).dimensions[0], 32)]
     assert network(NODE, RACK).used(4, inner=2) == [(network(NODE).dimensions[0], 4)]
     assert network(NODE, RACK, POD).ranks == 2048
@@ -47,15 +47,15 @@ def test_groups_that_are_apart_use_the_outer_dimension():
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 7, 8, 16])
 def test_ring_all_to_all_link_by_link(ranks):
-    """Every pair's payload on the shorter way round; equal ways are shared."""
-    load = {(i, way): 0.0 for i in range(ranks) for way in (1, -1)}
+    """Every pair's payload takes the shorter direction; equal directions share it."""
+    load = {(i, direction): 0.0 for i in range(ranks) for direction in (1, -1)}
     for source in range(ranks):
         for distance in range(1, ranks):
-            ways = [1] if distance < ranks / 2 else [-1] if distance > ranks / 2 else [1, -1]
-            for way in ways:
-                hops = distance if way == 1 else ranks - distance
+            directions = [1] if distance < ranks / 2 else [-1] if distance > ranks / 2 else [1, -1]
+            for direction in directions:
+                hops = distance if direction == 1 else ranks - distance
                 for hop in range(hops):
-                    load[((source + way * hop) % ranks, way)] += 1.0 / ranks / len(ways)
+                    load[((source + direction * hop) % ranks, direction)] += 1.0 / ranks / len(directions)
     bandwidth = 100e9
     ring = network(("ring", ranks, bandwidth, 0.0, {}))
     assert ring.all_to_all_s(MIB, ranks)[0] == pytest.approx(max(load.values()) * 2**20 / (bandwidth / 2))

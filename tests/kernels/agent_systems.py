@@ -1,4 +1,4 @@
-"""Small random societies of agents with objects, and everything in a run's arrays that must add up."""
+"""Small random populations of agents with objects, and invariants of a run's arrays."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ FREE = {"pacing": "free", "action": {"p50_s": 0.3, "p90_s": 1.0}}
 
 @dataclass(frozen=True)
 class Population:
-    """A society on a deployment."""
+    """A population on a deployment."""
 
     trace: CompiledTrace
     agents: AgentPlan
@@ -89,20 +89,22 @@ class Population:
         law = TransferLaw(0.0, self.host_s_per_token)
         movement = MovementPlan("hicache", self.write_policy, load_back_tokens=4, host_read=law, host_write=law)
         tokens = self.host_tokens // self.page_tokens * self.page_tokens
-        found = [TierPlan("host", "worker", tokens, self.page_tokens)]
+        plans = [TierPlan("host", "worker", tokens, self.page_tokens)]
         if self.store_tokens:
-            way = TransferLaw(1e-4, self.store_s_per_token)
+            store_law = TransferLaw(1e-4, self.store_s_per_token)
             size = self.store_tokens // self.page_tokens * self.page_tokens
-            found.append(TierPlan("disk", "node", size, self.page_tokens, read=way, write=way, query_s=1e-3))
+            plans.append(
+                TierPlan("disk", "node", size, self.page_tokens, read=store_law, write=store_law, query_s=1e-3)
+            )
             movement = replace(movement, prefetch=self.prefetch, prefetch_threshold_tokens=8)
-        return replace(plain, agents=self.agents, tiers=tuple(found), movement=movement)
+        return replace(plain, agents=self.agents, tiers=tuple(plans), movement=movement)
 
     def run(self, horizon_s: float = math.inf) -> la.Sim:
         """All arrays at the end, or at the horizon."""
         plan = agent_arrays.with_objects(self.plan, self.trace)
         fleet = FleetPlan((PoolPlan(plan, self.workers),))
-        room = 50 * len(self.trace) + 1000
-        arrays, sims = engine.allocate(fleet, self.trace, [room], horizon_s=horizon_s)
+        node_records = 50 * len(self.trace) + 1000
+        arrays, sims = engine.allocate(fleet, self.trace, [node_records], horizon_s=horizon_s)
         cluster.run(arrays)
         if self.host_tokens and currently_in_test_context():
             # Copies to the host hold memory that the engine's admission rule counts on: it would stop.
@@ -123,17 +125,17 @@ def adapters(pages: int = 60, load_s: float = 0.004, read_s: float = 0.0) -> Kin
 
 
 def on_disk(case: Population, share: float, read_s: float) -> Population:
-    """The case with objects on its disk, and in host memory as many as slots have and such a share of the others.
+    """The case with objects on its disk; host memory holds as many as the slots, and ``share`` of the others.
 
     Host memory and disk are larger by what objects take of them.
     """
     plan = replace(case.agents, kinds=tuple(replace(kind, read_s=read_s) for kind in case.agents.kinds))
     pages = agent_arrays.all_pages(case.trace.agents, plan)
-    room = plan.pool_pages + int(share * max(pages - plan.pool_pages, 0))
+    copy_pages = plan.pool_pages + int(share * max(pages - plan.pool_pages, 0))
     return replace(
         case,
-        agents=replace(plan, in_tier=True, host_pages=room),
-        host_tokens=case.host_tokens + min(room, pages) * case.page_tokens,
+        agents=replace(plan, in_tier=True, host_pages=copy_pages),
+        host_tokens=case.host_tokens + min(copy_pages, pages) * case.page_tokens,
         store_tokens=case.store_tokens + pages * case.page_tokens,
     )
 
@@ -203,23 +205,23 @@ def populations(
     return on_disk(case, draw(st.sampled_from([0.0, 0.3, 0.9])), draw(st.sampled_from([0.001, 0.05])))
 
 
-def slow_due(sim: la.Sim, d: int) -> float:
-    """When node ``d`` is due, by looking at every agent."""
+def slow_predicted_call(sim: la.Sim, d: int) -> float:
+    """Predicted call of node ``d``, by a scan of every agent."""
     agents, s = sim.agents, int(sim.nodes[d].trace_node)
-    dues = [al.NOBODY]
+    calls = [al.NOBODY]
     for a in range(len(agents.agents)):
         agent = agents.agents[a]
         if s < 0:
             uses = agents.uses[agents.uses_begin[a] : agents.uses_begin[a + 1]]
             if int(sim.nodes[d].parent) in uses.tolist():
-                dues.append(float(agent.predicted_call))
+                calls.append(float(agent.predicted_call))
             continue
         at = int(agent.trace_node)
         while at > s:
             at = int(sim.trace.parent[at])
         if at == s:
-            dues.append(float(agent.predicted_call))
-    return min(dues)
+            calls.append(float(agent.predicted_call))
+    return min(calls)
 
 
 def check(sim: la.Sim) -> None:
@@ -242,25 +244,25 @@ def check(sim: la.Sim) -> None:
 
 
 def _check_copies(sim: la.Sim, w: int) -> None:
-    """Every object is on the host, on its way there, or on the disk alone; copies and free pages fill their pool."""
-    agents, loader, here = sim.agents, sim.agents.loaders[w], sim.agents.objects[w]
+    """Every object is on the host, in transit to it, or on the disk alone; copies and free pages fill their pool."""
+    agents, loader, objects = sim.agents, sim.agents.loaders[w], sim.agents.objects[w]
     pool = sim.trees[int(loader.copies)]
-    assert np.isin(here.on_host, [al.COPIED, al.DROPPED, al.COMING]).all()
-    assert np.flatnonzero(here.on_host == al.COMING).tolist() == [int(loader.reading)] * int(loader.reading >= 0)
+    assert np.isin(objects.on_host, [al.COPIED, al.DROPPED, al.COMING]).all()
+    assert np.flatnonzero(objects.on_host == al.COMING).tolist() == [int(loader.reading)] * int(loader.reading >= 0)
     assert pool.capacity_pages == agents.policy.host_pages >= loader.peak_copies
-    assert 0 <= pool.free_pages == pool.capacity_pages - agents.things.pages[here.on_host != al.DROPPED].sum()
-    loading = here["where"] == al.LOADING
-    assert (here.on_host[loading] == al.COPIED).all(), "what is loaded is not on the host"
-    assert (here["where"][here.on_host == al.COMING] == al.ABSENT).all()
-    may_go = sim.nodes.heap_slot[here.copy_node] >= 0
-    np.testing.assert_array_equal(may_go, (here.on_host == al.COPIED) & ~loading)
+    assert 0 <= pool.free_pages == pool.capacity_pages - agents.things.pages[objects.on_host != al.DROPPED].sum()
+    loading = objects["where"] == al.LOADING
+    assert (objects.on_host[loading] == al.COPIED).all(), "what is loaded is not on the host"
+    assert (objects["where"][objects.on_host == al.COMING] == al.ABSENT).all()
+    may_go = sim.nodes.heap_slot[objects.copy_node] >= 0
+    np.testing.assert_array_equal(may_go, (objects.on_host == al.COPIED) & ~loading)
     # At the beginning the host has as many as fit; each read since has brought one, each that was dropped is one less.
     first = 0
     left = int(pool.capacity_pages)
     for pages in agents.things.pages.tolist():
         first += pages <= left
         left -= pages if pages <= left else 0
-    assert (here.on_host == al.COPIED).sum() == first + loader.reads - loader.dropped
+    assert (objects.on_host == al.COPIED).sum() == first + loader.reads - loader.dropped
     assert loader.reads_ahead <= loader.reads
     if agents.policy.loading == al.AT_LAUNCH:
         assert loader.reading == -1
@@ -270,7 +272,7 @@ def _check_copies(sim: la.Sim, w: int) -> None:
 
 
 def _check_disk_link(sim: la.Sim) -> None:
-    """What has set out from each store: batches of fetches, objects, and what reads that gave way had moved (L4)."""
+    """Tokens that have left each store: batches of fetches, objects, and the moved share of preempted reads (L4)."""
     tier, workers = sim.store_tiers[0], int(sim.config.workers)
     for store in range(int(tier.stores)):
         link = sim.links[int(tier.first_link) + 2 * store + 1]
@@ -296,7 +298,7 @@ def _check_disk_link(sim: la.Sim) -> None:
 
 def _check_objects(sim: la.Sim, w: int) -> None:
     agents = sim.agents
-    loader, here = agents.loaders[w], agents.objects[w]
+    loader, objects = agents.loaders[w], agents.objects[w]
     v = int(loader.pool)
     pool = sim.trees[v]
     held = np.zeros(len(agents.things), np.int64)
@@ -306,7 +308,7 @@ def _check_objects(sim: la.Sim, w: int) -> None:
             held[agents.uses[agents.uses_begin[a] : agents.uses_begin[a + 1]]] += 1
     taken = locked = fresh = 0
     numbered = agents.policy.order == al.BY_SLOT
-    for o, (thing, copy) in enumerate(zip(agents.things, here, strict=True)):
+    for o, (thing, copy) in enumerate(zip(agents.things, objects, strict=True)):
         loading = copy.where == al.LOADING
         assert loading == (int(loader.object) == o)
         lock = int(sim.nodes[copy.node].lock)
@@ -323,8 +325,8 @@ def _check_objects(sim: la.Sim, w: int) -> None:
     if v != w:
         assert pool.free_pages + taken == pool.capacity_pages
         assert pool.free_pages >= 0
-    under_way = int(loader.object)
-    loading_pages = int(agents.things[under_way].pages) if 0 <= under_way < len(agents.things) else 0
+    loading_object = int(loader.object)
+    loading_pages = int(agents.things[loading_object].pages) if 0 <= loading_object < len(agents.things) else 0
     resident = taken - loading_pages
     if numbered:
         _check_slots(sim, w, held)
@@ -340,18 +342,18 @@ def _check_objects(sim: la.Sim, w: int) -> None:
 
 def _check_slots(sim: la.Sim, w: int, held: np.ndarray) -> None:
     """Every resident object has one slot; calls that run have slots enough, and it is known whose are taken away."""
-    loader, here = sim.agents.loaders[w], sim.agents.objects[w]
+    loader, objects = sim.agents.loaders[w], sim.agents.objects[w]
     slots = sim.agents.slots[w]
-    resident = np.flatnonzero(here.where == al.RESIDENT)
+    resident = np.flatnonzero(objects.where == al.RESIDENT)
     assert sorted(slots[: loader.slots].tolist()) == resident.tolist()
     assert (slots[loader.slots :] == -1).all()
     assert loader.held == (held > 0).sum() <= len(slots)
-    assert loader.lost == ((held > 0) & (here.where == al.ABSENT)).sum()
+    assert loader.lost == ((held > 0) & (objects.where == al.ABSENT)).sum()
     assert loader.loads == loader.slots + loader.evicted
 
 
 def _check_link(sim: la.Sim, w: int) -> None:
-    """What has travelled to HBM: objects, KV ahead of calls, KV that steps loaded back; and what was interrupted."""
+    """Tokens moved to HBM: objects, KV ahead of calls, KV that steps loaded back, and interrupted loads."""
     loader, link = sim.agents.loaders[w], sim.links[2 * w + 1]
     busy_s = float(loader.load_s + loader.wasted_s + loader.kv_load_s)
     tokens = int(loader.loaded_pages + loader.kv_moved_pages) * int(sim.config.page_tokens)
@@ -409,26 +411,28 @@ def _check_host(sim: la.Sim) -> None:
     pools = [sim.trees[tiers.host_pool(sim, w)] for w in workers]
     assert min(int(pool.free_pages) for pool in pools) >= 0
     known = held + sum(int(pool.free_pages) for pool in pools) + sum(int(host.released_pages) for host in sim.hosts)
-    room = sum(int(pool.capacity_pages) for pool in pools)
+    capacity_pages = sum(int(pool.capacity_pages) for pool in pools)
     # See ``tier_invariants``: of retracted requests' fetches some memory may be lost, as in the engine.
-    assert known == room or (sim.tiers.storage and sim.workers["preemptions"].any() and known < room)
+    assert known == capacity_pages or (
+        sim.tiers.storage and sim.workers["preemptions"].any() and known < capacity_pages
+    )
 
 
 def _check_fetch(sim: la.Sim, w: int) -> None:
     """A fetch ahead is of an agent's newest call there, which has ended, and of nothing that was sought before."""
     tiers._check_fetches(sim, w)
     agents, loader = sim.agents, sim.agents.loaders[w]
-    under_way = int(loader.fetch)
+    active_fetch = int(loader.fetch)
     for r in np.flatnonzero(sim.requests["fetch"] >= 0).tolist():
         f = int(sim.requests[r].fetch)
         if sim.requests[r].worker == w and sim.requests[r].outcome == la.FINISHED:
-            assert f == under_way or sim.fetches[f].refused
-    if under_way < 0:
+            assert f == active_fetch or sim.fetches[f].refused
+    if active_fetch < 0:
         return
-    fetch, agent = sim.fetches[under_way], agents.agents[int(loader.fetch_agent)]
+    fetch, agent = sim.fetches[active_fetch], agents.agents[int(loader.fetch_agent)]
     assert agents.policy.loading == al.AHEAD
     assert agents.policy.kv_budget_pages > 0
-    if sim.requests[int(loader.fetch_request)].fetch == under_way and agent.worker == w:
+    if sim.requests[int(loader.fetch_request)].fetch == active_fetch and agent.worker == w:
         assert agent.calls == 0
         assert agent.newest == loader.fetch_request == fetch.request
         assert agent.sought == agent.trace_node == fetch.trace_node
@@ -457,7 +461,7 @@ def sum_of_loads(sim: la.Sim, w: int) -> float:
 
 
 def _check_shared_pool(sim: la.Sim, w: int, taken: int) -> None:
-    """KV in the tree, KV of running requests and objects fill what is not free, but for steps under way."""
+    """KV in the tree, KV of running requests and objects fill all pages not free, except during a step."""
     pool, page = sim.trees[w], int(sim.config.page_tokens)
     cached = set()
     for d in set(sim.deepest_cached[w].tolist()) - {-1}:
@@ -472,7 +476,7 @@ def _check_shared_pool(sim: la.Sim, w: int, taken: int) -> None:
 
 
 def _check_order(sim: la.Sim, w: int) -> None:
-    """What may be evicted has the dues that a slow look gives, and goes in their order."""
+    """Evictable nodes have the predicted calls of the slow scan, and leave in their order."""
     if sim.config.eviction != la.DISTANCE:
         return
     host = {len(sim.trees) - int(sim.config.workers) + w} if sim.config.hicache else set()
@@ -482,7 +486,7 @@ def _check_order(sim: la.Sim, w: int) -> None:
         heap = sim.evict_heap[v][: sim.trees[v].heap_size].tolist()
         for slot, d in enumerate(heap):
             assert sim.nodes[d].heap_slot == slot
-            assert float(sim.agents.keys[d]) == slow_due(sim, d)
+            assert float(sim.agents.keys[d]) == slow_predicted_call(sim, d)
             if slot:
                 above = heap[(slot - 1) >> 1]
                 assert sim.agents.keys[above] >= sim.agents.keys[d]

@@ -1,7 +1,7 @@
-"""What the adaptive replacement cache remembers and wants, slow and obvious: lists of pages, the longest gone first.
+"""Ghost lists and target of the adaptive replacement cache, slow and obvious: lists of pages, oldest eviction first.
 
-The rules of ``kernels.cache.evictions.arc``. Ghosts are kept in runs as what is held is: of those that stand next to
-each other in one trace-tree node all are as new as the newest, and of a run the deepest is forgotten first.
+The rules of ``kernels.cache.evictions.arc``. Ghosts form runs as held pages do. Adjacent ghosts of one trace-tree node
+are all as new as the newest, and the deepest ghost of a run is forgotten first.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ NOWHERE, ONCE, OFTEN = 0, 1, 2
 
 
 class Adaptive:
-    """B1, B2 and the target of T1, for a store of so many pages."""
+    """B1, B2 and the target of T1, for a store of a given number of pages."""
 
     def __init__(self, capacity_pages: int, page: int) -> None:
         self.capacity_pages = capacity_pages
         self.page = page
         self.target = 0.0
         self.clock = 0
-        #: Ghosts, with when they, or what stands next to them, went.
+        #: Ghosts, with the time when they, or an adjacent ghost, were evicted.
         self.gone: dict[int, dict[Page, int]] = {ONCE: {}, OFTEN: {}}
 
     def recall(self, page: Page) -> int:
-        """A page comes that is not held: where it is remembered, and no longer is."""
+        """A page comes that is not held: remove its ghost and return the ghost's list."""
         once, often = len(self.gone[ONCE]), len(self.gone[OFTEN])
         if page in self.gone[ONCE]:
             self.target = min(self.capacity_pages, self.target + max(1, often / once))
@@ -57,10 +57,10 @@ class Adaptive:
     def forget(self, once: int, held: int) -> None:
         """A page has come; ``held``: pages of T1 and T2."""
         while self.gone[ONCE] and once + len(self.gone[ONCE]) > self.capacity_pages:
-            self._forget_one(self.gone[ONCE])
+            self._forget_ghost(self.gone[ONCE])
         while self.gone[OFTEN] and held + len(self.gone[ONCE]) + len(self.gone[OFTEN]) > 2 * self.capacity_pages:
-            self._forget_one(self.gone[OFTEN])
+            self._forget_ghost(self.gone[OFTEN])
 
-    def _forget_one(self, ghosts: dict[Page, int]) -> None:
+    def _forget_ghost(self, ghosts: dict[Page, int]) -> None:
         oldest = min(ghosts.values())
         del ghosts[max(page for page, at in ghosts.items() if at == oldest)]

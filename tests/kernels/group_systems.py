@@ -22,8 +22,8 @@ class GroupedSystem(TieredSystem):
     """Workers of several attention groups.
 
     Attributes:
-        groups: how many; 1: waves of a single lane, in which nothing is shared.
-        memory: law of host memory itself, each way.
+        groups: how many; 1: lockstep steps of a single DP rank, in which nothing is shared.
+        memory: law of host memory itself, in each direction.
         tiers: whether there are any.
     """
 
@@ -47,11 +47,11 @@ class GroupedSystem(TieredSystem):
 
 
 class _OneScheduler(WorkerPlan):
-    """A worker whose steps are waves of one lane."""
+    """A worker whose steps are lockstep steps of one DP rank."""
 
     @property
     def scheduler_kind(self) -> Literal["alone", "lockstep", "pipe"]:
-        """Steps end with those of all lanes."""
+        """Steps end with those of all DP ranks."""
         return "lockstep"
 
 

@@ -26,8 +26,8 @@ from tests.kernels.systems import System
 def run_until(system: System, horizon_s: float = math.inf) -> la.Sim:
     """Run a system's kernels and return all their arrays."""
     fleet = FleetPlan((PoolPlan(system.plan, system.workers),), system.router)
-    room = 50 * len(system.trace) + 1000
-    shared, (sim,) = engine.allocate(fleet, system.trace, [room], seed=system.seed, horizon_s=horizon_s)
+    node_records = 50 * len(system.trace) + 1000
+    shared, (sim,) = engine.allocate(fleet, system.trace, [node_records], seed=system.seed, horizon_s=horizon_s)
     cluster.run(shared)
     # Settings with which requests preempt each other for ever, or what is being copied fills all memory, are not looked
     # at.
@@ -65,7 +65,7 @@ def check(sim: la.Sim) -> None:
     for w in range(workers):
         holders = _check_lists(sim, w)
         if sim.config.engine == la.VLLM:
-            redirects -= _check_ways(sim, w, by_tree[w], holders)
+            redirects -= _check_paths(sim, w, by_tree[w], holders)
         else:
             _check_locks(sim, w, by_tree[w], holders)
         _check_pages(sim, w, by_tree[w], holders)
@@ -93,15 +93,15 @@ def check_at_rest(sim: la.Sim) -> None:
 
 def _chain(nodes: object, first: int) -> list[int]:
     """Indices along ``next``."""
-    found: list[int] = []
+    indices: list[int] = []
     while first >= 0:
-        found.append(first)
-        assert len(found) <= len(nodes)  # type: ignore[arg-type]  # no circle
+        indices.append(first)
+        assert len(indices) <= len(nodes)  # type: ignore[arg-type]  # no circle
         first = int(nodes[first].next)  # type: ignore[index]
-    return found
+    return indices
 
 
-#: ``trace_node`` of a record that is no node but a strand (see ``kernels.cache.queue``).
+#: ``trace_node`` of a record that is a redirect to a duplicate block, not a node (see ``kernels.cache.queue``).
 REDIRECT = -2
 
 
@@ -146,7 +146,7 @@ def _check_shape(sim: la.Sim, v: int, nodes: list[int]) -> None:
 
 
 def _check_group(sim: la.Sim, first: int) -> None:
-    """Copies cover the same pages, the first one is a copy, and ghosts stand at the end."""
+    """Duplicate blocks cover the same pages, the first one is a copy, and tombstones are last."""
     members = [first]
     while sim.nodes[members[-1]].duplicate_block >= 0:
         members.append(int(sim.nodes[members[-1]].duplicate_block))
@@ -273,7 +273,7 @@ def _check_lists(sim: la.Sim, w: int) -> list[int]:
 
 
 def _check_member(sim: la.Sim, m: int) -> None:
-    """A worker has in flight what its lanes have."""
+    """A worker's requests in flight are those of its schedulers."""
     member, schedulers = sim.fleet.members[m], int(sim.config.schedulers)
     mine = (sim.requests["worker"] // schedulers == m) & (sim.requests["worker"] >= 0)
     live = np.flatnonzero(mine & (sim.requests["outcome"] == la.IN_FLIGHT))
@@ -303,24 +303,24 @@ def _check_vllm_lists(sim: la.Sim, w: int, waiting: list[int], running: list[int
 
 
 def _aside(sim: la.Sim, first: int) -> list[int]:
-    found = []
+    requests = []
     while first >= 0:
-        found.append(first)
+        requests.append(first)
         first = int(sim.requests[first].next_aside)
-    return found
+    return requests
 
 
 def _linked(sim: la.Sim, head: int, tail: int) -> list[int]:
-    found = _chain(sim.requests, head)
-    assert (found[-1] if found else -1) == tail
-    assert [int(sim.requests[r].prev) for r in found] == [-1, *found[:-1]][: len(found)]
-    return found
+    requests = _chain(sim.requests, head)
+    assert (requests[-1] if requests else -1) == tail
+    assert [int(sim.requests[r].prev) for r in requests] == [-1, *requests[:-1]][: len(requests)]
+    return requests
 
 
 def _known(sim: la.Sim, w: int, r: int) -> int:
     """Prompt and output so far of a decoding request."""
     left = int(sim.requests[r].finish_clock) - int(sim.workers[w].clock)
-    # With overlap the last token may be in flight; decodes of a wave count as made when it sets out.
+    # With overlap the last token may be in flight; decodes of a lockstep step count as made when it starts.
     late = int(sim.config.overlap) + (sim.config.scheduler_kind == la.LOCKSTEP) if sim.config.engine == la.SGLANG else 0
     assert 1 - late <= left < sim.trace.output_tokens[r]
     return int(sim.trace.input_tokens[r] + sim.trace.output_tokens[r]) - left
@@ -336,8 +336,8 @@ def _check_locks(sim: la.Sim, v: int, nodes: list[int], holders: list[int]) -> N
         assert sim.nodes[sim.requests[r].node].end == sim.requests[r].locked_tokens
 
 
-def _check_ways(sim: la.Sim, w: int, nodes: list[int], holders: list[int]) -> set[int]:
-    """A lock count is the holders whose way up leads through the node; returns the strands of all ways."""
+def _check_paths(sim: la.Sim, w: int, nodes: list[int], holders: list[int]) -> set[int]:
+    """A lock count is the holders whose path to the root contains the node; return the redirects of all paths."""
     counts: Counter[int] = Counter()
     redirects: set[int] = set()
     for r in holders:
@@ -362,25 +362,25 @@ def _check_pages(sim: la.Sim, w: int, nodes: list[int], holders: list[int]) -> N
     is_vllm = sim.config.engine == la.VLLM
     # A free page may be cached in vLLM's queue, and never is in SGLang's count.
     cached = sum(_node_pages(sim, d) for d in nodes if not is_vllm or sim.nodes[d].lock > 0)
-    private = sum(_own_pages(sim, w, r) for r in holders)
+    private = sum(_private_pages(sim, w, r) for r in holders)
     assert cache.free_pages >= 0
     assert cache.free_pages + cached + private == cache.capacity_pages
     assert worker.peak_pages <= cache.capacity_pages
 
 
-def _own_pages(sim: la.Sim, w: int, r: int) -> int:
-    """Pages of ``r`` that are not the tree's."""
+def _private_pages(sim: la.Sim, w: int, r: int) -> int:
+    """Pages of ``r`` outside the tree."""
     worker, request = sim.workers[w], sim.requests[r]
     if sim.config.engine == la.SGLANG:
         tokens = sglang.committed_tokens(sim, w, r)
     else:
         decodes = request.heap_slot >= 0
         tokens = _known(sim, w, r) - 1 if decodes else int(request.computed)
-        # A coast's first step has its pages, and is accounted for with the others.
+        # A fast-forward's first step has its pages, and is accounted for with the others.
         tokens += decodes and worker.phase == la.FAST_FORWARDING
-    own = _pages(sim, tokens) - _pages(sim, request.locked_tokens)
-    assert own >= 0
-    return own
+    private = _pages(sim, tokens) - _pages(sim, request.locked_tokens)
+    assert private >= 0
+    return private
 
 
 def _check_events(sim: la.Sim) -> None:

@@ -1,6 +1,6 @@
 """S3-FIFO's small queue, second chances and memory, slow and obvious (Yang et al. 2023, Algorithm 1).
 
-Runs stand for objects: what is remembered are pages, as in ``arc_reference``.
+Runs are the objects; the ghost queue remembers pages, as in ``arc_reference``.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ NOWHERE, REMEMBERED = 0, 1
 
 
 class S3Fifo:
-    """The ghost queue, for a store of so many pages, a share of which is for what is new."""
+    """The ghost queue, for a store of a given number of pages; a share of them holds new pages."""
 
     def __init__(self, capacity_pages: int, page: int, small_share: float) -> None:
         self.page = page
         self.small_pages = max(1.0, small_share * capacity_pages)
         self.most_ghosts = capacity_pages - self.small_pages
         self.clock = 0
-        #: Ghosts, with when they, or what stands next to them, went.
+        #: Ghosts, with the time when they, or an adjacent ghost, were evicted.
         self.ghosts: dict[Page, int] = {}
 
     def recall(self, page: Page) -> int:
@@ -46,7 +46,7 @@ class S3Fifo:
                 at += step
 
     def forget(self, once: int, held: int) -> None:
-        """A page has come: no more are remembered than the main queue has room for."""
+        """A page has come: the queue remembers at most as many as the main queue can hold."""
         while len(self.ghosts) > self.most_ghosts:
             oldest = min(self.ghosts.values())
             del self.ghosts[max(page for page, at in self.ghosts.items() if at == oldest)]

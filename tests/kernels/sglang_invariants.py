@@ -24,20 +24,20 @@ def unjoined(sim: la.Sim, w: int) -> list[int]:
 
 def running(sim: la.Sim, w: int) -> list[int]:
     """The running list."""
-    found, r = [], int(sim.workers[w].running_head)
+    requests, r = [], int(sim.workers[w].running_head)
     while r >= 0:
-        found.append(r)
+        requests.append(r)
         r = int(sim.requests[r].next)
-    return found
+    return requests
 
 
 def decoding(sim: la.Sim, w: int) -> list[int]:
-    """The running list without the requests that linger."""
+    """The running list without finished requests that are pending."""
     return [r for r in running(sim, w) if sim.requests[r].outcome == la.IN_FLIGHT]
 
 
 def committed_tokens(sim: la.Sim, w: int, r: int) -> int:
-    """Tokens of ``r`` that have a slot: a coast's first step has taken its own, but is not on the clock yet."""
+    """Tokens of ``r`` with a slot: a fast-forward's first step has taken its slots, but is not on the clock yet."""
     if r in unjoined(sim, w):
         return int(sim.requests[r].computed)
     left = int(sim.requests[r].finish_clock - sim.workers[w].clock)

@@ -15,9 +15,9 @@ def stores(sim: la.Sim) -> range:
 
 
 def runs_of(sim: la.Sim, v: int) -> list[int]:
-    """All runs of a store, each list in order of depth, apart, and within its trace-tree node."""
+    """All runs of a store, checked: each list is ordered by depth, disjoint, and within its trace-tree node."""
     page = int(sim.config.page_tokens)
-    found = []
+    runs = []
     for s in range(len(sim.trace.parent)):
         chain = shared._chain(sim.nodes, int(sim.deepest_cached[v, s]))
         before, end = -1, int(sim.trace.start_tokens[s]) // page * page - 1
@@ -27,8 +27,8 @@ def runs_of(sim: la.Sim, v: int) -> list[int]:
             assert node.begin % page == node.end % page == 0
             assert end < node.begin < node.end <= sim.trace.end_tokens[s]
             before, end = d, int(node.end)
-        found += chain
-    return found
+        runs += chain
+    return runs
 
 
 def check_store(sim: la.Sim, v: int, runs: list[int]) -> None:
@@ -75,8 +75,8 @@ def _check_queues(sim: la.Sim, v: int, runs: list[int], policy: int) -> None:
 def pages_of(sim: la.Sim, v: int) -> set[tuple[int, int]]:
     """The pages that a store holds: the trace-tree node in which each completes, and where it ends."""
     page = int(sim.config.page_tokens)
-    found = set()
+    pages = set()
     for d in runs_of(sim, v):
         node = sim.nodes[d]
-        found |= {(int(node.trace_node), end) for end in range(int(node.begin) + page, int(node.end) + 1, page)}
-    return found
+        pages |= {(int(node.trace_node), end) for end in range(int(node.begin) + page, int(node.end) + 1, page)}
+    return pages

@@ -1,24 +1,24 @@
-"""A store of KV pages, slow and obvious: a dictionary of pages, each pointing to what it shares with its run.
+"""A store of KV pages, slow and obvious: a dictionary of pages, each pointing to the record of its run.
 
 The rules of ``kernels.cache.store``, one by one:
 
 1.  A page is named by its content: the trace-tree node in which it completes, and where it ends.
-2.  A run is as many pages of one trace-tree node as are held without a gap. It has a last use, a count of uses, an age
-    and a priority. A page that is put behind a run joins it, any other is a run of its own; the run behind a page joins
-    the page's: the foremost one's age and count are kept, and the highest priority. A page taken out of the middle
-    leaves two alike.
-3.  ``put`` and ``touch`` use the runs that they concern, once. A run that is new has a count of 0, and pages that join
-    one are no use of it, but make it as new as they are.
-4.  ``put`` goes from the first page to the last. Where no page is free one goes by the policy, from the end of the run
-    that goes first, never from one that this very ``put`` has used or made. Where none may go it stops.
-5.  Of runs that were last used together (fifo, filo: made together), the deepest goes first, whatever the policy.
-6.  A run whose last use is longer ago than the time to live has expired: it is not found. What is put over it or next
-    to it is written anew.
-7.  Reclaim: lazy drops what has expired where a look-up comes by it; pressure drops all that has expired once room is
-    wanted, before anything else goes; periodic when it is told to.
+2.  A run is a gapless sequence of held pages of one trace-tree node. It has a last use, a count of uses, an age and a
+    priority. A page that is put behind a run joins it; any other starts a run. The run behind a page joins the page's:
+    the foremost one's age and count are kept, and the highest priority. A page taken out of the middle leaves two
+    equal runs.
+3.  ``put`` and ``touch`` use each run that they concern once. A new run has a count of 0. Pages that join a run do not
+    count as a use, but make it as new as they are.
+4.  ``put`` goes from the first page to the last. Where no page is free, the policy evicts one: the last page of the run
+    that goes first, never of a run that this ``put`` has used or made. Where none may go it stops.
+5.  Of runs that were last used together (fifo, filo: made together), the deepest goes first under every policy.
+6.  A run whose last use is longer ago than the time to live has expired: look-ups miss it. Pages put over it or next
+    to it are written anew.
+7.  Reclaim: lazy drops expired pages on a look-up; pressure drops all expired pages once free pages are needed, before
+    any other eviction; periodic drops them when ``sweep`` is called.
 
-The policies beyond SGLang's are in ``_order`` and ``_evict_one``; ``arc_reference`` and ``s3fifo_reference`` have what
-those with two queues remember.
+The policies beyond SGLang's are in ``_order`` and ``_evict_page``; ``arc_reference`` and ``s3fifo_reference`` have the
+ghosts of those with two queues.
 """
 
 from __future__ import annotations
@@ -97,21 +97,21 @@ class Store:
         path = self.path(trace_node, begin, end)
         if self.rules.reclaim == "lazy":
             self._drop_where_looked(path, now)
-        found = 0
+        tokens = 0
         for page in path:
             if page not in self.pages or self._has_expired(self.pages[page], now):
                 break
-            found += self.page
-        return found
+            tokens += self.page
+        return tokens
 
     def gap(self, trace_node: int, begin: int, end: int, now: float) -> int:
         """Tokens behind ``begin`` before the first that is found."""
-        found = 0
+        tokens = 0
         for page in self.path(trace_node, begin, end):
             if page in self.pages and not self._has_expired(self.pages[page], now):
                 break
-            found += self.page
-        return found
+            tokens += self.page
+        return tokens
 
     def touch(self, trace_node: int, begin: int, end: int, now: float, priority: int = 0) -> None:
         """What is held there is used."""
@@ -142,7 +142,7 @@ class Store:
         for page in path:
             if page not in self.pages:
                 recalled = self.adaptive.recall(page) if self.adaptive is not None else 0
-                if not self._room_for(page, recalled, now):
+                if not self._make_space(page, recalled, now):
                     break
                 self._hold(page, now, priority, second=recalled > 0)
                 if self.adaptive is not None:
@@ -181,11 +181,11 @@ class Store:
     def path(self, trace_node: int, begin: int, end: int) -> list[Page]:
         """The pages in (begin, end], from the first on."""
         nodes = self._nodes(trace_node)
-        found = []
+        pages = []
         for at in range(begin + self.page, end + 1, self.page):
             inside = [s for s in nodes if self.trace.start_tokens[s] < at <= self.trace.end_tokens[s]]
-            found.append((inside[0], at))
-        return found
+            pages.append((inside[0], at))
+        return pages
 
     # ---- runs ------------------------------------------------------------------------------------------------------
 
@@ -210,7 +210,7 @@ class Store:
         run.value = self.worth + (run.uses + 1) * (1.0 + depth / ATTENTION_TOKENS)
 
     def _hold(self, page: Page, now: float, priority: int, *, second: bool) -> None:
-        """Hold a page, which there is room for; ``second``: a run to be made enters the second queue."""
+        """Hold a page for which there is a free page; ``second``: a new run enters the second queue."""
         self.stored += 1
         node, at = page
         joined = [self.pages[near] for near in ((node, at - self.page), (node, at + self.page)) if near in self.pages]
@@ -256,8 +256,8 @@ class Store:
         through = (r for r in requests if node in self._nodes(int(self.trace.prompt_node[r])))
         return next((r for r in through if r not in self.past), len(requests))
 
-    def _room_for(self, page: Page, recalled: int, now: float) -> bool:
-        """Make room for one page; False where there is none to be had."""
+    def _make_space(self, page: Page, recalled: int, now: float) -> bool:
+        """Free one page; False if nothing can be evicted."""
         if self.free_pages == 0 and self.rules.reclaim == "pressure":
             self.sweep(now)
         queue = None  # decided once, and left where nothing of it may go
@@ -267,12 +267,12 @@ class Store:
                 once = sum(not run.second for run in self.pages.values())
                 queue = self.adaptive.goes_first(once, recalled) if queue is None else not queue
             runs = [run for run in runs if run.second == queue] or runs
-            if not runs or not self._evict_one(min(runs, key=self._order), page):
+            if not runs or not self._evict_page(min(runs, key=self._order), page):
                 return False
         return True
 
-    def _evict_one(self, run: Run, wanted: Page) -> bool:
-        """Let the last page of the run go, or send it round; False where what it is for is worth less."""
+    def _evict_page(self, run: Run, incoming: Page) -> bool:
+        """Evict the last page of the run, or requeue the run; False where ``incoming`` is worth less."""
         if self.rules.policy == "clock" and run.uses > 0:
             run.uses, run.born, run.born_at = 0, self.operations + 1, self._span(run)[0]
             self.operations += 2
@@ -284,8 +284,8 @@ class Store:
             self.operations += 2
             return True
         if self.rules.policy == "belady":
-            mine, other = self._next_use(self._run_pages(run)[0][0]), self._next_use(wanted[0])
-            deeper = mine < len(self.trace.prompt_node) and self._span(run)[0] > wanted[1]
+            mine, other = self._next_use(self._run_pages(run)[0][0]), self._next_use(incoming[0])
+            deeper = mine < len(self.trace.prompt_node) and self._span(run)[0] > incoming[1]
             if mine < other or (mine == other and not deeper):
                 return False
         if self.rules.policy == "gdsf":
@@ -309,8 +309,8 @@ class Store:
     def _drop_where_looked(self, path: list[Page], now: float) -> None:
         """A look-up goes, in each trace-tree node of its pages, from the first run on until it finds a gap."""
         for node in {page[0] for page in path}:
-            wanted = [page for page in path if page[0] == node]
-            at, last = wanted[0][1] - self.page, wanted[-1][1]
+            pages = [page for page in path if page[0] == node]
+            at, last = pages[0][1] - self.page, pages[-1][1]
             runs = sorted({run for page, run in self.pages.items() if page[0] == node}, key=self._span)
             for run in runs:
                 first, end = self._span(run)

@@ -39,7 +39,7 @@ from tests.reference.vllm_offload_store import OffloadConfig
 POLICIES: tuple[str, ...] = get_args(RouterName)
 ENGINES: tuple[str, ...] = get_args(EngineName)
 
-#: Sets the shuffle streams apart from the router's; see ``simulate.engine``.
+#: Separates the shuffle streams from the router's; see ``simulate.engine``.
 SHUFFLE_STREAMS = 0x6A09E667F3BCC908
 
 
@@ -94,7 +94,7 @@ def rugged_costs(seed: int) -> StepCosts:
     return mixed if seed % 3 == 1 else mixed._replace(skew_s=rng.uniform(0, 1e-5, 7))
 
 
-#: Of a copy between HBM and the host, either way.
+#: Of a copy between HBM and the host, in either direction.
 HOST_LAW = TransferLaw(1e-5, 1e-7)
 
 
@@ -107,7 +107,7 @@ def plan(
     host_write: TransferLaw = HOST_LAW,
     ignore_eos: bool = False,
 ) -> WorkerPlan:
-    """A worker with the given room, in whole pages, and its engine's own mover where there is a host tier.
+    """A worker with the given capacity, in whole pages, and its engine's own KV connector if it has a host tier.
 
     HiCache is built on the radix cache: without prefix caching SGLang has no host tier.
     """
@@ -243,7 +243,7 @@ def settled(system: System, **options: Any) -> Result:
 
 
 def offloading(bare: WorkerPlan, offload: OffloadConfig, sharing: int) -> WorkerPlan:
-    """The plan with host memory that vLLM's connector uses, shared by so many workers."""
+    """The plan with host memory that vLLM's connector uses, shared by the given number of workers."""
     size = offload.block_tokens(bare.engine.page_size)
     scope = "worker" if sharing == 1 else "node"
     tier = TierPlan("host", scope, offload.capacity_tokens // size * size, size, offload.eviction)
@@ -290,7 +290,7 @@ def transfer_law(law: CopyLaw) -> TransferLaw:
 
 
 def vllm_config(engine: EngineSpec, capacity_tokens: int) -> vllm.VllmConfig:
-    """The reference's settings; its pool has a null block beside the usable ones."""
+    """The reference's settings; its pool has a null block in addition to the usable ones."""
     return vllm.VllmConfig(
         max_num_seqs=engine.max_running_requests,
         max_tokens=engine.chunk_tokens,
@@ -466,9 +466,9 @@ def chunk_tiers(draw: st.DrawFn) -> tuple[lmcache.LmcacheTier, ...]:
     scopes = sorted(draw(st.lists(st.sampled_from(SCOPES), min_size=1, max_size=3)), key=SCOPES.index)
     tiers = []
     for index, scope in enumerate(scopes):
-        own = index == 0 and scope == "worker"
+        private = index == 0 and scope == "worker"
         tokens = st.sampled_from([64, 300, 1000, 4000, 100_000] if index == 0 else [10, 100, 300, 1000, 100_000])
-        law = st.just(CopyLaw(0.0, 0.0)) if own else COPY_LAWS
+        law = st.just(CopyLaw(0.0, 0.0)) if private else COPY_LAWS
         eviction = st.sampled_from(["lru", "lru", "lfu", "fifo", "mru"])
         networked = st.booleans() if scope == "cluster" else st.just(False)
         tier = st.builds(lmcache.LmcacheTier, tokens, law, law, eviction, st.just(scope), networked)

@@ -121,7 +121,7 @@ def _assert_equal(system: System) -> Result:
     for k, (mine, theirs) in enumerate(zip(_simulated_rows(result), _request_rows(outcome), strict=True)):
         assert np.array_equal(mine, theirs, equal_nan=True), f"request {k}: kernel {mine}, reference {theirs}"
     assert _simulated_worker_rows(result) == _worker_rows(outcome)
-    # Sums of the same durations, added run by run here and step by step there.
+    # Sums of the same durations, added run by run in the kernels and step by step in the reference.
     np.testing.assert_allclose(result.workers.busy_s, [w.busy_s for w in outcome.workers], rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(result.workers.energy_j, _joules(system, outcome), rtol=1e-9)
     return result
@@ -154,7 +154,7 @@ def _assert_same_without_log(system: System, logged: Result) -> None:
 
 
 def _in_a_pool(system: System, slots: int) -> System:
-    """The first so many requests at once, the others pooled behind them; prompts may hold answers still being made."""
+    """The first requests at once, the others pooled behind them; prompts may hold outputs still being generated."""
     pooled = replace(system, pooled=True)
     arrays = pooled.trace.arrays
     index = np.arange(len(arrays.arrival_s))
@@ -185,7 +185,7 @@ def test_trtllm_with_its_host_cache_equals_its_reference(system: System) -> None
 
 
 def reuse_under_pressure() -> System:
-    """A prompt is looked up, in vain, and stored; others take all the room; then it comes again."""
+    """A prompt misses and is stored; others fill the cache; then it comes again."""
     shape = TraceShape(
         requests=5, rate_rps=5.0, prompt_tokens=20, output_tokens=8, shared_prefixes=3, follow_up=0.3, fork=0.1,
         same_time=0.5, repeat=0.0,
@@ -228,7 +228,7 @@ def test_lmcache_equals_its_reference(system: System) -> None:
     ids=["vllm", "sglang", "trtllm", "offload", "trtllm_host"],
 )
 def test_a_router_that_looks_into_caches_equals_its_reference(behind: st.SearchStrategy[System]) -> None:
-    """As they are at that moment, within runs of decode steps and outputs under way too, or were some time ago."""
+    """With caches as of now, even within a fast-forward and unfinished outputs, or as of some time ago."""
 
     @examples(150)
     @given(system=kv_aware(behind))

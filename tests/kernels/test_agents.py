@@ -1,4 +1,4 @@
-"""Agents' objects: laws on random societies wherever a run stops, and slow statements of the policies."""
+"""Agents' objects: laws on random populations wherever a run stops, and slow references of the policies."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_everything_adds_up_wherever_a_run_stops(case: Population, stop: float) 
 
 @examples(100)
 @given(case=populations(tiered=True), stop=st.floats(0.0, 1.0))
-def test_everything_adds_up_beside_kv_in_host_memory(case: Population, stop: float) -> None:  # laws L1, L3, L4
+def test_everything_adds_up_with_kv_in_host_memory(case: Population, stop: float) -> None:  # laws L1, L3, L4
     finished = case.run()
     assert set(finished.requests["outcome"].tolist()) <= {la.FINISHED, la.TOO_LARGE}
     check(finished)
@@ -42,7 +42,7 @@ def test_everything_adds_up_beside_kv_in_host_memory(case: Population, stop: flo
 
 @examples(100)
 @given(case=populations(tiered=True, stored=True), stop=st.floats(0.0, 1.0))
-def test_everything_adds_up_beside_kv_on_disks(case: Population, stop: float) -> None:  # laws L1, L3, L4
+def test_everything_adds_up_with_kv_on_disks(case: Population, stop: float) -> None:  # laws L1, L3, L4
     finished = case.run()
     assert set(finished.requests["outcome"].tolist()) <= {la.FINISHED, la.TOO_LARGE}
     check(finished)
@@ -61,12 +61,12 @@ def test_everything_adds_up_under_vllm(case: Population, stop: float) -> None:  
 
 @examples(40)
 @given(case=populations())
-def test_same_society_same_bytes(case: Population) -> None:  # law L6
-    one, two = case.simulate(), case.simulate()
-    np.testing.assert_array_equal(one.requests.finish_s, two.requests.finish_s)
+def test_same_population_same_bytes(case: Population) -> None:  # law L6
+    first, second = case.simulate(), case.simulate()
+    np.testing.assert_array_equal(first.requests.finish_s, second.requests.finish_s)
 
 
-def one_at_a_time(policy: str, slots: int, engine: EngineName = "sglang", **settings) -> Population:
+def one_running(policy: str, slots: int, engine: EngineName = "sglang", **settings) -> Population:
     """Calls come one by one, and nothing is loaded ahead: how many loads is the policy's doing alone."""
     trace = population(calls=200, agents=10, pacing="free", action={"p50_s": 20.0, "p90_s": 60.0})
     plan = AgentPlan(
@@ -90,7 +90,7 @@ def served_agents(case: Population) -> list[int]:
 @pytest.mark.parametrize("engine", ["sglang", "vllm"])
 @pytest.mark.parametrize("slots", [1, 2, 4, 7, 10])
 def test_lru_loads_what_a_list_by_last_use_misses(slots: int, engine: EngineName) -> None:
-    case = one_at_a_time("lru", slots, engine)
+    case = one_running("lru", slots, engine)
     recent: OrderedDict[int, None] = OrderedDict()
     misses = 0
     for agent in served_agents(case):
@@ -121,7 +121,7 @@ def slots_by_steps(case: Population, result: Result) -> tuple[int, list[int]]:
             if len(slots) < most:
                 slots.append(adapter)
             else:
-                slots[next(k for k, one in enumerate(slots) if one not in batch)] = adapter
+                slots[next(k for k, held in enumerate(slots) if held not in batch)] = adapter
         took = result.log.steps[step]
         assert took["end_s"] - took["start_s"] > (loads - before) * case.agents.kinds[0].load_s
     return loads, slots
@@ -151,7 +151,7 @@ def test_by_slot_a_step_takes_the_first_slots_that_its_batch_can_do_without(
 @pytest.mark.parametrize("slots", [2, 4, 7])
 def test_perfect_distances_come_near_the_fewest_loads_that_there_can_be(slots: int, engine: EngineName) -> None:
     """Of a line of calls, evicting whoever is called last is the best (Belady); the trace's order is nearly theirs."""
-    case = one_at_a_time("distance", slots, engine, source="oracle")
+    case = one_running("distance", slots, engine, source="oracle")
     calls = served_agents(case)
     after: list[float] = [np.inf] * len(calls)
     seen: dict[int, int] = {}
@@ -164,10 +164,10 @@ def test_perfect_distances_come_near_the_fewest_loads_that_there_can_be(slots: i
         if agent not in kept:
             fewest += 1
             if len(kept) == slots:
-                del kept[max(kept, key=lambda one: kept[one])]
+                del kept[max(kept, key=lambda candidate: kept[candidate])]
         kept[agent] = after[k]
     assert fewest <= loads_of(case) <= 1.05 * fewest
-    assert loads_of(case) < loads_of(one_at_a_time("lru", slots, engine))
+    assert loads_of(case) < loads_of(one_running("lru", slots, engine))
 
 
 def mean_ttft_s(case: Population) -> float:
@@ -176,7 +176,7 @@ def mean_ttft_s(case: Population) -> float:
 
 
 def test_a_load_for_a_call_interrupts_one_ahead_of_its_call() -> None:
-    """Loads take longer than calls are apart; what was moved of those interrupted was moved for nothing."""
+    """Loads take longer than the gaps between calls; the moved share of interrupted ones is wasted."""
     trace = population("interaction", agents=16, calls=300, pacing="free", action={"p50_s": 20.0, "p90_s": 60.0})
     plan = AgentPlan(policy="distance", kinds=(adapters(60, 0.3),), pool_pages=60 * 5, budget_pages=10_000, ahead_s=9.0)
     case = Population(trace, plan, capacity_tokens=4000, max_running=6)
@@ -206,9 +206,9 @@ def test_kv_that_is_loaded_ahead_is_found_in_device_memory(kind: str, policy: st
     loader = finished.agents.loaders[0]
     assert loader.kv_used_pages > 0.4 * loader.kv_loaded_pages > 0
     assert finished.workers[0].host_hit_tokens < late.run().workers[0].host_hit_tokens
-    one, other = ahead.simulate(), late.simulate()
-    assert one.requests.hit_tokens.sum() > other.requests.hit_tokens.sum()
-    assert one.makespan_s <= 1.005 * other.makespan_s
+    early_run, other = ahead.simulate(), late.simulate()
+    assert early_run.requests.hit_tokens.sum() > other.requests.hit_tokens.sum()
+    assert early_run.makespan_s <= 1.005 * other.makespan_s
 
 
 def test_kv_that_a_step_loads_back_interrupts_kv_ahead_of_its_call() -> None:
@@ -247,9 +247,9 @@ def test_kv_on_a_disk_is_in_host_memory_before_its_call(kind: str, policy: str) 
     assert loader.fetched_pages > 0
     assert reactive.agents.loaders[0].fetches == reactive.agents.loaders[0].fetched_pages == 0
     # What requests fetched themselves.
-    own = [int(sim.requests["fetched_tokens"].sum()) for sim in (finished, reactive)]
-    assert own[0] < 0.8 * own[1]
-    assert finished.hosts[0].fetched_tokens >= own[0] + loader.fetched_pages
+    fetched = [int(sim.requests["fetched_tokens"].sum()) for sim in (finished, reactive)]
+    assert fetched[0] < 0.8 * fetched[1]
+    assert finished.hosts[0].fetched_tokens >= fetched[0] + loader.fetched_pages
     assert mean_ttft_s(ahead) < mean_ttft_s(late)
 
 
@@ -279,7 +279,7 @@ def test_useless_distances_cost_no_more_with_kv_fetched_ahead(pacing: dict) -> N
 
 
 def in_tier(policy: str, tokens: int, *, shared: bool) -> Population:
-    """KV and adapters in host memory: beside each other, or in one."""
+    """KV and adapters in host memory: in separate pools, or in one."""
     case = with_host(policy)
     return replace(case, agents=replace(case.agents, in_tier=shared), host_tokens=tokens)
 
@@ -287,10 +287,10 @@ def in_tier(policy: str, tokens: int, *, shared: bool) -> Population:
 @pytest.mark.parametrize("policy", POLICIES)
 def test_objects_in_a_tier_leave_kv_the_rest_of_it(policy: str) -> None:  # law L3
     """40 adapters of 60 pages take 2,400 tokens: as a tier that is so much smaller, whatever else happens."""
-    one, other = in_tier(policy, 6400, shared=True).simulate(), in_tier(policy, 4000, shared=False).simulate()
-    np.testing.assert_array_equal(one.requests.finish_s, other.requests.finish_s)
-    assert one.stores == other.stores
-    assert one.objects == other.objects
+    shared_run, other = in_tier(policy, 6400, shared=True).simulate(), in_tier(policy, 4000, shared=False).simulate()
+    np.testing.assert_array_equal(shared_run.requests.finish_s, other.requests.finish_s)
+    assert shared_run.stores == other.stores
+    assert shared_run.objects == other.objects
 
 
 def test_objects_that_leave_a_tier_too_little_are_refused() -> None:
@@ -299,8 +299,8 @@ def test_objects_that_leave_a_tier_too_little_are_refused() -> None:
     in_tier("lru", 3901, shared=True).simulate()
 
 
-def far_apart(policy: str, slots: int, share: float) -> Population:
-    """Calls that hardly ever meet; of ten adapters host memory has some beside those that slots have, a disk all."""
+def sparse_calls(policy: str, slots: int, share: float) -> Population:
+    """Calls that hardly ever overlap; of ten adapters, host memory has the slots' and some more, a disk has all."""
     trace = population(calls=200, agents=10, pacing="free", action={"p50_s": 500.0, "p90_s": 2000.0})
     plan = AgentPlan(policy=policy, kinds=(adapters(60, 0.004),), pool_pages=60 * slots, ahead_s=0.0, kv_share=0.0)
     case = Population(
@@ -314,7 +314,7 @@ def far_apart(policy: str, slots: int, share: float) -> Population:
 @pytest.mark.parametrize("policy", ["lru", "by_slot", "queued"])
 def test_calls_wait_for_the_disk_as_two_lists_by_last_use_say(policy: str, slots: int, share: float) -> None:
     """What neither device nor host memory has is read, then loaded; what host memory has is loaded."""
-    case = far_apart(policy, slots, share)
+    case = sparse_calls(policy, slots, share)
     result = case.simulate(log=True)
     final = case.run()
     capacity = case.agents.host_pages // 60
@@ -331,9 +331,9 @@ def test_calls_wait_for_the_disk_as_two_lists_by_last_use_say(policy: str, slots
             reads += 1
             host = [*host[1:], agent]
         elif agent in host:
-            host = [*(one for one in host if one != agent), agent]
+            host = [*(kept for kept in host if kept != agent), agent]
         if policy != "by_slot":
-            device = [*(one for one in device if one != agent), agent][-slots:]
+            device = [*(kept for kept in device if kept != agent), agent][-slots:]
         elif missing and len(device) < slots:
             device.append(agent)
         elif missing:
@@ -354,18 +354,18 @@ def test_a_disk_that_takes_no_time_changes_nothing(policy: str) -> None:  # law 
     case = replace(with_host(policy), store_tokens=40_000)  # host memory has all KV: the disk is read for objects alone
     everything = replace(case.agents, in_tier=False, host_pages=0)
     bounded = replace(everything, host_pages=everything.pool_pages)
-    one, other = (replace(case, agents=agents).simulate() for agents in (everything, bounded))
-    np.testing.assert_array_equal(one.requests.finish_s, other.requests.finish_s)
-    assert one.objects[0].disk_reads == 0 < other.objects[0].disk_reads
+    roomy_run, other = (replace(case, agents=agents).simulate() for agents in (everything, bounded))
+    np.testing.assert_array_equal(roomy_run.requests.finish_s, other.requests.finish_s)
+    assert roomy_run.objects[0].disk_reads == 0 < other.objects[0].disk_reads
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_host_memory_that_holds_all_objects_needs_no_disk(policy: str) -> None:  # law L7
     case = in_tier(policy, 6400, shared=True)
     roomy = replace(case, agents=replace(case.agents, host_pages=2400), store_tokens=40_000)
-    one, other = roomy.simulate(), replace(roomy, agents=case.agents).simulate()
-    np.testing.assert_array_equal(one.requests.finish_s, other.requests.finish_s)
-    assert (one.stores, one.objects) == (other.stores, other.objects)
+    disk_run, other = roomy.simulate(), replace(roomy, agents=case.agents).simulate()
+    np.testing.assert_array_equal(disk_run.requests.finish_s, other.requests.finish_s)
+    assert (disk_run.stores, disk_run.objects) == (other.stores, other.objects)
 
 
 def test_loads_of_what_host_memory_has_go_past_reads_from_the_disk() -> None:
@@ -429,8 +429,8 @@ def test_useless_distances_cost_no_more_with_kv_loaded_ahead(pacing: dict) -> No
     assert useless.simulate().makespan_s <= 1.02 * reactive.simulate().makespan_s
 
 
-def test_what_is_shared_is_due_with_the_first_of_its_users() -> None:
-    """One index for all is never evicted while anybody is due sooner than those whose adapters are there."""
+def test_shared_objects_take_the_earliest_predicted_call() -> None:
+    """A shared index stays while any agent's predicted call precedes those of agents with resident adapters."""
     trace = population(agents=10, calls=120)
     kinds = (adapters(), KindPlan("index", "all", 60, 0.05, 1e6))
     plan = AgentPlan(policy="distance", kinds=kinds, pool_pages=60 * 5)

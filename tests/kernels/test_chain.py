@@ -79,7 +79,7 @@ class Chain:
 
     def look(self, trace_node: int, begin: int, end: int, now: float) -> list[tuple[Store, int, int]]:
         """What is found without a gap behind ``begin``: stretches of pages, each from one store."""
-        found: list[tuple[Store, int, int]] = []
+        stretches: list[tuple[Store, int, int]] = []
         while begin < end:
             store, stop = self.near, begin + self.near.leading(trace_node, begin, end, now)
             if stop == begin:
@@ -87,12 +87,12 @@ class Chain:
                 store, stop = self.far, begin + self.far.leading(trace_node, begin, upto, now)
             if stop == begin:
                 break
-            found.append((store, begin, stop))
+            stretches.append((store, begin, stop))
             begin = stop
-        return found
+        return stretches
 
     def read(self, trace_node: int, begin: int, end: int, now: float) -> None:
-        """Use what is found; what the farther store alone has is on its way to the nearer."""
+        """Use the hits; pages that only the farther store has move to the nearer."""
         for store, first, stop in self.look(trace_node, begin, end, now):
             store.touch(trace_node, first, stop, now)
         for store in (self.near, self.far):
@@ -128,13 +128,13 @@ class Chain:
 
 def ranges(gone: list[Page], page: int) -> list[tuple[Page, int]]:
     """Pages that have gone one after another from an end: (the last of them, where the first begins)."""
-    found: list[tuple[Page, int]] = []
+    stretches: list[tuple[Page, int]] = []
     for node, at in gone:
-        if found and found[-1][0][0] == node and found[-1][1] == at:
-            found[-1] = (found[-1][0], at - page)
+        if stretches and stretches[-1][0][0] == node and stretches[-1][1] == at:
+            stretches[-1] = (stretches[-1][0], at - page)
         else:
-            found.append(((node, at), at - page))
-    return found
+            stretches.append(((node, at), at - page))
+    return stretches
 
 
 def empty(setting: Setting) -> tuple[la.Sim, Chain]:
@@ -166,13 +166,13 @@ def empty(setting: Setting) -> tuple[la.Sim, Chain]:
 
 def read(sim: la.Sim, request: int, trace_node: int, begin: int, end: int, now: float) -> int:
     """As a fetch does; returns how many tokens the stores have."""
-    found = int(stores.look(sim, 0, trace_node, begin, end, now))
-    stores.use(sim, 0, request, trace_node, begin, begin + found, end, now)
+    cached = int(stores.look(sim, 0, trace_node, begin, end, now))
+    stores.use(sim, 0, request, trace_node, begin, begin + cached, end, now)
     fetch = sim.fetches[0]
     fetch.request, fetch.trace_node, fetch.begin, fetch.read, fetch.stopped = request, trace_node, begin, 0, 0
-    stores.begin_reading(sim, 0, 0, found, now)
-    stores.end_reading(sim, 0, 0, found, now)
-    return found
+    stores.begin_reading(sim, 0, 0, cached, now)
+    stores.end_reading(sim, 0, 0, cached, now)
+    return cached
 
 
 def move(sim: la.Sim, now: float) -> None:
@@ -210,12 +210,12 @@ def perform(sim: la.Sim, slow: Chain, operation: Operation, now: float) -> None:
 
 def waiting(sim: la.Sim) -> list[tuple[int, int, int, bool]]:
     """The worker's line of moves."""
-    found, m = [], int(sim.servers[hl.CONNECTOR_SERVER].head)
+    queued, m = [], int(sim.servers[hl.CONNECTOR_SERVER].head)
     while m >= 0:
         record = sim.moves[m]
-        found.append((int(record.trace_node), int(record.begin), int(record.end), record.to == stores.NEAR))
+        queued.append((int(record.trace_node), int(record.begin), int(record.end), record.to == stores.NEAR))
         m = int(record.next)
-    return found
+    return queued
 
 
 @examples(150)

@@ -30,40 +30,40 @@ LAW = CopyLaw(1e-4, 4e-6)
 
 
 def slots_of(sim: la.Sim, v: int) -> list[int]:
-    """The slots in the list of ledger ``v``, in order, checked both ways."""
-    found, before = [], -1
+    """The slots in the list of block table ``v``, in order, checked in both directions."""
+    slots, before = [], -1
     slot = int(sim.block_table_rows[v, 3 * tl.RECENT + tl.HEAD])
     while slot >= 0:
         assert sim.blocks[v, slot].prev == before
-        found.append(slot)
+        slots.append(slot)
         before, slot = slot, int(sim.blocks[v, slot].next)
     assert before == sim.block_table_rows[v, 3 * tl.RECENT + tl.TAIL]
-    assert len(found) == sim.block_table_rows[v, 3 * tl.RECENT + tl.SIZE]
-    return found
+    assert len(slots) == sim.block_table_rows[v, 3 * tl.RECENT + tl.SIZE]
+    return slots
 
 
 def _writes(sim: la.Sim, v: int) -> list[np.void]:
-    """Writes to ledger ``v`` under way, checked for order."""
+    """Pending writes to block table ``v``, checked for order."""
     ring = sim.writes[v - sim.offloading.stores]
     book = sim.block_tables[v]
-    found = [ring[(book.writes_head + k) % len(ring)] for k in range(book.writes)]
-    ends = [write.end_s for write in found]
+    pending = [ring[(book.writes_head + k) % len(ring)] for k in range(book.writes)]
+    ends = [write.end_s for write in pending]
     assert ends == sorted(ends)
-    return found
+    return pending
 
 
 def check_block_tables(sim: la.Sim) -> None:
-    """Law L3 and the ledgers' own order."""
+    """Law L3 and the block tables' own order."""
     writes = {v: _writes(sim, v) for v in range(int(sim.offloading.stores), len(sim.block_tables))}
-    asked = Counter((int(write.host), int(write.host_slot)) for ring in writes.values() for write in ring)
+    reading = Counter((int(write.host), int(write.host_slot)) for ring in writes.values() for write in ring)
     for v, book in enumerate(sim.block_tables):
         slots = slots_of(sim, v)
         assert len({int(sim.blocks[v, slot].key) for slot in slots}) == len(slots)
         assert all(sim.blocks[v, slot].pins >= 0 for slot in slots)
         if v < sim.offloading.stores:
-            held = set(slots) | {slot for host, slot in asked if host == v}
+            held = set(slots) | {slot for host, slot in reading if host == v}
             assert book.used == len(held) <= book.capacity
-            assert all(sim.blocks[v, slot].users == (slot in slots) + asked[v, slot] for slot in held)
+            assert all(sim.blocks[v, slot].users == (slot in slots) + reading[v, slot] for slot in held)
             assert book.stored - book.evicted == len(slots)
         else:
             assert book.used == len(slots) + len(writes[v]) <= book.capacity
@@ -93,16 +93,16 @@ def test_bytes_moved_are_the_bytes_accounted_for(system: System) -> None:
     result, plan, workers = settled(system), system.plan, system.workers
     stores = chunk_arrays.stores(plan, workers)
     links = result.links
-    own = [links[2 * w : 2 * w + 2] for w in range(workers)]
+    hbm_links = [links[2 * w : 2 * w + 2] for w in range(workers)]
     crossed = np.zeros(2, np.int64)
     in_host = sum(use.stored_tokens for use in result.stores if use.tier == 1)
-    from_hbm = sum(own[w][0].tokens for w in range(workers))
+    from_hbm = sum(hbm_links[w][0].tokens for w in range(workers))
     assert in_host == from_hbm + sum(use.read_tokens for use in result.stores if use.tier > 1)
     for store, use in zip(stores, (use for use in result.stores if use.tier), strict=True):
         assert (use.tier, use.first_worker, use.workers) == (store.tier + 1, store.first_worker, store.workers)
         mine = range(use.first_worker, use.first_worker + use.workers)
         if store.tier == 0:
-            read = sum(own[w][1].tokens for w in mine)
+            read = sum(hbm_links[w][1].tokens for w in mine)
             written = use.stored_tokens
             assert use.read_tokens == read
         else:

@@ -29,10 +29,10 @@ def test_knots_are_those_of_the_tables() -> None:
 def test_cell_of_a_value_is_found_without_a_search(length: int) -> None:
     values = [*range(3000), *(tokens_knot(i) + step for i in range(2, 250) for step in (-1, 0, 1))]
     for value in values:
-        found = cost.cell(value, length - 1)
-        assert found == knot_cell(value, length)
-        assert cost.knot(found) <= value
-        assert found == length - 2 or value < cost.knot(found + 1)
+        cell = cost.cell(value, length - 1)
+        assert cell == knot_cell(value, length)
+        assert cost.knot(cell) <= value
+        assert cell == length - 2 or value < cost.knot(cell + 1)
 
 
 def test_dense_tables_go_on_with_their_last_slope() -> None:
@@ -48,7 +48,7 @@ def test_chunk_rates_stay_flat_beyond_their_table() -> None:
     assert cost.chunk_seconds(costs, 1, 0, 1) == 1 * 1.0 * 3.0
 
 
-def test_a_chunk_has_the_rate_of_all_that_is_computed_beside_it() -> None:
+def test_a_chunk_has_the_rate_of_the_mixed_step() -> None:
     rates = np.arange(1.0, 41.0)[:20, None] * np.ones(2)
     costs = kernel_costs(StepCosts(0.0, 0.0, np.zeros(2), np.zeros(2), rates, np.zeros((2, 2))))
     assert cost.chunk_seconds(costs, 3, 0, 3) == 3 * 2.0 * 4.0
@@ -96,7 +96,7 @@ def test_batch_costs_the_same_bits(
     limit=st.integers(1, 400),
     share=st.floats(0.0, 1.5),
 )
-def test_coasting_equals_stepping(
+def test_fast_forward_equals_stepping(
     tables: StepCosts, start: float, sequences: int, context: int, longest: int, limit: int, share: float
 ) -> None:
     contexts = _contexts(sequences, context, longest)

@@ -19,22 +19,22 @@ from tests.kernels.tier_systems import UNLIMITED_TOKENS, TieredSystem, chains
 Page = tuple[int, int]
 
 
-def _on_the_way(sim: la.Sim) -> set[Page]:
+def _in_transit(sim: la.Sim) -> set[Page]:
     """Pages that the nearer stores have let go and the farther ones have not got."""
     page, far = int(sim.config.page_tokens), len(sim.store_tiers) - 1
-    found = set()
+    pages = set()
     for w in range(int(sim.config.workers)):
         for m in tier_invariants._line(sim, hl.SERVERS * w + hl.CONNECTOR_SERVER):
             move = sim.moves[m]
             if move.to == far:
                 ends = range(int(move.begin) + page, int(move.end) + 1, page)
-                found |= {(int(move.trace_node), end) for end in ends}
-    return found
+                pages |= {(int(move.trace_node), end) for end in ends}
+    return pages
 
 
 def _kept(sim: la.Sim) -> set[Page]:
     """Pages that the stores have, or that move between them."""
-    return set().union(*(store_checks.pages_of(sim, v) for v in store_checks.stores(sim)), _on_the_way(sim))
+    return set().union(*(store_checks.pages_of(sim, v) for v in store_checks.stores(sim)), _in_transit(sim))
 
 
 @examples(200)

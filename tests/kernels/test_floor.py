@@ -98,7 +98,7 @@ def test_launches_depend_on_what_graph_holds_the_step(tokens: int, chunks: int, 
     share=st.floats(0.0, 1.5),
     bound=st.floats(0.0, 1.0),
 )
-def test_coasting_equals_stepping_where_the_floor_binds_in_part_of_it(
+def test_fast_forward_equals_stepping_where_the_floor_binds_partly(
     tables: StepCosts, start: float, sequences: int, context: int, longest: int, limit: int, share: float, bound: float
 ) -> None:
     """The floor is put where the device's steps, which grow, pass it after the share ``bound`` of the run."""
@@ -128,7 +128,7 @@ def test_coasting_equals_stepping_where_the_floor_binds_in_part_of_it(
     limit=st.integers(1, 600),
     bound=st.floats(0.0, 1.0) | st.none(),
 )
-def test_a_coast_is_bounded_from_below(
+def test_a_fast_forward_is_bounded_from_below(
     tables: StepCosts, start: float, sequences: int, context: int, longest: int, limit: int, bound: float | None
 ) -> None:
     contexts = _contexts(sequences, context, longest)

@@ -1,4 +1,4 @@
-"""Bundles of arrays: what they refuse, and that kernels and plain Python see the same."""
+"""Bundles of arrays: refusals, and equal views for kernels and plain Python."""
 
 from __future__ import annotations
 

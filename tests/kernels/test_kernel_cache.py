@@ -79,7 +79,7 @@ def test_a_module_that_is_not_there_is_named(house: Path) -> None:
         kernel_cache.digest(["house.third"])
 
 
-def test_engines_are_compiled_apart() -> None:
+def test_engines_are_compiled_separately() -> None:
     """Work on SGLang and HiCache leaves vLLM's and TensorRT-LLM's kernels as they are."""
     for module in ("vllm.entry", "vllm.offload_entry", "vllm.lmcache_entry", "trtllm.entry"):
         closure = kernel_cache._closure([f"hisearch.kernels.{module}"])

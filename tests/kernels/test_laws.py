@@ -108,7 +108,7 @@ def test_l2_prefilled_and_hit_tokens_are_the_prompts(system: System) -> None:
 @examples(60)
 @given(system=CROWDED)
 def test_l2_preempted_requests_make_all_their_tokens(system: System) -> None:
-    """A recomputation ends with one token, as a prompt does: decodes make the rest of what was asked."""
+    """A recomputation ends with one token, as a prompt does: decodes make the remaining output."""
     result = settled(system)
     table, done = result.requests, result.requests.finished
     missing = int((table.input_tokens - table.hit_tokens)[done].sum())
@@ -124,11 +124,11 @@ def test_l3_no_worker_holds_more_than_its_capacity(system: System) -> None:
     result = settled(system)
     assert (result.workers.peak_kv_tokens <= result.kv_capacity_tokens).all()
     page = system.engine.page_size
-    asked = result.requests.input_tokens + result.requests.output_tokens - 1
+    requested = result.requests.input_tokens + result.requests.output_tokens - 1
     for w in range(system.workers):
         # Somebody's whole KV was there at once.
         mine = result.requests.finished & (result.requests.worker == w)
-        assert result.workers.peak_kv_tokens[w] >= (-(-asked[mine] // page) * page).max(initial=0)
+        assert result.workers.peak_kv_tokens[w] >= (-(-requested[mine] // page) * page).max(initial=0)
 
 
 @examples(100)

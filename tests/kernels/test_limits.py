@@ -1,4 +1,4 @@
-"""L7: limits in which the answer is known without a simulator. Times by the law of ``systems.LAW``, worked out here."""
+"""L7: limits with a closed form. Times by the law of ``systems.LAW``, computed independently."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ AMPLE = 1 << 24
 LOAD_BACK_TOKENS = 10
 
 
-def one_request(prompt: int, output: int, arrival_s: float = 0.0) -> CompiledTrace:
+def single_request(prompt: int, output: int, arrival_s: float = 0.0) -> CompiledTrace:
     """A trace of one request."""
     zero = np.zeros(1, np.int32)
     parent, start, end, prompt_node, output_node = tree_of_sequences(
@@ -59,7 +59,7 @@ def decode_seconds(prompt: int, output: int) -> float:
     return sum(0.005 + 2e-5 + 1e-9 * (prompt + k) for k in range(1, output))
 
 
-def one_after_another(trace: TraceArrays, think_s: float = 1.0) -> TraceArrays:
+def serialised(trace: TraceArrays, think_s: float = 1.0) -> TraceArrays:
     """The same requests in the same order, each after the one before has finished."""
     count = len(trace.arrival_s)
     return trace._replace(
@@ -81,18 +81,18 @@ def token_paths(trace: TraceArrays) -> list[list[tuple[int, int]]]:
     return paths
 
 
-def unlimited_hits(trace: TraceArrays, page: int, *, whole: bool = False) -> list[int]:
+def unlimited_hits(trace: TraceArrays, page: int, *, full_pages: bool = False) -> list[int]:
     """Tokens of every prompt in whole pages that requests before it computed, at least one token left to compute.
 
-    The last output token of a request is never computed. whole: of a prompt of whole pages that is all there, just one
-    token is left, else its last page.
+    The last output token of a request is never computed. full_pages: of a fully cached prompt of whole pages only
+    one token is left to compute, else its last page.
     """
     paths = token_paths(trace)
     hits = []
     for k, prompt in enumerate(trace.input_tokens.tolist()):
         best = 0
         for earlier in paths[:k]:
-            limit = min(len(earlier) - 1, prompt - (not whole))
+            limit = min(len(earlier) - 1, prompt - (not full_pages))
             shared = next((i for i in range(limit) if earlier[i] != paths[k][i]), limit)
             best = max(best, shared // page * page)
         hits.append(min(best, prompt - 1))
@@ -114,7 +114,7 @@ def test_l7_one_request_takes_the_closed_form(name: str, prompt: int, output: in
             "prefix_caching": caching, "overlap": False,
         }
     )  # fmt: skip
-    result = simulate(plan(engine, AMPLE), one_request(prompt, output, arrival_s=0.25))
+    result = simulate(plan(engine, AMPLE), single_request(prompt, output, arrival_s=0.25))
     table = result.requests
     assert table.scheduled_s[0] == 0.25
     assert table.ttft_s[0] == pytest.approx(prefill_seconds(prompt, 0, chunk), rel=1e-9)
@@ -131,7 +131,7 @@ def test_l7_one_request_takes_the_closed_form(name: str, prompt: int, output: in
 def test_l7_one_request_by_hand() -> None:
     """100 prompt tokens in chunks of 64, 3 output tokens."""
     engine = EngineSpec(name="vllm", chunk_tokens=64, max_running_requests=4)
-    table = simulate(plan(engine, AMPLE), one_request(100, 3)).requests
+    table = simulate(plan(engine, AMPLE), single_request(100, 3)).requests
     first = (0.005 + 64 * 2e-5 + 2080e-9) + (0.005 + 36 * 2e-5 + (5050 - 2080) * 1e-9)
     assert table.first_token_s[0] == pytest.approx(first, rel=1e-12)
     assert table.finish_s[0] == pytest.approx(first + 2 * 0.00502 + (101 + 102) * 1e-9, rel=1e-12)
@@ -166,7 +166,7 @@ def test_l7_zero_load_serves_every_request_as_if_alone(name: str, seed: int, pag
 @given(seed=st.integers(0, 1000), page=st.sampled_from([1, 4, 16]))
 def test_l7_unlimited_cache_hits_all_that_was_computed_before(name: str, seed: int, page: int) -> None:
     page = pages(name, page)
-    arrays = one_after_another(random_trace(seed))
+    arrays = serialised(random_trace(seed))
     engine = EngineSpec.model_validate({"name": name, "page_tokens": page, "overlap": False})
     table = simulate(plan(engine, AMPLE), compiled(arrays)).requests
     assert table.hit_tokens.tolist() == unlimited_hits(arrays, page)
@@ -184,7 +184,7 @@ def test_l7_more_capacity_never_lowers_a_request_s_hits(seed: int, page: int, ca
     Without exact repeats, whose recomputed last page is a second copy. SGLang's eviction is not inclusion-respecting:
     it evicts whole nodes, and as many pages as it needs where it could do with the difference to what is free.
     """
-    arrays = one_after_another(random_trace(seed, TraceShape(requests=30, repeat=0.0, slack=1.0)))
+    arrays = serialised(random_trace(seed, TraceShape(requests=30, repeat=0.0, slack=1.0)))
     engine = EngineSpec(name="vllm", page_tokens=page)
     hits = [simulate(plan(engine, capacity), compiled(arrays)).requests.hit_tokens for capacity in sorted(capacities)]
     for smaller, larger in pairwise(hits):
@@ -202,7 +202,7 @@ def test_l7_faster_machine_never_ends_a_lone_request_later(
     name: str, prompt: int, output: int, chunk: int, slower: tuple[float, float, float]
 ) -> None:
     engine = EngineSpec.model_validate({"name": name, "chunk_tokens": chunk, "max_running_requests": 4})
-    trace = one_request(prompt, output)
+    trace = single_request(prompt, output)
     slow = compiled_costs(law_costs(0.005 * slower[0], 2e-5 * slower[1], 1e-9 * slower[2]))
     fast_table = simulate(plan(engine, AMPLE), trace).requests
     slow_table = simulate(plan(engine, AMPLE, costs=slow), trace).requests
@@ -219,7 +219,7 @@ def test_l7_unlimited_host_tier_makes_up_for_a_small_pool(name: str, seed: int, 
     SGLang leaves fewer than ten missing tokens on the host and computes them.
     """
     page = pages(name, page)
-    arrays = one_after_another(random_trace(seed, TraceShape(requests=30, slack=1.0)))
+    arrays = serialised(random_trace(seed, TraceShape(requests=30, slack=1.0)))
     engine = EngineSpec.model_validate({"name": name, "page_tokens": page, "overlap": False})
     worker = plan(engine, capacity, host_tokens=AMPLE, host_read=TransferLaw(), host_write=TransferLaw())
     table = simulate(worker, compiled(arrays)).requests
@@ -230,7 +230,7 @@ def test_l7_unlimited_host_tier_makes_up_for_a_small_pool(name: str, seed: int, 
     left = LOAD_BACK_TOKENS - 1 if name == "sglang" else 0
     if name == "vllm":
         # Of a prompt that host memory has all of, one token is computed again, not a page.
-        ideal = np.array(unlimited_hits(arrays, page, whole=True))
+        ideal = np.array(unlimited_hits(arrays, page, full_pages=True))
     assert (hits <= ideal).all()
     assert (hits >= ideal - left).all()
     assert (hits >= without.hit_tokens - left).all()
@@ -256,12 +256,12 @@ def test_l4_load_back_takes_latency_and_bandwidth(name: str) -> None:
 
     SGLang's step ends when the copy does, where that takes longer than computing; the others wait for it.
     """
-    arrays = one_after_another(random_trace(4, TraceShape(requests=2, repeat=1.0, follow_up=0.0, prompt_tokens=200)))
+    arrays = serialised(random_trace(4, TraceShape(requests=2, repeat=1.0, follow_up=0.0, prompt_tokens=200)))
     tokens = int(arrays.input_tokens[1])
     page = pages(name, 1)
     engine = EngineSpec.model_validate({"name": name, "page_tokens": page})
     # The first prompt and its output just fit: nothing of them is left behind the filler between the two.
-    filler = one_request(tokens + 30, 1).arrays
+    filler = single_request(tokens + 30, 1).arrays
     arrays = _with_filler(arrays, filler)
     # Copies to the host take no time: others would have to wait for them.
     read = TransferLaw(2.0, 0.01)
@@ -297,4 +297,4 @@ def _with_filler(arrays: TraceArrays, filler: TraceArrays) -> TraceArrays:
         np.zeros(3), np.array([len(prompt) for prompt in prompts]), made, made, zeros, np.zeros(3), zeros, zeros, zeros,
         prompt_node, output_node, parent, start, end,
     )  # fmt: skip
-    return one_after_another(merged)
+    return serialised(merged)

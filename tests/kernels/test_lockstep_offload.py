@@ -57,12 +57,12 @@ def simulated(system: OffloadGroups) -> Result | None:
 @given(system=offloading_groups())
 def test_the_kernels_equal_the_slow_restatement(system: OffloadGroups) -> None:
     """Times and hits of every request: stores, loads, and those who wait for them."""
-    found, result = restated(system), simulated(system)
-    assert (found is None) == (result is None)
-    assume(found is not None and result is not None)
-    assert found is not None
+    reference, result = restated(system), simulated(system)
+    assert (reference is None) == (result is None)
+    assume(reference is not None and result is not None)
+    assert reference is not None
     assert result is not None
-    served, workers = found
+    served, workers = reference
     reused = {request: tokens for worker in workers for request, tokens in worker.reused_tokens.items()}
     hits = result.requests.hit_tokens + result.requests.host_hit_tokens
     finished = np.flatnonzero(result.requests.finished)

@@ -44,7 +44,7 @@ def shared_seconds(total: int, groups: int) -> float:
 
 
 def reference(engine: EngineSpec, capacity_tokens: int, groups: int, graphs: tuple[int, ...], seed: int) -> Served:
-    """The slow restatement, with the cost of a wave written out."""
+    """The slow restatement, with the cost of a lockstep step written out."""
     arrays = random_trace(seed, SHAPE)
     requests = requests_of(arrays)
 
@@ -94,7 +94,7 @@ def test_the_kernels_equal_the_slow_restatement(
         assert result.requests.finish_s[k] == served.finish_s[k]
 
 
-def one_request(input_tokens: int, output_tokens: int) -> CompiledTrace:
+def single_request(input_tokens: int, output_tokens: int) -> CompiledTrace:
     shape = TraceShape(requests=1, prompt_tokens=input_tokens, output_tokens=output_tokens, slack=1.0)
     return compiled(random_trace(1, shape))
 
@@ -102,7 +102,7 @@ def one_request(input_tokens: int, output_tokens: int) -> CompiledTrace:
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
 @pytest.mark.parametrize("overlap", [True, False])
 def test_alone_a_request_takes_its_own_part_and_the_shared_one(engine: str, overlap: bool) -> None:
-    """One lane works, the others sit by: own seconds of each step, and experts for its tokens alone (law L7)."""
+    """One DP rank works, the others idle: own seconds of each step, and experts for its tokens alone (law L7)."""
     spec = EngineSpec.model_validate(
         {
             "name": engine,
@@ -112,7 +112,7 @@ def test_alone_a_request_takes_its_own_part_and_the_shared_one(engine: str, over
             "page_tokens": pages(engine, 1),
         }
     )
-    trace = one_request(30, 10)
+    trace = single_request(30, 10)
     result = simulate(lockstep_plan(spec, 4096, 4, ()), trace)
     prompt, output = int(trace.arrays.input_tokens[0]), int(trace.arrays.output_tokens[0])
     # All groups' decodes run as long as the fullest's; vLLM pads to its graphs alone, of which there are none.
@@ -124,7 +124,7 @@ def test_alone_a_request_takes_its_own_part_and_the_shared_one(engine: str, over
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
-def test_equal_lanes_step_as_one_alone(engine: str) -> None:
+def test_equal_dp_ranks_step_as_one_alone(engine: str) -> None:
     """As many equal requests as groups, all at once: each takes what one takes where all groups have its tokens."""
     spec = EngineSpec.model_validate(
         {"name": engine, "max_running_requests": 4, "chunk_tokens": 4096, "prefix_caching": False}

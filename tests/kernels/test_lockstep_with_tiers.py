@@ -100,7 +100,7 @@ def assert_same_lockstep_steps(result: Result, recording: Recording) -> None:
 @examples(30)
 @given(system=tiered(st.none() | limited_stores(), most_workers=2))
 def test_one_group_is_a_worker_without_groups(system: TieredSystem) -> None:
-    """Waves of a single lane, which shares nothing, take the steps that it takes alone."""
+    """Lockstep steps of a single DP rank, which shares nothing, equal the steps that it takes alone."""
     engine = system.engine.model_copy(update={"receive_interval": 1})
     fields = {name: getattr(system, name) for name in TieredSystem.__dataclass_fields__ if name != "trace"}
     alone = settled(TieredSystem(**{**fields, "engine": engine}))
@@ -119,7 +119,7 @@ def test_one_group_is_a_worker_without_groups(system: TieredSystem) -> None:
 def test_copies_over_instant_links_that_nobody_asks_for_cost_nothing(system: GroupedSystem, write_policy: str) -> None:
     """L7: prompts that nobody repeats take the same steps with tiers and without them."""
     movement = replace(system.movement, write_policy=write_policy, host_read=FREE, host_write=FREE)
-    # All of it may be on its way to the host: what holds it locks HBM until the next prompt.
+    # All of it may be in transit to the host: its holders lock HBM until the next prompt.
     tiered_ = replace(system, movement=movement, memory=FREE, capacity_tokens=20_000)
     with_tiers, without = settled(tiered_), settled(replace(tiered_, tiers=False))
     np.testing.assert_array_equal(with_tiers.requests.first_token_s, without.requests.first_token_s)
@@ -132,10 +132,10 @@ def test_copies_over_instant_links_that_nobody_asks_for_cost_nothing(system: Gro
     stop=st.none() | st.floats(0.0, 1.0),
 )
 def test_every_group_has_its_own_host_pages(system: GroupedSystem, stop: float | None) -> None:
-    """L3, L4: trees, pools, locks, stores and links add up lane by lane, wherever a run stops."""
+    """L3, L4: trees, pools, locks, stores and links add up for each DP rank, wherever a run stops."""
     if stop is None:
         tier_invariants.check_at_rest(run_until(system))
         return
-    whole = settled(system)
-    first = float(whole.requests.arrival_s.min())
-    tier_invariants.check(run_until(system, first + stop * whole.makespan_s))
+    complete = settled(system)
+    first = float(complete.requests.arrival_s.min())
+    tier_invariants.check(run_until(system, first + stop * complete.makespan_s))

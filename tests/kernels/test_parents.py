@@ -32,17 +32,17 @@ STOPS = st.floats(0.05, 1.0)
 
 def stopped(system: TieredSystem, stop: float) -> la.Sim:
     """The arrays as they are after a share of the run."""
-    whole = settled(system)
-    return run_until(system, float(whole.requests.arrival_s.min()) + stop * whole.makespan_s)
+    complete = settled(system)
+    return run_until(system, float(complete.requests.arrival_s.min()) + stop * complete.makespan_s)
 
 
 def path(sim: la.Sim, trace_node: int) -> list[int]:
     """Trace-tree nodes from the root's child down to ``trace_node``."""
-    found: list[int] = []
+    nodes_up: list[int] = []
     while trace_node > 0:
-        found.append(trace_node)
+        nodes_up.append(trace_node)
         trace_node = int(sim.trace.parent[trace_node])
-    return found[::-1]
+    return nodes_up[::-1]
 
 
 def ends_of_paths(sim: la.Sim) -> list[int]:
@@ -52,13 +52,13 @@ def ends_of_paths(sim: la.Sim) -> list[int]:
 
 def resident(sim: la.Sim, reachable: list[int], trace_node: int, where: int) -> list[bool]:
     """By token of the path to ``trace_node``: whether a node that look-ups can reach has it in one of ``where``."""
-    way = path(sim, trace_node)
+    to_root = path(sim, trace_node)
     flags = np.zeros(int(sim.trace.end_tokens[trace_node]), bool)
     for d in reachable:
         node = sim.nodes[d]
         if not sim.hosted[d].where & where:
             continue
-        shared = [s for s in path(sim, int(node.trace_node)) if s in way]
+        shared = [s for s in path(sim, int(node.trace_node)) if s in to_root]
         if shared:
             end = min(int(node.end), int(sim.trace.end_tokens[shared[-1]]))
             flags[int(node.begin) : max(end, int(node.begin))] = True
@@ -83,8 +83,8 @@ def test_no_page_of_hicache_is_found_without_its_parent(system: TieredSystem, st
             assert sum(in_hbm) == leading(in_hbm)
             assert sum(either) == leading(either)
             tokens = int(sim.trace.end_tokens[trace_node]) // page * page
-            found, _, _ = nodes.find(sim, w, trace_node, tokens)
-            assert found // page == min(leading(either), tokens) // page
+            matched, _, _ = nodes.find(sim, w, trace_node, tokens)
+            assert matched // page == min(leading(either), tokens) // page
 
 
 @examples(60)
@@ -105,11 +105,11 @@ def test_hits_of_a_store_end_at_the_first_page_that_it_has_not(system: TieredSys
 
 def pages_on(sim: la.Sim, trace_node: int) -> list[tuple[int, int]]:
     """The whole pages of a path in order, named as ``store_invariants.pages_of`` names them."""
-    page, found = int(sim.config.page_tokens), []
+    page, pages = int(sim.config.page_tokens), []
     for s in path(sim, trace_node):
         first = int(sim.trace.start_tokens[s]) // page * page + page
-        found += [(s, end) for end in range(first, int(sim.trace.end_tokens[s]) + 1, page)]
-    return found
+        pages += [(s, end) for end in range(first, int(sim.trace.end_tokens[s]) + 1, page)]
+    return pages
 
 
 @examples(60)
@@ -119,9 +119,9 @@ def test_what_is_cut_off_is_not_found(system: TieredSystem, stop: float) -> None
     for d in tier_invariants._sorted_records(sim).cut_off:
         for w in range(int(sim.config.workers)):
             pages = set(tier_invariants._sorted_records(sim).nodes[w])
-            _, found, _ = nodes.find(sim, w, int(sim.nodes[d].trace_node), int(sim.nodes[d].end))
-            assert found != d
-            assert found in pages or found < len(sim.trees)
+            _, deepest, _ = nodes.find(sim, w, int(sim.nodes[d].trace_node), int(sim.nodes[d].end))
+            assert deepest != d
+            assert deepest in pages or deepest < len(sim.trees)
 
 
 def has_hole(sim: la.Sim) -> bool:

@@ -35,7 +35,7 @@ def pipe_plan(spec: EngineSpec, stages: int, capacity_tokens: int = 1_000_000) -
 
 
 def same_requests(count: int, prompt_tokens: int, output_tokens: int, gap_s: float = 0.0) -> CompiledTrace:
-    """Requests with nothing in common, ``gap_s`` apart."""
+    """Requests with nothing in common, one every ``gap_s``."""
     arrays = random_trace(
         0, TraceShape(count, prompt_tokens=8, output_tokens=8, follow_up=0.0, repeat=0.0, shared_prefixes=0)
     )
@@ -53,7 +53,7 @@ def same_requests(count: int, prompt_tokens: int, output_tokens: int, gap_s: flo
 @pytest.mark.parametrize("name", ENGINES)
 @pytest.mark.parametrize("stages", [2, 4])
 def test_alone_a_request_takes_all_stages_of_every_step(name: str, stages: int) -> None:
-    """Latency is the sum of the stages, hand-overs included, at every step (law L7)."""
+    """Latency is the sum of the stages, activation transfers included, at every step (law L7)."""
     result = simulate(pipe_plan(engine(name), stages), same_requests(1, 100, 20))
     passes = [step_seconds(LAW, [(100, 0)], [])] + [step_seconds(LAW, [], [100 + k]) for k in range(1, 20)]
     assert result.requests.e2e_s[0] == pytest.approx(sum(passes), rel=1e-9)
@@ -107,7 +107,7 @@ def reference(trace: CompiledTrace, spec: EngineSpec, stages: int) -> list[Pipel
     rate=st.sampled_from([2.0, 20.0, 200.0]),
 )
 def test_the_mean_latencies_are_those_of_one_queue(seed: int, stages: int, chunk: int, rate: float) -> None:
-    """vLLM. Requests are dealt to lanes as they come; in bursts of small chunks that shows (docs/parallelism.md)."""
+    """vLLM. Requests go to micro-batches as they come; in bursts of small chunks that shows (docs/parallelism.md)."""
     shape = TraceShape(60, rate_rps=rate, prompt_tokens=300, output_tokens=60, follow_up=0.0, slack=1.0, repeat=0.0)
     trace = compiled(random_trace(seed, shape))
     spec = engine("vllm", chunk_tokens=chunk)
@@ -131,14 +131,14 @@ def test_the_mean_latencies_are_those_of_one_queue(seed: int, stages: int, chunk
 def test_every_request_is_served_and_one_memory_holds_them_all(
     seed: int, name: str, stages: int, capacity: int, workers: int
 ) -> None:
-    """Laws L1, L3 and L4, with prefixes shared by all lanes, follow-ups, and memory short."""
+    """Laws L1, L3 and L4, with prefixes shared by all micro-batches, follow-ups, and little memory."""
     shape = TraceShape(40, rate_rps=40.0, prompt_tokens=120, output_tokens=30)
     trace = compiled(random_trace(seed, shape))
     spec = engine(name, chunk_tokens=64, prefix_caching=True, max_running_requests=8)
     try:
         result = simulate(pipe_plan(spec, stages, capacity), trace, replicas=workers)
     except EngineOutOfMemory:
-        # SGLang's slots reserve room for their own outputs alone.
+        # SGLang's slots reserve memory for their own outputs alone.
         assert name == "sglang"
         reject()
     requests = result.requests
@@ -150,7 +150,7 @@ def test_every_request_is_served_and_one_memory_holds_them_all(
 
 
 @pytest.mark.parametrize("name", ENGINES)
-def test_a_repeated_prompt_is_found_whatever_lane_had_it(name: str) -> None:
+def test_a_repeated_prompt_is_found_whatever_micro_batch_had_it(name: str) -> None:
     shape = TraceShape(30, rate_rps=20.0, prompt_tokens=200, output_tokens=5, follow_up=0.6, slack=1.0)
     trace = compiled(random_trace(7, shape))
     spec = engine(name, prefix_caching=True)

@@ -23,7 +23,7 @@ from hisearch.traces.trace import make_trace
 from hisearch.validate.restatement.recording import Step
 from hisearch.validate.restatement.sglang_cache import OutOfMemoryError
 from tests.kernels.systems import System, compiled, crowded, examples, plan, sglang_engines, systems
-from tests.kernels.test_limits import AMPLE, one_after_another, one_request, token_paths
+from tests.kernels.test_limits import AMPLE, serialised, single_request, token_paths
 from tests.reference.cluster import ClusterOutcome
 from tests.reference.random_traces import TraceShape, random_trace
 
@@ -121,8 +121,8 @@ def assert_equal_steps(system: System) -> Result | None:
         return None
     for w, worker in enumerate(outcome.workers):
         mine, theirs = logged_steps(result, w), reference_steps(worker.steps)
-        for k, (here, there) in enumerate(zip(mine, theirs, strict=False)):
-            assert here == there, f"worker {w}, step {k}"
+        for k, (step, expected_step) in enumerate(zip(mine, theirs, strict=False)):
+            assert step == expected_step, f"worker {w}, step {k}"
         assert len(mine) == len(theirs)
     for name in REQUEST_COLUMNS:
         theirs = [getattr(request, name) for request in outcome.requests.values()]
@@ -131,7 +131,7 @@ def assert_equal_steps(system: System) -> Result | None:
     for name in WORKER_COUNTS:
         counted = [len(w.steps) if name == "steps" else getattr(w, name) for w in outcome.workers]
         assert getattr(result.workers, name).tolist() == counted, name
-    # Sums of the same durations, added run by run here and step by step there.
+    # Sums of the same durations, added run by run in the kernels and step by step in the reference.
     busy = [worker.busy_s for worker in outcome.workers]
     np.testing.assert_allclose(result.workers.busy_s, busy, rtol=1e-9, atol=1e-12)
     unlogged = simulated(system, log=False)
@@ -206,7 +206,7 @@ def test_l7_overlap_adds_one_decode_to_a_lone_request(prompt: int, output: int, 
     """Its results are one pass late: the times are those without overlap, and one more step is run."""
     runs = [
         simulate(
-            plan(EngineSpec(name="sglang", chunk_tokens=chunk, overlap=overlap), AMPLE), one_request(prompt, output)
+            plan(EngineSpec(name="sglang", chunk_tokens=chunk, overlap=overlap), AMPLE), single_request(prompt, output)
         )
         for overlap in (True, False)
     ]
@@ -223,7 +223,7 @@ def test_l7_overlap_adds_one_decode_to_a_lone_request(prompt: int, output: int, 
 @examples(10)
 @given(seed=st.integers(0, 1000), page=st.sampled_from([1, 4, 16]))
 def test_l7_overlap_caches_the_last_output_token_too(seed: int, page: int) -> None:
-    arrays = one_after_another(random_trace(seed))
+    arrays = serialised(random_trace(seed))
     table = simulate(plan(EngineSpec(name="sglang", page_tokens=page), AMPLE), compiled(arrays)).requests
     paths = token_paths(arrays)
     for k, prompt in enumerate(arrays.input_tokens.tolist()):
@@ -251,9 +251,9 @@ def test_too_few_node_records_void_a_run_or_change_nothing(schedule: str) -> Non
     system = System(3, engine, 1500, shape=LONG_QUEUE)
     expected = system.simulate().requests.finish_s
     voided = 0
-    for room in range(80, 400, 16):
+    for records in range(80, 400, 16):
         fleet, (sim,) = engine_arrays.allocate(
-            FleetPlan((PoolPlan(system.plan),), system.router), system.trace, [room], seed=system.seed
+            FleetPlan((PoolPlan(system.plan),), system.router), system.trace, [records], seed=system.seed
         )
         cluster.run(fleet)
         assert sim.counters[la.NODES_USED] <= len(sim.nodes)

@@ -122,14 +122,14 @@ def perform(sim: la.Sim, slow: Store, operation: Operation, now: float) -> None:
         store.reach(sim, STORE, trace_node, end)
         slow.reach(trace_node, end)
     elif operation.kind == "look":
-        found = store.leading(sim, STORE, trace_node, begin, end, now)
-        assert found == slow.leading(trace_node, begin, end, now)
-        assert 0 <= found <= end - begin
+        matched = store.leading(sim, STORE, trace_node, begin, end, now)
+        assert matched == slow.leading(trace_node, begin, end, now)
+        assert 0 <= matched <= end - begin
     elif operation.kind == "touch":
-        found = slow.leading(trace_node, begin, end, now)
-        assert store.leading(sim, STORE, trace_node, begin, end, now) == found
-        store.touch(sim, STORE, trace_node, begin, begin + found, now, operation.priority)
-        slow.touch(trace_node, begin, begin + found, now, operation.priority)
+        matched = slow.leading(trace_node, begin, end, now)
+        assert store.leading(sim, STORE, trace_node, begin, end, now) == matched
+        store.touch(sim, STORE, trace_node, begin, begin + matched, now, operation.priority)
+        slow.touch(trace_node, begin, begin + matched, now, operation.priority)
     else:
         store.put(sim, STORE, trace_node, begin, end, now, operation.priority)
         slow.put(trace_node, begin, end, now, operation.priority)
@@ -210,7 +210,7 @@ def test_a_put_is_a_use_of_what_is_held_and_none_of_what_it_joins() -> None:
 
 
 def test_a_put_that_does_not_fit_holds_its_first_pages() -> None:
-    """The last page is held already, and there is room for one more."""
+    """The last page is held already, and one page is free."""
     sim, slow = empty(Setting(3, 1, 2, "lru", math.inf, "lazy"))
     trace_node = next(s for s in range(1, len(slow.trace.parent)) if slow.trace.end_tokens[s] > 4)
     store.put(sim, STORE, trace_node, 3, 4, 0.0, 0)
@@ -220,7 +220,7 @@ def test_a_put_that_does_not_fit_holds_its_first_pages() -> None:
 
 
 def test_a_put_behind_a_run_keeps_it() -> None:
-    """The first page joins the run, which makes no room for the others from then on."""
+    """The first page joins the run, which frees no pages for the others from then on."""
     sim, slow = empty(Setting(3, 1, 3, "lru", math.inf, "lazy"))
     trace_node = next(s for s in range(1, len(slow.trace.parent)) if slow.trace.end_tokens[s] > 6)
     assert len({page[0] for page in path_of(slow, trace_node)[:6]}) == 1

@@ -55,18 +55,18 @@ def test_l4_links_never_carry_more_than_their_bandwidth(system: TieredSystem) ->
 )
 def test_l4_what_counts_as_moved_has_come_by_the_end(system: TieredSystem, stop: float) -> None:
     """No link is busier than the run was long, and no tier was given more than its links carried in that time."""
-    whole = settled(system)
-    first = float(whole.requests.arrival_s.min())
-    cut = settled(system, horizon_s=first + stop * whole.makespan_s)
-    for result in (whole, cut):
+    complete = settled(system)
+    first = float(complete.requests.arrival_s.min())
+    cut = settled(system, horizon_s=first + stop * complete.makespan_s)
+    for result in (complete, cut):
         assert result.observed_s >= result.makespan_s
         plans = system.plan.tiers
         for link in result.links:
             assert 0 <= link.busy_s <= result.observed_s + 1e-9
         for use in (use for use in result.stores if use.tier > 1):
-            ways = [link for link in result.links if (link.tier, link.path) == (use.tier, "medium")]
+            media = [link for link in result.links if (link.tier, link.path) == (use.tier, "medium")]
             sharing = system.plan.schedulers_sharing(plans[use.tier - 1], system.workers)
-            write, read = (link for link in ways if link.index == use.first_worker // sharing)
+            write, read = (link for link in media if link.index == use.first_worker // sharing)
             law = plans[use.tier - 1]
             assert use.stored_tokens * law.write.s_per_token <= write.busy_s + 1e-9
             assert (use.read_tokens + use.demoted_tokens) * law.read.s_per_token <= read.busy_s + 1e-9

@@ -45,14 +45,14 @@ def test_whoever_is_free_first_takes_the_next_tile(
 ) -> None:
     grid = (heads, slots, rows, keys, start_s, keys_s)
     # Binary fractions: sums are exact in any order.
-    found = fast(batch, *grid)
-    assert found == slow(batch, *grid)
+    seconds = fast(batch, *grid)
+    assert seconds == slow(batch, *grid)
     # Graham's bounds: no multiprocessor does more than its share and one tile.
     chunk, before, decodes, context = batch
     tiles = [start_s + keys_s * -(-(before + min(done + rows, chunk)) // keys) for done in range(0, chunk, rows)]
     tiles += [start_s + keys_s * -(-(context + 1) // keys)] * decodes
     longest, share = (max(tiles, default=0.0) if heads else 0.0), heads * sum(tiles) / slots
-    assert max(longest, share) - 1e-9 <= found <= share + longest + 1e-9
+    assert max(longest, share) - 1e-9 <= seconds <= share + longest + 1e-9
 
 
 @pytest.mark.parametrize(("decodes", "rounds"), [(1, 1), (5, 1), (6, 2), (11, 2), (12, 3)])

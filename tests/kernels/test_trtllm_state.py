@@ -14,12 +14,12 @@ from tests.kernels.systems import System, crowded, examples, systems, trtllm_eng
 
 
 def _chain(records: la.Array, first: int, link: str = "next") -> list[int]:
-    found: list[int] = []
+    indices: list[int] = []
     while first >= 0:
-        found.append(first)
-        assert len(found) <= len(records)  # type: ignore[arg-type]  # no circle
+        indices.append(first)
+        assert len(indices) <= len(records)  # type: ignore[arg-type]  # no circle
         first = int(records[first][link])  # type: ignore[index]
-    return found
+    return indices
 
 
 def _pages(sim: la.Sim, tokens: int) -> int:
@@ -48,9 +48,9 @@ def _known(sim: la.Sim, w: int, r: int) -> int:
 
 
 def _held_pages(sim: la.Sim, w: int, r: int) -> int:
-    """Pages of a started request: all of its prompt's, or those of what it has computed.
+    """Pages of a started request: all of its prompt's, or those of its computed tokens.
 
-    In a coast the pages of its first step are taken, its token is not counted yet.
+    In a fast-forward the pages of its first step are taken, its token is not counted yet.
     """
     if sim.requests[r].state == la.PROMPT:
         return _pages(sim, _known(sim, w, r))

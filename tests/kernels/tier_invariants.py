@@ -56,9 +56,9 @@ def check(sim: la.Sim) -> None:
 
 
 def check_at_rest(sim: la.Sim) -> None:
-    """``check``, and nothing is under way once every request has ended, but for copies that no pass has noted.
+    """``check``; once every request has ended, nothing is pending except copies that no pass has noted.
 
-    A run ends with its last request; what the servers are still at is done here.
+    A run ends with its last request; the servers' remaining jobs finish here.
     """
     check(sim)
     while sim.counters[la.SERVING] > 0:
@@ -98,7 +98,7 @@ def _sorted_records(sim: la.Sim) -> Records:
         for v in range(int(sim.config.workers), len(sim.trees) - int(sim.config.workers))
     }
     records = Records({w: [] for w in range(int(sim.config.workers))}, runs)
-    of_stores = [d for found in runs.values() for d in found]
+    of_stores = [d for run_nodes in runs.values() for d in run_nodes]
     assert len(set(of_stores)) == len(of_stores)
     assert set(of_stores) <= used
     for d in sorted(used - set(of_stores)):
@@ -128,7 +128,7 @@ def _top(sim: la.Sim, d: int) -> int:
 
 
 def _owners_of_cut_off(sim: la.Sim, records: Records) -> dict[int, int]:
-    """Whose host pool the cut-off nodes are in: the one that may evict a leaf, or of what uses it."""
+    """Worker whose host pool holds the cut-off nodes: the one that may evict a leaf, or that of its user."""
     workers = range(int(sim.config.workers))
     cut_off = set(records.cut_off)
     owner: dict[int, int] = {}
@@ -185,12 +185,12 @@ def _check_hbm_heap(sim: la.Sim, w: int, in_hbm: list[int]) -> None:
 
 
 def _copies(sim: la.Sim, first: int) -> list[int]:
-    found: list[int] = []
+    nodes: list[int] = []
     while first >= 0:
-        found.append(first)
-        assert len(found) <= len(sim.nodes)
+        nodes.append(first)
+        assert len(nodes) <= len(sim.nodes)
         first = int(sim.hosted[first].next_copy)
-    return found
+    return nodes
 
 
 def _check_locks(sim: la.Sim, w: int, nodes: list[int], holders: list[int]) -> None:
@@ -223,14 +223,14 @@ _NEXT = {
 
 
 def _line(sim: la.Sim, k: int) -> list[int]:
-    """Jobs of server ``k``: nodes for a writer, moves for a mover, fetches for the others."""
-    found, job = [], int(sim.servers[k].head)
+    """Jobs of server ``k``: nodes for a writer, moves for a KV connector, fetches for the others."""
+    jobs, job = [], int(sim.servers[k].head)
     while job >= 0:
-        found.append(job)
-        assert len(found) <= len(sim.nodes)
+        jobs.append(job)
+        assert len(jobs) <= len(sim.nodes)
         job = int(_NEXT[k % hl.SERVERS](sim, job))
-    assert not found or found[-1] == sim.servers[k].tail
-    return found
+    assert not jobs or jobs[-1] == sim.servers[k].tail
+    return jobs
 
 
 def _registered(sim: la.Sim, w: int) -> list[int]:
@@ -306,19 +306,19 @@ def _check_fetches(sim: la.Sim, w: int) -> None:
     registered = _registered(sim, w)
     assert len(set(registered)) == len(registered)
     assert sim.hosts[w].fetching_tokens == sum(int(sim.fetches[f].wanted) for f in registered)
-    asked, reading = _line(sim, hl.SERVERS * w + hl.ASKER), _line(sim, hl.SERVERS * w + hl.READER)
+    querying, reading = _line(sim, hl.SERVERS * w + hl.ASKER), _line(sim, hl.SERVERS * w + hl.READER)
     revoked, f = [], int(sim.hosts[w].revoked)
     while f >= 0:
         revoked.append(f)
         f = int(sim.fetches[f].next)
-    assert len({*asked, *reading, *revoked}) == len(asked) + len(reading) + len(revoked)
-    for f in {*registered, *asked, *reading, *revoked}:
+    assert len({*querying, *reading, *revoked}) == len(querying) + len(reading) + len(revoked)
+    for f in {*registered, *querying, *reading, *revoked}:
         fetch = sim.fetches[f]
         assert fetch.registered == (f in registered)
-        assert fetch.served == (f in [*asked, *reading, *revoked])
+        assert fetch.served == (f in [*querying, *reading, *revoked])
         assert fetch.registered or fetch.stopped or f in revoked or sim.requests[fetch.request].preemptions > 0
         assert 0 <= fetch.read <= fetch.found <= fetch.wanted
-        assert f not in [*asked, *revoked] or fetch.found == 0
+        assert f not in [*querying, *revoked] or fetch.found == 0
         above = int(fetch.above)
         if fetch.registered and above >= len(sim.trees):
             assert sim.nodes[above].end == fetch.begin
@@ -368,15 +368,15 @@ def _check_bytes(sim: la.Sim) -> None:
     for v in stores:
         write, read = sim.links[2 * v], sim.links[2 * v + 1]
         assert read.tokens == sim.trees[v].read_tokens + sim.trees[v].demoted_tokens
-        # What the store has already, or has no room for, travels all the same.
+        # Pages that the store already has, or cannot hold, are transferred all the same.
         assert sim.trees[v].stored_tokens <= write.tokens
     networked = [tier for tier in sim.store_tiers if tier.first_network >= 0]
     if networked:
         networks = sim.links[2 * workers + 2 * len(stores) : memory_links(sim)]
         behind = [v for tier in networked for v in range(int(tier.first), int(tier.first + tier.stores))]
-        for way in (0, 1):
-            at_stores = sum(int(sim.links[2 * v + way].tokens) for v in behind)
-            assert sum(int(link.tokens) for link in networks[way::2]) == at_stores
+        for direction in (0, 1):
+            at_stores = sum(int(sim.links[2 * v + direction].tokens) for v in behind)
+            assert sum(int(link.tokens) for link in networks[direction::2]) == at_stores
 
 
 def _check_chain(sim: la.Sim) -> None:

@@ -134,7 +134,7 @@ def stores(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[TierPlan]:
 
 
 def limited_stores() -> st.SearchStrategy[TierPlan]:
-    """Storage tiers of every scope, size, policy and way to expire."""
+    """Storage tiers of every scope, size, policy and reclaim."""
     return stores(
         scope=st.sampled_from(["worker", "node", "cluster"]),
         capacity_tokens=st.sampled_from([1, 60, 300, 1500, UNLIMITED_TOKENS]),
@@ -204,7 +204,7 @@ def tiered(
     movement: st.SearchStrategy[MovementPlan] | None = None,
     shape: TraceShape = DEFAULT_SHAPE,
 ) -> st.SearchStrategy[TieredSystem]:
-    """Deployments in which all tiers are short of room, or ample."""
+    """Deployments in which all tiers are small, or ample."""
     return st.builds(
         TieredSystem,
         seed=st.integers(0, 1 << 20),

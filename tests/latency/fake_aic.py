@@ -39,7 +39,7 @@ class EngineHandle:
 
 
 def install(folder: Path, monkeypatch: pytest.MonkeyPatch, version: str = "0.12.0") -> Path:
-    """Put the package where imports and metadata find it; the file that tells what was compiled."""
+    """Put the package where imports and metadata find it; return the file that records what was compiled."""
     package = folder / "aiconfigurator_core"
     (package / "sdk").mkdir(parents=True)
     (package / "model_configs").mkdir()

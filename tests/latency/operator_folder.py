@@ -26,17 +26,17 @@ def attention_us(chunk: float, before: float, decodes: int, mean: float) -> floa
 
 def write_tables(folder: Path, *, moe: bool = False, skew: bool = True) -> Path:
     """``folder`` with tp1 and meta.yaml."""
-    part = folder / "tp1"
-    part.mkdir(parents=True)
+    tables = folder / "tp1"
+    tables.mkdir(parents=True)
     layers = [name for name in LAYERS_US if not (moe and name in ("gate_up_proj", "act_fn", "down_proj"))]
     pd.DataFrame(
         [(layer, tokens, dense_us(layer, tokens)) for layer in layers for tokens in TOKENS],
         columns=["layer", "tokens", "time_us"],
-    ).to_csv(part / "dense.csv", index=False)
+    ).to_csv(tables / "dense.csv", index=False)
     pd.DataFrame(
         [(layer, n, us + 0.1 * n) for layer, us in (("lm_head", 100.0), ("sampler", 10.0)) for n in (1, 64, 256)],
         columns=["layer", "sequences", "time_us"],
-    ).to_csv(part / "per_sequence.csv", index=False)
+    ).to_csv(tables / "per_sequence.csv", index=False)
     rows = [(chunk, before, 0, 0) for chunk in POWERS for before in (0, *POWERS)]
     rows += [(0, 0, n, kv) for n in (1, 2, 4, 8, 16, 32, 64) for kv in POWERS]
     rows += list(itertools.product((16, 32, 64, 128, 256, 512, 1024, 2048), (0, 16, 32, 64, 128, 256, 512, 1024, 2048),
@@ -44,20 +44,20 @@ def write_tables(folder: Path, *, moe: bool = False, skew: bool = True) -> Path:
     pd.DataFrame(
         [(*row, attention_us(*row)) for row in rows],
         columns=["prefill_chunk", "kv_prefill", "n_decode", "kv_decode", "time_us"],
-    ).to_csv(part / "attention.csv", index=False)
+    ).to_csv(tables / "attention.csv", index=False)
     if moe:
         pd.DataFrame(
             [(tokens, experts, 10.0 * experts + 0.1 * tokens) for tokens in (1, 64, 2048) for experts in (1, 4, 8)],
             columns=["tokens", "activated_experts", "time_us"],
-        ).to_csv(part / "moe.csv", index=False)
+        ).to_csv(tables / "moe.csv", index=False)
     if skew:
-        _skew_rows().to_csv(part / "skew.csv", index=False)
+        _skew_rows().to_csv(tables / "skew.csv", index=False)
     (folder / "meta.yaml").write_text("hardware: RTXPRO6000\nmeasurement_iterations: 3\n")
     return folder
 
 
 def _skew_rows() -> pd.DataFrame:
-    """Batches of which one decode is four times as long; beside prompts the longest ends half as late as alone."""
+    """Batches in which one decode is four times as long; in mixed steps the longest ends half as late as alone."""
     rows = []
     for n, chunk, short in itertools.product((2, 16, 64), (0, 256), (512, 2048)):
         longest = 4 * short

@@ -1,4 +1,4 @@
-"""aiconfigurator-core as an estimator: its answers in our tables, kept on disk; what it cannot price is refused."""
+"""aiconfigurator-core as an estimator: its times in our tables, kept on disk; what it cannot price is refused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.latency.fake_aic import install
 
 CATALOGUE = Catalogue()
 SHIPPED: LatencyProfileSpec = CATALOGUE.get("LatencyProfile", "aic").spec
-#: Without host work, so that a step is the package's answer.
+#: Without host work, so that a step takes the package's time.
 BARE = SHIPPED.model_copy(update={"engines": {"vllm": EngineOverhead(step_s=0.0)}})
 
 
@@ -75,12 +75,12 @@ class TestStandIn:
 
     def test_the_worker_is_said_in_its_words(self, made: Path) -> None:
         compiled(priced("qwen3-30b-a3b", split=Parallelism(4, expert=2), weight_dtype="fp8", kv_dtype="fp8"))
-        told = made.read_text()
-        for part in (
+        settings = made.read_text()
+        for setting in (
             "Qwen/Qwen3-30B-A3B h100_sxm vllm", "('tp_size', 4)", "('moe_tp_size', 2)", "('moe_ep_size', 2)",
             "('moe_quant_mode', 'fp8')", "('kvcache_quant_mode', 'fp8')", "('fmha_quant_mode', 'bfloat16')",
         ):  # fmt: skip
-            assert part in told
+            assert setting in settings
 
     def test_what_was_asked_once_is_kept(self, made: Path) -> None:
         first = compiled(priced())
@@ -138,8 +138,8 @@ def test_the_real_package_agrees_with_our_laws() -> None:
     """The laws of the shipped profiles were fitted on its tables: a dense model's steps are within a fifth."""
     pytest.importorskip("aiconfigurator_core", reason="aiconfigurator-core (extra aic) is not installed")
     theirs = compiled(priced())
-    own = CATALOGUE.get("LatencyProfile", "vllm-h100-sxm").spec
-    ours = compiled(priced(), own.model_copy(update={"engines": BARE.engines}))
+    fitted = CATALOGUE.get("LatencyProfile", "vllm-h100-sxm").spec
+    ours = compiled(priced(), fitted.model_copy(update={"engines": BARE.engines}))
     for step in (([(2048, 0)], []), ([], [1000] * 16), ([(1024, 0)], [1000] * 32)):
         assert step_seconds(theirs.seconds, *step) == pytest.approx(step_seconds(ours.seconds, *step), rel=0.2)
 

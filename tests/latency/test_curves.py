@@ -52,8 +52,8 @@ def test_a_grid_on_axes_is_the_grid_at_every_combination() -> None:
     axes = (np.array([1.0, 2.0, 5.0]), np.array([3.0]), np.array([0.0, 4.0]))
     layers = np.random.default_rng(0).random((2, 3, 1, 2))
     at = (np.array([0.5, 2.0, 3.0, 9.0]), np.array([1.0, 8.0]), np.array([1.0, 4.0, 6.0]))
-    found = Grid(axes, layers).on(at)
-    for layer, values in zip(layers, found, strict=True):
+    regridded = Grid(axes, layers).on(at)
+    for layer, values in zip(layers, regridded, strict=True):
         np.testing.assert_allclose(values, Grid(axes, layer)(*np.ix_(*at)))
 
 

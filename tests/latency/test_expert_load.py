@@ -69,7 +69,7 @@ def test_balanced_experts_change_nothing() -> None:
 
 
 @pytest.mark.parametrize("split", [Parallelism(8, expert=8), Parallelism(1, attention_data=8, expert=8)])
-def test_skewed_experts_lengthen_steps_and_waves(split: Parallelism) -> None:
+def test_skewed_experts_lengthen_steps_and_lockstep_steps(split: Parallelism) -> None:
     plain = compiled(ExpertsSpec(), split)
     skewed = compiled(ExpertsSpec(distribution="zipf", zipf_exponent=1.0), split)
     assert (skewed.seconds.token_s[1:] > plain.seconds.token_s[1:]).all()
@@ -81,7 +81,7 @@ def test_skewed_experts_lengthen_steps_and_waves(split: Parallelism) -> None:
         )
 
 
-def test_a_wave_of_equal_groups_is_a_step() -> None:
+def test_a_lockstep_step_of_equal_groups_is_a_step() -> None:
     costs = compiled(ExpertsSpec(), Parallelism(1, attention_data=8, expert=8))
     assert costs.lockstep is not None
     assert (costs.lockstep.own_s[1:] > 0).all()
@@ -91,7 +91,7 @@ def test_a_wave_of_equal_groups_is_a_step() -> None:
 
 def test_copies_take_memory() -> None:
     split = Parallelism(8, expert=8)
-    room = [
+    weights_bytes = [
         plan_memory(
             MODEL, H200, tensor_parallel=8, parallelism=split, weight_dtype=None, kv_dtype="bf16",
             engine=EngineSpec(name="sglang", chunk_tokens=1024, experts=ExpertsSpec(redundant=copies)),
@@ -101,8 +101,8 @@ def test_copies_take_memory() -> None:
     moe = MODEL.moe
     assert moe is not None
     layers = MODEL.layers - moe.leading_dense_layers
-    one = 3 * MODEL.hidden_size * moe.expert_intermediate_size * layers
-    assert room[1] - room[0] == pytest.approx(one, rel=0.01)
+    expert_bytes = 3 * MODEL.hidden_size * moe.expert_intermediate_size * layers
+    assert weights_bytes[1] - weights_bytes[0] == pytest.approx(expert_bytes, rel=0.01)
 
 
 def test_bad_settings_are_refused_by_key() -> None:

@@ -29,7 +29,7 @@ TOKENS = np.array([1.0, 7.0, 300.0, 4096.0])
 
 @st.composite
 def split_moes(draw: st.DrawFn) -> tuple[ModelSpec, list[Parallelism]]:
-    """A model with a power of two of experts, and every way to spread them over eight ranks."""
+    """A model with a power of two of experts, and every split of them over eight ranks."""
     experts = 2 ** draw(st.integers(3, 6))
     assert BASE.moe is not None
     moe = BASE.moe.model_copy(
@@ -76,10 +76,10 @@ def test_arithmetic_and_weights_of_all_ranks_add_up_to_the_same(case: tuple[Mode
     model, splits = case
     flops, elements, copies = [], [], []
     for split in splits:
-        part = shard(model, split)
-        ops = [op for op in token_operators(model, part, "bf16", "bf16") if op.routed]
+        rank_shard = shard(model, split)
+        ops = [op for op in token_operators(model, rank_shard, "bf16", "bf16") if op.routed]
         flops.append(8 * sum(op.layers * op.flops_per_unit for op in ops))
-        elements.append(8 * sum(m.elements for m in matrices(model, part) if m.routed))
+        elements.append(8 * sum(m.elements for m in matrices(model, rank_shard) if m.routed))
         copies.append(redundant_expert_bytes_per_rank(model, split, "bf16", 8))
     np.testing.assert_allclose(flops, flops[0])
     assert len(set(elements)) == 1
@@ -88,7 +88,7 @@ def test_arithmetic_and_weights_of_all_ranks_add_up_to_the_same(case: tuple[Mode
 
 @given(split_moes())
 def test_a_device_prices_an_expert_per_rank_as_experts(case: tuple[ModelSpec, list[Parallelism]]) -> None:
-    """Where the fitted law stands for all experts, neither of their products is priced as a dense one beside it."""
+    """Where the fitted law covers all experts, neither of their products is also priced as a dense one."""
     model, splits = case
     for split in splits:
         worker = scaled(model, split)

@@ -27,13 +27,13 @@ from tests.kernels.systems import LAW, rugged_costs
 
 CATALOGUE = Catalogue(shipped_root())
 QWEN35 = CATALOGUE.get("Model", "qwen3.5-397b-a17b").spec
-ONE = Parallelism()
+SINGLE = Parallelism()
 TABLES = st.integers(0, 20).map(rugged_costs) | st.just(LAW)
 CHUNKS = st.lists(st.tuples(st.integers(1, 3000), st.integers(0, 5000)), max_size=4)
 DECODES = st.lists(st.integers(1, 5000), max_size=20)
 
 
-def launches(model: ModelSpec, split: Parallelism = ONE, engine: str = "sglang", **changes: Any) -> Launches:
+def launches(model: ModelSpec, split: Parallelism = SINGLE, engine: str = "sglang", **changes: Any) -> Launches:
     return launches_of(
         model, split, changes.get("weight_dtype"), engine, changes.get("graph_batches", [1, 8, 512])
     )  # fmt: skip
@@ -42,7 +42,7 @@ def launches(model: ModelSpec, split: Parallelism = ONE, engine: str = "sglang",
 def compiled(profile: LatencyProfileSpec, version: str = "", *, overlap: bool = True) -> CompiledCosts:
     engine = EngineSpec(name="vllm", version=version, overlap=overlap)
     accelerator = CATALOGUE.get("Accelerator", "h100-sxm").spec
-    priced = PricedWorker(LLAMA_8B, accelerator, ONE, None, "bf16", engine, 1024, 64, 50_000)
+    priced = PricedWorker(LLAMA_8B, accelerator, SINGLE, None, "bf16", engine, 1024, 64, 50_000)
     return build_estimator("mine", profile).compile(priced)
 
 
@@ -51,18 +51,18 @@ class TestLaunches:
         ("model", "split", "kernels", "operators"),
         [
             # 32 layers of dense attention and a dense FFN.
-            (LLAMA_8B, ONE, 32 * (6 + 4), 32 * (8 + 4)),
+            (LLAMA_8B, SINGLE, 32 * (6 + 4), 32 * (8 + 4)),
             # An all-reduce behind attention and behind the FFN.
             (LLAMA_8B, Parallelism(2), 32 * (6 + 4 + 2), 32 * (8 + 4 + 2)),
             # 48 layers of routed experts, none shared.
-            (QWEN3_30B_A3B, ONE, 48 * (6 + 5), 48 * (8 + 18)),
+            (QWEN3_30B_A3B, SINGLE, 48 * (6 + 5), 48 * (8 + 18)),
             # Attention groups of one rank gather and scatter, and have nothing to reduce.
             (QWEN3_30B_A3B, Parallelism(1, 4, 4), 48 * (6 + 5 + 2), 48 * (8 + 18 + 2)),
             (QWEN3_30B_A3B, Parallelism(2, 2, 4), 48 * (6 + 5 + 4), 48 * (8 + 18 + 4)),
             # fp8: the two products of attention are quantised for, the experts' passes are in their tables.
-            (QWEN3_235B_FP8, ONE, 94 * (6 + 2 + 5), 94 * (8 + 2 + 18)),
+            (QWEN3_235B_FP8, SINGLE, 94 * (6 + 2 + 5), 94 * (8 + 2 + 18)),
             # fp4 (MXFP4) is weights alone.
-            (GPT_OSS_120B, ONE, 36 * (6 + 5), 36 * (8 + 18)),
+            (GPT_OSS_120B, SINGLE, 36 * (6 + 5), 36 * (8 + 18)),
             # MLA in fp8, 4 products; 3 dense layers, 58 of routed and shared experts; 8 ranks.
             (
                 DEEPSEEK_V3,
@@ -71,7 +71,7 @@ class TestLaunches:
                 61 * (20 + 4 + 2) + 3 * (4 + 2) + 58 * (18 + 4 + 2),
             ),
             # 60 layers of routed and shared experts, 45 of them of linear attention.
-            (QWEN35, ONE, 45 * 10 + 15 * 6 + 60 * (5 + 4), 45 * 45 + 15 * 8 + 60 * (18 + 4)),
+            (QWEN35, SINGLE, 45 * 10 + 15 * 6 + 60 * (5 + 4), 45 * 45 + 15 * 8 + 60 * (18 + 4)),
         ],
     )
     def test_counts_are_sums_over_the_parts_of_layers(
@@ -90,8 +90,8 @@ class TestLaunches:
         assert of["sglang"].pieces == of["trtllm"].pieces == of["vllm"].eager == 32 * 12
 
     def test_a_pass_launches_all_layers_and_is_scheduled_by_every_stage(self) -> None:
-        whole, staged = launches(LLAMA_8B, engine="vllm"), launches(LLAMA_8B, Parallelism(pipeline=4), engine="vllm")
-        assert staged == whole._replace(stages=4)
+        unstaged, staged = launches(LLAMA_8B, engine="vllm"), launches(LLAMA_8B, Parallelism(pipeline=4), engine="vllm")
+        assert staged == unstaged._replace(stages=4)
 
     def test_without_a_largest_graph_decodes_of_any_number_are_in_one(self) -> None:
         assert launches(LLAMA_8B, graph_batches=[]).graph_tokens == ANY_TOKENS
@@ -108,10 +108,10 @@ class TestSteps:
     LAUNCHES = Launches(kernels=300, pieces=100, eager=400, graph_tokens=64)
 
     def step(self, chunks: list[tuple[int, int]], decodes: list[int], *, overlap: bool) -> tuple[float, float]:
-        """Seconds of a step, and of what its device does for it."""
+        """Seconds of a step, and of its device's work."""
         costs = with_host_times(self.DEVICE, self.TIMES, self.LAUNCHES, overlap=overlap)
-        own = 5e-4 + 300 * 1e-6 + 4e-6 * (len(chunks) + len(decodes))
-        return step_seconds(costs, chunks, decodes), own + step_seconds(self.DEVICE, chunks, decodes)
+        host_s = 5e-4 + 300 * 1e-6 + 4e-6 * (len(chunks) + len(decodes))
+        return step_seconds(costs, chunks, decodes), host_s + step_seconds(self.DEVICE, chunks, decodes)
 
     @pytest.mark.parametrize("sequences", [1, 10, 20, 60])
     def test_a_decode_step_is_the_longer_of_device_and_schedule(self, sequences: int) -> None:
@@ -152,11 +152,11 @@ class TestSteps:
     ) -> None:
         step_s, sequence_s, pieces_s, eager_s = parts
         floor = HostFloor(step_s, sequence_s / 10, pieces_s, eager_s, graph_tokens=100)
-        device, found = (step_seconds(of, chunks, decodes) for of in (tables, tables._replace(floor=floor)))
+        device, seconds = (step_seconds(of, chunks, decodes) for of in (tables, tables._replace(floor=floor)))
         tokens, sequences = sum(new for new, _ in chunks) + len(decodes), len(chunks) + len(decodes)
         launched = eager_s if tokens > 100 else pieces_s if chunks else 0.0
-        assert found == max(device, step_s + sequence_s / 10 * sequences + launched)
-        assert floor.seconds(sequences, tokens, prompts=bool(chunks)) <= found >= device
+        assert seconds == max(device, step_s + sequence_s / 10 * sequences + launched)
+        assert floor.seconds(sequences, tokens, prompts=bool(chunks)) <= seconds >= device
 
     def test_a_step_that_drafts_is_scheduled_once_for_all_its_tokens(self) -> None:
         """A step of tokens_per_step tokens counts as as many of one; its launches are not hidden by that."""
@@ -208,7 +208,7 @@ class TestRanges:
             assert known.source
 
     def test_what_ships_lies_within(self) -> None:
-        """Read as it stands in the files, of every version too."""
+        """The values in the files, for every version too."""
         fitted = 0
         for path in sorted((shipped_root() / "profiles" / "latency").glob("*.yaml")):
             engines = yaml.safe_load(path.read_text(encoding="utf-8"))["spec"]["engines"]
@@ -228,25 +228,25 @@ class TestVersions:
 
     @pytest.mark.parametrize("overlap", [True, False])
     @pytest.mark.parametrize(
-        ("asked", "known"), [("0.15.1", "0.15.1"), ("0.15.1.post1", "0.15.1"), ("0.19.0+cu130", "0.19.0")]
+        ("version", "known"), [("0.15.1", "0.15.1"), ("0.15.1.post1", "0.15.1"), ("0.19.0+cu130", "0.19.0")]
     )
     def test_steps_and_front_end_are_those_of_the_version_that_runs(
-        self, asked: str, known: str, overlap: bool
+        self, version: str, known: str, overlap: bool
     ) -> None:
         overhead = self.PROFILE.engines["vllm"]
-        times, costs = overhead.versions[known], compiled(self.PROFILE, asked, overlap=overlap)
+        times, costs = overhead.versions[known], compiled(self.PROFILE, version, overlap=overlap)
         assert times != HostTimes.model_validate({name: getattr(overhead, name) for name in HostTimes.model_fields})
-        counted = launches_of(LLAMA_8B, ONE, None, "vllm", overhead.graph_batches)
+        counted = launches_of(LLAMA_8B, SINGLE, None, "vllm", overhead.graph_batches)
         expected = with_host_times(LAW, times, counted, overlap=overlap)
-        found = costs.seconds
-        assert (found.host_s, found.host_per_sequence_s) == (expected.host_s, expected.host_per_sequence_s)
-        assert found.floor == expected.floor
+        seconds = costs.seconds
+        assert (seconds.host_s, seconds.host_per_sequence_s) == (expected.host_s, expected.host_per_sequence_s)
+        assert seconds.floor == expected.floor
         assert costs.front_end == front_end_of(times)
 
     @pytest.mark.parametrize("version", ["", "0.1.0"])
     def test_others_take_the_profiles_own(self, version: str) -> None:
         overhead = self.PROFILE.engines["vllm"]
-        counted = launches_of(LLAMA_8B, ONE, None, "vllm", overhead.graph_batches)
+        counted = launches_of(LLAMA_8B, SINGLE, None, "vllm", overhead.graph_batches)
         costs = compiled(self.PROFILE, version)
         assert costs.seconds.floor == with_host_times(LAW, overhead, counted, overlap=True).floor
         assert costs.front_end == front_end_of(overhead)

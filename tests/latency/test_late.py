@@ -1,4 +1,4 @@
-"""Unequal decodes beside prompts: what batches of two lengths tell of all others."""
+"""Unequal decodes in mixed steps: batches of two lengths predict all others."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NAMES = ["prefill_chunk", "kv_prefill", "n_decode", "kv_decode"]
 
 
 def played(chunk: int, lengths: list[int]) -> float:
-    """Seconds of a chunk without history beside decodes of ``lengths`` tokens, one tile after another."""
+    """Seconds of a mixed step: a chunk without history and decodes of ``lengths`` tokens, one tile after another."""
     free = [0.0] * LAW.slots
     tiles = [min(done + LAW.rows, chunk) for done in range(0, chunk, LAW.rows)] + [length + 1 for length in lengths]
     for _ in range(HEADS):
@@ -50,7 +50,7 @@ SKEWED = ["n", "nb", "pc", "kp", "kv_big", "kv_mean", "mean_s", "skew_s", "longe
 def tables() -> AttentionTables:
     """Of an accelerator that does nothing but the law's tiles."""
     rows = [(chunk, 0, 0, 0) for chunk in (16, 64, 256)]
-    # Longer prompts are there to tell the law itself.
+    # Longer prompts identify the law itself.
     rows += [(16, before, 0, 0) for before in (64, 512, 2048)] + [(0, 0, 1, 16), (0, 0, 2, 16)]
     rows += list(product((16, 64, 256), (0,), (1, 2, 4, 8, 16, 32, 64), (16, 64, 256, 1024, 4096, 16384)))
     frame = pd.DataFrame(rows, columns=NAMES)

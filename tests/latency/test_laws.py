@@ -28,25 +28,25 @@ WIDE = {"weight_bytes": 2.0, "operand_bytes": 2.0}
 COUNTS = st.integers(1, 100_000)
 
 
-def one(value: float) -> np.ndarray:
+def scalar(value: float) -> np.ndarray:
     return np.array([float(value)])
 
 
 def test_a_large_product_runs_at_its_share_of_the_peak() -> None:
     flops = 2.0 * 16384.0**3
-    seconds = gemm_s(GEMM, SHEET, one(16384), one(16384), one(16384), **WIDE)[0]
+    seconds = gemm_s(GEMM, SHEET, scalar(16384), scalar(16384), scalar(16384), **WIDE)[0]
     assert seconds == pytest.approx(flops / (SHEET.flops * GEMM.flops), rel=0.05)
 
 
 def test_a_product_of_one_token_reads_its_weights() -> None:
-    seconds = gemm_s(GEMM, SHEET, one(1), one(16384), one(16384), **WIDE)[0]
+    seconds = gemm_s(GEMM, SHEET, scalar(1), scalar(16384), scalar(16384), **WIDE)[0]
     reading = 2.0 * 16384**2 / (SHEET.bytes_per_s * GEMM.bandwidth)
     assert seconds - GEMM.launch_s - GEMM.fill_s == pytest.approx(reading, rel=0.05)
 
 
 def test_quantising_activations_costs_a_pass_over_them() -> None:
     quantised = GEMM.model_copy(update={"quantise_bandwidth": 0.5})
-    sizes = (one(4096), one(1024), one(2048))
+    sizes = (scalar(4096), scalar(1024), scalar(2048))
     more = gemm_s(quantised, SHEET, *sizes, **WIDE) - gemm_s(GEMM, SHEET, *sizes, **WIDE)
     assert more[0] == pytest.approx(4096 * 2048 * 3 / (SHEET.bytes_per_s * 0.5))
 
@@ -55,39 +55,39 @@ def test_quantising_may_cost_each_token_however_wide() -> None:
     pass_by_bytes = GEMM.model_copy(update={"quantise_bandwidth": 0.5})
     by_token = pass_by_bytes.model_copy(update={"quantise_token_s": 20e-9})
     for width in (256, 8192):
-        sizes = (one(4096), one(1024), one(width))
+        sizes = (scalar(4096), scalar(1024), scalar(width))
         more = gemm_s(by_token, SHEET, *sizes, **WIDE) - gemm_s(pass_by_bytes, SHEET, *sizes, **WIDE)
         assert more[0] == pytest.approx(4096 * 20e-9)
 
 
 @given(COUNTS, COUNTS, st.integers(128, 65536), st.integers(128, 65536))
 def test_products_rise_with_tokens(m: int, more: int, n: int, k: int) -> None:
-    pair = gemm_s(GEMM, SHEET, np.array([m, m + more], dtype=float), one(n), one(k), **WIDE)
+    pair = gemm_s(GEMM, SHEET, np.array([m, m + more], dtype=float), scalar(n), scalar(k), **WIDE)
     assert np.isfinite(pair).all()
     assert 0 < pair[0] <= pair[1]
 
 
-def test_partial_waves_are_rounded_as_far_as_quantisation_says() -> None:
+def test_partial_tile_rounds_are_rounded_as_far_as_quantisation_says() -> None:
     tiles = np.array([1.0, 100.0, 101.0])
     assert lockstep_table(tiles, 100, 0.0).tolist() == [0.01, 1.0, 1.01]
     assert lockstep_table(tiles, 100, 1.0).tolist() == [1.0, 1.0, 2.0]
 
 
 def test_a_sharp_norm_is_the_maximum_and_a_blunt_one_the_sum() -> None:
-    assert p_norm(64.0, one(3), one(2))[0] == pytest.approx(3.0, rel=1e-6)
-    assert p_norm(1.0, one(3), one(2))[0] == pytest.approx(5.0)
-    assert p_norm(2.0, one(0), one(0))[0] == 0.0
+    assert p_norm(64.0, scalar(3), scalar(2))[0] == pytest.approx(3.0, rel=1e-6)
+    assert p_norm(1.0, scalar(3), scalar(2))[0] == pytest.approx(5.0)
+    assert p_norm(2.0, scalar(0), scalar(0))[0] == 0.0
 
 
 def test_corrections_are_straight_in_the_logarithm_and_flat_beyond() -> None:
     units = np.array([1.0, 4.0, 16.0, 1000.0])
     assert corrected(np.ones(4), units, [4, 16], [1.0, 1.2]).tolist() == [1.0, 1.0, 1.2, 1.2]
-    assert corrected(np.ones(1), one(8), [4, 16], [1.0, 1.2])[0] == pytest.approx(1.1)
+    assert corrected(np.ones(1), scalar(8), [4, 16], [1.0, 1.2])[0] == pytest.approx(1.1)
 
 
 def test_long_prompts_run_at_the_share_of_the_peak() -> None:
     new = 65536.0
-    seconds = prefill_s(PREFILL, SHEET, HEADS, 1.0, one(new), one(0))[0]
+    seconds = prefill_s(PREFILL, SHEET, HEADS, 1.0, scalar(new), scalar(0))[0]
     flops = 4 * 128 * 32 * new * (new + 1) / 2
     assert seconds == pytest.approx(flops / (SHEET.flops * PREFILL.flops), rel=0.02)
 
@@ -101,22 +101,22 @@ def test_prompt_attention_rises_with_both_lengths(new: int, cached: int, more: i
 
 
 def test_a_window_bounds_a_chunk() -> None:
-    full = prefill_s(PREFILL, SHEET, HEADS, 1.0, one(1000), one(100_000))[0]
-    near = prefill_s(PREFILL, SHEET, HEADS, 1.0, one(1000), one(0), window=1e9)[0]
-    windowed = prefill_s(PREFILL, SHEET, HEADS, 1.0, one(1000), one(100_000), window=128.0)[0]
+    full = prefill_s(PREFILL, SHEET, HEADS, 1.0, scalar(1000), scalar(100_000))[0]
+    near = prefill_s(PREFILL, SHEET, HEADS, 1.0, scalar(1000), scalar(0), window=1e9)[0]
+    windowed = prefill_s(PREFILL, SHEET, HEADS, 1.0, scalar(1000), scalar(100_000), window=128.0)[0]
     assert windowed < full
-    assert near == pytest.approx(prefill_s(PREFILL, SHEET, HEADS, 1.0, one(1000), one(0))[0])
+    assert near == pytest.approx(prefill_s(PREFILL, SHEET, HEADS, 1.0, scalar(1000), scalar(0))[0])
 
 
 def test_long_contexts_are_read_at_the_share_of_the_bandwidth() -> None:
     context = 10_000_000.0
-    seconds = decode_s(DECODE, SHEET, HEADS, one(64), one(context))[0]
+    seconds = decode_s(DECODE, SHEET, HEADS, scalar(64), scalar(context))[0]
     assert seconds == pytest.approx(context * HEADS.kv_bytes / (SHEET.bytes_per_s * DECODE.bandwidth), rel=0.1)
 
 
 def test_the_cache_of_a_measurement_is_not_a_step_s() -> None:
-    small, large = one(16 * 256), one(64 * 65536)
-    batch = one(16)
+    small, large = scalar(16 * 256), scalar(64 * 65536)
+    batch = scalar(16)
     assert decode_s(DECODE, SHEET, HEADS, batch, small, warm=True) < decode_s(DECODE, SHEET, HEADS, batch, small)
     warm = decode_s(DECODE, SHEET, HEADS, batch, large, warm=True)[0]
     assert warm == pytest.approx(decode_s(DECODE, SHEET, HEADS, batch, large)[0], rel=0.01)
@@ -124,7 +124,7 @@ def test_the_cache_of_a_measurement_is_not_a_step_s() -> None:
 
 @given(st.integers(1, 4096), st.integers(1, 10_000_000), COUNTS)
 def test_decodes_rise_with_context(sequences: int, context: int, more: int) -> None:
-    pair = decode_s(DECODE, SHEET, HEADS, one(sequences), np.array([context, context + more], float))
+    pair = decode_s(DECODE, SHEET, HEADS, scalar(sequences), np.array([context, context + more], float))
     assert np.isfinite(pair).all()
     assert 0 < pair[0] <= pair[1]
 
@@ -139,15 +139,15 @@ def draws(experts: Experts, tokens: int, rounds: int, seed: int) -> np.ndarray:
 
     Experts have a popularity each, dealt to ranks at random, and take or leave each token by it.
     """
-    rng, found = np.random.default_rng(seed), []
+    rng, samples = np.random.default_rng(seed), []
     count, sets = int(experts.experts), int(experts.sets)
     popularity = np.resize(POPULARITY, count)
     for _ in range(rounds):
         share = rng.permutation(popularity) * experts.per_token / count
         entries = rng.binomial(tokens, share).reshape(sets, -1)
         groups = [np.ceil(entries / rows).sum(axis=1).max() for rows in TILE_TOKENS]
-        found.append([(entries > 0).sum(axis=1).max(), entries.sum(axis=1).max(), *groups])
-    return np.mean(found, axis=0)
+        samples.append([(entries > 0).sum(axis=1).max(), entries.sum(axis=1).max(), *groups])
+    return np.mean(samples, axis=0)
 
 
 @pytest.mark.parametrize(("count", "per_token", "sets"), [(256, 8, 1), (256, 8, 8), (512, 10, 4), (128, 4, 2)])
@@ -156,7 +156,7 @@ def test_what_the_busiest_rank_does_is_what_draws_make_of_it(
     count: int, per_token: int, sets: int, tokens: int
 ) -> None:
     experts = Experts(1.0, 1.0, count, per_token, sets)
-    routing, (used, load, *groups) = drawn(experts, one(tokens)), draws(experts, tokens, 200, seed=count)
+    routing, (used, load, *groups) = drawn(experts, scalar(tokens)), draws(experts, tokens, 200, seed=count)
     assert routing.used[0] == pytest.approx(used, rel=0.05)
     assert routing.load[0] == pytest.approx(load, rel=0.05)
     assert [group[0] for group in routing.groups] == pytest.approx(groups, rel=0.12)
@@ -166,7 +166,7 @@ def test_what_the_busiest_rank_does_is_what_draws_make_of_it(
 def test_no_rank_does_more_than_there_is(tokens: int, of: tuple[int, int], sets: int) -> None:
     count, per_token = of
     sets = min(sets, count)
-    for routing in (way(Experts(1.0, 1.0, count, per_token, sets), one(tokens)) for way in (dealt, drawn)):
+    for routing in (route(Experts(1.0, 1.0, count, per_token, sets), scalar(tokens)) for route in (dealt, drawn)):
         assert 1 <= routing.used[0] <= count / sets
         assert routing.used[0] <= routing.load[0] <= max(tokens * per_token, 1) * (1 + 1e-12)
         assert routing.load[0] >= tokens * per_token / sets * (1 - 1e-12)
@@ -176,11 +176,11 @@ def test_no_rank_does_more_than_there_is(tokens: int, of: tuple[int, int], sets:
 
 def test_few_tokens_repeat_few_experts_and_many_use_all() -> None:
     experts = Experts(2048, 768, 128, 8, 1)
-    assert drawn(experts, one(1)).used[0] == pytest.approx(8.0)
+    assert drawn(experts, scalar(1)).used[0] == pytest.approx(8.0)
     even = 128 * (1 - (1 - 8 / 128) ** 16)
-    assert 0.75 * even < drawn(experts, one(16)).used[0] < even
-    assert drawn(experts, one(1e6)).used[0] == pytest.approx(128.0)
-    assert drawn(Experts(2048, 768, 8, 8, 1), one(1)).used[0] == pytest.approx(8.0)
+    assert 0.75 * even < drawn(experts, scalar(16)).used[0] < even
+    assert drawn(experts, scalar(1e6)).used[0] == pytest.approx(128.0)
+    assert drawn(Experts(2048, 768, 8, 8, 1), scalar(1)).used[0] == pytest.approx(8.0)
 
 
 @pytest.mark.parametrize(("count", "per_token"), [(128, 4), (128, 8), (256, 8), (512, 10)])
@@ -198,15 +198,15 @@ def experts_s(experts: Experts, tokens: np.ndarray) -> np.ndarray:
 
 def test_more_experts_at_work_take_longer() -> None:
     """16 tokens on 8 experts, as a router limited to groups may deal them, take less than on 64."""
-    experts, tokens = Experts(4096, 2048, 64, 4, 1), one(16)
-    few = Routing(one(8), one(64), tuple(one(8) for _ in TILE_TOKENS))
+    experts, tokens = Experts(4096, 2048, 64, 4, 1), scalar(16)
+    few = Routing(scalar(8), scalar(64), tuple(scalar(8) for _ in TILE_TOKENS))
     limited = moe_s(MOE, SHEET, experts, tokens, few, **WIDE)[0]
     assert limited < experts_s(experts, tokens)[0] / 3
 
 
 def test_all_experts_are_read_once() -> None:
     experts = Experts(4096, 2048, 64, 4, 1)
-    seconds = experts_s(experts, one(512))[0]
+    seconds = experts_s(experts, scalar(512))[0]
     assert seconds > 64 * 3 * 4096 * 2048 * 2 / (SHEET.bytes_per_s * MOE.bandwidth)
     assert seconds == pytest.approx(64 * 3 * 4096 * 2048 * 2 / (SHEET.bytes_per_s * MOE.bandwidth), rel=0.1)
 
@@ -220,8 +220,8 @@ def test_experts_rise_with_tokens_by_and_large(tokens: int, more: int, sets: int
 
 
 def test_dealing_experts_out_costs_less_than_holding_all() -> None:
-    one_set, eight = (experts_s(Experts(2048, 768, 128, 8, n), one(256))[0] for n in (1, 8))
-    assert eight < one_set / 2
+    single, eight = (experts_s(Experts(2048, 768, 128, 8, n), scalar(256))[0] for n in (1, 8))
+    assert eight < single / 2
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_versions_before_a_change_of_kernels_have_their_own_all_reduce() -> None
 
     def seconds(version: str) -> float:
         curves = laws.of_version(version).collectives
-        return float(Collectives(curves, 9e11, 1e-5).all_reduce_s(one(2**18), 8)[0])
+        return float(Collectives(curves, 9e11, 1e-5).all_reduce_s(scalar(2**18), 8)[0])
 
     assert seconds("0.5.14") == pytest.approx(8.5e-6, rel=0.05)
     assert seconds("0.5.9") == seconds("0.5.10") == pytest.approx(25.6e-6, rel=0.05)
@@ -253,7 +253,7 @@ def test_versions_before_a_change_of_kernels_have_their_own_all_reduce() -> None
 def test_the_shipped_law_of_former_experts_is_slower_than_that_of_the_present() -> None:
     """DeepGEMM, on 8 tokens of DeepSeek V3 on 8 ranks: 178 us are in the table, 57 with the kernels that came after."""
     laws = Catalogue().get("LatencyProfile", "trtllm-b200").spec.laws
-    experts, tokens = Experts(7168.0, 256.0, 256.0, 8.0, 1.0), one(8)
+    experts, tokens = Experts(7168.0, 256.0, 256.0, 8.0, 1.0), scalar(8)
     sheet, even = Sheet(laws.multiprocessors, 4.5e15, laws.memory_bandwidth_bytes_per_s), dealt(experts, tokens)
     narrow = {"weight_bytes": 1.0, "operand_bytes": 1.0}
     then, now = (
@@ -264,7 +264,7 @@ def test_the_shipped_law_of_former_experts_is_slower_than_that_of_the_present() 
     assert then > 1.7 * now
 
 
-def test_versions_that_quantised_apart_pay_passes_over_activations() -> None:
+def test_versions_that_quantised_separately_pay_passes_over_activations() -> None:
     """TensorRT-LLM's tables on an H100, finding a scale and applying it: 9 us for 64 tokens of 5,120, 58 for 4,096."""
     laws = Catalogue().get("LatencyProfile", "trtllm-h100-sxm").spec.laws
     assert laws.quantise is None is laws.of_version("1.2.0rc6").quantise
@@ -290,20 +290,20 @@ def test_ranks_that_were_not_measured_take_the_next_larger_curve() -> None:
 def test_collectives_of_a_pass() -> None:
     model = Catalogue().get("Model", "qwen3-32b").spec
     fabric = Collectives(LAWS.collectives, 300e9, 10e-6)
-    payload = 2.0 * model.hidden_size * one(64)
-    tensor = fabric.step_s(Parallelism(2), model, one(64))[0]
+    payload = 2.0 * model.hidden_size * scalar(64)
+    tensor = fabric.step_s(Parallelism(2), model, scalar(64))[0]
     assert tensor == pytest.approx((2 * model.layers + 1) * fabric.all_reduce_s(payload, 2)[0])
-    staged = fabric.step_s(Parallelism(2, pipeline=2), model, one(64))[0]
+    staged = fabric.step_s(Parallelism(2, pipeline=2), model, scalar(64))[0]
     assert staged - tensor == pytest.approx(10e-6 + payload[0] / 300e9)
-    assert fabric.step_s(Parallelism(1), model, one(64))[0] == 0.0
-    assert fabric.step_s(Parallelism(1, attention_data=8), model, one(64))[0] > 0.0
+    assert fabric.step_s(Parallelism(1), model, scalar(64))[0] == 0.0
+    assert fabric.step_s(Parallelism(1, attention_data=8), model, scalar(64))[0] > 0.0
 
 
 def test_ranks_in_two_hosts_go_about_a_collective_in_two_stages() -> None:
-    """Within each host as ever; between hosts one step each way, and every rank's share on a port of its own."""
+    """Within each host as ever; between hosts one step in each direction, every rank's share on its own port."""
     near = Collectives(LAWS.collectives, 300e9, 10e-6)
     far = replace(near, hosts=AcrossHosts(ranks_per_host=8, bytes_per_s=50e9, exchange_s=5e-6))
-    payload = one(16e6)
+    payload = scalar(16e6)
     between = 5e-6 + 0.5 * 16e6 / 8 / 50e9
     assert far.all_gather_s(payload, 16) == pytest.approx(near.all_gather_s(payload, 8) + between)
     assert far.reduce_scatter_s(payload, 16) == pytest.approx(near.reduce_scatter_s(payload, 8) + between)
@@ -329,16 +329,16 @@ def test_ranks_beyond_the_measured_are_named_and_fuse_nothing() -> None:
     accelerator = Catalogue().get("Accelerator", "gb200").spec
     estimator, engine = ScaledEstimator("vllm-gb200", profile), EngineSpec(name="vllm")
 
-    def told(split: Parallelism, model: str = "deepseek-v3") -> list[str]:
+    def warnings_of(split: Parallelism, model: str = "deepseek-v3") -> list[str]:
         spec = Catalogue().get("Model", model).spec
         priced = PricedWorker(spec, accelerator, split, "nvfp4", "bf16", engine, 512, 64, 10**5)
         fused = estimator.worker(priced).collectives.fused_bytes
         assert (fused > 0.0) == (split.attention_data == 1 and split.tensor <= 8)
         return [text for text in estimator.compile(priced).warnings if "no measurement of" in text]
 
-    assert told(Parallelism(8)) == told(Parallelism(1, attention_data=8, expert=8)) == []
-    assert told(Parallelism(16)) == ["no measurement of all-gathers on 16 ranks: those on 8 price them"]
-    assert told(Parallelism(1, attention_data=32, expert=32)) == [
+    assert warnings_of(Parallelism(8)) == warnings_of(Parallelism(1, attention_data=8, expert=8)) == []
+    assert warnings_of(Parallelism(16)) == ["no measurement of all-gathers on 16 ranks: those on 8 price them"]
+    assert warnings_of(Parallelism(1, attention_data=32, expert=32)) == [
         "no measurement of all-gathers on 32 ranks: those on 8 price them",
         "no measurement of reduce-scatters on 32 ranks: those on 8 price them",
     ]

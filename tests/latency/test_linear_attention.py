@@ -116,8 +116,8 @@ def test_fitted_laws_count_attention_in_its_own_layers_and_the_delta_rule_in_the
         priced = PricedWorker(model, accelerator, split, "bf16", "bf16", engine, 8192, 64, 10**6)
         return ScaledEstimator("sglang-b200", profile).worker(priced)
 
-    whole = hybrid.model_copy(update={"linear_attention": None})
-    mixed, plain = worker(hybrid, Parallelism(4)), worker(whole, Parallelism(4))
+    full_attention = hybrid.model_copy(update={"linear_attention": None})
+    mixed, plain = worker(hybrid, Parallelism(4)), worker(full_attention, Parallelism(4))
     new, context = np.array([64.0, 4096.0]), np.array([6.4e4, 5e5])
     np.testing.assert_allclose(mixed.decode_s(new[:1], context), plain.decode_s(new[:1], context) * 15 / 60)
     terms = profile.laws.linear_attention["bf16"]

@@ -29,16 +29,16 @@ def plan(model, accelerator=H100, *, tp=1, engine=VLLM, weight_dtype=None, kv_dt
 def test_many_sequences_sort_their_logits():
     """VLLM of July 2025 (its issue 21348) left 178,880 tokens with 1,024 sequences: to within 1 % of device memory."""
     engine = EngineSpec(name="vllm", max_running_requests=1024)
-    found = plan(QWEN3_235B_FP8, tp=4, engine=engine, engine_version="0.9.2")
-    logged_bytes = 178_880 * found.kv_bytes_per_token_per_rank
-    assert abs(found.kv_bytes - logged_bytes) < 0.01 * H100.memory_bytes
+    memory_plan = plan(QWEN3_235B_FP8, tp=4, engine=engine, engine_version="0.9.2")
+    logged_bytes = 178_880 * memory_plan.kv_bytes_per_token_per_rank
+    assert abs(memory_plan.kv_bytes - logged_bytes) < 0.01 * H100.memory_bytes
 
 
 def test_parts_add_up_to_the_engines_share():
-    found = plan(LLAMA_8B)
-    total = found.weights_bytes + found.activation_bytes + found.runtime_bytes + found.kv_bytes
+    memory_plan = plan(LLAMA_8B)
+    total = memory_plan.weights_bytes + memory_plan.activation_bytes + memory_plan.runtime_bytes + memory_plan.kv_bytes
     share = 0.9 * usable_bytes(H100)
-    assert share - 16 * found.kv_bytes_per_token_per_rank < total <= share
+    assert share - 16 * memory_plan.kv_bytes_per_token_per_rank < total <= share
 
 
 def test_capacity_is_whole_pages():
@@ -53,7 +53,7 @@ def test_half_the_kv_bytes_hold_twice_the_tokens():
 
 @pytest.mark.parametrize("engine", [VLLM, SGLANG], ids=lambda e: e.name)
 def test_more_memory_ranks_or_fraction_never_hold_fewer_tokens(engine):
-    # SGLang's static share leaves 10 % for activations and graphs; it is lowered here so that every case fits.
+    # SGLang's static share leaves 10 % for activations and graphs; it is lowered so that every case fits.
     base = engine.model_copy(update={"memory_fraction": 0.8})
     more = engine.model_copy(update={"memory_fraction": 0.85})
     tokens = plan(LLAMA_70B, H200, tp=2, engine=base).kv_capacity_tokens
@@ -95,10 +95,10 @@ def test_refusal_names_model_accelerator_ranks_format_and_bytes():
     message = str(caught.value)
     assert "meta-llama/Llama-3.1-70B (bf16, tensor_parallel 1) on h100-sxm does not fit" in message
     assert f"{caught.value.bytes_short / GIB:.2f} GiB short" in message
-    own = H100.model_copy(update={"reserved_bytes": H100.memory_bytes - usable_bytes(H100)})
-    bigger = own.model_copy(update={"memory_bytes": own.memory_bytes + (caught.value.bytes_short + 1) / 0.9})
+    reserved = H100.model_copy(update={"reserved_bytes": H100.memory_bytes - usable_bytes(H100)})
+    bigger = reserved.model_copy(update={"memory_bytes": reserved.memory_bytes + (caught.value.bytes_short + 1) / 0.9})
     assert plan(LLAMA_70B, bigger).kv_capacity_tokens == 16
-    smaller = own.model_copy(update={"memory_bytes": bigger.memory_bytes - 1000})
+    smaller = reserved.model_copy(update={"memory_bytes": bigger.memory_bytes - 1000})
     with pytest.raises(DoesNotFit):
         plan(LLAMA_70B, smaller)
 

@@ -1,4 +1,4 @@
-"""Decodes beside prompt chunks under FlashAttention 2: tiles counted by hand, and the profiles that have the law."""
+"""Mixed steps under FlashAttention 2: tiles counted by hand, and the profiles that have the law."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_many_tiles_take_what_they_take_on_multiprocessors(prompt: int, before: 
 
 
 def test_one_decode_that_is_longer_than_all_else_ends_last() -> None:
-    """16 tokens are 32 tiles for 100 multiprocessors: there is room, and the decode's own tile is what is seen."""
+    """16 tokens are 32 tiles for 100 multiprocessors: some are idle, so only the decode's own tile shows."""
     assert added(16, 0, 1, 50_000) == pytest.approx(tile_s(50_001) - tile_s(16))
 
 

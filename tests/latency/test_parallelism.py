@@ -39,9 +39,9 @@ def test_tensor_parallelism_alone_is_the_same_either_way() -> None:
 
 def test_a_rank_of_every_split_holds_its_share_of_the_experts() -> None:
     for split in (Parallelism(8), Parallelism(8, expert=8), Parallelism(2, attention_data=4, expert=4)):
-        part = shard(MOE, split)
+        rank_shard = shard(MOE, split)
         assert MOE.moe is not None
-        held = part.experts * part.expert_intermediate
+        held = rank_shard.experts * rank_shard.expert_intermediate
         assert held * split.stage_ranks == MOE.moe.experts * MOE.moe.expert_intermediate_size
 
 
@@ -53,29 +53,32 @@ def test_attention_groups_replicate_attention_and_keep_their_own_kv() -> None:
 
 
 def test_stages_share_the_layers() -> None:
-    one, two = Parallelism(4), Parallelism(4, pipeline=2)
-    assert kv_bytes_per_token_per_rank(DENSE, two, "bf16") == kv_bytes_per_token_per_rank(DENSE, one, "bf16") / 2
-    assert weight_bytes_per_rank(DENSE, two, "bf16") < 0.6 * weight_bytes_per_rank(DENSE, one, "bf16")
+    single_stage, two_stages = Parallelism(4), Parallelism(4, pipeline=2)
+    assert (
+        kv_bytes_per_token_per_rank(DENSE, two_stages, "bf16")
+        == kv_bytes_per_token_per_rank(DENSE, single_stage, "bf16") / 2
+    )
+    assert weight_bytes_per_rank(DENSE, two_stages, "bf16") < 0.6 * weight_bytes_per_rank(DENSE, single_stage, "bf16")
     rooms = [
         plan_memory(
             DENSE, H200, tensor_parallel=4, parallelism=split, weight_dtype=None, kv_dtype="bf16", engine=ENGINE
         ).kv_capacity_tokens
-        for split in (one, two)
+        for split in (single_stage, two_stages)
     ]
     assert rooms[1] > 2 * rooms[0]
 
 
-def test_a_pass_through_two_stages_adds_one_hand_over() -> None:
-    one, two = compiled(DENSE, Parallelism(4)), compiled(DENSE, Parallelism(4, pipeline=2))
-    hand_over = two.seconds.token_s - one.seconds.token_s
+def test_a_pass_through_two_stages_adds_one_activation_transfer() -> None:
+    single_stage, two_stages = compiled(DENSE, Parallelism(4)), compiled(DENSE, Parallelism(4, pipeline=2))
+    hand_over = two_stages.seconds.token_s - single_stage.seconds.token_s
     assert np.all(hand_over[1:] > 0)
-    assert np.all(hand_over[1:] < 0.05 * one.seconds.token_s[1:])
-    np.testing.assert_array_equal(one.seconds.decode_s, two.seconds.decode_s)
-    assert two.idle_w == 2 * one.idle_w
+    assert np.all(hand_over[1:] < 0.05 * single_stage.seconds.token_s[1:])
+    np.testing.assert_array_equal(single_stage.seconds.decode_s, two_stages.seconds.decode_s)
+    assert two_stages.idle_w == 2 * single_stage.idle_w
 
 
 def test_tokens_of_all_groups_pass_the_experts() -> None:
-    """At 128 tokens a group nearly all experts are read either way; the groups' own attention is what differs."""
+    """At 128 tokens a group nearly all experts are read in both cases; only the groups' own attention differs."""
     grouped = compiled(MOE, Parallelism(1, attention_data=8, expert=8)).seconds
     plain = compiled(MOE, Parallelism(8, expert=8)).seconds
     assert grouped.token_s[128] > plain.token_s[128]

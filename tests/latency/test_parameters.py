@@ -98,10 +98,10 @@ def test_scales_of_four_bit_formats():
 def test_what_a_checkpoint_keeps_wide_takes_sixteen_bits_in_its_format_alone():
     names = ["qkv_down_proj", "q_up_proj", "kv_up_proj"]
     kept = DEEPSEEK_V3.model_copy(update={"kept_wide": {"nvfp4": names}})
-    part = shard(kept, 8)
-    wide = [matrix for matrix in matrices(kept, part) if not matrix.takes("nvfp4")]
+    rank_shard = shard(kept, 8)
+    wide = [matrix for matrix in matrices(kept, rank_shard) if not matrix.takes("nvfp4")]
     assert sorted(matrix.name for matrix in wide) == sorted([*names, "router"])
-    assert [matrix.name for matrix in matrices(kept, part) if not matrix.takes("fp8")] == ["router"]
+    assert [matrix.name for matrix in matrices(kept, rank_shard) if not matrix.takes("fp8")] == ["router"]
     more = sum(matrix.elements for matrix in wide if matrix.name != "router") * (2.0 - element_bytes("nvfp4"))
     difference = weight_bytes_per_rank(kept, 8, "nvfp4") - weight_bytes_per_rank(DEEPSEEK_V3, 8, "nvfp4")
     assert difference == pytest.approx(more)
@@ -158,9 +158,9 @@ def test_an_unused_dense_width_does_not_matter():
 
 @pytest.mark.parametrize("spec", MODELS, ids=lambda m: m.huggingface_id)
 def test_ranks_hold_the_whole_model_between_them(spec):
-    whole = weight_bytes_per_rank(spec, 1, "bf16")
+    total_bytes = weight_bytes_per_rank(spec, 1, "bf16")
     for ranks in (2, 4, 8):
-        assert whole <= ranks * weight_bytes_per_rank(spec, ranks, "bf16") < 1.06 * whole
+        assert total_bytes <= ranks * weight_bytes_per_rank(spec, ranks, "bf16") < 1.06 * total_bytes
 
 
 def test_active_experts_closed_forms():

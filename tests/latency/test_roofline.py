@@ -207,9 +207,9 @@ def test_nvfp4_is_multiplied_at_the_fp4_rate():
 
 
 def test_int4_is_weight_only_without_a_warning():
-    found = compiled(LLAMA_70B, weight_dtype="int4")
-    assert found.warnings == ()
-    assert found.seconds.token_s[8192] == pytest.approx(compiled(LLAMA_70B).seconds.token_s[8192], rel=1e-6)
+    costs = compiled(LLAMA_70B, weight_dtype="int4")
+    assert costs.warnings == ()
+    assert costs.seconds.token_s[8192] == pytest.approx(compiled(LLAMA_70B).seconds.token_s[8192], rel=1e-6)
 
 
 def test_moe_batch_reads_more_experts_than_a_token():
@@ -228,11 +228,11 @@ def test_window_bounds_decode_reads():
 
 @pytest.mark.parametrize("model", MODELS, **IDS)
 def test_power_stays_between_idle_and_active(model):
-    found = COMPILED[model.huggingface_id]
+    costs = COMPILED[model.huggingface_id]
     for batch, contexts in [([(4096, 0)], []), ([], [2000] * 64), ([(512, 3000)], [100] * 8)]:
-        above_idle_w = step_seconds(found.joules, batch, contexts) / step_seconds(found.seconds, batch, contexts)
+        above_idle_w = step_seconds(costs.joules, batch, contexts) / step_seconds(costs.seconds, batch, contexts)
         assert 0 < above_idle_w < 8 * (700 - 70)
-    assert found.idle_w == 8 * 70
+    assert costs.idle_w == 8 * 70
 
 
 def test_energy_of_a_weight_bound_step():
@@ -242,9 +242,9 @@ def test_energy_of_a_weight_bound_step():
 
 
 def test_provenance_travels_with_the_numbers():
-    found = compiled(engine=SGLANG)
-    assert (found.profile, found.evidence, found.relative_error) == ("test", "assumed", 0.3)
-    assert found.seconds.host_s == 0.5e-3
+    costs = compiled(engine=SGLANG)
+    assert (costs.profile, costs.evidence, costs.relative_error) == ("test", "assumed", 0.3)
+    assert costs.seconds.host_s == 0.5e-3
 
 
 def test_missing_engine_overhead_is_refused():

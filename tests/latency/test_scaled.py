@@ -100,21 +100,21 @@ def test_launches_may_hide_behind_the_kernel_before() -> None:
 def test_a_fused_all_reduce_takes_the_norms_along_up_to_its_limit() -> None:
     engine = EngineSpec(name="sglang", fused_all_reduce=True)
     settings: dict[str, Any] = {"split": Parallelism(4), "max_tokens": 4096}
-    apart = compiled("llama-3.1-8b", engine=EngineSpec(name="sglang"), **settings).seconds.token_s
+    unfused = compiled("llama-3.1-8b", engine=EngineSpec(name="sglang"), **settings).seconds.token_s
     fused = compiled("llama-3.1-8b", engine=engine, **settings).seconds.token_s
     norms = 2 * CATALOGUE.get("Model", "llama-3.1-8b").spec.layers
-    assert (apart - fused)[1] == pytest.approx(norms * ROOFLINE.elementwise.launch_s, rel=0.2)
-    assert (fused[:2049] <= apart[:2049]).all()
-    assert (fused[1:2049] < apart[1:2049]).all()
-    np.testing.assert_array_equal(fused[2560:], apart[2560:])
+    assert (unfused - fused)[1] == pytest.approx(norms * ROOFLINE.elementwise.launch_s, rel=0.2)
+    assert (fused[:2049] <= unfused[:2049]).all()
+    assert (fused[1:2049] < unfused[1:2049]).all()
+    np.testing.assert_array_equal(fused[2560:], unfused[2560:])
     alone = {"split": Parallelism(1), "max_tokens": 4096}
-    one = compiled("llama-3.1-8b", engine=engine, **alone).seconds.token_s
+    single_rank = compiled("llama-3.1-8b", engine=engine, **alone).seconds.token_s
     np.testing.assert_array_equal(
-        one, compiled("llama-3.1-8b", engine=EngineSpec(name="sglang"), **alone).seconds.token_s
+        single_rank, compiled("llama-3.1-8b", engine=EngineSpec(name="sglang"), **alone).seconds.token_s
     )
 
 
-def test_vllm_fuses_up_to_the_bytes_of_its_profile_unless_told_not_to() -> None:
+def test_vllm_fuses_up_to_the_bytes_of_its_profile_unless_disabled() -> None:
     """1 MiB are 128 tokens of 4,096 x 2 bytes. Without a kernel for the accelerator nothing is fused by itself."""
     curve = CollectiveCurve(ranks=4, payload_bytes=[1e3, 1e9], seconds=[4e-6, 4e-3], up_to_bytes=2.0**20)
     plain = curve.model_copy(update={"seconds": [6e-6, 6e-3], "up_to_bytes": None})
@@ -127,13 +127,13 @@ def test_vllm_fuses_up_to_the_bytes_of_its_profile_unless_told_not_to() -> None:
     def token_s(engine: EngineSpec, of: LatencyProfileSpec = profile) -> Any:
         return compiled("llama-3.1-8b", of, engine=engine, **settings).seconds.token_s
 
-    apart, fused = token_s(EngineSpec(name="vllm", fused_all_reduce=False)), token_s(VLLM)
+    unfused, fused = token_s(EngineSpec(name="vllm", fused_all_reduce=False)), token_s(VLLM)
     np.testing.assert_array_equal(fused, token_s(EngineSpec(name="vllm", fused_all_reduce=True)))
-    assert (fused[1:129] < apart[1:129]).all()
-    np.testing.assert_array_equal(fused[160:], apart[160:])
-    np.testing.assert_array_equal(token_s(EngineSpec(name="sglang")), apart)
+    assert (fused[1:129] < unfused[1:129]).all()
+    np.testing.assert_array_equal(fused[160:], unfused[160:])
+    np.testing.assert_array_equal(token_s(EngineSpec(name="sglang")), unfused)
     bare = PROFILE.model_copy(update={"laws": laws.model_copy(update={"fused_all_reduce": []})})
-    np.testing.assert_array_equal(token_s(VLLM, bare), apart)
+    np.testing.assert_array_equal(token_s(VLLM, bare), unfused)
 
 
 @pytest.mark.parametrize(("profile", "each_s"), [(PROFILE, 5e-6), (ROOFLINE, ROOFLINE.all_reduce.alpha_s)])
@@ -143,8 +143,8 @@ def test_norms_over_all_heads_are_one_more_all_reduce_a_layer(profile: LatencyPr
     settings: dict[str, Any] = {"split": Parallelism(4), "max_tokens": 64, "accelerator": H100, "weight_dtype": None}
 
     def token_s(spec: ModelSpec, **changed: Any) -> Any:
-        asked = {"kv_dtype": "bf16", "engine": VLLM, "max_sequences": 64, "max_context_tokens": 9000}
-        priced = PricedWorker(spec, **settings | asked | changed)
+        defaults = {"kv_dtype": "bf16", "engine": VLLM, "max_sequences": 64, "max_context_tokens": 9000}
+        priced = PricedWorker(spec, **settings | defaults | changed)
         return build_estimator("mine", profile).compile(priced).seconds.token_s
 
     without = model.model_copy(update={"qk_norm_per_layer": False})
@@ -198,8 +198,8 @@ def test_other_engines_and_accelerators_are_said() -> None:
 
 def test_widths_beyond_the_measured_are_said() -> None:
     narrow = LAWS.model_copy(update={"gemm": {"bf16": GEMM.model_copy(update={"ranges": {"n": (8192.0, 65536.0)}})}})
-    found = compiled("llama-3.1-8b", PROFILE.model_copy(update={"laws": narrow})).warnings
-    assert "o_proj: n 4096 is outside the measured 8192 to 65536" in found
+    warnings = compiled("llama-3.1-8b", PROFILE.model_copy(update={"laws": narrow})).warnings
+    assert "o_proj: n 4096 is outside the measured 8192 to 65536" in warnings
 
 
 def test_a_model_without_a_law_of_its_attention_is_refused() -> None:
@@ -273,11 +273,11 @@ def test_passes_that_quantise_are_before_products_in_fp8_whose_inputs_have_sixte
         priced = PricedWorker(model, H100, Parallelism(2), dtype, "bf16", VLLM, 4096, 256, 500_000)  # type: ignore[arg-type]
         plain = LAWS.model_copy(update={"gemm": LAWS.gemm | {"fp8": GEMM}})
         both = (plain, plain.model_copy(update={"quantise": passes}))
-        without, apart = (
+        without, quantised = (
             ScaledEstimator("mine", PROFILE.model_copy(update={"laws": laws})).worker(priced) for laws in both
         )
         extra[dtype] = {
-            matrix.name: apart.product_s(matrix, tokens) - without.product_s(matrix, tokens)
+            matrix.name: quantised.product_s(matrix, tokens) - without.product_s(matrix, tokens)
             for matrix in without.products()
         }
     assert not any(seconds.any() for seconds in extra["bf16"].values())
@@ -294,25 +294,27 @@ def test_what_a_checkpoint_keeps_wide_is_priced_by_the_law_of_sixteen_bits() -> 
     for name, model, dtype in (("kept", kept, "fp8"), ("all", spec, "fp8"), ("wide", spec, "bf16")):
         priced = PricedWorker(model, H100, Parallelism(8), dtype, "bf16", VLLM, 4096, 256, 500_000)  # type: ignore[arg-type]
         worker = ScaledEstimator("mine", PROFILE).worker(priced)
-        found = {matrix.name: matrix for matrix in matrices(model, worker.part)}
-        seconds[name] = {part: worker.product_s(found[part], tokens) for part in ("q_up_proj", "o_proj")}
+        by_name = {matrix.name: matrix for matrix in matrices(model, worker.part)}
+        seconds[name] = {
+            matrix_name: worker.product_s(by_name[matrix_name], tokens) for matrix_name in ("q_up_proj", "o_proj")
+        }
     np.testing.assert_array_equal(seconds["kept"]["q_up_proj"], seconds["wide"]["q_up_proj"])
     np.testing.assert_array_equal(seconds["kept"]["o_proj"], seconds["all"]["o_proj"])
     assert (seconds["all"]["q_up_proj"] != seconds["wide"]["q_up_proj"]).all()
 
 
 def test_a_router_in_single_precision_runs_without_tensor_cores() -> None:
-    """Beside the law's launch: 2 m k n FLOPs at the law's share of 67e12, where bf16 has 989e12."""
+    """In addition to the law's launch: 2 m k n FLOPs at the law's share of 67e12, where bf16 has 989e12."""
     spec = CATALOGUE.get("Model", "minimax-m2.5").spec
     assert spec.moe.router_dtype == "fp32"
     half = spec.model_copy(update={"moe": spec.moe.model_copy(update={"router_dtype": "bf16"})})
     priced = [
         PricedWorker(model, H100, Parallelism(8), None, "bf16", VLLM, 16384, 256, 500_000) for model in (spec, half)
     ]
-    whole, halved = (build_estimator("mine", PROFILE).compile(worker).seconds.token_s[16384] for worker in priced)
+    full, halved = (build_estimator("mine", PROFILE).compile(worker).seconds.token_s[16384] for worker in priced)
     flops = 2.0 * 16384 * spec.hidden_size * spec.moe.experts
     peak = LAWS.clock_share * LAWS.gemm["bf16"].flops
-    assert whole - halved == pytest.approx(spec.layers * flops / peak * (1 / 67e12 - 1 / 989e12), rel=0.25)
+    assert full - halved == pytest.approx(spec.layers * flops / peak * (1 / 67e12 - 1 / 989e12), rel=0.25)
 
 
 def test_a_server_s_clock_slows_arithmetic_and_not_memory() -> None:
@@ -325,9 +327,9 @@ def test_a_server_s_clock_slows_arithmetic_and_not_memory() -> None:
     assert held.warnings == boosted.warnings
 
 
-@pytest.mark.parametrize(("engine", "own"), [("trtllm", True), ("vllm", True), ("sglang", False)])
-def test_attention_groups_of_some_engines_have_dense_ffns_of_their_own(engine: str, own: bool) -> None:
-    """As many weights times tokens either way: a token of each group by its share of a matrix, or by the whole."""
+@pytest.mark.parametrize(("engine", "replicated"), [("trtllm", True), ("vllm", True), ("sglang", False)])
+def test_attention_groups_of_some_engines_have_dense_ffns_of_their_own(engine: str, replicated: bool) -> None:
+    """Weights times tokens are equal: a token of each group by its share of a matrix, or by the full matrix."""
     estimator = ScaledEstimator("mine", PROFILE.model_copy(update={"laws": LAWS.model_copy(update={"engine": engine})}))
     spec, together = CATALOGUE.get("Model", "deepseek-v3").spec, Parallelism(1, attention_data=8, expert=8)
     split = together.under(engine)
@@ -335,7 +337,7 @@ def test_attention_groups_of_some_engines_have_dense_ffns_of_their_own(engine: s
     dense = {matrix.name: matrix for matrix in worker.products() if not matrix.routed}
     given = {matrix.name: matrix for matrix in matrices(spec, shard(spec, together)) if not matrix.routed}
     for name, matrix in given.items():
-        assert dense[name].token_groups == (1 if own else matrix.token_groups)
+        assert dense[name].token_groups == (1 if replicated else matrix.token_groups)
         done = dense[name].inputs * dense[name].outputs * dense[name].token_groups
         assert done == matrix.inputs * matrix.outputs * matrix.token_groups
     assert dense["shared_gate_up_proj"].inputs == spec.hidden_size
@@ -343,16 +345,16 @@ def test_attention_groups_of_some_engines_have_dense_ffns_of_their_own(engine: s
     shared = worker.shared_s(np.array([512.0]))[0] - worker.routed_s(np.array([512.0]))[0]
     payload = 2.0 * spec.hidden_size * np.array([512.0])
     collectives = worker.collectives.shared_s(split, spec, payload)[0]
-    assert (shared == pytest.approx(collectives)) == own
+    assert (shared == pytest.approx(collectives)) == replicated
     # No tokens are gathered for a dense FFN that every group has.
     gathered = collectives / worker.collectives.gathered_s(split, payload)[0]
-    assert gathered == pytest.approx(spec.layers - own * spec.moe.leading_dense_layers)
+    assert gathered == pytest.approx(spec.layers - replicated * spec.moe.leading_dense_layers)
 
 
 def test_ffns_of_every_group_take_that_much_more_memory() -> None:
     spec, together = CATALOGUE.get("Model", "deepseek-v3").spec, Parallelism(1, attention_data=8, expert=8)
-    apart, shared = (weight_bytes_per_rank(spec, together.under(engine), "fp8") for engine in ("vllm", "sglang"))
+    replicated, shared = (weight_bytes_per_rank(spec, together.under(engine), "fp8") for engine in ("vllm", "sglang"))
     width = spec.moe.leading_dense_layers * spec.intermediate_size
     width += (spec.layers - spec.moe.leading_dense_layers) * spec.moe.shared_intermediate_size
-    assert apart - shared == pytest.approx(7 / 8 * 3 * spec.hidden_size * width, rel=0.01)  # and scales
+    assert replicated - shared == pytest.approx(7 / 8 * 3 * spec.hidden_size * width, rel=0.01)  # and scales
     assert Parallelism(4).under("vllm") == Parallelism(4)

@@ -114,20 +114,20 @@ class TestSituations:
         self, monkeypatch: pytest.MonkeyPatch, accelerator: str | None, model: str, situation: str
     ) -> None:
         monkeypatch.setattr(module, "_read", lambda: {"vllm": engine_errors(self.ALL)})
-        found = served_errors("vllm", accelerator, model)
-        assert found is not None
-        assert found.situation == situation
-        assert found.ttft.logs[-1] == self.ALL[situation]
+        errors = served_errors("vllm", accelerator, model)
+        assert errors is not None
+        assert errors.situation == situation
+        assert errors.ttft.logs[-1] == self.ALL[situation]
 
     def test_of_two_that_are_new_the_wider_counts(self, monkeypatch: pytest.MonkeyPatch) -> None:
         wider = engine_errors({**self.ALL, "model": 0.9})
         monkeypatch.setattr(module, "_read", lambda: {"vllm": wider})
-        found = served_errors("vllm", "b200", "another")
-        assert found is not None
-        assert found.situation == "model"
+        errors = served_errors("vllm", "b200", "another")
+        assert errors is not None
+        assert errors.situation == "model"
 
     @pytest.mark.parametrize(
-        ("tried", "asked", "found"),
+        ("tried", "situation", "expected"),
         [
             (("campaign",), "model", "campaign"),
             (("campaign", "model"), "model", "model"),
@@ -136,9 +136,9 @@ class TestSituations:
         ],
     )
     def test_one_that_was_not_tried_takes_the_one_next_to_it(
-        self, tried: Sequence[str], asked: module.Situation, found: str
+        self, tried: Sequence[str], situation: module.Situation, expected: str
     ) -> None:
-        assert engine_errors(dict.fromkeys(tried, 0.1)).of(asked).situation == found
+        assert engine_errors(dict.fromkeys(tried, 0.1)).of(situation).situation == expected
 
     def test_of_an_engine_that_nobody_measured_nothing_is_known(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "_read", lambda: {"vllm": engine_errors(self.ALL)})
@@ -202,9 +202,9 @@ class TestDraws:
     DEVICE = tuple(regime for regime in REGIMES if regime != "host")
 
     def test_the_middle_of_the_draws_is_the_median_of_the_law(self) -> None:
-        found = factors_of(self.COSTS, np.array([0.0, 0.0, 0.0, 0.0, 1.0]), 0.5)
-        assert found["prefill"] == pytest.approx(math.exp(-0.05))
-        assert found["decode"] == found["mixed"] == pytest.approx(1.0)
+        factors = factors_of(self.COSTS, np.array([0.0, 0.0, 0.0, 0.0, 1.0]), 0.5)
+        assert factors["prefill"] == pytest.approx(math.exp(-0.05))
+        assert factors["decode"] == factors["mixed"] == pytest.approx(1.0)
 
     def test_no_draw_leaves_step_times_as_they_are(self) -> None:
         assert factors_of(self.COSTS, np.zeros(5), 0.5) == dict.fromkeys(REGIMES, 1.0)
@@ -213,8 +213,8 @@ class TestDraws:
     def test_as_many_draws_lie_within_as_the_laws_say(self, correlation: float) -> None:
         drawn = [factors_of(self.COSTS, z, correlation) for z in normal_draws(4096, 0)]
         for regime, law in (("prefill", HEAVY), ("decode", NARROW), ("mixed", NARROW)):
-            found = np.array([factors[regime] for factors in drawn])
-            assert -np.log(np.quantile(found, SHARES))[::-1] == pytest.approx(law.logs, abs=0.03)
+            regime_factors = np.array([factors[regime] for factors in drawn])
+            assert -np.log(np.quantile(regime_factors, SHARES))[::-1] == pytest.approx(law.logs, abs=0.03)
 
     def test_tails_are_as_heavy_as_they_were(self) -> None:
         """Far beyond the normal law that goes through the quartiles."""
@@ -233,9 +233,9 @@ class TestDraws:
         normal, plain = np.array(drawn), replace(self.COSTS, served=None)
         sigma = math.log1p(0.3) / 0.6744897501960817
         assert deviations(plain) == pytest.approx(dict.fromkeys(REGIMES, sigma))
-        found = factors_of(plain, normal, correlation)
+        factors = factors_of(plain, normal, correlation)
         for place, regime in enumerate(self.DEVICE, start=1):
             z = math.sqrt(correlation) * normal[0] + math.sqrt(1 - correlation) * normal[place]
-            assert found[regime] == pytest.approx(math.exp(sigma * z))
-        assert found["host"] == pytest.approx(math.exp(sigma * normal[4]))
-        assert factors_of(self.COSTS, normal, correlation)["host"] == found["host"]
+            assert factors[regime] == pytest.approx(math.exp(sigma * z))
+        assert factors["host"] == pytest.approx(math.exp(sigma * normal[4]))
+        assert factors_of(self.COSTS, normal, correlation)["host"] == factors["host"]

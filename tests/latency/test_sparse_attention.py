@@ -88,8 +88,8 @@ def test_prompts_are_the_sum_over_their_queries(batch: int, new: int, cached: in
     for query in range(cached + 1, cached + new + 1):
         expected += batch * (1e-7 + share * query * score + min(query, 64) * 3e-10)
     expected += share * 2e-5 * (cached + new > 64)
-    found = sparse_prefill_s(TERMS, SHEET, reader, batch, np.array([float(new)]), np.array([float(cached)]))
-    assert found[0] == pytest.approx(expected, rel=1e-9)
+    seconds = sparse_prefill_s(TERMS, SHEET, reader, batch, np.array([float(new)]), np.array([float(cached)]))
+    assert seconds[0] == pytest.approx(expected, rel=1e-9)
 
 
 @given(sequences=st.integers(1, 500), mean=st.integers(1, 300), share=st.sampled_from((1.0, 0.25)))
@@ -98,8 +98,8 @@ def test_decodes_are_the_sum_over_sequences_and_what_one_of_them_takes(sequences
     score = 2 * 4 * 32 / (1e15 * 0.4) + 2e-11
     each = 2e-7 + share * mean * score + min(mean, 64) * 2e-10
     alone = share * mean * 3e-10 + min(mean, 64) * 4e-9 + share * 2e-5 * (mean > 64)
-    found = sparse_decode_s(TERMS, SHEET, reader, np.array([float(sequences)]), np.array([float(sequences * mean)]))
-    assert found[0] == pytest.approx(sequences * each + alone, rel=1e-9)
+    seconds = sparse_decode_s(TERMS, SHEET, reader, np.array([float(sequences)]), np.array([float(sequences * mean)]))
+    assert seconds[0] == pytest.approx(sequences * each + alone, rel=1e-9)
 
 
 def test_heads_between_and_beyond_those_measured() -> None:
@@ -110,14 +110,14 @@ def test_heads_between_and_beyond_those_measured() -> None:
 def test_the_roofline_reads_topk_tokens_and_scores_all() -> None:
     roofline = RooflineEstimator("roofline", CATALOGUE.get("LatencyProfile", "roofline").spec)
     sparse, full = (roofline.worker(priced(model)) for model in (V32, V3))
-    one = np.array([1.0])
-    long, longer = (float(sparse.decode_s(one * 64, one * 64 * tokens)[0]) for tokens in (65536, 131072))
+    unit = np.array([1.0])
+    long, longer = (float(sparse.decode_s(unit * 64, unit * 64 * tokens)[0]) for tokens in (65536, 131072))
     share, tokens = roofline.profile.decode_attention, 61 * 64 * 65536
     scored_s = 2 * 64 * 128 / (H200.peak_flops["fp8"] * share.flops)
     keys_s = 132 / (H200.memory_bandwidth_bytes_per_s * share.bandwidth)
     assert longer - long == pytest.approx(tokens * max(scored_s, keys_s), rel=1e-6)
-    assert long < float(full.decode_s(one * 64, one * 64 * 65536)[0])
-    assert float(sparse.chunk_s(one * 8192, one * 65536)[0]) < float(full.chunk_s(one * 8192, one * 65536)[0])
+    assert long < float(full.decode_s(unit * 64, unit * 64 * 65536)[0])
+    assert float(sparse.chunk_s(unit * 8192, unit * 65536)[0]) < float(full.chunk_s(unit * 8192, unit * 65536)[0])
 
 
 @pytest.mark.parametrize("engine", ["sglang", "vllm", "trtllm"])
@@ -151,7 +151,7 @@ def test_a_profile_without_the_law_says_so() -> None:
     assert LAWS.sparse_attention == {}
 
 
-def test_devices_beside_accelerators_refuse_it() -> None:
+def test_attached_devices_refuse_it() -> None:
     with pytest.raises(DevicesRefused, match=r"DeepSeek-V3\.2 has sparse attention"):
         compose(
             WorkerDevices(DevicesSpec.model_construct(), {}, {}), V32, H200,
@@ -180,7 +180,7 @@ def test_pages_that_engines_do_not_have_are_warned_of(profile: str) -> None:
 
     def warned(model: ModelSpec, page: int | None) -> bool:
         engine = EngineSpec(name="sglang", page_tokens=page)
-        found = build_estimator(profile, spec).compile(priced(model, engine=engine)).warnings
-        return any("64-token pages for sparse attention" in text for text in found)
+        warnings = build_estimator(profile, spec).compile(priced(model, engine=engine)).warnings
+        return any("64-token pages for sparse attention" in text for text in warnings)
 
     assert [warned(V32, None), warned(V32, 64), warned(V3, None)] == [True, False, False]

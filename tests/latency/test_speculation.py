@@ -51,8 +51,8 @@ def test_a_decode_step_is_its_share_of_a_speculative_one(drafted: int, accepted:
     checked = dense_lookup(plain.token_s, many) + dense_lookup(plain.sequence_s, many) + attention
     drafting = (dense_lookup(plain.token_s, n) + attention) / LAYERS + dense_lookup(plain.sequence_s, n)
     step_s = plain.host_s + plain.host_per_sequence_s * n + checked + drafted * drafting
-    found = decode_step_seconds(with_speculation(plain, speculation, LAYERS), n, context)
-    assert found == pytest.approx(step_s / speculation.tokens_per_step, rel=1e-9)
+    seconds = decode_step_seconds(with_speculation(plain, speculation, LAYERS), n, context)
+    assert seconds == pytest.approx(step_s / speculation.tokens_per_step, rel=1e-9)
 
 
 @given(new=st.integers(1, 150), cached=st.integers(0, 5000), accepted=st.floats(0.0, 1.0))

@@ -56,8 +56,8 @@ def test_beyond_the_table():
 
 
 def test_terms_of_the_notation():
-    one = np.ones((2, 2))
-    costs = StepCosts(10.0, 1.0, np.array([0.0, 0.1]), np.array([0.0, 0.01]), one * 1e-3, np.zeros((3, 2)))
+    unit = np.ones((2, 2))
+    costs = StepCosts(10.0, 1.0, np.array([0.0, 0.1]), np.array([0.0, 0.01]), unit * 1e-3, np.zeros((3, 2)))
     # 2 chunks and 1 decode: 3 sequences, 5 + 1 + 1 tokens, one sampling; pairs 5 * (10 + 3) + 1 * (0 + 1).
     expected = 10.0 + 3.0 + 0.7 + 0.01 + (65.0 + 1.0) * 1e-3
     assert step_seconds(costs, [(5, 10), (1, 0)], [100], sampling=1) == pytest.approx(expected)

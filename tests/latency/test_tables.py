@@ -73,7 +73,7 @@ def test_a_long_decode_ends_late(tmp_path: Path) -> None:
     more = step_seconds(costs, [], skewed) - step_seconds(costs, [], even)
     assert more == pytest.approx(LLAMA.layers * LATE_US * 1500 * MICRO, rel=1e-6)
     mixed = step_seconds(costs, [(256, 64)], skewed) - step_seconds(costs, [(256, 64)], even)
-    # Half as late as alone beside the prompt, where it would take so much longer than the mean one.
+    # In the mixed step half as late as alone, where it would take that much longer than the mean one.
     alone = attention_us(256, 64, 1, 2499) - attention_us(256, 64, 1, 999)
     assert mixed == pytest.approx(LLAMA.layers * 0.5 * alone * MICRO, rel=1e-6)
 
@@ -101,7 +101,7 @@ def test_experts_see_the_tokens_of_all_groups(tmp_path: Path) -> None:
     constants = profile(write_tables(tmp_path, moe=True))
     alone = compiled(constants, QWEN_MOE)
     pair = compiled(constants, QWEN_MOE, Parallelism(tensor=1, attention_data=2, expert=2))
-    # Half of the experts on each card, for twice the tokens: all of them in use at 2,048 tokens either way.
+    # Half of the experts on each card, for twice the tokens: at 2,048 tokens all of them are in use in both cases.
     experts = QWEN_MOE.moe
     assert experts is not None
     split = Parallelism(tensor=1, attention_data=2, expert=2)
@@ -111,8 +111,8 @@ def test_experts_see_the_tokens_of_all_groups(tmp_path: Path) -> None:
     )
     tables = read_tables(tmp_path, 1)
     assert tables.moe is not None
-    whole, half = tables.moe(2048, 128.0), tables.moe(2048, 64.0)
-    assert pair.token_s[2048] - alone.token_s[2048] == pytest.approx(gathered + QWEN_MOE.layers * (half - whole))
+    full, half = tables.moe(2048, 128.0), tables.moe(2048, 64.0)
+    assert pair.token_s[2048] - alone.token_s[2048] == pytest.approx(gathered + QWEN_MOE.layers * (half - full))
     assert worker.shared_s(np.array([4096.0]))[0] == pytest.approx(gathered + QWEN_MOE.layers * half)
 
 

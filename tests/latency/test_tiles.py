@@ -1,4 +1,4 @@
-"""Attention beside prompts as tiles: found in a table that has them, and read between its rows."""
+"""Attention of mixed steps as tiles: recognised in a table that has them, and read between its rows."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_table_without_tiles_has_no_law() -> None:
     assert fit_tiles(frame[frame["n_decode"] == 0]) is None
 
 
-def test_rounds_between_measured_rows_are_told() -> None:
+def test_rounds_between_measured_rows_are_inferred() -> None:
     """What no line between rows has: six decodes of 16 heads no longer fit on 94 multiprocessors."""
     frame = table()
     times = residuals(TRUTH, frame[frame["n_decode"] > 0])
@@ -64,6 +64,6 @@ def test_tables_are_read_by_the_law(tmp_path) -> None:  # type: ignore[no-untype
     decodes = pd.DataFrame(product((0,), (0,), DECODES, CONTEXTS), columns=NAMES).assign(time_s=1e-4)
     tables = attention_tables(tmp_path, pd.concat((frame, decodes)), None)
     knots = [(chunk, 0, n, mean) for chunk, n, mean in product((80, 320, 448), (4, 16), (96, 768))]
-    found = [float(tables.batch_s(*knot, 0.0, 0.0)) for knot in knots]
-    # Knots stand at 80, 320 and 448 tokens: there the table has what the law says, with even residuals.
-    assert found == pytest.approx([float(measured(*knot)) for knot in knots], rel=0.02)
+    seconds = [float(tables.batch_s(*knot, 0.0, 0.0)) for knot in knots]
+    # Knots lie at 80, 320 and 448 tokens: there the table equals the law, with even residuals.
+    assert seconds == pytest.approx([float(measured(*knot)) for knot in knots], rel=0.02)

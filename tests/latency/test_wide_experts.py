@@ -53,8 +53,8 @@ def test_sending_to_experts_is_no_slower_than_sending_to_all_of_many_groups(toke
 def test_measured_exchanges_come_before_all_to_alls() -> None:
     curve = CollectiveCurve(ranks=4, payload_bytes=[1e5, 1e8], seconds=[1e-3, 1e-3])
     law = Collectives(CURVES, 1e11, 1e-6, exchange=[curve])
-    found = law.exchanged_s(SENT, DEEPSEEK, np.array([1e4, 1e6]))
-    assert found == pytest.approx(1e-3)
+    seconds = law.exchanged_s(SENT, DEEPSEEK, np.array([1e4, 1e6]))
+    assert seconds == pytest.approx(1e-3)
     layers = DEEPSEEK.layers - DEEPSEEK.moe.leading_dense_layers
     assert law.shared_s(SENT, DEEPSEEK, np.array([1e4])) == pytest.approx(layers * 1e-3)
 

@@ -31,11 +31,11 @@ def cached_tokens(worker: Any, path: Sequence[tuple[int, int, int]], tokens: int
 
 def _in_tree(tree: RadixTree, keys: Sequence[Any]) -> int:
     """Leading keys that a radix tree has."""
-    node, found = tree.root, 0
-    while found < len(keys) and keys[found] in node.children:
-        node = node.children[keys[found]]
+    node, matched = tree.root, 0
+    while matched < len(keys) and keys[matched] in node.children:
+        node = node.children[keys[matched]]
         for key in node.pages:
-            if found == len(keys) or keys[found] != key:
-                return found
-            found += 1
-    return found
+            if matched == len(keys) or keys[matched] != key:
+                return matched
+            matched += 1
+    return matched

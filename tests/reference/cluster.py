@@ -10,7 +10,7 @@ formed, the next pass comes when the oldest outstanding one has ended and its re
 any looks again when it says so (``look_again_s``), or when a request arrives before.
 
 A request that can never fit is rejected when it arrives, before it reaches the router: it uses no turn and no random
-number and leaves no belief. Its follow-up arrives ``think_s`` after the rejection.
+number and leaves no entry in the prefix index. Its follow-up arrives ``think_s`` after the rejection.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _ARRIVAL, _STEP_END, _LOOK, _PASS = range(4)
 
 
 class Worker(Protocol):
-    """What the cluster asks of an engine's reference; see ``VllmWorker``."""
+    """Interface of an engine's reference; see ``VllmWorker``."""
 
     first_scheduled_s: dict[Any, float]
     first_token_s: dict[Any, float]
@@ -61,7 +61,7 @@ class Worker(Protocol):
 
 @dataclass
 class RequestOutcome:
-    """What became of one request; None, -1 or 0 where it did not happen. Names as in ``RequestTable``."""
+    """Outcome of one request; None, -1 or 0 where it did not happen. Names as in ``RequestTable``."""
 
     arrival_s: float
     outcome: int = 0
@@ -76,12 +76,12 @@ class RequestOutcome:
 
 @dataclass
 class WorkerOutcome:
-    """What one worker did. Names as in ``WorkerTable``.
+    """Totals of one worker. Names as in ``WorkerTable``.
 
     Attributes:
         steps: its steps in order.
         prefill_tokens, decode_tokens: tokens computed in chunks and in decodes.
-        peak_kv_tokens: most tokens of room held by requests (not by cached content alone), after a batch was formed.
+        peak_kv_tokens: most token slots held by requests (not by cached content alone), after a batch was formed.
         evicted_tokens: cached tokens dropped for others.
     """
 
@@ -195,11 +195,11 @@ class Cluster:
             tally.prefill_tokens += sum(entry.new for entry in step.batch if not entry.decode)
             tally.decode_tokens += sum(entry.new for entry in step.batch if entry.decode)
             tally.peak_kv_tokens = max(tally.peak_kv_tokens, engine.held_tokens)
-        # What has come and was not looked for yet keeps an idle engine from sleeping.
+        # Arrivals that no pass has seen yet keep an idle engine awake.
         unseen = bool(getattr(engine, "inbox", ()))
         if not ends and not unseen:
             self.awake[worker] = False
-            # Only workers that move KV about between steps have reason to.
+            # Only workers that transfer KV between steps have reason to.
             look_again_s = self.naps[worker] = getattr(engine, "look_again_s", None)
             if look_again_s is not None:
                 heapq.heappush(self.events, (look_again_s, _LOOK, worker))

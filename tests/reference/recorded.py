@@ -22,7 +22,7 @@ def recorded_law(chunks: list[tuple[int, int]], decodes: list[int], sampling: in
 
 
 def shared_directory() -> Path | None:
-    """Where the validation data is: ``$HISEARCH_SHARED``, else ``shared`` beside the repository; ``None`` if absent."""
+    """Validation data: ``$HISEARCH_SHARED``, else ``shared`` next to the repository; ``None`` if absent."""
     named = os.environ.get("HISEARCH_SHARED")
     folder = Path(named) if named else Path(__file__).resolve().parents[3] / "shared"
     return folder if folder.is_dir() else None

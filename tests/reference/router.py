@@ -1,7 +1,6 @@
 """The router in front of identical workers.
 
-It knows what it dispatched and what has finished, and nothing of the workers' insides; ``kv_aware`` alone is told what
-they have cached.
+It knows dispatched and finished requests, and nothing of the workers' state; only ``kv_aware`` sees their caches.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class RouterConfig:
     staleness_s: float = 0.0
 
 
-#: Leading tokens of a path that a worker has in HBM, in whole pages of the first so many: (worker, path, tokens).
+#: (worker, path, tokens) -> leading tokens of the path's first ``tokens`` that a worker has in HBM, in whole pages.
 Look = Callable[[int, Path, int], int]
 
 
@@ -50,7 +49,7 @@ class Router:
 
     Attributes:
         in_flight_requests, in_flight_tokens: per worker, over dispatched unfinished requests (prompt tokens).
-        believed: per worker, node -> tokens of the prompts that went there (cache_aware only; never trimmed).
+        prefix_index: per worker, node -> tokens of the prompts that went there (cache_aware only; never trimmed).
 
     Args:
         config: policy and parameters.
@@ -72,13 +71,13 @@ class Router:
         self._look = look
         self._paths = paths or {}
         self._page_tokens = page_tokens
-        self._picture_s = 0.0
-        self._picture: list[set[int]] = [set() for _ in range(workers)]
+        self._snapshot_s = 0.0
+        self._snapshots: list[set[int]] = [set() for _ in range(workers)]
         self.random = SplitMix64(config.seed)
         self.dispatched = 0
         self.in_flight_requests = [0] * workers
         self.in_flight_tokens = [0] * workers
-        self.believed: list[dict[int, int]] = [{} for _ in range(workers)]
+        self.prefix_index: list[dict[int, int]] = [{} for _ in range(workers)]
         self._unfinished: dict[int, _Dispatched] = {}
         self._used: list[dict[int, float]] = [{} for _ in range(workers)]
         self._trim_s = config.eviction_interval_s
@@ -134,35 +133,35 @@ class Router:
             return self._power_of_two()
         if self.config.policy == "kv_aware":
             return self._kv_aware(prompt, now)
-        self._trim_where_due(now)
+        self._trim_trees(now)
         worker = self._cache_aware(prompt)
-        self.believed[worker].update((node, end - start) for node, start, end in prompt)
+        self.prefix_index[worker].update((node, end - start) for node, start, end in prompt)
         self._used[worker].update((node, now) for node, _, _ in prompt)
         return worker
 
-    def _trim_where_due(self, now: float) -> None:
-        """Least recently asked for first, of equals the deeper, whose number is greater, until the rest is allowed."""
+    def _trim_trees(self, now: float) -> None:
+        """Evict the least recently used nodes, the deeper first among equals, down to the allowed size."""
         if self.config.max_tree_tokens is None or now < self._trim_s:
             return
         while self._trim_s <= now:
             self._trim_s += self.config.eviction_interval_s
         for worker in range(self.workers):
-            held = self.believed[worker]
+            held = self.prefix_index[worker]
             for node in sorted(held, key=lambda node: (self._used[worker][node], -node)):
                 if sum(held.values()) <= self.config.max_tree_tokens:
                     break
                 del held[node]
 
     def _kv_aware(self, prompt: Path, now: float) -> int:
-        """Least of prompt tokens in flight and, by their worth, those of this prompt that are not cached there."""
+        """The worker with the least prompt tokens in flight plus weighted uncached tokens of this prompt."""
         assert self._look is not None
         tokens = prompt[-1][2]
         if self.config.staleness_s == 0.0:
             cached = [self._look(w, prompt, tokens) for w in range(self.workers)]
         else:
-            self._take_picture_where_due(now)
+            self._refresh_snapshot(now)
             cached = [
-                max((end for node, _, end in prompt if node in self._picture[w]), default=0)
+                max((end for node, _, end in prompt if node in self._snapshots[w]), default=0)
                 for w in range(self.workers)
             ]
         loads = [
@@ -170,23 +169,23 @@ class Router:
         ]
         return loads.index(min(loads))
 
-    def _take_picture_where_due(self, now: float) -> None:
-        """What of the tree each worker has: nodes in which a page ends, and all pages that do so there or above."""
-        if now < self._picture_s:
+    def _refresh_snapshot(self, now: float) -> None:
+        """Snapshot of each worker's tree: the nodes in which a page ends and whose path is cached up to that page."""
+        if now < self._snapshot_s:
             return
-        while self._picture_s <= now:
-            self._picture_s += self.config.staleness_s
+        while self._snapshot_s <= now:
+            self._snapshot_s += self.config.staleness_s
         for worker in range(self.workers):
-            self._picture[worker] = {node for node, path in self._paths.items() if self._holds(worker, path)}
+            self._snapshots[worker] = {node for node, path in self._paths.items() if self._holds(worker, path)}
 
     def _holds(self, worker: int, path: Path) -> bool:
         assert self._look is not None
         _, start, end = path[-1]
-        whole = end // self._page_tokens * self._page_tokens
-        return whole > start and self._look(worker, path, end) == whole
+        page_end = end // self._page_tokens * self._page_tokens
+        return page_end > start and self._look(worker, path, end) == page_end
 
     def _cheapest(self) -> int:
-        """All cost the same: the first with room, else the one with the fewest requests."""
+        """All cost the same: the first with headroom, else the one with the fewest requests."""
         for worker in range(self.workers):
             if self.in_flight_requests[worker] < self.config.fill_requests:
                 return worker
@@ -264,13 +263,13 @@ class Router:
         matches = [self._match(w, prompt) for w in indices]
         if max(matches) / prompt[-1][2] > self.config.cache_threshold:
             return matches.index(max(matches))
-        return min(indices, key=lambda w: (sum(self.believed[w].values()), w))
+        return min(indices, key=lambda w: (sum(self.prefix_index[w].values()), w))
 
     def _match(self, worker: int, prompt: Path) -> int:
-        """Leading tokens of the prompt that the worker is believed to have."""
+        """Leading tokens of the prompt that the worker has by the prefix index."""
         matched = 0
         for node, _, end in prompt:
-            if node not in self.believed[worker]:
+            if node not in self.prefix_index[worker]:
                 break
             matched = end
         return matched

@@ -2,8 +2,8 @@
 
 Sources: NVIDIA's documentation of TensorRT-LLM ("Scheduler", "KV Cache System", "Useful Runtime Options", "Overlap
 Scheduler", "Long Sequences") and the sources of its capacity scheduler, micro-batch scheduler, KV cache manager,
-eviction policy and PyExecutor. No recording of the engine stands behind it. Where it departs from them is said in
-``docs/simulator.md``.
+eviction policy and PyExecutor. No recording of the engine confirms it. ``docs/simulator.md`` lists where
+it departs from them.
 
 Words: the *active* requests are those that the executor has taken from its queue, in order of arrival; of them the
 *started* ones hold KV blocks: *contexts* whose prompt is being computed, and *generations*. A request's *known* tokens
@@ -33,7 +33,7 @@ class _Outstanding:
 
 
 class TrtllmWorker:
-    """One engine. Drive it with ``receive``, ``form`` and ``process``; everything else is there to be looked at.
+    """One engine. Drive it with ``receive``, ``form`` and ``process``; everything else is for inspection.
 
     Attributes:
         queue: requests not active yet, head first.
@@ -61,11 +61,11 @@ class TrtllmWorker:
         self.device_free_s = 0.0
         self._received = 0
         self._paused: list[LiveRequest] = []
-        self._promised: set[Hashable] = set()
+        self._pending_blocks: set[Hashable] = set()
 
     @property
     def held_tokens(self) -> int:
-        """Tokens that the blocks held by requests have room for."""
+        """Token slots in the blocks that requests hold."""
         return self.pool.held_blocks * self.config.tokens_per_block
 
     @property
@@ -98,7 +98,7 @@ class TrtllmWorker:
         """
         while self.queue and len(self.active) < self.config.max_batch_size:
             self.active.append(self.queue.pop(0))
-        # Copies wait for what the device has been given.
+        # Copies wait for batches already queued on the device.
         self.pool.copies_begin_s = max(now, self.device_free_s)
         while True:
             contexts = self._fitting_contexts()
@@ -136,13 +136,13 @@ class TrtllmWorker:
 
     def _fitting_contexts(self) -> list[LiveRequest]:
         self._paused = []
-        self._promised = self._blocks_being_made()
+        self._pending_blocks = self._blocks_being_made()
         if self.config.policy == "guaranteed_no_evict":
             return self._guaranteed_no_evict()
         return self._max_utilization()
 
     def _guaranteed_no_evict(self) -> list[LiveRequest]:
-        """Contexts that may be computed: all started ones, and others while all of their blocks to come are there.
+        """Contexts that may be computed: all started ones, and others while free blocks cover all that they will need.
 
         Blocks for the declared outputs of all started requests are set aside first.
         """
@@ -165,11 +165,11 @@ class TrtllmWorker:
         return fitting
 
     def _max_utilization(self) -> list[LiveRequest]:
-        """Contexts that may be computed while the next step's blocks are there; started requests are paused for them.
+        """Contexts that may be computed while free blocks cover the next step; started requests are paused for them.
 
         A request that does not fit pauses the last started request, but none before itself; those behind a paused
         request are not looked at. A request that had one paused is looked at again: one that has not started then finds
-        the block that it promised itself, and is passed over.
+        its own pending block, and is passed over.
         """
         fitting: list[LiveRequest] = []
         needed = 0
@@ -216,13 +216,13 @@ class TrtllmWorker:
         return made
 
     def _better_later(self, live: LiveRequest) -> bool:
-        """Whether its first missing block is being made by a context before it; else it is going to make that block."""
+        """Whether an earlier context is computing its first missing block; else it will compute that block itself."""
         missing = self._first_missing(live)
         if missing is None:
             return False
-        if missing in self._promised:
+        if missing in self._pending_blocks:
             return True
-        self._promised.add(missing)
+        self._pending_blocks.add(missing)
         return False
 
     def _first_missing(self, live: LiveRequest) -> Hashable | None:
@@ -238,7 +238,7 @@ class TrtllmWorker:
     def _share_out(self, contexts: list[LiveRequest], generations: int) -> list[tuple[LiveRequest, int]]:
         """Tokens of each context, first come first served from what the generations leave of the budget.
 
-        What is already in the cache is not known yet here: a context that starts is counted with its whole prompt.
+        Cache hits are not known at this point: a context that starts is counted with its whole prompt.
         """
         left = self.config.max_num_tokens - generations
         shares = []
@@ -262,9 +262,9 @@ class TrtllmWorker:
         return BatchEntry(live.request.id, live.computed, share, False, ends)
 
     def _start(self, live: LiveRequest, now: float) -> None:
-        """Reuse what is there, all but the last token at most, and take blocks for the rest of the prompt.
+        """Reuse cached blocks, at most all but the last token, and take blocks for the rest of the prompt.
 
-        What is on the host is claimed before any block is taken, so that what makes room for it does not push it out.
+        Blocks on the host are claimed before any block is taken, so that evictions for them do not push them out.
         """
         live.started = True
         live.prompt_tokens = live.known
@@ -314,7 +314,7 @@ class TrtllmWorker:
     # ---- leaving ----------------------------------------------------------------------------------------------------
 
     def _pause(self, live: LiveRequest) -> None:
-        """All its blocks go; it will start again in its place, with what it has generated as part of its prompt."""
+        """Release all its blocks; it restarts in its place, with its generated tokens as part of its prompt."""
         self._paused.append(live)
         self.preemptions[live.request.id] = self.preemptions.get(live.request.id, 0) + 1
         self._release(live, live.computed - live.in_flight)
@@ -337,15 +337,15 @@ class TrtllmWorker:
             return
         while live.stored < tokens // self.config.tokens_per_block:
             identity = page(live.request.content, live.stored, self.config.tokens_per_block)
-            found = self.pool.find(identity)
-            if found is None:
+            block = self.pool.find(identity)
+            if block is None:
                 if self.pool.is_on_host(identity):
                     self.pool.give_back(self.pool.claim(identity))
                 self.pool.publish(live.blocks[live.stored], identity)
             else:
                 self.pool.release([live.blocks[live.stored]])
-                self.pool.hold(found)
-                live.blocks[live.stored] = found
+                self.pool.hold(block)
+                live.blocks[live.stored] = block
             live.stored += 1
 
     def _blocks(self, tokens: int) -> int:

@@ -1,4 +1,4 @@
-"""What a TensorRT-LLM worker is told, and what it knows of a request."""
+"""Settings of a TensorRT-LLM worker, and its state of a request."""
 
 from __future__ import annotations
 

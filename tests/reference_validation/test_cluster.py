@@ -110,7 +110,7 @@ def test_cache_aware_follows_the_prefix_then_the_smallest_tree() -> None:
     assert router.dispatch(1, [(1, 0, 10), (2, 10, 15)]) == 0  # 10 of 15 match
     assert router.dispatch(2, [(1, 0, 10), (3, 10, 20)]) == 1  # 10 of 20 are not *more* than half
     assert router.dispatch(3, [(4, 0, 1)]) == 0  # trees of 15 and 20 tokens
-    assert [sum(tree.values()) for tree in router.believed] == [16, 20]
+    assert [sum(tree.values()) for tree in router.prefix_index] == [16, 20]
 
 
 def test_cache_aware_balances_first() -> None:

@@ -124,7 +124,7 @@ def test_sglang_full_hit_recomputes_one_token() -> None:
 
 def test_sglang_retracts_the_last_and_prefills_its_output_again() -> None:
     # 24 tokens: after both prompts 12 are free, which six decodes of two requests use up; the retraction of "b" makes
-    # room for 20 more tokens, for which its own prompt is evicted
+    # needs 20 more tokens, for which its own prompt is evicted
     config = SglangConfig(max_running_requests=4, max_total_tokens=24, schedule_conservativeness=0.1)
     requests = [_request("a", 6, 8, [(1, 0, 6)]), _request("b", 6, 8, [(2, 0, 6)])]
     recording = sglang.replay(config, requests, _unit)

@@ -157,7 +157,7 @@ def test_timeout_depends_on_what_was_found() -> None:
 
 
 def test_host_nodes_below_a_dropped_one_keep_their_memory() -> None:
-    # ten host tokens: the first run of 12 finds no room, the 5 below it do
+    # ten host tokens: the first run of 12 does not fit, the 5 below it do
     content = PathContent("a", [(1, 0, 17)])
     tree = HostTree(1, "lru", _host("write_through"), 10, Clock(1.0))
     tree.insert(content, 12, 0)

@@ -78,9 +78,8 @@ def _requests(seed: int, config: SglangConfig) -> list[Request]:
 def _run(config: SglangConfig, requests: list[Request]) -> Recording | None:
     """None where the engine fails as well.
 
-    The pool is too small for what is being copied; or nothing runs and the first request that waits does not fit beside
-    pages that are locked for a load-back: it was asked for by a request that then was not admitted, and only a batch
-    starts it.
+    Either the pool is too small for the copies in flight. Or nothing runs, and the first waiting request does not fit
+    because pages are locked for a load-back: its request was then not admitted, and only a batch starts the load-back.
     """
     worker = CheckedSglang(config, recorded_law)
     try:

@@ -69,7 +69,7 @@ def test_only_chunks_behind_those_on_the_device_are_loaded() -> None:
 
 
 @pytest.mark.parametrize(("save_decode", "finish_s"), [(False, 4.0), (True, 5.3)])
-def test_outputs_are_saved_if_told_to(save_decode: bool, finish_s: float) -> None:
+def test_outputs_are_saved_with_save_decode(save_decode: bool, finish_s: float) -> None:
     # the third step fills the chunk: 8 tokens take 1.3 s
     recording = replay(_pool(), _lmcache(save_decode=save_decode), [_request("a", [(1, 0, 6)], 0.0, 4)], _unit)
     assert recording.finish_s["a"] == pytest.approx(finish_s)
@@ -86,7 +86,7 @@ DISK = LmcacheTier(80, CopyLaw(1.0, 0.0), CopyLaw(0.5, 0.0))
 
 
 def test_disk_is_read_into_host_memory() -> None:
-    # host memory has room for two chunks: those of "x" take the place of a's, which are on disk by 5.1
+    # host memory holds two chunks: those of "x" take the place of a's, which are on disk by 5.1
     first = [(1, 0, 16)]
     requests = [
         _request("a", first, 0.0),
@@ -178,7 +178,7 @@ def test_two_workers_share_a_node_s_memory_and_its_links() -> None:
         worker.receive(_request("r", [(first, 0, 8)], 0.0))
     steps = [worker.form(0.0) for worker in workers]
     assert [step.end_s for step in steps if step is not None] == [3.0, 5.0]
-    one, other = (worker.store for worker in workers)
-    assert (one.host is other.host, one.stores[1] is other.stores[1]) == (True, True)
-    assert [write[0] for write in one.stores[1].writes] == [6.0, 9.0]
-    assert (other.lookup([(1, 7)], 2.9).chunks, other.lookup([(1, 7)], 3.0).chunks) == (0, 1)
+    store_a, store_b = (worker.store for worker in workers)
+    assert (store_a.host is store_b.host, store_a.stores[1] is store_b.stores[1]) == (True, True)
+    assert [write[0] for write in store_a.stores[1].writes] == [6.0, 9.0]
+    assert (store_b.lookup([(1, 7)], 2.9).chunks, store_b.lookup([(1, 7)], 3.0).chunks) == (0, 1)

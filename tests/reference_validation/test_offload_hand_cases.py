@@ -42,14 +42,14 @@ def _steps(recording: Recording) -> list[tuple[float, float, list[tuple[Any, int
     ]
 
 
-def _evicted_then_asked_for() -> list[Request]:
+def _evicted_then_requested() -> list[Request]:
     """ "a" is on the host by 2.7, all but its first block gone from the device at 3, when "b" is let in."""
     return [_request("a", FIRST, 0.0), _request("b", OTHER, 3.0), _request("c", AGAIN, 7.0)]
 
 
 def test_request_waits_for_its_load() -> None:
     worker = OffloadWorker(_pool(), _offload(), _unit)
-    recording = drive(worker, _evicted_then_asked_for())
+    recording = drive(worker, _evicted_then_requested())
     assert _steps(recording) == [
         (0.0, 1.0, [("a", 0, 12)]),
         (3.0, 4.0, [("b", 0, 12)]),
@@ -67,7 +67,7 @@ def test_request_waits_for_its_load() -> None:
     [(1, 9.25), (2, 10.0), (3, 11.0)],
 )
 def test_load_is_known_with_the_step_launched_behind_it(output_tokens: int, resumes_s: float) -> None:
-    requests = [*_evicted_then_asked_for(), _request("d", [(4, 0, 1)], 8.0, output_tokens)]
+    requests = [*_evicted_then_requested(), _request("d", [(4, 0, 1)], 8.0, output_tokens)]
     recording = replay(_pool(), _offload(), requests, _unit)
     running = [(8.0 + k, 9.0 + k) for k in range(output_tokens)]
     assert [(start, end) for start, end, _ in _steps(recording)[2:]] == [*running, (resumes_s, resumes_s + 1)]
@@ -76,8 +76,8 @@ def test_load_is_known_with_the_step_launched_behind_it(output_tokens: int, resu
 def test_request_whose_blocks_are_being_loaded_is_passed_over() -> None:
     worker = OffloadWorker(_pool(), _offload(), _unit)
     also = _request("d", [(1, 0, 12), (5, 12, 15)], 7.0)
-    recording = drive(worker, [*_evicted_then_asked_for(), also])
-    # what "c" loaded is found on the device then; its room, once "c" has gone
+    recording = drive(worker, [*_evicted_then_requested(), also])
+    # what "c" loaded is then a hit on the device; its memory, once "c" has gone
     assert _steps(recording)[2:] == [(9.25, 10.25, [("c", 12, 3)]), (10.25, 11.25, [("d", 12, 3)])]
     assert worker.to_device.tokens == 8
 
@@ -121,7 +121,7 @@ def test_preempted_stores_are_waited_for() -> None:
     requests = [_request("a", [(1, 0, 3)], 0.0, 4), _request("b", [(2, 0, 3)], 0.0, 4)]
     recording = replay(_pool(5, 2, prefix=False), _offload(), requests, _unit)
     # 2 tokens take 0.7 s: a's and b's from 1 and 1.7 on, of the next step from 2.4 and 3.1 on. a's last from 5.8 on:
-    # then there is room, and 4 tokens of b are loaded in 1.25 s.
+    # then memory is free, and 4 tokens of b are loaded in 1.25 s.
     expected = [
         (0.0, 1.0, [("a", 0, 3), ("b", 0, 3)]),
         (1.0, 2.0, [("a", 3, 1), ("b", 3, 1)]),
@@ -148,7 +148,7 @@ def test_find_of_less_than_an_offloaded_block_counts_for_nothing(on_device: int,
 
 
 def test_new_requests_store_before_running_ones() -> None:
-    # at 1 "a" fills its second block and "b", new, its first, in host memory with room for two
+    # at 1 "a" fills its second block and "b", new, its first, in host memory of two blocks
     worker = OffloadWorker(_pool(20), _offload(8), _unit)
     drive(worker, [_request("a", [(1, 0, 7)], 0.0, 2), _request("b", [(2, 0, 4)], 1.0)])
     assert list(worker.store.policy.blocks()) == [(1, 3), (2, 3)]

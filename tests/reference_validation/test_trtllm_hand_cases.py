@@ -1,4 +1,4 @@
-"""TensorRT-LLM's reference on cases small enough to work out by hand; no recording of the engine stands behind it."""
+"""TensorRT-LLM's reference on cases small enough to work out by hand; no recording of the engine confirms it."""
 
 from __future__ import annotations
 
@@ -50,26 +50,26 @@ def batches(steps: list[Step]) -> list[list[tuple[Any, int, int]]]:
 
 def test_contexts_share_what_decodes_leave_in_whole_blocks() -> None:
     """Budget 16: all of the first prompt; 8 of the second's 10 tokens would be two blocks, but 10 are left for 9."""
-    found = batches(steps_of([request(0, 6, 3), request(1, 20, 1)]))
-    # 10 left after 6: cut to 8. Then 15 beside one decode: the 12 that are missing fit.
-    assert found == [[(0, 0, 6), (1, 0, 8)], [(1, 8, 12), (0, 6, 1)], [(0, 7, 1)]]
+    steps = batches(steps_of([request(0, 6, 3), request(1, 20, 1)]))
+    # 10 left after 6: cut to 8. Then 15 with one decode in a mixed step: the 12 that are missing fit.
+    assert steps == [[(0, 0, 6), (1, 0, 8)], [(1, 8, 12), (0, 6, 1)], [(0, 7, 1)]]
 
 
 def test_a_cut_shorter_than_a_block_lets_a_shorter_prompt_go_first() -> None:
-    found = batches(steps_of([request(0, 13, 2), request(1, 8, 1), request(2, 3, 1)]))
-    assert found == [[(0, 0, 13), (2, 0, 3)], [(1, 0, 8), (0, 13, 1)]]
+    steps = batches(steps_of([request(0, 13, 2), request(1, 8, 1), request(2, 3, 1)]))
+    assert steps == [[(0, 0, 13), (2, 0, 3)], [(1, 0, 8), (0, 13, 1)]]
 
 
 def test_without_chunked_prefill_the_first_that_does_not_fit_ends_the_pass() -> None:
-    found = batches(steps_of([request(0, 13, 2), request(1, 8, 1), request(2, 3, 1)], enable_chunked_prefill=False))
-    assert found == [[(0, 0, 13)], [(1, 0, 8), (2, 0, 3), (0, 13, 1)]]
+    steps = batches(steps_of([request(0, 13, 2), request(1, 8, 1), request(2, 3, 1)], enable_chunked_prefill=False))
+    assert steps == [[(0, 0, 13)], [(1, 0, 8), (2, 0, 3), (0, 13, 1)]]
 
 
 def test_no_evict_sets_declared_outputs_aside() -> None:
     """Five blocks; each request declares 4 + 8 tokens, three blocks, although it makes one or two: one at a time."""
     requests = [request(k, 4, 2, declared=8) for k in range(2)]
-    found = batches(steps_of(requests, num_blocks=5))
-    assert found == [[(0, 0, 4)], [(0, 4, 1)], [(1, 0, 4)], [(1, 4, 1)]]
+    steps = batches(steps_of(requests, num_blocks=5))
+    assert steps == [[(0, 0, 4)], [(0, 4, 1)], [(1, 0, 4)], [(1, 4, 1)]]
     assert batches(steps_of(requests, num_blocks=6))[0] == [(0, 0, 4), (1, 0, 4)]
 
 

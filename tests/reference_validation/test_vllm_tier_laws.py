@@ -73,10 +73,10 @@ class CheckedOffload(vllm_offload.OffloadWorker):
     def _watched(self, keys: Sequence[Hashable]) -> int:
         blocks = [self.store.policy.get(key) for key in keys]
         ready = [block is not None and block.ready for block in blocks]
-        found = self._look_up_in_store(keys)
-        assert found == sum(1 for _ in takewhile(bool, ready))
-        self.behind += sum(ready) > found
-        return found
+        hits = self._look_up_in_store(keys)
+        assert hits == sum(1 for _ in takewhile(bool, ready))
+        self.behind += sum(ready) > hits
+        return hits
 
     def form(self, now: float) -> Step | None:
         step = super().form(now)
@@ -115,9 +115,9 @@ class CheckedLmcache(lmcache.LmcacheWorker):
         held = [
             {key for key in keys if key in tier.held and tier.held[key].ready_s <= now} for tier in self.store.stores
         ]
-        assert all(set(found) <= there for found, there in zip(find.tiers, held, strict=True))
+        assert all(set(hits) <= ready for hits, ready in zip(find.tiers, held, strict=True))
         assert find.chunks == len(keys) or keys[find.chunks] not in held[-1]
-        self.behind += any(key in there for there in held for key in keys[find.chunks + 1 :])
+        self.behind += any(key in ready for ready in held for key in keys[find.chunks + 1 :])
         return find
 
     def form(self, now: float) -> Step | None:
@@ -242,27 +242,27 @@ def _lmcache(host_tokens: int, law: CopyLaw) -> lmcache.LmcacheConfig:
 def _longest_seen(requests: list[Request], tokens: dict[Any, int], unit: int) -> dict[Any, int]:
     """Per request, tokens of whole leading units of its prompt that earlier ones had, ``tokens`` of each."""
     seen: set[Any] = set()
-    found = {}
+    reused = {}
     for request in requests:
         count = 0
         while (count + 1) * unit <= request.input_tokens and request.content.token((count + 1) * unit - 1) in seen:
             count += 1
-        found[request.id] = min(count * unit, request.input_tokens - 1)
+        reused[request.id] = min(count * unit, request.input_tokens - 1)
         seen |= {request.content.token((k + 1) * unit - 1) for k in range(tokens[request.id] // unit)}
-    return found
+    return reused
 
 
 @pytest.mark.parametrize("device_tokens", [300, 100_000])
 @pytest.mark.parametrize("eviction", ["lru", "arc"])
 @pytest.mark.parametrize("seed", range(4))
 def test_endless_free_host_memory_recalls_all_that_was_computed(device_tokens: int, eviction: Any, seed: int) -> None:
-    # one at a time; between any two something short has the engine take note of what it stored. Of a prompt that is all
-    # on the device, the last block is loaded all the same: the device leaves a whole block of a full hit to compute
+    # one at a time; a short request between any two makes the engine register its stores. Of a prompt fully on the
+    # device, the last block is loaded all the same: the device leaves a whole block of a full hit to compute
     config = vllm.VllmConfig(4, 4096, device_tokens // 4 + 1, 4)
     requests = [replace(request, arrival_s=10.0 * k) for k, request in enumerate(_requests(seed, config))]
-    knocks = [Request(-k, 10.0 * k + 9.0, 1, 1, 1, PathContent(-k, [])) for k in range(1, len(requests))]
+    triggers = [Request(-k, 10.0 * k + 9.0, 1, 1, 1, PathContent(-k, [])) for k in range(1, len(requests))]
     offload = OffloadConfig(1 << 40, FREE, FREE, eviction=eviction)
-    recording = vllm_offload.replay(config, offload, [*requests, *knocks], recorded_law)
+    recording = vllm_offload.replay(config, offload, [*requests, *triggers], recorded_law)
     made = {request.id: request.input_tokens + request.output_tokens - 1 for request in requests}
     expected = _longest_seen(requests, made, 4)
     reused = {request.id: recording.reused_tokens[request.id] for request in requests}
@@ -287,7 +287,7 @@ def test_disk_behind_endless_host_memory_changes_nothing() -> None:
     requests = _requests(3, config)
     law = CopyLaw(1e-3, 1e-5)
     without = _lmcache(1 << 40, law)
-    beside = replace(without, tiers=(*without.tiers, *[lmcache.LmcacheTier(1 << 40, law, law)] * 2))
-    assert lmcache.replay(config, beside, requests, recorded_law) == lmcache.replay(
+    with_disk = replace(without, tiers=(*without.tiers, *[lmcache.LmcacheTier(1 << 40, law, law)] * 2))
+    assert lmcache.replay(config, with_disk, requests, recorded_law) == lmcache.replay(
         config, without, requests, recorded_law
     )

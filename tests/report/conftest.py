@@ -1,4 +1,4 @@
-"""A synthetic study whose trials look like what a search finds."""
+"""A synthetic study with trials like those of a search."""
 
 from __future__ import annotations
 
@@ -162,9 +162,11 @@ def make_closeup(trial: int = 0) -> Closeup:
         (CacheMark("HBM", 100_000), CacheMark("with ddr5", 1_000_000)), 0.41,
     )  # fmt: skip
     uses = (TierUse("hbm", 0.2, 1.0), TierUse("ddr5", 0.21, 0.95, 120.0, 40.0, 0.07, 0.02))
-    room = TierTimeline((0.0, 5.0, 10.0), tuple(StoreSeries(f"ddr5 {k}", 1, (0.0, 0.4 + k / 2, 0.95)) for k in (0, 1)))
+    occupancy = TierTimeline(
+        (0.0, 5.0, 10.0), tuple(StoreSeries(f"ddr5 {k}", 1, (0.0, 0.4 + k / 2, 0.95)) for k in (0, 1))
+    )
     workers = WorkerTimeline(5.0, (worker, worker))
-    return Closeup(trial, loads, latencies, workers, (tier,), ideal, tier_uses=uses, tier_timeline=room)
+    return Closeup(trial, loads, latencies, workers, (tier,), ideal, tier_uses=uses, tier_timeline=occupancy)
 
 
 def make_costs(trials: tuple[Trial, ...]) -> tuple[CostRow, ...]:

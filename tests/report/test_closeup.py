@@ -161,8 +161,13 @@ def test_the_costs_table_adds_up(build_input: Any) -> None:
 def test_confidence_is_read_strictly(tmp_path: Path) -> None:
     path = tmp_path / "confidence.json"
     assert read_confidence(path) is None
-    found = {"terms": {"ttft_p99": 0.93}, "intervals": {"goodput_rps": [5, 6.5]}, "headroom": {"load": 1.2}, "more": 1}
-    path.write_text(json.dumps(found), encoding="utf-8")
+    document = {
+        "terms": {"ttft_p99": 0.93},
+        "intervals": {"goodput_rps": [5, 6.5]},
+        "headroom": {"load": 1.2},
+        "more": 1,
+    }
+    path.write_text(json.dumps(document), encoding="utf-8")
     assert read_confidence(path) == Confidence({"ttft_p99": 0.93}, {"goodput_rps": (5.0, 6.5)}, {"load": 1.2})
     for wrong, complaint in (
         ({"terms": {"ttft_p99": 1.2}}, r"terms\.ttft_p99: expected a probability, 0 to 1, got 1\.2"),
@@ -197,12 +202,12 @@ def test_omega_squared_knows_all_from_nothing() -> None:
 
 def test_what_sets_the_price_matters_most_for_the_price(build_input: Any) -> None:
     data = build_input()
-    found = importance(data)
-    assert found is not None
-    assert found.objectives == data.objectives
-    shares = dict(zip(found.settings, found.share, strict=True))
+    result = importance(data)
+    assert result is not None
+    assert result.objectives == data.objectives
+    shares = dict(zip(result.settings, result.share, strict=True))
     cost = data.objectives.index("usd_per_hour")
     assert max(shares, key=lambda name: shares[name][cost]) in {"replicas", "tensor parallel"}
-    assert all(0.0 <= share <= 1.0 for row in found.share for share in row)
+    assert all(0.0 <= share <= 1.0 for row in result.share for share in row)
     few = replace(data, trials=data.trials[: LEAST_TRIALS - 1], front=(), recommendation=None)
     assert importance(few) is None

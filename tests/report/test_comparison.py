@@ -71,8 +71,8 @@ def test_no_interval_without_pairs_or_with_infinite_values() -> None:
 
 
 def test_which_side_is_better() -> None:
-    found = {figure.name: figure.better for figure in make_comparison().figures}
-    assert found == {"usd_per_hour": "A", "ttft_p99_s": "B", "tpot_p99_s": "unsure", "hit_rate": "B"}
+    better = {figure.name: figure.better for figure in make_comparison().figures}
+    assert better == {"usd_per_hour": "A", "ttft_p99_s": "B", "tpot_p99_s": "unsure", "hit_rate": "B"}
     same = compare_figures([{"utilisation": 0.5, "preemptions": 1.0}], [{"utilisation": 0.7, "preemptions": 1.0}])
     assert {figure.name: figure.better for figure in same} == {"utilisation": "neither", "preemptions": "same"}
     (endless,) = compare_figures([{"e2e_p99_s": math.inf}], [{"e2e_p99_s": math.inf}])
@@ -114,10 +114,10 @@ def test_words_and_rows_are_of_the_percentiles_that_the_slo_states() -> None:
         for ttft in (1.9, 0.8)
     )
     terms = tuple(TermCheck(label, 1.0, 2.0) for label in ("e2e_p97.5", "ttft_p95", "e2e_p50"))
-    asked = stated(check.label for check in terms)
+    labels = stated(check.label for check in terms)
     base = make_comparison()
     asking = replace(
-        base, a=replace(base.b, slo=terms), b=replace(base.b, slo=terms[:1]), figures=compare_figures(a, b, asked)
+        base, a=replace(base.b, slo=terms), b=replace(base.b, slo=terms[:1]), figures=compare_figures(a, b, labels)
     )
     assert [name for name, *_ in words.figure_rows(asking.figures)] == ["TTFT p95", "TPOT p99", "E2E p50", "E2E p97.5"]
     assert "Its TTFT p95 is 1.10 s shorter. E2E p97.5 and E2E p50 are the same." in words.summary(asking)
@@ -125,13 +125,15 @@ def test_words_and_rows_are_of_the_percentiles_that_the_slo_states() -> None:
 
 
 def test_a_percentile_that_one_side_alone_has_leaves_p99() -> None:
-    found = compare_figures([{"ttft_p99_s": 1.0, "ttft_p97_s": 1.0}], [{"ttft_p99_s": 1.0}], ["ttft_p97_s"])
-    assert [figure.name for figure in found] == ["ttft_p99_s"]
+    compared = compare_figures([{"ttft_p99_s": 1.0, "ttft_p97_s": 1.0}], [{"ttft_p99_s": 1.0}], ["ttft_p97_s"])
+    assert [figure.name for figure in compared] == ["ttft_p99_s"]
 
 
 def test_a_deployment_against_itself_in_words() -> None:
-    one = [{"usd_per_hour": 10.0, "ttft_p99_s": 1.9, "tpot_p99_s": 0.04}]
-    itself = replace(make_comparison(), figures=compare_figures(one, one), parts=explain(A, A, 0.0, 0.0), changes=())
+    metrics = [{"usd_per_hour": 10.0, "ttft_p99_s": 1.9, "tpot_p99_s": 0.04}]
+    itself = replace(
+        make_comparison(), figures=compare_figures(metrics, metrics), parts=explain(A, A, 0.0, 0.0), changes=()
+    )
     itself = replace(itself, a=itself.b)
     assert words.summary(itself) == "Both meet the SLO. Both cost $10.00 an hour. TTFT p99 and TPOT p99 are the same."
     assert "A and B are the same deployment" in render_comparison(itself)

@@ -59,7 +59,7 @@ def test_the_page_says_what_to_buy_and_leads_to_each_models_report() -> None:
     assert re.findall(r'<th scope="col" class="n">([^<]*)</th>', page)[3] == "Cost (USD/hour)"
 
 
-def test_a_promise_that_is_not_kept_is_told() -> None:
+def test_an_slo_that_is_missed_is_reported() -> None:
     page = render_fleet(REPORT._replace(feasible=False, parts=(part("large"), part("small", met=False))))
     assert "not every model keeps its promise" in page
     assert page.count("✗ missed") == 1
@@ -84,24 +84,24 @@ def test_where_nothing_is_recommended_it_says_why() -> None:
 
 def test_points_lie_within_the_axes_and_their_labels_are_round() -> None:
     marks = [Mark(27.3, 3.82, "a", True), Mark(41.0, 0.793, "b", False), Mark(30.0, math.inf, "c", False)]
-    found = Scatter.of(marks, quantity("usd_per_hour"), quantity("ttft_p99"))
-    assert found.beyond == 1
-    assert [spot.text for spot in found.spots] == ["b", "a"]
-    assert all(FRAME.left <= spot.x <= FRAME.right and FRAME.top <= spot.y <= FRAME.bottom for spot in found.spots)
-    assert [tick.text for tick in found.across] == ["25", "30", "35", "40", "45"]
-    assert [tick.text for tick in found.up] == ["0", "1", "2", "3", "4"]
-    dearer, cheaper = found.spots
+    scatter = Scatter.of(marks, quantity("usd_per_hour"), quantity("ttft_p99"))
+    assert scatter.beyond == 1
+    assert [spot.text for spot in scatter.spots] == ["b", "a"]
+    assert all(FRAME.left <= spot.x <= FRAME.right and FRAME.top <= spot.y <= FRAME.bottom for spot in scatter.spots)
+    assert [tick.text for tick in scatter.across] == ["25", "30", "35", "40", "45"]
+    assert [tick.text for tick in scatter.up] == ["0", "1", "2", "3", "4"]
+    dearer, cheaper = scatter.spots
     assert dearer.x > cheaper.x
     assert dearer.y > cheaper.y  # less TTFT is farther down
     # The place of a point is that of the ticks around it.
-    at = {tick.text: tick.at for tick in found.across}
+    at = {tick.text: tick.at for tick in scatter.across}
     assert cheaper.x == pytest.approx(at["25"] + (27.3 - 25) / 5 * (at["30"] - at["25"]), abs=0.11)
 
 
 def test_equal_values_have_an_axis_too() -> None:
-    found = Scatter.of([Mark(3.0, 0.0, "a", True)] * 2, quantity("usd_per_hour"), quantity("ttft_p99"))
-    assert len(found.across) >= 2
-    assert all(math.isfinite(spot.x) and math.isfinite(spot.y) for spot in found.spots)
+    scatter = Scatter.of([Mark(3.0, 0.0, "a", True)] * 2, quantity("usd_per_hour"), quantity("ttft_p99"))
+    assert len(scatter.across) >= 2
+    assert all(math.isfinite(spot.x) and math.isfinite(spot.y) for spot in scatter.spots)
     assert Scatter.of([], quantity("usd_per_hour"), quantity("ttft_p99")).spots == ()
 
 

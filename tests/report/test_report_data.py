@@ -1,4 +1,4 @@
-"""The report's words, numbers and figure data, apart from any drawing."""
+"""Text, numbers and figure data of the report, without any drawing."""
 
 from __future__ import annotations
 
@@ -77,15 +77,15 @@ def test_of_a_study_over_agents_it_is_said_how_many_and_with_which_memory(build_
     pool = trial.deployment.pool.model_copy(update={"agents": agents})
     deployment = trial.deployment.model_copy(update={"pools": [pool]})
     figures = {"agents": 1414.0, "agents_per_accelerator": 353.5, "usd_per_agent_hour": 0.00204, "accelerators": 4.0}
-    found = dataclasses.replace(trial, deployment=deployment, metrics={**trial.metrics, **figures})
-    assert ", adapters of rank 64 in 125 slots by policy distance" in sentence(found, "m")
-    assert carried(found) == (
+    agent_trial = dataclasses.replace(trial, deployment=deployment, metrics={**trial.metrics, **figures})
+    assert ", adapters of rank 64 in 125 slots by policy distance" in sentence(agent_trial, "m")
+    assert carried(agent_trial) == (
         " It carries up to 1,414 agents within the SLO (354 per accelerator), at $0.0020 an hour each."
     )
     chosen = used_settings(deployment)
     assert (chosen["agents' policy"], chosen["agents' slots"], chosen["adapters"]) == ("distance", 125, "rank 64")
     assert "agents' policy" not in used_settings(trial.deployment)
-    facts = {fact.name: fact.value for fact in page.key_facts(found)}
+    facts = {fact.name: fact.value for fact in page.key_facts(agent_trial)}
     assert facts["Cost of an agent"] == "$0.0020"
     assert "Agents per accelerator" in facts
     assert "Agents per accelerator" not in {fact.name for fact in page.key_facts(trial)}
@@ -93,7 +93,7 @@ def test_of_a_study_over_agents_it_is_said_how_many_and_with_which_memory(build_
 
 def test_settings_have_the_same_keys_for_every_deployment(build_input: Any) -> None:
     seen = [settings(trial.deployment) for trial in build_input().trials]
-    assert len({tuple(one) for one in seen}) == 1
+    assert len({tuple(keys) for keys in seen}) == 1
     round_robin = next(t for t in build_input().trials if t.deployment.router.policy == "round_robin")
     assert settings(round_robin.deployment)["cache threshold"] == NOT_USED
 
@@ -130,8 +130,8 @@ def test_term_lines_give_value_bound_margin_verdict_and_note() -> None:
 def test_caution_when_the_margin_is_smaller_than_the_error(build_input: Any, build_record: Any) -> None:
     assert page.caution(build_input()) is None
     profile = build_record().profile
-    doubtful = build_input(provenance=build_record(profile=dataclasses.replace(profile, relative_error=0.9)))
-    assert "smaller than the latency profile's stated error (90.0 %)" in str(page.caution(doubtful))
+    uncertain = build_input(provenance=build_record(profile=dataclasses.replace(profile, relative_error=0.9)))
+    assert "smaller than the latency profile's stated error (90.0 %)" in str(page.caution(uncertain))
 
 
 def test_caution_says_what_is_noted_of_the_terms(build_input: Any) -> None:
@@ -148,29 +148,29 @@ def test_caution_says_what_is_noted_of_the_terms(build_input: Any) -> None:
 
 def test_a_recommendation_that_may_miss_its_slo_is_cautioned_of(build_input: Any) -> None:
     data = build_input()
-    doubtful = Confidence(chance=0.53, chance_range=(0.43, 0.63))
-    (first, *_) = page.cautions(dataclasses.replace(data, confidence=doubtful))
+    uncertain = Confidence(chance=0.53, chance_range=(0.43, 0.63))
+    (first, *_) = page.cautions(dataclasses.replace(data, confidence=uncertain))
     assert first.title == "May miss the SLO"
     assert "meets the whole SLO with a probability of 53 % (so many draws tell: between 43 % and 63 %)" in first.text
     assert "--confidence 0.9" in first.text
     assert "--resume RUN" in first.text
-    named = dataclasses.replace(doubtful, chance_constrained="The cheapest found: 9.", chance_constrained_row=True)
+    named = dataclasses.replace(uncertain, chance_constrained="The cheapest found: 9.", chance_constrained_row=True)
     (first, *_) = page.cautions(dataclasses.replace(data, confidence=named, run="runs/one"))
     assert "The cheapest found: 9. Measure before" in first.text
     assert first.text.endswith("have the surer one recommended: hisearch run --resume runs/one --confidence 0.9.")
-    none = dataclasses.replace(doubtful, chance_constrained="None of 8 looked at.")
+    none = dataclasses.replace(uncertain, chance_constrained="None of 8 looked at.")
     (first, *_) = page.cautions(dataclasses.replace(data, confidence=none))
     assert "None of 8 looked at. Measure it before" in first.text
     assert "the surer one" not in first.text
-    assert page.kind(dataclasses.replace(data, confidence=doubtful)) == "unsure"
+    assert page.kind(dataclasses.replace(data, confidence=uncertain)) == "unsure"
     assert page.kind(data) == "ok"
-    terms = dataclasses.replace(doubtful, terms={"ttft_p99": 0.53, "tpot_p99": 0.97})
-    said = [row.verdict for row in page.slo_lines(dataclasses.replace(data, confidence=terms))]
-    assert [(one.words, one.kind) for one in said[:2]] == [("unsure", "unsure"), ("met", "ok")]
-    asked = dataclasses.replace(doubtful, satisfied=False)
-    assert "--confidence" not in page.cautions(dataclasses.replace(data, confidence=asked))[0].text
-    for sure in (Confidence(chance=0.95), Confidence(), None):
-        titles = [one.title for one in page.cautions(dataclasses.replace(data, confidence=sure))]
+    terms = dataclasses.replace(uncertain, terms={"ttft_p99": 0.53, "tpot_p99": 0.97})
+    verdicts = [row.verdict for row in page.slo_lines(dataclasses.replace(data, confidence=terms))]
+    assert [(verdict.words, verdict.kind) for verdict in verdicts[:2]] == [("unsure", "unsure"), ("met", "ok")]
+    unsatisfied = dataclasses.replace(uncertain, satisfied=False)
+    assert "--confidence" not in page.cautions(dataclasses.replace(data, confidence=unsatisfied))[0].text
+    for confidence in (Confidence(chance=0.95), Confidence(), None):
+        titles = [caution.title for caution in page.cautions(dataclasses.replace(data, confidence=confidence))]
         assert "May miss the SLO" not in titles
 
 
@@ -250,7 +250,7 @@ def test_a_short_tail_stays_in_view(build_input: Any) -> None:
 
 
 def test_one_far_cheaper_miss_does_not_make_an_axis_logarithmic(build_input: Any) -> None:
-    """The bulk says which scale it is: $22 to $110 here, though a deployment of $4 comes into view."""
+    """Most points decide the scale: here $22 to $110, although a deployment of $4 comes into view."""
     data = build_input(100, objectives=("ttft_p99", "goodput", "usd_per_hour"))
     far = next(trial for trial in data.trials if not trial.feasible)
     prices = {t.number: 4.0 if t is far else 22.0 + 2.2 * (t.number % 41) for t in data.trials}
@@ -311,18 +311,18 @@ def test_contradicting_parts_are_refused(build_input: Any, build_trial: Any) -> 
         build_input(objectives=("ttft_p99", "tpot_p50"))
 
 
-def test_devices_beside_accelerators_are_named_wherever_a_deployment_is(build_input: Any) -> None:
-    """A sentence that leaves out what a quarter of the price is for would have the wrong thing bought."""
+def test_attached_devices_are_named_wherever_a_deployment_is(build_input: Any) -> None:
+    """Devices may be a quarter of the price: a sentence without them would get the wrong hardware bought."""
     trial = build_input().recommendation.trial
     assert settings(trial.deployment)["devices"] == NOT_USED
     devices = {"attached": {"pim": {"device": "hbm2-pim"}}, "operators": {"decode_attention": "pim"}}
     pool = trial.deployment.pool.model_dump() | {"devices": devices}
-    beside = dataclasses.replace(
+    with_device = dataclasses.replace(
         trial, deployment=DeploymentSpec.model_validate(trial.deployment.model_dump() | {"pools": [pool]})
     )
-    assert ", each with 1 hbm2-pim (decode_attention), " in sentence(beside, "m")
-    assert used_settings(beside.deployment)["devices"] == "1 hbm2-pim (decode_attention)"
-    assert summary(beside.deployment.pool).endswith("simulated with 1 hbm2-pim (decode_attention) each")
+    assert ", each with 1 hbm2-pim (decode_attention), " in sentence(with_device, "m")
+    assert used_settings(with_device.deployment)["devices"] == "1 hbm2-pim (decode_attention)"
+    assert summary(with_device.deployment.pool).endswith("simulated with 1 hbm2-pim (decode_attention) each")
 
 
 def test_rows_of_the_front_that_read_alike_say_what_differs(build_input: Any) -> None:
@@ -338,8 +338,8 @@ def test_rows_of_the_front_that_read_alike_say_what_differs(build_input: Any) ->
     both = dataclasses.replace(data, trials=(*data.trials, other), front=(first, other))
     table = page.front_table(both)
     place = [title for title, _ in table.columns].index("Differs in")
-    told = [cells[place].text for _, cells in table.rows]
-    assert sorted(told) == sorted([f"memory fraction {pool.engine.memory_fraction}", "memory fraction 0.8765"])
+    differences = [cells[place].text for _, cells in table.rows]
+    assert sorted(differences) == sorted([f"memory fraction {pool.engine.memory_fraction}", "memory fraction 0.8765"])
     assert all(len(cells) == len(table.columns) for _, cells in table.rows)
     alone = page.front_table(dataclasses.replace(data, front=(first,)))
     assert "Differs in" not in [title for title, _ in alone.columns]

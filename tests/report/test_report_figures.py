@@ -35,9 +35,9 @@ def test_projection_shades_what_the_slo_allows(build_input: Any) -> None:
     rectangle = both.layout.shapes[0]
     assert (rectangle.type, rectangle.x1, rectangle.y1) == ("rect", 2.0, 50.0)
     assert [a.text for a in both.layout.annotations] == ["SLO 2 s", "SLO 50 ms"]
-    one = figure_projection(data, "ttft_p99", "usd_per_hour").layout.shapes[0]
-    assert one.x1 == 2.0
-    assert one.y1 > max(trial.metrics["usd_per_hour"] for trial in data.trials)
+    allowed = figure_projection(data, "ttft_p99", "usd_per_hour").layout.shapes[0]
+    assert allowed.x1 == 2.0
+    assert allowed.y1 > max(trial.metrics["usd_per_hour"] for trial in data.trials)
     assert not figure_projection(build_input(), "goodput", "usd_per_hour").layout.shapes
 
 

@@ -147,8 +147,8 @@ def test_no_trial_at_all_still_makes_a_report(build_input: Any) -> None:
 
 def test_confidence_is_a_column_where_it_is_known(build_input: Any) -> None:
     assert "Chance to hold" not in without_plotly(render(build_input()))
-    sure = Confidence({"ttft_p99": 0.975}, {"goodput_rps": (5.5, 6.5)})
-    source = without_plotly(render(build_input(confidence=sure)))
+    confidence = Confidence({"ttft_p99": 0.975}, {"goodput_rps": (5.5, 6.5)})
+    source = without_plotly(render(build_input(confidence=confidence)))
     assert ">98\N{NO-BREAK SPACE}%</td>" in source
     assert "5.50 to 6.50 with confidence" in source
 
@@ -156,7 +156,7 @@ def test_confidence_is_a_column_where_it_is_known(build_input: Any) -> None:
 def test_what_would_change_the_answer_is_a_section_of_its_own(build_input: Any) -> None:
     assert 'id="sure"' not in without_plotly(render(build_input()))
     chosen = build_input().recommendation.trial
-    sure = Confidence(
+    confidence = Confidence(
         {"ttft_p99": 0.975}, {"goodput_rps": (5.5, 6.5)}, {}, 0.8, "It holds in <b>half</b> of 64 draws.", False,
         (Candidate(chosen.number, 8, 0.5, 0.25, (0.25, 0.75)), Candidate(0, 8, 1.0, 0.0)),
         (Rule("cheapest", chosen.number, "It is cheap.", "Half the baseline."), Rule("best_value", 0, "The knee.", "")),
@@ -164,7 +164,7 @@ def test_what_would_change_the_answer_is_a_section_of_its_own(build_input: Any) 
         {"steps": ("If decode is 6 % slower, 4 replicas are needed.",), "load": ("Holds up to 1.2 ×.",)},
         {"draws": 64, "baseline": 5}, 0.53, (0.43, 0.63), 64,
     )  # fmt: skip
-    source = without_plotly(render(build_input(confidence=sure)))
+    source = without_plotly(render(build_input(confidence=confidence)))
     for text in (
         '<p class="caution">It holds in &lt;b&gt;half&lt;/b&gt; of 64 draws.</p>',
         "The same 8 draws for each of the contenders: so few say little, as the range beside the count shows; the "

@@ -21,20 +21,24 @@ def test_a_sentence_names_each_pool_and_what_is_between_them() -> None:
     assert "behind a cache_aware router, and a power_of_two router for decode, over ib-ndr-400: $20.50 per hour" in text
 
 
-def test_settings_stand_beside_each_other_where_pools_differ() -> None:
-    found = settings(disaggregated("vllm"))
-    assert found["replicas"] == "9 + 2"
-    assert found["accelerator"] == "h100-sxm + h200"
-    assert found["engine"] == "vLLM"
-    assert (found["pools"], found["decode router"], found["fabric"]) == (
+def test_settings_are_listed_side_by_side_where_pools_differ() -> None:
+    values = settings(disaggregated("vllm"))
+    assert values["replicas"] == "9 + 2"
+    assert values["accelerator"] == "h100-sxm + h200"
+    assert values["engine"] == "vLLM"
+    assert (values["pools"], values["decode router"], values["fabric"]) == (
         "prefill and decode apart", "power_of_two", "ib-ndr-400",
     )  # fmt: skip
-    found = used_settings(mixed("sglang"))
-    assert (found["pools"], found["router"], found["tensor parallel"]) == ("unequal workers", "power_of_two", "1 + 4")
-    assert "fabric" not in found
+    values = used_settings(mixed("sglang"))
+    assert (values["pools"], values["router"], values["tensor parallel"]) == (
+        "unequal workers",
+        "power_of_two",
+        "1 + 4",
+    )
+    assert "fabric" not in values
 
 
 def test_every_deployment_has_the_same_settings() -> None:
-    one = settings(make_deployment())
-    assert list(one) == list(settings(disaggregated("sglang"))) == list(settings(mixed("trtllm")))
-    assert one["pools"] == one["fabric"] == one["decode router"] == NOT_USED
+    single_pool = settings(make_deployment())
+    assert list(single_pool) == list(settings(disaggregated("sglang"))) == list(settings(mixed("trtllm")))
+    assert single_pool["pools"] == single_pool["fabric"] == single_pool["decode router"] == NOT_USED

@@ -34,7 +34,7 @@ class Worth:
 
 
 def series(stores: int) -> pd.DataFrame:
-    """A tier of so many stores of 100 tokens, store k with k, then 10 k tokens, and one of the cluster."""
+    """A tier of several stores of 100 tokens, store k holding k, then 10 k tokens, and a tier of the cluster."""
     rows = [
         {"tier": 1, "medium": "<b>ddr5", "store": k, "time_s": at, "held_tokens": held, "capacity_tokens": 100}
         for k in range(stores)
@@ -63,7 +63,7 @@ def test_prompt_tokens_come_from_a_tier_or_are_computed_and_links_are_below_hbm(
     assert (written.name, read.name) == ("link, written", "link, read")
     assert written.y == read.y == names[1:3]
     assert (written.x, read.x) == ((10, 50), (30, 0))
-    # One below the other: beside each other their axes run into one another on a phone.
+    # Stacked: side by side their axes overlap on a phone.
     assert tokens.xaxis != written.xaxis == read.xaxis
     assert not {written.marker.color, read.marker.color} & set(tokens.marker.color)
 
@@ -96,8 +96,8 @@ def test_what_the_next_dollar_frees_is_a_level_from_size_to_size() -> None:
     )
     curve = TierCurve("ddr5, per worker", 128.0, points, device_s=100.0, machines_usd_per_hour=20.0)
     assert curve.returns() == pytest.approx((4.0, -1.0))
-    asked = figures.figure_tiers([replace(curve, ttft_percentile=95.0)])
-    assert asked.layout.yaxis2.title.text == "TTFT p95 (s)"
+    figure = figures.figure_tiers([replace(curve, ttft_percentile=95.0)])
+    assert figure.layout.yaxis2.title.text == "TTFT p95 (s)"
     hits, ttft, freed = figures.figure_tiers([curve]).data
     assert list(hits.y) == [30, 40, 40]
     assert list(ttft.y) == [2.0, None, 1.0]
@@ -113,7 +113,7 @@ def test_sizes_of_one_price_have_no_return() -> None:
     assert list(freed.y) == [None, None]
 
 
-def test_what_more_is_worth_beside_what_it_costs() -> None:
+def test_what_more_is_worth_compared_with_what_it_costs() -> None:
     drawn = figures.figure_tier_values([Worth("ddr5", 0.01, 0.002), Worth("pool", -0.001, 0.0025)])
     assert [trace.name for trace in drawn.data] == ["frees", "costs"]
     assert [list(trace.y) for trace in drawn.data] == [[0.01, -0.001], [0.002, 0.0025]]

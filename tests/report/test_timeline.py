@@ -46,20 +46,20 @@ def events(result: Result, folder: Path, **options: Any) -> list[Event]:
     count = write_timeline(result, path, **options)
     document = json.loads(path.read_text())
     assert document["displayTimeUnit"] == "ms"
-    found: list[Event] = document["traceEvents"]
-    assert len(found) == count
-    return found
+    trace_events: list[Event] = document["traceEvents"]
+    assert len(trace_events) == count
+    return trace_events
 
 
-def of_kind(found: list[Event], kind: str, name: str | None = None) -> list[Event]:
-    return [event for event in found if event["ph"] == kind and name in (None, event["name"])]
+def of_kind(trace_events: list[Event], kind: str, name: str | None = None) -> list[Event]:
+    return [event for event in trace_events if event["ph"] == kind and name in (None, event["name"])]
 
 
-def slices(found: list[Event]) -> dict[int, list[tuple[str, float, float, int]]]:
+def slices(trace_events: list[Event]) -> dict[int, list[tuple[str, float, float, int]]]:
     """By request: its slices as (name, start, end, depth), in order of start. Every one that opens is closed."""
     open_slices: dict[int, list[tuple[str, float]]] = defaultdict(list)
     closed: dict[int, list[tuple[str, float, float, int]]] = defaultdict(list)
-    for event in found:
+    for event in trace_events:
         if event["ph"] == "b":
             open_slices[event["id"]].append((event["name"], event["ts"]))
         elif event["ph"] == "e":
@@ -72,9 +72,9 @@ def slices(found: list[Event]) -> dict[int, list[tuple[str, float, float, int]]]
 
 
 def test_events_have_the_form_of_the_format(crowded: Result, tmp_path: Path) -> None:
-    found = events(crowded, tmp_path)
-    assert {event["ph"] for event in found} == set(REQUIRED)
-    for event in found:
+    trace_events = events(crowded, tmp_path)
+    assert {event["ph"] for event in trace_events} == set(REQUIRED)
+    for event in trace_events:
         assert set(event) >= REQUIRED[event["ph"]]
         assert event["pid"] in (1, 2)
         if event["ph"] != "M":
@@ -91,10 +91,10 @@ def test_workers_are_named_processes(crowded: Result, tmp_path: Path) -> None:
 def test_every_step_is_there_and_none_overlaps(crowded: Result, tmp_path: Path) -> None:
     log = crowded.log
     assert log is not None
-    found = of_kind(events(crowded, tmp_path), "X")
-    assert len(found) == len(log)
+    steps = of_kind(events(crowded, tmp_path), "X")
+    assert len(steps) == len(log)
     for w in range(2):
-        mine = [event for event in found if event["pid"] == w + 1]
+        mine = [event for event in steps if event["pid"] == w + 1]
         assert {event["tid"] for event in mine} == {1}
         ends = [round(1000 * event["ts"]) + round(1000 * event["dur"]) for event in mine]
         assert all(end <= round(1000 * event["ts"]) for end, event in zip(ends, mine[1:], strict=False))
@@ -107,9 +107,9 @@ def test_every_step_is_there_and_none_overlaps(crowded: Result, tmp_path: Path) 
 
 def test_phases_fill_each_request_s_slice(crowded: Result, tmp_path: Path) -> None:
     table = crowded.requests
-    found = slices(events(crowded, tmp_path))
-    assert set(found) == set(np.flatnonzero(table.worker >= 0).tolist())
-    for r, (outer, *phases) in found.items():
+    by_request = slices(events(crowded, tmp_path))
+    assert set(by_request) == set(np.flatnonzero(table.worker >= 0).tolist())
+    for r, (outer, *phases) in by_request.items():
         assert (outer[0], outer[3]) == ("request", 0)
         np.testing.assert_allclose(outer[1:3], 1e6 * np.array([table.arrival_s[r], table.finish_s[r]]), atol=1e-3)
         assert {depth for *_, depth in phases} == {1}
@@ -125,8 +125,8 @@ def test_phases_fill_each_request_s_slice(crowded: Result, tmp_path: Path) -> No
 
 
 def test_by_hand(tmp_path: Path) -> None:
-    found = events(BY_HAND, tmp_path, request_ids=["a", 'b"</script>'])
-    assert slices(found)[1] == [
+    trace_events = events(BY_HAND, tmp_path, request_ids=["a", 'b"</script>'])
+    assert slices(trace_events)[1] == [
         ("request", 0.5e6, 4.5e6, 0),
         ("queued", 0.5e6, 1e6, 1),
         ("prefill", 1e6, 2e6, 1),
@@ -135,9 +135,9 @@ def test_by_hand(tmp_path: Path) -> None:
         ("prefill", 3e6, 4e6, 1),
         ("decode", 4e6, 4.5e6, 1),
     ]
-    assert of_kind(found, "b", "request")[1]["args"]["request"] == 'b"</script>'
-    assert of_kind(found, "X")[3]["args"]["preempted"] == ['b"</script>']
-    counted = [(event["ts"], event["args"]) for event in of_kind(found, "C", "requests")]
+    assert of_kind(trace_events, "b", "request")[1]["args"]["request"] == 'b"</script>'
+    assert of_kind(trace_events, "X")[3]["args"]["preempted"] == ['b"</script>']
+    counted = [(event["ts"], event["args"]) for event in of_kind(trace_events, "C", "requests")]
     assert counted == [
         (0.0, {"running": 1, "waiting": 0}),
         (0.5e6, {"running": 1, "waiting": 1}),
@@ -147,14 +147,14 @@ def test_by_hand(tmp_path: Path) -> None:
         (4.5e6, {"running": 0, "waiting": 0}),
     ]
     batches = [(event["ts"], event["args"]["prefill"], event["args"]["decode"]) for event in
-               of_kind(found, "C", "batch tokens")]  # fmt: skip
+               of_kind(trace_events, "C", "batch tokens")]  # fmt: skip
     assert batches == [(0.0, 4, 0), (1e6, 3, 1), (2e6, 0, 2), (2.5e6, 0, 1), (3e6, 5, 0), (4e6, 0, 1), (4.5e6, 0, 0)]
-    used = [(event["ts"], event["args"]["used"]) for event in of_kind(found, "C", "KV tokens")]
+    used = [(event["ts"], event["args"]["used"]) for event in of_kind(trace_events, "C", "KV tokens")]
     assert used == [(0.0, 1000), (4.5e6, 0)]
 
 
 def test_counters_agree_with_the_series(crowded: Result, tmp_path: Path) -> None:
-    found, frame = events(crowded, tmp_path), worker_series(crowded)
+    trace_events, frame = events(crowded, tmp_path), worker_series(crowded)
     for w in range(2):
         mine = frame[frame["worker"] == w]
         for counter, time, columns in (
@@ -162,7 +162,7 @@ def test_counters_agree_with_the_series(crowded: Result, tmp_path: Path) -> None
             ("batch tokens", "start_s", {"prefill": "prefill_tokens", "decode": "decode_tokens"}),
             ("KV tokens", "time_s", {"used": "kv_tokens_used"}),
         ):
-            counted = [event for event in of_kind(found, "C", counter) if event["pid"] == w + 1]
+            counted = [event for event in of_kind(trace_events, "C", counter) if event["pid"] == w + 1]
             times = np.array([event["ts"] for event in counted])
             assert (np.diff(times) > 0).all()
             # Two batches may be formed at the same time: the counter shows the second one.
@@ -175,12 +175,12 @@ def test_counters_agree_with_the_series(crowded: Result, tmp_path: Path) -> None
 
 
 def test_a_window_shows_what_overlaps_it_whole(tmp_path: Path) -> None:
-    found = events(BY_HAND, tmp_path, window=Window(3.2, 3.9))
-    assert [(event["ts"], event["dur"]) for event in of_kind(found, "X")] == [(3e6, 1e6)]
-    assert set(slices(found)) == {1}
-    assert len(slices(found)[1]) == 7
-    assert [event["ts"] for event in of_kind(found, "C")] == [3.2e6] * 3
-    assert of_kind(found, "C", "batch tokens")[0]["args"] == {"prefill": 5, "decode": 0}
+    trace_events = events(BY_HAND, tmp_path, window=Window(3.2, 3.9))
+    assert [(event["ts"], event["dur"]) for event in of_kind(trace_events, "X")] == [(3e6, 1e6)]
+    assert set(slices(trace_events)) == {1}
+    assert len(slices(trace_events)[1]) == 7
+    assert [event["ts"] for event in of_kind(trace_events, "C")] == [3.2e6] * 3
+    assert of_kind(trace_events, "C", "batch tokens")[0]["args"] == {"prefill": 5, "decode": 0}
 
 
 def test_a_window_must_have_a_length() -> None:
@@ -189,13 +189,13 @@ def test_a_window_must_have_a_length() -> None:
 
 
 def test_what_a_horizon_leaves_open_ends_with_the_log(tmp_path: Path) -> None:
-    whole = system(capacity_tokens=4000)
-    result = whole.simulate(log=True, horizon_s=float(np.nanmedian(whole.simulate().requests.finish_s)))
-    found = events(result, tmp_path)
-    outcomes = {event["args"]["outcome"] for event in of_kind(found, "b", "request")}
+    small_system = system(capacity_tokens=4000)
+    result = small_system.simulate(log=True, horizon_s=float(np.nanmedian(small_system.simulate().requests.finish_s)))
+    trace_events = events(result, tmp_path)
+    outcomes = {event["args"]["outcome"] for event in of_kind(trace_events, "b", "request")}
     assert outcomes == {"finished", "in_flight"}
-    last = max(event["ts"] for event in found if event["ph"] == "e")
-    open_still = [k for k, (outer, *_) in slices(found).items() if outer[2] == last]
+    last = max(event["ts"] for event in trace_events if event["ph"] == "e")
+    open_still = [k for k, (outer, *_) in slices(trace_events).items() if outer[2] == last]
     assert len(open_still) >= (result.requests.outcome == 0).sum() > 0
 
 

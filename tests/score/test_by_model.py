@@ -1,4 +1,4 @@
-"""Several models, each held to what its own requests are promised."""
+"""Several models, each held to the SLO of its own requests."""
 
 from pathlib import Path
 
@@ -52,45 +52,45 @@ def simulated(folder: Path, trace: CompiledTrace, slo: dict[str, object]) -> Sim
 
 
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "meta-llama/Llama-3.1-8B-Instruct"])
-def test_each_model_is_held_to_its_own_promise(tmp_path: Path, trace: CompiledTrace, name: str) -> None:
-    found = simulated(
+def test_each_model_is_held_to_its_own_slo(tmp_path: Path, trace: CompiledTrace, name: str) -> None:
+    scored = simulated(
         tmp_path, trace, {"terms": [TTFT], "models": {name: {"terms": [E2E], "max_rejected_fraction": 0.5}}}
     )
-    large, small = found.models
+    large, small = scored.models
     for share, terms, most in ((large, [TTFT], 0.0), (small, [E2E], 0.5)):
-        own = SloSpec.model_validate({"terms": terms, "max_rejected_fraction": most})
-        expected = evaluate(share.result, own, usd_per_hour=share.cost.total, accelerators=share.cost.accelerators)
+        own_slo = SloSpec.model_validate({"terms": terms, "max_rejected_fraction": most})
+        expected = evaluate(share.result, own_slo, usd_per_hour=share.cost.total, accelerators=share.cost.accelerators)
         assert share.score.slo == expected.slo
         assert share.score.metrics["attainment"] == expected.metrics["attainment"]
-    assert [name_of(check) for check in found.score.slo] == [
+    assert [name_of(check) for check in scored.score.slo] == [
         "ttft_p90 of qwen3-32b", "rejected_fraction of qwen3-32b", "e2e_p50 of llama-3.1-8b",
         "rejected_fraction of llama-3.1-8b",
     ]  # fmt: skip
-    assert not found.feasible
+    assert not scored.feasible
     assert not small.score.feasible
 
 
 def test_goodput_counts_requests_that_are_good_by_their_own_models_terms(tmp_path: Path, trace: CompiledTrace) -> None:
-    found = simulated(tmp_path, trace, {"terms": [TTFT], "models": {"llama-3.1-8b": {"terms": [E2E]}}})
-    requests, bound = found.result.requests, np.where(found.asked == 0, TTFT["at_most_s"], E2E["at_most_s"])
-    value = np.where(found.asked == 0, requests.ttft_s, requests.e2e_s)
+    scored = simulated(tmp_path, trace, {"terms": [TTFT], "models": {"llama-3.1-8b": {"terms": [E2E]}}})
+    requests, bound = scored.result.requests, np.where(scored.asked == 0, TTFT["at_most_s"], E2E["at_most_s"])
+    value = np.where(scored.asked == 0, requests.ttft_s, requests.e2e_s)
     good = int((value[requests.finished] <= bound[requests.finished]).sum())
     assert 0 < good < len(trace)
-    assert found.metrics["attainment"] == pytest.approx(good / len(trace))
-    assert found.metrics["goodput_rps"] == pytest.approx(good / found.result.makespan_s)
+    assert scored.metrics["attainment"] == pytest.approx(good / len(trace))
+    assert scored.metrics["goodput_rps"] == pytest.approx(good / scored.result.makespan_s)
 
 
-def test_without_promises_of_their_own_each_model_is_held_to_the_same_by_itself(
+def test_without_slos_of_their_own_each_model_is_held_to_the_same_by_itself(
     tmp_path: Path, trace: CompiledTrace
 ) -> None:
-    found = simulated(tmp_path, trace, {"terms": [TTFT]})
-    assert [(check.label, check.model) for check in found.score.slo] == [
+    scored = simulated(tmp_path, trace, {"terms": [TTFT]})
+    assert [(check.label, check.model) for check in scored.score.slo] == [
         (label, model) for model in ("qwen3-32b", "llama-3.1-8b") for label in ("ttft_p90", "rejected_fraction")
     ]
-    assert found.feasible == all(share.score.feasible for share in found.models)
+    assert scored.feasible == all(share.score.feasible for share in scored.models)
 
 
-def test_a_promise_to_a_model_that_is_not_served_is_refused_by_key(tmp_path: Path, trace: CompiledTrace) -> None:
+def test_an_slo_of_a_model_that_is_not_served_is_refused_by_key(tmp_path: Path, trace: CompiledTrace) -> None:
     slo = {"terms": [TTFT], "models": {"gpt": {"terms": [TTFT]}}}
     with pytest.raises(ValueError, match=r"models\.gpt: no pool serves it; served: qwen3-32b, llama-3.1-8b"):
         simulated(tmp_path, trace, slo)
@@ -123,11 +123,11 @@ def test_comparisons_say_what_differs_by_model(tmp_path: Path) -> None:
         asking_for(generate_trace(generator, seed=k), name) for k, name in enumerate(["qwen3-32b", "llama-3.1-8b"])
     ]
     write_trace(in_arrival_order(merged(parts)), tmp_path / "both.jsonl")
-    found = compare_deployments(deployment(tmp_path, 1), deployment(tmp_path, 2), tmp_path / "both.jsonl", seeds=2)
-    assert [one.model for one in found.models] == ["qwen3-32b", "llama-3.1-8b"]
-    large, small = ({figure.name: figure for figure in one.figures} for one in found.models)
+    comparison = compare_deployments(deployment(tmp_path, 1), deployment(tmp_path, 2), tmp_path / "both.jsonl", seeds=2)
+    assert [part.model for part in comparison.models] == ["qwen3-32b", "llama-3.1-8b"]
+    large, small = ({figure.name: figure for figure in part.figures} for part in comparison.models)
     assert large["e2e_mean_s"].better == "same"
     assert large["usd_per_hour"].difference == 0
     assert small["e2e_mean_s"].better == "B"
     assert small["usd_per_hour"].relative == pytest.approx(1.0)
-    assert [one["model"] for one in found.to_dict()["models"]] == ["qwen3-32b", "llama-3.1-8b"]
+    assert [part["model"] for part in comparison.to_dict()["models"]] == ["qwen3-32b", "llama-3.1-8b"]

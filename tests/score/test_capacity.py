@@ -22,38 +22,38 @@ class Service:
 @pytest.mark.parametrize("tolerance", [0.2, 0.01])
 def test_capacity_of_a_monotone_service_is_within_tolerance(limit: float, tolerance: float) -> None:
     service = Service(limit)
-    found = capacity(service, relative_tolerance=tolerance)
-    assert found.bracketed
-    assert found.load <= limit < found.infeasible_load <= found.load * (1 + tolerance)
-    assert found.goodput_rps == 10.0 * found.load
-    assert found.simulations == len(service.loads) == len(set(service.loads))
+    result = capacity(service, relative_tolerance=tolerance)
+    assert result.bracketed
+    assert result.load <= limit < result.infeasible_load <= result.load * (1 + tolerance)
+    assert result.goodput_rps == 10.0 * result.load
+    assert result.simulations == len(service.loads) == len(set(service.loads))
 
 
 def test_growth_stops_at_the_largest_load() -> None:
-    found = capacity(Service(math.inf), max_load=10.0)
-    assert found.load == 10.0
-    assert found.infeasible_load == math.inf
-    assert not found.bracketed
+    result = capacity(Service(math.inf), max_load=10.0)
+    assert result.load == 10.0
+    assert result.infeasible_load == math.inf
+    assert not result.bracketed
 
 
 def test_a_service_that_is_never_feasible_has_no_capacity() -> None:
     service = Service(0.0)
-    found = capacity(service, min_load=0.1)
-    assert (found.load, found.goodput_rps, found.infeasible_load) == (0.0, 0.0, 0.1)
+    result = capacity(service, min_load=0.1)
+    assert (result.load, result.goodput_rps, result.infeasible_load) == (0.0, 0.0, 0.1)
     assert min(service.loads) == 0.1
 
 
 def test_what_is_reported_was_simulated_even_where_feasibility_is_not_monotone() -> None:
     holes = {2.0}
-    asked: dict[float, bool] = {}
+    simulated: dict[float, bool] = {}
 
     def simulate_at(load: float) -> Score:
-        asked[load] = load not in holes and load < 8.0
-        return Score({"goodput_rps": load}, (), asked[load])
+        simulated[load] = load not in holes and load < 8.0
+        return Score({"goodput_rps": load}, (), simulated[load])
 
-    found = capacity(simulate_at)
-    assert asked[found.load] is True
-    assert asked[found.infeasible_load] is False
+    result = capacity(simulate_at)
+    assert simulated[result.load] is True
+    assert simulated[result.infeasible_load] is False
 
 
 @pytest.mark.parametrize("wrong", [{"growth": 1.0}, {"relative_tolerance": 0.0}, {"start": 100.0}])

@@ -1,4 +1,4 @@
-"""Energy by what draws it, and standby, against sums written out."""
+"""Energy by consumer, and standby, compared with explicit sums."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ GAPS_S = (0.0, 5.0, 30.0, 31.0, 200.0)
 def disaggregated(
     overlap: bool, engine: str = "vllm", power: PowerPlan | None = None
 ) -> tuple[WorkerPlan, CompiledTrace]:
-    """A worker, and requests so far apart that each is alone."""
+    """A worker, and requests with gaps so long that each is alone."""
     spec = EngineSpec.model_validate({"name": engine, "max_running_requests": 4, "page_tokens": 1, "overlap": overlap})
     shape = TraceShape(len(GAPS_S), prompt_tokens=20, output_tokens=12, follow_up=0.0, repeat=0.0)
     arrays = random_trace(2, shape)._replace(arrival_s=np.cumsum(GAPS_S))
@@ -57,8 +57,8 @@ def test_standby_is_what_idle_gaps_exceed_the_delay_by(engine: str, overlap: boo
 
 def test_a_worker_that_gets_nothing_sleeps_from_the_first_arrival_on() -> None:
     worker, trace = disaggregated(True, power=PowerPlan(standby_saving_w=1.0, standby_after_s=10.0))
-    one = compiled(trace.arrays)
-    result = simulate(worker, one, replicas=8)
+    compiled_trace = compiled(trace.arrays)
+    result = simulate(worker, compiled_trace, replicas=8)
     idle = result.workers.requests == 0
     assert idle.any()
     np.testing.assert_allclose(result.workers.standby_s[idle], result.makespan_s - 10.0)
@@ -92,10 +92,10 @@ def test_a_host_without_a_price_of_electricity_costs_none() -> None:
 def test_a_plan_takes_its_share_of_the_host() -> None:
     host = HOST.model_copy(update={"base_w": 800.0, "cpu_active_w": 400.0, "usd_per_kwh": 0.1, "pue": 1.3})
     card = H100.model_copy(update={"standby_w": 20.0, "standby_after_s": 30.0, "idle_w": 70.0})
-    found = plan_power(Parallelism(2, pipeline=2), MODEL, card, host)
-    assert (found.accelerators, found.host_w, found.cpu_w) == (4, 400.0, 200.0)
-    assert (found.standby_saving_w, found.standby_after_s) == (50.0, 30.0)
-    assert (found.usd_per_kwh, found.pue) == (0.1, 1.3)
+    power_plan = plan_power(Parallelism(2, pipeline=2), MODEL, card, host)
+    assert (power_plan.accelerators, power_plan.host_w, power_plan.cpu_w) == (4, 400.0, 200.0)
+    assert (power_plan.standby_saving_w, power_plan.standby_after_s) == (50.0, 30.0)
+    assert (power_plan.usd_per_kwh, power_plan.pue) == (0.1, 1.3)
     assert plan_power(Parallelism(2), MODEL, H100, None).host_w == 0.0
 
 
@@ -104,10 +104,10 @@ def test_peer_links_carry_the_collectives_of_every_token() -> None:
     link = H100.peer_link.model_copy(update={"energy_j_per_byte": 1.0})
     card = H100.model_copy(update={"peer_link": link})
     payload = 2.0 * MODEL.hidden_size
-    found = plan_power(Parallelism(2), MODEL, card, None)
-    assert found.peer_j_per_token == pytest.approx((2 * MODEL.layers + 1) * payload * 2)
+    power_plan = plan_power(Parallelism(2), MODEL, card, None)
+    assert power_plan.peer_j_per_token == pytest.approx((2 * MODEL.layers + 1) * payload * 2)
     staged = plan_power(Parallelism(2, pipeline=3), MODEL, card, None)
-    assert staged.peer_j_per_token == pytest.approx(found.peer_j_per_token + 2 * payload)
+    assert staged.peer_j_per_token == pytest.approx(power_plan.peer_j_per_token + 2 * payload)
 
 
 def test_watts_over_time_add_up_to_the_energy() -> None:
@@ -140,7 +140,7 @@ def test_components_are_the_same_joules_sorted_otherwise() -> None:
 
 
 def test_bytes_count_where_they_are_kept_and_where_they_pass() -> None:
-    """Memory and disks are told apart by the medium, hosts' links and networks by the path."""
+    """The medium tells memory from disks; the path tells host links from networks."""
     worker, trace = disaggregated(True, power=PowerPlan(host_link_j_per_byte=0.5, network_j_per_byte=0.25))
     stores = tuple(
         StoreUse(tier, 0, 1, 100, 0, stored_tokens=tokens, read_tokens=0, evicted_tokens=0, expired_tokens=0)

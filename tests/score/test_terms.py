@@ -44,7 +44,7 @@ def test_rejections_are_the_last_check_with_their_count_and_reasons() -> None:
     assert "model's window, 3 with more tokens than a worker's whole KV memory" in score.warnings[-1]
 
 
-def test_reasons_are_told_apart_only_where_the_window_is_known() -> None:
+def test_reasons_are_distinguished_only_where_the_window_is_known() -> None:
     check = evaluate(random_result(0, rejected=5), SloSpec(terms=[TTFT])).slo[-1]
     assert isinstance(check, RejectionCheck)
     assert check.reasons == {"too_large": 5}

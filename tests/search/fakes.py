@@ -1,4 +1,4 @@
-"""A world without a simulator: workers whose speed is a formula, so that searches take milliseconds."""
+"""A fake world without a simulator: a formula gives the speed of workers, so searches take milliseconds."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class FakePlanner:
 
 
 class FakeEvaluator:
-    """TTFT of a queue: it grows with the load per worker, falls with cache; counts its calls.
+    """TTFT of a queue: it grows with the load per worker and falls with cache. Counts its calls.
 
     fail: the engine that breaks. rejected: of 1,000 requests, by reason, whatever the deployment.
     """

@@ -1,4 +1,4 @@
-"""The walk to the cheapest deployment that is likely enough, against looking at all of them."""
+"""The walk to the cheapest deployment that is likely enough, compared with an exhaustive search."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ DRAWS = 64
 
 
 def slower(deployment: DeploymentSpec, draw) -> Evaluation:  # type: ignore[no-untyped-def]
-    """The fake world where all takes as much longer as the draw's decode steps do: also the load weighs more."""
+    """The fake world slowed down by the decode factor of the draw, which also scales the load."""
     factor = factors_of(costs(0.1), draw.normal, 0.5)["decode"]
-    found = FakeEvaluator()(Job(1, deployment, load=factor))
+    evaluation = FakeEvaluator()(Job(1, deployment, load=factor))
     checks = tuple(
         TermCheck(check.label, (check.value_s or 0.0) * factor, check.bound_s)
         if isinstance(check, TermCheck)
         else check
-        for check in found.slo
+        for check in evaluation.slo
     )
-    return Evaluation(found.metrics, checks, all(check.holds for check in checks))
+    return Evaluation(evaluation.metrics, checks, all(check.holds for check in checks))
 
 
 def walked(at_least: float, *, limit: int = 10_000, workers: int = 1) -> tuple[Assured, Assessor, TrialRunner]:
@@ -49,12 +49,12 @@ def walked(at_least: float, *, limit: int = 10_000, workers: int = 1) -> tuple[A
     started = [make_deployment(kind, count) for kind, counts in (("fast", (6, 8)), ("dear", (5,))) for count in counts]
     runner.run([Job(1, deployment, {}) for deployment in started])
     assert all(trial.feasible for trial in runner.trials)
-    found = recommend(runner.trials, OBJECTIVES)
-    assert found is not None
+    recommendation = recommend(runner.trials, OBJECTIVES)
+    assert recommendation is not None
     assessor = Assessor(uncertainty(DRAWS), slower, workers=workers)
-    assessor.assess([found.trial], [DRAWS], 0.9)
+    assessor.assess([recommendation.trial], [DRAWS], 0.9)
     runner.extend(64)
-    likelihood = Likelihood(assessor, at_least, limit, found.trial)
+    likelihood = Likelihood(assessor, at_least, limit, recommendation.trial)
     return Walk(problem, runner, likelihood).run(), assessor, runner
 
 
@@ -65,25 +65,25 @@ def share(deployment: DeploymentSpec) -> float:
 
 @pytest.mark.parametrize("at_least", [0.5, 0.8, 0.9, 0.97])
 def test_it_finds_what_looking_at_all_finds(at_least: float) -> None:
-    found, assessor, runner = walked(at_least)
-    assert found.trial is not None
-    assert share(found.trial.deployment) >= at_least
+    outcome, assessor, runner = walked(at_least)
+    assert outcome.trial is not None
+    assert share(outcome.trial.deployment) >= at_least
     sizes = [make_deployment("fast", n) for n in range(6, 40)] + [make_deployment("dear", n) for n in range(5, 20)]
-    enough = [make_problem().planner.usd_per_hour(one) for one in sizes if share(one) >= at_least]
-    assert price_of(found.trial) == min(enough)
-    assert assessor.simulations < DRAWS * (found.looked_at + 2)
-    assert found.trial in runner.trials
+    enough = [make_problem().planner.usd_per_hour(deployment) for deployment in sizes if share(deployment) >= at_least]
+    assert price_of(outcome.trial) == min(enough)
+    assert assessor.simulations < DRAWS * (outcome.looked_at + 2)
+    assert outcome.trial in runner.trials
 
 
 def test_l6_workers_change_nothing() -> None:
-    one, two = walked(0.95)[0], walked(0.95, workers=3)[0]
-    assert one == two
+    sequential, parallel = walked(0.95)[0], walked(0.95, workers=3)[0]
+    assert sequential == parallel
 
 
 def test_a_limit_ends_it_and_is_said() -> None:
-    found, assessor, _ = walked(0.97, limit=8)
-    assert found.trial is None
-    assert found.spent
+    outcome, assessor, _ = walked(0.97, limit=8)
+    assert outcome.trial is None
+    assert outcome.spent
     assert assessor.simulations <= DRAWS + 16
 
 
@@ -98,10 +98,10 @@ def test_where_nothing_is_likely_enough_none_is_found() -> None:
     runner.run([Job(1, make_deployment("fast", count), {}) for count in (6, 7)])
     runner.extend(64)
     never = Likelihood(Never(uncertainty(8), slower), 0.9, 10_000, runner.trials[0])
-    found = Walk(problem, runner, never).run()
-    assert found.trial is None
-    assert not found.spent
-    assert found.looked_at >= 2
+    outcome = Walk(problem, runner, never).run()
+    assert outcome.trial is None
+    assert not outcome.spent
+    assert outcome.looked_at >= 2
 
 
 @given(order=st.permutations(range(6)), at_least=st.sampled_from([0.5, 0.8, 0.95]))
@@ -112,32 +112,32 @@ def test_in_any_order_the_first_that_is_likely_enough_is_found(order: list[int],
     first = runner.trials[0]
     assessor = Assessor(uncertainty(DRAWS), slower)
     assessor.assess([first], [DRAWS], 0.9)
-    found = first_of(runner.trials, Likelihood(assessor, at_least, 10_000, first))
-    assert found.trial == next((t for t in runner.trials if share(t.deployment) >= at_least), None)
-    assert not found.spent
+    outcome = first_of(runner.trials, Likelihood(assessor, at_least, 10_000, first))
+    assert outcome.trial == next((t for t in runner.trials if share(t.deployment) >= at_least), None)
+    assert not outcome.spent
 
 
 def test_what_was_chosen_by_its_draws_looks_likelier_there_than_under_fresh_ones() -> None:
-    """Over many seeds the chosen one's share of its own draws is too high, and that of fresh draws is not."""
+    """Over many seeds: the chosen trial's share on the draws that chose it is too high, on fresh draws it is not."""
     deployments = [make_deployment("fast", 6), make_deployment("dear", 5), make_deployment("fast", 7)]
     many = uncertainty(1024)
-    truth = [sum(slower(one, many.draw(k)).feasible for k in range(1024)) / 1024 for one in deployments]
+    truth = [sum(slower(deployment, many.draw(k)).feasible for k in range(1024)) / 1024 for deployment in deployments]
     assert truth[0] < truth[1] < truth[2] < 1.0
     runner = TrialRunner(FakeEvaluator(), BudgetSpec(simulations=40, seconds=1e6), workers=1)
-    runner.run([Job(1, one, {}) for one in deployments])
-    own, fresh = [], []
+    runner.run([Job(1, deployment, {}) for deployment in deployments])
+    reused, fresh = [], []
     for seed in range(100):
         drawn = uncertainty(16, seed, normal=np.random.default_rng(seed).standard_normal((16, 5)))
         assessor = Assessor(drawn, slower)
         assessor.assess([runner.trials[0]], [16], 0.9)
-        found = first_of(runner.trials, Likelihood(assessor, 0.95, 10_000, runner.trials[0]))
-        if found.trial is not None:
+        outcome = first_of(runner.trials, Likelihood(assessor, 0.95, 10_000, runner.trials[0]))
+        if outcome.trial is not None:
             other = assessor.under(drawn.fresh(64))
-            own.append(assessor.assess([found.trial], [16], 0.9)[0].all_terms - truth[found.trial.number])
-            fresh.append(other.assess([found.trial], [64], 0.9)[0].all_terms - truth[found.trial.number])
+            reused.append(assessor.assess([outcome.trial], [16], 0.9)[0].all_terms - truth[outcome.trial.number])
+            fresh.append(other.assess([outcome.trial], [64], 0.9)[0].all_terms - truth[outcome.trial.number])
             assert assessor.simulations == other.simulations
-    assert len(own) > 50
-    assert np.mean(own) > 0.02
+    assert len(reused) > 50
+    assert np.mean(reused) > 0.02
     assert abs(np.mean(fresh)) < 0.01
 
 
@@ -148,20 +148,20 @@ def chance_constrained(
     runner.run([Job(1, make_deployment("fast", size), {}) for size in sizes])
     best = runner.trials[0]
     assessor = Assessor(uncertainty(DRAWS), slower)
-    (own,) = assessor.assess([best], [DRAWS], 0.9)
-    return find_chance_constrained(assessor, best, own, runner.trials, limit, 0.9), best
+    (assessment,) = assessor.assess([best], [DRAWS], 0.9)
+    return find_chance_constrained(assessor, best, assessment, runner.trials, limit, 0.9), best
 
 
-def test_beside_an_unlikely_recommendation_the_cheapest_likely_one_is_priced() -> None:
-    found, best = chance_constrained()
-    assert found is not None
-    assert found.trial is not None
-    assert found.assessment is not None
+def test_the_cheapest_likely_deployment_is_priced_when_the_recommendation_is_unlikely() -> None:
+    likely, best = chance_constrained()
+    assert likely is not None
+    assert likely.trial is not None
+    assert likely.assessment is not None
     enough = [size for size in (5, 6, 7, 10) if share(make_deployment("fast", size)) >= 0.9]
-    assert found.trial.deployment.pool.replicas == min(enough) > best.deployment.pool.replicas
-    assert found.assessment.all_terms == share(found.trial.deployment)
-    text = format_chance_constrained(found, best)
-    assert f"at ${price_of(found.trial):,.2f} per hour, ${price_of(found.trial) - price_of(best):,.2f} more" in text
+    assert likely.trial.deployment.pool.replicas == min(enough) > best.deployment.pool.replicas
+    assert likely.assessment.all_terms == share(likely.trial.deployment)
+    text = format_chance_constrained(likely, best)
+    assert f"at ${price_of(likely.trial):,.2f} per hour, ${price_of(likely.trial) - price_of(best):,.2f} more" in text
 
 
 def test_it_is_not_looked_for_where_the_recommendation_is_likely_enough_and_says_where_none_is_found() -> None:

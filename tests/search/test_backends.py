@@ -30,8 +30,10 @@ QUIET = pytest.mark.filterwarnings(
 
 def evaluate_fake(job: Job) -> Evaluation:
     """``FakeEvaluator``, for other processes; a broken engine and an undefined figure are part of it."""
-    found = FakeEvaluator(fail="vllm" if job.deployment.pool.replicas == 3 else "")(job)
-    return Evaluation({**found.metrics, "hit_rate": math.nan}, found.slo, found.feasible, warnings=("w",))
+    evaluation = FakeEvaluator(fail="vllm" if job.deployment.pool.replicas == 3 else "")(job)
+    return Evaluation(
+        {**evaluation.metrics, "hit_rate": math.nan}, evaluation.slo, evaluation.feasible, warnings=("w",)
+    )
 
 
 def evaluate_pid(job: Job) -> Evaluation:
@@ -65,32 +67,32 @@ def cluster(workers: int = 2, threads: int = 1) -> Iterator[Any]:
     distributed = pytest.importorskip("distributed")
     with distributed.LocalCluster(
         n_workers=workers, threads_per_worker=threads, processes=True, dashboard_address="127.0.0.1:0"
-    ) as found:
-        yield found
+    ) as dask_cluster:
+        yield dask_cluster
 
 
-def found_on(backend: Backend) -> tuple[Any, ...]:
+def trials_on(backend: Backend) -> tuple[Any, ...]:
     problem = make_problem(simulations=120)
     return search(problem, TrialRunner(evaluate_fake, problem.budget, backend=backend)).trials
 
 
 @pytest.fixture(scope="module")
 def expected() -> tuple[Any, ...]:
-    return found_on(Threads(evaluate_fake, 1))
+    return trials_on(Threads(evaluate_fake, 1))
 
 
 @pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize("kind", [Threads, Processes])
 def test_the_backend_does_not_change_a_search(kind: Any, workers: int, expected: tuple[Any, ...]) -> None:
     with kind(evaluate_fake, workers) as backend:
-        assert found_on(backend) == expected
+        assert trials_on(backend) == expected
 
 
-def test_processes_are_others_and_have_the_shipment_once() -> None:
+def test_other_processes_get_the_payload_once() -> None:
     with Processes(evaluate_pid, 2) as backend:
-        found = [evaluation.metrics["pid"] for _, evaluation in backend.evaluations(jobs(8))]
-        assert os.getpid() not in found
-        assert len(set(found)) <= 2
+        pids = [evaluation.metrics["pid"] for _, evaluation in backend.evaluations(jobs(8))]
+        assert os.getpid() not in pids
+        assert len(set(pids)) <= 2
         assert backend.facts() == {
             "name": "loky",
             "workers": 2,
@@ -122,20 +124,20 @@ def test_a_worker_of_other_versions_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "scheduler", "said"),
+    ("name", "scheduler", "message"),
     [
         ("spark", None, "known: threads, loky, dask"),
         ("dask", None, "needs a scheduler"),
         ("loky", "tcp://h:1", "alone"),
     ],
 )
-def test_backends_that_do_not_go_are_refused(name: str, scheduler: str | None, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_backends_that_do_not_go_are_refused(name: str, scheduler: str | None, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         make_backend(name, evaluate_pid, 1, scheduler)
 
 
 class Killer:
-    """A listener that kills a process once so many simulations have ended."""
+    """A listener that kills a process after ``after`` simulations."""
 
     def __init__(self, victim: int, after: int) -> None:
         self._victim, self._left = victim, after
@@ -153,17 +155,23 @@ class Killer:
 @pytest.mark.slow
 @QUIET
 def test_a_cluster_finds_the_same_though_a_worker_is_killed(expected: tuple[Any, ...]) -> None:
-    """What decides outcomes goes to each worker, the one that is started in the dead one's place included."""
+    """Every worker gets the payload, including the one that replaces the killed worker."""
     problem = make_problem(simulations=120)
-    with cluster() as found, make_backend("dask", evaluate_fake, scheduler=found.scheduler_address) as backend:
+    with (
+        cluster() as dask_cluster,
+        make_backend("dask", evaluate_fake, scheduler=dask_cluster.scheduler_address) as backend,
+    ):
         assert backend.workers == 2
-        killer = Killer(found.workers[0].pid, after=20)
+        killer = Killer(dask_cluster.workers[0].pid, after=20)
         runner = TrialRunner(evaluate_fake, problem.budget, backend=backend, progress=killer)
         assert search(problem, runner).trials == expected
-    with cluster() as found, make_backend("dask", evaluate_slow, scheduler=found.scheduler_address) as backend:
+    with (
+        cluster() as dask_cluster,
+        make_backend("dask", evaluate_slow, scheduler=dask_cluster.scheduler_address) as backend,
+    ):
         results = backend.evaluations(jobs(12))
         first, evaluation = next(results)
-        os.kill(int(evaluation.metrics["pid"]), signal.SIGKILL)  # in the midst of one that takes 0.2 s
+        os.kill(int(evaluation.metrics["pid"]), signal.SIGKILL)  # during a simulation that takes 0.2 s
         assert sorted([first, *(index for index, _ in results)]) == list(range(12))
 
 
@@ -173,8 +181,8 @@ def test_a_job_that_kills_its_workers_ends_as_an_error_and_the_rest_goes_on() ->
     dask = pytest.importorskip("dask")
     with (
         dask.config.set({"distributed.scheduler.allowed-failures": 0}),
-        cluster() as found,
-        make_backend("dask", evaluate_deadly, scheduler=found.scheduler_address) as backend,
+        cluster() as dask_cluster,
+        make_backend("dask", evaluate_deadly, scheduler=dask_cluster.scheduler_address) as backend,
     ):
         runner = TrialRunner(evaluate_deadly, BudgetSpec(), backend=backend)
         done = [trial for trial in runner.run(jobs(3)[::2]) if trial is not None]
@@ -193,16 +201,19 @@ def test_a_cluster_without_a_scheduler_or_with_other_versions_is_refused(monkeyp
     with pytest.raises(BackendError, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:9 within 1 s"):
         make_backend("dask", evaluate_pid, scheduler="tcp://127.0.0.1:9").__enter__()
     assert time.monotonic() - begun_s < 10.0
-    with cluster() as found:
+    with cluster() as dask_cluster:
         ours = program_facts()
         monkeypatch.setattr(
             "hisearch.search.evaluate.dask_cluster.mismatches",
             lambda _, theirs: mismatches({**ours, "numpy": "1"}, theirs),
         )
         with pytest.raises(BackendError, match=r"runs other versions: numpy 1 here, .* there"):
-            make_backend("dask", evaluate_pid, scheduler=found.scheduler_address).__enter__()
-    with cluster(workers=0) as found, pytest.raises(BackendError, match="has no worker after 1 s; start some with"):
-        make_backend("dask", evaluate_pid, scheduler=found.scheduler_address).__enter__()
+            make_backend("dask", evaluate_pid, scheduler=dask_cluster.scheduler_address).__enter__()
+    with (
+        cluster(workers=0) as dask_cluster,
+        pytest.raises(BackendError, match="has no worker after 1 s; start some with"),
+    ):
+        make_backend("dask", evaluate_pid, scheduler=dask_cluster.scheduler_address).__enter__()
 
 
 def test_without_dask_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

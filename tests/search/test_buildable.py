@@ -1,4 +1,4 @@
-"""What no host can carry is not tried."""
+"""Workers that no host can hold are not tried."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hisearch.search.evaluate.simulation import Simulation, World
 from hisearch.specs.deployments.deployment import PoolSpec
 from tests.cli.documents import STUDY
 
-#: Hosts of the one have DDR5, of the other LPDDR5X.
+#: Hosts of the first have DDR5, hosts of the second LPDDR5X.
 BOTH = "spec.space.execution.accelerators=[b200, gb200]"
 
 
@@ -29,10 +29,14 @@ def builds(world: World, accelerator: str, medium: str) -> bool:
     return Simulation(world).can_build(PoolSpec.model_validate(pool))
 
 
-@pytest.mark.parametrize(("accelerator", "others", "own"), [("b200", "lpddr5x", "ddr5"), ("gb200", "ddr5", "lpddr5x")])
-def test_a_tier_is_no_main_memory_of_another_host(world: World, accelerator: str, others: str, own: str) -> None:
-    assert not builds(world, accelerator, others)
-    assert builds(world, accelerator, own)
+@pytest.mark.parametrize(
+    ("accelerator", "foreign_memory", "own_memory"), [("b200", "lpddr5x", "ddr5"), ("gb200", "ddr5", "lpddr5x")]
+)
+def test_a_tier_is_no_main_memory_of_another_host(
+    world: World, accelerator: str, foreign_memory: str, own_memory: str
+) -> None:
+    assert not builds(world, accelerator, foreign_memory)
+    assert builds(world, accelerator, own_memory)
     assert builds(world, accelerator, "cxl-dram")
 
 

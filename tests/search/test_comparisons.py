@@ -23,7 +23,7 @@ from tests.search.fakes import FakeEvaluator, make_problem
 
 
 def start(problem: Problem, evaluate: FakeEvaluator, replicas: int = 6) -> TrialRunner:
-    """A ledger that has simulated one deployment on ``fast`` accelerators with SGLang."""
+    """A trial runner that has simulated one deployment on ``fast`` accelerators with SGLang."""
     runner = TrialRunner(evaluate, problem.budget, workers=1)
     engine = EngineSpec(name="sglang", chunk_tokens=2048, max_running_requests=64, memory_fraction=0.9)
     pool = PoolSpec(accelerator="fast", engine=engine)
@@ -38,7 +38,7 @@ def start(problem: Problem, evaluate: FakeEvaluator, replicas: int = 6) -> Trial
 
 
 def cheapest(trials: list[Trial], accelerator: str = "", engine: str = "") -> float:
-    """Price of the cheapest feasible one."""
+    """Price of the cheapest feasible trial."""
     return min(
         trial.metrics["usd_per_hour"]
         for trial in trials
@@ -66,8 +66,8 @@ def test_alternatives_get_their_fewest_replicas_behind_the_recommendations_route
     exhaustive = TrialRunner(FakeEvaluator(), problem.budget.model_copy(update={"simulations": 10**6}), workers=1)
     exhaustive.run(everything)
     others = [t for t in exhaustive.trials if t.deployment.pool.accelerator != "fast"]
-    found = [t for t in added if t.deployment.pool.accelerator != "fast"]
-    assert cheapest(found) == cheapest(others)
+    alternatives = [t for t in added if t.deployment.pool.accelerator != "fast"]
+    assert cheapest(alternatives) == cheapest(others)
     assert cheapest(added, engine="vllm") == cheapest(exhaustive.trials, engine="vllm")
 
 
@@ -83,14 +83,15 @@ class SmallChunksAreBetter(FakeEvaluator):
     """A world in which small chunks lower TTFT on the whole trace, though not on slices."""
 
     def __call__(self, job: Job) -> Evaluation:
-        found = super().__call__(job)
+        evaluation = super().__call__(job)
         if job.slice_fraction < 1.0 or job.deployment.pool.engine.chunk_tokens > 128:
-            return found
+            return evaluation
         checks = tuple(
-            replace(check, value_s=check.value_s / 4) if check.label == "ttft_p99" else check for check in found.slo
+            replace(check, value_s=check.value_s / 4) if check.label == "ttft_p99" else check
+            for check in evaluation.slo
         )
-        metrics = found.metrics | {"ttft_p99_s": found.metrics["ttft_p99_s"] / 4}
-        return replace(found, metrics=metrics, slo=checks, feasible=all(check.holds for check in checks))
+        metrics = evaluation.metrics | {"ttft_p99_s": evaluation.metrics["ttft_p99_s"] / 4}
+        return replace(evaluation, metrics=metrics, slo=checks, feasible=all(check.holds for check in checks))
 
 
 def test_a_neighbour_that_slices_dropped_is_found_in_the_end() -> None:
@@ -105,22 +106,22 @@ def test_a_neighbour_that_slices_dropped_is_found_in_the_end() -> None:
     assert last.trial.deployment.pool.engine.chunk_tokens == 128
     assert last.trial.metrics["usd_per_hour"] <= first.trial.metrics["usd_per_hour"]
     assert runner.untried() == set()
-    beside = {d.model_dump_json() for d in neighbours(problem, last.trial)}
-    assert beside <= {t.deployment.model_dump_json() for t in runner.trials}
+    neighbour_specs = {d.model_dump_json() for d in neighbours(problem, last.trial)}
+    assert neighbour_specs <= {t.deployment.model_dump_json() for t in runner.trials}
 
 
 class FiveNeedSmallChunks(FakeEvaluator):
-    """A world in which six replicas need large chunks and five small ones; others miss the SLO by 5 %, fewer by far."""
+    """Six replicas need large chunks, five small ones; otherwise they miss the SLO by 5 %. Fewer miss it by far."""
 
     def __call__(self, job: Job) -> Evaluation:
-        found, pool = super().__call__(job), job.deployment.pool
+        evaluation, pool = super().__call__(job), job.deployment.pool
         large = pool.engine.chunk_tokens > 128
         ttft_s = (1.9 if large else 2.1) if pool.replicas >= 6 else (2.1 if large else 1.9)
         checks = tuple(
             replace(check, value_s=ttft_s if pool.replicas >= 5 else 9.0) if check.label == "ttft_p99" else check
-            for check in found.slo
+            for check in evaluation.slo
         )
-        return replace(found, slo=checks, feasible=all(check.holds for check in checks))
+        return replace(evaluation, slo=checks, feasible=all(check.holds for check in checks))
 
 
 def test_a_cheaper_deployment_that_narrowly_misses_is_tried_with_one_setting_changed() -> None:
@@ -137,9 +138,9 @@ def test_a_cheaper_deployment_that_narrowly_misses_is_tried_with_one_setting_cha
 def test_neighbours_differ_in_one_setting_and_cost_no_more() -> None:
     problem = make_problem()
     best = start(problem, FakeEvaluator()).trials[0]
-    found = neighbours(problem, best)
-    assert len({d.model_dump_json() for d in found}) == len(found) > 5
-    for other in found:
+    candidates = neighbours(problem, best)
+    assert len({d.model_dump_json() for d in candidates}) == len(candidates) > 5
+    for other in candidates:
         assert problem.planner.usd_per_hour(other) <= best.metrics["usd_per_hour"]
         ours, theirs = best.deployment.pool, other.pool
         assert theirs.accelerator == ours.accelerator
@@ -150,8 +151,8 @@ def test_neighbours_differ_in_one_setting_and_cost_no_more() -> None:
             theirs.tensor_parallel != ours.tensor_parallel,
         ]
         assert sum(changed) == 1
-    assert {d.pool.engine.chunk_tokens for d in found} == {128, 2048}
-    assert {d.router.policy for d in found} == {"round_robin", "power_of_two", "cache_aware"}
+    assert {d.pool.engine.chunk_tokens for d in candidates} == {128, 2048}
+    assert {d.router.policy for d in candidates} == {"round_robin", "power_of_two", "cache_aware"}
 
 
 def test_neighbours_beyond_the_budget_are_untried() -> None:
@@ -163,16 +164,16 @@ def test_neighbours_beyond_the_budget_are_untried() -> None:
 
 
 @pytest.mark.parametrize("simulations", [150, 400])
-def test_a_whole_search_has_looked_at_every_neighbour_or_says_so(simulations: int) -> None:
+def test_a_complete_search_has_looked_at_every_neighbour_or_says_so(simulations: int) -> None:
     problem = make_problem(simulations=simulations)
     outcome: SearchOutcome = search(problem, TrialRunner(SmallChunksAreBetter(), problem.budget, workers=1))
     assert outcome.recommendation is not None
-    beside = {d.model_dump_json() for d in neighbours(problem, outcome.recommendation.trial)}
-    whole = {t.deployment.model_dump_json() for t in outcome.trials if t.comparable}
-    assert (beside <= whole) or UNTRIED_NEIGHBOURS in outcome.ending.untried
+    neighbour_specs = {d.model_dump_json() for d in neighbours(problem, outcome.recommendation.trial)}
+    tried_specs = {t.deployment.model_dump_json() for t in outcome.trials if t.comparable}
+    assert (neighbour_specs <= tried_specs) or UNTRIED_NEIGHBOURS in outcome.ending.untried
 
 
-def test_arms_begin_with_one_of_each_policy_the_best_informed_first() -> None:
+def test_routing_configs_begin_with_one_of_each_policy_the_best_informed_first() -> None:
     space = RoutingSpace(policies=["random", "round_robin", "power_of_two", "cache_aware"])
     routing_configs = configs_most_promising_first(space)
     assert [routing_config.policy for routing_config in routing_configs[:4]] == [
@@ -194,7 +195,7 @@ def test_a_router_that_the_budget_left_out_is_tried_on_the_whole_trace_or_named(
     problem = replace(problem, space=problem.space.model_copy(update={"routing": routing}))
     runner = TrialRunner(FakeEvaluator(), problem.budget, workers=1)
     search_routing(problem, search_execution(problem, keep=8).kept, runner, until)
-    whole = [t for t in runner.trials if t.slice_fraction == 1.0 and t.deployment.pool.replicas > 1]
+    full_trials = [t for t in runner.trials if t.slice_fraction == 1.0 and t.deployment.pool.replicas > 1]
     slices = [t for t in runner.trials if t.slice_fraction < 1.0]
     routing_configs = {routing_config.model_dump_json() for routing_config in router_configs(routing)}
 
@@ -207,6 +208,8 @@ def test_a_router_that_the_budget_left_out_is_tried_on_the_whole_trace_or_named(
         }
 
     unseen = [
-        t for t in whole if not routing_configs <= tried(whole, t.deployment.pool) | tried(slices, t.deployment.pool)
+        t
+        for t in full_trials
+        if not routing_configs <= tried(full_trials, t.deployment.pool) | tried(slices, t.deployment.pool)
     ]
     assert not unseen or UNTRIED_ROUTERS in runner.untried()

@@ -35,8 +35,8 @@ def result(study_file: Path) -> StudyResult:
 
 
 def record(result: StudyResult) -> dict[str, object]:
-    found: dict[str, object] = json.loads((result.run_dir / CONFIDENCE).read_text())
-    return found
+    data: dict[str, object] = json.loads((result.run_dir / CONFIDENCE).read_text())
+    return data
 
 
 def test_the_record_says_how_sure_and_what_it_took(result: StudyResult) -> None:
@@ -57,16 +57,18 @@ def test_the_record_says_how_sure_and_what_it_took(result: StudyResult) -> None:
 
 
 def test_the_baseline_is_simulated_and_no_trial(result: StudyResult) -> None:
-    found = result.recommendation
-    assert found is not None
-    assert found.baseline is not None
-    assert found.baseline.number not in {trial.number for trial in result.trials}
-    assert found.against_baseline
-    assert found.baseline.deployment.pools[0].accelerator == found.trial.deployment.pools[0].accelerator
+    recommendation = result.recommendation
+    assert recommendation is not None
+    assert recommendation.baseline is not None
+    assert recommendation.baseline.number not in {trial.number for trial in result.trials}
+    assert recommendation.against_baseline
+    assert (
+        recommendation.baseline.deployment.pools[0].accelerator == recommendation.trial.deployment.pools[0].accelerator
+    )
 
 
 def test_without_errors_a_draw_is_the_trial_itself(result: StudyResult, study_file: Path) -> None:
-    """L7: no errors of step times, the trace as it is and sure prices give the trial's own figures."""
+    """L7: without step-time errors, on the unchanged trace and at fixed prices, a draw gives the trial's figures."""
     assert result.recommendation is not None
     trial, simulation = result.recommendation.trial, result.simulation
     still = Uncertainty(simulation.world.trace, 0, np.zeros((2, 5)))
@@ -76,14 +78,14 @@ def test_without_errors_a_draw_is_the_trial_itself(result: StudyResult, study_fi
             deployment, draw.trace, lambda costs: draw.disturbed(costs, 0.5)
         ),
     )
-    found = assessor.assess([trial], [2], 0.9)[0]
-    for name, ends in found.intervals.items():
+    assessment = assessor.assess([trial], [2], 0.9)[0]
+    for name, ends in assessment.intervals.items():
         assert ends == (trial.metrics[name], trial.metrics[name]), name
-    assert found.all_terms == float(trial.feasible)
+    assert assessment.all_terms == float(trial.feasible)
 
 
 def test_slower_steps_never_raise_the_share_of_good_requests_by_much(result: StudyResult) -> None:
-    """The simulator itself, whose figures need not be monotone step by step: over a factor of 1.3 they are."""
+    """Figures of the real simulator need not be monotone at every step; over a factor of 1.3 they are."""
     assert result.recommendation is not None
     trial, simulation = result.recommendation.trial, result.simulation
     from hisearch.search.confidence.uncertainty import with_factors
@@ -97,7 +99,7 @@ def test_slower_steps_never_raise_the_share_of_good_requests_by_much(result: Stu
         for factor in (1.0, 1.3, 1.69, 2.2)
     ]
     for name in ("tpot_p99_s", "ttft_p99_s", "e2e_mean_s"):
-        column = [one[name] for one in values]
+        column = [figures[name] for figures in values]
         assert column == sorted(column), name
 
 
@@ -137,15 +139,15 @@ def test_a_stored_run_recommends_the_same(result: StudyResult) -> None:
 
 
 def test_the_report_shows_it(result: StudyResult) -> None:
-    found = conclusions(result.report_input())
-    assert found is not None
+    shown = conclusions(result.report_input())
+    assert shown is not None
     page = (result.run_dir / "report.html").read_text()
     assert "How sure, and what would change the answer" in page
     assert "By other rules" in page
     assert "Chance to hold" in page
-    assert found.changes
-    assert len([row for row in found.shortlist if row.chosen]) == 1
-    assert len([row for row in found.rules if row.chosen]) == 1
+    assert shown.changes
+    assert len([row for row in shown.shortlist if row.chosen]) == 1
+    assert len([row for row in shown.rules if row.chosen]) == 1
 
 
 def test_another_rule_and_a_probability_are_asked_of_a_finished_run(
@@ -159,13 +161,13 @@ def test_another_rule_and_a_probability_are_asked_of_a_finished_run(
     assert best_value.recommendation.rule == "best_value"
     assert hisearch.load_run(folder).recommendation.rule == "best_value"  # type: ignore[union-attr]
     impossible = ["spec.confidence.at_least=0.99", "spec.confidence.search=8", "spec.confidence.correlation=1.0"]
-    unsure = load_study(study_file, impossible).run(run_dir=folder, resume=True)
-    assert unsure.confidence is not None
-    asked = unsure.confidence.satisfied
-    chance = record(unsure)["all_terms"]
-    assert unsure.unsure == (asked is False)
-    assert asked is False or chance >= 0.99  # type: ignore[operator]
-    assert "A probability of at least 99 % was asked for" in unsure.confidence.summary
+    strict = load_study(study_file, impossible).run(run_dir=folder, resume=True)
+    assert strict.confidence is not None
+    satisfied = strict.confidence.satisfied
+    chance = record(strict)["all_terms"]
+    assert strict.unsure == (satisfied is False)
+    assert satisfied is False or chance >= 0.99  # type: ignore[operator]
+    assert "A probability of at least 99 % was asked for" in strict.confidence.summary
 
 
 @pytest.mark.parametrize("rule", ["best_value", "lowest_latency", "most_headroom"])
@@ -175,39 +177,46 @@ def test_a_probability_goes_with_every_rule_and_is_confirmed(
     folder = tmp_path / "run"
     shutil.copytree(result.run_dir, folder)
     usd = "" if rule == "best_value" else ", usd_per_hour: 1000"
-    asked = [f"spec.recommend={{rule: {rule}{usd}}}", "spec.confidence.at_least=0.5", "spec.confidence.fresh_draws=8"]
-    found = load_study(study_file, asked).run(run_dir=folder, resume=True)
-    data = record(found)
-    assert found.recommendation is not None
-    assert found.recommendation.rule == rule
+    settings = [
+        f"spec.recommend={{rule: {rule}{usd}}}",
+        "spec.confidence.at_least=0.5",
+        "spec.confidence.fresh_draws=8",
+    ]
+    answer = load_study(study_file, settings).run(run_dir=folder, resume=True)
+    data = record(answer)
+    assert answer.recommendation is not None
+    assert answer.recommendation.rule == rule
     assert data["satisfied"] == (data["all_terms"] >= 0.5)  # type: ignore[operator]
     confirmed = data["confirmed"]
     assert confirmed["draws"] == 8  # type: ignore[index]
     assert data["simulations"]["fresh draws"] == 8  # type: ignore[index]
-    assert found.confidence is not None
-    assert "Under 8 fresh draws, by which it was not chosen" in found.confidence.summary
+    assert answer.confidence is not None
+    assert "Under 8 fresh draws, by which it was not chosen" in answer.confidence.summary
 
 
 def test_no_draws_and_no_what_ifs_leave_nothing_but_the_rules(study_file: Path, tmp_path: Path) -> None:
     nothing = ["spec.confidence.draws=0", "spec.confidence.what_if=0"]
-    found = load_study(study_file, nothing).run(run_dir=tmp_path / "run")
-    data = record(found)
+    bare = load_study(study_file, nothing).run(run_dir=tmp_path / "run")
+    data = record(bare)
     assert data["simulations"] == {}
     assert data["summary"] == ""
-    assert found.confidence is not None
-    assert not found.unsure
-    assert "Chance to hold" not in (found.run_dir / "report.html").read_text()
+    assert bare.confidence is not None
+    assert not bare.unsure
+    assert "Chance to hold" not in (bare.run_dir / "report.html").read_text()
 
 
 def test_prices_of_the_space_have_ranges(study_file: Path) -> None:
     study = load_study(study_file)
     from hisearch.search.evaluate.simulation import Simulation
 
-    found = {one.item: one for one in uncertainty_of(study.resolved, Simulation(study.world())).prices}
-    assert set(found) == {"h100-sxm", "l40s", "ddr5"}
-    price = found["h100-sxm"]
+    price_ranges = {
+        price_range.item: price_range
+        for price_range in uncertainty_of(study.resolved, Simulation(study.world())).prices
+    }
+    assert set(price_ranges) == {"h100-sxm", "l40s", "ddr5"}
+    price = price_ranges["h100-sxm"]
     assert (price.low, price.high) == pytest.approx((0.75 * price.usd, 1.25 * price.usd))
-    sure = load_study(study_file, ["spec.confidence.assumed_price_error=0"])
-    assert uncertainty_of(sure.resolved, Simulation(sure.world())).prices == ()
+    certain = load_study(study_file, ["spec.confidence.assumed_price_error=0"])
+    assert uncertainty_of(certain.resolved, Simulation(certain.world())).prices == ()
     assert len(normal_draws(0, 0)) == 0
     assert replace(price, low=1.0).low == 1.0

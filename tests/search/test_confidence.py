@@ -67,10 +67,10 @@ def assessor(evaluate: Callable[..., Evaluation], draws: int = 64, seed: int = 0
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_the_probability_is_the_known_one(replicas: int) -> None:
     evaluate = Known()
-    found = assessor(evaluate, 1024).assess([make_trial(0, 1.0, 5.0, 4.0, replicas=replicas)], [1024], 0.9)[0]
-    assert found.all_terms == pytest.approx(evaluate.probability(replicas), abs=0.01)
-    assert found.terms == {"tpot_p99": found.all_terms}
-    assert (found.draws, found.errors) == (1024, 0)
+    assessment = assessor(evaluate, 1024).assess([make_trial(0, 1.0, 5.0, 4.0, replicas=replicas)], [1024], 0.9)[0]
+    assert assessment.all_terms == pytest.approx(evaluate.probability(replicas), abs=0.01)
+    assert assessment.terms == {"tpot_p99": assessment.all_terms}
+    assert (assessment.draws, assessment.errors) == (1024, 0)
 
 
 def test_ranges_of_the_probability_cover_it_as_often_as_they_say() -> None:
@@ -81,8 +81,8 @@ def test_ranges_of_the_probability_cover_it_as_often_as_they_say() -> None:
     for seed in range(400):
         chance = np.random.default_rng(seed).standard_normal((32, 5))
         for kind, normal in (("chance", chance), ("sobol", normal_draws(32, seed))):
-            one = Assessor(uncertainty(32, seed, normal=normal), evaluate).assess([trial], [32], 0.9)[0]
-            covered[kind] += one.all_terms_range[0] <= truth <= one.all_terms_range[1]
+            assessment = Assessor(uncertainty(32, seed, normal=normal), evaluate).assess([trial], [32], 0.9)[0]
+            covered[kind] += assessment.all_terms_range[0] <= truth <= assessment.all_terms_range[1]
     held = np.arange(33)
     inside = [low <= truth <= high for low, high in (wilson(int(k), 32, 0.9) for k in held)]
     exact = float(binom.pmf(held, 32, truth)[inside].sum())
@@ -105,21 +105,21 @@ def test_intervals_cover_one_more_value_as_often_as_they_say(draws: int, level: 
 @pytest.mark.parametrize("level", [0.8, 0.9])
 def test_intervals_of_a_known_law_are_its_quantiles(level: float) -> None:
     evaluate = Known(0.1)
-    found = assessor(evaluate, 2048).assess([make_trial(0, 1.0, 5.0, 4.0, replicas=1)], [2048], level)[0]
+    assessment = assessor(evaluate, 2048).assess([make_trial(0, 1.0, 5.0, 4.0, replicas=1)], [2048], level)[0]
     sigma = deviations(evaluate.costs)["decode"]
     low, high = (0.04 * math.exp(sigma * norm.ppf(share)) for share in ((1 - level) / 2, (1 + level) / 2))
-    assert found.intervals["tpot_p99_s"] == pytest.approx((low, high), rel=0.02)
-    assert found.medians["tpot_p99_s"] == pytest.approx(0.04, rel=0.01)
+    assert assessment.intervals["tpot_p99_s"] == pytest.approx((low, high), rel=0.02)
+    assert assessment.medians["tpot_p99_s"] == pytest.approx(0.04, rel=0.01)
 
 
 def test_without_errors_the_figures_are_the_plain_ones() -> None:
     evaluate = Known(0.0)
-    found = Assessor(Uncertainty(TRACE, 0, normal_draws(16, 0)), evaluate).assess(
+    assessment = Assessor(Uncertainty(TRACE, 0, normal_draws(16, 0)), evaluate).assess(
         [make_trial(0, 1.0, 5.0, 4.0, replicas=1)], [16], 0.9
     )[0]
-    assert found.all_terms == 1.0
-    assert found.intervals["tpot_p99_s"] == (0.04, 0.04)
-    assert found.medians["usd_per_hour"] == 3.0
+    assert assessment.all_terms == 1.0
+    assert assessment.intervals["tpot_p99_s"] == (0.04, 0.04)
+    assert assessment.medians["usd_per_hour"] == 3.0
 
 
 @given(st.floats(0.01, 0.4), st.floats(1.0, 3.0), st.integers(0, 20))
@@ -137,28 +137,28 @@ def test_a_draw_that_cannot_be_simulated_meets_nothing() -> None:
             raise ValueError("out of memory")
         return Known(0.0)(deployment, draw)
 
-    found = assessor(evaluate, 16).assess([make_trial(0, 1.0, 5.0, 4.0, replicas=1)], [16], 0.9)[0]
-    assert (found.all_terms, found.errors, found.terms) == (0.75, 4, {"tpot_p99": 0.75})
-    assert found.intervals["tpot_p99_s"] == (0.04, 0.04)
+    assessment = assessor(evaluate, 16).assess([make_trial(0, 1.0, 5.0, 4.0, replicas=1)], [16], 0.9)[0]
+    assert (assessment.all_terms, assessment.errors, assessment.terms) == (0.75, 4, {"tpot_p99": 0.75})
+    assert assessment.intervals["tpot_p99_s"] == (0.04, 0.04)
 
 
 def test_l6_workers_change_nothing_and_a_draw_is_simulated_once() -> None:
     trials = [make_trial(k, 1.0, 5.0, 4.0, replicas=k + 1) for k in range(3)]
-    found = []
+    assessments = []
     for workers in (1, 2, 5):
         evaluate = Known()
-        one = assessor(evaluate, 32, workers=workers)
-        found.append(one.assess(trials, [32, 8, 8], 0.9) + one.assess(trials, [16, 16, 8], 0.9))
-        assert one.simulations == 32 + 16 + 8 == len(evaluate.calls)
+        assessed = assessor(evaluate, 32, workers=workers)
+        assessments.append(assessed.assess(trials, [32, 8, 8], 0.9) + assessed.assess(trials, [16, 16, 8], 0.9))
+        assert assessed.simulations == 32 + 16 + 8 == len(evaluate.calls)
         assert set(evaluate.calls.values()) == {1}
-    assert found[0] == found[1] == found[2]
+    assert assessments[0] == assessments[1] == assessments[2]
 
 
 @pytest.mark.parametrize("finished", [0, 5, 23])
 def test_l9_a_killed_assessment_goes_on_where_it_was(tmp_path: Path, finished: int) -> None:
     trial = make_trial(0, 1.0, 5.0, 4.0, replicas=1)
-    path, whole = tmp_path / "confidence.jsonl", Known()
-    expected = assessor(whole, 24).assess([trial], [24], 0.9)
+    path, undisturbed = tmp_path / "confidence.jsonl", Known()
+    expected = assessor(undisturbed, 24).assess([trial], [24], 0.9)
 
     class Killed(Known):
         def __call__(self, deployment: DeploymentSpec, draw) -> Evaluation:  # type: ignore[no-untyped-def]
@@ -196,24 +196,24 @@ def test_stated_changes_are_remembered_too(tmp_path: Path) -> None:
 
     for _ in range(2):
         with Journal(tmp_path / "confidence.jsonl", "inputs", resume=True) as journal:
-            one = assessor(Known(), 8, what_if=what_if, journal=journal)
-            assert one.supposing(make_deployment(), {"decode": 1.1}, 2.0).metrics == {"load": 2.0}
-            one.supposing(make_deployment(), {"decode": 1.2}, 2.0)
+            assessed = assessor(Known(), 8, what_if=what_if, journal=journal)
+            assert assessed.supposing(make_deployment(), {"decode": 1.1}, 2.0).metrics == {"load": 2.0}
+            assessed.supposing(make_deployment(), {"decode": 1.2}, 2.0)
     assert calls == [({"decode": 1.1}, 2.0), ({"decode": 1.2}, 2.0)]
 
 
 def test_time_that_runs_out_leaves_whole_batches() -> None:
     clock = iter(range(1000))
-    one = Assessor(uncertainty(64), Known(), seconds=3.0, clock=lambda: float(next(clock)))
-    found = one.assess([make_trial(0, 1.0, 5.0, 4.0, replicas=1)], [64], 0.9)[0]
-    assert BATCH <= found.draws < 64
-    assert found.draws % BATCH == 0
+    assessed = Assessor(uncertainty(64), Known(), seconds=3.0, clock=lambda: float(next(clock)))
+    assessment = assessed.assess([make_trial(0, 1.0, 5.0, 4.0, replicas=1)], [64], 0.9)[0]
+    assert BATCH <= assessment.draws < 64
+    assert assessment.draws % BATCH == 0
 
 
 def test_terms_that_only_some_draws_have_are_missed_in_the_others() -> None:
     checks = (TermCheck("ttft_p99", 1.0, 2.0),)
-    found = summed_up(3, [Evaluation({}, checks, True), Evaluation(error="no memory")], 0.9)
-    assert (found.trial, found.terms, found.all_terms) == (3, {"ttft_p99": 0.5}, 0.5)
+    assessment = summed_up(3, [Evaluation({}, checks, True), Evaluation(error="no memory")], 0.9)
+    assert (assessment.trial, assessment.terms, assessment.all_terms) == (3, {"ttft_p99": 0.5}, 0.5)
 
 
 @given(st.floats(1.0, 50.0), st.floats(0.0, 3.0), st.floats(1.0, 80.0))

@@ -1,4 +1,4 @@
-"""Digests of jobs, by which journals know simulations again: they outlast fields that are added to deployments."""
+"""Digests of jobs, by which journals recognise simulations: fields added to deployments later do not change them."""
 
 import json
 import subprocess
@@ -12,7 +12,7 @@ from hisearch.search.model.job import Job, job_digest
 from hisearch.specs.deployments.deployment import DeploymentSpec, EngineSpec, PoolSpec
 from hisearch.specs.deployments.routing import RouterSpec
 from hisearch.specs.deployments.tiers import TierSpec
-from tests.cli.conftest import Hisearch, here, hisearch  # noqa: F401 - fixtures
+from tests.cli.conftest import Hisearch, hisearch, workdir  # noqa: F401 - fixtures
 from tests.search.fakes import make_deployment
 
 DETAILED = DeploymentSpec(
@@ -31,7 +31,7 @@ DETAILED = DeploymentSpec(
 
 
 def test_digests_are_those_of_earlier_versions() -> None:
-    """A changed digest orphans every journal: what is added to deployments must have a default, and keep them."""
+    """A changed digest orphans every journal: a new field of deployments needs a default that keeps digests."""
     assert (
         Job(2, make_deployment()).digest("inputs") == "18415f219d8c2b9e7fe0c3ed0396ab58500aefff38bef40a25e171c9a0afdaed"
     )
@@ -42,7 +42,7 @@ def test_digests_are_those_of_earlier_versions() -> None:
 
 
 def test_defaults_are_those_of_earlier_versions() -> None:
-    """A digest stands for the defaults of its day: with another default it would stand for another deployment."""
+    """A digest implies the defaults of its time: another default would make it another deployment."""
     pool = {"replicas": 2, "tensor_parallel": 1, "kv_dtype": "bf16"}
     engine = {"chunk_tokens": 8192, "max_running_requests": 256, "memory_fraction": 0.9, "eviction": "lru"}
     router = {
@@ -51,10 +51,10 @@ def test_defaults_are_those_of_earlier_versions() -> None:
         "balance_abs_threshold": 64,
         "balance_rel_threshold": 1.5,
     }
-    found = make_deployment().model_dump(mode="json")
-    assert {key: found["router"][key] for key in router} == router
-    assert {key: found["pools"][0]["engine"][key] for key in engine} == engine
-    assert {key: found["pools"][0][key] for key in pool} == pool
+    document = make_deployment().model_dump(mode="json")
+    assert {key: document["router"][key] for key in router} == router
+    assert {key: document["pools"][0]["engine"][key] for key in engine} == engine
+    assert {key: document["pools"][0][key] for key in pool} == pool
 
 
 def test_a_field_that_is_added_later_changes_no_digest_unless_it_is_set() -> None:
@@ -82,21 +82,21 @@ main(sys.argv[1:])
 """
 
 
-def test_a_run_of_before_a_field_was_added_resumes_and_is_reported(hisearch: Hisearch, here: Path) -> None:  # noqa: F811
+def test_a_run_of_before_a_field_was_added_resumes_and_is_reported(hisearch: Hisearch, workdir: Path) -> None:  # noqa: F811
     assert hisearch("run", "small.yaml", "--out", "r", "-q", "--set", "spec.budget.simulations=5").code == 0
-    report = (here / "r" / "report.html").read_bytes()
+    report = (workdir / "r" / "report.html").read_bytes()
     for arguments in (["report", "r"], ["run", "--resume", "r", "--json", "-q"]):
         done = subprocess.run([sys.executable, "-c", LATER, *arguments], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
-        assert (here / "r" / "report.html").read_bytes() == report or arguments[0] == "run"
+        assert (workdir / "r" / "report.html").read_bytes() == report or arguments[0] == "run"
     assert json.loads(done.stdout)["replayed"] == 5
 
 
-def test_a_run_whose_journal_has_digests_of_all_fields_is_reported(hisearch: Hisearch, here: Path) -> None:  # noqa: F811
-    """Journals of before digests left defaults out, of a deployment that had fewer fields then."""
+def test_a_run_whose_journal_has_digests_of_all_fields_is_reported(hisearch: Hisearch, workdir: Path) -> None:  # noqa: F811
+    """Journals from before digests omitted defaults, of a deployment that had fewer fields."""
     assert hisearch("run", "small.yaml", "--out", "r", "-q", "--set", "spec.budget.simulations=5").code == 0
-    report = (here / "r" / "report.html").read_bytes()
-    journal, table = here / "r" / "journal.jsonl", here / "r" / "trials.parquet"
+    report = (workdir / "r" / "report.html").read_bytes()
+    journal, table = workdir / "r" / "journal.jsonl", workdir / "r" / "trials.parquet"
     inputs = json.loads(journal.read_text().splitlines()[0])["inputs"]
     frame, keys = pd.read_parquet(table), {}
     for row, text in enumerate(frame["deployment"]):
@@ -112,4 +112,4 @@ def test_a_run_whose_journal_has_digests_of_all_fields_is_reported(hisearch: His
         text = text.replace(new_key, old_key)
     journal.write_text(text)
     assert hisearch("report", "r").code == 0
-    assert (here / "r" / "report.html").read_bytes() == report
+    assert (workdir / "r" / "report.html").read_bytes() == report

@@ -54,8 +54,8 @@ def test_the_recommendation_is_the_cheapest_feasible_trial() -> None:
     assert best in outcome.front
     replicas = best.deployment.pool.replicas
     fewer = best.deployment.pool.model_copy(update={"replicas": replicas - 1})
-    beside = [t for t in outcome.trials if t.comparable and t.deployment.pool == fewer]
-    assert replicas == 1 or any(not t.feasible for t in beside)
+    smaller_trials = [t for t in outcome.trials if t.comparable and t.deployment.pool == fewer]
+    assert replicas == 1 or any(not t.feasible for t in smaller_trials)
     assert {t.stage for t in outcome.trials} == {2, 3, 4}
     assert {t.deployment.pool.engine.name for t in feasible} == {"sglang", "vllm"}
     assert outcome.headroom is not None
@@ -79,7 +79,7 @@ def test_no_time_at_all_still_ends_cleanly() -> None:
     assert outcome.recommendation is None
 
 
-def test_where_nothing_meets_the_slo_the_nearest_miss_is_told_term_by_term() -> None:
+def test_where_nothing_meets_the_slo_the_nearest_miss_is_explained_term_by_term() -> None:
     outcome = run(make_problem(simulations=120), evaluate=FakeEvaluator(base_ttft_s=50.0))
     assert outcome.recommendation is None
     assert outcome.headroom is None
@@ -104,7 +104,7 @@ def test_l9_an_engine_that_always_fails_does_not_end_the_study() -> None:
 @pytest.mark.parametrize("finished", [1, 17, 60, 110])
 def test_l9_a_killed_study_resumes_to_the_same_result(tmp_path: Path, finished: int) -> None:
     problem = make_problem(simulations=120)
-    whole = run(problem)
+    undisturbed = run(problem)
 
     class Killed(FakeEvaluator):
         def __call__(self, job: Job) -> Evaluation:
@@ -122,10 +122,10 @@ def test_l9_a_killed_study_resumes_to_the_same_result(tmp_path: Path, finished: 
     evaluate = FakeEvaluator()
     with Journal(path, "i", resume=True) as journal:
         resumed = run(problem, workers=2, journal=journal, evaluate=evaluate)
-    assert resumed.trials == whole.trials
-    assert resumed.front == whole.front
-    assert resumed.recommendation == whole.recommendation
-    assert evaluate.calls.total() == len(whole.trials) - (finished - 1)
+    assert resumed.trials == undisturbed.trials
+    assert resumed.front == undisturbed.front
+    assert resumed.recommendation == undisturbed.recommendation
+    assert evaluate.calls.total() == len(undisturbed.trials) - (finished - 1)
 
 
 def test_the_database_opens_in_optuna_with_every_trial(tmp_path: Path) -> None:
@@ -153,11 +153,16 @@ def test_stage_3_goes_on_with_what_nothing_else_needs() -> None:
     problem = make_problem(simulations=150, accelerators=("fast",))
     sizes = {"low": 1, "high": 4096}
     tiers = [{"media": ["ddr5"], "gib": sizes}, {"media": ["nvme-gen5"], "gib": sizes}]
-    one = {"tensor_parallel": [1], "chunk_tokens": [2048], "max_running_requests": [64], "engines": ["sglang"]}
+    single_values = {
+        "tensor_parallel": [1],
+        "chunk_tokens": [2048],
+        "max_running_requests": [64],
+        "engines": ["sglang"],
+    }
     space = problem.space.model_copy(
         update={
             "cache": CacheSpace.model_validate({"tiers": tiers}),
-            "execution": problem.space.execution.model_copy(update=one),
+            "execution": problem.space.execution.model_copy(update=single_values),
         }
     )
     problem = Problem(**{**vars(problem), "space": space})

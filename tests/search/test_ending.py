@@ -73,10 +73,10 @@ def test_what_slices_and_the_sampler_left_out_is_said_of_a_search_that_came_to_i
     outcome = search(problem, runner, without=("front",))  # whose neighbours would be many hundreds more
     assert outcome.stopped == ""
     workers = {c.pool.model_dump_json() for c in outcome.execution.kept}
-    whole = {
+    full_workers = {
         t.deployment.pool.model_copy(update={"replicas": 1}).model_dump_json() for t in outcome.trials if t.comparable
     }
-    dropped = len(workers - whole)
+    dropped = len(workers - full_workers)
     assert dropped > 0
     text = outcome.ending.describe()
     assert f"left out {dropped} of {len(workers)} candidates of stage 1 after slices of the trace and up to " in text
@@ -120,10 +120,10 @@ def test_a_search_with_nothing_left_to_try_was_not_cut_short() -> None:
 
 
 def test_every_budget_below_what_the_search_wants_is_said_to_cut_it() -> None:
-    whole = run(small(3000))
-    for simulations in range(1, len(whole.trials), max(len(whole.trials) // 8, 1)):
+    complete = run(small(3000))
+    for simulations in range(1, len(complete.trials), max(len(complete.trials) // 8, 1)):
         cut = run(small(simulations))
-        assert (cut.stopped != "") or cut.recommendation == whole.recommendation
+        assert (cut.stopped != "") or cut.recommendation == complete.recommendation
         assert (cut.stopped == "simulations") == bool(cut.ending.untried)
 
 

@@ -1,4 +1,4 @@
-"""A search that is kept to what can be exported tries nothing else, and says so where nothing is left."""
+"""A search limited to exportable deployments tries nothing else, and reports an empty space."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHORT = "spec.confidence={draws: 0, what_if: 0}"
 
 def refused(result: Any) -> list[str]:
     """Why deployments of a result's trials cannot be exported."""
-    found, resolved = [], result.resolved
+    reasons, resolved = [], result.resolved
     for trial in result.trials:
         pools = trial.deployment.pools
         launches = [launch_of(resolved, pool, result.simulation.kv_capacity_tokens(pool)) for pool in pools]
@@ -31,8 +31,8 @@ def refused(result: Any) -> list[str]:
             slots, reaches = ([of(resolved, pool) for pool in pools] for of in (slots_of, reach_of))
             check_deployment(trial.deployment, launches, slots, reaches)
         except ExportError as error:
-            found.append(str(error))
-    return found
+            reasons.append(str(error))
+    return reasons
 
 
 def run(folder: Path, *settings: str) -> Any:
@@ -41,9 +41,9 @@ def run(folder: Path, *settings: str) -> Any:
 
 
 def test_without_it_the_search_tries_what_cannot_be_exported(tmp_path: Path) -> None:
-    words = refused(run(tmp_path, EVICTIONS, SGLANG))
-    assert any("no policy least_outstanding_tokens" in one for one in words)
-    assert any("no --radix-eviction-policy fifo" in one for one in words)
+    reasons = refused(run(tmp_path, EVICTIONS, SGLANG))
+    assert any("no policy least_outstanding_tokens" in reason for reason in reasons)
+    assert any("no --radix-eviction-policy fifo" in reason for reason in reasons)
 
 
 def test_with_it_every_trial_can_be_exported(tmp_path: Path) -> None:

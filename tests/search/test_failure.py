@@ -1,4 +1,4 @@
-"""Why a search found nothing: what it says where none is feasible, and where nothing was examined."""
+"""The explanation of a search without a result: nothing feasible, or nothing simulated."""
 
 from hisearch.search.select.failure import explain
 from tests.search.fakes import make_trial

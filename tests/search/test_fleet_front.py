@@ -1,4 +1,4 @@
-"""Fronts of several models combined: nothing of the front of the whole is missing, and nothing else is in it."""
+"""Combined fronts of several models equal the front of all combinations."""
 
 import itertools
 import math
@@ -20,7 +20,7 @@ from tests.kernels.systems import examples
 DEPLOYMENT = DeploymentSpec.model_validate(
     {"model": "m", "pools": [{"accelerator": "h100-sxm", "engine": {"name": "vllm"}}]}
 )
-#: One of each law by which a figure of the whole follows: largest, sum, sum, weighted mean, smallest.
+#: One axis for each rule that combines figures: largest, sum, sum, weighted mean, smallest.
 AXES = ("ttft_p99", "goodput", "usd_per_hour", "joules_per_token", "capacity")
 
 
@@ -38,7 +38,7 @@ def studies(draw: st.DrawFn) -> tuple[list[list[Trial]], tuple[str, ...], list[f
     axes = (*others, "usd_per_hour")
     values = st.fixed_dictionaries({name: st.integers(1, 5).map(float) for name in axes})
     models = draw(st.lists(st.lists(values, min_size=1, max_size=7), min_size=2, max_size=3))
-    trials = [[trial(k, one) for k, one in enumerate(model)] for model in models]
+    trials = [[trial(k, point) for k, point in enumerate(model)] for model in models]
     return trials, axes, draw(st.lists(st.integers(1, 9).map(float), min_size=len(models), max_size=len(models)))
 
 
@@ -59,9 +59,13 @@ def test_fronts_combine_to_the_front_of_every_combination(
     models, axes, tokens = question
     every = [figures(trials, axes, tokens) for trials in itertools.product(*models)]
     expected = {every[k] for k in np.flatnonzero(moocore.is_nondominated(signed(every, axes), keep_weakly=True))}
-    found = combine([front(model, axes) for model in models], axes, tokens)
-    np.testing.assert_allclose(sorted(tuple(one.figures.values()) for one in found), sorted(expected), rtol=1e-12)
-    assert all(figures(one.trials, axes, tokens) == tuple(one.figures.values()) for one in found)
+    combinations = combine([front(model, axes) for model in models], axes, tokens)
+    np.testing.assert_allclose(
+        sorted(tuple(combination.figures.values()) for combination in combinations), sorted(expected), rtol=1e-12
+    )
+    assert all(
+        figures(combination.trials, axes, tokens) == tuple(combination.figures.values()) for combination in combinations
+    )
 
 
 @examples(200)
@@ -73,14 +77,14 @@ def test_the_cheapest_within_limits_on_axes_is_that_of_every_combination(
     bound = {"at_least" if is_maximised(axes[0]) else "at_most": float(other)}
     limits = {"usd_per_hour": LimitSpec(at_most=float(usd)), axes[0]: LimitSpec.model_validate(bound)}
     every = [Combination(t, dict(zip(axes, figures(t, axes, tokens), strict=True))) for t in itertools.product(*models)]
-    prices = [one.figures["usd_per_hour"] for one in every if one.within(limits)]
-    found = cheapest(combine([front(model, axes) for model in models], axes, tokens), limits)
+    prices = [combination.figures["usd_per_hour"] for combination in every if combination.within(limits)]
+    best = cheapest(combine([front(model, axes) for model in models], axes, tokens), limits)
     if not prices:
-        assert found is None
+        assert best is None
         return
-    assert found is not None
-    assert found.within(limits)
-    assert found.figures["usd_per_hour"] == pytest.approx(min(prices))
+    assert best is not None
+    assert best.within(limits)
+    assert best.figures["usd_per_hour"] == pytest.approx(min(prices))
 
 
 def test_what_is_undefined_of_a_model_does_not_count() -> None:
@@ -90,22 +94,22 @@ def test_what_is_undefined_of_a_model_does_not_count() -> None:
 
 
 def test_what_is_undefined_of_a_model_does_not_drop_its_deployment() -> None:
-    """The whole's smallest is the other model's; of axes that are minimised and that are maximised."""
+    """The combined minimum is the other model's, on minimised and on maximised axes."""
     axes = ("capacity", "usd_per_hour")
     unknown, least = (trial(k, {"capacity": c, "usd_per_hour": 2.0}) for k, c in enumerate((math.nan, 5.0)))
     other = trial(2, {"capacity": 9.0, "usd_per_hour": 1.0})
-    (found,) = combine([[unknown, least], [other]], axes, [1.0, 1.0])
-    assert found.trials == (unknown, other)
+    (combination,) = combine([[unknown, least], [other]], axes, [1.0, 1.0])
+    assert combination.trials == (unknown, other)
     axes = ("tpot_p99", "usd_per_hour")
     unknown, most = (trial(k, {"tpot_p99": t, "usd_per_hour": 2.0}) for k, t in enumerate((math.nan, 0.05)))
     other = trial(2, {"tpot_p99": 0.02, "usd_per_hour": 1.0})
-    (found,) = combine([[unknown, most], [other]], axes, [1.0, 1.0])
-    assert found.trials == (unknown, other)
+    (combination,) = combine([[unknown, most], [other]], axes, [1.0, 1.0])
+    assert combination.trials == (unknown, other)
 
 
 def test_a_model_without_deployments_leaves_none_of_the_whole() -> None:
-    one = trial(0, {"ttft_p99": 1.0, "usd_per_hour": 1.0})
-    assert combine([[one], []], ("ttft_p99", "usd_per_hour"), [1.0, 1.0]) == ()
+    only = trial(0, {"ttft_p99": 1.0, "usd_per_hour": 1.0})
+    assert combine([[only], []], ("ttft_p99", "usd_per_hour"), [1.0, 1.0]) == ()
 
 
 def test_of_equally_cheap_ones_the_widest_margin_is_taken() -> None:
@@ -113,7 +117,10 @@ def test_of_equally_cheap_ones_the_widest_margin_is_taken() -> None:
     fast, slow = (
         trial(k, {"ttft_p99": t, "usd_per_hour": 1.0}, m) for k, (t, m) in enumerate([(1.0, 0.1), (2.0, 0.9)])
     )
-    found = [Combination((one,), dict(zip(axes, figures((one,), axes, [1.0]), strict=True))) for one in (fast, slow)]
-    best = cheapest(found, {})
+    combinations = [
+        Combination((candidate,), dict(zip(axes, figures((candidate,), axes, [1.0]), strict=True)))
+        for candidate in (fast, slow)
+    ]
+    best = cheapest(combinations, {})
     assert best is not None
     assert best.trials == (slow,)

@@ -46,13 +46,13 @@ def test_the_price_of_keeping_the_checkpoints_format_is_named() -> None:
     execution = make_problem().space.execution
     model = CATALOGUE.get("Model", "qwen3-32b").spec
     narrow, wide, dear = _trial(0, 4.0, "fp8"), _trial(1, 5.5, None), _trial(2, 7.0, "bf16")
-    missing, part = _trial(3, 4.5, None, feasible=False), _trial(4, 4.2, None, slice_fraction=0.3)
-    text = describe_formats(model, narrow, [narrow, dear, wide, missing, part], execution)
+    missing, sliced = _trial(3, 4.5, None, feasible=False), _trial(4, 4.2, None, slice_fraction=0.3)
+    text = describe_formats(model, narrow, [narrow, dear, wide, missing, sliced], execution)
     assert text.startswith("It serves fp8 weights (the checkpoint has bf16): answers differ")
     assert "keeps the checkpoint's formats" in text
     assert text.endswith("at $5.50 per hour, $1.50 more.")
     assert describe_formats(model, narrow, [narrow, missing], execution).endswith("was found to meet the SLO.")
-    assert describe_formats(model, narrow, [narrow, part], execution).endswith("was simulated on the whole trace.")
+    assert describe_formats(model, narrow, [narrow, sliced], execution).endswith("was simulated on the whole trace.")
     assert (
         describe_formats(model, wide, [narrow, wide], execution)
         == describe_formats(model, None, [narrow], execution)

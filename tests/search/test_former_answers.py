@@ -1,4 +1,4 @@
-"""A run that comes to another answer keeps the former; what cannot be exported says whether it was tried at all."""
+"""A run with a new recommendation keeps the former one. An export error says whether the engine was tried."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.search.fakes import OBJECTIVES, make_trial
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """What is left of a run that recommended trial 4, and goes on."""
+    """The folder of a run that recommended trial 4 and is resumed."""
     (tmp_path / ENDED).mkdir()
     (tmp_path / ENDED / CONFIDENCE).write_text(json.dumps({"recommendation": {"trial": 4}}), encoding="utf-8")
     (tmp_path / "report.html").write_text("trial 4", encoding="utf-8")
@@ -31,7 +31,7 @@ def test_the_same_answer_takes_the_place_of_the_former(run: Path) -> None:
 
 
 @pytest.mark.parametrize("recommended", [5, None])
-def test_another_answer_leaves_the_former_beside_it(run: Path, recommended: int | None) -> None:
+def test_another_answer_keeps_the_former(run: Path, recommended: int | None) -> None:
     (run / "report.1.html").touch()
     kept = keep_former(run, recommended)
     assert [path.name for path in kept] == ["report.2.html", "recommended.1"]

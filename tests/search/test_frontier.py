@@ -1,4 +1,4 @@
-"""The front, widened: what it starts from, when it ends, and what it is asked of others' deployments."""
+"""Local search around the front: its start, its end, and which deployments may serve."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def frontier_of(problem: Problem) -> Frontier:
 
 
 def sized(kind: str, counts: Sequence[int]) -> list[DeploymentSpec]:
-    """So many replicas of a worker of stage 1."""
+    """A worker of stage 1 with each of these replica counts."""
     problem = make_problem()
     worker = next(c.pool for c in screen(problem, 40).sized if c.pool.accelerator == kind)
     router = router_configs(problem.space.routing)[0]
@@ -41,8 +41,8 @@ def sized(kind: str, counts: Sequence[int]) -> list[DeploymentSpec]:
 def test_too_few_trials_leave_nothing_out() -> None:
     problem = make_problem()
     runner = simulated(problem, sized("fast", range(1, LEAST_TRIALS)))
-    asked = sized("fast", [1, 30])
-    assert list(frontier_of(problem).may_serve(runner.trials, asked)) == asked
+    candidates = sized("fast", [1, 30])
+    assert list(frontier_of(problem).may_serve(runner.trials, candidates)) == candidates
 
 
 def test_what_misses_by_far_is_left_out_and_what_serves_is_not() -> None:
@@ -51,7 +51,7 @@ def test_what_misses_by_far_is_left_out_and_what_serves_is_not() -> None:
     runner = simulated(problem, sized("fast", known))
     frontier = frontier_of(problem)
     kept = frontier.may_serve(runner.trials, sized("fast", [1, 2, 4, 9, 11, 13]))
-    replicas = [one.pool.replicas for one in kept]
+    replicas = [deployment.pool.replicas for deployment in kept]
     truth = {
         trial.deployment.pool.replicas: trial.feasible
         for trial in simulated(problem, sized("fast", range(1, 17))).trials
@@ -93,10 +93,12 @@ class TightPlanner(FakePlanner):
 def test_a_neighbour_that_does_not_fit_with_less_memory_is_left_out() -> None:
     problem, least = replace(make_problem(), planner=TightPlanner()), TightPlanner.least
     screening = screen(problem, 40)
-    worker = next(one.pool for one in screening.sized if one.pool.accelerator == "fast")
+    worker = next(candidate.pool for candidate in screening.sized if candidate.pool.accelerator == "fast")
     router = router_configs(problem.space.routing)[0]
     known = [deployment_of(problem.model, problem.profile, worker, n, router) for n in range(2, 3 + LEAST_TRIALS)]
-    tight = [one for one in neighbourhood(problem, known[0]) if one.pool.engine.memory_fraction < least]
+    tight = [
+        candidate for candidate in neighbourhood(problem, known[0]) if candidate.pool.engine.memory_fraction < least
+    ]
     assert tight
     runner, frontier = simulated(problem, known), Frontier(problem, _known_workers(screening))
     frontier.widen(runner, len(known) + 8)

@@ -1,4 +1,4 @@
-"""Objectives beyond latency and price, limits beside the SLO, and budgets in dollars."""
+"""Objectives other than latency and price, limits in addition to the SLO, and budgets in dollars."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ class LimitedEvaluator(FakeEvaluator):
         self._limits, self._simulations = limits, simulations
 
     def __call__(self, job: Job) -> Evaluation:
-        found = super().__call__(job)
+        evaluation = super().__call__(job)
         names = {"goodput": "goodput_rps"}
         kept = tuple(
-            LimitCheck(name, found.metrics[names.get(name, name)], limit.bound, at_least=limit.at_most is None)
+            LimitCheck(name, evaluation.metrics[names.get(name, name)], limit.bound, at_least=limit.at_most is None)
             for name, limit in self._limits.items()
         )
-        slo = (*found.slo[:-1], *kept, found.slo[-1])
+        slo = (*evaluation.slo[:-1], *kept, evaluation.slo[-1])
         feasible = all(check.holds for check in slo)
-        return dataclasses.replace(found, slo=slo, feasible=feasible, simulations=self._simulations)
+        return dataclasses.replace(evaluation, slo=slo, feasible=feasible, simulations=self._simulations)
 
 
 def searched(problem: Problem, evaluate: FakeEvaluator) -> SearchOutcome:
@@ -53,7 +53,7 @@ def searched(problem: Problem, evaluate: FakeEvaluator) -> SearchOutcome:
     return search(problem, runner)
 
 
-def test_a_limit_on_dollars_that_leaves_room_changes_no_recommendation() -> None:
+def test_a_limit_on_dollars_that_leaves_headroom_changes_no_recommendation() -> None:
     problem = make_problem()
     free = searched(problem, FakeEvaluator())
     assert free.recommendation is not None
@@ -110,9 +110,11 @@ def test_one_trial_that_takes_several_simulations_may_pass_the_budget_by_itself_
 
 
 def test_simulations_survive_the_journal() -> None:
-    found = Evaluation({"usd_per_hour": 1.0}, (LimitCheck("usd_per_hour", 1.0, 2.0),), feasible=True, simulations=7)
-    assert Evaluation.from_json(json.loads(json.dumps(found.to_json()))) == found
-    old = found.to_json()
+    evaluation = Evaluation(
+        {"usd_per_hour": 1.0}, (LimitCheck("usd_per_hour", 1.0, 2.0),), feasible=True, simulations=7
+    )
+    assert Evaluation.from_json(json.loads(json.dumps(evaluation.to_json()))) == evaluation
+    old = evaluation.to_json()
     del old["simulations"]
     assert Evaluation.from_json(old).simulations == 1
 
@@ -131,17 +133,19 @@ def test_an_undefined_figure_keeps_to_its_limit_and_says_so() -> None:
     assert "undefined" in check.note
 
 
-def test_beliefs_hold_a_lower_limit_as_a_bound_on_what_is_minimised() -> None:
+def test_posteriors_hold_a_lower_limit_as_a_bound_on_what_is_minimised() -> None:
     limits = {"goodput": LimitSpec(at_least=5.0), "usd_per_hour": LimitSpec(at_most=40.0)}
     evaluate = LimitedEvaluator(limits)
     jobs = [Job(2, make_deployment(replicas=n)) for n in (4, 6, 8)]
     trials = [evaluate(job).trial(n, job) for n, job in enumerate(jobs)]
-    found = figures(trials, ("ttft_p99", "goodput", "usd_per_hour"))
-    assert found["goodput"].bound == -5.0
-    assert found["goodput"].maximised
-    assert "usd_per_hour" not in found  # it is known, not believed
+    modelled = figures(trials, ("ttft_p99", "goodput", "usd_per_hour"))
+    assert modelled["goodput"].bound == -5.0
+    assert modelled["goodput"].maximised
+    assert "usd_per_hour" not in modelled  # it is known exactly, so it has no posterior
     for trial in trials:
-        minimised = found["goodput"].minimised(np.array([found["goodput"].loss(value_of(trial, found["goodput"]))]))
+        minimised = modelled["goodput"].minimised(
+            np.array([modelled["goodput"].loss(value_of(trial, modelled["goodput"]))])
+        )
         assert minimised[0] == pytest.approx(-trial.metrics["goodput_rps"])
 
 
@@ -216,17 +220,17 @@ def test_capacity_of_a_trial_is_what_a_search_for_it_finds(tmp_path: Path) -> No
     plain = Simulation(dataclasses.replace(study.world(), capacity=False))
 
     def score_at(load: float) -> Score:
-        found = plain.evaluate(Job(2, best.deployment, load=load))
-        return Score(found.metrics, found.slo, found.feasible)
+        evaluation = plain.evaluate(Job(2, best.deployment, load=load))
+        return Score(evaluation.metrics, evaluation.slo, evaluation.feasible)
 
     slow = capacity(score_at, max_load=MOST_LOAD, min_load=1 / MOST_LOAD)
     assert best.metrics["capacity_load"] == slow.load >= 1.0
     assert best.metrics["capacity_missed_load"] == slow.infeasible_load
     assert best.simulations == slow.simulations > 1
     assert result.outcome.ending.used == sum(trial.simulations for trial in result.trials)
-    found = headroom(result.trials, best)
-    assert found is not None
-    assert (found.load, found.infeasible_load) == (slow.load, slow.infeasible_load)
+    measured = headroom(result.trials, best)
+    assert measured is not None
+    assert (measured.load, measured.infeasible_load) == (slow.load, slow.infeasible_load)
     # More workers carry more: the front is not a single point.
     by_price = sorted(result.front, key=lambda trial: trial.metrics["usd_per_hour"])
     loads = [trial.metrics["capacity_load"] for trial in by_price]
@@ -278,7 +282,7 @@ def population_study(folder: Path, kind: str = "independent") -> Path:
     return path
 
 
-def test_agents_per_accelerator_are_those_of_the_largest_society_that_meets_the_slo(tmp_path: Path) -> None:
+def test_agents_per_accelerator_are_those_of_the_largest_population_that_meets_the_slo(tmp_path: Path) -> None:
     study = load_study(population_study(tmp_path))
     result = study.run(workers=1, run_dir=tmp_path / "run")
     assert result.recommendation is not None
@@ -287,13 +291,13 @@ def test_agents_per_accelerator_are_those_of_the_largest_society_that_meets_the_
     assert world.population is not None
 
     def score_at(agents: int) -> Score:
-        """By hand: the same society with so many agents, on the same deployment."""
+        """By hand: the same population with a given number of agents, on the same deployment."""
         spec = resized(world.population.spec, agents)
         trace = compile_trace(generate_agents(spec, seed=0), "population")
-        found = Simulation(dataclasses.replace(world, trace=trace, capacity=False, population=None)).evaluate(
+        evaluation = Simulation(dataclasses.replace(world, trace=trace, capacity=False, population=None)).evaluate(
             Job(2, best.deployment)
         )
-        return Score(found.metrics, found.slo, found.feasible)
+        return Score(evaluation.metrics, evaluation.slo, evaluation.feasible)
 
     most = int(best.metrics["agents"])
     assert most >= 40
@@ -305,7 +309,7 @@ def test_agents_per_accelerator_are_those_of_the_largest_society_that_meets_the_
     assert "Agents per accelerator" in page
 
 
-def test_societies_whose_load_could_be_scaled_are_asked_for_other_sizes_alone(tmp_path: Path) -> None:
+def test_populations_whose_load_could_be_scaled_are_asked_for_other_sizes_alone(tmp_path: Path) -> None:
     path = population_study(tmp_path)
     free = "agents: 40\n        pacing: free\n        action: {p50_s: 5.0, p90_s: 10.0}"
     path.write_text(path.read_text().replace("agents: 40", free))
@@ -323,7 +327,7 @@ def test_societies_whose_load_could_be_scaled_are_asked_for_other_sizes_alone(tm
         ("graph: {model: small_world}", "graph: {model: edges, path: edges.txt}"),
     ],
 )
-def test_agents_are_refused_where_the_society_has_one_size(tmp_path: Path, before: str, after: str) -> None:
+def test_agents_are_refused_where_the_population_has_one_size(tmp_path: Path, before: str, after: str) -> None:
     path = population_study(tmp_path)
     path.write_text(path.read_text().replace(before, after))
     (tmp_path / "edges.txt").write_text("0 1\n1 2\n")

@@ -1,4 +1,4 @@
-"""Counts of several pools, against trying them all."""
+"""Replica counts of several pools, compared with brute force."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Miss = Callable[[Counts], float]
 
 
 def missed_pair(needed: Counts) -> Miss:
-    """Each pool needs so many, the worst says how far off."""
+    """Each pool needs ``needed`` replicas; the largest shortfall is the miss."""
     return lambda counts: max(need / count for need, count in zip(needed, counts, strict=True)) - 1
 
 
@@ -28,18 +28,18 @@ def shared(speeds: tuple[float, ...], load: float) -> Miss:
 
 
 def run(sizing: CountsSizing, miss: Miss, needed: Counts = ()) -> list[Counts]:
-    """Answer until it is done, saying which pool lacks most of ``needed``; what was asked."""
-    asked: list[Counts] = []
+    """Answer until sizing ends, naming the pool that lacks most of ``needed``. Returns the counts tried."""
+    tried: list[Counts] = []
     while (counts := sizing.next) is not None:
-        asked.append(counts)
+        tried.append(counts)
         worst = miss(counts)
         lacks = [need / count for need, count in zip(needed, counts, strict=False)]
         sizing.tell(counts, worst <= 0, worst, pool=lacks.index(max(lacks)) if lacks else 0)
-    return asked
+    return tried
 
 
 def cheapest(usd: tuple[float, ...], most: Counts, ranks: Counts, limit: int, miss: Miss) -> float:
-    """Dollars per hour of the cheapest counts that do, by trying all; infinite where none does."""
+    """Dollars per hour of the cheapest counts that meet the SLO, by brute force; infinite if none does."""
     every = itertools.product(*(range(1, count + 1) for count in most))
     within = (c for c in every if sum(r * n for r, n in zip(ranks, c, strict=True)) <= limit)
     return min((_usd(usd, c) for c in within if miss(c) <= 0), default=math.inf)
@@ -64,17 +64,17 @@ def test_the_cheapest_counts_are_found(
 ) -> None:
     most_ranks = limit * sum(ranks)
     sizing = CountsSizing(guess, usd, most, ranks, most_ranks)
-    asked = run(sizing, miss)
-    assert len(asked) == len(set(asked))
-    assert all(all(1 <= n <= m for n, m in zip(c, most, strict=True)) for c in asked)
-    assert all(sum(r * n for r, n in zip(ranks, c, strict=True)) <= most_ranks for c in asked)
+    tried = run(sizing, miss)
+    assert len(tried) == len(set(tried))
+    assert all(all(1 <= n <= m for n, m in zip(c, most, strict=True)) for c in tried)
+    assert all(sum(r * n for r, n in zip(ranks, c, strict=True)) <= most_ranks for c in tried)
     expected = cheapest(usd, most, ranks, most_ranks, miss)
     if sizing.fewest is not None:
         assert _usd(usd, sizing.fewest) == pytest.approx(expected)
-        assert sizing.best_guess == sizing.fewest in asked
+        assert sizing.best_guess == sizing.fewest in tried
     elif math.isfinite(expected):  # growing stops where what they share is used up
-        assert sum(ranks) * 2 > most_ranks - sum(r * n for r, n in zip(ranks, asked[-1], strict=True)) or any(
-            _stalls(miss, c) for c in asked
+        assert sum(ranks) * 2 > most_ranks - sum(r * n for r, n in zip(ranks, tried[-1], strict=True)) or any(
+            _stalls(miss, c) for c in tried
         )
 
 
@@ -85,13 +85,13 @@ def _stalls(miss: Miss, counts: Counts) -> bool:
 @pytest.mark.parametrize(("guess", "needed"), list(itertools.product([1, 3, 20], [1, 5, 13, 64])))
 def test_one_pool_is_asked_for_about_as_often_as_by_bisection(guess: int, needed: int) -> None:
     sizing = CountsSizing((guess,), (2.0,), (64,), (1,), 64)
-    asked = run(sizing, missed_pair((needed,)))
+    tried = run(sizing, missed_pair((needed,)))
     plain, calls = Sizing(guess, 64), 0
     while (replicas := plain.next) is not None:
         calls += 1
         plain.tell(replicas, replicas >= needed, needed / replicas - 1)
     assert sizing.fewest == (needed,)
-    assert len(asked) <= calls + 3
+    assert len(tried) <= calls + 3
 
 
 def test_few_of_many_counts_are_asked_for() -> None:

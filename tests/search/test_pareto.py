@@ -41,10 +41,10 @@ def test_front_equals_brute_force(seed: int) -> None:
     trials = cloud(seed)
     pool = [t for t in trials if t.feasible and not t.error and t.slice_fraction == 1.0]
     expected = {key(t) for t in pool if not any(dominates(other, t) for other in pool)}
-    found = front(trials, OBJECTIVES)
-    assert {key(t) for t in found} == expected
-    assert len(found) == len(expected)
-    assert all(t in pool for t in found)
+    computed = front(trials, OBJECTIVES)
+    assert {key(t) for t in computed} == expected
+    assert len(computed) == len(expected)
+    assert all(t in pool for t in computed)
 
 
 def test_without_a_feasible_trial_the_front_is_that_of_the_infeasible() -> None:

@@ -1,4 +1,4 @@
-"""Several pools as dimensions of a search, on the real simulator: held against the whole of a small space."""
+"""Several pools as dimensions of a search, on the real simulator: compared with all of a small space."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from hisearch.specs.errors import SpecError
 
 MOST_WORKERS = 3
 OBJECTIVES = ("ttft_p95", "goodput", "usd_per_hour")
-APART: dict[str, Any] = {"fabrics": ["ib-ndr-400"], "decode_policies": ["power_of_two"]}
+DISAGGREGATED: dict[str, Any] = {"fabrics": ["ib-ndr-400"], "decode_policies": ["power_of_two"]}
 
 
 def study(folder: Path, pools: dict[str, Any], **spec: Any) -> Study:
@@ -88,7 +88,7 @@ def every_deployment(problem: Problem) -> list[DeploymentSpec]:
     }
     counts = range(1, MOST_WORKERS + 1)
     space = problem.space
-    found = [
+    deployments = [
         routing_config.of(deployment_of(problem.model, problem.profile, pool, count, routing_config.router))
         for pool, count, routing_config in itertools.product(workers["unified"], counts, unified_configs(space))
         if within_limits(problem, [pool], (count,))
@@ -107,28 +107,28 @@ def every_deployment(problem: Problem) -> list[DeploymentSpec]:
     for (named, routing_configs), numbers in itertools.product(pairs, itertools.product(counts, counts)):
         if within_limits(problem, named, numbers):
             sized = [p.model_copy(update={"replicas": n}) for p, n in zip(named, numbers, strict=True)]
-            found += [
+            deployments += [
                 DeploymentSpec(model=problem.model, profile=problem.profile, pools=sized, **routing_config.settings)
                 for routing_config in routing_configs
             ]
-    return found
+    return deployments
 
 
-def as_trial(number: int, spec: DeploymentSpec, found: Evaluation) -> Trial:
-    return Trial(number, 2, spec, parameters_of(spec), found.metrics, found.slo, found.feasible)
+def as_trial(number: int, spec: DeploymentSpec, evaluation: Evaluation) -> Trial:
+    return Trial(number, 2, spec, parameters_of(spec), evaluation.metrics, evaluation.slo, evaluation.feasible)
 
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, Problem, list[Trial]]:
     """A study of all three shapes, and every deployment of its space, simulated."""
     mixed = {"policies": ["weighted"], "workers_of_each": 2}
-    found = study(tmp_path_factory.mktemp("pools"), {"disaggregated": APART, "mixed": mixed})
-    simulation = Simulation(found.world())
-    problem = found.problem(simulation)
+    small_study = study(tmp_path_factory.mktemp("pools"), {"disaggregated": DISAGGREGATED, "mixed": mixed})
+    simulation = Simulation(small_study.world())
+    problem = small_study.problem(simulation)
     trials = []
     for number, spec in enumerate(every_deployment(problem)):
         trials.append(as_trial(number, spec, simulation.evaluate(Job(2, spec, parameters_of(spec)))))
-    return found, problem, trials
+    return small_study, problem, trials
 
 
 def test_screening_loses_no_deployment_of_the_exhaustive_front(small: tuple[Study, Problem, list[Trial]]) -> None:
@@ -158,17 +158,17 @@ def _workers(spec: DeploymentSpec) -> frozenset[str]:
 
 
 def test_the_search_finds_the_cheapest_of_all_shapes(small: tuple[Study, Problem, list[Trial]], tmp_path: Path) -> None:
-    found, _, trials = small
-    result = found.run(workers=1, run_dir=tmp_path / "run")
+    small_study, _, trials = small
+    result = small_study.run(workers=1, run_dir=tmp_path / "run")
     cheapest = min(trial.metrics["usd_per_hour"] for trial in trials if trial.feasible)
     assert result.recommendation is not None
     assert result.recommendation.trial.metrics["usd_per_hour"] == pytest.approx(cheapest)
     assert {shape_of(trial.deployment) for trial in result.trials} == {"unified", "disaggregated", "mixed"}
     _cheapest_of_each_shape(result, trials)
     of_the_space = {trial.deployment.model_dump_json() for trial in trials}
-    whole = [trial for trial in result.trials if trial.slice_fraction == 1.0]
-    assert {trial.deployment.model_dump_json() for trial in whole} <= of_the_space
-    assert _hypervolume(whole, trials) >= 0.995
+    full_trials = [trial for trial in result.trials if trial.slice_fraction == 1.0]
+    assert {trial.deployment.model_dump_json() for trial in full_trials} <= of_the_space
+    assert _hypervolume(full_trials, trials) >= 0.995
     _is_written(result)
 
 
@@ -178,12 +178,12 @@ def _hypervolume(ours: list[Trial], every: list[Trial]) -> float:
 
     best, mine = (minimised(front(some, OBJECTIVES), OBJECTIVES) for some in (every, ours))
     low, span = best.min(axis=0), np.ptp(best, axis=0)
-    found, whole = (float(moocore.hypervolume((points - low) / span, ref=[1.1] * 3)) for points in (mine, best))
-    return found / whole
+    reached, total = (float(moocore.hypervolume((points - low) / span, ref=[1.1] * 3)) for points in (mine, best))
+    return reached / total
 
 
 def _cheapest_of_each_shape(result: StudyResult, trials: list[Trial]) -> None:
-    """What each shape costs at least is found, so that they are compared at their best."""
+    """The cheapest deployment of each shape is found, so shapes are compared at their best."""
     for shape in ("unified", "disaggregated"):
         ours, theirs = (
             min(
@@ -212,15 +212,15 @@ def hisearch_load(folder: Path) -> StudyResult:
 
 
 def test_a_space_without_pools_is_screened_as_ever(tmp_path: Path) -> None:
-    found = study(tmp_path, {})
-    problem = found.problem(Simulation(found.world()))
+    loaded = study(tmp_path, {})
+    problem = loaded.problem(Simulation(loaded.world()))
     assert screen(problem, 10) == search_execution(problem, 10)
     assert combinations(problem) == 4
 
 
 def test_only_several_pools(tmp_path: Path) -> None:
-    found = study(tmp_path, {"unified": False, "disaggregated": APART}, budget={"simulations": 60})
-    result = found.run(workers=1, run_dir=tmp_path / "run")
+    loaded = study(tmp_path, {"unified": False, "disaggregated": DISAGGREGATED}, budget={"simulations": 60})
+    result = loaded.run(workers=1, run_dir=tmp_path / "run")
     assert {shape_of(trial.deployment) for trial in result.trials} == {"disaggregated"}
     for trial in result.trials:
         check_pools(trial.deployment)
@@ -229,22 +229,22 @@ def test_only_several_pools(tmp_path: Path) -> None:
 
 def test_each_side_takes_its_own_lists(tmp_path: Path) -> None:
     sides = {"prefill": {"accelerators": ["h100-sxm"], "chunk_tokens": [4096]}, "decode": {"tensor_parallel": [2]}}
-    found = study(tmp_path, {"disaggregated": APART | sides})
-    problem = found.problem(Simulation(found.world()))
-    clusters = [one for one in screen(problem, 20).kept if isinstance(one, Cluster)]
+    loaded = study(tmp_path, {"disaggregated": DISAGGREGATED | sides})
+    problem = loaded.problem(Simulation(loaded.world()))
+    clusters = [cluster for cluster in screen(problem, 20).kept if isinstance(cluster, Cluster)]
     assert clusters
-    for one in clusters:
-        prefill, decode = one.pools
+    for cluster in clusters:
+        prefill, decode = cluster.pools
         assert (prefill.role, prefill.accelerator, prefill.engine.chunk_tokens) == ("prefill", "h100-sxm", 4096)
         assert (decode.role, decode.tensor_parallel) == ("decode", 2)
 
 
-def test_candidates_of_a_shape_are_told_by_their_workers(small: tuple[Study, Problem, list[Trial]]) -> None:
+def test_candidates_of_a_shape_are_distinguished_by_their_workers(small: tuple[Study, Problem, list[Trial]]) -> None:
     _, _, trials = small
     shapes: dict[tuple[str, ...], set[str]] = {}
     for trial in trials:
         shapes.setdefault(key_of_deployment(trial.deployment), set()).add(shape_of(trial.deployment))
-    assert all(len(found) == 1 for found in shapes.values())
+    assert all(len(candidates) == 1 for candidates in shapes.values())
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The search held against a space that is small enough to enumerate, and the parts that widen its front."""
+"""The search compared with an enumerated space, and the parts of its local search around the front."""
 
 from __future__ import annotations
 
@@ -43,26 +43,26 @@ def hypervolume(trials: list[Trial], of: list[Trial]) -> float:
     """Share of the hypervolume of ``of``'s front that ``trials`` dominate, on the scale of that front."""
     import moocore
 
-    exhaustive, found = minimised(front(of, OBJECTIVES), OBJECTIVES), minimised(trials, OBJECTIVES)
+    exhaustive, reached = minimised(front(of, OBJECTIVES), OBJECTIVES), minimised(trials, OBJECTIVES)
     low, high = exhaustive.min(axis=0), exhaustive.max(axis=0)
     span = np.where(high > low, high - low, 1.0)
     ref = [1.1] * len(OBJECTIVES)
-    volume = moocore.hypervolume((found - low) / span, ref=ref) if len(found) else 0.0
+    volume = moocore.hypervolume((reached - low) / span, ref=ref) if len(reached) else 0.0
     return float(volume / moocore.hypervolume((exhaustive - low) / span, ref=ref))
 
 
 def test_the_enumeration_holds_every_deployment_once(every_trial: list[Trial]) -> None:
     keys = {trial.deployment.model_dump_json() for trial in every_trial}
     assert len(keys) == len(every_trial)
-    # 2 accelerators, 2 widths, 3 sizes; one replica, or 2 to 8 behind each of 3 arms.
+    # 2 accelerators, 2 widths, 3 sizes; one replica, or 2 to 8 behind each of 3 routing configurations.
     assert len(every_trial) == 2 * 2 * 3 * (1 + 7 * 3)
 
 
 def test_every_choice_of_tiers_is_counted() -> None:
     choices = make_problem().tier_choices("sglang")
-    found = list(every_choice(choices))
-    assert len(found) == choices.count()
-    assert len({repr(choice) for choice in found}) == len(found)
+    enumerated = list(every_choice(choices))
+    assert len(enumerated) == choices.count()
+    assert len({repr(choice) for choice in enumerated}) == len(enumerated)
 
 
 def test_the_search_finds_the_exhaustive_front_with_a_third_of_the_simulations(every_trial: list[Trial]) -> None:
@@ -82,7 +82,7 @@ def test_stage_1_loses_no_worker_of_the_exhaustive_front(every_trial: list[Trial
         assert (trial.deployment.pool.accelerator, trial.deployment.pool.tensor_parallel) in workers
 
 
-def test_a_process_passes_through_what_it_has_seen_and_doubts_what_it_has_not() -> None:
+def test_a_gaussian_process_interpolates_what_it_has_seen_and_is_uncertain_elsewhere() -> None:
     inputs = np.random.default_rng(1).random((40, 3))
     targets = np.sin(3 * inputs[:, 0]) + inputs[:, 1] ** 2
     process = GaussianProcess.fit(inputs, targets, parameter_means(3))
@@ -95,16 +95,16 @@ def test_a_process_passes_through_what_it_has_seen_and_doubts_what_it_has_not() 
 
 
 def test_the_box_and_the_hits_are_a_hypervolume() -> None:
-    found = np.array([[0.5, 0.5]])
-    box = Box.beyond(found, np.zeros(2), np.ones(2), 4096)
+    points = np.array([[0.5, 0.5]])
+    box = Box.beyond(points, np.zeros(2), np.ones(2), 4096)
     candidates = np.array([[[0.25, 0.5]], [[0.5, 0.25]], [[0.75, 0.75]]])
     share = hits(candidates, np.ones((3, 1), dtype=bool), box).mean(axis=1)
-    # Three quarters are free; each of the first two wins an eighth of the whole, the third is dominated.
+    # Three quarters are free. Each of the first two gains an eighth of the total; the third is dominated.
     np.testing.assert_allclose(share, [1 / 6, 1 / 6, 0.0], atol=0.01)
     assert box.won == pytest.approx(1 / 3, rel=0.05)
 
 
-def test_a_batch_does_not_hold_the_same_hope_twice() -> None:
+def test_a_batch_does_not_propose_the_same_point_twice() -> None:
     same = np.array([1, 1, 1, 0, 0], dtype=np.float32)
     other = np.array([0, 0, 0, 1, 1], dtype=np.float32)
     chosen = [index for index, _ in choose(np.array([same, same, other]), 3)]

@@ -30,7 +30,7 @@ def test_each_policy_is_there_once_with_its_usual_parameters(policy: RouterName)
     assert set(router.parameters()) <= {parameter.name for parameter in ROUTERS[policy].parameters}
 
 
-def test_parameters_without_effect_make_no_arms() -> None:
+def test_parameters_without_effect_make_no_routing_configs() -> None:
     space = RoutingSpace(policies=["consistent_hash"], hash_key=["session", "prefix"], prefix_tokens=[128, 256])
     assert [router.parameters().get("prefix_tokens") for router in router_configs(space)] == [None, 128, 256]
     space = RoutingSpace(
@@ -59,11 +59,11 @@ def test_the_database_knows_every_value_that_a_parameter_may_have() -> None:
     for router in router_configs(routing):
         for admission in routing.admission:
             deployment = make_deployment().model_copy(update={"router": router, "admission": admission})
-            found = parameters_of(deployment)
-            asked = {
+            parameters = parameters_of(deployment)
+            searched = {
                 "router",
                 *router.parameters(),
                 *(("admission", *admission.parameters()) if admission.policy != "none" else ()),
             }
-            assert asked <= set(known)
-            assert all(found[name] in known[name] for name in asked)
+            assert searched <= set(known)
+            assert all(parameters[name] in known[name] for name in searched)

@@ -1,4 +1,4 @@
-"""Recommendation by rule, held against slow restatements, and the baseline."""
+"""Recommendation by rule, compared with slow reference implementations, and the baseline."""
 
 from __future__ import annotations
 
@@ -61,19 +61,19 @@ def test_the_knee_is_the_point_farthest_from_the_plane_of_the_worst(
             if max(column) / min(column) > 1.01
         ]
         means.append(sum(shares) / len(shares) if shares else 0.0)
-    found = knee(trials, OBJECTIVES)
-    assert {t.number for t in found} == {t.number for t in points}
+    ranked = knee(trials, OBJECTIVES)
+    assert {t.number for t in ranked} == {t.number for t in points}
     order = {t.number: mean for t, mean in zip(points, means, strict=True)}
-    assert [order[t.number] for t in found] == pytest.approx(sorted(means))
+    assert [order[t.number] for t in ranked] == pytest.approx(sorted(means))
 
 
 def test_the_knee_is_held_against_the_next_prices() -> None:
     bent = [make_trial(n, ttft, 5.0, usd) for n, (ttft, usd) in enumerate([(1.9, 1.0), (0.3, 1.5), (0.2, 9.0)])]
-    found = recommend_by(bent, ("ttft_p99", "usd_per_hour"), RecommendSpec(rule="best_value"))
-    assert found is not None
-    assert found.trial.number == 1
-    assert "33.3 % cheaper, with TTFT p99 533.3 % higher" in found.reason
-    assert "500.0 % dearer, with TTFT p99 33.3 % lower" in found.reason
+    recommendation = recommend_by(bent, ("ttft_p99", "usd_per_hour"), RecommendSpec(rule="best_value"))
+    assert recommendation is not None
+    assert recommendation.trial.number == 1
+    assert "33.3 % cheaper, with TTFT p99 533.3 % higher" in recommendation.reason
+    assert "500.0 % dearer, with TTFT p99 33.3 % lower" in recommendation.reason
 
 
 def test_the_knee_of_a_bent_front_is_its_bend() -> None:
@@ -88,27 +88,27 @@ def test_every_rule_recommends_what_meets_the_slo_within_its_price(
     trials = trials_of(figures)
     spec = RecommendSpec.model_validate({"rule": rule} | ({} if rule == "cheapest" else {"usd_per_hour": limit}))
     loads = {trial.number: 1.0 + trial.number / 10 for trial in trials if trial.feasible}
-    found = recommend_by(trials, OBJECTIVES, spec, loads=loads)
+    recommendation = recommend_by(trials, OBJECTIVES, spec, loads=loads)
     feasible = [trial for trial in trials if trial.feasible]
     if not feasible:
-        assert found is None
+        assert recommendation is None
         return
-    assert found is not None
-    assert found.trial.feasible
-    assert found.rule == rule
+    assert recommendation is not None
+    assert recommendation.trial.feasible
+    assert recommendation.rule == rule
     inside = [trial for trial in feasible if price_of(trial) <= limit]
     if rule == "cheapest":
-        assert found.trial == recommend(trials, OBJECTIVES).trial  # type: ignore[union-attr]
+        assert recommendation.trial == recommend(trials, OBJECTIVES).trial  # type: ignore[union-attr]
     elif not inside:
-        assert price_of(found.trial) == min(map(price_of, feasible))
-        assert "Nothing that was simulated meets the SLO within" in found.reason
+        assert price_of(recommendation.trial) == min(map(price_of, feasible))
+        assert "Nothing that was simulated meets the SLO within" in recommendation.reason
     elif rule == "lowest_latency":
-        assert found.trial.metrics["ttft_p99_s"] == min(t.metrics["ttft_p99_s"] for t in inside)
+        assert recommendation.trial.metrics["ttft_p99_s"] == min(t.metrics["ttft_p99_s"] for t in inside)
     elif rule == "most_headroom":
-        assert loads[found.trial.number] == max(loads[t.number] for t in inside)
-    assert price_of(found.trial) <= limit or rule == "cheapest" or not inside
-    assert found.trial.number not in {trial.number for trial, _ in found.runner_ups}
-    assert 1 <= found.reason.count(". ") + 1 <= 3
+        assert loads[recommendation.trial.number] == max(loads[t.number] for t in inside)
+    assert price_of(recommendation.trial) <= limit or rule == "cheapest" or not inside
+    assert recommendation.trial.number not in {trial.number for trial, _ in recommendation.runner_ups}
+    assert 1 <= recommendation.reason.count(". ") + 1 <= 3
 
 
 @given(rows, st.integers(1, 6), st.sampled_from(["best_value", "lowest_latency", "most_headroom"]))
@@ -125,18 +125,18 @@ def test_what_a_rule_prefers_comes_first(figures: list[tuple[int, int, int, int,
 
 def test_what_was_chosen_by_something_else_is_kept_with_its_reason() -> None:
     trials = trials_of([(2, 5, 3, 4, True), (1, 5, 4, 4, True)])
-    found = recommend_by(trials, OBJECTIVES, RecommendSpec(), chosen=(trials[1], "ChanceConstrained."))
-    assert found is not None
-    assert (found.trial.number, found.reason) == (1, "ChanceConstrained.")
+    recommendation = recommend_by(trials, OBJECTIVES, RecommendSpec(), chosen=(trials[1], "ChanceConstrained."))
+    assert recommendation is not None
+    assert (recommendation.trial.number, recommendation.reason) == (1, "ChanceConstrained.")
 
 
 def test_candidates_for_headroom_have_the_widest_margins_one_of_each_price() -> None:
     trials = [make_trial(n, 0.2 + 0.1 * (n % 7), 5.0, 1.0 + n % 9) for n in range(40)]
-    found = headroom_candidates(trials, RecommendSpec(rule="most_headroom", usd_per_hour=7.0))
-    assert len(found) == HEADROOM_CANDIDATES == len({price_of(trial) for trial in found})
-    margins = [trial.worst_margin for trial in found]
+    candidates = headroom_candidates(trials, RecommendSpec(rule="most_headroom", usd_per_hour=7.0))
+    assert len(candidates) == HEADROOM_CANDIDATES == len({price_of(trial) for trial in candidates})
+    margins = [trial.worst_margin for trial in candidates]
     assert margins == sorted(margins, reverse=True)
-    assert all(price_of(trial) <= 7.0 for trial in found)
+    assert all(price_of(trial) <= 7.0 for trial in candidates)
     best = max(t.worst_margin for t in trials if price_of(t) <= 7.0)
     assert margins[0] == best
 
@@ -166,18 +166,18 @@ def test_the_baseline_has_the_fewest_replicas_of_plain_workers_that_meet_the_slo
     problem = make_problem()
     best = evaluator(Job(1, make_deployment("fast", 6, engine))).trial(3, Job(1, make_deployment("fast", 6, engine)))
     assessor = Assessor(uncertainty(4), Known(), what_if=what_if)
-    found = find_baseline(problem, assessor, best, 80 * 2**30)
-    assert found is not None
-    assert found.feasible
-    assert found.number == BASELINE
-    pool = found.deployment.pools[0]
+    simplest = find_baseline(problem, assessor, best, 80 * 2**30)
+    assert simplest is not None
+    assert simplest.feasible
+    assert simplest.number == BASELINE
+    pool = simplest.deployment.pools[0]
     assert (pool.engine.name, pool.accelerator, pool.tensor_parallel, pool.tiers) == (engine, "fast", 1, [])
-    assert found.deployment.router.policy == "round_robin"
-    fewer = found.deployment.model_copy(update={"pools": [pool.model_copy(update={"replicas": pool.replicas - 1})]})
+    assert simplest.deployment.router.policy == "round_robin"
+    fewer = simplest.deployment.model_copy(update={"pools": [pool.model_copy(update={"replicas": pool.replicas - 1})]})
     assert not evaluator(Job(0, fewer)).feasible
     assert assessor.simulations <= SIMULATIONS
-    text = against_baseline(best, found, OBJECTIVES)
-    assert f"${found.metrics['usd_per_hour']:,.2f} per hour" in text
+    text = against_baseline(best, simplest, OBJECTIVES)
+    assert f"${simplest.metrics['usd_per_hour']:,.2f} per hour" in text
     assert "TTFT p99" in text
 
 
@@ -191,27 +191,27 @@ def test_the_baseline_has_what_agents_calls_need_as_the_engine_keeps_it(engine: 
         pool = plain.pools[0].model_copy(update={"agents": of})
         job = Job(1, plain.model_copy(update={"pools": [pool]}))
         assessor = Assessor(uncertainty(4), Known(), what_if=lambda d, *_: evaluator(Job(0, d)))
-        found = find_baseline(make_problem(), assessor, evaluator(job).trial(3, job), 80 * 2**30)
-        assert found is not None
-        return found.deployment.pools[0].agents
+        simplest = find_baseline(make_problem(), assessor, evaluator(job).trial(3, job), 80 * 2**30)
+        assert simplest is not None
+        return simplest.deployment.pools[0].agents
 
-    found = baseline(agents)
-    assert found is not None
-    assert (found.policy, found.adapters, found.slots) == ("lru", agents.adapters, slots)
+    memory = baseline(agents)
+    assert memory is not None
+    assert (memory.policy, memory.adapters, memory.slots) == ("lru", agents.adapters, slots)
     assert baseline(agents.model_copy(update={"adapters": None, "slots": None})) is None
     assert baseline(None) is None
 
 
 def test_where_one_rank_never_does_the_baseline_has_more() -> None:
     def what_if(deployment: DeploymentSpec, factors, load: float) -> Evaluation:  # type: ignore[no-untyped-def]
-        found = FakeEvaluator(base_ttft_s=0.2 if deployment.pools[0].tensor_parallel > 1 else 90.0)
-        return found(Job(0, deployment))
+        fake = FakeEvaluator(base_ttft_s=0.2 if deployment.pools[0].tensor_parallel > 1 else 90.0)
+        return fake(Job(0, deployment))
 
     assessor = Assessor(uncertainty(4), Known(), what_if=what_if)
-    found = find_baseline(make_problem(), assessor, make_trial(0, 1.0, 5.0, 4.0, replicas=4), 80 * 2**30)
-    assert found is not None
-    assert found.feasible
-    assert found.deployment.pools[0].tensor_parallel == 2
+    simplest = find_baseline(make_problem(), assessor, make_trial(0, 1.0, 5.0, 4.0, replicas=4), 80 * 2**30)
+    assert simplest is not None
+    assert simplest.feasible
+    assert simplest.deployment.pools[0].tensor_parallel == 2
 
 
 @pytest.mark.parametrize(

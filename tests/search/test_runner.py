@@ -32,7 +32,7 @@ def test_equal_jobs_are_simulated_once_and_cost_once() -> None:
     assert set(evaluate.calls.values()) == {1}
 
 
-def test_trials_are_handed_over_after_every_batch() -> None:
+def test_trials_are_reported_after_every_batch() -> None:
     counts: list[int] = []
     runner = TrialRunner(FakeEvaluator(), BudgetSpec(), workers=2, keep=lambda trials: counts.append(len(trials)))
     runner.run(jobs(2 * BATCH + 3))

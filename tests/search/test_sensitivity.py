@@ -46,33 +46,33 @@ def value(tpot_s: float) -> Evaluation:
 
 @given(st.floats(0.0251, 0.0499), st.floats(0.5, 4.0))
 def test_a_break_even_is_bracketed_by_what_was_simulated(nominal_s: float, power: float) -> None:
-    found = break_even("decode", lambda factor: value(nominal_s * factor**power), nominal_s / 0.05 - 1)
+    bracket = break_even("decode", lambda factor: value(nominal_s * factor**power), nominal_s / 0.05 - 1)
     truth = (0.05 / nominal_s) ** (1 / power)
     if truth >= MOST_FACTOR:
-        assert (found.holds, found.missed, found.simulations) == (MOST_FACTOR, None, 1)
+        assert (bracket.holds, bracket.missed, bracket.simulations) == (MOST_FACTOR, None, 1)
         return
-    assert found.holds is not None
-    assert found.missed is not None
-    assert found.holds <= truth * (1 + 1e-12)
-    assert truth <= found.missed * (1 + 1e-12)
-    assert found.simulations <= SIMULATIONS
-    if found.simulations < SIMULATIONS:
-        assert found.missed <= found.holds * (1 + TOLERANCE) * (1 + 1e-12)
-    assert found.missed / found.holds < 1.012
-    assert found.term == "tpot_p99"
+    assert bracket.holds is not None
+    assert bracket.missed is not None
+    assert bracket.holds <= truth * (1 + 1e-12)
+    assert truth <= bracket.missed * (1 + 1e-12)
+    assert bracket.simulations <= SIMULATIONS
+    if bracket.simulations < SIMULATIONS:
+        assert bracket.missed <= bracket.holds * (1 + TOLERANCE) * (1 + 1e-12)
+    assert bracket.missed / bracket.holds < 1.012
+    assert bracket.term == "tpot_p99"
 
 
 @given(st.floats(0.0501, 0.2))
 def test_how_much_faster_it_would_have_to_be(nominal_s: float) -> None:
-    found = break_even("all steps", lambda factor: value(nominal_s * factor), nominal_s / 0.05 - 1, slower=False)
+    bracket = break_even("all steps", lambda factor: value(nominal_s * factor), nominal_s / 0.05 - 1, slower=False)
     if nominal_s / MOST_FACTOR > 0.05:
-        assert (found.holds, found.missed) == (None, 1 / MOST_FACTOR)
+        assert (bracket.holds, bracket.missed) == (None, 1 / MOST_FACTOR)
         return
-    assert found.holds is not None
-    assert found.missed is not None
-    assert found.holds <= 0.05 / nominal_s * (1 + 1e-12)
-    assert 0.05 / nominal_s <= found.missed * (1 + 1e-12)
-    assert found.missed / found.holds < 1.012
+    assert bracket.holds is not None
+    assert bracket.missed is not None
+    assert bracket.holds <= 0.05 / nominal_s * (1 + 1e-12)
+    assert 0.05 / nominal_s <= bracket.missed * (1 + 1e-12)
+    assert bracket.missed / bracket.holds < 1.012
 
 
 def test_each_kind_of_step_is_scaled_by_itself() -> None:
@@ -82,11 +82,11 @@ def test_each_kind_of_step_is_scaled_by_itself() -> None:
 
     best = make_trial(0, 1.0, 5.0, 4.0, tpot_s=0.04)
     assessor = Assessor(uncertainty(8), Known(), what_if=what_if)
-    found = {what: step_break_even(assessor, best, what) for what in SCALED}
+    by_kind = {what: step_break_even(assessor, best, what) for what in SCALED}
     truth = {"all steps": 1.25, "prefill": 2.0, "decode": 4 / 3}
     for what, factor in truth.items():
-        assert found[what].holds == pytest.approx(factor, rel=0.02)
-    assert found["host work"].missed is None
+        assert by_kind[what].holds == pytest.approx(factor, rel=0.02)
+    assert by_kind["host work"].missed is None
     assert set(SCALED["all steps"]) == set(REGIMES)
 
 
@@ -95,7 +95,7 @@ def evaluate(deployment: DeploymentSpec, load: float = 1.0) -> Evaluation:
 
 
 def feasible_trials(*deployments: DeploymentSpec) -> list[Trial]:
-    return [evaluate(one).trial(number, Job(1, one)) for number, one in enumerate(deployments)]
+    return [evaluate(deployment).trial(number, Job(1, deployment)) for number, deployment in enumerate(deployments)]
 
 
 def test_the_cheapest_that_holds_is_named_instead() -> None:
@@ -110,15 +110,15 @@ def test_the_cheapest_that_holds_is_named_instead() -> None:
         return evaluate(deployment, 1.35)
 
     assert not heavier(candidates[0]).feasible
-    found = instead_of(problem, trials, trials[0], heavier, "ttft_p99")
-    assert found is not None
+    alternative = instead_of(problem, trials, trials[0], heavier, "ttft_p99")
+    assert alternative is not None
     # Brute force over more replicas and what was simulated.
     sizes = [make_deployment("fast", count) for count in range(7, 10)] + candidates[1:]
-    holding = [problem.planner.usd_per_hour(one) for one in sizes if evaluate(one, 1.35).feasible]
-    assert problem.planner.usd_per_hour(found.deployment) == min(holding)
-    prices = [problem.planner.usd_per_hour(one) for one in looked_at[1:]]
+    holding = [problem.planner.usd_per_hour(spec) for spec in sizes if evaluate(spec, 1.35).feasible]
+    assert problem.planner.usd_per_hour(alternative.deployment) == min(holding)
+    prices = [problem.planner.usd_per_hour(spec) for spec in looked_at[1:]]
     assert prices == sorted(prices)
-    assert found.simulations <= MAX_ALTERNATIVES
+    assert alternative.simulations <= MAX_ALTERNATIVES
 
 
 def test_nothing_is_named_where_nothing_holds() -> None:
@@ -148,22 +148,25 @@ def test_beyond_a_price_s_break_even_the_answer_is_another_one(kinds: list[tuple
     prices = book()
     trials = [priced(number, name, count, prices) for number, (name, count) in enumerate(kinds)]
     best = min(trials, key=lambda trial: (trial.metrics["usd_per_hour"], trial.number))
-    found = price_break_evens(prices, trials, best)
+    crossings = price_break_evens(prices, trials, best)
 
     def least(item: str, usd: float) -> float:
         other = prices.at({item: usd})
         return min(other.cost(trial.deployment) for trial in trials)
 
-    for one in found:
-        away = 1.001 if one.dearer else 0.999
+    for crossing in crossings:
+        away = 1.001 if crossing.dearer else 0.999
         ours = best.deployment
-        assert one.dearer == (one.usd >= one.now_usd) or one.usd == one.now_usd
-        before, after = prices.at({one.item: one.usd / away}), prices.at({one.item: one.usd * away})
-        assert before.cost(ours) == pytest.approx(least(one.item, one.usd / away)) or one.usd == one.now_usd
-        assert after.cost(ours) > after.cost(one.trial.deployment)
-    said = {(one.item, one.dearer) for one in found}
+        assert crossing.dearer == (crossing.usd >= crossing.now_usd) or crossing.usd == crossing.now_usd
+        before, after = prices.at({crossing.item: crossing.usd / away}), prices.at({crossing.item: crossing.usd * away})
+        assert (
+            before.cost(ours) == pytest.approx(least(crossing.item, crossing.usd / away))
+            or crossing.usd == crossing.now_usd
+        )
+        assert after.cost(ours) > after.cost(crossing.trial.deployment)
+    named = {(crossing.item, crossing.dearer) for crossing in crossings}
     for price in prices.prices():
-        if price.item in {"h100-sxm", "h200", "l40s"} and (price.item, True) not in said:
+        if price.item in {"h100-sxm", "h200", "l40s"} and (price.item, True) not in named:
             assert prices.at({price.item: 50 * price.usd}).cost(best.deployment) == pytest.approx(
                 least(price.item, 50 * price.usd)
             )
@@ -177,13 +180,15 @@ def test_trials_that_differ_in_one_thing_are_found() -> None:
     aware = plain.model_copy(update={"router": plain.router.model_copy(update={"policy": "cache_aware"})})
     both = other_chunk.model_copy(update={"router": aware.router})
     trials = feasible_trials(plain, other_chunk, aware, both, make_deployment("fast", 5))
-    found = {(one.name, one.ours, one.instead): one.trial.number for one in single_changes(trials, trials[0])}
-    assert found == {
+    changes = {
+        (change.name, change.ours, change.instead): change.trial.number for change in single_changes(trials, trials[0])
+    }
+    assert changes == {
         ("chunk_tokens", "8192", "2048"): 1,
         ("router", plain.router.policy, "cache_aware"): 2,
         ("replicas", "4", "5"): 4,
     }
-    margins = [one.trial.worst_margin for one in single_changes(trials, trials[0])]
+    margins = [change.trial.worst_margin for change in single_changes(trials, trials[0])]
     assert margins == sorted(margins)
     assert not math.isnan(margins[0])
 
@@ -201,9 +206,11 @@ def test_cache_tiers_that_differ_are_said_as_stores() -> None:
     trials = feasible_trials(
         both, plain, tiered([dram], write_policy="write_back"), tiered([dram, disk], prefetch="timeout")
     )
-    found = {one.trial.number: (one.name, one.ours, one.instead) for one in single_changes(trials, trials[0])}
+    changes = {
+        change.trial.number: (change.name, change.ours, change.instead) for change in single_changes(trials, trials[0])
+    }
     stores = "256 GiB ddr5 per worker, 875 GiB nvme-gen4 per node"
-    assert found == {
+    assert changes == {
         1: ("cache tiers", stores, "none"),
         2: ("cache tiers", f"{stores}, write_policy write_through", "256 GiB ddr5 per worker, write_policy write_back"),
         3: ("prefetch", "best_effort", "timeout"),
@@ -217,12 +224,12 @@ def test_what_reads_like_the_recommendation_is_named_by_what_differs() -> None:
     best = feasible_trials(ours)[0]
     where = BreakEven("prefill", 1.017, 1.018, "tpot_p99", 4)
 
-    def said(instead: DeploymentSpec) -> str:
+    def format_needed(instead: DeploymentSpec) -> str:
         return format_step(StepChange(where, Instead(instead, 24.5, 1)), best)
 
     was = ours.pool.engine.memory_fraction
-    assert said(other).endswith(
+    assert format_needed(other).endswith(
         f"; then the same with memory fraction 0.8 instead of {was} is needed, at $24.50 per hour."
     )
     wider = make_deployment("fast", 5)
-    assert said(wider).endswith(f"; then {describe(wider)} is needed, at $24.50 per hour.")
+    assert format_needed(wider).endswith(f"; then {describe(wider)} is needed, at $24.50 per hour.")

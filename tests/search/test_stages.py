@@ -22,13 +22,13 @@ from tests.search.fakes import OBJECTIVES, FakeEvaluator, make_problem, make_tri
 @pytest.mark.parametrize(("guess", "needed", "most"), list(itertools.product([1, 3, 8, 20], [1, 2, 5, 13, 20], [20])))
 def test_sizing_finds_the_fewest(guess: int, needed: int, most: int) -> None:
     sizing = Sizing(guess, most)
-    asked = []
+    tried = []
     while (replicas := sizing.next) is not None:
-        asked.append(replicas)
+        tried.append(replicas)
         sizing.tell(replicas, replicas >= needed, needed / replicas - 1)
     assert sizing.fewest == needed
-    assert len(asked) == len(set(asked))
-    assert len(asked) <= 2 * math.log2(most) + 2
+    assert len(tried) == len(set(tried))
+    assert len(tried) <= 2 * math.log2(most) + 2
 
 
 @pytest.mark.parametrize(("needed", "cap"), list(itertools.product([1, 2, 5, 13, 20], [1, 4, 12, 20])))
@@ -44,11 +44,11 @@ def test_a_capped_sizing_finds_the_fewest_up_to_the_cap(needed: int, cap: int) -
 
 def test_sizing_gives_up_where_more_replicas_do_not_help() -> None:
     sizing = Sizing(2, 1024)
-    asked = []
+    tried = []
     while (replicas := sizing.next) is not None:
-        asked.append(replicas)
+        tried.append(replicas)
         sizing.tell(replicas, False, 0.5)
-    assert asked == [2, 4]
+    assert tried == [2, 4]
     assert sizing.fewest is None
     assert sizing.best_guess == 4
 
@@ -84,11 +84,11 @@ def test_requests_over_the_models_window_end_the_search() -> None:
 
 def test_sizing_reaches_the_limit_and_no_further() -> None:
     sizing = Sizing(3, 10)
-    asked = []
+    tried = []
     while (replicas := sizing.next) is not None:
-        asked.append(replicas)
+        tried.append(replicas)
         sizing.tell(replicas, False, 10.0 / replicas)
-    assert asked == [3, 6, 10]
+    assert tried == [3, 6, 10]
 
 
 @pytest.mark.parametrize("limit", range(12))
@@ -106,22 +106,22 @@ def test_the_estimated_batch_is_the_largest_within_the_bound() -> None:
     problem = make_problem()
     engine = EngineSpec(name="vllm", max_running_requests=2000, chunk_tokens=2048)
     costs = law_costs(0.02, 4e-4, 1e-9)
-    found = estimate(costs, engine, 10**9, problem.demand, problem.slo, 0.0)
+    estimated = estimate(costs, engine, 10**9, problem.demand, problem.slo, 0.0)
     prefill = prefill_seconds(costs, 2048, 1000, 0)
 
     def tpot_s(batch: int) -> float:
         return decode_step_seconds(costs, batch, round(batch * 1050.0)) + (batch - 1) * prefill / 100
 
-    assert found.limit == "tpot"
-    assert tpot_s(found.batch) <= 0.05 < tpot_s(found.batch + 1)
-    assert found.capacity_rps == pytest.approx(found.batch / (100 * tpot_s(found.batch) + prefill))
+    assert estimated.limit == "tpot"
+    assert tpot_s(estimated.batch) <= 0.05 < tpot_s(estimated.batch + 1)
+    assert estimated.capacity_rps == pytest.approx(estimated.batch / (100 * tpot_s(estimated.batch) + prefill))
 
 
 def test_a_small_memory_bounds_the_batch() -> None:
     problem = make_problem()
     engine = EngineSpec(name="sglang", max_running_requests=64)
-    found = estimate(law_costs(1e-4, 1e-6, 0.0), engine, 10_500, problem.demand, problem.slo, 0.0)
-    assert (found.batch, found.limit) == (10, "kv")
+    estimated = estimate(law_costs(1e-4, 1e-6, 0.0), engine, 10_500, problem.demand, problem.slo, 0.0)
+    assert (estimated.batch, estimated.limit) == (10, "kv")
 
 
 def tree_trace() -> CompiledTrace:
@@ -165,14 +165,14 @@ def test_demand_leaves_out_what_the_models_window_refuses() -> None:
             SloTerm(metric="tpot_s", percentile=99, at_most_s=0.5),
         ]
     )
-    demand, whole = measure_demand(tree_trace(), slo, window_tokens=21), measure_demand(tree_trace(), slo)
+    demand, unlimited = measure_demand(tree_trace(), slo, window_tokens=21), measure_demand(tree_trace(), slo)
     assert demand.requests == 4
     assert demand.input_tokens.tolist() == [15, 14, 20]
     assert demand.new_tokens.tolist() == [15, 4, 4]
     assert demand.output_tokens.tolist() == [5, 2, 1]
-    assert demand.unique_tokens == whole.unique_tokens - 6  # 20-25 of the prompt, and its answer
+    assert demand.unique_tokens == unlimited.unique_tokens - 6  # 20-25 of the prompt, and its answer
     assert demand.mean_rps == pytest.approx(3 / 5.5)
-    assert demand.least_rps == pytest.approx(3 / 4 * whole.least_rps)
+    assert demand.least_rps == pytest.approx(3 / 4 * unlimited.least_rps)
     for window_tokens in (26, 5):  # all fit, or none does
         assert measure_demand(tree_trace(), slo, window_tokens=window_tokens).input_tokens.tolist() == [15, 14, 25, 20]
 
@@ -212,12 +212,12 @@ def test_stage_2_finds_the_fewest_replicas_of_the_best_candidate() -> None:
     problem = make_problem(simulations=300)
     runner = TrialRunner(FakeEvaluator(), problem.budget, workers=1)
     search_routing(problem, search_execution(problem, keep=8).kept, runner, until=250)
-    whole = [t for t in runner.trials if t.comparable]
-    best = min((t for t in whole if t.feasible), key=lambda t: t.metrics["usd_per_hour"])
+    full_trials = [t for t in runner.trials if t.comparable]
+    best = min((t for t in full_trials if t.feasible), key=lambda t: t.metrics["usd_per_hour"])
     pool, router = best.deployment.pool, best.deployment.router
     fewer = [
         t
-        for t in whole
+        for t in full_trials
         if t.deployment.pool.model_copy(update={"replicas": 1}) == pool.model_copy(update={"replicas": 1})
         and t.deployment.pool.replicas == pool.replicas - 1
         and t.deployment.router == router
@@ -227,8 +227,8 @@ def test_stage_2_finds_the_fewest_replicas_of_the_best_candidate() -> None:
     assert {t.deployment.router.policy for t in runner.trials} == {"round_robin", "power_of_two", "cache_aware"}
     assert router.policy == "cache_aware"  # which the fake world rewards
     assert any(t.slice_fraction < 1 for t in runner.trials)
-    assert {t.deployment.pool.engine.name for t in whole if t.feasible} == {"sglang", "vllm"}
-    assert {t.deployment.pool.accelerator for t in whole} == {"slow", "fast", "dear"}
+    assert {t.deployment.pool.engine.name for t in full_trials if t.feasible} == {"sglang", "vllm"}
+    assert {t.deployment.pool.accelerator for t in full_trials} == {"slow", "fast", "dear"}
 
 
 def test_stage_3_starts_from_the_cheapest_and_from_narrow_misses() -> None:

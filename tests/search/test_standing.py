@@ -50,13 +50,13 @@ def test_the_hypervolume_never_falls_and_is_that_of_all_feasible_points(rows: li
 def test_the_order_in_which_trials_end_does_not_change_it(drawn: Any) -> None:
     """A run that was killed and goes on finds its trials in the journal, in another order than they ended in."""
     rows, ended = drawn
-    one, other = Standing(OBJECTIVES), Standing(OBJECTIVES)
+    in_order, shuffled = Standing(OBJECTIVES), Standing(OBJECTIVES)
     for number, row in enumerate(rows):
-        one.add(number, evaluation(*row))
+        in_order.add(number, evaluation(*row))
     for number, row in ended:
-        other.add(number, evaluation(*row))
-    assert other.hypervolume == pytest.approx(one.hypervolume)
-    assert other.notes() == one.notes()
+        shuffled.add(number, evaluation(*row))
+    assert shuffled.hypervolume == pytest.approx(in_order.hypervolume)
+    assert shuffled.notes() == in_order.notes()
 
 
 def test_it_begins_at_one_and_twice_as_good_in_everything_is_this_much() -> None:

@@ -93,11 +93,11 @@ def test_the_run_folder_holds_everything(result: StudyResult) -> None:
 
 
 def test_the_recommendation_meets_the_slo(result: StudyResult) -> None:
-    found = result.recommend()
-    assert found is not None
-    assert found == result.recommendation
-    assert all(check.holds for check in found.trial.slo)
-    assert found.trial.metrics["ttft_p99_s"] <= 1.0
+    recommendation = result.recommend()
+    assert recommendation is not None
+    assert recommendation == result.recommendation
+    assert all(check.holds for check in recommendation.trial.slo)
+    assert recommendation.trial.metrics["ttft_p99_s"] <= 1.0
 
 
 def test_l6_two_workers_write_the_same_trials(result: StudyResult, study_file: Path, tmp_path: Path) -> None:
@@ -170,14 +170,14 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> Non
 
 
 def test_the_closer_look_agrees_with_its_trial(result: StudyResult) -> None:
-    """It is simulated again, apart from the search: the study's own load must give the trial's own figures."""
+    """The closer look simulates again: at load 1 it must give the figures of the trial."""
     assert result.closeup is not None
     assert result.recommendation is not None
     trial = result.recommendation.trial
     assert result.closeup.trial == trial.number
-    own = next(point for point in result.closeup.loads if point.load == 1.0)
-    assert (own.attainment, own.goodput_rps) == (trial.metrics["attainment"], trial.metrics["goodput_rps"])
-    assert own.terms == trial.slo
+    nominal = next(point for point in result.closeup.loads if point.load == 1.0)
+    assert (nominal.attainment, nominal.goodput_rps) == (trial.metrics["attainment"], trial.metrics["goodput_rps"])
+    assert nominal.terms == trial.slo
     ttft = next(curve for curve in result.closeup.latencies if curve.metric == "ttft")
     assert ttft.values_s[SHARES.index(0.99)] == pytest.approx(trial.metrics["ttft_p99_s"], rel=1e-3)
     timeline = result.closeup.timeline

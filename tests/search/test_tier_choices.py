@@ -1,4 +1,4 @@
-"""What may be chosen of cache tiers: every choice is a pool's, is found again, and is counted."""
+"""Choices of cache tiers: each gives a pool, can be read back from it, and is counted."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def choices_of(space: str, engine: EngineName) -> TierChoices:
 
 
 class Script:
-    """Answers with the options at given places, and with first ones beyond; remembers how many there were."""
+    """Picks the options at the given indices, then always the first; remembers how many options there were."""
 
     def __init__(self, places: list[int]) -> None:
         self.places, self.widths = places, list[int]()
@@ -89,10 +89,10 @@ def pool_with(choice: TierChoice, engine: EngineName) -> PoolSpec:
 @pytest.mark.parametrize(("space", "engine"), CHOICES)
 def test_every_choice_is_a_pool_s_and_is_found_again(space: str, engine: EngineName) -> None:
     choices = choices_of(space, engine)
-    found = list(every(choices))
-    pools = [pool_with(choice, engine) for choice in found]
-    assert len({pool.model_dump_json() for pool in pools}) == len(found) == choices.count()
-    for choice, pool in zip(found, pools, strict=True):
+    all_choices = list(every(choices))
+    pools = [pool_with(choice, engine) for choice in all_choices]
+    assert len({pool.model_dump_json() for pool in pools}) == len(all_choices) == choices.count()
+    for choice, pool in zip(all_choices, pools, strict=True):
         made = {decision.name: decision.value for decision in choices.decisions_of(pool)}
         assert choices.choose(lambda name, options, made=made: made[name]) == choice
 
@@ -114,33 +114,33 @@ def test_sizes_move_by_one_step_or_to_none() -> None:
     space = CacheSpace.model_validate({"tiers": [{"media": ["ddr5"], "gib": [0, 64, 128, 256, 512]}]})
     choices = TierChoices(space, "vllm", {})
 
-    def beside(gib: float) -> list[float]:
+    def adjacent_sizes(gib: float) -> list[float]:
         at = pool_with(choices.choose(lambda name, options: gib if name == "tier_1_gib" else options[0]), "vllm")
         return [sum(tier.gib for tier in other.tiers) for other in choices.neighbours(at)]
 
-    assert beside(256) == [0, 128, 512]
-    assert beside(64) == [0, 128]
-    assert beside(512) == [0, 256]
-    assert beside(0) == [64]
+    assert adjacent_sizes(256) == [0, 128, 512]
+    assert adjacent_sizes(64) == [0, 128]
+    assert adjacent_sizes(512) == [0, 256]
+    assert adjacent_sizes(0) == [64]
 
 
 def test_the_smallest_tiers_come_first() -> None:
-    found = choices_of("movement", "sglang").smallest_first()
-    assert [[tier.gib for tier in choice.tiers] for choice in found] == [[], [64], [256]]
-    found = choices_of("kv_connectors", "vllm").smallest_first()
-    assert [[tier.gib for tier in choice.tiers] for choice in found] == [[], [64], [256]]
+    ordered = choices_of("movement", "sglang").smallest_first()
+    assert [[tier.gib for tier in choice.tiers] for choice in ordered] == [[], [64], [256]]
+    ordered = choices_of("kv_connectors", "vllm").smallest_first()
+    assert [[tier.gib for tier in choice.tiers] for choice in ordered] == [[], [64], [256]]
     assert [len(choice.tiers) for choice in choices_of("nothing", "vllm").smallest_first()] == [0]
 
 
 def test_the_largest_tiers_come_first_nearer_ones_before_all() -> None:
-    found = [[tier.gib for tier in choice.tiers] for choice in choices_of("two", "sglang").largest_first()]
-    assert found == [[256, 4000], [256, 500], [256], [64, 4000], [64, 500], [64]]
+    ordered = [[tier.gib for tier in choice.tiers] for choice in choices_of("two", "sglang").largest_first()]
+    assert ordered == [[256, 4000], [256, 500], [256], [64, 4000], [64, 500], [64]]
     assert list(choices_of("nothing", "vllm").largest_first()) == []
     assert list(choices_of("none", "vllm").largest_first()) == []
 
 
 def test_an_engine_is_asked_for_what_it_has() -> None:
-    def asked(space: str, engine: EngineName) -> list[str]:
+    def decision_names(space: str, engine: EngineName) -> list[str]:
         names: list[str] = []
 
         def ask(name: str, options: Sequence[Any]) -> Any:
@@ -150,16 +150,16 @@ def test_an_engine_is_asked_for_what_it_has() -> None:
         choices_of(space, engine).choose(ask)
         return [name for name in names if not name.startswith("tier_")]
 
-    assert asked("movement", "sglang") == [
+    assert decision_names("movement", "sglang") == [
         "kv_connector",
         "write_policy",
         "prefetch",
         "prefetch_threshold_tokens",
         "eviction",
     ]
-    assert asked("movement", "vllm") == ["kv_connector"]
-    assert asked("usual", "sglang") == ["kv_connector", "write_policy", "eviction"]
-    assert asked("none", "sglang") == []
+    assert decision_names("movement", "vllm") == ["kv_connector"]
+    assert decision_names("usual", "sglang") == ["kv_connector", "write_policy", "eviction"]
+    assert decision_names("none", "sglang") == []
     choice = choices_of("movement", "trtllm").choose(lambda name, options: options[-1])
     assert [tier.gib for tier in choice.tiers] == [256]
     assert choices_of("always", "vllm").choose(lambda name, options: options[-1]).tiers[0].eviction == "lru"
@@ -189,15 +189,15 @@ def test_lifetimes_are_searched_where_they_are_simulated(
     """In the stores behind SGLang's host tier, and nowhere else."""
     tiers = [DRAM | {"gib": [64], "ttl_s": [None, 60]}, DISK | {"gib": [500], "ttl_s": [None, 60]}]
     space = CacheSpace.model_validate({"tiers": tiers, "movement": {"kv_connectors": ["lmcache"]}})
-    choices, asked = TierChoices(space, engine, {}), {}
+    choices, searched = TierChoices(space, engine, {}), {}
 
     def ask(name: str, options: Sequence[Any]) -> Any:
-        asked[name] = tuple(options)
+        searched[name] = tuple(options)
         return options[0]
 
     choices.choose(ask)
     for number in (1, 2):
-        assert asked[f"tier_{number}_ttl_s"] == lifetimes.get(number, (None,))
+        assert searched[f"tier_{number}_ttl_s"] == lifetimes.get(number, (None,))
 
 
 def test_other_tiers_are_not_of_the_space() -> None:

@@ -37,12 +37,12 @@ class Drowning(FakeEvaluator):
         self._saved_at_gib = saved_at_gib
 
     def __call__(self, job: Job) -> Evaluation:
-        found, pool = super().__call__(job), job.deployment.pool
+        evaluation, pool = super().__call__(job), job.deployment.pool
         if pool.accelerator != "fast" or tier_gib(pool) >= self._saved_at_gib:
-            return found
+            return evaluation
         ttft_s = 40 * TTFT_BOUND_S
-        checks = (TermCheck("ttft_p99", ttft_s, TTFT_BOUND_S), *found.slo[1:])
-        return replace(found, metrics=found.metrics | {"ttft_p99_s": ttft_s}, slo=checks, feasible=False)
+        checks = (TermCheck("ttft_p99", ttft_s, TTFT_BOUND_S), *evaluation.slo[1:])
+        return replace(evaluation, metrics=evaluation.metrics | {"ttft_p99_s": ttft_s}, slo=checks, feasible=False)
 
 
 def drowning_problem(simulations: int = 120) -> Problem:
@@ -52,8 +52,8 @@ def drowning_problem(simulations: int = 120) -> Problem:
 def after_stage_2(problem: Problem, saved_at_gib: float) -> TrialRunner:
     """``dear`` workers that serve, three cheaper ones that do not, and ``fast`` ones that miss by far more."""
     runner = TrialRunner(Drowning(saved_at_gib), problem.budget, workers=1)
-    found = [make_deployment("dear", replicas) for replicas in (5, 3, 2, 1)] + [make_deployment("fast", 7)]
-    runner.run([Job(2, deployment) for deployment in found])
+    deployments = [make_deployment("dear", replicas) for replicas in (5, 3, 2, 1)] + [make_deployment("fast", 7)]
+    runner.run([Job(2, deployment) for deployment in deployments])
     return runner
 
 
@@ -82,15 +82,15 @@ def test_what_tiers_do_not_save_is_tried_once() -> None:
     assert runner.simulations == before + 1
 
 
-@pytest.mark.parametrize(("room", "tries"), [(0, 0), (1, 1), (4, 1), (5, 2), (100, 2)])
-def test_tries_take_a_share_of_what_is_left(room: int, tries: int) -> None:
+@pytest.mark.parametrize(("budget_left", "tries"), [(0, 0), (1, 1), (4, 1), (5, 2), (100, 2)])
+def test_tries_take_a_share_of_what_is_left(budget_left: int, tries: int) -> None:
     problem = drowning_problem()
     runner = after_stage_2(problem, saved_at_gib=math.inf)
     runner.run([Job(2, make_deployment("fast", 8, "vllm"))])
     before = runner.simulations
-    try_tiers(problem, runner, before + room)
+    try_tiers(problem, runner, before + budget_left)
     assert runner.simulations - before == tries
-    assert tries <= math.ceil(room * SHARE)
+    assert tries <= math.ceil(budget_left * SHARE)
     assert runner.stopped == ""
 
 
@@ -108,10 +108,10 @@ def test_only_misses_that_memory_heals_are_tried() -> None:
 
     def tried(replicas: int = 7, usd: float = 21.0, **miss: float | dict[str, int] | str) -> list[int]:
         trial = make_trial(9, 22.0, 5.0, usd, feasible=False, replicas=replicas, **miss)  # type: ignore[arg-type]
-        return [found.number for found in savable_misses(problem, [*served, trial])]
+        return [savable.number for savable in savable_misses(problem, [*served, trial])]
 
     assert tried() == [9]
-    assert tried(hit_rate=0.29) == []  # of 0.3 that an unlimited cache has
+    assert tried(hit_rate=0.29) == []  # an unlimited cache would have 0.3
     assert tried(rejected={"kv": 10}) == []
     assert tried(replicas=1) == []  # too few for the load even if nothing were computed twice
     assert tried(usd=55.0) == []
@@ -137,27 +137,29 @@ def test_where_nothing_serves_no_price_is_too_high() -> None:
     assert tier_gib(largest.pool) == 256.0
 
 
-@given(below_usd=st.floats(0.0, 40.0), own=st.sampled_from([0, 64]))
-def test_the_largest_affordable_tiers_fill_nearer_ones_first(below_usd: float, own: int) -> None:
+@given(below_usd=st.floats(0.0, 40.0), minimum=st.sampled_from([0, 64]))
+def test_the_largest_affordable_tiers_fill_nearer_ones_first(below_usd: float, minimum: int) -> None:
     problem = make_problem()
     tiers = [{"media": ["ddr5"], "gib": [0, 64, 256]}, {"media": ["nvme-gen4"], "gib": [0, 500, 4000]}]
     space = problem.space.model_copy(update={"cache": CacheSpace.model_validate({"tiers": tiers})})
     problem = replace(problem, space=space)
     deployment = make_deployment("fast", 2)
-    if own:
-        smaller = with_largest_tiers(problem, deployment, FakePlanner().usd_per_hour(deployment) + 0.002 * own + 1e-9)
+    if minimum:
+        smaller = with_largest_tiers(
+            problem, deployment, FakePlanner().usd_per_hour(deployment) + 0.002 * minimum + 1e-9
+        )
         assert smaller is not None
         deployment = smaller
     affordable = [
         (near, far)
         for near in (64, 256)
         for far in (0, 500, 4000)
-        if near + far > own and 6.0 + 0.001 * (near + far) * 2 < below_usd
+        if near + far > minimum and 6.0 + 0.001 * (near + far) * 2 < below_usd
     ]
-    found = with_largest_tiers(problem, deployment, below_usd)
-    sizes = None if found is None else tuple(tier.gib for tier in found.pool.tiers)
-    wanted = max(affordable, default=None)
-    assert sizes == (None if wanted is None else tuple(gib for gib in wanted if gib))
+    filled = with_largest_tiers(problem, deployment, below_usd)
+    sizes = None if filled is None else tuple(tier.gib for tier in filled.pool.tiers)
+    expected = max(affordable, default=None)
+    assert sizes == (None if expected is None else tuple(gib for gib in expected if gib))
 
 
 def test_the_search_recommends_what_only_serves_with_tiers() -> None:

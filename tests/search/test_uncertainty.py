@@ -1,4 +1,4 @@
-"""The law of what may be otherwise, and what its draws do to step costs."""
+"""The distribution of uncertain inputs, and the effect of its draws on step costs."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def costs(error: float = 0.25, regime_errors: dict[str, float] | None = None) ->
 
 def test_half_of_the_factors_lie_within_the_stated_error() -> None:
     draws = normal_draws(4096, 0)
-    found = [factors_of(costs(0.25, ERRORS), z, 0.5) for z in draws]
+    factors = [factors_of(costs(0.25, ERRORS), z, 0.5) for z in draws]
     for regime, error in (("prefill", 0.05), ("decode", 0.1), ("mixed", 0.25), ("host", 0.25)):
-        within = np.mean([abs(math.log(one[regime])) <= math.log1p(error) for one in found])
+        within = np.mean([abs(math.log(by_regime[regime])) <= math.log1p(error) for by_regime in factors])
         assert within == pytest.approx(0.5, abs=0.01)
 
 
@@ -45,23 +45,23 @@ def test_regimes_err_together_as_far_as_is_said_and_host_work_by_itself(correlat
     logs = np.array(
         [[math.log(f) for f in factors_of(costs(), z, correlation).values()] for z in normal_draws(4096, 1)]
     )
-    found = np.corrcoef(logs.T)
+    correlations = np.corrcoef(logs.T)
     device = [REGIMES.index(name) for name in ("prefill", "decode", "mixed")]
     for a in device:
-        assert found[a, REGIMES.index("host")] == pytest.approx(0.0, abs=0.03)
+        assert correlations[a, REGIMES.index("host")] == pytest.approx(0.0, abs=0.03)
         for b in device:
-            assert found[a, b] == pytest.approx(1.0 if a == b else correlation, abs=0.03)
+            assert correlations[a, b] == pytest.approx(1.0 if a == b else correlation, abs=0.03)
 
 
 def test_no_error_and_no_draw_leave_costs_as_they_are() -> None:
     given_costs = costs()
-    for found in (
+    for scaled in (
         with_factors(given_costs, factors_of(costs(0.0), normal_draws(4, 0)[3], 0.5)),
         with_factors(given_costs, factors_of(given_costs, np.zeros(5), 0.5)),
         with_factors(given_costs, {}),
     ):
-        np.testing.assert_array_equal(found.seconds.token_s, given_costs.seconds.token_s)
-        np.testing.assert_array_equal(found.seconds.decode_s, given_costs.seconds.decode_s)
+        np.testing.assert_array_equal(scaled.seconds.token_s, given_costs.seconds.token_s)
+        np.testing.assert_array_equal(scaled.seconds.decode_s, given_costs.seconds.decode_s)
 
 
 def test_profiles_that_state_errors_by_regime_are_taken_at_their_word() -> None:
@@ -70,38 +70,38 @@ def test_profiles_that_state_errors_by_regime_are_taken_at_their_word() -> None:
 
 @given(st.floats(0.5, 2.0), st.floats(0.5, 2.0))
 def test_a_step_of_prompts_takes_as_much_longer_as_its_parts(prefill: float, decode: float) -> None:
-    plain, found = costs().seconds, with_factors(costs(), {"prefill": prefill, "decode": decode}).seconds
-    assert found.token_s[1] == pytest.approx(decode * plain.token_s[1])
+    plain, scaled = costs().seconds, with_factors(costs(), {"prefill": prefill, "decode": decode}).seconds
+    assert scaled.token_s[1] == pytest.approx(decode * plain.token_s[1])
     for tokens in (2, 64, 512):
         expected = decode * plain.token_s[1] + prefill * (plain.token_s[tokens] - plain.token_s[1])
-        assert found.token_s[tokens] == pytest.approx(expected)
-    np.testing.assert_allclose(found.decode_s, decode * plain.decode_s)
+        assert scaled.token_s[tokens] == pytest.approx(expected)
+    np.testing.assert_allclose(scaled.decode_s, decode * plain.decode_s)
 
 
 @given(st.floats(0.5, 2.0), st.floats(0.5, 2.0), st.floats(0.0, 1.0))
-def test_the_parts_of_a_wave_add_up_to_the_corrected_whole(prefill: float, decode: float, share: float) -> None:
+def test_the_parts_of_a_lockstep_step_add_up_to_the_corrected_time(prefill: float, decode: float, share: float) -> None:
     plain = costs()
     token_s = plain.seconds.token_s
-    wave = LockstepCosts(
+    lockstep = LockstepCosts(
         np.concatenate(([0.0], (1 - share) * token_s[1:])), np.concatenate(([0.0], share * token_s[1:]))
     )
-    found = with_factors(
-        CompiledCosts(plain.seconds, plain.joules, 70.0, "law", "assumed", 0.2, wave=wave),
+    scaled = with_factors(
+        CompiledCosts(plain.seconds, plain.joules, 70.0, "law", "assumed", 0.2, wave=lockstep),
         {"prefill": prefill, "decode": decode},
     )
-    assert found.wave is not None
-    np.testing.assert_allclose(found.wave.own_s[1:] + found.wave.shared_s[1:], found.seconds.token_s[1:])
+    assert scaled.wave is not None
+    np.testing.assert_allclose(scaled.wave.own_s[1:] + scaled.wave.shared_s[1:], scaled.seconds.token_s[1:])
 
 
 def test_mixed_steps_have_a_factor_of_their_own_where_their_table_has() -> None:
     plain = costs()
     seconds = plain.seconds._replace(mixed_decode_s=plain.seconds.decode_s * 1.5)
-    beside = CompiledCosts(seconds, plain.joules, 70.0, "law", "assumed", 0.2)
-    found = with_factors(beside, {"decode": 1.1, "mixed": 1.3}).seconds
-    assert found.mixed_decode_s is not None
+    with_mixed = CompiledCosts(seconds, plain.joules, 70.0, "law", "assumed", 0.2)
+    scaled = with_factors(with_mixed, {"decode": 1.1, "mixed": 1.3}).seconds
+    assert scaled.mixed_decode_s is not None
     assert seconds.mixed_decode_s is not None
-    np.testing.assert_allclose(found.mixed_decode_s, 1.3 * seconds.mixed_decode_s)
-    np.testing.assert_allclose(found.decode_s, 1.1 * seconds.decode_s)
+    np.testing.assert_allclose(scaled.mixed_decode_s, 1.3 * seconds.mixed_decode_s)
+    np.testing.assert_allclose(scaled.decode_s, 1.1 * seconds.decode_s)
 
 
 @given(st.integers(1, 40), st.integers(0, 5))
@@ -112,15 +112,15 @@ def test_the_first_draws_are_the_same_however_many_there_are(count: int, seed: i
 def test_a_draw_is_the_same_whichever_are_made_before_it() -> None:
     table = table_of(long_trace(400))
     prices = (PriceRange("h200", 3.5, 3.0, 5.0),)
-    one = Uncertainty(table.trace, 7, normal_draws(8, 7), prices, table)
-    other = Uncertainty(table.trace, 7, normal_draws(8, 7), prices, table)
+    fresh = Uncertainty(table.trace, 7, normal_draws(8, 7), prices, table)
+    advanced = Uncertainty(table.trace, 7, normal_draws(8, 7), prices, table)
     for _ in range(3):
-        other.draw(2)
-    assert one.draw(5).trace.digest == other.draw(5).trace.digest
-    assert one.draw(5).prices == other.draw(5).prices
-    assert one.draw(5).trace.digest != one.draw(6).trace.digest
-    assert one.digest == other.digest
-    assert one.digest != Uncertainty(table.trace, 8, normal_draws(8, 8), prices, table).digest
+        advanced.draw(2)
+    assert fresh.draw(5).trace.digest == advanced.draw(5).trace.digest
+    assert fresh.draw(5).prices == advanced.draw(5).prices
+    assert fresh.draw(5).trace.digest != fresh.draw(6).trace.digest
+    assert fresh.digest == advanced.digest
+    assert fresh.digest != Uncertainty(table.trace, 8, normal_draws(8, 8), prices, table).digest
 
 
 def test_the_ways_to_draw_a_trace_are_even_and_do_not_go_with_the_step_times() -> None:

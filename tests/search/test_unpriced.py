@@ -21,9 +21,9 @@ class _OfOneWidth(FakePlanner):
 
 def test_what_cannot_be_priced_is_counted() -> None:
     problem = make_problem()
-    whole = search_execution(problem, keep=4)
+    unrestricted = search_execution(problem, keep=4)
     report = search_execution(replace(problem, planner=_OfOneWidth()), keep=4)
     assert {candidate.pool.tensor_parallel for candidate in report.sized} == {1}
-    wider = sum(candidate.pool.tensor_parallel > 1 for candidate in whole.sized)
+    wider = sum(candidate.pool.tensor_parallel > 1 for candidate in unrestricted.sized)
     assert report.skipped["steps were not logged"] == wider > 0
-    assert len(report.sized) + wider == len(whole.sized)
+    assert len(report.sized) + wider == len(unrestricted.sized)

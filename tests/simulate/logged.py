@@ -89,20 +89,20 @@ def slow_token_times(result: Result) -> list[list[float]]:
             tokens[request].append(float(log.steps["end_s"][step]))
 
     for k, step in enumerate(log.steps):
-        under_way = in_flight.setdefault(int(step["worker"]), [])
-        while under_way and log.steps["end_s"][under_way[0]] <= step["scheduled_s"]:
-            take_in(under_way.pop(0))
+        batches = in_flight.setdefault(int(step["worker"]), [])
+        while batches and log.steps["end_s"][batches[0]] <= step["scheduled_s"]:
+            take_in(batches.pop(0))
         if step["kind"] != la.ANY_STEP:
-            for earlier in under_way:
+            for earlier in batches:
                 makers[earlier] = [request for request in makers[earlier] if request not in log.lost_in(k)]
         makers[k] = []
         for computed, new, request in log.batch(k).tolist():
-            made = len(tokens[request]) + sum(request in makers[earlier] for earlier in under_way)
+            made = len(tokens[request]) + sum(request in makers[earlier] for earlier in batches)
             known = int(table.input_tokens[request]) + made
             if computed + new == known and made < table.output_tokens[request]:
                 makers[k].append(request)
-        under_way.append(k)
-    for under_way in in_flight.values():
-        for step in under_way:
+        batches.append(k)
+    for batches in in_flight.values():
+        for step in batches:
             take_in(step)
     return tokens

@@ -39,10 +39,10 @@ def starve(name: str, host_tokens: int) -> int:
     system = System(seed=11, engine=spec, capacity_tokens=1200, workers=2, host_tokens=host_tokens)
     plan = system.plan
     tiers = tier_arrays.tier_record(plan)
-    room = 0
+    records = 0
     while True:
-        room += 1
-        fleet, (sim,) = engine.allocate(FleetPlan((PoolPlan(plan, 2),), system.router), system.trace, [room])
+        records += 1
+        fleet, (sim,) = engine.allocate(FleetPlan((PoolPlan(plan, 2),), system.router), system.trace, [records])
         nodes = len(sim.nodes)
         guarded = np.zeros(nodes + _GUARDS, la.NODE).view(np.recarray)
         guarded["begin"][nodes:] = _MARK
@@ -51,13 +51,13 @@ def starve(name: str, host_tokens: int) -> int:
         pools = {"nodes": guarded[:nodes], "runs": runs[:-_GUARDS], "transfers": transfers[:-_GUARDS]}
         sim = la.Sim(**{**arrays, **pools, "tiers": tiers})
         fleet.sims[0] = sim.address
-        print(name, host_tokens, room, file=sys.stderr, flush=True)
+        print(name, host_tokens, records, file=sys.stderr, flush=True)
         cluster.run(fleet)
         assert (guarded["begin"][nodes:] == _MARK).all()
         assert (runs["begin"][-_GUARDS:] == _MARK).all()
         assert (transfers["tokens"][-_GUARDS:] == _MARK).all()
         if not sim.counters[la.FAULT]:
-            return room
+            return records
 
 
 if __name__ == "__main__":

@@ -26,16 +26,16 @@ RANK = AdaptersSpec(rank=64)
 
 
 def worker(*, ranks: int = 1, dram_gib: float = 0.0, nvme_gib: float = 0.0, **agents: object) -> WorkerPlan:
-    found: dict[str, object] = {"accelerator": "h100-sxm", "engine": {"name": "sglang"}, "tensor_parallel": ranks}
+    fields: dict[str, object] = {"accelerator": "h100-sxm", "engine": {"name": "sglang"}, "tensor_parallel": ranks}
     if agents:
-        found["agents"] = agents
+        fields["agents"] = agents
     if dram_gib:
-        found["tiers"] = [{"medium": "ddr5", "gib": dram_gib}]
+        fields["tiers"] = [{"medium": "ddr5", "gib": dram_gib}]
     if nvme_gib:
-        found["tiers"] = [{"medium": "ddr5", "gib": dram_gib}, {"medium": "nvme-gen4", "gib": nvme_gib}]
+        fields["tiers"] = [{"medium": "ddr5", "gib": dram_gib}, {"medium": "nvme-gen4", "gib": nvme_gib}]
     link = CARD.host_link.model_copy(update={"energy_j_per_byte": 2e-11})
     return plan_worker(
-        PoolSpec.model_validate(found),
+        PoolSpec.model_validate(fields),
         model=MODEL,
         accelerator=CARD.model_copy(update={"host_link": link}),
         host=CATALOGUE.get("Host", CARD.host).spec,
@@ -51,15 +51,15 @@ def adapter_bytes(ranks: int = 1) -> int:
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_step_draws_each_sequence_s_adapter_once_and_its_arithmetic_for_every_token(ranks: int) -> None:
-    plain, beside = worker(ranks=ranks), worker(ranks=ranks, adapters=RANK, slots=8)
+    plain, adapted = worker(ranks=ranks), worker(ranks=ranks, adapters=RANK, slots=8)
     dynamic_w = worker_dynamic_w(CARD, ranks)
     elements = adapter_elements(MODEL, RANK, ranks)
     read_j = 2 * elements / CARD.memory_bandwidth_bytes_per_s * dynamic_w
     compute_j = 2 * elements / CARD.peak_flops["bf16"] * dynamic_w
     for chunks, decodes in (([(512, 0), (100, 30)], []), ([], [800, 10, 90]), ([(64, 0)], [200])):
-        found = step_seconds(beside.costs.joules, chunks, decodes) - step_seconds(plain.costs.joules, chunks, decodes)
+        joules = step_seconds(adapted.costs.joules, chunks, decodes) - step_seconds(plain.costs.joules, chunks, decodes)
         tokens = sum(new for new, _ in chunks) + len(decodes)
-        assert found == pytest.approx(read_j * (len(chunks) + len(decodes)) + compute_j * tokens)
+        assert joules == pytest.approx(read_j * (len(chunks) + len(decodes)) + compute_j * tokens)
 
 
 def ran(**settings: object) -> Result:
@@ -91,20 +91,20 @@ def test_an_interrupted_load_has_moved_less_than_an_adapter() -> None:
 
 
 def test_what_is_moved_draws_on_the_link_and_on_host_memory() -> None:
-    """Beside tiers the link's tokens have what loads brought, in whole pages."""
+    """With tiers, the link's tokens include adapter loads, in whole pages."""
     result = ran(policy="distance")
     (use,) = result.objects
     assert energy_use(result).links_j == pytest.approx((use.loaded_bytes + use.lost_bytes) * 2e-11)
-    beside = ran(policy="distance", dram_gib=80.0)
-    (use,) = beside.objects
-    silent = replace(beside, objects=())
-    host_j = energy_parts(beside).dram_j - energy_parts(silent).dram_j
+    with_host = ran(policy="distance", dram_gib=80.0)
+    (use,) = with_host.objects
+    silent = replace(with_host, objects=())
+    host_j = energy_parts(with_host).dram_j - energy_parts(silent).dram_j
     assert host_j == pytest.approx((use.loaded_bytes + use.lost_bytes) * MEDIUM.energy_j_per_byte)
-    assert energy_use(beside).links_j - energy_use(silent).links_j == pytest.approx(use.lost_bytes * 2e-11)
-    carried = sum(link.tokens for link in beside.links if not link.write) * beside.pools[0].tier_energy[0].bytes
+    assert energy_use(with_host).links_j - energy_use(silent).links_j == pytest.approx(use.lost_bytes * 2e-11)
+    carried = sum(link.tokens for link in with_host.links if not link.write) * with_host.pools[0].tier_energy[0].bytes
     assert carried >= 0.999 * use.loaded_bytes
-    parts = energy_parts(beside)
-    assert parts.total_j == pytest.approx(energy_use(beside).total_j)
+    parts = energy_parts(with_host)
+    assert parts.total_j == pytest.approx(energy_use(with_host).total_j)
     assert np.isfinite(parts.total_j)
 
 

@@ -22,17 +22,17 @@ from tests.kernels.agent_systems import Population, adapters, population
 from tests.kernels.systems import examples
 
 
-def way(trace: TraceArrays, node: int) -> list[int]:
+def path_of(trace: TraceArrays, node: int) -> list[int]:
     """Nodes from the root's child down to ``node``."""
-    found = []
+    nodes = []
     while node > 0:
-        found.append(node)
+        nodes.append(node)
         node = int(trace.parent[node])
-    return found[::-1]
+    return nodes[::-1]
 
 
 def runs(trace: TraceArrays, node: int) -> list[tuple[int, int]]:
-    return [(int(trace.start_tokens[d]), int(trace.end_tokens[d])) for d in way(trace, node)]
+    return [(int(trace.start_tokens[d]), int(trace.end_tokens[d])) for d in path_of(trace, node)]
 
 
 @st.composite
@@ -74,12 +74,12 @@ def test_two_requests_share_what_they_did_under_one_adapter_and_nothing_under_tw
         for column in ("prompt_node", "output_node"):
             assert runs(before, getattr(before, column)[r]) == runs(after, getattr(after, column)[r])
         for q in range(r):
-            shared = set(way(before, before.output_node[r])) & set(way(before, before.output_node[q]))
-            now = set(way(after, after.output_node[r])) & set(way(after, after.output_node[q]))
+            shared = set(path_of(before, before.output_node[r])) & set(path_of(before, before.output_node[q]))
+            now = set(path_of(after, after.output_node[r])) & set(path_of(after, after.output_node[q]))
             assert len(now) == (len(shared) if of[r] == of[q] else 0)
 
 
-def test_without_two_adapters_on_one_way_nothing_changes() -> None:
+def test_without_two_adapters_on_one_path_nothing_changes() -> None:
     trace = population(adapters=0)
     assert trace.agents is not None
     assert adapter_tree.separate_adapters(trace.arrays, trace.agents) is trace.arrays
@@ -106,10 +106,10 @@ def test_objects_that_are_no_adapters_leave_the_tree_as_it_is() -> None:
     trace = population()
     plan = AgentPlan(policy="lru", kinds=(KindPlan("index", "agent", 4, 0.001, 1e6),), pool_pages=48)
     plain = Population(trace, replace(plan, kinds=(), pool_pages=0), capacity_tokens=40_000).simulate()
-    beside = Population(trace, plan, capacity_tokens=40_000).simulate()
+    with_objects = Population(trace, plan, capacity_tokens=40_000).simulate()
     keyed = Population(trace, replace(plan, kinds=(adapters(4),)), capacity_tokens=40_000).simulate()
-    assert beside.requests.hit_tokens.sum() > keyed.requests.hit_tokens.sum()
-    assert abs(int(beside.requests.hit_tokens.sum()) - int(plain.requests.hit_tokens.sum())) < 200
+    assert with_objects.requests.hit_tokens.sum() > keyed.requests.hit_tokens.sum()
+    assert abs(int(with_objects.requests.hit_tokens.sum()) - int(plain.requests.hit_tokens.sum())) < 200
 
 
 @pytest.mark.parametrize("number", [None, 4])
@@ -120,6 +120,6 @@ def test_an_endless_cache_hits_what_the_tree_of_its_adapters_has_in_common(numbe
     case = Population(trace, plan, capacity_tokens=200_000, max_running=1, overlap=False)
     separated = replace(trace, arrays=arrays_of(trace, plan))
     ideal = np.minimum(ideal_hit_tokens(separated, include_outputs=True), trace.arrays.input_tokens - 1)
-    found = case.simulate().requests.hit_tokens
-    assert abs(int(found.sum()) - int(ideal.sum())) <= 0.01 * ideal.sum()
+    hits = case.simulate().requests.hit_tokens
+    assert abs(int(hits.sum()) - int(ideal.sum())) <= 0.01 * ideal.sum()
     assert ideal.sum() < np.minimum(ideal_hit_tokens(trace, include_outputs=True), trace.arrays.input_tokens - 1).sum()

@@ -124,9 +124,9 @@ def test_result_adds_up() -> None:
     frame = table.to_pandas()
     assert set(frame["outcome"]) == {"finished", "too_large"}
     np.testing.assert_array_equal(frame["ttft_s"], table.first_token_s - table.arrival_s)
-    one = table.finished & (table.output_tokens == 1)
+    single_token = table.finished & (table.output_tokens == 1)
     many = table.finished & (table.output_tokens > 1)
-    assert (table.tpot_s[one] == 0).all()
+    assert (table.tpot_s[single_token] == 0).all()
     np.testing.assert_allclose((table.tpot_s * (table.output_tokens - 1) + table.ttft_s)[many], table.e2e_s[many])
 
 
@@ -153,7 +153,7 @@ def test_host_link_settings_reach_the_kernel(name: str) -> None:
     assert simulate(slow, tried.trace).makespan_s > fast_s + 5.0
 
 
-def test_each_door_is_prepared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_engine_entry_is_prepared_once(monkeypatch: pytest.MonkeyPatch) -> None:
     prepared: list[int] = []
     monkeypatch.setattr(compilation, "prepare", prepared.extend)
     monkeypatch.setattr(engine, "_prepared", set())
@@ -163,7 +163,7 @@ def test_each_door_is_prepared_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert prepared == [la.VLLM_LMCACHE, la.SGLANG, la.VLLM, la.TRTLLM]
 
 
-def test_every_door_has_a_name() -> None:
+def test_every_engine_entry_has_a_name() -> None:
     assert set(engine_calls.NAMES) == set(engine_calls.ENGINES)
 
 

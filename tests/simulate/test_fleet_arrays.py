@@ -12,10 +12,10 @@ from hisearch.simulate.arrays.fleet import _lines
 @given(st.lists(st.integers(-1, 5), max_size=30))
 def test_lines_have_who_waits_in_order_of_index(behind: list[int]) -> None:
     head, after = _lines(np.array(behind, np.int32), 6)
-    for one in range(6):
-        found, r = [], int(head[one])
+    for line in range(6):
+        waiting, r = [], int(head[line])
         while r >= 0:
-            found.append(r)
+            waiting.append(r)
             r = int(after[r])
-        assert found == [r for r, other in enumerate(behind) if other == one]
+        assert waiting == [r for r, other in enumerate(behind) if other == line]
     assert after.shape == (len(behind),)

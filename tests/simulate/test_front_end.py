@@ -1,4 +1,4 @@
-"""Front ends: the line of requests before the router, tokens on their way back, and what clients see of both."""
+"""Front ends: the queue of requests before the router, tokens on their way back, and the times that clients see."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def trace_of(sent_s: list[float], input_tokens: int, output_tokens: int | list[i
     return compile_trace(made, "made up", "made up")
 
 
-def one_after_another(sent: list[float], each: list[float], workers: int) -> list[float]:
+def slow_line(sent: list[float], each: list[float], workers: int) -> list[float]:
     """The line as a loop: it holds up whoever comes before its turn, and moves ``workers`` times as fast as one."""
     read, free_s = [], 0.0
-    for at_s, own_s in zip(sent, each, strict=True):
+    for at_s, read_s in zip(sent, each, strict=True):
         begins_s = max(at_s, free_s)
-        read.append(begins_s + own_s)
-        free_s = begins_s + own_s / workers
+        read.append(begins_s + read_s)
+        free_s = begins_s + read_s / workers
     return read
 
 
@@ -66,21 +66,21 @@ class TestLine:
         workers=st.integers(1, 5),
     )
     def test_it_is_the_slow_loop(self, line: list[tuple[float, float]], workers: int) -> None:
-        sent, each = np.cumsum([gap for gap, _ in line]), np.array([own for _, own in line])
-        found = in_line(sent, each, workers)
-        np.testing.assert_allclose(found, one_after_another(list(sent), list(each), workers), rtol=1e-9, atol=1e-12)
-        assert (found >= sent + each - 1e-9).all()
+        sent, each = np.cumsum([gap for gap, _ in line]), np.array([read_s for _, read_s in line])
+        read_at_s = in_line(sent, each, workers)
+        np.testing.assert_allclose(read_at_s, slow_line(list(sent), list(each), workers), rtol=1e-9, atol=1e-12)
+        assert (read_at_s >= sent + each - 1e-9).all()
 
     def test_a_burst_of_one_worker_is_read_one_by_one_and_of_several_side_by_side(self) -> None:
         sent, each = np.zeros(4), np.full(4, 0.1)
         assert in_line(sent, each, 1) == pytest.approx([0.1, 0.2, 0.3, 0.4])
         assert in_line(sent, each, 2) == pytest.approx([0.1, 0.15, 0.2, 0.25])
 
-    def test_those_far_apart_meet_nobody(self) -> None:
+    def test_sparse_arrivals_meet_nobody(self) -> None:
         assert in_line(np.array([0.0, 1.0, 2.0]), np.full(3, 0.5), 1) == pytest.approx([0.5, 1.5, 2.5])
 
 
-def of_one_model(trace: CompiledTrace) -> np.ndarray:
+def single_model(trace: CompiledTrace) -> np.ndarray:
     return np.zeros(len(trace), dtype=np.int32)
 
 
@@ -94,43 +94,45 @@ class TestDelayed:
         """Whatever their order in the trace, and at a load the line is met as much sooner."""
         sent = np.array([0.0, 0.0, 0.0, 0.002, 8.0])
         trace = trace_of(list(sent), 1000, 5)
-        arrays = delayed(trace.arrays, self.fleet(replicas), trace, load, of_one_model(trace))
-        expected = one_after_another(list(sent / load), [1e-3 + 3e-3] * 5, replicas)
+        arrays = delayed(trace.arrays, self.fleet(replicas), trace, load, single_model(trace))
+        expected = slow_line(list(sent / load), [1e-3 + 3e-3] * 5, replicas)
         assert arrays.arrival_s / load == pytest.approx(np.array(expected) + 5e-3)
 
     def test_follow_ups_find_it_idle(self) -> None:
         trace = trace_of([0.0, np.nan], 1000, 5, previous=[-1, 0], think_s=[0.0, 0.25], open_loop=False)
-        arrays = delayed(trace.arrays, self.fleet(), trace, 1.0, of_one_model(trace))
+        arrays = delayed(trace.arrays, self.fleet(), trace, 1.0, single_model(trace))
         assert arrays.think_s[1] - trace.arrays.think_s[1] == pytest.approx(6e-3 + 3e-6 * trace.arrays.input_tokens[1])
 
     def test_agents_have_none(self) -> None:
         trace = trace_of([0.0, 0.0], 1000, 5)
         agents = replace(trace, agents=AGENTS)
-        assert delayed(agents.arrays, self.fleet(), agents, 1.0, of_one_model(agents)) is agents.arrays
-        assert delayed(trace.arrays, self.fleet(), trace, 1.0, of_one_model(trace)) is not trace.arrays
+        assert delayed(agents.arrays, self.fleet(), agents, 1.0, single_model(agents)) is agents.arrays
+        assert delayed(trace.arrays, self.fleet(), trace, 1.0, single_model(trace)) is not trace.arrays
 
     @pytest.mark.parametrize("front", [FrontEnd(), FrontEnd(stream_s=5e-5)])
     def test_one_that_takes_no_time_leaves_all_as_it_is(self, front: FrontEnd) -> None:
         trace = trace_of([0.0, 0.0], 1000, 5)
-        assert delayed(trace.arrays, self.fleet(front=front), trace, 1.0, of_one_model(trace)) is trace.arrays
+        assert delayed(trace.arrays, self.fleet(front=front), trace, 1.0, single_model(trace)) is trace.arrays
 
     def test_the_trace_is_not_written_to(self) -> None:
         trace = trace_of([0.0, 0.0], 1000, 5)
         before = [array.copy() for array in trace.arrays]
-        delayed(trace.arrays, self.fleet(), trace, 1.0, of_one_model(trace))
+        delayed(trace.arrays, self.fleet(), trace, 1.0, single_model(trace))
         for array, copy in zip(trace.arrays, before, strict=True):
             np.testing.assert_array_equal(array, copy)
 
 
-#: Told apart from a trace without agents by being there alone.
+#: Its presence alone marks a trace with agents.
 AGENTS: AgentArrays = object()  # type: ignore[assignment]
 
 
-def _same(one: Result, other: Result) -> None:
-    for name, values in one.requests.columns().items():
-        assert values.tobytes() == getattr(other.requests, name).tobytes(), name
-    for field in fields(one.workers):
-        assert getattr(one.workers, field.name).tobytes() == getattr(other.workers, field.name).tobytes(), field.name
+def _same(result: Result, expected: Result) -> None:
+    for name, values in result.requests.columns().items():
+        assert values.tobytes() == getattr(expected.requests, name).tobytes(), name
+    for field in fields(result.workers):
+        assert getattr(result.workers, field.name).tobytes() == getattr(expected.workers, field.name).tobytes(), (
+            field.name
+        )
 
 
 def _with(system: System, front: FrontEnd) -> WorkerPlan:
@@ -155,7 +157,7 @@ class TestClients:
         assert table.tpot_s == pytest.approx([0.01])
 
     def test_tokens_of_a_step_come_out_one_after_another(self) -> None:
-        """Nine decode beside it: on average a token waits for half of theirs, and for itself."""
+        """Nine others decode: on average a token waits for half of theirs, and for itself."""
         front = FrontEnd(stream_s=50e-6)
         trace = trace_of([0.0] * 9 + [0.5], 100, [200] * 9 + [5])
         table = simulate(worker(front, max_running_requests=16), trace).requests
@@ -196,7 +198,7 @@ class TestClients:
     @pytest.mark.parametrize("pooled", [True, False])
     @pytest.mark.parametrize("name", ENGINES)
     def test_a_slot_of_a_closed_loop_is_busy_for_service_and_front_end(self, name: str, pooled: bool) -> None:
-        """Requests one after another: each costs 10 ms a token and its way through the front end.
+        """Requests one after another: each costs 10 ms a token and its time in the front end.
 
         Which takes longer than the step that engines with overlap have launched before they see a request's end.
         """

@@ -194,9 +194,9 @@ def test_percentiles_weigh_each_gap_once() -> None:
 
 
 def test_requests_cut_off_by_a_horizon_have_no_gaps() -> None:
-    whole = system(capacity_tokens=4000)
-    horizon_s = float(np.nanmedian(whole.simulate().requests.finish_s))
-    result = whole.simulate(log=True, horizon_s=horizon_s)
+    tried = system(capacity_tokens=4000)
+    horizon_s = float(np.nanmedian(tried.simulate().requests.finish_s))
+    result = tried.simulate(log=True, horizon_s=horizon_s)
     assert result.horizon_reached
     assert 0 < result.requests.finished.sum() < len(result.requests.outcome)
     assert len(exact_gaps(result)) == (result.requests.output_tokens - 1)[result.requests.finished].sum()

@@ -1,4 +1,4 @@
-"""Prefill and decode workers apart, against closed forms and laws."""
+"""Prefill/decode disaggregation, against closed forms and laws."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def fleet(name: str, transfer: TransferPlan, *, prefill: int = 1, decode: int = 
 
 
 def lone(requests: int = 12) -> TraceShape:
-    """Requests so far apart that each is alone, with nothing in common."""
+    """Requests so sparse that each is alone, with nothing in common."""
     return TraceShape(requests=requests, rate_rps=0.001, follow_up=0.0, shared_prefixes=0, repeat=0.0, same_time=0.0)
 
 
@@ -123,7 +123,7 @@ def test_every_request_ends_once_and_nothing_moves_faster_than_its_link(
     assert (table.finish_s >= table.first_token_s).all()
     assert result.workers.requests[: workers[0]].sum() == 40
     assert result.workers.requests[workers[0] :].sum() == handed.sum()
-    # Prompts are computed once, but for hits; vLLM computes the last token of what it takes over again.
+    # Prompts are computed once, but for hits; vLLM recomputes the last token of the KV that it receives.
     computed = result.workers.prefill_tokens[: workers[0]].sum()
     assert computed == arrays.input_tokens.sum() - table.hit_tokens.sum()
     sent = sum(use.tokens for use in result.kv_transfers[: workers[0]])
@@ -144,7 +144,7 @@ def test_every_request_ends_once_and_nothing_moves_faster_than_its_link(
     groups=st.integers(2, 4),
     tight=st.booleans(),
 )
-def test_prompts_made_by_attention_groups_are_all_handed_over(
+def test_prompts_made_by_attention_groups_are_all_transferred(
     seed: int, name: str, reserve_first: bool, groups: int, tight: bool
 ) -> None:
     """Each group gives back the KV of its own requests (L1, L2, L3): with little of it, nothing else lets others in."""
@@ -190,16 +190,16 @@ def test_a_lone_request_is_as_fast_through_pipelines(name: str, reserve_first: b
     stages=st.tuples(st.integers(1, 4), st.integers(1, 4)),
     tight=st.booleans(),
 )
-def test_pipelines_hand_over_what_they_compute(
+def test_pipelines_transfer_the_kv_that_they_compute(
     seed: int, name: str, reserve_first: bool, stages: tuple[int, int], tight: bool
 ) -> None:
-    """L1, L2 and L3: all lanes of a worker share a memory, of which nothing is lost."""
+    """L1, L2 and L3: all micro-batches of a worker share a memory, of which nothing is lost."""
     arrays = random_trace(seed, TraceShape(requests=40, rate_rps=12.0, prompt_tokens=150, output_tokens=40))
     longest = int((arrays.input_tokens + arrays.max_output_tokens).max())
     spec = engine(name, chunk_tokens=128)
     pools = [
-        PoolPlan(replace(plan(spec, room), split=Parallelism(pipeline=depth)), 2, role, role)  # type: ignore[arg-type]
-        for role, depth, room in zip(
+        PoolPlan(replace(plan(spec, tokens), split=Parallelism(pipeline=depth)), 2, role, role)  # type: ignore[arg-type]
+        for role, depth, tokens in zip(
             ("prefill", "decode"), stages, (longest + 64 if tight else AMPLE, 3 * longest + 64), strict=True
         )
     ]
@@ -207,13 +207,13 @@ def test_pipelines_hand_over_what_they_compute(
     try:
         result = simulate_fleet(FleetPlan(tuple(pools), transfer=transfer), compiled(arrays), seed=seed)
     except EngineOutOfMemory:
-        # SGLang's slots reserve room for their own requests alone, in whatever pool.
+        # SGLang's slots reserve memory for their own requests alone, in whatever pool.
         assert name == "sglang"
         assert tight
         reject()
     assert (result.requests.outcome == Outcome.FINISHED).all()
-    # Prompts in flight in several lanes may take each other's pages: what is computed again counts again, and a second
-    # attempt may find more than the first, whose hits are counted.
+    # Prompts in flight in several micro-batches may take each other's pages. Recomputed tokens count again, and a
+    # second attempt may hit more than the first, whose hits are counted.
     computed = result.workers.prefill_tokens[:2].sum()
     missed = arrays.input_tokens.sum() - result.requests.hit_tokens.sum()
     again = arrays.input_tokens[result.requests.preemptions > 0].sum()
@@ -260,6 +260,6 @@ def test_kv_is_held_until_it_has_been_sent() -> None:
     tokens = int(arrays.input_tokens.max() + arrays.output_tokens.max()) + 64
     slow = replace(LINK, bytes_per_s=2e5)
     tight = simulate_fleet(fleet("vllm", slow, decode=4, tokens=tokens), compiled(arrays))
-    room = simulate_fleet(fleet("vllm", slow, decode=4), compiled(arrays))
+    ample = simulate_fleet(fleet("vllm", slow, decode=4), compiled(arrays))
     assert (tight.requests.outcome == Outcome.FINISHED).all()
-    assert tight.requests.scheduled_s.max() > 1.5 * room.requests.scheduled_s.max()
+    assert tight.requests.scheduled_s.max() > 1.5 * ample.requests.scheduled_s.max()

@@ -68,7 +68,7 @@ def test_no_request_is_lost_when_a_worker_dies_and_another_is_there(
     back_s=st.floats(0.1, 3.0),
     local_tokens=st.sampled_from([0, 60]),
 )
-def test_prompts_and_outputs_apart_survive_the_death_of_either_worker(
+def test_disaggregated_workers_survive_the_death_of_either_worker(
     seed: int, name: str, reserve_first: bool, kind: str, role: int, down_s: float, back_s: float, local_tokens: int
 ) -> None:
     """L1; and whoever is left has given back all that it held for the dead one's requests (L3)."""
@@ -96,7 +96,7 @@ def test_prompts_and_outputs_apart_survive_the_death_of_either_worker(
         alive = np.repeat(died == 0, sim.config.schedulers)
         assert (sim.workers["kv_pending"][alive] == 0).all()
         assert (sim.workers["waiting"][alive] == 0).all()
-        # A pipeline's memory is its first lane's.
+        # A pipeline's memory is its first micro-batch's.
         trees = sim.trees[: sim.config.workers][alive][:: sim.config.schedulers if kind == "pipe" else 1]
         assert (trees["free_pages"] + trees["evictable_pages"] == trees["capacity_pages"]).all()
     result = simulate_fleet(fleet, trace, seed=seed)
@@ -108,7 +108,7 @@ def test_prompts_and_outputs_apart_survive_the_death_of_either_worker(
 
 
 @pytest.mark.parametrize("kind", ["lockstep", "pipe"])
-def test_the_lanes_of_a_dead_worker_die_with_it(kind: str) -> None:
+def test_the_schedulers_of_a_dead_worker_die_with_it(kind: str) -> None:
     engine = EngineSpec.model_validate({"name": "vllm", "max_running_requests": 8, "chunk_tokens": 64})
     piped = replace(plan(engine, 4000), split=Parallelism(pipeline=3))
     worker = lockstep_plan(engine, 4000, 3, ()) if kind == "lockstep" else piped

@@ -23,7 +23,7 @@ from tests.reference.random_traces import TraceShape, random_trace
 
 LARGE, SMALL = ServedModel("large", ("org/Large",)), ServedModel("small", ("org/Small", "mini"))
 SHAPE = TraceShape(requests=50, rate_rps=12.0, prompt_tokens=200, output_tokens=30)
-#: Policies that draw nothing and put no member's number on a ring: they decide alike wherever a model's members stand.
+#: Policies that draw nothing and put no member's number on a ring: they do not depend on the members' numbers.
 PLACELESS = [policy for policy in POLICIES if policy not in ("random", "power_of_two", "consistent_hash")]
 
 
@@ -44,16 +44,16 @@ def _keys(arrays: TraceArrays) -> np.ndarray:
     return np.maximum.accumulate(key)
 
 
-def together(parts: tuple[TraceArrays, TraceArrays], names: tuple[str, str]) -> tuple[CompiledTrace, list[np.ndarray]]:
+def together(traces: tuple[TraceArrays, TraceArrays], names: tuple[str, str]) -> tuple[CompiledTrace, list[np.ndarray]]:
     """One trace of both, each asking for its model; and where the requests of each are in it."""
-    count = [len(part.arrival_s) for part in parts]
-    nodes = len(parts[0].parent)
-    order = np.argsort(np.concatenate([_keys(part) for part in parts]), kind="stable")
+    count = [len(arrays.arrival_s) for arrays in traces]
+    nodes = len(traces[0].parent)
+    order = np.argsort(np.concatenate([_keys(arrays) for arrays in traces]), kind="stable")
     rank = np.empty(sum(count), np.int32)
     rank[order] = np.arange(sum(count))
     columns = {}
     for name in TraceArrays._fields[:11]:
-        first, second = (getattr(part, name) for part in parts)
+        first, second = (getattr(arrays, name) for arrays in traces)
         if name == "previous":
             second = np.where(second >= 0, second + count[0], -1)
         elif name == "session":
@@ -64,10 +64,10 @@ def together(parts: tuple[TraceArrays, TraceArrays], names: tuple[str, str]) -> 
         columns[name] = np.concatenate([first, second])[order].astype(first.dtype)
     before = columns["previous"]
     columns["previous"] = np.where(before >= 0, rank[np.maximum(before, 0)], -1).astype(np.int32)
-    parent = np.where(parts[1].parent[1:] > 0, parts[1].parent[1:] + nodes - 1, 0)
-    columns["parent"] = np.concatenate([parts[0].parent, parent]).astype(np.int32)
+    parent = np.where(traces[1].parent[1:] > 0, traces[1].parent[1:] + nodes - 1, 0)
+    columns["parent"] = np.concatenate([traces[0].parent, parent]).astype(np.int32)
     for name in ("start_tokens", "end_tokens"):
-        columns[name] = np.concatenate([getattr(parts[0], name), getattr(parts[1], name)[1:]])
+        columns[name] = np.concatenate([getattr(traces[0], name), getattr(traces[1], name)[1:]])
     model = np.repeat(np.array([0, 1], np.int32), count)[order]
     trace = replace(compiled(TraceArrays(**columns)), models=RequestModels(names, model))
     return trace, [rank[: count[0]], rank[count[0] :]]
@@ -103,12 +103,12 @@ def test_models_that_share_nothing_are_served_as_by_two_deployments(
     for number, model in enumerate((LARGE, SMALL)):
         alone = FleetPlan(tuple(p for p in pools if p.model == model), router, admission=rule)
         expected = simulate_fleet(alone, compiled(parts[number]), seed=seed)
-        part = of_model(result, number)
-        for name, values in columns_of(part.requests):
+        of_this = of_model(result, number)
+        for name, values in columns_of(of_this.requests):
             np.testing.assert_array_equal(values, getattr(expected.requests, name), err_msg=name)
         for name in ("steps", "requests", "busy_s", "prefill_tokens", "decode_tokens", "peak_kv_tokens"):
-            np.testing.assert_array_equal(getattr(part.workers, name), getattr(expected.workers, name), err_msg=name)
-        np.testing.assert_array_equal(part.gap_counts, expected.gap_counts)
+            np.testing.assert_array_equal(getattr(of_this.workers, name), getattr(expected.workers, name), err_msg=name)
+        np.testing.assert_array_equal(of_this.gap_counts, expected.gap_counts)
         assert (result.asked.model[places[number]] == number).all()  # type: ignore[union-attr]
 
 
@@ -144,7 +144,7 @@ def test_a_model_may_have_a_router_of_its_own(seed: int, policies: tuple[str, st
     engine=st.sampled_from(["vllm", "sglang"]),
 )
 def test_requests_go_to_pools_of_their_model_alone(seed: int, policy: str, reserve_first: bool, engine: str) -> None:
-    """One model in a pool that grows and loses a worker, the other with its prompts made apart (L1)."""
+    """One model in a pool that grows and loses a worker, the other disaggregated (L1)."""
     parts = (random_trace(seed, SHAPE), random_trace(seed + 1, SHAPE))
     trace, places = together(parts, ("small", "large"))
     grows = ScalerPlan("wait_s", 0.01, least=1, most=3, period_s=0.3, startup_s=0.2, calm_s=1e3)
@@ -177,7 +177,7 @@ def test_requests_go_to_pools_of_their_model_alone(seed: int, policy: str, reser
     assert (sum(share.gap_counts for share in shares) == result.gap_counts).all()
 
 
-def test_each_model_hands_over_kv_of_its_own_size() -> None:
+def test_each_model_transfers_kv_of_its_own_size() -> None:
     parts = (random_trace(3, SHAPE), random_trace(4, SHAPE))
     trace, _ = together(parts, ("large", "small"))
     pools = tuple(

@@ -31,13 +31,13 @@ SLOW = st.builds(TransferLaw, st.sampled_from([0.0, 1e-4, 0.02]), st.sampled_fro
 def pages_on_path(sim: la.Sim, r: int, begin: int, end: int) -> set[tuple[int, int]]:
     """The pages of ``r`` from token to token, as ``store_invariants.pages_of`` names them."""
     page = int(sim.config.page_tokens)
-    found = set()
+    pages = set()
     for last in range(begin + page, end + 1, page):
         s = int(sim.trace.output_node[r])
         while sim.trace.start_tokens[s] >= last:
             s = int(sim.trace.parent[s])
-        found.add((s, last))
-    return found
+        pages.add((s, last))
+    return pages
 
 
 @examples(25)
@@ -84,26 +84,26 @@ def test_copies_and_writes_are_those_of_the_restatement(
 @examples(20)
 @given(seed=st.integers(0, 10**6), page=st.sampled_from([1, 4]), tight=st.booleans())
 def test_next_turns_find_as_much_as_at_a_worker_that_does_both(seed: int, page: int, tight: bool) -> None:
-    """With instant copies and room for all, whoever comes alone finds prompts and answers of all before (L7)."""
+    """With instant copies and ample memory, a lone request hits prompts and outputs of all before (L7)."""
     shape = TraceShape(requests=25, rate_rps=0.01, output_tokens=40, follow_up=0.8, same_time=0.0)
     arrays = random_trace(seed, shape)
     # First turns come an hour after each other, and turns wait for a minute: forks of one turn for one more each.
     think_s = 60.0 + 60.0 * np.arange(len(arrays.think_s))
     trace = compiled(arrays._replace(arrival_s=3600.0 * np.arange(len(think_s)), think_s=think_s))
     longest = int((arrays.input_tokens + arrays.max_output_tokens).max())
-    room = longest // page * page + 128 if tight else AMPLE
+    hbm_tokens = longest // page * page + 128 if tight else AMPLE
     # With overlap a unified worker keeps the newest token's KV too, which one more step than needed has made.
-    prefill, decode = workers(page=page, prompts_hbm=room, overlap=False)
+    prefill, decode = workers(page=page, prompts_hbm=hbm_tokens, overlap=False)
     disaggregated = simulate_fleet(fleet(prefill, decode), trace)
     together = simulate(prefill, trace)
     for result in (disaggregated, together):
         assert (result.requests.outcome == Outcome.FINISHED).all()
-    found = [
+    hits = [
         r.hit_tokens + r.host_hit_tokens + r.storage_hit_tokens for r in (disaggregated.requests, together.requests)
     ]  # fmt: skip
-    np.testing.assert_array_equal(found[0], found[1])
+    np.testing.assert_array_equal(hits[0], hits[1])
     without = simulate_fleet(fleet(prefill, replace(decode, tiers=(), movement=None)), trace).requests
-    assert found[0].sum() >= (without.hit_tokens + without.host_hit_tokens + without.storage_hit_tokens).sum()
+    assert hits[0].sum() >= (without.hit_tokens + without.host_hit_tokens + without.storage_hit_tokens).sum()
 
 
 @examples(15)
@@ -113,10 +113,10 @@ def test_without_host_memory_for_a_page_nothing_changes(seed: int, hbm: int, law
     trace = compiled(random_trace(seed, SHAPE))
     prefill, decode = workers(hbm=hbm, host=0, laws=laws)
     plain = replace(decode, tiers=(), movement=None)
-    found = simulate_fleet(fleet(prefill, decode, (1, 2)), trace, seed=seed)
+    result = simulate_fleet(fleet(prefill, decode, (1, 2)), trace, seed=seed)
     expected = simulate_fleet(fleet(prefill, plain, (1, 2)), trace, seed=seed)
     for name in ("first_token_s", "finish_s", "hit_tokens", "storage_hit_tokens", "preemptions"):
-        np.testing.assert_array_equal(getattr(found.requests, name), getattr(expected.requests, name))
+        np.testing.assert_array_equal(getattr(result.requests, name), getattr(expected.requests, name))
 
 
 @example(seed=51468, hbm=AMPLE, host=40, laws=Laws(), down_s=0.19760052558082508)
@@ -131,7 +131,7 @@ def test_without_host_memory_for_a_page_nothing_changes(seed: int, hbm: int, law
 def test_nothing_is_lost_or_held_twice_when_decode_workers_die(
     seed: int, hbm: int, host: int, laws: Laws, down_s: float
 ) -> None:
-    """L1, L3: all HBM and host memory of the living is free, or held by what is on its way; the dead send nothing."""
+    """L1, L3: HBM and host memory of live workers is free, or held by copies in transit; dead ones send nothing."""
     trace = compiled(random_trace(seed, SHAPE))
     prefill, decode = workers(hbm=hbm, host=host, laws=laws)
     deployment = replace(
@@ -165,12 +165,12 @@ def test_nothing_is_lost_or_held_twice_when_decode_workers_die(
 
 
 def _line(arrays: object, sim: la.Sim, k: int) -> list[int]:
-    found = []
+    requests = []
     r = int(sim.servers[k].head)
     while r >= 0:
-        found.append(r)
+        requests.append(r)
         r = int(arrays.output_write_back[r].next)  # type: ignore[attr-defined]
-    return found
+    return requests
 
 
 def _turns(*rows: tuple[float, int, int]) -> CompiledTrace:
@@ -180,8 +180,8 @@ def _turns(*rows: tuple[float, int, int]) -> CompiledTrace:
     return compile_trace(trace, "rows")
 
 
-def test_room_is_held_until_the_copy_is_done() -> None:
-    """HBM of the prompt is free when a request has finished, that of its answer when host memory has it."""
+def test_hbm_is_held_until_the_copy_is_done() -> None:
+    """HBM of the prompt is free when a request has finished, that of its output when host memory has it."""
     laws = Laws(host=TransferLaw(0.5, 0.25))
     prefill, decode = workers(hbm=120, laws=laws)
     trace = _turns((0.0, 60, 11), (0.1, 110, 3))
@@ -190,7 +190,7 @@ def test_room_is_held_until_the_copy_is_done() -> None:
     done = step_seconds(costs, [(60, 0)], []) + sum(decode_step_seconds(costs, 1, 60 + k) for k in range(1, 11))
     assert back.requests[0].finish_s == pytest.approx(done)
     assert arrays.output_write_back[0].copied_s == pytest.approx(done + 0.5 + 10 * 0.25)
-    # Its prompt is computed once there is room for it beside the token that is kept: 110 free tokens are not enough.
+    # Its prompt is computed once it fits next to the token that is kept: 110 free tokens are not enough.
     first = arrays.output_write_back[0].copied_s + step_seconds(costs, [(110, 0)], [])
     assert back.requests[1].first_token_s == pytest.approx(first)
 

@@ -164,7 +164,7 @@ def test_laws_where_kv_is_lost(name: str) -> None:
 
 
 def test_sglang_s_decodes_are_known_by_the_kind_of_the_step() -> None:
-    """One token of a prompt is no decode; a decode beyond the end is one; in a mixed step the prompt's length tells."""
+    """One token of a prompt is no decode; a decode beyond the end is one; a mixed step needs the prompt's length."""
     steps = [
         LoggedStep(0.0, 0.0, 1.0, [(0, 0, 1), (1, 0, 3)], kind="prefill"),
         LoggedStep(1.0, 1.0, 2.0, [(2, 0, 1), (0, 1, 1), (1, 3, 1)], kind="mixed"),
@@ -178,8 +178,8 @@ def test_sglang_s_decodes_are_known_by_the_kind_of_the_step() -> None:
 
 def test_an_idle_worker_has_rows_of_zeros() -> None:
     result = system(workers=3).simulate(log=True)
-    one = logged_result([LoggedStep(0.0, 0.0, 1.0, [(0, 0, 3)], worker=1)], [3], [1], worker=[1], finish_s=[1.0])
-    frame = worker_series(one, 0.5)
+    single = logged_result([LoggedStep(0.0, 0.0, 1.0, [(0, 0, 3)], worker=1)], [3], [1], worker=[1], finish_s=[1.0])
+    frame = worker_series(single, 0.5)
     assert not frame[frame["worker"] == 0].drop(columns=["worker", "time_s"]).to_numpy().any()
     assert set(worker_series(result, 1.0)["worker"]) == {0, 1, 2}
 
@@ -211,7 +211,7 @@ def test_a_series_needs_the_log() -> None:
 
 @pytest.mark.parametrize("name", ["vllm", "sglang", "trtllm"])
 @pytest.mark.parametrize("reserve_first", [False, True])
-def test_requests_are_at_their_prefill_worker_until_they_are_handed_over(name: str, reserve_first: bool) -> None:
+def test_requests_are_at_their_prefill_worker_until_their_kv_transfer(name: str, reserve_first: bool) -> None:
     """Counted by walking through the requests; where prompts are held, the KV in use says so too."""
     engine = EngineSpec.model_validate({"name": name, "max_running_requests": 16, "chunk_tokens": 128})
     worker = plan(engine, 20_000)
@@ -232,10 +232,10 @@ def test_requests_are_at_their_prefill_worker_until_they_are_handed_over(name: s
     for w in range(2):
         mine = frame[frame["worker"] == w]
         time_s = mine["time_s"].to_numpy()[:, None]
-        here = (table.prefill_worker == w) & (table.arrival_s <= time_s) & ~(left_s <= time_s)
-        runs = here & (table.scheduled_s <= time_s)
+        at_worker = (table.prefill_worker == w) & (table.arrival_s <= time_s) & ~(left_s <= time_s)
+        runs = at_worker & (table.scheduled_s <= time_s)
         np.testing.assert_array_equal(mine["running"], runs.sum(axis=1))
-        np.testing.assert_array_equal(mine["running"] + mine["waiting"], here.sum(axis=1))
+        np.testing.assert_array_equal(mine["running"] + mine["waiting"], at_worker.sum(axis=1))
         assert mine["running"].max() > 0
     decoding = frame[frame["worker"] == 2]
     time_s = decoding["time_s"].to_numpy()[:, None]

@@ -1,4 +1,4 @@
-"""Every combination of media and scopes: what each mover takes, what it refuses, and who then shares what."""
+"""Every combination of media and scopes: which of them each KV connector accepts, and which workers share a store."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ def is_supported(kv_connector: str, places: tuple[Place, ...]) -> bool:
         return not behind and nearest.scope == "worker"
     if kv_connector == "hicache":
         return nearest.scope == "worker" and [p.width for p in behind] == sorted(p.width for p in behind)
-    own = [index for index, place in enumerate(places) if index and place.scope == "worker"]
+    private = [index for index, place in enumerate(places) if index and place.scope == "worker"]
     widths = [place.width for place in places]
-    return widths == sorted(widths) and (not own or (own == [1] and places[1].kind == "nvme"))
+    return widths == sorted(widths) and (not private or (private == [1] and places[1].kind == "nvme"))
 
 
 def chains(tiers: int) -> Iterator[tuple[Place, ...]]:
-    """All chains of so many tiers; of three, those that begin with DRAM."""
+    """All chains of ``tiers`` tiers; of three, those that begin with DRAM."""
     nearest = [place for place in PLACES if place.kind == "dram"] if tiers == 3 else PLACES
     return itertools.product(nearest, *[PLACES] * (tiers - 1))
 
@@ -101,7 +101,7 @@ def _has_storage(kv_connector: str, places: tuple[Place, ...]) -> bool:
 
 @functools.cache
 def trace() -> CompiledTrace:
-    """Prompts a minute apart that have nothing in common, but for the three that are the same."""
+    """Prompts one a minute with nothing in common, except for three equal ones."""
     count = REQUESTS
     same = np.isin(np.arange(count), (ON_SAME_NODE, ON_OTHER_NODE))
     columns: dict[str, Any] = {
@@ -127,9 +127,9 @@ def refused_key(error: ValidationError | TierRefused) -> str:
     """The key that a refusal names, from the pool on."""
     if isinstance(error, TierRefused):
         return error.problem.key
-    (found,) = error.errors()
-    cause = found.get("ctx", {}).get("error")
-    return dotted(cause.keypath if isinstance(cause, KeyedError) else found["loc"])
+    (details,) = error.errors()
+    cause = details.get("ctx", {}).get("error")
+    return dotted(cause.keypath if isinstance(cause, KeyedError) else details["loc"])
 
 
 @pytest.mark.parametrize("tiers", [1, 2, 3])
@@ -164,15 +164,15 @@ def _check_sharing(places: tuple[Place, ...], result: Any) -> None:
     of_scope = {"worker": WORKERS, "node": WORKERS // WORKERS_PER_NODE, "cluster": 1}
     assert stores == [of_scope[place.scope] for place in places]
     table = result.requests
-    found = table.hit_tokens + table.host_hit_tokens + table.storage_hit_tokens
+    hits = table.hit_tokens + table.host_hit_tokens + table.storage_hit_tokens
     expected = {ON_SAME_NODE: first_as_wide(places, "node"), ON_OTHER_NODE: first_as_wide(places, "cluster")}
     by_tier = np.zeros(1 + len(places), np.int64)
     for r in range(REQUESTS):
         if expected.get(r):
-            assert PROMPT_TOKENS - 256 <= found[r] < PROMPT_TOKENS, (places, r)
-            by_tier[expected[r]] += found[r]
+            assert PROMPT_TOKENS - 256 <= hits[r] < PROMPT_TOKENS, (places, r)
+            by_tier[expected[r]] += hits[r]
         else:
-            assert found[r] == 0, (places, r)
+            assert hits[r] == 0, (places, r)
     assert list(result.tier_hit_tokens)[: 1 + len(places)] == by_tier.tolist(), places
     assert sum(result.tier_hit_tokens) == by_tier.sum()
     for use in result.stores:

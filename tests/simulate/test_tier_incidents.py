@@ -1,4 +1,4 @@
-"""Workers with cache tiers that die and return: what is gone, what is left, and that nothing is lost or held twice."""
+"""Workers with cache tiers die and return: losses, remainders, and no page lost or held twice."""
 
 from __future__ import annotations
 
@@ -54,16 +54,16 @@ def struck(system: TieredSystem, down_s: float, back_s: float, whole_host: bool)
 
 def run(fleet: FleetPlan, system: System) -> tuple[Any, la.Sim]:
     """The arrays as a run leaves them, of the fleet and of its pool."""
-    room = engine_module.node_limit(fleet.pools[0], system.trace)
+    records = engine_module.node_limit(fleet.pools[0], system.trace)
     # Trees of the dead keep their nodes.
     for _ in range(4):
-        arrays, (sim,) = engine_module.allocate(fleet, system.trace, [room], seed=system.seed)
+        arrays, (sim,) = engine_module.allocate(fleet, system.trace, [records], seed=system.seed)
         _, _, faulty = cluster.run(arrays)
         if faulty < 0:
             return arrays, sim
         if sim.counters[la.FAULT] != la.NODE_POOL_FULL:
             break
-        room *= 2
+        records *= 2
     # An engine may run out of memory whatever befalls it; anything else is a fault of the simulator.
     assert sim.counters[la.FAULT] == la.OUT_OF_MEMORY
     assume(False)
@@ -100,7 +100,7 @@ def test_nothing_is_lost_or_held_twice_when_workers_with_tiers_die(
 
 
 def _enter_losses(sim: la.Sim, v: int, whole_host: bool) -> None:
-    """What a node's store lost with its host is no expiry and no eviction: it is entered here for the balance."""
+    """Pages that a store lost with its host are neither expired nor evicted: count them for the balance."""
     tree = sim.trees[v]
     gone = tree.evicted_tokens + tree.expired_tokens + tree.given_tokens
     held = (tree.capacity_pages - tree.free_pages) * int(sim.config.page_tokens)
@@ -110,13 +110,13 @@ def _enter_losses(sim: la.Sim, v: int, whole_host: bool) -> None:
 
 
 def _stores_in_use(sim: la.Sim) -> set[int]:
-    """Stores of workers, of the nodes that there are, and of the cluster; room for more is never touched."""
-    found = set()
+    """Stores of workers, of existing nodes, and of the cluster; spare records are never touched."""
+    stores = set()
     for tier in sim.store_tiers:
         places = range(int(sim.config.workers)) if tier.scope == hl.OF_WORKER else sim.hosts["place"].tolist()
-        found |= {int(tier.first) + place // int(tier.workers_per_store) for place in places}
-    assert found <= set(store_invariants.stores(sim))
-    return found
+        stores |= {int(tier.first) + place // int(tier.workers_per_store) for place in places}
+    assert stores <= set(store_invariants.stores(sim))
+    return stores
 
 
 def _check_fetch_records(sim: la.Sim) -> None:
@@ -142,9 +142,9 @@ def test_an_incident_after_the_end_changes_nothing(system: TieredSystem, back_s:
         expected = simulate_fleet(plain, system.trace, seed=system.seed)
     except engine_module.EngineOutOfMemory:
         assume(False)
-    found = simulate_fleet(late, system.trace, seed=system.seed)
-    np.testing.assert_array_equal(found.requests.finish_s, expected.requests.finish_s)
-    np.testing.assert_array_equal(found.requests.storage_hit_tokens, expected.requests.storage_hit_tokens)
+    result = simulate_fleet(late, system.trace, seed=system.seed)
+    np.testing.assert_array_equal(result.requests.finish_s, expected.requests.finish_s)
+    np.testing.assert_array_equal(result.requests.storage_hit_tokens, expected.requests.storage_hit_tokens)
 
 
 def _stored(scope: str, workers_per_node: int = 1) -> WorkerPlan:

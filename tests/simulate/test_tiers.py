@@ -113,23 +113,23 @@ def test_three_tiers_of_lmcache() -> None:
         ],
         movement={"kv_connector": "lmcache", "save_decode": True},
     )
-    found = tiers(of)
+    resolved = tiers(of)
     per_token = 2 * 64 * 8 * 128 * 2  # K and V of 64 layers, 8 heads of 128, two bytes
-    assert [plan.bytes_per_token for plan in found.plans] == [per_token] * 3
-    assert [plan.page_tokens for plan in found.plans] == [256] * 3
-    assert [plan.capacity_tokens for plan in found.plans] == [
+    assert [plan.bytes_per_token for plan in resolved.plans] == [per_token] * 3
+    assert [plan.page_tokens for plan in resolved.plans] == [256] * 3
+    assert [plan.capacity_tokens for plan in resolved.plans] == [
         gib * GIB // (256 * per_token) * 256 for gib in (256, 500, 4000)
     ]
-    assert [plan.scope for plan in found.plans] == ["worker", "worker", "cluster"]
-    assert [plan.eviction for plan in found.plans] == ["lru", "lru", "fifo"]
-    assert [plan.ttl_s for plan in found.plans] == [math.inf, 3600.0, math.inf]
-    assert [plan.reclaim for plan in found.plans] == ["lazy", "periodic", "lazy"]
-    disk = found.plans[1]
+    assert [plan.scope for plan in resolved.plans] == ["worker", "worker", "cluster"]
+    assert [plan.eviction for plan in resolved.plans] == ["lru", "lru", "fifo"]
+    assert [plan.ttl_s for plan in resolved.plans] == [math.inf, 3600.0, math.inf]
+    assert [plan.reclaim for plan in resolved.plans] == ["lazy", "periodic", "lazy"]
+    disk = resolved.plans[1]
     assert disk.read == TransferLaw(90e-6, pytest.approx(per_token / 6.8e9))
     assert disk.write == TransferLaw(90e-6, pytest.approx(per_token / 4e9))
     assert disk.energy_j_per_token == pytest.approx(per_token * 200e-12)
     assert disk.usd_per_hour_per_store == pytest.approx(500 * 0.0001)
-    movement = found.movement
+    movement = resolved.movement
     assert movement is not None
     assert (movement.kv_connector, movement.save_decode, movement.chunk_tokens, movement.layers) == (
         "lmcache",
@@ -139,7 +139,7 @@ def test_three_tiers_of_lmcache() -> None:
     )
     assert movement.host_read == movement.host_write == TransferLaw(10e-6, pytest.approx(per_token / 2 / 55e9))
     assert movement.network_read == movement.network_write == TransferLaw(3e-6, pytest.approx(per_token / 90e9))
-    assert found.workers_per_node == 4
+    assert resolved.workers_per_node == 4
 
 
 def test_a_store_takes_as_many_disks_as_hold_it() -> None:
@@ -152,13 +152,13 @@ def test_the_same_kv_of_all_ranks_is_stored_once() -> None:
     """DeepSeek's ranks hold equal KV: each has it in its host pool, storage has it once; LMCache has it once at all."""
     stores = [{"medium": "ddr5", "gib": 1024}, {"medium": "nvme-gen4", "gib": 900}]
     of = pool(accelerator="b200", tensor_parallel=8, weight_dtype="fp8", tiers=stores)
-    found = tiers(of, "deepseek-v3")
-    host, disk = found.plans
+    resolved = tiers(of, "deepseek-v3")
+    host, disk = resolved.plans
     assert host.bytes_per_token == 8 * disk.bytes_per_token
-    assert found.workers_per_node == 1
+    assert resolved.workers_per_node == 1
     card = CATALOGUE.get("Accelerator", "b200").spec
-    assert found.movement is not None
-    assert found.movement.host_read == link_law(card.host_link, disk.bytes_per_token)
+    assert resolved.movement is not None
+    assert resolved.movement.host_read == link_law(card.host_link, disk.bytes_per_token)
     under_lmcache = tiers(of.model_copy(update={"movement": MovementSpec(kv_connector="lmcache")}), "deepseek-v3").plans
     assert [plan.bytes_per_token for plan in under_lmcache] == [disk.bytes_per_token] * 2
 
@@ -280,7 +280,7 @@ def test_hicache_is_simulated_whole(fields: dict[str, Any]) -> None:
     assert plan.movement.kv_connector == "hicache"
 
 
-def test_the_way_to_the_nearest_tier_is_what_the_kernels_read() -> None:
+def test_the_path_to_the_nearest_tier_is_what_the_kernels_read() -> None:
     plan = worker(pool())
     (nearest,) = plan.tiers
     assert plan.movement is not None
@@ -329,7 +329,7 @@ def test_attention_groups_have_equal_parts_of_a_workers_host_memory_and_share_it
         ("sglang", {"pipeline_parallel": 2, "tensor_parallel": 4}, "pipeline_parallel", "with cache tiers"),
     ],
 )
-def test_lanes_with_tiers_that_are_not_simulated_are_refused_by_key(
+def test_schedulers_with_tiers_that_are_not_simulated_are_refused_by_key(
     engine: str, degrees: dict[str, int], key: str, message: str
 ) -> None:
     movement = LMCACHE if engine == "vllm" else {}
@@ -342,21 +342,25 @@ def test_lanes_with_tiers_that_are_not_simulated_are_refused_by_key(
 def test_a_worker_in_two_hosts_has_the_memory_and_the_networks_of_both() -> None:
     """Where all of its ranks store something: what is kept once is in one host, over its network."""
     tray = CATALOGUE.get("Host", "gb200-nvl72-tray").spec
-    asked = [{"medium": "lpddr5x", "gib": 800}, {"medium": "rdma-pool", "gib": 900}]
+    stores = [{"medium": "lpddr5x", "gib": 800}, {"medium": "rdma-pool", "gib": 900}]
 
     def plans(ranks: int, model: str, **fields: Any) -> Any:
-        of = pool(accelerator="gb200", tensor_parallel=ranks, weight_dtype="fp8", tiers=asked, **fields)
+        of = pool(accelerator="gb200", tensor_parallel=ranks, weight_dtype="fp8", tiers=stores, **fields)
         return tiers(of, model, host=tray)
 
     # LMCache's workers take no host pool larger than the device's.
-    one, two = (plans(ranks, "qwen3-32b", engine="vllm", movement={"kv_connector": "lmcache"}) for ranks in (4, 8))
-    assert one.plans[0].read.s_per_token == pytest.approx(2 * two.plans[0].read.s_per_token)
-    assert one.movement.network_read.s_per_token == pytest.approx(2 * two.movement.network_read.s_per_token)
-    own, kept_once = plans(8, "deepseek-v3"), plans(8, "deepseek-v3", movement={"kv_connector": "lmcache"})
+    in_single_host, in_two_hosts = (
+        plans(ranks, "qwen3-32b", engine="vllm", movement={"kv_connector": "lmcache"}) for ranks in (4, 8)
+    )
+    assert in_single_host.plans[0].read.s_per_token == pytest.approx(2 * in_two_hosts.plans[0].read.s_per_token)
+    assert in_single_host.movement.network_read.s_per_token == pytest.approx(
+        2 * in_two_hosts.movement.network_read.s_per_token
+    )
+    per_rank, kept_once = plans(8, "deepseek-v3"), plans(8, "deepseek-v3", movement={"kv_connector": "lmcache"})
     per_token = kept_once.plans[0].bytes_per_token
-    assert own.plans[0].read.s_per_token == pytest.approx(8 * per_token / (2 * 680e9))
+    assert per_rank.plans[0].read.s_per_token == pytest.approx(8 * per_token / (2 * 680e9))
     assert kept_once.plans[0].read.s_per_token == pytest.approx(per_token / 680e9)
-    assert own.movement.network_read.s_per_token == pytest.approx(per_token / 90e9)
-    shared = pool(accelerator="gb200", tensor_parallel=8, tiers=[asked[0], asked[0] | {"scope": "node"}])
+    assert per_rank.movement.network_read.s_per_token == pytest.approx(per_token / 90e9)
+    shared = pool(accelerator="gb200", tensor_parallel=8, tiers=[stores[0], stores[0] | {"scope": "node"}])
     with pytest.raises(TierRefused, match="node: a worker lies in 2 hosts"):
         tiers(shared, host=tray)

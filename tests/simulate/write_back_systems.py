@@ -47,7 +47,7 @@ def workers(
     prompts_hbm: int = AMPLE,
     overlap: bool = True,
 ) -> tuple[WorkerPlan, WorkerPlan]:
-    """A prefill and a decode worker; ``hbm`` and ``host`` are the decode worker's room in tokens."""
+    """A prefill and a decode worker; ``hbm`` and ``host`` are the decode worker's capacity in tokens."""
     spec = EngineSpec.model_validate(
         {"name": "sglang", "page_tokens": page, "max_running_requests": 16, "chunk_tokens": 512, "overlap": overlap}
     )
@@ -61,8 +61,8 @@ def workers(
         network_read=QUICK,
         network_write=QUICK,
     )
-    own = TierPlan("host", "worker", 2 * AMPLE, page)
-    prefill = replace(plan(spec, prompts_hbm), tiers=(own, store), movement=movement)
+    host_tier = TierPlan("host", "worker", 2 * AMPLE, page)
+    prefill = replace(plan(spec, prompts_hbm), tiers=(host_tier, store), movement=movement)
     kept = TierPlan("host", "worker", host // page * page, page)
     sending = MovementPlan(
         "hicache", host_write=laws.host, network_read=QUICK, network_write=laws.network, writes_back_output=True
@@ -73,7 +73,7 @@ def workers(
 def fleet(
     prefill: WorkerPlan, decode: WorkerPlan, counts: tuple[int, int] = (1, 1), *, reserved: int = 8, spare: int = 0
 ) -> FleetPlan:
-    """So many of each, over an instant network."""
+    """``counts`` workers of each, over an instant network."""
     pools = (
         PoolPlan(prefill, counts[0], "prefill", "prefill"),
         PoolPlan(decode, counts[1], "decode", "decode", spare=spare),
@@ -107,7 +107,7 @@ class Worker:
 
 @dataclass
 class Restated:
-    """What became of every request: its copy's end, or that there was no room; written: (time, request, first token,
+    """Outcome of every request: its copy's end, or a refusal for lack of memory; written: (time, request, first token,
     last token) of each batch that storage got.
     """
 
@@ -124,16 +124,16 @@ def restated(
 
     Args:
         plan: a decode worker.
-        laws: of what its copies and writes go over.
+        laws: of the links that carry its copies and writes.
         trace: prompts and outputs.
         finished: (time, worker, request), in the order in which requests finished.
         horizon_s: nothing that is done later is done.
     """
     page = plan.engine.page_size
     count = 1 + max((w for _, w, _ in finished), default=0)
-    found = Restated([Worker(plan.tiers[0].capacity_tokens // page) for _ in range(count)], {}, [], set())
+    state = Restated([Worker(plan.tiers[0].capacity_tokens // page) for _ in range(count)], {}, [], set())
     store_s = 0.0
-    # (time, order among equals, what, worker, request, from token): what stands beside a scheduler goes first.
+    # (time, order among equals, what, worker, request, from token): servers go before schedulers.
     events = [(at, 2, "finish", w, r, 0) for at, w, r in finished]
 
     def span(r: int) -> tuple[int, int]:
@@ -143,21 +143,21 @@ def restated(
     def write(now: float, w: int, r: int, begin: int) -> None:
         nonlocal store_s
         tokens = min(span(r)[1] - begin, BATCH_PAGES * page)
-        worker = found.workers[w]
+        worker = state.workers[w]
         store_s = max(now, store_s) + laws.store.base_s + tokens * laws.store.s_per_token
         worker.network_s = max(now, worker.network_s) + laws.network.base_s + tokens * laws.network.s_per_token
         events.append((max(store_s, worker.network_s), 1, "written", w, r, begin))
 
     def copy(now: float, w: int, r: int) -> None:
-        worker, (begin, end) = found.workers[w], span(r)
+        worker, (begin, end) = state.workers[w], span(r)
         pages = (end - begin) // page
         if pages > worker.free_pages:
-            found.refused.add(r)
+            state.refused.add(r)
         elif pages > 0:
             worker.free_pages -= pages
             worker.peak_pages = max(worker.peak_pages, plan.tiers[0].capacity_tokens // page - worker.free_pages)
             worker.link_s = max(now, worker.link_s) + laws.host.base_s + (end - begin) * laws.host.s_per_token
-            found.copied_s[r] = worker.link_s
+            state.copied_s[r] = worker.link_s
             events.append((worker.link_s, 1, "copied", w, r, begin))
 
     while events:
@@ -166,20 +166,20 @@ def restated(
         now, _, what, w, r, at = event
         if now > horizon_s:
             break
-        worker, (begin, end) = found.workers[w], span(r)
+        worker, (begin, end) = state.workers[w], span(r)
         if what == "finish":
             # All that a step ends are looked at together.
             together = [e for e in events if e[2] == "finish" and (e[0], e[3]) == (now, w)]
             events = [e for e in events if e not in together]
-            for one in (r, *(e[4] for e in together)):
-                copy(now, w, one)
+            for request in (r, *(e[4] for e in together)):
+                copy(now, w, request)
         elif what == "copied":
             worker.line.append(r)
             if len(worker.line) == 1:
                 write(now, w, r, begin)
         else:
             upto = min(end, at + BATCH_PAGES * page)
-            found.written.append((now, r, at, upto))
+            state.written.append((now, r, at, upto))
             if upto < end:
                 write(now, w, r, upto)
                 continue
@@ -187,11 +187,11 @@ def restated(
             worker.line.popleft()
             if worker.line:
                 write(now, w, worker.line[0], span(worker.line[0])[0])
-    return found
+    return state
 
 
 def finished(sim: la.Sim) -> list[tuple[float, int, int]]:
-    """(time, worker, request) of what decode workers finished, in order; those of one time as they were taken in."""
+    """(time, worker, request) of requests that decode workers finished, in order; equal times in admission order."""
     done = np.flatnonzero(sim.requests["outcome"] == la.FINISHED)
     rows = [
         (float(sim.requests[r].finish_s), int(sim.requests[r].worker), int(sim.requests[r].order), int(r)) for r in done

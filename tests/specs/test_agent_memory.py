@@ -103,14 +103,14 @@ def bounded(gib: float, *tiers: TierSpec, ranks: int = 1):
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_what_host_memory_lacks_takes_the_disk_s_time(ranks: int):
     medium = CATALOGUE.get("Medium", "nvme-gen4").spec
-    found = bounded(16, TierSpec(medium="ddr5", gib=192), NVME, ranks=ranks).agents
-    (adapter,) = found.kinds
+    agents = bounded(16, TierSpec(medium="ddr5", gib=192), NVME, ranks=ranks).agents
+    (adapter,) = agents.kinds
     devices = -(-4000 * 2**30 // medium.capacity_bytes)
     seconds = medium.latency_s + ranks * adapter.bytes_per_rank / (devices * medium.read_bytes_per_s)
     assert adapter.read_s == pytest.approx(seconds)
-    assert found.disk_bytes_per_s == devices * medium.read_bytes_per_s
+    assert agents.disk_bytes_per_s == devices * medium.read_bytes_per_s
     page_bytes = bounded(16, TierSpec(medium="ddr5", gib=192), NVME, ranks=ranks).tiers[0].bytes_per_token
-    assert found.host_pages == int(16 * 2**30 / page_bytes)
+    assert agents.host_pages == int(16 * 2**30 / page_bytes)
 
 
 def test_host_memory_for_objects_holds_what_slots_do_and_its_disk_is_a_node_s():
@@ -120,7 +120,7 @@ def test_host_memory_for_objects_holds_what_slots_do_and_its_disk_is_a_node_s():
         bounded(16, DRAM, TierSpec(medium="rdma-pool", gib=4000))
 
 
-def test_sglang_is_told_how_many_adapters_host_memory_holds():
+def test_sglang_gets_a_flag_for_the_adapters_in_host_memory():
     of = pool(adapters={"rank": 64}, slots=32, host="tier", host_gib=16, tiers=[DRAM, NVME])
     assert any("--max-loaded-loras to the adapters that 16 GiB hold" in note for note in notes(of))
 
@@ -185,11 +185,11 @@ def flags(**agents) -> dict[str, str]:
 
 
 def test_flags_of_adapters():
-    found = flags(policy="queued", adapters={"rank": 32}, slots=64)
-    assert found["--max-loras-per-batch"] == "64"
-    assert found["--max-lora-rank"] == "32"
-    assert found["--lora-target-modules"] == "all"
-    assert "--enable-lora-overlap-loading" in found
+    engine_options = flags(policy="queued", adapters={"rank": 32}, slots=64)
+    assert engine_options["--max-loras-per-batch"] == "64"
+    assert engine_options["--max-lora-rank"] == "32"
+    assert engine_options["--lora-target-modules"] == "all"
+    assert "--enable-lora-overlap-loading" in engine_options
     reactive = flags(adapters={"rank": 32, "targets": ["q", "v"]}, slots=64)
     assert "--enable-lora-overlap-loading" not in reactive
     assert "--lora-target-modules" not in reactive
@@ -218,11 +218,11 @@ def test_what_sglang_did_before_it_evicted_by_last_use_is_written_as_that():
 
 
 def test_flags_of_adapters_under_vllm():
-    found = flags(engine={"name": "vllm"}, adapters={"rank": 48}, slots=64)
-    assert found["--max-loras"] == "64"
+    engine_options = flags(engine={"name": "vllm"}, adapters={"rank": 48}, slots=64)
+    assert engine_options["--max-loras"] == "64"
     # The smallest that vLLM takes and that will do.
-    assert found["--max-lora-rank"] == "64"
-    assert "--enable-lora" in found
+    assert engine_options["--max-lora-rank"] == "64"
+    assert "--enable-lora" in engine_options
     assert "--enable-lora" not in flags(engine={"name": "vllm"}, slots=None)
 
 
@@ -255,21 +255,23 @@ def test_every_choice_is_counted_and_reached(slots, tiers, count):
     seen, line = set(), [()]
     while line:
         path = line.pop()
-        asked: list[tuple] = []
+        decisions: list[tuple] = []
 
-        def ask(name, options, path=path, asked=asked):
-            asked.append(tuple(options))
-            return options[path[len(asked) - 1]] if len(asked) <= len(path) else options[0]
+        def ask(name, options, path=path, decisions=decisions):
+            decisions.append(tuple(options))
+            return options[path[len(decisions) - 1]] if len(decisions) <= len(path) else options[0]
 
-        found = choices.choose(ask)
-        seen.add(repr(found))
+        chosen = choices.choose(ask)
+        seen.add(repr(chosen))
         line += [
-            (*path, *[0] * (at - len(path)), k) for at in range(len(path), len(asked)) for k in range(1, len(asked[at]))
+            (*path, *[0] * (at - len(path)), k)
+            for at in range(len(path), len(decisions))
+            for k in range(1, len(decisions[at]))
         ]
     assert len(seen) == count
 
 
-def test_room_for_objects_on_the_host_is_a_choice_of_workers_with_a_disk():
+def test_host_memory_for_objects_is_a_choice_of_workers_with_a_disk():
     given = space([8], [96], policies=["lru", "queued"]).model_dump()
     disk = {"media": ["nvme-gen4"], "gib": [0, 500]}
     agents = given["agents"] | {"host": "tier", "host_gib": [None, 8, 16]}
@@ -279,13 +281,13 @@ def test_room_for_objects_on_the_host_is_a_choice_of_workers_with_a_disk():
         {"ddr5": "worker", "nvme-gen4": "node"},
     )
     assert choices.count() == 2 * 3 + 2
-    found = {
+    sizes = {
         (tier_2, choice.agents.host_gib)
         for tier_2 in (0, 500)
         for gib in (None, 8, 16)
         for choice in [choices.choose(lambda name, o, at=(tier_2, gib): _chosen(name, o, *at))]
     }
-    assert found == {(0, None), (500, None), (500, 8), (500, 16)}
+    assert sizes == {(0, None), (500, None), (500, 8), (500, 16)}
     with pytest.raises(ValidationError, match="host_gib: objects lie beside the tiers"):
         CacheSpace.model_validate(given | {"agents": agents | {"host": "beside"}})
 

@@ -65,9 +65,9 @@ def test_what_is_usual() -> None:
 )
 def test_what_is_refused(project: Path, cache: str, key: str, message: str) -> None:
     space = f"spec.space={{execution: {{accelerators: [h200], engines: [vllm]}}, cache: {cache}}}"
-    found = refusal("mine", space)
-    assert f": spec.space.cache.{key}: {message}" in found
-    assert "\n" not in found
+    refused = refusal("mine", space)
+    assert f": spec.space.cache.{key}: {message}" in refused
+    assert "\n" not in refused
 
 
 def test_tiers_that_are_not_stated_are_in_the_memory_that_the_hosts_have() -> None:

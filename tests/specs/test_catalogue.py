@@ -12,10 +12,10 @@ from tests.specs.files import slo_text, write
 
 def test_the_working_directory_comes_before_what_ships(project: Path) -> None:
     shipped = Catalogue().get("SLO", "interactive-chat")
-    own = write(project / "slos/interactive-chat.yaml", slo_text("interactive-chat"))
+    local = write(project / "slos/interactive-chat.yaml", slo_text("interactive-chat"))
     catalogue = Catalogue()
     assert shipped.path.parent == shipped_root() / "slos"
-    assert catalogue.get("SLO", "interactive-chat").path == own
+    assert catalogue.get("SLO", "interactive-chat").path == local
     assert catalogue.get("SLO", "batch").path.parent == shipped_root() / "slos"
 
 
@@ -42,12 +42,12 @@ def test_a_file_brings_its_own_folder_and_catalogue(tmp_path: Path, monkeypatch:
 
 
 def test_a_path_is_tried_from_the_base_first(project: Path) -> None:
-    here = write(project / "x.yaml", slo_text("of-root"))
-    there = write(project / "studies/x.yaml", slo_text("of-base"))
+    in_root = write(project / "x.yaml", slo_text("of-root"))
+    in_base = write(project / "studies/x.yaml", slo_text("of-base"))
     catalogue = Catalogue()
-    assert catalogue.get("SLO", "x.yaml").path == here
-    assert catalogue.get("SLO", "x.yaml", base=there.parent).path == there
-    assert catalogue.get("SLO", str(there)).name == "of-base"
+    assert catalogue.get("SLO", "x.yaml").path == in_root
+    assert catalogue.get("SLO", "x.yaml", base=in_base.parent).path == in_base
+    assert catalogue.get("SLO", str(in_base)).name == "of-base"
 
 
 @pytest.mark.parametrize(
@@ -101,9 +101,9 @@ def test_a_document_is_read_once_and_knows_its_bytes(project: Path) -> None:
     first = catalogue.get("SLO", "batch")
     assert catalogue.get("SLO", "batch") is first
     assert len(first.digest) == 64
-    own = write(project / "slos/batch.yaml", first.path.read_text())
+    local = write(project / "slos/batch.yaml", first.path.read_text())
     assert Catalogue().get("SLO", "batch").digest == first.digest
-    own.write_text(own.read_text() + "# a comment\n")
+    local.write_text(local.read_text() + "# a comment\n")
     assert Catalogue().get("SLO", "batch").digest != first.digest
 
 

@@ -37,11 +37,11 @@ def resolved(folder: Path, text: str = TEXT, *settings: str):
 
 
 def test_a_device_is_looked_up_and_described(tmp_path):
-    found = resolved(tmp_path)
-    assert set(found.hardware.device_specs) == {"hbm2-pim"}
-    assert format_devices(found.deployment.pool.devices) == "1 hbm2-pim (decode_attention)"
-    assert "hbm2-pim" in describe(found.deployment)
-    assert plan_deployment(found).pools[0].plan.kv_capacity_tokens > 1_900_000
+    deployment = resolved(tmp_path)
+    assert set(deployment.hardware.device_specs) == {"hbm2-pim"}
+    assert format_devices(deployment.deployment.pool.devices) == "1 hbm2-pim (decode_attention)"
+    assert "hbm2-pim" in describe(deployment.deployment)
+    assert plan_deployment(deployment).pools[0].plan.kv_capacity_tokens > 1_900_000
 
 
 def test_an_unknown_device_has_file_line_and_key(tmp_path):
@@ -59,10 +59,12 @@ def test_an_operator_without_a_law_has_file_line_and_key(tmp_path):
 
 
 def test_a_device_of_ones_own_goes_along(tmp_path):
-    own = tmp_path / "mine.yaml"
-    own.write_text((shipped_root() / "profiles/devices/hbm2-pim.yaml").read_text().replace("hbm2-pim", "mine"))
-    found = resolved(tmp_path, TEXT.replace("hbm2-pim", "./mine.yaml"))
-    alone = stand_alone(found.deployment, model=found.model, profile=found.profile, hardware=found.hardware)
+    device_file = tmp_path / "mine.yaml"
+    device_file.write_text((shipped_root() / "profiles/devices/hbm2-pim.yaml").read_text().replace("hbm2-pim", "mine"))
+    deployment = resolved(tmp_path, TEXT.replace("hbm2-pim", "./mine.yaml"))
+    alone = stand_alone(
+        deployment.deployment, model=deployment.model, profile=deployment.profile, hardware=deployment.hardware
+    )
     assert alone.pool.devices.attached["pim"].device == "mine"
     assert set(alone.definitions.devices) == {"mine"}
 

@@ -76,7 +76,7 @@ def test_what_a_space_does_not_state_is_no_cause_for_warnings(project: Path, mod
     space = f"spec.space={{execution: {{accelerators: [{accelerator}], engines: [sglang, vllm, trtllm]}}}}"
     checkup = load_any("studies/mine.yaml", [f"spec.model={model}", space])
     assert checkup.problems == ()
-    assert [str(one) for one in checkup.warnings if "are assumptions of" not in str(one)] == []
+    assert [str(warning) for warning in checkup.warnings if "are assumptions of" not in str(warning)] == []
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def test_a_mistake_is_named_with_file_line_and_key(project: Path, old: str, new:
     assert message in _study(project, old, new)
 
 
-def test_all_mistakes_of_a_document_are_told_at_once_in_the_order_of_lines(project: Path) -> None:
+def test_all_mistakes_of_a_document_are_reported_at_once_in_the_order_of_lines(project: Path) -> None:
     write(project / "studies/mine.yaml", STUDY.replace("trace:", "tracee:").replace("model: qwen3-8b", "model: 1"))
     lines = refusal("studies/mine.yaml").splitlines()
     assert [line.split(": ")[:2] for line in lines] == [
@@ -106,7 +106,7 @@ def test_only_the_branch_that_was_meant_is_complained_about(project: Path) -> No
     ]
 
 
-def test_a_mistake_in_a_document_that_is_named_is_told_where_it_stands(project: Path) -> None:
+def test_a_mistake_in_a_document_that_is_named_is_reported_with_its_file(project: Path) -> None:
     write(project / "slos/strict.yaml", slo_text("strict").replace("99", "101"))
     assert (
         refusal("mine", "spec.slo=strict")
@@ -144,9 +144,9 @@ def test_a_directory_cannot_be_read(tmp_path: Path) -> None:
 def test_an_error_carries_its_parts_and_survives_pickling() -> None:
     error = SpecError.at("wrong", path=Path("/x/a.yaml"), line=3, key="spec.a")
     again = pickle.loads(pickle.dumps(error))
-    for found in (error, again):
-        assert (found.path, found.line, found.key, found.message) == (Path("/x/a.yaml"), 3, "spec.a", "wrong")
-        assert str(found) == "/x/a.yaml:3: spec.a: wrong"
+    for copy in (error, again):
+        assert (copy.path, copy.line, copy.key, copy.message) == (Path("/x/a.yaml"), 3, "spec.a", "wrong")
+        assert str(copy) == "/x/a.yaml:3: spec.a: wrong"
     assert str(SpecError(Problem("one"), Problem("two"))) == "one\ntwo"
 
 

@@ -157,31 +157,31 @@ def test_a_hybrid_without_a_list_of_layers_goes_by_the_interval(tmp_path: Path) 
     assert spec.linear_attention.layers == 48
 
 
-def test_weights_that_a_file_beside_says_are_quantised(tmp_path: Path) -> None:
-    beside = (tmp_path / _write(tmp_path, LLAMA_8B)).with_name("hf_quant_config.json")
-    beside.write_text('{"quantization": {"quant_algo": "NVFP4", "group_size": 16}}')
+def test_quantisation_is_read_from_the_adjacent_file(tmp_path: Path) -> None:
+    quantisation_file = (tmp_path / _write(tmp_path, LLAMA_8B)).with_name("hf_quant_config.json")
+    quantisation_file.write_text('{"quantization": {"quant_algo": "NVFP4", "group_size": 16}}')
     assert _convert(tmp_path, LLAMA_8B).weight_dtype == "nvfp4"
-    beside.write_text('{"quantization": {"quant_algo": "MIXED_PRECISION"}}')
+    quantisation_file.write_text('{"quantization": {"quant_algo": "MIXED_PRECISION"}}')
     assert "quantization 'modelopt MIXED_PRECISION' is not known" in _refusal(tmp_path, LLAMA_8B)
-    beside.write_text("[]")
+    quantisation_file.write_text("[]")
     assert "hf_quant_config.json" in _refusal(tmp_path, LLAMA_8B)
 
 
 @pytest.mark.parametrize(
     ("text", "bounded"), [('{"top_p": 0.9}', True), ('{"top_k": 20, "top_p": 1.0}', True), ("{}", False), (None, None)]
 )
-def test_how_to_sample_is_read_beside_it(tmp_path: Path, text: str | None, bounded: bool | None) -> None:
-    beside = (tmp_path / _write(tmp_path, LLAMA_8B)).with_name("generation_config.json")
+def test_sampling_is_read_from_the_adjacent_file(tmp_path: Path, text: str | None, bounded: bool | None) -> None:
+    sampling_file = (tmp_path / _write(tmp_path, LLAMA_8B)).with_name("generation_config.json")
     if text is not None:
-        beside.write_text(text)
+        sampling_file.write_text(text)
     assert _convert(tmp_path, LLAMA_8B).bounded_sampling == bounded
 
 
-def test_what_is_no_way_to_sample_is_refused_by_file_and_key(tmp_path: Path) -> None:
-    beside = (tmp_path / _write(tmp_path, LLAMA_8B)).with_name("generation_config.json")
-    beside.write_text("[]")
+def test_bad_sampling_settings_are_refused_by_file_and_key(tmp_path: Path) -> None:
+    sampling_file = (tmp_path / _write(tmp_path, LLAMA_8B)).with_name("generation_config.json")
+    sampling_file.write_text("[]")
     assert "generation_config.json" in _refusal(tmp_path, LLAMA_8B)
-    beside.write_text('{"top_p": "most"}')
+    sampling_file.write_text('{"top_p": "most"}')
     assert "top_p" in _refusal(tmp_path, LLAMA_8B)
 
 

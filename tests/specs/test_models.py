@@ -86,7 +86,7 @@ def test_refused_with_the_key(
     assert message in str(caught.value)
 
 
-def test_one_model_may_be_served_whole_and_the_other_with_prompts_apart(tmp_path: Path) -> None:
+def test_one_model_may_be_unified_and_the_other_disaggregated(tmp_path: Path) -> None:
     disaggregated = [SMALL | {"name": role, "role": role, "kv_dtype": "fp8"} for role in ("prefill", "decode")]
     fleet = plan_deployment(load(tmp_path, [LARGE, *disaggregated], transfer={"fabric": "ib-ndr-400"}))
     large, prefill, decode = fleet.pools

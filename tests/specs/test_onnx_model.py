@@ -1,4 +1,4 @@
-"""ONNX graphs of decoders, made here; need the package onnx."""
+"""ONNX graphs of decoders, made by the tests; need the package onnx."""
 
 from __future__ import annotations
 
@@ -166,9 +166,9 @@ def test_stacked_experts_of_onnx_runtime(tmp_path, fused, turned):
         first, second = (HIDDEN, wide), (EXPERT_FFN, HIDDEN)
         if turned:
             first, second = first[::-1], second[::-1]
-        one, two = (made.weight(f"{n} {layer}", (EXPERTS, *dims)) for n, dims in (("fc1", first), ("fc2", second)))
+        up, down = (made.weight(f"{n} {layer}", (EXPERTS, *dims)) for n, dims in (("fc1", first), ("fc2", second)))
         three = None if fused else made.weight(f"fc3 {layer}", (EXPERTS, *first))
-        made.stacked(layer, [one, None, two, None, three])
+        made.stacked(layer, [up, None, down, None, three])
     model = made.read(tmp_path)
     assert (model.moe.experts, model.moe.experts_per_token, model.moe.expert_intermediate_size) == (4, 2, EXPERT_FFN)
     assert (model.weight_dtype, model.gated_ffn) == ("bf16", True)
@@ -177,9 +177,9 @@ def test_stacked_experts_of_onnx_runtime(tmp_path, fused, turned):
 def test_stacked_experts_of_four_bits_are_packed_by_two(tmp_path):
     made, kind = Graph(), onnx.TensorProto.UINT8
     made.attention(0)
-    one = made.weight("fc1", (EXPERTS, 2 * EXPERT_FFN, HIDDEN // 2), kind, 1)
+    up = made.weight("fc1", (EXPERTS, 2 * EXPERT_FFN, HIDDEN // 2), kind, 1)
     two = made.weight("fc2", (EXPERTS, HIDDEN, EXPERT_FFN // 2), kind, 1)
-    made.stacked(0, [one, "s1", None, two, "s2"], "QMoE", expert_weight_bits=4)
+    made.stacked(0, [up, "s1", None, two, "s2"], "QMoE", expert_weight_bits=4)
     model = made.read(tmp_path)
     assert (model.weight_dtype, model.moe.expert_intermediate_size, model.gated_ffn) == ("int4", EXPERT_FFN, True)
 

@@ -36,10 +36,10 @@ def load(tmp_path: Path) -> Any:
     return deployment
 
 
-@pytest.mark.parametrize(("engine", "own"), [("vllm", 16), ("sglang", 1), ("trtllm", 32)])
-def test_sparse_attention_has_pages_of_64_tokens(load: Any, engine: str, own: int) -> None:
+@pytest.mark.parametrize(("engine", "default_tokens"), [("vllm", 16), ("sglang", 1), ("trtllm", 32)])
+def test_sparse_attention_has_pages_of_64_tokens(load: Any, engine: str, default_tokens: int) -> None:
     sizes = [load(model, engine).deployment.pool.engine.page_size for model in ("deepseek-v3.2", "glm-5", "qwen3-32b")]
-    assert sizes == [64, 64, own]
+    assert sizes == [64, 64, default_tokens]
     assert load("deepseek-v3.2", engine, ", page_tokens: 32").deployment.pool.engine.page_size == 32
 
 
@@ -76,11 +76,11 @@ def test_a_search_builds_workers_with_them() -> None:
         study = hisearch.load_study("quickstart", settings)
         problem = study.problem(Simulation(study.world()))
         assert problem.page_tokens("trtllm") == problem.kept_page_tokens
-        pools = [pool for found, _ in groups(problem) for pool in found]
+        pools = [pool for group_pools, _ in groups(problem) for pool in group_pools]
         return {(pool.engine.name, pool.engine.page_size) for pool in pools}
 
     sparse = "spec.model=deepseek-v3.2"
     assert pages() == {("vllm", 16), ("sglang", 1)}
     assert pages(sparse) == {("vllm", 64), ("sglang", 64)}
-    asked = "spec.space={execution: {accelerators: [h200], engines: [sglang], sglang_page_tokens: 16}}"
-    assert pages(sparse, asked) == {("sglang", 16)}
+    setting = "spec.space={execution: {accelerators: [h200], engines: [sglang], sglang_page_tokens: 16}}"
+    assert pages(sparse, setting) == {("sglang", 16)}

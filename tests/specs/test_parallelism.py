@@ -1,4 +1,4 @@
-"""Degrees of parallelism of a pool and of a search space: what is refused, by which key, and what is counted."""
+"""Degrees of parallelism of a pool and of a search space: refusals with their keys, and counts."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_worker_has_the_product_of_its_degrees() -> None:
         ("trtllm", {"tensor_parallel": 2, "attention_data_parallel": 4}, "attention_data_parallel"),
     ],
 )
-def test_what_an_engine_cannot_be_told_is_refused_by_key(engine: str, degrees: dict[str, int], key: str) -> None:
+def test_what_an_engine_has_no_option_for_is_refused_by_key(engine: str, degrees: dict[str, int], key: str) -> None:
     with pytest.raises(ValidationError, match=f"{key}: "):
         pool(engine, **degrees)
 
@@ -157,11 +157,11 @@ def test_a_space_combines_its_degrees() -> None:
 def test_a_stage_takes_whole_hosts_that_peer_links_join(
     split: Parallelism, hosts: int, problem: SplitProblem | None
 ) -> None:
-    found = slots_problem(split, "tray", TRAY)
-    assert (found is None) == (problem is None)
-    if found is not None and problem is not None:
-        assert found.key == problem.key
-        assert found.message.startswith(problem.message)
+    refusal = slots_problem(split, "tray", TRAY)
+    assert (refusal is None) == (problem is None)
+    if refusal is not None and problem is not None:
+        assert refusal.key == problem.key
+        assert refusal.message.startswith(problem.message)
     assert nodes_per_worker(split, TRAY) == hosts
     assert nodes_used(split, 3, TRAY) == (3 * hosts if split.ranks >= 4 else hosts)
     assert workers_per_node(split, TRAY) == 1

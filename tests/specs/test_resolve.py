@@ -187,8 +187,8 @@ def test_a_profile_of_tables_needs_tables(project: Path) -> None:
 
 
 def test_a_study_from_an_slo_alone(project: Path) -> None:
-    own = write(project / "promises/own.yaml", slo_text("own"))
-    study, text = study_from_slo(own, "qwen3-8b", "studies/trace.csv", overrides=["spec.budget.simulations=9"])
+    slo_file = write(project / "promises/own.yaml", slo_text("own"))
+    study, text = study_from_slo(slo_file, "qwen3-8b", "studies/trace.csv", overrides=["spec.budget.simulations=9"])
     assert study.name == "own-qwen3-8b"
     assert (study.slo.name, study.space.name, study.study.budget.simulations) == ("own", "quickstart", 9)
     assert study.trace_file == project / "studies/trace.csv"
@@ -214,12 +214,15 @@ def test_a_study_from_an_slo_alone(project: Path) -> None:
 )
 def test_the_latency_that_a_study_minimises_by_default_is_the_slo_s(project: Path, terms: str, axis: str) -> None:
     envelope = "apiVersion: hisearch/v1\nkind: SLO\nmetadata: {name: own}\nspec: "
-    own = write(project / "own.yaml", f"{envelope}{{terms: [{terms}]}}\n")
-    study, kept = study_from_slo(own, "qwen3-8b", "studies/trace.csv")
+    slo_file = write(project / "own.yaml", f"{envelope}{{terms: [{terms}]}}\n")
+    study, kept = study_from_slo(slo_file, "qwen3-8b", "studies/trace.csv")
     assert study.study.objectives == [axis, "goodput", "usd_per_hour"]
     assert load_study(write(project / "again.yaml", kept)).study.objectives == study.study.objectives
-    asked = ["spec.objectives=[tpot_p50, goodput]"]
-    assert study_from_slo(own, "qwen3-8b", "studies/trace.csv", overrides=asked)[0].study.objectives[0] == "tpot_p50"
+    overrides = ["spec.objectives=[tpot_p50, goodput]"]
+    assert (
+        study_from_slo(slo_file, "qwen3-8b", "studies/trace.csv", overrides=overrides)[0].study.objectives[0]
+        == "tpot_p50"
+    )
 
 
 @pytest.mark.parametrize(
@@ -239,7 +242,7 @@ def test_a_study_from_an_slo_says_what_is_missing(
     assert message in str(caught.value)
 
 
-def test_names_that_lead_nowhere_are_told_with_all_else(tmp_path: Path) -> None:
+def test_names_that_lead_nowhere_are_reported_with_all_else(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(
         "apiVersion: hisearch/v1\nkind: Study\nmetadata: {name: mine}\nspec:\n  model: qwen3-33b\n"
@@ -252,7 +255,7 @@ def test_names_that_lead_nowhere_are_told_with_all_else(tmp_path: Path) -> None:
     assert "did you mean 'quickstart'?" in caught.value.problems[2].message
 
 
-def test_a_misspelt_file_has_the_nearest_beside_it(tmp_path: Path) -> None:
+def test_a_misspelt_file_gets_the_nearest_name_as_a_hint(tmp_path: Path) -> None:
     (tmp_path / "interactive.yaml").touch()
     with pytest.raises(SpecError, match=r"no file at .*interctive\.yaml; did you mean 'interactive\.yaml'\?"):
         load_study(tmp_path / "interctive.yaml")

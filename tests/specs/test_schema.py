@@ -23,7 +23,11 @@ def test_the_schema_of_a_kind_is_closed_and_names_every_key(kind: str) -> None:
     assert set(schema["required"]) == {"apiVersion", "kind", "metadata", "spec"}
     assert schema["additionalProperties"] is False
     assert _keys(schema, KINDS[kind].__name__) == set(KINDS[kind].model_fields)
-    assert all(part.get("additionalProperties") is False for part in schema["$defs"].values() if "properties" in part)
+    assert all(
+        definition.get("additionalProperties") is False
+        for definition in schema["$defs"].values()
+        if "properties" in definition
+    )
 
 
 def test_an_unknown_kind_is_refused() -> None:

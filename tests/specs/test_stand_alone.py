@@ -15,7 +15,7 @@ from hisearch.specs.errors import SpecError
 from hisearch.specs.source import text_source
 from hisearch.specs.yaml_nodes import dump_yaml
 
-OWN = {
+LOCAL = {
     "model.yaml": ("models/llama-3.1-8b", {"max_context_tokens: 131072": "max_context_tokens: 4096"}),
     "card.yaml": ("accelerators/l40s", {"host: l40s-8": "host: cards/box.yaml", "name: l40s": "name: our-card"}),
     "box.yaml": ("hosts/l40s-8", {"dram: ddr5": "dram: cards/ram.yaml", "name: l40s-8": "name: our-box"}),
@@ -26,9 +26,9 @@ OWN = {
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A deployment that names documents of every kind by paths, beside it."""
+    """A deployment that names documents of every kind by paths next to it."""
     (tmp_path / "cards").mkdir()
-    for name, (shipped, changes) in OWN.items():
+    for name, (shipped, changes) in LOCAL.items():
         text = (shipped_root() / "profiles" / f"{shipped}.yaml").read_text()
         for old, new in changes.items():
             assert old in text, (name, old)

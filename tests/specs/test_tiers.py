@@ -1,4 +1,4 @@
-"""Cache tiers and their movement: what is refused, by which key, and what is filled in."""
+"""Cache tiers and their movement: refusals with their keys, and defaults."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hisearch.specs.errors import SpecError
 SHIPPED = shipped_root() / "studies/deployments/qwen3-32b-h100-tp2.yaml"
 DRAM = "{medium: ddr5, gib: 256}"
 DISK = "{medium: nvme-gen5, gib: 3500}"
-OWN_DISK = "{medium: nvme-gen5, gib: 500, scope: worker}"
+PRIVATE_DISK = "{medium: nvme-gen5, gib: 500, scope: worker}"
 SHARED = "{medium: ddr5, gib: 1024, scope: node}"
 REMOTE = "{medium: rdma-pool, gib: 4000}"
 
@@ -155,10 +155,16 @@ def deployment(engine: str = "sglang", tiers: str = DRAM, movement: str = "{}", 
             "tiers.1.medium",
             "one memory and one disk (nvme) of a worker's own",
         ),
-        ("vllm", f"{DRAM}, {OWN_DISK}, {OWN_DISK}", "{kv_connector: lmcache}", "tiers.2.medium", "one disk (nvme)"),
         (
             "vllm",
-            f"{SHARED}, {OWN_DISK}",
+            f"{DRAM}, {PRIVATE_DISK}, {PRIVATE_DISK}",
+            "{kv_connector: lmcache}",
+            "tiers.2.medium",
+            "one disk (nvme)",
+        ),
+        (
+            "vllm",
+            f"{SHARED}, {PRIVATE_DISK}",
             "{kv_connector: lmcache}",
             "tiers.1.scope",
             "behind ddr5, which is of scope node",
@@ -203,7 +209,7 @@ def test_what_is_refused(engine: str, tiers: str, movement: str, key: str, messa
         ("sglang", "{medium: cxl-dram, gib: 300, scope: worker}, {medium: ddr5, gib: 900, scope: node}", "{}"),
         ("sglang", f"{DRAM}, {DISK}", "{kv_connector: lmcache}"),
         ("vllm", "{medium: ddr5, gib: 256, eviction: arc}", "{store_threshold: 2}"),
-        ("vllm", f"{DRAM}, {OWN_DISK}, {REMOTE}", "{kv_connector: lmcache, save_decode: true, chunk_tokens: 512}"),
+        ("vllm", f"{DRAM}, {PRIVATE_DISK}, {REMOTE}", "{kv_connector: lmcache, save_decode: true, chunk_tokens: 512}"),
         ("vllm", f"{DRAM}, {REMOTE}", "{kv_connector: lmcache}"),
         ("vllm", f"{SHARED}, {DISK}, {REMOTE}", "{kv_connector: lmcache}"),
         (
@@ -230,7 +236,7 @@ def test_scopes_are_written_out() -> None:
 
 
 @pytest.mark.parametrize("engine", KV_CONNECTORS)
-def test_the_engine_s_own_mover_is_the_usual_one(engine: str) -> None:
+def test_the_engine_s_own_kv_connector_is_the_default(engine: str) -> None:
     spec = EngineSpec.model_validate({"name": engine})
     assert PoolSpec(accelerator="h100-sxm", engine=spec).kv_connector == KV_CONNECTORS[spec.name][0]
     assert PoolSpec(accelerator="h100-sxm", engine=spec, movement=MovementSpec()).movement.kv_connector is None
@@ -287,7 +293,7 @@ def _host(folder: Path, *left_out: str) -> str:
     ("left_out", "tier", "message"),
     [
         (("nvme", "nvme_bytes"), DISK, "node: {host} has no disks"),
-        (("nvme_bytes",), OWN_DISK, "worker: {host} has no disks"),
+        (("nvme_bytes",), PRIVATE_DISK, "worker: {host} has no disks"),
         (("network",), REMOTE, "cluster: {host} has no network to a shared store"),
         (("network",), "{medium: nvme-gen5, gib: 9, scope: cluster}", "cluster: {host} has no network"),
     ],
@@ -340,7 +346,7 @@ def test_nothing_is_shared_by_a_node_that_is_not_known(tmp_path: Path) -> None:
 def test_what_doctor_warns_of(tiers: str, key: str, warning: str) -> None:
     checkup = load_any(SHIPPED, deployment(tiers=tiers))
     assert checkup.problems == ()
-    assert [found.key for found in checkup.warnings if warning in found.message] == [f"spec.pools.0.{key}"]
+    assert [issue.key for issue in checkup.warnings if warning in issue.message] == [f"spec.pools.0.{key}"]
     # What simulate says is the same.
     notes = tier_notes(load_deployment(SHIPPED, deployment(tiers=tiers)))
     assert [note.key for note in notes if warning in note.message] == [f"spec.pools.0.{key}"]
@@ -363,30 +369,30 @@ def test_a_store_that_write_back_leaves_empty_is_warned_of() -> None:
 def test_a_store_of_the_cluster_takes_nothing_of_a_host() -> None:
     tiers = f"{DRAM}, {{medium: nvme-gen4, gib: 1e6, scope: cluster}}"
     checkup = load_any(SHIPPED, deployment(tiers=tiers))
-    assert not any("GiB of disk" in found.message for found in checkup.warnings)
+    assert not any("GiB of disk" in issue.message for issue in checkup.warnings)
 
 
 def test_memory_that_the_host_does_not_have_is_warned_of() -> None:
     grace = ["spec.pools.0.accelerator=gb200", *deployment(tiers=DRAM, host="gb200-nvl72-tray")]
     notes = {note.message: note.key for note in tier_notes(load_deployment(SHIPPED, grace))}
     assert notes["ddr5: the main memory of gb200-nvl72-tray is lpddr5x"] == "spec.pools.0.tiers.0.medium"
-    own = [
+    matching = [
         "spec.pools.0.accelerator=gb200",
         *deployment(tiers=DRAM.replace("ddr5", "lpddr5x"), host="gb200-nvl72-tray"),
     ]
-    assert not any("main memory" in note.message for note in tier_notes(load_deployment(SHIPPED, own)))
+    assert not any("main memory" in note.message for note in tier_notes(load_deployment(SHIPPED, matching)))
 
 
-def test_what_one_rank_of_a_worker_in_two_hosts_stores_needs_room_in_one() -> None:
+def test_what_one_rank_of_a_worker_in_two_hosts_stores_must_fit_in_one() -> None:
     """MLA under LMCache: the first rank's host has all of it."""
     tiers = "{medium: lpddr5x, gib: 1500}"
     wide = deployment("vllm", tiers, "{kv_connector: lmcache}", host="gb200-nvl72-tray")
     wide += ["spec.pools.0.accelerator=gb200", "spec.pools.0.tensor_parallel=8"]
 
-    def told(model: str) -> list[str]:
+    def warnings_of(model: str) -> list[str]:
         checkup = load_any(SHIPPED, [*wide, f"spec.model={model}"])
-        return [found.message for found in checkup.warnings if "GiB of host memory" in found.message]
+        return [warning.message for warning in checkup.warnings if "GiB of host memory" in warning.message]
 
-    (message,) = told("deepseek-v3")
+    (message,) = warnings_of("deepseek-v3")
     assert message.endswith("with 1500 GiB needs 1500 GiB of host memory; gb200-nvl72-tray has 894.07 GiB")
-    assert told("qwen3-32b") == []
+    assert warnings_of("qwen3-32b") == []

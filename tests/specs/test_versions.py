@@ -1,4 +1,4 @@
-"""Which known version of an engine stands for another."""
+"""Which known version of an engine substitutes for another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Societies of agents: what each kind promises, closed loops through gates, hints, prompts, determinism."""
+"""Populations of agents: properties of each kind, closed loops through gates, hints, prompts, determinism."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ def test_independent_agents_call_at_the_active_rate():
     frames = frames_of(generate("independent", agents=400, calls=12_000, active_rate=0.1))
     assert np.mean([len(frame) for frame in frames[5:-1]]) == pytest.approx(40, rel=0.1)
     steady = frames_of(generate("independent", agents=400, calls=12_000, active_rate=0.1, regularity=1.0))
-    for one, later in zip(steady[2:-11], steady[12:-1], strict=False):
-        assert sorted(one) == sorted(later)
+    for earlier, later in zip(steady[2:-11], steady[12:-1], strict=False):
+        assert sorted(earlier) == sorted(later)
 
 
 def test_bursts_gather_calls_in_common_frames():
@@ -91,10 +91,10 @@ def test_bursts_gather_calls_in_common_frames():
 
 
 def test_who_meets_calls_before_the_plan_ends():
-    """With a radius that nobody comes within, the plans alone tell; else there are more calls in as many frames."""
-    apart = generate("interaction", world={"size_m": 100.0, "radius_m": 1e-6, "tick_s": 2.0})
+    """With a radius that nobody comes within, the plans alone decide; else there are more calls in as many frames."""
+    isolated = generate("interaction", world={"size_m": 100.0, "radius_m": 1e-6, "tick_s": 2.0})
     close = generate("interaction", world={"size_m": 100.0, "radius_m": 6.0, "tick_s": 2.0})
-    assert len(frames_of(close)) < 0.9 * len(frames_of(apart))
+    assert len(frames_of(close)) < 0.9 * len(frames_of(isolated))
 
 
 def test_a_message_reaches_all_of_a_connected_graph_breadth_first(tmp_path):
@@ -105,29 +105,29 @@ def test_a_message_reaches_all_of_a_connected_graph_breadth_first(tmp_path):
     spec = {"agents": 5, "calls": 40, "graph": {"model": "edges", "path": str(path)}}
     trace = generate("diffusion", edges=edges, **spec)
     hops: list[set[int]] = []
-    told: set[int] = set()
+    informed: set[int] = set()
     for frame in frames_of(trace):
-        if len(told) == 5:
-            told = set()
+        if len(informed) == 5:
+            informed = set()
         reached = set(frame.tolist())
-        if told:
-            assert reached == {n for t in told for n in edges[t]} - told
-        told |= reached
+        if informed:
+            assert reached == {n for t in informed for n in edges[t]} - informed
+        informed |= reached
         hops.append(reached)
     assert set().union(*hops) == set(range(5))
 
 
 @pytest.mark.parametrize("graph", [{"model": "scale_free", "degree": 2}, {"model": "small_world", "degree": 4}])
 def test_messages_take_known_paths(graph):
-    """Every call but those of a message's seeds was told of when the message began, by its number of hops."""
+    """Every call but those of a message's seeds has a hint from the message's begin, by its number of hops."""
     trace = generate("diffusion", graph=graph)
     agents, frame = trace.agents, trace.agents.gate
     begin = {}
     for trigger, who, steps in zip(agents.hint_trigger, agents.hint_agent, agents.hint_steps, strict=True):
         at = 0 if trigger == AT_START else int(trigger) - len(trace) + 1
         begin[(int(who), at + int(steps))] = True
-    told = sum((int(who), int(at)) in begin for who, at in zip(agents.agent, frame, strict=True))
-    seeds = len(trace) - told
+    hinted = sum((int(who), int(at)) in begin for who, at in zip(agents.agent, frame, strict=True))
+    seeds = len(trace) - hinted
     assert 0 < seeds < len(trace) / 20
 
 
@@ -208,7 +208,7 @@ def test_reordering_renames_triggers():
     ]
 
 
-def test_a_society_is_cached_whole(tmp_path, monkeypatch):
+def test_a_population_is_cached_completely(tmp_path, monkeypatch):
     monkeypatch.setenv("HISEARCH_CACHE_DIR", str(tmp_path))
     spec = WorkloadSpec(agents=AgentWorkloadSpec(kind="independent", **BASE))
     made, cached = load_workload(spec, tmp_path), load_workload(spec, tmp_path)
@@ -253,7 +253,7 @@ def test_contradictions_are_refused(changes, words):
 
 
 @pytest.mark.parametrize("kind", ["independent", "interaction", "diffusion"])
-def test_a_larger_society_lives_as_the_smaller_one_does(kind):
+def test_a_larger_population_lives_as_the_smaller_one_does(kind):
     spec = AgentWorkloadSpec(**(BASE | {"kind": kind, "agents": 100, "calls": 4000}))
     small, large = generate_agents(spec), generate_agents(resized(spec, 400))
     assert len(large) == 4 * len(small)

@@ -37,12 +37,12 @@ def table_of(trace: CompiledTrace) -> SessionTable:
 
 def path(arrays: TraceArrays, node: int) -> list[Token]:
     """The tokens that lead to a node's end, each named after its node."""
-    found: list[Token] = []
+    tokens: list[Token] = []
     while node > 0:
         depths = range(int(arrays.start_tokens[node]), int(arrays.end_tokens[node]))
-        found = [(int(node), depth) for depth in depths] + found
+        tokens = [(int(node), depth) for depth in depths] + tokens
         node = int(arrays.parent[node])
-    return found
+    return tokens
 
 
 def shared(a: list[Token], b: list[Token]) -> int:
@@ -58,14 +58,14 @@ def expected_sequences(table: SessionTable, drawn: list[int], node_of: str) -> d
             for node, _ in path(arrays, end):
                 owners.setdefault(node, set()).add(int(table.of[request]))
     seen: set[int] = set()
-    found = {}
+    sequences = {}
     for copy, session in enumerate(drawn):
         for request in np.flatnonzero(table.of == session):
             tokens = path(arrays, int(getattr(arrays, node_of)[request]))
             renamed = [(*token, copy) if session in seen and len(owners[token[0]]) == 1 else token for token in tokens]
-            found[f"{trace.request_ids[request]}~{copy}"] = renamed
+            sequences[f"{trace.request_ids[request]}~{copy}"] = renamed
         seen.add(session)
-    return found
+    return sequences
 
 
 @given(st.integers(0, 10_000), st.integers(0, 10_000))
@@ -132,10 +132,10 @@ def long_trace(count: int, rate_of_time: float = 0.0) -> CompiledTrace:
     parent[0], parent[nodes + 1] = -1, nodes
     start, end = np.zeros(2 * count + 1, np.int64), np.ones(2 * count + 1, np.int64)
     start[nodes + 1], end[nodes + 1], end[0] = 1, 2, 0
-    ones = np.ones(count, np.int64)
+    unit = np.ones(count, np.int64)
     zeros = np.zeros(count, np.int32)
     arrays = TraceArrays(
-        at, ones, ones, ones, np.full(count, -1, np.int32), np.zeros(count), np.arange(count, dtype=np.int32) // 2,
+        at, unit, unit, unit, np.full(count, -1, np.int32), np.zeros(count), np.arange(count, dtype=np.int32) // 2,
         zeros, zeros, nodes.astype(np.int32), (nodes + 1).astype(np.int32), parent, start, end,
     )  # fmt: skip
     return freeze("long", arrays, [str(k) for k in range(count)], 0, (), 1)
@@ -146,15 +146,15 @@ def test_a_rush_hour_stays_where_it_is(scheme: str) -> None:
     trace = long_trace(4000, rate_of_time=2.0)
     table = table_of(trace)
     edges = np.linspace(0.0, 100.0, 9)
-    wanted = np.histogram(trace.arrays.arrival_s, edges)[0]
-    found = [
+    expected = np.histogram(trace.arrays.arrival_s, edges)[0]
+    counts = [
         np.histogram(resample(table, scheme, np.random.default_rng(k)).arrays.arrival_s, edges)[0]  # type: ignore[arg-type]
         for k in range(40)
     ]
-    mean = np.mean(found, axis=0)
+    mean = np.mean(counts, axis=0)
     # Pieces come from as far as REACH blocks away: of a rate that rises with time the first eighth gets more.
-    np.testing.assert_allclose(mean[1:], wanted[1:], rtol=0.12, atol=12)
-    assert wanted[-1] > 1.6 * wanted[3]
+    np.testing.assert_allclose(mean[1:], expected[1:], rtol=0.12, atol=12)
+    assert expected[-1] > 1.6 * expected[3]
 
 
 def test_a_session_is_drawn_from_about_its_own_time() -> None:

@@ -1,4 +1,4 @@
-"""hisearch's own file form: what is read, what is refused, and that nothing is lost by writing."""
+"""hisearch's own file format: what is read and refused, and lossless writing."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ HEADER = {"format": "hisearch-trace", "version": 1, "block_tokens": 4}
 ROW = {"id": "a", "arrival_s": 0.0, "input_tokens": 6, "output_tokens": 3}
 
 
-def assert_equal(one, other):
-    for column in dataclasses.fields(one)[:13]:
-        np.testing.assert_array_equal(getattr(one, column.name), getattr(other, column.name), err_msg=column.name)
+def assert_equal(actual, expected):
+    for column in dataclasses.fields(actual)[:13]:
+        np.testing.assert_array_equal(getattr(actual, column.name), getattr(expected, column.name), err_msg=column.name)
 
 
 @given(trace=traces(), ending=st.sampled_from([".jsonl", ".jsonl.gz", ".parquet"]))

@@ -29,21 +29,21 @@ def generate(seed=0, **changes):
 
 
 def test_same_seed_same_trace_other_seed_other_trace():  # law L6
-    one, two = compile_trace(generate(), "t"), compile_trace(generate(), "t")
-    assert one.digest == two.digest
-    assert compile_trace(generate(seed=1), "t").digest != one.digest
-    assert compile_trace(generate(**{"seed": 0}), "t").digest == one.digest
+    first, second = compile_trace(generate(), "t"), compile_trace(generate(), "t")
+    assert first.digest == second.digest
+    assert compile_trace(generate(seed=1), "t").digest != first.digest
+    assert compile_trace(generate(**{"seed": 0}), "t").digest == first.digest
     other_spec_seed = generate_trace(GeneratorSpec(**BASE, seed=5))
-    assert compile_trace(other_spec_seed, "t").digest != one.digest
+    assert compile_trace(other_spec_seed, "t").digest != first.digest
 
 
 def test_each_subsystem_has_its_own_stream():  # law L6
-    one = generate()
-    longer_answers = generate(output={"distribution": "constant", "scale_tokens": 50})
-    np.testing.assert_array_equal(one.arrival_s, longer_answers.arrival_s)
-    np.testing.assert_array_equal(one.previous, longer_answers.previous)
-    first = one.previous < 0
-    np.testing.assert_array_equal(one.input_tokens[first], longer_answers.input_tokens[first])
+    plain = generate()
+    longer_outputs = generate(output={"distribution": "constant", "scale_tokens": 50})
+    np.testing.assert_array_equal(plain.arrival_s, longer_outputs.arrival_s)
+    np.testing.assert_array_equal(plain.previous, longer_outputs.previous)
+    first = plain.previous < 0
+    np.testing.assert_array_equal(plain.input_tokens[first], longer_outputs.input_tokens[first])
 
 
 def test_requests_bound_is_exact_and_a_longer_trace_contains_the_shorter():
@@ -146,9 +146,9 @@ def test_diurnal_rate():
     spec = ArrivalSpec(rate_rps=20.0, diurnal_amplitude=0.8, diurnal_period_s=400.0)
     times = arrival_times_s(spec, 40_000, 0.0, stream("t", 1))
     assert (np.diff(times) >= 0).all()
-    whole = times[times < 1600]
-    assert len(whole) == pytest.approx(32_000, rel=0.02)
-    counts, _ = np.histogram(whole % 400, bins=8, range=(0, 400))
+    full_periods = times[times < 1600]
+    assert len(full_periods) == pytest.approx(32_000, rel=0.02)
+    counts, _ = np.histogram(full_periods % 400, bins=8, range=(0, 400))
     middle = np.arange(25, 400, 50)
     expected = 4000 * (1 + 0.8 * np.sin(2 * np.pi * middle / 400) * np.sinc(1 / 8))
     np.testing.assert_allclose(counts, expected, rtol=0.08)

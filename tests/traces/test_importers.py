@@ -239,7 +239,7 @@ def test_llmservingsim(write):
     assert math.isnan(trace.arrival_s[1])
     assert trace.previous.tolist() == [-1, 0, -1, -1]
     assert trace.think_s.tolist() == [0.0, 0.5, 0.0, 0.0]
-    # The follow-up holds the first prompt and answer; the flat request shares 5 6 7 8 with them, through its output.
+    # The follow-up holds the first prompt and output; the flat request shares 5 6 7 8 with them, through its output.
     assert trace.shared_tokens.tolist() == [0, 4, 4, 0]
     assert ideal_hit_tokens(compile_trace(trace, "t"), include_outputs=True).sum() == 4 + 3
     wrong = write("u.jsonl", [rows[0] | {"input_tok_ids": [5]}])

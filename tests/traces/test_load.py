@@ -19,10 +19,10 @@ def entries():
     return sorted(cache.cache_folder().iterdir())
 
 
-def same(one, other) -> bool:
-    arrays = all(np.array_equal(a, b, equal_nan=True) for a, b in zip(one.arrays, other.arrays, strict=True))
-    return arrays and (one.digest, one.request_ids, one.warnings, one.skipped_rows) == (
-        other.digest, other.request_ids, other.warnings, other.skipped_rows,
+def same(first, second) -> bool:
+    arrays = all(np.array_equal(a, b, equal_nan=True) for a, b in zip(first.arrays, second.arrays, strict=True))
+    return arrays and (first.digest, first.request_ids, first.warnings, first.skipped_rows) == (
+        second.digest, second.request_ids, second.warnings, second.skipped_rows,
     )  # fmt: skip
 
 
@@ -104,20 +104,20 @@ def test_cache_folder(monkeypatch, tmp_path):
     assert cache.cache_folder() == tmp_path / ".cache" / "hisearch" / "traces"
 
 
-def test_path_is_looked_for_beside_the_spec_then_here(tmp_path, monkeypatch):
-    here, beside = tmp_path / "here", tmp_path / "beside"
-    for folder, row in ((here, MOONCAKE[0]), (beside, MOONCAKE[2])):
+def test_path_is_resolved_from_the_spec_folder_then_the_working_directory(tmp_path, monkeypatch):
+    working, spec_folder = tmp_path / "here", tmp_path / "beside"
+    for folder, row in ((working, MOONCAKE[0]), (spec_folder, MOONCAKE[2])):
         folder.mkdir()
         (folder / "both.jsonl").write_text(json.dumps(row))
-    (here / "one.jsonl").write_text(json.dumps(MOONCAKE[1]))
-    monkeypatch.chdir(here)
+    (working / "one.jsonl").write_text(json.dumps(MOONCAKE[1]))
+    monkeypatch.chdir(working)
 
     def first_prompt(name):
-        return load.load_workload(WorkloadSpec(file={"path": name}), beside).arrays.input_tokens[0]
+        return load.load_workload(WorkloadSpec(file={"path": name}), spec_folder).arrays.input_tokens[0]
 
     assert first_prompt("both.jsonl") == 500
     assert first_prompt("one.jsonl") == 1100
-    assert first_prompt(str(here / "both.jsonl")) == 600
+    assert first_prompt(str(working / "both.jsonl")) == 600
     with pytest.raises(TraceError, match=r"no trace file none\.jsonl in .*beside or .*here") as caught:
         first_prompt("none.jsonl")
     assert caught.value.key == "path"

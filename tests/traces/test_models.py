@@ -84,15 +84,15 @@ def test_nothing_loses_sight_of_what_requests_ask_for(write, monkeypatch, tmp_pa
     """Order, head, load, another draw, the cache on disk: each request keeps its model."""
     count = 60
     arrival = np.linspace(0.0, 30.0, count)[::-1]
-    asked = RequestModels(("a", "b", "c"), (np.arange(count) % 3).astype(np.int32))
+    models = RequestModels(("a", "b", "c"), (np.arange(count) % 3).astype(np.int32))
     trace = make_trace(
-        arrival_s=arrival, input_tokens=10 + np.arange(count), output_tokens=np.full(count, 3), models=asked
+        arrival_s=arrival, input_tokens=10 + np.arange(count), output_tokens=np.full(count, 3), models=models
     )
 
-    def right(found) -> bool:
-        arrays = getattr(found, "arrays", found)
+    def right(derived) -> bool:
+        arrays = getattr(derived, "arrays", derived)
         expected = np.array(["a", "b", "c"])[(arrays.input_tokens - 10) % 3].tolist()
-        return names(found) == expected
+        return names(derived) == expected
 
     compiled = compile_trace(trace, "t")
     assert right(in_arrival_order(trace))

@@ -16,7 +16,7 @@ from hisearch.traces.trace import make_trace
 
 @pytest.fixture
 def chat() -> CompiledTrace:
-    """Two sessions: 0, then 2 with 0's prompt and answer; 1 shares 40 tokens with 0; 3 is on its own."""
+    """Two sessions: 0, then 2 with 0's prompt and output; 1 shares 40 tokens with 0; 3 is on its own."""
     trace = make_trace(
         arrival_s=[0.0, 1.0, np.nan, 2.0],
         input_tokens=[100, 64, 150, 10],
@@ -30,9 +30,9 @@ def chat() -> CompiledTrace:
     return compile_trace(trace, "chat")
 
 
-def shared_blocks(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+def shared_blocks(first: tuple[int, ...], second: tuple[int, ...]) -> int:
     count = 0
-    while count < min(len(one), len(other)) and one[count] == other[count]:
+    while count < min(len(first), len(second)) and first[count] == second[count]:
         count += 1
     return count
 
@@ -46,7 +46,7 @@ def test_blocks_name_what_prompts_share(chat: CompiledTrace) -> None:
     by_name = {chat.request_ids[index]: replay.block_ids[at] for at, index in enumerate(replay.indices)}
     assert [len(by_name[name]) for name in "0123"] == [7, 4, 10, 1]
     assert shared_blocks(by_name["0"], by_name["1"]) == 2  # 40 tokens are 2 whole blocks
-    # The prompt of 0 is not a whole number of blocks, and its answer follows in 2: 6 blocks, not the partial one.
+    # The prompt of 0 is not a whole number of blocks, and its output follows in 2: 6 blocks, not the partial one.
     assert shared_blocks(by_name["0"], by_name["2"]) == 6
     assert shared_blocks(by_name["0"], by_name["3"]) == 0
     assert replay.arrival_s.tolist() == [0.0, 1.0, 2.0, 5.0]

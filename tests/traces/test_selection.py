@@ -1,4 +1,4 @@
-"""Compiled traces side by side, and taken apart again by model."""
+"""Compiled traces side by side, and separated again by model."""
 
 from dataclasses import replace
 
@@ -19,32 +19,34 @@ from tests.reference.random_traces import TraceShape, random_trace
 SHAPE = TraceShape(requests=30, rate_rps=12.0, prompt_tokens=200, output_tokens=30)
 
 
-def same(found: CompiledTrace, expected: CompiledTrace) -> None:
+def same(actual: CompiledTrace, expected: CompiledTrace) -> None:
     """All that decides a simulation; sessions and tenants may have other numbers, each its own."""
-    for name, values in found.arrays._asdict().items():
-        wanted = getattr(expected.arrays, name)
+    for name, values in actual.arrays._asdict().items():
+        expected_values = getattr(expected.arrays, name)
         if name in ("session", "tenant"):
-            values, wanted = (np.unique(column, return_inverse=True)[1] for column in (values, wanted))
-        np.testing.assert_array_equal(values, wanted, err_msg=name)
+            values, expected_values = (
+                np.unique(column, return_inverse=True)[1] for column in (values, expected_values)
+            )
+        np.testing.assert_array_equal(values, expected_values, err_msg=name)
 
 
 @examples(40)
 @given(st.lists(st.integers(0, 10**6), min_size=1, max_size=3, unique=True))
-def test_what_was_put_side_by_side_comes_apart_as_it_was(seeds: list[int]) -> None:
-    parts = [compiled(random_trace(seed, SHAPE)) for seed in seeds]
-    # Trees without runs that nobody tells apart, as compiled traces have them.
-    parts = [head(replace(part), len(part) - 1) for part in parts]
-    names = [f"model-{k}" for k in range(len(parts))]
-    together = side_by_side(parts, names)
-    assert len(together) == sum(len(part) for part in parts)
+def test_selection_restores_the_traces_that_were_combined(seeds: list[int]) -> None:
+    traces = [compiled(random_trace(seed, SHAPE)) for seed in seeds]
+    # Trees without runs that no request separates, as compiled traces have them.
+    traces = [head(replace(trace), len(trace) - 1) for trace in traces]
+    names = [f"model-{k}" for k in range(len(traces))]
+    together = side_by_side(traces, names)
+    assert len(together) == sum(len(trace) for trace in traces)
     assert (together.arrays.previous < np.arange(len(together))).all()
-    for name, part in zip(names, parts, strict=True):
-        same(requests_for(together, [name, "another name"]), part)
+    for name, trace in zip(names, traces, strict=True):
+        same(requests_for(together, [name, "another name"]), trace)
 
 
 def test_nothing_is_shared_between_traces() -> None:
-    part = compiled(random_trace(1, SHAPE))
-    together = side_by_side([part, part], ["a", "b"])
+    trace = compiled(random_trace(1, SHAPE))
+    together = side_by_side([trace, trace], ["a", "b"])
     arrays, model = together.arrays, together.models
     assert model is not None
     nodes = [set(arrays.prompt_node[model.model == k].tolist()) for k in range(2)]
@@ -65,7 +67,7 @@ def _followed() -> CompiledTrace:
 
 
 @pytest.mark.parametrize("name", ["a", "b"])
-def test_requests_that_wait_for_another_model_cannot_be_told_apart(name: str) -> None:
+def test_requests_that_wait_for_another_model_cannot_be_separated(name: str) -> None:
     with pytest.raises(ValueError, match=r"request 1 waits for 0, which asks for another model"):
         requests_for(_followed(), [name])
 
@@ -78,7 +80,7 @@ def test_a_model_that_nobody_asks_for_is_refused() -> None:
 
 
 def test_columns_keep_their_types() -> None:
-    part = compiled(random_trace(3, SHAPE))
-    found = requests_for(side_by_side([part, part], ["a", "b"]), ["b"])
-    assert [c.dtype for c in found.arrays] == [c.dtype for c in part.arrays]
-    assert isinstance(found.arrays, TraceArrays)
+    trace = compiled(random_trace(3, SHAPE))
+    selected = requests_for(side_by_side([trace, trace], ["a", "b"]), ["b"])
+    assert [c.dtype for c in selected.arrays] == [c.dtype for c in trace.arrays]
+    assert isinstance(selected.arrays, TraceArrays)

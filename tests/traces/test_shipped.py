@@ -1,4 +1,4 @@
-"""The workloads that ship: every one loads, and has the statistics it claims, within the tolerances stated here."""
+"""The workloads that ship: every one loads, and has the statistics it claims, within the stated tolerances."""
 
 from __future__ import annotations
 

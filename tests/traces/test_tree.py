@@ -132,8 +132,8 @@ def block_lists(draw):
 
 def shared_tokens_of(ids_a, covered_a, ids_b, covered_b, block_tokens):
     """Tokens that two sequences share by their ids, as the canonical form defines it."""
-    whole = reference.common_prefix(ids_a, ids_b)
-    return min(whole * block_tokens, covered_a, covered_b)
+    common = reference.common_prefix(ids_a, ids_b)
+    return min(common * block_tokens, covered_a, covered_b)
 
 
 @given(block_lists())
@@ -141,7 +141,7 @@ def shared_tokens_of(ids_a, covered_a, ids_b, covered_b, block_tokens):
 def test_block_ids_share_their_common_leading_tokens(case):
     block_tokens, lists, known, inputs, outputs = case
     ptr = np.concatenate([[0], np.cumsum([len(ids) for ids in lists])]).astype(np.int64)
-    ids = np.array([i for one in lists for i in one], dtype=np.int64)
+    ids = np.array([i for block_list in lists for i in block_list], dtype=np.int64)
     shares_with, shared = _tree.resolve_blocks(ptr, ids, block_tokens, np.array(known, dtype=np.int64))
     for i in range(len(lists)):
         by_pair = [

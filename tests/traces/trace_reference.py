@@ -1,4 +1,4 @@
-"""Slow, obvious counterparts of what hisearch.traces computes, token by token."""
+"""Slow, obvious counterparts of hisearch.traces, token by token."""
 
 from __future__ import annotations
 

@@ -72,9 +72,10 @@ PLAIN = Circumstances(
 def compiled(prompts, wholes, circumstances=PLAIN):
     """The compiled trace of such a workload."""
     shares_with, shared = [], []
-    for i, whole in enumerate(wholes):
+    for i, sequence in enumerate(wholes):
         common = [
-            len(list(itertools.takewhile(bool, map(_equal, zip(whole, other, strict=False))))) for other in wholes[:i]
+            len(list(itertools.takewhile(bool, map(_equal, zip(sequence, other, strict=False)))))
+            for other in wholes[:i]
         ]
         shared.append(max(common, default=0))
         shares_with.append(common.index(shared[-1]) if shared[-1] else -1)
@@ -83,7 +84,7 @@ def compiled(prompts, wholes, circumstances=PLAIN):
         arrival_s=circumstances.arrivals[: len(prompts)],
         priority=circumstances.priorities[: len(prompts)],
         input_tokens=lengths,
-        output_tokens=[len(whole) - length for whole, length in zip(wholes, lengths, strict=True)],
+        output_tokens=[len(sequence) - length for sequence, length in zip(wholes, lengths, strict=True)],
         shares_with=shares_with,
         shared_tokens=shared,
     )
@@ -103,7 +104,7 @@ def pages_of(tokens, page_tokens, partial):
 
 
 def before(page, page_tokens):
-    """The page that ``page`` stands behind; empty for a first one."""
+    """The page before ``page``; empty for a first one."""
     return page[: (len(page) - 1) // page_tokens * page_tokens]
 
 
@@ -148,7 +149,7 @@ class SlowCache:
             "lru": lambda page: facts[page]["used"],
             "lfu": lambda page: (len(facts[page]["users"]), facts[page]["used"]),
             "fifo": lambda page: facts[page]["stored"],
-            "mru": lambda page: [-part for part in facts[page]["used"]],
+            "mru": lambda page: [-use for use in facts[page]["used"]],
             "filo": lambda page: -facts[page]["stored"],
             "slru": lambda page: (len(facts[page]["users"]) > 1, facts[page]["used"]),
             "priority": lambda page: (max(self.priorities[user] for user in facts[page]["users"]), facts[page]["used"]),
@@ -211,10 +212,10 @@ class SlowArc(SlowCache):
         super().__init__("arc", *arguments)
         self.t1, self.t2, self.b1, self.b2, self.target = [], [], [], [], 0.0
 
-    def evict(self, wanted, locked, remember=True):
-        other = self.t2 if wanted is self.t1 else self.t1
+    def evict(self, preferred, locked, remember=True):
+        other = self.t2 if preferred is self.t1 else self.t1
         leaves = self.leaves(locked)
-        page = next(page for page in [*wanted, *other] if page in leaves)
+        page = next(page for page in [*preferred, *other] if page in leaves)
         chosen, ghosts = (self.t1, self.b1) if page in self.t1 else (self.t2, self.b2)
         chosen.remove(page)
         if remember:
@@ -289,7 +290,7 @@ class SlowTtl(SlowCache):
             del self.resident[page]
 
     def sweep_until(self, now):
-        """All periodic reclaims that are due."""
+        """Run all periodic reclaims up to now."""
         while self.swept + self.settings.reclaim_period_s <= now:
             self.swept += self.settings.reclaim_period_s
             self.drop([page for page in self.resident if self.has_expired(page, self.swept)], self.swept)
@@ -301,11 +302,15 @@ class SlowTtl(SlowCache):
         looked_up = pages_of(self.prompts[i], self.page_tokens, self.partial)
         hit = list(itertools.takewhile(lambda page: not self.has_expired(page, now), self.leading(looked_up)))
         chain = pages_of(self.stored[i], self.page_tokens, self.partial)
-        found = [page for page in self.leading(chain) if self.has_expired(page, now)]
-        if found and self.settings.reclaim == "lazy":
-            # Nothing stands behind a partial page: what begins with its tokens stands beside it.
-            full = len(found[0]) % self.page_tokens == 0
-            gone = [page for page in self.resident if page == found[0] or (full and page[: len(found[0])] == found[0])]
+        expired_hits = [page for page in self.leading(chain) if self.has_expired(page, now)]
+        if expired_hits and self.settings.reclaim == "lazy":
+            # Nothing follows a partial page: pages that begin with its tokens are siblings.
+            full = len(expired_hits[0]) % self.page_tokens == 0
+            gone = [
+                page
+                for page in self.resident
+                if page == expired_hits[0] or (full and page[: len(expired_hits[0])] == expired_hits[0])
+            ]
             self.drop(gone, now)
         for page in self.leading(chain):
             if self.has_expired(page, now):
@@ -328,8 +333,8 @@ def slow_cache(policy, *arguments):
 
     Arguments: capacity in pages, page_tokens, prompts, wholes, include_outputs and, if not plain, circumstances.
     """
-    own = {"arc": SlowArc, "ttl": SlowTtl}.get(policy)
-    return SlowCache(policy, *arguments) if own is None else own(*arguments)
+    special = {"arc": SlowArc, "ttl": SlowTtl}.get(policy)
+    return SlowCache(policy, *arguments) if special is None else special(*arguments)
 
 
 def most_hits(prompts, capacity):
@@ -348,8 +353,8 @@ def most_hits(prompts, capacity):
 
 def _prefix_closed(pages, capacity):
     """All sets of at most ``capacity`` of the pages that hold with each page those before it."""
-    found = {frozenset()}
+    closed = {frozenset()}
     for page in sorted(pages, key=len):
-        more = {held | {page} for held in found if len(held) < capacity and before(page, 1) in {(), *held}}
-        found |= more
-    return found
+        more = {held | {page} for held in closed if len(held) < capacity and before(page, 1) in {(), *held}}
+        closed |= more
+    return closed

@@ -57,8 +57,8 @@ def test_measured_batches_within_their_errors() -> None:
     folder = None if shared is None else shared / "validation" / "vllm_e2e" / "rtxpro6000-llama-3.1-8b-tp1"
     if folder is None or not folder.is_dir():
         pytest.skip("no measured batches: set HISEARCH_SHARED to the folder with the validation data")
-    part = folder / "operators" / "tp1"
-    attention, skew = validate_batches([part / "attention.csv.gz", part / "skew.csv.gz"])
+    tables = folder / "operators" / "tp1"
+    attention, skew = validate_batches([tables / "attention.csv.gz", tables / "skew.csv.gz"])
     assert attention.median_ape < 0.02
     assert attention.p90_ape < 0.08
     assert skew.median_ape < 0.025

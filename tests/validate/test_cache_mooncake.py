@@ -13,7 +13,7 @@ from hisearch.validate.cache_settings import CacheSettings
 #: Capacity in tokens -> share of the input tokens that an LRU cache of 512-token blocks hits.
 PUBLISHED = {1: 0.054, 2: 0.086, 5: 0.211, 10: 0.291, 20: 0.358, 50: 0.371}
 
-#: The trace tells no follow-ups; nothing of it, an hour long, expires.
+#: The trace states no follow-ups; it lasts an hour, so nothing expires.
 SETTINGS = {"tlru": CacheSettings(tail_tokens=8192, turn_tokens=2000), "ttl": CacheSettings(ttl_s=3600.0)}
 
 

@@ -29,12 +29,12 @@ from tests.validate import cache_reference as reference
 NAN = math.nan
 
 
-def hits(prompts, policy, capacity, told=None, *, arrivals=None, priorities=None):
-    """Tokens that each prompt hits in a cache of so many single-token pages."""
+def hits(prompts, policy, capacity, cache_settings=None, *, arrivals=None, priorities=None):
+    """Tokens that each prompt hits in a cache of ``capacity`` single-token pages."""
     plain = reference.PLAIN
     circumstances = reference.Circumstances(arrivals or plain.arrivals, priorities or plain.priorities, plain.settings)
     trace = reference.compiled(prompts, [[*prompt, 90 + i] for i, prompt in enumerate(prompts)], circumstances)
-    return run_cache(trace, policy, capacity, 1, False, told or CacheSettings()).hits.tolist()
+    return run_cache(trace, policy, capacity, 1, False, cache_settings or CacheSettings()).hits.tolist()
 
 
 def test_tlru_drops_what_a_short_conversation_can_do_without():
@@ -52,26 +52,26 @@ def test_tlru_drops_what_a_short_conversation_can_do_without():
 @given(workload=reference.workloads(), capacity=st.integers(1, 14), tail=st.sampled_from([0, 10**30]))
 @settings(max_examples=60, deadline=None)
 def test_tlru_is_lru_where_no_page_or_every_page_may_go(workload, capacity, tail):
-    told = CacheSettings(tail_tokens=tail, turn_tokens=1)
+    cache_settings = CacheSettings(tail_tokens=tail, turn_tokens=1)
     trace = reference.compiled(*workload)
-    tlru, lru = cache_points(trace, [capacity], ["tlru", "lru"], page_tokens=1, settings=told)
+    tlru, lru = cache_points(trace, [capacity], ["tlru", "lru"], page_tokens=1, settings=cache_settings)
     assert (tlru.hit_tokens, tlru.tail_requests) == (lru.hit_tokens, lru.tail_requests)
 
 
 def test_tail_requests_are_counted_under_every_policy():
     prompts = [[1, 2, 3, 4], [1, 2, 3, 5], [1, 2, 3, 4]]
     trace = reference.compiled(prompts, [[*prompt, 9 + i] for i, prompt in enumerate(prompts)])
-    told = CacheSettings(tail_tokens=1, turn_tokens=0, ttl_s=100.0)
-    points = cache_points(trace, [4], list(POLICIES), page_tokens=1, settings=told)
+    cache_settings = CacheSettings(tail_tokens=1, turn_tokens=0, ttl_s=100.0)
+    points = cache_points(trace, [4], list(POLICIES), page_tokens=1, settings=cache_settings)
     assert {point.tail_requests for point in points} == {1}
 
 
 def test_gdsf_keeps_what_costs_more_and_what_is_used_more():
     deep, often = [1, 2, 3, 4], [5, 6]
-    told = CacheSettings(attention_tokens=1.0)  # a token at depth d costs 1 + d
-    assert hits([deep, often, [7], deep, often], "gdsf", 6, told)[3:] == [4, 1]
+    cache_settings = CacheSettings(attention_tokens=1.0)  # a token at depth d costs 1 + d
+    assert hits([deep, often, [7], deep, often], "gdsf", 6, cache_settings)[3:] == [4, 1]
     # Used three times, two pages are worth 3 and 6, and of the four that are worth 1 to 4 the last one is the leaf.
-    assert hits([often, often, often, deep, [7], often], "gdsf", 6, told)[5] == 2
+    assert hits([often, often, often, deep, [7], often], "gdsf", 6, cache_settings)[5] == 2
     assert hits([often, often, often, deep, [7], often], "lru", 6)[5] == 1
 
 
@@ -98,7 +98,7 @@ def test_a_page_lives_until_its_time_is_over_and_every_use_renews_it():
 @given(workload=reference.workloads(), circumstances=reference.circumstances(), capacity=st.integers(1, 14))
 @settings(max_examples=100, deadline=None)
 def test_hits_under_ttl_do_not_depend_on_the_reclaim(workload, circumstances, capacity):
-    """The living pages are the most recently used ones: what expired never takes their room."""
+    """The live pages are the most recently used ones: expired pages never displace them."""
     trace = reference.compiled(*workload, circumstances)
     ttl_s = circumstances.settings.ttl_s
     runs = [
@@ -112,30 +112,33 @@ def test_hits_under_ttl_do_not_depend_on_the_reclaim(workload, circumstances, ca
 @settings(max_examples=60, deadline=None)
 def test_ttl_is_lru_where_nothing_expires(workload, capacity, page, outputs):
     trace = reference.compiled(*workload)
-    told = CacheSettings(ttl_s=1e9)
-    (point,) = cache_points(trace, [capacity * page], ["ttl"], page_tokens=page, include_outputs=outputs, settings=told)
+    cache_settings = CacheSettings(ttl_s=1e9)
+    (point,) = cache_points(
+        trace, [capacity * page], ["ttl"], page_tokens=page, include_outputs=outputs, settings=cache_settings
+    )
     (lru,) = lru_hit_curve(trace, [capacity * page], block_tokens=page, include_outputs=outputs)
     assert (point.hit_tokens, point.expired_tokens) == (lru.hit_tokens, 0)
 
 
-def test_reclaims_differ_in_room_and_in_what_they_find():
+def test_reclaims_differ_in_peak_tokens_and_in_what_they_expire():
     # Two sequences share a page; the second has a page that nobody asks for again.
     prompts = [[1, 2], [1, 3], [1, 2], [4]]
     arrivals = [0.0, 0.0, 5.0, 9.0]
     trace = reference.compiled(
         prompts, [[*prompt, 90 + i] for i, prompt in enumerate(prompts)], reference.PLAIN._replace(arrivals=arrivals)
     )
-    told = {
+    by_reclaim = {
         "lazy": CacheSettings(ttl_s=2.0),
         "periodic": CacheSettings(ttl_s=2.0, reclaim="periodic", reclaim_period_s=3.0),
         "pressure": CacheSettings(ttl_s=2.0, reclaim="pressure"),
     }
-    found = {
-        how: cache_points(trace, [9], ["ttl"], page_tokens=1, settings=settings)[0] for how, settings in told.items()
+    points = {
+        how: cache_points(trace, [9], ["ttl"], page_tokens=1, settings=settings)[0]
+        for how, settings in by_reclaim.items()
     }
     # All three pages are expired at 5 s, and [1, 2] at 9 s, which only the periodic reclaim looks for.
-    assert {how: point.expired_tokens for how, point in found.items()} == {"lazy": 3, "periodic": 5, "pressure": 2}
-    assert {how: point.peak_tokens for how, point in found.items()} == {"lazy": 3, "periodic": 3, "pressure": 4}
+    assert {how: point.expired_tokens for how, point in points.items()} == {"lazy": 3, "periodic": 5, "pressure": 2}
+    assert {how: point.peak_tokens for how, point in points.items()} == {"lazy": 3, "periodic": 3, "pressure": 4}
 
 
 def conversation(previous=None, session=None, arrivals=(0, 10, 20)):
@@ -154,9 +157,9 @@ def test_the_default_turn_is_the_mean_of_follow_ups():
     for trace in (conversation(previous=[-1, 0, 1]), conversation(session=[3, 3, 3])):
         assert mean_turn_tokens(trace) == (50 + 30) / 2
         assert mean_turn_tokens(trace, include_outputs=True) == (40 + 30) / 2
-    beside = conversation(previous=[-1, 0, 0], session=[0, 0, 0])
-    assert mean_turn_tokens(beside, include_outputs=True) == (40 + 30) / 2
-    assert complete_settings(beside, ["tlru"], CacheSettings(tail_tokens=9)).turn_tokens == 40
+    branched = conversation(previous=[-1, 0, 0], session=[0, 0, 0])
+    assert mean_turn_tokens(branched, include_outputs=True) == (40 + 30) / 2
+    assert complete_settings(branched, ["tlru"], CacheSettings(tail_tokens=9)).turn_tokens == 40
     with pytest.raises(SettingError, match="turn_tokens: this trace has no follow-ups"):
         cache_points(conversation(), [160], ["tlru"], settings=CacheSettings(tail_tokens=9))
 
@@ -182,7 +185,7 @@ def test_the_default_depth_is_that_of_the_shipped_roofline():
 
 
 @pytest.mark.parametrize(
-    ("policy", "told", "message"),
+    ("policy", "fields", "message"),
     [
         ("tlru", {}, "tail_tokens: policy tlru needs it"),
         ("tlru", {"tail_tokens": -1}, "tail_tokens: expected a number of tokens from 0, not -1"),
@@ -205,7 +208,7 @@ def test_the_default_depth_is_that_of_the_shipped_roofline():
         ("gdsf", {"turn_tokens": 1}, "turn_tokens: goes with policy tlru"),
     ],
 )
-def test_what_makes_no_sense_is_refused_by_key(policy, told, message):
+def test_what_makes_no_sense_is_refused_by_key(policy, fields, message):
     with pytest.raises(SettingError, match=message) as refused:
-        check_settings([policy], CacheSettings(**told))
+        check_settings([policy], CacheSettings(**fields))
     assert message.startswith(f"{refused.value.key}: ")

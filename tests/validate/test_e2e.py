@@ -97,7 +97,7 @@ def test_a_request_waits_for_the_pass_that_takes_it_in(tmp_path: Path, constants
     (row,) = validate_cases([folder], constants)
     costs = compiled(profile(folder / "operators"))
     first = step_seconds(costs, [(256, 0)], [])
-    # Formed ahead, while the first prompt runs, is a decode of it; then the second prompt beside the next one.
+    # While the first prompt runs, its decode is formed ahead; then a mixed step of the second prompt and a decode.
     decode, both = step_seconds(costs, [], [257]), step_seconds(costs, [(256, 0)], [258])
     assert row.metrics["ttft_s"]["p99"].simulated == pytest.approx(0.99 * (decode + both) + 0.01 * first, rel=1e-6)
 
@@ -119,8 +119,8 @@ def test_a_host_that_is_slower_than_all_engines_together_sets_the_pace(
         for overhead in (bare, bare.model_copy(update={"schedule_s": schedule_s}))
     ]
     free, held = (of.simulated(of.costs) for of in ready)
-    own_s = ready[0].worker.own_s(np.array([256.0]))[0]
-    assert own_s < free.first_s[0] - free.queued_s[0]  # there are experts behind it
+    host_s = ready[0].worker.own_s(np.array([256.0]))[0]
+    assert host_s < free.first_s[0] - free.queued_s[0]  # there are experts behind it
     if binds:
         assert held.first_s - held.queued_s == pytest.approx(schedule_s)
     else:

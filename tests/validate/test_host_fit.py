@@ -75,7 +75,7 @@ TRUTH = HostTimes(**MEASURED, **TRUE)
 
 @dataclass(frozen=True)
 class MadeUp:
-    """A run whose law is simple: a step of so many sequences and kernels, behind a prompt of so many tokens.
+    """A run with a simple law: a step of ``sequences`` and ``kernels``, after a prompt of ``tokens``.
 
     factor: by how much its campaign measured more than ``truth`` says.
     """
@@ -96,8 +96,8 @@ class MadeUp:
     kind: str = OPEN_LOOP
 
     def figures(self, times: HostTimes) -> np.ndarray:
-        own_s = times.step_s + self.kernels * times.kernel_s + self.sequences * times.per_sequence_s
-        step_s = max(self.device_s + own_s, times.schedule_s + times.schedule_sequence_s * self.sequences)
+        host_s = times.step_s + self.kernels * times.kernel_s + self.sequences * times.per_sequence_s
+        step_s = max(self.device_s + host_s, times.schedule_s + times.schedule_sequence_s * self.sequences)
         prompt_s = max(self.device_s * self.tokens / 200, times.schedule_s + self.kernels * times.launch_s)
         return np.array([times.request_s + self.tokens * times.prompt_token_s + prompt_s, step_s])
 
@@ -120,74 +120,76 @@ def made_up(count: int, seed: int = 0, **fields: Any) -> list[MadeUp]:
     ]
 
 
-def own(fitted: HostFit, engine: str = "vllm") -> np.ndarray:
+def constants_of(fitted: HostFit, engine: str = "vllm") -> np.ndarray:
     return vector_of(fitted.engines[engine].own)
 
 
 class TestFit:
     def test_constants_that_made_the_runs_are_found_again(self) -> None:
         fitted = fit(made_up(400))
-        np.testing.assert_allclose(own(fitted), vector_of(TRUTH), rtol=0.05)
+        np.testing.assert_allclose(constants_of(fitted), vector_of(TRUTH), rtol=0.05)
         assert all(np.abs(case.errors(fitted.times_of(case))).max() < 0.02 for case in made_up(100, seed=1))
 
     def test_a_single_run_moves_nothing_beyond_what_was_known(self) -> None:
-        """Each stays between what was known and the truth, of which it has come some of the way at most."""
-        found = own(fit(made_up(1)))
-        way = (found - MEAN) / (vector_of(TRUTH) - MEAN)
-        assert (way > -0.2).all()
-        assert (way < 1.2).all()
-        assert way.mean() < 0.6
+        """Each stays between the prior and the truth, and moves only partly towards the truth."""
+        constants = constants_of(fit(made_up(1)))
+        moved = (constants - MEAN) / (vector_of(TRUTH) - MEAN)
+        assert (moved > -0.2).all()
+        assert (moved < 1.2).all()
+        assert moved.mean() < 0.6
 
     def test_what_no_run_tells_stays_as_it_was_known(self) -> None:
         """Without kernels, launches and the time behind each are in no figure."""
-        found = dict(zip(CONSTANTS, own(fit([replace(case, kernels=0) for case in made_up(100)])), strict=True))
-        assert found["kernel_s"] == pytest.approx(PRIORS["kernel_s"].mean)
-        assert found["launch_s"] == pytest.approx(PRIORS["launch_s"].mean)
-        assert found["request_s"] == pytest.approx(TRUE["request_s"], rel=0.05)
+        constants = dict(
+            zip(CONSTANTS, constants_of(fit([replace(case, kernels=0) for case in made_up(100)])), strict=True)
+        )
+        assert constants["kernel_s"] == pytest.approx(PRIORS["kernel_s"].mean)
+        assert constants["launch_s"] == pytest.approx(PRIORS["launch_s"].mean)
+        assert constants["request_s"] == pytest.approx(TRUE["request_s"], rel=0.05)
 
     def test_figures_that_do_not_count_move_nothing(self) -> None:
         cases = made_up(60)
         wrong = [replace(case, counts=(False, True), factor=3.0) for case in made_up(60, seed=1)]
         of_steps = fit([*cases, *(replace(case, factor=1.0) for case in wrong)])
         twisted = [_TwistedTtft(**vars(case)) for case in (replace(case, factor=1.0) for case in wrong)]
-        np.testing.assert_array_equal(own(fit([*cases, *twisted])), own(of_steps))
+        np.testing.assert_array_equal(constants_of(fit([*cases, *twisted])), constants_of(of_steps))
 
     @pytest.mark.parametrize("factor", [0.2, 5.0])
     def test_no_constant_leaves_its_range(self, factor: float) -> None:
         fitted = fit(made_up(100, factor=factor))
-        found = own(fitted)
+        constants = constants_of(fitted)
         assert fitted.engines["vllm"].own.implausible() == []
-        assert (found == LOW).any() if factor < 1 else (found == HIGH).any()
+        assert (constants == LOW).any() if factor < 1 else (constants == HIGH).any()
 
     def test_the_same_runs_give_the_same_constants_in_any_order_and_in_any_process(self) -> None:
         cases = made_up(80) + made_up(80, seed=1, version="2.0")
         expected = fit(cases)
         assert fit(cases) == expected
-        np.testing.assert_allclose(own(fit(cases[::-1])), own(expected), rtol=2e-3)
+        np.testing.assert_allclose(constants_of(fit(cases[::-1])), constants_of(expected), rtol=2e-3)
         with workers(cases, 2) as pool:
             assert fit(cases, pool=pool) == expected
 
     def test_a_start_saves_rounds_and_nothing_else(self) -> None:
-        cases, told = made_up(150), []
+        cases, notes = made_up(150), []
         expected = fit(cases)
-        again = fit(cases, start=expected, note=told.append)
-        np.testing.assert_allclose(own(again), own(expected), rtol=0.02)
-        assert len(told) <= 2 + 2  # of engines, and of versions
+        again = fit(cases, start=expected, note=notes.append)
+        np.testing.assert_allclose(constants_of(again), constants_of(expected), rtol=0.02)
+        assert len(notes) <= 2 + 2  # of engines, and of versions
 
-    def test_many_runs_alike_count_for_less_than_as_many_apart(self) -> None:
-        """Half of the runs were made slower; alike in all that tells them apart, they are as few as their root."""
+    def test_many_equal_runs_count_for_less_than_as_many_different_ones(self) -> None:
+        """Half of the runs were made slower; they share all group keys, so they count as the root of their number."""
         honest = made_up(100)
         slow = made_up(100, seed=1, factor=1.5, campaign="b")
         alike = [replace(case, gpu="one", model="one") for case in slow]
         distinct = [replace(case, gpu=f"gpu {k}") for k, case in enumerate(slow)]
-        far = [np.abs(own(fit([*honest, *of])) / vector_of(TRUTH) - 1.0).mean() for of in (alike, distinct)]
+        far = [np.abs(constants_of(fit([*honest, *of])) / vector_of(TRUTH) - 1.0).mean() for of in (alike, distinct)]
         assert 2.0 * far[0] < far[1]
 
     def test_engines_are_fitted_each_by_itself(self) -> None:
         both = fit(made_up(80) + made_up(80, seed=1, engine="sglang", truth=times_of(MEAN)))
         assert set(both.engines) == {"vllm", "sglang"}
         assert both.cases["vllm", ALL] == both.cases["sglang", ALL] == 80
-        np.testing.assert_array_equal(own(both), own(fit(made_up(80))))
+        np.testing.assert_array_equal(constants_of(both), constants_of(fit(made_up(80))))
 
     def test_nothing_to_fit_is_said(self) -> None:
         with pytest.raises(ValueError, match="nothing to fit"):
@@ -241,8 +243,8 @@ class TestVersions:
     def test_those_with_few_join_another_of_their_release(self) -> None:
         counts = {"1.2.0rc2.post2": VERSION_CASES, "1.2.0rc2": 3, "1.3.0rc1": 2}
         cases = [case for version, count in counts.items() for case in made_up(count, version=version)]
-        found = version_groups(cases)
-        assert {group: len(members) for group, members in found.items()} == {
+        groups = version_groups(cases)
+        assert {group: len(members) for group, members in groups.items()} == {
             ("vllm", "1.2.0rc2.post2"): VERSION_CASES + 3
         }
         fitted = fit(cases)
@@ -251,12 +253,12 @@ class TestVersions:
 
 
 class TestLeaveOut:
-    def test_a_campaign_is_predicted_by_those_that_had_no_part_in_it(self) -> None:
+    def test_a_campaign_is_predicted_by_the_others(self) -> None:
         """One whose figures are 1.6 times the others' is off by that, left out, and by less in the fit to all."""
         honest, odd = made_up(150), made_up(150, seed=1, campaign="odd", factor=1.6)
         full = fit([*honest, *odd])
-        found = leave_out("campaign", [*honest, *odd], full)
-        left_out = np.abs(found.errors[150:])
+        held_out = leave_out("campaign", [*honest, *odd], full)
+        left_out = np.abs(held_out.errors[150:])
         fitted = np.abs([case.errors(full.times_of(case)) for case in odd])
         assert np.median(left_out, axis=0) == pytest.approx(np.full(2, np.log(1.6)), abs=0.08)
         assert (fitted.mean(axis=0) < 0.8 * left_out.mean(axis=0)).all()
@@ -267,29 +269,29 @@ class TestLeaveOut:
         predicted = []
         for factor in (1.0, 1.6):
             odd = made_up(150, seed=1, campaign="odd", factor=factor)
-            found = leave_out("campaign", [*honest, *odd], fit([*honest, *odd]))
-            predicted.append(found.errors[150:] + np.log(factor))
+            held_out = leave_out("campaign", [*honest, *odd], fit([*honest, *odd]))
+            predicted.append(held_out.errors[150:] + np.log(factor))
         np.testing.assert_allclose(predicted[0], predicted[1], atol=0.03)
 
     def test_every_run_is_priced_once(self) -> None:
         cases = made_up(40) + made_up(40, seed=1, gpu="another", model="another")
         for name in KEYS:
-            found = leave_out(name, cases, fit(cases))
-            assert found.name == name
-            assert np.isfinite(found.errors).all()
+            held_out = leave_out(name, cases, fit(cases))
+            assert held_out.name == name
+            assert np.isfinite(held_out.errors).all()
 
     def test_an_engine_that_loses_all_runs_is_priced_by_what_was_known(self) -> None:
         cases = made_up(30) + made_up(30, seed=1, engine="sglang", campaign="b")
-        found = leave_out("campaign", cases, fit(cases))
-        np.testing.assert_array_equal(found.errors, [case.errors(times_of(MEAN)) for case in cases])
+        held_out = leave_out("campaign", cases, fit(cases))
+        np.testing.assert_array_equal(held_out.errors, [case.errors(times_of(MEAN)) for case in cases])
 
     def test_a_version_that_loses_all_runs_is_priced_by_its_engine(self) -> None:
         """Of two versions that only one campaign each has run."""
         older = made_up(60)
         newer = made_up(60, seed=1, version="2.0", campaign="b", truth=TestVersions.NEWER)
-        found = leave_out("campaign", older + newer, fit(older + newer))
+        held_out = leave_out("campaign", older + newer, fit(older + newer))
         expected = [case.errors(fit(older).engines["vllm"].own) for case in newer]
-        np.testing.assert_allclose(found.errors[60:], expected, atol=0.05)
+        np.testing.assert_allclose(held_out.errors[60:], expected, atol=0.05)
 
 
 def normal_errors(count: int, seed: int = 0) -> np.ndarray:
@@ -323,21 +325,21 @@ class TestReport:
         assert laws["sglang"]["situations"] == {}
 
     def test_intervals_hold_their_share_where_models_err_alike(self) -> None:
-        found = coverage(made_up(4000), LeftOut("model", normal_errors(4000)))
+        shares = coverage(made_up(4000), LeftOut("model", normal_errors(4000)))
         for figure in ("ttft", "step"):
-            assert found["vllm"][f"{figure} 50 %"] == pytest.approx(0.5, abs=0.03)
-            assert found["vllm"][f"{figure} 90 %"] == pytest.approx(0.9, abs=0.02)
+            assert shares["vllm"][f"{figure} 50 %"] == pytest.approx(0.5, abs=0.03)
+            assert shares["vllm"][f"{figure} 90 %"] == pytest.approx(0.9, abs=0.02)
 
     def test_the_interval_of_a_model_knows_nothing_of_its_own_runs(self) -> None:
         """The runs of one model are all wrong by far more than the others'."""
         cases, errors = made_up(400), normal_errors(400)
         odd = np.array([case.model == "model 0" for case in cases])
         errors[odd] += 50.0
-        found = coverage(cases, LeftOut("model", errors))["vllm"]
-        assert max(found["ttft 90 %"], found["step 90 %"]) <= 1.0 - odd.mean()
+        shares = coverage(cases, LeftOut("model", errors))["vllm"]
+        assert max(shares["ttft 90 %"], shares["step 90 %"]) <= 1.0 - odd.mean()
 
     def test_laws_are_stretched_as_far_as_models_left_out_need(self) -> None:
-        """Where each model has an error of its own, quantiles of the others' runs are too narrow."""
+        """Where each model has its own error, quantiles of the others' runs are too narrow."""
         rng = np.random.default_rng(3)
         groups = np.repeat([f"model {k}" for k in range(40)], 50)
         errors = np.repeat(rng.normal(0.0, 0.4, 40), 50) + rng.normal(0.0, 0.02, 2000)
@@ -359,9 +361,9 @@ class TestReport:
         cases = made_up(3)
         errors = np.log([[1.1, 0.9], [1.3, 0.9], [0.8, np.nan]])
         cases[1] = replace(cases[1], counts=(False, True))
-        found = summary(cases, errors)
-        assert found["ttft"] == pytest.approx({"runs": 2, "median_ape": 0.15, "mape": 0.15, "bias": -0.05})
-        assert found["step"] == pytest.approx({"runs": 2, "median_ape": 0.1, "mape": 0.1, "bias": -0.1})
+        figures = summary(cases, errors)
+        assert figures["ttft"] == pytest.approx({"runs": 2, "median_ape": 0.15, "mape": 0.15, "bias": -0.05})
+        assert figures["step"] == pytest.approx({"runs": 2, "median_ape": 0.1, "mape": 0.1, "bias": -0.1})
         groups = by_group([*cases, *made_up(1, engine="sglang", campaign="b")], np.vstack([errors, [0.0, 0.0]]))
         assert groups["open loop, vllm"]["ttft"]["runs"] == 2
         assert groups["open loop, campaign b"]["ttft"] == {"runs": 1, "median_ape": 0, "mape": 0, "bias": 0}
@@ -470,18 +472,20 @@ class TestRuns:
         slow = made_up(40)
         sure = [replace(case, factor=1.3, scale=OF_TABLES) for case in made_up(40, seed=1)]
         unsure = [replace(case, scale=OF_LAWS) for case in sure]
-        told, guessed = (abs(own(fit([*slow, *more])) - vector_of(TRUTH)).sum() for more in (sure, unsure))
-        assert told > guessed
+        by_tables, by_laws = (
+            abs(constants_of(fit([*slow, *more])) - vector_of(TRUTH)).sum() for more in (sure, unsure)
+        )
+        assert by_tables > by_laws
 
-    def test_the_whole_of_it_writes_what_it_finds(self, tmp_path: Path) -> None:
-        file, told = measured(tmp_path, LOOPS), []
-        judged = fit_hosts([file], [], without=("model",), note=told.append)
+    def test_a_complete_fit_writes_its_results(self, tmp_path: Path) -> None:
+        file, notes = measured(tmp_path, LOOPS), []
+        judged = fit_hosts([file], [], without=("model",), note=notes.append)
         assert judged.runs == len(LOOPS)
         assert set(judged.errors) == {"fitted", "model"}
         fitted, left_out = (judged.errors[name]["closed loop"] for name in ("fitted", "model"))
         assert fitted["step"]["median_ape"] < 0.05
         assert left_out["ttft"]["median_ape"] > fitted["ttft"]["median_ape"]
-        assert any("model llama-3.1-8b: 4 cases left out" in line for line in told)
+        assert any("model llama-3.1-8b: 4 cases left out" in line for line in notes)
         write_judged(judged, tmp_path / "hosts.yaml", tmp_path / "errors.yaml", "made.csv")
         constants = yaml.safe_load((tmp_path / "hosts.yaml").read_text())["vllm"]
         assert constants["versions"] == {}
@@ -493,28 +497,28 @@ class TestCommand:
     def test_it_fits_and_says_how_far_off_it_is(self, hisearch: Hisearch, tmp_path: Path) -> None:
         file, out, errors = measured(tmp_path, LOOPS[:2]), tmp_path / "hosts.yaml", tmp_path / "errors.yaml"
         options = ("-o", out, "--errors", errors, "--leave-out", "none", "--processes", 1)
-        found = hisearch("calibrate", "hosts", "--silicon", file, *options, "--json", "--quiet")
-        assert found.code == 0, found.err
-        assert json.loads(found.out)["runs"] == 2
-        assert set(found.json["errors"]) == {"fitted"}
+        ran = hisearch("calibrate", "hosts", "--silicon", file, *options, "--json", "--quiet")
+        assert ran.code == 0, ran.err
+        assert json.loads(ran.out)["runs"] == 2
+        assert set(ran.json["errors"]) == {"fitted"}
         times = yaml.safe_load(out.read_text())["vllm"]
         assert HostTimes.model_validate({name: times[name] for name in HostTimes.model_fields}).implausible() == []
         assert set(yaml.safe_load(errors.read_text())) == {"vllm"}
 
     def test_what_was_measured_must_be_said(self, hisearch: Hisearch, tmp_path: Path) -> None:
-        found = hisearch("calibrate", "hosts", "-o", tmp_path / "hosts.yaml")
-        assert found.code == 2
-        assert "--silicon FILE.csv, --open-loop DIR or --served DIR" in found.err
+        ran = hisearch("calibrate", "hosts", "-o", tmp_path / "hosts.yaml")
+        assert ran.code == 2
+        assert "--silicon FILE.csv, --open-loop DIR or --served DIR" in ran.err
 
-    def test_only_what_tells_runs_apart_is_left_out(self, hisearch: Hisearch, tmp_path: Path) -> None:
+    def test_only_known_groups_are_left_out(self, hisearch: Hisearch, tmp_path: Path) -> None:
         file = write(tmp_path / "rows.csv", {})
-        found = hisearch("calibrate", "hosts", "--silicon", file, "--leave-out", "model,weather")
-        assert found.code == 2
-        assert "not weather" in found.err
-        assert "campaign, GPU, model or none" in found.err
+        ran = hisearch("calibrate", "hosts", "--silicon", file, "--leave-out", "model,weather")
+        assert ran.code == 2
+        assert "not weather" in ran.err
+        assert "campaign, GPU, model or none" in ran.err
 
     def test_runs_that_cannot_be_simulated_are_nothing_to_fit(self, hisearch: Hisearch, tmp_path: Path) -> None:
         file = write(tmp_path / "rows.csv", {"mode": "disagg"})
-        found = hisearch("calibrate", "hosts", "--silicon", file, "-o", tmp_path / "hosts.yaml", "--processes", 1)
-        assert found.code == 1
-        assert "nothing to fit" in found.err
+        ran = hisearch("calibrate", "hosts", "--silicon", file, "-o", tmp_path / "hosts.yaml", "--processes", 1)
+        assert ran.code == 1
+        assert "nothing to fit" in ran.err

@@ -49,12 +49,14 @@ MEASURED = {(WHOLE, "e2e_mean"): 100.0, (WHOLE, "ttft_mean"): 20.0, (0, "ttft_p9
 
 
 def write_folder(folder: Path, *runs: Any, rows: list[str] | None = None) -> Path:
-    """A folder of runs, each RUN with changes or as it stands; ``rows`` of measured.csv, those of RUN where None."""
+    """A folder of runs, each RUN with or without changes; ``rows`` of measured.csv, those of RUN where None."""
     folder.mkdir(parents=True, exist_ok=True)
     documents = [RUN | run if isinstance(run, dict) else run for run in runs or ({},)]
     (folder / "runs.json").write_text(json.dumps(documents))
-    own = [f"s,a,{stage},{metric},{ms}" for (stage, metric), ms in MEASURED.items()]
-    (folder / "measured.csv").write_text("\n".join(["set,id,stage,metric,ms", *(own if rows is None else rows)]) + "\n")
+    default_rows = [f"s,a,{stage},{metric},{ms}" for (stage, metric), ms in MEASURED.items()]
+    (folder / "measured.csv").write_text(
+        "\n".join(["set,id,stage,metric,ms", *(default_rows if rows is None else rows)]) + "\n"
+    )
     return folder
 
 
@@ -89,9 +91,9 @@ def path_to(trace: CompiledTrace, request: int) -> list[int]:
     return nodes[::-1]
 
 
-def shared_tokens(trace: CompiledTrace, one: int, other: int) -> int:
+def shared_tokens(trace: CompiledTrace, first: int, second: int) -> int:
     """Tokens with which two prompts begin alike."""
-    both = [a for a, b in zip(path_to(trace, one), path_to(trace, other), strict=False) if a == b]
+    both = [a for a, b in zip(path_to(trace, first), path_to(trace, second), strict=False) if a == b]
     return int(trace.arrays.end_tokens[both[-1]])
 
 
@@ -171,11 +173,11 @@ def slow_figures(requests: list[tuple[float, float, int]]) -> dict[str, float]:
         return ranked[low] + (place - low) * (ranked[high] - ranked[low])
 
     ttft, e2e = [row[0] for row in requests], [row[1] for row in requests]
-    found = {"itl_mean": (mean(e2e) - mean(ttft)) / mean([float(max(row[2] - 1, 1)) for row in requests])}
+    by_metric = {"itl_mean": (mean(e2e) - mean(ttft)) / mean([float(max(row[2] - 1, 1)) for row in requests])}
     for name, values in (("e2e", e2e), ("ttft", ttft)):
-        found |= {f"{name}_mean": mean(values), f"{name}_p90": percentile(values, 0.9)}
-        found |= {f"{name}_p99": percentile(values, 0.99)}
-    return found
+        by_metric |= {f"{name}_mean": mean(values), f"{name}_p90": percentile(values, 0.9)}
+        by_metric |= {f"{name}_p99": percentile(values, 0.99)}
+    return by_metric
 
 
 def worker(run: OpenLoopRun, folder: Path) -> Any:
@@ -195,15 +197,15 @@ def test_errors_of_a_folder_are_those_of_its_figures(tmp_path: Path) -> None:
     rows = list(zip(1e3 * table.ttft_s, 1e3 * table.e2e_s, table.output_tokens.tolist(), strict=True))
     slow = {WHOLE: slow_figures(rows)}
     slow |= {s: slow_figures([row for row, of in zip(rows, stage_of, strict=True) if of == s]) for s in (0, 1)}
-    found = {(WHOLE, name): figure for name, figure in score.metrics.items()} | score.stages
-    assert set(found) == set(MEASURED)
-    for (stage, name), figure in found.items():
+    scored_figures = {(WHOLE, name): figure for name, figure in score.metrics.items()} | score.stages
+    assert set(scored_figures) == set(MEASURED)
+    for (stage, name), figure in scored_figures.items():
         assert figure.measured_ms == MEASURED[stage, name]
         assert figure.simulated_ms == pytest.approx(slow[stage][name], rel=1e-9)
         assert figure.error == pytest.approx(slow[stage][name] / MEASURED[stage, name] - 1, abs=1e-9)
-    whole = figures(table, table.finished)
-    assert tuple(whole) == METRICS
-    assert whole == pytest.approx(slow[WHOLE], rel=1e-9)
+    run_figures = figures(table, table.finished)
+    assert tuple(run_figures) == METRICS
+    assert run_figures == pytest.approx(slow[WHOLE], rel=1e-9)
     assert all(np.isnan(value) for value in figures(table, np.zeros(len(trace), dtype=bool)).values())
     # The client's: with the front end, later than at the scheduler.
     assert (table.ttft_s > table.engine_ttft_s).all()
@@ -215,14 +217,14 @@ def test_summary_is_taken_over_the_runs_that_have_a_metric(tmp_path: Path) -> No
         return OpenLoopScore(run_of(), metrics, {}, 1, 0, 40, "roofline")
 
     scores = [score(e2e_mean=0.1, ttft_mean=-0.5), score(e2e_mean=-0.2), score(e2e_mean=0.6), score()]
-    found = errors_of(scores)
-    assert list(found) == ["e2e_mean", "ttft_mean"]
-    e2e = found["e2e_mean"]
+    errors_by_metric = errors_of(scores)
+    assert list(errors_by_metric) == ["e2e_mean", "ttft_mean"]
+    e2e = errors_by_metric["e2e_mean"]
     assert e2e.runs == 3
     assert [e2e.median_ape, e2e.mape, e2e.bias] == pytest.approx([0.2, 0.3, 0.5 / 3])
-    assert found["ttft_mean"].runs == 1
-    assert found["ttft_mean"].bias == pytest.approx(-0.5)
-    assert [one.measured for one in scores] == [True, True, True, False]
+    assert errors_by_metric["ttft_mean"].runs == 1
+    assert errors_by_metric["ttft_mean"].bias == pytest.approx(-0.5)
+    assert [run_score.measured for run_score in scores] == [True, True, True, False]
     assert [score(ttft_mean=ratio - 1).overloaded for ratio in (OVERLOAD - 0.1, OVERLOAD + 0.1)] == [False, True]
 
 
@@ -359,8 +361,8 @@ def test_json(hisearch: Hisearch, tmp_path: Path) -> None:
     ran = hisearch("validate", "open-loop", folder, "--json")
     assert ran.code == 0
     assert "run 1 of 2: s/a, llama-3.1-8b on h100-sxm" in ran.err
-    found = ran.json
-    row, other = found["runs"]
+    document = ran.json
+    row, other = document["runs"]
     assert set(row) == {
         "id", "set", "model", "accelerator", "tensor_parallel", "workload", "profile", "metrics", "stages",
         "kv_capacity_tokens", "measured_kv_tokens", "requests", "unfinished", "overloaded",
@@ -370,14 +372,14 @@ def test_json(hisearch: Hisearch, tmp_path: Path) -> None:
     assert e2e["error"] == pytest.approx(e2e["simulated_ms"] / e2e["measured_ms"] - 1)
     assert [set(stage["metrics"]) for stage in row["stages"]] == [{"ttft_p90"}, {"itl_mean"}]
     assert (row["stages"][1]["requests_per_s"], row["stages"][1]["duration_s"]) == (8, 2.5)
-    assert (other["metrics"], found["unmeasured"]) == ({}, 1)
-    assert set(found["summary"]) == {"e2e_mean", "ttft_mean"}
-    assert found["summary"]["e2e_mean"] == {
+    assert (other["metrics"], document["unmeasured"]) == ({}, 1)
+    assert set(document["summary"]) == {"e2e_mean", "ttft_mean"}
+    assert document["summary"]["e2e_mean"] == {
         "runs": 1, "median_ape": abs(e2e["error"]), "mape": abs(e2e["error"]), "bias": e2e["error"],
     }  # fmt: skip
-    assert found["groups"]["accelerator"] == {"h100-sxm": found["summary"]}
-    assert set(found["groups"]) == {"accelerator", "model", "workload"}
-    assert (found["ok"], found["failed"], found["unfinished"], found["overloaded"]) == (True, [], 0, 0)
+    assert document["groups"]["accelerator"] == {"h100-sxm": document["summary"]}
+    assert set(document["groups"]) == {"accelerator", "model", "workload"}
+    assert (document["ok"], document["failed"], document["unfinished"], document["overloaded"]) == (True, [], 0, 0)
 
 
 def test_tables(hisearch: Hisearch, tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def _other_order(step: dict[str, Any]) -> None:
     step["batch"].reverse()
 
 
-def _one_less(step: dict[str, Any]) -> None:
+def _shorter_batch(step: dict[str, Any]) -> None:
     step["batch"].pop()
 
 
@@ -87,7 +87,7 @@ def _formed_later(step: dict[str, Any]) -> None:
         ("vllm", _more_tokens, ["batch"], "from the engine"),
         ("vllm", _more_computed, ["batch"], "the engine has computed"),
         ("vllm", _other_order, ["batch"], "another order, from place 1 on"),
-        ("vllm", _one_less, ["batch"], "the simulation goes on with"),
+        ("vllm", _shorter_batch, ["batch"], "the simulation goes on with"),
         ("vllm", _lost, ["lost"], "the engine preempts"),
         ("vllm", _later, ["start_s"], "0.000002000 s earlier"),
         ("vllm_async", _formed_later, ["scheduled_s"], "the simulated step is formed"),
@@ -195,12 +195,12 @@ def test_state_is_that_of_the_engine(recordings: Callable[[str], Made], name: st
     assert set(state["running"]) == {request.request.id for request in worker.running}
     assert set(state["waiting"]) == {request.request.id for request in worker.waiting}
     assert set(state["requests"]) >= {entry[0] for entry in steps[at]["batch"]}
-    for request_id, told in state["requests"].items():
+    for request_id, request_state in state["requests"].items():
         request = live[request_id]
-        assert told["known"] == request.known
-        assert told["in_flight"] == request.in_flight
-        assert told["computed"] == request.computed
-        assert told["preemptions"] == request.preemptions
+        assert request_state["known"] == request.known
+        assert request_state["in_flight"] == request.in_flight
+        assert request_state["computed"] == request.computed
+        assert request_state["preemptions"] == request.preemptions
     json.dumps(dataclasses.asdict(case))
 
 
@@ -256,7 +256,7 @@ def _alone(made: Made, folder: Path, step_s: float) -> tuple[Any, Any]:
     return without_cache(read_recording(made.write(folder / "alone.json"))), parse_step_law(str(step_s))
 
 
-def test_alone_tells_schedulers_apart(recordings: Callable[[str], Made], tmp_path: Path) -> None:
+def test_alone_separates_schedulers(recordings: Callable[[str], Made], tmp_path: Path) -> None:
     recording, law = _alone(recordings("vllm"), tmp_path, 0.02)
     settings = recording.settings.model_copy(update={"max_num_seqs": 3})
     other = dataclasses.replace(recording, settings=settings)
@@ -275,7 +275,7 @@ def test_integer_ids_and_ties_follow_their_order(tmp_path: Path) -> None:
     assert _validate(made, tmp_path).ok
 
 
-def test_unknown_keys_of_requests_are_told(recordings: Callable[[str], Made], tmp_path: Path) -> None:
+def test_unknown_keys_of_requests_are_reported(recordings: Callable[[str], Made], tmp_path: Path) -> None:
     made = recordings("vllm")
     made.document["requests"][3]["session"] = 7
     case = _validate(made, tmp_path)

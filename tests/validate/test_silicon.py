@@ -125,8 +125,8 @@ class TestConditions:
     ) -> None:
         """16 in flight + 4,096 + 1,500, as AIConfigurator's generator writes it for all but SGLang."""
         cells = {"backend": engine, "input_tokens": "4096", "output_tokens": "512", "concurrency": "16"}
-        found = conditions_of(only_row(tmp_path, **cells)).engine
-        assert (found.chunk_tokens, found.chunked_prefill) == (chunk_tokens, chunked)
+        generated = conditions_of(only_row(tmp_path, **cells)).engine
+        assert (generated.chunk_tokens, generated.chunked_prefill) == (chunk_tokens, chunked)
         published = {"input_tokens": "1024", "output_tokens": "1024", "attention_dp": "1", "tp": "1"}
         row = only_row(tmp_path, backend=engine, model="openai/gpt-oss-120b", system="b200_sxm", **published)
         assert conditions_of(row).engine.chunked_prefill == chunked
@@ -140,8 +140,8 @@ class TestConditions:
         assert (plain.draft_tokens, plain.gather_steps) == (0, 40)
         assert plain.speculation.tokens_per_step == 1.0
         drafting = deepseek | {"backend_version": "1.2.0rc6.post3"}
-        one = conditions_of(only_row(tmp_path, **drafting, tp="8", moe_tp="8"))
-        assert (one.draft_tokens, one.gather_steps) == (3, 0)
+        single = conditions_of(only_row(tmp_path, **drafting, tp="8", moe_tp="8"))
+        assert (single.draft_tokens, single.gather_steps) == (3, 0)
         groups = conditions_of(only_row(tmp_path, **drafting | {"attention_dp": "8"}, moe_ep="8"))
         assert (groups.draft_tokens, groups.gather_steps) == (1, 60)
         qwen = deepseek | {
@@ -154,14 +154,14 @@ class TestConditions:
     def test_glm_5_runs_what_is_in_flight_in_steps_of_32k_tokens(
         self, tmp_path: Path, precision: str, interval: int
     ) -> None:
-        found = conditions_of(
+        conditions = conditions_of(
             only_row(
                 tmp_path, backend="sglang", model="zhipuai/GLM-5", system="b200_sxm", precision=precision,
                 input_tokens="1024", output_tokens="1024", concurrency="64", attention_dp="1", tp="8", moe_tp="8",
             )
         )  # fmt: skip
-        assert (found.engine.chunk_tokens, found.engine.max_running_requests) == (32768, 64)
-        assert (found.engine.receive_interval, found.kv_dtype) == (interval, "fp8")
+        assert (conditions.engine.chunk_tokens, conditions.engine.max_running_requests) == (32768, 64)
+        assert (conditions.engine.receive_interval, conditions.kv_dtype) == (interval, "fp8")
 
     SGLANG: ClassVar = {
         "backend": "sglang", "backend_version": "0.5.9", "model": "deepseek-ai/DeepSeek-R1", "system": "b200_sxm",
@@ -177,9 +177,13 @@ class TestConditions:
         self, tmp_path: Path, cells: dict[str, str], interval: int, drafts: int, most: int
     ) -> None:
         """Drafted, a step of 1.96 tokens counts as as many: 30 are 59. Beyond 64 in flight DeepSeek drafts."""
-        found = conditions_of(only_row(tmp_path, **{**self.SGLANG, **cells}))
-        engine = found.engine
-        assert (engine.receive_interval, found.draft_tokens, engine.max_running_requests) == (interval, drafts, most)
+        conditions = conditions_of(only_row(tmp_path, **{**self.SGLANG, **cells}))
+        engine = conditions.engine
+        assert (engine.receive_interval, conditions.draft_tokens, engine.max_running_requests) == (
+            interval,
+            drafts,
+            most,
+        )
 
     MINIMAX: ClassVar = {
         "model": "MiniMaxAI/MiniMax-M2.5", "system": "b200_sxm", "precision": "fp8", "gemm_dtype": "fp8",
@@ -202,8 +206,12 @@ class TestConditions:
     ) -> None:
         """The first of them spread the experts over the ranks whatever its columns say."""
         row = only_row(tmp_path, **{**self.MINIMAX, **cells})
-        found = conditions_of(row)
-        assert (found.engine.chunk_tokens, found.kv_dtype, found.engine.memory_fraction) == (tokens, kv, fraction)
+        conditions = conditions_of(row)
+        assert (conditions.engine.chunk_tokens, conditions.kv_dtype, conditions.engine.memory_fraction) == (
+            tokens,
+            kv,
+            fraction,
+        )
         assert as_it_ran(row).parallelism == Parallelism(4, expert=experts)
 
     @pytest.mark.parametrize(
@@ -236,10 +244,10 @@ class TestConditions:
     def test_settings_of_sglangs_scripts(self, tmp_path: Path, cells: dict[str, str], fused: bool, host: str) -> None:
         """Host work has a label where tokens are drafted, which turns the overlap of schedule and device off."""
         row = only_row(tmp_path, **{**self.SGLANG, **cells})
-        found = conditions_of(row)
-        assert found.engine.fused_all_reduce == fused
+        conditions = conditions_of(row)
+        assert conditions.engine.fused_all_reduce == fused
         assert host_version(row) == host
-        assert found.engine.overlap == (found.draft_tokens == 0) == (not host.endswith("+serial"))
+        assert conditions.engine.overlap == (conditions.draft_tokens == 0) == (not host.endswith("+serial"))
 
     def test_nightly_builds_have_the_kernels_of_the_release_of_their_time(self, tmp_path: Path) -> None:
         cells = {**self.SGLANG, "backend_version": "nightly-dev-20260216-d3bae71e"}
@@ -261,15 +269,15 @@ class TestConditions:
         self, tmp_path: Path, cells: dict[str, str], expected: tuple[int, int, float, str, int]
     ) -> None:
         row = only_row(tmp_path, **{**self.SGLANG, "system": "h200_sxm", "concurrency": "64", **cells})
-        found = conditions_of(row)
-        engine = found.engine
-        kept = (engine.chunk_tokens, engine.max_running_requests, engine.memory_fraction, found.kv_dtype)
-        assert (*kept, found.gather_steps) == expected
+        conditions = conditions_of(row)
+        engine = conditions.engine
+        kept = (engine.chunk_tokens, engine.max_running_requests, engine.memory_fraction, conditions.kv_dtype)
+        assert (*kept, conditions.gather_steps) == expected
         assert engine.receive_interval == 1
 
 
-#: A run of InferenceMAX with prefill and decode apart: 3 decode workers of a request each, 6 requests in flight.
-APART = {
+#: A disaggregated run of InferenceMAX: 3 decode workers of a request each, 6 requests in flight.
+DISAGGREGATED = {
     "mode": "disagg", "backend": "trtllm", "backend_version": "0.8.1.post3", "model": "deepseek-ai/DeepSeek-V3",
     "system": "h100_sxm", "precision": "fp8", "gemm_dtype": "fp8", "input_tokens": "1024", "output_tokens": "1024",
     "concurrency": "6", "prefill_workers": "1", "prefill_tp": "1", "prefill_attention_dp": "16", "prefill_moe_ep": "16",
@@ -279,7 +287,7 @@ APART = {
 
 class TestRecipes:
     def test_a_row_that_states_its_workers_finds_its_recipe(self, tmp_path: Path) -> None:
-        recipe = recipe_of(only_row(tmp_path, **APART))
+        recipe = recipe_of(only_row(tmp_path, **DISAGGREGATED))
         assert recipe is not None
         assert recipe.name == "trtllm/h100-fp8/1k1k/stp/ctx1_gen3_tep16_batch1_eplb0_mtp0"
         assert recipe.decode.batch == 1
@@ -295,30 +303,30 @@ class TestRecipes:
         ],
     )
     def test_a_row_of_another_deployment_has_none(self, tmp_path: Path, cells: dict[str, str]) -> None:
-        assert recipe_of(only_row(tmp_path, **{**APART, **cells})) is None
+        assert recipe_of(only_row(tmp_path, **{**DISAGGREGATED, **cells})) is None
 
     def test_without_workers_a_row_that_may_have_had_draft_tokens_has_none(self, tmp_path: Path) -> None:
-        bare = {name: value for name, value in APART.items() if not name.endswith("_workers")}
+        bare = {name: value for name, value in DISAGGREGATED.items() if not name.endswith("_workers")}
         assert recipe_of(only_row(tmp_path, **bare)) is None
         # Of 924 requests in flight there is one recipe, without any.
         recipe = recipe_of(only_row(tmp_path, **{**bare, "concurrency": "924"}))
         assert recipe is not None
         assert recipe.decode.groups == 16
 
-    def test_a_row_of_two_recipes_is_told_apart_by_its_decode_workers(self, tmp_path: Path) -> None:
+    def test_a_row_of_two_recipes_is_matched_by_its_decode_workers(self, tmp_path: Path) -> None:
         cells = {
             "backend": "sglang", "backend_version": "0.5.8.post1", "system": "b200_sxm", "precision": "fp4",
             "input_tokens": "8192", "concurrency": "64", "decode_workers": "1", "decode_tp": "8",
         }  # fmt: skip
         names = []
         for expert in ("1", "8"):
-            recipe = recipe_of(only_row(tmp_path, **{**APART, **cells, "decode_moe_ep": expert}))
+            recipe = recipe_of(only_row(tmp_path, **{**DISAGGREGATED, **cells, "decode_moe_ep": expert}))
             assert recipe is not None
             names.append(recipe.name.rsplit("/", 1)[-1])
         assert names == ["low-latency-tp4-1p-tp8-1d", "low-latency-dep4-1p-tep8-1d"]
 
     def test_limits_and_split_are_the_recipes(self, tmp_path: Path) -> None:
-        prefill, decode = sides_of(only_row(tmp_path, **APART))
+        prefill, decode = sides_of(only_row(tmp_path, **DISAGGREGATED))
         assert (prefill.workers, prefill.split) == (1, Parallelism(1, 16, 16))
         assert (decode.workers, decode.split) == (3, Parallelism(16, 1, 16))
         engine = conditions_of_side(prefill).engine
@@ -328,11 +336,11 @@ class TestRecipes:
 
     def test_requests_wait_for_a_place_in_the_batch_of_a_decode_worker(self, tmp_path: Path, pricer: Pricer) -> None:
         """Six in flight on three places: each waits for as long as one decodes, on average."""
-        price = pricer.price(only_row(tmp_path, **APART))
+        price = pricer.price(only_row(tmp_path, **DISAGGREGATED))
         assert price.ttft_s == pytest.approx(0.9 * 1023 * price.tpot_s, rel=0.15)
 
     def test_ranks_beyond_a_host_lie_in_several(self, tmp_path: Path, pricer: Pricer) -> None:
-        _, decode = sides_of(only_row(tmp_path, **APART))
+        _, decode = sides_of(only_row(tmp_path, **DISAGGREGATED))
         hosts = pricer.worker(decode.row, conditions_of_side(decode)).hosts
         assert hosts is not None
         assert hosts.ranks_per_host == 8
@@ -344,13 +352,13 @@ class TestRecipes:
         assert (hosts.ranks_per_host if hosts is not None else None) == (8 if system == "b300_sxm" else None)
 
     def test_lengths_vary_as_in_the_campaigns_other_runs(self, tmp_path: Path) -> None:
-        assert conditions_of(only_row(tmp_path, **APART)).output_share == 0.8
+        assert conditions_of(only_row(tmp_path, **DISAGGREGATED)).output_share == 0.8
 
     def test_times_of_dynamos_containers_are_those_of_their_engine(self, tmp_path: Path) -> None:
-        own, inside = HostTimes(step_s=1e-3), HostTimes(step_s=2e-3)
-        pricer = Pricer("roofline", engines={"trtllm": EngineTimes(own, {"1.2.0rc6.post2": inside})})
-        assert pricer.times_of(only_row(tmp_path, **APART)) == inside
-        assert pricer.times_of(only_row(tmp_path, **{**APART, "backend_version": "1.3.0"})) == own
+        released, inside = HostTimes(step_s=1e-3), HostTimes(step_s=2e-3)
+        pricer = Pricer("roofline", engines={"trtllm": EngineTimes(released, {"1.2.0rc6.post2": inside})})
+        assert pricer.times_of(only_row(tmp_path, **DISAGGREGATED)) == inside
+        assert pricer.times_of(only_row(tmp_path, **{**DISAGGREGATED, "backend_version": "1.3.0"})) == released
 
 
 class TestClosedLoop:

@@ -1,4 +1,4 @@
-"""Another tool's prediction beside ours: asked where it is installed, counted on the rows that both price."""
+"""Another tool's prediction next to ours: run where it is installed, counted on the rows that both price."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def test_what_it_cannot_price_is_not_counted(tmp_path: Path) -> None:
     with pytest.raises(NotPriced, match=r"knows no model meta-llama/Meta-Llama-3\.1-8B"):
         peer.price(only_row(tmp_path))
     rows, out = write(tmp_path / "rows.csv", ROW, {}), tmp_path / "out.csv"
-    told = CliRunner().invoke(app, ["validate", "silicon", str(rows), "--json", "--quiet", "--rows", str(out)])
-    report = json.loads(told.stdout)
+    ran = CliRunner().invoke(app, ["validate", "silicon", str(rows), "--json", "--quiet", "--rows", str(out)])
+    report = json.loads(ran.stdout)
     assert report["all"]["n"] == report["dense"]["n"] == 2
     assert report["peer"]["tool"] == "aiconfigurator-core 0.12.0"
     assert report["peer"]["theirs"]["n"] == report["peer"]["ours"]["n"] == 1

@@ -1,4 +1,4 @@
-"""Which published recipe a row of prefill and decode apart was run by, and what becomes of rows that none tells."""
+"""Which published recipe a disaggregated row was run by, and the handling of rows that match none."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ UNSTATED = {
     "decode_workers": "", "measured_ttft_ms": "3670", "measured_tpot_ms": "12.64",
 }  # fmt: skip
 #: A run of the first months: both kinds state the accelerators of the whole deployment.
-WHOLE = {
+DEPLOYMENT = {
     **UNSTATED, "backend_version": "", "concurrency": "512", "prefill_tp": "36", "decode_tp": "36",
     "decode_moe_tp": "36", "decode_moe_ep": "1",
 }  # fmt: skip
-KNOWN = [(part.runs, recipe) for part in _read().deployments for recipe in part.all()]
+KNOWN = [(group.runs, recipe) for group in _read().deployments for recipe in group.all()]
 
 
 def row_of(folder: Path, **cells: str) -> SiliconRow:
@@ -45,13 +45,13 @@ class TestUnstatedWorkers:
 
     def test_the_accelerators_of_the_whole_deployment_tell_the_recipe(self, tmp_path: Path) -> None:
         """36 are 4 and 32; the recipe of 4 and 16 that ran at the same concurrency has 20."""
-        assert sides_of(row_of(tmp_path, **WHOLE))[1].split.attention_data == 32
+        assert sides_of(row_of(tmp_path, **DEPLOYMENT))[1].split.attention_data == 32
         fewer = {"prefill_tp": "20", "decode_tp": "20"}
-        assert sides_of(row_of(tmp_path, **{**WHOLE, **fewer}))[1].split.attention_data == 16
+        assert sides_of(row_of(tmp_path, **{**DEPLOYMENT, **fewer}))[1].split.attention_data == 16
 
     def test_one_engine_wider_than_any_counts_the_whole_deployment(self, tmp_path: Path) -> None:
-        one = {key: "" for key in WHOLE if key.startswith(("prefill", "decode"))}
-        cells = {**WHOLE, **one, "mode": "agg", "tp": "36", "attention_dp": "1", "moe_tp": "36", "moe_ep": "1"}
+        blanks = {key: "" for key in DEPLOYMENT if key.startswith(("prefill", "decode"))}
+        cells = {**DEPLOYMENT, **blanks, "mode": "agg", "tp": "36", "attention_dp": "1", "moe_tp": "36", "moe_ep": "1"}
         row = row_of(tmp_path, **cells)
         assert row.mode == "disagg"
         assert sides_of(row)[1].split.attention_data == 32
@@ -60,8 +60,11 @@ class TestUnstatedWorkers:
         assert (counted_twice.mode, counted_twice.parallelism) == ("agg", Parallelism(8, 1, 8))
 
     def test_columns_of_one_say_nothing(self, tmp_path: Path) -> None:
-        ones = {"prefill_tp": "1", "decode_tp": "1", "decode_moe_tp": "1", "decode_moe_ep": "1"}
-        assert {recipe.decode.groups for recipe in candidates(row_of(tmp_path, **{**WHOLE, **ones}))} == {16, 32}
+        defaults = {"prefill_tp": "1", "decode_tp": "1", "decode_moe_tp": "1", "decode_moe_ep": "1"}
+        assert {recipe.decode.groups for recipe in candidates(row_of(tmp_path, **{**DEPLOYMENT, **defaults}))} == {
+            16,
+            32,
+        }
 
     def test_drafted_tokens_of_the_recipe_are_simulated(self, tmp_path: Path) -> None:
         drafting = row_of(tmp_path, **{**UNSTATED, "concurrency": "180"})
@@ -101,7 +104,7 @@ class TestStatedWorkers:
         }  # fmt: skip
         assert sides_of(row_of(tmp_path, **{**UNSTATED, **cells}))[1].split == Parallelism(1, 16, 16, all_to_all=True)
 
-    def test_a_concurrency_that_no_list_has_is_told_by_workers_alone(self, tmp_path: Path) -> None:
+    def test_a_concurrency_that_no_list_has_is_matched_by_workers_alone(self, tmp_path: Path) -> None:
         cells = {"output_tokens": "8192", "concurrency": "7", "prefill_workers": "1", "decode_workers": "7"}
         recipe = recipe_of(row_of(tmp_path, **{**UNSTATED, **cells, "decode_tp": "8", "decode_moe_ep": "8"}))
         assert recipe is not None
@@ -127,11 +130,11 @@ def test_every_recipe_is_among_those_that_its_own_row_may_have_run(
         }  # fmt: skip
     row = row_of(tmp_path_factory.mktemp("rows"), **cells)
     assert states_workers(row.cells) is stated
-    found = candidates(row)
+    matches = candidates(row)
     if stated and recipe.drafts != 0:
         return
-    drafted = any(part.include(row) for part in _read().drafted) and not stated
-    deployments = [(one.drafts, one.prefill, one.decode) for one in found]
+    drafted = any(rule.include(row) for rule in _read().drafted) and not stated
+    deployments = [(candidate.drafts, candidate.prefill, candidate.decode) for candidate in matches]
     assert drafted or (recipe.drafts, recipe.prefill, recipe.decode) in deployments
 
 

@@ -96,9 +96,9 @@ def measure(
         bytes_per_s=fleet.transfer.bytes_per_s / hand_over,
     )
     fleet = replace(fleet, pools=tuple(pools), transfer=transfer)
-    found = simulate_fleet(fleet, replay.compile("measured", times), seed=result.resolved.study.seed)
+    measured = simulate_fleet(fleet, replay.compile("measured", times), seed=result.resolved.study.seed)
     back = np.argsort(np.argsort(times, kind="stable"))
-    table = found.requests
+    table = measured.requests
     columns = {name: values[back] for name, values in table.columns().items()}
     columns["first_token_s"] = columns["first_token_s"] + front_end_s
     columns["finish_s"] = columns["finish_s"] + front_end_s
@@ -115,13 +115,13 @@ def _summary(table: RequestTable, e2e: str) -> dict[str, Any]:
     several = table.output_tokens > 1
     seconds = {"ttft": table.ttft_s, "tpot": table.tpot_s[several], e2e: table.e2e_s}
     seconds["itl"] = np.repeat(table.tpot_s, table.output_tokens - 1)
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     for name, values in seconds.items():
-        found[f"mean_{name}_ms"] = 1e3 * float(values.mean())
-        found[f"median_{name}_ms"] = 1e3 * float(np.median(values))
-        found[f"p99_{name}_ms"] = 1e3 * float(np.percentile(values, 99))
+        figures[f"mean_{name}_ms"] = 1e3 * float(values.mean())
+        figures[f"median_{name}_ms"] = 1e3 * float(np.median(values))
+        figures[f"p99_{name}_ms"] = 1e3 * float(np.percentile(values, 99))
     span_s = float(table.delivered_s.max() - table.sent_s.min())
-    return found | {
+    return figures | {
         "duration": span_s,
         "completed": len(several),
         "total_input_tokens": int(table.input_tokens.sum()),

@@ -1,4 +1,4 @@
-"""Step times told from measured requests and their neighbours."""
+"""Step times inferred from measured requests and their neighbours."""
 
 from __future__ import annotations
 
@@ -52,6 +52,6 @@ def test_the_true_factors_count_as_many_steps_as_tokens(result: StudyResult, fac
 def test_times_are_needed(result: StudyResult) -> None:
     assert result.recommendation is not None
     plan = result.simulation.fleet(result.recommendation.trial.deployment)
-    ones = np.ones(3)
+    unit_times = np.ones(3)
     with pytest.raises(ValueError, match="when requests were sent is not known"):
-        Neighbours(PerRequest(np.arange(3), None, ones, ones, np.arange(3), np.arange(3)), plan)
+        Neighbours(PerRequest(np.arange(3), None, unit_times, unit_times, np.arange(3), np.arange(3)), plan)

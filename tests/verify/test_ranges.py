@@ -18,7 +18,7 @@ from hisearch.verify.terms import TERMS, Term, Variables, correction_of
 class Valley:
     """Explains by what prefill and lost hits do together, and by the decode rate.
 
-    slope: octaves of prefill that all prompts' hits are worth; separation: how well the two are told from each
+    slope: octaves of prefill that all prompts' hits are worth; separation: how well the two are separated from each
         other.
     """
 
@@ -44,33 +44,33 @@ class Valley:
 
 @settings(deadline=None, max_examples=20)
 @given(st.floats(0.2, 1.0), st.floats(0.1, 0.9), st.floats(0.5, 1.5), st.sampled_from([0.0, 1.0]))
-def test_what_cannot_be_told_apart_has_a_range_that_holds_the_truth(
+def test_indistinguishable_terms_have_a_range_that_holds_the_truth(
     prefill: float, lost: float, slope: float, separation: float
 ) -> None:
     truth = {"prefill": prefill, "hits_lost": lost, "decode": 0.5}
     search = Valley(truth, slope, separation)
-    # A search may stop anywhere in the valley; where the terms are told apart, it is narrow and that is the truth.
+    # A search may stop anywhere in the valley; where the terms are separable, it is narrow and that is the truth.
     moved = 0.0 if separation else 0.3 * (1.0 - lost)
     best = truth | {"hits_lost": lost + moved, "prefill": prefill - slope * moved}
-    found = ranges(search, best, 0.01)
+    intervals = ranges(search, best, 0.01)
     value = correction_of(truth)
     for name in truth:
-        low, high = found[name]
+        low, high = intervals[name]
         assert low <= value.value(name) * 1.02
         assert high >= value.value(name) * 0.98
         assert low <= correction_of(best).value(name) <= high
-    assert _is_told("decode", *found["decode"])
-    assert _is_told("hits_lost", *found["hits_lost"]) == bool(separation)
+    assert _is_told("decode", *intervals["decode"])
+    assert _is_told("hits_lost", *intervals["hits_lost"]) == bool(separation)
 
 
 def requests_of(ttft_s: list[float], *, sent: bool = True) -> PerRequest:
-    """Requests sent a second apart."""
+    """Requests sent one a second."""
     seconds = np.array(ttft_s)
-    ones, count = np.ones(len(seconds), dtype=np.int64), np.arange(len(seconds))
-    return PerRequest(count, count.astype(float) if sent else None, seconds, seconds + 1.0, ones, ones)
+    unit_tokens, count = np.ones(len(seconds), dtype=np.int64), np.arange(len(seconds))
+    return PerRequest(count, count.astype(float) if sent else None, seconds, seconds + 1.0, unit_tokens, unit_tokens)
 
 
-def test_a_wait_that_grows_throughout_is_told_from_one_that_does_not() -> None:
+def test_a_steadily_growing_wait_is_recognised() -> None:
     growing = [0.1 + 0.02 * at for at in range(80)]
     assert requests_of(growing).growing_wait() == pytest.approx((0.1 + 0.02 * 9.5, 0.1 + 0.02 * 69.5))
     shuffled = np.random.default_rng(0).permutation(80)

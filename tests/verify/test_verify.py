@@ -40,7 +40,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> StudyResult:
 
 @pytest.fixture(scope="module")
 def slow_decode(result: StudyResult, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Verification]:
-    """Measured with decode at 1.5 times the model's, and what comes of it."""
+    """A measurement with decode at 1.5 times the model's, and its verification."""
     _, _, table = measure(result, factors=CorrectionSpec(decode=1.5))
     path = write_guidellm(tmp_path_factory.mktemp("decode") / "g.json", table)
     return path, verify_run(result, [path])
@@ -48,39 +48,39 @@ def slow_decode(result: StudyResult, tmp_path_factory: pytest.TempPathFactory) -
 
 def test_the_model_s_own_figures_need_no_correction(result: StudyResult, tmp_path: Path) -> None:
     _, _, table = measure(result)
-    found = verify_run(result, [write_guidellm(tmp_path / "g.json", table)])
-    assert found.diagnosis.terms == ()
-    assert found.diagnosis.error_before < 1e-6
-    assert found.agrees
-    assert found.profiles == ()
-    (one,) = found.measurements
-    assert {row.figure for row in one.rows} >= {"ttft_p99_s", "tpot_mean_s", "e2e_p50_s", "output_tokens_per_s"}
-    assert all(abs(row.error) < 1e-6 for row in one.rows)
+    verification = verify_run(result, [write_guidellm(tmp_path / "g.json", table)])
+    assert verification.diagnosis.terms == ()
+    assert verification.diagnosis.error_before < 1e-6
+    assert verification.agrees
+    assert verification.profiles == ()
+    (comparison,) = verification.measurements
+    assert {row.figure for row in comparison.rows} >= {"ttft_p99_s", "tpot_mean_s", "e2e_p50_s", "output_tokens_per_s"}
+    assert all(abs(row.error) < 1e-6 for row in comparison.rows)
     with pytest.raises(ValueError, match="there is no profile to write"):
-        found.write_profile(tmp_path / "p.yaml")
+        verification.write_profile(tmp_path / "p.yaml")
 
 
 def test_slow_decode_is_found_and_cross_checked(slow_decode: tuple[Path, Verification]) -> None:
-    _, found = slow_decode
+    _, verification = slow_decode
     # The slowed deployment is near saturation, where a little queueing looks like a slow front end.
-    assert found.diagnosis.terms[0] == "decode"
-    assert set(found.diagnosis.terms) <= {"decode", "front_end_s"}
-    assert found.diagnosis.correction.front_end_s < 0.05
-    assert found.diagnosis.correction.decode == pytest.approx(1.5, rel=0.02)
-    assert not found.agrees
-    assert found.diagnosis.error_before > 0.3
-    assert found.diagnosis.error_after < 0.03
-    assert found.cross_check is not None
-    assert found.cross_check.error_after < 0.25 * found.cross_check.error_before
-    assert found.diagnosis.alone[0].name == "decode"
-    factor = found.diagnosis.correction.decode
-    assert f"Decode (reading weights and KV) takes {factor:.3g} times" in found.findings[0]
+    assert verification.diagnosis.terms[0] == "decode"
+    assert set(verification.diagnosis.terms) <= {"decode", "front_end_s"}
+    assert verification.diagnosis.correction.front_end_s < 0.05
+    assert verification.diagnosis.correction.decode == pytest.approx(1.5, rel=0.02)
+    assert not verification.agrees
+    assert verification.diagnosis.error_before > 0.3
+    assert verification.diagnosis.error_after < 0.03
+    assert verification.cross_check is not None
+    assert verification.cross_check.error_after < 0.25 * verification.cross_check.error_before
+    assert verification.diagnosis.alone[0].name == "decode"
+    factor = verification.diagnosis.correction.decode
+    assert f"Decode (reading weights and KV) takes {factor:.3g} times" in verification.findings[0]
 
 
 def test_beyond_the_limit_values_come_with_a_warning(slow_decode: tuple[Path, Verification]) -> None:
-    _, found = slow_decode
-    assert found.overloads == []
-    beyond = replace(found, measurements=[replace(found.measurements[0], growing_wait=(0.2, 9.1))])
+    _, verification = slow_decode
+    assert verification.overloads == []
+    beyond = replace(verification, measurements=[replace(verification.measurements[0], growing_wait=(0.2, 9.1))])
     (said,) = beyond.overloads
     assert "median TTFT 0.2 s in the first quarter, 9.1 s in the last" in said
     assert "as a direction, not as a value, and measure at a lower load" in said
@@ -126,25 +126,25 @@ def test_near_saturation_a_slow_decode_is_no_lost_hits(result: StudyResult, tmp_
 
 
 def test_which_worker_serves_a_request_is_luck(result: StudyResult, tmp_path: Path) -> None:
-    """Of several workers behind a router, times a few milliseconds apart bring requests together with others."""
+    """With several workers behind a router, a shift of a few milliseconds changes which requests share a step."""
     replay, _, table = measure(result)
     assert result.recommendation is not None
     (measurement,) = read_measurements(write_guidellm(tmp_path / "g.json", table))
     deployment = result.recommendation.trial.deployment
-    router, found = RouterSpec(policy="least_outstanding_tokens"), {}
+    router, predictors = RouterSpec(policy="least_outstanding_tokens"), {}
     for workers in (1, 3):
         pools = [pool.model_copy(update={"replicas": workers}) for pool in deployment.pools]
         fleet = result.simulation.fleet(deployment.model_copy(update={"pools": pools, "router": router}))
-        found[workers] = Predictor(measurement, replay, fleet, partial(simulate_fleet, seed=1))
-    assert found[1].placing().steps == (0.0, 0.0)
-    assert found[1].placing().figures == found[1](Correction()).figures
-    middle, spread = found[3].placing().steps
+        predictors[workers] = Predictor(measurement, replay, fleet, partial(simulate_fleet, seed=1))
+    assert predictors[1].placing().steps == (0.0, 0.0)
+    assert predictors[1].placing().figures == predictors[1](Correction()).figures
+    middle, spread = predictors[3].placing().steps
     assert 0.0 <= middle < 0.02 < spread
     # What the other placing would have measured is explained, whichever worker the model says.
     late_s = np.random.default_rng(3).uniform(0.0, JITTER_S, len(replay))
-    placed = simulate_fleet(found[3]._plan, replay.compile("late", replay.arrival_s + late_s), seed=1).requests
+    placed = simulate_fleet(predictors[3]._plan, replay.compile("late", replay.arrival_s + late_s), seed=1).requests
     (late,) = read_measurements(write_guidellm(tmp_path / "late.json", placed))
-    case = Case(late, Predictor(late, replay, found[3]._plan, partial(simulate_fleet, seed=1)))
+    case = Case(late, Predictor(late, replay, predictors[3]._plan, partial(simulate_fleet, seed=1)))
     counted, left = (case.steps_error(Correction(), but_for_luck=on) for on in (False, True))
     assert counted is not None
     assert left is not None
@@ -156,12 +156,12 @@ def test_requests_that_were_never_sent_take_no_place(result: StudyResult, tmp_pa
     document = json.loads(path.read_text())
     document["benchmarks"][0]["requests"]["incomplete"] = [{"request_start_time": None, "request_latency": None}]
     path.write_text(json.dumps(document))
-    (found,) = read_measurements(path)
-    assert (found.sent, found.failed) == (400, 0)
+    (measurement,) = read_measurements(path)
+    assert (measurement.sent, measurement.failed) == (400, 0)
 
 
 class _Left(CorrectionSearch):
-    """Leaves what it is told to."""
+    """Leaves the given errors."""
 
     def __init__(self, lefts: dict[tuple[str, ...], tuple[float, float]]) -> None:
         self._lefts = lefts
@@ -176,7 +176,7 @@ class _Left(CorrectionSearch):
 @pytest.mark.parametrize(
     ("before", "after", "worth"),
     [
-        ((0.08, 0.11), (0.02, 0.11), True),  # a front end's wait beside noise between tokens
+        ((0.08, 0.11), (0.02, 0.11), True),  # a front end's wait, with noise between tokens
         ((0.08, 0.11), (0.05, 0.11), False),  # neither half of the figures nor a fifth of all
         ((0.08, 0.11), (0.02, 0.13), False),  # the step times pay for it
         ((0.025, 0.11), (0.01, 0.11), False),  # the figures were explained
@@ -189,7 +189,7 @@ def test_noise_in_step_times_says_nothing_against_a_term_of_the_figures(
     assert _Left({(): before, ("front_end_s",): after}).is_worth({}, {"front_end_s": 0.3}) == worth
 
 
-def test_host_work_that_looks_like_decode_is_named_as_a_rival(result: StudyResult, tmp_path: Path) -> None:
+def test_host_work_that_looks_like_decode_is_named_as_an_alternative(result: StudyResult, tmp_path: Path) -> None:
     _, _, table = measure(result, factors=CorrectionSpec(host=6.0))
     diagnosis = verify_run(result, [write_guidellm(tmp_path / "g.json", table)]).diagnosis
     assert "host" in {*diagnosis.terms, *(rival.name for rival in diagnosis.rivals)}
@@ -198,15 +198,15 @@ def test_host_work_that_looks_like_decode_is_named_as_a_rival(result: StudyResul
 def test_a_summary_alone_is_enough(result: StudyResult, tmp_path: Path) -> None:
     """sglang.bench_serving without details: arrivals are another draw of the same Poisson process."""
     replay, _, _ = measure(result)
-    # From half of the load on, decode as slow as this saturates the workers, and lost hits are told in its place.
+    # From half of the load on, decode as slow as this saturates the workers, and lost hits are diagnosed instead.
     rate = 0.45 * replay.rate_rps
     times = np.cumsum(np.random.default_rng(3).exponential(1 / rate, len(replay)))
     _, _, table = measure(result, factors=CorrectionSpec(decode=1.6), arrival_s=times - times[0])
     path = write_sglang(tmp_path / "s.jsonl", table, rate=rate)
-    found = verify_run(result, [path])
-    assert found.diagnosis.terms[0] == "decode"
-    assert found.diagnosis.correction.decode == pytest.approx(1.6, rel=0.1)
-    assert found.cross_check is None
+    verification = verify_run(result, [path])
+    assert verification.diagnosis.terms[0] == "decode"
+    assert verification.diagnosis.correction.decode == pytest.approx(1.6, rel=0.1)
+    assert verification.cross_check is None
 
 
 def test_two_measurements_check_each_other(result: StudyResult, tmp_path: Path) -> None:
@@ -214,26 +214,26 @@ def test_two_measurements_check_each_other(result: StudyResult, tmp_path: Path) 
     half = np.arange(len(table.arrival_s)) / 3.0
     _, _, calmer = measure(result, factors=CorrectionSpec(prefill=1.3), arrival_s=half)
     files = [write_guidellm(tmp_path / "g.json", table), write_vllm(tmp_path / "v.json", calmer, rate=3.0)]
-    found = verify_run(result, files)
-    assert [one.tool for one in found.measurements] == ["guidellm", "vllm bench serve"]
-    assert found.diagnosis.correction.prefill == pytest.approx(1.3, rel=0.05)
-    assert found.cross_check is not None
-    assert found.cross_check.how.startswith("each of 2 measurements")
-    assert found.cross_check.error_after < 0.05
+    verification = verify_run(result, files)
+    assert [measurement.tool for measurement in verification.measurements] == ["guidellm", "vllm bench serve"]
+    assert verification.diagnosis.correction.prefill == pytest.approx(1.3, rel=0.05)
+    assert verification.cross_check is not None
+    assert verification.cross_check.how.startswith("each of 2 measurements")
+    assert verification.cross_check.error_after < 0.05
 
 
 def test_the_recalibrated_profile_predicts_what_was_measured(
     result: StudyResult, slow_decode: tuple[Path, Verification], tmp_path: Path
 ) -> None:
-    _, found = slow_decode
-    assert found.write_profile(tmp_path / "p.yaml") == [tmp_path / "p.yaml"]
+    _, verification = slow_decode
+    assert verification.write_profile(tmp_path / "p.yaml") == [tmp_path / "p.yaml"]
     document = Catalogue().get("LatencyProfile", str(tmp_path / "p.yaml"))
     profile = document.spec
     assert isinstance(profile, LatencyProfileSpec)
     assert profile.evidence == "fitted"
     assert profile.corrections is not None
-    assert found.cross_check is not None
-    assert profile.relative_error == pytest.approx(max(found.cross_check.error_after, 0.01), abs=1e-3)
+    assert verification.cross_check is not None
+    assert profile.relative_error == pytest.approx(max(verification.cross_check.error_after, 0.01), abs=1e-3)
     assert "g.json" in profile.provenance.source
     settings = [f"spec.space.profile={tmp_path / 'p.yaml'}"]
     again = Simulation(load_study(result.run_dir.parent / "study.yaml", settings).world())

@@ -39,8 +39,8 @@ def test_a_step_event_by_event(model, attention, ffn, micro_batches):
     stages = [(s.station, float(s.seconds[0])) for s in law.stages(load.part(float(micro_batches)))]
     # Attention's norms and products before the FFN, and the next layer's after it, are one visit.
     first = stages.index(next(s for s in stages if s[0] == "link to ffn"))
-    here = ("accelerator", sum(t for name, t in stages if name == "accelerator"))
-    round_ = [here, *stages[first:]]
+    attention_visit = ("accelerator", sum(t for name, t in stages if name == "accelerator"))
+    round_ = [attention_visit, *stages[first:]]
     assert all(name != "accelerator" for name, _ in stages[first:])
     expected = makespan_s(_merged(round_) * model.layers, [1.0] * micro_batches)
     assert law.step(load)[0] == pytest.approx(expected + law.collectives.embedding_s(load.tokens)[0], rel=1e-9)
@@ -48,13 +48,13 @@ def test_a_step_event_by_event(model, attention, ffn, micro_batches):
 
 def _merged(steps):
     """Visits to one station in a row as one."""
-    found = []
+    visits = []
     for name, seconds in steps:
-        if found and found[-1][0] == name:
-            found[-1] = (name, found[-1][1] + seconds)
+        if visits and visits[-1][0] == name:
+            visits[-1] = (name, visits[-1][1] + seconds)
         else:
-            found.append((name, seconds))
-    return found
+            visits.append((name, seconds))
+    return visits
 
 
 def test_transfers_count_the_busier_side():
@@ -66,9 +66,9 @@ def test_transfers_count_the_busier_side():
 
 
 def test_ping_pong_hides_the_shorter_side():
-    one, two = (afd(attention=4, ffn=4, micro_batches=k).step(decodes(256, 4000))[0] for k in (1, 2))
-    assert two < one
-    assert two > one / 2
+    single, double = (afd(attention=4, ffn=4, micro_batches=k).step(decodes(256, 4000))[0] for k in (1, 2))
+    assert double < single
+    assert double > single / 2
 
 
 def test_the_best_ratio_is_found_in_the_middle():

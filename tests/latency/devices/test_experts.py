@@ -78,40 +78,40 @@ def test_places_hold_every_expert_and_its_copies():
 class Cache:
     """A rank's experts of one layer, step by step."""
 
-    def __init__(self, room, eviction):
-        self.room, self.eviction, self.held = room, eviction, OrderedDict()
+    def __init__(self, capacity, eviction):
+        self.capacity, self.eviction, self.held = capacity, eviction, OrderedDict()
 
-    def step(self, wanted):
+    def step(self, needed_experts):
         """Misses of a step: what is there runs first, then what is fetched."""
-        hits = [e for e in wanted if e in self.held]
-        missed = [e for e in wanted if e not in self.held]
+        hits = [e for e in needed_experts if e in self.held]
+        missed = [e for e in needed_experts if e not in self.held]
         if self.eviction == "lru":
             for e in hits:
                 self.held.move_to_end(e)
         for e in missed:
-            if len(self.held) >= self.room:
+            if len(self.held) >= self.capacity:
                 self.held.popitem(last=False)
             self.held[e] = None
         return len(missed)
 
 
 @pytest.mark.parametrize("eviction", ["lru", "fifo"])
-@pytest.mark.parametrize(("tokens", "room"), [(1, 16), (1, 32), (4, 32), (4, 48)])
-def test_misses_step_by_step(eviction, tokens, room):
+@pytest.mark.parametrize(("tokens", "capacity"), [(1, 16), (1, 32), (4, 32), (4, 48)])
+def test_misses_step_by_step(eviction, tokens, capacity):
     rng, weights = np.random.default_rng(3), np.arange(1, 65, dtype=float) ** -1.0
-    cache = Cache(room, eviction)
+    cache = Cache(capacity, eviction)
     counted = [cache.step(rng.permutation(np.unique(chosen(weights, 4, tokens, rng))).tolist()) for _ in range(4000)]
-    expected = misses(needed(choice_probabilities(ZIPF, 64, 4), np.array([float(tokens)])), room, eviction)[0]
+    expected = misses(needed(choice_probabilities(ZIPF, 64, 4), np.array([float(tokens)])), capacity, eviction)[0]
     assert np.mean(counted[500:]) == pytest.approx(expected, rel=0.1)
 
 
 def test_the_static_choice_misses_least_and_room_helps():
     needs = needed(choice_probabilities(ZIPF, 64, 4), np.array([1.0, 8.0]))
-    for room in (0, 8, 32, 64):
-        static, lru, fifo = (misses(needs, room, name) for name in ("static", "lru", "fifo"))
+    for capacity in (0, 8, 32, 64):
+        static, lru, fifo = (misses(needs, capacity, name) for name in ("static", "lru", "fifo"))
         assert (static <= lru + 1e-9).all()
         assert (lru <= fifo + 1e-9).all()
-    assert (np.diff([misses(needs, room, "lru")[0] for room in range(0, 65, 8)]) <= 0).all()
+    assert (np.diff([misses(needs, capacity, "lru")[0] for capacity in range(0, 65, 8)]) <= 0).all()
     assert misses(needs, 64, "lru").sum() == 0.0
 
 
@@ -171,9 +171,10 @@ def test_layers_of_their_own_are_the_mean_of_layers_alone(ranks):
     together, alone = loads(layers=layers), [loads(weights=weights, seed=i) for i, weights in enumerate(layers)]
     for index in (0, 1):
         np.testing.assert_allclose(
-            together.busiest(tokens)[index], np.mean([one.busiest(tokens)[index] for one in alone], axis=0)
+            together.busiest(tokens)[index],
+            np.mean([layer_loads.busiest(tokens)[index] for layer_loads in alone], axis=0),
         )
-    rate = 1.0 - np.mean([one._missed(tokens) for one in alone], axis=0) / together.busiest(tokens)[1]
+    rate = 1.0 - np.mean([layer_loads._missed(tokens) for layer_loads in alone], axis=0) / together.busiest(tokens)[1]
     np.testing.assert_allclose(together.hit_rate(tokens), np.maximum(rate, 0.0), atol=1e-9)
     if ranks == 1:
         alike = loads(layers=[layers[0]] * 3)

@@ -34,8 +34,8 @@ def test_without_devices_it_is_the_scaled_roofline(model, engine):
             decode_step_seconds(theirs, n, n * each), rel=0.01
         )
     for chunk in ((2048, 0), (512, 8000)):
-        told = step_seconds(ours, [chunk], [])
-        assert told == pytest.approx(step_seconds(theirs, [chunk], []), rel=0.01)
+        seconds = step_seconds(ours, [chunk], [])
+        assert seconds == pytest.approx(step_seconds(theirs, [chunk], []), rel=0.01)
 
 
 def test_an_automatic_profile_takes_the_accelerators_laws():

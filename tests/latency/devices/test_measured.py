@@ -22,10 +22,10 @@ def test_measured_operators_come_before_the_sheet(tmp_path):
     file.write_text(HEADER + "down_proj,1,,1e-3\ndown_proj,101,,2e-3\n")
     plain, both = compiled(LLAMA_8B, A6000, VLLM), compiled(LLAMA_8B, A6000, VLLM, profile=profile(file))
     matrix = 14336 * 4096 * 2
-    own = (
+    roofline_s = (
         np.maximum(2 * 14336 * 4096 * 51 / (154.8e12 * 0.7), (matrix + 51 * (14336 + 4096) * 2) / (768e9 * 0.8)) + 2e-6
     )
-    assert both.seconds.token_s[51] - plain.seconds.token_s[51] == pytest.approx(32 * (1.5e-3 - own), rel=1e-6)
+    assert both.seconds.token_s[51] - plain.seconds.token_s[51] == pytest.approx(32 * (1.5e-3 - roofline_s), rel=1e-6)
 
 
 def test_attention_is_bilinear_and_goes_on(tmp_path):
@@ -33,8 +33,8 @@ def test_attention_is_bilinear_and_goes_on(tmp_path):
     rows = [f"decode_attention,{n},{c},{1e-6 * n + 1e-8 * c}" for n in (1, 64) for c in (0, 4096, 65536)]
     file.write_text(HEADER + "\n".join(rows) + "\n")
     law = compiled(LLAMA_8B, A6000, VLLM, profile=profile(file), max_sequences=256, max_context_tokens=200_000)
-    told = bilinear(law.seconds.decode_s, 64, 65536, extrapolate=True)
-    assert told == pytest.approx(32 * (64e-6 + 65536e-8))
+    seconds = bilinear(law.seconds.decode_s, 64, 65536, extrapolate=True)
+    assert seconds == pytest.approx(32 * (64e-6 + 65536e-8))
     table = read_operators(file, 1)["decode_attention"]
     assert table(np.array(128.0), np.array(100_000.0)) == pytest.approx(128e-6 + 1e-3)
 
@@ -46,8 +46,8 @@ def test_context_of_each_decode(tmp_path):
     file.write_text("operator,tokens,context,context_each,latency_s\n" + "\n".join(rows) + "\n")
     table = read_operators(file, 1)["decode_attention"]
     for n, each in ((1, 32), (7, 500), (32, 2048), (100, 4000)):
-        told = table(np.array(float(n)), np.array(float(n * each)))
-        assert told == pytest.approx(n * (2e-6 + 1e-8 * each))
+        seconds = table(np.array(float(n)), np.array(float(n * each)))
+        assert seconds == pytest.approx(n * (2e-6 + 1e-8 * each))
     file.write_text(file.read_text() + "decode_attention,1,64,,1e-6\n")
     with pytest.raises(OperatorFileError, match="rows with context_each, and rows without"):
         read_operators(file, 1)

@@ -73,17 +73,17 @@ def parts(worker_law: DeviceWorker, load: Load) -> tuple[float, float]:
 def test_two_attention_groups_are_two_workers_and_an_ffn_over_both(block, ours, theirs, context):
     """Attention of each is that of an accelerator alone; the FFN is that of two in tensor parallelism on all tokens."""
     two = law(block, Parallelism(attention_data=2))
-    one, wide = law(block, Parallelism()), law(block, Parallelism(tensor=2))
+    single, wide = law(block, Parallelism()), law(block, Parallelism(tensor=2))
     loads = [load_of(n, sequences=n, context=n * context) for n in (ours, theirs) if n]
-    own = max(parts(one, load)[0] for load in loads)
+    attention_s = max(parts(single, load)[0] for load in loads)
     both = parts(wide, load_of(ours + theirs))[1]
     mean = np.array([(ours + theirs) / 2.0])
     exchanged = two.model.layers * float(two.collectives.shared_layer_s(mean)[0])
-    told = max(
+    step_s = max(
         float(two.step(load)[0] - two.shared_s(load.tokens)[0] - two.collectives.embedding_s(load.tokens)[0])
         for load in loads
     ) + float(two.shared_s(mean)[0])
-    assert told == pytest.approx(own + both + exchanged, rel=1e-9)
+    assert step_s == pytest.approx(attention_s + both + exchanged, rel=1e-9)
 
 
 def trace_requests(arrays) -> list[Request]:
@@ -101,7 +101,7 @@ def trace_requests(arrays) -> list[Request]:
 def test_simulated_groups_are_near_the_slow_restatement(block, seed):
     """Unlike groups through the kernels, by tables, against the engines step by step, by the law put together."""
     split = Parallelism(attention_data=2)
-    two, one, wide = law(block, split), law(block, Parallelism()), law(block, Parallelism(tensor=2))
+    two, single, wide = law(block, split), law(block, Parallelism()), law(block, Parallelism(tensor=2))
     costs = costs_of(block, split)
     host_s, each_s = costs.seconds.host_s, costs.seconds.host_per_sequence_s
     cached: dict[int, float] = {}
@@ -114,7 +114,7 @@ def test_simulated_groups_are_near_the_slow_restatement(block, seed):
         return cached[tokens]
 
     def attended(new: int, before: int) -> float:
-        return parts(one, load_of(new, new, before))[0] - parts(one, load_of(new))[0]
+        return parts(single, load_of(new, new, before))[0] - parts(single, load_of(new))[0]
 
     def alone(batch: Batch) -> float:
         chunks, decodes, sampling = batch
@@ -122,10 +122,12 @@ def test_simulated_groups_are_near_the_slow_restatement(block, seed):
         # All chunks are one kernel, and move together: what a chunk of one token takes is paid once.
         attention = sum(attended(new, before) - attended(1, 0) for new, before in chunks)
         attention += attended(1, 0) if chunks else 0.0
-        own = parts(one, load_of(prompt + n, sequences=n, context=sum(c + 1 for c in decodes)))[0] + attention
-        head = float(one.sequence(np.array([float(max(sampling, 1))]))[0]) if sampling else 0.0
+        attention_s = (
+            parts(single, load_of(prompt + n, sequences=n, context=sum(c + 1 for c in decodes)))[0] + attention
+        )
+        head = float(single.sequence(np.array([float(max(sampling, 1))]))[0]) if sampling else 0.0
         embedding = float(two.collectives.embedding_s(np.array([float(prompt + n)]))[0])
-        return own + head + embedding + host_s + each_s * (len(chunks) + n)
+        return attention_s + head + embedding + host_s + each_s * (len(chunks) + n)
 
     def cost(batches: Sequence[Batch]) -> float:
         tokens = sum(sum(new for new, _ in chunks) + len(decodes) for chunks, decodes, _ in batches)
@@ -140,7 +142,7 @@ def test_simulated_groups_are_near_the_slow_restatement(block, seed):
 
 @pytest.mark.parametrize("schedule", ["serial", "interleaved"])
 def test_a_pipeline_with_devices_is_near_an_engine_with_one_queue(schedule):
-    """The mean time of requests, stages of devices beside each accelerator; the reference deals batches otherwise."""
+    """The mean time of requests, with device stages attached to each accelerator; the reference forms other batches."""
     block, split = {**ON_PIM, "schedule": schedule}, Parallelism(pipeline=3)
     costs, arrays = costs_of(block, split), random_trace(3, replace(SHAPE, rate_rps=8.0))
     requests = [
@@ -171,10 +173,10 @@ def test_halves_pass_the_stages_of_a_pipeline_one_after_the_other(n, context, st
         else:
             visits.append((station, seconds))
     exact = stages * makespan_s(visits, [1.0, 1.0])
-    told = float(halves.step(load)[0] - halves.collectives.embedding_s(load.tokens)[0])
+    step_s = float(halves.step(load)[0] - halves.collectives.embedding_s(load.tokens)[0])
     # A visit that goes on over the end of a layer is worth a round of each stage at most (``flow``).
-    own = sum(seconds for station, seconds in layers if station == "accelerator")
-    assert told == pytest.approx(exact, abs=2 * stages * own)
+    accelerator_s = sum(seconds for station, seconds in layers if station == "accelerator")
+    assert step_s == pytest.approx(exact, abs=2 * stages * accelerator_s)
 
 
 @pytest.mark.parametrize("model", [LLAMA_8B, QWEN3_30B_A3B], ids=["dense", "experts"])
@@ -229,10 +231,10 @@ def test_experts_that_are_dealt_out_are_fetched_by_rank():
     """With as many resident a rank, half the experts a rank means half the misses to hold and to fetch."""
     offload = {"offload": {"device": "cxl", "resident": 0, "eviction": "static"}, "routing": {"kind": "balanced"}}
     block = {"attached": ["cxl"], "experts": offload}
-    load, found = load_of(4096, 4096), {}
+    load, fetch_s = load_of(4096, 4096), {}
     for ranks in (1, 2):
         split = Parallelism(tensor=ranks, expert=ranks)
         stages = law(block, split, QWEN3_30B_A3B, H100).stages(load)
-        found[ranks] = sum(float(s.seconds[0]) for s in stages if s.station == "link accelerator cxl")
+        fetch_s[ranks] = sum(float(s.seconds[0]) for s in stages if s.station == "link accelerator cxl")
     fixed = 2 * CXL.link.latency_s
-    assert found[1] - fixed == pytest.approx(2 * (found[2] - fixed), rel=1e-6)
+    assert fetch_s[1] - fixed == pytest.approx(2 * (fetch_s[2] - fixed), rel=1e-6)

@@ -48,11 +48,11 @@ def test_without_devices_it_is_the_roofline(model, tp):
     for measure in ("seconds", "joules"):
         a, b = getattr(ours, measure), getattr(theirs, measure)
         launches = layers * launch if measure == "seconds" else 0.0
-        # The roofline counts attention's launches with the tokens, here they are attention's own.
+        # The roofline counts attention's launches with the tokens; devices count them as attention's own.
         np.testing.assert_allclose(a.token_s[1:] + launches, b.token_s[1:], rtol=1e-9)
         np.testing.assert_allclose(a.sequence_s, b.sequence_s, rtol=1e-9)
-        own = (layers - linear) * launch if measure == "seconds" else 0.0
-        np.testing.assert_allclose(a.decode_s[1:], b.decode_s[1:] + own, rtol=1e-9)
+        launch_s = (layers - linear) * launch if measure == "seconds" else 0.0
+        np.testing.assert_allclose(a.decode_s[1:], b.decode_s[1:] + launch_s, rtol=1e-9)
     assert ours.idle_w == theirs.idle_w
 
 
@@ -78,8 +78,8 @@ def test_tables_are_near_the_law_between_knots(new, cached, n, mean, schedule):
     devices = worker(**ATTENTION_ON_PIM, schedule=schedule)
     law, costs = LAWS.setdefault(schedule, (composed(devices), compiled(LLAMA_8B, A6000, VLLM, devices).seconds))
     host = costs.host_s + (n + 1) * costs.host_per_sequence_s
-    told = step_seconds(costs, [(new, cached)], [mean] * n, sampling=0) - host
-    assert told == pytest.approx(law.step(load_of((new, cached), [mean] * n))[0], rel=0.1)
+    seconds = step_seconds(costs, [(new, cached)], [mean] * n, sampling=0) - host
+    assert seconds == pytest.approx(law.step(load_of((new, cached), [mean] * n))[0], rel=0.1)
 
 
 LAWS: dict[str, tuple[object, object]] = {}
@@ -147,7 +147,7 @@ def test_components_add_up():
     costs = compiled(LLAMA_8B, A6000, VLLM, worker(**ATTENTION_ON_PIM), tp=2)
     assert set(costs.components) == {"accelerator", "pim", "link"}
     for name in ("token_s", "sequence_s", "chunk_rate", "decode_s"):
-        parts = sum(getattr(part, name) for part in costs.components.values())
+        parts = sum(getattr(component, name) for component in costs.components.values())
         np.testing.assert_allclose(parts, getattr(costs.joules, name))
     assert costs.idle_w == pytest.approx(sum(costs.idle_w_by_component.values()))
     assert costs.idle_w_by_component["pim"] == 2 * PIM.idle_w
@@ -223,8 +223,8 @@ def test_systolic_prefill_is_near_its_peak_and_decode_far_below():
     matrices = 32 * (4096 * 6144 + 4096 * 4096 + 3 * 4096 * 14336)
     long = law.step(load_of((4096, 0)))[0] - law._prefill(load_of((4096, 0)), "seconds")[0]
     assert 2 * matrices * 4096 / 32.77e12 / long > 0.8
-    one = law.step(load_of(decodes=[1]))[0]
-    assert one == pytest.approx(32 * (32 * 48 + 32 * 32 + 3 * 32 * 112) * 128 / 1e9, rel=0.25)
+    decode_s = law.step(load_of(decodes=[1]))[0]
+    assert decode_s == pytest.approx(32 * (32 * 48 + 32 * 32 + 3 * 32 * 112) * 128 / 1e9, rel=0.25)
 
 
 def test_experts_need_a_model_that_has_some():
@@ -237,8 +237,8 @@ def test_a_network_takes_the_place_of_the_peer_link():
     dimension = {"topology": "fully_connected", "bandwidth_bytes_per_s": 100e9, "latency_s": 2e-6}
     law = composed(worker(network={"dimensions": [{**dimension, "ranks": 8}]}), split=Parallelism(tensor=4))
     tokens = np.array([100.0])
-    one = 2 * (2e-6 + 3 / 4 * 100 * 4096 * 2 / 100e9)
-    assert law.collectives.layer_s(tokens)[0] == pytest.approx(2 * one)
+    all_reduce_s = 2 * (2e-6 + 3 / 4 * 100 * 4096 * 2 / 100e9)
+    assert law.collectives.layer_s(tokens)[0] == pytest.approx(2 * all_reduce_s)
     with pytest.raises(DevicesRefused, match=r"devices\.network: groups of 8 ranks"):
         composed(worker(network={"dimensions": [{**dimension, "ranks": 4}]}), split=Parallelism(tensor=8))
 
@@ -280,8 +280,8 @@ def test_stripes_over_several_channels_count_like_channels(n, each, power):
         held[place % 256] += 1
     pim = PIM.pim
     rate = pim.channel_bytes_per_s * pim.internal_speedup * pim.efficiency
-    one = 4 * 2 * 128 * 2 * each / stripe / rate + 4 * 2 * pim.product_s
-    assert pim_seconds([each] * n, stripe_channels=stripe) == pytest.approx(max(held) * one)
+    stripe_s = 4 * 2 * 128 * 2 * each / stripe / rate + 4 * 2 * pim.product_s
+    assert pim_seconds([each] * n, stripe_channels=stripe) == pytest.approx(max(held) * stripe_s)
 
 
 def test_a_head_on_all_channels_is_striped():
@@ -298,8 +298,8 @@ def test_a_head_on_all_channels_is_striped():
 def test_a_request_on_a_channel_takes_what_a_cycle_level_simulator_says(name, token_ns, request_ns, length):
     """Lines that LLMServingSim 2 publishes for one request of Llama-3.1-8B (``inference_serving/pim_model.py``)."""
     device = CATALOGUE.get("Device", name).spec
-    told = token_ns * length + request_ns
-    assert pim_seconds([length], device, mapping="requests") * 1e9 == pytest.approx(told, rel=0.01)
+    published_ns = token_ns * length + request_ns
+    assert pim_seconds([length], device, mapping="requests") * 1e9 == pytest.approx(published_ns, rel=0.01)
 
 
 def pim_like(**changes):
