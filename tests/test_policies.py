@@ -77,6 +77,11 @@ def test_specs_know_every_policy() -> None:
         assert set(registry.parameters()) <= set(model.model_fields)
 
 
+def test_records_that_nothing_was_written_to_have_the_plainest_policy() -> None:
+    for registry, name in ((ROUTERS, "round_robin"), (ADMISSIONS, "none"), (EVICTIONS, "lru"), (QUEUE_ORDERS, "fcfs")):
+        assert registry.code(name) == 0
+
+
 def test_codes_are_places_in_the_order_of_names() -> None:
     assert [ROUTERS.code(name) for name in ROUTERS] == list(range(len(ROUTERS)))
     assert ROUTERS.mask(lambda policy: policy.reads_prompts) == sum(

@@ -181,7 +181,7 @@ P = TypeVar("P", bound=Policy)
 
 @dataclass(frozen=True)
 class Registry(Mapping[str, P], Generic[P]):
-    """Policies of one kind by name; a policy's code in kernels is its place in this order, that of their files.
+    """Policies of one kind by name; a policy's code in kernels is its place in this order.
 
     Attributes:
         package: dotted name of the folder that has their modules.
@@ -230,13 +230,15 @@ class Registry(Mapping[str, P], Generic[P]):
         return merged
 
 
-def read_policies(folder: str, kind: type[P], constant: str) -> Registry[P]:
+def read_policies(folder: str, kind: type[P], constant: str, first: str = "") -> Registry[P]:
     """The policies that modules of ``folder`` declare.
 
     Args:
         folder: below the package, such as ``kernels/routing/policies``.
         kind: class of the declarations.
         constant: what the declaration is assigned to, such as ``ROUTER``.
+        first: name of the policy with code 0, which records have that nothing has been written to; the others follow
+            in the order of their files.
 
     Raises:
         TypeError: a module without a declaration, one that is no ``kind``, or one whose parameter contradicts that of
@@ -250,6 +252,9 @@ def read_policies(folder: str, kind: type[P], constant: str) -> Registry[P]:
         name = policy.name or path.stem
         policies[name] = policy
         modules[name] = f"{package}.{path.stem}"
+    if first:
+        policies = {first: policies[first]} | policies
+        modules = {name: modules[name] for name in policies}
     registry = Registry(package, policies, modules)
     _check_parameters(registry)
     return registry
@@ -280,15 +285,15 @@ def _check_parameters(registry: Registry[Any]) -> None:
 
 
 #: Router policies: ``choose(fleet, route, k, r, now)`` returns the member that takes request r on route k.
-ROUTERS = read_policies("kernels/routing/policies", RouterPolicy, "ROUTER")
+ROUTERS = read_policies("kernels/routing/policies", RouterPolicy, "ROUTER", first="round_robin")
 #: Admission policies: ``admits(fleet, r, now)`` is true where request r is let in.
-ADMISSIONS = read_policies("kernels/fleet/admissions", AdmissionPolicy, "ADMISSION")
+ADMISSIONS = read_policies("kernels/fleet/admissions", AdmissionPolicy, "ADMISSION", first="none")
 
 #: Eviction policies: ``before(sim, a, b)`` is true where leaf a goes before leaf b.
-EVICTIONS = read_policies("kernels/cache/evictions", EvictionPolicy, "EVICTION")
+EVICTIONS = read_policies("kernels/cache/evictions", EvictionPolicy, "EVICTION", first="lru")
 
 #: Orders of the waiting queue.
-QUEUE_ORDERS = read_policies("kernels/sglang/orders", QueueOrder, "ORDER")
+QUEUE_ORDERS = read_policies("kernels/sglang/orders", QueueOrder, "ORDER", first="fcfs")
 
 #: Trace formats: ``read(source)`` returns the trace of a file.
 TRACE_FORMATS = read_policies("traces/importers/formats", TraceFormat, "FORMAT")

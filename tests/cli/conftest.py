@@ -63,7 +63,7 @@ def compiled_kernels(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, str]]:
     def is_cached(module: str, function: str) -> bool:
         return (module.removeprefix("hisearch.kernels."), function) in kernels
 
-    for module in ("engine.doors", "fleet.compilation"):
+    for module in ("engine.engine_calls", "fleet.compilation"):
         monkeypatch.setattr(f"hisearch.kernels.{module}.is_cached", is_cached)
     monkeypatch.setattr("hisearch.kernels.fleet.compilation.prepare", lambda engines: None)
     return kernels

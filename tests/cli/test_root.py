@@ -152,7 +152,7 @@ def test_a_cold_start_is_announced_once_something_is_to_be_compiled(
     assert capsys.readouterr() == ("", "")
     _compile(("vllm", None))
     assert capsys.readouterr().err.count("hisearch: compiling kernels: the event loop and vLLM (one to three") == 1
-    compiled_kernels.update({("fleet.cluster", "run"), ("vllm.entry", "door")})
+    compiled_kernels.update({("fleet.cluster", "run"), ("vllm.entry", "engine_entry")})
     _compile(("vllm", None))
     assert capsys.readouterr() == ("", "")
 
@@ -161,10 +161,10 @@ def test_a_cold_start_is_announced_once_something_is_to_be_compiled(
 def test_so_is_an_engine_with_tiers_that_is_still_to_be_compiled(
     compiled_kernels: set[tuple[str, str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    compiled_kernels.update({("fleet.cluster", "run"), ("vllm.entry", "door")})
+    compiled_kernels.update({("fleet.cluster", "run"), ("vllm.entry", "engine_entry")})
     _compile(("vllm", None), ("vllm", "offload"))
     assert capsys.readouterr().err.startswith("hisearch: compiling kernels: vLLM's offloading (one")
-    compiled_kernels.add(("vllm.offload_entry", "door"))
+    compiled_kernels.add(("vllm.offload_entry", "engine_entry"))
     _compile(("vllm", None), ("vllm", "offload"))
     assert capsys.readouterr() == ("", "")
 

@@ -17,7 +17,7 @@ from hisearch.latency.laws.collectives import Collectives, curve_for, curve_s
 from hisearch.latency.laws.gemm import gemm_s, quantise_s
 from hisearch.latency.laws.moe import POPULARITY, TILE_TOKENS, Experts, Routing, dealt, drawn, moe_s
 from hisearch.latency.laws.ranges import beyond
-from hisearch.latency.laws.sheet import Sheet, corrected, lockstep_table, p_norm
+from hisearch.latency.laws.sheet import Sheet, corrected, p_norm, waves
 from hisearch.latency.priced import AcrossHosts, PricedWorker
 from hisearch.latency.sharding import Parallelism
 from hisearch.specs.deployments.deployment import EngineSpec
@@ -69,8 +69,8 @@ def test_products_rise_with_tokens(m: int, more: int, n: int, k: int) -> None:
 
 def test_partial_tile_rounds_are_rounded_as_far_as_quantisation_says() -> None:
     tiles = np.array([1.0, 100.0, 101.0])
-    assert lockstep_table(tiles, 100, 0.0).tolist() == [0.01, 1.0, 1.01]
-    assert lockstep_table(tiles, 100, 1.0).tolist() == [1.0, 1.0, 2.0]
+    assert waves(tiles, 100, 0.0).tolist() == [0.01, 1.0, 1.01]
+    assert waves(tiles, 100, 1.0).tolist() == [1.0, 1.0, 2.0]
 
 
 def test_a_sharp_norm_is_the_maximum_and_a_blunt_one_the_sum() -> None:

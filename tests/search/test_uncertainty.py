@@ -86,7 +86,7 @@ def test_the_parts_of_a_lockstep_step_add_up_to_the_corrected_time(prefill: floa
         np.concatenate(([0.0], (1 - share) * token_s[1:])), np.concatenate(([0.0], share * token_s[1:]))
     )
     scaled = with_factors(
-        CompiledCosts(plain.seconds, plain.joules, 70.0, "law", "assumed", 0.2, wave=lockstep),
+        CompiledCosts(plain.seconds, plain.joules, 70.0, "law", "assumed", 0.2, lockstep=lockstep),
         {"prefill": prefill, "decode": decode},
     )
     assert scaled.wave is not None
