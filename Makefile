@@ -6,8 +6,11 @@ STAMP := $(VENV)/.installed
 # Where measured runs, recordings and traces lie.
 SHARED ?= $(HISEARCH_SHARED)
 
+# Compiles what is not compiled yet, as many parts at once as there are cores.
+PREPARE := from hisearch.kernels.engine.engine_calls import ENGINES; from hisearch.kernels.fleet.compilation import prepare; prepare(ENGINES)
+
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test lint format docs bench prove-search agents accuracy hardware profiles clean
+.PHONY: help quickstart test test-slow lint format docs bench prove-search agents accuracy hardware profiles clean
 
 help: ## Explain the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,9 +24,13 @@ $(STAMP): pyproject.toml
 quickstart: $(STAMP) ## Set up, then recommend a deployment for a chat service (a minute; five the first time)
 	$(BIN)/hisearch run studies/quickstart.yaml
 
-test: $(STAMP) ## Set up, then run the tests
-	@$(BIN)/python -c 'from hisearch.kernels.engine.engine_calls import ENGINES; from hisearch.kernels.fleet.compilation import prepare; prepare(ENGINES)'
-	$(BIN)/python -m pytest -n auto --dist worksteal -q
+test: $(STAMP) ## Set up, then run what a change can break in a normal day
+	@$(BIN)/python -c '$(PREPARE)'
+	$(BIN)/python -m pytest -n auto --dist worksteal -q -m "not slow"
+
+test-slow: $(STAMP) ## Run the rest: slow tests, and every property test at full count
+	@$(BIN)/python -c '$(PREPARE)'
+	HISEARCH_FULL=1 $(BIN)/python -m pytest -n auto --dist worksteal -q -m "slow or property"
 
 lint: $(STAMP) ## Format check, lint, types
 	$(BIN)/ruff format --check .

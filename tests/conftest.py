@@ -1,13 +1,22 @@
 """Property tests look at the same examples every time; at fresh ones with ``$HISEARCH_EXAMPLES`` set.
 
-So a change is told apart from luck. Tests by ``tests.kernels.systems.examples`` take its value for their number too.
+So a change is told from luck. Tests by ``tests.kernels.systems.examples`` take its value for their number too. They
+look at a third of their examples unless ``$HISEARCH_FULL`` is set.
 """
 
 from __future__ import annotations
 
 import os
 
-from hypothesis import settings
+import pytest
+from hypothesis import is_hypothesis_test, settings
 
 settings.register_profile("hisearch", derandomize="HISEARCH_EXAMPLES" not in os.environ)
 settings.load_profile("hisearch")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark property tests, which ``make test-slow`` runs at full count."""
+    for item in items:
+        if is_hypothesis_test(getattr(item, "obj", None)):
+            item.add_marker("property")

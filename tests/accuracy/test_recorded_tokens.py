@@ -29,6 +29,7 @@ def recorded_steps(document: dict[str, Any], index: dict[Any, int]) -> list[Logg
     return steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ALL, ids=lambda path: path and f"{path.parent.name}-{path.name[:-8]}")
 def test_first_and_last_tokens_are_as_recorded(path: Path) -> None:
     document = load_recording(path)

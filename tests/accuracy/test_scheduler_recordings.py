@@ -26,6 +26,7 @@ def name(path: Path | None) -> str:
     return f"{path.parent.name}/{path.name}" if isinstance(path, Path) else "absent"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ALL, ids=name)
 def test_every_step_of_the_engine_is_reproduced(path: Path) -> None:
     case = validate_recording(path)
@@ -34,6 +35,7 @@ def test_every_step_of_the_engine_is_reproduced(path: Path) -> None:
     assert case.ok
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ALL, ids=name)
 def test_scheduler_alone_is_reproduced(path: Path) -> None:
     case = validate_recording(path, alone=True)

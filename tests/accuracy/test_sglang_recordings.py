@@ -80,6 +80,7 @@ def assert_equal_steps(document: dict[str, Any], trace: CompiledTrace, result: R
         assert abs(step["ratio"] - recorded["ratio"]) <= TOLERANCE_S, where
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_every_step_of_the_engine_is_reproduced(name: str) -> None:
     path = recorded_path(name)

@@ -17,6 +17,7 @@ def report() -> SiliconReport:
     return validate_silicon(shared / "validation" / "silicon" / "measured.csv", where={"mode": "agg"}, pricer=Pricer())
 
 
+@pytest.mark.slow
 def test_every_row_is_simulated(report: SiliconReport) -> None:
     assert report.priced == report.rows
 

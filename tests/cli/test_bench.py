@@ -20,6 +20,7 @@ _KEYS = {"name", "requests", "steps", "wall_s", "requests_per_s", "peak_rss_byte
 _ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_json_form(hisearch: Hisearch) -> None:
     ran = hisearch("bench", "chat-multiturn", "import", "--repeat", 2, "--json", "--quiet")
     assert (ran.code, ran.err) == (0, "")
@@ -52,6 +53,7 @@ def test_stage_1_is_timed_on_a_thousand_combinations() -> None:
     assert steps is None
 
 
+@pytest.mark.slow
 def test_table_and_verdict(hisearch: Hisearch) -> None:
     ran = hisearch("bench", "import", "long-prompts-vllm", "--repeat", 1)
     assert "peak RSS (MiB)" in ran.out

@@ -78,6 +78,7 @@ def test_text_for_people(hisearch: Hisearch, workdir: Path) -> None:
         assert f"\n{heading}\n" in ran.out
 
 
+@pytest.mark.slow
 def test_two_runs(hisearch: Hisearch) -> None:
     for name, simulations in (("one", 12), ("two", 20)):
         setting = f"spec.budget.simulations={simulations}"

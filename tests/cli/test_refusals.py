@@ -70,6 +70,7 @@ def test_a_misspelt_key_hides_no_other_problem(hisearch: Hisearch, workdir: Path
     assert any("spec.model: required, and missing" in line for line in lines)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "expected"),
     [

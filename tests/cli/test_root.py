@@ -103,6 +103,7 @@ def test_debugging_shows_where_an_error_came_from(
         hisearch("report", workdir)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [

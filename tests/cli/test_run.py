@@ -71,6 +71,7 @@ def test_run_as_json_tells_the_same_as_the_library(hisearch: Hisearch, workdir: 
     assert data["nearest_miss"] is None
 
 
+@pytest.mark.slow
 def test_how_sure_it_is_and_other_rules(hisearch: Hisearch, workdir: Path) -> None:
     ran = hisearch("run", "small.yaml", "--out", "r", "-q", "--recommend", "best_value")
     assert ran.code == 0
@@ -133,6 +134,7 @@ def test_a_model_that_fits_nowhere_says_how_many_bytes_are_short(hisearch: Hisea
     assert "GiB short on each rank" in ran.err
 
 
+@pytest.mark.slow
 def test_a_study_from_an_slo(hisearch: Hisearch, workdir: Path) -> None:
     slo = ("run", "interactive-chat")
     assert hisearch(*slo).code == 2
@@ -148,6 +150,7 @@ def test_a_study_from_an_slo(hisearch: Hisearch, workdir: Path) -> None:
     assert hisearch("run", "small.yaml", "--model", "llama-3.1-8b").code == 2
 
 
+@pytest.mark.slow
 def test_a_kept_study_is_found_from_anywhere(
     hisearch: Hisearch, workdir: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,6 +188,7 @@ def test_an_error_in_a_study_from_an_slo_names_the_option(
     assert ran.err.startswith(f"hisearch: error: {expected}")
 
 
+@pytest.mark.slow
 def test_a_run_of_the_users_own_model_is_resumed(hisearch: Hisearch, workdir: Path) -> None:
     (workdir / "mine.yaml").write_bytes((shipped_root() / "profiles/models/llama-3.1-8b.yaml").read_bytes())
     arguments = ("--set", "spec.model=mine.yaml", "--out", "r", "-q", "--json")

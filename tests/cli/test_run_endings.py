@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 
 import pandas as pd
+import pytest
 
 from tests.cli.conftest import Hisearch
 
@@ -28,6 +29,7 @@ def test_a_budget_that_cuts_the_search_short_is_said_everywhere(hisearch: Hisear
     assert (workdir / "r" / "report.html").read_text() == report
 
 
+@pytest.mark.slow
 def test_a_search_that_came_to_its_end_carries_no_such_caution(hisearch: Hisearch, workdir: Path) -> None:
     ran = hisearch("run", "small.yaml", "--out", "r", "--set", "spec.budget.simulations=1200", "--json", "-q")
     assert ran.code == 0

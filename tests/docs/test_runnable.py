@@ -29,6 +29,7 @@ def path(tmp_path: Path) -> str:
     return f"{program.parent}{os.pathsep}{os.environ['PATH']}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", RUNNABLE, ids=lambda page: page.name)
 def test_the_commands_of_a_page_run(page: Path, path: str, tmp_path: Path) -> None:
     folder = tmp_path / "folder"

@@ -69,7 +69,7 @@ def test_an_export_says_how_likely_the_slo_is_to_hold_and_what_to_do(trial: Any)
     text = _shown(standing_of(trial(), trial(), FITTED, confidence))
     assert format_chance(confidence) in text
     assert may_miss(confidence) in text
-    assert "53 % (so many draws tell: between 43 % and 63 %)" in text
+    assert "53 % (confidence interval 43 % to 63 %)" in text
     assert "| TTFT p99 | 1.00 s | 2 s | 50.0 % to spare | 0.800 s to 2.40 s | 53 % |" in text
     assert "| TPOT p99 | 40.0 ms | 50 ms | 20.0 % to spare |  |  |" in text
     assert "latency profile vllm-h200 (auto) (fitted, stated error of one step ±6.6 %)" in text

@@ -57,10 +57,11 @@ KERNEL_SHAPE = TraceShape(requests=30, rate_rps=20.0, prompt_tokens=150, output_
 
 
 def examples(count: int) -> Any:
-    """Hypothesis settings: ``count`` fixed examples, or ``$HISEARCH_EXAMPLES`` fresh ones."""
+    """Hypothesis settings: a third of ``count`` examples, all with ``$HISEARCH_FULL``, or ``$HISEARCH_EXAMPLES``."""
     fresh = os.environ.get("HISEARCH_EXAMPLES")
+    share = 1 if "HISEARCH_FULL" in os.environ else 3
     return settings(
-        max_examples=int(fresh) if fresh else count,
+        max_examples=int(fresh) if fresh else -(-count // share),
         derandomize=fresh is None,
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -92,6 +93,7 @@ def _run(config: SglangConfig, requests: list[Request]) -> Recording | None:
         raise
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), config=WORKERS)
 def test_memory_is_conserved_and_all_requests_finish(seed: int, config: SglangConfig) -> None:

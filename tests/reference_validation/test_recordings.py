@@ -58,6 +58,7 @@ def test_vllm_recording_is_reproduced(name: str) -> None:
     _assert_equal_times(document["finish_s"], simulated.finish_s)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SGLANG_CASES)
 def test_sglang_recording_is_reproduced(name: str) -> None:
     document = load_recording(_case("sglang", name))

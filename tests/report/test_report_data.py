@@ -151,17 +151,17 @@ def test_a_recommendation_that_may_miss_its_slo_is_cautioned_of(build_input: Any
     uncertain = Confidence(chance=0.53, chance_range=(0.43, 0.63))
     (first, *_) = page.cautions(dataclasses.replace(data, confidence=uncertain))
     assert first.title == "May miss the SLO"
-    assert "meets the whole SLO with a probability of 53 % (so many draws tell: between 43 % and 63 %)" in first.text
+    assert "meets the whole SLO with a probability of 53 % (confidence interval 43 % to 63 %)" in first.text
     assert "--confidence 0.9" in first.text
     assert "--resume RUN" in first.text
     named = dataclasses.replace(uncertain, chance_constrained="The cheapest found: 9.", chance_constrained_row=True)
     (first, *_) = page.cautions(dataclasses.replace(data, confidence=named, run="runs/one"))
     assert "The cheapest found: 9. Measure before" in first.text
-    assert first.text.endswith("have the surer one recommended: hisearch run --resume runs/one --confidence 0.9.")
+    assert first.text.endswith("have the likelier one recommended: hisearch run --resume runs/one --confidence 0.9.")
     none = dataclasses.replace(uncertain, chance_constrained="None of 8 looked at.")
     (first, *_) = page.cautions(dataclasses.replace(data, confidence=none))
     assert "None of 8 looked at. Measure it before" in first.text
-    assert "the surer one" not in first.text
+    assert "the likelier one" not in first.text
     assert page.kind(dataclasses.replace(data, confidence=uncertain)) == "unsure"
     assert page.kind(data) == "ok"
     terms = dataclasses.replace(uncertain, terms={"ttft_p99": 0.53, "tpot_p99": 0.97})

@@ -81,6 +81,7 @@ def expected() -> tuple[Any, ...]:
     return trials_on(Threads(evaluate_fake, 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize("kind", [Threads, Processes])
 def test_the_backend_does_not_change_a_search(kind: Any, workers: int, expected: tuple[Any, ...]) -> None:

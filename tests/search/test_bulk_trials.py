@@ -68,6 +68,7 @@ def rows(path: Path) -> dict[str, list[tuple[object, ...]]]:
         return {name: connection.execute(f"SELECT * FROM {name} ORDER BY 1").fetchall() for name in tables}
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(finished(), max_size=6), st.integers(0, 6))
 def test_the_rows_are_those_of_optuna(tmp_path: Path, trials: list[FrozenTrial], cut: int) -> None:

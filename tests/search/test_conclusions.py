@@ -146,7 +146,7 @@ def test_the_report_shows_it(result: StudyResult) -> None:
     assert "By other rules" in page
     assert "Chance to hold" in page
     assert shown.changes
-    assert len([row for row in shown.shortlist if row.chosen]) == 1
+    assert len([row for row in shown.candidates if row.chosen]) == 1
     assert len([row for row in shown.rules if row.chosen]) == 1
 
 

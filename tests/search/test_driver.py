@@ -22,6 +22,7 @@ def run(
     return search(problem, TrialRunner(fake, problem.budget, inputs="i", workers=workers, journal=journal))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("simulations", [200, 40])
 def test_l6_the_number_of_workers_changes_nothing(tmp_path: Path, simulations: int) -> None:
     problem = make_problem(simulations=simulations)
@@ -101,6 +102,7 @@ def test_l9_an_engine_that_always_fails_does_not_end_the_study() -> None:
     assert all(t.deployment.pool.engine.name == "vllm" and t.metrics == {} for t in failed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("finished", [1, 17, 60, 110])
 def test_l9_a_killed_study_resumes_to_the_same_result(tmp_path: Path, finished: int) -> None:
     problem = make_problem(simulations=120)

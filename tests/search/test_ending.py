@@ -119,6 +119,7 @@ def test_a_search_with_nothing_left_to_try_was_not_cut_short() -> None:
     assert "nothing more to try" in outcome.ending.describe()
 
 
+@pytest.mark.slow
 def test_every_budget_below_what_the_search_wants_is_said_to_cut_it() -> None:
     complete = run(small(3000))
     for simulations in range(1, len(complete.trials), max(len(complete.trials) // 8, 1)):
@@ -158,6 +159,7 @@ def test_untried_loads_alone_promise_no_cheaper_deployment() -> None:
     assert "beyond this load" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [make_problem, small])
 @pytest.mark.parametrize("simulations", [1, 7, 30, 97, 250])
 def test_no_stage_makes_more_steps_than_it_announced(make: Callable[..., Problem], simulations: int) -> None:

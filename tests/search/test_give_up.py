@@ -13,6 +13,7 @@ from hisearch.specs.studies.slo import SloSpec
 from tests.kernels.systems import System, examples, systems, vllm_engines
 
 
+@pytest.mark.slow
 @examples(60)
 @given(
     system=systems(vllm_engines(), repeats=True),

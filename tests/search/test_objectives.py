@@ -65,6 +65,7 @@ def test_a_limit_on_dollars_that_leaves_headroom_changes_no_recommendation() -> 
     assert all(trial.metrics["usd_per_hour"] <= price + 1e-9 for trial in kept.front)
 
 
+@pytest.mark.slow
 def test_a_limit_below_the_cheapest_leaves_nothing_and_says_which() -> None:
     problem = make_problem()
     free = searched(problem, FakeEvaluator())

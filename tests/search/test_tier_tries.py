@@ -170,6 +170,7 @@ def test_the_search_recommends_what_only_serves_with_tiers() -> None:
     assert (best.accelerator, tier_gib(best)) == ("fast", 256.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("saved_at_gib", [256.0, math.inf])
 def test_tries_are_the_same_for_any_workers_and_after_a_resume(tmp_path: Path, saved_at_gib: float) -> None:
     problem, journal = drowning_problem(), tmp_path / "journal.jsonl"

@@ -78,6 +78,7 @@ def test_run_is_repeated_with_more_nodes_where_there_were_too_few(name: str, mon
     np.testing.assert_array_equal(result.workers.evicted_tokens, expected.workers.evicted_tokens)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("host_tokens", [0, 2000])
 @pytest.mark.parametrize("name", ENGINES)
 def test_run_with_too_few_nodes_ends_and_says_so(name: str, host_tokens: int) -> None:

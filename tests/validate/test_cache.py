@@ -30,6 +30,7 @@ def points_of(trace, capacities, policies, circumstances=reference.PLAIN, **opti
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES)
 @given(
     workload=reference.workloads(),

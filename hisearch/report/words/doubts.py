@@ -95,7 +95,7 @@ def format_chance(confidence: Confidence) -> str:
     if confidence.chance is None:
         return ""
     spread = confidence.chance_range
-    between = f" (so many draws tell: between {in_percent(spread[0])} and {in_percent(spread[1])})" if spread else ""
+    between = f" (confidence interval {in_percent(spread[0])} to {in_percent(spread[1])})" if spread else ""
     return (
         "With what is known of step times, workload and prices, it meets the whole SLO with a probability of "
         f"{in_percent(confidence.chance)}{between}."
@@ -150,7 +150,7 @@ def may_miss(confidence: Confidence | None, run: str = "RUN") -> str:
     command = f"hisearch run --resume {run} --confidence {SURE:g}"
     if confidence.chance_constrained_row:
         text = f"{text} {confidence.chance_constrained} Measure before you rely on it,"
-        return f"{text} or have the one that is more likely to meet the SLO recommended: {command}."
+        return f"{text} or have the likelier one recommended: {command}."
     text = f"{text} {confidence.chance_constrained}".rstrip()
     return (
         f"{text} Measure it before you rely on it, or ask for the cheapest that meets the SLO more surely: {command}."

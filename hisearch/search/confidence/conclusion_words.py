@@ -38,9 +38,8 @@ def format_chance(assessment: Assessment, varied: Sequence[str]) -> str:
     held = round(assessment.all_terms * assessment.draws)
     text = (
         f"Simulated again under {listed(list(varied))}, it meets the whole SLO in {held:,} of "
-        f"{counted(assessment.draws, 'draw')}: a probability of {in_percent(assessment.all_terms)} (with "
-        f"{in_percent(assessment.level)} confidence between {in_percent(low)} and {in_percent(high)}, as "
-        "far as so many draws tell)."
+        f"{counted(assessment.draws, 'draw')}: a probability of {in_percent(assessment.all_terms)} "
+        f"({in_percent(assessment.level)} interval {in_percent(low)} to {in_percent(high)})."
     )
     if assessment.errors:
         text += f" {counted(assessment.errors, 'draw')} could not be simulated and count as missed."
