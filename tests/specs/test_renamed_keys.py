@@ -14,6 +14,7 @@ from hisearch.specs.base import Strict
 from hisearch.specs.deployments.deployment import DeploymentSpec
 from hisearch.specs.documents.document import parse_document
 from hisearch.specs.documents.kinds import KINDS, envelope_model
+from hisearch.specs.documents.overrides import apply_overrides
 from hisearch.specs.documents.renamed_keys import current_data
 from hisearch.specs.errors import RenamedKeyWarning, SpecError
 from hisearch.specs.source import Source, text_source
@@ -68,6 +69,17 @@ def test_errors_in_it_have_its_line() -> None:
 def test_both_names_at_once_are_refused() -> None:
     with pytest.raises(SpecError, match="mover: unknown key"):
         parse_document(_source(f"{TEXT}        kv_connector: hicache\n"), "Deployment")
+
+
+@pytest.mark.parametrize("text", [TEXT, TEXT.replace("mover:", "kv_connector:")])
+def test_a_setting_may_use_a_former_name_whatever_the_file_does(text: str) -> None:
+    with warnings.catch_warnings(record=True) as noted:
+        warnings.simplefilter("always")
+        source = apply_overrides(_source(text), "Deployment", ["spec.pools.0.movement.mover=lmcache"])
+    assert source.data["spec"]["pools"][0]["movement"] == {"kv_connector": "lmcache"}
+    (of_setting,) = [str(note.message) for note in noted if "--set" in str(note.message)]
+    assert of_setting.startswith("--set spec.pools.0.movement.mover=lmcache: spec.pools.0.movement.mover: this key is ")
+    assert len(noted) == 1 + ("mover: hicache" in text)
 
 
 def test_what_earlier_versions_stored_is_read_silently() -> None:

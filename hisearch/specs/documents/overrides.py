@@ -9,6 +9,7 @@ from typing import Any
 
 from hisearch.specs.annotations import child, known_keys, model_of, replacement
 from hisearch.specs.documents.kinds import envelope_model
+from hisearch.specs.documents.renamed_keys import with_current_keys, with_current_path
 from hisearch.specs.errors import KeyPath, SpecError, as_keypath, dotted
 from hisearch.specs.source import Source
 from hisearch.specs.wording import described, unknown
@@ -41,10 +42,13 @@ def apply_overrides(source: Source, kind: str, settings: Iterable[str]) -> Sourc
     """
     if not isinstance(source.data, dict):
         return source
+    model = envelope_model(kind)
+    source = with_current_keys(source, model)
     data = copy.deepcopy(source.data)
     marks = dict(source.settings)
     for setting in settings:
         keypath, value = split_setting(setting)
+        keypath = with_current_path(keypath, model, setting)
         _set(data, keypath, value, kind, replace(source, settings={**marks, keypath: setting}))
         marks[keypath] = setting
     return replace(source, data=data, settings=marks)

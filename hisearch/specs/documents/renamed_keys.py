@@ -12,8 +12,10 @@ from typing import Any
 
 from hisearch.specs.annotations import child, members
 from hisearch.specs.base import Strict
-from hisearch.specs.errors import KeyPath, RenamedKeyWarning
+from hisearch.specs.errors import KeyPath, RenamedKeyWarning, dotted
 from hisearch.specs.source import Source
+
+_UNTIL = "the former name will stop working in 2.0"
 
 
 def with_current_keys(source: Source, annotation: Any) -> Source:
@@ -29,7 +31,7 @@ def with_current_keys(source: Source, annotation: Any) -> Source:
         return tuple(former.get(path[: at + 1], key) for at, key in enumerate(path))
 
     for path, name in former.items():
-        problem = source.problem(path, f"this key is called '{name}' now; the former name will stop working in 2.0")
+        problem = source.problem(path, f"this key is called '{name}' now; {_UNTIL}")
         warnings.warn(str(problem), RenamedKeyWarning, stacklevel=2)
     return replace(
         source,
@@ -37,6 +39,20 @@ def with_current_keys(source: Source, annotation: Any) -> Source:
         positions={current(path): position for path, position in source.positions.items()},
         settings={current(path): setting for path, setting in source.settings.items()},
     )
+
+
+def with_current_path(keypath: KeyPath, annotation: Any, setting: str) -> KeyPath:
+    """``keypath`` of a ``--set`` argument with every key under its current name."""
+    current: list[str | int] = []
+    for key in keypath:
+        name = _former_names(annotation).get(str(key), key)
+        if name != key:
+            former = dotted((*current, key))
+            text = f"--set {setting}: {former}: this key is called '{name}' now; {_UNTIL}"
+            warnings.warn(text, RenamedKeyWarning, stacklevel=2)
+        current.append(name)
+        annotation = child(annotation, name)
+    return tuple(current)
 
 
 def current_data(data: Any, annotation: Any) -> Any:
@@ -47,10 +63,7 @@ def current_data(data: Any, annotation: Any) -> Any:
 def _former_keys(data: Any, annotation: Any, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
     """Key paths of former names in ``data``, each with the current name of its last key."""
     if isinstance(data, dict):
-        names: dict[str, str] = {}
-        for model in members(annotation):
-            if isinstance(model, type) and issubclass(model, Strict):
-                names |= model.renamed
+        names = _former_names(annotation)
         for key, value in data.items():
             name = names.get(key)
             if name is not None and name not in data:
@@ -61,6 +74,15 @@ def _former_keys(data: Any, annotation: Any, path: KeyPath) -> Iterator[tuple[Ke
     elif isinstance(data, list):
         for at, value in enumerate(data):
             yield from _former_keys(value, child(annotation, at), (*path, at))
+
+
+def _former_names(annotation: Any) -> dict[str, str]:
+    """Former names of keys of a value of ``annotation``, with their current names."""
+    names: dict[str, str] = {}
+    for model in members(annotation):
+        if isinstance(model, type) and issubclass(model, Strict):
+            names |= model.renamed
+    return names
 
 
 def _renamed(data: Any, former: dict[KeyPath, str], path: KeyPath) -> Any:
