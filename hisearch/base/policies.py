@@ -33,7 +33,7 @@ class Parameter:
         at_least, above, at_most: bounds of a number, where there are any.
         choices: words, if it is one; kernels see the index.
         optional: may be null, which is no limit.
-        search: values that the search tries unless the study says otherwise.
+        search: values that the search tries unless the study says otherwise; none where it is not searched.
         search_key: key of its list in a search space, where that is not ``name``.
         only_with: (parameter, value) without which it has no effect; value None: whatever is not null.
     """
@@ -78,7 +78,7 @@ class Parameter:
 class State:
     """What a policy remembers between two decisions: a field of the kernels' record.
 
-    initial: a number, or the name of the parameter whose value it begins with.
+    initial: a number, or the name of the parameter whose value it begins with; members' states begin at 0.
     """
 
     name: str

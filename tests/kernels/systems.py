@@ -11,6 +11,7 @@ import numpy as np
 from hypothesis import HealthCheck, assume, settings
 from hypothesis import strategies as st
 
+from hisearch.base.policies import ROUTERS, Parameter
 from hisearch.latency.costs import CompiledCosts, LateCosts, StepCosts
 from hisearch.latency.knots import knots_up_to
 from hisearch.latency.step_cost import law_costs, step_seconds
@@ -180,22 +181,8 @@ class System:
     def reference(self) -> ClusterOutcome:
         """Run the slow reference; with ``host_tokens``, TensorRT-LLM's alone."""
         assert self.host_tokens == 0 or self.host_laws is not None
-        router = RouterConfig(
-            self.router.policy,
-            self.seed,
-            self.router.cache_threshold,
-            self.router.balance_abs_threshold,
-            self.router.balance_rel_threshold,
-            self.router.max_tree_tokens,
-            self.router.eviction_interval_s,
-            self.router.bucket_window_s,
-            self.router.load_factor,
-            self.router.fill_requests,
-            self.router.prefix_tokens,
-            self.router.hash_key == "prefix",
-            self.router.overlap_weight,
-            self.router.staleness_s,
-        )
+        parameters = {name: getattr(self.router, name) for name in ROUTERS.parameters()}
+        router = RouterConfig(self.router.policy, self.seed, **parameters)
         # Workers are made in order, each with a stream of its own for random schedules.
         streams = SplitMix64(self.seed ^ SHUFFLE_STREAMS)
         stores = self._reference_stores()
@@ -370,24 +357,33 @@ class _DeclaredLmcache(lmcache.LmcacheWorker):
         return super().rejection(replace(request, output_tokens=request.max_output_tokens))
 
 
+#: Values of router parameters that make a difference among a few dozen requests.
+ROUTER_VALUES: dict[str, list[Any]] = {
+    "cache_threshold": [0.0, 0.3, 0.8],
+    "balance_abs_threshold": [1, 8],
+    "balance_rel_threshold": [1.0, 1.5],
+    "max_tree_tokens": [None, 40, 200],
+    "eviction_interval_s": [0.2, 1.0],
+    "bucket_window_s": [0.3, 2.0],
+    "load_factor": [1.0, 1.25, 4.0],
+    "fill_requests": [1, 3],
+    "prefix_tokens": [8, 24],
+    "overlap_weight": [0.5, 1.0, 4.0],
+    "staleness_s": [0.0, 0.1, 1.0],
+}
+
+
+def _values(parameter: Parameter) -> list[Any]:
+    """Values to draw: those above, or else all choices, the default, what the search tries, and the lower bound."""
+    least = () if parameter.at_least is None else (type(parameter.default)(parameter.at_least),)  # type: ignore[misc]
+    usual = dict.fromkeys((*parameter.choices, parameter.default, *parameter.search, *least))
+    return ROUTER_VALUES.get(parameter.name, list(usual))
+
+
 def routers() -> st.SearchStrategy[RouterSpec]:
-    """Every policy, with thresholds that matter at this size."""
-    return st.builds(
-        RouterSpec,
-        policy=st.sampled_from(POLICIES),
-        cache_threshold=st.sampled_from([0.0, 0.3, 0.8]),
-        balance_abs_threshold=st.sampled_from([1, 8]),
-        balance_rel_threshold=st.sampled_from([1.0, 1.5]),
-        max_tree_tokens=st.sampled_from([None, 40, 200]),
-        eviction_interval_s=st.sampled_from([0.2, 1.0]),
-        bucket_window_s=st.sampled_from([0.3, 2.0]),
-        load_factor=st.sampled_from([1.0, 1.25, 4.0]),
-        fill_requests=st.sampled_from([1, 3]),
-        hash_key=st.sampled_from(["session", "prefix"]),
-        prefix_tokens=st.sampled_from([8, 24]),
-        overlap_weight=st.sampled_from([0.5, 1.0, 4.0]),
-        staleness_s=st.sampled_from([0.0, 0.1, 1.0]),
-    )
+    """Every policy, with parameters that matter at this size."""
+    drawn = {name: st.sampled_from(_values(parameter)) for name, parameter in ROUTERS.parameters().items()}
+    return st.builds(RouterSpec, policy=st.sampled_from(POLICIES), **drawn)
 
 
 def kv_aware(systems: st.SearchStrategy[System]) -> st.SearchStrategy[System]:

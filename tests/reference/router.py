@@ -7,31 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from hisearch.base.policies import ROUTERS
+from hisearch.specs.deployments.routing import RouterSpec
 from hisearch.validate.restatement.splitmix import SplitMix64
 
 #: Runs ``(node, start_token, end_token)`` from the root on.
 Path = Sequence[tuple[int, int, int]]
 
 
-@dataclass(frozen=True)
 class RouterConfig:
-    """Policy and parameters, as in ``specs.deployments.routing``."""
+    """A policy and the parameters that router policies declare, each as an attribute."""
 
-    policy: str = "round_robin"
-    seed: int = 0
-    cache_threshold: float = 0.3
-    balance_abs_threshold: int = 64
-    balance_rel_threshold: float = 1.5
-    max_tree_tokens: int | None = None
-    eviction_interval_s: float = 120.0
-    bucket_window_s: float = 5.0
-    load_factor: float = 1.25
-    fill_requests: int = 8
-    prefix_tokens: int = 256
-    by_prefix: bool = False
-    overlap_weight: float = 1.0
-    staleness_s: float = 0.0
+    def __init__(self, policy: str = "round_robin", seed: int = 0, **parameters: Any) -> None:
+        spec = RouterSpec(policy=policy, **parameters)
+        self.policy = policy
+        self.seed = seed
+        for name in ROUTERS.parameters():
+            setattr(self, name, getattr(spec, name))
 
 
 #: (worker, path, tokens) -> leading tokens of the path's first ``tokens`` that a worker has in HBM, in whole pages.
@@ -133,6 +127,8 @@ class Router:
             return self._power_of_two()
         if self.config.policy == "kv_aware":
             return self._kv_aware(prompt, now)
+        if self.config.policy != "cache_aware":
+            raise NotImplementedError(f"no slow reference for the router policy {self.config.policy}")
         self._trim_trees(now)
         worker = self._cache_aware(prompt)
         self.prefix_index[worker].update((node, end - start) for node, start, end in prompt)
@@ -193,7 +189,7 @@ class Router:
 
     def _hashed(self, prompt: Path, session: int) -> int:
         key = session
-        if self.config.by_prefix:
+        if self.config.hash_key == "prefix":
             key = next(node for node, _, end in prompt if end >= min(self.config.prefix_tokens, prompt[-1][2]))
         points = sorted(
             (_mixed(point + (worker + 1) * 2**32), worker) for worker in range(self.workers) for point in range(64)

@@ -19,8 +19,12 @@ def test_every_policy_is_known_with_its_parameters() -> None:
     assert set(ROUTERS.parameters()) | {"policy"} == set(RouterSpec.model_fields)
 
 
-#: What has more than one value by default.
-ONE = {"cache_threshold": [0.3], "balance_abs_threshold": [64], "balance_rel_threshold": [1.5]}
+#: The default alone of every parameter, by its key in a search space.
+ONE = {
+    parameter.search_key or parameter.name: [parameter.default]
+    for policy in ROUTERS.values()
+    for parameter in policy.parameters
+}
 
 
 @pytest.mark.parametrize("policy", get_args(RouterName))
@@ -34,14 +38,14 @@ def test_parameters_without_effect_make_no_routing_configs() -> None:
     space = RoutingSpace(policies=["consistent_hash"], hash_key=["session", "prefix"], prefix_tokens=[128, 256])
     assert [router.parameters().get("prefix_tokens") for router in router_configs(space)] == [None, 128, 256]
     space = RoutingSpace(
-        policies=["cache_aware"], **ONE, max_tree_tokens=[None, 1000], eviction_interval_s=[30.0, 60.0]
+        policies=["cache_aware"], **ONE | {"max_tree_tokens": [None, 1000], "eviction_interval_s": [30.0, 60.0]}
     )
     assert len(router_configs(space)) == 3
 
 
 def test_thresholds_of_bucket_are_its_own() -> None:
     space = RoutingSpace(
-        policies=["cache_aware", "bucket"], **ONE | {"balance_abs_threshold": [4]}, bucket_abs_threshold=[7, 8]
+        policies=["cache_aware", "bucket"], **ONE | {"balance_abs_threshold": [4], "bucket_abs_threshold": [7, 8]}
     )
     assert [(r.policy, r.balance_abs_threshold) for r in router_configs(space)] == [
         ("cache_aware", 4), ("bucket", 7), ("bucket", 8),

@@ -88,7 +88,7 @@ def run_reference(seed: int, config: SglangConfig) -> tuple[Result, _Counting]:
     shape = TraceShape(requests=40, rate_rps=200.0, prompt_tokens=20, output_tokens=60, repeat=0.0)
     arrays = random_trace(seed, shape)
     worker = _Counting(config)
-    outcome = Cluster(arrays, lambda: worker, 1, RouterConfig("round_robin", 0, 0.0, 1, 1.0)).run()
+    outcome = Cluster(arrays, lambda: worker, 1, RouterConfig()).run()
     steps = [
         LoggedStep(
             step.scheduled_s,

@@ -1,9 +1,20 @@
 """Router policies, a file each: which worker a request goes to.
 
 To add one: a file that assigns a ``RouterPolicy`` to ``ROUTER`` (see ``base.policies``) and has a kernel
-``choose(fleet, route, k, r, now)``. It returns the member that takes request ``r`` on route ``k``, whose record is
-``route``. What it declares as parameters and state are fields of ``route`` (``Fleet.routes``) and of ``Fleet.members``.
-A kernel ``reset(fleet, route)``, if it has one, is called whenever the members that take requests have changed. The
-same rule, slowly, belongs into ``tests/reference/router.py``. A policy knows what a router can know: loads in flight
-and its own picture of caches, never the length of an output.
+``choose(fleet, route, k, r, now)``. It returns the index into ``Fleet.members`` of the one that takes request ``r`` on
+route ``k``. ``route`` is the record ``Fleet.routes[k]``; all records are declared in ``layout.fleet``. A member is on
+one route alone. ``choose`` is called where at least two members take requests. They are, ascending::
+
+    for place in range(route.ups):
+        m = fleet.up[route.first + place]
+        member = fleet.members[m]  # inflight_requests, inflight_tokens, outstanding_tokens, weight, price
+
+``fleet.trace.input_tokens[r]`` is known of a request, its output is not. Draws are ``rng.below(fleet.rng[k], n)``, one
+for each call, so that the slow reference draws alike. Parameters and state that the policy declares are fields of
+``route``; ``member_state`` are fields of ``Fleet.members``, which begin at 0. Their names must be new there. A kernel
+``reset(fleet, route)``, if it has one, is called whenever the members that take requests have changed.
+
+The same rule, slowly, is a branch of ``tests/reference/router.py: Router._choose``; ``self.config`` has the parameters.
+``tests/kernels/test_against_reference.py`` holds the two against each other. ``export`` refuses a policy that no router
+has (``export/engines/flags.py: ROUTER_POLICIES``).
 """
