@@ -26,7 +26,8 @@ def kernel(function: Any) -> Any:
     if _config.DISABLE_JIT:
         return function
     outer = _njit(**OPTIONS)(function)
-    outer._cache = KernelCache(function)
+    if function.__module__.startswith("hisearch."):
+        outer._cache = KernelCache(function)
     inner = _njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **OPTIONS)(function)
 
     def call_template(args: Any, kws: Any) -> Any:

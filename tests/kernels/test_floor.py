@@ -202,7 +202,7 @@ def test_whole_runs_equal_their_reference(name: str, overlap: bool) -> None:
     engines = ENGINES[name].map(lambda engine: engine.model_copy(update={"overlap": overlap}))
     bound = 0
 
-    @examples(60)
+    @examples(60, always=True)
     @given(system=systems(engines, repeats=True), floor=SIMULATED)
     def check(system: System, floor: HostFloor) -> None:
         nonlocal bound

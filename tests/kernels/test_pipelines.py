@@ -120,7 +120,7 @@ def test_the_mean_latencies_are_those_of_one_queue(seed: int, stages: int, chunk
     assert np.mean(result.requests.e2e_s) == pytest.approx(e2e, rel=0.1)
 
 
-@examples(20)
+@examples(20, always=True)
 @given(
     seed=st.integers(0, 10_000),
     name=st.sampled_from(ENGINES),

@@ -152,7 +152,7 @@ def test_every_step_equals_the_reference(system: System) -> None:
 def test_every_step_equals_the_reference_while_memory_is_short() -> None:
     retracted = 0
 
-    @examples(100)
+    @examples(100, always=True)
     @given(system=crowded("sglang"))
     def check(system: System) -> None:
         nonlocal retracted
@@ -166,7 +166,7 @@ def test_every_step_equals_the_reference_while_memory_is_short() -> None:
 def test_every_step_equals_the_reference_while_many_press() -> None:
     together = 0
 
-    @examples(200)
+    @examples(200, always=True)
     @given(system=pressed())
     def check(system: System) -> None:
         nonlocal together

@@ -89,8 +89,8 @@ def test_the_parts_of_a_lockstep_step_add_up_to_the_corrected_time(prefill: floa
         CompiledCosts(plain.seconds, plain.joules, 70.0, "law", "assumed", 0.2, lockstep=lockstep),
         {"prefill": prefill, "decode": decode},
     )
-    assert scaled.wave is not None
-    np.testing.assert_allclose(scaled.wave.own_s[1:] + scaled.wave.shared_s[1:], scaled.seconds.token_s[1:])
+    assert scaled.lockstep is not None
+    np.testing.assert_allclose(scaled.lockstep.own_s[1:] + scaled.lockstep.shared_s[1:], scaled.seconds.token_s[1:])
 
 
 def test_mixed_steps_have_a_factor_of_their_own_where_their_table_has() -> None:

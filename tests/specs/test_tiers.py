@@ -53,7 +53,7 @@ def deployment(engine: str = "sglang", tiers: str = DRAM, movement: str = "{}", 
             "tiers.0.reclaim_period_s",
             "needs reclaim: periodic",
         ),
-        ("sglang", "{medium: ddr5, gib: 9, eviction: best}", "{}", "tiers.0.eviction", "expected 'lru', 'lfu'"),
+        ("sglang", "{medium: ddr5, gib: 9, eviction: best}", "{}", "tiers.0.eviction", "expected 'lru', 'arc'"),
         ("sglang", "{medium: ddr5, gib: 9, scope: rack}", "{}", "tiers.0.scope", "expected 'worker', 'node' or"),
         (
             "sglang",

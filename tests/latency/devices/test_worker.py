@@ -257,7 +257,7 @@ def test_what_a_channel_holds():
     assert seconds["heads"] - 8 * products == pytest.approx(256 / 8 * (seconds["striped"] - 64 * products))
     for key, value in (("mapping", "heads"), ("stripe_channels", 2)):
         spec = DevicesSpec.model_validate({"attached": {"cxl": {"device": "cxl", key: value}}})
-        with pytest.raises(DevicesRefused, match=rf"beside.cxl.{key}: cxl has no channels"):
+        with pytest.raises(DevicesRefused, match=rf"attached.cxl.{key}: cxl has no channels"):
             composed(WorkerDevices(spec, {"cxl": KNOWN_SMALL}))
 
 
@@ -286,7 +286,7 @@ def test_stripes_over_several_channels_count_like_channels(n, each, power):
 
 def test_a_head_on_all_channels_is_striped():
     assert pim_seconds([5000] * 3, stripe_channels=256) == pytest.approx(pim_seconds([5000] * 3, mapping="striped"))
-    with pytest.raises(DevicesRefused, match=r"beside.pim.stripe_channels: is 512, but there are 256 channels"):
+    with pytest.raises(DevicesRefused, match=r"attached.pim.stripe_channels: is 512, but there are 256 channels"):
         pim_seconds([5000], stripe_channels=512)
 
 
