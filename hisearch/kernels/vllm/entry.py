@@ -65,6 +65,9 @@ def set_out(sim, w, now, preempted):
     worker = sim.workers[w]
     note_peak(sim, w)
     if worker.batch_size == 0 and worker.decoding == 0:
+        if sim.config.objects:
+            # Requests that this pass passed over may wait for loads that nothing else would begin.
+            engine_calls.call_engine(sim.config.objects, sim, al.PASS, w, 0, now)
         skip_decode(sim, w)
         if preempted and worker.outstanding == 0 and sim.config.scheduler_kind != la.LOCKSTEP:
             worker.phase = la.FORMING
