@@ -378,9 +378,11 @@ ROUTER_VALUES: dict[str, list[Any]] = {
 
 def _values(parameter: Parameter) -> list[Any]:
     """Values to draw: those above, or else all choices, the default, what the search tries, and the lower bound."""
-    least = () if parameter.at_least is None else (type(parameter.default)(parameter.at_least),)  # type: ignore[misc]
-    usual = dict.fromkeys((*parameter.choices, parameter.default, *parameter.search, *least))
-    return ROUTER_VALUES.get(parameter.name, list(usual))
+    if parameter.name in ROUTER_VALUES:
+        return ROUTER_VALUES[parameter.name]
+    kind = int if parameter.is_integer else float
+    least = () if parameter.at_least is None else (kind(parameter.at_least),)
+    return list(dict.fromkeys((*parameter.choices, parameter.default, *parameter.search, *least)))
 
 
 def routers() -> st.SearchStrategy[RouterSpec]:
