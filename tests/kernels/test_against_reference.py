@@ -230,7 +230,7 @@ def test_lmcache_equals_its_reference(system: System) -> None:
 def test_a_router_that_looks_into_caches_equals_its_reference(behind: st.SearchStrategy[System]) -> None:
     """With caches as of now, even within a fast-forward and unfinished outputs, or as of some time ago."""
 
-    @examples(150, always=True)
+    @examples(150)
     @given(system=kv_aware(behind))
     def check(system: System) -> None:
         _assert_same_without_log(system, _assert_equal(system))
@@ -242,7 +242,7 @@ def test_a_router_that_looks_into_caches_equals_its_reference(behind: st.SearchS
 def test_engines_short_of_memory_equal_their_references(name: str) -> None:
     preempted = 0
 
-    @examples(100)
+    @examples(100, always=True)
     @given(system=crowded(name))
     def check(system: System) -> None:
         nonlocal preempted

@@ -125,7 +125,7 @@ def test_the_mean_latencies_are_those_of_one_queue(seed: int, stages: int, chunk
     seed=st.integers(0, 10_000),
     name=st.sampled_from(ENGINES),
     stages=st.integers(2, 4),
-    capacity=st.integers(500, 4000),
+    capacity=st.integers(800, 4000),
     workers=st.integers(1, 2),
 )
 def test_every_request_is_served_and_one_memory_holds_them_all(
