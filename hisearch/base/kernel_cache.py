@@ -26,6 +26,8 @@ from typing import Any
 
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
 
+from hisearch.base import policies
+
 _PACKAGE = Path(__file__).parents[1]
 _ROOT = _PACKAGE.name
 
@@ -47,9 +49,14 @@ class KernelCache(FunctionCache):
 
     class _impl_class(CompileResultCacheImpl):  # noqa: N801  (numba's name)
         def __init__(self, function: Callable[..., Any]) -> None:
+            self._module = function.__module__
             self._locator = _Locator(function)
             self._lineno = function.__code__.co_firstlineno
             self._filename_base = _file_stem(function.__qualname__)
+
+        def check_cachable(self, data: Any) -> bool:
+            """Whether the kernel may be saved: not if a source of it was edited since this process began."""
+            return _is_unchanged(self._module) and bool(super().check_cachable(data))  # type: ignore[no-untyped-call]
 
 
 class _Locator:
@@ -82,7 +89,7 @@ def folder_of(module: str) -> Path:
 
 def all_kernels_digest() -> str:
     """Digest of everything that any kernel of ``hisearch.kernels`` is compiled from."""
-    return digest(_module_name(path) for path in sorted(_PACKAGE.glob("kernels/**/*.py")))
+    return digest(_all_kernels())
 
 
 def digest(modules: Iterable[str]) -> str:
@@ -91,13 +98,34 @@ def digest(modules: Iterable[str]) -> str:
     It covers the versions of Python and of the compiler, the processor type and the option ``HISEARCH_CHECK_INDICES``.
     It ignores comments, docstrings and the location of the installation.
     """
+    _read_all_kernels()
     hasher = hashlib.sha256(_platform().encode())
     closure = _closure(modules)
     _write_sources()
     for module in sorted(closure):
         hasher.update(module.encode())
         hasher.update(_source(module)[0].encode())
+    if policies.__name__ in closure:
+        hasher.update(policies.kernel_text().encode())
     return hasher.hexdigest()[:16]
+
+
+@functools.cache
+def _read_all_kernels() -> None:
+    """Read every source before the first kernel is compiled: digests are of the sources with which a process began."""
+    _closure(_all_kernels())
+
+
+def _is_unchanged(module: str) -> bool:
+    """Whether ``module`` and all that it imports are on disk as this process read them."""
+    return all(
+        (path := _path_of(name)) is not None and hashlib.sha256(path.read_bytes()).hexdigest() == _sources()[name][0]
+        for name in _closure([module])
+    )
+
+
+def _all_kernels() -> list[str]:
+    return [_module_name(path) for path in sorted(_PACKAGE.glob("kernels/**/*.py"))]
 
 
 def _file_stem(function: str) -> str:

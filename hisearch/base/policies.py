@@ -1,6 +1,6 @@
 """Policies, each declared by the file that implements it.
 
-A policy is one module of a folder of kernels: a declaration at its top (what it is called, what it can be told, what it
+A policy is one module of a folder of kernels: a declaration at its top (what it is called, its parameters, what it
 keeps), and its kernel. Specs, the search, the record layouts and the docs are made from declarations. They read these
 without importing the module, so that nothing but a simulation loads the compiler: a declaration is one assignment of
 literals to a name in capitals, ``ROUTER = RouterPolicy(...)``. Trace formats are declared likewise, by the files that
@@ -24,7 +24,7 @@ UNLIMITED = 2**62
 
 @dataclass(frozen=True)
 class Parameter:
-    """A number or a word that a policy can be told.
+    """A setting of a policy, a number or a word.
 
     Attributes:
         name: its key in YAML and its field in the kernels' record; ends with its unit (``_s``, ``_tokens``).
@@ -125,10 +125,10 @@ class EvictionPolicy(Policy):
     """Which leaf of a prefix cache, or run of a store, goes first.
 
     engine: SGLang's radix cache has it. stores: those behind it have it. recency: its order is that of the last access,
-    for which leaves stand in a line. every_hit: it tells apart more hits than slru does. newest_first: of what was used
-    together the deepest goes last. priorities: it asks for the requests' priorities. next_use: it knows the trace (an
-    oracle). reach: it asks how far sequences reach. queues: it keeps two queues and remembers what it evicted, page by
-    page.
+    for which leaves stand in a line. every_hit: more hits than slru counts make a difference. newest_first: of what was
+    used together the deepest goes last. priorities: it asks for the requests' priorities. next_use: it knows the trace
+    (an oracle). reach: it asks how far sequences reach. queues: it keeps two queues and remembers what it evicted, page
+    by page.
     """
 
     engine: bool = False
@@ -209,9 +209,9 @@ class Registry(Mapping[str, P], Generic[P]):
         """Bits of the policies that meet ``condition``: bit ``code`` is set."""
         return sum(1 << code for code, policy in enumerate(self.policies.values()) if condition(policy))
 
-    def kernel_values(self, told: Any) -> dict[str, Any]:
-        """Fields of the kernels' record: every parameter, an attribute of ``told``, and every state's beginning."""
-        values = {name: parameter.kernel_value(getattr(told, name)) for name, parameter in self.parameters().items()}
+    def kernel_values(self, spec: Any) -> dict[str, Any]:
+        """Fields of the kernels' record: every parameter, an attribute of ``spec``, and every state's beginning."""
+        values = {name: parameter.kernel_value(getattr(spec, name)) for name, parameter in self.parameters().items()}
         states = (state for policy in self.policies.values() for state in getattr(policy, "state", ()))
         return values | {
             state.name: values[state.initial] if isinstance(state.initial, str) else state.initial for state in states
@@ -260,6 +260,25 @@ def read_policies(folder: str, kind: type[P], constant: str, first: str = "") ->
     return registry
 
 
+def kernel_text() -> str:
+    """What kernels are compiled with of all declarations: codes, fields of records and traits, not descriptions.
+
+    Records that every engine sees have fields of every policy, and codes shift with a new file.
+    """
+    registries: tuple[Registry[Any], ...] = (ROUTERS, ADMISSIONS, EVICTIONS, QUEUE_ORDERS)
+    return repr(
+        [
+            (
+                name,
+                replace(policy, summary="", parameters=()),
+                [(parameter.name, parameter.dtype) for parameter in policy.parameters],
+            )
+            for registry in registries
+            for name, policy in registry.items()
+        ]
+    )
+
+
 def _declaration(path: Path, kind: type[P], constant: str) -> P:
     for node in ast.parse(path.read_bytes(), path).body:
         if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == [constant]:
@@ -273,9 +292,13 @@ def _declaration(path: Path, kind: type[P], constant: str) -> P:
 
 
 def _check_parameters(registry: Registry[Any]) -> None:
-    """Refuse parameters of one name that differ in what users may write."""
+    """Refuse what would not be heard: parameters of one name that differ, or of a kind that has none; see ``State``."""
     seen: dict[str, Parameter] = {}
     for name, policy in registry.items():
+        if policy.parameters and isinstance(policy, QueueOrder | TraceFormat):
+            raise TypeError(f"{registry.modules[name]}: {type(policy).__name__} takes no parameters")
+        if any(state.initial != 0 for state in getattr(policy, "member_state", ())):
+            raise TypeError(f"{registry.modules[name]}: states of members begin at 0")
         for parameter in policy.parameters:
             first = seen.setdefault(parameter.name, parameter)
             for part in ("default", "at_least", "above", "at_most", "choices", "optional", "only_with"):

@@ -1,4 +1,4 @@
-"""What the policies of ``validate cache`` can be told, what they take where nothing is said, and what is refused."""
+"""Settings of the policies of ``validate cache``: their defaults, and what is refused."""
 
 from __future__ import annotations
 

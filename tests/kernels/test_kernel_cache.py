@@ -40,7 +40,7 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def _digests() -> tuple[str, str]:
-    for memory in (kernel_cache._source, kernel_cache._sources):
+    for memory in (kernel_cache._source, kernel_cache._sources, kernel_cache._read_all_kernels):
         memory.cache_clear()
     return kernel_cache.digest(["house.first"]), kernel_cache.digest(["house.second"])
 

@@ -48,7 +48,7 @@ REPORT = FleetReport(
 def test_the_page_says_what_to_buy_and_leads_to_each_models_report() -> None:
     page = render_fleet(REPORT)
     assert "$25.50 per hour, $18,615 per month (730 hours) for 2 models" in page
-    assert "every model keeps its promise" in page
+    assert "every model meets its SLO" in page
     assert page.count('href="models/large/report.html"') == 2
     assert "Two models &lt;behind&gt; one router" in page
     assert "Limits on the whole" in page
@@ -61,7 +61,7 @@ def test_the_page_says_what_to_buy_and_leads_to_each_models_report() -> None:
 
 def test_an_slo_that_is_missed_is_reported() -> None:
     page = render_fleet(REPORT._replace(feasible=False, parts=(part("large"), part("small", met=False))))
-    assert "not every model keeps its promise" in page
+    assert "not every model meets its SLO" in page
     assert page.count("✗ missed") == 1
 
 

@@ -167,7 +167,7 @@ def test_what_would_change_the_answer_is_a_section_of_its_own(build_input: Any) 
     source = without_plotly(render(build_input(confidence=confidence)))
     for text in (
         '<p class="caution">It holds in &lt;b&gt;half&lt;/b&gt; of 64 draws.</p>',
-        "The same 8 draws for each of the contenders: so few say little, as the range beside the count shows; the "
+        "The same 8 draws for each of the candidates. So few say little, as the range beside the count shows; the "
         "probability above is from 64.",
         '<td class="n">4 of 8</td><td class="n">25 to 75 %</td>',
         "<li>If decode is 6 % slower, 4 replicas are needed.</li>",

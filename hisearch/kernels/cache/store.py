@@ -83,9 +83,9 @@ def leading(sim, v, trace_node, begin, end, now):
         bottom = runs.bottom(sim, s, begin)
         top = runs.top(sim, s, end)
         if top > bottom:
-            found = _first_missing(sim, v, s, bottom, top, now)
-            if found < top:
-                limit = found
+            missing = _first_missing(sim, v, s, bottom, top, now)
+            if missing < top:
+                limit = missing
         if sim.trace.start_tokens[s] <= begin:
             break
         s = sim.trace.parent[s]
@@ -112,9 +112,9 @@ def gap(sim, v, trace_node, begin, end, now):
         bottom = runs.bottom(sim, s, begin)
         top = runs.top(sim, s, end)
         if top > bottom:
-            found = _first_held(sim, v, s, bottom, top, now)
-            if found < top:
-                limit = found
+            held = _first_held(sim, v, s, bottom, top, now)
+            if held < top:
+                limit = held
         if sim.trace.start_tokens[s] <= begin:
             break
         s = sim.trace.parent[s]

@@ -1,7 +1,7 @@
 """A worker's HBM as one sees it from outside, between its events: what passes up to now have done to it.
 
-Two things are put off until they matter to the worker itself: a coast takes its pages at its end, and vLLM's decodes
-make pages findable when somebody looks for them.
+Two things are put off until they matter to the worker itself: a fast-forward takes its pages at its end, and vLLM's
+decodes make pages findable when somebody looks for them.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from hisearch.kernels.vllm import memory
 
 @kernel
 def catch_up(sim, w, now):
-    """Take the pages that passes before ``now`` have taken. Returns the steps of a coast that they have formed."""
+    """Take the pages that passes before ``now`` have taken. Returns the fast-forwarded steps that they formed."""
     worker = sim.workers[w]
     if worker.phase != la.FAST_FORWARDING:
         return 0
     steps, _ = device.formed_by(sim, w, now)
-    # SGLang's coasts evict nothing.
+    # SGLang's fast-forwards evict nothing.
     if sim.config.engine != la.SGLANG:
         pages = lists.pages_over(sim, w, 1, steps - 1) - worker.fast_forward_pages
         d = sim.trees[worker.cache_id].head
@@ -47,7 +47,7 @@ def _in_hbm(sim, d):
 
 @kernel
 def _findable(sim, w, r, ahead):
-    """Tokens of the decoding request ``r`` whose full pages can be found, ``ahead`` steps into a coast."""
+    """Tokens of the decoding request ``r`` whose full pages can be found, ``ahead`` steps into a fast-forward."""
     request = sim.requests[r]
     computed = request.computed
     waits = memory.newest_waits(sim, w, r)
@@ -65,10 +65,10 @@ def cached_tokens(sim, w, trace_node, limit, now):
     """Tokens of the path to ``trace_node``, at most ``limit`` (whole pages), in the HBM of worker ``w`` at ``now``."""
     ahead = catch_up(sim, w, now)
     cache_id = sim.workers[w].cache_id
-    found, d = tree.match(sim, cache_id, trace_node, limit)
-    found = min(found, sim.nodes[_in_hbm(sim, d)].end)
+    cached, d = tree.match(sim, cache_id, trace_node, limit)
+    cached = min(cached, sim.nodes[_in_hbm(sim, d)].end)
     if sim.config.engine != la.VLLM or not sim.config.shared_outputs:
-        return found
+        return cached
     s = trace_node
     while s > 0:
         k = sim.owner_head[s]
@@ -76,10 +76,10 @@ def cached_tokens(sim, w, trace_node, limit, now):
             r = sim.owner[k]
             if memory.decodes(sim, w, r):
                 reach = min(limit, tree.floor_page(sim, sim.trace.end_tokens[s]))
-                found = max(found, min(_findable(sim, w, r, ahead), reach))
+                cached = max(cached, min(_findable(sim, w, r, ahead), reach))
             k = sim.next_owner[k]
         s = sim.trace.parent[s]
-    return found
+    return cached
 
 
 @kernel

@@ -104,7 +104,7 @@ def _verdict(data: FleetReport) -> str:
     if data.refused:
         return data.refused
     price = f"{usd(data.usd_per_hour)} per hour, {usd(data.usd_per_hour * HOURS_PER_MONTH)} per month"
-    outcome = "every model keeps its promise" if data.feasible else "not every model keeps its promise"
+    outcome = "every model meets its SLO" if data.feasible else "not every model meets its SLO"
     return (
         f"{price} ({HOURS_PER_MONTH:g} hours) for {counted(len(data.parts), 'model')}. Simulated together, {outcome}."
     )

@@ -129,7 +129,7 @@ def _between(ends: tuple[float, float] | None) -> str:
 def few_draws(conclusion: Conclusions) -> str:
     """A caution about the candidates' counts, which come from few draws."""
     text = (
-        f"The same {counted(conclusion.draws, 'draw')} for each of the contenders: so few say little, as the range "
+        f"The same {counted(conclusion.draws, 'draw')} for each of the candidates. So few say little, as the range "
         "beside the count shows"
     )
     return text + (

@@ -83,11 +83,11 @@ def format_chance_constrained(outcome: ChanceConstrained | None, best: Trial) ->
             f"(trial {outcome.trial.number})."
         )
     if not outcome.looked_at:
-        return "Nothing that was simulated has a wider margin: none is known that is surer."
-    looked_at = counted(outcome.looked_at, "deployment")
+        return "Nothing that was simulated has a wider margin: none is known that is likelier to meet the SLO."
+    looked_at = counted(outcome.looked_at, "other deployment")
     if outcome.spent:
         return (
-            f"Of {looked_at} looked at beside it, cheapest first, none meets it with at least {in_percent(SURE)}; then "
+            f"Of {looked_at}, cheapest first, none meets it with at least {in_percent(SURE)}; then "
             "the limit on these simulations was reached (spec.confidence.chance_constrained)."
         )
-    return f"None of {looked_at} looked at beside it meets it with at least {in_percent(SURE)}."
+    return f"None of {looked_at} meets it with at least {in_percent(SURE)}."

@@ -36,7 +36,7 @@ def by_priority(plan: WorkerPlan) -> bool:
 
 
 def arrays(plan: WorkerPlan, trace: TraceArrays, workers: int, node_limit: int) -> dict[str, Any]:
-    """The arrays of ``layout.Sim`` that say what the tiers of HiCache are, and the links of all movers.
+    """The arrays of ``layout.Sim`` that say what the tiers of HiCache are, and the links of all KV connectors.
 
     ``node_limit``: runs that stores may hold, each of which may move.
     """

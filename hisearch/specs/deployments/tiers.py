@@ -1,8 +1,8 @@
 """KV cache tiers below device memory, and how they are moved: what a pool says of them, and what its engine takes.
 
-The movers' rules were read in their sources: HiCache in SGLang 0.5.9 (``hiradix_cache.py``, ``memory_pool_host.py``),
-the offloading connector in vLLM 0.19 (``v1/kv_offload``), LMCache's ``v1/config.py``, TensorRT-LLM 1.1's
-``llm_args.py``.
+The KV connectors' rules were read in their sources: HiCache in SGLang 0.5.9 (``hiradix_cache.py``,
+``memory_pool_host.py``), the offloading connector in vLLM 0.19 (``v1/kv_offload``), LMCache's ``v1/config.py``,
+TensorRT-LLM 1.1's ``llm_args.py``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ WritePolicyName = Literal["write_through", "write_through_selective", "write_bac
 PrefetchName = Literal["best_effort", "wait_complete", "timeout"]
 HierarchyName = Literal["inclusive", "exclusive"]
 
-#: Movers of each engine, its default first.
+#: KV connectors of each engine, its default first.
 KV_CONNECTORS: dict[EngineName, tuple[KvConnectorName, ...]] = {
     "sglang": ("hicache", "lmcache"),
     "vllm": ("offload", "lmcache"),
@@ -45,17 +45,17 @@ KV_CONNECTORS: dict[EngineName, tuple[KvConnectorName, ...]] = {
 #: Those of them that are simulated; the others can be exported.
 SIMULATED_KV_CONNECTORS: dict[EngineName, tuple[KvConnectorName, ...]] = {**KV_CONNECTORS, "sglang": ("hicache",)}
 
-#: Movers as people write them.
+#: KV connectors as people write them.
 KV_CONNECTOR_TITLES: dict[KvConnectorName, str] = {
     "hicache": "HiCache",
     "offload": "native offloading",
     "lmcache": "LMCache",
 }
 
-#: Movers that are simulated where a worker has several attention groups.
+#: KV connectors that are simulated where a worker has several attention groups.
 GROUP_KV_CONNECTORS: tuple[KvConnectorName, ...] = ("hicache", "offload")
 
-#: Most tiers that a mover fills.
+#: Most tiers that a KV connector fills.
 MOST_TIERS: dict[KvConnectorName, int] = {"hicache": 3, "offload": 1, "lmcache": 3}
 
 
@@ -106,7 +106,7 @@ class TierSpec(_EvictionParameters):
 
 
 class MovementSpec(Strict):
-    """How KV moves between device memory and the tiers. A setting that the mover does not have keeps its default."""
+    """How KV moves between device memory and the tiers. A setting that the connector lacks keeps its default."""
 
     renamed: ClassVar[dict[str, str]] = {"mover": "kv_connector"}
 
@@ -160,7 +160,7 @@ class MovementSpec(Strict):
     save_decode: bool = Field(False, description="LMCache save_decode_cache: store the KV of outputs too.")
 
 
-#: Settings of a movement that only one mover has.
+#: Settings of a movement that only one KV connector has.
 _OWN: dict[KvConnectorName, tuple[str, ...]] = {
     "hicache": (
         "write_policy", "load_back_tokens", "prefetch", "prefetch_threshold_tokens", "prefetch_timeout_base_s",
@@ -171,7 +171,8 @@ _OWN: dict[KvConnectorName, tuple[str, ...]] = {
 }  # fmt: skip
 _STORAGE_ALONE = tuple(name for name in _OWN["hicache"] if name.startswith("prefetch"))
 
-#: Eviction policies of a mover's tiers; HiCache's storage is the operator's, and its host tier is what is simulated.
+#: Eviction policies of a KV connector's tiers; HiCache's storage is the operator's, and its host tier is what is
+#: simulated.
 CONNECTOR_EVICTIONS: dict[KvConnectorName, tuple[str, ...]] = {
     "offload": ("lru", "arc"),
     "lmcache": ("lru", "lfu", "fifo", "mru"),
@@ -179,7 +180,7 @@ CONNECTOR_EVICTIONS: dict[KvConnectorName, tuple[str, ...]] = {
 
 
 def kv_connector_of(engine: EngineName, movement: MovementSpec) -> KvConnectorName:
-    """The mover, with the engine's default filled in."""
+    """The KV connector, with the engine's default filled in."""
     return movement.kv_connector or KV_CONNECTORS[engine][0]
 
 
@@ -197,7 +198,7 @@ def shares_memory(engine: EngineName, kv_connector: KvConnectorName) -> bool:
     return engine == "vllm" and kv_connector == "lmcache"
 
 
-#: Why a nearest tier cannot be shared, and what can be, by engine and mover.
+#: Why a nearest tier cannot be shared, and what can be, by engine and KV connector.
 _OWN_MEMORY: dict[tuple[EngineName, KvConnectorName], str] = {
     (
         "sglang",
@@ -217,7 +218,7 @@ _OWN_MEMORY: dict[tuple[EngineName, KvConnectorName], str] = {
 
 
 def not_shared(engine: EngineName, kv_connector: KvConnectorName, scope: ScopeName) -> str:
-    """What to say of a nearest tier of a scope that its mover cannot give it; see ``shares_memory``."""
+    """What to say of a nearest tier of a scope that its KV connector cannot give it; see ``shares_memory``."""
     why = _OWN_MEMORY.get((engine, kv_connector), "set scope: worker")
     return f"{scope}: {kv_connector_title(engine, kv_connector)}'s nearest tier is each worker's own: {why}"
 
@@ -228,14 +229,14 @@ def may_expire(kv_connector: KvConnectorName, index: int) -> bool:
 
 
 def evictions_of(engine: EngineName, kv_connector: KvConnectorName, index: int) -> tuple[str, ...]:
-    """Policies that the tier ``index``, from 0 on, can be told to evict by; SGLang's host pool follows its engine."""
+    """Policies that the tier ``index``, from 0 on, can evict by; SGLang's host pool follows its engine."""
     if engine == "trtllm" or (kv_connector == "hicache" and index == 0):
         return ("lru",)
     return CONNECTOR_EVICTIONS.get(kv_connector, tuple(_STORE_EVICTIONS))
 
 
 def check_tiers(engine: EngineName, page_tokens: int, tiers: Sequence[TierSpec], movement: MovementSpec) -> None:
-    """Refuse tiers and settings that the mover does not have, as far as names tell.
+    """Refuse tiers and settings that the KV connector does not have, as far as names tell.
 
     Args:
         engine: the pool's engine.

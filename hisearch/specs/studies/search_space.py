@@ -155,7 +155,7 @@ class GibRange(Strict):
 
 
 class TierSpace(Strict):
-    """Choices of one tier. What an engine's mover does not have is left out for it."""
+    """Choices of one tier. What an engine's KV connector does not have is left out for it."""
 
     media: list[str] = Field(min_length=1, description="Names or paths of Media.")
     gib: list[NonNegative] | GibRange = Field(

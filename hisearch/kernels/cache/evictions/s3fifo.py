@@ -14,13 +14,17 @@ from hisearch.kernels.layout.hicache import GOES, GOES_ROUND, MOVES_ON
 
 EVICTION = EvictionPolicy(
     "Three FIFO queues (S3-FIFO): what is not used again leaves through a small one.",
-    parameters=(Parameter("small_share", 0.1, "share of the store for what is new.", above=0.0, at_most=1.0),),
+    parameters=(
+        Parameter(
+            "small_share", 0.1, "share of the store for what is new; a tenth in the paper.", above=0.0, at_most=1.0
+        ),
+    ),
     queues=True,
 )
 
-#: A run counts no more uses than these.
+#: A run counts no more uses than these: two bits in the paper.
 MOST_USES = 3
-#: A run that was used more often than this moves on from the small queue.
+#: A run that was used more often than this moves on from the small queue, as in the paper.
 FEW_USES = 1
 
 
