@@ -154,6 +154,6 @@ def peer(report: dict[str, Any]) -> list[str]:
         return []
     found = report["peer"]
     return [
-        f"ExportContext {found['tool']}, on the rows that both price:",
+        f"Beside {found['tool']}, on the rows that both price:",
         errors_table([found["ours"], found["theirs"]]),
     ]
