@@ -7,6 +7,7 @@ every setting can be simulated, ``replay`` checks.
 from __future__ import annotations
 
 import gzip
+import re
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from hisearch.base.engine_rules import MODELLED
 from hisearch.specs.base import EngineName, NonNegative, NonNegativeInt, Positive
 from hisearch.specs.deployments.deployment import EvictionName
 from hisearch.specs.errors import Problem, SpecError, dotted
@@ -100,6 +102,7 @@ class RequestRow(_Row):
     output_tokens: _Tokens
     block_ids: list[_BlockId]
     priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] = 0
+    max_output_tokens: _Tokens | None = None
 
 
 class StepRow(_Row):
@@ -119,6 +122,7 @@ class _File(_Row):
 
     config: dict[str, Any]
     requests: Annotated[list[RequestRow], Field(min_length=1)]
+    engine: str = ""
     step_latency_s: str | None = None
     steps: list[StepRow] | None = None
     first_token_s: dict[str, NonNegative] | None = None
@@ -132,7 +136,7 @@ class EngineRecording:
 
     Attributes:
         path: the file.
-        engine: whose scheduler it was.
+        engine: whose scheduler it was. version: its release; the oldest modelled one where the file names none.
         settings: ``config``.
         law_text: the latency law as written; None where absent.
         requests: in order of (arrival, id).
@@ -144,6 +148,7 @@ class EngineRecording:
 
     path: Path
     engine: EngineName
+    version: str
     settings: VllmSettings | SglangSettings
     law_text: str | None
     requests: list[RequestRow]
@@ -172,10 +177,11 @@ def read_recording(path: Path) -> EngineRecording:
     """
     file = _parsed(path)
     engine, settings = _settings(path, file.config)
+    version = _version(path, engine, file.engine)
     requests = _ordered(path, file.requests)
     names = {row.id: index for index, row in enumerate(requests)}
     recording = EngineRecording(
-        path, engine, settings, file.step_latency_s, requests, file.steps, file.first_token_s, file.finish_s,
+        path, engine, version, settings, file.step_latency_s, requests, file.steps, file.first_token_s, file.finish_s,
         file.reused_tokens, tuple(sorted({key for row in requests for key in row.model_extra or ()})),
     )  # fmt: skip
     _check_requests(recording)
@@ -223,6 +229,16 @@ def _settings(path: Path, config: dict[str, Any]) -> tuple[EngineName, VllmSetti
         raise _first_problem(path, "config", model, error) from None
 
 
+def _version(path: Path, engine: EngineName, text: str) -> str:
+    """The release that ``text``, such as "vllm 0.33.0 (v1 scheduler)", names."""
+    if not text:
+        return MODELLED[engine][0]
+    match = re.match(rf"{engine}\s+(\d\S*)", text, re.IGNORECASE)
+    if match is None:
+        raise _error(path, "engine", f"expected {engine} and its release, got {text!r}")
+    return match[1]
+
+
 def _ordered(path: Path, requests: list[RequestRow]) -> list[RequestRow]:
     """By (arrival, id), as both engines' queues take them in."""
     kinds = {type(row.id) for row in requests}
@@ -238,6 +254,11 @@ def _ordered(path: Path, requests: list[RequestRow]) -> list[RequestRow]:
 
 def _check_requests(recording: EngineRecording) -> None:
     for row in recording.requests:
+        if row.max_output_tokens is not None and row.max_output_tokens < row.output_tokens:
+            raise recording.error(
+                "requests",
+                f"{row.id}: max_output_tokens {row.max_output_tokens} is less than output_tokens {row.output_tokens}",
+            )
         total = row.input_tokens + row.output_tokens
         if len(row.block_ids) * recording.block_tokens > total:
             raise recording.error(

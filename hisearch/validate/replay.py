@@ -114,10 +114,17 @@ def compiled_trace(recording: EngineRecording) -> CompiledTrace:
         )  # fmt: skip
     # Only the order of priorities matters; a trace counts them from 0.
     priority = np.unique([row.priority for row in rows], return_inverse=True)[1]
-    return trace_of(requests, block, recording.path.name, priority)
+    limits = [row.output_tokens if row.max_output_tokens is None else row.max_output_tokens for row in rows]
+    return trace_of(requests, block, recording.path.name, priority, limits)
 
 
-def trace_of(requests: Requests, block_tokens: int, name: str, priority: np.ndarray | None = None) -> CompiledTrace:
+def trace_of(
+    requests: Requests,
+    block_tokens: int,
+    name: str,
+    priority: np.ndarray | None = None,
+    max_output_tokens: list[int] | None = None,
+) -> CompiledTrace:
     """Requests with independent arrivals that share the blocks of equal ids, compiled.
 
     Args:
@@ -125,12 +132,14 @@ def trace_of(requests: Requests, block_tokens: int, name: str, priority: np.ndar
         block_tokens: tokens of a block.
         name: of the trace.
         priority: shape (N,), from 0, lower first; all alike where None.
+        max_output_tokens: declared limits; the outputs' lengths where None.
     """
     shares_with, shared_tokens = requests.share_blocks(block_tokens)
     trace = make_trace(
         arrival_s=requests.arrival_s,
         input_tokens=requests.input_tokens,
         output_tokens=requests.output_tokens,
+        max_output_tokens=max_output_tokens,
         request_ids=requests.request_ids,
         priority=priority,
         shares_with=shares_with,
@@ -222,7 +231,9 @@ def worker_plan(recording: EngineRecording, law: StepLaw) -> WorkerPlan:
     tables = law_costs(*law)
     costs = CompiledCosts(tables, tables, 0.0, "law of the recording", "measured", 0.0)
     # A simulation does not read the memory plan of a worker.
-    return WorkerPlan(engine, costs, None, capacity, ignore_eos=True, **tiers)  # type: ignore[arg-type]
+    engine = engine.model_copy(update={"version": recording.version})
+    pinned = tuple(row.max_output_tokens is None for row in recording.requests)
+    return WorkerPlan(engine, costs, None, capacity, ignore_eos=pinned, **tiers)  # type: ignore[arg-type]
 
 
 def _vllm(settings: VllmSettings) -> EngineSpec:
@@ -355,7 +366,8 @@ def _replay_sglang(
 def _restated(index: int, row: RequestRow, block_tokens: int) -> Request:
     """A request whose output length the engine knows."""
     content = BlockContent(index, row.block_ids, block_tokens)
-    return Request(index, row.arrival_s, row.input_tokens, row.output_tokens, row.output_tokens, content, row.priority)
+    limit = row.output_tokens if row.max_output_tokens is None else row.max_output_tokens
+    return Request(index, row.arrival_s, row.input_tokens, row.output_tokens, limit, content, row.priority)
 
 
 def _restated_step(step: Step, engine: EngineName) -> Decision:
