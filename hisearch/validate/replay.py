@@ -334,7 +334,7 @@ def restated_run(recording: EngineRecording, law: StepLaw) -> Run:
     requests = [_restated(index, row, recording.block_tokens) for index, row in enumerate(recording.requests)]
     try:
         if isinstance(settings, VllmSettings):
-            done = vllm.replay(vllm.VllmConfig.from_recording(settings.model_dump()), requests, cost)
+            done = vllm.replay(vllm.VllmConfig.from_recording(settings.model_dump(), recording.version), requests, cost)
         else:
             done = _replay_sglang(recording, settings, requests, cost)
     except (ValueError, RuntimeError) as error:
