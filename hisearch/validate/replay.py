@@ -69,12 +69,14 @@ class Run:
         steps: in order.
         first_token_s, finish_s: shape (N,), seconds; NaN where it did not happen.
         reused_tokens: shape (N,), tokens found in the cache at first scheduling; None where not recorded.
+        copied_tokens: (to host memory, from it) by vLLM's offloading connector; None where not recorded.
     """
 
     steps: list[Decision]
     first_token_s: np.ndarray
     finish_s: np.ndarray
     reused_tokens: np.ndarray | None
+    copied_tokens: tuple[int, int] | None = None
 
 
 def recorded_law(recording: EngineRecording) -> StepLaw:
@@ -172,6 +174,7 @@ def recorded_run(recording: EngineRecording) -> Run:
         np.array([recording.first_token_s[name] for name in names]),
         np.array([recording.finish_s[name] for name in names]),
         None if reused is None else np.array([reused[name] for name in names]),
+        recording.copied_tokens,
     )
 
 
@@ -188,7 +191,11 @@ def simulated_run(recording: EngineRecording, law: StepLaw) -> Run:
         raise recording.error("config", str(error)) from None
     requests = result.requests
     reused = requests.hit_tokens + requests.host_hit_tokens + requests.storage_hit_tokens
-    return Run(_decisions(result, recording.engine), requests.first_token_s, requests.finish_s, reused)
+    copied = None
+    if recording.copied_tokens is not None:
+        host = next(store for store in result.stores if store.tier == 1)
+        copied = (host.stored_tokens, host.read_tokens)
+    return Run(_decisions(result, recording.engine), requests.first_token_s, requests.finish_s, reused, copied)
 
 
 def _decisions(result: Result, engine: EngineName) -> list[Decision]:
@@ -221,6 +228,7 @@ def worker_plan(recording: EngineRecording, law: StepLaw) -> WorkerPlan:
     try:
         if isinstance(settings, VllmSettings):
             engine, capacity = _vllm(settings), (settings.num_blocks - 1) * settings.block_size
+            tiers = _offloading(settings)
             _refuse_long_requests(recording, settings.max_model_len)
         else:
             tiers = _hicache(recording, settings)
@@ -269,6 +277,22 @@ def _sglang(settings: SglangSettings) -> EngineSpec:
         mixed_chunk=settings.enable_mixed_chunk and chunked,
         receive_interval=settings.scheduler_recv_interval,
     )
+
+
+def _offloading(settings: VllmSettings) -> dict[str, Any]:
+    """Arguments of a plan for the recording's host memory behind vLLM's offloading connector."""
+    offload = settings.offload
+    if offload is None:
+        return {}
+    block_tokens = settings.block_size * offload.block_size_factor
+    capacity = offload.capacity_tokens // block_tokens * block_tokens
+    movement = MovementPlan(
+        "offload",
+        store_threshold=offload.store_threshold,
+        host_read=TransferLaw(*offload.to_device),
+        host_write=TransferLaw(*offload.to_host),
+    )
+    return {"tiers": (TierPlan("host", "worker", capacity, block_tokens, offload.eviction),), "movement": movement}
 
 
 def _hicache(recording: EngineRecording, settings: SglangSettings) -> dict[str, Any]:

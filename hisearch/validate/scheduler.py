@@ -38,6 +38,7 @@ class SchedulerCase:
         first_difference: the first unequal step; None where all are equal.
         first_token_max_error_s, finish_max_error_s: largest error over all requests, seconds; None where one of them
             never makes it in the simulation.
+        copied_equal: whether as many tokens are copied to host memory and back; None where not recorded.
         reused_equal: whether every request hits the same tokens in the cache; None where not recorded.
         preempted, simulated_preempted: requests that lost their KV, counted once for each time.
         ignored: keys of the recording's requests that the replay does not use.
@@ -55,6 +56,7 @@ class SchedulerCase:
     first_token_max_error_s: float | None = None
     finish_max_error_s: float | None = None
     reused_equal: bool | None = None
+    copied_equal: bool | None = None
     preempted: int = 0
     simulated_preempted: int = 0
     ignored: tuple[str, ...] = ()
@@ -107,6 +109,7 @@ def _compare(recording: EngineRecording, engine: Run, simulated: Run) -> Schedul
         _max_error(getattr(engine, name), getattr(simulated, name)) for name in ("first_token_s", "finish_s")
     )
     reused = _reused_equal(engine, simulated)
+    copied = None if engine.copied_tokens is None else engine.copied_tokens == simulated.copied_tokens
     same_steps = equal == len(engine.steps) == len(simulated.steps)
     in_time = all(error is not None and error <= TOLERANCE_S for error in (first_token, finish))
     return SchedulerCase(
@@ -120,10 +123,11 @@ def _compare(recording: EngineRecording, engine: Run, simulated: Run) -> Schedul
         first_token,
         finish,
         reused,
+        copied,
         sum(len(step.lost) for step in engine.steps),
         sum(len(step.lost) for step in simulated.steps),
         recording.ignored,
-        ok=same_steps and in_time and reused is not False,
+        ok=same_steps and in_time and reused is not False and copied is not False,
     )
 
 
