@@ -237,7 +237,7 @@ def _leave_batch(sim, w, r):
     worker = sim.workers[w]
     request = sim.requests[r]
     if request.part == la.LATE_DECODE:
-        worker.decode_tokens -= 0 if request.state == la.DRAINING else 1
+        worker.decode_tokens -= 1
     else:
         worker.prefill_tokens -= request.chunk
     k = 0

@@ -16,7 +16,7 @@ Each scheduler has two servers, a copier and a writer. A request is in one of th
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
-from hisearch.kernels.cache import queue, tree
+from hisearch.kernels.cache import tree
 from hisearch.kernels.engine import engine_calls
 from hisearch.kernels.engine.engine_calls import Op
 from hisearch.kernels.layout import hicache as hl

@@ -85,6 +85,7 @@ def _schedule_extra(sim, w, r, pages):
     request.chunk = 1
     request.mark = worker.launched + 1
     request.part = la.LATE_DECODE
+    worker.decode_tokens += 1
     sim.batch[w, worker.batch_size] = r
     worker.batch_size += 1
 
