@@ -38,15 +38,15 @@ modelled ones follows the rules dated up to it, which is said; no recording of i
 ## What changed
 
 A rule stands in the code once, beside what was done before it: `sim.config.RULE` in a kernel, the same name in the
-restatement in plain Python. To add one, add it to `hisearch/base/engine_rules.py`, and its branch to the kernel and to the
-restatement.
+restatement in plain Python. To add one, add it to `hisearch/base/engine_rules.py`, and its branch to the kernel and to
+the restatement.
 """
 
 PROCESS = """\
 ## How a release becomes a modelled one
 
-1. `python -m hisearch.record vllm --random 40 --seed 1 --out recordings` runs the release's own scheduler, in an environment
-   that has the engine. It needs no GPU and no weights ([cli.md](cli.md#python--m-hisearchrecord)).
+1. `python -m hisearch.record vllm --random 40 --seed 1 --out recordings` runs the release's own scheduler, in an
+   environment that has the engine. It needs no GPU and no weights ([cli.md](cli.md#python--m-hisearchrecord)).
 2. `hisearch validate scheduler recordings/*.json.gz` compares every step, and explains the first difference.
    `--versions` tells how far off the rules of each modelled release are.
 3. A difference becomes a rule: named, dated by the release that brought it, with its place in the engine's source.
@@ -58,7 +58,8 @@ PROCESS = """\
 def sections() -> Iterator[str]:
     """A table of rules for each engine, and of the settings that came later."""
     for engine, rules in RULES.items():
-        yield f"### {ENGINE_TITLES[engine]}\n\n| since | rule | before | from then on | source |\n| --- | --- | --- | --- | --- |"
+        yield f"### {ENGINE_TITLES[engine]}\n"
+        yield "| since | rule | before | from then on | source |\n| --- | --- | --- | --- | --- |"
         for rule in sorted(rules, key=lambda rule: [int(part) for part in rule.since.split(".")]):
             yield f"| {rule.since} | `{rule.name}` | {rule.before} | {rule.after} | `{rule.source}` |"
         later = SETTINGS_SINCE[engine]
@@ -81,9 +82,7 @@ def main(arguments: list[str]) -> int:
         TARGET.write_text(page, encoding="utf-8")
     elif "--check" in arguments:
         if not TARGET.is_file() or TARGET.read_text(encoding="utf-8") != page:
-            print(
-                "docs/engines.md is not what hisearch/base/engine_rules.py says: python docs/generate_engines.py --write"
-            )
+            print("docs/engines.md is not what the rules say: python docs/generate_engines.py --write")
             return 1
     else:
         print(page, end="")
