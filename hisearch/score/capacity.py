@@ -42,7 +42,6 @@ def capacity(
     """Bracket the largest feasible load by growing or shrinking from ``start``, then bisect it geometrically.
 
     Feasibility need not be monotone in load: a burst may happen to align with a router's or an eviction's decisions.
-    Feasibility need not be monotone in load: a burst may happen to align with a router's or an eviction's decisions.
     The result therefore describes simulated loads only, never an extrapolation: ``load`` was feasible,
     ``infeasible_load`` was not. When bracketed, they are within ``relative_tolerance`` of each other. With several
     crossings it is one of them.

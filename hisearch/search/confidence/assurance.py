@@ -60,7 +60,7 @@ class Likelihood:
         #: Draws under which a deployment may miss: the others are at least the required share.
         self._allowed = math.floor((1.0 - at_least) * draws + 1e-9)
         evaluations = assessor.known(hardest_on.deployment, range(draws))
-        worst = [max((check.violation for check in evaluation.slo), default=math.inf) for evaluation in evaluations]
+        worst = [evaluation.worst_violation for evaluation in evaluations]
         self._order = sorted(range(draws), key=lambda number: (-worst[number], number))
         self._rejected: list[Trial] = []
 
@@ -143,7 +143,7 @@ class Walk:
 
     def _fill(self) -> None:
         """Every feasible trial, and one more replica of the best of every kind."""
-        feasible = [trial for trial in self._runner.trials if trial.comparable and trial.feasible]
+        feasible = [trial for trial in self._runner.trials if trial.meets_slo]
         for trial in feasible:
             heapq.heappush(self._queue, _Next(price_of(trial), -trial.worst_margin, trial.number, trial))
         kinds = dict.fromkeys(_kind(trial) for trial in feasible)
@@ -168,7 +168,7 @@ class Walk:
         assert step.base is not None
         deployment = with_replicas(self._problem, step.base.deployment, step.replicas)
         trial = self._runner.run([Job(STAGE, deployment, parameters_of(deployment))])[0]
-        if trial is None or not (trial.comparable and trial.feasible):
+        if trial is None or not trial.meets_slo:
             return None
         return trial
 

@@ -61,7 +61,7 @@ def find_chance_constrained(
 
 def _widening(best: Trial, trials: Sequence[Trial]) -> Iterator[Trial]:
     """Deployments that met the SLO, by price, each with a wider tightest margin than ``best`` and all cheaper ones."""
-    met = [trial for trial in trials if trial.comparable and trial.feasible]
+    met = [trial for trial in trials if trial.meets_slo]
     widest = best.worst_margin
     for trial in sorted(met, key=lambda trial: (price_of(trial), -trial.worst_margin, trial.number)):
         if trial.worst_margin > widest + EQUAL_MARGIN:

@@ -9,7 +9,8 @@ from hisearch.hardware.price_book import PER_HOUR
 from hisearch.score.capacity import Capacity
 from hisearch.score.quantities import quantity, titled
 from hisearch.search.confidence.assessment import Assessment
-from hisearch.search.confidence.conclusion import Conclusion, Faster, NextPurchase, StepChange
+from hisearch.search.confidence.changes import Faster, NextPurchase, StepChange
+from hisearch.search.confidence.conclusion import Conclusion
 from hisearch.search.confidence.step_sensitivity import EVERY_TERM, MOST_FACTOR, Instead
 from hisearch.search.model.deployments import describe, parameters_of, setting_name
 from hisearch.search.model.trial import Trial

@@ -165,7 +165,7 @@ def _next_count(alternative: _Alternative, best: Trial, trials: Sequence[Trial])
 def _known_usd(kind: str, best: Trial, trials: Sequence[Trial]) -> float:
     """Price of the cheapest feasible deployment that differs from ``best`` in its kind; infinite without one."""
     ours = _values(best.deployment, kind)
-    feasible = [trial for trial in trials if trial.comparable and trial.feasible]
+    feasible = [trial for trial in trials if trial.meets_slo]
     prices = [t.metrics["usd_per_hour"] for t in feasible if _values(t.deployment, kind) != ours]
     return min(prices, default=math.inf)
 

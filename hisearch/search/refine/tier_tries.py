@@ -134,4 +134,4 @@ def _tier_gib(deployment: DeploymentSpec) -> float:
 
 def _cheapest_usd(trials: Sequence[Trial]) -> float:
     """Dollars per hour of the cheapest deployment that serves; infinite without one."""
-    return min((t.metrics["usd_per_hour"] for t in trials if t.comparable and t.feasible), default=math.inf)
+    return min((t.metrics["usd_per_hour"] for t in trials if t.meets_slo), default=math.inf)

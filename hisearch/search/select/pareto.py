@@ -99,7 +99,7 @@ def hypervolume_progress(trials: Sequence[Trial], objectives: Sequence[str]) -> 
     """
     import moocore
 
-    feasible = [trial for trial in trials if trial.comparable and trial.feasible]
+    feasible = [trial for trial in trials if trial.meets_slo]
     if not feasible:
         return {}
     points = minimised(feasible, objectives)

@@ -37,7 +37,7 @@ def price_break_evens(book: PriceBook, trials: Sequence[Trial], best: Trial) -> 
     Everything else stays: other prices, electricity, and which trials meet the SLO. Trials already cheaper than
     ``best`` are left out, as something other than price speaks against them. The nearest in proportion come first.
     """
-    alternatives = [t for t in trials if t.comparable and t.feasible and t.number != best.number and _dearer(t, best)]
+    alternatives = [t for t in trials if t.meets_slo and t.number != best.number and _dearer(t, best)]
     break_evens = []
     for price in book.prices():
         book_plus_one = book.at({price.item: price.usd + 1.0})

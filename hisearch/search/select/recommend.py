@@ -70,7 +70,7 @@ def widest(best: Trial, trials: Sequence[Trial]) -> Trial | None:
 
     None if that is not wider by more than ``EQUAL_MARGIN``. It may be off the front: margin is no objective.
     """
-    equal = [trial for trial in trials if trial.comparable and trial.feasible and price_of(trial) == price_of(best)]
+    equal = [trial for trial in trials if trial.meets_slo and price_of(trial) == price_of(best)]
     widest_margin = max(equal, key=lambda trial: (trial.worst_margin, -trial.number), default=None)
     return (
         widest_margin

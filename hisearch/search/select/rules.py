@@ -69,12 +69,12 @@ def recommend_by(
     elif rule.rule == "cheapest":
         trial, reason = recommendation.trial, recommendation.reason
     else:
-        feasible = [t for t in trials if t.comparable and t.feasible]
+        feasible = [t for t in trials if t.meets_slo]
         inside = [t for t in feasible if _within(t, rule)]
         choice = _RULES[rule.rule] if inside else _too_dear
         trial, reason = choice(_Choice(feasible, inside, objectives, rule, loads))
     if trial is not recommendation.trial:
-        feasible = [t for t in trials if t.comparable and t.feasible]
+        feasible = [t for t in trials if t.meets_slo]
         recommendation = Recommendation(trial, reason, runner_ups(trial, feasible, objectives))
     return replace(recommendation, reason=reason, rule=rule.rule)
 
@@ -116,7 +116,7 @@ def preference(
     For ``cheapest`` the front by price, for ``best_value`` the front in the order of ``knee``, for ``most_headroom``
     the trials of ``loads``. Empty if none is within the price.
     """
-    inside = [t for t in trials if t.comparable and t.feasible and _within(t, rule)]
+    inside = [t for t in trials if t.meets_slo and _within(t, rule)]
     if rule.rule == "best_value":
         return knee(inside, objectives)
     if rule.rule == "lowest_latency":
@@ -140,7 +140,7 @@ def _by_load(trials: Sequence[Trial], loads: Mapping[int, float]) -> tuple[Trial
 
 def headroom_candidates(trials: Sequence[Trial], rule: RecommendSpec) -> list[Trial]:
     """Feasible trials within the rule's price with the widest tightest margin, one of each price, widest first."""
-    feasible = [t for t in trials if t.comparable and t.feasible and _within(t, rule)]
+    feasible = [t for t in trials if t.meets_slo and _within(t, rule)]
     widest: dict[float, Trial] = {}
     for trial in sorted(feasible, key=lambda t: (-t.worst_margin, t.number)):
         widest.setdefault(price_of(trial), trial)
@@ -151,7 +151,7 @@ def table_limit_usd(trials: Sequence[Trial], objectives: Sequence[str], rule: Re
     """Price limit for showing rules that need one: the study's, else twice that of the cheapest."""
     if rule.usd_per_hour is not None:
         return rule.usd_per_hour
-    best = cheapest([t for t in trials if t.comparable and t.feasible], objectives)
+    best = cheapest([t for t in trials if t.meets_slo], objectives)
     # Owned hardware costs nothing; the limit must be above zero.
     return max(TABLE_LIMIT * price_of(best), 0.01) if best is not None else math.inf
 
