@@ -20,11 +20,9 @@ from hisearch.search.select.pareto import front
 from hisearch.search.select.recommend import nearest_miss, recommend
 from hisearch.search.stages.cache import count_settings
 from hisearch.search.stages.ending import (
-    UNTRIED_CACHE,
-    UNTRIED_LOADS,
     Ending,
+    Untried,
     dropped_candidates,
-    in_order,
     untried_candidates,
     untried_replicas,
     untried_settings,
@@ -143,13 +141,13 @@ def _ending(
         first.append(untried_candidates(execution.kept, runner.trials))
         rest |= runner.untried()
     if not rounds.cache_ended:
-        first.append(settings if rounds.cache_begun else UNTRIED_CACHE)
+        first.append(settings if rounds.cache_begun else Untried.CACHE)
     if recommendation is not None:
         best = recommendation.trial
         rest.add(untried_replicas(best, runner.trials))
         if problem.demand.scales_with_load and headroom(runner.trials, best) is None:
-            rest.add(UNTRIED_LOADS)
-    untried = tuple(reason for reason in (*first, *in_order(rest)) if reason)
+            rest.add(Untried.LOADS)
+    untried = tuple(reason for reason in (*first, *(item for item in Untried if item in rest)) if reason)
     left_out = (dropped_candidates(execution.kept, runner.trials), settings if rounds.cache_ended else "")
     by_simulations = "simulations" if untried else ""
     return Ending(
@@ -178,7 +176,7 @@ def _look_for_headroom(best: Trial, runner: TrialRunner) -> None:
 
     def score_at(load: float) -> Score:
         job = Job(best.stage, best.deployment, best.parameters, load=load)
-        trial = runner.run([job], what=UNTRIED_LOADS)[0]
+        trial = runner.run([job], what=Untried.LOADS)[0]
         if trial is None:
             raise _BudgetSpentError
         return Score(trial.metrics, trial.slo, trial.feasible)

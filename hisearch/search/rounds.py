@@ -17,7 +17,7 @@ from hisearch.search.refine.tier_tries import try_tiers
 from hisearch.search.select.pareto import front
 from hisearch.search.select.recommend import recommend
 from hisearch.search.stages.cache import search_cache
-from hisearch.search.stages.ending import UNTRIED_ENGINES
+from hisearch.search.stages.ending import Untried
 from hisearch.search.stages.execution import ExecutionReport
 from hisearch.search.stages.routing import search_routing, simulate_as_sized
 from hisearch.specs.deployments.deployment import DeploymentSpec
@@ -244,4 +244,4 @@ def _try_other_engines(problem: Problem, runner: TrialRunner, until: int) -> Non
         except ValueError:  # the engine refuses these settings: there is no equivalent to compare with
             continue
         jobs.append(Job(best.trial.stage, deployment, parameters_of(deployment)))
-    runner.run(jobs, until, UNTRIED_ENGINES)
+    runner.run(jobs, until, Untried.ENGINES)

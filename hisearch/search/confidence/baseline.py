@@ -70,8 +70,10 @@ def find_baseline(problem: Problem, assessor: Assessor, best: Trial, memory_byte
         most = problem.max_replicas(pool)
         ranks = best.deployment.pools[0].parallelism.ranks * best.deployment.pools[0].replicas
         sizing = Sizing(math.ceil(ranks / pool.tensor_parallel), most)
-        while (count := sizing.next) is not None and left > 0:
-            deployment = deployment_of(problem.model, problem.profile, pool, count, RouterSpec(policy="round_robin"))
+        while (counts := sizing.next) is not None and left > 0:
+            deployment = deployment_of(
+                problem.model, problem.profile, pool, counts[0], RouterSpec(policy="round_robin")
+            )
             evaluation = assessor.supposing(deployment, {})
             left -= 1
             if evaluation.error:
@@ -79,7 +81,7 @@ def find_baseline(problem: Problem, assessor: Assessor, best: Trial, memory_byte
             if kept is None or evaluation.feasible or evaluation.worst_violation < kept[1].worst_violation:
                 kept = deployment, evaluation  # feasible ones come with ever fewer replicas
             healable = not any(check.label == "rejected_fraction" and not check.holds for check in evaluation.slo)
-            sizing.tell(count, evaluation.feasible, evaluation.worst_violation, healable)
+            sizing.tell(counts, evaluation.feasible, evaluation.worst_violation, healable)
         if sizing.fewest is not None or left == 0:
             break
     if kept is None:

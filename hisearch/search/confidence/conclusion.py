@@ -30,7 +30,7 @@ from hisearch.search.model.trial import Recommendation, Trial
 from hisearch.search.select.headroom import headroom
 from hisearch.search.select.pareto import front
 from hisearch.search.select.price_sensitivity import PriceBreakEven, price_break_evens
-from hisearch.search.select.recommend import PRICE, nearest_miss, price_of
+from hisearch.search.select.recommend import nearest_miss, price_of
 from hisearch.search.select.rules import (
     HEADROOM_CANDIDATES,
     against_baseline,
@@ -40,7 +40,7 @@ from hisearch.search.select.rules import (
     table_limit_usd,
 )
 from hisearch.search.select.setting_sensitivity import Setting, single_changes
-from hisearch.specs.studies.study import ConfidenceSpec, RecommendSpec, RuleName
+from hisearch.specs.studies.study import PRICE, ConfidenceSpec, RecommendSpec, RuleName
 from hisearch.specs.wording import in_percent
 
 _T = TypeVar("_T")

@@ -23,13 +23,14 @@ from hisearch.search.model.deployments import (
 )
 from hisearch.search.model.job import Job
 from hisearch.search.model.problem import Problem
-from hisearch.search.model.sizing import Sizing
+from hisearch.search.model.sizing import Counts, Sizing
 from hisearch.search.model.tier_choices import TierChoice
 from hisearch.search.model.trial import Trial
 from hisearch.search.refine.local_search import STAGE
 from hisearch.search.select.recommend import recommend
-from hisearch.search.stages.ending import UNTRIED_ALTERNATIVES
+from hisearch.search.stages.ending import Untried
 from hisearch.search.stages.execution import choices_of
+from hisearch.search.stages.shortlist import report
 from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.deployments.routing import RouterSpec
 
@@ -67,17 +68,16 @@ def size_alternatives(problem: Problem, sized: Sequence[Candidate], runner: Tria
         if problem.planner.can_build(pool):
             racing.append(_alternative(problem, best, kind, candidate, pool, sized))
     while asking := [
-        (alternative, count)
+        (alternative, counts)
         for alternative in racing
-        if (count := _next_count(alternative, best, runner.considered)) is not None
+        if (counts := _next_counts(alternative, best, runner.considered)) is not None
     ]:
-        jobs = [_job(problem, best, alternative.pool, count) for alternative, count in asking]
-        for (alternative, count), trial in zip(asking, runner.run(jobs, until, UNTRIED_ALTERNATIVES), strict=True):
+        jobs = [_job(problem, best, alternative.pool, counts[0]) for alternative, counts in asking]
+        for (alternative, counts), trial in zip(asking, runner.run(jobs, until, Untried.ALTERNATIVES), strict=True):
             if trial is None or trial.error:
                 alternative.sizing.stop()
             else:
-                healable = not trial.rejects_too_many
-                alternative.sizing.tell(count, trial.serves, trial.service_violation, healable=healable)
+                report(alternative.sizing, counts, trial)
 
 
 def _pools(best: Trial, sized: Sequence[Candidate]) -> Iterator[tuple[str, Candidate, PoolSpec]]:
@@ -154,7 +154,7 @@ def _alternative(
     return _Alternative(kind, pool, usd, Sizing(guess, candidate.max_replicas))
 
 
-def _next_count(alternative: _Alternative, best: Trial, trials: Sequence[Trial]) -> int | None:
+def _next_counts(alternative: _Alternative, best: Trial, trials: Sequence[Trial]) -> Counts | None:
     """Replicas to simulate next, costing no more than the cheapest known of its kind; None when done."""
     known = _known_usd(alternative.kind, best, trials)
     if math.isfinite(known) and alternative.usd_per_replica > 0:

@@ -23,7 +23,7 @@ from hisearch.search.model.trial import Trial
 from hisearch.search.select.recommend import nearest_miss, recommend, widest
 from hisearch.search.stages.cache import MEMORY_STEP
 from hisearch.search.stages.clusters import role_problem, within_limits
-from hisearch.search.stages.ending import UNTRIED_NEIGHBOURS
+from hisearch.search.stages.ending import Untried
 from hisearch.search.stages.shortlist import moved
 from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.deployments.pool_checks import check_pools
@@ -60,7 +60,7 @@ def local_search(problem: Problem, runner: TrialRunner, until: int, may_serve: M
         done.add(centre.number)
         others = may_serve(trials, neighbours(problem, centre))
         jobs = [Job(STAGE, neighbour, parameters_of(neighbour)) for neighbour in others]
-        runner.run(jobs, until, UNTRIED_NEIGHBOURS if centre is best else "")
+        runner.run(jobs, until, Untried.NEIGHBOURS if centre is best else "")
         descend(problem, runner, until)
 
 

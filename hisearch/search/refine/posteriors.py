@@ -18,9 +18,7 @@ from hisearch.score.terms import Check, LimitCheck, TermCheck
 from hisearch.search.model.trial import Trial, is_maximised
 from hisearch.search.refine.gaussian import GaussianProcess, parameter_means
 from hisearch.search.select.pareto import INFINITE_OBJECTIVE
-
-#: The objective that needs no simulation.
-PRICE = "usd_per_hour"
+from hisearch.specs.studies.study import PRICE
 
 #: Iterations of the optimiser for a first fit, and for one that starts from an earlier fit.
 _FIRST_STEPS, _NEXT_STEPS = 30, 8

@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 
 from hisearch.search.evaluate.runner import TrialRunner
-from hisearch.search.model.deployments import parameters_of, with_cache
+from hisearch.search.model.deployments import families, parameters_of, with_cache
 from hisearch.search.model.estimates import estimate
 from hisearch.search.model.job import Job
 from hisearch.search.model.problem import Problem
@@ -69,14 +69,14 @@ def savable_misses(problem: Problem, trials: Sequence[Trial]) -> list[Trial]:
     recomputation.
     """
     comparable, cheapest_usd = [trial for trial in trials if trial.comparable], _cheapest_usd(trials)
-    serving = {_family(trial.deployment) for trial in comparable if trial.feasible}
+    serving = {families(trial.deployment) for trial in comparable if trial.feasible}
     best: dict[_Family, Trial] = {}
-    for trial in sorted((t for t in comparable if _family(t.deployment) not in serving), key=miss_order):
+    for trial in sorted((t for t in comparable if families(t.deployment) not in serving), key=miss_order):
         if trial.metrics["usd_per_hour"] < cheapest_usd and _may_be_saved(problem, trial):
-            best.setdefault(_family(trial.deployment), trial)
+            best.setdefault(families(trial.deployment), trial)
     most_gib: dict[_Family, float] = {}
     for trial in comparable:
-        family = _family(trial.deployment)
+        family = families(trial.deployment)
         most_gib[family] = max(most_gib.get(family, 0.0), _tier_gib(trial.deployment))
     untried = [miss for family, miss in best.items() if most_gib[family] <= _tier_gib(miss.deployment)]
     return sorted(untried, key=lambda trial: (trial.metrics["usd_per_hour"], trial.number))
@@ -121,10 +121,6 @@ def _most_rps(problem: Problem, pool: PoolSpec) -> float:
     costs, kv_tokens = problem.planner.costs(bare), problem.planner.kv_capacity_tokens(bare)
     best = estimate(costs.seconds, pool.engine, kv_tokens, demand, problem.slo, demand.ideal_hit_rate)
     return pool.replicas * best.capacity_rps * (1 + max(costs.relative_error, LEAST_MARGIN))
-
-
-def _family(deployment: DeploymentSpec) -> _Family:
-    return tuple((pool.accelerator, pool.engine.name) for pool in deployment.pools)
 
 
 def _tier_gib(deployment: DeploymentSpec) -> float:

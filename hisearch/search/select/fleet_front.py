@@ -20,8 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from hisearch.search.model.trial import Trial, is_maximised
-from hisearch.specs.studies.fleet_study import LEAST, PER_TOKEN, PRICE, SUMMED
-from hisearch.specs.studies.study import LimitSpec
+from hisearch.specs.studies.fleet_study import LEAST, PER_TOKEN, SUMMED
+from hisearch.specs.studies.study import PRICE, LimitSpec
 
 #: Replaces values that are not finite in dominance checks.
 _LARGEST = 1e300

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 from hisearch.search.model.deployments import describe
 from hisearch.search.model.trial import Trial
-from hisearch.search.select.recommend import PRICE, cheapest, price_of
+from hisearch.search.select.recommend import cheapest, price_of
 from hisearch.specs.base import DTYPE_BYTES
 from hisearch.specs.deployments.deployment import DeploymentSpec
 from hisearch.specs.models.model import ModelSpec
 from hisearch.specs.studies.search_space import ExecutionSpace
+from hisearch.specs.studies.study import PRICE
 from hisearch.specs.wording import listed
 
 #: Bytes of a KV cache number as models compute it: 16 bits, whatever the format of the weights.

@@ -7,18 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from hisearch.score.quantities import quantity, titled
 from hisearch.score.terms import Check, LimitCheck, RejectionCheck, TermCheck
-from hisearch.search.model.deployments import SHAPES, describe, shape_of
+from hisearch.search.model.deployments import SHAPES, accelerators_of, describe, engines_of, shape_of
 from hisearch.search.model.trial import Recommendation, Trial, metric_of
 from hisearch.search.select.pareto import front, miss_order
+from hisearch.specs.studies.study import PRICE
 from hisearch.specs.wording import counted, in_percent, listed
 
 #: Among equally priced deployments, tightest margins within this share of the bound count as equal, and goodputs within
 #: this share: one request more or less moves a percentile by as much.
 EQUAL_MARGIN = 0.01
 EQUAL_GOODPUT = 0.01
-
-#: The objective that is the price.
-PRICE = "usd_per_hour"
 
 
 def recommend(trials: Sequence[Trial], objectives: Sequence[str]) -> Recommendation | None:
@@ -161,8 +159,8 @@ def _what_for(metrics: Mapping[str, float]) -> str:
 
 def runner_ups(best: Trial, feasible: Sequence[Trial], objectives: Sequence[str]) -> tuple[tuple[Trial, str], ...]:
     """Distinct alternatives, up to six and one of each other shape, with the trade-off of each."""
-    elsewhere = [t for t in feasible if _accelerators(t) != _accelerators(best)]
-    other_engine = [t for t in feasible if _engines(t) != _engines(best)]
+    elsewhere = [t for t in feasible if accelerators_of(t.deployment) != accelerators_of(best.deployment)]
+    other_engine = [t for t in feasible if engines_of(t.deployment) != engines_of(best.deployment)]
     cheaper = [t for t in feasible if price_of(t) < price_of(best)]
     latency = latency_objective(objectives)
     values = {t.number: t.metrics[metric_of(latency)] for t in feasible}
@@ -192,14 +190,6 @@ def _best_by(feasible: Sequence[Trial], objectives: Sequence[str]) -> Trial | No
     """The ``preferred`` one if an objective is in dollars per something other than a deployment's hour."""
     by_other_dollars = PRICE not in objectives and any(name.startswith("usd_") for name in objectives)
     return preferred(feasible, objectives) if by_other_dollars else None
-
-
-def _accelerators(trial: Trial) -> set[str]:
-    return {pool.accelerator for pool in trial.deployment.pools}
-
-
-def _engines(trial: Trial) -> set[str]:
-    return {pool.engine.name for pool in trial.deployment.pools}
 
 
 def latency_objective(objectives: Sequence[str]) -> str:

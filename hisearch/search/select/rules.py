@@ -24,7 +24,6 @@ from hisearch.search.model.trial import Recommendation, Trial, is_maximised, met
 from hisearch.search.select.pareto import front, minimised
 from hisearch.search.select.recommend import (
     EQUAL_GOODPUT,
-    PRICE,
     cheapest,
     in_seconds,
     latencies_instead,
@@ -34,8 +33,8 @@ from hisearch.search.select.recommend import (
     runner_ups,
 )
 from hisearch.specs.base import ENGINE_TITLES
-from hisearch.specs.studies.study import RecommendSpec
-from hisearch.specs.wording import counted, in_percent, listed
+from hisearch.specs.studies.study import PRICE, RecommendSpec
+from hisearch.specs.wording import capitalised, counted, in_percent, listed
 
 #: Deployments whose largest load ``most_headroom`` looks for: those with the widest tightest margin.
 HEADROOM_CANDIDATES = 4
@@ -195,8 +194,7 @@ def _best_value(given: _Choice) -> tuple[Trial, str]:
     ]
     return best, (
         f"{describe(best.deployment)} is the knee of the front of {counted(len(ordered), 'deployment')}{given.limit}: "
-        f"{_figures(best, given.objectives)}. "
-        + (f"{_capital('; '.join(sides))}." if sides else "The others cost the same.")
+        f"{_figures(best, given.objectives)}.{_sentence(sides) or ' The others cost the same.'}"
     )
 
 
@@ -212,7 +210,7 @@ def _lowest_latency(given: _Choice) -> tuple[Trial, str]:
         f"{words}, {describe(t.deployment)}, is {_changes(best, t, (name, *given.objectives))}"
         for t, words in given.alternatives(best, ordered[1:])
     ]
-    return best, f"{text}: {_figures(best, given.objectives)}." + (f" {_capital('; '.join(sides))}." if sides else "")
+    return best, f"{text}: {_figures(best, given.objectives)}.{_sentence(sides)}"
 
 
 def _most_headroom(given: _Choice) -> tuple[Trial, str]:
@@ -228,9 +226,14 @@ def _most_headroom(given: _Choice) -> tuple[Trial, str]:
     ]
     return best, (
         f"{describe(best.deployment)} carries {given.loads[best.number]:.3g} × this load within the SLO at "
-        f"{_usd(best)}, the most of {counted(len(ordered), 'deployment')}{given.limit} that other loads were tried on."
-        + (f" {_capital('; '.join(sides))}." if sides else "")
+        f"{_usd(best)}, the most of {counted(len(ordered), 'deployment')}{given.limit} that other loads were tried "
+        f"on.{_sentence(sides)}"
     )
+
+
+def _sentence(parts: Sequence[str]) -> str:
+    """`` The parts; as a sentence.`` after another one; "" without any."""
+    return f" {capitalised('; '.join(parts))}." if parts else ""
 
 
 def _too_dear(given: _Choice) -> tuple[Trial, str]:
@@ -302,7 +305,3 @@ def _changes(best: Trial, trial: Trial, objectives: Sequence[str]) -> str:
                 f"{quantity(name).within} {in_percent(abs(change), 1)} {'higher' if change > 0 else 'lower'}"
             )
     return f"{price}, with {listed(changes)}" if changes else price
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
