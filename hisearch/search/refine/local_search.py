@@ -25,8 +25,7 @@ from hisearch.search.stages.cache import MEMORY_STEP
 from hisearch.search.stages.clusters import role_problem, within_limits
 from hisearch.search.stages.ending import Untried
 from hisearch.search.stages.shortlist import moved
-from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
-from hisearch.specs.deployments.pool_checks import check_pools
+from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec, check_pools
 from hisearch.specs.machines.parallelism import Parallelism, degrees_of
 
 #: Stage number of all trials after the three stages.

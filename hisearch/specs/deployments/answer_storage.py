@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from hisearch.specs.deployments.decode_tiers import writes_back_output
 from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.deployments.tier_checks import TierProblem, scope_of
 from hisearch.specs.machines.hardware import HostSpec, MediumSpec
@@ -30,13 +29,13 @@ def storage_problems(
 
     Args:
         deployment: all pools.
-        pool: decode workers; has passed ``check_decode_tiers``.
+        pool: decode workers; valid.
         model: the model that it serves.
         media: by the names that tiers use.
         host_name: host of its workers; None where unknown.
         host: its spec.
     """
-    if not writes_back_output(pool):
+    if not pool.writes_back_output:
         return
     ref = deployment.model_ref(pool)
     prefill_pools = [
