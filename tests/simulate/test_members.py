@@ -15,7 +15,7 @@ from hisearch.latency.sharding import Parallelism
 from hisearch.simulate import engine as engine_module
 from hisearch.simulate.engine import simulate, simulate_fleet
 from hisearch.simulate.plans.fleet import FleetPlan, Incident, PoolPlan, ScalerPlan, TransferPlan
-from hisearch.simulate.results.result import Outcome
+from hisearch.simulate.results.tables import Outcome
 from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.specs.deployments.routing import RouterSpec
 from tests.kernels.systems import ENGINES, POLICIES, compiled, examples, plan

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hisearch.simulate.engine import ModelNotServed, simulate_fleet
 from hisearch.simulate.plans.fleet import FleetPlan, Incident, PoolPlan, ScalerPlan, ServedModel, TransferPlan
 from hisearch.simulate.results.parts import of_model
-from hisearch.simulate.results.result import Outcome, RequestTable
+from hisearch.simulate.results.tables import Outcome, RequestTable
 from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.specs.deployments.routing import AdmissionSpec, RouterSpec
 from hisearch.traces.compiled import CompiledTrace, TraceArrays

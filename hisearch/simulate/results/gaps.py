@@ -21,7 +21,8 @@ import numpy.typing as npt
 
 from hisearch.base.dtypes import F8, I8
 from hisearch.kernels.layout import sim as la
-from hisearch.simulate.results.result import Result, StepLog
+from hisearch.simulate.results.result import Result
+from hisearch.simulate.results.tables import StepLog
 
 #: Of a slot: no logged entry makes this token.
 NOT_MADE = -1

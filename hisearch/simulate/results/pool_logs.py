@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hisearch.base.dtypes import I8
-from hisearch.simulate.results.result import StepLog
+from hisearch.simulate.results.tables import StepLog
 
 
 def merged_logs(logs: Sequence[StepLog]) -> StepLog:
