@@ -250,7 +250,9 @@ def _log_limit(trace: CompiledTrace) -> int:
 
 def _with_more_spare(plan: FleetPlan) -> FleetPlan:
     """The fleet with twice the workers that autoscalers may start; each is used once."""
-    pools = (replace(pool, spare=2 * pool.spare + pool.scaler.most) if pool.scaler else pool for pool in plan.pools)
+    pools = (
+        replace(pool, spare=2 * pool.spare + pool.scaler.max_replicas) if pool.scaler else pool for pool in plan.pools
+    )
     return replace(plan, pools=tuple(pools))
 
 
