@@ -22,9 +22,9 @@ from hisearch.search.model.growth import most_replicas, with_replicas
 from hisearch.search.model.job import Job
 from hisearch.search.model.problem import Problem
 from hisearch.search.model.sizing import LEAST_GAIN
-from hisearch.search.model.trial import Trial
+from hisearch.search.model.trial import Trial, price_of
 from hisearch.search.refine.local_search import STAGE
-from hisearch.search.select.recommend import cheapest, price_of
+from hisearch.search.select.recommend import cheapest
 
 
 @dataclass(frozen=True)

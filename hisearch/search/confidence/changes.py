@@ -22,9 +22,9 @@ from hisearch.search.confidence.step_sensitivity import (
 )
 from hisearch.search.model.job import Evaluation
 from hisearch.search.model.problem import Problem
-from hisearch.search.model.trial import Trial
+from hisearch.search.model.trial import Trial, price_of
 from hisearch.search.select.headroom import headroom, largest_load
-from hisearch.search.select.recommend import nearest_miss, price_of
+from hisearch.search.select.recommend import nearest_miss
 
 #: Most simulations for the largest load of a deployment.
 LOADS = 7

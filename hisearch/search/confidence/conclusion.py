@@ -26,11 +26,11 @@ from hisearch.search.driver import SearchOutcome
 from hisearch.search.evaluate.runner import TrialRunner
 from hisearch.search.model.deployments import describe
 from hisearch.search.model.problem import Problem
-from hisearch.search.model.trial import Recommendation, Trial
+from hisearch.search.model.trial import Recommendation, Trial, price_of
 from hisearch.search.select.headroom import headroom
 from hisearch.search.select.pareto import front
 from hisearch.search.select.price_sensitivity import PriceBreakEven, price_break_evens
-from hisearch.search.select.recommend import nearest_miss, price_of
+from hisearch.search.select.recommend import nearest_miss
 from hisearch.search.select.rules import (
     HEADROOM_CANDIDATES,
     against_baseline,

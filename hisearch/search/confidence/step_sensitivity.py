@@ -16,8 +16,7 @@ from hisearch.search.confidence.uncertainty import REGIMES
 from hisearch.search.model.growth import most_replicas, with_replicas
 from hisearch.search.model.job import Evaluation
 from hisearch.search.model.problem import Problem
-from hisearch.search.model.trial import Trial
-from hisearch.search.select.recommend import price_of
+from hisearch.search.model.trial import Trial, price_of
 from hisearch.specs.deployments.deployment import DeploymentSpec
 
 #: Regimes that are scaled together, by name.

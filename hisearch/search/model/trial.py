@@ -12,7 +12,7 @@ from hisearch.score.terms import worst_margin as worst_margin_of
 from hisearch.specs.deployments.deployment import DeploymentSpec
 from hisearch.specs.studies.study import MAXIMISED, RuleName
 
-__all__ = ["Recommendation", "TermCheck", "Trial", "is_maximised", "metric_of"]
+__all__ = ["Recommendation", "TermCheck", "Trial", "is_maximised", "metric_of", "price_of"]
 
 
 def is_maximised(objective: str) -> bool:
@@ -99,6 +99,11 @@ class Trial(Verdict):
     def objective(self, name: str) -> float:
         """Value of an objective in its own direction (not sign-flipped)."""
         return self.metrics[metric_of(name)]
+
+
+def price_of(trial: Trial) -> float:
+    """Dollars per hour without the last bits, which depend on the order of summation."""
+    return round(trial.metrics["usd_per_hour"], 6)
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hisearch.search.model.deployments import describe
-from hisearch.search.model.trial import Trial
-from hisearch.search.select.recommend import cheapest, price_of
+from hisearch.search.model.trial import Trial, price_of
+from hisearch.search.select.recommend import cheapest
 from hisearch.specs.base import DTYPE_BYTES
 from hisearch.specs.deployments.deployment import DeploymentSpec
 from hisearch.specs.models.model import ModelSpec

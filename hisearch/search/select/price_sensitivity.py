@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hisearch.hardware.price_book import Listed, PriceBook
-from hisearch.search.model.trial import Trial
-from hisearch.search.select.recommend import price_of
+from hisearch.search.model.trial import Trial, price_of
 
 #: Share of today's price below which a price is not worth reporting.
 LEAST_SHARE = 0.05

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from hisearch.score.quantities import quantity, titled
 from hisearch.score.terms import Check, LimitCheck, RejectionCheck, TermCheck
 from hisearch.search.model.deployments import SHAPES, accelerators_of, describe, engines_of, shape_of
-from hisearch.search.model.trial import Recommendation, Trial, metric_of
+from hisearch.search.model.trial import Recommendation, Trial, metric_of, price_of
 from hisearch.search.select.pareto import front, miss_order
 from hisearch.specs.studies.study import PRICE
 from hisearch.specs.wording import counted, in_percent, listed
@@ -75,11 +75,6 @@ def widest(best: Trial, trials: Sequence[Trial]) -> Trial | None:
         if widest_margin is not None and widest_margin.worst_margin > best.worst_margin + EQUAL_MARGIN
         else None
     )
-
-
-def price_of(trial: Trial) -> float:
-    """Dollars per hour without the last bits, which depend on the order of summation."""
-    return round(trial.metrics["usd_per_hour"], 6)
 
 
 def nearest_miss(trials: Sequence[Trial]) -> Trial | None:

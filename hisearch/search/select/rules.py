@@ -20,7 +20,7 @@ import numpy as np
 
 from hisearch.score.quantities import quantity
 from hisearch.search.model.deployments import describe
-from hisearch.search.model.trial import Recommendation, Trial, is_maximised, metric_of
+from hisearch.search.model.trial import Recommendation, Trial, is_maximised, metric_of, price_of
 from hisearch.search.select.pareto import front, minimised
 from hisearch.search.select.recommend import (
     EQUAL_GOODPUT,
@@ -28,7 +28,6 @@ from hisearch.search.select.recommend import (
     in_seconds,
     latencies_instead,
     latency_objective,
-    price_of,
     recommend,
     runner_ups,
 )
