@@ -119,9 +119,7 @@ class Rounds:
     def _rounds(self, until: int, least_sims: int) -> None:
         """Stages 2 and 3 for as many candidates as the budget allows, best first, then for the next ones.
 
-        Args:
-            until: simulations at which to stop.
-            least_sims: simulations that the first round needs to begin; further ones need those of a candidate.
+        least_sims: simulations that the first round needs to begin; further ones need those of a candidate.
         """
         candidates = self._execution.kept
         while self._begun < len(candidates) and not self._over:

@@ -45,13 +45,9 @@ class Likelihood:
     """Checks whether deployments meet the SLO with a probability, with no more simulations than needed."""
 
     def __init__(self, assessor: Assessor, at_least: float, limit: int, hardest_on: Trial) -> None:
-        """Order the draws by a trial's results, which must be known for all of them.
+        """Order the draws by the results of ``hardest_on``, which must be known for all of them.
 
-        Args:
-            assessor: simulates under draws.
-            at_least: required probability.
-            limit: most simulations from now on.
-            hardest_on: the trial.
+        at_least: required probability. limit: most simulations from now on.
         """
         self.looked_at = 0
         self._assessor, self._limit = assessor, limit

@@ -57,11 +57,7 @@ def default_engine(name: EngineName, memory_bytes: float) -> EngineSpec:
 def find_baseline(problem: Problem, assessor: Assessor, best: Trial, memory_bytes: float) -> Trial | None:
     """Size the baseline of a recommendation; None if the model fits none of the space's numbers of ranks.
 
-    Args:
-        problem: the question.
-        assessor: simulates.
-        best: the recommendation; the baseline follows its first pool.
-        memory_bytes: memory of its accelerator.
+    It follows the recommendation's first pool. memory_bytes: of that pool's accelerator.
     """
     #: The fewest replicas that meet the SLO so far, else the deployment with the smallest miss.
     kept: tuple[DeploymentSpec, Evaluation] | None = None

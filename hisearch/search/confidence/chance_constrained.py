@@ -36,13 +36,8 @@ def find_chance_constrained(
     Only deployments with a wider tightest margin than all cheaper ones are examined: equally tight ones will miss about
     as often.
 
-    Args:
-        assessor: simulates under draws.
-        best: the recommendation, known under all draws.
-        assessed: its assessment.
-        trials: the study's.
-        limit: most simulations.
-        level: confidence level of the range of the probability.
+    best, assessed: the recommendation, known under all draws, and its assessment. trials: the study's. level: of the
+    confidence interval of the probability.
 
     Returns:
         None if the recommendation itself is likely enough, or nothing may be simulated.

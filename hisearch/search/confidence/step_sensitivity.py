@@ -72,11 +72,8 @@ def break_even(
 ) -> BreakEven:
     """The factor at which a verdict changes, between 1 and ``MOST_FACTOR`` (or its reciprocal).
 
-    Args:
-        what: key of ``SCALED``.
-        evaluate: simulates at a factor.
-        violation: the worst violation at factor 1.
-        slower: True: from 1, which holds, towards slower steps; False: from 1, which misses, towards faster ones.
+    what: key of ``SCALED``. violation: the worst one at factor 1. slower: from 1, which holds, towards slower steps;
+    otherwise from 1, which misses, towards faster ones.
     """
     near, far = 1.0, MOST_FACTOR if slower else 1.0 / MOST_FACTOR
     ends = {near: violation}
@@ -138,12 +135,8 @@ def instead_of(
     Candidates, by price: deployments that met the SLO as stated with a wider margin in ``term``, and the recommendation
     with more replicas.
 
-    Args:
-        problem: the question.
-        trials: the study's.
-        best: the recommendation.
-        evaluate: simulates a deployment under the change that the recommendation does not tolerate.
-        term: the term that it misses then.
+    evaluate: simulates a deployment under the change that the recommendation does not tolerate. term: the term that it
+    misses then.
     """
     for simulations, deployment in enumerate(_alternatives(problem, trials, best, term), start=1):
         evaluation = evaluate(deployment)

@@ -245,11 +245,8 @@ class Simulation:
     ) -> Evaluation:
         """Simulate a deployment on another trace, with other step costs, and score it.
 
-        Args:
-            deployment: the deployment to simulate.
-            trace: the trace to replay.
-            disturb: maps compiled step costs to those used; nothing is compiled again.
-            load: factor on the study's own load.
+        disturb: maps compiled step costs to those used; nothing is compiled again. load: factor on the study's own
+        load.
 
         Raises:
             ValueError: the deployment cannot be built or simulated.

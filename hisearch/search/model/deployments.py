@@ -78,10 +78,7 @@ def _with_cache(pool: PoolSpec, memory_fraction: float, choice: TierChoice) -> P
 def on_engine(deployment: DeploymentSpec, engine: EngineName, page_tokens: int | None = None) -> DeploymentSpec:
     """The same deployment on another engine, with its own KV connector, and lru if it knows no other eviction.
 
-    Args:
-        deployment: what to change.
-        engine: the other engine.
-        page_tokens: its page size; its default if None.
+    page_tokens: the other engine's page size; its default if None.
 
     Raises:
         pydantic.ValidationError: the engine refuses the other settings.

@@ -30,12 +30,8 @@ class CountsSizing(Sizer):
     ) -> None:
         """Start near ``guess``.
 
-        Args:
-            guess: counts to try first, brought into bounds.
-            usd_per_worker: dollars per hour of a worker of each pool.
-            most: largest count of each pool.
-            ranks: accelerators of a worker of each pool.
-            most_ranks: accelerators of all workers together.
+        usd_per_worker: dollars per hour. most: largest count of each pool. ranks: accelerators of a worker of each
+        pool; most_ranks: of all workers together.
         """
         self._ranks, self._most_ranks = ranks, most_ranks
         start = tuple(min(max(count, 1), limit) for count, limit in zip(guess, most, strict=True))

@@ -54,11 +54,7 @@ class _Alternative:
 def size_alternatives(problem: Problem, sized: Sequence[Candidate], runner: TrialRunner, until: int) -> None:
     """Size the most promising workers on every other accelerator and engine, on the complete trace.
 
-    Args:
-        problem: the question.
-        sized: stage 1's workers.
-        runner: runs the simulations.
-        until: simulations at which to stop.
+    sized: stage 1's workers. until: simulations at which to stop.
     """
     recommendation = recommend(runner.considered, problem.objectives)
     if recommendation is None:

@@ -175,9 +175,7 @@ class Posteriors:
     def outcomes(self, losses: dict[str, F8], usd: F8) -> tuple[F8, np.ndarray]:
         """Objectives and feasibility of losses.
 
-        Args:
-            losses: of every figure, shape (m, s), by name.
-            usd: prices, shape (m,).
+        losses: of every figure, shape (m, s), by name. usd: prices, shape (m,).
 
         Returns:
             objectives, to be minimised, shape (m, s, k), and which draws meet the SLO, shape (m, s).

@@ -42,11 +42,8 @@ def _searched_own(model: ModelSpec, execution: ExecutionSpace) -> bool:
 def describe_formats(model: ModelSpec, chosen: Trial | None, trials: Sequence[Trial], execution: ExecutionSpace) -> str:
     """Warning about a deployment's narrower formats, with the price of keeping the checkpoint's; "" without any.
 
-    Args:
-        model: the published model.
-        chosen: the deployment; None for none.
-        trials: the study's; the cheapest that keeps the checkpoint's formats is named.
-        execution: the searched formats.
+    model: as published. trials: the study's; the cheapest that keeps the checkpoint's formats is named. execution: the
+    searched formats.
     """
     if chosen is None:
         return ""

@@ -26,10 +26,6 @@ def recommend(trials: Sequence[Trial], objectives: Sequence[str]) -> Recommendat
     widest margin, the cheapest on another accelerator, the one with the lowest first latency objective, and the
     cheapest on another engine. If an objective is in dollars per something other than the hour, also the preferred one
     on another accelerator.
-
-    Args:
-        trials: the study's, or some of them.
-        objectives: the study's.
     """
     comparable = [trial for trial in trials if trial.comparable]
     feasible = [trial for trial in comparable if trial.feasible]

@@ -52,12 +52,8 @@ def recommend_by(
 ) -> Recommendation | None:
     """The recommended deployment by a rule; None if nothing is feasible.
 
-    Args:
-        trials: the study's, including those at other loads.
-        objectives: the study's.
-        rule: the rule to choose by.
-        chosen: a trial chosen by other means than the rule, and why, in two sentences.
-        loads: largest simulated load that met the SLO, by trial number; only ``most_headroom`` needs it.
+    trials: those at other loads too. chosen: a trial chosen by other means than the rule, and why, in two sentences.
+    loads: largest simulated load that met the SLO, by trial number; only ``most_headroom`` needs it.
     """
     recommendation = recommend(trials, objectives)
     if recommendation is None:

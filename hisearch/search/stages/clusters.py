@@ -88,11 +88,7 @@ def search_clusters(
 ) -> ExecutionReport:
     """Stage 1 for the shapes of several pools that the space allows.
 
-    Args:
-        problem: the question.
-        unified: stage 1's report on unified workers, the basis of mixes; None if not run.
-        keep: most clusters to keep of each shape, beyond one of every accelerator and engine.
-        advanced: called with the number of combinations processed since its last call.
+    unified: stage 1's report on unified workers, the basis of mixes; None if not run. keep, advanced: as in ``screen``.
     """
     pools, refusals = problem.space.pools, Refusals()
     sides: list[Candidate] = []

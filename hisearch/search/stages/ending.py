@@ -83,9 +83,7 @@ class Ending:
     def caution(self, recommended: bool, hopeless: bool = False) -> str:
         """Sentences for the reader of a search that was cut short; "" if it was not.
 
-        Args:
-            recommended: whether it found a deployment that meets the SLO.
-            hopeless: stage 1 expects that no deployment can meet the SLO.
+        recommended: it found a deployment that meets the SLO. hopeless: stage 1 expects that none can.
         """
         if not self.stopped:
             return ""

@@ -120,10 +120,7 @@ class ExecutionReport:
 def search_execution(problem: Problem, keep: int, advanced: Callable[[int], None] = lambda _: None) -> ExecutionReport:
     """Run stage 1.
 
-    Args:
-        problem: the question.
-        keep: most candidates to keep, beyond one look at every accelerator and engine.
-        advanced: called with the number of combinations processed since its last call.
+    keep, advanced: as in ``stages.screening.screen``.
     """
     refusals = Refusals()
     sized: list[Candidate] = []
@@ -293,13 +290,8 @@ def priced(
 ) -> Candidate:
     """A worker with the replicas for the busiest minute; a shortfall if it misses a bound beyond the margin.
 
-    Args:
-        problem: the question.
-        pool: the worker.
-        expected: estimate of one replica.
-        margin: relative error of the estimate.
-        misses: most favourable estimate of each bounded figure, as a share of its bound.
-        usd: dollars per hour of one replica.
+    expected: estimate of one replica; margin: its relative error. misses: most favourable estimate of each bounded
+    figure, as a share of its bound. usd: dollars per hour of one replica.
     """
     most = problem.max_replicas(pool)
     reason = max(misses, key=lambda name: misses[name])

@@ -56,11 +56,7 @@ def slices(requests: int, budget: int) -> list[float]:
 def search_routing(problem: Problem, candidates: Sequence[Kept], runner: TrialRunner, until: int) -> None:
     """Run stage 2; the trial runner keeps the trials.
 
-    Args:
-        problem: the question.
-        candidates: survivors of stage 1, best first.
-        runner: runs the simulations.
-        until: simulations at which the stage must stop.
+    candidates: survivors of stage 1, best first. until: simulations at which the stage must stop.
     """
     shortlist = [shortlist_entry(problem, candidate) for candidate in candidates]
     rungs = slices(problem.demand.requests, problem.budget.simulations)

@@ -29,12 +29,8 @@ def plan_fleet(
 ) -> FleetPlan:
     """Compile all pools of a deployment, with routers, incidents and KV transfer.
 
-    Args:
-        deployment: its spec.
-        workers: a compiled worker of each pool.
-        models: architectures, which determine KV sizes, by their names in the deployment.
-        usd_per_hour: of one worker of each pool.
-        fabric: of KV transfers; None without decode workers.
+    workers: a compiled worker of each pool; usd_per_hour: of one. models: architectures, which determine KV sizes, by
+    their names in the deployment. fabric: of KV transfers; None without decode workers.
     """
     back = _back_for(deployment, workers)
     pools = tuple(

@@ -137,16 +137,9 @@ def plan_worker(
 ) -> WorkerPlan:
     """Compile a pool's worker.
 
-    Args:
-        pool: engine settings, parallelism, formats, tiers.
-        model: architecture.
-        accelerator: of each rank.
-        host: the machine of the workers; None if unspecified.
-        media: of the pool's tiers, by the names that the tiers use.
-        profile: constants of the latency estimator.
-        profile_name: the profile's name in results.
-        devices: attached devices, by the names in the pool's devices block.
-        ffn_accelerator: that the block names, if attention and FFN are disaggregated.
+    host: the machine of the workers; None if unspecified. media: of the pool's tiers, and devices: of its devices
+    block, by the names used there. profile_name: in results. ffn_accelerator: that the block names, if attention and
+    FFN are disaggregated.
 
     Raises:
         DoesNotFit: the model leaves no memory for KV; says how many bytes are short.

@@ -157,9 +157,7 @@ def exact_gaps(result: Result) -> F8:
 def itl_percentiles(result: Result, percents: npt.ArrayLike) -> F8:
     """Percentiles of ``exact_gaps``, seconds, linear between order statistics; NaN where there is no gap.
 
-    Args:
-        result: a simulation with a log.
-        percents: of shape (Q,), each in [0, 100].
+    percents: of shape (Q,), each in [0, 100]. The result needs a log.
 
     Raises:
         LogMissing: there is no log.

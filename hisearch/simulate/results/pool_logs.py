@@ -48,12 +48,8 @@ def _laid_out(
 ) -> tuple[np.ndarray, I8]:
     """(the steps' records in the new order, end of each step's range).
 
-    Args:
-        parts: records of each log, (E_i,).
-        first: (S,) begin of each step's range in its log's records.
-        counts: (S,) length of the range.
-        steps: number of steps of each log.
-        order: (S,) the new order.
+    parts: records of each log, (E_i,). first, counts: (S,) begin and length of each step's range in its log's records.
+    steps: number of steps of each log. order: (S,) the new order.
     """
     offsets = np.concatenate([[0], np.cumsum([len(records) for records in parts])])[:-1]
     begin = (first + np.repeat(offsets, steps))[order].astype(np.int64)

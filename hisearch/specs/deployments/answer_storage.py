@@ -27,13 +27,7 @@ def storage_problems(
 ) -> Iterator[TierProblem]:
     """Why the prefill workers cannot read what the decode workers of ``pool`` write back to their storage.
 
-    Args:
-        deployment: all pools.
-        pool: decode workers; valid.
-        model: the model that it serves.
-        media: by the names that tiers use.
-        host_name: host of its workers; None where unknown.
-        host: its spec.
+    pool: valid decode workers. media: by the names that tiers use. host_name, host: of its workers; None where unknown.
     """
     if not pool.writes_back_output:
         return

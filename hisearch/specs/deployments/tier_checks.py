@@ -43,11 +43,7 @@ def tier_problems(
 ) -> list[TierProblem]:
     """Tiers that the KV connector cannot use, or that no node has.
 
-    Args:
-        pool: has passed ``hisearch.specs.deployments.tiers.check_tiers``.
-        media: by the names that the tiers use.
-        host_name: host of its workers; None where unknown.
-        host: its spec.
+    pool: valid. media: by the names that the tiers use. host_name, host: of its workers; None where unknown.
     """
     return [*_kv_connector_problems(pool, media), *_node_problems(pool, media, host_name, host)]
 
@@ -183,13 +179,8 @@ def capacity_problems(
 ) -> list[TierProblem]:
     """Main memory or disks too small for the tiers of all workers, in a full host or in all hosts of a worker.
 
-    Args:
-        tiers: of each worker.
-        split: its parallelism.
-        media: by name.
-        host_name: of the workers.
-        host: likewise.
-        spread: of each tier, hosts of a worker that it is spread over (``spread_of``); all of them where None.
+    tiers, split: of each worker. spread: of each tier, hosts of a worker that it is spread over (``spread_of``); all of
+    them where None.
     """
     problems = []
     workers, nodes = workers_per_node(split, host), nodes_per_worker(split, host)
