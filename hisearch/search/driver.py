@@ -17,7 +17,7 @@ from hisearch.search.model.trial import Recommendation, Trial
 from hisearch.search.rounds import Rounds, none_can_serve
 from hisearch.search.select.headroom import headroom, largest_load
 from hisearch.search.select.pareto import front
-from hisearch.search.select.recommend import nearest_miss, recommend
+from hisearch.search.select.recommend import nearest_miss, recommend, recommended
 from hisearch.search.stages.cache import count_settings
 from hisearch.search.stages.ending import (
     Ending,
@@ -104,7 +104,7 @@ def search(
 
     rounds = Rounds(problem, execution, runner, checkpoint, without)
     rounds.run(budget - reserve)
-    if recommend(runner.trials, problem.objectives) is None:
+    if recommended(runner.trials, problem.objectives) is None:
         rounds.use_up(budget)
 
     recommendation = recommend(runner.trials, problem.objectives)

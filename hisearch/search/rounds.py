@@ -15,7 +15,7 @@ from hisearch.search.refine.frontier import Frontier
 from hisearch.search.refine.local_search import descend, local_search
 from hisearch.search.refine.tier_tries import try_tiers
 from hisearch.search.select.pareto import front
-from hisearch.search.select.recommend import recommend
+from hisearch.search.select.recommend import recommended
 from hisearch.search.stages.cache import search_cache
 from hisearch.search.stages.ending import Untried
 from hisearch.search.stages.execution import ExecutionReport
@@ -188,8 +188,8 @@ class Rounds:
             return
         self._comparisons += 1
         runner.progress.started(_titled("4 comparisons", self._comparisons), max(until - runner.simulations, 0))
-        while (best := recommend(runner.considered, problem.objectives)) is not None and best.trial.number != seen:
-            seen = best.trial.number
+        while (best := recommended(runner.considered, problem.objectives)) is not None and best.number != seen:
+            seen = best.number
             sims_left = until - runner.simulations
             size_alternatives(problem, self._execution.sized, runner, until - sims_left // 2)
             local_search(problem, runner, until, self._frontier.may_serve)
@@ -229,11 +229,11 @@ def _most_comparisons(problem: Problem) -> int:
 
 def _try_other_engines(problem: Problem, runner: TrialRunner, until: int) -> None:
     """Simulate the cheapest feasible deployment on every other engine of the space, to compare like with like."""
-    best = recommend(runner.considered, problem.objectives)
+    best = recommended(runner.considered, problem.objectives)
     if best is None:
         return
     jobs = []
-    execution, ours = problem.space.execution, best.trial.deployment
+    execution, ours = problem.space.execution, best.deployment
     for engine in execution.engines:
         if engine in {pool.engine.name for pool in ours.pools}:
             continue
@@ -241,5 +241,5 @@ def _try_other_engines(problem: Problem, runner: TrialRunner, until: int) -> Non
             deployment = on_engine(ours, engine, problem.page_tokens(engine))
         except ValueError:  # the engine refuses these settings: there is no equivalent to compare with
             continue
-        jobs.append(Job(best.trial.stage, deployment, parameters_of(deployment)))
+        jobs.append(Job(best.stage, deployment, parameters_of(deployment)))
     runner.run(jobs, until, Untried.ENGINES)

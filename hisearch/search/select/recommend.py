@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from hisearch.score.quantities import quantity, titled
 from hisearch.score.terms import Check, LimitCheck, RejectionCheck, TermCheck
@@ -29,11 +29,16 @@ def recommend(trials: Sequence[Trial], objectives: Sequence[str]) -> Recommendat
     """
     comparable = [trial for trial in trials if trial.comparable]
     feasible = [trial for trial in comparable if trial.feasible]
-    best = preferred(feasible, objectives)
+    best = recommended(comparable, objectives)
     if best is None:
         return None
     reason = _reason(best, feasible, comparable, objectives)
     return Recommendation(best, reason, runner_ups(best, feasible, objectives))
+
+
+def recommended(trials: Sequence[Trial], objectives: Sequence[str]) -> Trial | None:
+    """The trial of ``recommend`` alone."""
+    return preferred([trial for trial in trials if trial.meets_slo], objectives)
 
 
 def preferred(feasible: Sequence[Trial], objectives: Sequence[str]) -> Trial | None:
@@ -57,6 +62,11 @@ def preferred(feasible: Sequence[Trial], objectives: Sequence[str]) -> Trial | N
 def cheapest(feasible: Sequence[Trial], objectives: Sequence[str]) -> Trial | None:
     """The ``preferred`` one with price added to the objectives: the cheapest of all."""
     return preferred(feasible, tuple(dict.fromkeys((*objectives, PRICE))))
+
+
+def cheapest_usd(trials: Iterable[Trial]) -> float:
+    """Dollars per hour of the cheapest of ``trials`` that meets the SLO; infinite without one."""
+    return min((trial.metrics["usd_per_hour"] for trial in trials if trial.meets_slo), default=math.inf)
 
 
 def widest(best: Trial, trials: Sequence[Trial]) -> Trial | None:

@@ -10,7 +10,7 @@ from hisearch.search.model.candidates import Cluster, Kept
 from hisearch.search.model.deployments import deployment_of
 from hisearch.search.model.pair_sizing import CountsSizing
 from hisearch.search.model.problem import Problem
-from hisearch.search.model.routing_configs import RoutingConfig, lone_config, mixed_configs, pd_configs, unified_configs
+from hisearch.search.model.routing_configs import RoutingConfig, lone, mixed_configs, pd_configs, unified_configs
 from hisearch.search.model.sizing import Counts, Sizer, Sizing
 from hisearch.search.model.trial import Trial
 from hisearch.search.stages.clusters import within_limits
@@ -103,9 +103,8 @@ def deployment(problem: Problem, candidate: Kept, counts: Counts, routing_config
             pool.model_copy(update={"replicas": count}) for pool, count in zip(candidate.pools, counts, strict=True)
         ]
         return DeploymentSpec(model=problem.model, profile=problem.profile, pools=pools, **routing_config.settings)
-    # The router is irrelevant to a single replica: use the first one, so that equal runs are recognised.
-    chosen = routing_config if counts[0] > 1 else lone_config(problem.space, routing_config.admission)
-    return chosen.of(deployment_of(problem.model, problem.profile, candidate.pool, counts[0], chosen.router))
+    workers = deployment_of(problem.model, problem.profile, candidate.pool, counts[0], routing_config.router)
+    return lone(problem.space, routing_config.of(workers))
 
 
 def offsets(problem: Problem, entry: ShortlistEntry) -> list[Counts | None]:
