@@ -24,11 +24,6 @@ class Capacity:
     infeasible_load: float
     simulations: int
 
-    @property
-    def bracketed(self) -> bool:
-        """True if both a feasible and an infeasible load were seen, so that the capacity lies between them."""
-        return self.load > 0.0 and math.isfinite(self.infeasible_load)
-
 
 def capacity(
     simulate_at: Callable[[float], Score],
