@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import attrgetter
 from typing import TypeVar
 
 import numpy as np
@@ -358,7 +359,7 @@ def select(sized: Sequence[_Screened], keep: int) -> list[_Screened]:
     order = sorted(range(len(sized)), key=lambda i: (int(ranks[i]), sized[i].usd_per_hour, -sized[i].rps_per_usd, i))
     by_price = sorted(range(len(sized)), key=lambda i: (sized[i].usd_per_hour, -sized[i].rps_per_usd, i))
     chosen: list[int] = []
-    for name_of in (_accelerator, _engine):
+    for name_of in (attrgetter("pool.accelerator"), attrgetter("pool.engine.name")):
         seen = {name_of(sized[i]) for i in chosen}
         for i in by_price:
             if name_of(sized[i]) not in seen:
@@ -373,14 +374,6 @@ def select(sized: Sequence[_Screened], keep: int) -> list[_Screened]:
         chosen.append(i)
         variants[sized[i].group] += 1
     return [sized[i] for i in chosen]
-
-
-def _accelerator(candidate: Kept) -> str:
-    return candidate.pool.accelerator
-
-
-def _engine(candidate: Kept) -> str:
-    return candidate.pool.engine.name
 
 
 def beaten(points: np.ndarray, index: int, margin: float) -> bool:

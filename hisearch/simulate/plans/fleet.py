@@ -48,10 +48,6 @@ class ServedModel:
     name: str = ""
     aliases: tuple[str, ...] = ()
 
-    def goes_by(self, name: str) -> bool:
-        """Whether ``name`` is a name of the model."""
-        return name in self.names
-
     @property
     def names(self) -> tuple[str, ...]:
         """All names that requests may use for it."""
