@@ -10,7 +10,8 @@ from typing import Any, get_args
 import pytest
 
 from hisearch.base import policies
-from hisearch.base.policies import ADMISSIONS, EVICTIONS, QUEUE_ORDERS, ROUTERS, Parameter, Registry
+from hisearch.base.policies import ADMISSIONS, AUTOSCALERS, EVICTIONS, QUEUE_ORDERS, ROUTERS, Parameter, Registry
+from hisearch.specs.deployments.cluster import AutoscalerName
 from hisearch.specs.deployments.deployment import SCHEDULES, EvictionName, ScheduleName
 from hisearch.specs.deployments.routing import AdmissionSpec, RouterName, RouterSpec
 from hisearch.specs.deployments.tiers import TierEvictionName, TierSpec
@@ -19,11 +20,12 @@ from hisearch.specs.deployments.tiers import TierEvictionName, TierSpec
 KINDS: dict[str, tuple[Registry[Any], str, tuple[str, ...]]] = {
     "router": (ROUTERS, "choose", ("fleet", "route", "k", "r", "now")),
     "admission": (ADMISSIONS, "admits", ("fleet", "r", "now")),
+    "autoscaler": (AUTOSCALERS, "load", ("fleet", "m")),
     "eviction": (EVICTIONS, "before", ("sim", "a", "b")),
 }
 ALL = [
     pytest.param(registry, name, id=f"{registry.package.rsplit('.', 1)[-1]}-{name}")
-    for registry in (ROUTERS, ADMISSIONS, EVICTIONS, QUEUE_ORDERS)
+    for registry in (ROUTERS, ADMISSIONS, AUTOSCALERS, EVICTIONS, QUEUE_ORDERS)
     for name in registry
 ]
 
@@ -69,6 +71,7 @@ def test_no_policy_reads_true_output_lengths(registry: Registry[Any], name: str)
 
 def test_specs_know_every_policy() -> None:
     assert get_args(RouterName) == tuple(ROUTERS)
+    assert get_args(AutoscalerName) == tuple(AUTOSCALERS)
     assert set(get_args(TierEvictionName)) == {name for name, policy in EVICTIONS.items() if policy.stores}
     assert set(get_args(EvictionName)) == {name for name, policy in EVICTIONS.items() if policy.engine}
     assert get_args(ScheduleName) == tuple(QUEUE_ORDERS)
@@ -78,7 +81,8 @@ def test_specs_know_every_policy() -> None:
 
 
 def test_records_that_nothing_was_written_to_have_the_plainest_policy() -> None:
-    for registry, name in ((ROUTERS, "round_robin"), (ADMISSIONS, "none"), (EVICTIONS, "lru"), (QUEUE_ORDERS, "fcfs")):
+    first = {"round_robin": ROUTERS, "none": ADMISSIONS, "requests_in_flight": AUTOSCALERS, "lru": EVICTIONS}
+    for name, registry in (first | {"fcfs": QUEUE_ORDERS}).items():
         assert registry.code(name) == 0
 
 

@@ -121,6 +121,11 @@ class AdmissionPolicy(Policy):
 
 
 @dataclass(frozen=True)
+class AutoscalerPolicy(Policy):
+    """What of its workers an autoscaler brings to its target; all other settings are the same for all of them."""
+
+
+@dataclass(frozen=True)
 class EvictionPolicy(Policy):
     """Which leaf of a prefix cache, or run of a store, goes first.
 
@@ -265,7 +270,7 @@ def kernel_text() -> str:
 
     Records that every engine sees have fields of every policy, and codes shift with a new file.
     """
-    registries: tuple[Registry[Any], ...] = (ROUTERS, ADMISSIONS, EVICTIONS, QUEUE_ORDERS)
+    registries: tuple[Registry[Any], ...] = (ROUTERS, ADMISSIONS, AUTOSCALERS, EVICTIONS, QUEUE_ORDERS)
     return repr(
         [
             (
@@ -295,7 +300,7 @@ def _check_parameters(registry: Registry[Any]) -> None:
     """Refuse what would not be heard: parameters of one name that differ, or of a kind that has none; see ``State``."""
     seen: dict[str, Parameter] = {}
     for name, policy in registry.items():
-        if policy.parameters and isinstance(policy, QueueOrder | TraceFormat):
+        if policy.parameters and isinstance(policy, AutoscalerPolicy | QueueOrder | TraceFormat):
             raise TypeError(f"{registry.modules[name]}: {type(policy).__name__} takes no parameters")
         if any(state.initial != 0 for state in getattr(policy, "member_state", ())):
             raise TypeError(f"{registry.modules[name]}: states of members begin at 0")
@@ -311,6 +316,8 @@ def _check_parameters(registry: Registry[Any]) -> None:
 ROUTERS = read_policies("kernels/routing/policies", RouterPolicy, "ROUTER", first="round_robin")
 #: Admission policies: ``admits(fleet, r, now)`` is true where request r is let in.
 ADMISSIONS = read_policies("kernels/fleet/admissions", AdmissionPolicy, "ADMISSION", first="none")
+#: Autoscaler policies: ``load(fleet, m)`` is what member m has of what is brought to a target.
+AUTOSCALERS = read_policies("kernels/fleet/autoscalers", AutoscalerPolicy, "AUTOSCALER", first="requests_in_flight")
 
 #: Eviction policies: ``before(sim, a, b)`` is true where leaf a goes before leaf b.
 EVICTIONS = read_policies("kernels/cache/evictions", EvictionPolicy, "EVICTION", first="lru")

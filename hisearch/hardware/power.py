@@ -117,14 +117,3 @@ def worker_idle_w(accelerator: AcceleratorSpec, tensor_parallel: int, host: Host
 def worker_dynamic_w(accelerator: AcceleratorSpec, tensor_parallel: int) -> float:
     """Watts above idle of a worker at full use; never negative."""
     return tensor_parallel * max(accelerator.active_w - accelerator.idle_w, 0.0)
-
-
-def worker_power_w(accelerator: AcceleratorSpec, tensor_parallel: int, utilisation: float) -> float:
-    """Watts of a worker's accelerators at ``utilisation`` (0 to 1).
-
-    Raises:
-        ValueError: utilisation is outside [0, 1].
-    """
-    if not 0.0 <= utilisation <= 1.0:
-        raise ValueError(f"utilisation {utilisation} is not within 0 and 1")
-    return worker_idle_w(accelerator, tensor_parallel) + utilisation * worker_dynamic_w(accelerator, tensor_parallel)

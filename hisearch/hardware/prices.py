@@ -60,10 +60,7 @@ def mean_cost(
 ) -> CostBreakdown:
     """Cost of all pools at their mean numbers of workers.
 
-    Args:
-        parts: cost of each pool at its initial replicas.
-        deployment: of these pools.
-        mean_workers: of each pool.
+    parts: cost of each pool at its initial replicas. mean_workers: of each pool.
     """
     shares = [workers / pool.replicas for workers, pool in zip(mean_workers, deployment.pools, strict=True)]
     bought = sum(part.accelerators * share for part, share in zip(parts, shares, strict=True))
@@ -89,12 +86,7 @@ def deployment_cost(
 ) -> CostBreakdown:
     """Cost of all pools.
 
-    Args:
-        deployment: what is bought.
-        accelerators: catalogue entries by name; only entries that the deployment names matter, here and below.
-        hosts: host kinds by name.
-        media: of the tiers, by name.
-        devices: of the pools' devices blocks, by name.
+    Catalogue entries are by name; only those that the deployment names matter.
 
     Raises:
         ValueError: a name is unknown, or a stage needs more accelerators than its host has.

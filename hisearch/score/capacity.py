@@ -24,11 +24,6 @@ class Capacity:
     infeasible_load: float
     simulations: int
 
-    @property
-    def bracketed(self) -> bool:
-        """True if both a feasible and an infeasible load were seen, so that the capacity lies between them."""
-        return self.load > 0.0 and math.isfinite(self.infeasible_load)
-
 
 def capacity(
     simulate_at: Callable[[float], Score],
@@ -41,7 +36,6 @@ def capacity(
 ) -> Capacity:
     """Bracket the largest feasible load by growing or shrinking from ``start``, then bisect it geometrically.
 
-    Feasibility need not be monotone in load: a burst may happen to align with a router's or an eviction's decisions.
     Feasibility need not be monotone in load: a burst may happen to align with a router's or an eviction's decisions.
     The result therefore describes simulated loads only, never an extrapolation: ``load`` was feasible,
     ``infeasible_load`` was not. When bracketed, they are within ``relative_tolerance`` of each other. With several

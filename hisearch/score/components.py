@@ -38,11 +38,8 @@ def component_power(
 ) -> ComponentPower:
     """Power of a logged run.
 
-    Args:
-        result: of ``simulate(..., log=True)``.
-        costs: of the run's workers.
-        interval_s: length of an interval in seconds.
-        constant_w: further components with constant power, watts of all workers together.
+    result: of ``simulate(..., log=True)``; costs: of its workers. interval_s: length of an interval. constant_w:
+    further components with constant power, watts of all workers together.
 
     Raises:
         ValueError: no log, or no components.

@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 from hisearch.hardware.power import BaseParts
-from hisearch.simulate.results.result import PoolUse, Result
+from hisearch.simulate.results.result import Result
+from hisearch.simulate.results.uses import PoolUse
 
 JOULES_PER_KWH = 3.6e6
 

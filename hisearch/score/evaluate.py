@@ -25,7 +25,8 @@ from hisearch.score.terms import (
     TermCheck,
 )
 from hisearch.score.terms import worst_margin as worst_margin_of
-from hisearch.simulate.results.result import Outcome, RequestTable, Result
+from hisearch.simulate.results.result import Result
+from hisearch.simulate.results.tables import Outcome, RequestTable
 from hisearch.specs.studies.slo import SloSpec, SloTerm
 from hisearch.specs.studies.study import LimitSpec
 

@@ -14,8 +14,7 @@ LATENCIES = ("ttft", "tpot", "itl", "e2e")
 def stated(labels: Iterable[str]) -> tuple[str, ...]:
     """Metrics of the bounded latencies, each once, in their order: ``ttft_p95_s``, ``itl_p90_s``.
 
-    Args:
-        labels: labels of terms and limits (``score.terms.Check.label``).
+    labels: of terms and limits (``score.terms.Check.label``).
     """
     return tuple(dict.fromkeys(f"{label}_s" for label in labels if label.partition("_")[0] in LATENCIES))
 
@@ -23,9 +22,7 @@ def stated(labels: Iterable[str]) -> tuple[str, ...]:
 def spoken_of(latency: str, bounded: Iterable[str]) -> tuple[str, ...]:
     """Metrics of one latency to show, the smallest percentile first.
 
-    Args:
-        latency: ``ttft``, ``tpot``, ``itl`` or ``e2e``.
-        bounded: metrics of the bounded latencies, as returned by ``stated``.
+    latency: ``ttft``, ``tpot``, ``itl`` or ``e2e``. bounded: as returned by ``stated``.
     """
     of_latency = {name for name in bounded if name.startswith(f"{latency}_p")}
     return tuple(sorted(of_latency, key=percentile_of)) or (f"{latency}_{USUAL}_s",)

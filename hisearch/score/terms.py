@@ -163,6 +163,11 @@ def is_of_size(check: Check) -> bool:
     return isinstance(check, LimitCheck) and check.label in _OF_SIZE
 
 
+def worst_check(checks: Iterable[Check]) -> Check | None:
+    """The check with the largest violation, the first of equal ones; None without checks."""
+    return max(checks, key=lambda check: check.violation, default=None)
+
+
 def worst_margin(checks: Iterable[Check]) -> float:
     """Smallest margin over the latency terms; infinite if no term has a value."""
     margins = (check.margin for check in checks if isinstance(check, TermCheck))

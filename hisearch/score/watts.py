@@ -9,7 +9,7 @@ import numpy as np
 
 from hisearch.base.dtypes import F8
 from hisearch.latency.costs import StepCosts
-from hisearch.latency.step_cost import step_seconds
+from hisearch.score.components import step_joules
 from hisearch.score.energy import pools_of
 from hisearch.simulate.results.result import Result
 
@@ -40,7 +40,7 @@ def watts_series(result: Result, joules: StepCosts, interval_s: float) -> pd.Dat
     first_s = float(np.nanmin(result.requests.arrival_s))
     edges = np.append(np.arange(first_s, first_s + result.makespan_s, interval_s), first_s + result.makespan_s)
     width_s = np.diff(edges)
-    active_j = _step_joules(result, joules)
+    active_j = step_joules(result, {"all": joules})["all"]
     frames = []
     for pool in pools_of(result):
         power = pool.power
@@ -62,22 +62,6 @@ def watts_series(result: Result, joules: StepCosts, interval_s: float) -> pd.Dat
             }
             frames.append(pd.DataFrame(columns))
     return pd.concat(frames, ignore_index=True)
-
-
-def _step_joules(result: Result, joules: StepCosts) -> F8:
-    """Joules above idle of every step of the log."""
-    log, prompts = result.log, result.requests.input_tokens
-    assert log is not None
-    step_j = np.zeros(len(log))
-    for step in range(len(log)):
-        entries = log.batch(step)
-        known = entries["computed"] + entries["tokens"]
-        decodes = (entries["tokens"] == 1) & (entries["computed"] >= prompts[entries["request"]])
-        chunks = [(int(e["tokens"]), int(e["computed"])) for e in entries[~decodes]]
-        contexts = [int(c) + 1 for c in entries["computed"][decodes]]
-        sampling = len(contexts) + int((known[~decodes] >= prompts[entries["request"][~decodes]]).sum())
-        step_j[step] = step_seconds(joules, chunks, contexts, sampling)
-    return step_j
 
 
 def _over(edges: F8, start_s: F8, stop_s: F8, amounts: F8) -> F8:

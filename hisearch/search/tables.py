@@ -7,8 +7,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from hisearch.search.model.candidates import Candidate, Cluster
-from hisearch.search.model.deployments import describe
+from hisearch.search.model.candidates import Candidate, Cluster, Kept
+from hisearch.search.model.deployments import describe, worker_parameters
 from hisearch.search.model.trial import Trial
 from hisearch.search.stages.execution import ExecutionReport
 
@@ -18,17 +18,9 @@ if TYPE_CHECKING:
 
 #: Columns of every table, even without trials.
 _ALWAYS = [
-    "number",
-    "stage",
-    "slice_fraction",
-    "load",
-    "simulations",
-    "feasible",
-    "error",
-    "description",
-    "warnings",
+    "number", "stage", "slice_fraction", "load", "simulations", "feasible", "error", "description", "warnings",
     "deployment",
-]
+]  # fmt: skip
 
 
 def trials_frame(trials: Sequence[Trial]) -> pd.DataFrame:
@@ -72,8 +64,11 @@ def candidates_frame(report: ExecutionReport) -> pd.DataFrame:
 
     ranks = {id(candidate): rank for rank, candidate in enumerate(report.kept, start=1)}
     clusters = [candidate for candidate in report.kept if isinstance(candidate, Cluster)]
-    rows = [_candidate_row((candidate,), ranks.get(id(candidate))) for candidate in (*report.sized, *report.sides)]
-    rows += [_candidate_row(candidate.sides, ranks[id(candidate)]) | _of_cluster(candidate) for candidate in clusters]
+    rows = [_candidate_row(candidate.sides, ranks.get(id(candidate))) for candidate in (*report.sized, *report.sides)]
+    rows += [
+        _candidate_row(cluster.sides, ranks[id(cluster)]) | _estimates(cluster) | {"doubt": cluster.shortfall}
+        for cluster in clusters
+    ]
     frame = pd.DataFrame(rows).astype({"rank": "Int64"})
     if clusters or report.sides:
         kinds = [candidate.pool.role for candidate in (*report.sized, *report.sides)]
@@ -84,27 +79,10 @@ def candidates_frame(report: ExecutionReport) -> pd.DataFrame:
 def _candidate_row(workers: Sequence[Candidate], rank: int | None) -> dict[str, Any]:
     """Settings and estimates of a worker, or of the workers of several pools."""
     rows = [
-        {
-            "accelerator": worker.pool.accelerator,
-            "engine": worker.pool.engine.name,
-            "tensor_parallel": worker.pool.tensor_parallel,
-            "pipeline_parallel": worker.pool.pipeline_parallel,
-            "attention_data_parallel": worker.pool.attention_data_parallel,
-            "expert_parallel": worker.pool.expert_parallel,
-            "weight_dtype": worker.pool.weight_dtype or "model",
-            "kv_dtype": worker.pool.kv_dtype,
-            "chunk_tokens": worker.pool.engine.chunk_tokens,
-            "max_running_requests": worker.pool.engine.max_running_requests,
-            "estimated_replicas": worker.replicas,
-            "estimated_usd_per_hour": worker.usd_per_hour,
-            "estimated_ttft_s": worker.estimate.ttft_s,
-            "estimated_tpot_s": worker.estimate.tpot_s,
-            "estimated_capacity_rps": worker.estimate.capacity_rps,
-            "estimated_hit_rate": worker.estimate.hit_rate,
-            "batch": worker.estimate.batch,
-            "batch_limit": worker.estimate.limit,
-            "doubt": worker.shortfall,
-        }
+        {name: value for name, value in worker_parameters(worker.pool).items() if name != "replicas"}
+        | {"estimated_replicas": worker.replicas}
+        | _estimates(worker)
+        | {"batch": worker.estimate.batch, "batch_limit": worker.estimate.limit, "doubt": worker.shortfall}
         for worker in workers
     ]
     if len(rows) == 1:
@@ -112,13 +90,13 @@ def _candidate_row(workers: Sequence[Candidate], rank: int | None) -> dict[str, 
     return {"rank": rank} | {name: " + ".join(str(row[name]) for row in rows) for name in rows[0]}
 
 
-def _of_cluster(cluster: Cluster) -> dict[str, Any]:
-    """Estimates of the combined pools."""
+def _estimates(candidate: Kept) -> dict[str, Any]:
+    """Estimates of a worker's replicas, or of the combined pools."""
+    estimate = candidate.estimate
     return {
-        "estimated_usd_per_hour": cluster.usd_per_hour,
-        "estimated_ttft_s": cluster.estimate.ttft_s,
-        "estimated_tpot_s": cluster.estimate.tpot_s,
-        "estimated_capacity_rps": cluster.estimate.capacity_rps,
-        "estimated_hit_rate": cluster.estimate.hit_rate,
-        "doubt": cluster.shortfall,
+        "estimated_usd_per_hour": candidate.usd_per_hour,
+        "estimated_ttft_s": estimate.ttft_s,
+        "estimated_tpot_s": estimate.tpot_s,
+        "estimated_capacity_rps": estimate.capacity_rps,
+        "estimated_hit_rate": estimate.hit_rate,
     }

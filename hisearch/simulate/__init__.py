@@ -6,6 +6,7 @@ arrays into ``results``. Imports ``kernels``, ``latency`` and packages below; ``
 
 from hisearch.simulate.engine import simulate
 from hisearch.simulate.plans.plan import WorkerPlan, plan_worker
-from hisearch.simulate.results.result import Outcome, Result
+from hisearch.simulate.results.result import Result
+from hisearch.simulate.results.tables import Outcome
 
 __all__ = ["Outcome", "Result", "WorkerPlan", "plan_worker", "simulate"]

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, TypedDict, Unpack
 
 import numpy as np
 
@@ -124,40 +124,31 @@ def is_prepared(entries: Sequence[int]) -> bool:
     return compilation.event_loop_is_compiled() and not compilation.missing_of(entries)
 
 
+class RunOptions(TypedDict, total=False):
+    """Options of a run; see ``simulate_fleet``."""
+
+    seed: int
+    horizon_s: float
+    load: float
+    give_up: GiveUp
+    log: bool
+    pooled: bool
+
+
 def simulate(
     plan: WorkerPlan,
     trace: CompiledTrace,
     *,
     replicas: int = 1,
     router: RouterSpec = RouterSpec(),  # noqa: B008  (frozen)
-    seed: int = 0,
-    horizon_s: float = math.inf,
-    load: float = 1.0,
-    give_up: GiveUp = NEVER,
-    log: bool = False,
-    pooled: bool = False,
+    **options: Unpack[RunOptions],
 ) -> Result:
     """Replay ``trace`` on ``replicas`` identical workers behind ``router``: a fleet of one pool.
-
-    Args:
-        plan: one worker, compiled (see ``plan_worker``).
-        trace: a compiled trace; shared between threads, never written.
-        replicas: workers, >= 1.
-        router: policy and parameters.
-        seed: of the random streams.
-        horizon_s: simulated seconds after which the run stops.
-        load: factor on the arrival rate of first turns.
-        give_up: stop criterion of a hopeless run.
-        log: keep every step.
-        pooled: see ``simulate_fleet``.
 
     Raises:
         ValueError, EngineOutOfMemory: see ``simulate_fleet``.
     """
-    fleet = FleetPlan((PoolPlan(plan, replicas),), router)
-    return simulate_fleet(
-        fleet, trace, seed=seed, horizon_s=horizon_s, load=load, give_up=give_up, log=log, pooled=pooled
-    )
+    return simulate_fleet(FleetPlan((PoolPlan(plan, replicas),), router), trace, **options)
 
 
 def simulate_fleet(
@@ -259,8 +250,12 @@ def _log_limit(trace: CompiledTrace) -> int:
 
 def _with_more_spare(plan: FleetPlan) -> FleetPlan:
     """The fleet with twice the workers that autoscalers may start; each is used once."""
-    pools = (replace(pool, spare=2 * pool.spare + pool.scaler.most) if pool.scaler else pool for pool in plan.pools)
-    return replace(plan, pools=tuple(pools))
+    return replace(plan, pools=tuple(_with_spare(pool) for pool in plan.pools))
+
+
+def _with_spare(pool: PoolPlan) -> PoolPlan:
+    scaler = pool.scaler
+    return pool if scaler is None else replace(pool, spare=2 * pool.spare + scaler.max_replicas)
 
 
 def node_limit(pool: PoolPlan, trace: CompiledTrace) -> int:
@@ -285,17 +280,8 @@ def allocate(
 ) -> tuple[fl.Fleet, list[la.Sim]]:
     """The arrays of a run for ``kernels.fleet.cluster.run``: shared ones and those of each pool.
 
-    Args:
-        plan: see ``simulate_fleet``.
-        trace: likewise.
-        rooms: cache-tree nodes of each pool.
-        load: see ``simulate_fleet``.
-        seed: likewise.
-        horizon_s: likewise.
-        give_up: likewise.
-        log_limit: steps to log; 0: none.
-        pooled: see ``simulate_fleet``.
-        models: index of each request's model among the plan's, shape (N,); None for a single model.
+    rooms: cache-tree nodes of each pool. log_limit: steps to log; 0: none. models: index of each request's model among
+    the plan's, shape (N,); None for a single model. All else is that of ``simulate_fleet``.
     """
     arrays = front_end.delayed(
         agent_arrays.arrays_of(trace, plan.pools[0].plan.agents),

@@ -15,18 +15,12 @@ from hisearch.simulate.arrays import agents as agent_arrays
 from hisearch.simulate.arrays import fleet as fleet_arrays
 from hisearch.simulate.arrays import tiers as tier_arrays
 from hisearch.simulate.plans.fleet import FleetPlan, PoolPlan
-from hisearch.simulate.plans.plan import TierPlan, WorkerPlan
+from hisearch.simulate.plans.plan import WorkerPlan
+from hisearch.simulate.plans.tier_plan import TierPlan
 from hisearch.simulate.results.pool_logs import merged_logs
-from hisearch.simulate.results.result import (
-    KvTransferUse,
-    PoolUse,
-    RequestTable,
-    Result,
-    StepLog,
-    StoreUse,
-    TierEnergy,
-    WorkerTable,
-)
+from hisearch.simulate.results.result import Result
+from hisearch.simulate.results.tables import RequestTable, StepLog, WorkerTable
+from hisearch.simulate.results.uses import KvTransferUse, PoolUse, StoreUse, TierEnergy
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.models import RequestModels
 

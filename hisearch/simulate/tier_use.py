@@ -18,7 +18,7 @@ from hisearch.simulate.arrays import chunks as chunk_arrays
 from hisearch.simulate.arrays import tiers as tier_arrays
 from hisearch.simulate.arrays.offload import kv_connector_of
 from hisearch.simulate.plans.plan import WorkerPlan
-from hisearch.simulate.results.result import LinkUse, StoreUse
+from hisearch.simulate.results.uses import LinkUse, StoreUse
 
 
 def end_of_run_s(sim: la.Sim, last_event_s: float, stopped: bool) -> float:

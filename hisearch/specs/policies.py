@@ -24,10 +24,7 @@ def summaries(policies: Mapping[str, Policy]) -> str:
 def parameters_model(name: str, policies: Registry[Any], default: str = "") -> type[Strict]:
     """A model of every parameter that one of ``policies`` has, and of ``policy`` where there is a default.
 
-    Args:
-        name: of the model.
-        policies: of one kind.
-        default: the policy where none is named; "": another key names it.
+    default: the policy where none is named; "": another key names it.
     """
     fields: dict[str, Any] = {}
     if default:
@@ -41,11 +38,7 @@ def parameters_model(name: str, policies: Registry[Any], default: str = "") -> t
 def lists_model(name: str, policies: Registry[Any], base: type[Strict], like: str) -> type[Strict]:
     """A model of the values to try of every parameter of ``policies``.
 
-    Args:
-        name: of the model.
-        policies: of one kind.
-        base: model that it extends.
-        like: whose parameters they are, such as ``a Router``.
+    base: model that it extends. like: whose parameters they are, such as ``a Router``.
     """
     fields: dict[str, Any] = {}
     for policy_name, policy in policies.items():

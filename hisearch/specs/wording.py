@@ -51,6 +51,11 @@ def listed(parts: Sequence[str]) -> str:
     return " and ".join([", ".join(parts[:-1]), parts[-1]]) if len(parts) > 1 else "".join(parts)
 
 
+def capitalised(text: str) -> str:
+    """``text`` as the beginning of a sentence."""
+    return text[:1].upper() + text[1:]
+
+
 #: Reports warn about a deployment that meets the SLO with less than this probability.
 SURE = 0.9
 

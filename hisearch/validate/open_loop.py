@@ -26,7 +26,7 @@ from pydantic import ValidationError
 from hisearch.base.dtypes import F8
 from hisearch.simulate.engine import simulate
 from hisearch.simulate.plans.plan import WorkerPlan, plan_worker
-from hisearch.simulate.results.result import RequestTable
+from hisearch.simulate.results.tables import RequestTable
 from hisearch.specs.deployments.deployment import PoolSpec
 from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.errors import SpecError, UnknownReferenceError

@@ -145,8 +145,8 @@ def test_trials_written_in_bulk_are_those_that_optuna_writes(server: Server) -> 
         for name in ("ours", "theirs")
     )
     theirs.add_trials(trials)
-    add_finished(storage, ours._study_id, 0, trials[:25])
-    add_finished(storage, ours._study_id, 25, trials[25:])
+    add_finished(storage, ours.study_name, 0, trials[:25])
+    add_finished(storage, ours.study_name, 25, trials[25:])
     written, expected = (
         [(t.number, t.state, t.values, t.params, t.distributions, t.user_attrs, t.system_attrs) for t in study.trials]
         for study in (ours, theirs)

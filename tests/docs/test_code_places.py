@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from hisearch.base.policies import ADMISSIONS, EVICTIONS, QUEUE_ORDERS, ROUTERS
+from hisearch.base.policies import ADMISSIONS, AUTOSCALERS, EVICTIONS, QUEUE_ORDERS, ROUTERS
 from tests.docs.pages import ROOT, blocks, prose
 
 #: Packages with a policy in each module.
-POLICIES = {registry.package for registry in (ROUTERS, ADMISSIONS, EVICTIONS, QUEUE_ORDERS)}
+POLICIES = {registry.package for registry in (ROUTERS, ADMISSIONS, AUTOSCALERS, EVICTIONS, QUEUE_ORDERS)}
 GUIDES = [ROOT / "CONTRIBUTING.md", ROOT / "docs" / "simulator.md"]
 MAP = ROOT / "docs" / "simulator.md"
 #: Of other projects: rules of engines are quoted with the file that has them.

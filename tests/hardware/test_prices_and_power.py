@@ -6,7 +6,7 @@ import datetime
 
 import pytest
 
-from hisearch.hardware.power import worker_dynamic_w, worker_idle_w, worker_power_w
+from hisearch.hardware.power import worker_dynamic_w, worker_idle_w
 from hisearch.hardware.prices import deployment_cost, mean_cost
 from hisearch.specs.base import Price, Provenance
 from hisearch.specs.deployments.deployment import DeploymentSpec, EngineSpec, PoolSpec
@@ -112,14 +112,11 @@ def test_a_worker_does_not_span_hosts():
         deployment_cost(deployment(host="hgx", tensor_parallel=16), {"h100": accelerator()}, {"hgx": host(0)}, {})
 
 
-def test_power_is_linear_between_idle_and_active():
+def test_power_of_a_worker_idle_and_above():
     card = accelerator()
-    assert worker_power_w(card, 4, 0.0) == worker_idle_w(card, 4) == 280.0
-    assert worker_power_w(card, 4, 1.0) == 2800.0
+    assert worker_idle_w(card, 4) == 280.0
     assert worker_dynamic_w(card, 4) == 2520.0
     assert worker_idle_w(card, 4, host(0.0)) == 680.0
-    with pytest.raises(ValueError, match="within 0 and 1"):
-        worker_power_w(card, 1, 1.5)
 
 
 def device(usd_per_hour: float) -> DeviceSpec:

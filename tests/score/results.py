@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from hisearch.simulate.results.result import Outcome, PoolUse, RequestTable, Result, WorkerTable
+from hisearch.simulate.results.result import Result
+from hisearch.simulate.results.tables import Outcome, RequestTable, WorkerTable
+from hisearch.simulate.results.uses import PoolUse
 
 
 def random_result(

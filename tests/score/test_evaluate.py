@@ -6,7 +6,8 @@ import pytest
 
 from hisearch.score.evaluate import evaluate
 from hisearch.score.percentiles import Latencies
-from hisearch.simulate.results.result import Outcome, Result
+from hisearch.simulate.results.result import Result
+from hisearch.simulate.results.tables import Outcome
 from hisearch.specs.studies.slo import SloSpec, SloTerm
 from tests.score.results import random_result
 

@@ -12,7 +12,7 @@ from hisearch.latency.sharding import Parallelism
 from hisearch.score.energy import energy_parts, energy_usd_per_hour, energy_use, mean_w
 from hisearch.score.watts import watts_series
 from hisearch.simulate import Result, WorkerPlan, simulate
-from hisearch.simulate.results.result import LinkUse, StoreUse, TierEnergy
+from hisearch.simulate.results.uses import LinkUse, StoreUse, TierEnergy
 from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.traces.compiled import CompiledTrace

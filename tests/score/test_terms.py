@@ -11,7 +11,8 @@ from hisearch.score.evaluate import evaluate
 from hisearch.score.percentiles import Latencies, requests_needed
 from hisearch.score.quantities import notes
 from hisearch.score.terms import RejectionCheck, TermCheck, check_from_json, check_to_dict, worst_margin
-from hisearch.simulate.results.result import Outcome, Result
+from hisearch.simulate.results.result import Result
+from hisearch.simulate.results.tables import Outcome
 from hisearch.specs.studies.slo import SloSpec, SloTerm
 from tests.score.results import random_result
 

@@ -12,16 +12,13 @@ from hypothesis import strategies as st
 from hisearch.score.terms import TermCheck
 from hisearch.search.confidence.assessment import Assessor
 from hisearch.search.confidence.assurance import Assured, Likelihood, Walk, first_of
-from hisearch.search.confidence.chance_constrained import (
-    ChanceConstrained,
-    find_chance_constrained,
-    format_chance_constrained,
-)
+from hisearch.search.confidence.chance_constrained import ChanceConstrained, find_chance_constrained
+from hisearch.search.confidence.conclusion_words import format_chance_constrained
 from hisearch.search.confidence.uncertainty import factors_of
 from hisearch.search.evaluate.runner import TrialRunner
 from hisearch.search.model.job import Evaluation, Job
-from hisearch.search.model.trial import Trial
-from hisearch.search.select.recommend import price_of, recommend
+from hisearch.search.model.trial import Trial, price_of
+from hisearch.search.select.recommend import recommend
 from hisearch.specs.deployments.deployment import DeploymentSpec
 from hisearch.specs.studies.study import BudgetSpec
 from tests.search.fakes import OBJECTIVES, FakeEvaluator, make_deployment, make_problem

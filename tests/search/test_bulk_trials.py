@@ -1,6 +1,7 @@
 """Trials added in bulk are the rows that Optuna writes one by one."""
 
 import math
+import re
 import sqlite3
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import IntegrityError
 
+import hisearch
 from hisearch.search.records.bulk_trials import add_finished
 
 DISTRIBUTIONS: dict[str, BaseDistribution] = {
@@ -77,8 +79,8 @@ def test_the_rows_are_those_of_optuna(tmp_path: Path, trials: list[FrozenTrial],
     storage = ours._storage
     backend = getattr(storage, "_backend", storage)
     assert isinstance(backend, RDBStorage)
-    add_finished(backend, ours._study_id, 0, trials[:cut])
-    add_finished(backend, ours._study_id, len(trials[:cut]), trials[cut:])
+    add_finished(backend, ours.study_name, 0, trials[:cut])
+    add_finished(backend, ours.study_name, len(trials[:cut]), trials[cut:])
     assert rows(tmp_path / "ours.db") == rows(tmp_path / "theirs.db")
     assert [t.params for t in ours.trials] == [t.params for t in trials]
 
@@ -90,5 +92,14 @@ def test_all_or_none(tmp_path: Path) -> None:
     bad = optuna.trial.create_trial(values=[1.0, 2.0])
     bad.state = None  # type: ignore[assignment]
     with pytest.raises(IntegrityError):
-        add_finished(backend, study._study_id, 0, [good, bad])
+        add_finished(backend, study.study_name, 0, [good, bad])
     assert study.trials == []
+
+
+def test_no_other_module_uses_what_optuna_does_not_publish() -> None:
+    root = Path(hisearch.__file__).parent
+    private = re.compile(r"optuna[\w.]*\._\w|\._study_id|\._trial_id")
+    users = {
+        path.name for path in root.rglob("*.py") if "optuna" in (text := path.read_text()) and private.search(text)
+    }
+    assert users == {"bulk_trials.py"}

@@ -13,7 +13,7 @@ from hisearch.search.model.trial import Trial
 from hisearch.search.refine.alternatives import size_alternatives
 from hisearch.search.refine.local_search import local_search, neighbours
 from hisearch.search.select.recommend import recommend
-from hisearch.search.stages.ending import UNTRIED_ALTERNATIVES, UNTRIED_NEIGHBOURS, UNTRIED_ROUTERS
+from hisearch.search.stages.ending import Untried
 from hisearch.search.stages.execution import search_execution
 from hisearch.search.stages.routing import search_routing
 from hisearch.specs.deployments.deployment import EngineSpec, PoolSpec
@@ -76,7 +76,7 @@ def test_alternatives_beyond_the_budget_are_untried() -> None:
     runner = start(problem, FakeEvaluator())
     size_alternatives(problem, search_execution(problem, keep=4).sized, runner, until=3)
     assert len(runner.trials) == 3
-    assert UNTRIED_ALTERNATIVES in runner.untried()
+    assert Untried.ALTERNATIVES in runner.untried()
 
 
 class SmallChunksAreBetter(FakeEvaluator):
@@ -160,7 +160,7 @@ def test_neighbours_beyond_the_budget_are_untried() -> None:
     runner = start(problem, FakeEvaluator())
     local_search(problem, runner, until=4)
     assert len(runner.trials) == 4
-    assert UNTRIED_NEIGHBOURS in runner.untried()
+    assert Untried.NEIGHBOURS in runner.untried()
 
 
 @pytest.mark.parametrize("simulations", [150, 400])
@@ -170,7 +170,7 @@ def test_a_complete_search_has_looked_at_every_neighbour_or_says_so(simulations:
     assert outcome.recommendation is not None
     neighbour_specs = {d.model_dump_json() for d in neighbours(problem, outcome.recommendation.trial)}
     tried_specs = {t.deployment.model_dump_json() for t in outcome.trials if t.comparable}
-    assert (neighbour_specs <= tried_specs) or UNTRIED_NEIGHBOURS in outcome.ending.untried
+    assert (neighbour_specs <= tried_specs) or Untried.NEIGHBOURS in outcome.ending.untried
 
 
 def test_routing_configs_begin_with_one_of_each_policy_the_best_informed_first() -> None:
@@ -212,4 +212,4 @@ def test_a_router_that_the_budget_left_out_is_tried_on_the_whole_trace_or_named(
         for t in full_trials
         if not routing_configs <= tried(full_trials, t.deployment.pool) | tried(slices, t.deployment.pool)
     ]
-    assert not unseen or UNTRIED_ROUTERS in runner.untried()
+    assert not unseen or Untried.ROUTERS in runner.untried()

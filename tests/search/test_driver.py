@@ -3,12 +3,13 @@ from pathlib import Path
 import optuna
 import pytest
 
-from hisearch.search.driver import CAPACITY_SIMULATIONS, LEAST_ROUND_SIMULATIONS, SearchOutcome, search
+from hisearch.search.driver import CAPACITY_SIMULATIONS, SearchOutcome, search
 from hisearch.search.evaluate.runner import TrialRunner
 from hisearch.search.model.job import Evaluation, Job
 from hisearch.search.model.problem import Problem
 from hisearch.search.records.journal import Journal
 from hisearch.search.records.storage import StudyDatabase
+from hisearch.search.rounds import LEAST_ROUND_SIMULATIONS
 from hisearch.search.select.recommend import describe_miss
 from hisearch.search.tables import candidates_frame, trials_frame
 from hisearch.specs.studies.search_space import CacheSpace

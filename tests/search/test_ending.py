@@ -11,7 +11,7 @@ from hisearch.search.evaluate.runner import TrialRunner
 from hisearch.search.model.problem import Problem
 from hisearch.search.records.progress import PlainProgress
 from hisearch.search.select.failure import explain
-from hisearch.search.stages.ending import UNTRIED_LOADS, UNTRIED_REPLICAS, Ending, untried_settings
+from hisearch.search.stages.ending import Ending, Untried, untried_settings
 from hisearch.specs.studies.search_space import CacheSpace
 from hisearch.specs.studies.slo import SloSpec, SloTerm
 from hisearch.specs.studies.study import BudgetSpec
@@ -135,8 +135,8 @@ def test_one_replica_less_is_untried_exactly_where_no_trial_has_it(simulations: 
     pool = outcome.recommendation.trial.deployment.pool
     fewer = pool.model_copy(update={"replicas": pool.replicas - 1})
     tried = pool.replicas == 1 or any(t.deployment.pool == fewer for t in outcome.trials if t.slice_fraction == 1.0)
-    assert (UNTRIED_REPLICAS in outcome.ending.untried) == (not tried)
-    assert (UNTRIED_LOADS in outcome.ending.untried) >= (outcome.headroom is None)
+    assert (Untried.REPLICAS in outcome.ending.untried) == (not tried)
+    assert (Untried.LOADS in outcome.ending.untried) >= (outcome.headroom is None)
 
 
 def test_seconds_are_named_where_they_end_the_search() -> None:
@@ -154,7 +154,7 @@ def test_an_interrupt_asks_for_no_larger_budget() -> None:
 
 
 def test_untried_loads_alone_promise_no_cheaper_deployment() -> None:
-    text = Ending("simulations", (UNTRIED_LOADS,), BudgetSpec(), 300).caution(recommended=True)
+    text = Ending("simulations", (Untried.LOADS,), BudgetSpec(), 300).caution(recommended=True)
     assert "cheaper" not in text
     assert "beyond this load" in text
 

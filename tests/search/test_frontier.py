@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 
 from hisearch.latency.device_memory.plan import DoesNotFit
-from hisearch.search.driver import _Course, _known_workers
 from hisearch.search.evaluate.runner import TrialRunner
 from hisearch.search.model.deployments import deployment_of, router_configs, starting_memory_fraction
 from hisearch.search.model.job import Job
 from hisearch.search.model.problem import Problem
 from hisearch.search.refine.frontier import LEAST_TRIALS, Frontier, neighbourhood
+from hisearch.search.rounds import Rounds, _known_workers
 from hisearch.search.select.pareto import front
 from hisearch.search.stages.screening import screen
 from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
@@ -64,7 +64,7 @@ def test_what_misses_by_far_is_left_out_and_what_serves_is_not() -> None:
 def test_a_front_that_moves_after_it_ended_is_widened_again(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = make_problem(simulations=80)
     runner = simulated(problem, sized("fast", [6, 8]))
-    course = _Course(problem, screen(problem, 40), runner, lambda _: None)
+    course = Rounds(problem, screen(problem, 40), runner, lambda _: None)
     monkeypatch.setattr(Frontier, "widen", lambda *_: None)  # nothing is expected of any neighbour
     course._widen(40)
     assert course._front_ended

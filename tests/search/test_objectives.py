@@ -14,12 +14,13 @@ from hisearch.api.studies.study import load_study
 from hisearch.score.capacity import capacity
 from hisearch.score.evaluate import Score
 from hisearch.score.terms import LimitCheck
-from hisearch.search.driver import SearchOutcome, headroom, search
+from hisearch.search.driver import SearchOutcome, search
 from hisearch.search.evaluate.runner import TrialRunner
 from hisearch.search.evaluate.simulation import MOST_LOAD, Simulation
 from hisearch.search.model.job import Evaluation, Job
 from hisearch.search.model.problem import Problem
 from hisearch.search.refine.posteriors import figures, value_of
+from hisearch.search.select.headroom import headroom
 from hisearch.specs.errors import SpecError
 from hisearch.specs.studies.study import BudgetSpec, LimitSpec
 from hisearch.traces.compiler import compile_trace

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hisearch.search.model.pair_sizing import Counts, CountsSizing
-from hisearch.search.model.sizing import Sizing
+from hisearch.search.model.pair_sizing import CountsSizing
+from hisearch.search.model.sizing import Counts, Sizer, Sizing
 
 #: How far counts are from meeting the SLO, 0 or less where they do; more workers never make it worse.
 Miss = Callable[[Counts], float]
@@ -27,7 +27,7 @@ def shared(speeds: tuple[float, ...], load: float) -> Miss:
     return lambda counts: load / sum(speed * count for speed, count in zip(speeds, counts, strict=True)) - 1
 
 
-def run(sizing: CountsSizing, miss: Miss, needed: Counts = ()) -> list[Counts]:
+def run(sizing: Sizer, miss: Miss, needed: Counts = ()) -> list[Counts]:
     """Answer until sizing ends, naming the pool that lacks most of ``needed``. Returns the counts tried."""
     tried: list[Counts] = []
     while (counts := sizing.next) is not None:
@@ -87,9 +87,9 @@ def test_one_pool_is_asked_for_about_as_often_as_by_bisection(guess: int, needed
     sizing = CountsSizing((guess,), (2.0,), (64,), (1,), 64)
     tried = run(sizing, missed_pair((needed,)))
     plain, calls = Sizing(guess, 64), 0
-    while (replicas := plain.next) is not None:
+    while (counts := plain.next) is not None:
         calls += 1
-        plain.tell(replicas, replicas >= needed, needed / replicas - 1)
+        plain.tell(counts, counts[0] >= needed, needed / counts[0] - 1)
     assert sizing.fewest == (needed,)
     assert len(tried) <= calls + 3
 

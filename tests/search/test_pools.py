@@ -23,7 +23,7 @@ from hisearch.search.select.pareto import front, minimised
 from hisearch.search.stages.clusters import role_problem, within_limits
 from hisearch.search.stages.execution import groups, search_execution
 from hisearch.search.stages.screening import combinations, screen
-from hisearch.search.stages.shortlist import deployment, key_of_deployment
+from hisearch.search.stages.shortlist import deployment, key_of
 from hisearch.specs.deployments.deployment import DeploymentSpec, check_pools
 from hisearch.specs.errors import SpecError
 
@@ -243,7 +243,7 @@ def test_candidates_of_a_shape_are_distinguished_by_their_workers(small: tuple[S
     _, _, trials = small
     shapes: dict[tuple[str, ...], set[str]] = {}
     for trial in trials:
-        shapes.setdefault(key_of_deployment(trial.deployment), set()).add(shape_of(trial.deployment))
+        shapes.setdefault(key_of(trial.deployment.pools), set()).add(shape_of(trial.deployment))
     assert all(len(candidates) == 1 for candidates in shapes.values())
 
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from hisearch.search.confidence.assessment import Assessor
 from hisearch.search.confidence.baseline import BASELINE, SIMULATIONS, default_engine, find_baseline
 from hisearch.search.model.job import Evaluation, Job
-from hisearch.search.model.trial import Trial
+from hisearch.search.model.trial import Trial, price_of
 from hisearch.search.select.pareto import front
-from hisearch.search.select.recommend import price_of, recommend
+from hisearch.search.select.recommend import recommend
 from hisearch.search.select.rules import (
     HEADROOM_CANDIDATES,
     against_baseline,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hisearch.hardware.price_book import PriceBook
 from hisearch.score.terms import TermCheck
 from hisearch.search.confidence.assessment import Assessor
-from hisearch.search.confidence.conclusion import StepChange
+from hisearch.search.confidence.changes import StepChange
 from hisearch.search.confidence.conclusion_words import format_step
 from hisearch.search.confidence.step_sensitivity import (
     MAX_ALTERNATIVES,

@@ -23,10 +23,10 @@ from tests.search.fakes import OBJECTIVES, FakeEvaluator, make_problem, make_tri
 def test_sizing_finds_the_fewest(guess: int, needed: int, most: int) -> None:
     sizing = Sizing(guess, most)
     tried = []
-    while (replicas := sizing.next) is not None:
-        tried.append(replicas)
-        sizing.tell(replicas, replicas >= needed, needed / replicas - 1)
-    assert sizing.fewest == needed
+    while (counts := sizing.next) is not None:
+        tried.append(counts)
+        sizing.tell(counts, counts[0] >= needed, needed / counts[0] - 1)
+    assert sizing.fewest == (needed,)
     assert len(tried) == len(set(tried))
     assert len(tried) <= 2 * math.log2(most) + 2
 
@@ -34,32 +34,32 @@ def test_sizing_finds_the_fewest(guess: int, needed: int, most: int) -> None:
 @pytest.mark.parametrize(("needed", "cap"), list(itertools.product([1, 2, 5, 13, 20], [1, 4, 12, 20])))
 def test_a_capped_sizing_finds_the_fewest_up_to_the_cap(needed: int, cap: int) -> None:
     sizing = Sizing(8, 20)
-    while (replicas := sizing.next) is not None:
-        sizing.tell(replicas, replicas >= needed, needed / replicas - 1)
+    while (counts := sizing.next) is not None:
+        sizing.tell(counts, counts[0] >= needed, needed / counts[0] - 1)
         sizing.cap(cap)
     assert sizing.fewest is not None or needed > cap
-    if sizing.fewest is not None and sizing.fewest <= cap:
-        assert sizing.fewest == needed
+    if sizing.fewest is not None and sizing.fewest[0] <= cap:
+        assert sizing.fewest == (needed,)
 
 
 def test_sizing_gives_up_where_more_replicas_do_not_help() -> None:
     sizing = Sizing(2, 1024)
     tried = []
-    while (replicas := sizing.next) is not None:
-        tried.append(replicas)
-        sizing.tell(replicas, False, 0.5)
-    assert tried == [2, 4]
+    while (counts := sizing.next) is not None:
+        tried.append(counts)
+        sizing.tell(counts, False, 0.5)
+    assert tried == [(2,), (4,)]
     assert sizing.fewest is None
-    assert sizing.best_guess == 4
+    assert sizing.best_guess == (4,)
 
 
 @pytest.mark.parametrize("guess", [1, 7])
 def test_sizing_asks_for_no_second_count_where_requests_are_rejected(guess: int) -> None:
     sizing = Sizing(guess, 1024)
-    sizing.tell(guess, False, 0.25, healable=False)
+    sizing.tell((guess,), False, 0.25, healable=False)
     assert sizing.next is None
     assert sizing.fewest is None
-    assert sizing.best_guess == guess
+    assert sizing.best_guess == (guess,)
 
 
 def test_stage_2_simulates_a_worker_that_rejects_requests_once() -> None:
@@ -85,10 +85,10 @@ def test_requests_over_the_models_window_end_the_search() -> None:
 def test_sizing_reaches_the_limit_and_no_further() -> None:
     sizing = Sizing(3, 10)
     tried = []
-    while (replicas := sizing.next) is not None:
-        tried.append(replicas)
-        sizing.tell(replicas, False, 10.0 / replicas)
-    assert tried == [3, 6, 10]
+    while (counts := sizing.next) is not None:
+        tried.append(counts)
+        sizing.tell(counts, False, 10.0 / counts[0])
+    assert tried == [(3,), (6,), (10,)]
 
 
 @pytest.mark.parametrize("limit", range(12))

@@ -11,7 +11,7 @@ import numpy as np
 from hisearch.kernels.layout import hicache as hl
 from hisearch.kernels.layout import sim as la
 from hisearch.simulate import Outcome, Result
-from hisearch.simulate.results.result import RequestTable, StepLog, WorkerTable
+from hisearch.simulate.results.tables import RequestTable, StepLog, WorkerTable
 
 KINDS = {"": la.ANY_STEP, "prefill": la.PREFILL_STEP, "decode": la.DECODE_STEP, "mixed": la.MIXED_STEP}
 

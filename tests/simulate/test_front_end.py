@@ -15,7 +15,7 @@ from hisearch.latency.step_cost import law_costs
 from hisearch.simulate import Result, WorkerPlan, simulate
 from hisearch.simulate.front_end import delayed, in_line
 from hisearch.simulate.plans.fleet import FleetPlan, PoolPlan
-from hisearch.simulate.results.result import RequestTable
+from hisearch.simulate.results.tables import RequestTable
 from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.traces.agents import AgentArrays
 from hisearch.traces.compiled import CompiledTrace

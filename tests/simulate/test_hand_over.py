@@ -13,7 +13,7 @@ from hisearch.latency.sharding import Parallelism
 from hisearch.latency.step_cost import decode_step_seconds, step_seconds
 from hisearch.simulate.engine import EngineOutOfMemory, simulate, simulate_fleet
 from hisearch.simulate.plans.fleet import FleetPlan, PoolPlan, TransferPlan
-from hisearch.simulate.results.result import Outcome
+from hisearch.simulate.results.tables import Outcome
 from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.specs.deployments.routing import RouterSpec
 from tests.kernels.systems import compiled, examples, plan

@@ -9,13 +9,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from hisearch.base.policies import AUTOSCALERS
 from hisearch.kernels.fleet import cluster
 from hisearch.kernels.layout import fleet as fl
 from hisearch.latency.sharding import Parallelism
 from hisearch.simulate import engine as engine_module
 from hisearch.simulate.engine import simulate, simulate_fleet
-from hisearch.simulate.plans.fleet import FleetPlan, Incident, PoolPlan, ScalerPlan, TransferPlan
-from hisearch.simulate.results.result import Outcome
+from hisearch.simulate.plans.fleet import FleetPlan, Incident, PoolPlan, TransferPlan
+from hisearch.simulate.results.tables import Outcome
+from hisearch.specs.deployments.cluster import AutoscaleSpec
 from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.specs.deployments.routing import RouterSpec
 from tests.kernels.systems import ENGINES, POLICIES, compiled, examples, plan
@@ -25,7 +27,7 @@ from tests.reference.random_traces import TraceShape, random_trace
 SHAPE = TraceShape(requests=60, rate_rps=10.0)
 
 
-def pool(name: str = "vllm", replicas: int = 2, spare: int = 0, scaler: ScalerPlan | None = None) -> PoolPlan:
+def pool(name: str = "vllm", replicas: int = 2, spare: int = 0, scaler: AutoscaleSpec | None = None) -> PoolPlan:
     engine = EngineSpec.model_validate({"name": name, "max_running_requests": 8, "chunk_tokens": 64})
     return PoolPlan(plan(engine, 4000), replicas, spare=spare, scaler=scaler)
 
@@ -187,7 +189,7 @@ def test_an_incident_after_the_end_changes_nothing() -> None:
 
 
 def test_an_autoscaler_keeps_within_its_bounds_and_pays_for_starting() -> None:
-    scaler = ScalerPlan("requests_in_flight", target=3.0, least=1, most=4, period_s=0.2, startup_s=0.5, calm_s=1.0)
+    scaler = AutoscaleSpec(target=3.0, max_replicas=4, period_s=0.2, startup_s=0.5, calm_s=1.0)
     trace = compiled(random_trace(4, replace(SHAPE, requests=200, rate_rps=30.0)))
     result = simulate_fleet(FleetPlan((pool(replicas=1, scaler=scaler),)), trace)
     assert (result.requests.outcome == Outcome.FINISHED).all()
@@ -204,11 +206,14 @@ def test_an_autoscaler_keeps_within_its_bounds_and_pays_for_starting() -> None:
     assert 1.0 <= result.mean_workers[0] <= 4.0
 
 
-@pytest.mark.parametrize("metric", ["requests_in_flight", "wait_s"])
+@pytest.mark.parametrize("metric", AUTOSCALERS)
 def test_more_load_means_more_workers(metric: str) -> None:
     means = []
     for rate in (2.0, 40.0):
-        scaler = ScalerPlan(metric, 2.0 if metric == "requests_in_flight" else 0.01, 1, 6, 0.2, 0.1, 0.5)  # type: ignore[arg-type]
+        scaler = AutoscaleSpec(
+            metric=metric, target=2.0 if metric == "requests_in_flight" else 0.01, max_replicas=6, period_s=0.2,
+            startup_s=0.1, calm_s=0.5,
+        )  # fmt: skip
         trace = compiled(random_trace(4, replace(SHAPE, requests=200, rate_rps=rate)))
         means.append(simulate_fleet(FleetPlan((pool(replicas=1, scaler=scaler),)), trace).mean_workers[0])
     assert means[0] < means[1]

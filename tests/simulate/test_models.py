@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hisearch.simulate.engine import ModelNotServed, simulate_fleet
-from hisearch.simulate.plans.fleet import FleetPlan, Incident, PoolPlan, ScalerPlan, ServedModel, TransferPlan
+from hisearch.simulate.plans.fleet import FleetPlan, Incident, PoolPlan, ServedModel, TransferPlan
 from hisearch.simulate.results.parts import of_model
-from hisearch.simulate.results.result import Outcome, RequestTable
+from hisearch.simulate.results.tables import Outcome, RequestTable
+from hisearch.specs.deployments.cluster import AutoscaleSpec
 from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.specs.deployments.routing import AdmissionSpec, RouterSpec
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
@@ -147,7 +148,9 @@ def test_requests_go_to_pools_of_their_model_alone(seed: int, policy: str, reser
     """One model in a pool that grows and loses a worker, the other disaggregated (L1)."""
     parts = (random_trace(seed, SHAPE), random_trace(seed + 1, SHAPE))
     trace, places = together(parts, ("small", "large"))
-    grows = ScalerPlan("wait_s", 0.01, least=1, most=3, period_s=0.3, startup_s=0.2, calm_s=1e3)
+    grows = AutoscaleSpec(
+        metric="wait_s", target=0.01, min_replicas=1, max_replicas=3, period_s=0.3, startup_s=0.2, calm_s=1e3
+    )
     pools = (
         pool(LARGE, engine, 2, "prompts", role="prefill"),
         pool(SMALL, engine, 1, "small", spare=3, scaler=grows),

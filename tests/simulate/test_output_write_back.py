@@ -15,7 +15,7 @@ from hisearch.latency.step_cost import decode_step_seconds, step_seconds
 from hisearch.simulate.engine import simulate, simulate_fleet
 from hisearch.simulate.plans.fleet import Incident
 from hisearch.simulate.plans.tier_plan import TransferLaw
-from hisearch.simulate.results.result import Outcome
+from hisearch.simulate.results.tables import Outcome
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.compiler import compile_trace
 from hisearch.traces.trace import make_trace

@@ -12,8 +12,8 @@ from hisearch.simulate.engine import simulate_fleet
 from hisearch.simulate.plans.fleet import FleetPlan, PoolPlan
 from hisearch.simulate.results.gaps import entry_steps, exact_gaps, logged_losses, token_times
 from hisearch.simulate.results.pool_logs import merged_logs
-from hisearch.simulate.results.result import StepLog
 from hisearch.simulate.results.series import worker_series
+from hisearch.simulate.results.tables import StepLog
 from tests.kernels.systems import compiled, examples
 from tests.reference.random_traces import TraceShape, random_trace
 from tests.simulate.logged import LoggedStep, step_log

@@ -15,7 +15,7 @@ from hisearch.base.policies import ROUTERS
 from hisearch.simulate import simulate
 from hisearch.simulate.engine import simulate_fleet
 from hisearch.simulate.plans.fleet import FleetPlan, PoolPlan
-from hisearch.simulate.results.result import Outcome
+from hisearch.simulate.results.tables import Outcome
 from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.specs.deployments.routing import AdmissionSpec, RouterName, RouterSpec
 from tests.kernels.systems import (

@@ -12,7 +12,8 @@ import pytest
 from pydantic import ValidationError
 
 from hisearch.simulate.engine import simulate
-from hisearch.simulate.plans.plan import TierRefused, WorkerPlan, plan_worker
+from hisearch.simulate.plans.plan import WorkerPlan, plan_worker
+from hisearch.simulate.plans.tiers import TierRefused
 from hisearch.specs.deployments.deployment import PoolSpec
 from hisearch.specs.deployments.routing import RouterSpec
 from hisearch.specs.documents.catalogue import Catalogue

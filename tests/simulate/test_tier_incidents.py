@@ -19,7 +19,7 @@ from hisearch.simulate.engine import simulate_fleet
 from hisearch.simulate.plans.fleet import FleetPlan, Incident, PoolPlan
 from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.simulate.plans.tier_plan import MovementPlan, TierPlan, TransferLaw
-from hisearch.simulate.results.result import Outcome
+from hisearch.simulate.results.tables import Outcome
 from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.specs.deployments.routing import RouterSpec
 from hisearch.traces.compiled import CompiledTrace

@@ -10,8 +10,9 @@ import pytest
 from hisearch.latency.device_memory.plan import plan_memory
 from hisearch.latency.sharding import InvalidParallelism
 from hisearch.simulate.arrays import tiers as tier_arrays
-from hisearch.simulate.plans.plan import TierRefused, TransferLaw, WorkerPlan, plan_worker
-from hisearch.simulate.plans.tiers import Tiers, link_law, medium_law, plan_tiers
+from hisearch.simulate.plans.plan import WorkerPlan, plan_worker
+from hisearch.simulate.plans.tier_plan import TransferLaw
+from hisearch.simulate.plans.tiers import TierRefused, Tiers, link_law, medium_law, plan_tiers
 from hisearch.specs.deployments.deployment import PoolSpec
 from hisearch.specs.deployments.tiers import MovementSpec
 from hisearch.specs.documents.catalogue import Catalogue

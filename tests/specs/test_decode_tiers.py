@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from hisearch.specs.deployments.decode_tiers import writes_back_output
 from hisearch.specs.documents.catalogue import shipped_root
 from hisearch.specs.documents.resolve import load_deployment
 from hisearch.specs.errors import SpecError
@@ -16,8 +15,8 @@ BACK = "spec.pools.1.tiers=[{medium: ddr5, gib: 128}]"
 
 def test_a_host_pool_before_the_prefill_pools_storage() -> None:
     front, back = load_deployment(str(SHIPPED), [FRONT, BACK]).deployment.pools
-    assert writes_back_output(back)
-    assert not writes_back_output(front)
+    assert back.writes_back_output
+    assert not front.writes_back_output
 
 
 @pytest.mark.parametrize(

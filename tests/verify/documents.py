@@ -14,7 +14,7 @@ from hisearch.api.studies.exporting import benchmark_of
 from hisearch.api.studies.study import StudyResult
 from hisearch.latency.corrections import corrected
 from hisearch.simulate.engine import simulate_fleet
-from hisearch.simulate.results.result import RequestTable
+from hisearch.simulate.results.tables import RequestTable
 from hisearch.specs.machines.profile import CorrectionSpec
 from hisearch.traces.changes.replay import Replay
 

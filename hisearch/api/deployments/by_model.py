@@ -14,7 +14,8 @@ from hisearch.score.terms import RejectionCheck, check_to_dict, of_model
 from hisearch.simulate.plans.fleet import FleetPlan
 from hisearch.simulate.plans.models import models_of_requests, over_windows
 from hisearch.simulate.results.parts import of_model as part_of_model
-from hisearch.simulate.results.result import Outcome, Result
+from hisearch.simulate.results.result import Result
+from hisearch.simulate.results.tables import Outcome
 from hisearch.specs.deployments.deployment import DeploymentSpec
 from hisearch.specs.studies.slo import SloSpec
 from hisearch.traces.compiled import CompiledTrace

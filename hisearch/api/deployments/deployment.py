@@ -16,6 +16,7 @@ from hisearch.api.deployments.slos import slo_for
 from hisearch.api.deployments.tiers import series_of, tier_rows
 from hisearch.api.deployments.workload import load_trace
 from hisearch.hardware.prices import mean_cost
+from hisearch.latency.devices.build import DevicesRefused
 from hisearch.latency.sharding import InvalidParallelism
 from hisearch.score.energy import energy_parts, energy_use, mean_w
 from hisearch.score.terms import check_to_dict
@@ -23,14 +24,13 @@ from hisearch.simulate.engine import simulate_fleet
 from hisearch.simulate.plans.fleet import FleetPlan
 from hisearch.simulate.plans.fleet_plan import plan_fleet
 from hisearch.simulate.plans.plan import (
-    DevicesRefused,
-    TierRefused,
     WorkerPlan,
     ffn_accelerator_name,
     plan_kv_memory,
     plan_worker,
     worker_devices,
 )
+from hisearch.simulate.plans.tiers import TierRefused
 from hisearch.simulate.results.gaps import itl_percentiles
 from hisearch.simulate.results.series import worker_series
 from hisearch.specs.documents.catalogue import Catalogue

@@ -16,7 +16,8 @@ from hisearch.hardware.prices import CostBreakdown, deployment_cost
 from hisearch.score.evaluate import Score
 from hisearch.simulate.plans.fleet import FleetPlan
 from hisearch.simulate.plans.plan import WorkerPlan
-from hisearch.simulate.results.result import Outcome, Result
+from hisearch.simulate.results.result import Result
+from hisearch.simulate.results.tables import Outcome
 from hisearch.specs.checks.tier_notes import tier_notes
 from hisearch.specs.documents.resolved import ResolvedDeployment
 from hisearch.specs.studies.slo import SloSpec

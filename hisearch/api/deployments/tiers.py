@@ -12,8 +12,9 @@ from hisearch.score.stated import percentile_of, spoken_of, stated
 from hisearch.simulate.engine import simulate_fleet
 from hisearch.simulate.plans.tier_plan import TierPlan
 from hisearch.simulate.results.parts import of_pool
-from hisearch.simulate.results.result import LinkUse, Result, StoreUse
+from hisearch.simulate.results.result import Result
 from hisearch.simulate.results.tier_series import tier_series
+from hisearch.simulate.results.uses import LinkUse, StoreUse
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,6 +12,7 @@ from optuna.exceptions import StorageInternalError
 from optuna.storages import BaseStorage, InMemoryStorage, RDBStorage
 
 from hisearch.api.runs.run_folder import DATABASE
+from hisearch.search.records.bulk_trials import StoredStudy, study_ids
 from hisearch.search.records.notices import quiet_optuna
 
 #: Least seconds between two refreshes.
@@ -57,20 +58,20 @@ class RunStudies:
                 source.engine.dispose()
         self._stamps[path] = stamp
 
-    def _copy(self, source: RDBStorage, study: optuna.study._frozen.FrozenStudy, name: str) -> None:
+    def _copy(self, source: RDBStorage, study: StoredStudy, name: str) -> None:
         """Add the trials that the copy lacks; a file that was recreated has fewer, and is copied anew."""
-        trials = source.get_all_trials(study._study_id, deepcopy=False)
-        study_ids = {copied.study_name: copied._study_id for copied in self.storage.get_all_studies()}
-        if name in study_ids and self.storage.get_n_trials(study_ids[name]) > len(trials):
-            self.storage.delete_study(study_ids.pop(name))
-        if name not in study_ids:
-            study_ids[name] = self.storage.create_new_study(study.directions, name)
+        trials = source.get_all_trials(source.get_study_id_from_name(study.study_name), deepcopy=False)
+        copied = study_ids(self.storage)
+        if name in copied and self.storage.get_n_trials(copied[name]) > len(trials):
+            self.storage.delete_study(copied.pop(name))
+        if name not in copied:
+            copied[name] = self.storage.create_new_study(study.directions, name)
             for key, value in study.system_attrs.items():
-                self.storage.set_study_system_attr(study_ids[name], key, value)
+                self.storage.set_study_system_attr(copied[name], key, value)
             for key, value in study.user_attrs.items():
-                self.storage.set_study_user_attr(study_ids[name], key, value)
-        for trial in trials[self.storage.get_n_trials(study_ids[name]) :]:
-            self.storage.create_new_trial(study_ids[name], template_trial=trial)
+                self.storage.set_study_user_attr(copied[name], key, value)
+        for trial in trials[self.storage.get_n_trials(copied[name]) :]:
+            self.storage.create_new_trial(copied[name], template_trial=trial)
 
     def best_so_far(self, run: int, study: str) -> optuna.trial.FrozenTrial | None:
         """The cheapest trial of a run on the whole trace that meets the SLO; None without any.
@@ -84,8 +85,8 @@ class RunStudies:
         with self._lock:
             trials = [
                 trial
-                for stored in self.storage.get_all_studies() if stored.study_name == name
-                for trial in self.storage.get_all_trials(stored._study_id, deepcopy=False)
+                for stored, study_id in study_ids(self.storage).items() if stored == name
+                for trial in self.storage.get_all_trials(study_id, deepcopy=False)
                 if trial.user_attrs.get("feasible") and "usd_per_hour" in trial.user_attrs.get("metrics", {})
             ]  # fmt: skip
         return min(trials, key=lambda trial: float(trial.user_attrs["metrics"]["usd_per_hour"]), default=None)

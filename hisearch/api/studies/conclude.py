@@ -212,8 +212,8 @@ def to_dict(conclusion: Conclusion, varied: list[str]) -> dict[str, Any]:
 
 def _chance_constrained(conclusion: Conclusion) -> dict[str, Any] | None:
     """The chance-constrained recommendation; None where it was not searched."""
-    from hisearch.search.confidence.chance_constrained import format_chance_constrained
-    from hisearch.search.select.recommend import price_of
+    from hisearch.search.confidence.conclusion_words import format_chance_constrained
+    from hisearch.search.model.trial import price_of
 
     constrained = conclusion.chance_constrained
     if constrained is None:

@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from hisearch.latency.device_memory.constants import GIB
 from hisearch.latency.device_memory.loading import full_load
 from hisearch.latency.device_memory.plan import DoesNotFit
+from hisearch.latency.devices.build import DevicesRefused
 from hisearch.latency.sharding import InvalidParallelism
 from hisearch.search.model.deployments import format_devices, starting_memory_fraction
-from hisearch.simulate.plans.plan import DevicesRefused, ffn_accelerator_name, plan_pool_memory, worker_devices
+from hisearch.simulate.plans.plan import ffn_accelerator_name, plan_pool_memory, worker_devices
 from hisearch.specs.base import DType, EngineName
 from hisearch.specs.deployments.deployment import KV_DTYPES, EngineSpec, PoolSpec
 from hisearch.specs.documents.resolved import Hardware, ResolvedDeployment, ResolvedStudy

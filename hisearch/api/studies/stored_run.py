@@ -91,7 +91,7 @@ def _rebuild(study: Study, folder: Path, place: Path, facts: dict[str, Any]) -> 
 
 def _capacity(recommendation: Recommendation | None, trials: Sequence[Trial]) -> Capacity | None:
     """Headroom of runs without a stored conclusion: from the loads that the search itself tried."""
-    from hisearch.search.driver import headroom
+    from hisearch.search.select.headroom import headroom
 
     return headroom(trials, recommendation.trial) if recommendation is not None else None
 

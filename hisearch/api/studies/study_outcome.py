@@ -101,8 +101,7 @@ class StudyOutcome:
     @property
     def caution(self) -> str:
         """A caution about a search that was cut short, as sentences; "" for a complete one."""
-        hopeless = self.outcome.execution.hopeless
-        beyond_hope = bool(hopeless) and self.failure is not None and self.failure.text.endswith(hopeless)
+        beyond_hope = self.failure is not None and self.failure.hopeless
         return self.outcome.ending.caution(self.recommendation is not None, beyond_hope)
 
     def to_pandas(self) -> pd.DataFrame:

@@ -14,7 +14,7 @@ from hisearch.score.quantities import HOURS_PER_MONTH, UNDEFINED, notes, percent
 from hisearch.score.stated import percentile_of, spoken_of, stated
 from hisearch.search.model.deployments import describe
 from hisearch.simulate.plans.plan import WorkerPlan
-from hisearch.simulate.results.result import ObjectUse
+from hisearch.simulate.results.uses import ObjectUse
 from hisearch.specs.wording import counted, listed
 
 #: Workers that are printed; all are in the JSON form.

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
-from hisearch.specs.deployments.decode_tiers import writes_back_output
 from hisearch.specs.deployments.deployment import EngineSpec, PoolSpec
 from hisearch.specs.deployments.tiers import (
     CONNECTOR_EVICTIONS,
@@ -36,7 +35,7 @@ class Variable(NamedTuple):
 
 def has_tiers(pool: PoolSpec) -> bool:
     """True where tiers are in use, by a prefix cache or by output write-back."""
-    return bool(pool.tiers) and (pool.engine.prefix_caching or writes_back_output(pool))
+    return bool(pool.tiers) and (pool.engine.prefix_caching or pool.writes_back_output)
 
 
 def is_moved_by(pool: PoolSpec, kv_connector: str) -> bool:
@@ -62,7 +61,7 @@ def storage_tier(pool: PoolSpec) -> TierSpec | None:
 def storage_backend(pool: PoolSpec) -> str | None:
     """SGLang's ``--hicache-storage-backend``: files on a disk of the node, Mooncake's store for the cluster."""
     tier = storage_tier(pool)
-    if writes_back_output(pool):
+    if pool.writes_back_output:
         return "mooncake"
     return None if tier is None else "mooncake" if tier.scope == "cluster" else "file"
 

@@ -17,7 +17,6 @@ from hisearch.export.engines.trtllm_options import llm_api_options
 from hisearch.export.platforms.placement import SERVICE_PORTS, place
 from hisearch.specs.base import ENGINE_TITLES
 from hisearch.specs.deployments.cluster import TransferSpec
-from hisearch.specs.deployments.decode_tiers import writes_back_output
 from hisearch.specs.deployments.deployment import DeploymentSpec
 from hisearch.specs.yaml_nodes import dump_yaml
 
@@ -119,7 +118,7 @@ def role_flags(server: Server, deployment: DeploymentSpec) -> list[tuple[str, ..
     ]
     if pool.role == "decode":
         flags.append(("--num-reserved-decode-tokens", str(deployment.transfer.reserved_decode_tokens)))
-        return [*flags, *([("--disaggregation-decode-enable-offload-kvcache",)] if writes_back_output(pool) else [])]
+        return [*flags, *([("--disaggregation-decode-enable-offload-kvcache",)] if pool.writes_back_output else [])]
     flags.append(("--disaggregation-bootstrap-port", str(server.side_port)))
     others = {other.tensor_parallel for other in deployment.pools if other.role == "decode"} - {pool.tensor_parallel}
     return [*flags, *(("--disaggregation-decode-tp", str(ranks)) for ranks in sorted(others))]

@@ -11,10 +11,15 @@ import math
 import numpy as np
 
 from hisearch.base.jit import kernel
+from hisearch.base.policies import AUTOSCALERS
 from hisearch.kernels.core import tournament
+from hisearch.kernels.core.dispatch import dispatcher
 from hisearch.kernels.engine import engine_calls
 from hisearch.kernels.engine.engine_calls import Op
-from hisearch.kernels.fleet import losses
+from hisearch.kernels.fleet import (
+    autoscalers,  # noqa: F401  (kernels are compiled from all of them)
+    losses,
+)
 from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.layout import tiers as tl
@@ -23,6 +28,8 @@ from hisearch.kernels.traffic import flow, heaps, pools
 
 #: An autoscaler does not act if the load per worker is within this share of its target (Kubernetes' HPA: 0.1).
 TOLERANCE = 0.1
+
+_load = dispatcher(AUTOSCALERS, "load", "fleet, m")
 
 
 @kernel
@@ -156,13 +163,9 @@ def _target_workers(fleet, scaler, workers):
     """Workers that would bring the metric of ``scaler`` to its target; ``workers`` if it is near enough."""
     load = 0.0
     for m in range(scaler.first, scaler.first + scaler.used):
-        member = fleet.members[m]
-        if member.state != fl.UP:
+        if fleet.members[m].state != fl.UP:
             continue
-        if scaler.metric == fl.BY_REQUESTS:
-            load += member.inflight_requests
-        else:
-            load += member.outstanding_tokens / member.prefill_tokens_per_s
+        load += _load(scaler.metric, fleet, m)
     share = load / (scaler.target * max(workers, 1))
     if abs(share - 1.0) <= TOLERANCE:
         return workers

@@ -30,7 +30,7 @@ from hisearch.base.dtypes import F8, I8
 from hisearch.report.figures.phases import PHASES, Phases, request_phases
 from hisearch.simulate.results.gaps import step_log
 from hisearch.simulate.results.residence import residences
-from hisearch.simulate.results.result import Outcome, Result
+from hisearch.simulate.results.result import Result
 from hisearch.simulate.results.series import (
     Occupancy,
     end_of_log_s,
@@ -39,6 +39,7 @@ from hisearch.simulate.results.series import (
     step_kinds,
     step_tokens,
 )
+from hisearch.simulate.results.tables import Outcome
 
 #: Most events of a file, about 130 bytes each: more are refused. Viewers take a few hundred megabytes.
 MAX_EVENTS = 1_000_000

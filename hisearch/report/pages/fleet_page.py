@@ -9,7 +9,7 @@ from hisearch.report.figures.scatter import FRAME, Mark, Scatter
 from hisearch.report.pages.templating import render_page
 from hisearch.report.words.terms import TermLine
 from hisearch.score.quantities import HOURS_PER_MONTH, percent, quantity, usd
-from hisearch.specs.studies.fleet_study import PRICE
+from hisearch.specs.studies.study import PRICE
 from hisearch.specs.wording import counted, listed
 
 #: Rows of the front on the page; all are in front.csv.

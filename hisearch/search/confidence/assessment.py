@@ -204,9 +204,8 @@ class Assessor:
         try:
             evaluation = simulate()
         except TRIAL_ERRORS as error:
-            evaluation = Evaluation(error=f"{type(error).__name__}: {error}")
-        # Running out of memory depends on the machine's other work: it is no fact about the deployment.
-        if self._journal is not None and not evaluation.error.startswith(MemoryError.__name__):
+            evaluation = Evaluation.failed(error)
+        if self._journal is not None and evaluation.lasts:
             self._journal.record(key, evaluation)
         self._finished[key] = evaluation
         return evaluation

@@ -22,9 +22,9 @@ from hisearch.search.model.growth import most_replicas, with_replicas
 from hisearch.search.model.job import Job
 from hisearch.search.model.problem import Problem
 from hisearch.search.model.sizing import LEAST_GAIN
-from hisearch.search.model.trial import Trial
+from hisearch.search.model.trial import Trial, price_of
 from hisearch.search.refine.local_search import STAGE
-from hisearch.search.select.recommend import cheapest, price_of
+from hisearch.search.select.recommend import cheapest
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,9 @@ class Likelihood:
     """Checks whether deployments meet the SLO with a probability, with no more simulations than needed."""
 
     def __init__(self, assessor: Assessor, at_least: float, limit: int, hardest_on: Trial) -> None:
-        """Order the draws by a trial's results, which must be known for all of them.
+        """Order the draws by the results of ``hardest_on``, which must be known for all of them.
 
-        Args:
-            assessor: simulates under draws.
-            at_least: required probability.
-            limit: most simulations from now on.
-            hardest_on: the trial.
+        at_least: required probability. limit: most simulations from now on.
         """
         self.looked_at = 0
         self._assessor, self._limit = assessor, limit
@@ -60,7 +56,7 @@ class Likelihood:
         #: Draws under which a deployment may miss: the others are at least the required share.
         self._allowed = math.floor((1.0 - at_least) * draws + 1e-9)
         evaluations = assessor.known(hardest_on.deployment, range(draws))
-        worst = [max((check.violation for check in evaluation.slo), default=math.inf) for evaluation in evaluations]
+        worst = [evaluation.worst_violation for evaluation in evaluations]
         self._order = sorted(range(draws), key=lambda number: (-worst[number], number))
         self._rejected: list[Trial] = []
 
@@ -143,7 +139,7 @@ class Walk:
 
     def _fill(self) -> None:
         """Every feasible trial, and one more replica of the best of every kind."""
-        feasible = [trial for trial in self._runner.trials if trial.comparable and trial.feasible]
+        feasible = [trial for trial in self._runner.trials if trial.meets_slo]
         for trial in feasible:
             heapq.heappush(self._queue, _Next(price_of(trial), -trial.worst_margin, trial.number, trial))
         kinds = dict.fromkeys(_kind(trial) for trial in feasible)
@@ -168,7 +164,7 @@ class Walk:
         assert step.base is not None
         deployment = with_replicas(self._problem, step.base.deployment, step.replicas)
         trial = self._runner.run([Job(STAGE, deployment, parameters_of(deployment))])[0]
-        if trial is None or not (trial.comparable and trial.feasible):
+        if trial is None or not trial.meets_slo:
             return None
         return trial
 

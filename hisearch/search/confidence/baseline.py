@@ -16,11 +16,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from hisearch.search.confidence.assessment import Assessor
 from hisearch.search.model.deployments import deployment_of, parameters_of
-from hisearch.search.model.job import Evaluation
+from hisearch.search.model.job import Evaluation, Job
 from hisearch.search.model.problem import Problem
 from hisearch.search.model.sizing import Sizing
 from hisearch.search.model.trial import Trial
@@ -55,58 +54,36 @@ def default_engine(name: EngineName, memory_bytes: float) -> EngineSpec:
     return EngineSpec.model_validate({"name": name, "chunk_tokens": chunk, "max_running_requests": running})
 
 
-@dataclass
-class _Tried:
-    """The best so far: the fewest replicas that meet the SLO, else the deployment with the smallest miss."""
-
-    deployment: DeploymentSpec | None = None
-    evaluation: Evaluation | None = None
-
-    def take(self, deployment: DeploymentSpec, evaluation: Evaluation) -> None:
-        """Keep the better one; feasible ones come with ever fewer replicas."""
-        if self.evaluation is None or evaluation.feasible or _miss(evaluation) < _miss(self.evaluation):
-            self.deployment, self.evaluation = deployment, evaluation
-
-
 def find_baseline(problem: Problem, assessor: Assessor, best: Trial, memory_bytes: float) -> Trial | None:
     """Size the baseline of a recommendation; None if the model fits none of the space's numbers of ranks.
 
-    Args:
-        problem: the question.
-        assessor: simulates.
-        best: the recommendation; the baseline follows its first pool.
-        memory_bytes: memory of its accelerator.
+    It follows the recommendation's first pool. memory_bytes: of that pool's accelerator.
     """
-    tried, left = _Tried(), SIMULATIONS
+    #: The fewest replicas that meet the SLO so far, else the deployment with the smallest miss.
+    kept: tuple[DeploymentSpec, Evaluation] | None = None
+    left = SIMULATIONS
     for pool in _pools(problem, best, memory_bytes):
         most = problem.max_replicas(pool)
         ranks = best.deployment.pools[0].parallelism.ranks * best.deployment.pools[0].replicas
         sizing = Sizing(math.ceil(ranks / pool.tensor_parallel), most)
-        while (count := sizing.next) is not None and left > 0:
-            deployment = deployment_of(problem.model, problem.profile, pool, count, RouterSpec(policy="round_robin"))
+        while (counts := sizing.next) is not None and left > 0:
+            deployment = deployment_of(
+                problem.model, problem.profile, pool, counts[0], RouterSpec(policy="round_robin")
+            )
             evaluation = assessor.supposing(deployment, {})
             left -= 1
             if evaluation.error:
                 break
-            tried.take(deployment, evaluation)
+            if kept is None or evaluation.feasible or evaluation.worst_violation < kept[1].worst_violation:
+                kept = deployment, evaluation  # feasible ones come with ever fewer replicas
             healable = not any(check.label == "rejected_fraction" and not check.holds for check in evaluation.slo)
-            sizing.tell(count, evaluation.feasible, _miss(evaluation), healable)
+            sizing.tell(counts, evaluation.feasible, evaluation.worst_violation, healable)
         if sizing.fewest is not None or left == 0:
             break
-    if tried.deployment is None or tried.evaluation is None:
+    if kept is None:
         return None
-    outcome = tried.evaluation
-    parameters = parameters_of(tried.deployment)
-    return Trial(
-        BASELINE,
-        0,
-        tried.deployment,
-        parameters,
-        outcome.metrics,
-        outcome.slo,
-        outcome.feasible,
-        warnings=outcome.warnings,
-    )
+    deployment, evaluation = kept
+    return evaluation.trial(BASELINE, Job(0, deployment, parameters_of(deployment)))
 
 
 def _pools(problem: Problem, best: Trial, memory_bytes: float) -> Iterator[PoolSpec]:
@@ -132,7 +109,3 @@ def _default_agents(ours: PoolSpec) -> AgentMemorySpec | None:
         return None
     slots = DEFAULT_SLOTS[ours.engine.name]
     return AgentMemorySpec(policy="lru", adapters=agents.adapters, objects=agents.objects, slots=slots)
-
-
-def _miss(evaluation: Evaluation) -> float:
-    return max((check.violation for check in evaluation.slo), default=math.inf)

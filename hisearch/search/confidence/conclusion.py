@@ -7,40 +7,30 @@ purpose. All results are the same for any number of workers (law L6); they are k
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
 from hisearch.hardware.price_book import PriceBook
-from hisearch.score.capacity import Capacity, capacity
-from hisearch.score.evaluate import Score
+from hisearch.score.capacity import Capacity
 from hisearch.search.confidence.assessment import Assessment, Assessor
 from hisearch.search.confidence.assurance import Assured, Likelihood, Walk, first_of
 from hisearch.search.confidence.baseline import SIMULATIONS as BASELINE_SIMULATIONS
 from hisearch.search.confidence.baseline import find_baseline
 from hisearch.search.confidence.chance_constrained import ChanceConstrained, find_chance_constrained
-from hisearch.search.confidence.step_sensitivity import (
-    EVERY_TERM,
-    MAX_ALTERNATIVES,
-    SCALED,
-    SIMULATIONS,
-    BreakEven,
-    Instead,
-    break_even,
-    instead_of,
-    scaled,
-    step_break_even,
-)
-from hisearch.search.driver import SearchOutcome, headroom
+from hisearch.search.confidence.changes import LOADS, Changes, Faster, NextPurchase, StepChange
+from hisearch.search.confidence.step_sensitivity import MAX_ALTERNATIVES, SCALED, SIMULATIONS
+from hisearch.search.driver import SearchOutcome
 from hisearch.search.evaluate.runner import TrialRunner
 from hisearch.search.model.deployments import describe
-from hisearch.search.model.job import Evaluation
 from hisearch.search.model.problem import Problem
-from hisearch.search.model.trial import Recommendation, Trial
+from hisearch.search.model.trial import Recommendation, Trial, price_of
+from hisearch.search.select.headroom import headroom
 from hisearch.search.select.pareto import front
 from hisearch.search.select.price_sensitivity import PriceBreakEven, price_break_evens
-from hisearch.search.select.recommend import PRICE, nearest_miss, price_of
+from hisearch.search.select.recommend import nearest_miss
 from hisearch.search.select.rules import (
     HEADROOM_CANDIDATES,
     against_baseline,
@@ -50,7 +40,7 @@ from hisearch.search.select.rules import (
     table_limit_usd,
 )
 from hisearch.search.select.setting_sensitivity import Setting, single_changes
-from hisearch.specs.studies.study import ConfidenceSpec, RecommendSpec, RuleName
+from hisearch.specs.studies.study import PRICE, ConfidenceSpec, RecommendSpec, RuleName
 from hisearch.specs.wording import in_percent
 
 _T = TypeVar("_T")
@@ -68,12 +58,6 @@ _ORDERS: Mapping[RuleName, str] = {
 
 #: Most new deployments that a walk up the prices may simulate, beyond the search's budget.
 GROWN = 64
-
-#: Other loads to simulate: largest load, growth factor, relative tolerance of the two ends, most simulations.
-MAX_LOAD = 8.0
-GROWTH = 1.5
-LOAD_TOLERANCE = 0.1
-LOADS = 7
 
 
 @dataclass(frozen=True)
@@ -96,31 +80,6 @@ class Candidate:
     trial: Trial
     assessment: Assessment
     cheapest: float
-
-
-@dataclass(frozen=True)
-class StepChange:
-    """How much slower some steps may be, and the alternative then."""
-
-    break_even: BreakEven
-    instead: Instead | None = None
-
-
-@dataclass(frozen=True)
-class Faster:
-    """How much faster all steps would have to be for a cheaper deployment to meet the SLO."""
-
-    trial: Trial
-    break_even: BreakEven
-
-
-@dataclass(frozen=True)
-class NextPurchase:
-    """The deployment for the smallest load that the recommendation misses; None if no alternative carries it."""
-
-    load: float
-    term: str
-    instead: Instead | None
 
 
 @dataclass(frozen=True)
@@ -177,6 +136,7 @@ class _Course:
         self._problem, self._runner, self._outcome = problem, runner, outcome
         self._assessor, self._question = assessor, question
         self._settings = question.confidence
+        self._changes = Changes(problem, assessor, runner.trials)
         self._left = self._settings.what_if
         self._counts: dict[str, int] = {}
         self._loads: dict[int, Capacity] = {}
@@ -203,13 +163,7 @@ class _Course:
         least = recommendation.rule == "cheapest" and recommendation.trial.number == first.trial.number
         steps, faster = self._step_times(recommendation.trial, least)
         load_headroom = self._headroom(recommendation.trial)
-        purchase = (
-            self._counted(
-                "next purchase", MAX_ALTERNATIVES + 1, lambda: self._next(recommendation.trial, load_headroom)
-            )
-            if load_headroom
-            else None
-        )
+        purchase = self._next_purchase(recommendation.trial, load_headroom) if load_headroom else None
         chance_constrained = self._chance_constrained(recommendation.trial, assessment)
         self._assessor.progress.finished()
         changes = single_changes(self._trials, recommendation.trial)
@@ -252,14 +206,17 @@ class _Course:
         if self._left < most or self._assessor.out_of_time:
             return None
         before = self._assessor.simulations
-        result = make()
-        self._spent(what, before)
+        with self._counting(what):
+            result = make()
         self._left -= self._assessor.simulations - before
         return result
 
-    def _spent(self, what: str, before: int) -> None:
-        made = self._assessor.simulations - before
-        if made:
+    @contextmanager
+    def _counting(self, what: str) -> Iterator[None]:
+        """Count the simulations made within for a purpose."""
+        before = self._assessor.simulations
+        yield
+        if made := self._assessor.simulations - before:
             self._counts[what] = self._counts.get(what, 0) + made
 
     def _recommended(self, rule: RecommendSpec, chosen: tuple[Trial, str] | None = None) -> Recommendation:
@@ -293,48 +250,33 @@ class _Course:
         rule = self._question.recommend
         within = rule if rule.rule == "most_headroom" else RecommendSpec(rule="most_headroom", usd_per_hour=limit_usd)
         candidates = [t for t in headroom_candidates(self._trials, within) if t.number not in self._loads]
-        capacities = self._counted(
-            "other loads", HEADROOM_CANDIDATES * LOADS, lambda: self._assessor.each(self._capacity, candidates)
-        )
+        look = partial(self._assessor.each, self._changes.largest_load, candidates)
+        capacities = self._counted("other loads", HEADROOM_CANDIDATES * LOADS, look)
         self._loads.update(
             {trial.number: load_headroom for trial, load_headroom in zip(candidates, capacities or (), strict=False)}
         )
 
-    def _capacity(self, trial: Trial) -> Capacity:
-        """The largest load that a feasible trial carries, from a few simulations; known if it is an objective."""
-        known = headroom(self._trials, trial)
-        if known is not None:
-            return known
-        nominal = Score(trial.metrics, trial.slo, trial.feasible)
-
-        def score_at(load: float) -> Score:
-            if load == 1.0:
-                return nominal
-            evaluation = self._assessor.supposing(trial.deployment, {}, load)
-            return Score(evaluation.metrics, evaluation.slo, evaluation.feasible and not evaluation.error)
-
-        return capacity(score_at, growth=GROWTH, max_load=MAX_LOAD, relative_tolerance=LOAD_TOLERANCE)
-
     def _headroom(self, trial: Trial) -> Capacity | None:
         if trial.number in self._loads or not self._problem.demand.scales_with_load:
             return self._loads.get(trial.number)
-        return self._counted("other loads", LOADS, lambda: self._capacity(trial))
+        return self._counted("other loads", LOADS, lambda: self._changes.largest_load(trial))
+
+    def _next_purchase(self, best: Trial, carried: Capacity) -> NextPurchase | None:
+        look = partial(self._changes.next_purchase, best, carried)
+        return self._counted("next purchase", MAX_ALTERNATIVES + 1, look)
 
     def _assured(self, first: Recommendation) -> tuple[Recommendation, Assured | None, bool | None]:
         """The likely enough recommendation, if a probability is required; the rule's otherwise, or if none is found."""
         at_least, settings = self._settings.at_least, self._settings
         if at_least is None:
             return first, None, None
-        before = self._assessor.simulations
-        assessed = self._assessor.assess([first.trial], [settings.draws], settings.level)[0]
-        self._spent("draws", before)
+        assessed = self._under_all_draws(first.trial)
         if assessed.draws == settings.draws and assessed.all_terms >= at_least - 1e-9:
             return first, None, True
         if assessed.draws < settings.draws:  # time ran out
             return first, Assured(None, 0, 0, spent=True), False
-        before = self._assessor.simulations
-        assured = self._first_likely(first, Likelihood(self._assessor, at_least, settings.search, first.trial))
-        self._spent("search for confidence", before)
+        with self._counting("search for confidence"):
+            assured = self._first_likely(first, Likelihood(self._assessor, at_least, settings.search, first.trial))
         if assured.trial is None:
             return first, assured, False
         likely = self._assessor.assess([assured.trial], [settings.draws], settings.level)[0]
@@ -361,11 +303,14 @@ class _Course:
         settings = self._settings
         if settings.at_least is None or not settings.fresh_draws or self._assessor.out_of_time:
             return None
-        before = self._assessor.simulations
-        fresh = self._assessor.under(self._assessor.uncertainty.fresh(settings.fresh_draws))
-        assessment = fresh.assess([recommendation.trial], [settings.fresh_draws], settings.level)[0]
-        self._spent("fresh draws", before)
-        return assessment
+        with self._counting("fresh draws"):
+            fresh = self._assessor.under(self._assessor.uncertainty.fresh(settings.fresh_draws))
+            return fresh.assess([recommendation.trial], [settings.fresh_draws], settings.level)[0]
+
+    def _under_all_draws(self, trial: Trial) -> Assessment:
+        """A trial under the draws that the study asks for."""
+        with self._counting("draws"):
+            return self._assessor.assess([trial], [self._settings.draws], self._settings.level)[0]
 
     def _assess(self, recommendation: Recommendation, first: Trial) -> tuple[Assessment | None, tuple[Candidate, ...]]:
         """The recommendation under all draws; it and its competitors under the first of them."""
@@ -374,14 +319,11 @@ class _Course:
             return None, ()
         trials = [recommendation.trial] + [first] * (first.number != recommendation.trial.number)
         trials += [trial for trial, _ in recommendation.runner_ups if trial.number != first.number][:CANDIDATES]
-        before = self._assessor.simulations
-        assessments = (
-            self._assessor.assess(trials, [few] * len(trials), settings.level) if few and len(trials) > 1 else []
-        )
-        self._spent("contenders and the first draws", before)
-        before = self._assessor.simulations
-        assessment = self._assessor.assess([recommendation.trial], [settings.draws], settings.level)[0]
-        self._spent("draws", before)
+        with self._counting("contenders and the first draws"):
+            assessments = (
+                self._assessor.assess(trials, [few] * len(trials), settings.level) if few and len(trials) > 1 else []
+            )
+        assessment = self._under_all_draws(recommendation.trial)
         wins = self._wins(trials, few)
         return assessment, tuple(
             Candidate(trial, assessed, won) for trial, assessed, won in zip(trials, assessments, wins, strict=False)
@@ -392,7 +334,7 @@ class _Course:
         by_trial = [self._assessor.known(trial.deployment, range(draws)) for trial in trials]
         wins = [0] * len(trials)
         for evaluations in zip(*by_trial, strict=False):
-            prices = [e.metrics[PRICE] if e.feasible and not e.error else math.inf for e in evaluations]
+            prices = [e.metrics[PRICE] if e.feasible else math.inf for e in evaluations]
             if min(prices) < math.inf:
                 wins[prices.index(min(prices))] += 1
         count = min((len(evaluations) for evaluations in by_trial), default=0)
@@ -402,12 +344,10 @@ class _Course:
         """The price of a higher probability, if none is required."""
         if self._settings.at_least is not None or assessed is None or self._assessor.out_of_time:
             return None
-        before = self._assessor.simulations
-        outcome = find_chance_constrained(
-            self._assessor, best, assessed, self._trials, self._settings.chance_constrained, self._settings.level
-        )
-        self._spent("a surer one", before)
-        return outcome
+        with self._counting("a surer one"):
+            return find_chance_constrained(
+                self._assessor, best, assessed, self._trials, self._settings.chance_constrained, self._settings.level
+            )
 
     def _baseline(self, best: Trial) -> Trial | None:
         memory = self._question.memory_bytes[best.deployment.pools[0].accelerator]
@@ -420,64 +360,14 @@ class _Course:
         """
         most = len(SCALED) * SIMULATIONS + 2 * MAX_ALTERNATIVES
         both = least and self._left >= most + SIMULATIONS
-        tasks: list[Callable[[], BreakEven | Faster | None]] = [
-            partial(step_break_even, self._assessor, best, what) for what in SCALED
-        ]
-        tasks += [partial(self._faster, best)] * both
 
         def look() -> tuple[tuple[StepChange, ...], Faster | None]:
-            results = self._assessor.each(lambda make: make(), tasks)
-            changes = self._changes(best, [result for result in results if isinstance(result, BreakEven)])
-            return changes, next((result for result in results if isinstance(result, Faster)), None)
+            return self._changes.of_steps(best, faster=both)
 
         steps, faster = self._counted("step times", most + SIMULATIONS * both, look) or ((), None)
         if least and not both:
-            faster = self._counted("step times", SIMULATIONS, lambda: self._faster(best))
+            faster = self._counted("step times", SIMULATIONS, lambda: self._changes.faster(best))
         return steps, faster
-
-    def _changes(self, best: Trial, break_evens: Sequence[BreakEven]) -> tuple[StepChange, ...]:
-        """Each break-even; with alternatives for all steps together and for the most sensitive kind."""
-        missed = sorted(
-            (item for item in break_evens[1:] if item.missed is not None), key=lambda item: item.missed or 0.0
-        )
-        chosen = {item.what for item in (*break_evens[:1], *missed[:1])}
-        return tuple(
-            StepChange(item, self._instead(best, item) if item.what in chosen and item.missed is not None else None)
-            for item in break_evens
-        )
-
-    def _instead(self, best: Trial, change: BreakEven) -> Instead | None:
-        factors = scaled(change.what, change.missed or 1.0)
-        if self._assessor.out_of_time:
-            return None
-        return instead_of(
-            self._problem, self._trials, best, lambda spec: self._assessor.supposing(spec, factors), change.term
-        )
-
-    def _faster(self, best: Trial) -> Faster | None:
-        """How much faster steps would have to be for the cheaper deployment nearest to the SLO."""
-        cheaper = [trial for trial in self._trials if trial.comparable and price_of(trial) < price_of(best)]
-        nearest = nearest_miss(cheaper)
-        if nearest is None or nearest.rejects_too_many:
-            return None
-        what = "all steps"
-
-        def at(factor: float) -> Evaluation:
-            return self._assessor.supposing(nearest.deployment, scaled(what, factor))
-
-        return Faster(nearest, break_even(what, at, nearest.worst_violation, slower=False))
-
-    def _next(self, best: Trial, load_headroom: Capacity) -> NextPurchase | None:
-        """The next purchase: a deployment for the load that the recommendation no longer carries."""
-        load = load_headroom.infeasible_load
-        if not math.isfinite(load):
-            return None
-        missed = self._assessor.supposing(best.deployment, {}, load)
-        term = max(missed.slo, key=lambda check: check.violation).label if missed.slo else EVERY_TERM
-        instead = instead_of(
-            self._problem, self._trials, best, lambda spec: self._assessor.supposing(spec, {}, load), term
-        )
-        return NextPurchase(load, term, instead)
 
 
 def _against(recommendation: Recommendation, baseline: Trial, objectives: Sequence[str]) -> Recommendation:

@@ -16,8 +16,7 @@ from hisearch.search.confidence.uncertainty import REGIMES
 from hisearch.search.model.growth import most_replicas, with_replicas
 from hisearch.search.model.job import Evaluation
 from hisearch.search.model.problem import Problem
-from hisearch.search.model.trial import Trial
-from hisearch.search.select.recommend import price_of
+from hisearch.search.model.trial import Trial, price_of
 from hisearch.specs.deployments.deployment import DeploymentSpec
 
 #: Regimes that are scaled together, by name.
@@ -73,11 +72,8 @@ def break_even(
 ) -> BreakEven:
     """The factor at which a verdict changes, between 1 and ``MOST_FACTOR`` (or its reciprocal).
 
-    Args:
-        what: key of ``SCALED``.
-        evaluate: simulates at a factor.
-        violation: the worst violation at factor 1.
-        slower: True: from 1, which holds, towards slower steps; False: from 1, which misses, towards faster ones.
+    what: key of ``SCALED``. violation: the worst one at factor 1. slower: from 1, which holds, towards slower steps;
+    otherwise from 1, which misses, towards faster ones.
     """
     near, far = 1.0, MOST_FACTOR if slower else 1.0 / MOST_FACTOR
     ends = {near: violation}
@@ -85,10 +81,10 @@ def break_even(
     while simulations < SIMULATIONS:
         evaluation = evaluate(factor)
         simulations += 1
-        ends[factor] = max((check.violation for check in evaluation.slo), default=math.inf)
-        holds = evaluation.feasible and not evaluation.error
+        ends[factor] = evaluation.worst_violation
+        holds = evaluation.feasible
         if not holds and slower:
-            term = max(evaluation.slo, key=lambda check: check.violation).label if evaluation.slo else EVERY_TERM
+            term = missed_term(evaluation)
         if holds != slower:
             far = factor
         elif simulations == 1:  # even the farthest factor does not change the verdict
@@ -99,6 +95,11 @@ def break_even(
             break
         factor = _between(near, far, ends, simulations)
     return BreakEven(what, near if slower else far, far if slower else near, term, simulations)
+
+
+def missed_term(evaluation: Evaluation) -> str:
+    """Label of the term that is missed most; ``EVERY_TERM`` if the simulation gave no figures."""
+    return EVERY_TERM if evaluation.worst is None else evaluation.worst.label
 
 
 def _between(near: float, far: float, ends: Mapping[float, float], turn: int) -> float:
@@ -133,18 +134,13 @@ def instead_of(
 
     Candidates, by price: deployments that met the SLO as stated with a wider margin in ``term``, and the recommendation
     with more replicas.
-    recommendation with more replicas.
 
-    Args:
-        problem: the question.
-        trials: the study's.
-        best: the recommendation.
-        evaluate: simulates a deployment under the change that the recommendation does not tolerate.
-        term: the term that it misses then.
+    evaluate: simulates a deployment under the change that the recommendation does not tolerate. term: the term that it
+    misses then.
     """
     for simulations, deployment in enumerate(_alternatives(problem, trials, best, term), start=1):
         evaluation = evaluate(deployment)
-        if evaluation.feasible and not evaluation.error:
+        if evaluation.feasible:
             return Instead(deployment, evaluation.metrics["usd_per_hour"], simulations)
     return None
 
@@ -160,7 +156,7 @@ def _alternatives(problem: Problem, trials: Sequence[Trial], best: Trial, term: 
     for trial in sorted(trials, key=lambda t: (t.metrics.get("usd_per_hour", math.inf), -_margin(t, term), t.number)):
         if len(offered) == MAX_ALTERNATIVES:
             break
-        feasible = trial.comparable and trial.feasible and price_of(trial) >= price_of(best)
+        feasible = trial.meets_slo and price_of(trial) >= price_of(best)
         if feasible and _margin(trial, term) > margin and trial.deployment not in grown:
             margin = _margin(trial, term)
             offered.append((price_of(trial), trial.number, trial.deployment))

@@ -197,8 +197,3 @@ def with_factors(costs: CompiledCosts, factors: Mapping[str, float]) -> Compiled
         host=factors.get("host", 1.0), prefill=factors.get("prefill", 1.0), decode=factors.get("decode", 1.0)
     )
     return corrected(costs, plain, factors.get("mixed", 1.0) if "mixed" in factors else None)
-
-
-def has_mixed(costs: CompiledCosts) -> bool:
-    """True if the tables have separate times for decodes in mixed steps."""
-    return costs.seconds.mixed_decode_s is not None

@@ -88,11 +88,9 @@ class Threads:
             from joblib import Parallel, delayed
 
             pool = Parallel(n_jobs=self.workers, backend="threading", return_as="generator_unordered")
-            with contextlib.closing(pool(delayed(self._numbered)(*item) for item in enumerate(jobs))) as ended:
+            calls = ((index, evaluate_safely, (self._evaluate, job)) for index, job in enumerate(jobs))
+            with contextlib.closing(pool(delayed(_numbered)(*call) for call in calls)) as ended:
                 yield from ended
-
-    def _numbered(self, index: int, job: Job) -> tuple[int, Evaluation]:
-        return index, evaluate_safely(self._evaluate, job)
 
 
 class Processes:

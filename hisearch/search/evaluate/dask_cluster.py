@@ -121,7 +121,7 @@ def _evaluation(future: Future) -> Evaluation:
         raise BackendError("the Dask scheduler was lost; what has finished is kept")
     error = future.exception()
     if isinstance(error, KilledWorker):
-        return Evaluation(error="MemoryError: every Dask worker that simulated it died, perhaps for want of memory")
+        return Evaluation.failed(MemoryError("every Dask worker that simulated it died, perhaps for want of memory"))
     if isinstance(error, ProgramMismatchError):
         raise BackendError(str(error))
     raise error

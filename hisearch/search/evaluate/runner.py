@@ -197,8 +197,7 @@ class TrialRunner:
                 if evaluation is None:
                     return
                 index, key, _ = missing[place]
-                # Running out of memory depends on the machine's other work: it is no fact about the deployment.
-                if self._journal is not None and not evaluation.error.startswith(MemoryError.__name__):
+                if self._journal is not None and evaluation.lasts:
                     self._journal.record(key, evaluation, len(self.trials) + index, missing[place][2])
                 yield index, evaluation
 

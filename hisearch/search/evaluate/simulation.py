@@ -21,11 +21,10 @@ from hisearch.score.evaluate import Score, evaluate
 from hisearch.score.terms import worst_margin
 from hisearch.search.model.job import Evaluation, Job
 from hisearch.search.model.population import Population
+from hisearch.simulate.plans.agent_memory import AgentsRefused
 from hisearch.simulate.plans.fleet import FleetPlan
 from hisearch.simulate.plans.fleet_plan import plan_fleet
 from hisearch.simulate.plans.plan import (
-    AgentsRefused,
-    TierRefused,
     WorkerPlan,
     check_split,
     ffn_accelerator_name,
@@ -33,6 +32,7 @@ from hisearch.simulate.plans.plan import (
     plan_worker,
     worker_devices,
 )
+from hisearch.simulate.plans.tiers import TierRefused
 from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.deployments.tier_checks import capacity_problems, of_another_host, spread_of
 from hisearch.specs.machines.devices import DeviceSpec
@@ -245,11 +245,8 @@ class Simulation:
     ) -> Evaluation:
         """Simulate a deployment on another trace, with other step costs, and score it.
 
-        Args:
-            deployment: the deployment to simulate.
-            trace: the trace to replay.
-            disturb: maps compiled step costs to those used; nothing is compiled again.
-            load: factor on the study's own load.
+        disturb: maps compiled step costs to those used; nothing is compiled again. load: factor on the study's own
+        load.
 
         Raises:
             ValueError: the deployment cannot be built or simulated.

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from hisearch.search.model.estimates import Estimate
-from hisearch.search.model.pair_sizing import Counts
+from hisearch.search.model.sizing import Counts
 from hisearch.specs.deployments.deployment import PoolSpec
 
 
@@ -31,39 +30,16 @@ class Candidate:
     miss: float = 0.0
 
     @property
+    def sides(self) -> tuple[Candidate, ...]:
+        """The workers of each pool: one."""
+        return (self,)
+
+    @property
     def group(self) -> tuple[object, ...]:
         """Key that chunk and batch-limit variants share."""
         pool = self.pool
         devices = pool.devices.model_dump_json() if pool.devices is not None else ""
         return (pool.accelerator, pool.engine.name, pool.parallelism, pool.weight_dtype, pool.kv_dtype, devices)
-
-
-class Screened(Protocol):
-    """What stage 1 sorts: a worker, or the workers of several pools; fields as in ``Candidate``."""
-
-    @property
-    def pool(self) -> PoolSpec:
-        """A worker, of the first pool if there are several."""
-
-    @property
-    def estimate(self) -> Estimate:
-        """Of a worker, or of all pools together."""
-
-    @property
-    def usd_per_hour(self) -> float:
-        """Dollars per hour of all workers that the busiest minute needs."""
-
-    @property
-    def rps_per_usd(self) -> float:
-        """Capacity per dollar per hour."""
-
-    @property
-    def margin(self) -> float:
-        """Relative error of the estimate."""
-
-    @property
-    def group(self) -> tuple[object, ...]:
-        """Key that chunk and batch-limit variants share."""
 
 
 @dataclass(frozen=True)

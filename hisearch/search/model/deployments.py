@@ -78,10 +78,7 @@ def _with_cache(pool: PoolSpec, memory_fraction: float, choice: TierChoice) -> P
 def on_engine(deployment: DeploymentSpec, engine: EngineName, page_tokens: int | None = None) -> DeploymentSpec:
     """The same deployment on another engine, with its own KV connector, and lru if it knows no other eviction.
 
-    Args:
-        deployment: what to change.
-        engine: the other engine.
-        page_tokens: its page size; its default if None.
+    page_tokens: the other engine's page size; its default if None.
 
     Raises:
         pydantic.ValidationError: the engine refuses the other settings.
@@ -138,6 +135,21 @@ def mixed_order(pools: Sequence[PoolSpec]) -> list[PoolSpec]:
     return [pool.model_copy(update={"name": name}) for pool, name in zip(ordered, MIXED_NAMES, strict=True)]
 
 
+def families(deployment: DeploymentSpec) -> tuple[tuple[str, str], ...]:
+    """Accelerator and engine of each pool."""
+    return tuple((pool.accelerator, pool.engine.name) for pool in deployment.pools)
+
+
+def accelerators_of(deployment: DeploymentSpec) -> set[str]:
+    """Accelerators of all its pools."""
+    return {pool.accelerator for pool in deployment.pools}
+
+
+def engines_of(deployment: DeploymentSpec) -> set[str]:
+    """Engines of all its pools."""
+    return {pool.engine.name for pool in deployment.pools}
+
+
 def worker_key(pool: PoolSpec) -> str:
     """Key of a pool's worker settings, independent of the pool's name and number of workers."""
     return pool.model_copy(update={"name": "", "replicas": 1}).model_dump_json()
@@ -149,7 +161,7 @@ def parameters_of(deployment: DeploymentSpec) -> dict[str, Any]:
     With several pools, parameters of all but the first are prefixed with the pool's name, as in ``decode.replicas``.
     """
     router = deployment.router
-    parameters = _parameters_of_pool(deployment.pool)
+    parameters = worker_parameters(deployment.pool)
     parameters |= {"router": router.policy, "memory_fraction": deployment.pool.engine.memory_fraction}
     parameters |= router.parameters()
     if deployment.pool.devices is not None:
@@ -161,7 +173,7 @@ def parameters_of(deployment: DeploymentSpec) -> dict[str, Any]:
     return parameters | (_parameters_of_others(deployment) if len(deployment.pools) > 1 else {})
 
 
-def _parameters_of_pool(pool: PoolSpec) -> dict[str, Any]:
+def worker_parameters(pool: PoolSpec) -> dict[str, Any]:
     """Stage 1's choices for a pool, and its number of workers."""
     engine = pool.engine
     return {
@@ -183,7 +195,7 @@ def _parameters_of_others(deployment: DeploymentSpec) -> dict[str, Any]:
     """Parameters beyond those of the first pool."""
     parameters: dict[str, Any] = {"shape": shape_of(deployment)}
     for pool in deployment.pools[1:]:
-        mine = _parameters_of_pool(pool) | {"memory_fraction": pool.engine.memory_fraction}
+        mine = worker_parameters(pool) | {"memory_fraction": pool.engine.memory_fraction}
         parameters |= {f"{pool.name}.{name}": value for name, value in mine.items()}
     if parameters["shape"] == "disaggregated":
         decode_router, transfer = deployment.decode_router, deployment.transfer

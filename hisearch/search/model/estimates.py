@@ -68,13 +68,7 @@ def estimate(
 ) -> Estimate:
     """Expected figures of one worker (the module's law).
 
-    Args:
-        costs: seconds per step.
-        engine: batch limits and step rule.
-        kv_capacity_tokens: tokens that its KV memory holds.
-        demand: the trace.
-        slo: bounds.
-        hit_rate: share of prompt tokens that need no prefill.
+    kv_capacity_tokens: tokens that its KV memory holds. hit_rate: share of prompt tokens that need no prefill.
     """
     context = demand.mean_context_tokens
     mean_input, mean_output = float(demand.input_tokens.mean()), float(demand.output_tokens.mean())

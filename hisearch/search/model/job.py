@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from hisearch.score.terms import Check, check_from_json
-from hisearch.search.model.trial import Trial
+from hisearch.search.model.trial import Trial, Verdict
 from hisearch.specs.deployments.deployment import DeploymentSpec
 
 
@@ -65,7 +65,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Evaluation(Verdict):
     """Outcome of a job; fields as in ``Trial``."""
 
     metrics: dict[str, float] = field(default_factory=dict)
@@ -74,6 +74,16 @@ class Evaluation:
     error: str = ""
     warnings: tuple[str, ...] = ()
     simulations: int = 1
+
+    @classmethod
+    def failed(cls, error: Exception) -> Evaluation:
+        """The outcome of a deployment that cannot be simulated."""
+        return cls(error=f"{type(error).__name__}: {error}")
+
+    @property
+    def lasts(self) -> bool:
+        """False if memory ran out: that depends on the machine's other work and is no fact about the deployment."""
+        return self.error.partition(":")[0] != MemoryError.__name__
 
     def to_json(self) -> dict[str, Any]:
         """Plain data; floats survive a round trip exactly."""
@@ -98,20 +108,7 @@ class Evaluation:
 
     def trial(self, number: int, job: Job) -> Trial:
         """The record of this outcome in a study."""
-        return Trial(
-            number=number,
-            stage=job.stage,
-            deployment=job.deployment,
-            parameters=job.parameters,
-            metrics=self.metrics,
-            slo=self.slo,
-            feasible=self.feasible,
-            error=self.error,
-            warnings=self.warnings,
-            slice_fraction=job.slice_fraction,
-            load=job.load,
-            simulations=self.simulations,
-        )
+        return Trial(number=number, **vars(job), **vars(self))
 
 
 #: Simulates a job. It must be a pure function of the job and may be called from several threads at once.
@@ -126,4 +123,4 @@ def evaluate_safely(evaluate: Evaluate, job: Job) -> Evaluation:
     try:
         return evaluate(job)
     except TRIAL_ERRORS as error:
-        return Evaluation(error=f"{type(error).__name__}: {error}")
+        return Evaluation.failed(error)

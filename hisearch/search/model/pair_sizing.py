@@ -16,39 +16,32 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hisearch.search.model.sizing import LEAST_GAIN
-
-#: Workers of each pool.
-Counts = tuple[int, ...]
+from hisearch.search.model.sizing import LEAST_GAIN, Counts, Sizer
 
 #: Relative difference of sums of prices that are added in another order.
 _ROUNDING = 1e-9
 
 
-class CountsSizing:
-    """Asks for counts and narrows them down to the cheapest feasible ones. Only simulated counts are returned."""
+class CountsSizing(Sizer):
+    """Narrows the counts of several pools down to the cheapest feasible ones."""
 
     def __init__(
         self, guess: Counts, usd_per_worker: Sequence[float], most: Counts, ranks: Counts, most_ranks: int
     ) -> None:
         """Start near ``guess``.
 
-        Args:
-            guess: counts to try first, brought into bounds.
-            usd_per_worker: dollars per hour of a worker of each pool.
-            most: largest count of each pool.
-            ranks: accelerators of a worker of each pool.
-            most_ranks: accelerators of all workers together.
+        usd_per_worker: dollars per hour. most: largest count of each pool. ranks: accelerators of a worker of each
+        pool; most_ranks: of all workers together.
         """
-        self._usd = np.asarray(usd_per_worker, dtype=np.float64)
-        self._most, self._ranks, self._most_ranks = most, ranks, most_ranks
+        self._ranks, self._most_ranks = ranks, most_ranks
         start = tuple(min(max(count, 1), limit) for count, limit in zip(guess, most, strict=True))
         while not self._allowed(start) and max(start) > 1:
             start = tuple(max(count - 1, 1) for count in start)
-        self._next: Counts | None = start if self._allowed(start) else None
-        self._known: list[Counts] = []
-        self._best: Counts | None = None
+        super().__init__(start if self._allowed(start) else None)
         self._largest = start
+        self._usd = np.asarray(usd_per_worker, dtype=np.float64)
+        self._most = most
+        self._known: list[Counts] = []
         self._miss: float | None = None
         self._grown = 0
         self._stalled: set[int] = set()
@@ -57,43 +50,16 @@ class CountsSizing:
     def _allowed(self, counts: Counts) -> bool:
         return sum(rank * count for rank, count in zip(self._ranks, counts, strict=True)) <= self._most_ranks
 
-    @property
-    def next(self) -> Counts | None:
-        """Counts to simulate now; None when done."""
-        return self._next
-
-    @property
-    def fewest(self) -> Counts | None:
-        """Cheapest counts seen to meet the SLO, or None."""
-        return self._best
-
-    @property
-    def best_guess(self) -> Counts:
-        """The cheapest feasible counts, else the largest tried."""
-        return self._best if self._best is not None else self._largest
-
     def tell(self, counts: Counts, feasible: bool, violation: float, healable: bool = True, pool: int = 0) -> None:
-        """Report the result of the requested counts.
-
-        Args:
-            counts: of each pool.
-            feasible: whether they meet the SLO.
-            violation: excess of the worst term over its bound.
-            healable: False if more workers cannot help, because too many requests are rejected.
-            pool: pool of the worst missed term.
-        """
+        """See ``Sizer``."""
         if feasible:
-            self._best = counts
+            self.fewest = counts
         else:
             self._known.append(counts)
-        if self._best is not None:
-            self._next = self._cheaper()
+        if self.fewest is not None:
+            self.next = self._cheaper()
         else:
-            self._next = self._larger(counts, violation, pool) if healable else None
-
-    def stop(self) -> None:
-        """Ask for no more, for a spent budget or a deployment that cannot be simulated."""
-        self._next = None
+            self.next = self._larger(counts, violation, pool) if healable else None
 
     def _larger(self, counts: Counts, miss: float, pool: int) -> Counts | None:
         """Twice the workers of ``pool``, or of another pool if growing this one has just not helped."""
@@ -121,8 +87,8 @@ class CountsSizing:
 
     def _cheaper(self) -> Counts | None:
         """The open counts cheaper than the best whose simulation rules out most in the worse case."""
-        assert self._best is not None
-        usd = float(self._usd @ self._best)
+        assert self.fewest is not None
+        usd = float(self._usd @ self.fewest)
         if self._open is None:
             self._open = self._grid(usd)
         open_, prices = self._open, self._prices(self._open.shape)

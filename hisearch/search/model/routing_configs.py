@@ -45,9 +45,11 @@ def unified_configs(space: SearchSpaceSpec) -> list[RoutingConfig]:
     )
 
 
-def lone_config(space: SearchSpaceSpec, admission: AdmissionSpec) -> RoutingConfig:
-    """For a single worker: the first router, as every policy gives the same run and equal runs are then recognised."""
-    return RoutingConfig(router_configs(space.routing)[0], admission)
+def lone(space: SearchSpaceSpec, deployment: DeploymentSpec) -> DeploymentSpec:
+    """The deployment; a single worker's with the first router: every policy gives the same run, which is recognised."""
+    if len(deployment.pools) > 1 or deployment.pool.replicas > 1:
+        return deployment
+    return RoutingConfig(router_configs(space.routing)[0], deployment.admission).of(deployment)
 
 
 def mixed_routing(space: SearchSpaceSpec, mixed: MixedSpace) -> RoutingSpace:

@@ -1,4 +1,4 @@
-"""The fewest replicas that meet the SLO, by simulation."""
+"""The fewest workers that meet the SLO, by simulation."""
 
 from __future__ import annotations
 
@@ -6,69 +6,87 @@ from __future__ import annotations
 LEAST_GAIN = 0.02
 
 
-class Sizing:
+#: Workers of each pool.
+Counts = tuple[int, ...]
+
+
+class Sizer:
+    """Asks for counts, one at a time, until the cheapest that meet the SLO are known; it returns simulated ones alone.
+
+    next: counts to simulate now; None when done. fewest: cheapest counts seen to meet the SLO, or None.
+    """
+
+    def __init__(self, first: Counts | None) -> None:
+        """Begin with these counts; None: nothing is allowed."""
+        self.next = first
+        self.fewest: Counts | None = None
+        self._largest: Counts = first or ()
+
+    @property
+    def best_guess(self) -> Counts:
+        """The cheapest feasible counts, else the largest tried."""
+        return self.fewest if self.fewest is not None else self._largest
+
+    def tell(self, counts: Counts, feasible: bool, violation: float, healable: bool = True, pool: int = 0) -> None:
+        """Report the result of the requested counts.
+
+        Args:
+            counts: of each pool.
+            feasible: whether they meet the SLO.
+            violation: excess of the worst term over its bound.
+            healable: False if more workers cannot help, because too many requests are rejected.
+            pool: pool of the worst missed term.
+        """
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """Ask for no more, for a spent budget or a deployment that cannot be simulated."""
+        self.next = None
+
+
+class Sizing(Sizer):
     """Asks for replica counts and narrows them down to the fewest that are feasible.
 
     Grows by doubling from a first guess until one count is feasible, then bisects. Shrinks in growing steps while
     counts stay feasible. More replicas are assumed to help, as they nearly always do. If doubling no longer reduces the
     worst miss, the search gives up: the miss (a long prompt's prefill, say) does not depend on load. Rejections never
-    do: a request is rejected for its size, as each worker must hold it alone. Every count that it relies on was
-    simulated.
+    do: a request is rejected for its size, as each worker must hold it alone.
     """
 
     def __init__(self, guess: int, most: int) -> None:
-        """Start at ``guess``, in [1, ``most``]."""
+        """Start at ``guess`` replicas of the one pool, in [1, ``most``]."""
+        super().__init__((min(max(guess, 1), most),))
         self._most = most
-        self._next: int | None = min(max(guess, 1), most)
-        self._feasible: int | None = None
         self._infeasible = 0
         self._step = 1
         self._miss: float | None = None
 
-    @property
-    def next(self) -> int | None:
-        """Replica count to simulate now; None when done."""
-        return self._next
-
-    @property
-    def fewest(self) -> int | None:
-        """Fewest replicas seen to meet the SLO, or None."""
-        return self._feasible
-
-    @property
-    def best_guess(self) -> int:
-        """The fewest feasible count, else the largest tried."""
-        return self._feasible if self._feasible is not None else max(self._infeasible, 1)
-
-    def tell(self, replicas: int, feasible: bool, violation: float, healable: bool = True) -> None:
-        """Report the result of the requested count.
-
-        Args:
-            replicas: the count.
-            feasible: whether it meets the SLO.
-            violation: excess of the worst term over its bound.
-            healable: False if more replicas cannot help, because too many requests are rejected.
-        """
+    def tell(self, counts: Counts, feasible: bool, violation: float, healable: bool = True, pool: int = 0) -> None:
+        """See ``Sizer``."""
+        replicas = counts[0]
         if feasible:
-            self._feasible = replicas
-            self._next = self._below(replicas)
-        elif not healable:
-            self._infeasible, self._next = max(self._infeasible, replicas), None
-        elif self._feasible is not None:
-            self._infeasible = max(self._infeasible, replicas)
-            self._next = self._below(self._feasible)
+            self.fewest = counts
+            self._ask(self._below(replicas))
+            return
+        stalled = self._miss is not None and violation >= self._miss * (1 - LEAST_GAIN)
+        self._infeasible = max(self._infeasible, replicas)
+        self._largest = (self._infeasible,)
+        if not healable:
+            self._ask(None)
+        elif self.fewest is not None:
+            self._ask(self._below(self.fewest[0]))
         else:
-            self._next = self._above(replicas, violation)
+            self._miss = violation
+            self._ask(None if stalled or replicas >= self._most else min(replicas * 2, self._most))
 
     def cap(self, most: int) -> None:
         """Ask for at most ``most`` from now on; done if fewer replicas are known to miss the SLO."""
         self._most = min(self._most, most)
-        if self._next is not None and self._next > self._most:
-            self._next = self._most if self._most > self._infeasible else None
+        if self.next is not None and self.next[0] > self._most:
+            self._ask(self._most if self._most > self._infeasible else None)
 
-    def stop(self) -> None:
-        """Ask for no more, for a spent budget or a deployment that cannot be simulated."""
-        self._next = None
+    def _ask(self, replicas: int | None) -> None:
+        self.next = None if replicas is None else (replicas,)
 
     def _below(self, feasible: int) -> int | None:
         if feasible - self._infeasible <= 1:
@@ -77,10 +95,3 @@ class Sizing:
             return (feasible + self._infeasible) // 2
         step, self._step = self._step, self._step * 2
         return max(feasible - step, 1)
-
-    def _above(self, infeasible: int, miss: float) -> int | None:
-        stalled = self._miss is not None and miss >= self._miss * (1 - LEAST_GAIN)
-        self._infeasible, self._miss = infeasible, miss
-        if stalled or infeasible >= self._most:
-            return None
-        return min(infeasible * 2, self._most)

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hisearch.score.metrics import metric_of
-from hisearch.score.terms import Check, RejectionCheck, TermCheck, is_of_size
+from hisearch.score.terms import Check, RejectionCheck, TermCheck, is_of_size, worst_check
 from hisearch.score.terms import worst_margin as worst_margin_of
 from hisearch.specs.deployments.deployment import DeploymentSpec
 from hisearch.specs.studies.study import MAXIMISED, RuleName
 
-__all__ = ["Recommendation", "TermCheck", "Trial", "is_maximised", "metric_of"]
+__all__ = ["Recommendation", "TermCheck", "Trial", "is_maximised", "metric_of", "price_of"]
 
 
 def is_maximised(objective: str) -> bool:
@@ -20,8 +20,24 @@ def is_maximised(objective: str) -> bool:
     return objective in MAXIMISED
 
 
+class Verdict:
+    """What the checks of a simulation say; without any, the simulation failed."""
+
+    slo: tuple[Check, ...]
+
+    @property
+    def worst(self) -> Check | None:
+        """The check with the largest violation."""
+        return worst_check(self.slo)
+
+    @property
+    def worst_violation(self) -> float:
+        """Largest violation over all checks, at most 0 if all hold; infinite if the simulation failed."""
+        return max((check.violation for check in self.slo), default=math.inf)
+
+
 @dataclass(frozen=True)
-class Trial:
+class Trial(Verdict):
     """One simulated deployment.
 
     number: position in the study, from 0. stage: 1, 2 or 3, or 4 for the comparisons after them. parameters: the
@@ -51,14 +67,14 @@ class Trial:
         return not self.error and self.slice_fraction == 1.0 and self.load == 1.0
 
     @property
+    def meets_slo(self) -> bool:
+        """True if it is comparable and feasible: only then may it be recommended."""
+        return self.comparable and self.feasible
+
+    @property
     def worst_margin(self) -> float:
         """Smallest margin over the SLO's latency terms; minus infinity if the trial failed."""
         return worst_margin_of(self.slo) if self.slo else -math.inf
-
-    @property
-    def worst_violation(self) -> float:
-        """Largest violation over all checks, at most 0 if all hold; infinite if the trial failed."""
-        return max((check.violation for check in self.slo), default=math.inf)
 
     @property
     def serves(self) -> bool:
@@ -83,6 +99,11 @@ class Trial:
     def objective(self, name: str) -> float:
         """Value of an objective in its own direction (not sign-flipped)."""
         return self.metrics[metric_of(name)]
+
+
+def price_of(trial: Trial) -> float:
+    """Dollars per hour without the last bits, which depend on the order of summation."""
+    return round(trial.metrics["usd_per_hour"], 6)
 
 
 @dataclass(frozen=True)

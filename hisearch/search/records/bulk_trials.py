@@ -1,9 +1,9 @@
-"""Adds many finished trials to an Optuna database at once.
+"""What is taken from Optuna that it does not publish: the tables to which finished trials are added at once.
 
 ``optuna.Study.add_trials`` queries the database several times for each parameter of each trial, which takes as long as
 many a simulation. Here one transaction inserts all rows of a kind together, about forty times as fast. The rows are the
 same (``tests/search/test_bulk_trials.py`` compares them), in the tables of Optuna's own models. These models are not
-public, so Optuna's version is kept below the next major one.
+public, so Optuna's version is kept below the next major one. No other module uses what Optuna does not publish.
 """
 
 from __future__ import annotations
@@ -14,15 +14,26 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import optuna
-    from optuna.storages import RDBStorage
+    from optuna.storages import BaseStorage, RDBStorage
+    from optuna.study._frozen import FrozenStudy
+
+    #: A study as a storage lists it.
+    StoredStudy = FrozenStudy
+else:
+    StoredStudy = Any
 
 
-def add_finished(storage: RDBStorage, study_id: int, first: int, trials: Sequence[optuna.trial.FrozenTrial]) -> None:
+def study_ids(storage: BaseStorage) -> dict[str, int]:
+    """Optuna's keys of all studies, by their names."""
+    return {study.study_name: study._study_id for study in storage.get_all_studies()}
+
+
+def add_finished(storage: RDBStorage, study: str, first: int, trials: Sequence[optuna.trial.FrozenTrial]) -> None:
     """Add trials to a study: all of them, or none on failure.
 
     Args:
         storage: storage of the study.
-        study_id: Optuna's key of the study. Nobody else may add trials to it meanwhile.
+        study: its name. Nobody else may add trials to it meanwhile.
         first: number of trials already in the study, and so the number of the first new one.
         trials: finished trials, as ``optuna.trial.create_trial`` makes and checks them, without intermediate values.
 
@@ -33,6 +44,7 @@ def add_finished(storage: RDBStorage, study_id: int, first: int, trials: Sequenc
     from sqlalchemy import insert
     from sqlalchemy.orm import Session
 
+    study_id = storage.get_study_id_from_name(study)
     with Session(storage.engine) as session, session.begin():
         heads = [
             models.TrialModel(

@@ -39,12 +39,7 @@ class Standing:
         self.hypervolume = 0.0
 
     def add(self, number: int, evaluation: Evaluation) -> None:
-        """Add a simulation of the complete trace at the study's load.
-
-        Args:
-            number: number of the trial.
-            evaluation: its outcome.
-        """
+        """Add a simulation of the complete trace at the study's load."""
         if not evaluation.feasible:
             return
         self.feasible += 1

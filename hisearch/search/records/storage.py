@@ -17,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from hisearch.search.model.deployments import OWN_WEIGHT_DTYPE, describe, starting_memory_fraction
+from hisearch.search.model.deployments import describe, starting_memory_fraction
 from hisearch.search.model.problem import Problem
 from hisearch.search.model.trial import Trial, is_maximised
 from hisearch.search.records.bulk_trials import add_finished
@@ -68,7 +68,7 @@ class StudyDatabase:
         self._name = name
         self._objectives = problem.objectives
         self._distributions = _distributions(problem)
-        self._studies: dict[str, optuna.Study] = {}
+        #: Trials by study.
         self._written: dict[str, int] = {}
         self._writer = ThreadPoolExecutor(1, "study database")
         self._pending: Future[None] | None = None
@@ -87,9 +87,9 @@ class StudyDatabase:
             by_study.setdefault(self._study_name(trial), []).append(trial)
         with quiet_optuna(), self._errors_reported():
             for name, study_trials in by_study.items():
-                first = self._written.get(name, 0)
+                first = self._create(name)
                 rows = [self._frozen(trial) for trial in study_trials[first:]]
-                add_finished(self._storage, self._study(name)._study_id, first, rows)
+                add_finished(self._storage, name, first, rows)
                 self._written[name] = len(study_trials)
 
     def write_behind(self, trials: Sequence[Trial]) -> None:
@@ -147,11 +147,12 @@ class StudyDatabase:
             return f"{self._name}/slices"
         return self._name if trial.load == 1.0 else f"{self._name}/other-loads"
 
-    def _study(self, name: str) -> optuna.Study:
+    def _create(self, name: str) -> int:
+        """Create the study called ``name`` unless it is there; return how many trials it has."""
         import optuna
         from optuna.study import StudyDirection
 
-        if name not in self._studies:
+        if name not in self._written:
             directions = [
                 StudyDirection.MAXIMIZE if is_maximised(objective) else StudyDirection.MINIMIZE
                 for objective in self._objectives
@@ -160,8 +161,8 @@ class StudyDatabase:
                 storage=self._storage, study_name=name, directions=directions, load_if_exists=True
             )
             study.set_metric_names(list(self._objectives))
-            self._studies[name] = study
-        return self._studies[name]
+            self._written[name] = 0
+        return self._written[name]
 
     def _frozen(self, trial: Trial) -> optuna.trial.FrozenTrial:
         import optuna
@@ -203,6 +204,7 @@ def _sqlite(path: Path) -> RDBStorage:
 
 def _postgresql(url: str, name: str) -> RDBStorage:
     """Connect and delete the studies of that name and those below it."""
+    import optuna
     from optuna.storages import RDBStorage
     from sqlalchemy.engine import make_url
 
@@ -213,9 +215,9 @@ def _postgresql(url: str, name: str) -> RDBStorage:
             storage = RDBStorage(address.render_as_string(hide_password=False), engine_kwargs=options)
     except ImportError:
         raise NoDriverError from None
-    for study in storage.get_all_studies():
-        if study.study_name == name or study.study_name.startswith(f"{name}/"):
-            storage.delete_study(study._study_id)
+    for study in optuna.get_all_study_names(storage):
+        if study == name or study.startswith(f"{name}/"):
+            optuna.delete_study(study_name=study, storage=storage)
     return storage
 
 
@@ -228,24 +230,10 @@ def _distributions(problem: Problem) -> dict[str, BaseDistribution]:
     """Every searched dimension with its full range, by the names of ``parameters_of``."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-    execution, routing, cache = problem.space.execution, problem.space.routing, problem.space.cache
+    execution, cache = problem.space.execution, problem.space.cache
     low, high = cache.memory_fraction
     start = starting_memory_fraction(cache)
     categories: dict[str, Sequence[str | int | float]] = {
-        "accelerator": execution.accelerators,
-        "engine": execution.engines,
-        "tensor_parallel": execution.tensor_parallel,
-        "pipeline_parallel": execution.pipeline_parallel,
-        "attention_data_parallel": execution.attention_data_parallel,
-        "expert_parallel": execution.expert_parallel,
-        "weight_dtype": list(execution.weight_dtypes) or [OWN_WEIGHT_DTYPE],
-        "kv_dtype": execution.kv_dtypes,
-        "chunk_tokens": execution.chunk_tokens,
-        "max_running_requests": execution.max_running_requests,
-        "router": routing.policies,
-        "cache_threshold": routing.cache_threshold,
-        "balance_abs_threshold": routing.balance_abs_threshold,
-        "balance_rel_threshold": routing.balance_rel_threshold,
         "kv_connector": sorted(
             {kv_connector for engine in execution.engines for kv_connector in KV_CONNECTORS[engine]}
         ),

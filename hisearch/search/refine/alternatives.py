@@ -18,18 +18,19 @@ from hisearch.search.model.deployments import (
     configs_most_promising_first,
     deployment_of,
     parameters_of,
-    router_configs,
     with_cache,
 )
 from hisearch.search.model.job import Job
 from hisearch.search.model.problem import Problem
-from hisearch.search.model.sizing import Sizing
+from hisearch.search.model.routing_configs import lone
+from hisearch.search.model.sizing import Counts, Sizing
 from hisearch.search.model.tier_choices import TierChoice
 from hisearch.search.model.trial import Trial
 from hisearch.search.refine.local_search import STAGE
-from hisearch.search.select.recommend import recommend
-from hisearch.search.stages.ending import UNTRIED_ALTERNATIVES
+from hisearch.search.select.recommend import cheapest_usd, recommended
+from hisearch.search.stages.ending import Untried
 from hisearch.search.stages.execution import choices_of
+from hisearch.search.stages.shortlist import report
 from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.deployments.routing import RouterSpec
 
@@ -53,31 +54,26 @@ class _Alternative:
 def size_alternatives(problem: Problem, sized: Sequence[Candidate], runner: TrialRunner, until: int) -> None:
     """Size the most promising workers on every other accelerator and engine, on the complete trace.
 
-    Args:
-        problem: the question.
-        sized: stage 1's workers.
-        runner: runs the simulations.
-        until: simulations at which to stop.
+    sized: stage 1's workers. until: simulations at which to stop.
     """
-    recommendation = recommend(runner.considered, problem.objectives)
-    if recommendation is None:
+    best = recommended(runner.considered, problem.objectives)
+    if best is None:
         return
-    best, racing = recommendation.trial, []
-    for kind, candidate, pool in _pools(recommendation.trial, [c for c in sized if not c.shortfall]):
+    racing = []
+    for kind, candidate, pool in _pools(best, [c for c in sized if not c.shortfall]):
         if problem.planner.can_build(pool):
             racing.append(_alternative(problem, best, kind, candidate, pool, sized))
     while asking := [
-        (alternative, count)
+        (alternative, counts)
         for alternative in racing
-        if (count := _next_count(alternative, best, runner.considered)) is not None
+        if (counts := _next_counts(alternative, best, runner.considered)) is not None
     ]:
-        jobs = [_job(problem, best, alternative.pool, count) for alternative, count in asking]
-        for (alternative, count), trial in zip(asking, runner.run(jobs, until, UNTRIED_ALTERNATIVES), strict=True):
+        jobs = [_job(problem, best, alternative.pool, counts[0]) for alternative, counts in asking]
+        for (alternative, counts), trial in zip(asking, runner.run(jobs, until, Untried.ALTERNATIVES), strict=True):
             if trial is None or trial.error:
                 alternative.sizing.stop()
             else:
-                healable = not trial.rejects_too_many
-                alternative.sizing.tell(count, trial.serves, trial.service_violation, healable=healable)
+                report(alternative.sizing, counts, trial)
 
 
 def _pools(best: Trial, sized: Sequence[Candidate]) -> Iterator[tuple[str, Candidate, PoolSpec]]:
@@ -154,7 +150,7 @@ def _alternative(
     return _Alternative(kind, pool, usd, Sizing(guess, candidate.max_replicas))
 
 
-def _next_count(alternative: _Alternative, best: Trial, trials: Sequence[Trial]) -> int | None:
+def _next_counts(alternative: _Alternative, best: Trial, trials: Sequence[Trial]) -> Counts | None:
     """Replicas to simulate next, costing no more than the cheapest known of its kind; None when done."""
     known = _known_usd(alternative.kind, best, trials)
     if math.isfinite(known) and alternative.usd_per_replica > 0:
@@ -165,16 +161,12 @@ def _next_count(alternative: _Alternative, best: Trial, trials: Sequence[Trial])
 def _known_usd(kind: str, best: Trial, trials: Sequence[Trial]) -> float:
     """Price of the cheapest feasible deployment that differs from ``best`` in its kind; infinite without one."""
     ours = _values(best.deployment, kind)
-    feasible = [trial for trial in trials if trial.comparable and trial.feasible]
-    prices = [t.metrics["usd_per_hour"] for t in feasible if _values(t.deployment, kind) != ours]
-    return min(prices, default=math.inf)
+    return cheapest_usd(trial for trial in trials if _values(trial.deployment, kind) != ours)
 
 
 def _job(problem: Problem, best: Trial, pool: PoolSpec, replicas: int) -> Job:
     """A job behind the recommendation's router if it has one, else behind the most promising one."""
     shared = sum(pool.replicas for pool in best.deployment.pools if pool.role != "decode") > 1
     router = best.deployment.router if shared else configs_most_promising_first(problem.space.routing)[0]
-    # The router is irrelevant to a single replica: use the first one, so that equal runs are recognised.
-    chosen = router if replicas > 1 else router_configs(problem.space.routing)[0]
-    deployment = deployment_of(problem.model, problem.profile, pool, replicas, chosen)
+    deployment = lone(problem.space, deployment_of(problem.model, problem.profile, pool, replicas, router))
     return Job(STAGE, deployment, parameters_of(deployment))

@@ -24,7 +24,7 @@ from hisearch.search.model.candidates import Candidate
 from hisearch.search.model.deployments import canonical, on_engine, parameters_of, resized, with_cache
 from hisearch.search.model.job import Job
 from hisearch.search.model.problem import Problem
-from hisearch.search.model.routing_configs import lone_config
+from hisearch.search.model.routing_configs import lone
 from hisearch.search.model.trial import Trial
 from hisearch.search.refine.improvement import Box, choose, hits
 from hisearch.search.refine.inputs import Expectations, Part, encode
@@ -200,14 +200,7 @@ def neighbourhood(problem: Problem, deployment: DeploymentSpec) -> Iterator[Depl
         if spec is None or spec == deployment:
             continue
         if within_limits(problem, spec.pools, tuple(p.replicas for p in spec.pools)):
-            yield _lone(problem, spec)
-
-
-def _lone(problem: Problem, deployment: DeploymentSpec) -> DeploymentSpec:
-    """A single replica gets the first routing configuration, as the router is irrelevant to it."""
-    if len(deployment.pools) > 1 or deployment.pool.replicas > 1:
-        return deployment
-    return lone_config(problem.space, deployment.admission).of(deployment)
+            yield lone(problem.space, spec)
 
 
 def _elsewhere(problem: Problem, deployment: DeploymentSpec) -> Iterator[DeploymentSpec]:

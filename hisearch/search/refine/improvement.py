@@ -60,10 +60,7 @@ def _even(count: int, k: int) -> F8:
 def hits(draws: F8, feasible: np.ndarray, box: Box) -> np.ndarray:
     """Which points candidates hit, shape (m, s * q), 1 or 0 in single precision.
 
-    Args:
-        draws: shape (m, s, k).
-        feasible: shape (m, s).
-        box: the points to be won.
+    draws: shape (m, s, k). feasible: shape (m, s). box: the points to be won.
     """
     m, s, k = draws.shape
     hit_points = np.empty((m, s, len(box.points)), dtype=np.float32)
@@ -78,9 +75,7 @@ def hits(draws: F8, feasible: np.ndarray, box: Box) -> np.ndarray:
 def choose(hit: np.ndarray, count: int) -> list[tuple[int, float]]:
     """Up to ``count`` candidates, each the one that adds most to those before it, while any is expected to add.
 
-    Args:
-        hit: as ``hits`` returns it.
-        count: number of candidates requested.
+    hit: as ``hits`` returns it.
 
     Returns:
         (candidate, draws times points that it adds).

@@ -20,13 +20,12 @@ from hisearch.search.model.problem import Problem
 from hisearch.search.model.routing_configs import other_configs
 from hisearch.search.model.tier_choices import TierChoice
 from hisearch.search.model.trial import Trial
-from hisearch.search.select.recommend import nearest_miss, recommend, widest
+from hisearch.search.select.recommend import nearest_miss, recommended, widest
 from hisearch.search.stages.cache import MEMORY_STEP
 from hisearch.search.stages.clusters import role_problem, within_limits
-from hisearch.search.stages.ending import UNTRIED_NEIGHBOURS
+from hisearch.search.stages.ending import Untried
 from hisearch.search.stages.shortlist import moved
-from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
-from hisearch.specs.deployments.pool_checks import check_pools
+from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec, check_pools
 from hisearch.specs.machines.parallelism import Parallelism, degrees_of
 
 #: Stage number of all trials after the three stages.
@@ -51,8 +50,7 @@ def all_may(_: Sequence[Trial], deployments: Sequence[DeploymentSpec]) -> Sequen
 def local_search(problem: Problem, runner: TrialRunner, until: int, may_serve: MayServe = all_may) -> None:
     """Move the recommendation to its best neighbour until none is better, or ``until`` simulations are made."""
     done: set[int] = set()
-    while (recommendation := recommend(trials := runner.considered, problem.objectives)) is not None:
-        best = recommendation.trial
+    while (best := recommended(trials := runner.considered, problem.objectives)) is not None:
         centres = (best, widest(best, trials), _narrow_miss(best, trials))
         centre = next((trial for trial in centres if trial is not None and trial.number not in done), None)
         if centre is None:
@@ -60,7 +58,7 @@ def local_search(problem: Problem, runner: TrialRunner, until: int, may_serve: M
         done.add(centre.number)
         others = may_serve(trials, neighbours(problem, centre))
         jobs = [Job(STAGE, neighbour, parameters_of(neighbour)) for neighbour in others]
-        runner.run(jobs, until, UNTRIED_NEIGHBOURS if centre is best else "")
+        runner.run(jobs, until, Untried.NEIGHBOURS if centre is best else "")
         descend(problem, runner, until)
 
 
@@ -92,10 +90,7 @@ def neighbours(problem: Problem, best: Trial) -> list[DeploymentSpec]:
 def descend(problem: Problem, runner: TrialRunner, until: int) -> None:
     """Remove replicas from the recommended deployment until it misses the SLO."""
     done: set[int] = set()
-    while (
-        recommendation := recommend(runner.considered, problem.objectives)
-    ) is not None and recommendation.trial.number not in done:
-        best = recommendation.trial
+    while (best := recommended(runner.considered, problem.objectives)) is not None and best.number not in done:
         fewer = one_less(best.deployment)
         if not fewer:
             return

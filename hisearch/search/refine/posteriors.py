@@ -18,9 +18,7 @@ from hisearch.score.terms import Check, LimitCheck, TermCheck
 from hisearch.search.model.trial import Trial, is_maximised
 from hisearch.search.refine.gaussian import GaussianProcess, parameter_means
 from hisearch.search.select.pareto import INFINITE_OBJECTIVE
-
-#: The objective that needs no simulation.
-PRICE = "usd_per_hour"
+from hisearch.specs.studies.study import PRICE
 
 #: Iterations of the optimiser for a first fit, and for one that starts from an earlier fit.
 _FIRST_STEPS, _NEXT_STEPS = 30, 8
@@ -177,9 +175,7 @@ class Posteriors:
     def outcomes(self, losses: dict[str, F8], usd: F8) -> tuple[F8, np.ndarray]:
         """Objectives and feasibility of losses.
 
-        Args:
-            losses: of every figure, shape (m, s), by name.
-            usd: prices, shape (m,).
+        losses: of every figure, shape (m, s), by name. usd: prices, shape (m,).
 
         Returns:
             objectives, to be minimised, shape (m, s, k), and which draws meet the SLO, shape (m, s).

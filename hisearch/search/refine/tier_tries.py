@@ -12,13 +12,14 @@ import math
 from collections.abc import Sequence
 
 from hisearch.search.evaluate.runner import TrialRunner
-from hisearch.search.model.deployments import parameters_of, with_cache
+from hisearch.search.model.deployments import families, parameters_of, with_cache
 from hisearch.search.model.estimates import estimate
 from hisearch.search.model.job import Job
 from hisearch.search.model.problem import Problem
 from hisearch.search.model.trial import TermCheck, Trial
 from hisearch.search.refine.local_search import can_build
 from hisearch.search.select.pareto import miss_order
+from hisearch.search.select.recommend import cheapest_usd
 from hisearch.search.stages.cache import STAGE
 from hisearch.search.stages.execution import LEAST_MARGIN
 from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
@@ -52,7 +53,7 @@ def try_tiers(problem: Problem, runner: TrialRunner, until: int) -> list[Trial]:
         if runner.simulations >= last or runner.stopped:
             break
         # The price limit may have fallen since, and leave too little for tiers.
-        tried = with_largest_tiers(problem, miss.deployment, _cheapest_usd(runner.considered))
+        tried = with_largest_tiers(problem, miss.deployment, cheapest_usd(runner.considered))
         if tried is None:
             continue
         trial = runner.run([Job(STAGE, tried, parameters_of(tried))], last)[0]
@@ -68,15 +69,15 @@ def savable_misses(problem: Problem, trials: Sequence[Trial]) -> list[Trial]:
     left out are misses that tiers cannot fix: rejected requests, limits, and a load that is too large even without any
     recomputation.
     """
-    comparable, cheapest_usd = [trial for trial in trials if trial.comparable], _cheapest_usd(trials)
-    serving = {_family(trial.deployment) for trial in comparable if trial.feasible}
+    comparable, least_usd = [trial for trial in trials if trial.comparable], cheapest_usd(trials)
+    serving = {families(trial.deployment) for trial in comparable if trial.feasible}
     best: dict[_Family, Trial] = {}
-    for trial in sorted((t for t in comparable if _family(t.deployment) not in serving), key=miss_order):
-        if trial.metrics["usd_per_hour"] < cheapest_usd and _may_be_saved(problem, trial):
-            best.setdefault(_family(trial.deployment), trial)
+    for trial in sorted((t for t in comparable if families(t.deployment) not in serving), key=miss_order):
+        if trial.metrics["usd_per_hour"] < least_usd and _may_be_saved(problem, trial):
+            best.setdefault(families(trial.deployment), trial)
     most_gib: dict[_Family, float] = {}
     for trial in comparable:
-        family = _family(trial.deployment)
+        family = families(trial.deployment)
         most_gib[family] = max(most_gib.get(family, 0.0), _tier_gib(trial.deployment))
     untried = [miss for family, miss in best.items() if most_gib[family] <= _tier_gib(miss.deployment)]
     return sorted(untried, key=lambda trial: (trial.metrics["usd_per_hour"], trial.number))
@@ -123,15 +124,6 @@ def _most_rps(problem: Problem, pool: PoolSpec) -> float:
     return pool.replicas * best.capacity_rps * (1 + max(costs.relative_error, LEAST_MARGIN))
 
 
-def _family(deployment: DeploymentSpec) -> _Family:
-    return tuple((pool.accelerator, pool.engine.name) for pool in deployment.pools)
-
-
 def _tier_gib(deployment: DeploymentSpec) -> float:
     """GiB of the tiers of one worker of each pool."""
     return sum(tier.gib for pool in deployment.pools for tier in pool.tiers)
-
-
-def _cheapest_usd(trials: Sequence[Trial]) -> float:
-    """Dollars per hour of the cheapest deployment that serves; infinite without one."""
-    return min((t.metrics["usd_per_hour"] for t in trials if t.comparable and t.feasible), default=math.inf)

@@ -18,12 +18,14 @@ class Failure:
     """Why nothing is recommended.
 
     deployments: number simulated on the complete trace with figures; none of them meets the SLO. 0: nothing was
-    examined. missed: label of an SLO term -> how many of them miss it. text: a sentence or two for people.
+    examined. missed: label of an SLO term -> how many of them miss it. text: a sentence or two for people. hopeless:
+    stage 1 expects that no deployment can meet the SLO, and no simulation speaks against it.
     """
 
     deployments: int
     missed: dict[str, int]
     text: str
+    hopeless: bool = False
 
     @property
     def examined(self) -> bool:
@@ -45,7 +47,7 @@ def explain(trials: Sequence[Trial], hopeless: str = "") -> Failure:
             met every latency term.
     """
     failure, hopeless = _explain(trials), "" if _refuted(trials) else hopeless
-    return replace(failure, text=f"{failure.text} {hopeless}".strip())
+    return replace(failure, text=f"{failure.text} {hopeless}".strip(), hopeless=bool(hopeless))
 
 
 def _refuted(trials: Sequence[Trial]) -> bool:

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from hisearch.search.model.trial import Trial, is_maximised
-from hisearch.specs.studies.fleet_study import LEAST, PER_TOKEN, PRICE, SUMMED
-from hisearch.specs.studies.study import LimitSpec
+from hisearch.specs.studies.fleet_study import LEAST, PER_TOKEN, SUMMED
+from hisearch.specs.studies.study import PRICE, LimitSpec
 
 #: Replaces values that are not finite in dominance checks.
 _LARGEST = 1e300
@@ -46,10 +46,7 @@ class Combination:
 def figure_of(name: str, values: Sequence[float], tokens: Sequence[float]) -> float:
     """A combined figure from the models' figures.
 
-    Args:
-        name: name of the objective.
-        values: the figure of each model.
-        tokens: tokens that each model serves, prompts and outputs.
+    values: of each model. tokens: that each model serves, prompts and outputs.
     """
     if name in SUMMED:
         return math.fsum(values)
@@ -63,10 +60,8 @@ def figure_of(name: str, values: Sequence[float], tokens: Sequence[float]) -> fl
 def combine(fronts: Sequence[Sequence[Trial]], axes: Sequence[str], tokens: Sequence[float]) -> tuple[Combination, ...]:
     """The combined front, ascending in its first axis; empty if a model has no front.
 
-    Args:
-        fronts: front of each model, over ``axes``.
-        axes: objectives, and figures limited for all models together.
-        tokens: tokens that each model serves.
+    fronts: of each model, over ``axes``: objectives, and figures limited for all models together. tokens: as in
+    ``figure_of``.
     """
     import moocore
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hisearch.search.model.deployments import describe
-from hisearch.search.model.trial import Trial
-from hisearch.search.select.recommend import PRICE, cheapest, price_of
+from hisearch.search.model.trial import Trial, price_of
+from hisearch.search.select.recommend import cheapest
 from hisearch.specs.base import DTYPE_BYTES
 from hisearch.specs.deployments.deployment import DeploymentSpec
 from hisearch.specs.models.model import ModelSpec
 from hisearch.specs.studies.search_space import ExecutionSpace
+from hisearch.specs.studies.study import PRICE
 from hisearch.specs.wording import listed
 
 #: Bytes of a KV cache number as models compute it: 16 bits, whatever the format of the weights.
@@ -41,11 +42,8 @@ def _searched_own(model: ModelSpec, execution: ExecutionSpace) -> bool:
 def describe_formats(model: ModelSpec, chosen: Trial | None, trials: Sequence[Trial], execution: ExecutionSpace) -> str:
     """Warning about a deployment's narrower formats, with the price of keeping the checkpoint's; "" without any.
 
-    Args:
-        model: the published model.
-        chosen: the deployment; None for none.
-        trials: the study's; the cheapest that keeps the checkpoint's formats is named.
-        execution: the searched formats.
+    model: as published. trials: the study's; the cheapest that keeps the checkpoint's formats is named. execution: the
+    searched formats.
     """
     if chosen is None:
         return ""

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hisearch.base.dtypes import F8
+from hisearch.search.model.deployments import families
 from hisearch.search.model.trial import Trial, is_maximised
 
 #: Replaces an infinite objective (nothing finished) if an algorithm needs finite numbers.
@@ -77,12 +78,7 @@ def distinct(trials: Sequence[Trial]) -> list[Trial]:
 
 
 def _same_figures(left: Trial, right: Trial) -> bool:
-    return _kinds(left) == _kinds(right) and left.metrics == right.metrics
-
-
-def _kinds(trial: Trial) -> list[tuple[str, str]]:
-    """Accelerator and engine of each pool."""
-    return [(pool.accelerator, pool.engine.name) for pool in trial.deployment.pools]
+    return families(left.deployment) == families(right.deployment) and left.metrics == right.metrics
 
 
 def miss_order(trial: Trial) -> tuple[float, float, float, int]:
@@ -99,7 +95,7 @@ def hypervolume_progress(trials: Sequence[Trial], objectives: Sequence[str]) -> 
     """
     import moocore
 
-    feasible = [trial for trial in trials if trial.comparable and trial.feasible]
+    feasible = [trial for trial in trials if trial.meets_slo]
     if not feasible:
         return {}
     points = minimised(feasible, objectives)

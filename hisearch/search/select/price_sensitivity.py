@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hisearch.hardware.price_book import Listed, PriceBook
-from hisearch.search.model.trial import Trial
-from hisearch.search.select.recommend import price_of
+from hisearch.search.model.trial import Trial, price_of
 
 #: Share of today's price below which a price is not worth reporting.
 LEAST_SHARE = 0.05
@@ -37,7 +36,8 @@ def price_break_evens(book: PriceBook, trials: Sequence[Trial], best: Trial) -> 
     Everything else stays: other prices, electricity, and which trials meet the SLO. Trials already cheaper than
     ``best`` are left out, as something other than price speaks against them. The nearest in proportion come first.
     """
-    alternatives = [t for t in trials if t.comparable and t.feasible and t.number != best.number and _dearer(t, best)]
+    others = [trial for trial in trials if trial.meets_slo and trial.number != best.number]
+    alternatives = [trial for trial in others if price_of(trial) >= price_of(best)]
     break_evens = []
     for price in book.prices():
         book_plus_one = book.at({price.item: price.usd + 1.0})
@@ -59,10 +59,6 @@ def price_break_evens(book: PriceBook, trials: Sequence[Trial], best: Trial) -> 
         break_evens,
         key=lambda break_even: (abs(break_even.usd / break_even.now_usd - 1.0), break_even.item, not break_even.dearer),
     )
-
-
-def _dearer(trial: Trial, best: Trial) -> bool:
-    return price_of(trial) >= price_of(best)
 
 
 def _crossing(price: Listed, best: Trial, trial: Trial, more: float, dearer: bool) -> float | None:

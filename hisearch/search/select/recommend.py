@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from hisearch.score.quantities import quantity, titled
 from hisearch.score.terms import Check, LimitCheck, RejectionCheck, TermCheck
-from hisearch.search.model.deployments import SHAPES, describe, shape_of
-from hisearch.search.model.trial import Recommendation, Trial, metric_of
+from hisearch.search.model.deployments import SHAPES, accelerators_of, describe, engines_of, shape_of
+from hisearch.search.model.trial import Recommendation, Trial, metric_of, price_of
 from hisearch.search.select.pareto import front, miss_order
+from hisearch.specs.studies.study import PRICE
 from hisearch.specs.wording import counted, in_percent, listed
 
 #: Among equally priced deployments, tightest margins within this share of the bound count as equal, and goodputs within
 #: this share: one request more or less moves a percentile by as much.
 EQUAL_MARGIN = 0.01
 EQUAL_GOODPUT = 0.01
-
-#: The objective that is the price.
-PRICE = "usd_per_hour"
 
 
 def recommend(trials: Sequence[Trial], objectives: Sequence[str]) -> Recommendation | None:
@@ -28,18 +26,19 @@ def recommend(trials: Sequence[Trial], objectives: Sequence[str]) -> Recommendat
     widest margin, the cheapest on another accelerator, the one with the lowest first latency objective, and the
     cheapest on another engine. If an objective is in dollars per something other than the hour, also the preferred one
     on another accelerator.
-
-    Args:
-        trials: the study's, or some of them.
-        objectives: the study's.
     """
     comparable = [trial for trial in trials if trial.comparable]
     feasible = [trial for trial in comparable if trial.feasible]
-    best = preferred(feasible, objectives)
+    best = recommended(comparable, objectives)
     if best is None:
         return None
     reason = _reason(best, feasible, comparable, objectives)
     return Recommendation(best, reason, runner_ups(best, feasible, objectives))
+
+
+def recommended(trials: Sequence[Trial], objectives: Sequence[str]) -> Trial | None:
+    """The trial of ``recommend`` alone."""
+    return preferred([trial for trial in trials if trial.meets_slo], objectives)
 
 
 def preferred(feasible: Sequence[Trial], objectives: Sequence[str]) -> Trial | None:
@@ -65,23 +64,23 @@ def cheapest(feasible: Sequence[Trial], objectives: Sequence[str]) -> Trial | No
     return preferred(feasible, tuple(dict.fromkeys((*objectives, PRICE))))
 
 
+def cheapest_usd(trials: Iterable[Trial]) -> float:
+    """Dollars per hour of the cheapest of ``trials`` that meets the SLO; infinite without one."""
+    return min((trial.metrics["usd_per_hour"] for trial in trials if trial.meets_slo), default=math.inf)
+
+
 def widest(best: Trial, trials: Sequence[Trial]) -> Trial | None:
     """The feasible deployment at the price of ``best`` with the widest tightest margin.
 
     None if that is not wider by more than ``EQUAL_MARGIN``. It may be off the front: margin is no objective.
     """
-    equal = [trial for trial in trials if trial.comparable and trial.feasible and price_of(trial) == price_of(best)]
+    equal = [trial for trial in trials if trial.meets_slo and price_of(trial) == price_of(best)]
     widest_margin = max(equal, key=lambda trial: (trial.worst_margin, -trial.number), default=None)
     return (
         widest_margin
         if widest_margin is not None and widest_margin.worst_margin > best.worst_margin + EQUAL_MARGIN
         else None
     )
-
-
-def price_of(trial: Trial) -> float:
-    """Dollars per hour without the last bits, which depend on the order of summation."""
-    return round(trial.metrics["usd_per_hour"], 6)
 
 
 def nearest_miss(trials: Sequence[Trial]) -> Trial | None:
@@ -161,8 +160,8 @@ def _what_for(metrics: Mapping[str, float]) -> str:
 
 def runner_ups(best: Trial, feasible: Sequence[Trial], objectives: Sequence[str]) -> tuple[tuple[Trial, str], ...]:
     """Distinct alternatives, up to six and one of each other shape, with the trade-off of each."""
-    elsewhere = [t for t in feasible if _accelerators(t) != _accelerators(best)]
-    other_engine = [t for t in feasible if _engines(t) != _engines(best)]
+    elsewhere = [t for t in feasible if accelerators_of(t.deployment) != accelerators_of(best.deployment)]
+    other_engine = [t for t in feasible if engines_of(t.deployment) != engines_of(best.deployment)]
     cheaper = [t for t in feasible if price_of(t) < price_of(best)]
     latency = latency_objective(objectives)
     values = {t.number: t.metrics[metric_of(latency)] for t in feasible}
@@ -192,14 +191,6 @@ def _best_by(feasible: Sequence[Trial], objectives: Sequence[str]) -> Trial | No
     """The ``preferred`` one if an objective is in dollars per something other than a deployment's hour."""
     by_other_dollars = PRICE not in objectives and any(name.startswith("usd_") for name in objectives)
     return preferred(feasible, objectives) if by_other_dollars else None
-
-
-def _accelerators(trial: Trial) -> set[str]:
-    return {pool.accelerator for pool in trial.deployment.pools}
-
-
-def _engines(trial: Trial) -> set[str]:
-    return {pool.engine.name for pool in trial.deployment.pools}
 
 
 def latency_objective(objectives: Sequence[str]) -> str:

@@ -20,22 +20,20 @@ import numpy as np
 
 from hisearch.score.quantities import quantity
 from hisearch.search.model.deployments import describe
-from hisearch.search.model.trial import Recommendation, Trial, is_maximised, metric_of
+from hisearch.search.model.trial import Recommendation, Trial, is_maximised, metric_of, price_of
 from hisearch.search.select.pareto import front, minimised
 from hisearch.search.select.recommend import (
     EQUAL_GOODPUT,
-    PRICE,
     cheapest,
     in_seconds,
     latencies_instead,
     latency_objective,
-    price_of,
     recommend,
     runner_ups,
 )
 from hisearch.specs.base import ENGINE_TITLES
-from hisearch.specs.studies.study import RecommendSpec
-from hisearch.specs.wording import counted, in_percent, listed
+from hisearch.specs.studies.study import PRICE, RecommendSpec
+from hisearch.specs.wording import capitalised, counted, in_percent, listed
 
 #: Deployments whose largest load ``most_headroom`` looks for: those with the widest tightest margin.
 HEADROOM_CANDIDATES = 4
@@ -54,12 +52,8 @@ def recommend_by(
 ) -> Recommendation | None:
     """The recommended deployment by a rule; None if nothing is feasible.
 
-    Args:
-        trials: the study's, including those at other loads.
-        objectives: the study's.
-        rule: the rule to choose by.
-        chosen: a trial chosen by other means than the rule, and why, in two sentences.
-        loads: largest simulated load that met the SLO, by trial number; only ``most_headroom`` needs it.
+    trials: those at other loads too. chosen: a trial chosen by other means than the rule, and why, in two sentences.
+    loads: largest simulated load that met the SLO, by trial number; only ``most_headroom`` needs it.
     """
     recommendation = recommend(trials, objectives)
     if recommendation is None:
@@ -69,12 +63,12 @@ def recommend_by(
     elif rule.rule == "cheapest":
         trial, reason = recommendation.trial, recommendation.reason
     else:
-        feasible = [t for t in trials if t.comparable and t.feasible]
+        feasible = [t for t in trials if t.meets_slo]
         inside = [t for t in feasible if _within(t, rule)]
         choice = _RULES[rule.rule] if inside else _too_dear
         trial, reason = choice(_Choice(feasible, inside, objectives, rule, loads))
     if trial is not recommendation.trial:
-        feasible = [t for t in trials if t.comparable and t.feasible]
+        feasible = [t for t in trials if t.meets_slo]
         recommendation = Recommendation(trial, reason, runner_ups(trial, feasible, objectives))
     return replace(recommendation, reason=reason, rule=rule.rule)
 
@@ -116,7 +110,7 @@ def preference(
     For ``cheapest`` the front by price, for ``best_value`` the front in the order of ``knee``, for ``most_headroom``
     the trials of ``loads``. Empty if none is within the price.
     """
-    inside = [t for t in trials if t.comparable and t.feasible and _within(t, rule)]
+    inside = [t for t in trials if t.meets_slo and _within(t, rule)]
     if rule.rule == "best_value":
         return knee(inside, objectives)
     if rule.rule == "lowest_latency":
@@ -140,7 +134,7 @@ def _by_load(trials: Sequence[Trial], loads: Mapping[int, float]) -> tuple[Trial
 
 def headroom_candidates(trials: Sequence[Trial], rule: RecommendSpec) -> list[Trial]:
     """Feasible trials within the rule's price with the widest tightest margin, one of each price, widest first."""
-    feasible = [t for t in trials if t.comparable and t.feasible and _within(t, rule)]
+    feasible = [t for t in trials if t.meets_slo and _within(t, rule)]
     widest: dict[float, Trial] = {}
     for trial in sorted(feasible, key=lambda t: (-t.worst_margin, t.number)):
         widest.setdefault(price_of(trial), trial)
@@ -151,7 +145,7 @@ def table_limit_usd(trials: Sequence[Trial], objectives: Sequence[str], rule: Re
     """Price limit for showing rules that need one: the study's, else twice that of the cheapest."""
     if rule.usd_per_hour is not None:
         return rule.usd_per_hour
-    best = cheapest([t for t in trials if t.comparable and t.feasible], objectives)
+    best = cheapest([t for t in trials if t.meets_slo], objectives)
     # Owned hardware costs nothing; the limit must be above zero.
     return max(TABLE_LIMIT * price_of(best), 0.01) if best is not None else math.inf
 
@@ -195,8 +189,7 @@ def _best_value(given: _Choice) -> tuple[Trial, str]:
     ]
     return best, (
         f"{describe(best.deployment)} is the knee of the front of {counted(len(ordered), 'deployment')}{given.limit}: "
-        f"{_figures(best, given.objectives)}. "
-        + (f"{_capital('; '.join(sides))}." if sides else "The others cost the same.")
+        f"{_figures(best, given.objectives)}.{_sentence(sides) or ' The others cost the same.'}"
     )
 
 
@@ -212,7 +205,7 @@ def _lowest_latency(given: _Choice) -> tuple[Trial, str]:
         f"{words}, {describe(t.deployment)}, is {_changes(best, t, (name, *given.objectives))}"
         for t, words in given.alternatives(best, ordered[1:])
     ]
-    return best, f"{text}: {_figures(best, given.objectives)}." + (f" {_capital('; '.join(sides))}." if sides else "")
+    return best, f"{text}: {_figures(best, given.objectives)}.{_sentence(sides)}"
 
 
 def _most_headroom(given: _Choice) -> tuple[Trial, str]:
@@ -228,9 +221,14 @@ def _most_headroom(given: _Choice) -> tuple[Trial, str]:
     ]
     return best, (
         f"{describe(best.deployment)} carries {given.loads[best.number]:.3g} × this load within the SLO at "
-        f"{_usd(best)}, the most of {counted(len(ordered), 'deployment')}{given.limit} that other loads were tried on."
-        + (f" {_capital('; '.join(sides))}." if sides else "")
+        f"{_usd(best)}, the most of {counted(len(ordered), 'deployment')}{given.limit} that other loads were tried "
+        f"on.{_sentence(sides)}"
     )
+
+
+def _sentence(parts: Sequence[str]) -> str:
+    """`` The parts; as a sentence.`` after another one; "" without any."""
+    return f" {capitalised('; '.join(parts))}." if parts else ""
 
 
 def _too_dear(given: _Choice) -> tuple[Trial, str]:
@@ -302,7 +300,3 @@ def _changes(best: Trial, trial: Trial, objectives: Sequence[str]) -> str:
                 f"{quantity(name).within} {in_percent(abs(change), 1)} {'higher' if change > 0 else 'lower'}"
             )
     return f"{price}, with {listed(changes)}" if changes else price
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

@@ -88,12 +88,8 @@ def search_cache(
 ) -> CacheSearch:
     """Run stage 3 after the runner's trials, until ``until`` simulations or until nothing new is proposed.
 
-    Args:
-        problem: the question.
-        runner: runs the simulations. Its earlier stage-3 trials of the same deployments are told to the sampler.
-        until: see above.
-        first: trials to vary in any case.
-        number: number of this run of stage 3, from 1; each draws differently.
+    Earlier stage-3 trials of the same deployments are told to the sampler. first: trials to vary in any case. number:
+    of this run of stage 3, from 1; each draws differently.
     """
     others = bases(runner.considered, problem.objectives, tiers=bool(problem.space.cache.tiers))
     base_trials = list({trial.number: trial for trial in (*first, *others)}.values())

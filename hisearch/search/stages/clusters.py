@@ -32,13 +32,14 @@ from hisearch.search.model.estimates import (
     ttft_bound,
     ttft_s,
 )
-from hisearch.search.model.pair_sizing import Counts
 from hisearch.search.model.problem import Problem
+from hisearch.search.model.sizing import Counts
 from hisearch.search.stages.execution import (
     LEAST_MARGIN,
     LEAST_PRICE,
     ExecutionReport,
     Refusals,
+    Shortfall,
     alone_of,
     beaten,
     groups,
@@ -87,11 +88,7 @@ def search_clusters(
 ) -> ExecutionReport:
     """Stage 1 for the shapes of several pools that the space allows.
 
-    Args:
-        problem: the question.
-        unified: stage 1's report on unified workers, the basis of mixes; None if not run.
-        keep: most clusters to keep of each shape, beyond one of every accelerator and engine.
-        advanced: called with the number of combinations processed since its last call.
+    unified: stage 1's report on unified workers, the basis of mixes; None if not run. keep, advanced: as in ``screen``.
     """
     pools, refusals = problem.space.pools, Refusals()
     sides: list[Candidate] = []
@@ -153,8 +150,8 @@ def _size_prefill(problem: Problem, pool: PoolSpec, kv_tokens: int, costs: Compi
     expected = at(expected_hit_rate(demand, kv_tokens * workers))
     kindest = at(demand.ideal_hit_rate)
     shortfalls = {
-        "misses TTFT alone": kindest.ttft_s / ttft_bound(slo)[0],
-        "too slow for the load": demand.least_rps / (most * kindest.capacity_rps),
+        Shortfall.TTFT: kindest.ttft_s / ttft_bound(slo)[0],
+        Shortfall.LOAD: demand.least_rps / (most * kindest.capacity_rps),
     }
     usd = problem.planner.usd_per_hour(alone_of(problem, pool))
     return priced(problem, pool, expected, margin, shortfalls, usd)
@@ -180,8 +177,8 @@ def _size_decode(problem: Problem, pool: PoolSpec, kv_tokens: int, costs: Compil
     rate = running / (outputs * step_s(running))
     expected = Estimate(batch, bounded_by, step_s(running), 0.0, rate, 0.0)
     shortfalls = {
-        "misses TPOT alone": least_tpot_s(costs.seconds, demand) / bound_s,
-        "too slow for the load": demand.least_rps / (most * rate),
+        Shortfall.TPOT: least_tpot_s(costs.seconds, demand) / bound_s,
+        Shortfall.LOAD: demand.least_rps / (most * rate),
     }
     usd = problem.planner.usd_per_hour(alone_of(problem, pool))
     return priced(problem, pool, expected, margin, shortfalls, usd)

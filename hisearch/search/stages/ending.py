@@ -2,42 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from hisearch.search.model.candidates import Kept
 from hisearch.search.model.deployments import one_less
 from hisearch.search.model.trial import Trial
-from hisearch.search.stages.shortlist import key_of, key_of_deployment
+from hisearch.search.stages.shortlist import key_of
 from hisearch.specs.studies.study import BudgetSpec
-from hisearch.specs.wording import counted, listed
+from hisearch.specs.wording import capitalised, counted, listed
 
 #: ``Ending.stopped`` in provenance if nothing was left out.
 FINISHED = "finished"
 
-#: Texts of what may be left untried, besides candidates of stage 1.
-UNTRIED_REPLICAS = "one replica less of the recommendation"
-UNTRIED_SIZES = "some numbers of replicas"
-UNTRIED_ROUTERS = "some routers with the replicas found"
-UNTRIED_ENGINES = "the best one on another engine"
-UNTRIED_NEIGHBOURS = "some settings next to the recommended ones"
-UNTRIED_ALTERNATIVES = "some numbers of replicas on other accelerators or engines"
-UNTRIED_CACHE = "the cache tiers (stage 3)"
-UNTRIED_LOADS = "larger loads"
+
+class Untried(StrEnum):
+    """What a budget may leave untried, besides candidates of stage 1: what matters most to a buyer first."""
+
+    REPLICAS = "one replica less of the recommendation"
+    NEIGHBOURS = "some settings next to the recommended ones"
+    SIZES = "some numbers of replicas"
+    ROUTERS = "some routers with the replicas found"
+    ENGINES = "the best one on another engine"
+    ALTERNATIVES = "some numbers of replicas on other accelerators or engines"
+    LOADS = "larger loads"
+    CACHE = "the cache tiers (stage 3)"
+
 
 #: How many untried things a caution names.
 _NAMED = 2
-
-#: Order of listing: what matters most to a buyer first.
-_ORDER = (
-    UNTRIED_REPLICAS,
-    UNTRIED_NEIGHBOURS,
-    UNTRIED_SIZES,
-    UNTRIED_ROUTERS,
-    UNTRIED_ENGINES,
-    UNTRIED_ALTERNATIVES,
-    UNTRIED_LOADS,
-)
 
 
 @dataclass(frozen=True)
@@ -89,20 +83,18 @@ class Ending:
     def caution(self, recommended: bool, hopeless: bool = False) -> str:
         """Sentences for the reader of a search that was cut short; "" if it was not.
 
-        Args:
-            recommended: whether it found a deployment that meets the SLO.
-            hopeless: stage 1 expects that no deployment can meet the SLO.
+        recommended: it found a deployment that meets the SLO. hopeless: stage 1 expects that none can.
         """
         if not self.stopped:
             return ""
-        text = _capital(self._who(short=True))
+        text = capitalised(self._who(short=True))
         if self.untried:
             left = len(self.untried) - _NAMED
             more = [f"{left} more (under Provenance in the report)"] if left > 0 else []
             text += f" before it had tried {listed([*self.untried[:_NAMED], *more])}"
         if hopeless and not recommended:
             return f"{text}. A larger budget will not help."
-        if self.untried == (UNTRIED_LOADS,):
+        if self.untried == (Untried.LOADS,):
             outlook = "what the recommended deployment can carry beyond this load is not known"
         elif recommended:
             outlook = "a cheaper deployment may meet the SLO"
@@ -112,15 +104,10 @@ class Ending:
         return f"{text} Raise {self.key} to search on." if self.key else text
 
 
-def in_order(untried: Collection[str]) -> list[str]:
-    """The untried texts in listing order, each once; "" is dropped."""
-    return [text for text in _ORDER if text in untried]
-
-
 def untried_candidates(kept: Sequence[Kept], trials: Sequence[Trial]) -> str:
     """``3 of 12 candidates of stage 1``: those without any simulation; "" if there are none."""
-    seen = {key_of_deployment(trial.deployment) for trial in trials}
-    unseen = sum(key_of(candidate) not in seen for candidate in kept)
+    seen = {key_of(trial.deployment.pools) for trial in trials}
+    unseen = sum(key_of(side.pool for side in candidate.sides) not in seen for candidate in kept)
     if unseen == len(kept):
         return f"any of {counted(len(kept), 'candidate')} of stage 1"
     return f"{unseen:,} of {counted(len(kept), 'candidate')} of stage 1" if unseen else ""
@@ -128,9 +115,9 @@ def untried_candidates(kept: Sequence[Kept], trials: Sequence[Trial]) -> str:
 
 def dropped_candidates(kept: Sequence[Kept], trials: Sequence[Trial]) -> str:
     """``3 of 12 candidates of stage 1 after slices of the trace``: never simulated on all of it; "" if none was."""
-    seen = {key_of_deployment(trial.deployment) for trial in trials}
-    replayed = {key_of_deployment(trial.deployment) for trial in trials if trial.slice_fraction == 1.0}
-    dropped = sum(key_of(candidate) in seen - replayed for candidate in kept)
+    seen = {key_of(trial.deployment.pools) for trial in trials}
+    replayed = {key_of(trial.deployment.pools) for trial in trials if trial.slice_fraction == 1.0}
+    dropped = sum(key_of(side.pool for side in candidate.sides) in seen - replayed for candidate in kept)
     return f"{dropped:,} of {counted(len(kept), 'candidate')} of stage 1 after slices of the trace" if dropped else ""
 
 
@@ -144,11 +131,7 @@ def untried_settings(total: int, tried: int) -> str:
 
 
 def untried_replicas(best: Trial, trials: Sequence[Trial]) -> str:
-    """``UNTRIED_REPLICAS`` if a deployment with one replica less of some pool was not simulated; else ""."""
+    """``Untried.REPLICAS`` if a deployment with one replica less of some pool was not simulated; else ""."""
     tried = [trial.deployment.pools for trial in trials if trial.slice_fraction == 1.0]
     smaller = [fewer.pools for fewer in one_less(best.deployment)]
-    return "" if all(pools in tried for pools in smaller) else UNTRIED_REPLICAS
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
+    return "" if all(pools in tried for pools in smaller) else Untried.REPLICAS

@@ -12,6 +12,8 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
+from operator import attrgetter
 from typing import TypeVar
 
 import numpy as np
@@ -19,7 +21,7 @@ import numpy as np
 from hisearch.latency.costs import CompiledCosts
 from hisearch.latency.device_memory.plan import DoesNotFit
 from hisearch.latency.sharding import InvalidParallelism
-from hisearch.search.model.candidates import Candidate, Kept, Screened
+from hisearch.search.model.candidates import Candidate, Cluster, Kept
 from hisearch.search.model.deployments import deployment_of, starting_memory_fraction
 from hisearch.search.model.estimates import (
     Estimate,
@@ -43,11 +45,20 @@ LEAST_MARGIN = 0.2
 #: Owned hardware counts as this many dollars per hour in capacity per dollar.
 LEAST_PRICE = 1e-6
 
-#: Reason for a shortfall -> its meaning for workers, and the size of the nearest one's miss.
-_HOPELESS = {
-    "misses TPOT alone": ("miss TPOT even with a single request", "misses TPOT by {share}"),
-    "misses TTFT alone": ("miss TTFT even with a single request", "misses TTFT by {share}"),
-    "too slow for the load": ("cannot carry the load with all the replicas allowed", "carries 1/{times} of the load"),
+
+class Shortfall(StrEnum):
+    """Why even the most favourable estimate of a worker misses the SLO; the text is that of reports."""
+
+    TPOT = "misses TPOT alone"
+    TTFT = "misses TTFT alone"
+    LOAD = "too slow for the load"
+
+
+#: Shortfall -> its meaning for workers, and the size of the nearest one's miss.
+_HOPELESS: Mapping[str, tuple[str, str]] = {
+    Shortfall.TPOT: ("miss TPOT even with a single request", "misses TPOT by {share}"),
+    Shortfall.TTFT: ("miss TTFT even with a single request", "misses TTFT by {share}"),
+    Shortfall.LOAD: ("cannot carry the load with all the replicas allowed", "carries 1/{times} of the load"),
 }
 
 #: Sizes and prices a worker: the question, the worker, KV tokens that it holds, its step costs.
@@ -57,7 +68,8 @@ Size = Callable[["Problem", PoolSpec, int, CompiledCosts], "Candidate"]
 VARIANTS_KEPT = 2
 
 
-_Screened = TypeVar("_Screened", bound=Screened)
+#: What stage 1 sorts: workers, or sets of workers of several pools.
+_Screened = TypeVar("_Screened", Candidate, Cluster)
 
 
 @dataclass(frozen=True)
@@ -109,10 +121,7 @@ class ExecutionReport:
 def search_execution(problem: Problem, keep: int, advanced: Callable[[int], None] = lambda _: None) -> ExecutionReport:
     """Run stage 1.
 
-    Args:
-        problem: the question.
-        keep: most candidates to keep, beyond one look at every accelerator and engine.
-        advanced: called with the number of combinations processed since its last call.
+    keep, advanced: as in ``stages.screening.screen``.
     """
     refusals = Refusals()
     sized: list[Candidate] = []
@@ -278,17 +287,12 @@ def _size(problem: Problem, pool: PoolSpec, kv_tokens: int, costs: CompiledCosts
 
 
 def priced(
-    problem: Problem, pool: PoolSpec, expected: Estimate, margin: float, misses: Mapping[str, float], usd: float
+    problem: Problem, pool: PoolSpec, expected: Estimate, margin: float, misses: Mapping[Shortfall, float], usd: float
 ) -> Candidate:
     """A worker with the replicas for the busiest minute; a shortfall if it misses a bound beyond the margin.
 
-    Args:
-        problem: the question.
-        pool: the worker.
-        expected: estimate of one replica.
-        margin: relative error of the estimate.
-        misses: most favourable estimate of each bounded figure, as a share of its bound.
-        usd: dollars per hour of one replica.
+    expected: estimate of one replica; margin: its relative error. misses: most favourable estimate of each bounded
+    figure, as a share of its bound. usd: dollars per hour of one replica.
     """
     most = problem.max_replicas(pool)
     reason = max(misses, key=lambda name: misses[name])
@@ -307,7 +311,7 @@ def priced(
     )
 
 
-def _misses(problem: Problem, pool: PoolSpec, kv_tokens: int, costs: CompiledCosts) -> dict[str, float]:
+def _misses(problem: Problem, pool: PoolSpec, kv_tokens: int, costs: CompiledCosts) -> dict[Shortfall, float]:
     """The most favourable estimate of each bounded figure, as a share of its bound."""
     demand, slo, engine = problem.demand, problem.slo, pool.engine
     best = estimate(costs.seconds, engine, kv_tokens, demand, slo, demand.ideal_hit_rate)
@@ -315,9 +319,9 @@ def _misses(problem: Problem, pool: PoolSpec, kv_tokens: int, costs: CompiledCos
     alone = estimate(costs.seconds, single, kv_tokens, demand, slo, demand.ideal_hit_rate)
     most_rps = problem.max_replicas(pool) * best.capacity_rps
     return {
-        "misses TPOT alone": least_tpot_s(costs.seconds, demand) / tpot_bound_s(slo, demand),
-        "misses TTFT alone": alone.ttft_s / ttft_bound(slo)[0],
-        "too slow for the load": demand.least_rps / most_rps,
+        Shortfall.TPOT: least_tpot_s(costs.seconds, demand) / tpot_bound_s(slo, demand),
+        Shortfall.TTFT: alone.ttft_s / ttft_bound(slo)[0],
+        Shortfall.LOAD: demand.least_rps / most_rps,
     }
 
 
@@ -355,7 +359,7 @@ def select(sized: Sequence[_Screened], keep: int) -> list[_Screened]:
     order = sorted(range(len(sized)), key=lambda i: (int(ranks[i]), sized[i].usd_per_hour, -sized[i].rps_per_usd, i))
     by_price = sorted(range(len(sized)), key=lambda i: (sized[i].usd_per_hour, -sized[i].rps_per_usd, i))
     chosen: list[int] = []
-    for name_of in (_accelerator, _engine):
+    for name_of in (attrgetter("pool.accelerator"), attrgetter("pool.engine.name")):
         seen = {name_of(sized[i]) for i in chosen}
         for i in by_price:
             if name_of(sized[i]) not in seen:
@@ -370,14 +374,6 @@ def select(sized: Sequence[_Screened], keep: int) -> list[_Screened]:
         chosen.append(i)
         variants[sized[i].group] += 1
     return [sized[i] for i in chosen]
-
-
-def _accelerator(candidate: Screened) -> str:
-    return candidate.pool.accelerator
-
-
-def _engine(candidate: Screened) -> str:
-    return candidate.pool.engine.name
 
 
 def beaten(points: np.ndarray, index: int, margin: float) -> bool:

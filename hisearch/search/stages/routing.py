@@ -14,17 +14,18 @@ from hisearch.search.evaluate.runner import TrialRunner
 from hisearch.search.model.candidates import Kept
 from hisearch.search.model.deployments import parameters_of
 from hisearch.search.model.job import Job
-from hisearch.search.model.pair_sizing import Counts
 from hisearch.search.model.problem import Problem
 from hisearch.search.model.routing_configs import RoutingConfig
+from hisearch.search.model.sizing import Counts
 from hisearch.search.select.pareto import distinct, ranked
-from hisearch.search.stages.ending import UNTRIED_ROUTERS, UNTRIED_SIZES
+from hisearch.search.stages.ending import Untried
 from hisearch.search.stages.shortlist import (
     ShortlistEntry,
     deployment,
     estimated,
     kind_of,
     offsets,
+    report,
     shortlist_entry,
     sizer,
 )
@@ -55,11 +56,7 @@ def slices(requests: int, budget: int) -> list[float]:
 def search_routing(problem: Problem, candidates: Sequence[Kept], runner: TrialRunner, until: int) -> None:
     """Run stage 2; the trial runner keeps the trials.
 
-    Args:
-        problem: the question.
-        candidates: survivors of stage 1, best first.
-        runner: runs the simulations.
-        until: simulations at which the stage must stop.
+    candidates: survivors of stage 1, best first. until: simulations at which the stage must stop.
     """
     shortlist = [shortlist_entry(problem, candidate) for candidate in candidates]
     rungs = slices(problem.demand.requests, problem.budget.simulations)
@@ -98,13 +95,13 @@ def _size(
         entry.tried = []
     while asking := [(c, s, s.next) for c, s in zip(shortlist, sizers, strict=True) if s.next is not None]:
         jobs = [_job(problem, c, counts, c.routing_configs[0], fraction) for c, _, counts in asking]
-        done = runner.run(jobs, until, UNTRIED_SIZES if fraction == 1.0 else "")
+        done = runner.run(jobs, until, Untried.SIZES if fraction == 1.0 else "")
         for (entry, sizing, counts), trial in zip(asking, done, strict=True):
             if trial is None or trial.error:
                 sizing.stop()
                 continue
             entry.tried.append(trial)
-            sizing.report(counts, trial)
+            report(sizing, counts, trial)
     for entry, sizing in zip(shortlist, sizers, strict=True):
         entry.fewest = sizing.fewest
         if entry.tried:
@@ -178,4 +175,4 @@ def _try_offsets(problem: Problem, shortlist: Sequence[ShortlistEntry], runner: 
                 counts = sizes[id(entry)][turn] if turn < len(sizes[id(entry)]) else None
                 if counts is not None and not entry.beyond_help and place < len(entry.routing_configs):
                     jobs.append(_job(problem, entry, counts, entry.routing_configs[place], 1.0))
-    runner.run(jobs, until, UNTRIED_ROUTERS)
+    runner.run(jobs, until, Untried.ROUTERS)

@@ -2,99 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from hisearch.score.terms import is_of_size
 from hisearch.search.model.candidates import Cluster, Kept
 from hisearch.search.model.deployments import deployment_of
-from hisearch.search.model.pair_sizing import Counts, CountsSizing
+from hisearch.search.model.pair_sizing import CountsSizing
 from hisearch.search.model.problem import Problem
-from hisearch.search.model.routing_configs import RoutingConfig, lone_config, mixed_configs, pd_configs, unified_configs
-from hisearch.search.model.sizing import Sizing
+from hisearch.search.model.routing_configs import RoutingConfig, lone, mixed_configs, pd_configs, unified_configs
+from hisearch.search.model.sizing import Counts, Sizer, Sizing
 from hisearch.search.model.trial import Trial
 from hisearch.search.stages.clusters import within_limits
-from hisearch.specs.deployments.deployment import DeploymentSpec
+from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
 
 
-class Sizer(Protocol):
-    """Asks for workers of each pool; see ``Sizing`` and ``CountsSizing``."""
-
-    @property
-    def next(self) -> Counts | None:
-        """Counts to simulate now."""
-
-    @property
-    def fewest(self) -> Counts | None:
-        """Cheapest counts that met the SLO."""
-
-    @property
-    def best_guess(self) -> Counts:
-        """Cheapest counts that met the SLO, else the largest tried."""
-
-    def report(self, counts: Counts, trial: Trial) -> None:
-        """Report the outcome of the requested counts."""
-
-    def stop(self) -> None:
-        """Ask for no more."""
-
-
-@dataclass
-class _OnePool:
-    """``Sizing`` of a single pool, by counts."""
-
-    sizing: Sizing
-
-    @property
-    def next(self) -> Counts | None:
-        return None if self.sizing.next is None else (self.sizing.next,)
-
-    @property
-    def fewest(self) -> Counts | None:
-        return None if self.sizing.fewest is None else (self.sizing.fewest,)
-
-    @property
-    def best_guess(self) -> Counts:
-        return (self.sizing.best_guess,)
-
-    def report(self, counts: Counts, trial: Trial) -> None:
-        healable = not trial.rejects_too_many
-        self.sizing.tell(counts[0], trial.serves, trial.service_violation, healable=healable)
-
-    def stop(self) -> None:
-        self.sizing.stop()
-
-
-@dataclass
-class _SeveralPools:
-    """``CountsSizing``; the worst missed term shows which pool is short."""
-
-    sizing: CountsSizing
-
-    @property
-    def next(self) -> Counts | None:
-        return self.sizing.next
-
-    @property
-    def fewest(self) -> Counts | None:
-        return self.sizing.fewest
-
-    @property
-    def best_guess(self) -> Counts:
-        return self.sizing.best_guess
-
-    def report(self, counts: Counts, trial: Trial) -> None:
-        self.sizing.tell(
-            counts,
-            trial.serves,
-            trial.service_violation,
-            healable=not trial.rejects_too_many,
-            pool=_short_pool(trial),
-        )
-
-    def stop(self) -> None:
-        self.sizing.stop()
+def report(sizing: Sizer, counts: Counts, trial: Trial) -> None:
+    """Tell a sizer the outcome of the requested counts; the worst missed term shows which pool is short."""
+    healable = not trial.rejects_too_many
+    sizing.tell(counts, trial.serves, trial.service_violation, healable=healable, pool=_short_pool(trial))
 
 
 def _short_pool(trial: Trial) -> int:
@@ -162,12 +88,12 @@ def sizer(problem: Problem, entry: ShortlistEntry) -> Sizer:
     """The sizer that finds the candidate's fewest workers."""
     candidate = entry.candidate
     if not isinstance(candidate, Cluster):
-        return _OnePool(Sizing(entry.guess[0], candidate.max_replicas))
+        return Sizing(entry.guess[0], candidate.max_replicas)
     prices = [side.usd_per_hour / side.replicas for side in candidate.sides]
     most = tuple(side.max_replicas for side in candidate.sides)
     ranks = tuple(pool.parallelism.ranks for pool in candidate.pools)
     limit = problem.max_accelerators
-    return _SeveralPools(CountsSizing(entry.guess, prices, most, ranks, limit))
+    return CountsSizing(entry.guess, prices, most, ranks, limit)
 
 
 def deployment(problem: Problem, candidate: Kept, counts: Counts, routing_config: RoutingConfig) -> DeploymentSpec:
@@ -177,9 +103,8 @@ def deployment(problem: Problem, candidate: Kept, counts: Counts, routing_config
             pool.model_copy(update={"replicas": count}) for pool, count in zip(candidate.pools, counts, strict=True)
         ]
         return DeploymentSpec(model=problem.model, profile=problem.profile, pools=pools, **routing_config.settings)
-    # The router is irrelevant to a single replica: use the first one, so that equal runs are recognised.
-    chosen = routing_config if counts[0] > 1 else lone_config(problem.space, routing_config.admission)
-    return chosen.of(deployment_of(problem.model, problem.profile, candidate.pool, counts[0], chosen.router))
+    workers = deployment_of(problem.model, problem.profile, candidate.pool, counts[0], routing_config.router)
+    return lone(problem.space, routing_config.of(workers))
 
 
 def offsets(problem: Problem, entry: ShortlistEntry) -> list[Counts | None]:
@@ -213,17 +138,10 @@ def added(counts: Counts, index: int, more: int) -> Counts:
 
 def kind_of(candidate: Kept) -> tuple[str, ...]:
     """Shape, accelerators and engine: one of each kind stays in the race, so that like is compared with like."""
-    if isinstance(candidate, Cluster):
-        return (candidate.shape, *(name for pool in candidate.pools for name in (pool.accelerator, pool.engine.name)))
-    return (candidate.pool.accelerator, candidate.pool.engine.name)
+    shape = (candidate.shape,) if isinstance(candidate, Cluster) else ()
+    return (*shape, *(name for side in candidate.sides for name in (side.pool.accelerator, side.pool.engine.name)))
 
 
-def key_of(candidate: Kept) -> tuple[str, ...]:
-    """Key of a candidate's workers."""
-    pools = candidate.pools if isinstance(candidate, Cluster) else (candidate.pool,)
+def key_of(pools: Iterable[PoolSpec]) -> tuple[str, ...]:
+    """Key of workers, whatever their numbers."""
     return tuple(pool.model_copy(update={"replicas": 1}).model_dump_json() for pool in pools)
-
-
-def key_of_deployment(spec: DeploymentSpec) -> tuple[str, ...]:
-    """``key_of`` the candidate of a deployment."""
-    return tuple(pool.model_copy(update={"replicas": 1}).model_dump_json() for pool in spec.pools)

@@ -14,7 +14,7 @@ from hisearch.simulate.arrays import adapter_tree
 from hisearch.simulate.plans.agent_plan import AgentPlan
 from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.simulate.plans.tier_plan import TierPlan
-from hisearch.simulate.results.result import ObjectUse
+from hisearch.simulate.results.uses import ObjectUse
 from hisearch.traces.agents import AgentArrays, of_sessions
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
 

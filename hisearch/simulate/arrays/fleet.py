@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hisearch.base.dtypes import I4
-from hisearch.base.policies import ADMISSIONS, ROUTERS
+from hisearch.base.policies import ADMISSIONS, AUTOSCALERS, ROUTERS
 from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.traffic import flow
 from hisearch.simulate.arrays.pool import record, records, trace_of
@@ -19,7 +19,6 @@ from hisearch.traces.compiled import TraceArrays
 
 ROLES = {"unified": fl.UNIFIED, "prefill": fl.PREFILL, "decode": fl.DECODE}
 _KINDS = {"up": fl.COMES_UP, "drain": fl.IS_DRAINED, "down": fl.DIES, "host_lost": fl.HOST_DIES}
-_METRICS = {"requests_in_flight": fl.BY_REQUESTS, "wait_s": fl.BY_WAIT}
 #: Points of each member on the ring of consistent hashing.
 RING_POINTS = 64
 #: The back's stream of random numbers begins apart from the front's: the first 64 bits of the square root of 3's
@@ -173,9 +172,9 @@ def _scalers(plan: FleetPlan) -> Any:
         row["first"] = first[p]
         row["members"] = pool.slots
         row["used"] = row["ready"] = pool.replicas
-        row["least"] = scaler.least
-        row["most"] = scaler.most
-        row["metric"] = _METRICS[scaler.metric]
+        row["least"] = scaler.min_replicas
+        row["most"] = scaler.max_replicas
+        row["metric"] = AUTOSCALERS.code(scaler.metric)
     return rows
 
 

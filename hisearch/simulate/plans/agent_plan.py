@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
-PolicyName = Literal["lru", "by_slot", "queued", "duration", "steps", "distance"]
-SourceName = Literal["trace", "past", "oracle"]
+from hisearch.specs.deployments.agent_memory import AgentPolicyName, DistanceSourceName
 
 
 @dataclass(frozen=True)
@@ -50,8 +48,8 @@ class AgentPlan:
         disk_latency_s, disk_bytes_per_s: of reading from the second tier.
     """
 
-    policy: PolicyName
-    source: SourceName = "trace"
+    policy: AgentPolicyName
+    source: DistanceSourceName = "trace"
     kinds: tuple[KindPlan, ...] = ()
     pool_pages: int = 0
     ahead_s: float = 10.0

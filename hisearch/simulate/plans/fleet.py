@@ -9,11 +9,10 @@ from typing import Literal
 
 from hisearch.latency.step_cost import step_seconds
 from hisearch.simulate.plans.plan import WorkerPlan
+from hisearch.specs.deployments.cluster import AutoscaleSpec, RoleName
 from hisearch.specs.deployments.routing import AdmissionSpec, RouterSpec
 
-RoleName = Literal["unified", "prefill", "decode"]
 IncidentName = Literal["up", "drain", "down", "host_lost"]
-MetricName = Literal["requests_in_flight", "wait_s"]
 
 
 @dataclass(frozen=True)
@@ -43,32 +42,11 @@ class Incident:
 
 
 @dataclass(frozen=True)
-class ScalerPlan:
-    """An autoscaler: every ``period_s`` it brings a pool to ``target`` of ``metric`` for each worker.
-
-    It starts workers at once, which take requests ``startup_s`` later. It drains the newest after a surplus has lasted
-    ``calm_s``. least, most: limits on the number of workers.
-    """
-
-    metric: MetricName
-    target: float
-    least: int
-    most: int
-    period_s: float = 15.0
-    startup_s: float = 120.0
-    calm_s: float = 300.0
-
-
-@dataclass(frozen=True)
 class ServedModel:
     """A model that requests ask for. name: in results; aliases: other names that requests may use."""
 
     name: str = ""
     aliases: tuple[str, ...] = ()
-
-    def goes_by(self, name: str) -> bool:
-        """Whether ``name`` is a name of the model."""
-        return name in self.names
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -93,7 +71,7 @@ class PoolPlan:
     role: RoleName = "unified"
     usd_per_hour: float = 1.0
     spare: int = 0
-    scaler: ScalerPlan | None = None
+    scaler: AutoscaleSpec | None = None
     model: ServedModel = ServedModel()
     kv_bytes_per_token: float | None = None
     back_for: tuple[int, ...] = ()

@@ -9,7 +9,6 @@ from hisearch.simulate.plans.fleet import (
     Incident,
     IncidentName,
     PoolPlan,
-    ScalerPlan,
     ServedModel,
     TransferPlan,
 )
@@ -30,12 +29,8 @@ def plan_fleet(
 ) -> FleetPlan:
     """Compile all pools of a deployment, with routers, incidents and KV transfer.
 
-    Args:
-        deployment: its spec.
-        workers: a compiled worker of each pool.
-        models: architectures, which determine KV sizes, by their names in the deployment.
-        usd_per_hour: of one worker of each pool.
-        fabric: of KV transfers; None without decode workers.
+    workers: a compiled worker of each pool; usd_per_hour: of one. models: architectures, which determine KV sizes, by
+    their names in the deployment. fabric: of KV transfers; None without decode workers.
     """
     back = _back_for(deployment, workers)
     pools = tuple(
@@ -47,7 +42,7 @@ def plan_fleet(
             usd,
             spare=_spare(pool) + len(back[pool.name]),
             back_for=tuple(back[pool.name]),
-            scaler=_scaler(pool),
+            scaler=pool.autoscale,
             model=_served(deployment, pool, models),
             kv_bytes_per_token=None if pool.role == "unified" else plan.memory.kv_bytes_per_token_per_rank,
         )
@@ -70,21 +65,6 @@ def _served(deployment: DeploymentSpec, pool: PoolSpec, models: Mapping[str, Mod
     """The model that ``pool`` serves, with all its names."""
     ref = deployment.model_ref(pool)
     return ServedModel(ref, (models[ref].huggingface_id, *deployment.served_names.get(ref, ())))
-
-
-def _scaler(pool: PoolSpec) -> ScalerPlan | None:
-    scale = pool.autoscale
-    if scale is None:
-        return None
-    return ScalerPlan(
-        scale.metric,
-        scale.target,
-        scale.min_replicas,
-        scale.max_replicas,
-        scale.period_s,
-        scale.startup_s,
-        scale.calm_s,
-    )
 
 
 def _changes(pool: PoolSpec) -> list[tuple[float, int]]:

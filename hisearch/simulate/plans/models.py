@@ -34,7 +34,7 @@ def models_of_requests(plan: FleetPlan, trace: CompiledTrace) -> RequestModels:
         return RequestModels(names, np.zeros(len(trace), np.int32))
     numbers = []
     for name in trace.models.names:
-        index = next((k for k, model in enumerate(served) if model.goes_by(name)), None)
+        index = next((k for k, model in enumerate(served) if name in model.names), None)
         if index is None:
             raise ModelNotServed(
                 f"trace {trace.name} asks for model {name!r}, which no pool serves; served: {', '.join(names)}. Other "

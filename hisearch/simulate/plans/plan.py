@@ -9,14 +9,14 @@ from typing import Literal
 from hisearch.hardware.power import PowerPlan, plan_power
 from hisearch.latency.costs import CompiledCosts
 from hisearch.latency.device_memory.plan import Elsewhere, MemoryPlan, plan_memory
-from hisearch.latency.devices.build import DevicesRefused, WorkerDevices
+from hisearch.latency.devices.build import WorkerDevices
 from hisearch.latency.devices.fitted import profile_at_hand
 from hisearch.latency.devices.memory import devices_memory
 from hisearch.latency.estimator import compile_costs
 from hisearch.latency.sharding import InvalidParallelism, Parallelism
-from hisearch.simulate.plans.agent_memory import AgentsRefused, plan_agents, with_adapters, with_disk
+from hisearch.simulate.plans.agent_memory import plan_agents, with_adapters, with_disk
 from hisearch.simulate.plans.agent_plan import AgentPlan
-from hisearch.simulate.plans.tier_plan import MovementPlan, TierPlan, TransferLaw
+from hisearch.simulate.plans.tier_plan import MovementPlan, TierPlan
 from hisearch.simulate.plans.tiers import TierRefused, Tiers, plan_tiers
 from hisearch.specs.base import ENGINE_TITLES
 from hisearch.specs.deployments.deployment import EngineSpec, PoolSpec
@@ -33,25 +33,6 @@ from hisearch.specs.machines.hardware import AcceleratorSpec, HostSpec, MediumSp
 from hisearch.specs.machines.parallelism import engine_problem
 from hisearch.specs.machines.profile import LatencyProfileSpec
 from hisearch.specs.models.model import ModelSpec
-
-__all__ = [
-    "NO_WINDOW",
-    "AgentPlan",
-    "AgentsRefused",
-    "DevicesRefused",
-    "MovementPlan",
-    "TierPlan",
-    "TierRefused",
-    "TransferLaw",
-    "WorkerPlan",
-    "check_simulated",
-    "check_split",
-    "ffn_accelerator_name",
-    "plan_kv_memory",
-    "plan_pool_memory",
-    "plan_worker",
-    "worker_devices",
-]
 
 #: A worker of one accelerator.
 ONE = Parallelism()
@@ -156,16 +137,9 @@ def plan_worker(
 ) -> WorkerPlan:
     """Compile a pool's worker.
 
-    Args:
-        pool: engine settings, parallelism, formats, tiers.
-        model: architecture.
-        accelerator: of each rank.
-        host: the machine of the workers; None if unspecified.
-        media: of the pool's tiers, by the names that the tiers use.
-        profile: constants of the latency estimator.
-        profile_name: the profile's name in results.
-        devices: attached devices, by the names in the pool's devices block.
-        ffn_accelerator: that the block names, if attention and FFN are disaggregated.
+    host: the machine of the workers; None if unspecified. media: of the pool's tiers, and devices: of its devices
+    block, by the names used there. profile_name: in results. ffn_accelerator: that the block names, if attention and
+    FFN are disaggregated.
 
     Raises:
         DoesNotFit: the model leaves no memory for KV; says how many bytes are short.

@@ -53,13 +53,8 @@ def plan_tiers(
 ) -> Tiers:
     """Compile the tiers of a pool's worker.
 
-    Args:
-        pool: its tiers and their movement.
-        model: its layers, and whether its ranks hold the same KV (MLA).
-        memory: bytes of KV per token and rank, and tokens that device memory holds.
-        accelerator: its link to host memory.
-        host: the machine of the workers; None if unspecified.
-        media: by the names that the tiers call them.
+    memory: bytes of KV per token and rank, and tokens that device memory holds. host: the machine of the workers; None
+    if unspecified. media: by the names that the tiers call them.
 
     Raises:
         TierRefused: see ``tier_problems``; a store that holds less than a page; for HiCache, a host pool that holds no
@@ -101,12 +96,8 @@ def medium_law(
 ) -> TransferLaw:
     """Reads or writes of a store.
 
-    Args:
-        medium: its latency, queue and smallest transfer.
-        bytes_per_s: of one device, in this direction.
-        devices: number of devices that the store is spread over.
-        bytes_per_token: b above.
-        operation_bytes: p above.
+    bytes_per_s: of one device, in this direction. devices: that the store is spread over. bytes_per_token,
+    operation_bytes: b and p above.
     """
     operations_per_token = bytes_per_token / max(operation_bytes, medium.page_bytes)
     queue_s = operations_per_token * medium.latency_s / (medium.queue_depth * devices)

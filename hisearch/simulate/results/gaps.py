@@ -21,7 +21,8 @@ import numpy.typing as npt
 
 from hisearch.base.dtypes import F8, I8
 from hisearch.kernels.layout import sim as la
-from hisearch.simulate.results.result import Result, StepLog
+from hisearch.simulate.results.result import Result
+from hisearch.simulate.results.tables import StepLog
 
 #: Of a slot: no logged entry makes this token.
 NOT_MADE = -1
@@ -156,9 +157,7 @@ def exact_gaps(result: Result) -> F8:
 def itl_percentiles(result: Result, percents: npt.ArrayLike) -> F8:
     """Percentiles of ``exact_gaps``, seconds, linear between order statistics; NaN where there is no gap.
 
-    Args:
-        result: a simulation with a log.
-        percents: of shape (Q,), each in [0, 100].
+    percents: of shape (Q,), each in [0, 100]. The result needs a log.
 
     Raises:
         LogMissing: there is no log.

@@ -8,7 +8,8 @@ from dataclasses import fields, replace
 import numpy as np
 import numpy.typing as npt
 
-from hisearch.simulate.results.result import RequestTable, Result, WorkerTable
+from hisearch.simulate.results.result import Result
+from hisearch.simulate.results.tables import RequestTable, WorkerTable
 from hisearch.traces.models import RequestModels
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hisearch.base.dtypes import I8
-from hisearch.simulate.results.result import StepLog
+from hisearch.simulate.results.tables import StepLog
 
 
 def merged_logs(logs: Sequence[StepLog]) -> StepLog:
@@ -48,12 +48,8 @@ def _laid_out(
 ) -> tuple[np.ndarray, I8]:
     """(the steps' records in the new order, end of each step's range).
 
-    Args:
-        parts: records of each log, (E_i,).
-        first: (S,) begin of each step's range in its log's records.
-        counts: (S,) length of the range.
-        steps: number of steps of each log.
-        order: (S,) the new order.
+    parts: records of each log, (E_i,). first, counts: (S,) begin and length of each step's range in its log's records.
+    steps: number of steps of each log. order: (S,) the new order.
     """
     offsets = np.concatenate([[0], np.cumsum([len(records) for records in parts])])[:-1]
     begin = (first + np.repeat(offsets, steps))[order].astype(np.int64)

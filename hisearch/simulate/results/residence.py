@@ -16,7 +16,8 @@ import numpy as np
 
 from hisearch.base.dtypes import F8, I4, I8
 from hisearch.simulate.results.gaps import logged_losses, step_log, steps_of
-from hisearch.simulate.results.result import Result, StepLog
+from hisearch.simulate.results.result import Result
+from hisearch.simulate.results.tables import StepLog
 
 #: Entries processed together, to keep temporary arrays small.
 _BLOCK = 1 << 20

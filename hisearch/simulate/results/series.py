@@ -32,7 +32,8 @@ from hisearch.base.dtypes import F8, I4, I8
 from hisearch.kernels.layout import sim as la
 from hisearch.simulate.results.gaps import NOT_MADE, entry_steps, step_log, token_entries
 from hisearch.simulate.results.residence import Residences, residences
-from hisearch.simulate.results.result import RequestTable, Result, StepLog
+from hisearch.simulate.results.result import Result
+from hisearch.simulate.results.tables import RequestTable, StepLog
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -18,8 +18,9 @@ import numpy as np
 
 from hisearch.base.dtypes import F8, I8
 from hisearch.simulate.results.gaps import step_log
-from hisearch.simulate.results.result import Result, StoreUse
+from hisearch.simulate.results.result import Result
 from hisearch.simulate.results.series import ticks_s
+from hisearch.simulate.results.uses import StoreUse
 
 if TYPE_CHECKING:
     import pandas as pd

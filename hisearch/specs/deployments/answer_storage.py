@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from hisearch.specs.deployments.decode_tiers import writes_back_output
 from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.deployments.tier_checks import TierProblem, scope_of
 from hisearch.specs.machines.hardware import HostSpec, MediumSpec
@@ -28,15 +27,9 @@ def storage_problems(
 ) -> Iterator[TierProblem]:
     """Why the prefill workers cannot read what the decode workers of ``pool`` write back to their storage.
 
-    Args:
-        deployment: all pools.
-        pool: decode workers; has passed ``check_decode_tiers``.
-        model: the model that it serves.
-        media: by the names that tiers use.
-        host_name: host of its workers; None where unknown.
-        host: its spec.
+    pool: valid decode workers. media: by the names that tiers use. host_name, host: of its workers; None where unknown.
     """
-    if not writes_back_output(pool):
+    if not pool.writes_back_output:
         return
     ref = deployment.model_ref(pool)
     prefill_pools = [

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 from pydantic import Field, model_validator
 
+from hisearch.base.policies import AUTOSCALERS
 from hisearch.specs.base import Count, NonNegative, NonNegativeInt, Positive, Strict
+from hisearch.specs.policies import name_type, summaries
 
 RoleName = Literal["unified", "prefill", "decode"]
 HandOverName = Literal["auto", "reserve_first", "prefill_first"]
 GranularityName = Literal["auto", "whole", "chunk", "layer"]
-MetricName = Literal["requests_in_flight", "wait_s"]
 IncidentName = Literal["drain", "down", "host_down"]
+if TYPE_CHECKING:
+    AutoscalerName: TypeAlias = str
+else:
+    AutoscalerName = name_type(AUTOSCALERS)
 
 
 class TransferSpec(Strict):
@@ -57,10 +62,9 @@ class ReplicasSpec(Strict):
 class AutoscaleSpec(Strict):
     """A simple autoscaler, after Kubernetes' HorizontalPodAutoscaler."""
 
-    metric: MetricName = Field(
+    metric: AutoscalerName = Field(
         "requests_in_flight",
-        description="What is brought to the target for each worker: requests_in_flight, or wait_s, the seconds that it "
-        "takes to compute the prompts that wait for their first token.",
+        description=f"What is brought to the target for each worker. {summaries(AUTOSCALERS)}",
     )
     target: Positive = Field(description="Of the metric, for each worker.")
     min_replicas: Count = Field(1, description="Fewest workers.")

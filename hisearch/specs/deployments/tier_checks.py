@@ -43,11 +43,7 @@ def tier_problems(
 ) -> list[TierProblem]:
     """Tiers that the KV connector cannot use, or that no node has.
 
-    Args:
-        pool: has passed ``hisearch.specs.deployments.tiers.check_tiers``.
-        media: by the names that the tiers use.
-        host_name: host of its workers; None where unknown.
-        host: its spec.
+    pool: valid. media: by the names that the tiers use. host_name, host: of its workers; None where unknown.
     """
     return [*_kv_connector_problems(pool, media), *_node_problems(pool, media, host_name, host)]
 
@@ -183,20 +179,15 @@ def capacity_problems(
 ) -> list[TierProblem]:
     """Main memory or disks too small for the tiers of all workers, in a full host or in all hosts of a worker.
 
-    Args:
-        tiers: of each worker.
-        split: its parallelism.
-        media: by name.
-        host_name: of the workers.
-        host: likewise.
-        spread: of each tier, hosts of a worker that it is spread over (``spread_of``); all of them where None.
+    tiers, split: of each worker. spread: of each tier, hosts of a worker that it is spread over (``spread_of``); all of
+    them where None.
     """
     problems = []
     workers, nodes = workers_per_node(split, host), nodes_per_worker(split, host)
     sizes = {"dram": (host.dram_bytes, "host memory"), "nvme": (host.nvme_bytes, "disk")}
     for kind, (has_bytes, what) in sizes.items():
         has_gib, host_gib = has_bytes / _GIB, 0.0
-        parts, last = [], 0
+        parts, last, singular = [], 0, False
         over = set[int]()
         for index, tier in enumerate(tiers):
             medium = media[tier.medium]
@@ -208,11 +199,11 @@ def capacity_problems(
             host_gib += tier.gib * (workers if scope == "worker" else 1) / hosts
             each = f"{counted(workers, 'worker')} of {split} with {tier.gib:g} GiB{' each' if workers > 1 else ''}"
             parts.append(each if scope == "worker" else f"{tier.gib:g} GiB of the node")
-            last = index
+            last, singular = index, scope == "worker" and workers == 1
         if host_gib > has_gib:
             hosts, store = (over.pop(), what) if len(over) == 1 else (1, f"{what} in one host")
             owner = f"{host_name} has" if hosts == 1 else f"{hosts} {host_name} have"
-            need = "needs" if len(parts) == 1 and parts[0].startswith("1 worker ") else "need"
+            need = "needs" if len(parts) == 1 and singular else "need"
             message = (
                 f"{' and '.join(parts)} {need} {hosts * host_gib:g} GiB of {store}; {owner} {hosts * has_gib:g} GiB"
             )

@@ -238,11 +238,7 @@ def evictions_of(engine: EngineName, kv_connector: KvConnectorName, index: int) 
 def check_tiers(engine: EngineName, page_tokens: int, tiers: Sequence[TierSpec], movement: MovementSpec) -> None:
     """Refuse tiers and settings that the KV connector does not have, as far as names tell.
 
-    Args:
-        engine: the pool's engine.
-        page_tokens: tokens per KV page of the engine.
-        tiers: nearest first.
-        movement: how they are moved.
+    tiers: nearest first.
 
     Raises:
         KeyedError: with a key below the pool.

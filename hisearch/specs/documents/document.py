@@ -52,7 +52,9 @@ class Document(Generic[T]):
     @property
     def digest(self) -> str:
         """SHA-256 of the file's bytes; for an inline part, of its data."""
-        return self.source.digest if not self.inline else _data_digest(self._data())
+        if not self.inline:
+            return self.source.digest
+        return hashlib.sha256(json.dumps(self._data(), sort_keys=True).encode()).hexdigest()
 
     @property
     def positions(self) -> Positions:
@@ -145,9 +147,9 @@ def _problems(error: ValidationError, kind: str, source: Source) -> list[Problem
         if isinstance(error_inside, KeyedError):
             keypath = (*keypath, *error_inside.keypath)
         if keypath not in problems:
-            text = _words(
-                details, keypath, container, named_or_inline=bool(chosen) and keypath == _outer(details["loc"])
-            )
+            # The value itself has a union for its type where the error is at the place of its branch.
+            itself = bool(chosen) and keypath == tuple(details["loc"][:-1])
+            text = _words(details, keypath, container, named_or_inline=itself)
             problems[keypath] = source.problem(keypath, text)
         if details["type"] == "missing":
             missing.add(keypath)
@@ -167,11 +169,6 @@ def _of_another_branch(error: str, chosen: str, value: Any) -> bool:
     return bool(chosen) and isinstance(value, list) and error == "model_type"
 
 
-def _outer(loc: tuple[int | str, ...]) -> KeyPath:
-    """Location of the value whose type is a union, where the error is about that value itself."""
-    return tuple(loc[:-1])
-
-
 def _words(details: ErrorDetails, keypath: KeyPath, container: Any, *, named_or_inline: bool) -> str:
     kind, value, context = details["type"], details["input"], details.get("ctx", {})
     if kind == "extra_forbidden":
@@ -182,7 +179,3 @@ def _words(details: ErrorDetails, keypath: KeyPath, container: Any, *, named_or_
     if named_or_inline and kind == "string_type":
         return f"expected a name, a path or a section; got {described(value)}"
     return describe(details)
-
-
-def _data_digest(data: Any) -> str:
-    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()

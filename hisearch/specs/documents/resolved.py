@@ -56,8 +56,35 @@ class Hardware:
         return {name: document.spec for name, document in self.devices.items()}
 
 
+class _Resolved:
+    """A document with the hardware that it names."""
+
+    document: Document[Any]
+    hardware: Hardware
+
+    @property
+    def name(self) -> str:
+        """The document's name."""
+        return self.document.name
+
+    @property
+    def accelerators(self) -> dict[str, Document[AcceleratorSpec]]:
+        """Accelerators of the space or of the pools, by name."""
+        return self.hardware.accelerators
+
+    @property
+    def hosts(self) -> dict[str, Document[HostSpec]]:
+        """Hosts that pools name and the accelerators' usual ones, by name."""
+        return self.hardware.hosts
+
+    @property
+    def media(self) -> dict[str, Document[MediumSpec]]:
+        """Media of the tiers and of the hosts, by name."""
+        return self.hardware.media
+
+
 @dataclass(frozen=True)
-class ResolvedStudy:
+class ResolvedStudy(_Resolved):
     """A study with everything it names.
 
     Attributes:
@@ -77,11 +104,6 @@ class ResolvedStudy:
     overrides: tuple[str, ...] = ()
 
     @property
-    def name(self) -> str:
-        """The study's name."""
-        return self.document.name
-
-    @property
     def model_name(self) -> str:
         """What deployments call the model: the same for the user's study and for what ``to_yaml`` makes of it."""
         return deployed_name(self.model)
@@ -90,21 +112,6 @@ class ResolvedStudy:
     def study(self) -> StudySpec:
         """The study's spec."""
         return self.document.spec
-
-    @property
-    def accelerators(self) -> dict[str, Document[AcceleratorSpec]]:
-        """Accelerators of the space, by name."""
-        return self.hardware.accelerators
-
-    @property
-    def hosts(self) -> dict[str, Document[HostSpec]]:
-        """Their usual hosts, by name."""
-        return self.hardware.hosts
-
-    @property
-    def media(self) -> dict[str, Document[MediumSpec]]:
-        """Media of the tiers and of the hosts, by name."""
-        return self.hardware.media
 
     @property
     def trace_file(self) -> Path | None:
@@ -163,7 +170,7 @@ class ResolvedStudy:
 
 
 @dataclass(frozen=True)
-class ResolvedDeployment:
+class ResolvedDeployment(_Resolved):
     """A deployment with everything it names.
 
     model: of the pools that name none. pool_models: of the others, by the pools' names for them.
@@ -191,29 +198,9 @@ class ResolvedDeployment:
         return {self.deployment.model_ref(pool): self.model_of(pool) for pool in self.deployment.pools}
 
     @property
-    def name(self) -> str:
-        """The deployment's name."""
-        return self.document.name
-
-    @property
     def deployment(self) -> DeploymentSpec:
         """The deployment's spec."""
         return self.document.spec
-
-    @property
-    def accelerators(self) -> dict[str, Document[AcceleratorSpec]]:
-        """Accelerators of the pools, by name."""
-        return self.hardware.accelerators
-
-    @property
-    def hosts(self) -> dict[str, Document[HostSpec]]:
-        """Hosts of the pools and the accelerators' usual ones, by name."""
-        return self.hardware.hosts
-
-    @property
-    def media(self) -> dict[str, Document[MediumSpec]]:
-        """Media of the tiers and of the hosts, by name."""
-        return self.hardware.media
 
 
 def file_digest(path: Path) -> str:

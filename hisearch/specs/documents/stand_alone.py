@@ -24,12 +24,8 @@ def stand_alone(
 ) -> DeploymentSpec:
     """The same deployment with every document of the user's own among its definitions, and the rest by name.
 
-    Args:
-        deployment: its pools name entries of ``hardware``.
-        model: what ``deployment.model`` leads to.
-        profile: what ``deployment.profile`` leads to.
-        hardware: accelerators, hosts and media by the references that lead to them.
-        pool_models: of pools that name one, by its own name, under which it is kept.
+    model, profile: what the deployment's names lead to. hardware: by the references that lead to them. pool_models: of
+    pools that name one, by its own name, under which it is kept.
     """
     definitions = _Definitions(hardware)
     for served in pool_models.values():

@@ -134,14 +134,17 @@ def split_problems(model: ModelSpec, split: Parallelism) -> Iterator[SplitProble
         message = f"tensor_parallel {tensor} neither divides kv_heads {model.kv_heads} nor is a multiple of it"
         yield SplitProblem("tensor_parallel", message)
     moe, linear = model.moe, model.linear_attention
-    width = "tensor_parallel" if split.attention_data == 1 else "tensor_parallel x attention_data_parallel"
+    # Attention groups share the FFNs: of these the width is that of all groups together.
+    key, width = "tensor_parallel", "tensor_parallel"
+    if split.attention_data > 1:
+        key, width = "attention_data_parallel", "tensor_parallel x attention_data_parallel"
     if moe is None or moe.leading_dense_layers:
-        yield from _uneven(width, split.ffn_ranks, {"intermediate_size": model.intermediate_size})
+        yield from _uneven(key, split.ffn_ranks, {"intermediate_size": model.intermediate_size}, width)
     if moe is not None:
         each = split.expert_tensor
         what = width if split.expert == 1 else f"{width} / expert_parallel"
-        yield from _uneven(what, each, {"expert_intermediate_size": moe.expert_intermediate_size})
-        yield from _uneven(width, split.ffn_ranks, {"shared_intermediate_size": moe.shared_intermediate_size})
+        yield from _uneven(key, each, {"expert_intermediate_size": moe.expert_intermediate_size}, what)
+        yield from _uneven(key, split.ffn_ranks, {"shared_intermediate_size": moe.shared_intermediate_size}, width)
         if not split.all_to_all:
             yield from _uneven("expert_parallel", split.expert, {"experts": moe.experts})
     if linear is not None:
@@ -149,13 +152,11 @@ def split_problems(model: ModelSpec, split: Parallelism) -> Iterator[SplitProble
         yield from _uneven("tensor_parallel", tensor, {f"linear_attention.{name}": n for name, n in heads.items()})
 
 
-def _uneven(name: str, ranks: int, sizes: dict[str, int]) -> Iterator[SplitProblem]:
-    key = "expert_parallel" if name.startswith("expert") else "tensor_parallel"
-    if "attention_data" in name:
-        key = "attention_data_parallel"
+def _uneven(key: str, ranks: int, sizes: dict[str, int], name: str = "") -> Iterator[SplitProblem]:
+    """Sizes that ``ranks`` do not divide; ``name``: of the ranks, where it is not the key's."""
     for what, size in sizes.items():
         if size % ranks:
-            yield SplitProblem(key, f"{name} {ranks} does not divide {what} {size}")
+            yield SplitProblem(key, f"{name or key} {ranks} does not divide {what} {size}")
 
 
 def engine_problem(engine: EngineName, split: Parallelism, model: ModelSpec | None = None) -> SplitProblem | None:

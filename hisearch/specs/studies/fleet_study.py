@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field, model_validator
 
@@ -13,6 +13,7 @@ from hisearch.specs.studies.search_space import SearchSpaceSpec
 from hisearch.specs.studies.slo import SloSpec
 from hisearch.specs.studies.study import (
     OF_AGENTS,
+    PRICE,
     BudgetSpec,
     ConfidenceSpec,
     LimitSpec,
@@ -28,7 +29,6 @@ PER_TOKEN: frozenset[str] = frozenset({"usd_per_million_tokens", "joules_per_tok
 #: Those that are the smallest of its models'; all else is the largest.
 LEAST: frozenset[str] = frozenset({"capacity"})
 
-PRICE: Literal["usd_per_hour"] = "usd_per_hour"
 #: Most axes of a front.
 _MOST_OBJECTIVES = 4
 

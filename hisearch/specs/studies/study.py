@@ -24,6 +24,9 @@ Objective = Literal[
     "agents_per_accelerator", "usd_per_agent_hour",
 ]  # fmt: skip
 
+#: The objective that is the price.
+PRICE: Literal["usd_per_hour"] = "usd_per_hour"
+
 MAXIMISED: frozenset[str] = frozenset({"goodput", "capacity", "agents_per_accelerator"})
 
 CAPACITY = "capacity"

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 from hisearch.latency.costs import FrontEnd, StepCosts
 from hisearch.latency.speculation import Speculation, with_speculation
-from hisearch.simulate.plans.fleet import PoolPlan, RoleName, TransferPlan
+from hisearch.simulate.plans.fleet import PoolPlan, TransferPlan
 from hisearch.simulate.plans.plan import WorkerPlan
-from hisearch.specs.deployments.cluster import TransferSpec
+from hisearch.specs.deployments.cluster import RoleName, TransferSpec
 from hisearch.specs.deployments.routing import RouterSpec
 from hisearch.specs.machines.hardware import FabricSpec
 from hisearch.specs.machines.parallelism import Parallelism

@@ -28,7 +28,7 @@ from hisearch.latency.speculation import with_speculation
 from hisearch.simulate.engine import EngineOutOfMemory, simulate, simulate_fleet
 from hisearch.simulate.plans.fleet import FleetPlan
 from hisearch.simulate.plans.plan import WorkerPlan
-from hisearch.simulate.results.result import RequestTable
+from hisearch.simulate.results.tables import RequestTable
 from hisearch.specs.base import DType
 from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.machines.hardware import AcceleratorSpec, FabricSpec

@@ -1,0 +1,36 @@
+"""The largest load that a deployment carries, as far as other loads were simulated."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from hisearch.score.capacity import Capacity, capacity
+from hisearch.score.evaluate import Score
+from hisearch.search.model.trial import Trial, metric_of
+from hisearch.specs.studies.study import CAPACITY
+
+#: Loads that are tried: the largest, growth factor, relative tolerance of the two ends.
+MAX_LOAD = 8.0
+GROWTH = 1.5
+LOAD_TOLERANCE = 0.1
+
+
+def largest_load(score_at: Callable[[float], Score]) -> Capacity:
+    """The largest load at which ``score_at`` is feasible, from a few simulations."""
+    return capacity(score_at, growth=GROWTH, max_load=MAX_LOAD, relative_tolerance=LOAD_TOLERANCE)
+
+
+def headroom(trials: Sequence[Trial], best: Trial) -> Capacity | None:
+    """Largest load that a deployment carried and smallest that it missed; None if no other load was tried."""
+    if metric_of(CAPACITY) in best.metrics:
+        figures = best.metrics
+        missed = figures["capacity_missed_load"]
+        return Capacity(figures["capacity_load"], figures["capacity_goodput_rps"], missed, best.simulations)
+    same = [t for t in trials if t.deployment == best.deployment and t.slice_fraction == 1.0 and not t.error]
+    others = [trial for trial in same if trial.load != 1.0]
+    if not others:
+        return None
+    carried = max((trial for trial in same if trial.feasible), key=lambda trial: trial.load)
+    missed = min((trial.load for trial in same if not trial.feasible), default=math.inf)
+    return Capacity(carried.load, carried.metrics["goodput_rps"], missed, len(others))

@@ -1,0 +1,335 @@
+"""A pool of a deployment: identical workers, with their engine and its settings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeAlias
+
+from pydantic import Field, model_validator
+
+from hisearch.base.engine_rules import SETTINGS_SINCE
+from hisearch.base.policies import EVICTIONS, QUEUE_ORDERS
+from hisearch.specs.base import (
+    ENGINE_TITLES,
+    Count,
+    DType,
+    EngineName,
+    Fraction,
+    NonNegativeInt,
+    Positive,
+    Strict,
+)
+from hisearch.specs.deployments.agent_memory import AgentMemorySpec, check_agents
+from hisearch.specs.deployments.cluster import AutoscaleSpec, ReplicasSpec, RoleName
+from hisearch.specs.deployments.engine_rules import rules_version
+from hisearch.specs.deployments.tiers import (
+    KV_CONNECTOR_TITLES,
+    KvConnectorName,
+    MovementSpec,
+    TierSpec,
+    check_tiers,
+    kv_connector_of,
+)
+from hisearch.specs.errors import KeyedError
+from hisearch.specs.machines.devices import DevicesSpec
+from hisearch.specs.machines.parallelism import Parallelism, engine_problem
+from hisearch.specs.models.experts import ExpertsSpec
+from hisearch.specs.models.pages import PAGE_TOKENS
+from hisearch.specs.policies import name_type, summaries
+from hisearch.specs.versions import precedes
+
+_ENGINE_EVICTIONS = {name: policy for name, policy in EVICTIONS.items() if policy.engine}
+if TYPE_CHECKING:
+    EvictionName: TypeAlias = str
+    ScheduleName: TypeAlias = str
+else:
+    EvictionName = name_type(_ENGINE_EVICTIONS)
+    ScheduleName = name_type(QUEUE_ORDERS)
+
+CapacityPolicyName = Literal["guaranteed_no_evict", "max_utilization"]
+#: Orders of the waiting queue that each engine has.
+SCHEDULES: dict[str, tuple[ScheduleName, ...]] = {
+    engine: tuple(name for name, order in QUEUE_ORDERS.items() if engine in order.engines) for engine in ENGINE_TITLES
+}
+
+
+class EngineSpec(Strict):
+    """Settings of the serving engine, under one name for all engines; `hisearch export` turns them into flags."""
+
+    name: EngineName = Field(description="Whose step rule is simulated.")
+    version: str = Field(
+        "",
+        description="Release that runs, such as 0.19.1. Its rules decide where they are modelled (docs/engines.md), "
+        "else the nearest release's, which is said; its host work and kernels count where the latency profile knows "
+        "them. Where absent: the rules of the newest modelled release, and the profile's own host work.",
+    )
+    top_p: bool | None = Field(
+        None,
+        description="Requests bound sampling by top-p or top-k, for which vLLM before 0.17 sorts all logits; as the "
+        "model's generation_config.json where absent.",
+    )
+    max_running_requests: Count = Field(
+        256, description="vLLM max_num_seqs; SGLang max_running_requests; TensorRT-LLM max_batch_size."
+    )
+    chunk_tokens: Count = Field(
+        8192,
+        description="Token budget of a step: vLLM max_num_batched_tokens, SGLang chunked_prefill_size, TensorRT-LLM "
+        "max_num_tokens.",
+    )
+    page_tokens: Count | None = Field(
+        None,
+        description="Tokens per KV page; where absent 64 for models with sparse attention, else 16 for vLLM, 1 for "
+        "SGLang and 32 for TensorRT-LLM.",
+    )
+    prefix_caching: bool = Field(True, description="Reuse the KV of shared prompt prefixes.")
+    memory_fraction: Fraction = Field(
+        0.9,
+        description="Share of device memory: vLLM gpu_memory_utilization, SGLang mem_fraction_static; TensorRT-LLM "
+        "kv_cache_config.free_gpu_memory_fraction, of what weights and activations leave.",
+    )
+    max_prefill_tokens: Count = Field(16384, description="SGLang max_prefill_tokens; the others have no such limit.")
+    schedule_conservativeness: Positive = Field(
+        1.0, description="SGLang schedule_conservativeness: how much room admission keeps for outputs to come."
+    )
+    eviction: EvictionName = Field("lru", description="SGLang radix_eviction_policy; the others have lru alone.")
+    schedule: ScheduleName = Field(
+        "fcfs",
+        description="Order of the waiting queue: vLLM scheduling_policy, SGLang schedule_policy; TensorRT-LLM: fcfs. "
+        + summaries(QUEUE_ORDERS),
+    )
+    overlap: bool = Field(
+        True,
+        description="Form a batch while the one before it runs, as all engines do by default: vLLM async_scheduling, "
+        "SGLang's overlap schedule, TensorRT-LLM's overlap scheduler.",
+    )
+    chunked_prefill: bool = Field(True, description="Cut prompts that exceed what is left of a step's token budget.")
+    long_prefill_tokens: NonNegativeInt = Field(
+        0, description="vLLM long_prefill_token_threshold: most tokens of one request in a step; 0 sets no limit."
+    )
+    reserve_full_prompt: bool = Field(
+        True, description="vLLM scheduler_reserve_full_isl: admit a prompt only where all of it has room."
+    )
+    watermark: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="vLLM: share of all KV pages that admission leaves free while requests run; none by default."
+    )
+    mixed_chunk: bool = Field(False, description="SGLang enable_mixed_chunk: decode along with prefills.")
+    receive_interval: Count = Field(
+        1,
+        description="SGLang scheduler_recv_interval: decode steps between two looks at what has arrived; a prefill and "
+        "an idle engine look at once.",
+    )
+    fused_all_reduce: bool | None = Field(
+        None,
+        description="SGLang enable_flashinfer_allreduce_fusion, vLLM fuse_allreduce_rms of its pass_config: all-reduce "
+        "and the norm behind it in one kernel, SGLang in steps of up to 2,048 tokens, vLLM up to so many bytes. As the "
+        "engine has it where absent: vLLM on Hopper and Blackwell, SGLang not.",
+    )
+    capacity_policy: CapacityPolicyName = Field(
+        "guaranteed_no_evict",
+        description="TensorRT-LLM capacity_scheduler_policy: start a request only where all of its declared output has "
+        "room, or as soon as its prompt has, and pause the last ones where memory runs out.",
+    )
+
+    experts: ExpertsSpec = Field(
+        ExpertsSpec(), description="How tokens spread over routed experts; of no effect without expert_parallel."
+    )
+
+    @property
+    def page_size(self) -> int:
+        """Tokens per KV page, with the engine's default filled in."""
+        return self.page_tokens if self.page_tokens is not None else PAGE_TOKENS[self.name]
+
+    @model_validator(mode="after")
+    def _check(self) -> EngineSpec:
+        title = ENGINE_TITLES[self.name]
+        if self.name != "sglang" and self.eviction != "lru":
+            raise ValueError(f"{title} evicts by lru alone; eviction: {self.eviction} needs engine sglang")
+        for key, since in SETTINGS_SINCE.get(self.name, {}).items():
+            if (
+                key in self.model_fields_set
+                and getattr(self, key)
+                and precedes(rules_version(self.name, self.version), since)
+            ):
+                raise ValueError(f"{title} {self.version} has no {key}: it came with {since}")
+        if self.name != "sglang" and self.receive_interval != 1:
+            raise ValueError(f"{title} has no receive_interval; {self.receive_interval} needs engine sglang")
+        if self.name == "trtllm" and self.fused_all_reduce is not None:
+            raise ValueError(f"fused_all_reduce is a setting of SGLang and vLLM; {title} always does so")
+        if self.schedule not in SCHEDULES[self.name]:
+            raise ValueError(f"{self.name} has no schedule {self.schedule}; known: {', '.join(SCHEDULES[self.name])}")
+        if self.name != "sglang" and self.chunk_tokens < self.max_running_requests:
+            raise ValueError(
+                f"chunk_tokens {self.chunk_tokens} is less than max_running_requests {self.max_running_requests}: "
+                f"{title} needs one token of the budget for each running request"
+            )
+        if self.name == "trtllm":
+            self._check_blocks()
+        elif self.capacity_policy != "guaranteed_no_evict":
+            raise ValueError(f"{title} has no capacity_policy; {self.capacity_policy} needs engine trtllm")
+        return self
+
+    def _check_blocks(self) -> None:
+        """TensorRT-LLM: blocks have 2, 4, 8, … tokens, and a prompt is cut into whole blocks."""
+        page = self.page_size
+        if page < 2 or page & (page - 1):
+            raise ValueError(f"page_tokens {page}: TensorRT-LLM needs a power of two greater than 1")
+        if self.chunk_tokens < page:
+            raise ValueError(f"chunk_tokens {self.chunk_tokens} is less than one page of {page} tokens")
+
+
+#: Formats of the KV cache that each engine has.
+KV_DTYPES: dict[str, tuple[DType, ...]] = {
+    "vllm": ("bf16", "fp16", "fp8"),
+    "sglang": ("bf16", "fp16", "fp8", "fp4"),
+    "trtllm": ("bf16", "fp16", "fp8"),
+}
+
+
+class PoolSpec(Strict):
+    """Identical workers."""
+
+    replaced: ClassVar[dict[str, str]] = {"host_tier": "replaced by tiers; write tiers: [{medium: ddr5, gib: 128}]"}
+
+    name: str = Field("main", description="How messages call the pool.")
+    role: RoleName = Field(
+        "unified",
+        description="unified: each worker prefills and decodes; prefill: it computes prompts, and hands over to the "
+        "workers of decode pools; decode: it goes on from there.",
+    )
+    model: str | None = Field(
+        None, description="Name or path of the Model that its workers serve; the deployment's where absent."
+    )
+    accelerator: str = Field(description="Name or path of an Accelerator.")
+    host: str | None = Field(None, description="Name or path of a Host; the accelerator's usual one where absent.")
+    engine: EngineSpec = Field(description="The serving engine and its settings.")
+    tensor_parallel: Count = Field(
+        1,
+        description="Ranks that share heads and widths (TP), of one attention group: vLLM --tensor-parallel-size, "
+        "SGLang --tp-size, TensorRT-LLM --tp_size, the latter two times attention_data_parallel.",
+    )
+    pipeline_parallel: Count = Field(
+        1,
+        description="Stages that share the layers (PP): vLLM --pipeline-parallel-size, SGLang --pp-size, TensorRT-LLM "
+        "--pp_size.",
+    )
+    attention_data_parallel: Count = Field(
+        1,
+        description="Attention groups with sequences and KV of their own that share the FFNs (attention-DP): vLLM "
+        "--data-parallel-size, SGLang --dp-size with --enable-dp-attention, TensorRT-LLM enable_attention_dp.",
+    )
+    expert_parallel: Count = Field(
+        1,
+        description="Sets of a stage's ranks that hold different experts (EP): vLLM --enable-expert-parallel (all "
+        "ranks or none), SGLang --ep-size, TensorRT-LLM --ep_size.",
+    )
+    weight_dtype: DType | None = Field(
+        None, description="Format of the weights; the model's own where absent. fp4 is MXFP4, nvfp4 NVFP4."
+    )
+    kv_dtype: DType = Field("bf16", description="Format of the KV cache.")
+    replicas: Count = Field(1, description="Workers in the pool.")
+    tiers: list[TierSpec] = Field(
+        default_factory=list,
+        max_length=3,
+        description="KV cache below device memory, nearest first; none by default. Of decode workers, SGLang's alone: "
+        "the host pool from which they write what they have made to the prefill pool's storage of scope cluster "
+        "(--disaggregation-decode-enable-offload-kvcache).",
+    )
+    movement: MovementSpec = Field(MovementSpec(), description="How KV moves between them; of no effect without tiers.")
+    agents: AgentMemorySpec | None = Field(
+        None, description="What agents need in device memory beside KV, such as adapters; nothing by default."
+    )
+    devices: DevicesSpec | None = Field(
+        None, description="Devices beside the accelerators, and which operators, weights and experts are where."
+    )
+    schedule: list[ReplicasSpec] = Field(
+        default_factory=list, description="Replicas over time, by time; ``replicas`` holds until the first."
+    )
+    autoscale: AutoscaleSpec | None = Field(None, description="Replicas by load; ``replicas`` are there at first.")
+
+    @property
+    def parallelism(self) -> Parallelism:
+        """How a worker's copy of the model is split over its accelerators."""
+        return Parallelism(
+            self.tensor_parallel, self.attention_data_parallel, self.expert_parallel, self.pipeline_parallel
+        ).under(self.engine.name)
+
+    @property
+    def accelerators(self) -> int:
+        """Accelerators of all its workers."""
+        return self.replicas * self.parallelism.ranks
+
+    @property
+    def kv_connector(self) -> KvConnectorName:
+        """What moves KV between the tiers, with the engine's default filled in."""
+        return kv_connector_of(self.engine.name, self.movement)
+
+    @property
+    def writes_back_output(self) -> bool:
+        """Whether its decode workers write their output back to the storage of the prefill workers."""
+        return self.role == "decode" and bool(self.tiers)
+
+    @model_validator(mode="after")
+    def _check(self) -> PoolSpec:
+        known = KV_DTYPES[self.engine.name]
+        if self.kv_dtype not in known:
+            raise ValueError(f"{self.engine.name} has no KV cache format {self.kv_dtype}; known: {', '.join(known)}")
+        problem = engine_problem(self.engine.name, self.parallelism)
+        if problem is not None:
+            raise KeyedError((problem.key,), problem.message)
+        if self.engine.receive_interval > 1 and (
+            self.role == "decode" or self.attention_data_parallel * self.pipeline_parallel > 1
+        ):
+            message = "simulated where a worker is one batch at a time: no decode role, attention groups or pipeline"
+            raise KeyedError(("engine", "receive_interval"), message)
+        _check_decode_tiers(self)
+        if self.schedule and self.autoscale is not None:
+            raise KeyedError(("autoscale",), "a pool follows its schedule or an autoscaler, not both")
+        times = [step.at_s for step in self.schedule]
+        if times != sorted(set(times)):
+            raise KeyedError(("schedule",), "its times must ascend")
+        if self.engine.experts.redundant % self.expert_parallel:
+            message = (
+                f"{self.engine.experts.redundant} copies do not come out even over expert_parallel "
+                f"{self.expert_parallel}"
+            )
+            raise KeyedError(("engine", "experts", "redundant"), message)
+        check_tiers(self.engine.name, self.engine.page_size, self.tiers, self.movement)
+        engine, tiers = self.engine, len(self.tiers)
+        check_agents(
+            self.agents, engine=engine.name, caching=engine.prefix_caching, eviction=engine.eviction, tiers=tiers
+        )
+        return self
+
+
+def _check_decode_tiers(pool: PoolSpec) -> None:
+    """Refuse tiers and movement that decode workers do not have, as far as the pool itself tells.
+
+    SGLang 0.5.9, ``--disaggregation-decode-enable-offload-kvcache`` (``decode_kvcache_offload_manager.py``): a host
+    pool, from which decode output is written back to the prefill workers' storage.
+
+    Raises:
+        KeyedError: with a key below the pool.
+    """
+    if not pool.writes_back_output:
+        return
+    if pool.engine.name != "sglang":
+        if pool.engine.name == "vllm":
+            message = "vLLM's offloading connector with NIXL's (MultiConnector) is not simulated"
+        else:
+            message = f"{ENGINE_TITLES[pool.engine.name]} has none there"
+        raise KeyedError(("tiers",), f"tiers of decode workers are SGLang's: {message}; give them to the prefill pool")
+    if pool.kv_connector != "hicache":
+        title = KV_CONNECTOR_TITLES[pool.kv_connector]
+        message = f"decode workers write to HiCache's storage; {title} is not simulated there"
+        raise KeyedError(("movement", "kv_connector"), message)
+    for key in ("attention_data_parallel", "pipeline_parallel"):
+        if getattr(pool, key) > 1:
+            raise KeyedError((key,), f"{getattr(pool, key)} is not simulated with tiers on decode workers")
+    if len(pool.tiers) > 1:
+        message = "a decode worker has a host pool alone; what lies behind it is said by the tiers of the prefill pool"
+        raise KeyedError(("tiers", 1), message)
+    if pool.tiers[0].eviction != "lru":
+        raise KeyedError(("tiers", 0, "eviction"), "nothing is evicted from a decode worker's host pool; leave it out")
+    for name, value in pool.movement:
+        if name != "kv_connector" and value != MovementSpec.model_fields[name].default:
+            message = "a decode worker copies what it has made of a request when that has finished; leave it out"
+            raise KeyedError(("movement", name), message)
