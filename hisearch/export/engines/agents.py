@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import get_args
 
+from hisearch.export.rendering import render_notes
+from hisearch.specs.base import ENGINE_TITLES
 from hisearch.specs.deployments.agent_memory import OWN_KV_EVICTION, AgentMemorySpec, TargetName
 from hisearch.specs.deployments.deployment import PoolSpec
 
@@ -15,7 +17,6 @@ from hisearch.specs.deployments.deployment import PoolSpec
 _POLICIES = {"sglang": ("lru", "queued"), "vllm": ("lru",)}
 #: Values that vLLM accepts for the largest rank.
 _VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-_NAMES = {"sglang": "SGLang", "vllm": "vLLM"}
 
 
 def _with_adapters(pool: PoolSpec) -> AgentMemorySpec | None:
@@ -67,45 +68,14 @@ def overlap_loading(pool: PoolSpec) -> bool | None:
 
 def notes(pool: PoolSpec) -> list[str]:
     """Notes on settings of the section that the engine lacks, as sentences."""
-    agents, lines, engine = pool.agents, list[str](), pool.engine.name
-    if agents is None:
-        return lines
-    known = _POLICIES[engine]
-    if agents.policy == "by_slot":
-        lines.append(
-            "SGLang evicts adapters by slot only before it had --lora-eviction-policy: the flags are those of lru, "
-            "under which calls wait for fewer loads than simulated."
-        )
-    elif agents.policy not in known:
-        lines.append(
-            f"{_NAMES[engine]} has no policy {agents.policy} for what agents need: the flags are those of {known[-1]}, "
-            f"under which calls wait for more loads than simulated. Simulate {known[-1]} as well before you rely on it."
-        )
-    if agents.objects:
-        names = ", ".join(agent_object.name for agent_object in agents.objects)
-        lines.append(
-            f"{_NAMES[engine]} does not manage {names}: device memory for them is the operator's to keep free."
-        )
-    if agents.host == "tier":
-        lines.append(
-            "SGLang's host pool is its own: give it, with --hicache-size, what the adapters leave of the first tier."
-        )
-    if agents.host_gib is not None:
-        lines.append(
-            f"Set --max-loaded-loras to the adapters that {agents.host_gib:g} GiB hold; the second tier's disk has all "
-            "of them. SGLang loads none from there ahead of its call."
-        )
-    if agents.adapters is not None and agents.slots is None:
-        lines.append(
-            "SGLang keeps adapters in a pool of their own; simulated in one with KV. Set --max-loras-per-batch."
-        )
-    if agents.adapters is not None and engine == "vllm":
-        lines.append(
-            "Name the adapters with --lora-modules, and set --max-cpu-loras to how many there are: in the simulation "
-            "host memory has them all."
-        )
-        if agents.adapters.rank > _VLLM_RANKS[-1]:
-            lines.append(f"vLLM takes adapters of rank {_VLLM_RANKS[-1]} at most.")
-    if agents.adapters is not None and engine == "sglang":
-        lines.append("Name the adapters with --lora-paths, or load them through the server's API.")
-    return lines
+    if pool.agents is None:
+        return []
+    engine = pool.engine.name
+    return render_notes(
+        "agents.md.j2",
+        agents=pool.agents,
+        engine=engine,
+        title=ENGINE_TITLES[engine],
+        policies=_POLICIES[engine],
+        largest_rank=_VLLM_RANKS[-1],
+    )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
+from hisearch.export.rendering import render_notes
 from hisearch.specs.deployments.decode_tiers import writes_back_output
 from hisearch.specs.deployments.deployment import EngineSpec, PoolSpec
 from hisearch.specs.deployments.tiers import (
@@ -181,72 +182,17 @@ def notes(pool: PoolSpec) -> list[str]:
     """Notes on settings of the tiers that the engine lacks, as sentences."""
     if not has_tiers(pool):
         return []
-    engine, movement, lines = pool.engine, pool.movement, list[str]()
-    title = kv_connector_title(engine.name, pool.kv_connector)
-    if pool.kv_connector == "hicache" and pool.tiers[0].eviction != engine.eviction:
-        lines.append(
-            f"SGLang evicts its host tier by --radix-eviction-policy ({engine.eviction}); the simulated policy is "
-            f"{pool.tiers[0].eviction}."
-        )
-    if pool.kv_connector == "hicache" and movement.load_back_tokens != MovementSpec().load_back_tokens:
-        lines.append(
-            f"SGLang loads back from {MovementSpec().load_back_tokens} tokens on, which no flag changes; simulated "
-            f"with {movement.load_back_tokens}."
-        )
-    for tier in pool.tiers:
-        if tier.ttl_s is not None:
-            lines.append(
-                f"{title} lets nothing expire; {tier.medium} was simulated with a time to live of {tier.ttl_s:g} s."
-            )
-    lines += _store_notes(pool)
-    if offloading_settings(pool) is not None and movement.store_threshold > 0:
-        lines.append(
-            "vLLM counts look-ups of the last 64,000 blocks (max_tracker_size); store_threshold works on these."
-        )
-    return lines
-
-
-def _store_notes(pool: PoolSpec) -> list[str]:
-    """Notes on size and eviction of stores that the engine does not manage."""
-    tier, backend = storage_tier(pool), storage_backend(pool)
-    if tier is not None and len(pool.tiers) > 2:
-        far = pool.tiers[2]
-        return [
-            f"SGLang has one storage backend, and no setting for a second tier behind it: that {tier.medium} "
-            f"({tier.gib:,.6g} GiB, {tier.eviction}) stands before {far.medium} ({far.gib:,.6g} GiB, {far.eviction}), "
-            f"{pool.movement.hierarchy}, is up to the backend."
-        ]
-    if tier is not None and backend == "file":
-        return [
-            f"SGLang's file backend neither limits its folder nor evicts: keep it within {tier.gib:,.6g} GiB by "
-            f"{tier.eviction} yourself."
-        ]
-    if tier is not None:
-        return [
-            f"Size and eviction of the shared store are set at the Mooncake services: {tier.gib:,.6g} GiB in all, "
-            f"{tier.eviction}."
-        ]
-    if has_server(pool):
-        return _server_notes(pool)
-    last = pool.tiers[-1]
-    if pool.kv_connector == "lmcache" and len(pool.tiers) > 1 and last.scope != "worker":
-        return [f"Size and eviction of the shared store are set at its server: {last.gib:,.6g} GiB, {last.eviction}."]
-    return []
-
-
-def _server_notes(pool: PoolSpec) -> list[str]:
-    """Settings of an LMCache server."""
-    memory, movement = pool.tiers[0], pool.movement
-    settings = f"--l1-size-gb {memory.gib:,.6g} --chunk-size {movement.chunk_tokens} --eviction-policy LRU"
-    lines = [f"Start an LMCache server for each {memory.scope}: lmcache server {settings}."]
-    if memory.eviction != "lru":
-        lines.append(f"LMCache's server has no {memory.eviction}, which was simulated.")
-    lines += [
-        f"Size and eviction of {tier.medium} behind it are set by its --l2-adapter: {tier.gib:,.6g} GiB for each "
-        f"{tier.scope}, {tier.eviction}."
-        for tier in pool.tiers[1:]
-    ]
-    return lines
+    return render_notes(
+        "cache_tiers.md.j2",
+        pool=pool,
+        connector=pool.kv_connector,
+        title=kv_connector_title(pool.engine.name, pool.kv_connector),
+        usual=MovementSpec(),
+        storage=storage_tier(pool),
+        backend=storage_backend(pool),
+        has_server=has_server(pool),
+        offloading=offloading_settings(pool) is not None,
+    )
 
 
 def on_other_engine(pool: PoolSpec, other: EngineSpec) -> tuple[PoolSpec, list[str]]:

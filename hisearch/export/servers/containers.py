@@ -17,9 +17,10 @@ from hisearch.export.engines.flags import (
     ROUTER_VERSION,
     Launch,
     engine_flags,
-    router_flags,
     weights_to_bring,
 )
+from hisearch.export.servers.placement import Server
+from hisearch.export.servers.roles import role_flags, server_options_text, server_variables
 from hisearch.specs.base import EngineName
 from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.deployments.tier_checks import storing_hosts
@@ -87,20 +88,23 @@ class Container(NamedTuple):
         return [*self.command, model, *self.arguments]
 
 
-def container(launch: Launch, port: int | str, replica: int = 0, options: str = "", nodes: int = 1) -> Container:
+def container(
+    launch: Launch, port: int | str, replica: int = 0, options: str | None = None, nodes: int = 1
+) -> Container:
     """Container of a replica of ``launch.pool``, or of one host's share of it, that listens on all addresses.
 
     Args:
         launch: the pool.
         port: to listen on.
         replica: its number, which names its KV folder where replicas share a disk.
-        options: text of TensorRT-LLM's options file.
+        options: text of TensorRT-LLM's options file; None: as ``trtllm-serve`` reads it.
         nodes: hosts that share the replica's ranks evenly.
 
     Raises:
         ExportError: the engine lacks a setting of the deployment.
     """
     pool = launch.pool
+    options = server_options_text(launch) if options is None else options
     arguments = [word for flag in engine_flags(launch) for word in flag]
     if options:
         arguments += ["--extra_llm_api_options", str(OPTIONS_FILE)]
@@ -127,6 +131,27 @@ def container(launch: Launch, port: int | str, replica: int = 0, options: str = 
     )
 
 
+def server_container(
+    server: Server, deployment: DeploymentSpec, port: int, address: str = "", nodes: int = 1
+) -> Container:
+    """A server as a container, with the flags and variables of its role.
+
+    Args:
+        server: the server.
+        deployment: of all pools.
+        port: to listen on.
+        address: of its host, for other servers.
+        nodes: hosts that share the replica's ranks evenly.
+
+    Raises:
+        ExportError: the engine lacks a setting of the deployment.
+    """
+    replica = container(server.launch, port, server.member, nodes=nodes)
+    added = [word for flag in role_flags(server, deployment) for word in flag]
+    settings = [Setting(name, value, "") for name, value in server_variables(server, address)]
+    return replica._replace(arguments=(*added, *replica.arguments), settings=(*replica.settings, *settings))
+
+
 def kv_folder(pool: PoolSpec) -> tuple[str | None, float]:
     """Scope of a replica's KV folder ("worker" or "node") and its GiB; (None, 0) without one."""
     if not has_tiers(pool) or has_server(pool):
@@ -146,12 +171,6 @@ def memory_gib(launch: Launch, nodes: int = 1) -> int:
     if has_tiers(pool) and not has_server(pool):
         tier_gib, storing = pool.tiers[0].gib, storing_hosts(pool, 0, launch.model, nodes)
     return math.ceil(tier_gib / storing) + MEMORY_GIB + MEMORY_GIB_PER_RANK * (pool.parallelism.ranks // nodes)
-
-
-def router_words(deployment: DeploymentSpec, port: int, *more: str) -> list[str]:
-    """Command line of the router, which listens on all addresses."""
-    flags = [word for flag in router_flags(deployment.router) for word in flag]
-    return [*ROUTER_COMMAND, *more, *flags, "--host", "0.0.0.0", "--port", str(port)]
 
 
 def resource_name(text: str) -> str:
