@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from functools import cache
 from typing import Any
@@ -44,6 +45,8 @@ def _environment() -> jinja2.Environment:
         "number": lambda value: f"{value:,.6g}",
         "listed": lambda parts: listed(list(parts)),
         "counted": counted,
+        "resource_name": resource_name,
+        "unexpanded": unexpanded,
     }
     return environment
 
@@ -81,6 +84,17 @@ def shell_word(text: str) -> str:
 def one_line(text: str) -> str:
     """Printable characters on a single line, safe in a comment or in Markdown code."""
     return "".join(c if c.isprintable() else " " for c in str(text)).replace("`", "'")
+
+
+def unexpanded(word: str) -> str:
+    """A word in which Kubernetes expands no variables."""
+    return word.replace("$(", "$$(")
+
+
+def resource_name(text: str) -> str:
+    """A name for Kubernetes and Compose: lower-case letters, digits and hyphens, at most 40 of them (RFC 1123)."""
+    plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:40].strip("-")
+    return plain if plain and plain[0].isalpha() else f"p-{plain}".strip("-")
 
 
 def flow_yaml(value: Any) -> str:

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from hisearch.export.engines.flags import Launch, engine_flags
-from hisearch.export.servers.containers import resource_name
+from hisearch.export.rendering import resource_name
 from tests.export import forms
 from tests.export.command_lines import parse
 from tests.export.conftest import export_all

@@ -7,15 +7,8 @@ of host H are in the profile ``host-H``, and the front in ``router``.
 from __future__ import annotations
 
 from hisearch.export.registry import Platform
-from hisearch.export.rendering import render, render_yaml
-from hisearch.export.servers.containers import (
-    KV_FOLDER,
-    OPTIONS_FILE,
-    WEIGHTS_FOLDER,
-    Container,
-    resource_name,
-    server_container,
-)
+from hisearch.export.rendering import render, render_yaml, resource_name
+from hisearch.export.servers.containers import Container, server_container
 from hisearch.export.servers.exported import Export
 from hisearch.export.servers.fronts import front_config, front_words
 from hisearch.export.servers.placement import Server
@@ -60,11 +53,8 @@ def files(export: Export) -> dict[str, str]:
         front=front,
         config=config,
         front_file=_FRONT_FILE,
-        options_file=str(OPTIONS_FILE),
-        weights_folder=WEIGHTS_FOLDER,
-        kv_folder=KV_FOLDER,
     )
-    readme = render("compose.md.j2", export=export, weights=WEIGHTS_FOLDER)
+    readme = render("compose.md.j2", export=export, weights_folder=Container.WEIGHTS_FOLDER)
     options = replicas[0].options if not export.several else ""
     return {
         "compose/README.md": readme,

@@ -11,11 +11,10 @@ from typing import Any, NamedTuple
 
 from hisearch.export.engines.flags import ExportError, Launch, engine_flags
 from hisearch.export.registry import Platform
-from hisearch.export.rendering import render, render_yaml
-from hisearch.export.servers.containers import OPTIONS_FILE, SHARED_MEMORY_GIB, container, resource_name
+from hisearch.export.rendering import render, render_yaml, unexpanded
+from hisearch.export.servers.containers import Container, container
 from hisearch.export.servers.exported import Export
 from hisearch.export.servers.placement import Server
-from hisearch.export.servers.pods import NODE_LABEL, pod_of, unexpanded
 from hisearch.export.servers.roles import role_flags, server_options
 from hisearch.specs.base import EngineName
 from hisearch.specs.deployments.deployment import DeploymentSpec
@@ -80,19 +79,11 @@ def files(export: Export) -> dict[str, str]:
     workers = []
     for first in export.firsts:
         options = dump_yaml(trtllm_engine_options(first.launch)) if export.engine == "trtllm" else ""
-        pod = pod_of(container(first.launch, _PORT, options=options), export.worker(first), export.name)
-        pod = pod._replace(args=_worker_words(first, export.deployment))
-        workers.append((first.launch.pool, pod))
+        replica = container(first.launch, _PORT, options=options)
+        words = _worker_words(first, export.deployment)
+        workers.append((first.launch.pool, export.worker(first), replica, words))
     facts = {"export": export, "runtime": _RUNTIMES[export.engine]}
-    graph = render_yaml(
-        "dynamo.yaml.j2",
-        **facts,
-        workers=workers,
-        router=list(_ROUTER_FLAGS[policy]),
-        shared_memory_gib=SHARED_MEMORY_GIB,
-        resource_name=resource_name,
-        node_label=NODE_LABEL,
-    )
+    graph = render_yaml("dynamo.yaml.j2", **facts, workers=workers, router=list(_ROUTER_FLAGS[policy]))
     readme = render("dynamo.md.j2", **facts, policy=policy, port=_PORT)
     return {"dynamo/README.md": readme, "dynamo/graph.yaml": graph}
 
@@ -103,7 +94,7 @@ def _worker_words(server: Server, deployment: DeploymentSpec) -> list[str]:
     engine = launch.pool.engine.name
     words = [_RUNTIMES[engine].model, "$(MODEL)", "--served-model-name", launch.model.huggingface_id]
     if engine == "trtllm":
-        words += ["--extra-engine-args", str(OPTIONS_FILE)]
+        words += ["--extra-engine-args", str(Container.OPTIONS_FILE)]
     else:
         words += [unexpanded(word) for flag in engine_flags(launch) for word in flag]
     if role == "unified":

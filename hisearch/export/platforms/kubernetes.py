@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from hisearch.export.registry import Platform
 from hisearch.export.rendering import render, render_yaml
-from hisearch.export.servers.containers import WEIGHTS_FOLDER, resource_name, server_container
+from hisearch.export.servers.containers import server_container
 from hisearch.export.servers.exported import Export
 from hisearch.export.servers.fronts import discovering_words, front_config, front_words
 from hisearch.export.servers.placement import Server
-from hisearch.export.servers.pods import ACCELERATOR_RESOURCE, NODE_KV_FOLDER, NODE_LABEL, pod_of
 from hisearch.export.servers.roles import MEETING_PORT, follower_flags, group_flags
 
 PLATFORM = Platform(
@@ -53,32 +52,15 @@ def files(export: Export) -> dict[str, str]:
     # Variables that a LeaderWorkerSet sets in its pods.
     leader, node = "$(LWS_LEADER_ADDRESS)", "$(LWS_WORKER_INDEX)"
     group = group_flags(first.launch.pool, export.nodes, node, leader, MEETING_PORT)
-    facts = {
-        "export": export,
-        "resource": ACCELERATOR_RESOURCE,
-        "node_label": NODE_LABEL,
-        "resource_name": resource_name,
-    }
     manifests = render_yaml(
         "kubernetes.yaml.j2",
-        **facts,
+        export=export,
         label=_LABEL,
-        pools=[
-            (server.launch.pool, pod_of(replica, worker, export.name))
-            for server, replica, worker in zip(export.firsts, containers, workers, strict=True)
-        ],
+        pools=list(zip(deployment.pools, workers, containers, strict=True)),
         group=[word for flag in group for word in flag],
         followers=[word for flag in follower_flags(first.launch.pool) for word in flag],
         front=front,
         config=front_config(deployment, servers, address, "0.0.0.0"),
     )
-    readme = render(
-        "kubernetes.md.j2",
-        **facts,
-        sizes=dict.fromkeys((one.accelerators, one.cores, one.memory_gib) for one in containers),
-        kv_folders=dict.fromkeys((one.kv_scope, one.kv_gib) for one in containers),
-        node_folder=NODE_KV_FOLDER,
-        weights=WEIGHTS_FOLDER,
-        meeting_port=MEETING_PORT,
-    )
+    readme = render("kubernetes.md.j2", export=export, replicas=containers, meeting_port=MEETING_PORT)
     return {"kubernetes/README.md": readme, "kubernetes/manifests.yaml": manifests}

@@ -10,9 +10,8 @@ from __future__ import annotations
 from hisearch.export.engines.flags import ExportError
 from hisearch.export.registry import Platform
 from hisearch.export.rendering import render, render_yaml
-from hisearch.export.servers.containers import resource_name, server_container
+from hisearch.export.servers.containers import server_container
 from hisearch.export.servers.exported import Export
-from hisearch.export.servers.pods import NODE_LABEL, pod_of
 from hisearch.specs.models.model import names_weights
 
 PLATFORM = Platform(
@@ -39,22 +38,20 @@ def files(export: Export) -> dict[str, str]:
         raise ExportError(f"llm-d's sidecar hands over between servers of vLLM (nixlv2), not of {export.engine}")
     pods = []
     for first in export.firsts:
-        port = _BEHIND_PROXY if first.launch.pool.role == "decode" else _PORT
-        replica = server_container(first, export.deployment, port)
-        pods.append((first.launch.pool, port, pod_of(replica, export.worker(first), export.name)))
-    facts = {"export": export, "chart": _CHART_VERSION, "options": pods[0][2].replica.options}
+        pool = first.launch.pool
+        port = _BEHIND_PROXY if pool.role == "decode" else _PORT
+        pods.append((pool, port, export.worker(first), server_container(first, export.deployment, port)))
+    _, _, worker, replica = pods[0]
     values = render_yaml(
         "llm_d.yaml.j2",
-        **facts,
+        export=export,
         pods=pods,
         port=_PORT,
         behind_proxy=_BEHIND_PROXY,
         uri=f"hf://{export.model}" if names_weights(export.model) else "hf://ORGANISATION/MODEL",
-        label=resource_name(export.model),
-        resource_name=resource_name,
-        node_label=NODE_LABEL,
     )
-    written = {"llm-d/README.md": render("llm_d.md.j2", **facts), "llm-d/values.yaml": values}
-    if facts["options"]:
-        written["llm-d/options.yaml"] = render_yaml("options.yaml.j2", worker=pods[0][2].worker, **facts)
+    readme = render("llm_d.md.j2", export=export, chart=_CHART_VERSION, options=replica.options)
+    written = {"llm-d/README.md": readme, "llm-d/values.yaml": values}
+    if replica.options:
+        written["llm-d/options.yaml"] = render_yaml("options.yaml.j2", worker=worker, replica=replica)
     return written

@@ -7,9 +7,9 @@ All three engines document that GET /health answers once they can serve.
 from __future__ import annotations
 
 import math
-import re
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from hisearch.export.engines.cache_tiers import has_server, has_tiers, is_moved_by, of_replica, variables
 from hisearch.export.engines.flags import (
@@ -40,18 +40,11 @@ COMMANDS: dict[EngineName, tuple[str, ...]] = {
 }
 ROUTER_COMMAND = ("python3", "-m", "sglang_router.launch_router")
 
-#: Paths in a container: KV folder, TensorRT-LLM's options, weights.
-KV_FOLDER = "/kv"
-OPTIONS_FILE = PurePosixPath("/etc/hisearch/llm_api_options.yaml")
-WEIGHTS_FOLDER = "/root/.cache/huggingface"
-
 #: Host memory of a replica without its tiers, and CPU cores: fixed, and per rank. Assumed: engines publish no figure.
 MEMORY_GIB = 32
 MEMORY_GIB_PER_RANK = 8
 CORES = 4
 CORES_PER_RANK = 4
-#: Shared memory of collectives between ranks; the size in vLLM's and SGLang's Kubernetes examples.
-SHARED_MEMORY_GIB = 16
 
 
 class Setting(NamedTuple):
@@ -62,13 +55,18 @@ class Setting(NamedTuple):
     meaning: str
 
 
-class Container(NamedTuple):
+@dataclass(frozen=True)
+class Container:
     """One replica.
 
     command: the program and its first words; the model follows, then ``arguments``. model: None where the user has to
     supply weights, in the format ``checkpoint``. kv_scope: scope of the KV folder; None without one. memory_gib: of the
     host. options: the text of TensorRT-LLM's options file, or "".
     """
+
+    WEIGHTS_FOLDER: ClassVar[str] = "/root/.cache/huggingface"
+    KV_FOLDER: ClassVar[str] = "/kv"
+    OPTIONS_FILE: ClassVar[PurePosixPath] = PurePosixPath("/etc/hisearch/llm_api_options.yaml")
 
     image: str
     command: tuple[str, ...]
@@ -86,6 +84,16 @@ class Container(NamedTuple):
     def words(self, model: str) -> list[str]:
         """The complete command line, with ``model`` for the weights."""
         return [*self.command, model, *self.arguments]
+
+    @property
+    def size(self) -> tuple[int, int, int]:
+        """Accelerators, cores and GiB of host memory."""
+        return self.accelerators, self.cores, self.memory_gib
+
+    @property
+    def kv(self) -> tuple[str | None, float]:
+        """Scope and GiB of the KV folder."""
+        return self.kv_scope, self.kv_gib
 
 
 def container(
@@ -107,10 +115,10 @@ def container(
     options = server_options_text(launch) if options is None else options
     arguments = [word for flag in engine_flags(launch) for word in flag]
     if options:
-        arguments += ["--extra_llm_api_options", str(OPTIONS_FILE)]
+        arguments += ["--extra_llm_api_options", str(Container.OPTIONS_FILE)]
     needed = weights_to_bring(launch)
     replica_settings = [
-        Setting(name, text.replace("$KV_DIR", KV_FOLDER), "") for name, text in of_replica(pool, replica)
+        Setting(name, text.replace("$KV_DIR", Container.KV_FOLDER), "") for name, text in of_replica(pool, replica)
     ]
     pool_settings = [Setting(v.name, v.value, v.meaning) for v in variables(pool, launch.model) if v.name != "KV_DIR"]
     scope, gib = kv_folder(pool)
@@ -149,7 +157,7 @@ def server_container(
     replica = container(server.launch, port, server.member, nodes=nodes)
     added = [word for flag in role_flags(server, deployment) for word in flag]
     settings = [Setting(name, value, "") for name, value in server_variables(server, address)]
-    return replica._replace(arguments=(*added, *replica.arguments), settings=(*replica.settings, *settings))
+    return replace(replica, arguments=(*added, *replica.arguments), settings=(*replica.settings, *settings))
 
 
 def kv_folder(pool: PoolSpec) -> tuple[str | None, float]:
@@ -171,9 +179,3 @@ def memory_gib(launch: Launch, nodes: int = 1) -> int:
     if has_tiers(pool) and not has_server(pool):
         tier_gib, storing = pool.tiers[0].gib, storing_hosts(pool, 0, launch.model, nodes)
     return math.ceil(tier_gib / storing) + MEMORY_GIB + MEMORY_GIB_PER_RANK * (pool.parallelism.ranks // nodes)
-
-
-def resource_name(text: str) -> str:
-    """A name for Kubernetes and Compose: lower-case letters, digits and hyphens, at most 40 of them (RFC 1123)."""
-    plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:40].strip("-")
-    return plain if plain and plain[0].isalpha() else f"p-{plain}".strip("-")

@@ -11,7 +11,8 @@ from typing import NamedTuple
 from hisearch.export.context import ExportContext
 from hisearch.export.engines.cache_tiers import Variable, variables
 from hisearch.export.engines.flags import ENGINE_VERSIONS, Checkpoint, Launch, needs_checkpoint, weights_to_bring
-from hisearch.export.servers.containers import IMAGES, Setting, container, resource_name
+from hisearch.export.rendering import resource_name
+from hisearch.export.servers.containers import IMAGES, Setting, container
 from hisearch.export.servers.fronts import Front, front_of
 from hisearch.export.servers.placement import SERVICE_PORTS, Server, nodes_of, place
 from hisearch.export.servers.roles import check_expressible, check_spanning, is_disaggregated
