@@ -8,9 +8,10 @@ from pathlib import Path
 from hisearch.export.benchmark import benchmark_files
 from hisearch.export.context import DEPLOYMENT, README, ExportContext, document_text
 from hisearch.export.engines.agents import notes as notes_on_agents
-from hisearch.export.engines.cache_tiers import hicache_gb_per_rank, is_moved_by, on_other_engine
+from hisearch.export.engines.alternative import on_other_engine, other_engine
+from hisearch.export.engines.cache_tiers import hicache_gb_per_rank, is_moved_by
 from hisearch.export.engines.cache_tiers import notes as notes_on_tiers
-from hisearch.export.engines.flags import ExportError, Launch, loading, other_engine, vllm_blocks, weights_to_bring
+from hisearch.export.engines.flags import ExportError, Launch, loading, vllm_blocks, weights_to_bring
 from hisearch.export.files import write_export
 from hisearch.export.platforms import scripts
 from hisearch.export.registry import PLATFORMS, files_of

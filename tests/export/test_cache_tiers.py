@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from hisearch.export.engines.cache_tiers import notes, on_other_engine, variables
-from hisearch.export.engines.flags import Launch, engine_flags, other_engine
+from hisearch.export.engines.alternative import on_other_engine, other_engine
+from hisearch.export.engines.cache_tiers import notes, variables
+from hisearch.export.engines.flags import Launch, engine_flags
 from hisearch.specs.deployments.deployment import PoolSpec
 from hisearch.specs.deployments.tiers import MovementSpec
 from hisearch.specs.models.model import MlaSpec

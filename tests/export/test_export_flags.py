@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from hisearch.export.engines.alternative import other_engine
 from hisearch.export.engines.flags import (
     SGLANG_EVICTIONS,
     TABLES,
@@ -14,7 +15,6 @@ from hisearch.export.engines.flags import (
     Launch,
     engine_flags,
     needs_checkpoint,
-    other_engine,
     router_flags,
 )
 from hisearch.export.engines.trtllm_options import options_text

@@ -6,11 +6,12 @@ ranks that it accepts, are from its argument parser (0.19.1); ``tests/export`` c
 
 from __future__ import annotations
 
-from typing import get_args
+from collections.abc import Callable
+from typing import Any, get_args
 
 from hisearch.export.rendering import render_notes
 from hisearch.specs.base import ENGINE_TITLES
-from hisearch.specs.deployments.agent_memory import OWN_KV_EVICTION, AgentMemorySpec, TargetName
+from hisearch.specs.deployments.agent_memory import OWN_KV_EVICTION, AdaptersSpec, AgentMemorySpec, TargetName
 from hisearch.specs.deployments.deployment import PoolSpec
 
 #: Policies that each engine has; for others the nearest is written, with a note.
@@ -19,51 +20,31 @@ _POLICIES = {"sglang": ("lru", "queued"), "vllm": ("lru",)}
 _VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 
 
-def _with_adapters(pool: PoolSpec) -> AgentMemorySpec | None:
-    """The agents section, where it has adapters."""
-    return pool.agents if pool.agents is not None and pool.agents.adapters is not None else None
+def _vllm_rank(rank: int) -> int:
+    """The smallest value that vLLM accepts and that suffices; the largest where none does."""
+    return next((known for known in _VLLM_RANKS if known >= rank), _VLLM_RANKS[-1])
 
 
-def enable_lora(pool: PoolSpec) -> bool | None:
-    """``--enable-lora``."""
-    return True if _with_adapters(pool) is not None else None
-
-
-def max_lora_rank(pool: PoolSpec) -> str | None:
-    """``--max-lora-rank``."""
-    agents = _with_adapters(pool)
-    return str(agents.adapters.rank) if agents is not None and agents.adapters is not None else None
-
-
-def vllm_lora_rank(pool: PoolSpec) -> str | None:
-    """VLLM's ``--max-lora-rank``: the smallest accepted value that suffices; the largest where none does."""
-    rank = max_lora_rank(pool)
-    return None if rank is None else str(next((known for known in _VLLM_RANKS if known >= int(rank)), _VLLM_RANKS[-1]))
-
-
-def lora_targets(pool: PoolSpec) -> str | None:
-    """``--lora-target-modules``: "all", or absent, so that the loaded adapters decide."""
-    agents = _with_adapters(pool)
-    if agents is None or agents.adapters is None:
-        return None
-    return "all" if set(agents.adapters.targets) == set(get_args(TargetName)) else None
-
-
-def max_loras_per_batch(pool: PoolSpec) -> str | None:
-    """SGLang's ``--max-loras-per-batch``, vLLM's ``--max-loras``: slots of the adapter pool."""
-    agents = _with_adapters(pool)
-    return str(agents.slots) if agents is not None and agents.slots is not None else None
-
-
-def lora_eviction_policy(pool: PoolSpec) -> str | None:
-    """``--lora-eviction-policy``."""
-    return "lru" if _with_adapters(pool) is not None else None
-
-
-def overlap_loading(pool: PoolSpec) -> bool | None:
-    """``--enable-lora-overlap-loading``: loads while other requests run."""
-    agents = _with_adapters(pool)
-    return True if agents is not None and agents.policy not in OWN_KV_EVICTION else None
+#: Engine -> flag -> its value for a section with adapters. "all" targets or none, so that the loaded adapters decide.
+#: Slots are those of the adapter pool.
+TABLES: dict[str, tuple[tuple[str, Callable[[AgentMemorySpec, AdaptersSpec], Any]], ...]] = {
+    "sglang": (
+        ("--enable-lora", lambda agents, adapters: True),
+        ("--max-lora-rank", lambda agents, adapters: adapters.rank),
+        (
+            "--lora-target-modules",
+            lambda agents, adapters: "all" if set(adapters.targets) == set(get_args(TargetName)) else None,
+        ),
+        ("--max-loras-per-batch", lambda agents, adapters: agents.slots),
+        ("--lora-eviction-policy", lambda agents, adapters: "lru"),
+        ("--enable-lora-overlap-loading", lambda agents, adapters: agents.policy not in OWN_KV_EVICTION),
+    ),
+    "vllm": (
+        ("--enable-lora", lambda agents, adapters: True),
+        ("--max-loras", lambda agents, adapters: agents.slots),
+        ("--max-lora-rank", lambda agents, adapters: _vllm_rank(adapters.rank)),
+    ),
+}
 
 
 def notes(pool: PoolSpec) -> list[str]:

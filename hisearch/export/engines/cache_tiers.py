@@ -13,10 +13,8 @@ from typing import Any, NamedTuple
 
 from hisearch.export.rendering import render_notes
 from hisearch.specs.deployments.decode_tiers import writes_back_output
-from hisearch.specs.deployments.deployment import EngineSpec, PoolSpec
+from hisearch.specs.deployments.deployment import PoolSpec
 from hisearch.specs.deployments.tiers import (
-    CONNECTOR_EVICTIONS,
-    KV_CONNECTORS,
     MovementSpec,
     TierSpec,
     kv_connector_title,
@@ -68,15 +66,16 @@ def storage_backend(pool: PoolSpec) -> str | None:
     return None if tier is None else "mooncake" if tier.scope == "cluster" else "file"
 
 
-def storage_settings(pool: PoolSpec) -> str | None:
+def storage_settings(pool: PoolSpec) -> dict[str, float] | None:
     """SGLang's ``--hicache-storage-backend-extra-config``."""
+    if storage_tier(pool) is None:
+        return None
     movement = pool.movement
-    settings = {
+    return {
         "prefetch_threshold": movement.prefetch_threshold_tokens,
         "prefetch_timeout_base": movement.prefetch_timeout_base_s,
         "prefetch_timeout_per_ki_token": movement.prefetch_timeout_s_per_ki_token,
     }
-    return json.dumps(settings) if storage_tier(pool) is not None else None
 
 
 def offloading_backend(pool: PoolSpec) -> str | None:
@@ -86,10 +85,9 @@ def offloading_backend(pool: PoolSpec) -> str | None:
     return "lmcache" if pool.kv_connector == "lmcache" else "native"
 
 
-def offloading_gib(pool: PoolSpec) -> str | None:
+def offloading_gib(pool: PoolSpec) -> float | None:
     """VLLM's ``--kv-offloading-size``, per data-parallel engine (``VllmConfig`` covers one engine's world)."""
-    gib = pool.tiers[0].gib / pool.attention_data_parallel if pool.tiers else 0.0
-    return f"{gib:g}" if offloading_backend(pool) is not None else None
+    return pool.tiers[0].gib / pool.attention_data_parallel if offloading_backend(pool) is not None else None
 
 
 def has_server(pool: PoolSpec) -> bool:
@@ -97,10 +95,10 @@ def has_server(pool: PoolSpec) -> bool:
     return is_moved_by(pool, "lmcache") and pool.tiers[0].scope not in (None, "worker")
 
 
-def offloading_settings(pool: PoolSpec) -> str | None:
+def offloading_settings(pool: PoolSpec) -> dict[str, Any] | None:
     """VLLM's ``--kv-transfer-config``, where the connector needs more settings than its size."""
     if has_server(pool):
-        return json.dumps({"kv_connector": "LMCacheMPConnector", "kv_role": "kv_both"})
+        return {"kv_connector": "LMCacheMPConnector", "kv_role": "kv_both"}
     settings: dict[str, Any] = {}
     if is_moved_by(pool, "offload"):
         if pool.tiers[0].eviction != "lru":
@@ -109,8 +107,7 @@ def offloading_settings(pool: PoolSpec) -> str | None:
             settings["store_threshold"] = pool.movement.store_threshold
     if not settings:
         return None
-    connector = {"kv_connector": "OffloadingConnector", "kv_role": "kv_both"}
-    return json.dumps(connector | {"kv_connector_extra_config": settings})
+    return {"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": settings}
 
 
 def variables(pool: PoolSpec, model: ModelSpec) -> list[Variable]:
@@ -193,22 +190,3 @@ def notes(pool: PoolSpec) -> list[str]:
         has_server=has_server(pool),
         offloading=offloading_settings(pool) is not None,
     )
-
-
-def on_other_engine(pool: PoolSpec, other: EngineSpec) -> tuple[PoolSpec, list[str]]:
-    """The pool on another engine with the nearest tiers of its KV connector, and notes on dropped settings."""
-    if not pool.tiers or (pool.kv_connector == "lmcache" and "lmcache" in KV_CONNECTORS[other.name]):
-        return pool.model_copy(update={"engine": other}), []
-    moved = pool.model_copy(update={"engine": other, "movement": MovementSpec()})
-    title, lines = kv_connector_title(other.name, moved.kv_connector), list[str]()
-    nearest = pool.tiers[0]
-    if len(pool.tiers) > 1:
-        lines.append(f"Tiers behind host memory are left out: {title} was given {nearest.medium} alone.")
-    if nearest.eviction not in CONNECTOR_EVICTIONS.get(moved.kv_connector, ("lru",)):
-        lines.append(f"Host memory evicts by lru; the simulated policy is {nearest.eviction}.")
-        nearest = nearest.model_copy(update={"eviction": "lru"})
-    changed = (
-        name for name, value in MovementSpec() if value != getattr(pool.movement, name) and name != "kv_connector"
-    )
-    lines += [f"{name} {getattr(pool.movement, name)} has no counterpart and is left out." for name in changed]
-    return moved.model_copy(update={"tiers": [nearest]}), lines
