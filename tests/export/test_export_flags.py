@@ -17,8 +17,8 @@ from hisearch.export.engines.flags import (
     needs_checkpoint,
     router_flags,
 )
-from hisearch.export.engines.trtllm_options import options_text
 from hisearch.export.servers.placement import place
+from hisearch.export.servers.roles import server_options_text
 from tests.export.command_lines import known_flags, parse
 
 
@@ -226,7 +226,7 @@ def test_trtllm_settings(launch: Any) -> None:
         "--max_num_tokens": "4096",
         "--max_seq_len": "40960",
     }
-    assert yaml.safe_load(options_text(built)) == {
+    assert yaml.safe_load(server_options_text(built)) == {
         "dtype": "bfloat16",
         "enable_chunked_prefill": True,
         "disable_overlap_scheduler": False,

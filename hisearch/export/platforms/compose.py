@@ -47,9 +47,9 @@ def files(export: Export) -> dict[str, str]:
         replicas=replicas,
         service_name=lambda s: f"{resource_name(s.pool) if export.several else 'replica'}-{s.member}",
         options_name=lambda s: f"{resource_name(s.pool)}-options" if export.several else "options",
-        command=_command,
-        environment=lambda s: _environment(replicas[s.number], host_address(s.host)),
+        host_address=host_address,
         plain=plain,
+        default=default,
         front=front,
         config=config,
         front_file=_FRONT_FILE,
@@ -63,31 +63,11 @@ def files(export: Export) -> dict[str, str]:
     }
 
 
-def _command(replica: Container) -> list[str]:
-    """Words behind the program's name."""
-    missing = f"weights in {replica.checkpoint}, a Hugging Face id or a folder in the container"
-    model = "${MODEL:?" + missing + "}" if replica.model is None else _default("MODEL", replica.model)
-    return [model if word == "\0" else plain(word) for word in replica.words("\0")[1:]]
-
-
-def _environment(replica: Container, address: str) -> dict[str, str]:
-    """Variables of a service; ``address``: of its host, for other servers."""
-    environment = {"HF_TOKEN": "${HF_TOKEN:-}"}
-    for name, value, meaning in replica.settings:
-        if value is None:
-            environment[name] = "${" + name + ":?" + plain(meaning) + "}"
-        elif name.endswith("_HOST"):
-            environment[name] = address
-        else:
-            environment[name] = _default(name, value) if meaning else plain(value)
-    return environment
-
-
-def _default(name: str, value: str) -> str:
-    """A variable with a default; only the value where it holds a closing brace."""
-    return plain(value) if "}" in value else "${" + name + ":-" + plain(value) + "}"
-
-
 def plain(text: str) -> str:
     """Text with dollar signs escaped for Compose."""
     return text.replace("$", "$$")
+
+
+def default(name: str, value: str) -> str:
+    """A variable with a default; only the value where it holds a closing brace."""
+    return plain(value) if "}" in value else "${" + name + ":-" + plain(value) + "}"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from hisearch.export.engines.cache_tiers import of_replica
 from hisearch.export.engines.flags import engine_flags
 from hisearch.export.registry import Platform
@@ -55,7 +53,7 @@ def files(export: Export, *, simulated: bool = True) -> dict[str, str]:
             for server in export.servers
         },
         options=options_name,
-        front_lines=_lines([word.replace("python3", "python") for word in front]),
+        front=[word.replace("python3", "python") for word in front],
         front_config=front_config(deployment, leaders, address, "$LISTEN"),
     )
     options = {f"{export.engine}/{options_name(export, s)}": server_options_text(s.launch) for s in export.firsts}
@@ -72,13 +70,3 @@ def _added_flags(export: Export, server: Server) -> list[tuple[str, ...]]:
     pool, leader = server.launch.pool, export.leader_of(server)
     flags = group_flags(pool, export.nodes, server.node, f"$HOST_{leader.host}", MEETING_PORT + server.member)
     return flags + (follower_flags(pool) if server.node else [])
-
-
-def _lines(words: Sequence[str]) -> list[list[str]]:
-    """Words of a command, a line for each flag with its values."""
-    lines: list[list[str]] = [[]]
-    for word in words:
-        if word.startswith("--"):
-            lines.append([])
-        lines[-1].append(word)
-    return lines

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
-from hisearch.export.engines.cache_tiers import has_server, has_tiers, is_moved_by, of_replica, variables
+from hisearch.export.engines.cache_tiers import Variable, has_server, has_tiers, is_moved_by, of_replica, variables
 from hisearch.export.engines.flags import (
     ENGINE_VERSIONS,
     ROUTER_VERSION,
@@ -47,14 +47,6 @@ CORES = 4
 CORES_PER_RANK = 4
 
 
-class Setting(NamedTuple):
-    """An environment variable. value: None where the user has to set it."""
-
-    name: str
-    value: str | None
-    meaning: str
-
-
 @dataclass(frozen=True)
 class Container:
     """One replica.
@@ -73,7 +65,7 @@ class Container:
     model: str | None
     checkpoint: str
     arguments: tuple[str, ...]
-    settings: tuple[Setting, ...]
+    settings: tuple[Variable, ...]
     accelerators: int
     kv_scope: str | None
     kv_gib: float
@@ -117,10 +109,9 @@ def container(
     if options:
         arguments += ["--extra_llm_api_options", str(Container.OPTIONS_FILE)]
     needed = weights_to_bring(launch)
-    replica_settings = [
-        Setting(name, text.replace("$KV_DIR", Container.KV_FOLDER), "") for name, text in of_replica(pool, replica)
-    ]
-    pool_settings = [Setting(v.name, v.value, v.meaning) for v in variables(pool, launch.model) if v.name != "KV_DIR"]
+    settings = [variable for variable in variables(pool, launch.model) if variable.name != "KV_DIR"]
+    for name, text in of_replica(pool, replica):
+        settings.append(Variable(name, "", text.replace("$KV_DIR", Container.KV_FOLDER)))
     scope, gib = kv_folder(pool)
     ranks = pool.parallelism.ranks // nodes
     return Container(
@@ -129,7 +120,7 @@ def container(
         model=launch.model.huggingface_id if needed is None else None,
         checkpoint=needed.dtype if needed is not None else "",
         arguments=(*arguments, "--host", "0.0.0.0", "--port", str(port)),
-        settings=(*pool_settings, *replica_settings),
+        settings=tuple(settings),
         accelerators=ranks,
         kv_scope=scope,
         kv_gib=gib,
@@ -156,7 +147,7 @@ def server_container(
     """
     replica = container(server.launch, port, server.member, nodes=nodes)
     added = [word for flag in role_flags(server, deployment) for word in flag]
-    settings = [Setting(name, value, "") for name, value in server_variables(server, address)]
+    settings = [Variable(name, "", value) for name, value in server_variables(server, address)]
     return replace(replica, arguments=(*added, *replica.arguments), settings=(*replica.settings, *settings))
 
 

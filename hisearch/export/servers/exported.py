@@ -12,7 +12,7 @@ from hisearch.export.context import ExportContext
 from hisearch.export.engines.cache_tiers import Variable, variables
 from hisearch.export.engines.flags import ENGINE_VERSIONS, Checkpoint, Launch, needs_checkpoint, weights_to_bring
 from hisearch.export.rendering import resource_name
-from hisearch.export.servers.containers import IMAGES, Setting, container
+from hisearch.export.servers.containers import IMAGES
 from hisearch.export.servers.fronts import Front, front_of
 from hisearch.export.servers.placement import SERVICE_PORTS, Server, nodes_of, place
 from hisearch.export.servers.roles import check_expressible, check_spanning, is_disaggregated
@@ -175,11 +175,10 @@ class Export:
         """Environment variables that scripts read."""
         return list({v.name: v for launch in self.launches for v in variables(launch.pool, launch.model)}.values())
 
-    @cached_property
-    def settings(self) -> list[Setting]:
-        """Environment variables that containers read, and people may set."""
-        all_settings = [s for launch in self.launches for s in container(launch, 0).settings if s.meaning]
-        return list({setting.name: setting for setting in all_settings}.values())
+    @property
+    def settings(self) -> list[Variable]:
+        """Environment variables of containers that people may set."""
+        return [variable for variable in self.variables if variable.name != "KV_DIR"]
 
     @property
     def required(self) -> list[str]:
