@@ -1,7 +1,7 @@
-"""The chosen deployment as launch scripts of the serving engines.
+"""A deployment as launch scripts and manifests.
 
-``deployment``, ``several`` and ``wide`` write folders: one pool, several pools, replicas wider than a host.
-``engines`` has their flags, ``platforms`` Compose, Kubernetes, llm-d and Dynamo. ``expressible`` checks a deployment
-without writing.
+``deployment`` writes the folder. ``engines`` has flags and other settings, ``servers`` places the pools' servers on
+hosts, ``platforms`` has a module for each way to start them, which ``registry`` finds. ``expressible`` checks a
+deployment without writing.
 Imports ``report`` and what is below it; ``api`` imports from here.
 """

@@ -10,92 +10,54 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from hisearch.export.context import BENCHMARK, REQUESTS
 from hisearch.export.engines.flags import ENGINE_VERSIONS
-from hisearch.specs.base import EngineName
-from hisearch.traces.changes.replay import Replay
+from hisearch.export.rendering import render, source
+from hisearch.export.servers.exported import Export
+from hisearch.specs.models.model import names_weights
 
 GUIDELLM_VERSION = "0.8.1"
-REQUESTS = "requests.jsonl"
-FOLDER = "benchmark"
 
 
-class Benchmark(NamedTuple):
-    """The requests to send, and a sentence on their part of the workload."""
+class _Tool(NamedTuple):
+    """A benchmark tool. data: the file that it reads. output: the file that it writes."""
 
-    replay: Replay
-    about: str
-
-
-class Tool(NamedTuple):
-    """A benchmark tool: name of its script, version, input file, output file, and lines of its command."""
-
-    name: str
     version: str
     data: str
     output: str
-    command: tuple[tuple[str, ...], ...]
 
 
-def tools(benchmark: Benchmark, engine: EngineName) -> list[Tool]:
-    """The three tools; the shell expands words with ``$``, all others are quoted."""
+_TOOLS = {
+    "guidellm": _Tool(GUIDELLM_VERSION, REQUESTS, "guidellm.json"),
+    "sglang": _Tool(ENGINE_VERSIONS["sglang"], "chats.jsonl", "sglang.jsonl"),
+    "vllm": _Tool(ENGINE_VERSIONS["vllm"], "prompts.jsonl", "vllm.json"),
+}
+#: Every path that ``benchmark_files`` may write.
+BENCHMARK_PATHS = tuple(
+    f"{BENCHMARK}/{name}" for name in ("README.md", REQUESTS, "prompts.py", *(f"{tool}.sh" for tool in _TOOLS))
+)
+
+
+def benchmark_files(export: Export) -> dict[str, str]:
+    """Scripts that send the benchmark's requests to the clients' port; none without a benchmark."""
+    benchmark = export.context.benchmark
+    if benchmark is None:
+        return {}
     replay = benchmark.replay
-    count, rate = str(len(replay)), "inf" if math.isinf(replay.rate_rps) else f"{replay.rate_rps:.6g}"
-    columns = "timestamp_column=arrival_s,prompt_tokens_column=input_tokens,output_tokens_column=output_tokens"
-    data = (
-        f"kind=mooncake,source.kind=json_file,source.path=$HERE/{REQUESTS},{columns},hash_ids_column=block_ids,"
-        f"hash_id_block_size={replay.block_tokens}"
-    )
-    backend = "sglang-oai-chat" if engine == "sglang" else "vllm-chat"
-    return [
-        Tool(
-            "guidellm", GUIDELLM_VERSION, REQUESTS, "guidellm.json",
-            (
-                ("guidellm", "run"),
-                ("--backend", "kind=openai_http,target=$URL,model=$MODEL,request_format=/v1/completions"),
-                ("--profile", "kind=replay,schedule_turn=timestamp"),
-                ("--tokenizer", "kind=huggingface_auto,model=$TOKENIZER"),
-                ("--data", data),
-                ("--output", "kind=json,path=$OUT"),
-            ),
-        ),
-        Tool(
-            "sglang", ENGINE_VERSIONS["sglang"], "chats.jsonl", "sglang.jsonl",
-            (
-                ("python", "-m", "sglang.bench_serving"),
-                ("--backend", backend),
-                ("--base-url", "$URL"),
-                ("--model", "$MODEL"),
-                ("--tokenizer", "$TOKENIZER"),
-                ("--dataset-name", "openai"),
-                ("--dataset-path", "$HERE/chats.jsonl"),
-                ("--num-prompts", count),
-                ("--request-rate", rate),
-                ("--output-details",),
-                ("--output-file", "$OUT"),
-            ),
-        ),
-        Tool(
-            "vllm", ENGINE_VERSIONS["vllm"], "prompts.jsonl", "vllm.json",
-            (
-                ("vllm", "bench", "serve"),
-                ("--backend", "openai"),
-                ("--endpoint", "/v1/completions"),
-                ("--base-url", "$URL"),
-                ("--model", "$MODEL"),
-                ("--tokenizer", "$TOKENIZER"),
-                ("--dataset-name", "custom"),
-                ("--dataset-path", "$HERE/prompts.jsonl"),
-                ("--custom-output-len", "-1"),
-                ("--skip-chat-template",),
-                ("--disable-shuffle",),
-                ("--num-prompts", count),
-                ("--request-rate", rate),
-                ("--ignore-eos",),
-                ("--percentile-metrics", "ttft,tpot,itl,e2el"),
-                ("--metric-percentiles", "50,90,95,99"),
-                ("--save-result",),
-                ("--save-detailed",),
-                ("--result-filename", "$OUT"),
-            ),
-        ),
-    ]  # fmt: skip
+    facts = {
+        "export": export,
+        "replay": replay,
+        "about": benchmark.about,
+        "count": f"{len(replay):,}",
+        "requests": REQUESTS,
+        "named": names_weights(export.model),
+        "rate": "inf" if math.isinf(replay.rate_rps) else f"{replay.rate_rps:.6g}",
+    }
+    versions = {name: tool.version for name, tool in _TOOLS.items()}
+    readme = render("benchmark.md.j2", **facts, versions=versions, short_rate=f"{replay.rate_rps:.3g}")
+    scripts = {
+        f"{BENCHMARK}/{name}.sh": render(f"benchmark_{name}.sh.j2", tool=name, **tool._asdict(), **facts)
+        for name, tool in _TOOLS.items()
+    }
+    prompts = source("prompts.py.txt")
+    return dict(zip(BENCHMARK_PATHS, (readme, replay.text(), prompts, *scripts.values()), strict=True))

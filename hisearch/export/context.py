@@ -1,21 +1,34 @@
-"""Contents of an export's folder other than launch scripts, for any number and width of pools."""
+"""The context of an export: its deployment's standing, and what else belongs into the folder."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from hisearch.export.benchmark import Benchmark
-from hisearch.export.files import DEPLOYMENT, README, write_export
 from hisearch.export.standing import Standing
 from hisearch.specs.base import API_VERSION
-from hisearch.specs.deployments.deployment import DeploymentSpec
 from hisearch.specs.yaml_nodes import dump_yaml
+from hisearch.traces.changes.replay import Replay
+
+#: Files of an export's folder.
+README = "README.md"
+DEPLOYMENT = "deployment.yaml"
+WORKLOAD = "workload.yaml"
+SLO = "slo.yaml"
+#: Folder of the benchmark scripts, and its file of requests.
+BENCHMARK = "benchmark"
+REQUESTS = "requests.jsonl"
 
 #: The standing of a deployment without a study.
 OF_NO_STUDY = Standing("deployment", "Deployment")
+
+
+class Benchmark(NamedTuple):
+    """The requests to send, and a sentence on their part of the workload."""
+
+    replay: Replay
+    about: str
 
 
 @dataclass(frozen=True)
@@ -32,33 +45,6 @@ class ExportContext:
     inputs: Mapping[str, str] = field(default_factory=dict)
     benchmark: Benchmark | None = None
     notices: tuple[str, ...] = ()
-
-    def facts(self) -> dict[str, Any]:
-        """Values for README templates."""
-        return {
-            "standing": self.standing,
-            "replay": self.replay,
-            "inputs": tuple(self.inputs),
-            "benchmark": self.benchmark,
-            "notices": self.notices,
-        }
-
-    def write(self, out: Path, deployment: DeploymentSpec, readme: str, files: Mapping[str, str]) -> list[Path]:
-        """Write everything into the folder ``out``.
-
-        Returns:
-            The files written, README first.
-
-        Raises:
-            ExportError: ``out`` holds other files at these paths.
-        """
-        base_files = {README: readme, DEPLOYMENT: self._deployment_text(deployment)}
-        return write_export(out, {**base_files, **self.inputs, **files})
-
-    def _deployment_text(self, deployment: DeploymentSpec) -> str:
-        """Text of ``deployment.yaml``."""
-        description = f"{self.standing.title}. Exported by hisearch; every setting is written out."
-        return document_text("Deployment", self.standing.name, description, deployment.model_dump(mode="json"))
 
 
 def document_text(kind: str, name: str, description: str, spec: dict[str, Any]) -> str:

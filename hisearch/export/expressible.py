@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hisearch.export import wide
-from hisearch.export.engines.flags import ROUTER_POLICIES, ExportError, Launch, router_flags
-from hisearch.export.engines.trtllm_options import options_text
-from hisearch.export.platforms import fronts
-from hisearch.export.platforms.containers import container
-from hisearch.export.platforms.placement import place
-from hisearch.export.platforms.servers import check_expressible, place_servers, server_flags
+from hisearch.export.engines.flags import ROUTER_POLICIES, ExportError, Launch
+from hisearch.export.servers.containers import container
+from hisearch.export.servers.exported import export_of
+from hisearch.export.servers.fronts import front_config, front_words
+from hisearch.export.servers.placement import nodes_of
+from hisearch.export.servers.roles import check_spanning
 from hisearch.specs.deployments.deployment import DeploymentSpec
 from hisearch.specs.deployments.routing import RouterName
 from hisearch.specs.errors import KeyedError
@@ -31,15 +30,10 @@ def check_worker(launch: Launch, accelerators_per_host: int, reach: int | None =
     pool = launch.pool
     if pool.devices is not None:
         raise ExportError(f"pool {pool.name}: no engine has settings for attached devices")
-    nodes = 1
-    if pool.parallelism.ranks > accelerators_per_host:
-        wide.check_expressible(pool)
-        nodes = wide.nodes_of(pool, accelerators_per_host, reach)
-        wide.group_flags(pool.engine.name, nodes, "", "", "")
-    else:
-        place(pool, accelerators_per_host)
-    options = options_text(launch) if pool.engine.name == "trtllm" else ""
-    container(launch, 0, options=options, nodes=nodes)
+    nodes = nodes_of(pool, accelerators_per_host, reach)
+    if nodes > 1:
+        check_spanning(pool)
+    container(launch, 0, nodes=nodes)
 
 
 def check_deployment(
@@ -58,19 +52,12 @@ def check_deployment(
     """
     for launch, count, reach in zip(launches, slots, reaches, strict=True):
         check_worker(launch, count, reach)
-    if len(launches) == 1:
-        if deployment.admission.policy != "none":
-            raise ExportError(f"no router here has the admission {deployment.admission.policy}")
-        if launches[0].pool.replicas > 1:
-            router_flags(deployment.router)
-        return
-    check_expressible(deployment)
-    servers = place_servers(launches, slots)
-    for server in servers:
-        if server.member == 0:
-            server_flags(server, deployment)
-    fronts.front_words(deployment, servers, lambda server: str(server.number), "")
-    fronts.front_config(deployment, servers, lambda server: str(server.number), "", 0)
+    if deployment.admission.policy != "none":
+        raise ExportError(f"no router here has the admission {deployment.admission.policy}")
+    export = export_of(deployment, launches, slots, reaches)
+    if export.routed:
+        front_words(deployment, export.leaders, lambda server: str(server.number), "", "")
+        front_config(deployment, export.leaders, lambda server: str(server.number), "")
 
 
 def narrowed(space: SearchSpaceSpec) -> SearchSpaceSpec:

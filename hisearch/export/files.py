@@ -9,27 +9,22 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import get_args
 
+from hisearch.export.benchmark import BENCHMARK_PATHS
+from hisearch.export.context import DEPLOYMENT, README, SLO, WORKLOAD
 from hisearch.export.engines.flags import TABLES, ExportError
-from hisearch.export.targets import TARGET_FILES
+from hisearch.export.registry import PLATFORM_PATHS
 from hisearch.specs.deployments.cluster import RoleName
 
-README = "README.md"
-DEPLOYMENT = "deployment.yaml"
-WORKLOAD = "workload.yaml"
-SLO = "slo.yaml"
 #: Names and SHA-256 of an export's files, which a later export into the same folder may replace.
 MANIFEST = "export.json"
-
-#: TensorRT-LLM's options without a command-line flag.
-TRTLLM_OPTIONS = "trtllm/llm_api_options.yaml"
 
 #: Every path that an export may write, except the manifest's.
 _NAMES = (
     *(README, DEPLOYMENT, WORKLOAD, SLO),
     *(f"{folder}{engine}/run.sh" for folder in ("", "alternatives/") for engine in TABLES),
-    TRTLLM_OPTIONS,
-    *(f"trtllm/{role}.yaml" for role in get_args(RoleName)),
-    *TARGET_FILES,
+    *(f"trtllm/{name}.yaml" for name in ("llm_api_options", *get_args(RoleName))),
+    *PLATFORM_PATHS,
+    *BENCHMARK_PATHS,
 )
 
 

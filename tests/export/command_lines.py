@@ -8,7 +8,7 @@ from typing import Any
 
 from hisearch.export.benchmark import GUIDELLM_VERSION
 from hisearch.export.engines.flags import ENGINE_VERSIONS, ROUTER_VERSION
-from hisearch.export.platforms.fronts import VLLM_ROUTER_VERSION
+from hisearch.export.servers.fronts import VLLM_ROUTER_VERSION
 
 FLAGS = Path(__file__).parent / "flags"
 

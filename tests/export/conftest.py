@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hisearch.export.context import ExportContext
+from hisearch.export.deployment import export_deployment
+from hisearch.export.engines.flags import Launch
 from hisearch.specs.base import Price, Provenance
 from hisearch.specs.deployments.deployment import DeploymentSpec
 from hisearch.specs.machines.hardware import AcceleratorSpec, LinkSpec
@@ -69,6 +73,24 @@ def make_deployment(
             ],
             "router": {"policy": "cache_aware"} | (router or {}),
         }
+    )
+
+
+def export_all(
+    deployment: DeploymentSpec,
+    model: ModelSpec,
+    accelerator: AcceleratorSpec,
+    out: Path,
+    slots: int = 8,
+    reach: int | None = None,
+    context: ExportContext | None = None,
+) -> None:
+    """Export a deployment whose pools have one kind of accelerator and 400,000 KV tokens a replica."""
+    launches = [Launch(pool, model, accelerator, 400_000) for pool in deployment.pools]
+    number = len(launches)
+    reaches = [reach] * number if reach is not None else None
+    export_deployment(
+        deployment, launches, out, slots=[slots] * number, reaches=reaches, context=context or ExportContext()
     )
 
 

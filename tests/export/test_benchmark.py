@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hisearch.export.benchmark import Benchmark
-from hisearch.export.context import ExportContext
-from hisearch.export.deployment import export_deployment
+from hisearch.export.context import Benchmark, ExportContext
 from hisearch.traces.changes.replay import replay_of
 from hisearch.traces.compiler import compile_trace
 from hisearch.traces.trace import make_trace
 from tests.export.command_lines import parse
+from tests.export.conftest import export_all
 
 _PROGRAMS = {
     "guidellm": ("guidellm", ("run",)),
@@ -40,9 +39,7 @@ def folder(
     benchmark = Benchmark(replay_of(trace, arrival), "workload five")
     deployment = build_deployment(engine={"name": request.param})
     out = tmp_path / "it's out"
-    export_deployment(
-        deployment, build_model(), build_accelerator(), 400_000, out, context=ExportContext(benchmark=benchmark)
-    )
+    export_all(deployment, build_model(), build_accelerator(), out, context=ExportContext(benchmark=benchmark))
     return out / "benchmark"
 
 

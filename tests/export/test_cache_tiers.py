@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 import yaml
 
-from hisearch.export.deployment import export_deployment
-from hisearch.export.engines.cache_tiers import notes, on_other_engine, variables
-from hisearch.export.engines.flags import Launch, engine_flags, other_engine
+from hisearch.export.engines.alternative import on_other_engine, other_engine
+from hisearch.export.engines.cache_tiers import notes, variables
+from hisearch.export.engines.flags import Launch, engine_flags
 from hisearch.specs.deployments.deployment import PoolSpec
 from hisearch.specs.deployments.tiers import MovementSpec
 from hisearch.specs.models.model import MlaSpec
+from tests.export.conftest import export_all
 
 DRAM = {"medium": "ddr5", "gib": 256, "scope": "worker"}
 DISK = {"medium": "nvme-gen5", "gib": 3500, "scope": "node"}
@@ -219,7 +220,7 @@ env | grep -E '^(SGLANG|LMCACHE|MOONCAKE|KV_DIR)' | sort
 
 def _export(out: Path, made: PoolSpec, build_deployment: Any, build_model: Any, build_accelerator: Any) -> Path:
     deployment = build_deployment().model_copy(update={"pools": [made]})
-    export_deployment(deployment, build_model(), build_accelerator(), 400_000, out)
+    export_all(deployment, build_model(), build_accelerator(), out)
     return out / made.engine.name / "run.sh"
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from hisearch.export.engines.alternative import other_engine
 from hisearch.export.engines.flags import (
     SGLANG_EVICTIONS,
     TABLES,
@@ -14,11 +15,10 @@ from hisearch.export.engines.flags import (
     Launch,
     engine_flags,
     needs_checkpoint,
-    other_engine,
     router_flags,
 )
-from hisearch.export.engines.trtllm_options import options_text
-from hisearch.export.platforms.placement import place
+from hisearch.export.servers.placement import place
+from hisearch.export.servers.roles import server_options_text
 from tests.export.command_lines import known_flags, parse
 
 
@@ -226,7 +226,7 @@ def test_trtllm_settings(launch: Any) -> None:
         "--max_num_tokens": "4096",
         "--max_seq_len": "40960",
     }
-    assert yaml.safe_load(options_text(built)) == {
+    assert yaml.safe_load(server_options_text(built)) == {
         "dtype": "bfloat16",
         "enable_chunked_prefill": True,
         "disable_overlap_scheduler": False,
@@ -322,8 +322,8 @@ def test_the_other_engine_is_valid_and_says_what_changed(build_deployment: Any) 
     assert (back.name, back.page_size, back.chunk_tokens) == ("sglang", 16, 256)
 
 
-def test_placement_gives_disjoint_devices_and_distinct_ports(build_deployment: Any) -> None:
-    placements = place(build_deployment(pool={"replicas": 7, "tensor_parallel": 2}).pool, 5)
+def test_placement_gives_disjoint_devices_and_distinct_ports(launch: Any) -> None:
+    placements = place([launch(pool={"replicas": 7, "tensor_parallel": 2})], [5], [None])
     assert len({p.port for p in placements}) == 7
     assert [p.host for p in placements] == [0, 0, 1, 1, 2, 2, 3]
     used = [(p.host, device) for p in placements for device in p.devices]
@@ -331,6 +331,6 @@ def test_placement_gives_disjoint_devices_and_distinct_ports(build_deployment: A
     assert max(device for _, device in used) < 5
 
 
-def test_a_replica_wider_than_a_host_is_refused(build_deployment: Any) -> None:
+def test_a_replica_wider_than_a_host_is_refused(launch: Any) -> None:
     with pytest.raises(ExportError, match="tensor_parallel 8 does not fit a host with 4"):
-        place(build_deployment(pool={"tensor_parallel": 8}).pool, 4)
+        place([launch(pool={"tensor_parallel": 8})], [4], [None])

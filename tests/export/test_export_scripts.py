@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from hisearch.export.deployment import export_deployment
 from hisearch.specs.deployments.deployment import DeploymentSpec
+from tests.export.conftest import export_all
 
 STUB = """#!/bin/bash
 printf '%s|%s|' "$(basename "$0")" "${CUDA_VISIBLE_DEVICES:-}"
@@ -24,13 +24,8 @@ printf '\\n'
 def export(build_deployment: Any, build_model: Any, build_accelerator: Any, tmp_path: Path) -> Any:
     def run(*, model: dict[str, Any] | None = None, accelerators_per_host: int = 8, **changes: Any) -> Path:
         out = tmp_path / "out" / "recommended"
-        export_deployment(
-            build_deployment(**changes),
-            build_model(**(model or {})),
-            build_accelerator(),
-            400_000,
-            out,
-            accelerators_per_host=accelerators_per_host,
+        export_all(
+            build_deployment(**changes), build_model(**(model or {})), build_accelerator(), out, accelerators_per_host
         )
         return out
 

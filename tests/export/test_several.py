@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import yaml
 
-from hisearch.export.engines.flags import ExportError, Launch
-from hisearch.export.several import export_several
+from hisearch.export.engines.flags import ExportError
 from hisearch.specs.deployments.deployment import DeploymentSpec
 from tests.export import forms
 from tests.export.command_lines import parse
+from tests.export.conftest import export_all
 
 KUBERNETES = ("1.30", "1.34")
 ENGINES = ("sglang", "vllm", "trtllm")
@@ -60,8 +60,7 @@ def write(build_model: Any, build_accelerator: Any, tmp_path: Path) -> Any:
     """Exports a deployment; the folder."""
 
     def export(deployment: DeploymentSpec) -> Path:
-        launches = [Launch(pool, build_model(), build_accelerator(), 400_000) for pool in deployment.pools]
-        export_several(deployment, launches, tmp_path / "out", accelerators_per_host=[8] * len(launches))
+        export_all(deployment, build_model(), build_accelerator(), tmp_path / "out")
         return tmp_path / "out"
 
     return export

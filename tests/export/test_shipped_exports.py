@@ -13,7 +13,6 @@ from pydantic import ValidationError
 
 from hisearch.export.deployment import export_deployment
 from hisearch.export.engines.flags import ROUTER_POLICIES, TABLES, ExportError, Launch, engine_flags, router_flags
-from hisearch.export.several import export_several
 from hisearch.specs.deployments.deployment import PoolSpec
 from hisearch.specs.deployments.routing import RouterSpec
 from hisearch.specs.documents.catalogue import Catalogue, shipped_root
@@ -50,12 +49,9 @@ def test_every_flag_of_a_shipped_deployment_exists(name: str, tmp_path: Path) ->
     out = tmp_path / "out"
     if name in REFUSED:
         with pytest.raises(ExportError, match=REFUSED[name]):
-            export_several(deployment, pool_launches, out, accelerators_per_host=[8] * len(pool_launches))
+            export_deployment(deployment, pool_launches, out, slots=[8] * len(pool_launches))
         return
-    if len(pool_launches) > 1:
-        export_several(deployment, pool_launches, out, accelerators_per_host=[8] * len(pool_launches))
-    else:
-        export_deployment(deployment, *pool_launches[0][1:], out)
+    export_deployment(deployment, pool_launches, out, slots=[8] * len(pool_launches))
     programs = {"sglang.launch_server": "sglang", "sglang_router.launch_router": "sglang-router"}
     words = list(command_lines(out))
     assert words

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hisearch.export.platforms.rendering import render
+from hisearch.export.rendering import render
 from hisearch.export.standing import Ground, standing_of
 from hisearch.report.data.confidence import Candidate, Confidence
 from hisearch.report.words.doubts import format_chance, may_miss

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
-from hisearch.export.deployment import export_deployment
 from hisearch.export.engines.flags import Launch, engine_flags
-from hisearch.export.platforms.containers import resource_name
+from hisearch.export.rendering import resource_name
 from tests.export import forms
 from tests.export.command_lines import parse
+from tests.export.conftest import export_all
 
 #: Kubernetes versions that manifests have to fit, oldest and newest that the validator knows of those in support.
 KUBERNETES = ("1.30", "1.34")
@@ -55,7 +55,7 @@ def exported(
     """The exported folder, and what it was made from."""
     deployment = build_deployment(**case)
     launch = Launch(deployment.pool, build_model(), build_accelerator(), 400_000)
-    export_deployment(deployment, launch.model, launch.accelerator, 400_000, tmp_path / "out")
+    export_all(deployment, launch.model, launch.accelerator, tmp_path / "out")
     return tmp_path / "out", launch
 
 
@@ -202,9 +202,7 @@ def test_dynamo(exported: tuple[Path, Launch]) -> None:
 def test_trtllm_s_options_are_mounted_where_its_command_reads_them(
     build_deployment: Any, build_model: Any, build_accelerator: Any, tmp_path: Path
 ) -> None:
-    export_deployment(
-        build_deployment(engine={"name": "trtllm"}), build_model(), build_accelerator(), 400_000, tmp_path
-    )
+    export_all(build_deployment(engine={"name": "trtllm"}), build_model(), build_accelerator(), tmp_path)
     (compose,) = documents(tmp_path / "compose/compose.yaml")
     service = compose["services"]["replica-0"]
     path = service["command"][service["command"].index("--extra_llm_api_options") + 1]
@@ -220,11 +218,10 @@ def test_trtllm_s_options_are_mounted_where_its_command_reads_them(
 def test_hostile_names_stay_text(
     build_deployment: Any, build_model: Any, build_accelerator: Any, tmp_path: Path, name: str
 ) -> None:
-    export_deployment(
+    export_all(
         build_deployment(pool={"accelerator": name, "name": name}),
         build_model(huggingface_id=f"{name}/x"),
         build_accelerator(),
-        400_000,
         tmp_path,
     )
     (compose,) = documents(tmp_path / "compose/compose.yaml")
@@ -240,7 +237,7 @@ def test_hostile_names_stay_text(
 def test_what_only_the_reader_knows_is_asked_for(
     build_deployment: Any, build_model: Any, build_accelerator: Any, tmp_path: Path
 ) -> None:
-    export_deployment(build_deployment(**CASES["sglang-shared"]), build_model(), build_accelerator(), 400_000, tmp_path)
+    export_all(build_deployment(**CASES["sglang-shared"]), build_model(), build_accelerator(), tmp_path)
     (compose,) = documents(tmp_path / "compose/compose.yaml")
     environment = compose["services"]["replica-0"]["environment"]
     assert environment["MOONCAKE_MASTER"].startswith("${MOONCAKE_MASTER:?")

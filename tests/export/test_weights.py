@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from hisearch.export.context import ExportContext
-from hisearch.export.deployment import export_deployment
 from hisearch.export.engines.flags import Launch, engine_flags, weights_notice
+from tests.export.conftest import export_all
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def written(build_deployment: Any, build_model: Any, build_accelerator: Any, tmp
         launch = Launch(deployment.pool, model, build_accelerator(), 400_000)
         notices = tuple(text for text in (weights_notice([launch]),) if text)
         out = tmp_path / name.replace("/", "-")
-        export_deployment(deployment, model, launch.accelerator, 400_000, out, context=ExportContext(notices=notices))
+        export_all(deployment, model, launch.accelerator, out, context=ExportContext(notices=notices))
         return out
 
     return write

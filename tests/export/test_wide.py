@@ -10,12 +10,13 @@ import pytest
 import yaml
 
 from hisearch.export.engines.flags import ExportError, Launch, engine_flags
-from hisearch.export.platforms.containers import memory_gib
 from hisearch.export.platforms.dynamo import trtllm_engine_options
-from hisearch.export.wide import export_wide, nodes_of, place_shares
+from hisearch.export.servers.containers import memory_gib
+from hisearch.export.servers.placement import nodes_of, place
 from hisearch.specs.documents.catalogue import Catalogue
 from tests.export import forms
 from tests.export.command_lines import parse
+from tests.export.conftest import export_all
 from tests.export.test_export_scripts import call
 
 KUBERNETES = ("1.30", "1.34")
@@ -28,7 +29,7 @@ def export(build_deployment: Any, build_model: Any, build_accelerator: Any, tmp_
         deployment = build_deployment(engine={"name": engine}, pool=wide)
         launch = Launch(deployment.pool, build_model(), build_accelerator(), 400_000)
         out = tmp_path / "out"
-        export_wide(deployment, launch, out, accelerators_per_host=slots)
+        export_all(deployment, launch.model, launch.accelerator, out, slots)
         return out, launch
 
     return run
@@ -38,12 +39,18 @@ def export(build_deployment: Any, build_model: Any, build_accelerator: Any, tmp_
     ("tensor", "pipeline", "slots", "nodes"), [(8, 2, 8, 2), (4, 4, 8, 2), (4, 3, 8, 3), (2, 4, 8, 1), (8, 4, 8, 4)]
 )
 def test_shares_hold_whole_stages_as_many_on_each_host(
-    build_deployment: Any, tensor: int, pipeline: int, slots: int, nodes: int
+    build_deployment: Any,
+    build_model: Any,
+    build_accelerator: Any,
+    tensor: int,
+    pipeline: int,
+    slots: int,
+    nodes: int,
 ) -> None:
     pool = build_deployment(pool={"tensor_parallel": tensor, "pipeline_parallel": pipeline, "replicas": 3}).pool
     assert nodes_of(pool, slots) == nodes
-    shares = place_shares(pool, slots)
-    assert [(s.replica, s.node) for s in shares] == [(r, n) for r in range(3) for n in range(nodes)]
+    shares = place([Launch(pool, build_model(), build_accelerator(), 400_000)], [slots], [None])
+    assert [(s.member, s.node) for s in shares] == [(r, n) for r in range(3) for n in range(nodes)]
     used = [(s.host, device) for s in shares for device in s.devices]
     assert len(set(used)) == len(used) == 3 * tensor * pipeline
     assert max(device for _, device in used) < slots
@@ -160,7 +167,7 @@ def test_all_ranks_of_a_replica_count_in_every_manifest(
     build_deployment: Any, build_model: Any, build_accelerator: Any
 ) -> None:
     """Attention groups and stages have accelerators of their own."""
-    from hisearch.export.platforms.containers import container
+    from hisearch.export.servers.containers import container
 
     pool = build_deployment(
         engine={"name": "trtllm"},
@@ -182,7 +189,8 @@ def test_ranks_that_peer_links_join_lie_on_several_hosts(
     """Four ranks of a tray each, all in one command; where peer links join fewer it stays refused."""
     deployment = build_deployment(engine={"name": "sglang"}, pool={"tensor_parallel": 8, "replicas": 2})
     pool = deployment.pool
-    assert [(s.replica, s.node, s.host, s.devices) for s in place_shares(pool, 4, 72)] == [
+    launch = Launch(pool, build_model(), build_accelerator(), 400_000)
+    assert [(s.member, s.node, s.host, s.devices) for s in place([launch], [4], [72])] == [
         (replica, node, 2 * replica + node, (0, 1, 2, 3)) for replica in (0, 1) for node in (0, 1)
     ]
     for refused in ({"reach": 4}, {}):
@@ -190,8 +198,7 @@ def test_ranks_that_peer_links_join_lie_on_several_hosts(
             nodes_of(pool, 4, **refused)
     with pytest.raises(ExportError, match="fill hosts that peer links join"):
         nodes_of(build_deployment(pool={"tensor_parallel": 6}).pool, 4, 72)
-    launch = Launch(pool, build_model(), build_accelerator(), 400_000)
-    export_wide(deployment, launch, tmp_path, accelerators_per_host=4, reach=72)
+    export_all(deployment, launch.model, launch.accelerator, tmp_path, 4, 72)
     script = (tmp_path / "sglang/run.sh").read_text()
     assert "--nnodes 2" in script
     assert "--tp-size 8" in script

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hisearch.export.deployment import summary
+from hisearch.export.servers.exported import summary
 from hisearch.report.data.confidence import Confidence
 from hisearch.report.figures.points import MAX_FAINT, parallel_data, pareto_data, progress_data
 from hisearch.report.pages import page

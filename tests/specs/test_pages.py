@@ -9,7 +9,7 @@ import pytest
 
 import hisearch
 from hisearch.export.engines.flags import Launch, engine_flags
-from hisearch.export.engines.trtllm_options import options_text
+from hisearch.export.servers.roles import server_options_text
 from hisearch.search.evaluate.simulation import Simulation
 from hisearch.search.stages.execution import groups
 from hisearch.specs.documents.resolve import load_deployment
@@ -49,7 +49,7 @@ def test_exports_say_so(load: Any, build_launch: Any, engine: str, flag: str) ->
 
 
 def test_the_options_file_says_so(load: Any, build_launch: Any) -> None:
-    assert "tokens_per_block: 64\n" in options_text(build_launch(load("glm-5", "trtllm")))
+    assert "tokens_per_block: 64\n" in server_options_text(build_launch(load("glm-5", "trtllm")))
 
 
 @pytest.fixture

@@ -6,14 +6,10 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hisearch.export.benchmark import Benchmark
-from hisearch.export.context import ExportContext, document_text
+from hisearch.export.context import DEPLOYMENT, SLO, WORKLOAD, Benchmark, ExportContext, document_text
 from hisearch.export.deployment import export_deployment
 from hisearch.export.engines.flags import Launch, weights_notice
-from hisearch.export.files import DEPLOYMENT, SLO, WORKLOAD
-from hisearch.export.several import export_several
 from hisearch.export.standing import Ground, Standing, standing_of
-from hisearch.export.wide import export_wide
 from hisearch.specs.deployments.deployment import PoolSpec
 from hisearch.specs.documents.document import Document
 from hisearch.specs.documents.resolved import ResolvedStudy, ships
@@ -51,21 +47,8 @@ def export_trial(result: StudyOutcome, trial: Trial, folder: Path) -> list[Path]
         benchmark = Benchmark(benchmark_of(result, trial), f"workload {simulation.slice(1.0).name}")
     notices = (weights_notice(launches), result.formats_of(trial))
     context = ExportContext(standing(result, trial), replay, inputs, benchmark, tuple(text for text in notices if text))
-    if len(launches) > 1:
-        return export_several(deployment, launches, folder, accelerators_per_host=slots, context=context)
-    first = launches[0]
-    if first.pool.parallelism.ranks > slots[0]:
-        reach = reach_of(resolved, trial.deployment.pool)
-        return export_wide(deployment, first, folder, accelerators_per_host=slots[0], reach=reach, context=context)
-    return export_deployment(
-        deployment,
-        first.model,
-        first.accelerator,
-        first.kv_capacity_tokens,
-        folder,
-        accelerators_per_host=slots[0],
-        context=context,
-    )
+    reaches = [reach_of(resolved, pool) for pool in trial.deployment.pools]
+    return export_deployment(deployment, launches, folder, slots=slots, reaches=reaches, context=context)
 
 
 def launch_of(resolved: ResolvedStudy, pool: PoolSpec, kv_capacity_tokens: int) -> Launch:

@@ -11,10 +11,9 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
-from hisearch.specs.deployments.deployment import EngineSpec, PoolSpec
+from hisearch.export.rendering import render_notes
+from hisearch.specs.deployments.deployment import PoolSpec
 from hisearch.specs.deployments.tiers import (
-    CONNECTOR_EVICTIONS,
-    KV_CONNECTORS,
     MovementSpec,
     TierSpec,
     kv_connector_title,
@@ -66,15 +65,16 @@ def storage_backend(pool: PoolSpec) -> str | None:
     return None if tier is None else "mooncake" if tier.scope == "cluster" else "file"
 
 
-def storage_settings(pool: PoolSpec) -> str | None:
+def storage_settings(pool: PoolSpec) -> dict[str, float] | None:
     """SGLang's ``--hicache-storage-backend-extra-config``."""
+    if storage_tier(pool) is None:
+        return None
     movement = pool.movement
-    settings = {
+    return {
         "prefetch_threshold": movement.prefetch_threshold_tokens,
         "prefetch_timeout_base": movement.prefetch_timeout_base_s,
         "prefetch_timeout_per_ki_token": movement.prefetch_timeout_s_per_ki_token,
     }
-    return json.dumps(settings) if storage_tier(pool) is not None else None
 
 
 def offloading_backend(pool: PoolSpec) -> str | None:
@@ -84,10 +84,9 @@ def offloading_backend(pool: PoolSpec) -> str | None:
     return "lmcache" if pool.kv_connector == "lmcache" else "native"
 
 
-def offloading_gib(pool: PoolSpec) -> str | None:
+def offloading_gib(pool: PoolSpec) -> float | None:
     """VLLM's ``--kv-offloading-size``, per data-parallel engine (``VllmConfig`` covers one engine's world)."""
-    gib = pool.tiers[0].gib / pool.attention_data_parallel if pool.tiers else 0.0
-    return f"{gib:g}" if offloading_backend(pool) is not None else None
+    return pool.tiers[0].gib / pool.attention_data_parallel if offloading_backend(pool) is not None else None
 
 
 def has_server(pool: PoolSpec) -> bool:
@@ -95,10 +94,10 @@ def has_server(pool: PoolSpec) -> bool:
     return is_moved_by(pool, "lmcache") and pool.tiers[0].scope not in (None, "worker")
 
 
-def offloading_settings(pool: PoolSpec) -> str | None:
+def offloading_settings(pool: PoolSpec) -> dict[str, Any] | None:
     """VLLM's ``--kv-transfer-config``, where the connector needs more settings than its size."""
     if has_server(pool):
-        return json.dumps({"kv_connector": "LMCacheMPConnector", "kv_role": "kv_both"})
+        return {"kv_connector": "LMCacheMPConnector", "kv_role": "kv_both"}
     settings: dict[str, Any] = {}
     if is_moved_by(pool, "offload"):
         if pool.tiers[0].eviction != "lru":
@@ -107,8 +106,7 @@ def offloading_settings(pool: PoolSpec) -> str | None:
             settings["store_threshold"] = pool.movement.store_threshold
     if not settings:
         return None
-    connector = {"kv_connector": "OffloadingConnector", "kv_role": "kv_both"}
-    return json.dumps(connector | {"kv_connector_extra_config": settings})
+    return {"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": settings}
 
 
 def variables(pool: PoolSpec, model: ModelSpec) -> list[Variable]:
@@ -180,88 +178,14 @@ def notes(pool: PoolSpec) -> list[str]:
     """Notes on settings of the tiers that the engine lacks, as sentences."""
     if not has_tiers(pool):
         return []
-    engine, movement, lines = pool.engine, pool.movement, list[str]()
-    title = kv_connector_title(engine.name, pool.kv_connector)
-    if pool.kv_connector == "hicache" and pool.tiers[0].eviction != engine.eviction:
-        lines.append(
-            f"SGLang evicts its host tier by --radix-eviction-policy ({engine.eviction}); the simulated policy is "
-            f"{pool.tiers[0].eviction}."
-        )
-    if pool.kv_connector == "hicache" and movement.load_back_tokens != MovementSpec().load_back_tokens:
-        lines.append(
-            f"SGLang loads back from {MovementSpec().load_back_tokens} tokens on, which no flag changes; simulated "
-            f"with {movement.load_back_tokens}."
-        )
-    for tier in pool.tiers:
-        if tier.ttl_s is not None:
-            lines.append(
-                f"{title} lets nothing expire; {tier.medium} was simulated with a time to live of {tier.ttl_s:g} s."
-            )
-    lines += _store_notes(pool)
-    if offloading_settings(pool) is not None and movement.store_threshold > 0:
-        lines.append(
-            "vLLM counts look-ups of the last 64,000 blocks (max_tracker_size); store_threshold works on these."
-        )
-    return lines
-
-
-def _store_notes(pool: PoolSpec) -> list[str]:
-    """Notes on size and eviction of stores that the engine does not manage."""
-    tier, backend = storage_tier(pool), storage_backend(pool)
-    if tier is not None and len(pool.tiers) > 2:
-        far = pool.tiers[2]
-        return [
-            f"SGLang has one storage backend, and no setting for a second tier behind it: that {tier.medium} "
-            f"({tier.gib:,.6g} GiB, {tier.eviction}) stands before {far.medium} ({far.gib:,.6g} GiB, {far.eviction}), "
-            f"{pool.movement.hierarchy}, is up to the backend."
-        ]
-    if tier is not None and backend == "file":
-        return [
-            f"SGLang's file backend neither limits its folder nor evicts: keep it within {tier.gib:,.6g} GiB by "
-            f"{tier.eviction} yourself."
-        ]
-    if tier is not None:
-        return [
-            f"Size and eviction of the shared store are set at the Mooncake services: {tier.gib:,.6g} GiB in all, "
-            f"{tier.eviction}."
-        ]
-    if has_server(pool):
-        return _server_notes(pool)
-    last = pool.tiers[-1]
-    if pool.kv_connector == "lmcache" and len(pool.tiers) > 1 and last.scope != "worker":
-        return [f"Size and eviction of the shared store are set at its server: {last.gib:,.6g} GiB, {last.eviction}."]
-    return []
-
-
-def _server_notes(pool: PoolSpec) -> list[str]:
-    """Settings of an LMCache server."""
-    memory, movement = pool.tiers[0], pool.movement
-    settings = f"--l1-size-gb {memory.gib:,.6g} --chunk-size {movement.chunk_tokens} --eviction-policy LRU"
-    lines = [f"Start an LMCache server for each {memory.scope}: lmcache server {settings}."]
-    if memory.eviction != "lru":
-        lines.append(f"LMCache's server has no {memory.eviction}, which was simulated.")
-    lines += [
-        f"Size and eviction of {tier.medium} behind it are set by its --l2-adapter: {tier.gib:,.6g} GiB for each "
-        f"{tier.scope}, {tier.eviction}."
-        for tier in pool.tiers[1:]
-    ]
-    return lines
-
-
-def on_other_engine(pool: PoolSpec, other: EngineSpec) -> tuple[PoolSpec, list[str]]:
-    """The pool on another engine with the nearest tiers of its KV connector, and notes on dropped settings."""
-    if not pool.tiers or (pool.kv_connector == "lmcache" and "lmcache" in KV_CONNECTORS[other.name]):
-        return pool.model_copy(update={"engine": other}), []
-    moved = pool.model_copy(update={"engine": other, "movement": MovementSpec()})
-    title, lines = kv_connector_title(other.name, moved.kv_connector), list[str]()
-    nearest = pool.tiers[0]
-    if len(pool.tiers) > 1:
-        lines.append(f"Tiers behind host memory are left out: {title} was given {nearest.medium} alone.")
-    if nearest.eviction not in CONNECTOR_EVICTIONS.get(moved.kv_connector, ("lru",)):
-        lines.append(f"Host memory evicts by lru; the simulated policy is {nearest.eviction}.")
-        nearest = nearest.model_copy(update={"eviction": "lru"})
-    changed = (
-        name for name, value in MovementSpec() if value != getattr(pool.movement, name) and name != "kv_connector"
+    return render_notes(
+        "cache_tiers.md.j2",
+        pool=pool,
+        connector=pool.kv_connector,
+        title=kv_connector_title(pool.engine.name, pool.kv_connector),
+        usual=MovementSpec(),
+        storage=storage_tier(pool),
+        backend=storage_backend(pool),
+        has_server=has_server(pool),
+        offloading=offloading_settings(pool) is not None,
     )
-    lines += [f"{name} {getattr(pool.movement, name)} has no counterpart and is left out." for name in changed]
-    return moved.model_copy(update={"tiers": [nearest]}), lines

@@ -26,7 +26,7 @@ from hisearch.export.engines.cache_tiers import (
 )
 from hisearch.latency.device_memory.loading import FullLoad, full_load
 from hisearch.specs.base import EngineName
-from hisearch.specs.deployments.deployment import SCHEDULES, EngineSpec, PoolSpec
+from hisearch.specs.deployments.deployment import PoolSpec
 from hisearch.specs.deployments.routing import RouterName, RouterSpec
 from hisearch.specs.machines.hardware import AcceleratorSpec
 from hisearch.specs.models.model import ModelSpec, names_weights
@@ -51,8 +51,8 @@ class Launch(NamedTuple):
     kv_capacity_tokens: int
 
 
-#: A flag's value; True writes the flag alone, None leaves it out.
-Value = str | bool | None
+#: A flag's value: True writes the flag alone, None and False leave it out, a mapping is written as JSON.
+Value = str | float | bool | dict[str, Any] | None
 Table = tuple[tuple[str, Callable[[Launch], Value]], ...]
 
 
@@ -150,24 +150,31 @@ def _kv_dtype(engine: EngineName) -> Callable[[Launch], Value]:
 
 def _beyond_one(degree: int) -> Value:
     """A degree of parallelism, left out where it is the engine's default of 1."""
-    return str(degree) if degree > 1 else None
+    return degree if degree > 1 else None
+
+
+def _of_all_groups(launch: Launch, limit: int) -> int:
+    """A per-attention-group limit for SGLang, which divides its value by ``--dp-size``."""
+    return limit * launch.pool.attention_data_parallel
+
+
+def _of_adapters(value_of: Callable[[Any, Any], Value]) -> Callable[[Launch], Value]:
+    """A value of the section agents; None without adapters."""
+    return lambda c: (
+        value_of(c.pool.agents, c.pool.agents.adapters) if c.pool.agents and c.pool.agents.adapters else None
+    )
 
 
 def _vllm_copies(launch: Launch) -> Value:
-    """VLLM's settings of redundant experts, as JSON."""
+    """VLLM's settings of redundant experts."""
     redundant = launch.pool.engine.experts.redundant
-    return json.dumps({"num_redundant_experts": redundant}) if redundant else None
+    return {"num_redundant_experts": redundant} if redundant else None
 
 
 def _vllm_passes(launch: Launch) -> Value:
-    """VLLM's compiler passes where stated, as JSON."""
+    """VLLM's compiler passes where stated."""
     fused = launch.pool.engine.fused_all_reduce
-    return None if fused is None else json.dumps({"pass_config": {"fuse_allreduce_rms": fused}})
-
-
-def _of_all_groups(launch: Launch, limit: int) -> str:
-    """A per-attention-group limit for SGLang, which divides its value by ``--dp-size``."""
-    return str(limit * launch.pool.attention_data_parallel)
+    return None if fused is None else {"pass_config": {"fuse_allreduce_rms": fused}}
 
 
 #: Characters per token of English text, as the router measures its trees in characters. Assumed.
@@ -201,7 +208,7 @@ def _schedule_policy(launch: Launch) -> str:
     return QUEUE_ORDERS[name].flag
 
 
-def vllm_blocks(launch: Launch) -> str | None:
+def vllm_blocks(launch: Launch) -> int | None:
     """Number of simulated blocks, including the one that vLLM reserves.
 
     None for a model with linear attention or a sliding window: vLLM's blocks then do not cover all layers.
@@ -209,7 +216,7 @@ def vllm_blocks(launch: Launch) -> str | None:
     model = launch.model
     if model.linear_attention is not None or model.sliding_window_tokens:
         return None
-    return str(launch.kv_capacity_tokens // launch.pool.engine.page_size)
+    return launch.kv_capacity_tokens // launch.pool.engine.page_size
 
 
 def _by_priority(launch: Launch) -> bool:
@@ -217,77 +224,70 @@ def _by_priority(launch: Launch) -> bool:
 
 
 SGLANG: Table = (
-    ("--tp-size", lambda c: str(c.pool.parallelism.stage_ranks)),
+    ("--tp-size", lambda c: c.pool.parallelism.stage_ranks),
     ("--pp-size", lambda c: _beyond_one(c.pool.pipeline_parallel)),
     ("--dp-size", lambda c: _beyond_one(c.pool.attention_data_parallel)),
-    ("--enable-dp-attention", lambda c: True if c.pool.attention_data_parallel > 1 else None),
+    ("--enable-dp-attention", lambda c: c.pool.attention_data_parallel > 1),
     ("--ep-size", lambda c: _beyond_one(c.pool.expert_parallel)),
-    ("--ep-num-redundant-experts", lambda c: str(c.pool.engine.experts.redundant or "") or None),
+    ("--ep-num-redundant-experts", lambda c: c.pool.engine.experts.redundant or None),
     ("--dtype", dtype),
     ("--quantization", _quantization),
     ("--kv-cache-dtype", _kv_dtype("sglang")),
-    ("--mem-fraction-static", lambda c: f"{c.pool.engine.memory_fraction:g}"),
-    ("--max-total-tokens", lambda c: str(c.kv_capacity_tokens)),
-    ("--page-size", lambda c: str(c.pool.engine.page_size)),
+    ("--mem-fraction-static", lambda c: c.pool.engine.memory_fraction),
+    ("--max-total-tokens", lambda c: c.kv_capacity_tokens),
+    ("--page-size", lambda c: c.pool.engine.page_size),
     (
         "--chunked-prefill-size",
         lambda c: _of_all_groups(c, c.pool.engine.chunk_tokens) if c.pool.engine.chunked_prefill else "-1",
     ),
-    ("--enable-mixed-chunk", lambda c: True if c.pool.engine.mixed_chunk else None),
-    ("--max-prefill-tokens", lambda c: str(c.pool.engine.max_prefill_tokens)),
+    ("--enable-mixed-chunk", lambda c: c.pool.engine.mixed_chunk),
+    ("--max-prefill-tokens", lambda c: c.pool.engine.max_prefill_tokens),
     ("--enable-flashinfer-allreduce-fusion", lambda c: c.pool.engine.fused_all_reduce or None),
     ("--scheduler-recv-interval", lambda c: _beyond_one(c.pool.engine.receive_interval)),
     ("--max-running-requests", lambda c: _of_all_groups(c, c.pool.engine.max_running_requests)),
     ("--schedule-policy", _schedule_policy),
-    ("--enable-priority-scheduling", lambda c: True if _by_priority(c) else None),
-    ("--schedule-low-priority-values-first", lambda c: True if _by_priority(c) else None),
-    ("--disable-overlap-schedule", lambda c: None if c.pool.engine.overlap else True),
-    ("--schedule-conservativeness", lambda c: f"{c.pool.engine.schedule_conservativeness:g}"),
+    ("--enable-priority-scheduling", _by_priority),
+    ("--schedule-low-priority-values-first", _by_priority),
+    ("--disable-overlap-schedule", lambda c: not c.pool.engine.overlap),
+    ("--schedule-conservativeness", lambda c: c.pool.engine.schedule_conservativeness),
     ("--radix-eviction-policy", _radix_eviction),
-    ("--disable-radix-cache", lambda c: True if not c.pool.engine.prefix_caching else None),
-    ("--enable-lora", lambda c: agents.enable_lora(c.pool)),
-    ("--max-lora-rank", lambda c: agents.max_lora_rank(c.pool)),
-    ("--lora-target-modules", lambda c: agents.lora_targets(c.pool)),
-    ("--max-loras-per-batch", lambda c: agents.max_loras_per_batch(c.pool)),
-    ("--lora-eviction-policy", lambda c: agents.lora_eviction_policy(c.pool)),
-    ("--enable-lora-overlap-loading", lambda c: agents.overlap_loading(c.pool)),
-    ("--enable-hierarchical-cache", lambda c: True if has_hicache_tree(c.pool) else None),
-    ("--hicache-size", lambda c: str(hicache_gb_per_rank(c.pool)) if is_moved_by(c.pool, "hicache") else None),
+    ("--disable-radix-cache", lambda c: not c.pool.engine.prefix_caching),
+    *((flag, _of_adapters(value_of)) for flag, value_of in agents.TABLES["sglang"]),
+    ("--enable-hierarchical-cache", lambda c: has_hicache_tree(c.pool)),
+    ("--hicache-size", lambda c: hicache_gb_per_rank(c.pool) if is_moved_by(c.pool, "hicache") else None),
     ("--hicache-write-policy", lambda c: c.pool.movement.write_policy if has_hicache_tree(c.pool) else None),
     ("--hicache-storage-backend", lambda c: storage_backend(c.pool)),
     ("--hicache-storage-prefetch-policy", lambda c: c.pool.movement.prefetch if storage_tier(c.pool) else None),
     ("--hicache-storage-backend-extra-config", lambda c: storage_settings(c.pool)),
-    ("--enable-lmcache", lambda c: True if is_moved_by(c.pool, "lmcache") else None),
+    ("--enable-lmcache", lambda c: is_moved_by(c.pool, "lmcache")),
 )
 
 VLLM: Table = (
-    ("--tensor-parallel-size", lambda c: str(c.pool.tensor_parallel)),
+    ("--tensor-parallel-size", lambda c: c.pool.tensor_parallel),
     ("--pipeline-parallel-size", lambda c: _beyond_one(c.pool.pipeline_parallel)),
     ("--data-parallel-size", lambda c: _beyond_one(c.pool.attention_data_parallel)),
-    ("--enable-expert-parallel", lambda c: True if c.pool.expert_parallel > 1 else None),
-    ("--enable-eplb", lambda c: True if c.pool.engine.experts.redundant else None),
+    ("--enable-expert-parallel", lambda c: c.pool.expert_parallel > 1),
+    ("--enable-eplb", lambda c: c.pool.engine.experts.redundant > 0),
     ("--eplb-config", _vllm_copies),
     ("--dtype", dtype),
     ("--quantization", _quantization),
     ("--kv-cache-dtype", _kv_dtype("vllm")),
-    ("--gpu-memory-utilization", lambda c: f"{c.pool.engine.memory_fraction:g}"),
-    ("--block-size", lambda c: str(c.pool.engine.page_size)),
+    ("--gpu-memory-utilization", lambda c: c.pool.engine.memory_fraction),
+    ("--block-size", lambda c: c.pool.engine.page_size),
     ("--num-gpu-blocks-override", vllm_blocks),
-    ("--max-model-len", lambda c: str(min(c.model.max_context_tokens, c.kv_capacity_tokens - c.pool.engine.page_size))),
-    ("--max-num-batched-tokens", lambda c: str(c.pool.engine.chunk_tokens)),
-    ("--max-num-seqs", lambda c: str(c.pool.engine.max_running_requests)),
+    ("--max-model-len", lambda c: min(c.model.max_context_tokens, c.kv_capacity_tokens - c.pool.engine.page_size)),
+    ("--max-num-batched-tokens", lambda c: c.pool.engine.chunk_tokens),
+    ("--max-num-seqs", lambda c: c.pool.engine.max_running_requests),
     ("--scheduling-policy", lambda c: "priority" if _by_priority(c) else None),
-    ("--async-scheduling", lambda c: True if c.pool.engine.overlap else None),
-    ("--no-async-scheduling", lambda c: None if c.pool.engine.overlap else True),
-    ("--no-enable-chunked-prefill", lambda c: None if c.pool.engine.chunked_prefill else True),
-    ("--long-prefill-token-threshold", lambda c: str(c.pool.engine.long_prefill_tokens or "") or None),
-    ("--no-scheduler-reserve-full-isl", lambda c: None if c.pool.engine.reserve_full_prompt else True),
-    ("--enable-prefix-caching", lambda c: True if c.pool.engine.prefix_caching else None),
-    ("--no-enable-prefix-caching", lambda c: None if c.pool.engine.prefix_caching else True),
+    ("--async-scheduling", lambda c: c.pool.engine.overlap),
+    ("--no-async-scheduling", lambda c: not c.pool.engine.overlap),
+    ("--no-enable-chunked-prefill", lambda c: not c.pool.engine.chunked_prefill),
+    ("--long-prefill-token-threshold", lambda c: c.pool.engine.long_prefill_tokens or None),
+    ("--no-scheduler-reserve-full-isl", lambda c: not c.pool.engine.reserve_full_prompt),
+    ("--enable-prefix-caching", lambda c: c.pool.engine.prefix_caching),
+    ("--no-enable-prefix-caching", lambda c: not c.pool.engine.prefix_caching),
     ("--compilation-config", _vllm_passes),
-    ("--enable-lora", lambda c: agents.enable_lora(c.pool)),
-    ("--max-loras", lambda c: agents.max_loras_per_batch(c.pool)),
-    ("--max-lora-rank", lambda c: agents.vllm_lora_rank(c.pool)),
+    *((flag, _of_adapters(value_of)) for flag, value_of in agents.TABLES["vllm"]),
     ("--kv-offloading-backend", lambda c: offloading_backend(c.pool)),
     ("--kv-offloading-size", lambda c: offloading_gib(c.pool)),
     ("--kv-transfer-config", lambda c: offloading_settings(c.pool)),
@@ -295,12 +295,12 @@ VLLM: Table = (
 
 TRTLLM: Table = (
     ("--backend", lambda c: "pytorch"),
-    ("--tp_size", lambda c: str(c.pool.parallelism.stage_ranks)),
+    ("--tp_size", lambda c: c.pool.parallelism.stage_ranks),
     ("--pp_size", lambda c: _beyond_one(c.pool.pipeline_parallel)),
     ("--ep_size", lambda c: _beyond_one(c.pool.expert_parallel)),
-    ("--max_batch_size", lambda c: str(c.pool.engine.max_running_requests)),
-    ("--max_num_tokens", lambda c: str(c.pool.engine.chunk_tokens)),
-    ("--max_seq_len", lambda c: str(min(c.model.max_context_tokens, c.kv_capacity_tokens))),
+    ("--max_batch_size", lambda c: c.pool.engine.max_running_requests),
+    ("--max_num_tokens", lambda c: c.pool.engine.chunk_tokens),
+    ("--max_seq_len", lambda c: min(c.model.max_context_tokens, c.kv_capacity_tokens)),
 )
 
 TABLES: dict[EngineName, Table] = {"sglang": SGLANG, "vllm": VLLM, "trtllm": TRTLLM}
@@ -320,8 +320,10 @@ def engine_flags(launch: Launch) -> list[tuple[str, ...]]:
         value = value_of(launch)
         if value is True:
             flags.append((flag,))
-        elif isinstance(value, str):
-            flags.append((flag, value))
+        elif isinstance(value, dict):
+            flags.append((flag, json.dumps(value)))
+        elif value is not None and value is not False:
+            flags.append((flag, f"{value:g}" if isinstance(value, float) else str(value)))
     return flags
 
 
@@ -352,50 +354,3 @@ def router_flags(router: RouterSpec) -> list[tuple[str, ...]]:
                 ("--eviction-interval-secs", f"{max(round(router.eviction_interval_s), 1)}"),
             ]
     return flags
-
-
-#: Settings that only one engine has, and their values without an effect.
-_VLLM_ALONE = {"long_prefill_tokens": 0, "reserve_full_prompt": True, "watermark": 0.0}
-_SGLANG_ALONE = {"mixed_chunk": False, "receive_interval": 1}
-
-
-def _left_behind(engine: EngineSpec, alone: dict[str, Any], notes: list[str]) -> dict[str, Any]:
-    """Settings that the other engine lacks, reset; adds a note for each that had an effect."""
-    for name, neutral in alone.items():
-        if getattr(engine, name) != neutral:
-            notes.append(f"{name} {getattr(engine, name)} has no counterpart and is left out.")
-    return dict(alone)
-
-
-def other_engine(engine: EngineSpec) -> tuple[EngineSpec, tuple[str, ...]]:
-    """The nearest settings of another engine (SGLang for vLLM, else vLLM), and notes on dropped settings."""
-    notes: list[str] = []
-    if engine.name == "vllm":
-        update = {"name": "sglang", "page_tokens": engine.page_size} | _left_behind(engine, _VLLM_ALONE, notes)
-        notes.append("SGLang runs prefill batches before decode batches; vLLM mixes them in one step.")
-        return EngineSpec.model_validate(engine.model_dump() | update), tuple(notes)
-    if engine.name == "sglang":
-        notes.append("vLLM mixes prefill and decode in one step; SGLang runs prefill batches first.")
-    elif engine.capacity_policy == "guaranteed_no_evict":
-        notes.append("vLLM admits a request once its prompt fits, and preempts where outputs outgrow the memory.")
-    chunk_tokens = engine.chunk_tokens
-    if chunk_tokens < engine.max_running_requests:
-        chunk_tokens = engine.max_running_requests
-        notes.append(f"The step's token budget is raised to {chunk_tokens}: one token for each running request.")
-    if engine.eviction != "lru":
-        notes.append(f"vLLM evicts by lru alone; the simulated policy is {engine.eviction}.")
-    page_tokens = engine.page_tokens if engine.page_tokens is not None and engine.page_tokens % 16 == 0 else 16
-    if page_tokens != engine.page_size:
-        notes.append(f"KV pages of {page_tokens} tokens; simulated with {engine.page_size}.")
-    if engine.schedule not in SCHEDULES["vllm"]:
-        notes.append(f"vLLM has no schedule {engine.schedule}: requests are served first come first served.")
-        engine = engine.model_copy(update={"schedule": "fcfs"})
-    update = _left_behind(engine, _SGLANG_ALONE, notes)
-    update |= {
-        "name": "vllm",
-        "eviction": "lru",
-        "capacity_policy": "guaranteed_no_evict",
-        "chunk_tokens": chunk_tokens,
-        "page_tokens": page_tokens,
-    }
-    return EngineSpec.model_validate(engine.model_dump() | update), tuple(notes)

@@ -10,7 +10,6 @@ from typing import Any
 
 from hisearch.export.engines.cache_tiers import has_tiers
 from hisearch.export.engines.flags import Launch, dtype
-from hisearch.specs.yaml_nodes import dump_yaml
 
 _BYTES_PER_GIB = 2**30
 
@@ -41,8 +40,3 @@ def llm_api_options(launch: Launch) -> dict[str, Any]:
     if pool.attention_data_parallel > 1:
         options["enable_attention_dp"] = True
     return options
-
-
-def options_text(launch: Launch) -> str:
-    """Text of the options file."""
-    return dump_yaml(llm_api_options(launch))

@@ -1,4 +1,4 @@
-"""Platforms: containers, ports, Compose, Kubernetes, llm-d and Dynamo, for one pool or several.
+"""Platforms, a module each: ``PLATFORM`` declares it, ``files(export)`` returns its files; see ``registry``.
 
-Imports ``engines``.
+``files`` raises ExportError where the platform lacks something that the deployment needs. Imports ``servers``.
 """

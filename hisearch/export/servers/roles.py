@@ -1,4 +1,4 @@
-"""Workers of several pools as servers: their placement, and the flags that their roles add.
+"""Flags, variables and options that a server's role adds, and those of a replica that spans hosts.
 
 Flags and settings were read in the engines' sources and documentation: SGLang 0.5.9 ``server_args.py`` (PD
 disaggregation over Mooncake), vLLM 0.19.1 (``NixlConnector``, ``VLLM_NIXL_SIDE_CHANNEL_…`` in ``envs.py``),
@@ -8,60 +8,19 @@ TensorRT-LLM 1.1 (``cache_transceiver_config`` of its options; context servers r
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from hisearch.export.engines.cache_tiers import has_tiers
-from hisearch.export.engines.flags import ENGINE_VERSIONS, ExportError, Launch, engine_flags
+from hisearch.export.engines.flags import ENGINE_VERSIONS, ExportError, Launch
 from hisearch.export.engines.trtllm_options import llm_api_options
-from hisearch.export.platforms.placement import SERVICE_PORTS, place
+from hisearch.export.servers.placement import Server
 from hisearch.specs.base import ENGINE_TITLES
 from hisearch.specs.deployments.cluster import TransferSpec
-from hisearch.specs.deployments.deployment import DeploymentSpec
+from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.yaml_nodes import dump_yaml
 
-#: First port for negotiating KV transfers: SGLang's bootstrap server, vLLM's side channel.
-_SIDE_PORTS = {"sglang": 8998, "vllm": 5600, "trtllm": 0}
-#: Distance between ports of consecutive servers: each rank of vLLM may take one.
-_SIDE_STEP = 16
-
-
-class Server(NamedTuple):
-    """A worker. number: global, from 0. member: in its pool, from 0. side_port: see ``_SIDE_PORTS``; 0 for none."""
-
-    launch: Launch
-    number: int
-    member: int
-    host: int
-    devices: tuple[int, ...]
-    port: int
-    side_port: int
-
-    @property
-    def pool(self) -> str:
-        """Name of its pool."""
-        return self.launch.pool.name
-
-
-def place_servers(launches: Sequence[Launch], accelerators_per_host: Sequence[int]) -> list[Server]:
-    """Place the servers, pool by pool, each pool on its own hosts.
-
-    Raises:
-        ExportError: a worker needs more accelerators than a host has.
-    """
-    servers: list[Server] = []
-    for launch, slots in zip(launches, accelerators_per_host, strict=True):
-        engine = launch.pool.engine.name
-        first_host = max((server.host for server in servers), default=-1) + 1
-        disaggregated = launch.pool.role != "unified"
-        for placement in place(launch.pool, slots):
-            number = len(servers)
-            side = _SIDE_PORTS[engine] + number * _SIDE_STEP if disaggregated and _SIDE_PORTS[engine] else 0
-            port = SERVICE_PORTS[engine] + 1 + number
-            servers.append(
-                Server(launch, number, placement.replica, first_host + placement.host, placement.devices, port, side)
-            )
-    return servers
+#: Rendezvous port of a replica's hosts; replica N takes the N-th port after it.
+MEETING_PORT = 29500
 
 
 def is_disaggregated(deployment: DeploymentSpec) -> bool:
@@ -69,8 +28,49 @@ def is_disaggregated(deployment: DeploymentSpec) -> bool:
     return any(pool.role == "decode" for pool in deployment.pools)
 
 
+def check_spanning(pool: PoolSpec) -> None:
+    """Refuse replicas over several hosts whose flags are not written.
+
+    Raises:
+        ExportError: TensorRT-LLM, or attention groups of vLLM.
+    """
+    if pool.engine.name == "vllm" and pool.attention_data_parallel > 1:
+        raise ExportError(
+            f"pool {pool.name}: vLLM starts each host's attention groups by settings of their own "
+            "(--data-parallel-size-local, --data-parallel-address), for which nothing is written here"
+        )
+    if pool.engine.name == "trtllm":
+        raise ExportError(
+            "trtllm-serve is started on several hosts by mpirun or a workload manager, for which nothing is written "
+            "here"
+        )
+
+
+def group_flags(pool: PoolSpec, nodes: int, node: int | str, leader: str, port: int) -> list[tuple[str, ...]]:
+    """Rendezvous flags of one of a replica's hosts; none where it has one host.
+
+    Args:
+        pool: of the replica.
+        nodes: number of its hosts.
+        node: rank of this one, or the variable that has it.
+        leader: address of the first host.
+        port: of the rendezvous there.
+    """
+    if nodes == 1:
+        return []
+    flags = [("--nnodes", str(nodes)), ("--node-rank", str(node))]
+    if pool.engine.name == "sglang":
+        return [*flags, ("--dist-init-addr", f"{leader}:{port}")]
+    return [*flags, ("--master-addr", leader), ("--master-port", str(port))]
+
+
+def follower_flags(pool: PoolSpec) -> list[tuple[str, ...]]:
+    """Additional flags of all hosts of a replica but the first."""
+    return [("--headless",)] if pool.engine.name == "vllm" else []
+
+
 def check_expressible(deployment: DeploymentSpec) -> None:
-    """Refuse settings that an engine lacks.
+    """Refuse settings of several pools that an engine or the router lacks.
 
     Raises:
         ExportError: names the setting.
@@ -122,15 +122,6 @@ def role_flags(server: Server, deployment: DeploymentSpec) -> list[tuple[str, ..
     flags.append(("--disaggregation-bootstrap-port", str(server.side_port)))
     others = {other.tensor_parallel for other in deployment.pools if other.role == "decode"} - {pool.tensor_parallel}
     return [*flags, *(("--disaggregation-decode-tp", str(ranks)) for ranks in sorted(others))]
-
-
-def server_flags(server: Server, deployment: DeploymentSpec) -> list[tuple[str, ...]]:
-    """All flags except addresses.
-
-    Raises:
-        ExportError: the engine lacks a setting of the deployment.
-    """
-    return [*engine_flags(server.launch), *role_flags(server, deployment)]
 
 
 def server_variables(server: Server, address: str) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""The front of several pools: a router's command line, or TensorRT-LLM's orchestrator.
+"""The front of several servers: a router's command line, or TensorRT-LLM's orchestrator.
 
 Flags: sglang-router 0.3.2 and vllm-router 0.1.17 ``router_args.py``. Keys of the orchestrator's file:
 TensorRT-LLM 1.1 ``llmapi/disagg_utils.py`` and ``serve/router.py``.
@@ -10,11 +10,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from hisearch.export.engines.flags import ROUTER_POLICIES, ROUTER_VERSION, ExportError, router_flags
-from hisearch.export.platforms.containers import IMAGES, ROUTER_COMMAND, ROUTER_IMAGE
-from hisearch.export.platforms.servers import Server, is_disaggregated
+from hisearch.export.servers.containers import IMAGES, ROUTER_COMMAND, ROUTER_IMAGE
+from hisearch.export.servers.placement import SERVICE_PORTS, Server
+from hisearch.export.servers.roles import is_disaggregated
 from hisearch.specs.base import EngineName
 from hisearch.specs.deployments.deployment import DeploymentSpec
 from hisearch.specs.deployments.routing import RouterName, RouterSpec
+from hisearch.specs.yaml_nodes import dump_yaml
 
 VLLM_ROUTER_VERSION = "0.1.17"
 #: Published by the router's project; it has no tag for each version.
@@ -54,22 +56,26 @@ def front_of(deployment: DeploymentSpec) -> Front:
     return Front(f"sglang-router {ROUTER_VERSION}", ROUTER_IMAGE, f"sglang-router=={ROUTER_VERSION}")
 
 
-def front_words(deployment: DeploymentSpec, servers: Sequence[Server], address: Address, config: str) -> list[str]:
-    """The front's command line, without its own address.
+def front_words(
+    deployment: DeploymentSpec, servers: Sequence[Server], address: Address, config: str, host: str
+) -> list[str]:
+    """The front's command line.
 
     Args:
         deployment: the exported one.
-        servers: of all its pools.
+        servers: that answer requests, of all its pools.
         address: of each.
         config: path of the orchestrator's file, where ``front_config`` is not empty.
+        host: the address that it listens on.
 
     Raises:
         ExportError: the front lacks the policy.
     """
     engine = deployment.pool.engine.name
+    listen = ["--host", host, "--port", str(SERVICE_PORTS[engine])]
     if not is_disaggregated(deployment):
         urls = [f"http://{address(server)}" for server in servers]
-        return [*ROUTER_COMMAND, "--worker-urls", *urls, *_words(router_flags(deployment.router)), *_STARTUP]
+        return [*ROUTER_COMMAND, "--worker-urls", *urls, *_words(router_flags(deployment.router)), *_STARTUP, *listen]
     if engine == "trtllm":
         return ["trtllm-serve", "disaggregated", "--config_file", config]
     words = [*ROUTER_COMMAND, "--pd-disaggregation"]
@@ -79,20 +85,32 @@ def front_words(deployment: DeploymentSpec, servers: Sequence[Server], address: 
         role = server.launch.pool.role
         bootstrap = [str(server.side_port)] if engine == "sglang" and role == "prefill" else []
         words += [f"--{role}", f"http://{address(server)}", *bootstrap]
-    return [*words, *_words(_policies(engine, deployment.router, deployment.decode_router)), *_STARTUP]
+    policies = _policies(engine, deployment.router, deployment.decode_router)
+    return [*words, *_words(policies), *_STARTUP, *listen]
 
 
-def front_config(
-    deployment: DeploymentSpec, servers: Sequence[Server], address: Address, host: str, port: int
-) -> dict[str, Any]:
-    """TensorRT-LLM's orchestrator's file; empty where another front is used.
+def discovering_words(deployment: DeploymentSpec, selector: str, namespace: str) -> list[str]:
+    """Command line of a router that looks for pods with the label ``selector``.
+
+    Raises:
+        ExportError: the router lacks the policy.
+    """
+    port = str(SERVICE_PORTS[deployment.pool.engine.name])
+    watched = ["--service-discovery", "--selector", selector, "--service-discovery-port", port]
+    flags = _words(router_flags(deployment.router))
+    place = ["--service-discovery-namespace", namespace]
+    return [*ROUTER_COMMAND, *watched, *place, *flags, "--host", "0.0.0.0", "--port", port]
+
+
+def front_config(deployment: DeploymentSpec, servers: Sequence[Server], address: Address, host: str) -> str:
+    """Text of TensorRT-LLM's orchestrator's file; "" where another front is used.
 
     Raises:
         ExportError: it lacks the policy.
     """
     if not is_disaggregated(deployment) or deployment.pool.engine.name != "trtllm":
-        return {}
-    config: dict[str, Any] = {"hostname": host, "port": port, "backend": "pytorch"}
+        return ""
+    config: dict[str, Any] = {"hostname": host, "port": SERVICE_PORTS["trtllm"], "backend": "pytorch"}
     if deployment.transfer.local_prefill_tokens:
         config["conditional_disagg_config"] = {"max_local_prefill_length": deployment.transfer.local_prefill_tokens}
     roles = (
@@ -102,18 +120,16 @@ def front_config(
     for key, role, router in roles:
         urls = [address(server) for server in servers if server.launch.pool.role == role]
         config[key] = {"num_instances": len(urls), "urls": urls, "router": _trtllm_router(router)}
-    return config
+    return dump_yaml(config)
 
 
-def notes(deployment: DeploymentSpec) -> list[str]:
-    """Differences between the front and the simulated router, as sentences."""
+def nearest_routers(deployment: DeploymentSpec) -> list[tuple[RouterName, str]]:
+    """Simulated policies that the front lacks, each with the front's nearest."""
     if not is_disaggregated(deployment) or deployment.pool.engine.name != "trtllm":
         return []
-    return [
-        f"trtllm-serve has no {router.policy}: it was given {_TRTLLM_ROUTERS[router.policy][0]['type']}, the nearest."
-        for router in (deployment.router, deployment.decode_router)
-        if router.policy in _TRTLLM_ROUTERS and not _TRTLLM_ROUTERS[router.policy][1]
-    ]
+    policies = (deployment.router.policy, deployment.decode_router.policy)
+    nearest = [(policy, *_TRTLLM_ROUTERS[policy]) for policy in policies]
+    return [(policy, router["type"]) for policy, router, same in nearest if not same]
 
 
 def _trtllm_router(router: RouterSpec) -> dict[str, Any]:

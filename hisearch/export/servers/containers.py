@@ -7,19 +7,20 @@ All three engines document that GET /health answers once they can serve.
 from __future__ import annotations
 
 import math
-import re
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
-from typing import NamedTuple
+from typing import ClassVar
 
-from hisearch.export.engines.cache_tiers import has_server, has_tiers, is_moved_by, of_replica, variables
+from hisearch.export.engines.cache_tiers import Variable, has_server, has_tiers, is_moved_by, of_replica, variables
 from hisearch.export.engines.flags import (
     ENGINE_VERSIONS,
     ROUTER_VERSION,
     Launch,
     engine_flags,
-    router_flags,
     weights_to_bring,
 )
+from hisearch.export.servers.placement import Server
+from hisearch.export.servers.roles import role_flags, server_options_text, server_variables
 from hisearch.specs.base import EngineName
 from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.deployments.tier_checks import storing_hosts
@@ -39,29 +40,15 @@ COMMANDS: dict[EngineName, tuple[str, ...]] = {
 }
 ROUTER_COMMAND = ("python3", "-m", "sglang_router.launch_router")
 
-#: Paths in a container: KV folder, TensorRT-LLM's options, weights.
-KV_FOLDER = "/kv"
-OPTIONS_FILE = PurePosixPath("/etc/hisearch/llm_api_options.yaml")
-WEIGHTS_FOLDER = "/root/.cache/huggingface"
-
 #: Host memory of a replica without its tiers, and CPU cores: fixed, and per rank. Assumed: engines publish no figure.
 MEMORY_GIB = 32
 MEMORY_GIB_PER_RANK = 8
 CORES = 4
 CORES_PER_RANK = 4
-#: Shared memory of collectives between ranks; the size in vLLM's and SGLang's Kubernetes examples.
-SHARED_MEMORY_GIB = 16
 
 
-class Setting(NamedTuple):
-    """An environment variable. value: None where the user has to set it."""
-
-    name: str
-    value: str | None
-    meaning: str
-
-
-class Container(NamedTuple):
+@dataclass(frozen=True)
+class Container:
     """One replica.
 
     command: the program and its first words; the model follows, then ``arguments``. model: None where the user has to
@@ -69,12 +56,16 @@ class Container(NamedTuple):
     host. options: the text of TensorRT-LLM's options file, or "".
     """
 
+    WEIGHTS_FOLDER: ClassVar[str] = "/root/.cache/huggingface"
+    KV_FOLDER: ClassVar[str] = "/kv"
+    OPTIONS_FILE: ClassVar[PurePosixPath] = PurePosixPath("/etc/hisearch/llm_api_options.yaml")
+
     image: str
     command: tuple[str, ...]
     model: str | None
     checkpoint: str
     arguments: tuple[str, ...]
-    settings: tuple[Setting, ...]
+    settings: tuple[Variable, ...]
     accelerators: int
     kv_scope: str | None
     kv_gib: float
@@ -86,29 +77,41 @@ class Container(NamedTuple):
         """The complete command line, with ``model`` for the weights."""
         return [*self.command, model, *self.arguments]
 
+    @property
+    def size(self) -> tuple[int, int, int]:
+        """Accelerators, cores and GiB of host memory."""
+        return self.accelerators, self.cores, self.memory_gib
 
-def container(launch: Launch, port: int | str, replica: int = 0, options: str = "", nodes: int = 1) -> Container:
+    @property
+    def kv(self) -> tuple[str | None, float]:
+        """Scope and GiB of the KV folder."""
+        return self.kv_scope, self.kv_gib
+
+
+def container(
+    launch: Launch, port: int | str, replica: int = 0, options: str | None = None, nodes: int = 1
+) -> Container:
     """Container of a replica of ``launch.pool``, or of one host's share of it, that listens on all addresses.
 
     Args:
         launch: the pool.
         port: to listen on.
         replica: its number, which names its KV folder where replicas share a disk.
-        options: text of TensorRT-LLM's options file.
+        options: text of TensorRT-LLM's options file; None: as ``trtllm-serve`` reads it.
         nodes: hosts that share the replica's ranks evenly.
 
     Raises:
         ExportError: the engine lacks a setting of the deployment.
     """
     pool = launch.pool
+    options = server_options_text(launch) if options is None else options
     arguments = [word for flag in engine_flags(launch) for word in flag]
     if options:
-        arguments += ["--extra_llm_api_options", str(OPTIONS_FILE)]
+        arguments += ["--extra_llm_api_options", str(Container.OPTIONS_FILE)]
     needed = weights_to_bring(launch)
-    replica_settings = [
-        Setting(name, text.replace("$KV_DIR", KV_FOLDER), "") for name, text in of_replica(pool, replica)
-    ]
-    pool_settings = [Setting(v.name, v.value, v.meaning) for v in variables(pool, launch.model) if v.name != "KV_DIR"]
+    settings = [variable for variable in variables(pool, launch.model) if variable.name != "KV_DIR"]
+    for name, text in of_replica(pool, replica):
+        settings.append(Variable(name, "", text.replace("$KV_DIR", Container.KV_FOLDER)))
     scope, gib = kv_folder(pool)
     ranks = pool.parallelism.ranks // nodes
     return Container(
@@ -117,7 +120,7 @@ def container(launch: Launch, port: int | str, replica: int = 0, options: str = 
         model=launch.model.huggingface_id if needed is None else None,
         checkpoint=needed.dtype if needed is not None else "",
         arguments=(*arguments, "--host", "0.0.0.0", "--port", str(port)),
-        settings=(*pool_settings, *replica_settings),
+        settings=tuple(settings),
         accelerators=ranks,
         kv_scope=scope,
         kv_gib=gib,
@@ -125,6 +128,27 @@ def container(launch: Launch, port: int | str, replica: int = 0, options: str = 
         cores=CORES + CORES_PER_RANK * ranks,
         options=options,
     )
+
+
+def server_container(
+    server: Server, deployment: DeploymentSpec, port: int, address: str = "", nodes: int = 1
+) -> Container:
+    """A server as a container, with the flags and variables of its role.
+
+    Args:
+        server: the server.
+        deployment: of all pools.
+        port: to listen on.
+        address: of its host, for other servers.
+        nodes: hosts that share the replica's ranks evenly.
+
+    Raises:
+        ExportError: the engine lacks a setting of the deployment.
+    """
+    replica = container(server.launch, port, server.member, nodes=nodes)
+    added = [word for flag in role_flags(server, deployment) for word in flag]
+    settings = [Variable(name, "", value) for name, value in server_variables(server, address)]
+    return replace(replica, arguments=(*added, *replica.arguments), settings=(*replica.settings, *settings))
 
 
 def kv_folder(pool: PoolSpec) -> tuple[str | None, float]:
@@ -146,15 +170,3 @@ def memory_gib(launch: Launch, nodes: int = 1) -> int:
     if has_tiers(pool) and not has_server(pool):
         tier_gib, storing = pool.tiers[0].gib, storing_hosts(pool, 0, launch.model, nodes)
     return math.ceil(tier_gib / storing) + MEMORY_GIB + MEMORY_GIB_PER_RANK * (pool.parallelism.ranks // nodes)
-
-
-def router_words(deployment: DeploymentSpec, port: int, *more: str) -> list[str]:
-    """Command line of the router, which listens on all addresses."""
-    flags = [word for flag in router_flags(deployment.router) for word in flag]
-    return [*ROUTER_COMMAND, *more, *flags, "--host", "0.0.0.0", "--port", str(port)]
-
-
-def resource_name(text: str) -> str:
-    """A name for Kubernetes and Compose: lower-case letters, digits and hyphens, at most 40 of them (RFC 1123)."""
-    plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:40].strip("-")
-    return plain if plain and plain[0].isalpha() else f"p-{plain}".strip("-")

@@ -1,0 +1,4 @@
+"""Servers of an export: their hosts, roles and containers, and the front that clients talk to.
+
+Imports ``engines``.
+"""
