@@ -12,7 +12,8 @@ import pytest
 
 import hisearch
 from hisearch.api.studies.conclude import uncertainty_of
-from hisearch.api.studies.study import StudyResult, load_study
+from hisearch.api.studies.result import StudyResult
+from hisearch.api.studies.study import load_study
 from hisearch.report.data.confidence import CONFIDENCE
 from hisearch.report.words.conclusions import conclusions
 from hisearch.search.confidence.assessment import Assessor

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hisearch.api.runs.run_folder import ENDED, keep_former
+from hisearch.api.run_folder import ENDED, keep_former
 from hisearch.api.studies.result import StudyResult
 from hisearch.report.data.confidence import CONFIDENCE
 from tests.search.fakes import OBJECTIVES, make_trial

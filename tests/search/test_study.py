@@ -11,9 +11,10 @@ import pytest
 
 import hisearch
 from hisearch.api.deployments.replay import Replay
-from hisearch.api.runs.run_folder import replace_with
+from hisearch.api.run_folder import replace_with
 from hisearch.api.studies.closeup import Subject
-from hisearch.api.studies.study import StudyResult, load_study
+from hisearch.api.studies.result import StudyResult
+from hisearch.api.studies.study import load_study
 from hisearch.hardware.prices import CostBreakdown
 from hisearch.report.data.closeup import SHARES
 from hisearch.search.evaluate.simulation import Simulation

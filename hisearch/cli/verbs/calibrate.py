@@ -246,7 +246,7 @@ def _check_choice(option: str, value: str, choices: Iterable[str]) -> None:
 
 
 def _check(output: Path | None) -> None:
-    from hisearch.api.runs.run_folder import check_place
+    from hisearch.api.run_folder import check_place
 
     if output is not None:
         check_place(output)
@@ -254,7 +254,7 @@ def _check(output: Path | None) -> None:
 
 def _write_profile(calibrated: Calibrated, output: Path | None, figures: dict[str, Any] | None) -> None:
     """Write the profile to ``output`` and print ``figures``; without either, print the profile."""
-    from hisearch.api.runs.run_folder import write_text
+    from hisearch.api.run_folder import write_text
     from hisearch.cli import output as out
 
     if output is not None:
