@@ -224,7 +224,7 @@ def steps(
     The profile prices that model on that accelerator, split and format alone. It states its error for steps of prompts,
     of decodes and of both, each on parts of the log that were left out of the fit. --json prints those instead of it.
     """
-    from hisearch.api.calibrate_steps import LoggedWorker, calibrate_steps
+    from hisearch.api.calibrate import LoggedWorker, calibrate_steps
     from hisearch.specs.base import DTYPE_BYTES, ENGINE_TITLES
 
     _check(output)
