@@ -18,7 +18,7 @@ from hisearch.report.data.confidence import CONFIDENCE
 from hisearch.report.words.conclusions import conclusions
 from hisearch.search.confidence.assessment import Assessor
 from hisearch.search.confidence.uncertainty import Uncertainty, normal_draws
-from tests.search.test_study import STUDY
+from tests.api.documents import STUDY
 
 DRAWS = 16
 
