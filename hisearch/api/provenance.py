@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hisearch.api.run_folder import PROVENANCE
-from hisearch.report.data.comparison import changes_between
-from hisearch.report.data.inputs import PriceNote, ProfileNote
-from hisearch.search.stages.ending import FINISHED
 from hisearch.specs.source import read_source, text_source
 from hisearch.specs.wording import counted, listed
 
 if TYPE_CHECKING:
+    from hisearch.report.data.inputs import PriceNote, ProfileNote
     from hisearch.search.driver import SearchOutcome
     from hisearch.search.model.trial import Trial
     from hisearch.specs.documents.resolved import ResolvedStudy
@@ -52,6 +50,8 @@ def provenance(
         trace: the compiled workload.
         run: facts of the execution: workers, wall time, replayed simulations, digest of the journal's inputs.
     """
+    from hisearch.search.stages.ending import FINISHED
+
     trials = outcome.trials
     on_whole_trace = sum(trial.simulations for trial in trials if trial.slice_fraction == 1.0)
     budget = resolved.study.budget
@@ -109,6 +109,8 @@ def format_simulations(facts: dict[str, Any]) -> str:
 
 def price_notes(resolved: ResolvedStudy) -> tuple[PriceNote, ...]:
     """Every price that the study's costs use."""
+    from hisearch.report.data.inputs import PriceNote
+
     notes = []
     prices = {name: document.spec.price for name, document in resolved.accelerators.items()}
     prices |= {name: document.spec.price for name, document in resolved.hosts.items()}
@@ -134,6 +136,7 @@ def profile_note(resolved: ResolvedStudy, chosen: Trial | None) -> ProfileNote:
     """
     from hisearch.latency.estimators.auto import AutoEstimator
     from hisearch.latency.sheets import of_catalogue
+    from hisearch.report.data.inputs import ProfileNote
 
     name, profile = resolved.profile.name, resolved.profile.spec
     if profile.estimator == "auto":
@@ -182,6 +185,8 @@ def what_differs(folder: Path, resolved: ResolvedStudy) -> str:
     Raises:
         SpecError: the study in ``folder`` cannot be read.
     """
+    from hisearch.report.data.comparison import changes_between
+
     stored = read_source(folder / "study.yaml")
     current = text_source(resolved.to_yaml(), resolved.document.path)
     changes = changes_between(_decisive(stored.data["spec"]), _decisive(current.data["spec"]))
