@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,10 +13,11 @@ from tests.search.fakes import OBJECTIVES, make_trial
 
 
 def test_exports_by_engine_and_into_a_folder(result: StudyResult, tmp_path: Path) -> None:
+    elsewhere = replace(result, run_dir=tmp_path / "run", kept_in=result.run_dir)
     for engine in ("sglang", "vllm"):
-        files = result.export(engine)
+        files = elsewhere.export(engine)
         assert any(f"{engine}/run.sh" in str(path) for path in files)
-        assert all(path.is_relative_to(result.run_dir / f"recommended-{engine}") for path in files)
+        assert all(path.is_relative_to(tmp_path / "run" / f"recommended-{engine}") for path in files)
     assert all(path.is_relative_to(tmp_path / "out") for path in result.export(tmp_path / "out"))
 
 
