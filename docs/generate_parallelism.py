@@ -33,7 +33,8 @@ def main() -> None:
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     for tensor, stages in MIXES:
         workers = ACCELERATORS // (tensor * stages)
-        mix = replace(case, tensor_parallel=tensor, pipeline_parallel=stages, replicas=workers)
+        split = {"tensor_parallel": tensor, "pipeline_parallel": stages, "replicas": workers}
+        mix = replace(case, pool=case.pool.model_copy(update=split))
         try:
             plan = plan_of(mix, catalogue)
         except DoesNotFit:

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from hisearch.api import bench
-from hisearch.api.bench.machine import machine
 
 TARGET = Path(__file__).resolve().parent / "performance.md"
 
@@ -38,7 +37,7 @@ def measured(trace: str | None, repeat: int) -> dict[str, Any]:
     for name in [*bench.default_names(trace), bench.COMPILE]:
         print(f"measuring {name}", file=sys.stderr, flush=True)
         rows.append(bench.measure(name, repeat, trace if name == "mooncake-conversation" else None).to_dict())
-    return {"benchmarks": rows, "machine": machine()}
+    return {"benchmarks": rows, "machine": bench.machine()}
 
 
 def page(text: str, results: dict[str, Any]) -> str:
@@ -97,7 +96,7 @@ def _simulations(rows: dict[str, Row]) -> str:
 def _simulation(name: str, row: Row) -> tuple[str, ...]:
     return (
         f"`{name}`",
-        bench.CASES[name].deployment,
+        _deployment(bench.CASES[name]),
         f"{row['requests']:,}",
         f"{row['steps']:,}",
         *_seconds(row["wall_s"]),
@@ -106,6 +105,17 @@ def _simulation(name: str, row: Row) -> tuple[str, ...]:
         f"{row['peak_rss_bytes'] / 2**20:,.0f}",
         _goal(GOALS_MIB.get(name), row["peak_rss_bytes"] / 2**20),
     )
+
+
+def _deployment(case: bench.Case) -> str:
+    """A short description: ``4 x (2 x h100-sxm), sglang, cache_aware``."""
+    pool = case.pool
+    worker = f"{pool.tensor_parallel * pool.pipeline_parallel} x {pool.accelerator}"
+    worker += f" in {pool.pipeline_parallel} stages" if pool.pipeline_parallel > 1 else ""
+    parts = [f"{pool.replicas} x ({worker})" if pool.replicas > 1 else worker, pool.engine.name]
+    parts += [case.router] if pool.replicas > 1 else []
+    parts += [" + ".join(tier.medium for tier in pool.tiers)] if pool.tiers else []
+    return ", ".join(parts)
 
 
 def _comparisons(rows: dict[str, Row]) -> str:

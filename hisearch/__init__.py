@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from hisearch.api.deployments.deployment import SimulatedDeployment as SimulatedDeployment
     from hisearch.api.deployments.deployment import simulate_deployment as simulate_deployment
     from hisearch.api.deployments.workload import load_trace as load_trace
-    from hisearch.api.fleets.fleet_study import FleetResult as FleetResult
-    from hisearch.api.fleets.fleet_study import FleetStudy as FleetStudy
-    from hisearch.api.fleets.fleet_study import load_fleet_study as load_fleet_study
+    from hisearch.api.fleet_study import FleetResult as FleetResult
+    from hisearch.api.fleet_study import FleetStudy as FleetStudy
+    from hisearch.api.fleet_study import load_fleet_study as load_fleet_study
     from hisearch.api.studies.result import StudyResult as StudyResult
     from hisearch.api.studies.stored_run import load_run as load_run
     from hisearch.api.studies.study import Study as Study
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 
 #: Public name -> module that defines it.
 _HOMES = {
-    "FleetResult": "hisearch.api.fleets.fleet_study",
-    "FleetStudy": "hisearch.api.fleets.fleet_study",
+    "FleetResult": "hisearch.api.fleet_study",
+    "FleetStudy": "hisearch.api.fleet_study",
     "SimulatedDeployment": "hisearch.api.deployments.deployment",
     "Study": "hisearch.api.studies.study",
     "StudyResult": "hisearch.api.studies.result",
     "Verification": "hisearch.api.verify",
     "compare_deployments": "hisearch.api.compare",
     "compare_runs": "hisearch.api.compare",
-    "load_fleet_study": "hisearch.api.fleets.fleet_study",
+    "load_fleet_study": "hisearch.api.fleet_study",
     "load_run": "hisearch.api.studies.stored_run",
     "load_study": "hisearch.api.studies.study",
     "load_trace": "hisearch.api.deployments.workload",

@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.proof.flat import FLAT, MOST_SIMULATIONS
 from benchmarks.proof.table import Scale, Table, simulations_to
-from hisearch.api.runs.run_folder import write_text
+from hisearch.api.run_folder import write_text
 from hisearch.api.studies.study import load_study
 from hisearch.base.dtypes import F8
 from hisearch.search.driver import STAGES, search

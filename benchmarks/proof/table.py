@@ -14,7 +14,7 @@ from types import TracebackType
 import numpy as np
 
 from benchmarks.proof.enumeration import deployments
-from hisearch.api.runs.provenance import hisearch_version
+from hisearch.api.provenance import hisearch_version
 from hisearch.api.studies.study import Study
 from hisearch.base.dtypes import F8
 from hisearch.search.evaluate.simulation import Simulation

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from hisearch.api.deployments.replay import Replay, moves_kv, with_instant_transfers
-from hisearch.api.studies.closeup import can_log, kv_capacities
+from hisearch.api.deployments.replay import NO_SLO, ModelShare, Replay, pool_costs, slo_for, stated_metrics
+from hisearch.api.studies.closeup import can_log
 from hisearch.report.data.comparison import (
     Change,
     Comparison,
@@ -31,7 +32,6 @@ from hisearch.score.stated import stated
 from hisearch.specs.wording import counted, listed
 
 if TYPE_CHECKING:
-    from hisearch.api.deployments.by_model import ModelShare
     from hisearch.api.studies.result import StudyResult
     from hisearch.base.dtypes import F8
     from hisearch.score.evaluate import Score
@@ -40,9 +40,6 @@ if TYPE_CHECKING:
     from hisearch.specs.deployments.deployment import DeploymentSpec
     from hisearch.specs.documents.catalogue import Catalogue
     from hisearch.traces.compiled import CompiledTrace
-
-#: Figures that mean nothing without an SLO.
-_SLO_FIGURES = ("goodput_rps", "attainment")
 
 
 def compare_deployments(
@@ -81,31 +78,20 @@ def compare_deployments(
     if seeds < 1:
         raise ValueError(f"seeds: expected at least 1, got {seeds}")
     names = catalogue or Catalogue()
-    replays = tuple(_load(ref, names, slo) for ref in (a, b))
+    replays = [_load(ref, names, slo) for ref in (a, b)]
     seed_values = tuple(range(seed, seed + seeds))
     traces = [load_trace(trace, seed=number, limit=limit, catalogue=names) for number in seed_values]
-    runs = [
-        [_run(replay, compiled, number, load) for compiled, number in zip(traces, seed_values, strict=True)]
-        for replay in replays
-    ]
+    conditions = [_Conditions(*seeded, load) for seeded in zip(traces, seed_values, strict=True)]
+    sides = [_Simulated(replay, str(ref), conditions) for replay, ref in zip(replays, (a, b), strict=True)]
     fixed = len({compiled.digest for compiled in traces}) == 1
-    notes = [_fixed_trace_note(runs)] if fixed and seeds > 1 else []
-    changes = _changes(*(replay.deployment for replay in replays))
-    first = traces[0]
     at_load = "" if load == 1.0 else f" at {load:g} times its load"
     return _compare(
         "deployments",
-        replays,
-        (str(a), str(b)),
-        runs,
-        [(first, seed_values[0], load)] * 2,
+        sides,
         has_slo=slo is not None,
-        workload=f"{first.name}, {counted(len(first), 'request')}{at_load}",
+        workload=f"{traces[0].name}, {counted(len(traces[0]), 'request')}{at_load}",
         seeds=seed_values,
-        question=(),
-        changes=changes,
-        fronts=None,
-        notes=notes,
+        notes=[_fixed_trace_note(sides)] if fixed and seeds > 1 else [],
     )
 
 
@@ -119,51 +105,43 @@ def compare_runs(a: str | Path | StudyResult, b: str | Path | StudyResult) -> Co
     Raises:
         FileNotFoundError, SpecError, ValueError: as of ``hisearch.load_run``; or a run has no deployment at all.
     """
-    from hisearch.api.studies.costs import replay_of
     from hisearch.api.studies.stored_run import load_run
 
     results = [load_run(ref) if isinstance(ref, str | Path) else ref for ref in (a, b)]
     trials = [_highlighted(result) for result in results]
-    replays = tuple(replay_of(result, trial) for result, trial in zip(results, trials, strict=True))
     worlds = [result.simulation.world for result in results]
-    settings = [(world.trace, world.seed, world.load) for world in worlds]
+    sides = [
+        _Simulated(result.replay_of(trial), str(result.run_dir), [_Conditions(world.trace, world.seed, world.load)])
+        for result, trial, world in zip(results, trials, worlds, strict=True)
+    ]
     same = len({(world.trace.digest, world.seed, world.load) for world in worlds}) == 1
-    runs = [[_run(replay, world.trace, world.seed, world.load)] for replay, world in zip(replays, worlds, strict=True)]
-    question = changes_between(*(_question(result) for result in results))
     notes = [] if same else ["The runs saw different requests: differences are not of the deployments alone."]
     notes += [
         f"{result.run_dir} is live, or was killed: it is compared as it was when it ended, in {result.kept_in}."
         for result in results
         if result.kept_in is not None
     ]
-    workloads = [f"{trace.name}, {counted(len(trace), 'request')}, load {load:g}" for trace, _, load in settings]
+    workloads = [f"{world.trace.name}, {counted(len(world.trace), 'request')}, load {world.load:g}" for world in worlds]
     return _compare(
         "runs",
-        replays,
-        tuple(str(result.run_dir) for result in results),
-        runs,
-        settings,
+        sides,
         has_slo=True,
         workload=workloads[0] if workloads[0] == workloads[1] else f"A: {workloads[0]}; B: {workloads[1]}",
         seeds=(worlds[0].seed,) if same else tuple(world.seed for world in worlds),
-        question=question,
-        changes=_changes(*(trial.deployment for trial in trials)),
-        fronts=_fronts(results) if same else None,
         notes=notes,
+        question=changes_between(*(_question(result) for result in results)),
+        fronts=_fronts(results) if same else None,
         same_workload=same,
     )
 
 
 def _load(ref: str | Path, catalogue: Catalogue, slo: str | Path | None) -> Replay:
     from hisearch.api.deployments.deployment import plan_deployment
-    from hisearch.api.deployments.simulated import pool_costs
-    from hisearch.api.deployments.slos import NO_SLO, slo_for
     from hisearch.specs.documents.resolve import load_deployment
 
     resolved = load_deployment(ref, (), catalogue)
-    fleet = plan_deployment(resolved)
-    slo_spec = slo_for(fleet.models, slo, catalogue)
-    return Replay(resolved.deployment, fleet, pool_costs(resolved), slo_spec or NO_SLO)
+    fleet, spec = plan_deployment(resolved), resolved.deployment
+    return Replay(spec, fleet, pool_costs(resolved.hardware, spec), slo_for(fleet.models, slo, catalogue) or NO_SLO)
 
 
 def _changes(a: DeploymentSpec, b: DeploymentSpec) -> tuple[Change, ...]:
@@ -182,6 +160,14 @@ def _highlighted(result: StudyResult) -> Trial:
     return result.highlighted
 
 
+class _Conditions(NamedTuple):
+    """What a deployment is simulated under. load: factor on the arrival rate."""
+
+    trace: CompiledTrace
+    seed: int
+    load: float
+
+
 @dataclass(frozen=True)
 class _ScoredRun:
     """One simulation and its score. shares: of each model, where several are served."""
@@ -190,41 +176,74 @@ class _ScoredRun:
     score: Score
     shares: Sequence[ModelShare]
 
+    @property
+    def by_model(self) -> dict[str, Score]:
+        """Scores by model."""
+        if self.shares:
+            return {share.model: share.score for share in self.shares}
+        return {self.result.pools[0].model: self.score}
 
-def _run(replay: Replay, trace: CompiledTrace, seed: int, load: float) -> _ScoredRun:
-    result = replay.simulate(trace, seed=seed, load=load)
-    shares = replay.shares(trace, result) if len(replay.fleet.models) > 1 else ()
-    return _ScoredRun(result, replay.score(trace, result, shares or None), shares)
+
+@dataclass(frozen=True)
+class _Simulated:
+    """One side: a deployment, and a simulation under each of the conditions. source: what it was loaded from."""
+
+    replay: Replay
+    source: str
+    conditions: Sequence[_Conditions]
+
+    @cached_property
+    def runs(self) -> list[_ScoredRun]:
+        """Its simulations."""
+        return [self._run(*conditions) for conditions in self.conditions]
+
+    def _run(self, trace: CompiledTrace, seed: int, load: float) -> _ScoredRun:
+        result = self.replay.simulate(trace, seed=seed, load=load)
+        shares = self.replay.shares(trace, result) if len(self.replay.fleet.models) > 1 else ()
+        return _ScoredRun(result, self.replay.score(trace, result, shares or None), shares)
+
+    def to_side(self, has_slo: bool) -> Side:
+        """Its description, with the verdict under the first conditions."""
+        from hisearch.search.model.deployments import describe
+
+        score, name = self.runs[0].score, Path(self.source).name
+        slo, verdict = (score.slo, score.feasible) if has_slo else ((), None)
+        return Side(name, self.source, describe(self.replay.deployment), slo, verdict)
+
+    def means_without_transfers(self) -> tuple[MeanTimes, float] | None:
+        """Mean times without transfers, and seconds that transfers add to their sum; None where no log can be kept."""
+        trace, seed, load = self.conditions[0]
+        if not can_log(trace):
+            return None
+        with_transfers = mean_times(self.replay.simulate(trace, seed=seed, load=load, log=True))
+        if not self.replay.moves_kv:
+            return with_transfers, 0.0
+        instant = self.replay.with_instant_transfers().simulate(trace, seed=seed, load=load, log=True)
+        without_transfers = mean_times(instant)
+        return without_transfers, with_transfers.total_s - without_transfers.total_s
 
 
-def _by_model(runs: Sequence[Sequence[_ScoredRun]], has_slo: bool) -> tuple[ModelFigures, ...]:
+def _by_model(sides: Sequence[_Simulated], has_slo: bool) -> tuple[ModelFigures, ...]:
     """Figures of each model that both sides serve, where either side serves several."""
-    scores = [[_scores_by_model(run) for run in side] for side in runs]
-    if not any(run.shares for side in runs for run in side):
+    if not any(run.shares for side in sides for run in side.runs):
         return ()
-    both = [model for model in scores[0][0] if model in scores[1][0]]
+    a, b = ([run.by_model for run in side.runs] for side in sides)
     return tuple(
-        ModelFigures(model, _figures([[by_model[model] for by_model in side] for side in scores], has_slo))
-        for model in both
+        ModelFigures(model, _figures([[scores[model] for scores in side] for side in (a, b)], has_slo))
+        for model in a[0]
+        if model in b[0]
     )
-
-
-def _scores_by_model(run: _ScoredRun) -> dict[str, Score]:
-    """Scores by model."""
-    if run.shares:
-        return {share.model: share.score for share in run.shares}
-    return {run.result.pools[0].model: run.score}
 
 
 def _figures(scores: Sequence[Sequence[Score]], has_slo: bool) -> tuple[Figure, ...]:
     """Figures of both sides, seed by seed, with the percentiles of their SLOs."""
     slo_metrics = stated(check.label for side in scores for check in side[0].slo) if has_slo else ()
-    a, b = ([_shown(score.metrics, has_slo) for score in side] for side in scores)
+    a, b = ([stated_metrics(score, with_slo=has_slo) for score in side] for side in scores)
     return compare_figures(a, b, slo_metrics)
 
 
-def _fixed_trace_note(runs: Sequence[Sequence[_ScoredRun]]) -> str:
-    varies = any(len({repr(run.score.metrics) for run in side}) > 1 for side in runs)
+def _fixed_trace_note(sides: Sequence[_Simulated]) -> str:
+    varies = any(len({repr(run.score.metrics) for run in side.runs}) > 1 for side in sides)
     varying = "only the routers' random choices vary" if varies else "nothing varies, and every interval is a point"
     return (
         f"The trace is a recording, the same for every seed: {varying}. No interval says what another day would bring."
@@ -232,24 +251,21 @@ def _fixed_trace_note(runs: Sequence[Sequence[_ScoredRun]]) -> str:
 
 
 def _compare(
-    kind: Any,
-    replays: Sequence[Replay],
-    sources: Sequence[str],
-    runs: Sequence[Sequence[_ScoredRun]],
-    settings: Sequence[tuple[CompiledTrace, int, float]],
+    kind: Literal["deployments", "runs"],
+    sides: Sequence[_Simulated],
     *,
     has_slo: bool,
     workload: str,
     seeds: tuple[int, ...],
-    question: tuple[Change, ...],
-    changes: tuple[Change, ...],
-    fronts: Fronts | None,
     notes: Sequence[str],
+    question: tuple[Change, ...] = (),
+    fronts: Fronts | None = None,
     same_workload: bool = True,
 ) -> Comparison:
     """Score both sides and break down their mean times, on the first seed."""
+    replays = [side.replay for side in sides]
     notes = [*notes, *_unlike_slos(replays), *_unlike_profiles(replays)]
-    means = [_means_without_transfers(replay, *setting) for replay, setting in zip(replays, settings, strict=True)]
+    means = [side.means_without_transfers() for side in sides]
     times: tuple[TimeRow, ...] = ()
     parts: tuple[Part, ...] = ()
     if means[0] is None or means[1] is None:
@@ -258,31 +274,24 @@ def _compare(
         (a_times, a_transfers_s), (b_times, b_transfers_s) = means[0], means[1]
         parts = explain(a_times, b_times, a_transfers_s, b_transfers_s)
         times = time_rows(a_times, b_times, a_transfers_s, b_transfers_s)
-    sides = [
-        _side(replay, source, side[0].score, has_slo)
-        for replay, source, side in zip(replays, sources, runs, strict=True)
-    ]
+    a, b = sides
     return Comparison(
         kind=kind,
-        a=sides[0],
-        b=sides[1],
+        a=a.to_side(has_slo),
+        b=b.to_side(has_slo),
         workload=workload,
         same_workload=same_workload,
         seeds=seeds,
         question=question,
-        changes=changes,
-        figures=_figures([[run.score for run in side] for side in runs], has_slo),
-        models=_by_model(runs, has_slo),
+        changes=_changes(a.replay.deployment, b.replay.deployment),
+        figures=_figures([[run.score for run in side.runs] for side in sides], has_slo),
+        models=_by_model(sides, has_slo),
         times=times,
         parts=parts,
-        drivers=_drivers(replays, [side[0].result for side in runs]),
+        drivers=_drivers(sides),
         fronts=fronts,
         notes=tuple(notes),
     )
-
-
-def _shown(metrics: Mapping[str, float], has_slo: bool) -> Mapping[str, float]:
-    return metrics if has_slo else {key: value for key, value in metrics.items() if key not in _SLO_FIGURES}
 
 
 def _unlike_slos(replays: Sequence[Replay]) -> list[str]:
@@ -293,33 +302,11 @@ def _unlike_slos(replays: Sequence[Replay]) -> list[str]:
 
 def _unlike_profiles(replays: Sequence[Replay]) -> list[str]:
     """A warning where step times come from different profiles."""
-    names = [replay.plan.costs.profile for replay in replays]
-    if names[0] == names[1]:
+    costs = [replay.plan.costs for replay in replays]
+    if costs[0].profile == costs[1].profile:
         return []
-    errors = [f"{replay.plan.costs.profile} ±{replay.plan.costs.relative_error * 100:g} %" for replay in replays]
+    errors = [f"{cost.profile} ±{cost.relative_error * 100:g} %" for cost in costs]
     return [f"Step times of A and B come from different profiles ({listed(errors)}): part of the difference is theirs."]
-
-
-def _side(replay: Replay, source: str, score: Score, has_slo: bool) -> Side:
-    from hisearch.search.model.deployments import describe
-
-    label = Path(source).name
-    verdict = score.feasible if has_slo else None
-    return Side(label, source, describe(replay.deployment), score.slo if has_slo else (), verdict)
-
-
-def _means_without_transfers(
-    replay: Replay, trace: CompiledTrace, seed: int, load: float
-) -> tuple[MeanTimes, float] | None:
-    """Mean times without transfers, and seconds that transfers add to their sum; None where no log can be kept."""
-    if not can_log(trace):
-        return None
-    with_transfers = mean_times(replay.simulate(trace, seed=seed, load=load, log=True))
-    if not moves_kv(replay.fleet):
-        return with_transfers, 0.0
-    instant = replace(replay, fleet=with_instant_transfers(replay.fleet))
-    without_transfers = mean_times(instant.simulate(trace, seed=seed, load=load, log=True))
-    return without_transfers, with_transfers.total_s - without_transfers.total_s
 
 
 def mean_times(result: Result) -> MeanTimes:
@@ -345,10 +332,10 @@ def mean_times(result: Result) -> MeanTimes:
     )
 
 
-def _drivers(replays: Sequence[Replay], results: Sequence[Result]) -> tuple[Driver, ...]:
+def _drivers(sides: Sequence[_Simulated]) -> tuple[Driver, ...]:
     """Metrics that explain the parts."""
-    facts = [_facts(replay, result) for replay, result in zip(replays, results, strict=True)]
-    return tuple(Driver(name, a, facts[1][name][0], unit) for name, (a, unit) in facts[0].items())
+    a, b = (_facts(side.replay, side.runs[0].result) for side in sides)
+    return tuple(Driver(name, value, b[name][0], unit) for name, (value, unit) in a.items())
 
 
 def _facts(replay: Replay, result: Result) -> dict[str, tuple[float, str]]:
@@ -367,7 +354,7 @@ def _facts(replay: Replay, result: Result) -> dict[str, tuple[float, str]]:
         "tokens per step": (float((workers.prefill_tokens + workers.decode_tokens).sum()) / steps, ""),
         "time per step": (float(workers.busy_s.sum()) / steps, "s"),
         "KV memory of a worker": (float(replay.plan.kv_capacity_tokens), "tokens"),
-        "KV memory held, peak": (float((workers.peak_kv_tokens / kv_capacities(result)).max()), "%"),
+        "KV memory held, peak": (float((workers.peak_kv_tokens / result.worker_kv_tokens).max()), "%"),
         "tokens evicted from HBM": (float(workers.evicted_tokens.sum()), "tokens"),
         "moved between tiers": (moved_bytes / 1e9, "GB"),
         "KV handed over": (float(transferred), "tokens"),

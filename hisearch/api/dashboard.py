@@ -14,6 +14,7 @@ optuna-dashboard works on a copy in memory; every request but GET and HEAD is re
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -22,18 +23,65 @@ from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from hisearch.api.runs.run_folder import PROVENANCE, check_one_model, has_ended
-from hisearch.api.runs.run_state import RunState, run_state
-from hisearch.api.runs.run_studies import RunStudies
-from hisearch.api.studies.so_far import input_so_far
-from hisearch.report.pages.dashboard_page import REPORT_REFRESH_S, may_show, render_index, render_refusal
+from hisearch.api.run_folder import CLOSEUP, DATABASE, JOURNAL, PROVENANCE, REPORT, check_one_model, has_ended
+from hisearch.api.studies.reporting import input_so_far
+from hisearch.report.pages.dashboard_page import REPORT_REFRESH_S, RunState, may_show, render_index, render_refusal
 from hisearch.score.stated import stated
+from hisearch.search.records.run_studies import RunStudies
+from hisearch.specs.source import read_source
 
 #: First path components that optuna-dashboard answers.
 _OPTUNA = frozenset({"dashboard", "api", "static", "csv", "favicon.ico"})
 
 _StartResponse = Callable[[str, list[tuple[str, str]]], Any]
 _App = Callable[[dict[str, Any], _StartResponse], Iterable[bytes]]
+
+
+def run_state(folder: Path) -> RunState:
+    """The state of the run in a folder.
+
+    Raises:
+        OSError: a file cannot be read.
+        ValueError: a file is invalid.
+    """
+    study = read_source(folder / "study.yaml").data
+    budget = int(study["spec"]["budget"]["simulations"])
+    name = str(study["metadata"]["name"])
+    if not has_ended(folder):
+        begun = (folder / JOURNAL).is_file()
+        return RunState(folder.name, name, False, _journalled(folder / JOURNAL), budget, has_report=begun)
+    facts = json.loads((folder / PROVENANCE).read_text(encoding="utf-8"))["budget"]
+    shown = _shown(folder)
+    return RunState(
+        folder.name, name, True, int(facts["simulations_used"]), budget, str(facts["stopped"]),
+        has_report=(folder / REPORT).is_file(), **shown,
+    )  # fmt: skip
+
+
+def _journalled(path: Path) -> int:
+    """Number of complete lines of a journal after its header."""
+    if not path.is_file():
+        return 0
+    return max(path.read_bytes().count(b"\n") - 1, 0)
+
+
+def _shown(folder: Path) -> dict[str, Any]:
+    """The trial that the report shows, from ``closeup.json`` and ``trials.parquet``; empty without the former."""
+    import pandas as pd
+
+    if not (folder / CLOSEUP).is_file():
+        return {}
+    number = int(json.loads((folder / CLOSEUP).read_text(encoding="utf-8"))["trial"])
+    frame = pd.read_parquet(folder / "trials.parquet")
+    row = frame[frame["number"] == number].iloc[0]
+    metrics = {name: float(row[name]) for name in frame.columns if may_show(name) and pd.notna(row[name])}
+    return {
+        "trial": number,
+        "description": str(row["description"]),
+        "feasible": bool(row["feasible"]),
+        "asked": stated(name.removeprefix("margin_") for name in frame.columns if name.startswith("margin_")),
+        "metrics": metrics,
+    }
 
 
 class NoDashboardError(ValueError):
@@ -58,7 +106,7 @@ class Dashboard:
             check_one_model(folder)
         self._runs = list(runs)
         self._hosts = frozenset(hosts)
-        self._studies = RunStudies(self._runs)
+        self._studies = RunStudies([folder / DATABASE for folder in self._runs])
         self._optuna = _optuna_app(self._studies)
         self._compared: dict[tuple[int, int, int, int], str] = {}
         self._lock = threading.Lock()
@@ -92,7 +140,7 @@ class Dashboard:
             folder = self._runs[self._number(parts[1])]
             if not has_ended(folder):
                 return self._report_so_far(folder, REPORT_REFRESH_S, "so-far.html")
-            report = folder / "report.html"
+            report = folder / REPORT
             if not report.is_file():
                 raise LookupError(f"{folder.name} has no report: make one with hisearch report {folder}.")
             return report.read_bytes()

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hisearch.api.recalibrated import Recalibrated, recalibrated, write_profiles
-from hisearch.specs.wording import in_percent
 from hisearch.verify.cases import Case
 from hisearch.verify.diagnosis import Diagnosis, diagnose, refit
+from hisearch.verify.findings import format_finding
 from hisearch.verify.measured import read_measurements
-from hisearch.verify.prediction import POOL, Correction, Predictor
-from hisearch.verify.ranges import TANGLED
+from hisearch.verify.prediction import Correction, Predictor
+from hisearch.verify.recalibrated import Recalibrated, recalibrated, write_profiles
 
 if TYPE_CHECKING:
     from hisearch.api.studies.result import StudyResult
@@ -25,11 +24,6 @@ if TYPE_CHECKING:
 
 #: Fewest requests for a cross-check of two halves.
 _FEWEST = 40
-
-
-#: Widest range for which a value counts as determined: a share of it (or of prompts), or seconds.
-_NARROW_SHARE = 0.1
-_NARROW_S = 0.005
 
 
 @dataclass(frozen=True)
@@ -92,11 +86,7 @@ class Verification:
     @property
     def findings(self) -> list[str]:
         """The corrected terms as sentences, the largest effect first."""
-        diagnosis = self.diagnosis
-        return [
-            f"{_format_finding(name, diagnosis.correction)}{_format_uncertainty(name, diagnosis)}"
-            for name in diagnosis.terms
-        ]
+        return [format_finding(name, self.diagnosis) for name in self.diagnosis.terms]
 
     @property
     def overloads(self) -> list[str]:
@@ -133,74 +123,6 @@ class Verification:
         }  # fmt: skip
 
 
-def _format_finding(name: str, correction: Correction) -> str:
-    if name.startswith(POOL):
-        pool = name.removeprefix(POOL)
-        return _format_factor(f"Steps of pool {pool} take", correction.value(name))
-    return _FINDINGS[name](correction)
-
-
-def _format_uncertainty(name: str, diagnosis: Diagnosis) -> str:
-    """The range of values that explain the requests equally well; "" where it is narrow."""
-    low, high = diagnosis.ranges.get(name, (0.0, 0.0))
-    if _is_told(name, low, high):
-        return ""
-    text = f". These requests do not tell the value: {_format_between(name, low, high)} explains them as well"
-    stand_ins = [term for term in TANGLED if term != name and name in TANGLED and term in diagnosis.ranges]
-    for term in stand_ins:
-        ends = diagnosis.ranges[term]
-        if not _is_told(term, *ends):
-            text += f", with {_TANGLED_TEXT[term]} between {_format_ends(term, *ends)}"
-    return f"{text}; measure at a lower load to tell"
-
-
-def _is_told(name: str, low: float, high: float) -> bool:
-    """Whether a range is narrow enough for its best value to stand alone."""
-    if name == "hits_lost":
-        return high - low <= _NARROW_SHARE
-    if name == "front_end_s":
-        return high - low <= max(_NARROW_SHARE * high, _NARROW_S)
-    return high <= (1.0 + _NARROW_SHARE) * low
-
-
-def _format_between(name: str, low: float, high: float) -> str:
-    return f"anything between {_format_ends(name, low, high)}"
-
-
-def _format_ends(name: str, low: float, high: float) -> str:
-    if name == "hits_lost":
-        return f"{in_percent(low)} and {in_percent(high)}"
-    if name == "front_end_s":
-        return f"{1e3 * low:.3g} and {1e3 * high:.3g} ms"
-    return f"{low:.3g} and {high:.3g} times"
-
-
-_TANGLED_TEXT = {"prefill": "prefill", "hits_lost": "prompts that lose their hits"}
-
-
-def _format_factor(what: str, factor: float) -> str:
-    return f"{what} {factor:.3g} times what the profile says"
-
-
-_FINDINGS = {
-    "host": lambda c: _format_factor("Host work of a step (scheduling, input preparation) takes", c.host),
-    "prefill": lambda c: _format_factor("Prefill (what grows with a step's tokens) takes", c.prefill),
-    "decode": lambda c: _format_factor("Decode (reading weights and KV) takes", c.decode),
-    "front_end_s": lambda c: (
-        f"Requests wait {1e3 * c.front_end_s:.3g} ms that the simulator does not know, before the scheduler or on the "
-        "way back: front end, network, a queue in the client or router"
-    ),
-    "hits_lost": lambda c: (
-        f"{in_percent(c.hits_lost)} of the prompts find nothing in the prefix cache though they should: "
-        "caching is off, the cache was flushed, the router scatters sessions, or the prompts sent do not share what "
-        "the workload shares"
-    ),
-    "hand_over": lambda c: (
-        f"KV takes {c.hand_over:.3g} times what the fabric's sheet says from prefill to decode workers"
-    ),
-}
-
-
 def verify_run(
     run: str | Path | StudyResult, measured: Iterable[str | Path], *, trial: int | None = None
 ) -> Verification:
@@ -223,7 +145,7 @@ def verify_run(
     result = load_run(run) if isinstance(run, str | Path) else run
     runs = [measurement for path in measured for measurement in read_measurements(Path(path))]
     chosen = _chosen(result, trial)
-    replay = benchmark_of(result, chosen, USUAL_REQUESTS)
+    replay = benchmark_of(result.simulation, chosen, USUAL_REQUESTS)
     fleet = _ignoring_eos(result.simulation.fleet(chosen.deployment))
     seed = result.resolved.study.seed
     predictors = [
@@ -237,7 +159,9 @@ def verify_run(
     check = _cross_check(cases, diagnosis.terms)
     error = check.error_after if check is not None else diagnosis.error_after
     checked = check.how if check is not None else "no data was held out"
-    profiles = recalibrated(result, chosen, diagnosis, (error, checked), [measurement.source for measurement in runs])
+    profiles = recalibrated(
+        result.resolved, chosen.deployment, diagnosis, (error, checked), [measurement.source for measurement in runs]
+    )
     stated = max(pool.plan.costs.relative_error for pool in fleet.pools)
     return Verification(
         result.run_dir,
@@ -254,9 +178,7 @@ def verify_run(
 
 def _chosen(result: StudyResult, number: int | None) -> Trial:
     if number is not None:
-        if not 0 <= number < len(result.trials):
-            raise ValueError(f"{result.run_dir}: no trial {number}; there are {len(result.trials)}, from 0")
-        return result.trials[number]
+        return result.trial(number)
     if result.recommendation is None:
         raise ValueError(f"{result.run_dir}: nothing is recommended; name the trial that was measured with --trial")
     return result.recommendation.trial

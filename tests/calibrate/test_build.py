@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 import yaml
 
-from hisearch.api.calibrate import aic_profile, auto_profile, calibrate_own
 from hisearch.calibrate import families
 from hisearch.calibrate.aic_tables import read_aiconfigurator, read_all_reduce, read_experts, read_quantise
 from hisearch.calibrate.build import CURVE_KNOTS, Measured, Target, _family, _order, build_profile, curves_of
@@ -19,6 +18,7 @@ from hisearch.calibrate.families import quantise
 from hisearch.calibrate.fitting import LEAST_POINTS
 from hisearch.calibrate.former import shorter_launch
 from hisearch.calibrate.own_tables import read_own
+from hisearch.calibrate.profiles import aic_profile, auto_profile, calibrate_own
 from hisearch.calibrate.shipped import (
     BLACKWELL,
     BOARDS,

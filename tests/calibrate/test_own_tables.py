@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from hisearch.api.calibrate import calibrate_own
 from hisearch.calibrate.own_tables import check_fit_for, read_own
+from hisearch.calibrate.profiles import calibrate_own
 from hisearch.cli.main import main
 from tests.calibrate.test_build import H100, gemm_frame, write_own_tables
 

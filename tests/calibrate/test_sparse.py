@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 from test_build import PREFILL, SHEET, write_own_tables
 
-from hisearch.api.calibrate import calibrate_own
 from hisearch.calibrate.aic_tables import read_aiconfigurator
+from hisearch.calibrate.profiles import calibrate_own
 from hisearch.calibrate.sparse import Laws, products_s, sparse
 from hisearch.latency.laws.sheet import Sheet
 from hisearch.latency.laws.sparse import dense_s, indexer, sparse_decode_s, sparse_prefill_s

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from hisearch.api.calibrate_steps import LoggedWorker, calibrate_steps
+from hisearch.calibrate.profiles import LoggedWorker, calibrate_steps
 from hisearch.calibrate.step_fit import fit_steps
 from hisearch.calibrate.step_log import StepLogError, read_step_logs
 from hisearch.cli.main import app

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from hisearch.api.studies.fit import deployment_fits, study_fits
 from hisearch.cli.verbs.doctor import installation
+from hisearch.search.model.fit import deployment_fits, study_fits
 from hisearch.specs.documents.kinds import KINDS
 from hisearch.specs.documents.resolve import load_deployment, load_study
 from hisearch.specs.documents.schema import json_schema

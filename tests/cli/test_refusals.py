@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hisearch.api.runs.provenance import profile_note
+from hisearch.api.provenance import profile_note
 from hisearch.cli import compilation
 from hisearch.search.records.journal import JournalError
 from hisearch.specs.documents.resolve import load_study

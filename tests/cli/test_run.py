@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from hisearch.api.studies.result import StudyResult
 from hisearch.api.studies.stored_run import load_run
-from hisearch.api.studies.study import StudyResult, load_study
+from hisearch.api.studies.study import load_study
 from hisearch.score.quantities import quantity
 from hisearch.search.model.trial import Trial
 from hisearch.specs.documents.catalogue import shipped_root

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from hisearch.api.deployments.deployment import simulate_deployment
-from hisearch.api.fleets.fleet_study import load_fleet_study
+from hisearch.api.fleet_study import load_fleet_study
 from hisearch.score.quantities import usd
 from tests.cli.conftest import Hisearch
 

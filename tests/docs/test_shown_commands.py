@@ -31,7 +31,7 @@ SHORT_STUDY = {"one-pool-or-apart": ("--set", "spec.space=exportable-pools.yaml"
 EXPECTED = {0, 98, 99}
 #: Words of a command that is not run here -> why.
 ELSEWHERE = {
-    "dashboard": "serves until it is interrupted: tests/cli/test_dashboard.py",
+    "dashboard": "serves until it is interrupted: tests/api/test_dashboard.py",
     "--scheduler": "needs a cluster: tests/cli/test_distributed.py starts one",
     "--storage": "needs a database: tests/cli/test_postgresql.py starts one",
     "h100-vllm.yaml": "needs aiconfigurator-core's tables: tests/calibrate/test_build.py reads made-up ones",
@@ -43,7 +43,7 @@ OTHERS = {
     "cd": "belongs to the clone",
     "make": "sets up an environment: targets are checked below",
     "dask": "serves until it is interrupted: tests/cli/test_distributed.py",
-    "optuna-dashboard": "serves until it is interrupted: tests/cli/test_dashboard.py",
+    "optuna-dashboard": "serves until it is interrupted: tests/api/test_dashboard.py",
     "deploy/benchmark/guidellm.sh": "needs a deployment: tests/export/test_export_scripts.py",
 }
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import yaml
 
-from hisearch.api.studies.study import Study, StudyResult, load_study
+from hisearch.api.studies.result import StudyResult
+from hisearch.api.studies.study import Study, load_study
 from hisearch.search.driver import MOST_CANDIDATES
 from hisearch.search.evaluate.simulation import Simulation
 from hisearch.search.model.candidates import Cluster

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from hisearch.api.studies.study import StudyResult, load_study
+from hisearch.api.studies.result import StudyResult
+from hisearch.api.studies.study import load_study
 from tests.search.fakes import tier_gib
 
 ROOT = Path(__file__).parents[2]

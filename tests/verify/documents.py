@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from hisearch.api.studies.exporting import benchmark_of
-from hisearch.api.studies.study import StudyResult
+from hisearch.api.studies.result import StudyResult
 from hisearch.latency.corrections import corrected
 from hisearch.simulate.engine import simulate_fleet
 from hisearch.simulate.results.tables import RequestTable
@@ -73,7 +73,7 @@ def measure(
         assert result.recommendation is not None
         number = result.recommendation.trial.number
     trial = result.trials[number]
-    replay = benchmark_of(result, trial)
+    replay = benchmark_of(result.simulation, trial)
     if hits_lost:
         chosen = set(np.random.default_rng(7).permutation(len(replay))[: round(hits_lost * len(replay))].tolist())
         blocks = tuple(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hisearch.api.studies.study import StudyResult, load_study
+from hisearch.api.studies.result import StudyResult
+from hisearch.api.studies.study import load_study
 from hisearch.specs.machines.profile import CorrectionSpec
 from hisearch.verify.measured import PerRequest
 from hisearch.verify.neighbours import FEWEST_GAPS, Neighbours, Placed

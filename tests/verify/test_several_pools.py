@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from hisearch.api.studies.study import StudyResult, load_study
+from hisearch.api.studies.result import StudyResult
+from hisearch.api.studies.study import load_study
 from hisearch.api.verify import verify_run
 from hisearch.search.evaluate.simulation import Simulation
 from hisearch.specs.machines.profile import CorrectionSpec

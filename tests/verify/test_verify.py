@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 import yaml
 
-from hisearch.api.studies.study import StudyResult, load_study
+from hisearch.api.studies.result import StudyResult
+from hisearch.api.studies.study import load_study
 from hisearch.api.verify import Verification, verify_run
 from hisearch.calibrate.writing import profile_yaml
 from hisearch.latency.corrections import corrected

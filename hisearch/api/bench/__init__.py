@@ -6,29 +6,40 @@ Each benchmark runs in its own process, so that its peak memory is measured alon
 
 from __future__ import annotations
 
+import datetime
 import json
+import os
+import platform
 import statistics
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from hisearch.api.bench.cases import CASES, Case, simulation_of
-from hisearch.api.bench.comparisons import COMPARISONS, THREADS, enough_cores
+from hisearch.api.bench.comparisons import COMPARISONS, THREADS, enough_cores, spread
 from hisearch.api.bench.latency import SCREEN, STEP_COST
-from hisearch.api.bench.studies import STUDIES
 from hisearch.specs.wording import unknown
 
 __all__ = ["CASES", "COMPARISONS", "COMPILE", "IMPORT", "ONCE", "SCREEN", "STEP_COST", "STUDIES", "TRACE", "Case",
            "Measurement",
-           "default_names", "measure", "names", "simulation_of"]  # fmt: skip
+           "default_names", "machine", "measure", "names", "simulation_of"]  # fmt: skip
 
 #: Benchmarks that simulate nothing: generating and compiling a million requests, the start of ``hisearch --help``,
 #: compiling every kernel.
 TRACE, IMPORT, COMPILE = "million-trace", "import", "compile"
 
+#: Benchmark -> the shipped study that it runs on two threads.
+STUDIES = {"study-coder-6h": "coder-6h"}
+
 #: Benchmarks that run once, without a warm-up, and only when named.
 ONCE = frozenset({COMPILE, *STUDIES})
+
+#: Packages whose versions ``machine`` states.
+_PACKAGES = ("hisearch", "numba", "numpy")
 
 
 @dataclass(frozen=True)
@@ -44,7 +55,7 @@ class Measurement:
     name: str
     requests: int | None
     steps: int | None
-    wall_s: tuple[float, ...]
+    wall_s: Sequence[float]
     peak_rss_bytes: int
     comparison: dict[str, Any] | None = None
     simulations: int | None = None
@@ -61,7 +72,7 @@ class Measurement:
             "name": self.name,
             "requests": self.requests,
             "steps": self.steps,
-            "wall_s": {"median": statistics.median(self.wall_s), "min": min(self.wall_s), "max": max(self.wall_s)},
+            "wall_s": spread(self.wall_s),
             "requests_per_s": self.requests_per_s,
             "peak_rss_bytes": self.peak_rss_bytes,
             "repeat": len(self.wall_s),
@@ -125,14 +136,36 @@ def measure(name: str, repeat: int = 7, trace: str | None = None) -> Measurement
     if finished.returncode != 0:
         last = finished.stderr.strip().splitlines()[-1:] or [f"exit code {finished.returncode}"]
         raise ValueError(f"benchmark {name} failed: {last[0]}")
-    figures = json.loads(finished.stdout)
-    return Measurement(
-        name,
-        figures["requests"],
-        figures["steps"],
-        tuple(figures["wall_s"]),
-        figures["peak_rss_bytes"],
-        figures.get("comparison"),
-        figures.get("simulations"),
-        figures.get("front_points"),
-    )
+    return Measurement(name, **json.loads(finished.stdout))
+
+
+def machine() -> dict[str, Any]:
+    """CPU model, cores, memory (None where unknown), versions, date and current load; for JSON."""
+    return {
+        "cpu": _cpu_model(),
+        "cores": os.cpu_count() or 1,
+        "memory_bytes": _memory_bytes(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "versions": {"python": platform.python_version()} | {name: version(name) for name in _PACKAGES},
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "load_average_1min": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+    }
+
+
+def _cpu_model() -> str:
+    """The CPU's name from Linux, else from ``platform``."""
+    facts = Path("/proc/cpuinfo")
+    if facts.is_file():
+        lines = [line.partition(":") for line in facts.read_text().splitlines()]
+        fields = {key.strip(): value.strip() for key, colon, value in lines if colon}
+        family, model = fields.get("cpu family"), fields.get("model")
+        name = fields.get("model name", "unknown")
+        return f"{name} (family {family}, model {model})" if family and model else name
+    return platform.processor() or platform.machine()
+
+
+def _memory_bytes() -> int | None:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError):
+        return None

@@ -8,14 +8,14 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hisearch.api.bench.cases import CASES, generator_of, plan_of, replay, simulation_of
+from hisearch.api.bench.cases import CASES, Run, generator_of, plan_of, replay, simulation_of
 from hisearch.specs.documents.catalogue import Catalogue
 
 if TYPE_CHECKING:
@@ -33,8 +33,10 @@ _BATCH, _THREADS = 16, 2
 #: The comparison that needs several cores.
 THREADS = "threads"
 
-#: A simulation, or a batch of them; returns (requests, steps).
-Run = Callable[[], tuple[int, int]]
+
+def spread(seconds: Sequence[float]) -> dict[str, float]:
+    """Median, smallest and largest."""
+    return {"median": statistics.median(seconds), "min": min(seconds), "max": max(seconds)}
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class Point:
 
     label: str
     requests: int
-    steps: int
+    steps: int | None
     wall_s: tuple[float, ...]
 
     @property
@@ -55,6 +57,10 @@ class Point:
     def request_s(self) -> float:
         """Median wall time per simulated request, seconds."""
         return self.median_s / self.requests
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values, for JSON."""
+        return asdict(self) | {"wall_s": spread(self.wall_s), "us_per_request": 1e6 * self.request_s}
 
 
 @dataclass(frozen=True)
@@ -77,35 +83,28 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values, for JSON."""
-        points = [
-            {
-                "label": point.label,
-                "requests": point.requests,
-                "steps": point.steps,
-                "wall_s": {"median": point.median_s, "min": min(point.wall_s), "max": max(point.wall_s)},
-                "us_per_request": 1e6 * point.request_s,
-            }
-            for point in self.points
-        ]
-        return {
-            "quantity": self.quantity,
-            "points": points,
-            "ratio": self.ratio,
-            "goal": self.goal,
-            "more_is_better": self.more_is_better,
-            "met": self.met,
-        }
+        return asdict(self) | {"points": [point.to_dict() for point in self.points], "met": self.met}
 
 
-def time_in_turns(runs: dict[str, Run], rounds: int) -> tuple[Point, ...]:
-    """Warm every run up, then time all of them in each round; a point per run, by its label."""
+def time_in_turns(
+    runs: Mapping[str, Callable[[], tuple[int, int | None]]],
+    rounds: int,
+    clock: Callable[[], float] = time.perf_counter,
+) -> tuple[Point, ...]:
+    """Warm every run up, then time all of them in each round; a point per run, by its label.
+
+    Args:
+        runs: label -> a call that returns (requests, steps).
+        rounds: timed runs of each.
+        clock: seconds; wall time by default.
+    """
     counts = {label: run() for label, run in runs.items()}
     wall_s: dict[str, list[float]] = {label: [] for label in runs}
     for _ in range(rounds):
         for label, run in runs.items():
-            started = time.perf_counter()
+            started = clock()
             run()
-            wall_s[label].append(time.perf_counter() - started)
+            wall_s[label].append(clock() - started)
     return tuple(Point(label, *counts[label], tuple(wall_s[label])) for label in runs)
 
 
@@ -125,10 +124,7 @@ def flat(case_name: str, rounds: int) -> Comparison:
     )
     full_trace = compile_trace(generate_trace(steady), case.workload)
     plan = plan_of(case, catalogue)
-    runs = {
-        f"{count:,} requests": replay(plan, head(full_trace, count), replicas=case.replicas, router=case.router)
-        for count in _FLAT_REQUESTS
-    }
+    runs = {f"{count:,} requests": replay(case, plan, head(full_trace, count)) for count in _FLAT_REQUESTS}
     points = time_in_turns(runs, rounds)
     times = [point.request_s for point in points]
     return Comparison("time per request, largest over smallest", points, max(times) / min(times), 1.5)
@@ -148,12 +144,7 @@ def long_prompts(case_name: str, rounds: int) -> Comparison:
     trace = _prompts_alone(generate_trace(generator.model_copy(update={"requests": _LONG_REQUESTS})))
     plan = plan_of(case, catalogue)
     runs = {
-        label: replay(
-            _scaled(plan, factor),
-            compile_trace(_stretched(trace, factor), case.workload),
-            replicas=case.replicas,
-            router=case.router,
-        )
+        label: replay(case, _scaled(plan, factor), compile_trace(_stretched(trace, factor), case.workload))
         for label, factor in (("prompts as they are", 1), (f"{_LONGER} times as long", _LONGER))
     }
     points = time_in_turns(runs, rounds)

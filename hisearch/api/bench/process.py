@@ -16,15 +16,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hisearch.api.bench import COMPILE, IMPORT, TRACE
-from hisearch.api.bench.cases import CASES, generated, simulation_of
-from hisearch.api.bench.comparisons import COMPARISONS
+from hisearch.api.bench import COMPILE, IMPORT, STUDIES, TRACE
+from hisearch.api.bench.cases import CASES, compiling, simulation_of
+from hisearch.api.bench.comparisons import COMPARISONS, Comparison, Point, time_in_turns
 from hisearch.api.bench.latency import SCREEN, STEP_COST, screening, step_cost
-from hisearch.api.bench.studies import STUDIES, time_study
 from hisearch.specs.documents.catalogue import Catalogue
 
-#: Warm-up runs before the timed ones.
+#: Runs of a command before the timed ones.
 WARM_UP = 1
+
+#: Threads of a study.
+STUDY_WORKERS = 2
 
 #: The program timed by ``compile``: kernels of all engines, and a first simulation.
 _FIRST_SIMULATION = (
@@ -39,39 +41,58 @@ _TRACE_WORKLOAD = "million"
 _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
+def _figures(point: Point) -> dict[str, Any]:
+    return {
+        "requests": point.requests,
+        "steps": point.steps,
+        "wall_s": point.wall_s,
+        "peak_rss_bytes": _own_peak_rss_bytes(),
+    }
+
+
 def _time_runs(
     run: Callable[[], tuple[int, int | None]], repeat: int, clock: Callable[[], float] = time.perf_counter
 ) -> dict[str, Any]:
     """Times of ``run``, which returns (requests, steps), after warming up; by ``clock``, wall time by default."""
-    for _ in range(WARM_UP):
-        run()
-    wall_s, requests, steps = [], 0, None
-    for _ in range(repeat):
-        started = clock()
-        requests, steps = run()
-        wall_s.append(clock() - started)
-    return {"requests": requests, "steps": steps, "wall_s": wall_s, "peak_rss_bytes": _own_peak_rss_bytes()}
+    (point,) = time_in_turns({"": run}, repeat, clock)
+    return _figures(point)
 
 
-def _time_comparison(name: str, repeat: int) -> dict[str, Any]:
+def _time_comparison(comparison: Comparison) -> dict[str, Any]:
     """The last point's figures, and the comparison."""
-    if name == STEP_COST:
-        comparison = step_cost(repeat)
-    else:
-        compare, case = COMPARISONS[name]
-        comparison = compare(case, repeat)
-    last = comparison.points[-1]
+    return _figures(comparison.points[-1]) | {"comparison": comparison.to_dict()}
+
+
+def _time_study(name: str) -> dict[str, Any]:
+    """Run a shipped study once, with kernels and trace compiled beforehand.
+
+    Returns:
+        requests (that all simulations replayed together), wall_s, simulations, front_points.
+
+    Raises:
+        ValueError: the study ran out of seconds or dollars, so that its time is meaningless.
+    """
+    from hisearch.api.studies.study import load_study
+    from hisearch.simulate.engine import prepare
+
+    study = load_study(name)
+    prepare(study.variants)
+    requests = len(study.trace)
+    with tempfile.TemporaryDirectory(prefix="hisearch-bench-") as folder:
+        started = time.perf_counter()
+        result = study.run(STUDY_WORKERS, Path(folder) / "run")
+        wall_s = time.perf_counter() - started
+    used = result.outcome.ending.used
+    if result.stopped in {"seconds", "usd"}:
+        raise ValueError(f"study {name} ran out of its budget of seconds after {used:,} simulations")
     return {
-        "requests": last.requests,
-        "steps": last.steps,
-        "wall_s": last.wall_s,
+        "requests": round(sum(trial.slice_fraction for trial in result.trials) * requests),
+        "steps": None,
+        "wall_s": [wall_s],
+        "simulations": used,
+        "front_points": len(result.front),
         "peak_rss_bytes": _own_peak_rss_bytes(),
-        "comparison": comparison.to_dict(),
     }
-
-
-def _make_trace() -> tuple[int, None]:
-    return len(generated(_TRACE_WORKLOAD, Catalogue())), None
 
 
 def _own_peak_rss_bytes() -> int:
@@ -111,12 +132,15 @@ def _measured(name: str, repeat: int, trace: str | None) -> dict[str, Any]:
         return _time_runs(simulation_of(name, trace), repeat)
     if name == SCREEN:
         return _time_runs(screening(), repeat, time.process_time)
-    if name in COMPARISONS or name == STEP_COST:
-        return _time_comparison(name, repeat)
+    if name == STEP_COST:
+        return _time_comparison(step_cost(repeat))
+    if name in COMPARISONS:
+        compare, case = COMPARISONS[name]
+        return _time_comparison(compare(case, repeat))
     if name in STUDIES:
-        return time_study(name) | {"peak_rss_bytes": _own_peak_rss_bytes()}
+        return _time_study(STUDIES[name])
     if name == TRACE:
-        return _time_runs(_make_trace, repeat)
+        return _time_runs(lambda: (len(compiling(_TRACE_WORKLOAD, Catalogue())()), None), repeat)
     if name == IMPORT:
         return _time_commands([sys.executable, "-m", "hisearch", "--help"], repeat, WARM_UP, dict(os.environ))
     if name == COMPILE:

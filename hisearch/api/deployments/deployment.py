@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hisearch.api.deployments.simulated import SimulatedRun, pool_costs
-from hisearch.api.deployments.slos import slo_for
+from hisearch.api.deployments.replay import pool_costs, slo_for
+from hisearch.api.deployments.simulated import SimulatedRun
 from hisearch.api.deployments.tiers import series_of, tier_rows
 from hisearch.api.deployments.workload import load_trace
 from hisearch.hardware.prices import mean_cost
@@ -266,27 +266,21 @@ def simulate_deployment(
     fleet = plan_deployment(resolved)
     slo_spec = slo_for(fleet.models, slo, catalogue)
     compiled = trace if isinstance(trace, CompiledTrace) else load_trace(trace, seed=seed, catalogue=catalogue)
-    result = simulate_fleet(
-        fleet,
-        compiled,
-        seed=seed,
-        horizon_s=horizon_s,
-        load=load,
-        log=log,
-    )
-    cost = mean_cost(pool_costs(resolved), resolved.deployment, result.mean_workers)
+    result = simulate_fleet(fleet, compiled, seed=seed, horizon_s=horizon_s, load=load, log=log)
+    costs = pool_costs(resolved.hardware, resolved.deployment)
+    cost = mean_cost(costs, resolved.deployment, result.mean_workers)
     return SimulatedDeployment(resolved, compiled, slo_spec, fleet, result, cost, load, seed, horizon_s)
 
 
 def plan_deployment(resolved: ResolvedDeployment) -> FleetPlan:
     """The deployment's pools, compiled; errors as of ``simulate_deployment``."""
     spec = resolved.deployment
-    fabric = spec.transfer.fabric
+    fabric, costs = spec.transfer.fabric, pool_costs(resolved.hardware, spec)
     return plan_fleet(
         spec,
         [plan_pool(resolved, index) for index in range(len(spec.pools))],
         models={ref: model.spec for ref, model in resolved.served.items()},
-        usd_per_hour=[cost.total / pool.replicas for cost, pool in zip(pool_costs(resolved), spec.pools, strict=True)],
+        usd_per_hour=[cost.total / pool.replicas for cost, pool in zip(costs, spec.pools, strict=True)],
         fabric=resolved.hardware.fabrics[fabric].spec if fabric is not None else None,
     )
 

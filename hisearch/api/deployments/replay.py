@@ -5,23 +5,126 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from hisearch.hardware.price_book import PriceBook
 from hisearch.hardware.prices import CostBreakdown, mean_cost
-from hisearch.simulate.plans.fleet import FleetPlan
+from hisearch.score.evaluate import Score, evaluate
+from hisearch.score.terms import RejectionCheck, check_to_dict, of_model
+from hisearch.simulate.plans.fleet import FleetPlan, ServedModel
+from hisearch.simulate.plans.models import models_of_requests, over_windows
 from hisearch.simulate.plans.plan import WorkerPlan
-from hisearch.simulate.plans.tier_plan import MovementPlan, TierPlan, TransferLaw
+from hisearch.simulate.plans.tier_plan import TransferLaw
+from hisearch.simulate.results.parts import of_model as part_of_model
+from hisearch.simulate.results.result import Result
+from hisearch.simulate.results.tables import Outcome
 from hisearch.specs.deployments.deployment import DeploymentSpec
+from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.specs.documents.resolved import Hardware
 from hisearch.specs.studies.slo import SloSpec
 
 if TYPE_CHECKING:
-    from hisearch.api.deployments.by_model import ModelShare
-    from hisearch.score.evaluate import Score
-    from hisearch.simulate.results.result import Result
     from hisearch.traces.compiled import CompiledTrace
+
+#: An SLO that every simulation meets: scored against where none is given. Not valid as a document.
+NO_SLO = SloSpec.model_construct(terms=[], max_rejected_fraction=1.0, models={})
+
+#: Figures that mean nothing without an SLO.
+_SLO_FIGURES = frozenset({"goodput_rps", "attainment"})
 
 #: An instant transfer.
 _AT_ONCE = TransferLaw()
+
+
+def slo_for(models: Sequence[ServedModel], slo: str | Path | SloSpec | None, catalogue: Catalogue) -> SloSpec | None:
+    """The SLO of a deployment of these models; None where none is given.
+
+    Args:
+        models: served by the deployment.
+        slo: by name, path or value.
+        catalogue: where names are looked up.
+
+    Raises:
+        SpecError: the SLO names a model that is not served; with file, line and key.
+        ValueError: the same, of an SLO without a file.
+    """
+    if slo is None:
+        return None
+    document = None if isinstance(slo, SloSpec) else catalogue.get("SLO", str(slo))
+    slo_spec: SloSpec = slo if document is None else document.spec  # type: ignore[assignment]
+    unserved = slo_spec.unserved({name for model in models for name in model.names})
+    if not unserved:
+        return slo_spec
+    served = ", ".join(model.name for model in models)
+    if document is not None:
+        raise document.error(("spec", "models", unserved[0]), f"no pool serves it; served: {served}")
+    raise ValueError(f"SLO: models.{unserved[0]}: no pool serves it; served: {served}")
+
+
+def price_book(hardware: Hardware) -> PriceBook:
+    """Prices of a study's or a deployment's hardware."""
+    return PriceBook(
+        {name: document.spec for name, document in hardware.accelerators.items()},
+        {name: document.spec for name, document in hardware.hosts.items()},
+        {name: document.spec for name, document in hardware.media.items()},
+        hardware.device_specs,
+    )
+
+
+def pool_costs(hardware: Hardware, deployment: DeploymentSpec) -> list[CostBreakdown]:
+    """Cost of each pool with its initial replicas."""
+    book = price_book(hardware)
+    return [book.breakdown(deployment.model_copy(update={"pools": [pool]})) for pool in deployment.pools]
+
+
+def stated_metrics(score: Score, *, with_slo: bool) -> dict[str, float]:
+    """A score's metrics, without those that mean nothing unless there is an SLO."""
+    return {name: value for name, value in score.metrics.items() if with_slo or name not in _SLO_FIGURES}
+
+
+def outcome_counts(result: Result) -> dict[str, int]:
+    """Number of requests by outcome: ``finished``, ``in_flight``, ``too_large``, ``unreached``."""
+    counts = np.bincount(result.requests.outcome, minlength=len(Outcome))
+    return {outcome.name.lower(): int(counts[outcome]) for outcome in Outcome}
+
+
+@dataclass(frozen=True)
+class ModelShare:
+    """One model of a simulated deployment.
+
+    Attributes:
+        model: its name in the deployment. pools: names of the pools that serve it.
+        result: of its requests and its pools, over the deployment's simulated time.
+        cost: of its pools, on average where they autoscale.
+        score: against the SLO of its requests.
+    """
+
+    model: str
+    pools: tuple[str, ...]
+    result: Result
+    cost: CostBreakdown
+    score: Score
+
+    @property
+    def arrived(self) -> int:
+        """Number of its requests that had arrived when the simulation stopped."""
+        return sum(check.arrived for check in self.score.slo if isinstance(check, RejectionCheck))
+
+    def to_dict(self, *, with_slo: bool) -> dict[str, Any]:
+        """As plain values; see docs/cli.md."""
+        slo = {"feasible": self.score.feasible, "terms": [check_to_dict(check) for check in self.score.slo]}
+        return {
+            "model": self.model,
+            "pools": list(self.pools),
+            "requests": outcome_counts(self.result),
+            "metrics": stated_metrics(self.score, with_slo=with_slo),
+            "slo": slo if with_slo else None,
+            "usd_per_hour": self.cost.total,
+            "accelerators": self.cost.accelerators,
+        }
 
 
 @dataclass(frozen=True)
@@ -64,45 +167,76 @@ class Replay:
             fleet = replace(fleet, pools=(replace(first, plan=plan), *others))
         return simulate_fleet(fleet, trace, seed=seed, load=load, log=log)
 
-    def score(self, trace: CompiledTrace, result: Result, shares: Sequence[ModelShare] | None = None) -> Score:
-        """The score of a simulation against the SLO; ``shares`` where already computed."""
-        from hisearch.api.deployments.by_model import scored
-
-        return scored(self.deployment, self.fleet, self.costs, self.slo, trace, result, shares)
-
     def shares(self, trace: CompiledTrace, result: Result) -> list[ModelShare]:
-        """The share of each model."""
-        from hisearch.api.deployments.by_model import model_shares
+        """A share for each model that the deployment serves, in the order of its pools."""
+        fleet, deployment = self.fleet, self.deployment
+        model_of_request, over_window = models_of_requests(fleet, trace).model, over_windows(fleet, trace)
+        shares = []
+        for number, model in enumerate(fleet.models):
+            pool_indices = [p for p, pool in enumerate(deployment.pools) if deployment.model_ref(pool) == model.name]
+            model_result = part_of_model(result, number)
+            pools = [deployment.pools[p] for p in pool_indices]
+            model_deployment = deployment.model_copy(update={"pools": pools})
+            cost = mean_cost([self.costs[p] for p in pool_indices], model_deployment, model_result.mean_workers)
+            score = evaluate(
+                model_result,
+                self.slo.of(model.names),
+                usd_per_hour=cost.total,
+                accelerators=cost.accelerators,
+                over_window=over_window[model_of_request == number],
+            )
+            shares.append(ModelShare(model.name, tuple(pool.name for pool in pools), model_result, cost, score))
+        return shares
 
-        return model_shares(self.deployment, self.fleet, self.costs, self.slo, trace, result)
+    def score(self, trace: CompiledTrace, result: Result, shares: Sequence[ModelShare] | None = None) -> Score:
+        """The score of a simulation against the SLO; ``shares`` where already computed.
 
+        With several models each is scored against its own SLO. All of them have to be feasible, and a request counts as
+        good by its own model's terms.
+        """
+        cost = mean_cost(self.costs, self.deployment, result.mean_workers)
+        overall = evaluate(
+            result,
+            self.slo.of(self.fleet.models[0].names),
+            usd_per_hour=cost.total,
+            accelerators=cost.accelerators,
+            over_window=over_windows(self.fleet, trace),
+        )
+        if len(self.fleet.models) == 1:
+            return overall
+        if shares is None:
+            shares = self.shares(trace, result)
+        arrived = sum(share.arrived for share in shares)
+        good = sum(round(share.score.metrics["attainment"] * share.arrived) for share in shares)
+        rates = {
+            "goodput_rps": sum(share.score.metrics["goodput_rps"] for share in shares),
+            "attainment": good / arrived if arrived else 0.0,
+        }
+        checks = tuple(of_model(check, share.model) for share in shares for check in share.score.slo)
+        feasible = all(check.holds for check in checks)
+        return replace(overall, metrics=overall.metrics | rates, slo=checks, feasible=feasible)
 
-def moves_kv(fleet: FleetPlan) -> bool:
-    """Whether KV is transferred at all: between tiers, or from prefill to decode workers."""
-    return any(pool.plan.tiers or pool.role == "decode" for pool in fleet.pools)
+    @property
+    def moves_kv(self) -> bool:
+        """Whether KV is transferred at all: between tiers, or from prefill to decode workers."""
+        return any(pool.plan.tiers or pool.role == "decode" for pool in self.fleet.pools)
 
-
-def with_instant_transfers(fleet: FleetPlan) -> FleetPlan:
-    """The fleet with instant media, links and KV transfers: queueing and computing remain."""
-    pools = tuple(replace(pool, plan=_instant_plan(pool.plan)) for pool in fleet.pools)
-    transfer = replace(fleet.transfer, base_s=0.0, bytes_per_s=math.inf, forward_s=0.0)
-    return replace(fleet, pools=pools, transfer=transfer)
+    def with_instant_transfers(self) -> Replay:
+        """The deployment with instant media, links and KV transfers: queueing and computing remain."""
+        pools = tuple(replace(pool, plan=_instant_plan(pool.plan)) for pool in self.fleet.pools)
+        transfer = replace(self.fleet.transfer, base_s=0.0, bytes_per_s=math.inf, forward_s=0.0)
+        return replace(self, fleet=replace(self.fleet, pools=pools, transfer=transfer))
 
 
 def _instant_plan(plan: WorkerPlan) -> WorkerPlan:
-    movement = None if plan.movement is None else _instant_links(plan.movement)
-    return replace(plan, tiers=tuple(_instant(tier) for tier in plan.tiers), movement=movement)
-
-
-def _instant(tier: TierPlan) -> TierPlan:
-    return replace(tier, read=_AT_ONCE, write=_AT_ONCE, query_s=0.0)
-
-
-def _instant_links(movement: MovementPlan) -> MovementPlan:
-    return replace(
-        movement,
-        host_read=_AT_ONCE,
-        host_write=_AT_ONCE,
-        network_read=None if movement.network_read is None else _AT_ONCE,
-        network_write=None if movement.network_write is None else _AT_ONCE,
-    )
+    tiers = tuple(replace(tier, read=_AT_ONCE, write=_AT_ONCE, query_s=0.0) for tier in plan.tiers)
+    movement = plan.movement
+    if movement is not None:
+        movement = replace(
+            movement,
+            host_read=_AT_ONCE,
+            host_write=_AT_ONCE,
+            network_read=None if movement.network_read is None else _AT_ONCE,
+            network_write=None if movement.network_write is None else _AT_ONCE,
+        )
+    return replace(plan, tiers=tiers, movement=movement)

@@ -8,16 +8,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hisearch.api.deployments.by_model import ModelShare
-from hisearch.api.deployments.replay import Replay
-from hisearch.api.deployments.slos import NO_SLO
+from hisearch.api.deployments.replay import (
+    NO_SLO,
+    ModelShare,
+    Replay,
+    outcome_counts,
+    pool_costs,
+    stated_metrics,
+)
 from hisearch.base.dtypes import I4
-from hisearch.hardware.prices import CostBreakdown, deployment_cost
+from hisearch.hardware.prices import CostBreakdown
 from hisearch.score.evaluate import Score
 from hisearch.simulate.plans.fleet import FleetPlan
 from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.simulate.results.result import Result
-from hisearch.simulate.results.tables import Outcome
 from hisearch.specs.checks.tier_notes import tier_notes
 from hisearch.specs.documents.resolved import ResolvedDeployment
 from hisearch.specs.studies.slo import SloSpec
@@ -25,9 +29,6 @@ from hisearch.traces.compiled import CompiledTrace
 
 if TYPE_CHECKING:
     import pandas as pd
-
-#: Figures that mean nothing without an SLO.
-_SLO_FIGURES = ("goodput_rps", "attainment")
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,9 @@ class SimulatedRun:
     @cached_property
     def _replay(self) -> Replay:
         resolved = self.resolved
-        return Replay(resolved.deployment, self.fleet, pool_costs(resolved), self.slo or NO_SLO)
+        return Replay(
+            resolved.deployment, self.fleet, pool_costs(resolved.hardware, resolved.deployment), self.slo or NO_SLO
+        )
 
     @cached_property
     def score(self) -> Score:
@@ -77,8 +80,7 @@ class SimulatedRun:
     @property
     def metrics(self) -> dict[str, float]:
         """See ``hisearch.score.metrics``."""
-        figures = self.score.metrics
-        return figures if self.slo is not None else {k: v for k, v in figures.items() if k not in _SLO_FIGURES}
+        return stated_metrics(self.score, with_slo=self.slo is not None)
 
     @property
     def feasible(self) -> bool | None:
@@ -93,8 +95,7 @@ class SimulatedRun:
 
     def outcomes(self) -> dict[str, int]:
         """Number of requests by outcome: ``finished``, ``in_flight``, ``too_large``, ``unreached``."""
-        counts = np.bincount(self.result.requests.outcome, minlength=len(Outcome))
-        return {outcome.name.lower(): int(counts[outcome]) for outcome in Outcome}
+        return outcome_counts(self.result)
 
     def requests_frame(self) -> pd.DataFrame:
         """One row per request: its id in the trace, times in seconds, tokens, worker, outcome.
@@ -107,17 +108,3 @@ class SimulatedRun:
         if len(self.fleet.models) > 1:
             frame.insert(1, "model", np.array([model.name for model in self.fleet.models])[self.asked])
         return frame
-
-
-def pool_costs(resolved: ResolvedDeployment) -> list[CostBreakdown]:
-    """Cost of each pool with its initial replicas."""
-    return [
-        deployment_cost(
-            resolved.deployment.model_copy(update={"pools": [pool]}),
-            {name: document.spec for name, document in resolved.accelerators.items()},
-            {name: document.spec for name, document in resolved.hosts.items()},
-            {name: document.spec for name, document in resolved.media.items()},
-            resolved.hardware.device_specs,
-        )
-        for pool in resolved.deployment.pools
-    ]

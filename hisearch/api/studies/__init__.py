@@ -1,4 +1,4 @@
 """Studies: run, stored, concluded, reported, exported.
 
-Imports ``runs`` and ``deployments``.
+Imports ``deployments``, ``run_folder`` and ``provenance``.
 """

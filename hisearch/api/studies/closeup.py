@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -31,8 +32,6 @@ from hisearch.search.model.job import TRIAL_ERRORS
 from hisearch.search.model.trial import Trial
 
 if TYPE_CHECKING:
-    from hisearch.api.studies.study_outcome import StudyOutcome
-    from hisearch.base.dtypes import I8
     from hisearch.search.evaluate.simulation import Simulation, World
     from hisearch.search.records.progress import Progress
     from hisearch.simulate.plans.plan import WorkerPlan
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
     from hisearch.simulate.results.result import Result
     from hisearch.traces.compiled import CompiledTrace
 
-_T = TypeVar("_T")
 _GIB = float(2**30)
 
 #: Loads to simulate where the deployment's capacity is unknown.
@@ -94,50 +92,30 @@ class Subject:
         return self.replay.simulate(world.trace, load=world.load * load, seed=world.seed, plan=plan, log=log)
 
 
-def close_up_of(result: StudyOutcome, workers: int, progress: Progress) -> Closeup | None:
-    """The closer look at a study's recommended deployment, or its nearest miss; None where it has neither.
-
-    Args:
-        result: the study's.
-        workers: threads.
-        progress: notified of each simulation.
-    """
-    from hisearch.api.studies.costs import replay_of
-
-    trial = result.highlighted
-    if trial is None:
-        return None
-    world, headroom = result.simulation.world, result.outcome.headroom
-    arrivals_s = world.trace.arrays.arrival_s[world.trace.arrays.previous < 0]
-    subject = Subject(
-        trial,
-        result.simulation,
-        replay_of(result, trial),
-        headroom.infeasible_load if headroom is not None else math.inf,
-    )
-    return close_up(subject, scales_with_load=bool(np.ptp(arrivals_s) > 0), workers=workers, progress=progress)
-
-
-def close_up(subject: Subject, *, scales_with_load: bool, workers: int, progress: Progress) -> Closeup:
+def close_up(subject: Subject, workers: int, progress: Progress) -> Closeup:
     """Run all simulations behind the report's details of a deployment.
 
     Args:
         subject: the deployment.
-        scales_with_load: False where no arrival depends on the load, as in a closed loop: other loads are skipped.
         workers: threads.
         progress: notified of each simulation.
     """
     notes: list[str] = []
-    loads = _loads(subject) if scales_with_load else []
+    arrays = subject.world.trace.arrays
+    # In a closed loop no arrival depends on the load.
+    loads = _loads(subject) if np.ptp(arrays.arrival_s[arrays.previous < 0]) > 0 else []
     plans = {
         (index, share): plan
         for index in range(len(subject.tiers))
         for share in TIER_SHARES
         if share != 1.0 and (plan := subject.resized(index, share)) is not None
     }
-    jobs: list[tuple[str, Callable[[], _Observation]]] = [("the steps", lambda: _over_time(subject))]
-    jobs += [(f"load {load:g}", _at_load(subject, load)) for load in loads]
-    jobs += [(f"tier {i + 1} at {share:g} of its size", _with_plan(subject, p)) for (i, share), p in plans.items()]
+    jobs: list[_Job] = [("the steps", partial(_over_time, subject))]
+    jobs += [(f"load {load:g}", partial(_observe, subject, load=load)) for load in loads]
+    jobs += [
+        (f"tier {index + 1} at {share:g} of its size", partial(_observe, subject, plan=plan))
+        for (index, share), plan in plans.items()
+    ]
     progress.started("closer look", len(jobs))
     observations = _run_all(jobs, workers, notes, progress)
     progress.finished()
@@ -169,6 +147,13 @@ class _Observation(NamedTuple):
     tiers: TierTimeline | None = None
 
 
+_Job = tuple[str, Callable[[], _Observation]]
+
+
+def _observe(subject: Subject, *, load: float = 1.0, plan: WorkerPlan | None = None) -> _Observation:
+    return _Observation(subject.simulate(load=load, plan=plan))
+
+
 def _over_time(subject: Subject) -> _Observation:
     """The deployment at its own load and sizes; with time series where its steps can be kept."""
     result = subject.simulate(log=can_log(subject.world.trace))
@@ -178,33 +163,23 @@ def _over_time(subject: Subject) -> _Observation:
     return _Observation(replace(result, log=None), _timeline(result), tiers)
 
 
-def _run_all(
-    jobs: Sequence[tuple[str, Callable[[], _T]]], workers: int, notes: list[str], progress: Progress
-) -> list[_T | None]:
+def _run_all(jobs: Sequence[_Job], workers: int, notes: list[str], progress: Progress) -> list[_Observation | None]:
     """Results in order; None and a note where the engine itself would fail."""
     from joblib import Parallel, delayed
 
-    def attempt(name: str, make: Callable[[], _T]) -> tuple[_T | None, str]:
+    def attempt(name: str, make: Callable[[], _Observation]) -> tuple[_Observation | None, str]:
         try:
             return make(), ""
         except TRIAL_ERRORS as error:
             return None, f"{name}: {error}"
 
     pool = Parallel(n_jobs=workers, backend="threading", return_as="generator")
-    results: list[_T | None] = []
+    results: list[_Observation | None] = []
     for result, note in pool(delayed(attempt)(name, make) for name, make in jobs):
         results.append(result)
         notes += [note] if note else []
         progress.advanced(1)
     return results
-
-
-def _at_load(subject: Subject, load: float) -> Callable[[], _Observation]:
-    return lambda: _Observation(subject.simulate(load=load))
-
-
-def _with_plan(subject: Subject, plan: WorkerPlan) -> Callable[[], _Observation]:
-    return lambda: _Observation(subject.simulate(plan=plan))
 
 
 def _loads(subject: Subject) -> list[float]:
@@ -249,8 +224,7 @@ def _timeline(result: Result) -> WorkerTimeline:
     from hisearch.simulate.results.series import regular_series
 
     frame = regular_series(result, interval_s)
-    count = len(result.workers.steps)
-    capacities = kv_capacities(result)
+    count, capacities = len(result.workers.steps), result.worker_kv_tokens
     rows = []
     for worker in range(min(count, MOST_WORKERS)):
         intervals = frame[frame["worker"] == worker].iloc[1:]
@@ -269,11 +243,6 @@ def _interval_s(result: Result) -> float:
     from hisearch.simulate.results.series import end_of_log_s
 
     return _round_interval(max(end_of_log_s(result), 1e-3) / MOST_INTERVALS)
-
-
-def kv_capacities(result: Result) -> I8:
-    """KV tokens that each worker holds, shape (W,)."""
-    return result.worker_kv_tokens
 
 
 def _round_interval(least_s: float) -> float:

@@ -1,40 +1,56 @@
-"""Exports a trial of a study: the deployment, its inputs, and the command that simulates it again."""
+"""Exports a trial of a study: the deployment, its inputs, and the command that simulates it again.
+
+Also restricts a search to exportable deployments: its space, its planner and its filter.
+"""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hisearch.export.context import DEPLOYMENT, SLO, WORKLOAD, Benchmark, ExportContext, document_text
 from hisearch.export.deployment import export_deployment
-from hisearch.export.engines.flags import Launch, weights_notice
-from hisearch.export.standing import Ground, Standing, standing_of
-from hisearch.specs.deployments.deployment import PoolSpec
+from hisearch.export.engines.flags import ExportError, Launch, weights_notice
+from hisearch.export.expressible import check_deployment, check_worker, narrowed
+from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.documents.document import Document
 from hisearch.specs.documents.resolved import ResolvedStudy, ships
 from hisearch.specs.documents.stand_alone import stand_alone
+from hisearch.specs.errors import KeyedError
 from hisearch.specs.machines.hardware import HostSpec
+from hisearch.specs.studies.search_space import SearchSpaceSpec
 from hisearch.traces.changes.replay import USUAL_REQUESTS, Replay
 from hisearch.traces.changes.replay import replay_of as replay_of_trace
 from hisearch.traces.changes.selection import head
 
 if TYPE_CHECKING:
-    from hisearch.api.studies.study_outcome import StudyOutcome
+    from hisearch.export.standing import Standing
+    from hisearch.search.evaluate.simulation import Simulation
     from hisearch.search.model.trial import Trial
 
 #: Accelerator slots of a host, where neither the pool nor its accelerator names a host.
 USUAL_SLOTS = 8
 
 
-def export_trial(result: StudyOutcome, trial: Trial, folder: Path) -> list[Path]:
+def export_trial(
+    resolved: ResolvedStudy, simulation: Simulation, trial: Trial, folder: Path, standing: Standing, formats: str
+) -> list[Path]:
     """Write a trial's deployment into ``folder``: launch scripts, manifests, benchmarks; see ``export_deployment``.
+
+    Args:
+        resolved: the study.
+        simulation: the study's.
+        trial: what is exported.
+        folder: where to.
+        standing: the trial's in its study.
+        formats: a note on its formats, or "".
 
     Raises:
         ExportError: the deployment cannot be expressed as launch commands, or ``folder`` holds other files where these
             belong.
     """
-    resolved, simulation = result.resolved, result.simulation
     launches = [launch_of(resolved, pool, simulation.kv_capacity_tokens(pool)) for pool in trial.deployment.pools]
     slots = [slots_of(resolved, pool) for pool in trial.deployment.pools]
     limit = len(simulation.slice(trial.slice_fraction)) if trial.slice_fraction < 1.0 else None
@@ -44,9 +60,9 @@ def export_trial(result: StudyOutcome, trial: Trial, folder: Path) -> list[Path]
     launches = [launch._replace(pool=pool) for launch, pool in zip(launches, deployment.pools, strict=True)]
     benchmark = None
     if not trial.error:
-        benchmark = Benchmark(benchmark_of(result, trial), f"workload {simulation.slice(1.0).name}")
-    notices = (weights_notice(launches), result.formats_of(trial))
-    context = ExportContext(standing(result, trial), replay, inputs, benchmark, tuple(text for text in notices if text))
+        benchmark = Benchmark(benchmark_of(simulation, trial), f"workload {simulation.slice(1.0).name}")
+    notices = tuple(text for text in (weights_notice(launches), formats) if text)
+    context = ExportContext(standing, replay, inputs, benchmark, notices)
     reaches = [reach_of(resolved, pool) for pool in trial.deployment.pools]
     return export_deployment(deployment, launches, folder, slots=slots, reaches=reaches, context=context)
 
@@ -73,31 +89,19 @@ def _host_of(resolved: ResolvedStudy, pool: PoolSpec) -> HostSpec | None:
     return resolved.hosts[name].spec if name is not None else None
 
 
-def benchmark_of(result: StudyOutcome, trial: Trial, limit: int = USUAL_REQUESTS) -> Replay:
+def benchmark_of(simulation: Simulation, trial: Trial, limit: int = USUAL_REQUESTS) -> Replay:
     """The first requests of the study's workload, at their arrival times in a simulation of the trial.
 
     Args:
-        result: the study's.
+        simulation: the study's.
         trial: whose deployment will be measured, at its own load.
         limit: most requests.
 
     Raises:
         ValueError: the deployment cannot be simulated.
     """
-    trace = head(result.simulation.slice(1.0), limit)
-    return replay_of_trace(
-        trace, result.simulation.replay(trial.deployment, trace, trial.load).requests.arrival_s, limit
-    )
-
-
-def standing(result: StudyOutcome, trial: Trial) -> Standing:
-    """The trial's standing in its study, its predicted figures and their confidence."""
-    from hisearch.api.runs.provenance import profile_note
-
-    profile = profile_note(result.resolved, trial)
-    ground = Ground(profile.name, profile.evidence, profile.relative_error)
-    best = result.recommendation.trial if result.recommendation is not None else None
-    return standing_of(trial, best, ground, result.confidence)
+    trace = head(simulation.slice(1.0), limit)
+    return replay_of_trace(trace, simulation.replay(trial.deployment, trace, trial.load).requests.arrival_s, limit)
 
 
 def replay_of(resolved: ResolvedStudy, load: float = 1.0, limit: int | None = None) -> tuple[str, dict[str, str]]:
@@ -136,3 +140,61 @@ def _reference(document: Document[Any], file: str, inputs: dict[str, str]) -> st
     spec = document.spec.model_dump(mode="json", exclude_none=True)
     inputs[file] = document_text(document.kind, document.name, document.description, spec)
     return file
+
+
+def space_of(resolved: ResolvedStudy) -> SearchSpaceSpec:
+    """The study's space; with ``exportable``, without policies that no exported router has.
+
+    Raises:
+        SpecError: nothing is left.
+    """
+    space = resolved.space.spec
+    if not space.exportable:
+        return space
+    try:
+        return narrowed(space)
+    except KeyedError as error:
+        raise resolved.space.error(("spec", *error.keypath), error.message) from None
+
+
+class ExportablePlanner:
+    """A planner that refuses workers that cannot be exported; see ``hisearch.search.model.problem.Planner``."""
+
+    def __init__(self, resolved: ResolvedStudy, simulation: Simulation) -> None:
+        self._resolved, self._simulation = resolved, simulation
+        self.kv_capacity_tokens = simulation.kv_capacity_tokens
+        self.costs = simulation.costs
+        self.usd_per_hour = simulation.usd_per_hour
+
+    def refuses(self, pool: PoolSpec) -> str:
+        """Why a worker cannot be exported; "" where it can, or does not fit."""
+        try:
+            launch = launch_of(self._resolved, pool, self._simulation.kv_capacity_tokens(pool))
+            check_worker(launch, slots_of(self._resolved, pool), reach_of(self._resolved, pool))
+        except ExportError as error:
+            return f"cannot be exported ({error})"
+        except ValueError:
+            return ""
+        return ""
+
+    def can_build(self, pool: PoolSpec) -> bool:
+        """True where the worker can be built and exported."""
+        return self._simulation.can_build(pool) and not self.refuses(pool)
+
+
+def acceptor(resolved: ResolvedStudy, simulation: Simulation) -> Callable[[DeploymentSpec], bool] | None:
+    """A filter of the deployments that may be simulated; None where all may."""
+    if not resolved.space.spec.exportable:
+        return None
+
+    def accepts(deployment: DeploymentSpec) -> bool:
+        pools = deployment.pools
+        try:
+            launches = [launch_of(resolved, pool, simulation.kv_capacity_tokens(pool)) for pool in pools]
+            slots, reaches = ([of(resolved, pool) for pool in pools] for of in (slots_of, reach_of))
+            check_deployment(deployment, launches, slots, reaches)
+        except ExportError:
+            return False
+        return True
+
+    return accepts

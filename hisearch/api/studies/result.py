@@ -1,43 +1,311 @@
-"""The result of a study, with its figures, documents and exports."""
+"""The result of a study: trials, front, recommendation, and their confidence, figures, documents and exports."""
 
 from __future__ import annotations
 
+import json
+import math
 import os
+import shlex
+import shutil
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from hisearch.api.studies.study_outcome import StudyOutcome
+from hisearch.api.provenance import format_simulations
+from hisearch.api.run_folder import (
+    CLOSEUP,
+    ENDED,
+    NOT_EXPORTED,
+    PROVENANCE,
+    REPORT,
+    keep_former,
+    replace_with,
+    write_text,
+    write_tree,
+)
+from hisearch.specs.documents.resolved import ResolvedStudy
+from hisearch.specs.wording import listed
 
 if TYPE_CHECKING:
-    from hisearch.api.studies.figures import Figures
+    import pandas as pd
+    import plotly.graph_objects as go
+
+    from hisearch.api.deployments.replay import Replay
+    from hisearch.export.standing import Standing
+    from hisearch.report.data.closeup import Closeup
+    from hisearch.report.data.confidence import Confidence
     from hisearch.report.data.inputs import ReportInput
-    from hisearch.search.model.trial import Trial
+    from hisearch.search.driver import SearchOutcome
+    from hisearch.search.evaluate.simulation import Simulation
+    from hisearch.search.model.trial import Recommendation, Trial
     from hisearch.search.records.progress import Progress
+    from hisearch.search.select.failure import Failure
 
 _ENGINES = ("sglang", "vllm", "trtllm")
 
 
 @dataclass(frozen=True)
-class StudyResult(StudyOutcome):
-    """``StudyOutcome`` with its figures, documents and exports."""
+class StudyResult:
+    """The result of a study.
+
+    provenance: plain data, as in ``provenance.json``. run_dir: the run folder. closeup: details of the highlighted
+    deployment; None where they were not simulated. kept_in: the folder that documents were read from, if not run_dir:
+    of a run that was resumed and has not ended again. former: paths kept of an earlier, different recommendation.
+    """
+
+    resolved: ResolvedStudy
+    outcome: SearchOutcome
+    simulation: Simulation
+    provenance: dict[str, Any]
+    run_dir: Path
+    closeup: Closeup | None = None
+    kept_in: Path | None = None
+    former: tuple[Path, ...] = ()
+
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        """Every simulation, slices and other loads included, in order."""
+        return self.outcome.trials
+
+    @property
+    def simulations(self) -> int:
+        """Simulations that the trials took."""
+        return sum(trial.simulations for trial in self.trials)
+
+    @property
+    def front(self) -> tuple[Trial, ...]:
+        """The Pareto front of feasible deployments on the whole trace (of all, if none is feasible)."""
+        return self.outcome.front
+
+    @property
+    def recommendation(self) -> Recommendation | None:
+        """The deployment to buy; None where nothing meets the SLO."""
+        return self.outcome.recommendation
+
+    def recommend(self) -> Recommendation | None:
+        """Same as ``recommendation``."""
+        return self.outcome.recommendation
+
+    @property
+    def nearest_miss(self) -> Trial | None:
+        """Where nothing meets the SLO, the deployment whose worst miss is smallest."""
+        return self.outcome.nearest_miss
+
+    @property
+    def highlighted(self) -> Trial | None:
+        """The recommended trial, or the nearest miss where there is none."""
+        return self.recommendation.trial if self.recommendation is not None else self.nearest_miss
+
+    @property
+    def stopped(self) -> str:
+        """What stopped the search before it was complete; "" where nothing did.
+
+        It is "simulations", "seconds", "usd" or "interrupted". ``outcome.ending`` lists what was left out.
+        """
+        return self.outcome.stopped
+
+    @cached_property
+    def confidence(self) -> Confidence | None:
+        """The confidence in the recommendation, and what would change it; None where it was not assessed.
+
+        Raises:
+            ValueError: the run folder's ``confidence.json`` is invalid.
+        """
+        from hisearch.report.data.confidence import CONFIDENCE, read_confidence
+
+        return read_confidence((self.kept_in or self.run_dir) / CONFIDENCE)
+
+    @property
+    def unsure(self) -> bool:
+        """True where no assessed deployment reaches the requested probability."""
+        return self.confidence is not None and self.confidence.satisfied is False
+
+    @cached_property
+    def failure(self) -> Failure | None:
+        """Why nothing is recommended; None where something is."""
+        from hisearch.search.select.failure import explain
+
+        return explain(self.trials, self.outcome.execution.hopeless) if self.recommendation is None else None
+
+    @property
+    def caution(self) -> str:
+        """A caution about a search that was cut short, as sentences; "" for a complete one."""
+        beyond_hope = self.failure is not None and self.failure.hopeless
+        return self.outcome.ending.caution(self.recommendation is not None, beyond_hope)
+
+    @property
+    def formats(self) -> str:
+        """A note on formats narrower than the checkpoint's in the highlighted deployment; "" without any."""
+        return self.formats_of(self.highlighted)
+
+    def formats_of(self, trial: Trial | None) -> str:
+        """The same note for any trial; the baseline counts as one that may keep the checkpoint's formats."""
+        from hisearch.search.select.formats import describe_formats
+
+        baseline = self.recommendation.baseline if self.recommendation is not None else None
+        simulated = [*self.trials, *([baseline] if baseline is not None else [])]
+        return describe_formats(self.resolved.model.spec, trial, simulated, self.resolved.space.spec.execution)
+
+    def standing(self, trial: Trial) -> Standing:
+        """A trial's standing in the study, its predicted figures and their confidence."""
+        from hisearch.api.provenance import profile_note
+        from hisearch.export.standing import Ground, standing_of
+
+        profile = profile_note(self.resolved, trial)
+        ground = Ground(profile.name, profile.evidence, profile.relative_error)
+        best = self.recommendation.trial if self.recommendation is not None else None
+        return standing_of(trial, best, ground, self.confidence)
+
+    def best_on(self, engine: str | None) -> Trial:
+        """The best feasible trial, on one engine where it is named.
+
+        Raises:
+            ValueError: there is none; the message says whether any was tried.
+        """
+        from hisearch.search.select.recommend import recommend
+
+        trials = [trial for trial in self.trials if engine is None or trial.deployment.pool.engine.name == engine]
+        best = recommend(trials, self.resolved.study.objectives)
+        if best is not None:
+            return best.trial
+        on_engine = f" on {engine}" if engine else ""
+        if trials:
+            raise ValueError(f"no deployment{on_engine} meets the SLO; name one with --trial (see trials.parquet)")
+        engines = self.resolved.space.spec.execution.engines
+        if engine is not None and engine not in engines:
+            raise ValueError(
+                f"no deployment on {engine} was tried: the space has {listed(engines)}. Add {engine} to its "
+                "execution.engines and run the study"
+            )
+        raise ValueError(f"no deployment{on_engine} was simulated, there is nothing to export")
+
+    def trial(self, number: int) -> Trial:
+        """The trial with a number.
+
+        Raises:
+            ValueError: there is none.
+        """
+        if not 0 <= number < len(self.trials):
+            raise ValueError(f"{self.run_dir}: no trial {number}; there are {len(self.trials)}, from 0")
+        return self.trials[number]
+
+    def replay_of(self, trial: Trial) -> Replay:
+        """A trial's deployment, ready to be simulated again."""
+        from hisearch.api.deployments.replay import Replay, pool_costs
+
+        deployment = trial.deployment
+        costs = pool_costs(self.resolved.hardware, deployment)
+        return Replay(deployment, self.simulation.fleet(deployment), costs, self.resolved.slo.spec)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """One row per trial, as in ``trials.parquet``."""
+        from hisearch.search.tables import trials_frame
+
+        return trials_frame(self.trials)
 
     @property
     def figure(self) -> Figures:
         """The report's figures, as plotly figures."""
-        from hisearch.api.studies.figures import Figures
-
         return Figures(self)
+
+    def report_input(self) -> ReportInput:
+        """The input of the report.
+
+        ``capacity`` excludes the search's own simulations at other loads: they stop once their verdict is certain.
+
+        Raises:
+            ValueError: the run folder's ``confidence.json`` is invalid.
+        """
+        from hisearch.api.studies.reporting import basic_input
+
+        facts, failure, chosen = self.provenance, self.failure, self.highlighted
+        refused = self.run_dir / NOT_EXPORTED if self.recommendation is not None else None
+        basis = basic_input(
+            self.resolved, self.trials, self.front, self.recommendation, self.nearest_miss, facts["trace"]["name"]
+        )
+        record = replace(
+            basis.provenance,
+            versions=facts["versions"],
+            seeds=facts["seeds"],
+            inputs=facts["inputs"],
+            wall_time_s=facts["run"]["wall_time_s"],
+            cpu_cores=facts["cpu_cores"],
+            warnings=(*facts["trace"]["warnings"], *(chosen.warnings if chosen is not None else ())),
+            settings={
+                "Requests": f"{facts['trace']['requests']:,}",
+                **basis.provenance.settings,
+                "Simulated": format_simulations(facts),
+                "Stage 1": self.outcome.execution.summary(),
+                "Ended": self.outcome.ending.describe(),
+            },
+        )
+        return replace(
+            basis,
+            provenance=record,
+            failure=failure.text if failure is not None else "",
+            failure_heading=failure.heading if failure is not None else "",
+            cut_short=self.caution,
+            not_exported=refused.read_text(encoding="utf-8").strip() if refused and refused.is_file() else "",
+            formats=self.formats,
+            capacity=self.closeup.loads if self.closeup is not None else (),
+            closeup=self.closeup,
+            confidence=self.confidence,
+            run=shlex.quote(str(self.run_dir)),
+        )
+
+    def with_closeup(self, workers: int | None = None, progress: Progress | None = None) -> StudyResult:
+        """The result with the report's details of the highlighted deployment, which is simulated for them.
+
+        Args:
+            workers: threads; all cores where absent.
+            progress: notified of each simulation.
+        """
+        from hisearch.api.studies.closeup import Subject, close_up
+        from hisearch.search.records.progress import SilentProgress
+
+        trial, headroom = self.highlighted, self.outcome.headroom
+        if trial is None:
+            return replace(self, closeup=None)
+        smallest_miss = headroom.infeasible_load if headroom is not None else math.inf
+        subject = Subject(trial, self.simulation, self.replay_of(trial), smallest_miss)
+        return replace(self, closeup=close_up(subject, workers or os.cpu_count() or 1, progress or SilentProgress()))
 
     def write(self, run_dir: str | Path) -> tuple[Path, ...]:
         """Write the run folder's documents (not the journal and the database, which belong to the run).
 
         Returns:
             Paths kept of an earlier, different recommendation of the run.
-        """
-        from hisearch.api.studies.study_writing import write_run_folder
 
-        return write_run_folder(self, Path(run_dir))
+        Raises:
+            OSError: the folder cannot be written.
+        """
+        from hisearch.export.engines.flags import ExportError
+        from hisearch.report.pages.html import write_report
+        from hisearch.search.tables import candidates_frame, trials_frame
+
+        folder = Path(run_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        best = self.recommendation.trial if self.recommendation is not None else None
+        kept = keep_former(folder, best.number if best is not None else None)
+        trials, candidates = self.to_pandas(), candidates_frame(self.outcome.execution)
+        front = trials_frame(self.front).drop(columns="deployment", errors="ignore")
+        write_text(folder / "study.yaml", self.resolved.to_yaml())
+        write_text(folder / PROVENANCE, json.dumps(self.provenance, indent=2) + "\n")
+        replace_with(folder / "trials.parquet", lambda path: trials.to_parquet(path, index=False))
+        replace_with(folder / "candidates.csv", lambda path: candidates.to_csv(path, index=False))
+        replace_with(folder / "front.csv", lambda path: front.to_csv(path, index=False))
+        if self.closeup is not None:
+            write_text(folder / CLOSEUP, self.closeup.to_json())
+        if best is not None:
+            (folder / NOT_EXPORTED).unlink(missing_ok=True)
+            try:
+                write_tree(folder / "recommended", lambda path: self.export_trial(best, path))
+            except ExportError as error:
+                write_text(folder / NOT_EXPORTED, f"The recommendation was not exported: {error}\n")
+        replace_with(folder / REPORT, lambda path: write_report(self.report_input(), path))
+        shutil.rmtree(folder / ENDED, ignore_errors=True)
+        return kept
 
     def export(self, target: str | Path) -> list[Path]:
         """Write launch scripts.
@@ -65,27 +333,36 @@ class StudyResult(StudyOutcome):
         """
         from hisearch.api.studies.exporting import export_trial
 
-        return export_trial(self, trial, folder)
+        formats = self.formats_of(trial)
+        return export_trial(self.resolved, self.simulation, trial, folder, self.standing(trial), formats)
 
-    def with_closeup(self, workers: int | None = None, progress: Progress | None = None) -> StudyResult:
-        """The result with the report's details of the highlighted deployment, which is simulated for them.
 
-        Args:
-            workers: threads; all cores where absent.
-            progress: notified of each simulation.
-        """
-        from hisearch.api.studies.closeup import close_up_of
-        from hisearch.search.records.progress import SilentProgress
+@dataclass(frozen=True)
+class Figures:
+    """A study's figures, for notebooks: ``result.figure.pareto().show()``."""
 
-        closeup = close_up_of(self, workers or os.cpu_count() or 1, progress or SilentProgress())
-        return replace(self, closeup=closeup)
+    result: StudyResult
 
-    def report_input(self) -> ReportInput:
-        """The input of the report.
+    def pareto(self) -> go.Figure:
+        """The front in the study's objectives."""
+        from hisearch.report.figures.study import figure_pareto
 
-        Raises:
-            ValueError: the run folder's ``confidence.json`` is invalid.
-        """
-        from hisearch.api.studies.reporting import report_input
+        return figure_pareto(self.result.report_input())
 
-        return report_input(self)
+    def parallel(self) -> go.Figure:
+        """Parallel coordinates of settings and objectives."""
+        from hisearch.report.figures.study import figure_parallel
+
+        return figure_parallel(self.result.report_input())
+
+    def progress(self) -> go.Figure:
+        """Hypervolume of the front against simulations."""
+        from hisearch.report.figures.study import figure_progress
+
+        return figure_progress(self.result.report_input())
+
+    def capacity(self) -> go.Figure:
+        """SLO attainment of the recommendation against load."""
+        from hisearch.report.figures.closeup import figure_loads
+
+        return figure_loads(self.result.report_input().capacity)

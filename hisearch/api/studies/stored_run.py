@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hisearch.api.runs.run_folder import CLOSEUP, JOURNAL, PROVENANCE, check_one_model, ended_in
+from hisearch.api.run_folder import CLOSEUP, JOURNAL, PROVENANCE, check_one_model, ended_in
 from hisearch.api.studies.result import StudyResult
 from hisearch.api.studies.study import Study, load_study
 from hisearch.specs.deployments.deployment import DeploymentSpec
 
 if TYPE_CHECKING:
-    from hisearch.score.capacity import Capacity
-    from hisearch.search.model.problem import Problem
-    from hisearch.search.model.trial import Recommendation, Trial
-    from hisearch.search.stages.execution import ExecutionReport
+    from hisearch.search.model.trial import Trial
 
 
 def load_run(run_dir: str | Path) -> StudyResult:
@@ -49,27 +45,35 @@ def load_run(run_dir: str | Path) -> StudyResult:
 
 
 def _rebuild(study: Study, folder: Path, place: Path, facts: dict[str, Any]) -> StudyResult:
-    from hisearch.api.studies.conclude import stored_conclusion
     from hisearch.report.data.closeup import read_closeup
-    from hisearch.search.driver import SearchOutcome
+    from hisearch.report.data.confidence import CONFIDENCE
+    from hisearch.search.confidence.record import stored_conclusion
+    from hisearch.search.driver import MOST_CANDIDATES, SearchOutcome
     from hisearch.search.evaluate.simulation import Simulation
+    from hisearch.search.select.headroom import headroom
     from hisearch.search.select.pareto import front
     from hisearch.search.select.recommend import nearest_miss, recommend
     from hisearch.search.stages.ending import FINISHED, Ending
+    from hisearch.search.stages.execution import search_execution
 
     simulation = Simulation(study.world())
     problem = study.problem(simulation)
     trials = _trials(folder, place, facts["run"]["inputs_digest"])
-    concluded = stored_conclusion(place, study.resolved, trials)
-    recommendation = recommend(trials, problem.objectives) if concluded is None else concluded[0]
+    concluded = stored_conclusion(place / CONFIDENCE, trials, problem.objectives)
+    if concluded is None:
+        recommendation = recommend(trials, problem.objectives)
+        # From the loads that the search itself tried.
+        capacity = headroom(trials, recommendation.trial) if recommendation is not None else None
+    else:
+        recommendation, capacity = concluded
     budget = facts["budget"]
     outcome = SearchOutcome(
-        execution=_execution(problem),
+        execution=search_execution(problem, MOST_CANDIDATES),  # it simulates nothing
         trials=tuple(trials),
         front=tuple(front(trials, problem.objectives)),
         recommendation=recommendation,
         nearest_miss=nearest_miss(trials) if recommendation is None else None,
-        headroom=_capacity(recommendation, trials) if concluded is None else concluded[1],
+        headroom=capacity,
         ending=Ending(
             stopped="" if budget["stopped"] == FINISHED else budget["stopped"],
             untried=tuple(budget["untried"]),
@@ -89,27 +93,12 @@ def _rebuild(study: Study, folder: Path, place: Path, facts: dict[str, Any]) -> 
     return result
 
 
-def _capacity(recommendation: Recommendation | None, trials: Sequence[Trial]) -> Capacity | None:
-    """Headroom of runs without a stored conclusion: from the loads that the search itself tried."""
-    from hisearch.search.select.headroom import headroom
-
-    return headroom(trials, recommendation.trial) if recommendation is not None else None
-
-
-def _execution(problem: Problem) -> ExecutionReport:
-    """Stage 1's report, computed again: it simulates nothing."""
-    from hisearch.search.driver import MOST_CANDIDATES
-    from hisearch.search.stages.execution import search_execution
-
-    return search_execution(problem, MOST_CANDIDATES)
-
-
 def _trials(folder: Path, place: Path, inputs: str) -> list[Trial]:
     """Every trial: its deployment from ``trials.parquet``, its exact result from the journal."""
     import pandas as pd
 
     from hisearch.search.model.deployments import parameters_of
-    from hisearch.search.model.job import Job
+    from hisearch.search.model.job import Job, job_digest
     from hisearch.search.records.journal import check_journal
     from hisearch.specs.documents.renamed_keys import current_data
 
@@ -119,22 +108,13 @@ def _trials(folder: Path, place: Path, inputs: str) -> list[Trial]:
     journal = check_journal(folder / JOURNAL, inputs, resume=True)  # read only: a run may be writing it
     for row in frame.to_dict("records"):
         deployment = DeploymentSpec.model_validate(current_data(json.loads(row["deployment"]), DeploymentSpec))
-        job = Job(
-            int(row["stage"]),
-            deployment,
-            parameters_of(deployment),
-            float(row["slice_fraction"]),
-            float(row["load"]),
+        slice_fraction, load = float(row["slice_fraction"]), float(row["load"])
+        job = Job(int(row["stage"]), deployment, parameters_of(deployment), slice_fraction, load)
+        evaluation = journal.get(job.digest(inputs)) or journal.get(
+            # Of journals of earlier versions: a digest of every field that deployments had then.
+            job_digest(json.loads(row["deployment"]), slice_fraction, load, inputs)
         )
-        evaluation = journal.get(job.digest(inputs)) or journal.get(_digest_of_all_fields(row, inputs))
         if evaluation is None:
             raise ValueError(f"{folder}: trial {row['number']} of trials.parquet is not in {JOURNAL}")
         trials.append(evaluation.trial(int(row["number"]), job))
     return trials
-
-
-def _digest_of_all_fields(row: dict[Hashable, Any], inputs: str) -> str:
-    """The key in journals of earlier versions: a digest of every field that deployments had then."""
-    from hisearch.search.model.job import job_digest
-
-    return job_digest(json.loads(row["deployment"]), float(row["slice_fraction"]), float(row["load"]), inputs)

@@ -19,15 +19,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hisearch.api.runs.machinery import make_backend, open_database
-from hisearch.api.runs.provenance import hisearch_version, provenance
-from hisearch.api.runs.run_folder import (
+from hisearch.api.provenance import hisearch_version, provenance, what_differs
+from hisearch.api.run_folder import (
     JOURNAL,
     PROVENANCE,
     check_resumable,
     check_writable,
     default_run_dir,
     keep_ended,
+    open_database,
     remove_parts,
     write_text,
 )
@@ -40,11 +40,14 @@ if TYPE_CHECKING:
     from hisearch.search.driver import SearchOutcome
     from hisearch.search.evaluate.backends import Backend
     from hisearch.search.evaluate.simulation import Simulation, World
+    from hisearch.search.model.job import Evaluate
     from hisearch.search.model.population import Population
     from hisearch.search.model.problem import Problem
     from hisearch.search.records.progress import Progress
     from hisearch.simulate.engine import Variant
     from hisearch.traces.compiled import CompiledTrace
+
+BACKENDS = ("threads", "loky", "dask")
 
 
 def load_study(path: str | Path, overrides: Iterable[str] = ()) -> Study:
@@ -162,7 +165,7 @@ class Study:
             SpecError: its objective is capacity, and the workload has no load to scale; or it is restricted to
                 exportable deployments, and its space has none.
         """
-        from hisearch.api.studies.exportable import ExportablePlanner, space_of
+        from hisearch.api.studies.exporting import ExportablePlanner, space_of
         from hisearch.search.model.demand import measure_demand
         from hisearch.search.model.problem import Problem
         from hisearch.specs.models.pages import kept_page_tokens
@@ -255,7 +258,7 @@ class Study:
                 problem, simulation, folder, inputs, workers_backend, resume, progress, storage, interrupts
             )
             run["wall_time_s"] = round(time.monotonic() - started, 3)
-            facts = provenance(self.resolved, outcome, self._trace_facts(), run)
+            facts = provenance(self.resolved, outcome, self.trace, run)
             result = StudyResult(self.resolved, outcome, simulation, facts, folder)
             # The search is over: its outcome is written even if interrupted now.
             with contextlib.suppress(KeyboardInterrupt), interrupts.waiting():
@@ -268,7 +271,6 @@ class Study:
         Raises:
             JournalError: see ``run``.
         """
-        from hisearch.api.runs.earlier_run import what_differs
         from hisearch.search.records.journal import JournalError, OtherInputsError, check_journal
 
         try:
@@ -290,7 +292,7 @@ class Study:
     ) -> tuple[SearchOutcome, dict[str, Any]]:
         """Search with the journal and the database in ``folder``; the outcome, and facts for its provenance."""
         from hisearch.api.studies.conclude import conclude_study
-        from hisearch.api.studies.exportable import acceptor
+        from hisearch.api.studies.exporting import acceptor
         from hisearch.report.data.confidence import CONFIDENCE
         from hisearch.search.driver import search
         from hisearch.search.evaluate.runner import TrialRunner
@@ -331,12 +333,21 @@ class Study:
         facts = {"workers": runner.workers, "replayed": runner.replayed, "inputs_digest": inputs}
         return outcome, facts | {"backend": backend.facts()}
 
-    def _trace_facts(self) -> dict[str, Any]:
-        trace = self.trace
-        return {
-            "name": trace.name,
-            "digest": trace.digest,
-            "requests": len(trace),
-            "skipped_rows": trace.skipped_rows,
-            "warnings": list(trace.warnings),
-        }
+
+def make_backend(name: str, evaluate: Evaluate, workers: int | None = None, scheduler: str | None = None) -> Backend:
+    """A backend by its name; see ``hisearch.search.evaluate.backends``.
+
+    Raises:
+        ValueError: no such backend, workers below 1, or a scheduler with another backend than dask, or none with it.
+    """
+    if name not in BACKENDS:
+        raise ValueError(f"no backend '{name}'; known: {', '.join(BACKENDS)}")
+    if (scheduler is not None) != (name == "dask"):
+        raise ValueError("the backend dask, and it alone, needs a scheduler's address: tcp://HOST:PORT")
+    if scheduler is not None:
+        from hisearch.search.evaluate.dask_cluster import DaskCluster
+
+        return DaskCluster(evaluate, scheduler, workers)
+    from hisearch.search.evaluate.backends import Processes, Threads
+
+    return Threads(evaluate, workers) if name == "threads" else Processes(evaluate, workers)

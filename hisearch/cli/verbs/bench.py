@@ -32,7 +32,6 @@ def bench(
     study on two threads, once; its requests are those that all its simulations replay together.
     """
     from hisearch.api import bench as benchmarks
-    from hisearch.api.bench.machine import machine
     from hisearch.cli import output
 
     known_names = benchmarks.names()
@@ -52,7 +51,7 @@ def bench(
         own_trace = trace if name in trace_names else None
         results.append(benchmarks.measure(name, repeat, own_trace).to_dict())
     if as_json:
-        output.print_json({"benchmarks": results, "machine": machine()})
+        output.print_json({"benchmarks": results, "machine": benchmarks.machine()})
         return
     columns = ("benchmark", "requests", "steps", "median (s)", "min (s)", "max (s)", "requests/s", "peak RSS (MiB)")
     output.table(columns, [_row(row) for row in results], numbers=range(1, 8))

@@ -224,7 +224,7 @@ def steps(
     The profile prices that model on that accelerator, split and format alone. It states its error for steps of prompts,
     of decodes and of both, each on parts of the log that were left out of the fit. --json prints those instead of it.
     """
-    from hisearch.api.calibrate_steps import LoggedWorker, calibrate_steps
+    from hisearch.api.calibrate import LoggedWorker, calibrate_steps
     from hisearch.specs.base import DTYPE_BYTES, ENGINE_TITLES
 
     _check(output)
@@ -246,7 +246,7 @@ def _check_choice(option: str, value: str, choices: Iterable[str]) -> None:
 
 
 def _check(output: Path | None) -> None:
-    from hisearch.api.runs.run_folder import check_place
+    from hisearch.api.run_folder import check_place
 
     if output is not None:
         check_place(output)
@@ -254,7 +254,7 @@ def _check(output: Path | None) -> None:
 
 def _write_profile(calibrated: Calibrated, output: Path | None, figures: dict[str, Any] | None) -> None:
     """Write the profile to ``output`` and print ``figures``; without either, print the profile."""
-    from hisearch.api.runs.run_folder import write_text
+    from hisearch.api.run_folder import write_text
     from hisearch.cli import output as out
 
     if output is not None:

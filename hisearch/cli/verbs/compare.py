@@ -35,7 +35,7 @@ def compare(
     Deployments are simulated on the same requests, seed by seed, so that differences have confidence intervals. Of
     runs the recommended deployments (or the nearest misses) are compared, each on its own study's workload.
     """
-    from hisearch.api.runs.run_folder import check_place
+    from hisearch.api.run_folder import check_place
     from hisearch.cli import output
 
     if html is not None:
@@ -52,7 +52,7 @@ def compare(
     }
     comparison = _runs(a, b, workload_options) if _is_run(a) and _is_run(b) else _deployments(a, b, workload_options)
     if html is not None:
-        from hisearch.api.runs.run_folder import replace_with
+        from hisearch.api.run_folder import replace_with
         from hisearch.report.pages.comparison_page import write_comparison
 
         replace_with(html, lambda path: write_comparison(comparison, path))

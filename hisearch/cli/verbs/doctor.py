@@ -12,7 +12,7 @@ from hisearch.cli import options
 from hisearch.cli.errors import ERROR
 
 if TYPE_CHECKING:
-    from hisearch.api.studies.fit import Fit
+    from hisearch.search.model.fit import Fit
     from hisearch.specs.checks.doctor import Checkup
 
 _PACKAGES = ("hisearch", "numpy", "numba", "llvmlite", "scipy", "pandas", "pyarrow", "optuna", "moocore", "plotly")
@@ -136,7 +136,7 @@ def _path_of(ref: str) -> str:
 
 def _fits(checkup: Checkup, settings: tuple[str, ...]) -> list[Fit]:
     """Memory fit of a study's or a deployment's workers; empty unless the document is valid."""
-    from hisearch.api.studies.fit import deployment_fits, study_fits
+    from hisearch.search.model.fit import deployment_fits, study_fits
     from hisearch.specs.documents.resolve import load_deployment, load_study
     from hisearch.specs.documents.resolve_fleet import load_fleet_study
 

@@ -29,8 +29,8 @@ def report(
     is only read, and goes on undisturbed. Where a run that has ended has no closeup.json, as after an interrupt, the
     recommended deployment is looked at first.
     """
-    from hisearch.api.runs.run_folder import has_ended, replace_with
-    from hisearch.api.studies.so_far import input_so_far
+    from hisearch.api.run_folder import has_ended, replace_with
+    from hisearch.api.studies.reporting import input_so_far
     from hisearch.cli import output
     from hisearch.report.pages.html import write_report
 
@@ -52,7 +52,7 @@ def report(
 
 def _of_the_end(run_dir: Path) -> ReportInput:
     """Report input of a run that has ended; a missing closeup is made first."""
-    from hisearch.api.runs.run_folder import CLOSEUP, write_text
+    from hisearch.api.run_folder import CLOSEUP, write_text
     from hisearch.api.studies.stored_run import load_run
 
     result = load_run(run_dir)
@@ -85,7 +85,6 @@ def export(
         raise typer.BadParameter(f"expected sglang, vllm or trtllm, got '{engine}'", param_hint="--engine")
     if engine is not None and trial is not None:
         raise typer.BadParameter("give --engine or --trial, not both")
-    from hisearch.api.studies.exporting import standing
     from hisearch.api.studies.stored_run import load_run
     from hisearch.cli import output
     from hisearch.cli.views.terms import terms_to_dict
@@ -95,7 +94,7 @@ def export(
     name = f"trial-{trial}" if trial is not None else "recommended" + (f"-{engine}" if engine else "")
     chosen, folder = _chosen(result, engine, trial), out or run_dir / name
     files = result.export_trial(chosen, folder)
-    status = standing(result, chosen)
+    status = result.standing(chosen)
     if as_json:
         facts = {"folder": folder, "files": files, "trial": chosen.number, "title": status.title}
         facts |= {"slice_fraction": chosen.slice_fraction, "load": chosen.load}
@@ -129,9 +128,7 @@ def _chosen(result: StudyResult, engine: str | None, number: int | None) -> Tria
         ValueError: there is none.
     """
     if number is not None:
-        if number >= len(result.trials):
-            raise ValueError(f"{result.run_dir}: no trial {number}; there are {len(result.trials)}, from 0")
-        return result.trials[number]
+        return result.trial(number)
     try:
         return result.best_on(engine)
     except ValueError as error:

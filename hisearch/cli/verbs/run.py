@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hisearch.api.runs.run_folder import JOURNAL
+from hisearch.api.run_folder import JOURNAL
 from hisearch.cli import options
 from hisearch.cli.compilation import note_compilation
 from hisearch.cli.errors import INTERRUPTED, NOTHING_FEASIBLE
@@ -163,7 +163,7 @@ def _search(
     Raises:
         ValueError: workers or database were lost; says how to go on.
     """
-    from hisearch.api.runs.run_folder import default_run_dir, has_ended
+    from hisearch.api.run_folder import default_run_dir, has_ended
     from hisearch.cli import output
     from hisearch.search.evaluate.backends import BackendError
     from hisearch.search.records.storage import StorageError

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from hisearch.api.runs.run_folder import REPORT
+from hisearch.api.run_folder import REPORT
 from hisearch.cli import output
 from hisearch.cli.compilation import note_compilation
 from hisearch.cli.errors import INTERRUPTED, NOTHING_FEASIBLE
@@ -18,8 +18,8 @@ from hisearch.score.quantities import HOURS_PER_MONTH, percent, quantity, usd
 from hisearch.search.model.deployments import describe
 
 if TYPE_CHECKING:
-    from hisearch.api.fleets.fleet_study import FleetResult
-    from hisearch.api.fleets.fleet_whole import CombinedDeployment
+    from hisearch.api.fleet_combined import CombinedDeployment
+    from hisearch.api.fleet_study import FleetResult
 
 #: Rows of the front that are printed; all are in front.csv.
 FRONT_ROWS = 15
@@ -35,7 +35,7 @@ def run_fleet(
     quiet: bool,
 ) -> None:
     """Search a study of several models; exits as ``hisearch run`` does."""
-    from hisearch.api.fleets.fleet_study import load_fleet_study
+    from hisearch.api.fleet_study import load_fleet_study
     from hisearch.search.records.interrupts import Interrupts
 
     with Interrupts((signal.SIGINT, signal.SIGTERM), exit_at_once=True) as interrupts:

@@ -35,7 +35,7 @@ class Place:
 
 def place_of(workers: int | None, backend: str | None, scheduler: str | None, storage: str | None) -> Place:
     """The options as a ``Place``, checked against one another."""
-    from hisearch.api.runs.machinery import BACKENDS
+    from hisearch.api.studies.study import BACKENDS
     from hisearch.specs.storage_url import checked_storage_url
 
     backend = backend or ("threads" if scheduler is None else "dask")

@@ -70,7 +70,7 @@ class Files:
             self._write_timeline(simulated, self.timeline)
 
     def _write_timeline(self, simulated: SimulatedDeployment, path: Path) -> None:
-        from hisearch.api.runs.run_folder import replace_with
+        from hisearch.api.run_folder import replace_with
         from hisearch.report.figures.timeline import TimelineTooLarge, Window, write_timeline
 
         def write(temporary: Path) -> None:
@@ -95,7 +95,7 @@ def _check_name(path: Path | None, endings: Sequence[str], option: str) -> None:
     if path is not None and not path.name.endswith(tuple(endings)):
         raise typer.BadParameter(f"{path}: expected a name ending in {', '.join(endings)}", param_hint=option)
     if path is not None:
-        from hisearch.api.runs.run_folder import check_place
+        from hisearch.api.run_folder import check_place
 
         check_place(path)
 
@@ -106,7 +106,7 @@ def _check_owner(value: float | None, option: str, owner: Path | None, owner_opt
 
 
 def _write_table(frame: pd.DataFrame, path: Path) -> None:
-    from hisearch.api.runs.run_folder import replace_with
+    from hisearch.api.run_folder import replace_with
 
     if path.name.endswith(".parquet"):
         replace_with(path, lambda temporary: frame.to_parquet(temporary, index=False))

@@ -44,7 +44,7 @@ def verify(
     """
     if profile is not None and profile.exists():
         raise FileExistsError(f"{profile}: exists already; it is not overwritten")
-    from hisearch.api.runs.run_folder import check_place
+    from hisearch.api.run_folder import check_place
     from hisearch.api.verify import verify_run
     from hisearch.cli import output
 

@@ -6,10 +6,9 @@ import math
 from pathlib import Path
 from typing import Any
 
-from hisearch.api.runs.provenance import format_simulations
-from hisearch.api.runs.run_folder import REPORT
+from hisearch.api.provenance import format_simulations
+from hisearch.api.run_folder import NOT_EXPORTED, REPORT
 from hisearch.api.studies.result import StudyResult
-from hisearch.api.studies.study_outcome import NOT_EXPORTED
 from hisearch.cli import output
 from hisearch.cli.views import confidence as confidence_view
 from hisearch.cli.views.terms import TERM_COLUMNS, term_rows, terms_to_dict

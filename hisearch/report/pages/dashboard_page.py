@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from dataclasses import dataclass, field
 
 from hisearch.report.pages.templating import render_page
 from hisearch.report.words.comparison_words import name_of, show
@@ -28,33 +28,29 @@ _ENDINGS = {
 }
 
 
-class RunRow(Protocol):
-    """The displayed facts of a run; see ``hisearch.api.runs.run_state.RunState``."""
+@dataclass(frozen=True)
+class RunState:
+    """The state of a run.
 
-    @property
-    def label(self) -> str: ...  # noqa: D102
-    @property
-    def study(self) -> str: ...  # noqa: D102
-    @property
-    def ended(self) -> bool: ...  # noqa: D102
-    @property
-    def simulations(self) -> int: ...  # noqa: D102
-    @property
-    def budget(self) -> int: ...  # noqa: D102
-    @property
-    def stopped(self) -> str: ...  # noqa: D102
-    @property
-    def trial(self) -> int | None: ...  # noqa: D102
-    @property
-    def description(self) -> str: ...  # noqa: D102
-    @property
-    def feasible(self) -> bool | None: ...  # noqa: D102
-    @property
-    def has_report(self) -> bool: ...  # noqa: D102
-    @property
-    def asked(self) -> tuple[str, ...]: ...  # noqa: D102
-    @property
-    def metrics(self) -> dict[str, float]: ...  # noqa: D102
+    label: its folder's name. study: the study's name. ended: its documents are written. simulations: finished so far;
+    budget: allowed. trial, description, feasible, metrics: of the recommendation (or the nearest miss); of a live run,
+    of the cheapest feasible trial so far. They are "", None or empty where unknown. stopped: what ended it early, as
+    in provenance. has_report: a report exists, or can be drawn from a live run. asked: latency metrics that its SLO
+    bounds.
+    """
+
+    label: str
+    study: str
+    ended: bool
+    simulations: int
+    budget: int
+    stopped: str = ""
+    trial: int | None = None
+    description: str = ""
+    feasible: bool | None = None
+    has_report: bool = False
+    asked: tuple[str, ...] = ()
+    metrics: dict[str, float] = field(default_factory=dict)
 
 
 def shown_metrics(slo_metrics: Iterable[str]) -> list[str]:
@@ -68,7 +64,7 @@ def may_show(metric: str) -> bool:
     return metric in _ROWS or metric.partition("_")[0] in LATENCIES
 
 
-def render_index(runs: Sequence[RunRow]) -> str:
+def render_index(runs: Sequence[RunState]) -> str:
     """The page's HTML; it loads itself anew while a run is going on."""
     rows = [
         (name_of(metric), [show(metric, run.metrics[metric]) if metric in run.metrics else "-" for run in runs])

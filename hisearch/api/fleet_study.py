@@ -14,27 +14,30 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hisearch.api.fleets.fleet_outcome import FleetOutcome
-from hisearch.api.runs.run_folder import (
+from hisearch.api.run_folder import (
     JOURNAL,
     MODELS,
     REPORT,
-    check_one_of_several,
     check_writable,
     default_run_dir,
     replace_with,
     write_text,
     write_tree,
 )
+from hisearch.search.model.deployments import describe
+from hisearch.search.select.fleet_front import Combination, cheapest, combine
 from hisearch.specs.documents.resolve_fleet import ResolvedFleetStudy
 from hisearch.specs.documents.resolve_fleet import load_fleet_study as resolve_fleet_study
+from hisearch.specs.wording import listed
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from hisearch.api.fleets.fleet_whole import CombinedDeployment
+    from hisearch.api.fleet_combined import CombinedDeployment, ModelChoice
     from hisearch.api.studies.result import StudyResult
     from hisearch.api.studies.study import Study
+    from hisearch.report.pages.fleet_page import FleetReport, SearchPart
+    from hisearch.report.words.terms import TermLine
     from hisearch.search.records.interrupts import Interrupts
     from hisearch.search.records.progress import Progress
 
@@ -88,9 +91,11 @@ class FleetStudy:
 
         An interrupt ends the run: models not yet searched are skipped.
         """
+        from hisearch.search.records.journal import JournalError
+
         folder = Path(run_dir) if run_dir is not None else default_run_dir(self.name)
-        if resume:
-            check_one_of_several(folder)
+        if resume and not (folder / "study.yaml").is_file():
+            raise JournalError(f"{folder}: expected the folder of a run to go on with, found no study.yaml")
         check_writable(folder)
         for study in self.studies.values():
             study.trace  # noqa: B018  (an unreadable trace is refused before the first search)
@@ -142,28 +147,99 @@ class FleetStudy:
 
 
 @dataclass(frozen=True)
-class FleetResult(FleetOutcome):
-    """``FleetOutcome`` with the simulated recommendation and its documents."""
+class FleetResult:
+    """The result of a study of several models. results: of each model's own study that was begun."""
 
+    resolved: ResolvedFleetStudy
     results: Mapping[str, StudyResult]
+    run_dir: Path
+
+    @property
+    def stopped(self) -> str:
+        """What stopped a model's search before it was complete; "" where nothing did."""
+        return next((result.stopped for result in self.results.values() if result.stopped), "")
+
+    @property
+    def missed(self) -> tuple[str, ...]:
+        """Models without a deployment that meets the SLO, and those that were not searched."""
+        return tuple(
+            name
+            for name in self.resolved.parts
+            if name not in self.results or self.results[name].recommendation is None
+        )
+
+    @property
+    def refusal(self) -> str:
+        """Why nothing is recommended, as a sentence; "" where something is."""
+        if self.recommendation is not None:
+            return ""
+        if self.missed:
+            return f"Nothing that was simulated meets the SLO of {listed(self.missed)}."
+        limits = listed(self.resolved.study.coupling)
+        return f"Every model has deployments that meet its SLO; those of all together exceed the limits on {limits}."
+
+    @property
+    def unsure(self) -> bool:
+        """True where no assessed deployment of some model reaches the requested probability."""
+        return any(result.unsure for result in self.results.values())
+
+    @cached_property
+    def tokens(self) -> tuple[float, ...]:
+        """Prompt and output tokens of each model's workload."""
+        traces = [result.simulation.world.trace.arrays for result in self.results.values()]
+        return tuple(float(arrays.input_tokens.sum() + arrays.output_tokens.sum()) for arrays in traces)
+
+    @cached_property
+    def combinations(self) -> tuple[Combination, ...]:
+        """The combined front, before limits apply; empty where a model has no feasible deployment."""
+        if self.missed:
+            return ()
+        return combine([result.front for result in self.results.values()], self.resolved.study.axes, self.tokens)
+
+    @cached_property
+    def front(self) -> tuple[Combination, ...]:
+        """The combined front, of combinations within the limits."""
+        limits = self.resolved.study.limits_by_name
+        return tuple(combination for combination in self.combinations if combination.within(limits))
+
+    @cached_property
+    def recommendation(self) -> Combination | None:
+        """The deployment to buy: each model's own recommendation, or the cheapest combination within the limits.
+
+        None where a model has no recommendation, or no combination is within the limits.
+        """
+        if self.missed:
+            return None
+        limits = self.resolved.study.limits_by_name
+        trials = [result.recommendation.trial for result in self.results.values() if result.recommendation is not None]
+        (combination,) = combine([[trial] for trial in trials], self.resolved.study.axes, self.tokens)
+        return combination if combination.within(limits) else cheapest(self.combinations, limits)
+
+    def choices(self, combination: Combination) -> list[ModelChoice]:
+        """A combination's deployment of each model."""
+        from hisearch.api.fleet_combined import ModelChoice
+
+        return [
+            ModelChoice(name, result, trial)
+            for (name, result), trial in zip(self.results.items(), combination.trials, strict=True)
+        ]
 
     @cached_property
     def whole(self) -> CombinedDeployment | None:
         """The recommended deployment, simulated on the traffic of all models; None without one."""
-        from hisearch.api.fleets.fleet_whole import simulate_combined
+        from hisearch.api.fleet_combined import simulate_combined
 
-        return None if self.recommendation is None else simulate_combined(self, self.recommendation)
+        best = self.recommendation
+        return None if best is None else simulate_combined(self.resolved, self.choices(best))
 
     def to_pandas(self) -> pd.DataFrame:
         """The front: a row per combination with its figures, and each model's deployment as text and trial number."""
         import pandas as pd
 
-        from hisearch.search.model.deployments import describe
-
         rows = []
         for combination in self.front:
             row: dict[str, Any] = dict(combination.figures)
-            for name, trial in zip(self.results, combination.trials, strict=True):
+            for name, _, trial in self.choices(combination):
                 row |= {f"{name}.trial": trial.number, f"{name}.deployment": describe(trial.deployment)}
                 row |= {f"{name}.{axis}": trial.objective(axis) for axis in self.resolved.study.axes}
             rows.append(row)
@@ -171,14 +247,12 @@ class FleetResult(FleetOutcome):
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values; see docs/cli.md, "Several models"."""
-        from hisearch.search.model.deployments import describe
-
         models = [
             {
                 "model": name,
                 "feasible": result.recommendation is not None,
                 "run_dir": str(result.run_dir.relative_to(self.run_dir)),
-                "simulations": sum(trial.simulations for trial in result.trials),
+                "simulations": result.simulations,
                 "front": len(result.front),
                 "stopped": result.stopped,
             }
@@ -191,7 +265,7 @@ class FleetResult(FleetOutcome):
                 "figures": dict(best.figures),
                 "models": [
                     {"model": name, "trial": trial.number, "deployment": describe(trial.deployment)}
-                    for name, trial in zip(self.results, best.trials, strict=True)
+                    for name, _, trial in self.choices(best)
                 ],
                 "simulated": simulated.to_dict(),
             }
@@ -204,29 +278,90 @@ class FleetResult(FleetOutcome):
             "front": [dict(combination.figures) for combination in self.front],
         }
 
+    def report_input(self) -> FleetReport:
+        """The input of the report."""
+        from hisearch.report.pages.fleet_page import Combined, FleetReport, ModelPart
+        from hisearch.report.words.terms import term_lines
+
+        best, simulated = self.recommendation, self.whole
+        parts: list[ModelPart] = []
+        if best is not None and simulated is not None:
+            parts = [
+                ModelPart(
+                    name=name,
+                    deployment=describe(trial.deployment),
+                    usd_per_hour=share.cost.total,
+                    requests=share.arrived,
+                    attainment=share.score.metrics["attainment"],
+                    terms=term_lines(share.score.slo),
+                    report=f"{MODELS}/{name}/{REPORT}",
+                )
+                for (name, _, trial), share in zip(self.choices(best), simulated.shares, strict=True)
+            ]
+        return FleetReport(
+            name=self.resolved.name,
+            description=self.resolved.document.description,
+            axes=self.resolved.study.axes,
+            feasible=simulated is not None and simulated.score.feasible,
+            usd_per_hour=best.figures["usd_per_hour"] if best is not None else 0.0,
+            parts=tuple(parts),
+            coupled=self._coupled(),
+            searches=tuple(self._search(name) for name in self.resolved.parts),
+            front=tuple(
+                Combined(
+                    combination.figures,
+                    tuple(describe(trial.deployment) for trial in combination.trials),
+                    combination == best,
+                )
+                for combination in sorted(self.front, key=lambda combination: combination.figures["usd_per_hour"])
+            ),
+            refused=self.refusal,
+            cautions=tuple(dict.fromkeys(simulated.warnings)) if simulated is not None else (),
+        )
+
+    def _coupled(self) -> tuple[TermLine, ...]:
+        """Limits on all models together, checked for the recommendation."""
+        from hisearch.report.words.terms import term_lines
+        from hisearch.score.terms import LimitCheck
+
+        best = self.recommendation
+        return term_lines(
+            LimitCheck(name, best.figures[name], limit.bound, at_least=limit.at_most is None)
+            for name, limit in self.resolved.study.limits_by_name.items()
+            if best is not None and name in best.figures
+        )
+
+    def _search(self, name: str) -> SearchPart:
+        from hisearch.report.pages.fleet_page import SearchPart
+
+        result = self.results.get(name)
+        if result is None:
+            return SearchPart(name, 0, 0, "not begun", "", "")
+        failure = result.failure.text if result.failure is not None else ""
+        ended, report = result.outcome.ending.describe(), f"{MODELS}/{name}/{REPORT}"
+        return SearchPart(name, result.simulations, len(result.front), ended, failure, report)
+
     def write(self) -> None:
         """Write the run folder's own documents: ``fleet.json``, ``front.csv``, ``report.html``, ``recommended/``."""
-        from hisearch.api.fleets.fleet_reporting import fleet_report
         from hisearch.report.pages.fleet_page import render_fleet
 
         write_text(self.run_dir / RESULT, json.dumps(_plain(self.to_dict()), indent=2) + "\n")
         frame = self.to_pandas()
         replace_with(self.run_dir / "front.csv", lambda path: frame.to_csv(path, index=False))
-        write_text(self.run_dir / REPORT, render_fleet(fleet_report(self, self.whole)))
+        write_text(self.run_dir / REPORT, render_fleet(self.report_input()))
         if self.whole is not None:
             write_tree(self.run_dir / "recommended", self._export)
 
     def _export(self, folder: Path) -> None:
         """Write the combined deployment, and launch scripts for each model's part."""
-        from hisearch.api.studies.exporting import export_trial
         from hisearch.export.engines.flags import ExportError
 
         assert self.recommendation is not None
         assert self.whole is not None
         write_text(folder / "deployment.yaml", self.whole.text)
-        for (name, result), trial in zip(self.results.items(), self.recommendation.trials, strict=True):
+        for name, result, trial in self.choices(self.recommendation):
             try:
-                export_trial(result, trial, folder / name)
+                result.export_trial(trial, folder / name)
             except ExportError as error:
                 write_text(folder / f"{name}.txt", f"This part was not exported: {error}\n")
 
@@ -237,8 +372,4 @@ def _plain(data: Any) -> Any:
         return {key: _plain(value) for key, value in data.items()}
     if isinstance(data, list | tuple):
         return [_plain(value) for value in data]
-    return _finite(data) if isinstance(data, float) else data
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+    return None if isinstance(data, float) and not math.isfinite(data) else data

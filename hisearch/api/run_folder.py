@@ -32,19 +32,31 @@ import json
 import os
 import shutil
 import tempfile
+import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hisearch.report.data.confidence import CONFIDENCE
+from hisearch.specs.storage_url import without_secrets
+
+if TYPE_CHECKING:
+    from hisearch.search.model.problem import Problem
+    from hisearch.search.records.storage import StudyDatabase
 
 JOURNAL = "journal.jsonl"
+#: Journal of the simulations behind ``confidence.json``.
+CONFIDENCE_JOURNAL = "confidence.jsonl"
 PROVENANCE = "provenance.json"
 DATABASE = "study.db"
+#: Names the run's studies in a PostgreSQL database.
+STORAGE = "storage.json"
 CLOSEUP = "closeup.json"
 #: Of a run of several models: the folder with each model's run.
 MODELS = "models"
 REPORT = "report.html"
+#: Why the recommendation was not exported.
+NOT_EXPORTED = "recommended.txt"
 #: Documents of a run that ended before it was resumed; see ``keep_ended``.
 ENDED = "ended"
 
@@ -100,18 +112,6 @@ def check_resumable(folder: Path) -> None:
             f"{folder}: expected the folder of a run to go on with, found no {JOURNAL}. A run goes on from its folder, "
             "also where its trials went to a database: bring the folder here, or make a new run without --resume"
         )
-
-
-def check_one_of_several(folder: Path) -> None:
-    """Refuse to resume where no run of several models was begun.
-
-    Raises:
-        JournalError: the folder has no study.
-    """
-    from hisearch.search.records.journal import JournalError
-
-    if not (folder / "study.yaml").is_file():
-        raise JournalError(f"{folder}: expected the folder of a run to go on with, found no study.yaml")
 
 
 def check_writable(folder: Path) -> None:
@@ -217,3 +217,22 @@ def _free_name(path: Path) -> Path:
     """``recommended.1``, ``report.1.html``: the first such free name."""
     names = (path.with_name(f"{path.stem}.{number}{path.suffix}") for number in itertools.count(1))
     return next(name for name in names if not os.path.lexists(name))
+
+
+def open_database(folder: Path, study: str, problem: Problem, storage: str | None) -> StudyDatabase:
+    """The run's database: ``study.db`` in its folder, or studies of its own in the one at ``storage``.
+
+    Raises:
+        StorageError: it cannot be reached.
+    """
+    from hisearch.search.records.storage import StudyDatabase
+
+    if storage is None:
+        return StudyDatabase(folder / DATABASE, study, problem)
+    record = folder / STORAGE
+    if record.is_file():
+        name = str(json.loads(record.read_text(encoding="utf-8"))["study"])
+    else:
+        name = f"{study} {folder.absolute().name} {uuid.uuid4().hex[:8]}"
+    write_text(record, json.dumps({"storage": without_secrets(storage), "study": name}, indent=2) + "\n")
+    return StudyDatabase(storage, name, problem)

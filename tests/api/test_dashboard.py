@@ -143,11 +143,11 @@ def test_only_looking_is_allowed_and_only_by_its_own_name(app: Any) -> None:
 
 
 def test_it_follows_a_run_and_leaves_it_as_it_is(runs: list[Path], tmp_path: Path) -> None:
-    from hisearch.api.runs.run_studies import RunStudies
+    from hisearch.search.records.run_studies import RunStudies
 
     folder = tmp_path / "run"
     folder.mkdir()
-    studies = RunStudies([folder])
+    studies = RunStudies([folder / "study.db"])
     assert studies.storage.get_all_studies() == []
     for source in runs[:2]:  # the second has more trials, as a run that went on
         shutil.copy(source / "study.db", folder / "study.db")

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from hisearch.api.runs.run_folder import has_ended
-from hisearch.api.studies.so_far import input_so_far
+from hisearch.api.run_folder import has_ended
+from hisearch.api.studies.reporting import input_so_far
+from hisearch.api.studies.result import StudyResult
 from hisearch.api.studies.stored_run import load_run
-from hisearch.api.studies.study import Study, StudyResult, load_study
+from hisearch.api.studies.study import Study, load_study
 from hisearch.search.records.journal import JournalError, read_so_far
 from tests import chromium
 from tests.cli.conftest import Hisearch

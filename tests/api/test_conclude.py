@@ -12,12 +12,13 @@ import pytest
 
 import hisearch
 from hisearch.api.studies.conclude import uncertainty_of
-from hisearch.api.studies.study import StudyResult, load_study
+from hisearch.api.studies.result import StudyResult
+from hisearch.api.studies.study import load_study
 from hisearch.report.data.confidence import CONFIDENCE
 from hisearch.report.words.conclusions import conclusions
 from hisearch.search.confidence.assessment import Assessor
 from hisearch.search.confidence.uncertainty import Uncertainty, normal_draws
-from tests.search.test_study import STUDY
+from tests.api.documents import STUDY
 
 DRAWS = 16
 

@@ -11,7 +11,6 @@ import optuna
 from optuna.exceptions import StorageInternalError
 from optuna.storages import BaseStorage, InMemoryStorage, RDBStorage
 
-from hisearch.api.runs.run_folder import DATABASE
 from hisearch.search.records.bulk_trials import StoredStudy, study_ids
 from hisearch.search.records.notices import quiet_optuna
 
@@ -22,10 +21,10 @@ INTERVAL_S = 2.0
 class RunStudies:
     """Copies of the studies; files are only read. With several runs a study's name begins with its run's folder."""
 
-    def __init__(self, runs: Sequence[Path]) -> None:
-        """Copy the existing studies; a run without a database has none yet."""
+    def __init__(self, databases: Sequence[Path]) -> None:
+        """Copy the existing studies; ``databases``: each run's SQLite file, which need not exist yet."""
         self.storage: BaseStorage = InMemoryStorage()
-        self._runs = list(runs)
+        self._databases = list(databases)
         self._stamps: dict[Path, tuple[int, int]] = {}
         self._looked_at = float("-inf")
         self._lock = threading.Lock()
@@ -36,8 +35,7 @@ class RunStudies:
         with self._lock:
             if time.monotonic() - self._looked_at < INTERVAL_S:
                 return
-            for index, folder in enumerate(self._runs):
-                path = folder / DATABASE
+            for index, path in enumerate(self._databases):
                 if path.is_file():
                     self._refresh_run(path, self._prefix(index))
             self._looked_at = time.monotonic()
@@ -93,4 +91,4 @@ class RunStudies:
 
     def _prefix(self, run: int) -> str:
         """Prefix of the names of a run's studies."""
-        return f"{run + 1} {self._runs[run].name}: " if len(self._runs) > 1 else ""
+        return f"{run + 1} {self._databases[run].parent.name}: " if len(self._databases) > 1 else ""

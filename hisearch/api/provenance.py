@@ -1,13 +1,17 @@
-"""Where a run's figures come from: versions, seeds, inputs, machine, budget."""
+"""Where a run's figures come from: versions, seeds, inputs, machine, budget; and how a stored run's inputs differ."""
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hisearch.specs.wording import counted
+from hisearch.api.run_folder import PROVENANCE
+from hisearch.specs.source import read_source, text_source
+from hisearch.specs.wording import counted, listed
 
 if TYPE_CHECKING:
     from hisearch.report.data.inputs import PriceNote, ProfileNote
@@ -15,9 +19,19 @@ if TYPE_CHECKING:
     from hisearch.search.model.trial import Trial
     from hisearch.specs.documents.resolved import ResolvedStudy
     from hisearch.specs.machines.profile import LatencyProfileSpec
+    from hisearch.traces.compiled import CompiledTrace
 
 #: Packages whose versions can change a result.
 _PACKAGES = ("hisearch", "numpy", "numba", "scipy", "optuna", "moocore", "joblib", "pandas")
+
+#: Keys of a study that decide the outcome of its simulations; files that it names are under ``pins``.
+_DECISIVE = ("model", "workload", "slo", "seed", "limits", "objectives", "pins")
+
+#: Most further keys that are listed.
+_OTHERS = 6
+
+#: Hexadecimal digits of a digest that are shown.
+_DIGITS = 12
 
 
 def hisearch_version() -> str:
@@ -26,14 +40,14 @@ def hisearch_version() -> str:
 
 
 def provenance(
-    resolved: ResolvedStudy, outcome: SearchOutcome, trace: dict[str, Any], run: dict[str, Any]
+    resolved: ResolvedStudy, outcome: SearchOutcome, trace: CompiledTrace, run: dict[str, Any]
 ) -> dict[str, Any]:
     """What is needed to judge and repeat a run, as plain data.
 
     Args:
         resolved: the study.
         outcome: of the search.
-        trace: the compiled trace: its name, digest, requests and skipped rows.
+        trace: the compiled workload.
         run: facts of the execution: workers, wall time, replayed simulations, digest of the journal's inputs.
     """
     from hisearch.search.stages.ending import FINISHED
@@ -49,7 +63,13 @@ def provenance(
         "seeds": {"study": resolved.study.seed},
         "inputs": resolved.input_digests(),
         "overrides": list(resolved.overrides),
-        "trace": trace,
+        "trace": {
+            "name": trace.name,
+            "digest": trace.digest,
+            "requests": len(trace),
+            "skipped_rows": trace.skipped_rows,
+            "warnings": list(trace.warnings),
+        },
         "budget": {
             "simulations": budget.simulations,
             "seconds": budget.wall_s,
@@ -155,3 +175,52 @@ def _served(resolved: ResolvedStudy, chosen: Trial, profile: LatencyProfileSpec)
         is_measured = each_its_own or pool.accelerator == profile.laws.accelerator
         pool_errors.append(served_errors(pool.engine.name, pool.accelerator if is_measured else None, model))
     return str(max(filter(None, pool_errors), key=lambda errors: errors.ttft.width, default=""))
+
+
+def what_differs(folder: Path, resolved: ResolvedStudy) -> str:
+    """The first key in which the study of the run in ``folder`` differs from ``resolved``, both values, and other keys.
+
+    Where no key differs, the program does: another version, or changed kernels.
+
+    Raises:
+        SpecError: the study in ``folder`` cannot be read.
+    """
+    from hisearch.report.data.comparison import changes_between
+
+    stored = read_source(folder / "study.yaml")
+    current = text_source(resolved.to_yaml(), resolved.document.path)
+    changes = changes_between(_decisive(stored.data["spec"]), _decisive(current.data["spec"]))
+    if not changes:
+        return _other_program(folder)
+    first = changes[0]
+    path = folder / "study.yaml"
+    if first.key.startswith("pins."):
+        named = first.key.removeprefix("pins.")
+        text = f"{named} has the SHA-256 {_shown(first.a)} in {path}, and {_shown(first.b)} now"
+    else:
+        text = f"spec.{first.key} is {first.a or 'not set'} in {path}, and {first.b or 'not set'} now"
+    # A changed key changes the pin of the file that it names: such pins are not listed.
+    others = [f"spec.{change.key}" for change in changes[1:] if not change.key.startswith("pins.")]
+    if first.key.startswith("pins."):
+        others = [change.key.removeprefix("pins.") for change in changes[1:]]
+    hidden = len(others) - _OTHERS
+    shown = listed(others[:_OTHERS] + ([f"{counted(hidden, 'key')} more"] if hidden > 0 else []))
+    return f"{text}; {shown} {'differs' if len(others) == 1 else 'differ'} too" if others else text
+
+
+def _decisive(spec: dict[str, Any]) -> dict[str, Any]:
+    kept = {key: spec[key] for key in _DECISIVE if key in spec}
+    pins = {name: pin for name, pin in spec.get("pins", {}).items() if not name.startswith("SearchSpace/")}
+    return kept | {"pins": pins}
+
+
+def _shown(digest: str) -> str:
+    return f"{digest[:_DIGITS]}…" if digest else "none (it is not used)"
+
+
+def _other_program(folder: Path) -> str:
+    path, now = folder / PROVENANCE, hisearch_version()
+    then = json.loads(path.read_text(encoding="utf-8"))["versions"]["hisearch"] if path.is_file() else now
+    if then != now:
+        return f"the study is the same, but hisearch was {then}, and is {now} now"
+    return "the study is the same, but hisearch's kernels were others, or what a file stands for was"

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 from hisearch.verify.prediction import Correction
 
 if TYPE_CHECKING:
-    from hisearch.api.studies.result import StudyResult
-    from hisearch.search.model.trial import Trial
-    from hisearch.specs.deployments.deployment import PoolSpec
+    from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
     from hisearch.specs.documents.document import Document
+    from hisearch.specs.documents.resolved import ResolvedStudy
     from hisearch.specs.machines.profile import LatencyProfileSpec
     from hisearch.verify.diagnosis import Diagnosis
 
@@ -40,13 +39,17 @@ class Recalibrated:
 
 
 def recalibrated(
-    result: StudyResult, trial: Trial, diagnosis: Diagnosis, checked: tuple[float, str], sources: Sequence[str]
+    resolved: ResolvedStudy,
+    deployment: DeploymentSpec,
+    diagnosis: Diagnosis,
+    checked: tuple[float, str],
+    sources: Sequence[str],
 ) -> tuple[Recalibrated, ...]:
     """The corrected profiles of the deployment's pools; empty where nothing changes.
 
     Args:
-        result: the study's.
-        trial: whose deployment was measured.
+        resolved: the study.
+        deployment: what was measured.
         diagnosis: which terms are off.
         checked: error on held-out data, and how it was measured.
         sources: files of the measurements.
@@ -54,9 +57,9 @@ def recalibrated(
     if not set(diagnosis.terms) - _ELSEWHERE:
         return ()
     pools_by_profile: dict[tuple[str, str], list[PoolSpec]] = {}
-    for pool in trial.deployment.pools:
-        pools_by_profile.setdefault((_concrete_profile(result, pool).name, pool.engine.name), []).append(pool)
-    return tuple(_corrected(result, pools, diagnosis, checked, sources) for pools in pools_by_profile.values())
+    for pool in deployment.pools:
+        pools_by_profile.setdefault((_concrete_profile(resolved, pool).name, pool.engine.name), []).append(pool)
+    return tuple(_corrected(resolved, pools, diagnosis, checked, sources) for pools in pools_by_profile.values())
 
 
 def write_profiles(name: str, profiles: Sequence[Recalibrated], path: Path) -> list[Path]:
@@ -115,7 +118,7 @@ def write_profiles(name: str, profiles: Sequence[Recalibrated], path: Path) -> l
 
 
 def _corrected(
-    result: StudyResult,
+    resolved: ResolvedStudy,
     pools: Sequence[PoolSpec],
     diagnosis: Diagnosis,
     checked: tuple[float, str],
@@ -124,7 +127,7 @@ def _corrected(
     """The profile of pools on one accelerator and engine."""
     from hisearch.specs.base import Provenance
 
-    pool, document = pools[0], _concrete_profile(result, pools[0])
+    pool, document = pools[0], _concrete_profile(resolved, pools[0])
     base, engine = document.spec, pool.engine.name
     correction, ambiguous = _of_pools(diagnosis.correction, pools)
     factors, old = correction.factors_of(pool.name), base.corrections
@@ -159,7 +162,7 @@ def _corrected(
             "provenance": Provenance(source=source, as_of=datetime.datetime.now(datetime.UTC).date(), notes=notes),
         }
     )
-    parent = result.resolved.profile.spec
+    parent = resolved.profile.spec
     return Recalibrated(
         pool.accelerator, engine, document.name, profile, parent if parent.estimator == "auto" else None
     )
@@ -174,15 +177,15 @@ def _of_pools(correction: Correction, pools: Sequence[PoolSpec]) -> tuple[Correc
     return replace(correction, pools=()), f"One profile cannot hold one factor per pool ({factors}): left out. "
 
 
-def _concrete_profile(result: StudyResult, pool: PoolSpec) -> Document[LatencyProfileSpec]:
+def _concrete_profile(resolved: ResolvedStudy, pool: PoolSpec) -> Document[LatencyProfileSpec]:
     """The profile that prices a pool; ``auto`` is resolved to the profile that it selects."""
     from hisearch.latency.estimators.auto import AutoEstimator
     from hisearch.specs.documents.catalogue import Catalogue
 
-    document = result.resolved.profile
+    document = resolved.profile
     if document.spec.estimator != "auto":
         return document
-    accelerator = result.resolved.accelerators[pool.accelerator].spec
+    accelerator = resolved.accelerators[pool.accelerator].spec
     name = AutoEstimator(document.name, document.spec).chosen(accelerator, pool.engine.name)
     if name is not None:
         return Catalogue().get("LatencyProfile", name)

@@ -1,17 +1,14 @@
-"""A run with a new recommendation keeps the former one. An export error says whether the engine was tried."""
+"""The folder of a run: files come whole or not at all; a new recommendation keeps the former one."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from hisearch.api.runs.run_folder import ENDED, keep_former
-from hisearch.api.studies.result import StudyResult
+from hisearch.api.run_folder import ENDED, keep_former, replace_with
 from hisearch.report.data.confidence import CONFIDENCE
-from tests.search.fakes import OBJECTIVES, make_trial
 
 
 @pytest.fixture
@@ -39,17 +36,15 @@ def test_another_answer_keeps_the_former(run: Path, recommended: int | None) -> 
     assert keep_former(run, recommended) == ()  # killed before the new one was written
 
 
-def test_an_engine_that_was_not_tried_is_no_engine_that_misses() -> None:
-    trials = (make_trial(0, 1.0, 5.0, 4.0), make_trial(1, 3.0, 5.0, 2.0, feasible=False, engine="vllm"))
-    space = SimpleNamespace(spec=SimpleNamespace(execution=SimpleNamespace(engines=["sglang", "vllm"])))
-    study = SimpleNamespace(objectives=OBJECTIVES)
-    result = SimpleNamespace(trials=trials, resolved=SimpleNamespace(space=space, study=study))
+def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
+    path = tmp_path / "front.csv"
+    path.write_text("old")
 
-    def best(engine: str | None) -> int:
-        return StudyResult.best_on(result, engine).number  # type: ignore[arg-type]
+    def fail(temporary: Path) -> None:
+        temporary.write_text("half")
+        raise OSError("disk full")
 
-    assert best("sglang") == best(None) == 0
-    with pytest.raises(ValueError, match="no deployment on vllm meets the SLO"):
-        best("vllm")
-    with pytest.raises(ValueError, match="no deployment on trtllm was tried: the space has sglang and vllm"):
-        best("trtllm")
+    with pytest.raises(OSError, match="disk full"):
+        replace_with(path, fail)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]

@@ -1,4 +1,0 @@
-"""Studies of several models behind one router.
-
-Imports ``studies``, ``deployments`` and ``runs``.
-"""

@@ -1,0 +1,82 @@
+"""The corrected terms of a diagnosis as sentences."""
+
+from __future__ import annotations
+
+from hisearch.specs.wording import in_percent
+from hisearch.verify.diagnosis import Diagnosis
+from hisearch.verify.prediction import POOL, Correction
+from hisearch.verify.ranges import TANGLED
+
+#: Widest range for which a value counts as determined: a share of it (or of prompts), or seconds.
+_NARROW_SHARE = 0.1
+_NARROW_S = 0.005
+
+
+def format_finding(name: str, diagnosis: Diagnosis) -> str:
+    """A corrected term and how precisely it is known."""
+    return f"{_format_value(name, diagnosis.correction)}{_format_uncertainty(name, diagnosis)}"
+
+
+def _format_value(name: str, correction: Correction) -> str:
+    if name.startswith(POOL):
+        pool = name.removeprefix(POOL)
+        return _format_factor(f"Steps of pool {pool} take", correction.value(name))
+    return _FINDINGS[name](correction)
+
+
+def _format_uncertainty(name: str, diagnosis: Diagnosis) -> str:
+    """The range of values that explain the requests equally well; "" where it is narrow."""
+    low, high = diagnosis.ranges.get(name, (0.0, 0.0))
+    if is_told(name, low, high):
+        return ""
+    ends = _format_ends(name, low, high)
+    text = f". These requests do not tell the value: anything between {ends} explains them as well"
+    stand_ins = [term for term in TANGLED if term != name and name in TANGLED and term in diagnosis.ranges]
+    for term in stand_ins:
+        low, high = diagnosis.ranges[term]
+        if not is_told(term, low, high):
+            text += f", with {_TANGLED_TEXT[term]} between {_format_ends(term, low, high)}"
+    return f"{text}; measure at a lower load to tell"
+
+
+def is_told(name: str, low: float, high: float) -> bool:
+    """Whether a range is narrow enough for its best value to stand alone."""
+    if name == "hits_lost":
+        return high - low <= _NARROW_SHARE
+    if name == "front_end_s":
+        return high - low <= max(_NARROW_SHARE * high, _NARROW_S)
+    return high <= (1.0 + _NARROW_SHARE) * low
+
+
+def _format_ends(name: str, low: float, high: float) -> str:
+    if name == "hits_lost":
+        return f"{in_percent(low)} and {in_percent(high)}"
+    if name == "front_end_s":
+        return f"{1e3 * low:.3g} and {1e3 * high:.3g} ms"
+    return f"{low:.3g} and {high:.3g} times"
+
+
+_TANGLED_TEXT = {"prefill": "prefill", "hits_lost": "prompts that lose their hits"}
+
+
+def _format_factor(what: str, factor: float) -> str:
+    return f"{what} {factor:.3g} times what the profile says"
+
+
+_FINDINGS = {
+    "host": lambda c: _format_factor("Host work of a step (scheduling, input preparation) takes", c.host),
+    "prefill": lambda c: _format_factor("Prefill (what grows with a step's tokens) takes", c.prefill),
+    "decode": lambda c: _format_factor("Decode (reading weights and KV) takes", c.decode),
+    "front_end_s": lambda c: (
+        f"Requests wait {1e3 * c.front_end_s:.3g} ms that the simulator does not know, before the scheduler or on the "
+        "way back: front end, network, a queue in the client or router"
+    ),
+    "hits_lost": lambda c: (
+        f"{in_percent(c.hits_lost)} of the prompts find nothing in the prefix cache though they should: "
+        "caching is off, the cache was flushed, the router scatters sessions, or the prompts sent do not share what "
+        "the workload shares"
+    ),
+    "hand_over": lambda c: (
+        f"KV takes {c.hand_over:.3g} times what the fabric's sheet says from prefill to decode workers"
+    ),
+}

@@ -1,0 +1,76 @@
+"""The closer look at a study's recommended deployment."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import hisearch
+from hisearch.api.deployments.replay import Replay
+from hisearch.api.studies.closeup import Subject
+from hisearch.api.studies.result import StudyResult
+from hisearch.api.studies.study import load_study
+from hisearch.hardware.prices import CostBreakdown
+from hisearch.report.data.closeup import SHARES
+from hisearch.search.evaluate.simulation import Simulation
+from hisearch.search.model.trial import Trial
+from hisearch.simulate.plans.fleet import FleetPlan, PoolPlan
+from hisearch.specs.deployments.deployment import DeploymentSpec
+
+
+def test_the_closer_look_agrees_with_its_trial(result: StudyResult) -> None:
+    """The closer look simulates again: at load 1 it must give the figures of the trial."""
+    assert result.closeup is not None
+    assert result.recommendation is not None
+    trial = result.recommendation.trial
+    assert result.closeup.trial == trial.number
+    nominal = next(point for point in result.closeup.loads if point.load == 1.0)
+    assert (nominal.attainment, nominal.goodput_rps) == (trial.metrics["attainment"], trial.metrics["goodput_rps"])
+    assert nominal.terms == trial.slo
+    ttft = next(curve for curve in result.closeup.latencies if curve.metric == "ttft")
+    assert ttft.values_s[SHARES.index(0.99)] == pytest.approx(trial.metrics["ttft_p99_s"], rel=1e-3)
+    timeline = result.closeup.timeline
+    assert timeline is not None
+    assert len(timeline.workers) == trial.deployment.pool.replicas
+    busy_s = sum(timeline.interval_s * sum(worker.busy) for worker in timeline.workers)
+    whole_s = trial.metrics["utilisation"] * trial.metrics["makespan_s"] * len(timeline.workers)
+    assert busy_s == pytest.approx(whole_s, rel=1e-2)
+
+
+def test_another_deployment_s_closer_look_is_refused(result: StudyResult, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(result.run_dir, folder)
+    assert hisearch.load_run(folder).closeup == result.closeup
+    assert result.closeup is not None
+    other = replace(result.closeup, trial=result.closeup.trial + 1)
+    (folder / "closeup.json").write_text(other.to_json(), encoding="utf-8")
+    with pytest.raises(ValueError, match=rf"closeup\.json: trial: expected {result.closeup.trial}, got {other.trial}"):
+        hisearch.load_run(folder)
+
+
+def test_sizes_of_a_tier_that_the_engine_refuses_are_not_looked_at(study_file: Path) -> None:
+    """SGLang's host pool must exceed its device pool: half of this tier would not."""
+    study = load_study(study_file)
+    simulation = Simulation(study.world())
+    deployment = DeploymentSpec.model_validate(
+        {
+            "model": "llama-3.1-8b",
+            "pools": [
+                {
+                    "accelerator": "h100-sxm",
+                    "engine": {"name": "sglang", "chunk_tokens": 2048, "max_running_requests": 128},
+                    "tiers": [{"medium": "ddr5", "gib": 64}],
+                }
+            ],
+        }
+    )
+    fleet = FleetPlan((PoolPlan(simulation.plan(deployment.pool)),), deployment.router)
+    replay = Replay(deployment, fleet, [CostBreakdown(1.0, 0.0, 1)], study.resolved.slo.spec)
+    subject = Subject(Trial(0, 3, deployment, {}), simulation, replay)
+    assert subject.resized(0, 0.5) is None
+    larger = subject.resized(0, 1.5)
+    assert larger is not None
+    assert larger.tiers[0].capacity_tokens == pytest.approx(1.5 * replay.plan.tiers[0].capacity_tokens, rel=2e-2)
