@@ -11,7 +11,7 @@ import numpy as np
 from hisearch.verify.cases import Case, differences, root_mean_square
 from hisearch.verify.neighbours import FACTORS
 from hisearch.verify.prediction import CHOICES, POOL, Correction
-from hisearch.verify.terms import OCTAVES, Term, Variables, correction_of, terms_of
+from hisearch.verify.terms import Term, Variables, correction_of, terms_of
 
 #: One more term has to remove at least this share of the remaining difference, and this much in absolute terms.
 WORTHWHILE_SHARE = 0.2
@@ -27,6 +27,8 @@ STEPS_EXPLAINED = 0.04
 _NEAR_START, _FAR_START = (0.15, 8, 2), (0.8, 32, 4)
 #: Precision of a fit, and its evaluations for each variable.
 _TOLERANCE, _EVALUATIONS = 2e-3, 20
+#: First steps of factors that are fitted to step times, octaves.
+_FIRST_STEP = 0.1
 #: Values of a term that are simulated across its range.
 _GRID = 9
 #: Grid points and rounds of the guess of a term from step times; then the step (octaves) and number of simulations
@@ -157,9 +159,10 @@ class CorrectionSearch:
         reach, scattered, starts = _NEAR_START if smooth else _FAR_START
         low, high = self._bounds(variables)
         scatter = reach * (2.0 * qmc.Sobol(len(variables), seed=0).random(scattered) - 1.0)
-        points = [dict(variables), *([self._fit_factors(variables)] if smooth else [])]
-        for row in np.clip(np.array(list(variables.values())) + scatter, low, high).tolist():
-            points.append(dict(zip(variables, row, strict=True)))
+        rows = np.clip(np.array(list(variables.values())) + scatter, low, high).tolist()
+        points = [dict(variables), *(dict(zip(variables, row, strict=True)) for row in rows)]
+        if smooth:
+            points.append(self._fit_factors(variables))
         best = sorted(points, key=self.cost)[:starts]
         return min([*best, *(self._minimised(self.cost, point, reach / 4) for point in best)], key=self.cost)
 
@@ -167,12 +170,14 @@ class CorrectionSearch:
         """``variables`` with all factors on step times fitted together to the step times among neighbours."""
         point = dict(variables)
         for _ in range(_ROUNDS):
-            cost = partial(self.counted, simulated=point)
             factors = {name: x for name, x in point.items() if name in FACTORS}
-            if factors:
-                others = {name: x for name, x in variables.items() if name not in FACTORS}
-                fitted = self._minimised(lambda some, cost=cost: cost({**others, **some}), factors, OCTAVES / 4)
-                point = {**point, **fitted}
+            if not factors:
+                return point
+
+            def error(tried: Variables, simulated: Variables = point) -> float:
+                return self.counted({**variables, **tried}, simulated)
+
+            point = {**variables, **self._minimised(error, factors, _FIRST_STEP)}
         return point
 
     def _bounds(self, variables: Variables) -> tuple[list[float], list[float]]:
@@ -194,22 +199,23 @@ class CorrectionSearch:
         return point(minimize(lambda x: cost(point(x)), first, method="COBYLA", options=options).x)
 
     def _along(self, others: Variables, term: Term) -> float:
-        """The best of a grid, and of the values between its neighbours.
+        """The best of a grid, then of the values between its neighbours.
 
         The cost is discontinuous, and may have two minima. Near saturation the minimum is narrower than the grid; step
         times among neighbours then locate it.
         """
+        from scipy.optimize import minimize_scalar
 
         def cost(x: float) -> float:
-            return self.cost({**others, term.name: x})
+            return self.cost({**others, term.name: float(x)})
 
         guess = self._guess(others, term)
         near = [] if guess is None else [guess + _NEAR * k for k in range(-_AROUND, _AROUND + 1)]
-        grid = {*np.linspace(term.low, term.high, _GRID).tolist(), *np.clip(near, term.low, term.high).tolist()}
-        best = min(sorted(grid), key=cost)
-        step = _NEAR / 2 if best in near else (term.high - term.low) / (2 * _GRID)
-        fitted = self._minimised(lambda x: cost(x[term.name]), {term.name: best}, step)
-        return min(fitted[term.name], best, 0.0, key=cost)
+        grid = np.unique([*np.linspace(term.low, term.high, _GRID), *np.clip(near, term.low, term.high)]).tolist()
+        at = int(np.argmin([cost(x) for x in grid]))
+        around = (grid[max(at - 1, 0)], grid[min(at + 1, len(grid) - 1)])
+        result = minimize_scalar(cost, bounds=around, method="bounded", options={"xatol": 3e-3, "maxiter": 14})
+        return min(float(result.x), float(grid[at]), 0.0, key=cost)
 
     def _guess(self, others: Variables, term: Term) -> float | None:
         """The value of ``term`` that step times among neighbours fit best; None where they do not depend on it.

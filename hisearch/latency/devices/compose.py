@@ -23,10 +23,10 @@ from hisearch.latency.devices.fitted import FittedLaw, fitted_worker
 from hisearch.latency.devices.mapping import operator_map, runs
 from hisearch.latency.devices.work import Load, Work, attention_heads, decode_work, operator_work, prefill_work
 from hisearch.latency.devices.worker import DeviceWorker, Product, ProductFamily
-from hisearch.latency.estimators.roofline import compute_dtype
 from hisearch.latency.operators import attention_shape, sequence_operators, token_operators
 from hisearch.latency.parameters import Matrix, matrices, wide_dtype
 from hisearch.latency.sharding import InvalidParallelism, Parallelism, Shard, dense_layers, moe_layers, shard
+from hisearch.latency.workers.roofline import compute_dtype
 from hisearch.specs.base import DType, EngineName
 from hisearch.specs.machines.devices import ACCELERATOR, DevicesSpec, OperatorName
 from hisearch.specs.machines.hardware import AcceleratorSpec

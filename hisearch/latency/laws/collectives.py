@@ -129,7 +129,7 @@ class Collectives:
 
     def shared_s(self, split: Parallelism, model: ModelSpec, payload_bytes: F8) -> F8:
         """Collectives of all attention groups around the FFNs of all layers; ``payload_bytes``: of each group."""
-        if not split.all_to_all:
+        if not split.all_to_all or model.moe is None:
             alone = dense_layers(model) if split.own_ffn else 0
             gathered = (model.layers - alone) * self.gathered_s(split, payload_bytes)
             return np.asarray(gathered + alone * self.normed_s(payload_bytes, split.tensor))
@@ -150,9 +150,10 @@ class Collectives:
         if self.exchange:
             return curve_s(curve_for(self.exchange, split.stage_ranks), payload_bytes / split.tensor * chosen)
         copies = sets * (1.0 - (1.0 - 1.0 / sets) ** chosen)
-        known = self.curves.all_to_all if self.curves is not None else []
-        volume = all_gather_volume(1.0, split.stage_ranks)
-        return 2.0 * self._seconds(known, payload_bytes / split.tensor * copies, split.stage_ranks, volume)
+        if self.curves is not None and self.curves.all_to_all:
+            curve = curve_for(self.curves.all_to_all, split.stage_ranks)
+            return 2.0 * curve_s(curve, payload_bytes / split.tensor * copies)
+        return 2.0 * self.send_s(all_gather_volume(1.0, split.stage_ranks) * payload_bytes / split.tensor * copies)
 
     @staticmethod
     def _between_s(hosts: AcrossHosts, payload_bytes: F8, ranks: int) -> F8:

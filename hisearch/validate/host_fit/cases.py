@@ -67,12 +67,10 @@ def closed_loop_cases(rows: Iterable[SiliconRow], pricer: Pricer) -> list[Case]:
                 continue
         except NotPriced:
             continue
-        cases.append(
-            Case(
-                CLOSED_LOOP, row.backend, host_version(row), conditions.campaign, SYSTEMS.get(row.system, row.system),
-                plain_name(row.model), partial(_closed_loop_errors, row, pricer), (not starts_cold(row, conditions), True),
-            )
-        )  # fmt: skip
+        gpu, errors = SYSTEMS.get(row.system, row.system), partial(_closed_loop_errors, row, pricer)
+        counts = (not starts_cold(row, conditions), True)
+        case = (host_version(row), conditions.campaign, gpu, plain_name(row.model))
+        cases.append(Case(CLOSED_LOOP, row.backend, *case, errors, counts))
     return cases
 
 

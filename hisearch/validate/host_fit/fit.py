@@ -224,7 +224,7 @@ def _weights(cases: Sequence[Case]) -> F8:
 
 @dataclass(frozen=True)
 class _Search:
-    """Fits of groups; ``reused`` derivatives are taken as they are, new ones go into ``computed``. std: of the priors."""
+    """Fits of groups. std: of the priors. ``reused`` derivatives are taken as they are, new ones go into ``computed``."""
 
     evaluate: Evaluate
     note: Callable[[str], None]
