@@ -19,7 +19,8 @@ from hisearch.specs.machines.host import EngineOverhead, HostTimes
 from hisearch.specs.models.model import ModelSpec
 from hisearch.validate import e2e, open_loop
 from hisearch.validate.e2e_case import read_case
-from hisearch.validate.silicon.conditions import INFERENCEMAX, Conditions, conditions_of, host_version
+from hisearch.validate.silicon.campaigns import INFERENCEMAX, Conditions
+from hisearch.validate.silicon.conditions import conditions_of, host_version
 from hisearch.validate.silicon.pricing import SYSTEMS, NotPriced, Pricer
 from hisearch.validate.silicon.reach import beyond_reach
 from hisearch.validate.silicon.report import START_UP

@@ -224,7 +224,7 @@ def _weights(cases: Sequence[Case]) -> F8:
 
 @dataclass(frozen=True)
 class _Search:
-    """Fits of groups. std: of the priors. ``reused`` derivatives are taken as they are, new ones go into ``computed``."""
+    """Fits of groups. std: of the priors. reused: derivatives taken as they are; new ones go into ``computed``."""
 
     evaluate: Evaluate
     note: Callable[[str], None]

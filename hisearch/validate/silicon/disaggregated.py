@@ -17,7 +17,8 @@ from hisearch.specs.deployments.cluster import TransferSpec
 from hisearch.specs.deployments.routing import RouterSpec
 from hisearch.specs.machines.hardware import FabricSpec
 from hisearch.specs.machines.parallelism import Parallelism
-from hisearch.validate.silicon.conditions import ACCEPTED, Conditions, conditions_of
+from hisearch.validate.silicon.campaigns import ACCEPTED, Conditions
+from hisearch.validate.silicon.conditions import conditions_of
 from hisearch.validate.silicon.recipes import RecipeSide, candidates, recipe_of, states_workers
 from hisearch.validate.silicon.rows import SiliconRow, split_of
 
