@@ -1,4 +1,4 @@
-"""Readers of aiconfigurator-core's tables of operators, present and former, into the columns of ``calibrate.tables``."""
+"""Readers of aiconfigurator-core's tables of operators, new and former, into the columns of ``calibrate.tables``."""
 
 from __future__ import annotations
 
