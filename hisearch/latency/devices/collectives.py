@@ -14,7 +14,7 @@ import numpy as np
 from hisearch.base.dtypes import F8
 from hisearch.hardware.topology import Network
 from hisearch.latency.laws.collectives import Collectives
-from hisearch.latency.operators import ACTIVATION_BYTES, NORM_SUMS_BYTES
+from hisearch.latency.operators import ACTIVATION_BYTES, NORM_SUMS_BYTES, sets_reached
 from hisearch.latency.sharding import Parallelism
 from hisearch.specs.models.model import ModelSpec
 
@@ -70,8 +70,7 @@ class CollectiveLaw:
     def _all_to_all_s(self, network: Network, payload: F8) -> F8:
         """Seconds of a rank's tokens to the sets of ranks with their experts: each set once, choices are even."""
         assert self.model.moe is not None
-        sets, chosen = float(self.split.expert), self.model.moe.experts_per_token
-        copies = sets * (1.0 - (1.0 - 1.0 / sets) ** chosen)
+        copies = sets_reached(float(self.split.expert), self.model.moe.experts_per_token)
         return network.all_to_all_s(payload * copies, self.split.stage_ranks)
 
     def _handed_s(self, payload: F8) -> F8:

@@ -25,7 +25,7 @@ from hisearch.latency.devices.mapping import operator_map, runs
 from hisearch.latency.devices.work import Load, Work, attention_heads, decode_work, operator_work, prefill_work
 from hisearch.latency.devices.worker import DeviceWorker
 from hisearch.latency.operators import attention_shape, sequence_operators, token_operators
-from hisearch.latency.parameters import Matrix, matrices, wide_dtype
+from hisearch.latency.parameters import lm_head, matrices, wide_dtype
 from hisearch.latency.sharding import InvalidParallelism, Parallelism, Shard, dense_layers, moe_layers, shard
 from hisearch.latency.workers.roofline import compute_dtype, peer_collectives
 from hisearch.specs.base import DType, EngineName
@@ -184,7 +184,7 @@ def _products(model: ModelSpec, part: Shard, accelerator: AcceleratorSpec, dtype
 
 
 def _sequence_products(model: ModelSpec, part: Shard, dtype: DType) -> tuple[Product, ...]:
-    head = Matrix("lm_head", model.hidden_size, part.vocab, layers=1, quantised=False)
+    head = lm_head(model, part)
     return tuple(
         Product("lm_head", op, head) if op.name == "lm_head" else Product("elementwise", op, None)
         for op in sequence_operators(model, part, dtype)

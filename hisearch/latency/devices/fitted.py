@@ -20,7 +20,7 @@ from hisearch.latency.estimators.scaled import ScaledEstimator
 from hisearch.latency.laws.attention import decode_s, prefill_s
 from hisearch.latency.laws.model import law_of
 from hisearch.latency.operators import Operator
-from hisearch.latency.parameters import Matrix, matrices
+from hisearch.latency.parameters import Matrix, lm_head, matrices
 from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sharding import Parallelism, window_layers
 from hisearch.latency.workers.scaled import ScaledWorker
@@ -113,8 +113,7 @@ class FittedLaw:
     @cached_property
     def _matrices(self) -> dict[str, Matrix]:
         model, part = self.worker.model, self.worker.part
-        head = Matrix("lm_head", model.hidden_size, part.vocab, layers=1, quantised=False)
-        return {matrix.name: matrix for matrix in [*matrices(model, part), head]}
+        return {matrix.name: matrix for matrix in [*matrices(model, part), lm_head(model, part)]}
 
     @cached_property
     def _elementwise(self) -> dict[str, Operator]:

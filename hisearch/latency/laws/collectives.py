@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from hisearch.base.dtypes import F8
 from hisearch.hardware.collectives import all_gather_volume, all_reduce_volume
-from hisearch.latency.operators import ACTIVATION_BYTES, NORM_SUMS_BYTES
+from hisearch.latency.operators import ACTIVATION_BYTES, NORM_SUMS_BYTES, sets_reached
 from hisearch.latency.priced import AcrossHosts
 from hisearch.latency.sharding import Parallelism, dense_layers, moe_layers
 from hisearch.specs.machines.laws import CollectiveCurve, CollectiveCurves
@@ -146,10 +146,10 @@ class Collectives:
         Without curves, two all-to-alls: a copy to each set of ranks with any of a token's experts; choices are even.
         """
         assert model.moe is not None
-        chosen, sets = model.moe.experts_per_token, float(split.expert)
+        chosen = model.moe.experts_per_token
         if self.exchange:
             return curve_s(curve_for(self.exchange, split.stage_ranks), payload_bytes / split.tensor * chosen)
-        copies = sets * (1.0 - (1.0 - 1.0 / sets) ** chosen)
+        copies = sets_reached(float(split.expert), chosen)
         if self.curves is not None and self.curves.all_to_all:
             curve = curve_for(self.curves.all_to_all, split.stage_ranks)
             return 2.0 * curve_s(curve, payload_bytes / split.tensor * copies)

@@ -34,7 +34,7 @@ from hisearch.latency.laws.sheet import Sheet
 from hisearch.latency.laws.sparse import dense_s, indexer, sparse_decode_s, sparse_prefill_s
 from hisearch.latency.laws.steps import rising
 from hisearch.latency.operators import ACTIVATION_BYTES, Operator
-from hisearch.latency.parameters import Matrix, matrices
+from hisearch.latency.parameters import Matrix, lm_head, matrices
 from hisearch.latency.sharding import Shard, linear_layers, moe_layers, window_layers
 from hisearch.latency.tabulate import device_costs, table_axes
 from hisearch.latency.workers.roofline import Rate, RooflineWorker
@@ -154,8 +154,7 @@ class ScaledWorker:
 
     def sequence_s(self, sequences: F8) -> F8:
         """LM head, sampling and the logits' all-gather for ``sequences`` (at least 1) sequences."""
-        head = Matrix("lm_head", self.model.hidden_size, self.part.vocab, layers=1, quantised=False)
-        total = self.product_s(head, sequences)
+        total = self.product_s(lm_head(self.model, self.part), sequences)
         for op in self.roofline.sequence_ops:
             if op.family == "elementwise":
                 total = total + self.elementwise_s(op, sequences)

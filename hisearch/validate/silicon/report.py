@@ -18,7 +18,7 @@ from hisearch.validate.silicon.conditions import conditions_of
 from hisearch.validate.silicon.peer import PeerPricer
 from hisearch.validate.silicon.pricing import SYSTEMS, NotPriced, Price, Pricer
 from hisearch.validate.silicon.reach import beyond_reach
-from hisearch.validate.silicon.recipes import recipe_of, states_workers
+from hisearch.validate.silicon.recipes import recipe_of
 from hisearch.validate.silicon.rows import SiliconRow, read_rows
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ def _table(priced: Iterable[PricedRow]) -> pd.DataFrame:
     rows = [
         (
             *entry.row.key, entry.row.line, entry.dense, entry.drafted, entry.beyond, _starts_up(entry),
-            states_workers(entry.row.cells), entry.row.mode == "disagg" and recipe_of(entry.row) is not None,
+            entry.row.states_workers, entry.row.mode == "disagg" and recipe_of(entry.row) is not None,
             entry.ttft_error, entry.tpot_error,
         )
         for entry in priced
