@@ -171,7 +171,7 @@ def compile_costs(
 
 
 def forget() -> None:
-    """Clear the cache of compiled costs."""
+    """Clear the cache of ``compile_costs``: the next call compiles."""
     _answer.cache_clear()
 
 
@@ -196,11 +196,6 @@ class _Question:
 @functools.lru_cache(maxsize=CACHE_ENTRIES)
 def _answer(question: _Question) -> CompiledCosts:
     return question.compile()
-
-
-def forget_compiled() -> None:
-    """Clear the cache of ``compile_costs``: the next call compiles."""
-    _answer.cache_clear()
 
 
 @functools.cache

@@ -200,12 +200,12 @@ def simulation_of(name: str, trace: str | None = None, limit: int | None = None)
 
 def _in_full(case: Case, catalogue: Catalogue) -> Callable[[], tuple[int, int]]:
     """The case from its generated trace and its specs; every run compiles both anew."""
-    from hisearch.latency.estimator import forget_compiled
+    from hisearch.latency.estimator import forget
 
     compiling = _compiling(case.workload, catalogue)
 
     def run() -> tuple[int, int]:
-        forget_compiled()
+        forget()
         return replay(plan_of(case, catalogue), compiling(), replicas=case.replicas, router=case.router)()
 
     return run

@@ -14,7 +14,7 @@ import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from hisearch.latency.costs import FrontEnd
+from hisearch.latency.costs import FrontEnd, StepCosts
 from hisearch.latency.device_memory.plan import DoesNotFit, plan_memory
 from hisearch.latency.estimator import build_estimator
 from hisearch.latency.host import Launches, front_end_of, launches_of, with_host_times
@@ -136,8 +136,7 @@ class Pricer:
         if row.mode != "agg":
             raise NotPriced(f"mode {row.mode} is not known")
         conditions = conditions_of(row)
-        device = self._device(row, conditions)
-        seconds = with_host_times(device.costs.seconds, times, self.launches(row), overlap=conditions.engine.overlap)
+        device, seconds = self._timed(row, conditions, times)
         if conditions.draft_tokens:
             seconds = with_speculation(seconds, conditions.speculation, self._model(row).layers)
         front = front_end_of(times)
@@ -154,10 +153,7 @@ class Pricer:
         pools = []
         for side in sides:
             limits = disaggregated.conditions_of_side(side)
-            device = self._device(side.row, limits)
-            seconds = with_host_times(
-                device.costs.seconds, times, self.launches(side.row), overlap=limits.engine.overlap
-            )
+            device, seconds = self._timed(side.row, limits, times)
             pools.append(disaggregated.pool_of(side, device, seconds, self._model(row).layers, front_end_of(times)))
         conditions = conditions_of(sides[1].row)
         fabric: FabricSpec = self._spec("Fabric", disaggregated.FABRIC)
@@ -171,6 +167,12 @@ class Pricer:
         loop = Loop.of(row, conditions, row.concurrency)
         at_once = replace(conditions, gather_steps=0)
         return _means(lambda trace: simulate_fleet(fleet, trace, pooled=True).requests, at_once, row, loop)
+
+    def _timed(self, row: SiliconRow, conditions: Conditions, times: HostTimes) -> tuple[WorkerPlan, StepCosts]:
+        """The row's worker without host work, and its steps' costs with it."""
+        device = self._device(row, conditions)
+        overlap = conditions.engine.overlap
+        return device, with_host_times(device.costs.seconds, times, self.launches(row), overlap=overlap)
 
     def launches(self, row: SiliconRow) -> Launches:
         """Kernels that the host of the row's engine launches."""
