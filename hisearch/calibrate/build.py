@@ -79,6 +79,10 @@ class Target(NamedTuple):
         )
 
 
+#: Fits a law to the rows of one format: rows, format, target, source.
+Fits = Callable[[Any, Any, Target, str], LawTerms]
+
+
 def build_profile(
     target: Target,
     measured: Iterable[Measured],
@@ -105,10 +109,7 @@ def build_profile(
         ValueError: no table has dense products, prefill or decode attention.
     """
     choices = list(measured)
-    fitted = {
-        name: _family(name, fits, target, choices, said, lent)
-        for name, fits in _FITS.items()
-    }  # fmt: skip
+    fitted = {name: _family(name, fits, target, choices, said, lent) for name, fits in _FITS.items()}
     fitted["sparse_attention"] = _sparse(fitted, target, choices, said)
     missing = [name for name in ("gemm", "prefill_attention", "decode_attention") if not fitted[name]]
     if missing:
@@ -151,7 +152,7 @@ def stated_error(laws: LawsSpec) -> float:
 
 def _family(
     name: str,
-    fits: Callable[[pd.DataFrame, str, Target, str], LawTerms],
+    fits: Fits,
     target: Target,
     choices: list[Measured],
     said: Callable[[str], None],
@@ -268,39 +269,25 @@ def _multiplied(target: Target, dtype: str) -> bool:
     return dtype not in FORMATS or FORMATS[dtype].rate in target.accelerator.peak_flops
 
 
-def _fit_gemm(frame: pd.DataFrame, dtype: str, target: Target, source: str) -> LawTerms:
-    return families.gemm(frame, FORMATS[dtype], target.sheet(FORMATS[dtype].rate), source)
+def _by_format(fits: Callable[..., LawTerms]) -> Fits:
+    """The fit of products or experts in one format of the weights."""
+    return lambda rows, dtype, target, source: fits(rows, FORMATS[dtype], target.sheet(FORMATS[dtype].rate), source)
 
 
-def _fit_moe(frame: pd.DataFrame, dtype: str, target: Target, source: str) -> LawTerms:
-    return families.moe(frame, FORMATS[dtype], target.sheet(FORMATS[dtype].rate), source)
+def _by_kv(fits: Callable[..., LawTerms], kv_dtype: DType | None = None) -> Fits:
+    """The fit of attention with a KV cache of one format; ``kv_dtype``: of all rows, whatever the table says."""
+    return lambda rows, dtype, target, source: fits(rows, DTYPE_BYTES[kv_dtype or dtype], target.sheet("bf16"), source)
 
 
-def _fit_prefill(frame: pd.DataFrame, dtype: str, target: Target, source: str) -> LawTerms:
-    return families.prefill(frame, DTYPE_BYTES[dtype], target.sheet("bf16"), source)
-
-
-def _fit_mla_prefill(frame: pd.DataFrame, dtype: str, target: Target, source: str) -> LawTerms:
-    """Keys and values are rebuilt in 16 bits, whatever the latent's format."""
-    return families.prefill(frame, DTYPE_BYTES["bf16"], target.sheet("bf16"), source)
-
-
-def _fit_decode(frame: pd.DataFrame, dtype: str, target: Target, source: str) -> LawTerms:
-    return families.decode(frame, DTYPE_BYTES[dtype], target.sheet("bf16"), source)
-
-
-def _fit_linear(frame: pd.DataFrame, dtype: str, target: Target, source: str) -> LawTerms:
-    return families.linear(frame, source)
-
-
-_FITS: Mapping[str, Callable[[Any, str, Target, str], LawTerms]] = {
-    "gemm": _fit_gemm,
-    "prefill_attention": _fit_prefill,
-    "decode_attention": _fit_decode,
-    "mla_prefill": _fit_mla_prefill,
-    "mla_decode": _fit_decode,
-    "moe": _fit_moe,
-    "linear_attention": _fit_linear,
+_FITS: Mapping[str, Fits] = {
+    "gemm": _by_format(families.gemm),
+    "prefill_attention": _by_kv(families.prefill),
+    "decode_attention": _by_kv(families.decode),
+    # Keys and values are rebuilt in 16 bits, whatever the latent's format.
+    "mla_prefill": _by_kv(families.prefill, "bf16"),
+    "mla_decode": _by_kv(families.decode),
+    "moe": _by_format(families.moe),
+    "linear_attention": lambda rows, dtype, target, source: families.linear(rows, source),
 }
 
 

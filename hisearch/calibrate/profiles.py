@@ -166,7 +166,7 @@ def calibrate_steps(files: Sequence[Path], worker: LoggedWorker, *, source: str,
     """Fit the law of ``worker``'s steps to logs (format: ``hisearch.calibrate.step_log``).
 
     Raises:
-        StepLogError: a file cannot be read; names file, line and key.
+        TraceError: a file cannot be read; names file, line and field.
         ValueError: too few steps, a kind of step that every server has is missing, or times cannot be seconds.
         SpecError: no such model or accelerator.
     """

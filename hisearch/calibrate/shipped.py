@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hisearch.calibrate.aic_tables import read_aiconfigurator, read_all_reduce, read_collectives, read_exchange
+from hisearch.calibrate.aic_collectives import read_all_reduce, read_collectives, read_exchange
+from hisearch.calibrate.aic_tables import read_aiconfigurator
 from hisearch.calibrate.boards import BOARDS, Board
 from hisearch.calibrate.build import Measured, Target, build_profile, curves_of, newest_version
 from hisearch.calibrate.former import Sources, with_former

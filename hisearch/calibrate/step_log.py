@@ -15,25 +15,18 @@ new token behind cached ones is a decode. Further keys and columns are ignored.
 
 from __future__ import annotations
 
-import csv
-import gzip
-import io
-import json
-import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import NamedTuple
 
 import numpy as np
 
 from hisearch.base.dtypes import BOOL, F8, I8
+from hisearch.traces.reading.errors import TraceError
+from hisearch.traces.reading.rows import BadRows, Fields, RowError, csv_names, csv_rows, json_rows
 
 KINDS = ("prefill", "decode")
 COLUMNS = ("step", "latency_s", "new_tokens", "cached_tokens")
-
-
-class StepLogError(ValueError):
-    """A log that cannot be read: file, line, key, and what was expected."""
 
 
 class StepLog(NamedTuple):
@@ -75,8 +68,7 @@ def read_step_logs(paths: Iterable[Path]) -> StepLog:
     """All steps of ``paths``, one after another.
 
     Raises:
-        StepLogError: a file has another format, or no steps.
-        OSError: a file cannot be read.
+        TraceError: a file cannot be read, has another format, or no steps; names file, line and field.
     """
     latency: list[float] = []
     runs: list[int] = []
@@ -88,7 +80,7 @@ def read_step_logs(paths: Iterable[Path]) -> StepLog:
             latency.append(latency_s)
             runs.append(run)
         if len(latency) == before:
-            raise StepLogError(f"{path}: no steps")
+            raise TraceError.at("no steps", path=path)
     table = np.array(rows, dtype=np.int64).reshape(-1, 4)
     return StepLog(
         np.array(latency), np.array(runs, dtype=np.int64), table[:, 0], table[:, 1], table[:, 2], table[:, 3] != 0
@@ -96,93 +88,55 @@ def read_step_logs(paths: Iterable[Path]) -> StepLog:
 
 
 def _steps(path: Path) -> Iterator[tuple[float, list[_Share]]]:
-    name = path.name.removesuffix(".gz")
-    with _opened(path) as file:
-        if name.endswith(".jsonl"):
-            yield from _json_steps(path, file)
-        elif name.endswith(".csv"):
-            yield from _csv_steps(path, file)
-        else:
-            raise StepLogError(f"{path}: expected a name ending in .jsonl, .csv, .jsonl.gz or .csv.gz")
+    """Latency and requests of each step."""
+    form = Path(path.name.removesuffix(".gz")).suffix
+    if form not in (".jsonl", ".csv"):
+        raise TraceError.at("expected a name ending in .jsonl, .csv, .jsonl.gz or .csv.gz", path=path)
+    yield from (_json_steps if form == ".jsonl" else _csv_steps)(path, BadRows(path))
 
 
-def _opened(path: Path) -> TextIO:
-    if path.name.endswith(".gz"):
-        return io.TextIOWrapper(gzip.open(path, "rb"), encoding="utf-8")
-    return path.open(encoding="utf-8", newline="")
+def _json_steps(path: Path, bad: BadRows) -> Iterator[tuple[float, list[_Share]]]:
+    for line, step in json_rows(path, bad):
+        with bad.row(line):
+            shares = [_share(request, f"requests.{index}.") for index, request in enumerate(step.rows("requests"))]
+            yield _latency(step), shares
 
 
-def _json_steps(path: Path, file: TextIO) -> Iterator[tuple[float, list[_Share]]]:
-    for line, text in enumerate(file, start=1):
-        if not text.strip():
-            continue
-        where = f"{path}:{line}"
-        try:
-            step = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise StepLogError(f"{where}: not JSON: {error.msg}") from None
-        if not isinstance(step, dict) or not isinstance(step.get("requests"), list) or not step["requests"]:
-            raise StepLogError(f"{where}: requests: expected a list with an object for each request of the step")
-        shares = []
-        for index, request in enumerate(step["requests"]):
-            if not isinstance(request, dict):
-                raise StepLogError(f"{where}: requests.{index}: expected an object, not {json.dumps(request)}")
-            shares.append(_share(f"{where}: requests.{index}.", request))
-        yield _latency(where, step.get("latency_s")), shares
-
-
-def _csv_steps(path: Path, file: TextIO) -> Iterator[tuple[float, list[_Share]]]:
-    reader = csv.DictReader(file)
-    missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
+def _csv_steps(path: Path, bad: BadRows) -> Iterator[tuple[float, list[_Share]]]:
+    missing = [name for name in COLUMNS if name not in csv_names(path)]
     if missing:
-        raise StepLogError(f"{path}:1: no column {', '.join(missing)}; expected {', '.join(COLUMNS)}")
-    current, latency_s, shares = None, 0.0, list[_Share]()
-    seen = set[str]()
-    for row in reader:
-        where = f"{path}:{reader.line_num}"
-        row_latency_s = _latency(where, row["latency_s"])
-        if row["step"] != current:
-            if row["step"] in seen:
-                raise StepLogError(f"{where}: step: rows of step {row['step']} do not stand together")
-            if shares:
-                yield latency_s, shares
-            current, latency_s, shares = row["step"], row_latency_s, []
-            seen.add(current)
-        elif row_latency_s != latency_s:
-            raise StepLogError(
-                f"{where}: latency_s: expected {latency_s:g} as in the step's other rows, not {row_latency_s:g}"
-            )
-        shares.append(_share(f"{where}: ", row))
-    if shares:
-        yield latency_s, shares
+        problem = f"no column {', '.join(missing)}; expected {', '.join(COLUMNS)}"
+        raise TraceError.at(problem, path=path, line=1)
+    steps: dict[str, tuple[float, list[_Share]]] = {}
+    for line, row in csv_rows(path, bad):
+        with bad.row(line):
+            step, row_latency_s = str(row.raw("step")), _latency(row)
+            latency_s, shares = steps.setdefault(step, (row_latency_s, []))
+            if step != next(reversed(steps)):
+                raise RowError("step", f"rows of step {step} do not stand together")
+            if row_latency_s != latency_s:
+                expected = f"expected {latency_s:g} as in the step's other rows, got {row_latency_s:g}"
+                raise RowError("latency_s", expected)
+            shares.append(_share(row))
+    yield from steps.values()
 
 
-def _latency(where: str, value: object) -> float:
-    try:
-        seconds = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        seconds = math.nan
-    if isinstance(value, bool) or not 0 < seconds < math.inf:
-        raise StepLogError(f"{where}: latency_s: expected a positive number of seconds, not {value!r}")
+def _latency(row: Fields) -> float:
+    seconds = row.number("latency_s")
+    if seconds == 0:
+        raise RowError("latency_s", "expected a positive number of seconds, got 0")
     return seconds
 
 
-def _share(where: str, row: Mapping[str, Any]) -> _Share:
-    new, cached = (_count(where, row, name, least) for name, least in (("new_tokens", 1), ("cached_tokens", 0)))
-    kind = row.get("kind") or ("decode" if new == 1 and cached > 0 else "prefill")
-    if kind not in KINDS:
-        raise StepLogError(f"{where}kind: expected {' or '.join(KINDS)}, not {kind!r}")
-    if kind == "decode" and new != 1:
-        raise StepLogError(f"{where}new_tokens: a decode has 1, not {new}")
-    return _Share(new, cached, kind == "decode")
-
-
-def _count(where: str, row: Mapping[str, Any], name: str, least: int) -> int:
-    value = row.get(name)
+def _share(row: Fields, place: str = "") -> _Share:
+    """``place``: of the row in its step, before the names of its fields in errors."""
     try:
-        number = -1 if isinstance(value, bool | float) else int(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        number = -1
-    if number < least:
-        raise StepLogError(f"{where}{name}: expected a whole number of at least {least}, not {value!r}")
-    return number
+        new, cached = row.count("new_tokens", 1), row.count("cached_tokens", 0)
+        kind = row.raw("kind") if row.filled("kind") else "decode" if new == 1 and cached > 0 else "prefill"
+        if kind not in KINDS:
+            raise RowError("kind", f"expected {' or '.join(KINDS)}, got {kind!r}")
+        if kind == "decode" and new != 1:
+            raise RowError("new_tokens", f"a decode has 1, got {new}")
+    except RowError as error:
+        raise RowError(place + error.field, error.message) from None
+    return _Share(new, cached, kind == "decode")

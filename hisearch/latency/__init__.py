@@ -1,7 +1,7 @@
 """Latency: a model's operators, estimators of a step's time and energy, memory plans, step-cost tables.
 
-``operators``, ``parameters`` and ``sharding`` describe a model on its ranks; ``laws``, ``measured`` and ``devices``
-price operators; ``estimators`` put them together to ``costs``; ``host`` adds host work; ``device_memory`` plans
-memory.
+``operators``, ``parameters`` and ``sharding`` describe a model on its ranks; ``laws``, ``measured``, ``workers`` and
+``devices`` price operators; ``tabulate`` and ``estimators`` put them together to ``costs``; ``host`` adds host work;
+``device_memory`` plans memory.
 Imports ``specs``, ``traces`` and ``hardware``; ``kernels`` and ``simulate`` import from here.
 """

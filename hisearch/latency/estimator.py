@@ -1,10 +1,11 @@
 """Latency estimators: their protocol, registration, and the cache of compiled costs.
 
-To add an estimator, add one module to ``hisearch/latency/estimators/`` that registers a factory under its name (the
+To add an estimator, add one module to ``hisearch/latency/estimators/`` that registers a class under its name (the
 value of ``estimator:`` in a LatencyProfile)::
 
     @register("mine")
-    def build(profile_name: str, profile: LatencyProfileSpec) -> LatencyEstimator: ...
+    class MyEstimator(ProfileEstimator):
+        def compile(self, priced: PricedWorker) -> CompiledCosts: ...
 
 The module is discovered by itself. A profile kind with its own constants is a new member of the spec's union.
 """
@@ -16,15 +17,19 @@ import importlib
 import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from hisearch.hardware.power import worker_idle_w
 from hisearch.latency.corrections import corrected
-from hisearch.latency.costs import CompiledCosts
+from hisearch.latency.costs import CompiledCosts, StepCosts
+from hisearch.latency.host import front_end_of
 from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sharding import Parallelism, parallelism_of
+from hisearch.latency.workers.roofline import energy_costs
 from hisearch.specs.base import DType
 from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.specs.machines.hardware import AcceleratorSpec
+from hisearch.specs.machines.host import EngineOverhead
 from hisearch.specs.machines.profile import LatencyProfileSpec
 from hisearch.specs.models.model import ModelSpec
 
@@ -50,19 +55,53 @@ class LatencyEstimator(Protocol):
         ...
 
 
+class ProfileEstimator:
+    """An estimator with the constants of one LatencyProfile."""
+
+    def __init__(self, profile_name: str, profile: LatencyProfileSpec) -> None:
+        self.profile_name = profile_name
+        self.profile = profile
+
+    def overhead(self, engine: EngineSpec) -> EngineOverhead:
+        """Host work of ``engine`` in its version, where the profile knows it.
+
+        Raises:
+            ValueError: the profile has none for it.
+        """
+        engines = self.profile.engines
+        if engine.name not in engines:
+            known = ", ".join(sorted(engines))
+            raise ValueError(f"profile {self.profile_name}: no overhead for engine '{engine.name}'; known: {known}")
+        return engines[engine.name].of_version(engine.version) if engine.version else engines[engine.name]
+
+    def costs(self, priced: PricedWorker, seconds: StepCosts, **known: Any) -> CompiledCosts:
+        """``seconds`` with energy by the roofline, the profile's evidence, and what else is ``known``."""
+        return CompiledCosts(
+            seconds=seconds,
+            joules=energy_costs(priced),
+            idle_w=worker_idle_w(priced.accelerator, priced.split.group_ranks),
+            profile=self.profile_name,
+            evidence=self.profile.evidence,
+            relative_error=self.profile.relative_error,
+            front_end=front_end_of(self.overhead(priced.engine)),
+            **known,
+        )
+
+
 Factory = Callable[[str, LatencyProfileSpec], LatencyEstimator]
+_Factory = TypeVar("_Factory", bound=Factory)
 
 _FACTORIES: dict[str, Factory] = {}
 
 
-def register(name: str) -> Callable[[Factory], Factory]:
-    """Decorator: make a factory known as ``estimator: name``.
+def register(name: str) -> Callable[[_Factory], _Factory]:
+    """Decorator: make a class, or another factory, known as ``estimator: name``.
 
     Raises:
         ValueError: another factory has the name.
     """
 
-    def keep(factory: Factory) -> Factory:
+    def keep(factory: _Factory) -> _Factory:
         if name in _FACTORIES:
             raise ValueError(f"estimator '{name}' is registered twice")
         _FACTORIES[name] = factory
@@ -132,7 +171,7 @@ def compile_costs(
 
 
 def forget() -> None:
-    """Clear the cache of compiled costs."""
+    """Clear the cache of ``compile_costs``: the next call compiles."""
     _answer.cache_clear()
 
 
@@ -157,11 +196,6 @@ class _Question:
 @functools.lru_cache(maxsize=CACHE_ENTRIES)
 def _answer(question: _Question) -> CompiledCosts:
     return question.compile()
-
-
-def forget_compiled() -> None:
-    """Clear the cache of ``compile_costs``: the next call compiles."""
-    _answer.cache_clear()
 
 
 @functools.cache

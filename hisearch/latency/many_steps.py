@@ -43,7 +43,7 @@ class Stacked:
         """
         costs = self._costs
         total = costs.host_s + costs.host_per_sequence_s * sequences[:, None]
-        total = total + _dense(costs.token_s, sequences) + _dense(costs.sequence_s, sequences)
+        total = total + dense(costs.token_s, sequences) + dense(costs.sequence_s, sequences)
         if costs.skew_s is not None:
             skew = costs.skew_s[np.minimum(sequences, len(costs.skew_s) - 1)]
             total += skew * (longest * sequences - context)[:, None] / np.maximum(sequences, 1)[:, None]
@@ -62,9 +62,9 @@ class Stacked:
         """
         costs = self._costs
         total = costs.host_s + costs.host_per_sequence_s * (sequences + 1)[:, None]
-        total = total + _dense(costs.token_s, new + sequences) + _dense(costs.sequence_s, sequences + 1)
+        total = total + dense(costs.token_s, new + sequences) + dense(costs.sequence_s, sequences + 1)
         if costs.prompt_s is not None:
-            total += _dense(costs.prompt_s, new)
+            total += dense(costs.prompt_s, new)
         work = new * (cached + (new + 1) / 2.0)
         total += work[:, None] * _bilinear(costs.chunk_rate, new, cached, most=1.0)
         if costs.mixed_decode_s is None:
@@ -99,10 +99,10 @@ def _stacked(values: tuple[Any, ...]) -> Any:
     return None if values[0] is None else np.stack(values, axis=-1)
 
 
-def _dense(table: F8, at: I8) -> F8:
-    """``table[at]``, continued beyond its end with the last slope."""
+def dense(table: F8, at: I8) -> F8:
+    """``table`` at whole numbers, continued beyond its end with the last slope; it may have further axes."""
     last = len(table) - 1
-    beyond = np.maximum(at - last, 0)[:, None] * (table[last] - table[last - 1])
+    beyond = np.multiply.outer(np.maximum(at - last, 0), table[last] - table[last - 1])
     return np.asarray(table[np.minimum(at, last)] + beyond)
 
 

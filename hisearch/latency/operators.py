@@ -34,6 +34,7 @@ from hisearch.latency.parameters import (
     Matrix,
     latent_bytes_per_token,
     layer_kv_bytes_per_token,
+    lm_head,
     matrices,
     wide_dtype,
 )
@@ -133,6 +134,11 @@ def active_experts(experts: int, experts_per_token: int, tokens: F8) -> F8:
     return np.asarray(experts * -np.expm1(tokens * np.log1p(-experts_per_token / experts)))
 
 
+def sets_reached(sets: float, experts_per_token: int) -> float:
+    """Expected number of ``sets`` of ranks with any of a token's experts; choices are even and independent."""
+    return sets * (1.0 - (1.0 - 1.0 / sets) ** experts_per_token)
+
+
 def attention_pairs(new: F8, cached: F8) -> F8:
     """(query, key) pairs of a causal chunk: ``new * (cached + (new + 1) / 2)``."""
     return np.asarray(new * (cached + (new + 1.0) / 2.0))
@@ -160,9 +166,8 @@ def token_operators(model: ModelSpec, part: Shard, weight_dtype: DType, compute_
 def sequence_operators(model: ModelSpec, part: Shard, weight_dtype: DType) -> list[Operator]:
     """LM head (split over ranks) and sampling (each rank over the whole vocabulary), by sequences that sample."""
     wide = wide_dtype(weight_dtype)
-    head = Matrix("lm_head", model.hidden_size, part.vocab, layers=1, quantised=False)
     sampling = Operator("sampling", "elementwise", wide, 1, 0.0, SAMPLING_BYTES_PER_LOGIT * model.vocab_size)
-    return [_gemm(head, weight_dtype, wide), sampling, *_linear_states(model, part, wide)]
+    return [_gemm(lm_head(model, part), weight_dtype, wide), sampling, *_linear_states(model, part, wide)]
 
 
 def _linear_states(model: ModelSpec, part: Shard, dtype: DType) -> list[Operator]:

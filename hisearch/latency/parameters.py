@@ -317,5 +317,10 @@ def _moe_ffn(model: ModelSpec, part: Shard) -> list[Matrix]:
     return layer_matrices
 
 
+def lm_head(model: ModelSpec, part: Shard) -> Matrix:
+    """The LM head, split over the vocabulary; it stays wide."""
+    return Matrix("lm_head", model.hidden_size, part.vocab, layers=1, quantised=False)
+
+
 def _up_factor(model: ModelSpec) -> int:
     return 2 if model.gated_ffn else 1

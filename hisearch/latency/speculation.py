@@ -25,9 +25,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hisearch.base.dtypes import F8
 from hisearch.latency.costs import StepCosts
 from hisearch.latency.knots import token_knots
+from hisearch.latency.many_steps import dense
 
 
 class Speculation(NamedTuple):
@@ -68,10 +68,3 @@ def with_speculation(costs: StepCosts, speculation: Speculation, layers: int) ->
     decode[0, :] = 0.0
     floor = None if costs.floor is None else costs.floor.scaled(1.0 / speculation.tokens_per_step, 1.0)
     return costs._replace(decode_s=np.ascontiguousarray(decode), floor=floor)
-
-
-def dense(table: F8, at: np.ndarray[tuple[int], np.dtype[np.int64]]) -> F8:
-    """``table`` at whole numbers, continued beyond its end with the last slope."""
-    last = len(table) - 1
-    beyond = np.maximum(at - last, 0) * (table[last] - table[last - 1])
-    return np.asarray(table[np.minimum(at, last)] + beyond)

@@ -8,7 +8,7 @@ skew.csv        batches of unequal decodes: a random part is held out; the table
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,14 +70,8 @@ def _attention(path: Path) -> BatchFile:
     held_out = np.any(np.log2(np.maximum(places, 1.0)) % 1.0 != 0.0, axis=1)
     tables = attention_tables(path.parent, rows[~held_out], None)
     test = rows[held_out]
-    predicted = tables.batch_s(
-        test["prefill_chunk"].to_numpy(),
-        test["kv_prefill"].to_numpy(),
-        test["n_decode"].to_numpy(),
-        test["kv_decode"].to_numpy(),
-        0.0,
-        0.0,
-    )
+    chunk, cached, decodes, mean = places[held_out].T
+    predicted = tables.batch_s(chunk, cached, decodes, mean, 0.0, 0.0)
     return _file(path, test["prefill_chunk"], test["n_decode"], predicted, test["time_s"], int((~held_out).sum()))
 
 
@@ -101,16 +95,8 @@ def _file(
     errors = np.abs(predicted / measured.to_numpy() - 1)
     prompts, decoding = (chunks > 0).to_numpy(), (decodes > 0).to_numpy()
     regimes = {"prefill": prompts & ~decoding, "decode": decoding & ~prompts, "mixed": prompts & decoding}
-    total = _errors(errors)
-    return BatchFile(
-        str(path),
-        total.rows,
-        total.median_ape,
-        total.p90_ape,
-        total.mape,
-        fitted,
-        {name: _errors(errors[which]) for name, which in regimes.items() if which.any()},
-    )
+    by_regime = {name: _errors(errors[which]) for name, which in regimes.items() if which.any()}
+    return BatchFile(file=str(path), fitted_rows=fitted, regimes=by_regime, **asdict(_errors(errors)))
 
 
 def _errors(errors: F8) -> Errors:

@@ -23,6 +23,7 @@ from hisearch.latency.device_memory.plan import plan_memory
 from hisearch.latency.estimators.tables import TablesEstimator, TablesWorker
 from hisearch.latency.priced import PricedWorker
 from hisearch.latency.step_cost import step_seconds
+from hisearch.latency.tabulate import counted
 from hisearch.simulate import WorkerPlan, simulate
 from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.machines.hardware import AcceleratorSpec
@@ -246,9 +247,9 @@ def _served_in_lockstep(case: MeasuredCase, worker: TablesWorker, costs: Compile
         for content in [BlockContent(index, row.block_ids, block)]
     ]
     limit = engine.chunk_tokens * case.split.attention_data
-    attention_part_s = np.concatenate(([0.0], worker.own_s(np.arange(1.0, engine.chunk_tokens + 1.0))))
-    shared = np.concatenate(([0.0], worker.shared_s(np.arange(1.0, limit + 1.0))))
-    attention, floor = costs.seconds._replace(token_s=attention_part_s, floor=None), costs.seconds.floor
+    shared = counted(worker.shared_s, limit)
+    attention = costs.seconds._replace(token_s=counted(worker.own_s, engine.chunk_tokens), floor=None)
+    floor = costs.seconds.floor
 
     def cost(batches: list[Batch]) -> float:
         """The slowest engine's attention part, then the experts for all tokens; at least an engine's host time.
@@ -277,12 +278,8 @@ def _served_in_lockstep(case: MeasuredCase, worker: TablesWorker, costs: Compile
         return max(device, *host)
 
     served = serve(config, case.split.attention_data, requests, cost)  # type: ignore[arg-type]
-    count = range(len(requests))
-    return Times(
-        np.array([served.queued_s[k] for k in count]),
-        np.array([served.first_token_s[k] for k in count]),
-        np.array([served.finish_s[k] for k in count]),
-    )
+    by_request = (served.queued_s, served.first_token_s, served.finish_s)
+    return Times(*(np.array([times_s[k] for k in range(len(requests))]) for times_s in by_request))
 
 
 def _row(
@@ -321,12 +318,8 @@ def _row(
 
 def measured_times(case: MeasuredCase) -> Times:
     """Times by the engine's own clock."""
-    times = [row.measured for row in case.requests]
-    return Times(
-        np.array([time.queued_s for time in times]),
-        np.array([time.first_token_s for time in times]),
-        np.array([time.last_token_s for time in times]),
-    )
+    names = ("queued_s", "first_token_s", "last_token_s")
+    return Times(*(np.array([getattr(row.measured, name) for row in case.requests]) for name in names))
 
 
 def _figure(measured: float, simulated: float, peer_error: float | None = None) -> Figure:

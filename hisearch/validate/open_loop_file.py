@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from hisearch.specs.base import Count, EngineName, Fraction, NonNegative, NonNegativeInt, Positive, Strict
 from hisearch.specs.errors import dotted
@@ -72,6 +71,25 @@ class OpenLoopRun(Strict):
     def name(self) -> str:
         """``set/id``, or the id without a set."""
         return f"{self.set}/{self.id}" if self.set else self.id
+
+
+class _Figure(BaseModel):
+    """A row of ``measured.csv``."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+    set: str = ""
+    id: str
+    stage: int = Field(ge=WHOLE)
+    metric: str
+    ms: float = Field(gt=0)
+
+    @field_validator("metric")
+    @classmethod
+    def _is_known(cls, metric: str) -> str:
+        if metric not in METRICS:
+            raise ValueError(f"no metric {described(metric)}{unknown(metric, METRICS)}")
+        return metric
 
 
 @dataclass(frozen=True)
@@ -182,43 +200,18 @@ def _measured(path: Path) -> Measured:
         if not ({"stage", "metric", "ms"} <= columns and columns & {"id", "run"}):
             raise ValueError(f"{_FORM}; got {', '.join(rows.fieldnames or ()) or 'none'}")
         for row in rows:
-            key = (row.get("set") or "", _run_id(row), _stage(row["stage"]), _metric(row["metric"]))
+            figure = _figure({name: cell for name, cell in row.items() if cell})
+            key = (figure.set, figure.id, figure.stage, figure.metric)
             if key in measured:
-                raise ValueError(f"{key[3]} of run {key[1]}, stage {key[2]}, was there before")
-            measured[key] = _milliseconds(row["ms"])
+                raise ValueError(f"{figure.metric} of run {figure.id}, stage {figure.stage}, was there before")
+            measured[key] = figure.ms
     except (ValueError, csv.Error) as error:
         raise OpenLoopFileError(f"{path}:{max(rows.line_num, 1)}: {error}") from None
     return measured
 
 
-def _run_id(row: dict[str, str | None]) -> str:
-    name = row.get("id") or row.get("run")
-    if not name:
-        raise ValueError("id: required, and missing")
-    return name
-
-
-def _stage(text: str | None) -> int:
+def _figure(cells: dict[str, str]) -> _Figure:
     try:
-        stage = int(text or "")
-    except ValueError:
-        stage = WHOLE - 1
-    if stage < WHOLE:
-        raise ValueError(f"stage: expected a whole number from -1 (the whole run), got {described(text)}")
-    return stage
-
-
-def _metric(text: str | None) -> str:
-    if text not in METRICS:
-        raise ValueError(f"metric: no metric {described(text)}{unknown(text or '', METRICS)}")
-    return text
-
-
-def _milliseconds(text: str | None) -> float:
-    try:
-        value = float(text or "")
-    except ValueError:
-        value = math.nan
-    if not (math.isfinite(value) and value > 0):
-        raise ValueError(f"ms: expected a positive number of milliseconds, got {described(text)}")
-    return value
+        return _Figure.model_validate({"id": cells.get("run")} | cells if "run" in cells else cells)
+    except ValidationError as error:
+        raise ValueError(problems(error, ())) from None

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.validate import errors
+from hisearch.validate.errors import Errors
 from hisearch.validate.open_loop import METRICS, Figure, OpenLoopFailure, OpenLoopScore, score_folders
 
 #: Keys by which runs are grouped.
@@ -18,16 +20,6 @@ GROUPS: dict[str, Callable[[OpenLoopScore], str]] = {
     "model": lambda score: score.run.model,
     "workload": lambda score: score.run.workload,
 }
-
-
-@dataclass(frozen=True)
-class Errors:
-    """Errors of a metric over runs, as fractions. runs: number with that metric. bias: mean of the signed errors."""
-
-    runs: int
-    median_ape: float
-    mape: float
-    bias: float
 
 
 @dataclass(frozen=True)
@@ -47,10 +39,8 @@ class OpenLoopReport:
 
     def groups(self, by: str) -> dict[str, tuple[OpenLoopScore, ...]]:
         """Runs by one of ``GROUPS``, in order of first appearance."""
-        by_name: dict[str, list[OpenLoopScore]] = {}
-        for score in self.scores:
-            by_name.setdefault(GROUPS[by](score), []).append(score)
-        return {name: tuple(scores) for name, scores in by_name.items()}
+        names = dict.fromkeys(map(GROUPS[by], self.scores))
+        return {name: tuple(score for score in self.scores if GROUPS[by](score) == name) for name in names}
 
     @property
     def unmeasured(self) -> tuple[OpenLoopScore, ...]:
@@ -98,17 +88,10 @@ def validate_open_loop(
 
 def errors_of(scores: Iterable[OpenLoopScore]) -> dict[str, Errors]:
     """Errors by metric of whole runs; metrics that no run has are left out."""
-    by_metric: dict[str, list[float]] = {}
-    for score in scores:
-        for name, figure in score.metrics.items():
-            if np.isfinite(figure.error):
-                by_metric.setdefault(name, []).append(figure.error)
-    return {name: _errors(by_metric[name]) for name in METRICS if name in by_metric}
-
-
-def _errors(values: Sequence[float]) -> Errors:
-    sizes = np.abs(values)
-    return Errors(len(values), float(np.median(sizes)), float(sizes.mean()), float(np.mean(values)))
+    all_scores = list(scores)
+    signed = {name: [s.metrics[name].error for s in all_scores if name in s.metrics] for name in METRICS}
+    finite = {name: [error for error in values if np.isfinite(error)] for name, values in signed.items()}
+    return {name: errors.errors_of(values) for name, values in finite.items() if values}
 
 
 def _row(score: OpenLoopScore) -> dict[str, Any]:

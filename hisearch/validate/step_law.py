@@ -25,13 +25,11 @@ UNDERSTOOD = (
     "'0.005 + 2e-5*sum(new) + 1e-9*sum(new*(computed+(new+1)/2))'"
 )
 
-#: Coefficients by the powers of (computed, new).
-_Polynomial = dict[tuple[int, int], float]
-#: A law: its constant part, and the polynomial summed over the batch.
-_Parts = tuple[float, _Polynomial]
+#: Coefficients by (sums over the batch around the term, power of computed, power of new).
+_Terms = dict[tuple[int, int, int], float]
 
-_VARIABLES: dict[str, _Polynomial] = {"computed": {(1, 0): 1.0}, "new": {(0, 1): 1.0}}
-_PER_TOKEN, _PER_PAIR, _PER_SQUARE = (0, 1), (1, 1), (0, 2)
+_VARIABLES: dict[str, _Terms] = {"computed": {(0, 1, 0): 1.0}, "new": {(0, 0, 1): 1.0}}
+_CONSTANT, _PER_TOKEN, _PER_PAIR, _PER_SQUARE = (0, 0, 0), (1, 0, 1), (1, 1, 1), (1, 0, 2)
 
 
 class StepLaw(NamedTuple):
@@ -58,8 +56,7 @@ def parse_step_law(text: str) -> StepLaw:
         if len(text) > MAX_CHARACTERS:
             raise ValueError("too long")
         tree = ast.parse(_without_sigma(_without_remark(text)).strip(), mode="eval")
-        constant, summed = _law(tree.body)
-        law = _as_law(constant, summed)
+        law = _as_law(_terms(tree.body))
     except (SyntaxError, ValueError, RecursionError, ZeroDivisionError) as error:
         reason = f": {error}" if type(error) is ValueError else ""
         shown = text if len(text) <= 120 else text[:117] + "..."
@@ -67,82 +64,60 @@ def parse_step_law(text: str) -> StepLaw:
     return law
 
 
-def _as_law(constant: float, summed: _Polynomial) -> StepLaw:
-    pair, square = summed.get(_PER_PAIR, 0.0), summed.get(_PER_SQUARE, 0.0)
-    if not set(summed) <= {_PER_TOKEN, _PER_PAIR, _PER_SQUARE} or not math.isclose(square, pair / 2, rel_tol=1e-12):
-        raise ValueError("its sums are of another form")
+def _as_law(terms: _Terms) -> StepLaw:
+    pair, square = terms.get(_PER_PAIR, 0.0), terms.get(_PER_SQUARE, 0.0)
+    known = {_CONSTANT, _PER_TOKEN, _PER_PAIR, _PER_SQUARE}
+    if not set(terms) <= known or not math.isclose(square, pair / 2, rel_tol=1e-12):
+        raise ValueError("its sums are of another form, or new and computed are outside any sum")
     # An attention of a per pair includes a / 2 per new token.
-    per_token = summed.get(_PER_TOKEN, 0.0) - pair / 2
+    per_token = terms.get(_PER_TOKEN, 0.0) - pair / 2
     if abs(per_token) < 1e-12 * pair:
         per_token = 0.0
-    law = StepLaw(constant, per_token, pair)
+    law = StepLaw(terms.get(_CONSTANT, 0.0), per_token, pair)
     if not all(math.isfinite(coefficient) and coefficient >= 0 for coefficient in law):
         raise ValueError("a step cannot take negative or infinite time")
     return law
 
 
-def _law(node: ast.expr) -> _Parts:
-    """A law, or a subexpression of one: numbers, sums over the batch, and arithmetic on them."""
+def _terms(node: ast.expr) -> _Terms:
+    """An expression multiplied out: numbers, ``new``, ``computed``, sums over the batch, and arithmetic on them."""
     match node:
         case ast.Constant(value=bool() | complex()):
             raise ValueError("expected numbers")
         case ast.Constant(value=int() | float() as value):
-            return float(value), {}
-        case ast.Call(func=ast.Name(id="sum"), args=[inner], keywords=[]):
-            return 0.0, _polynomial(inner)
-        case ast.BinOp(left=left, op=ast.Add() | ast.Sub() as op, right=right):
-            sign = 1.0 if isinstance(op, ast.Add) else -1.0
-            (a, p), (b, q) = _law(left), _law(right)
-            return a + sign * b, _added(p, q, sign)
-        case ast.BinOp(left=left, op=ast.Mult(), right=right):
-            (a, p), (b, q) = _law(left), _law(right)
-            if p and q:
-                raise ValueError("a product of sums")
-            return a * b, _added(_scaled(p, b), _scaled(q, a), 1.0)
-        case ast.BinOp(left=left, op=ast.Div(), right=right):
-            (a, p), (b, q) = _law(left), _law(right)
-            if q:
-                raise ValueError("a division by a sum")
-            return a / b, {powers: value / b for powers, value in p.items()}
-    raise ValueError(f"'{ast.unparse(node)}' is outside any sum")
-
-
-def _polynomial(node: ast.expr) -> _Polynomial:
-    """The summand: a polynomial in ``computed`` and ``new``, without zero coefficients."""
-    match node:
-        case ast.Constant(value=bool() | complex()):
-            raise ValueError("expected numbers")
-        case ast.Constant(value=int() | float() as value):
-            return {(0, 0): float(value)} if value else {}
+            return {_CONSTANT: float(value)} if value else {}
         case ast.Name(id=name) if name in _VARIABLES:
             return _VARIABLES[name]
+        case ast.Call(func=ast.Name(id="sum"), args=[inner], keywords=[]):
+            return {(sums + 1, *powers): value for (sums, *powers), value in _terms(inner).items()}  # type: ignore[misc]
         case ast.BinOp(left=left, op=ast.Add() | ast.Sub() as op, right=right):
-            return _added(_polynomial(left), _polynomial(right), 1.0 if isinstance(op, ast.Add) else -1.0)
+            return _added(_terms(left), _terms(right), 1.0 if isinstance(op, ast.Add) else -1.0)
         case ast.BinOp(left=left, op=ast.Mult(), right=right):
-            return _product(_polynomial(left), _polynomial(right))
-        case ast.BinOp(left=left, op=ast.Div(), right=ast.Constant(value=int() | float() as divisor)):
-            return {powers: value / divisor for powers, value in _polynomial(left).items()}
+            return _product(_terms(left), _terms(right))
+        case ast.BinOp(left=left, op=ast.Div(), right=right):
+            divisor = _terms(right)
+            if set(divisor) != {_CONSTANT}:
+                raise ValueError("a division by other than a number")
+            return {powers: value / divisor[_CONSTANT] for powers, value in _terms(left).items()}
         case ast.BinOp(left=left, op=ast.Pow(), right=ast.Constant(value=2)):
-            square = _polynomial(left)
+            square = _terms(left)
             return _product(square, square)
-    raise ValueError(f"'{ast.unparse(node)}' is not made of new, computed and numbers")
+    raise ValueError(f"'{ast.unparse(node)}' is not made of sums, new, computed and numbers")
 
 
-def _added(base: _Polynomial, addend: _Polynomial, factor: float) -> _Polynomial:
+def _added(base: _Terms, addend: _Terms, factor: float) -> _Terms:
     total = dict(base)
     for powers, value in addend.items():
         total[powers] = total.get(powers, 0.0) + factor * value
     return {powers: value for powers, value in total.items() if value}
 
 
-def _scaled(polynomial: _Polynomial, factor: float) -> _Polynomial:
-    return {powers: value * factor for powers, value in polynomial.items() if factor}
-
-
-def _product(left: _Polynomial, right: _Polynomial) -> _Polynomial:
-    total: _Polynomial = {}
-    for (i, j), value in left.items():
-        total = _added(total, {(i + k, j + m): value * more for (k, m), more in right.items()}, 1.0)
+def _product(left: _Terms, right: _Terms) -> _Terms:
+    if any(sums for sums, *_ in (*left, *right)) and set(left) - {_CONSTANT} and set(right) - {_CONSTANT}:
+        raise ValueError("a product of sums")
+    total: _Terms = {}
+    for (s, i, j), value in left.items():
+        total = _added(total, {(s + t, i + k, j + m): value * more for (t, k, m), more in right.items()}, 1.0)
     return total
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
 from hisearch.verify.cases import Case, differences, root_mean_square
 from hisearch.verify.neighbours import FACTORS
 from hisearch.verify.prediction import CHOICES, POOL, Correction
-from hisearch.verify.terms import OCTAVES, Term, Variables, correction_of, terms_of
+from hisearch.verify.terms import Term, Variables, correction_of, terms_of
 
 #: One more term has to remove at least this share of the remaining difference, and this much in absolute terms.
 WORTHWHILE_SHARE = 0.2
@@ -21,19 +22,20 @@ WORTHWHILE_ALONE, STEPS_SAME = 0.5, 1e-3
 EXPLAINED = 0.03
 #: The same for step times among neighbours: a step's end is only known to a token.
 STEPS_EXPLAINED = 0.04
-#: Shift of a fit's variables that keeps them away from 0, because its steps are shares of them.
-_SHIFT = 4.0
-#: Stages of a fit: scatter of its starting points (octaves, for factors), and its steps.
-_STAGES = ((0.8, 0.03), (0.15, 0.01))
-#: Scattered points, and how many of the best are starting points.
-_SCATTER, _STARTS = 32, 4
+#: Reach of a fit's starting points (octaves, for factors), scattered points, and how many of the best are started
+#: from: near where step times are known, far elsewhere.
+_NEAR_START, _FAR_START = (0.15, 8, 2), (0.8, 32, 4)
+#: Precision of a fit, and its evaluations for each variable.
+_TOLERANCE, _EVALUATIONS = 2e-3, 20
+#: First steps of factors that are fitted to step times, octaves.
+_FIRST_STEP = 0.1
+#: Values of a term that are simulated across its range.
+_GRID = 9
 #: Grid points and rounds of the guess of a term from step times; then the step (octaves) and number of simulations
 #: tried on either side of it.
 _GUESSES, _ROUNDS, _NEAR, _AROUND = 61, 2, 0.0145, 6
 #: Shares of lost hits at which step times give a factor.
 _SHARES = 8
-#: Evaluations a round when several factors are fitted to step times.
-_FACTOR_EVALUATIONS = 120
 #: Weight of the difference of step times relative to the figures', in a distance.
 _STEPS_WEIGHT = 2.0
 #: Weight of squared corrections relative to squared differences.
@@ -91,19 +93,9 @@ class CorrectionSearch:
         """Squared distance plus the penalty on corrections."""
         return self.distance(variables) ** 2 + _PENALTY * math.fsum(x * x for x in variables.values())
 
-    def residuals(self, variables: Variables) -> np.ndarray:
-        """Differences of all cases, each with the same weight, and the penalty terms of the corrections."""
-        correction = correction_of(variables)
-        by_case = [np.array(list(case.differences(correction).values())) for case in self._cases]
-        scaled = [values / math.sqrt(len(values) * len(by_case)) for values in by_case]
-        steps = [
-            _STEPS_WEIGHT * (case.steps_error(correction) or 0.0) / math.sqrt(len(by_case)) for case in self._cases
-        ]
-        return np.concatenate([*scaled, np.array(steps), math.sqrt(_PENALTY) * np.array(list(variables.values()))])
-
     def with_term(self, others: Variables, term: Term) -> dict[str, float]:
         """``others`` with the best value of ``term`` added."""
-        return {**others, term.name: self._along(others, term, term.low, term.high)}
+        return {**others, term.name: self._along(others, term)}
 
     def with_lost_hits(self) -> list[Variables]:
         """The best point of each factor on step times combined with lost hits; none without known step times.
@@ -158,73 +150,56 @@ class CorrectionSearch:
     def local_search(self, variables: Variables) -> dict[str, float]:
         """Fit several terms together: one term's effect may offset another's.
 
-        Simulations are discontinuous, so a fit stays near its start. It starts from the best of scattered points, first
-        far apart with long steps, then close with short ones. Step times from neighbours are continuous, so that with
-        them the start is already close.
+        Simulations are discontinuous, so a fit stays near its start: the best of scattered points. Step times from
+        neighbours are continuous, and locate the start.
         """
         from scipy.stats import qmc
 
-        names = list(variables)
-        bounds = {term.name: (term.low, term.high) for term in self.terms}
-        low, high = np.array([bounds[name] for name in names]).T
-        best = dict(variables)
-        smooth = self.steps_error(best) is not None
-        stages, scattered, starts = (_STAGES[1:], 8, 2) if smooth else (_STAGES, _SCATTER, _STARTS)
-        for reach, step in stages:
-            centre = np.array(list(best.values()))
-            scatter = centre + reach * (2.0 * qmc.Sobol(len(names), seed=0).random(scattered) - 1.0)
-            fitted_factors = [self._fit_factors(best)] if smooth else []
-            points = sorted([best, *fitted_factors, *self._points(names, np.clip(scatter, low, high))], key=self.cost)[
-                :starts
-            ]
-            best = min([*points, *(self._fit(point, low, high, step) for point in points)], key=self.cost)
-        return best
+        smooth = self.steps_error(variables) is not None
+        reach, scattered, starts = _NEAR_START if smooth else _FAR_START
+        low, high = self._bounds(variables)
+        scatter = reach * (2.0 * qmc.Sobol(len(variables), seed=0).random(scattered) - 1.0)
+        rows = np.clip(np.array(list(variables.values())) + scatter, low, high).tolist()
+        points = [dict(variables), *(dict(zip(variables, row, strict=True)) for row in rows)]
+        if smooth:
+            points.append(self._fit_factors(variables))
+        best = sorted(points, key=self.cost)[:starts]
+        return min([*best, *(self._minimised(self.cost, point, reach / 4) for point in best)], key=self.cost)
 
     def _fit_factors(self, variables: Variables) -> dict[str, float]:
         """``variables`` with all factors on step times fitted together to the step times among neighbours."""
-        from scipy.optimize import minimize
-
-        names = [name for name in variables if name in FACTORS]
-        if not names:
-            return dict(variables)
         point = dict(variables)
         for _ in range(_ROUNDS):
+            factors = {name: x for name, x in point.items() if name in FACTORS}
+            if not factors:
+                return point
 
-            def error(x: np.ndarray, simulated: Variables = point) -> float:
-                inside = np.clip(x, -OCTAVES, OCTAVES)
-                return self.counted({**variables, **dict(zip(names, inside.tolist(), strict=True))}, simulated)
+            def error(tried: Variables, simulated: Variables = point) -> float:
+                return self.counted({**variables, **tried}, simulated)
 
-            start = np.array([point[name] for name in names])
-            fitted = minimize(
-                error,
-                start,
-                method="Nelder-Mead",
-                options={"maxfev": _FACTOR_EVALUATIONS, "xatol": 2e-3, "fatol": 1e-4},
-            )
-            inside = np.clip(fitted.x, -OCTAVES, OCTAVES)
-            point = {**variables, **dict(zip(names, inside.tolist(), strict=True))}
+            point = {**variables, **self._minimised(error, factors, _FIRST_STEP)}
         return point
 
-    def _points(self, names: Sequence[str], rows: np.ndarray) -> list[dict[str, float]]:
-        return [dict(zip(names, row, strict=True)) for row in rows.tolist()]
+    def _bounds(self, variables: Variables) -> tuple[list[float], list[float]]:
+        """Lowest and highest value of each variable."""
+        terms = {term.name: term for term in self.terms}
+        return [terms[name].low for name in variables], [terms[name].high for name in variables]
 
-    def _fit(self, variables: Variables, low: np.ndarray, high: np.ndarray, step: float) -> dict[str, float]:
-        """Least squares from one point; the variables are shifted because steps are shares of them."""
-        from scipy.optimize import least_squares
+    def _minimised(self, cost: Callable[[Variables], float], start: Variables, reach: float) -> dict[str, float]:
+        """The lowest ``cost`` near ``start``, by linear approximations without derivatives; ``reach``: first steps."""
+        from scipy.optimize import minimize
 
-        names = list(variables)
+        low, high = self._bounds(start)
 
-        def residuals(shifted: np.ndarray) -> np.ndarray:
-            return self.residuals(self._points(names, shifted[None] - _SHIFT)[0])
+        def point(x: np.ndarray) -> dict[str, float]:
+            return dict(zip(start, np.clip(x, low, high).tolist(), strict=True))
 
-        inside = 1e-3 * (high - low)
-        start = np.clip(np.array(list(variables.values())), low + inside, high - inside)
-        box = (low + _SHIFT, high + _SHIFT)
-        result = least_squares(residuals, start + _SHIFT, bounds=box, diff_step=step, xtol=1e-3, max_nfev=10)
-        return self._points(names, result.x[None] - _SHIFT)[0]
+        options = {"rhobeg": reach, "tol": _TOLERANCE, "maxiter": _EVALUATIONS * len(start)}
+        first = np.array(list(start.values()))
+        return point(minimize(lambda x: cost(point(x)), first, method="COBYLA", options=options).x)
 
-    def _along(self, others: Variables, term: Term, low: float, high: float) -> float:
-        """The best of a grid, then a golden section between its neighbours.
+    def _along(self, others: Variables, term: Term) -> float:
+        """The best of a grid, then of the values between its neighbours.
 
         The cost is discontinuous, and may have two minima. Near saturation the minimum is narrower than the grid; step
         times among neighbours then locate it.
@@ -236,12 +211,11 @@ class CorrectionSearch:
 
         guess = self._guess(others, term)
         near = [] if guess is None else [guess + _NEAR * k for k in range(-_AROUND, _AROUND + 1)]
-        grid = sorted({*np.linspace(low, high, 9).tolist(), *(min(max(x, low), high) for x in near)})
+        grid = np.unique([*np.linspace(term.low, term.high, _GRID), *np.clip(near, term.low, term.high)]).tolist()
         at = int(np.argmin([cost(x) for x in grid]))
         around = (grid[max(at - 1, 0)], grid[min(at + 1, len(grid) - 1)])
         result = minimize_scalar(cost, bounds=around, method="bounded", options={"xatol": 3e-3, "maxiter": 14})
-        best = float(result.x) if result.fun <= cost(grid[at]) else grid[at]
-        return min(best, 0.0, key=cost) if low <= 0.0 <= high else best
+        return min(float(result.x), float(grid[at]), 0.0, key=cost)
 
     def _guess(self, others: Variables, term: Term) -> float | None:
         """The value of ``term`` that step times among neighbours fit best; None where they do not depend on it.
@@ -251,11 +225,7 @@ class CorrectionSearch:
         if not (term.name in FACTORS or term.name.startswith(POOL)) or self.steps_error(others) is None:
             return None
         grid = np.linspace(term.low, term.high, _GUESSES).tolist()
-        simulated: Variables = others
+        point = others
         for _ in range(_ROUNDS):
-
-            def error(x: float, simulated: Variables = simulated) -> float:
-                return self.counted({**others, term.name: x}, simulated)
-
-            simulated = {**others, term.name: min(grid, key=error)}
-        return simulated[term.name]
+            point = min(({**others, term.name: x} for x in grid), key=partial(self.counted, simulated=point))
+        return point[term.name]

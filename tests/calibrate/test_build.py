@@ -12,7 +12,8 @@ import pytest
 import yaml
 
 from hisearch.calibrate import families
-from hisearch.calibrate.aic_tables import read_aiconfigurator, read_all_reduce, read_experts, read_quantise
+from hisearch.calibrate.aic_collectives import read_all_reduce
+from hisearch.calibrate.aic_tables import read_aiconfigurator, read_experts, read_quantise
 from hisearch.calibrate.build import CURVE_KNOTS, Measured, Target, _family, _order, build_profile, curves_of
 from hisearch.calibrate.families import quantise
 from hisearch.calibrate.fitting import LEAST_POINTS

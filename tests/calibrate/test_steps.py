@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from hisearch.calibrate.profiles import LoggedWorker, calibrate_steps
 from hisearch.calibrate.step_fit import fit_steps
-from hisearch.calibrate.step_log import StepLogError, read_step_logs
+from hisearch.calibrate.step_log import read_step_logs
 from hisearch.cli.main import app
 from hisearch.latency.costs import CompiledCosts
 from hisearch.latency.estimator import build_estimator
@@ -22,6 +22,7 @@ from hisearch.specs.base import DType
 from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.machines.profile import LatencyProfileSpec
+from hisearch.traces.reading.errors import TraceError
 from tests.calibrate.step_logs import drawn_steps, timed, write_csv, write_jsonl
 
 CATALOGUE = Catalogue()
@@ -61,10 +62,10 @@ class TestReading:
         [
             ("a.jsonl", "", "no steps"),
             ("a.txt", "", "expected a name ending in .jsonl, .csv"),
-            ("a.jsonl", "{", ":1: not JSON"),
-            ("a.jsonl", '{"latency_s": 1}', ":1: requests: expected a list"),
+            ("a.jsonl", "{", ":1: expected a JSON object"),
+            ("a.jsonl", '{"latency_s": 1}', ":1: requests: missing"),
             ("a.jsonl", '{"latency_s": 0, "requests": [{"new_tokens": 1, "cached_tokens": 0}]}', ":1: latency_s"),
-            ("a.jsonl", '{"latency_s": 1, "requests": [3]}', "requests.0: expected an object"),
+            ("a.jsonl", '{"latency_s": 1, "requests": [3]}', "requests: expected a non-empty list of objects"),
             ("a.jsonl", '{"latency_s": 1, "requests": [{"new_tokens": 0, "cached_tokens": 0}]}', "0.new_tokens"),
             ("a.jsonl", '{"latency_s": 1, "requests": [{"new_tokens": 1}]}', "requests.0.cached_tokens"),
             ("a.csv", "step,latency_s,new_tokens\n", ":1: no column cached_tokens"),
@@ -77,7 +78,7 @@ class TestReading:
     )
     def test_a_bad_log_is_refused_with_its_place(self, tmp_path: Path, name: str, text: str, expected: str) -> None:
         (tmp_path / name).write_text(text)
-        with pytest.raises(StepLogError) as error:
+        with pytest.raises(TraceError) as error:
             read_step_logs([tmp_path / name])
         assert expected in str(error.value)
         assert str(tmp_path / name) in str(error.value)

@@ -9,11 +9,12 @@ from laws import LAWS
 
 from hisearch.latency.devices.fitted import FittedLaw
 from hisearch.latency.estimators.roofline import RooflineEstimator
-from hisearch.latency.estimators.scaled import ScaledEstimator, ScaledWorker
+from hisearch.latency.estimators.scaled import ScaledEstimator
 from hisearch.latency.operators import token_operators
 from hisearch.latency.parameters import matrices, redundant_expert_bytes_per_rank
 from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sharding import Parallelism, shard
+from hisearch.latency.workers.scaled import ScaledWorker
 from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.machines.profile import LatencyProfileSpec

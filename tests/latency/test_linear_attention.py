@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hisearch.latency.device_memory.plan import plan_memory
-from hisearch.latency.estimators.scaled import ScaledEstimator, ScaledWorker
+from hisearch.latency.estimators.scaled import ScaledEstimator
 from hisearch.latency.operators import attention_shape, sequence_operators, token_operators
 from hisearch.latency.parameters import (
     kv_bytes_per_token_per_rank,
@@ -16,6 +16,7 @@ from hisearch.latency.parameters import (
 )
 from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sharding import InvalidParallelism, shard
+from hisearch.latency.workers.scaled import ScaledWorker
 from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.machines.parallelism import Parallelism

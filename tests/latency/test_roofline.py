@@ -25,10 +25,12 @@ from latency_catalogue import (
 )
 
 from hisearch.latency.costs import CompiledCosts
-from hisearch.latency.estimators.roofline import RooflineEstimator, attention_pairs, compute_dtype, windowed_pairs
+from hisearch.latency.estimators.roofline import RooflineEstimator
+from hisearch.latency.operators import attention_pairs, windowed_pairs
 from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sharding import Parallelism
 from hisearch.latency.step_cost import decode_step_seconds, step_seconds
+from hisearch.latency.workers.roofline import compute_dtype
 
 ROOFLINE = RooflineEstimator("test", PROFILE)
 MILLION = 10**6

@@ -19,16 +19,16 @@ from hisearch.latency.laws.model import weights_law
 from hisearch.latency.served_errors import EngineErrors
 from hisearch.latency.sharding import Parallelism
 from hisearch.specs.machines.host import HostTimes
-from hisearch.validate.silicon.conditions import as_it_ran, conditions_of, host_version, kernels_version
+from hisearch.validate.silicon.campaigns import kernels_version
+from hisearch.validate.silicon.closed_loop import Loop, closed_loop, held_steps
+from hisearch.validate.silicon.conditions import conditions_of, host_version
 from hisearch.validate.silicon.disaggregated import conditions_of_side, sides_of
+from hisearch.validate.silicon.inferencemax import as_it_ran
 from hisearch.validate.silicon.pricing import (
     EngineTimes,
-    Loop,
     NotPriced,
     Pricer,
     _burst_gap_s,
-    closed_loop,
-    held_steps,
 )
 from hisearch.validate.silicon.recipes import recipe_of
 from hisearch.validate.silicon.report import validate_silicon

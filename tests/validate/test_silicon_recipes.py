@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hisearch.latency.sharding import Parallelism
 from hisearch.validate.silicon.disaggregated import AMBIGUOUS, UNTOLD, UnknownDeployment, conditions_of_side, sides_of
 from hisearch.validate.silicon.pricing import NotPriced, Pricer
-from hisearch.validate.silicon.recipes import Recipe, Runs, _read, candidates, recipe_of, states_workers
+from hisearch.validate.silicon.recipes import Recipe, Runs, _read, candidates, recipe_of
 from hisearch.validate.silicon.rows import SiliconRow, read_rows
 
 #: A run on GB200 that states no workers: a prefill worker of 4, a decode worker of 32 attention groups.
@@ -129,7 +129,7 @@ def test_every_recipe_is_among_those_that_its_own_row_may_have_run(
             f"{role}_moe_ep": str(side.expert), f"{role}_workers": str(side.workers) if stated else "",
         }  # fmt: skip
     row = row_of(tmp_path_factory.mktemp("rows"), **cells)
-    assert states_workers(row.cells) is stated
+    assert row.states_workers is stated
     matches = candidates(row)
     if stated and recipe.drafts != 0:
         return

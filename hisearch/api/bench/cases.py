@@ -173,12 +173,12 @@ def simulation_of(name: str, trace: str | None = None, limit: int | None = None)
 
 def _in_full(case: Case, catalogue: Catalogue) -> Run:
     """The case from its generated trace and its specs; every run compiles both anew."""
-    from hisearch.latency.estimator import forget_compiled
+    from hisearch.latency.estimator import forget
 
     compiled = compiling(case.workload, catalogue)
 
     def run() -> tuple[int, int]:
-        forget_compiled()
+        forget()
         return replay(case, plan_of(case, catalogue), compiled())()
 
     return run

@@ -14,14 +14,11 @@ from typing import NamedTuple
 
 from hisearch.latency.device_memory.constants import GIB
 from hisearch.latency.device_memory.plan import taken_bytes, usable_bytes
-from hisearch.latency.parameters import weight_bytes_per_rank
+from hisearch.latency.parameters import WIDE_DTYPES, weight_bytes_per_rank
 from hisearch.latency.sharding import Parallelism, parallelism_of
 from hisearch.specs.base import DType, EngineName
 from hisearch.specs.machines.hardware import AcceleratorSpec
 from hisearch.specs.models.model import ModelSpec
-
-#: Formats that both engines turn into fp8 while loading.
-WIDE_DTYPES: frozenset[DType] = frozenset({"bf16", "fp16", "fp32"})
 
 #: Engines that hold the whole checkpoint in its own format before they quantise it.
 LOADS_IN_FULL: frozenset[EngineName] = frozenset({"sglang"})
@@ -61,6 +58,7 @@ def full_load(
     Raises:
         InvalidParallelism: the model cannot be split over ``tensor_parallel`` ranks.
     """
+    # Both engines turn all unquantised formats into fp8 while loading.
     if weight_dtype != "fp8" or model.weight_dtype not in WIDE_DTYPES or engine not in LOADS_IN_FULL:
         return None
     split = parallelism_of(tensor_parallel, parallelism)

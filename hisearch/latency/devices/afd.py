@@ -30,7 +30,7 @@ import numpy as np
 from hisearch.base.dtypes import F8
 from hisearch.hardware.collectives import all_gather_volume
 from hisearch.latency.devices.flow import Stage
-from hisearch.latency.operators import ACTIVATION_BYTES
+from hisearch.latency.operators import ACTIVATION_BYTES, sets_reached
 from hisearch.latency.sharding import Parallelism
 from hisearch.specs.machines.devices import AttentionFfnSpec
 from hisearch.specs.machines.hardware import LinkSpec
@@ -73,7 +73,7 @@ class Afd:
         moe = self.model.moe
         if not routed or moe is None:
             return n
-        return n * (1.0 - (1.0 - 1.0 / n) ** moe.experts_per_token)
+        return sets_reached(n, moe.experts_per_token)
 
     def there(self, tokens: F8, routed: bool) -> Stage:
         """Transfer of a micro-batch's hidden states to the FFN."""

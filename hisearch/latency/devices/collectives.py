@@ -12,10 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from hisearch.base.dtypes import F8
-from hisearch.hardware.collectives import all_gather_volume, all_reduce_volume
 from hisearch.hardware.topology import Network
 from hisearch.latency.laws.collectives import Collectives
-from hisearch.latency.operators import ACTIVATION_BYTES, NORM_SUMS_BYTES
+from hisearch.latency.operators import ACTIVATION_BYTES, NORM_SUMS_BYTES, sets_reached
 from hisearch.latency.sharding import Parallelism
 from hisearch.specs.models.model import ModelSpec
 
@@ -24,18 +23,17 @@ from hisearch.specs.models.model import ModelSpec
 class CollectiveLaw:
     """Seconds of collectives by tokens of one attention group.
 
-    alpha_s, link_bytes_per_s: of the peer link, at its attained share; ``network`` takes precedence.
-    measured: curves of the profile's fitted laws; they take precedence over the peer link's alpha-beta.
+    peers: over the peer link, where no ``network`` takes precedence.
+    fitted: ``peers`` are those of the profile's fitted laws, not alpha-beta alone.
     once: FFNs are elsewhere: a layer has only attention's all-reduce.
     """
 
     model: ModelSpec
     split: Parallelism
-    alpha_s: float
-    link_bytes_per_s: float
+    peers: Collectives
+    fitted: bool = False
     network: Network | None = None
     once: bool = False
-    measured: Collectives | None = None
 
     def layer_s(self, tokens: F8) -> F8:
         """Seconds of one layer."""
@@ -54,8 +52,8 @@ class CollectiveLaw:
             return 2.0 * self._all_to_all_s(self.network, self._payload(tokens) / split.tensor)
         if split.attention_data == 1:
             return self._normed_s(self._payload(tokens), split.tensor)
-        if split.all_to_all and self.measured is not None:
-            return self.measured.exchanged_s(split, self.model, self._payload(tokens))
+        if split.all_to_all and self.fitted:
+            return self.peers.exchanged_s(split, self.model, self._payload(tokens))
         return 2.0 * self._gather_s(self._payload(tokens) * split.attention_data, split.stage_ranks)
 
     def embedding_s(self, tokens: F8) -> F8:
@@ -72,39 +70,24 @@ class CollectiveLaw:
     def _all_to_all_s(self, network: Network, payload: F8) -> F8:
         """Seconds of a rank's tokens to the sets of ranks with their experts: each set once, choices are even."""
         assert self.model.moe is not None
-        sets, chosen = float(self.split.expert), self.model.moe.experts_per_token
-        copies = sets * (1.0 - (1.0 - 1.0 / sets) ** chosen)
+        copies = sets_reached(float(self.split.expert), self.model.moe.experts_per_token)
         return network.all_to_all_s(payload * copies, self.split.stage_ranks)
 
     def _handed_s(self, payload: F8) -> F8:
         """Seconds from a pipeline stage to the next."""
         if self.network is not None:
             return self.network.send_s(payload, self.split.stage_ranks)
-        return np.asarray(self.alpha_s + payload / self.link_bytes_per_s)
+        return self.peers.send_s(payload)
 
     def _payload(self, tokens: F8) -> F8:
         return np.asarray(ACTIVATION_BYTES * self.model.hidden_size * tokens)
 
     def _normed_s(self, payload: F8, ranks: int) -> F8:
         """Seconds of an all-reduce before a norm."""
-        if ranks > 1 and self.network is None and self.measured is not None:
-            return self.measured.normed_s(payload, ranks)
-        return self._all_reduce_s(payload, ranks)
+        return self.peers.normed_s(payload, ranks) if self.network is None else self._all_reduce_s(payload, ranks)
 
     def _all_reduce_s(self, payload: F8, ranks: int) -> F8:
-        if ranks == 1:
-            return np.zeros(np.shape(payload))
-        if self.network is not None:
-            return self.network.all_reduce_s(payload, ranks)
-        if self.measured is not None:
-            return self.measured.all_reduce_s(payload, ranks)
-        return np.asarray(self.alpha_s + all_reduce_volume(1.0, ranks) * payload / self.link_bytes_per_s)
+        return (self.network or self.peers).all_reduce_s(payload, ranks) if ranks > 1 else np.zeros(np.shape(payload))
 
     def _gather_s(self, payload: F8, ranks: int) -> F8:
-        if ranks == 1:
-            return np.zeros(np.shape(payload))
-        if self.network is not None:
-            return self.network.all_gather_s(payload, ranks)
-        if self.measured is not None:
-            return self.measured.all_gather_s(payload, ranks)
-        return np.asarray(self.alpha_s + all_gather_volume(1.0, ranks) * payload / self.link_bytes_per_s)
+        return (self.network or self.peers).all_gather_s(payload, ranks) if ranks > 1 else np.zeros(np.shape(payload))

@@ -20,13 +20,14 @@ from hisearch.latency.devices.build import (
 from hisearch.latency.devices.collectives import CollectiveLaw
 from hisearch.latency.devices.experts import ExpertLoads
 from hisearch.latency.devices.fitted import FittedLaw, fitted_worker
+from hisearch.latency.devices.layer import Product, ProductFamily
 from hisearch.latency.devices.mapping import operator_map, runs
 from hisearch.latency.devices.work import Load, Work, attention_heads, decode_work, operator_work, prefill_work
-from hisearch.latency.devices.worker import DeviceWorker, Product, ProductFamily
-from hisearch.latency.estimators.roofline import compute_dtype
+from hisearch.latency.devices.worker import DeviceWorker
 from hisearch.latency.operators import attention_shape, sequence_operators, token_operators
-from hisearch.latency.parameters import Matrix, matrices, wide_dtype
+from hisearch.latency.parameters import lm_head, matrices, wide_dtype
 from hisearch.latency.sharding import InvalidParallelism, Parallelism, Shard, dense_layers, moe_layers, shard
+from hisearch.latency.workers.roofline import compute_dtype, peer_collectives
 from hisearch.specs.base import DType, EngineName
 from hisearch.specs.machines.devices import ACCELERATOR, DevicesSpec, OperatorName
 from hisearch.specs.machines.hardware import AcceleratorSpec
@@ -90,8 +91,6 @@ def compose(
         base = devices[ACCELERATOR]
         assert base.seconds is not None
         devices[ACCELERATOR] = replace(base, seconds=FittedLaw(fitted, base.seconds, stated=spec.experts is not None))
-    link_rate = accelerator.peer_link.bandwidth_bytes_per_s * profile.all_reduce.bandwidth
-    network = Network.of(spec.network) if spec.network is not None else None
     plain = DeviceWorker(
         model=model,
         spec=spec,
@@ -107,10 +106,9 @@ def compose(
         collectives=CollectiveLaw(
             model,
             split,
-            profile.all_reduce.alpha_s,
-            link_rate,
-            network,
-            measured=fitted.collectives if fitted is not None else None,
+            fitted.collectives if fitted is not None else peer_collectives(profile, accelerator),
+            fitted is not None,
+            Network.of(spec.network) if spec.network is not None else None,
         ),
     )
     if spec.attention_ffn is not None:
@@ -186,7 +184,7 @@ def _products(model: ModelSpec, part: Shard, accelerator: AcceleratorSpec, dtype
 
 
 def _sequence_products(model: ModelSpec, part: Shard, dtype: DType) -> tuple[Product, ...]:
-    head = Matrix("lm_head", model.hidden_size, part.vocab, layers=1, quantised=False)
+    head = lm_head(model, part)
     return tuple(
         Product("lm_head", op, head) if op.name == "lm_head" else Product("elementwise", op, None)
         for op in sequence_operators(model, part, dtype)

@@ -1,4 +1,4 @@
-"""Accelerators by their fitted laws, where a profile has them (``hisearch.latency.estimators.scaled``).
+"""Accelerators by their fitted laws, where a profile has them (``hisearch.latency.workers.scaled``).
 
 The operators of a step are those of the scaled roofline. Sliding-window attention, and experts with stated routing,
 have no fitted law here and keep the roofline's.
@@ -16,13 +16,14 @@ from hisearch.base.dtypes import F8
 from hisearch.latency.devices.laws import Law
 from hisearch.latency.devices.work import Work, WorkKind
 from hisearch.latency.estimators.auto import AutoEstimator
-from hisearch.latency.estimators.scaled import ScaledEstimator, ScaledWorker
+from hisearch.latency.estimators.scaled import ScaledEstimator
 from hisearch.latency.laws.attention import decode_s, prefill_s
 from hisearch.latency.laws.model import law_of
 from hisearch.latency.operators import Operator
-from hisearch.latency.parameters import Matrix, matrices
+from hisearch.latency.parameters import Matrix, lm_head, matrices
 from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sharding import Parallelism, window_layers
+from hisearch.latency.workers.scaled import ScaledWorker
 from hisearch.specs.base import DType, EngineName
 from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.specs.documents.catalogue import Catalogue
@@ -112,8 +113,7 @@ class FittedLaw:
     @cached_property
     def _matrices(self) -> dict[str, Matrix]:
         model, part = self.worker.model, self.worker.part
-        head = Matrix("lm_head", model.hidden_size, part.vocab, layers=1, quantised=False)
-        return {matrix.name: matrix for matrix in [*matrices(model, part), head]}
+        return {matrix.name: matrix for matrix in [*matrices(model, part), lm_head(model, part)]}
 
     @cached_property
     def _elementwise(self) -> dict[str, Operator]:

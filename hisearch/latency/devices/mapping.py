@@ -66,10 +66,8 @@ def operator_map(
     Raises:
         DevicesRefused: a device has no law for an operator that is mapped to it.
     """
-    chosen: dict[OperatorName, str] = dict.fromkeys(OPERATORS, spec.others or ACCELERATOR)
-    if spec.mapping != "by_hand":
-        chosen = dict.fromkeys(OPERATORS, ACCELERATOR)
-    chosen.update(spec.operators)
+    others = (spec.others if spec.mapping == "by_hand" else None) or ACCELERATOR
+    chosen: dict[OperatorName, str] = dict.fromkeys(OPERATORS, others) | spec.operators
     if spec.mapping == "by_hand":
         check_map(chosen, devices, present)
         return chosen
@@ -80,9 +78,8 @@ def operator_map(
         if spec.mapping == "by_intensity":
             flops_per_byte, balance = intensity(operator)
             able = [ACCELERATOR] if flops_per_byte >= balance else able
-            cost = {name: seconds(operator, name, None) for name in able}
-        else:
-            cost = {name: seconds(operator, name, chosen) for name in able}
+        transfers_from = None if spec.mapping == "by_intensity" else chosen
+        cost = {name: seconds(operator, name, transfers_from) for name in able}
         chosen[operator] = min(cost, key=lambda name: (cost[name], name != ACCELERATOR))
     check_map(chosen, devices, present)
     return chosen

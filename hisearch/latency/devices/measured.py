@@ -18,7 +18,6 @@ point the last slope continues. Operators that the file lacks keep the device's 
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,13 +27,11 @@ from hisearch.base.dtypes import F8
 from hisearch.latency.devices.laws import Law
 from hisearch.latency.devices.work import Work, WorkKind
 from hisearch.latency.measured.curves import Curve, Grid
+from hisearch.traces.reading.errors import TraceError
+from hisearch.traces.reading.rows import BadRows, csv_names, csv_rows
 
 COLUMNS = ("operator", "tokens", "context", "latency_s")
 ATTENTION = ("prefill_attention", "decode_attention")
-
-
-class OperatorFileError(ValueError):
-    """A file of operator latencies cannot be read; says where and why."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +67,7 @@ class MeasuredLaw:
         if table is not None:
             return table(work.units)
         if self.other is None:
-            raise OperatorFileError(f"no latencies of {work.name}, and the device has no law")
+            raise ValueError(f"no latencies of {work.name}, and the device has no law")
         return self.other.cost(work)
 
 
@@ -78,34 +75,29 @@ def read_operators(path: Path, tensor_parallel: int) -> dict[str, Table]:
     """Tables by operator.
 
     Raises:
-        OperatorFileError: a column is missing, a cell is no number, attention lacks a pair or has both kinds of
-            context, or no row is of these ranks.
+        TraceError: the file cannot be read, a column is missing, a cell is no number, attention lacks a pair or has
+            both kinds of context, or no row is of these ranks.
     """
     points: dict[str, dict[tuple[float, float], float]] = {}
     context_kinds: set[bool] = set()
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file)
-            missing = [name for name in COLUMNS if name not in (reader.fieldnames or [])]
-            if missing:
-                raise OperatorFileError(f"{path}:1: no column {', '.join(missing)}; needed: {', '.join(COLUMNS)}")
-            for row in reader:
-                where = f"{path}:{reader.line_num}"
-                if row.get("tensor_parallel") and int(_number(row["tensor_parallel"], where)) != tensor_parallel:
-                    continue
-                name = row["operator"]
-                per_decode = bool(row.get("context_each")) and name == "decode_attention"
-                context = _number(row["context_each" if per_decode else "context"], where) if name in ATTENTION else 0.0
-                if name == "decode_attention":
-                    context_kinds.add(per_decode)
-                at = (_number(row["tokens"], where), context)
-                points.setdefault(name, {})[at] = _number(row["latency_s"], where)
-    except OSError as error:
-        raise OperatorFileError(f"{path}: {error.strerror}") from None
+    bad = BadRows(path)
+    missing = [name for name in COLUMNS if name not in csv_names(path)]
+    if missing:
+        raise TraceError.at(f"no column {', '.join(missing)}; needed: {', '.join(COLUMNS)}", path=path, line=1)
+    for line, row in csv_rows(path, bad):
+        with bad.row(line):
+            if row.filled("tensor_parallel") and row.count("tensor_parallel") != tensor_parallel:
+                continue
+            name, per_decode = row.raw("operator"), False
+            if name == "decode_attention":
+                per_decode = row.filled("context_each")
+                context_kinds.add(per_decode)
+            context = row.number("context_each" if per_decode else "context") if name in ATTENTION else 0.0
+            points.setdefault(name, {})[row.number("tokens"), context] = row.number("latency_s")
     if not points:
-        raise OperatorFileError(f"{path}: no rows of tensor_parallel {tensor_parallel}")
+        raise TraceError.at(f"no rows of tensor_parallel {tensor_parallel}", path=path)
     if len(context_kinds) > 1:
-        raise OperatorFileError(f"{path}: decode_attention has rows with context_each, and rows without")
+        raise TraceError.at("decode_attention has rows with context_each, and rows without", path=path)
     tables: dict[str, Table] = {name: _table(path, name, latencies) for name, latencies in points.items()}
     decodes = tables.get("decode_attention")
     if context_kinds == {True} and isinstance(decodes, Grid):
@@ -120,17 +112,6 @@ def _table(path: Path, name: str, points: dict[tuple[float, float], float]) -> C
     contexts = np.array(sorted({at[1] for at in points}))
     missing = [(t, c) for t in tokens for c in contexts if (t, c) not in points]
     if missing:
-        raise OperatorFileError(
-            f"{path}: {name} has no latency for tokens {missing[0][0]:g} at context {missing[0][1]:g}"
-        )
+        problem = f"{name} has no latency for tokens {missing[0][0]:g} at context {missing[0][1]:g}"
+        raise TraceError.at(problem, path=path)
     return Grid((tokens, contexts), np.array([[points[t, c] for c in contexts] for t in tokens]))
-
-
-def _number(text: str, where: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not (np.isfinite(value) and value >= 0):
-        raise OperatorFileError(f"{where}: '{text}' is no number >= 0")
-    return value

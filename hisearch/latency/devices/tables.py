@@ -22,9 +22,9 @@ import numpy as np
 from hisearch.base.dtypes import F8
 from hisearch.latency.costs import StepCosts
 from hisearch.latency.devices.work import Load
-from hisearch.latency.knots import knots_up_to, octaves_up_to, whole_octaves
+from hisearch.latency.knots import octaves_up_to, whole_octaves
 from hisearch.latency.measured.curves import Grid
-from hisearch.latency.operators import attention_pairs
+from hisearch.latency.tabulate import counted, device_costs, table_axes
 
 Step = Callable[[Load], F8]
 
@@ -50,23 +50,14 @@ def tabulate(
         max_context: most tokens that decodes of a step read together.
         longest: longest sequence of the model.
     """
-    tokens = np.arange(1.0, max_tokens + 1.0)
-    new = knots_up_to(max_tokens).astype(np.float64)
-    cached = knots_up_to(min(max_context, longest)).astype(np.float64)
-    batch = knots_up_to(max(max_sequences, 2)).astype(np.float64)
-    context = knots_up_to(max_context).astype(np.float64)
-    rows, columns = np.broadcast_arrays(np.maximum(new, 1.0)[:, None], cached[None, :])
-    chunk = _chunk(step, rows, columns)
-    n, c = np.broadcast_arrays(np.maximum(batch, 1.0)[:, None], context[None, :])
-    decode = step(_load(np.zeros_like(n), np.zeros_like(n), n, c)) - _base(step, n)
-    decode[..., 0, :] = 0.0
-    return StepCosts(
-        host_s=0.0,
-        host_per_sequence_s=0.0,
-        token_s=_from_zero(_base(step, tokens)),
-        sequence_s=_from_zero(sequence(np.arange(1.0, max_sequences + 1.0))),
-        chunk_rate=np.ascontiguousarray(chunk / attention_pairs(rows, columns)),
-        decode_s=np.ascontiguousarray(decode),
+    axes = table_axes(max_tokens, max_sequences, max_context, longest)
+    n, c = np.broadcast_arrays(axes.sequences, axes.context)
+    return device_costs(
+        axes,
+        token_s=counted(lambda tokens: _base(step, tokens), max_tokens),
+        sequence_s=counted(sequence, max_sequences),
+        chunk_s=_chunk(step, *np.broadcast_arrays(axes.new, axes.cached)),
+        decode_s=step(_load(np.zeros_like(n), np.zeros_like(n), n, c)) - _base(step, n),
         mixed_decode_s=_mixed_decode_s(step, max_tokens, max_sequences, min(max_context, longest)) if joint else None,
     )
 
@@ -80,11 +71,6 @@ def _mixed_decode_s(step: Step, max_tokens: int, max_sequences: int, longest: in
     both = step(_load(*np.broadcast_arrays(p, k, n, n * (m + 1.0))))
     added = both - _base(step, p + n) - _chunk(step, *np.broadcast_arrays(p, k))
     return np.ascontiguousarray(Grid(axes, added).on(knots))
-
-
-def _from_zero(table: F8) -> F8:
-    """With an entry of 0 before the others."""
-    return np.concatenate((np.zeros((*table.shape[:-1], 1)), table), axis=-1)
 
 
 def _chunk(step: Step, new: F8, cached: F8) -> F8:

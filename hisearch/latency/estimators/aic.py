@@ -10,19 +10,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from hisearch.hardware.power import worker_idle_w
 from hisearch.latency.aic import AicQuestion, AicTables, aic_tables, aic_version
 from hisearch.latency.costs import CompiledCosts, StepCosts
-from hisearch.latency.estimator import LatencyEstimator, register
-from hisearch.latency.estimators.roofline import energy_costs, engine_overhead
-from hisearch.latency.host import front_end_of, with_overhead
-from hisearch.latency.knots import knots_up_to
+from hisearch.latency.estimator import ProfileEstimator, register
+from hisearch.latency.host import with_overhead
 from hisearch.latency.laws.model import weights_law
 from hisearch.latency.measured.curves import Curve, Grid
-from hisearch.latency.operators import attention_pairs
 from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sharding import moe_layers, shard
 from hisearch.latency.sheets import named_as
+from hisearch.latency.tabulate import counted, device_costs, table_axes
 from hisearch.specs.machines.profile import LatencyProfileSpec
 from hisearch.specs.wording import in_percent
 
@@ -35,14 +32,14 @@ KV_MODES = {"bf16": "bfloat16", "fp16": "bfloat16", "fp8": "fp8", "int8": "int8"
 WORTH_SAYING = 0.1
 
 
-class AicEstimator:
+@register("aic")
+class AicEstimator(ProfileEstimator):
     """Compiles a worker to tables from the package's results."""
 
     def __init__(self, profile_name: str, profile: LatencyProfileSpec) -> None:
         if profile.aic is None:
             raise ValueError(f"profile {profile_name}: estimator aic needs an aic section")
-        self.profile_name = profile_name
-        self.profile = profile
+        super().__init__(profile_name, profile)
         self.names = profile.aic
 
     def question(self, priced: PricedWorker) -> AicQuestion:
@@ -85,48 +82,25 @@ class AicEstimator:
 
     def compile(self, priced: PricedWorker) -> CompiledCosts:
         """See ``LatencyEstimator.compile``."""
-        overhead = engine_overhead(self.profile_name, self.profile, priced.engine)
+        overhead = self.overhead(priced.engine)
         longest = min(priced.max_context_tokens, priced.model.max_context_tokens)
         answers = aic_tables(self.question(priced), priced.max_tokens, priced.max_sequences, longest)
-        device = _tables(answers, priced, longest)
+        device = _tables(answers, priced)
         warnings = [f"steps are priced by aiconfigurator-core {aic_version()}"]
         if answers.calculated > WORTH_SAYING:
             warnings.append(
                 f"{in_percent(answers.calculated)} of a typical step by its formulas, not by its measurements"
             )
-        return CompiledCosts(
-            seconds=with_overhead(device, overhead, priced),
-            joules=energy_costs(priced),
-            idle_w=worker_idle_w(priced.accelerator, priced.split.group_ranks),
-            profile=self.profile_name,
-            evidence=self.profile.evidence,
-            relative_error=self.profile.relative_error,
-            front_end=front_end_of(overhead),
-            warnings=tuple(warnings),
-        )
+        return self.costs(priced, with_overhead(device, overhead, priced), warnings=tuple(warnings))
 
 
-def _tables(answers: AicTables, priced: PricedWorker, longest: int) -> StepCosts:
-    tokens = np.arange(1.0, priced.max_tokens + 1.0)
-    new = np.maximum(knots_up_to(priced.max_tokens).astype(np.float64), 1.0)[:, None]
-    cached = knots_up_to(longest).astype(np.float64)[None, :]
-    sequences = knots_up_to(max(priced.max_sequences, 2)).astype(np.float64)[:, None]
-    context = knots_up_to(priced.max_context_tokens).astype(np.float64)[None, :]
-    chunk_s = Grid((answers.tokens, answers.cached), answers.chunk_s)(new, cached)
-    mean = np.maximum(context / np.maximum(sequences, 1.0) - 1.0, 0.0)
-    decode_s = Grid((answers.sequences, answers.mean), answers.decode_s)(np.maximum(sequences, 1.0), mean)
-    decode_s[0, :] = 0.0
-    return StepCosts(
-        host_s=0.0,
-        host_per_sequence_s=0.0,
-        token_s=np.concatenate(([0.0], Curve(answers.tokens, answers.token_s)(tokens))),
+def _tables(answers: AicTables, priced: PricedWorker) -> StepCosts:
+    axes = table_axes(*priced.limits, priced.model.max_context_tokens)
+    mean = np.maximum(axes.context / axes.sequences - 1.0, 0.0)
+    return device_costs(
+        axes,
+        token_s=counted(Curve(answers.tokens, answers.token_s), priced.max_tokens),
         sequence_s=np.zeros(2),
-        chunk_rate=np.ascontiguousarray(chunk_s / attention_pairs(new, cached)),
-        decode_s=np.ascontiguousarray(decode_s),
+        chunk_s=Grid((answers.tokens, answers.cached), answers.chunk_s)(axes.new, axes.cached),
+        decode_s=Grid((answers.sequences, answers.mean), answers.decode_s)(axes.sequences, mean),
     )
-
-
-@register("aic")
-def build(profile_name: str, profile: LatencyProfileSpec) -> LatencyEstimator:
-    """The estimator that queries aiconfigurator-core, with the names in ``profile``."""
-    return AicEstimator(profile_name, profile)

@@ -6,21 +6,17 @@ from dataclasses import replace
 
 from hisearch.latency.corrections import corrected
 from hisearch.latency.costs import CompiledCosts
-from hisearch.latency.estimator import LatencyEstimator, build_estimator, register
+from hisearch.latency.estimator import ProfileEstimator, build_estimator, register
 from hisearch.latency.estimators.roofline import RooflineEstimator
 from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sheets import named_as, of_catalogue
 from hisearch.specs.base import EngineName
 from hisearch.specs.machines.hardware import AcceleratorSpec
-from hisearch.specs.machines.profile import LatencyProfileSpec
 
 
-class AutoEstimator:
+@register("auto")
+class AutoEstimator(ProfileEstimator):
     """Delegates to the estimator of the chosen profile."""
-
-    def __init__(self, profile_name: str, profile: LatencyProfileSpec) -> None:
-        self.profile_name = profile_name
-        self.profile = profile
 
     def chosen(self, accelerator: AcceleratorSpec, engine: EngineName) -> str | None:
         """Name of the profile for this data sheet and engine; None where none is listed."""
@@ -37,9 +33,3 @@ class AutoEstimator:
         costs = RooflineEstimator(self.profile_name, self.profile).compile(priced)
         warning = f"no profile of {priced.engine.name} on this accelerator: the roofline prices its steps"
         return replace(costs, warnings=(*costs.warnings, warning))
-
-
-@register("auto")
-def build(profile_name: str, profile: LatencyProfileSpec) -> LatencyEstimator:
-    """The estimator of the profile that matches the worker."""
-    return AutoEstimator(profile_name, profile)

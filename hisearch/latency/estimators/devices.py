@@ -17,22 +17,22 @@ from hisearch.latency.devices.compose import compose
 from hisearch.latency.devices.fitted import profile_at_hand
 from hisearch.latency.devices.tables import tabulate
 from hisearch.latency.devices.worker import DeviceWorker
-from hisearch.latency.estimator import LatencyEstimator, register
-from hisearch.latency.estimators.roofline import engine_overhead, format_warnings
+from hisearch.latency.estimator import ProfileEstimator, register
 from hisearch.latency.host import front_end_of, with_overhead
 from hisearch.latency.priced import PricedWorker
+from hisearch.latency.workers.roofline import format_warnings
 from hisearch.specs.machines.devices import ACCELERATOR, DevicesSpec
 from hisearch.specs.machines.hardware import AcceleratorSpec
 from hisearch.specs.machines.host import EngineOverhead
 from hisearch.specs.machines.profile import LatencyProfileSpec
 
 
-class DevicesEstimator:
+@register("devices")
+class DevicesEstimator(ProfileEstimator):
     """Compiles workers with attached devices; without ``worker``, no devices are attached."""
 
     def __init__(self, profile_name: str, profile: LatencyProfileSpec, worker: WorkerDevices | None = None) -> None:
-        self.profile_name = profile_name
-        self.profile = profile
+        super().__init__(profile_name, profile)
         self.worker = worker if worker is not None else WorkerDevices(DevicesSpec(), {})
 
     def compile(self, priced: PricedWorker) -> CompiledCosts:
@@ -43,7 +43,7 @@ class DevicesEstimator:
         """
         model, accelerator, split = priced.model, priced.accelerator, priced.split
         name, profile = profile_at_hand(self.profile_name, self.profile, accelerator, priced.engine.name)
-        overhead = engine_overhead(name, profile, priced.engine)
+        overhead = ProfileEstimator(name, profile).overhead(priced.engine)
         composed = compose(
             self.worker, model, accelerator, profile, split, priced.weight_dtype, priced.kv_dtype, priced.engine.name
         )
@@ -148,9 +148,3 @@ def _sum(parts: list[StepCosts]) -> StepCosts:
 def _with_tables(tables: list[F8 | None]) -> StepCosts:
     """Costs without host times."""
     return StepCosts(0.0, 0.0, **dict(zip(StepCosts._fields[2:], tables, strict=True)))  # type: ignore[arg-type]
-
-
-@register("devices")
-def build(profile_name: str, profile: LatencyProfileSpec) -> LatencyEstimator:
-    """The estimator of accelerators without attached devices."""
-    return DevicesEstimator(profile_name, profile)

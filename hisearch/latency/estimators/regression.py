@@ -15,24 +15,17 @@ from __future__ import annotations
 import numpy as np
 
 from hisearch.base.dtypes import F8
-from hisearch.hardware.power import worker_idle_w
 from hisearch.latency.costs import CompiledCosts, StepCosts
-from hisearch.latency.estimator import LatencyEstimator, register
-from hisearch.latency.estimators.roofline import energy_costs, engine_overhead
-from hisearch.latency.host import front_end_of
-from hisearch.latency.knots import knots_up_to
+from hisearch.latency.estimator import ProfileEstimator, register
 from hisearch.latency.operators import attention_pairs
 from hisearch.latency.priced import PricedWorker
-from hisearch.specs.machines.profile import LatencyProfileSpec
+from hisearch.latency.tabulate import table_axes
 from hisearch.specs.machines.regression import StepRegression
 
 
-class RegressionEstimator:
+@register("regression")
+class RegressionEstimator(ProfileEstimator):
     """Compiles a worker to tables with the law of its own log in a LatencyProfile."""
-
-    def __init__(self, profile_name: str, profile: LatencyProfileSpec) -> None:
-        self.profile_name = profile_name
-        self.profile = profile
 
     def law(self, priced: PricedWorker) -> StepRegression:
         """The law of the worker's own steps.
@@ -62,15 +55,10 @@ class RegressionEstimator:
     def compile(self, priced: PricedWorker) -> CompiledCosts:
         """See ``LatencyEstimator.compile``."""
         law = self.law(priced)
-        return CompiledCosts(
-            seconds=_tables(law, priced),
-            joules=energy_costs(priced),
-            idle_w=worker_idle_w(priced.accelerator, priced.split.group_ranks),
-            profile=self.profile_name,
-            evidence=self.profile.evidence,
-            relative_error=self.profile.relative_error,
+        return self.costs(
+            priced,
+            _tables(law, priced),
             regime_errors={regime: error.median for regime, error in law.errors.items()},
-            front_end=front_end_of(engine_overhead(self.profile_name, self.profile, priced.engine)),
             warnings=tuple(_warnings(law, priced)),
         )
 
@@ -80,19 +68,17 @@ def _named(model: str, engine: str, split: str, weights: str, kv: str) -> str:
 
 
 def _tables(law: StepRegression, priced: PricedWorker) -> StepCosts:
-    new = np.maximum(knots_up_to(priced.max_tokens).astype(np.float64), 1.0)[:, None]
-    most_cached = min(priced.max_context_tokens, priced.model.max_context_tokens)
-    cached = knots_up_to(most_cached).astype(np.float64)[None, :]
-    sequences = knots_up_to(max(priced.max_sequences, 2))
-    context = knots_up_to(priced.max_context_tokens).astype(np.float64)
-    decode = np.where(sequences[:, None] > 0, law.context_token_s * context[None, :], 0.0)
+    axes = table_axes(*priced.limits, priced.model.max_context_tokens)
+    decode_s = np.repeat(law.context_token_s * axes.context, len(axes.sequences), axis=0)
+    decode_s[0, :] = 0.0
+    chunk_rate = law.pair_s + law.cached_token_s * axes.cached / attention_pairs(axes.new, axes.cached)
     return StepCosts(
         host_s=law.step_s,
         host_per_sequence_s=law.per_sequence_s,
         token_s=_token_s(law, priced.max_tokens),
         sequence_s=np.zeros(2),
-        chunk_rate=np.ascontiguousarray(law.pair_s + law.cached_token_s * cached / attention_pairs(new, cached)),
-        decode_s=np.ascontiguousarray(decode),
+        chunk_rate=np.ascontiguousarray(chunk_rate),
+        decode_s=decode_s,
         skew_s=np.array([law.skew_token_s]),
         prompt_s=np.full(2, law.prompt_s),
     )
@@ -122,9 +108,3 @@ def _warnings(law: StepRegression, priced: PricedWorker) -> list[str]:
     if "mixed" not in law.errors and priced.engine.name != "sglang":
         warnings.append("no step with both prompts and decodes was logged: their costs are added up")
     return warnings
-
-
-@register("regression")
-def build(profile_name: str, profile: LatencyProfileSpec) -> LatencyEstimator:
-    """The estimator with ``profile``'s regressions."""
-    return RegressionEstimator(profile_name, profile)

@@ -11,7 +11,7 @@ Notation (per layer and rank; T tokens of a step padded to the next CUDA graph, 
     chunk rate, decode_s, mixed_decode_s, skew_s: layers * attention tables (``latency.costs``)
 
 Several prompts of one step are priced at their total length: that many tokens fill the accelerator, while each attends
-to its own context. Energy is the roofline's (``estimators.roofline.energy_costs``).
+to its own context. Energy is the roofline's (``workers.roofline.energy_costs``).
 """
 
 from __future__ import annotations
@@ -23,14 +23,10 @@ import numpy as np
 
 from hisearch.base.dtypes import F8
 from hisearch.hardware.collectives import all_gather_volume, all_reduce_volume
-from hisearch.hardware.power import worker_idle_w
 from hisearch.latency.costs import CompiledCosts, LockstepCosts, StepCosts
-from hisearch.latency.estimator import LatencyEstimator, register
-from hisearch.latency.estimators.roofline import energy_costs, engine_overhead
+from hisearch.latency.estimator import ProfileEstimator, register
 from hisearch.latency.expert_load import with_uneven_experts
-from hisearch.latency.host import front_end_of, with_overhead
-from hisearch.latency.knots import knots_up_to
-from hisearch.latency.measured.curves import Grid
+from hisearch.latency.host import with_overhead
 from hisearch.latency.measured.operator_tables import (
     DENSE_FFN,
     LAYER_CALLS,
@@ -41,10 +37,11 @@ from hisearch.latency.measured.operator_tables import (
     table_hardware,
     table_meta,
 )
-from hisearch.latency.operators import ACTIVATION_BYTES, active_experts, attention_pairs
+from hisearch.latency.operators import ACTIVATION_BYTES, active_experts
 from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sharding import Shard, dense_layers, moe_layers, shard
 from hisearch.latency.sheets import accelerators, called, of_catalogue, same_sheet
+from hisearch.latency.tabulate import counted, device_costs, table_axes
 from hisearch.specs.machines.hardware import AcceleratorSpec
 from hisearch.specs.machines.host import EngineOverhead
 from hisearch.specs.machines.profile import CollectiveTerms, LatencyProfileSpec
@@ -116,18 +113,15 @@ class TablesWorker:
     def tabulate(self, max_tokens: int, max_sequences: int, max_context: int) -> StepCosts:
         """All of the above, and attention, on the knots of ``StepCosts``."""
         layers, attention = self.model.layers, self.tables.attention
-        new = np.maximum(knots_up_to(max_tokens).astype(np.float64), 1.0)[:, None]
-        cached = knots_up_to(min(max_context, self.model.max_context_tokens)).astype(np.float64)[None, :]
-        sequences = knots_up_to(max(max_sequences, 2)).astype(np.float64)[:, None]
-        context = knots_up_to(max_context).astype(np.float64)[None, :]
+        axes = table_axes(max_tokens, max_sequences, max_context, self.model.max_context_tokens)
+        mean = np.maximum(axes.context / axes.sequences - 1.0, 0.0)
         skew = by_sequences(attention.skew, max_sequences)
-        return StepCosts(
-            host_s=0.0,
-            host_per_sequence_s=0.0,
-            token_s=np.concatenate(([0.0], self.token_s(np.arange(1.0, max_tokens + 1.0)))),
-            sequence_s=np.concatenate(([0.0], self.sequence_s(np.arange(1.0, max_sequences + 1.0)))),
-            chunk_rate=np.ascontiguousarray(layers * attention.prefill(new, cached) / attention_pairs(new, cached)),
-            decode_s=layers * _decodes(attention.decode, sequences, context),
+        return device_costs(
+            axes,
+            token_s=counted(self.token_s, max_tokens),
+            sequence_s=counted(self.sequence_s, max_sequences),
+            chunk_s=layers * attention.prefill(axes.new, axes.cached),
+            decode_s=layers * attention.decode(axes.sequences, mean),
             mixed_decode_s=None if attention.mixed is None else layers * attention.mixed.values,
             skew_s=None if skew is None else layers * skew,
             late=attention.late,
@@ -146,23 +140,14 @@ class TablesWorker:
         return np.asarray(terms.alpha_s + volume_bytes / (self.link_bytes_per_s * terms.bandwidth))
 
 
-def _decodes(table: Grid, sequences: F8, context: F8) -> F8:
-    """``table`` over (sequences, tokens read in all, new tokens included); row 0 is 0."""
-    mean = np.maximum(context / np.maximum(sequences, 1.0) - 1.0, 0.0)
-    seconds = table(np.broadcast_to(np.maximum(sequences, 1.0), mean.shape), mean)
-    # Below the fewest measured sequences the cost is theirs; zero sequences cost nothing.
-    seconds[0, :] = 0.0
-    return np.ascontiguousarray(seconds)
-
-
-class TablesEstimator:
+@register("tables")
+class TablesEstimator(ProfileEstimator):
     """Compiles a worker to step-cost tables from the measured tables of one LatencyProfile."""
 
     def __init__(self, profile_name: str, profile: LatencyProfileSpec) -> None:
         if profile.operators is None:
             raise ValueError(f"profile {profile_name}: estimator tables needs operators, a folder of measured tables")
-        self.profile_name = profile_name
-        self.profile = profile
+        super().__init__(profile_name, profile)
         self.folder = Path(profile.operators)
 
     def worker(self, priced: PricedWorker) -> TablesWorker:
@@ -176,7 +161,7 @@ class TablesEstimator:
         part = shard(model, split)
         if split.pipeline > 1:
             raise ValueError(f"profile {self.profile_name}: measured tables price no pipelines")
-        overhead = engine_overhead(self.profile_name, self.profile, engine)
+        overhead = self.overhead(engine)
         tables = read_tables(self.folder, split.tensor)
         if moe_layers(model) and tables.moe is None:
             raise ValueError(f"{self.folder}: no moe.csv for the experts of {model.huggingface_id} at tp{split.tensor}")
@@ -200,24 +185,13 @@ class TablesEstimator:
         seconds = with_overhead(worker.tabulate(*priced.limits), worker.overhead, priced)
         lockstep = None
         if split.attention_data > 1:
-            tokens = np.arange(1.0, priced.max_tokens + 1.0)
-            own_s, shared = worker.own_s(tokens), worker.shared_s(tokens * split.attention_data)
             lockstep = LockstepCosts(
-                np.concatenate(([0.0], own_s)),
-                np.concatenate(([0.0], shared)),
+                counted(worker.own_s, priced.max_tokens),
+                counted(lambda tokens: worker.shared_s(tokens * split.attention_data), priced.max_tokens),
                 tuple(worker.overhead.graph_batches),
             )
-        costs = CompiledCosts(
-            seconds=seconds,
-            lockstep=lockstep,
-            joules=energy_costs(priced),
-            idle_w=worker_idle_w(priced.accelerator, split.group_ranks),
-            profile=self.profile_name,
-            evidence=self.profile.evidence,
-            relative_error=self.profile.relative_error,
-            front_end=front_end_of(worker.overhead),
-            warnings=_warnings(worker, priced.accelerator, priced.max_tokens, priced.max_sequences),
-        )
+        warnings = _warnings(worker, priced.accelerator, priced.max_tokens, priced.max_sequences)
+        costs = self.costs(priced, seconds, lockstep=lockstep, warnings=warnings)
         return with_uneven_experts(costs, priced.engine.experts, priced.model, split, worker.routed_s)
 
 
@@ -252,9 +226,3 @@ def _warnings(
     if max_sequences > sequences:
         warnings.append(f"more than {sequences:,.0f} decodes: beyond the measured tables, continued with their slope")
     return tuple(warnings)
-
-
-@register("tables")
-def build(profile_name: str, profile: LatencyProfileSpec) -> LatencyEstimator:
-    """The estimator with the tables that ``profile`` names."""
-    return TablesEstimator(profile_name, profile)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from hisearch.base.dtypes import F8
 from hisearch.hardware.collectives import all_gather_volume, all_reduce_volume
-from hisearch.latency.operators import ACTIVATION_BYTES, NORM_SUMS_BYTES
+from hisearch.latency.operators import ACTIVATION_BYTES, NORM_SUMS_BYTES, sets_reached
 from hisearch.latency.priced import AcrossHosts
 from hisearch.latency.sharding import Parallelism, dense_layers, moe_layers
 from hisearch.specs.machines.laws import CollectiveCurve, CollectiveCurves
@@ -129,7 +129,7 @@ class Collectives:
 
     def shared_s(self, split: Parallelism, model: ModelSpec, payload_bytes: F8) -> F8:
         """Collectives of all attention groups around the FFNs of all layers; ``payload_bytes``: of each group."""
-        if not split.all_to_all:
+        if not split.all_to_all or model.moe is None:
             alone = dense_layers(model) if split.own_ffn else 0
             gathered = (model.layers - alone) * self.gathered_s(split, payload_bytes)
             return np.asarray(gathered + alone * self.normed_s(payload_bytes, split.tensor))
@@ -146,13 +146,14 @@ class Collectives:
         Without curves, two all-to-alls: a copy to each set of ranks with any of a token's experts; choices are even.
         """
         assert model.moe is not None
-        chosen, sets = model.moe.experts_per_token, float(split.expert)
+        chosen = model.moe.experts_per_token
         if self.exchange:
             return curve_s(curve_for(self.exchange, split.stage_ranks), payload_bytes / split.tensor * chosen)
-        copies = sets * (1.0 - (1.0 - 1.0 / sets) ** chosen)
-        known = self.curves.all_to_all if self.curves is not None else []
-        volume = all_gather_volume(1.0, split.stage_ranks)
-        return 2.0 * self._seconds(known, payload_bytes / split.tensor * copies, split.stage_ranks, volume)
+        copies = sets_reached(float(split.expert), chosen)
+        if self.curves is not None and self.curves.all_to_all:
+            curve = curve_for(self.curves.all_to_all, split.stage_ranks)
+            return 2.0 * curve_s(curve, payload_bytes / split.tensor * copies)
+        return 2.0 * self.send_s(all_gather_volume(1.0, split.stage_ranks) * payload_bytes / split.tensor * copies)
 
     @staticmethod
     def _between_s(hosts: AcrossHosts, payload_bytes: F8, ranks: int) -> F8:

@@ -7,9 +7,9 @@ Notation
 
     minimise   sum_i w_i rho(r_i / c_i)  +  |(theta - mu) / s|^2 / 2    within the ranges of ``specs.machines.host``
 
-rho is |x| rounded at 0 (pseudo-Huber). The method is Gauss-Newton on reweighted least squares. Derivatives come from
-simulations with each constant raised by its step, or from an earlier fit near by. A step is shortened until it lowers
-the loss. Cases of one campaign, version, GPU and model share their errors: n of them count as n ** 0.5.
+rho is |x| rounded at 0 (pseudo-Huber). The method is reweighted least squares (``scipy.optimize.least_squares``), in
+units of s around mu. Derivatives come from simulations with each constant raised by its step, or from an earlier fit
+near by. Cases of one campaign, version, GPU and model share their errors: n of them count as n ** 0.5.
 
 No constant belongs to a case, a model or a GPU. A version gets its own constants with at least ``VERSION_CASES`` cases.
 """
@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from multiprocessing import get_context
 
 import numpy as np
-from scipy.optimize import lsq_linear
+from scipy.optimize import least_squares
 
 from hisearch.base.dtypes import F8
 from hisearch.specs.machines.host import RANGES, HostTimes
@@ -62,7 +62,8 @@ VERSION_SHARE = 1.0
 VERSION_CASES = 20
 #: Scaled error below which rho is rounded.
 ROUNDING = 0.5
-ROUNDS, STILL, SHARES = 5, 2e-3, (1.0, 0.5, 0.2)
+#: Most simulations of all cases in a fit, derivatives aside, and the relative change at which it ends.
+ROUNDS, STILL = 8, 2e-3
 #: Version of a group of all cases of an engine.
 ALL = "*"
 
@@ -107,7 +108,7 @@ def fit(
         start: initial constants.
         note: called with lines of progress.
         pool: of ``workers(cases)``; simulations run in this process where None.
-        rounds: limit of Gauss-Newton steps of each level.
+        rounds: most simulations of all cases of a group, derivatives aside.
         slopes: derivatives of a fit near by, reused; errors are still simulated.
 
     Raises:
@@ -120,13 +121,14 @@ def fit(
     evaluate = evaluator(pool)
     computed: dict[str, Slopes] = {ENGINES: {}, VERSIONS: {}}
     reused = {level: (slopes or {}).get(level, {}) for level in computed}
-    search = _Search(evaluate, note, rounds, reused[ENGINES], computed[ENGINES])
-    engine_thetas = search.settle(engine_groups, initial, dict.fromkeys(engine_groups, MEAN), STD)
+    search = _Search(evaluate, note, rounds, STD, reused[ENGINES], computed[ENGINES])
+    engine_thetas = {group: search.fit(group, of, initial[group], MEAN) for group, of in engine_groups.items()}
     groups = version_groups(cases)
     priors = {group: engine_thetas[group[0], ALL] for group in groups}
-    initial = {group: _begin(start, group, priors[group]) for group in groups}
-    search = _Search(evaluate, note, rounds, reused[VERSIONS], computed[VERSIONS])
-    versions = search.settle(groups, initial, priors, VERSION_SHARE * STD)
+    search = _Search(evaluate, note, rounds, VERSION_SHARE * STD, reused[VERSIONS], computed[VERSIONS])
+    versions = {
+        group: search.fit(group, of, _begin(start, group, priors[group]), priors[group]) for group, of in groups.items()
+    }
     engines = {
         engine: EngineTimes(
             times_of(theta), {group[1]: times_of(value) for group, value in versions.items() if group[0] == engine}
@@ -220,60 +222,53 @@ def _weights(cases: Sequence[Case]) -> F8:
     return by_case[:, None] * np.array([case.counts for case in cases], dtype=np.float64)
 
 
-def _scales(cases: Sequence[Case]) -> F8:
-    """Scale of the errors of each case and figure, shape (N, 2)."""
-    return np.array([case.scale for case in cases])
-
-
 @dataclass(frozen=True)
 class _Search:
-    """Gauss-Newton over groups; ``reused`` derivatives are taken as they are, new ones go into ``computed``."""
+    """Fits of groups. std: of the priors. reused: derivatives taken as they are; new ones go into ``computed``."""
 
     evaluate: Evaluate
     note: Callable[[str], None]
     rounds: int
+    std: F8
     reused: Slopes
     computed: Slopes
 
-    def settle(
-        self, groups: Mapping[Group, list[Case]], theta: dict[Group, F8], means: Mapping[Group, F8], std: F8
-    ) -> dict[Group, F8]:
-        """Step every group until its constants no longer change."""
-        theta = {group: np.clip(value, LOW, HIGH) for group, value in theta.items()}
-        weights = {group: _weights(cases) for group, cases in groups.items()}
-        errors = {group: self.evaluate(cases, [theta[group]] * len(cases)) for group, cases in groups.items()}
-        moving = set(groups)
-        for round_ in range(self.rounds):
-            names = ", ".join(" ".join(group) for group in sorted(moving))
-            self.note(f"round {round_ + 1} of at most {self.rounds}: {names}")
-            for group in sorted(moving):
-                cases, w, mean = groups[group], weights[group], means[group]
-                moved, errors[group] = self._step(cases, theta[group], errors[group], w, mean, std)
-                if np.array_equal(moved, theta[group]):
-                    moving.discard(group)
-                theta[group] = moved
-            if not moving:
-                break
-        return theta
+    def fit(self, group: Group, cases: Sequence[Case], start: F8, mean: F8) -> F8:
+        """The constants of a group with the least loss."""
+        self.note(f"{' '.join(group)}: {len(cases)} runs")
+        scale, weights = np.array([case.scale for case in cases]), _weights(cases).ravel()
+        simulated: dict[bytes, F8] = {}
 
-    def _step(self, cases: Sequence[Case], theta: F8, errors: F8, weights: F8, mean: F8, std: F8) -> tuple[F8, F8]:
-        """The largest share of a Gauss-Newton step that lowers the loss enough; else the same constants."""
-        slopes = self._slopes(cases, theta, errors)
-        scale = _scales(cases)
-        scaled = errors / scale
-        # |x| as a square: rho(x) = sqrt(x^2 + b^2) has the weight 1 / rho.
-        root = np.sqrt(weights / np.sqrt(scaled**2 + ROUNDING**2))
-        matrix = np.vstack([(root[..., None] * slopes / scale[..., None]).reshape(-1, len(STEP)), np.diag(1.0 / std)])
-        target = np.concatenate([-(root * scaled).ravel(), (mean - theta) / std])
-        low, high = (LOW - theta) / std - 1e-9, (HIGH - theta) / std + 1e-9
-        step = lsq_linear(matrix * std, target, (low, high)).x * std
-        before = _loss(scaled, theta, weights, mean, std)
-        for share in SHARES:
-            tried = np.clip(theta + share * step, LOW, HIGH)
-            new_errors = self.evaluate(cases, [tried] * len(cases))
-            if _loss(new_errors / scale, tried, weights, mean, std) < (1.0 - STILL) * before:
-                return tried, new_errors
-        return theta, errors
+        def theta_of(x: F8) -> F8:
+            return np.clip(mean + self.std * x, LOW, HIGH)
+
+        def errors(x: F8) -> F8:
+            if x.tobytes() not in simulated:
+                simulated[x.tobytes()] = self.evaluate(cases, [theta_of(x)] * len(cases))
+            return simulated[x.tobytes()]
+
+        def residuals(x: F8) -> F8:
+            return np.concatenate([(errors(x) / scale).ravel(), x])
+
+        def derivatives(x: F8) -> F8:
+            slopes = self._slopes(cases, theta_of(x), errors(x)) / scale[..., None]
+            return np.vstack([slopes.reshape(-1, len(STEP)) * self.std, np.eye(len(STEP))])
+
+        def loss(squares: F8) -> F8:
+            """Of the errors, then of the prior; without the curvature of rho, so that steps are those of |x|."""
+            rounded = np.sqrt(squares[: weights.size] + ROUNDING**2)
+            prior = squares[weights.size :]
+            values = np.concatenate([2.0 * weights * (rounded - ROUNDING), prior])
+            first = np.concatenate([weights / rounded, np.ones_like(prior)])
+            return np.stack([values, first, np.zeros_like(values)])
+
+        bounds = ((LOW - mean) / self.std, (HIGH - mean) / self.std)
+        first = np.clip((start - mean) / self.std, *bounds)
+        fitted = least_squares(
+            residuals, first, derivatives, bounds, method="dogbox", loss=loss, ftol=STILL, xtol=STILL,
+            max_nfev=self.rounds,
+        )  # fmt: skip
+        return theta_of(fitted.x)
 
     def _slopes(self, cases: Sequence[Case], theta: F8, errors: F8) -> F8:
         """Derivatives of the errors, shape (N, 2, constants)."""
@@ -281,14 +276,9 @@ class _Search:
             return np.stack([self.reused[id(case)] for case in cases])
         raised = np.where(theta + STEP <= HIGH, 1.0, -1.0) * STEP
         columns = [
-            (self.evaluate(cases, [theta + np.eye(len(STEP))[k] * raised] * len(cases)) - errors) / raised[k]
-            for k in range(len(STEP))
+            (self.evaluate(cases, [theta + step] * len(cases)) - errors) / raised[k]
+            for k, step in enumerate(np.diag(raised))
         ]
         slopes = np.stack(columns, axis=-1)
         self.computed.update({id(case): slope for case, slope in zip(cases, slopes, strict=True)})
         return slopes
-
-
-def _loss(scaled: F8, theta: F8, weights: F8, mean: F8, std: F8) -> float:
-    rho = np.sqrt(scaled**2 + ROUNDING**2) - ROUNDING
-    return float((weights * rho).sum() + 0.5 * (((theta - mean) / std) ** 2).sum())

@@ -23,8 +23,8 @@ KEYS: dict[str, Callable[[Case], str]] = {
     "GPU": lambda case: case.gpu,
     "model": lambda case: case.model,
 }
-#: Gauss-Newton rounds from the full fit, with its derivatives.
-ROUNDS = 4
+#: Most simulations of a fit that starts from the full one, with its derivatives.
+ROUNDS = 6
 
 
 @dataclass(frozen=True)

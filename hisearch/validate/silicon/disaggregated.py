@@ -17,8 +17,9 @@ from hisearch.specs.deployments.cluster import RoleName, TransferSpec
 from hisearch.specs.deployments.routing import RouterSpec
 from hisearch.specs.machines.hardware import FabricSpec
 from hisearch.specs.machines.parallelism import Parallelism
-from hisearch.validate.silicon.conditions import ACCEPTED, Conditions, conditions_of
-from hisearch.validate.silicon.recipes import RecipeSide, candidates, recipe_of, states_workers
+from hisearch.validate.silicon.campaigns import ACCEPTED, Conditions
+from hisearch.validate.silicon.conditions import conditions_of
+from hisearch.validate.silicon.recipes import RecipeSide, candidates, recipe_of
 from hisearch.validate.silicon.rows import SiliconRow, split_of
 
 #: Assumed fabric of the KV transfer, which no row states: one port of NDR InfiniBand for each accelerator.
@@ -66,7 +67,7 @@ def sides_of(row: SiliconRow) -> tuple[Side, Side]:
     if recipe is not None:
         decode = _published(row, "decode", recipe.decode)
         return _published(row, "prefill", recipe.prefill), replace(decode, drafts=recipe.drafts or 0)
-    if not states_workers(row.cells):
+    if not row.states_workers:
         raise UnknownDeployment(AMBIGUOUS if candidates(row) else UNTOLD)
     return _stated(row, "prefill"), _stated(row, "decode")
 
@@ -77,9 +78,9 @@ def _published(row: SiliconRow, role: RoleName, limits: RecipeSide) -> Side:
 
 
 def _stated(row: SiliconRow, role: RoleName) -> Side:
-    workers = _count(row, f"{role}_workers")
+    workers = max(row.count(f"{role}_workers"), 1)
     tensor, groups, moe_tensor, expert, stages = (
-        _count(row, f"{role}_{name}") for name in ("tp", "attention_dp", "moe_tp", "moe_ep", "pp")
+        max(row.count(f"{role}_{name}"), 1) for name in ("tp", "attention_dp", "moe_tp", "moe_ep", "pp")
     )
     split = split_of(tensor, groups, moe_tensor, expert, stages, stated_dp=True)
     share = -(-row.concurrency // workers)
@@ -105,11 +106,6 @@ def conditions_of_side(side: Side) -> Conditions:
         "overlap": engine.overlap and (engine.name != "trtllm" or side.role != "prefill"),
     }
     return replace(conditions, engine=engine.model_copy(update=changed))
-
-
-def _count(row: SiliconRow, name: str) -> int:
-    text = row.cells.get(name, "")
-    return max(int(float(text)) if text else 0, 1)
 
 
 def pool_of(side: Side, device: WorkerPlan, seconds: StepCosts, layers: int, front_end: FrontEnd) -> PoolPlan:

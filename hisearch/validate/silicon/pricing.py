@@ -11,13 +11,10 @@ tokenisation, the way to the scheduler), which the profile states by engine and 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
-import numpy as np
-
-from hisearch.latency.costs import FrontEnd
+from hisearch.latency.costs import FrontEnd, StepCosts
 from hisearch.latency.device_memory.plan import DoesNotFit, plan_memory
 from hisearch.latency.estimator import build_estimator
 from hisearch.latency.host import Launches, front_end_of, launches_of, with_host_times
@@ -37,11 +34,11 @@ from hisearch.specs.machines.profile import LatencyProfileSpec
 from hisearch.specs.models.model import ModelSpec
 from hisearch.specs.versions import nearest_version
 from hisearch.traces.compiled import CompiledTrace
-from hisearch.traces.compiler import compile_trace
-from hisearch.traces.sampling import stream
-from hisearch.traces.trace import make_trace
 from hisearch.validate.silicon import disaggregated
-from hisearch.validate.silicon.conditions import Conditions, as_it_ran, conditions_of, host_version, kernels_version
+from hisearch.validate.silicon.campaigns import Conditions, in_flight, kernels_version
+from hisearch.validate.silicon.closed_loop import Loop, closed_loop, held_steps
+from hisearch.validate.silicon.conditions import conditions_of, host_version
+from hisearch.validate.silicon.inferencemax import as_it_ran
 from hisearch.validate.silicon.rows import SiliconRow
 
 #: Catalogue names of the systems that measurements name.
@@ -139,26 +136,13 @@ class Pricer:
         if row.mode != "agg":
             raise NotPriced(f"mode {row.mode} is not known")
         conditions = conditions_of(row)
-        device = self._device(row, conditions)
-        seconds = with_host_times(device.costs.seconds, times, self.launches(row), overlap=conditions.engine.overlap)
+        device, seconds = self._timed(row, conditions, times)
         if conditions.draft_tokens:
             seconds = with_speculation(seconds, conditions.speculation, self._model(row).layers)
         front = front_end_of(times)
         plan = replace(device, costs=replace(device.costs, seconds=seconds, joules=seconds, front_end=front))
-        loop = Loop(
-            -(-row.concurrency // row.parallelism.attention_data),
-            row.input_tokens,
-            row.output_tokens,
-            conditions.input_share,
-            conditions.output_share,
-            conditions.requests_per_slot,
-            _burst_gap_s(row, front),
-        )
-        try:
-            result = simulate(plan, closed_loop(loop), pooled=True)
-        except EngineOutOfMemory as error:
-            raise NotPriced("the simulated engine runs out of KV memory") from error
-        return _means(result.requests, conditions, row, loop)
+        loop = Loop.of(row, conditions, in_flight(row), _burst_gap_s(row, front))
+        return _means(lambda trace: simulate(plan, trace, pooled=True).requests, conditions, row, loop)
 
     def _disaggregated(self, row: SiliconRow, times: HostTimes) -> Price:
         """Price of a run with prefill/decode disaggregation."""
@@ -169,10 +153,7 @@ class Pricer:
         pools = []
         for side in sides:
             limits = disaggregated.conditions_of_side(side)
-            device = self._device(side.row, limits)
-            seconds = with_host_times(
-                device.costs.seconds, times, self.launches(side.row), overlap=limits.engine.overlap
-            )
+            device, seconds = self._timed(side.row, limits, times)
             pools.append(disaggregated.pool_of(side, device, seconds, self._model(row).layers, front_end_of(times)))
         conditions = conditions_of(sides[1].row)
         fabric: FabricSpec = self._spec("Fabric", disaggregated.FABRIC)
@@ -183,19 +164,15 @@ class Pricer:
             disaggregated.ROUTER,
             transfer=disaggregated.transfer_of(row.backend, fabric, kv_bytes_per_token),
         )
-        loop = Loop(
-            row.concurrency,
-            row.input_tokens,
-            row.output_tokens,
-            conditions.input_share,
-            conditions.output_share,
-            conditions.requests_per_slot,
-        )
-        try:
-            result = simulate_fleet(fleet, closed_loop(loop), pooled=True)
-        except EngineOutOfMemory as error:
-            raise NotPriced("the simulated engine runs out of KV memory") from error
-        return _means(result.requests, replace(conditions, gather_steps=0), row, loop)
+        loop = Loop.of(row, conditions, row.concurrency)
+        at_once = replace(conditions, gather_steps=0)
+        return _means(lambda trace: simulate_fleet(fleet, trace, pooled=True).requests, at_once, row, loop)
+
+    def _timed(self, row: SiliconRow, conditions: Conditions, times: HostTimes) -> tuple[WorkerPlan, StepCosts]:
+        """The row's worker without host work, and its steps' costs with it."""
+        device = self._device(row, conditions)
+        overlap = conditions.engine.overlap
+        return device, with_host_times(device.costs.seconds, times, self.launches(row), overlap=overlap)
 
     def launches(self, row: SiliconRow) -> Launches:
         """Kernels that the host of the row's engine launches."""
@@ -318,48 +295,14 @@ class Pricer:
         return spec
 
 
-class Loop(NamedTuple):
-    """A closed loop: see ``Conditions``; ``slots`` requests in flight.
-
-    burst_gap_s: between two of the first requests of an attention group, while the front end reads the others'.
-    """
-
-    slots: int
-    input_tokens: int
-    output_tokens: int
-    input_share: float
-    output_share: float
-    requests_per_slot: int
-    burst_gap_s: float = 0.0
-
-
-@functools.lru_cache(maxsize=256)
-def closed_loop(loop: Loop) -> CompiledTrace:
-    """``slots * requests_per_slot`` requests without shared prefixes, to be simulated ``pooled``: ``slots`` in flight.
-
-    Benchmark clients hold a semaphore of ``slots`` places (``benchmark_serving.py --max-concurrency``): a free place
-    takes the next request. Lengths are drawn uniformly, in whole tokens, from the stated share of the nominal one up to
-    it. The first of every slot are sent at once, and queue at the front end.
-    """
-    count = loop.slots * loop.requests_per_slot
-    draw = stream("silicon", loop.slots, loop.input_tokens, loop.output_tokens)
-    inputs, outputs = (
-        draw.integers(max(int(share * nominal), 1), nominal + 1, count)
-        for nominal, share in ((loop.input_tokens, loop.input_share), (loop.output_tokens, loop.output_share))
-    )
-    index = np.arange(count)
-    first = index < loop.slots
-    trace = make_trace(
-        arrival_s=np.where(first, loop.burst_gap_s * index, np.nan),
-        input_tokens=inputs,
-        output_tokens=outputs,
-        previous=np.where(first, -1, index - loop.slots),
-        open_loop=False,
-    )
-    return compile_trace(trace, "closed loop", "closed_loop")
-
-
-def _means(table: RequestTable, conditions: Conditions, row: SiliconRow, loop: Loop) -> Price:
+def _means(
+    serve: Callable[[CompiledTrace], RequestTable], conditions: Conditions, row: SiliconRow, loop: Loop
+) -> Price:
+    """Mean times of the row's client, whose requests ``serve`` simulates."""
+    try:
+        table = serve(closed_loop(loop))
+    except EngineOutOfMemory as error:
+        raise NotPriced("the simulated engine runs out of KV memory") from error
     counted = table.finished
     if not counted.any():
         raise NotPriced("no request finishes in the simulated engine")
@@ -372,27 +315,6 @@ def _means(table: RequestTable, conditions: Conditions, row: SiliconRow, loop: L
 def _burst_gap_s(row: SiliconRow, front: FrontEnd) -> float:
     """Seconds for which the front end reads requests of the other attention groups."""
     return (row.parallelism.attention_data - 1) * (front.read_s + front.prompt_token_s * row.input_tokens)
-
-
-def held_steps(conditions: Conditions, row: SiliconRow, slots: int) -> float:
-    """Steps of one token for which a prompt is held back, on average.
-
-    A batch opens with its first prompt and closes g steps later, while others come at a rate of
-    ``slots * groups / output_tokens`` a step. It holds the first for g steps and the others for g / 2. With attention
-    groups it closes as soon as each of them has a prompt. A prompt goes to the group that has just ended a request,
-    any of them, so it takes ``groups * (1 + 1/2 + ... + 1/groups)`` prompts until all have one. The first request of
-    every slot finds an idle engine, which holds nothing back. A step that makes several tokens counts as that many
-    steps of one.
-    """
-    groups = row.parallelism.attention_data
-    rate = slots * groups / row.output_tokens
-    gather = float(conditions.gather_steps)
-    if groups > 1:
-        prompts = groups * sum(1.0 / missing for missing in range(1, groups + 1))
-        gather = min(gather, (prompts - 1.0) / rate)
-    later_prompts = gather * rate
-    steps = gather * (1.0 + later_prompts / 2.0) / (1.0 + later_prompts)
-    return steps * conditions.speculation.tokens_per_step * (1.0 - 1.0 / conditions.requests_per_slot)
 
 
 def _device_alone(profile: LatencyProfileSpec, engine: str, version: str) -> LatencyProfileSpec:

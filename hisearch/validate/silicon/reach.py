@@ -15,10 +15,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from hisearch.latency.estimators.roofline import RooflineWorker, peak_worker
 from hisearch.latency.laws.moe import Experts, drawn
 from hisearch.latency.priced import PricedWorker
-from hisearch.validate.silicon.conditions import Conditions
+from hisearch.latency.workers.roofline import RooflineWorker, peak_worker
+from hisearch.validate.silicon.campaigns import Conditions
 from hisearch.validate.silicon.rows import SiliconRow
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -162,9 +161,9 @@ def candidates(row: SiliconRow) -> list[Recipe]:
     """
     published = _read()
     matches = [recipe for group in published.deployments if group.runs.include(row) for recipe in group.all()]
-    determined = states_workers(row.cells)
+    determined = row.states_workers
     if determined:
-        workers = tuple(_count(row.cells, f"{role}_workers") for role in ROLES)
+        workers = tuple(row.count(f"{role}_workers") for role in ROLES)
         matches = [recipe for recipe in matches if (recipe.prefill.workers, recipe.decode.workers) == workers]
         matches = _of_its_split([recipe for recipe in matches if recipe.drafts == 0], row)
     elif any(runs.include(row) for runs in published.drafted):
@@ -175,11 +174,6 @@ def candidates(row: SiliconRow) -> list[Recipe]:
         matches = of_workers
     listed = [recipe for recipe in matches if row.concurrency in recipe.concurrency]
     return _distinct(matches if determined and not listed else listed)
-
-
-def states_workers(cells: Mapping[str, str]) -> bool:
-    """Whether a row states the number of workers of each kind."""
-    return all(_count(cells, f"{role}_workers") > 0 for role in ROLES)
 
 
 def _of_its_split(recipes: list[Recipe], row: SiliconRow) -> list[Recipe]:
@@ -217,7 +211,7 @@ def _of_as_many(recipes: list[Recipe], row: SiliconRow) -> list[Recipe]:
 def _ranks(row: SiliconRow) -> tuple[int, int]:
     """Ranks for prefill and for decode by the row's columns."""
     names = ("tp", "attention_dp")
-    prefill, decode = (math.prod(_count(row.cells, f"{role}_{name}", 1) for name in names) for role in ROLES)
+    prefill, decode = (math.prod(row.count(f"{role}_{name}", 1) for name in names) for role in ROLES)
     return prefill, decode
 
 
@@ -229,12 +223,7 @@ def _distinct(recipes: list[Recipe]) -> list[Recipe]:
 def decode_split(row: SiliconRow) -> Parallelism:
     """Split of the row's decode workers, from its columns."""
     names = ("tp", "attention_dp", "moe_tp", "moe_ep", "pp")
-    return split_of(*(max(_count(row.cells, f"decode_{name}", 1), 1) for name in names), stated_dp=True)
-
-
-def _count(cells: Mapping[str, str], name: str, absent: int = 0) -> int:
-    text = cells.get(name, "")
-    return int(float(text)) if text else absent
+    return split_of(*(max(row.count(f"decode_{name}", 1), 1) for name in names), stated_dp=True)
 
 
 @functools.cache

@@ -10,16 +10,19 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from hisearch.latency.served_errors import SCORES, plain_name, served_errors
+from hisearch.validate.errors import errors_of
 from hisearch.validate.silicon.conditions import conditions_of
 from hisearch.validate.silicon.peer import PeerPricer
 from hisearch.validate.silicon.pricing import SYSTEMS, NotPriced, Price, Pricer
 from hisearch.validate.silicon.reach import beyond_reach
-from hisearch.validate.silicon.recipes import recipe_of, states_workers
+from hisearch.validate.silicon.recipes import recipe_of
 from hisearch.validate.silicon.rows import SiliconRow, read_rows
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: (engine, version) of campaigns whose TTFT falls as concurrency grows: a start-up cost of theirs, not the engine's.
 START_UP = frozenset({("trtllm", "1.0.0rc3")})
@@ -159,12 +162,9 @@ def _with_peer_price(entry: PricedRow, peer: PeerPricer) -> PricedRow:
 
 def _peer_errors(version: str, priced: Iterable[PricedRow]) -> PeerErrors:
     priced_by_both = [entry for entry in priced if entry.price is not None and entry.peer is not None]
-    peer_rows = [replace(entry, price=entry.peer) for entry in priced_by_both]
-    peer_total, own_total = (
-        errors(key, entries, [entry for entry in entries if not _starts_up(entry)])
-        for key, entries in (("aiconfigurator-core", peer_rows), ("hisearch, same rows", priced_by_both))
-    )
-    return PeerErrors(f"aiconfigurator-core {version}", peer_total, own_total, _grouped(peer_rows, 5))
+    peer = _table(replace(entry, price=entry.peer) for entry in priced_by_both)
+    own = errors("hisearch, same rows", _table(priced_by_both))
+    return PeerErrors(f"aiconfigurator-core {version}", errors("aiconfigurator-core", peer), own, _groups(peer, 5))
 
 
 def price_rows(rows: Sequence[SiliconRow], pricer: Pricer) -> Iterator[PricedRow]:
@@ -185,62 +185,66 @@ def price_rows(rows: Sequence[SiliconRow], pricer: Pricer) -> Iterator[PricedRow
             yield PricedRow(row, None, str(reason))
 
 
+#: Columns of a group's key, from the widest group to the narrowest.
+_KEY = ["engine", "version", "system", "model", "mode"]
+
+
+def _table(priced: Iterable[PricedRow]) -> pd.DataFrame:
+    """Priced rows: their keys, kinds and signed relative errors."""
+    import pandas as pd
+
+    rows = [
+        (
+            *entry.row.key, entry.row.line, entry.dense, entry.drafted, entry.beyond, _starts_up(entry),
+            entry.row.states_workers, entry.row.mode == "disagg" and recipe_of(entry.row) is not None,
+            entry.ttft_error, entry.tpot_error,
+        )
+        for entry in priced
+        if entry.price is not None
+    ]  # fmt: skip
+    kinds = ["line", "dense", "drafted", "beyond", "start_up", "stated", "recipe", "ttft", "tpot"]
+    return pd.DataFrame(rows, columns=[*_KEY, *kinds])
+
+
 def summarise(file: str, priced: Sequence[PricedRow], profile: str) -> SiliconReport:
     """The report over ``priced``."""
-    everything = [entry for entry in priced if entry.price is not None]
-    disaggregated = [entry for entry in everything if entry.row.mode == "disagg"]
-    done = [entry for entry in everything if entry.row.mode != "disagg"] or disaggregated
-    start_up = [entry for entry in done if _starts_up(entry)]
-    dense = [entry for entry in done if entry.dense]
-    undrafted = [entry for entry in done if not entry.drafted]
-    within = [entry for entry in done if not entry.beyond]
+    rows = _table(priced)
+    apart = rows[rows["mode"] == "disagg"]
+    done = rows[rows["mode"] != "disagg"] if len(apart) < len(rows) else apart
+    flags = {name: done[name].astype(bool) for name in ("dense", "drafted", "beyond", "start_up")}
     return SiliconReport(
         file=file,
         profile=profile,
         rows=len(priced),
-        priced=len(everything),
+        priced=len(rows),
         skipped=dict(Counter(entry.skipped for entry in priced if entry.price is None).most_common()),
-        all=errors("all", done, [entry for entry in done if not _starts_up(entry)]),
-        dense=errors("dense", dense, [entry for entry in dense if not _starts_up(entry)]),
-        undrafted=errors("without drafted tokens", undrafted, [entry for entry in undrafted if not _starts_up(entry)]),
-        within_reach=errors("within the GPU's reach", within, [entry for entry in within if not _starts_up(entry)]),
-        beyond_reach=[entry.row.line for entry in done if entry.beyond],
-        start_up=errors("start-up", start_up),
-        engines=_grouped(done, 1),
-        groups=_grouped(everything, 5),
-        disaggregated=errors("prefill and decode apart", disaggregated),
-        disaggregated_stated=errors(
-            "apart, workers stated", [entry for entry in disaggregated if states_workers(entry.row.cells)]
-        ),
-        disaggregated_known=errors(
-            "apart, recipe known", [entry for entry in disaggregated if recipe_of(entry.row) is not None]
-        ),
+        all=errors("all", done),
+        dense=errors("dense", done[flags["dense"]]),
+        undrafted=errors("without drafted tokens", done[~flags["drafted"]]),
+        within_reach=errors("within the GPU's reach", done[~flags["beyond"]]),
+        beyond_reach=done[flags["beyond"]]["line"].tolist(),
+        start_up=errors("start-up", done[flags["start_up"]], with_start_up=True),
+        engines=_groups(done, 1),
+        groups=_groups(rows, 5, with_start_up=True),
+        disaggregated=errors("prefill and decode apart", apart, with_start_up=True),
+        disaggregated_stated=errors("apart, workers stated", apart[apart["stated"].astype(bool)], with_start_up=True),
+        disaggregated_known=errors("apart, recipe known", apart[apart["recipe"].astype(bool)], with_start_up=True),
     )
 
 
-def errors(key: str, entries: Sequence[PricedRow], ttft_entries: Sequence[PricedRow] | None = None) -> Errors:
-    """Errors of ``entries``; of TTFT over ``ttft_entries`` if given."""
-    for_ttft = entries if ttft_entries is None else ttft_entries
-    ttft = _figures([entry.ttft_error for entry in for_ttft])
-    tpot = _figures([entry.tpot_error for entry in entries])
-    return Errors(key, len(entries), len(for_ttft), *ttft, *tpot)
+def errors(key: str, rows: pd.DataFrame, *, with_start_up: bool = False) -> Errors:
+    """Errors of ``rows`` of ``_table``; of TTFT without those of a campaign with a start-up cost, unless they count."""
+    for_ttft = rows if with_start_up else rows[~rows["start_up"].astype(bool)]
+    ttft, tpot = errors_of(for_ttft["ttft"].to_numpy(float)), errors_of(rows["tpot"].to_numpy(float))
+    figures = (ttft.median_ape, ttft.mape, ttft.bias, tpot.median_ape, tpot.mape, tpot.bias)
+    return Errors(key, tpot.runs, ttft.runs, *figures)
 
 
-def _figures(signed: Sequence[float]) -> tuple[float, float, float]:
-    """Median APE, MAPE, bias."""
-    if not signed:
-        return (float("nan"),) * 3
-    values = np.array(signed)
-    return float(np.median(np.abs(values))), float(np.mean(np.abs(values))), float(np.mean(values))
-
-
-def _grouped(entries: Iterable[PricedRow], parts: int) -> list[Errors]:
-    groups: dict[tuple[str, ...], list[PricedRow]] = {}
-    for entry in entries:
-        groups.setdefault(entry.row.key[:parts], []).append(entry)
+def _groups(rows: pd.DataFrame, parts: int, *, with_start_up: bool = False) -> list[Errors]:
+    """Errors by the first ``parts`` of the key."""
     return [
-        errors(" / ".join(key), group, None if parts > 1 else [entry for entry in group if not _starts_up(entry)])
-        for key, group in sorted(groups.items())
+        errors(" / ".join(map(str, key)), group, with_start_up=with_start_up)
+        for key, group in rows.groupby(_KEY[:parts])
     ]
 
 

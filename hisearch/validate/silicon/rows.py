@@ -64,6 +64,16 @@ class SiliconRow:
         """Longest sequence."""
         return self.input_tokens + self.output_tokens
 
+    def count(self, column: str, absent: int = 0) -> int:
+        """A whole number of a cell; ``absent`` where it is empty."""
+        text = self.cells.get(column, "")
+        return int(float(text)) if text else absent
+
+    @property
+    def states_workers(self) -> bool:
+        """Whether the row states the number of prefill and of decode workers."""
+        return self.count("prefill_workers") > 0 and self.count("decode_workers") > 0
+
     @property
     def key(self) -> tuple[str, str, str, str, str]:
         """Key of a row's group: engine, version, GPU, model, mode."""

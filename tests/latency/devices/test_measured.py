@@ -7,8 +7,9 @@ import pytest
 from devices_catalogue import A6000, ROOFLINE, compiled
 from latency_catalogue import LLAMA_8B, VLLM
 
-from hisearch.latency.devices.measured import OperatorFileError, read_operators
+from hisearch.latency.devices.measured import read_operators
 from hisearch.latency.step_cost import bilinear
+from hisearch.traces.reading.errors import TraceError
 
 HEADER = "operator,tokens,context,latency_s\n"
 
@@ -49,7 +50,7 @@ def test_context_of_each_decode(tmp_path):
         seconds = table(np.array(float(n)), np.array(float(n * each)))
         assert seconds == pytest.approx(n * (2e-6 + 1e-8 * each))
     file.write_text(file.read_text() + "decode_attention,1,64,,1e-6\n")
-    with pytest.raises(OperatorFileError, match="rows with context_each, and rows without"):
+    with pytest.raises(TraceError, match="rows with context_each, and rows without"):
         read_operators(file, 1)
 
 
@@ -57,7 +58,7 @@ def test_rows_of_other_ranks_are_left_out(tmp_path):
     file = tmp_path / "operators.csv"
     file.write_text("operator,tokens,context,latency_s,tensor_parallel\nnorms,1,,1e-3,1\nnorms,1,,5e-4,2\n")
     assert read_operators(file, 2)["norms"](np.array(1.0)) == 5e-4
-    with pytest.raises(OperatorFileError, match="no rows of tensor_parallel 4"):
+    with pytest.raises(TraceError, match="no rows of tensor_parallel 4"):
         read_operators(file, 4)
 
 
@@ -65,12 +66,12 @@ def test_rows_of_other_ranks_are_left_out(tmp_path):
     ("text", "message"),
     [
         ("operator,tokens,latency_s\n", "operators.csv:1: no column context"),
-        (HEADER + "norms,1,,fast\n", "operators.csv:2: 'fast' is no number >= 0"),
+        (HEADER + "norms,1,,fast\n", "operators.csv:2: latency_s: expected a number, got 'fast'"),
         (HEADER + "decode_attention,1,1,1\ndecode_attention,2,2,1\n", "has no latency for tokens 1 at context 2"),
     ],
 )
 def test_bad_files_are_refused(tmp_path, text, message):
     file = tmp_path / "operators.csv"
     file.write_text(text)
-    with pytest.raises(OperatorFileError, match=message.replace(".", r"\.")):
+    with pytest.raises(TraceError, match=message.replace(".", r"\.")):
         read_operators(file, 1)

@@ -1,0 +1,303 @@
+"""Stages of a worker's mean layer, and of its LM head: what each of its devices and links does, one after another.
+
+Notation
+    Load        T tokens of a step: P prompt tokens behind K computed ones (one chunk), and n decodes of c tokens
+    layer       the mean layer: the cost of all layers, divided by their number
+    stages      the phases of a layer in order, each on a device or a link
+
+    projections (before attention) -> prefill attention, decode attention -> projections (after) -> FFN, experts
+
+Norms, rotary embedding, collectives and sampling stay on the accelerator; activation functions run with their FFN.
+When a phase runs on another device than the one before, its operands cross the link between them: queries, outputs and
+new KV for attention, hidden states for the others. KV on another device than its attention crosses too, overlapped with
+the attention: the longer of the two counts. A transfer takes latency + bytes / bandwidth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from hisearch.base.dtypes import F8
+from hisearch.latency.devices.afd import FFN, Afd
+from hisearch.latency.devices.build import Device, DevicesRefused
+from hisearch.latency.devices.collectives import CollectiveLaw
+from hisearch.latency.devices.experts import ExpertLoads
+from hisearch.latency.devices.flow import Stage
+from hisearch.latency.devices.work import AttentionHeads, Load, Work, decode_work, operator_work, prefill_work
+from hisearch.latency.operators import ACTIVATION_BYTES, AttentionShape, Operator
+from hisearch.latency.parameters import Matrix
+from hisearch.specs.base import DType
+from hisearch.specs.machines.devices import ACCELERATOR, DevicesSpec, OperatorName
+from hisearch.specs.machines.hardware import LinkSpec
+from hisearch.specs.models.model import ModelSpec
+
+Measure = Literal["seconds", "joules"]
+ProductFamily = OperatorName | Literal["elementwise"]
+
+#: Products of attention that come after it; the others come before.
+AFTER_ATTENTION = frozenset({"o_proj", "linear_out_proj"})
+
+
+@dataclass(frozen=True)
+class Product:
+    """A weight matrix's product, or (matrix None) an elementwise operator, of one family.
+
+    token_scale: units of the operator for each token of the step.
+    """
+
+    family: ProductFamily
+    op: Operator
+    matrix: Matrix | None
+    token_scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class DeviceLayer:
+    """One rank's operators on their devices, layer by layer.
+
+    map: family -> device. kv: device of the KV cache. links: by the two names that they join.
+    collectives: seconds of the collectives and embedding of all layers, by tokens.
+    streamed: for each entry, (layers, bytes of a layer, device).
+    afd: attention-FFN disaggregation; None: without.
+    ffn_bytes_per_rank: weights that an attention rank would hold without it.
+    """
+
+    model: ModelSpec
+    spec: DevicesSpec
+    devices: Mapping[str, Device]
+    map: Mapping[OperatorName, str]
+    kv: str
+    links: Mapping[frozenset[str], LinkSpec]
+    products: tuple[Product, ...]
+    sequence_products: tuple[Product, ...]
+    attention: AttentionShape
+    heads: AttentionHeads
+    attention_dtype: DType
+    collectives: CollectiveLaw
+    streamed: tuple[tuple[int, float, str], ...] = ()
+    expert_loads: ExpertLoads | None = None
+    afd: Afd | None = None
+    ffn_bytes_per_rank: float = 0.0
+
+    def stages(self, load: Load, measure: Measure = "seconds") -> list[Stage]:
+        """The mean layer's stages."""
+        stages: list[Stage] = []
+        origin = self.map["projections"]
+        layers = float(self.model.layers)
+        stages += self._products(load, "projections", measure, after=False)
+        if measure == "seconds":
+            stages.append(Stage(ACCELERATOR, self.collectives.layer_s(load.tokens), "collectives"))
+        stages.append(self._elementwise(load, measure))
+        prefill = np.asarray(self._prefill(load, measure) / layers)
+        decode = np.asarray(self._decode(load, measure) / layers)
+        shape = self.attention
+        half_prompt = load.prompt * shape.prefill_query_bytes / 2.0
+        half_decode = load.sequences * shape.decode_query_bytes / 2.0
+        fresh = shape.kv_bytes_per_token
+        share = (shape.full_layers + shape.window_layers) / layers
+        stages += self._move(origin, self.kv, (load.prompt + load.sequences) * fresh * share, measure)
+        attention: tuple[tuple[OperatorName, F8, F8, F8], ...] = (
+            ("prefill_attention", half_prompt, prefill, load.before * np.minimum(load.prompt, 1.0)),
+            ("decode_attention", half_decode, decode, load.context),
+        )
+        for name, half, cost, read in attention:
+            device = self.map[name]
+            stages += self._move(origin, device, half * share, measure)
+            stages.append(self._reading(name, cost, read * fresh * share, measure))
+            stages += self._read_joules(device, read * fresh * share, measure)
+            stages += self._move(device, origin, half * share, measure)
+        stages += self._products(load, "projections", measure, after=True)
+        stages += self._ffns(load, measure)
+        return [stage for stage in stages if np.any(stage.seconds)]
+
+    def _ffns(self, load: Load, measure: Measure) -> list[Stage]:
+        """Stages of the mean layer's FFN and experts, with transfers to their device and back."""
+        stages: list[Stage] = []
+        origin = self.map["projections"]
+        families: tuple[OperatorName, ...] = ("ffn", "experts")
+        for family in families:
+            ops = [product.op for product in self.products if product.family == family]
+            if not ops:
+                continue
+            share = max(op.layers for op in ops) / self.model.layers
+            if self.afd is not None:
+                stages += self._afd(self.afd, load, family, share, measure)
+                continue
+            # A rank's part of a FFN sees the tokens of all groups; its experts see those that chose them.
+            tokens = load.tokens * max(op.token_groups for op in ops) * self._reached(family)
+            moved = share * tokens * self.model.hidden_size * ACTIVATION_BYTES
+            stages += self._move(origin, self.map[family], moved, measure)
+            stages += self._products(load, family, measure)
+            stages += self._move(self.map[family], origin, moved, measure)
+        return stages
+
+    def _reached(self, family: OperatorName) -> float:
+        """Share of the tokens that choose an expert of a rank's set, choices are even; 1 for a dense FFN."""
+        sets, moe = self.collectives.split.expert, self.model.moe
+        if family != "experts" or moe is None:
+            return 1.0
+        return float(1.0 - (1.0 - 1.0 / sets) ** moe.experts_per_token)
+
+    def _afd(self, afd: Afd, load: Load, family: OperatorName, share: float, measure: Measure) -> list[Stage]:
+        """FFN or experts on separate accelerators; ``share`` of the layers have them."""
+        products, routed = self._products(load, family, measure), family == "experts"
+        if measure == "joules":
+            moved = share * afd.moved_bytes(load.tokens, routed)
+            return [*products, Stage("link", moved * self.devices[FFN].link_j_per_byte)]
+        around = [f(load.tokens, routed) for f in (afd.there, afd.reduced, afd.back)]
+        to_ffn, reduced, from_ffn = (stage._replace(seconds=share * stage.seconds) for stage in around)
+        return [to_ffn, *products, reduced, from_ffn]
+
+    def transfer_s(self, source: str, target: str, moved_bytes: F8) -> F8:
+        """Seconds of moving bytes between two devices, 0 for none.
+
+        Raises:
+            DevicesRefused: no link joins them.
+        """
+        link = self.link(source, target)
+        return np.asarray(np.where(moved_bytes > 0, link.latency_s + moved_bytes / link.bandwidth_bytes_per_s, 0.0))
+
+    def link(self, source: str, target: str) -> LinkSpec:
+        """The link between two devices.
+
+        Raises:
+            DevicesRefused: there is none; the message names the operators on either side.
+        """
+        link = self.links.get(frozenset((source, target)))
+        if link is None:
+            sides = [
+                f"{name} ({', '.join(op for op in self.map if self.map[op] == name) or 'memory'})"
+                for name in (source, target)
+            ]
+            raise DevicesRefused("links", f"no link between {' and '.join(sides)}")
+        return link
+
+    def sequence_stages(self, sequences: F8, measure: Measure) -> list[Stage]:
+        """Stages of LM head, sampling, and the logits' all-gather."""
+        stages: list[Stage] = []
+        for product in self.sequence_products:
+            name = self.map["lm_head"] if product.family == "lm_head" else ACCELERATOR
+            cost = product.op.layers * self._cost(name, operator_work(product.op, product.matrix, sequences), measure)
+            stages.append(Stage(name, cost, product.op.name))
+        head_device = self.map["lm_head"]
+        hidden = sequences * self.model.hidden_size * ACTIVATION_BYTES
+        logits = sequences * self.model.vocab_size * ACTIVATION_BYTES
+        stages += self._move(ACCELERATOR, head_device, hidden, measure)
+        stages += self._move(head_device, ACCELERATOR, logits, measure)
+        if measure == "seconds":
+            stages.append(Stage(ACCELERATOR, self.collectives.logits_s(sequences), "collectives"))
+        return stages
+
+    def _products(self, load: Load, family: OperatorName, measure: Measure, after: bool | None = None) -> list[Stage]:
+        """Stages of a family's products in the mean layer; ``after``: only those after (False: before) attention."""
+        name = self.map[family]
+        stages: list[Stage] = []
+        total = np.zeros(np.shape(load.tokens))
+        for product in self.products:
+            if product.family != family or (after is not None and after != (product.op.name in AFTER_ATTENTION)):
+                continue
+            share = product.op.layers / self.model.layers
+            if product.op.routed and self.expert_loads is not None:
+                stages += self._expert_stages(product, load, share, measure)
+            else:
+                work = operator_work(product.op, product.matrix, load.tokens * product.token_scale)
+                total = total + share * self._cost(name, work, measure)
+        return [Stage(name, total, family), *stages]
+
+    def _expert_stages(self, product: Product, load: Load, share: float, measure: Measure) -> list[Stage]:
+        """A routed product with stated routing, placement and offloading."""
+        assert self.expert_loads is not None
+        assert product.matrix is not None
+        device, loads = self.map["experts"], self.expert_loads
+        costs = [
+            (name, share * self._cost(name, work, measure))
+            for name, work in loads.works(product.op, product.matrix, load.tokens * product.token_scale, device)
+        ]
+        stages = [Stage(name, cost, product.family) for name, cost in costs]
+        if len(costs) == 2:
+            stages = self._offloaded_experts(product, load, share, costs, measure)
+        fetched = loads.fetched_bytes(product.op, load.tokens * product.token_scale)
+        if fetched is not None:
+            source, now, ahead = fetched
+            if measure == "joules":
+                stages.append(Stage("link", share * (now + ahead) * self.devices[source].link_j_per_byte))
+            else:
+                stages.append(Stage(f"link {device} {source}", share * self.transfer_s(device, source, now)))
+        return stages
+
+    def _offloaded_experts(
+        self, product: Product, load: Load, share: float, costs: list[tuple[str, F8]], measure: Measure
+    ) -> list[Stage]:
+        """Experts on the accelerator and on another device in parallel; hidden states go there and back."""
+        assert self.expert_loads is not None
+        (device, resident), (offload_device, offloaded) = costs
+        moved = self.expert_loads.moved_tokens(load.tokens * product.op.token_groups)
+        moved = share * moved * self.model.hidden_size * ACTIVATION_BYTES
+        transfers = self._move(device, offload_device, moved, measure)
+        if measure == "joules":
+            return [
+                Stage(device, resident, product.family),
+                Stage(offload_device, offloaded, product.family),
+                *transfers,
+            ]
+        return [
+            Stage(device, np.maximum(resident, offloaded + sum(stage.seconds for stage in transfers)), product.family)
+        ]
+
+    def _elementwise(self, load: Load, measure: Measure) -> Stage:
+        total = np.zeros(np.shape(load.tokens))
+        for product in self.products:
+            if product.family == "elementwise":
+                share = product.op.layers / self.model.layers
+                total = total + share * self._cost(ACCELERATOR, operator_work(product.op, None, load.tokens), measure)
+        return Stage(ACCELERATOR, total, "elementwise")
+
+    def _prefill(self, load: Load, measure: Measure) -> F8:
+        """Prompt attention of all layers; 0 without a prompt."""
+        shape, name = self.attention, self.map["prefill_attention"]
+        new = np.maximum(load.prompt, 1e-3)
+        total = np.zeros(np.shape(load.tokens))
+        for layers, window in ((shape.full_layers, None), (shape.window_layers, float(shape.window_tokens))):
+            if layers:
+                work = prefill_work(shape, self.heads, self.attention_dtype, new, load.before, window)
+                total = total + layers * self._cost(name, work, measure)
+        return np.where(load.prompt > 0, total, 0.0)
+
+    def _decode(self, load: Load, measure: Measure) -> F8:
+        """Decode attention of all layers; 0 without decodes."""
+        shape, name = self.attention, self.map["decode_attention"]
+        total = np.zeros(np.shape(load.tokens))
+        windowed = np.minimum(load.context, load.sequences * float(shape.window_tokens))
+        for layers, context in ((shape.full_layers, load.context), (shape.window_layers, windowed)):
+            if layers:
+                work = decode_work(shape, self.heads, self.attention_dtype, load.sequences, context)
+                total = total + layers * self._cost(name, work, measure)
+        return np.where(load.sequences > 0, total, 0.0)
+
+    def _reading(self, name: OperatorName, cost: F8, kv_bytes: F8, measure: Measure) -> Stage:
+        """Attention on its device, waiting for KV on another device."""
+        device = self.map[name]
+        if measure == "joules" or device == self.kv:
+            return Stage(device, cost, name)
+        return Stage(device, np.maximum(cost, self.transfer_s(self.kv, device, kv_bytes)), name)
+
+    def _read_joules(self, device: str, kv_bytes: F8, measure: Measure) -> list[Stage]:
+        return self._move(self.kv, device, kv_bytes, measure) if measure == "joules" else []
+
+    def _move(self, source: str, target: str, moved_bytes: F8, measure: Measure) -> list[Stage]:
+        if source == target:
+            return []
+        if measure == "joules":
+            j_per_byte = max(self.devices[source].link_j_per_byte, self.devices[target].link_j_per_byte)
+            return [Stage("link", moved_bytes * j_per_byte)]
+        return [Stage(f"link {source} {target}", self.transfer_s(source, target, moved_bytes))]
+
+    def _cost(self, name: str, work: Work, measure: Measure) -> F8:
+        device = self.devices[name]
+        law = device.seconds if measure == "seconds" else device.joules
+        assert law is not None
+        return law.cost(work)

@@ -1,0 +1,1 @@
+"""One worker's operators, priced by the roofline or by fitted laws: seconds of any load, before they are tabulated."""

@@ -1,0 +1,259 @@
+"""Roofline: every operator takes the longer of its arithmetic and its memory traffic, at a stated share of the peaks.
+
+Notation (per layer and rank)
+    operator_s = max(flops / (peak * e_flops), bytes / (bandwidth * e_bytes)) + launch_s
+    token_s[T] = sum over token-wise operators of operator_s(T)
+               + (2 * layers + 1) * all_reduce_s(2 bytes * h * T)                   over the ranks of a group
+               + layers * attention launch                                 one attention kernel per layer and step
+    sequence_s[S] = LM head + sampling + all-gather of the logits (2 bytes * vocabulary * S)
+    chunk_s(new, cached) = max(pairs * flops_per_pair + cached * decompress_flops, bytes of queries, keys and values)
+    decode_s(n, c)       = max(c * flops_per_pair, c * kv_bytes + n * query_bytes)
+    all_reduce_s(b)      = alpha_s + 2 (n - 1) / n * b / (link bandwidth * e)
+
+With g > 1 attention groups, an all-gather and a reduce-scatter of g * T tokens over the ranks of the stage replace the
+second all-reduce of a layer. p > 1 stages send 2 bytes * h * T to the next, p - 1 times. A step is one pass of one
+group's batch through all stages.
+
+With an indexer (sparse attention, top k), chunks and decodes read min(k, visible tokens), plus
+    index_s(pairs, seen) = max(pairs * index FLOPs, seen * index bytes)                 seen: cached and new tokens
+at the rate of fp8 where the accelerator has it.
+
+A window of W tokens bounds a chunk's pairs exactly, and a decode batch's context by ``min(c, n * W)``: exact when all
+contexts are on the same side of W, otherwise an upper bound.
+
+Energy above idle = (active_w - idle_w) * ranks * (each operator's time at peak): power above idle grows with the larger
+of compute and memory utilisation (``hisearch.hardware.power``). Launch gaps, links and the host add nothing above idle.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from hisearch.base.dtypes import F8
+from hisearch.hardware.peaks import sheet_peaks
+from hisearch.hardware.power import worker_dynamic_w
+from hisearch.latency.costs import StepCosts
+from hisearch.latency.laws.collectives import Collectives
+from hisearch.latency.operators import (
+    ACTIVATION_BYTES,
+    AttentionShape,
+    IndexShape,
+    Operator,
+    attention_pairs,
+    attention_shape,
+    sequence_operators,
+    token_operators,
+    windowed_pairs,
+)
+from hisearch.latency.parameters import wide_dtype
+from hisearch.latency.priced import PricedWorker
+from hisearch.latency.sharding import Parallelism, shard
+from hisearch.latency.tabulate import counted, device_costs, table_axes
+from hisearch.specs.base import DType, rate_dtype
+from hisearch.specs.machines.hardware import AcceleratorSpec
+from hisearch.specs.machines.profile import LatencyProfileSpec
+from hisearch.specs.models.model import ModelSpec
+
+#: Weight-only formats: weights are unpacked to 16 bits and multiplied in 16 bits.
+WEIGHT_ONLY: frozenset[str] = frozenset({"int4"})
+
+
+#: Elementwise operators of FFNs, which the attention groups of a stage share.
+SHARED_ELEMENTWISE = frozenset({"activation", "expert_activation", "expert_gather"})
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Attained rates of one operator family."""
+
+    peak_flops: dict[DType, float]
+    flops_share: float
+    bytes_per_s: float
+    launch_s: float
+
+    def seconds(self, dtype: DType, flops: F8, moved_bytes: F8) -> F8:
+        """Roofline seconds, without the launch."""
+        busy_s = flops * (1.0 / (self.peak_flops[dtype] * self.flops_share))
+        return np.maximum(busy_s, moved_bytes * (1.0 / self.bytes_per_s))
+
+
+class Rates(NamedTuple):
+    """Rates of every family."""
+
+    gemm: Rate
+    elementwise: Rate
+    prefill_attention: Rate
+    decode_attention: Rate
+
+
+@dataclass(frozen=True)
+class RooflineWorker:
+    """One worker's operators at given rates; methods take arrays and return seconds (joules if ``scale`` is watts)."""
+
+    model: ModelSpec
+    split: Parallelism
+    token_ops: list[Operator]
+    sequence_ops: list[Operator]
+    attention: AttentionShape
+    attention_dtype: DType
+    rates: Rates
+    collectives: Collectives
+    scale: float = 1.0
+
+    def token_s(self, tokens: F8) -> F8:
+        """Token-wise operators, collectives and launches of a step of ``tokens`` (at least 1) tokens."""
+        total = self._operators(self.token_ops, tokens)
+        total += self.collectives.step_s(self.split, self.model, tokens)
+        total += self.model.layers * max(self.rates.prefill_attention.launch_s, self.rates.decode_attention.launch_s)
+        return total * self.scale
+
+    def shared_s(self, tokens: F8) -> F8:
+        """The part of ``token_s`` that a stage's attention groups share; ``tokens``: of each group."""
+        shared = [op for op in self.token_ops if op.token_groups > 1 or op.name in SHARED_ELEMENTWISE]
+        payload = ACTIVATION_BYTES * self.model.hidden_size * tokens
+        exchanged_s = self.collectives.shared_s(self.split, self.model, payload)
+        return self.scale * (self._operators(shared, tokens) + exchanged_s)
+
+    def routed_s(self, tokens: F8) -> F8:
+        """The routed experts' part of ``token_s``."""
+        return self.scale * self._operators([op for op in self.token_ops if op.routed], tokens)
+
+    def sequence_s(self, sequences: F8) -> F8:
+        """LM head, sampling and the logits' all-gather for ``sequences`` (at least 1) sequences."""
+        total = self._operators(self.sequence_ops, sequences)
+        payload = ACTIVATION_BYTES * self.model.vocab_size * sequences
+        total += self.collectives.all_gather_s(payload, self.split.tensor)
+        return total * self.scale
+
+    def chunk_s(self, new: F8, cached: F8) -> F8:
+        """Prefill attention of all layers for chunks of ``new`` (at least 1) tokens behind ``cached`` ones."""
+        shape, pairs = self.attention, attention_pairs(new, cached)
+        total = shape.full_layers * self._chunk_layer_s(pairs, new, cached)
+        if shape.window_layers:
+            window = float(shape.window_tokens)
+            seen = np.minimum(cached, np.maximum(window - 1.0, 0.0))
+            total = total + shape.window_layers * self._chunk_layer_s(windowed_pairs(new, cached, window), new, seen)
+        return np.asarray(total * self.scale)
+
+    def decode_s(self, sequences: F8, context: F8) -> F8:
+        """Decode attention of all layers for ``sequences`` that read ``context`` tokens in total."""
+        shape = self.attention
+        total = shape.full_layers * self._decode_layer_s(sequences, context)
+        if shape.window_layers:
+            windowed = np.minimum(context, sequences * float(shape.window_tokens))
+            total = total + shape.window_layers * self._decode_layer_s(sequences, windowed)
+        return np.asarray(total * self.scale)
+
+    def tabulate(self, max_tokens: int, max_sequences: int, max_context: int) -> StepCosts:
+        """All of the above on the knots of ``StepCosts``, without host work."""
+        axes = table_axes(max_tokens, max_sequences, max_context, self.model.max_context_tokens)
+        return device_costs(
+            axes,
+            token_s=counted(self.token_s, max_tokens),
+            sequence_s=counted(self.sequence_s, max_sequences),
+            chunk_s=self.chunk_s(axes.new, axes.cached),
+            decode_s=self.decode_s(axes.sequences, axes.context),
+        )
+
+    def _operators(self, operators: list[Operator], units: F8) -> F8:
+        total = np.zeros_like(units)
+        for op in operators:
+            rate = self.rates.gemm if op.family == "gemm" else self.rates.elementwise
+            total += op.layers * (rate.seconds(op.dtype, op.flops(units), op.bytes_moved(units)) + rate.launch_s)
+        return total
+
+    def _chunk_layer_s(self, pairs: F8, new: F8, cached: F8) -> F8:
+        shape = self.attention
+        if shape.index is not None:
+            scored = self._index_s(shape.index, self.rates.prefill_attention, pairs, cached + new)
+            read = windowed_pairs(new, cached, float(shape.index.topk))
+            return scored + self._read_s(read, new, cached)
+        return self._read_s(pairs, new, cached)
+
+    def _read_s(self, pairs: F8, new: F8, cached: F8) -> F8:
+        """A chunk's attention over the pairs that it reads."""
+        shape = self.attention
+        flops = pairs * shape.prefill_flops_per_pair + cached * shape.decompress_flops
+        moved = (
+            (cached + new) * shape.kv_bytes_per_token
+            + new * shape.prefill_query_bytes
+            + cached * shape.decompress_bytes
+        )
+        return self.rates.prefill_attention.seconds(self.attention_dtype, flops, moved)
+
+    def _decode_layer_s(self, sequences: F8, context: F8) -> F8:
+        shape, rate, scored = self.attention, self.rates.decode_attention, np.zeros_like(context)
+        if shape.index is not None:
+            scored = self._index_s(shape.index, rate, context, context)
+            context = np.minimum(context, sequences * float(shape.index.topk))
+        moved = context * shape.kv_bytes_per_token + sequences * shape.decode_query_bytes
+        return scored + rate.seconds(self.attention_dtype, context * shape.decode_flops_per_pair, moved)
+
+    def _index_s(self, index: IndexShape, rate: Rate, pairs: F8, seen: F8) -> F8:
+        dtype: DType = "fp8" if "fp8" in rate.peak_flops else self.attention_dtype
+        return rate.seconds(dtype, pairs * index.flops_per_pair, seen * index.bytes_per_token)
+
+
+def attained_worker(profile: LatencyProfileSpec, priced: PricedWorker) -> RooflineWorker:
+    """The worker's operators at the profile's shares of the data sheet's peaks."""
+    peaks, bandwidth = sheet_peaks(priced.accelerator), priced.accelerator.memory_bandwidth_bytes_per_s
+    families = (profile.gemm, profile.elementwise, profile.prefill_attention, profile.decode_attention)
+    rates = (Rate(peaks, share.flops, bandwidth * share.bandwidth, share.launch_s) for share in families)
+    return _worker(priced, Rates(*rates), peer_collectives(profile, priced.accelerator))
+
+
+def peer_collectives(profile: LatencyProfileSpec, accelerator: AcceleratorSpec) -> Collectives:
+    """Collectives by alpha-beta over the peer link, at the share that the profile states."""
+    terms = profile.all_reduce
+    return Collectives(None, accelerator.peer_link.bandwidth_bytes_per_s * terms.bandwidth, terms.alpha_s)
+
+
+def peak_worker(priced: PricedWorker) -> RooflineWorker:
+    """The worker's operators at the data sheet's own rates, without launches and collectives."""
+    peak = Rate(sheet_peaks(priced.accelerator), 1.0, priced.accelerator.memory_bandwidth_bytes_per_s, 0.0)
+    return _worker(priced, Rates(peak, peak, peak, peak), Collectives(None, np.inf, 0.0))
+
+
+def energy_costs(priced: PricedWorker) -> StepCosts:
+    """Joules above idle of one attention group's steps (see the module's law), for any estimator of their time."""
+    powered = replace(peak_worker(priced), scale=worker_dynamic_w(priced.accelerator, priced.split.tensor))
+    return powered.tabulate(*priced.limits)
+
+
+def _worker(priced: PricedWorker, rates: Rates, collectives: Collectives) -> RooflineWorker:
+    model, dtype = priced.model, priced.loaded_dtype
+    part = shard(model, priced.split)
+    return RooflineWorker(
+        model=model,
+        split=part.parallelism,
+        token_ops=token_operators(model, part, dtype, compute_dtype(priced.accelerator, dtype)),
+        sequence_ops=sequence_operators(model, part, dtype),
+        attention=attention_shape(model, part, priced.kv_dtype),
+        attention_dtype=wide_dtype(dtype),
+        rates=rates,
+        collectives=collectives,
+    )
+
+
+def compute_dtype(accelerator: AcceleratorSpec, weight_dtype: DType) -> DType:
+    """Operand format of the quantised matrices: the weights' own where the accelerator multiplies it, else bf16.
+
+    It is a key of ``peak_flops``: fp4 for both formats of that arithmetic.
+    """
+    rate = rate_dtype(weight_dtype)
+    if rate in accelerator.peak_flops and weight_dtype not in WEIGHT_ONLY:
+        return rate
+    return "bf16"
+
+
+def format_warnings(accelerator: AcceleratorSpec, weight_dtype: DType) -> tuple[str, ...]:
+    """Warnings of weights in a format that the accelerator cannot multiply."""
+    if compute_dtype(accelerator, weight_dtype) == rate_dtype(weight_dtype) or weight_dtype in WEIGHT_ONLY:
+        return ()
+    return (
+        f"the accelerator has no {weight_dtype} arithmetic: {weight_dtype} weights are read at their size and "
+        "multiplied at the bf16 rate",
+    )

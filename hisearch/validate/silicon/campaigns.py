@@ -1,0 +1,129 @@
+"""Campaigns of measured runs: which one a row belongs to, its engine's version, and the form of its conditions."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from hisearch.latency.speculation import Speculation
+from hisearch.specs.base import DType
+from hisearch.specs.deployments.deployment import EngineSpec
+from hisearch.validate.silicon.rows import UNKNOWN_VERSION, SiliconRow
+
+#: (input, output) lengths of InferenceMAX.
+INFERENCEMAX_LENGTHS = frozenset({(1024, 1024), (1024, 8192), (8192, 1024)})
+INFERENCEMAX, FIXED = "inferencemax", "fixed"
+#: TensorRT-LLM in containers that rows name by their Dynamo version: its release candidate 1.2.0rc6, in post-releases 1
+#: to 3 (docs.nvidia.com/dynamo/getting-started/support-matrix, v0.8.1.post1 to post3). All use times of post2: no run
+#: of post1 was fitted, and those of post3 made several tokens a step (``docs/accuracy-details.md``).
+DYNAMO_TRTLLM = dict.fromkeys(("0.8.1.post1", "0.8.1.post2", "0.8.1.post3"), "1.2.0rc6.post2")
+#: Releases of the same time as unnamed builds. SGLang's nightly builds in these runs are of February to April 2026.
+#: InferenceMAX's runs that state no version are of its first months (TensorRT-LLM's image in ``nvidia-master.yaml`` of
+#: October 2025: release 1.1.0rc2.post2).
+NIGHTLY_SGLANG, FIRST_SGLANG, FIRST_TRTLLM = "0.5.10", "0.5.3", "1.1.0rc2"
+#: Minor version of vLLM 0 from which scheduling is asynchronous by default (its release notes); before, the scheduler
+#: waits for each step unless ``--async-scheduling`` is given.
+ASYNC_SINCE = 14
+#: Label of a version whose schedule does not overlap with the device, unlike other runs of the version.
+SERIAL = "serial"
+#: Share of drafted tokens accepted when all before them were, one for all models and engines. The rows do not
+#: state it; it is the best of 0.6, 0.7 and 0.8 on the rows that draft, whose TPOT is therefore fitted, not a test.
+ACCEPTED = 0.6
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Conditions of a run.
+
+    input_share, output_share: lengths are drawn uniformly from this share of the nominal one up to it.
+    requests_per_slot: requests that each of the ``concurrency`` slots sends, one after another.
+    gather_steps: decode steps for which a prompt waits for more (TensorRT-LLM ``batch_wait_timeout_iters``).
+    draft_tokens: tokens drafted in a step for every sequence (multi-token prediction); 0: none.
+    kv_dtype: format of the KV cache.
+    """
+
+    campaign: str
+    engine: EngineSpec
+    kv_dtype: DType
+    input_share: float = 1.0
+    output_share: float = 1.0
+    requests_per_slot: int = 10
+    gather_steps: int = 0
+    draft_tokens: int = 0
+
+    @property
+    def speculation(self) -> Speculation:
+        """Drafted tokens per step and their acceptance."""
+        return Speculation(self.draft_tokens, ACCEPTED)
+
+
+def engine_version(row: SiliconRow) -> str:
+    """Version of the row's engine, also if the row names that of Dynamo."""
+    return DYNAMO_TRTLLM.get(row.version, row.version) if row.backend == "trtllm" else row.version
+
+
+def kernels_version(row: SiliconRow) -> str:
+    """Version of the engine whose kernels the row had, also if the row names a nightly build or none."""
+    if row.backend == "sglang" and row.version.startswith("nightly-dev"):
+        return NIGHTLY_SGLANG
+    if row.backend == "sglang" and row.version == UNKNOWN_VERSION:
+        return FIRST_SGLANG
+    if row.backend == "trtllm" and row.version == UNKNOWN_VERSION:
+        return FIRST_TRTLLM
+    return engine_version(row)
+
+
+def campaign_of(row: SiliconRow) -> str:
+    """The campaign of ``row``: of its column, else recognised by its lengths and columns.
+
+    InferenceMAX's rows have its lengths and state attention's data parallelism; other campaigns leave it out.
+    """
+    if row.campaign:
+        return row.campaign
+    column = "attention_dp" if row.mode == "agg" else "decode_attention_dp"
+    stated = row.cells.get(column, "") != ""
+    return INFERENCEMAX if stated and (row.input_tokens, row.output_tokens) in INFERENCEMAX_LENGTHS else FIXED
+
+
+def vllm_before(row: SiliconRow, minor: int) -> bool:
+    """Whether the row's version is of vLLM before 0.``minor``."""
+    release = re.match(r"0\.(\d+)(\.|$)", row.version)
+    return row.backend == "vllm" and release is not None and int(release[1]) < minor
+
+
+def engine_of(
+    row: SiliconRow,
+    *,
+    campaign: str = INFERENCEMAX,
+    chunk_tokens: int,
+    most_running: int,
+    memory_fraction: float = 0.9,
+    max_prefill_tokens: int = 16384,
+    receive_interval: int = 1,
+    fused_all_reduce: bool = False,
+    overlap: bool = True,
+) -> EngineSpec:
+    """The engine without prefix caching (prompts are random); the batch is bounded by one attention group's requests.
+
+    No script of either campaign sets TensorRT-LLM's ``enable_chunked_prefill``, which is off by default.
+    """
+    values = {
+        "name": row.backend,
+        "max_running_requests": min(in_flight(row), most_running),
+        "chunk_tokens": chunk_tokens,
+        "chunked_prefill": row.backend != "trtllm",
+        "memory_fraction": memory_fraction,
+        "max_prefill_tokens": max_prefill_tokens,
+        "prefix_caching": False,
+        "receive_interval": receive_interval,
+        "fused_all_reduce": None if row.backend == "trtllm" else fused_all_reduce,
+        # The campaigns' clients set a temperature of 0.
+        "top_p": False,
+        "overlap": overlap and not (campaign == FIXED and vllm_before(row, ASYNC_SINCE)),
+    }
+    return EngineSpec.model_validate(values)
+
+
+def in_flight(row: SiliconRow) -> int:
+    """Most requests of one attention group."""
+    return -(-row.concurrency // row.parallelism.attention_data)

@@ -1,0 +1,242 @@
+"""Conditions of InferenceMAX's runs, from the scripts of the campaign.
+
+InferenceMAX (SemiAnalysis) publishes its scripts: ``benchmark_serving.py`` sends ten requests for every one in flight,
+draws each length uniformly from 0.8 to 1 times the nominal one, and warms up before it starts the clock, so that the
+first burst counts. Each script states the server's flags; this module repeats those that change the schedule.
+Source: github SemiAnalysisAI/InferenceX, ``benchmarks/single_node/*.sh`` and ``benchmarks/benchmark_lib.sh``, and the
+earlier ``benchmarks/70b_*``, ``dsr1_*`` and ``gptoss_*`` scripts of InferenceMAX.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hisearch.latency.speculation import Speculation
+from hisearch.specs.base import DType
+from hisearch.specs.deployments.deployment import EngineSpec
+from hisearch.validate.silicon.campaigns import (
+    ACCEPTED,
+    INFERENCEMAX,
+    Conditions,
+    campaign_of,
+    engine_of,
+    vllm_before,
+)
+from hisearch.validate.silicon.rows import UNKNOWN_VERSION, SiliconRow
+
+#: Minor version of vLLM 0 from which all-reduce and norm are fused by default.
+FUSES_SINCE = 16
+#: TensorRT-LLM version only of InferenceMAX's scripts with multi-token prediction for DeepSeek-R1.
+DRAFTING = "1.2.0rc6.post3"
+#: The GPU whose scripts differ from those of the others.
+H200 = "h200_sxm"
+#: Tokens that the campaign adds to prompt and output for a model's longest sequence.
+LONGEST_SPARE = 200
+#: Steps for which TensorRT-LLM's attention groups wait for each other's prompts by default
+#: (``AttentionDpConfig.timeout_iters``).
+BALANCE_STEPS = 50
+
+
+def inferencemax(row: SiliconRow) -> Conditions:
+    """Conditions of ``row`` by the script of its engine, model and GPU."""
+    build = {"vllm": _inferencemax_vllm, "sglang": _inferencemax_sglang, "trtllm": _inferencemax_trtllm}[row.backend]
+    return build(row)
+
+
+def _inferencemax_vllm(row: SiliconRow) -> Conditions:
+    """KV is fp8 for Llama and, on Blackwell, for gpt-oss and checkpoints in fp8 or fp4; else bf16."""
+    model = row.model.lower()
+    if "minimax" in model:
+        return _inferencemax_minimax(row)
+    narrow = "llama" in model or (row.system.startswith("b") and row.precision in ("fp8", "fp4"))
+    engine = engine_of(row, chunk_tokens=8192, most_running=1024, fused_all_reduce=_vllm_fuses(row))
+    return _burst(engine, "fp8" if narrow else "bf16")
+
+
+def _vllm_fuses(row: SiliconRow) -> bool:
+    """Whether vLLM fuses all-reduce and norm, on Hopper and Blackwell.
+
+    The scripts for Llama, for Kimi and gpt-oss on a B200 and for MiniMax-M2.5 in fp4 set it
+    (``enable_fi_allreduce_fusion``, later ``fuse_allreduce_rms``); since 0.16 it is vLLM's default (github
+    vllm-project/vllm, issues 34458 and 35426, on regressions from it).
+    """
+    set_by_script = row.version == UNKNOWN_VERSION or row.system.startswith("b")
+    return set_by_script or not vllm_before(row, FUSES_SINCE)
+
+
+def _inferencemax_minimax(row: SiliconRow) -> Conditions:
+    """The scripts of MiniMax-M2.5: two prompts a step on Blackwell since vLLM 0.19.0.
+
+    ``minimaxm2.5_fp8_b200.sh`` of 0.17.0 left KV in bf16 and 0.95 of the memory to the engine, and steps at its default
+    of 8,192 tokens. Since pull request 947 (0.19.0) KV is fp8 and ``--max-num-batched-tokens`` is twice the prompt.
+    ``minimaxm2.5_fp4_b200.sh`` sets both in its 0.19.0 version, and neither in the nightly build's, whose checkpoint
+    states fp8. ``minimaxm2.5_fp8_h100.sh`` sets at most 256 requests and leaves the rest to the engine.
+    """
+    if not row.system.startswith("b"):
+        return _burst(engine_of(row, chunk_tokens=8192, most_running=256, fused_all_reduce=True), "bf16")
+    if _first_minimax(row):
+        engine = engine_of(row, chunk_tokens=8192, most_running=1024, memory_fraction=0.95, fused_all_reduce=True)
+        return _burst(engine, "bf16")
+    chunk_tokens = 8192 if row.version.startswith("nightly") else 2 * row.input_tokens
+    return _burst(engine_of(row, chunk_tokens=chunk_tokens, most_running=1024, fused_all_reduce=True), "fp8")
+
+
+def as_it_ran(row: SiliconRow) -> SiliconRow:
+    """``row`` with the split that its script actually ran.
+
+    The first script for MiniMax-M2.5 in fp8 on a B200 spread the experts over the ranks in every run: it tested
+    ``"$EP_SIZE" -ge 1`` (fixed by pull request 947).
+    """
+    split = row.parallelism
+    if not _first_minimax(row) or split.expert == split.tensor:
+        return row
+    return replace(row, parallelism=split._replace(expert=split.tensor))
+
+
+def _first_minimax(row: SiliconRow) -> bool:
+    """Rows of the first script for MiniMax-M2.5 in fp8 on a B200 (vLLM 0.17.0, before 0.19.0)."""
+    fp8 = "minimax" in row.model.lower() and row.precision == "fp8" and row.system.startswith("b")
+    return fp8 and vllm_before(row, 19)
+
+
+def _inferencemax_sglang(row: SiliconRow) -> Conditions:
+    """DeepSeek and Qwen3.5: receive interval of 10 decode steps, of 30 from 16 requests in flight on.
+
+    Qwen3.5 in fp4 always uses 30, and prompt chunks of 32,768 tokens (``qwen3.5_fp4_b200.sh``). Qwen3.5 in fp8 drafts
+    three tokens on four ranks with tensor-parallel experts (``qwen3.5_fp8_b200_mtp.sh``). DeepSeek drafts two with more
+    than 64 in flight (``_drafts_beyond``). A drafting step counts as as many steps as it makes tokens. All pass
+    ``--enable-flashinfer-allreduce-fusion`` except Qwen3.5 in fp4, and in fp8 without drafted tokens. GLM-5 bounds the
+    batch by the requests in flight, and in fp8 leaves the interval to the engine (``glm5_fp8_b200.sh``,
+    ``glm5_fp4_b200.sh``).
+    """
+    if row.system == H200:
+        return _inferencemax_sglang_h200(row)
+    if "glm-5" in row.model.lower():
+        fp4 = row.precision == "fp4"
+        interval = 10 if fp4 and row.parallelism.attention_data == 1 else 1
+        engine = engine_of(
+            row, chunk_tokens=32768, most_running=row.concurrency, memory_fraction=0.9 if fp4 else 0.85,
+            max_prefill_tokens=32768, receive_interval=interval, fused_all_reduce=True,
+        )  # fmt: skip
+        return _burst(engine, "fp8")
+    fp4, four, qwen = row.precision == "fp4", row.parallelism.ranks == 4, "qwen3.5" in row.model.lower()
+    interval = 30 if row.concurrency >= 16 or (qwen and fp4) else 10
+    drafts = sglang_drafts(row)
+    if qwen and fp4:
+        limits = {
+            "chunk_tokens": 32768, "max_prefill_tokens": 32768, "most_running": row.concurrency,
+            "memory_fraction": 0.85,
+        }  # fmt: skip
+    elif fp4:
+        limits = {"chunk_tokens": 16384, "most_running": 256, "memory_fraction": 0.85}
+    elif four and "deepseek" in row.model.lower():
+        limits = {"chunk_tokens": 8192, "most_running": 32, "memory_fraction": 0.95, "max_prefill_tokens": 8192}
+        interval = 10
+    elif _drafts_beyond(row):
+        limits = {"chunk_tokens": 16384, "most_running": 512, "memory_fraction": 0.82}
+    else:
+        limits = {"chunk_tokens": 32768, "most_running": 256, "memory_fraction": 0.82, "max_prefill_tokens": 32768}
+    interval = round(interval * Speculation(drafts, ACCEPTED).tokens_per_step)
+    if row.parallelism.attention_data > 1:
+        interval = 1  # SGLang 0.5.9 refuses an interval with attention groups.
+    unfused = qwen and not drafts and row.precision != "bf16"
+    engine = engine_of(row, **limits, receive_interval=interval, fused_all_reduce=not unfused, overlap=not drafts)  # type: ignore[arg-type]
+    return _burst(engine, "fp8", draft_tokens=drafts)
+
+
+def _inferencemax_sglang_h200(row: SiliconRow) -> Conditions:
+    """The engine's default interval; DeepSeek with KV in 16 bits (``dsr1_fp8_h200.sh``, ``qwen3.5_fp8_h200.sh``)."""
+    if "qwen3.5" in row.model.lower():
+        engine = engine_of(row, chunk_tokens=16384, most_running=128, memory_fraction=0.8, fused_all_reduce=True)
+        return _burst(engine, "fp8")
+    most = 512 if _short(row) else 256
+    engine = engine_of(row, chunk_tokens=32768, most_running=most, memory_fraction=0.82, max_prefill_tokens=32768)
+    return _burst(engine, "bf16")
+
+
+def sglang_drafts(row: SiliconRow) -> int:
+    """Tokens that a run of InferenceMAX under SGLang drafts in a step."""
+    if campaign_of(row) != INFERENCEMAX:
+        return 0
+    return 3 if _drafts_on_four(row) else 2 if _drafts_beyond(row) else 0
+
+
+def _drafts_beyond(row: SiliconRow) -> bool:
+    """DeepSeek in fp8 on eight ranks: up to 64 requests in flight without drafted tokens, up to 512 with them.
+
+    ``nvidia-master.yaml``, ``dsr1-fp8-b200-sglang`` and ``dsr1-fp8-b200-sglang-mtp``; ``dsr1_fp8_b200_mtp.sh``: two
+    steps of the drafting layer, three tokens checked. Up to 64 the columns do not distinguish the two.
+    """
+    deepseek = "deepseek" in row.model.lower() and row.precision == "fp8"
+    return deepseek and row.version == "0.5.9" and row.concurrency > 64
+
+
+def _drafts_on_four(row: SiliconRow) -> bool:
+    split = row.parallelism
+    qwen = "qwen3.5" in row.model.lower() and row.precision == "fp8"
+    return qwen and row.version == "0.5.9" and split.ranks == split.tensor == 4 and split.expert == 1
+
+
+def _inferencemax_trtllm(row: SiliconRow) -> Conditions:
+    """Token budgets by model; Llama at 1k/1k on fewer than 8 ranks, and DeepSeek in fp8, gather prompts.
+
+    Attention groups wait until each has a prompt, up to 60 steps (``attention_dp_config.timeout_iters``);
+    those of gpt-oss, whose script uses the default, up to ``BALANCE_STEPS``.
+    Of DeepSeek, ``DRAFTING`` is the image of the scripts that draft tokens (``dsr1_fp4_b200_trt_mtp.sh``,
+    ``dsr1_fp8_b200_trt_mtp.sh``; perf-changelog.yaml, pull requests 632 and 642) and gather no prompts. Rows of it that
+    state no version are of the first scripts, which gave KV 0.9 of the memory (``dsr1_fp4_b200_trt_slurm.sh`` of
+    October 2025; ``dsr1_b200_trt_slurm.sh`` states nothing, and the engine's default is the same).
+    """
+    groups, short = row.parallelism.attention_data > 1, _short(row)
+    if row.system == H200:
+        return _inferencemax_trtllm_h200(row)
+    if "llama" in row.model.lower():
+        engine = engine_of(row, chunk_tokens=16384, most_running=2048)
+        return _burst(engine, "fp8", gather_steps=20 if short and row.parallelism.ranks < 8 else 0)
+    if "gpt-oss" in row.model.lower():
+        engine = engine_of(row, chunk_tokens=20000, most_running=512, memory_fraction=0.85)
+        return _burst(engine, "fp8", gather_steps=BALANCE_STEPS if groups else 0)
+    budget = (row.concurrency + row.input_tokens + 127) // 64 * 64
+    gather = 40 if row.precision == "fp8" and short and row.concurrency >= 64 else 0
+    drafts = 0
+    if row.version == DRAFTING:
+        drafts, gather = 1 if groups else 3, 0
+    if groups:
+        gather = 60
+    memory_fraction = 0.9 if row.version == UNKNOWN_VERSION else 0.8
+    engine = engine_of(row, chunk_tokens=max(budget, 8192), most_running=2048, memory_fraction=memory_fraction)
+    return _burst(engine, "fp8", gather_steps=gather, draft_tokens=drafts)
+
+
+def _inferencemax_trtllm_h200(row: SiliconRow) -> Conditions:
+    """``70b_fp8_h200_trt_slurm.sh``, ``gptoss_fp4_h200_trt.sh`` and ``dsr1_fp8_h200_trt.sh``.
+
+    Llama's steps hold the model's longest sequence; gpt-oss keeps KV in 16 bits; DeepSeek gathers no prompts.
+    """
+    groups = row.parallelism.attention_data > 1
+    if "llama" in row.model.lower():
+        engine = engine_of(row, chunk_tokens=row.tokens + LONGEST_SPARE, most_running=2048)
+        return _burst(engine, "fp8", gather_steps=20 if _short(row) and row.parallelism.ranks < 8 else 0)
+    if "gpt-oss" in row.model.lower():
+        engine = engine_of(row, chunk_tokens=20000, most_running=row.concurrency, memory_fraction=0.85)
+        return _burst(engine, "bf16", gather_steps=BALANCE_STEPS if groups else 0)
+    budget = max((row.concurrency + row.input_tokens + 127) // 64 * 64, 8192)
+    engine = engine_of(row, chunk_tokens=budget, most_running=2048, memory_fraction=0.75)
+    return _burst(engine, "fp8", gather_steps=60 if groups else 0)
+
+
+def _short(row: SiliconRow) -> bool:
+    """Whether prompts and outputs have 1,024 tokens."""
+    return (row.input_tokens, row.output_tokens) == (1024, 1024)
+
+
+def _burst(engine: EngineSpec, kv_dtype: DType, *, gather_steps: int = 0, draft_tokens: int = 0) -> Conditions:
+    return Conditions(
+        INFERENCEMAX,
+        engine,
+        kv_dtype,
+        input_share=0.8,
+        output_share=0.8,
+        gather_steps=gather_steps,
+        draft_tokens=draft_tokens,
+    )
