@@ -115,7 +115,7 @@ def read_cases(path: Path, settings: Mapping[str, Setting], block_key: str) -> l
     try:
         data = path.read_bytes()
         data = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
-        document = json.loads(data) if data[:1] == b"{" else yaml.safe_load(data)
+        document = json.loads(data) if ".json" in path.suffixes else yaml.safe_load(data)
     except (OSError, EOFError, ValueError, yaml.YAMLError) as error:
         raise CaseError(f"{path}: cannot be read: {error}") from None
     entries = document if isinstance(document, list) else [document]
