@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
-from hisearch.record.cases import CaseError, EngineError, random_cases, read_cases, record_cases
+from hisearch.record.cases import Case, CaseError, EngineError, random_cases, read_cases, record_cases
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -15,6 +16,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     engine = importlib.import_module(f"hisearch.record.{options.engine}")
     try:
+        cases: Iterable[Case]
         if options.cases:
             cases = [case for path in options.cases for case in read_cases(path, engine.SETTINGS, engine.BLOCK_KEY)]
         else:

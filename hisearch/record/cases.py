@@ -71,9 +71,10 @@ class Setting:
 
     def accepts(self, value: Any) -> bool:
         """Whether a case may give this value."""
+        known: Any = value
         if not isinstance(value, self.types) or (isinstance(value, bool) and bool not in self.types):
             return False
-        return value in self.choices if isinstance(value, str) else value >= self.least
+        return known in self.choices if isinstance(value, str) else bool(known >= self.least)
 
 
 @dataclass(frozen=True)

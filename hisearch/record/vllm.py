@@ -207,7 +207,7 @@ class _Run:
         last = request.num_output_tokens + 1 == row["output_tokens"]
         if last and row.get("max_output_tokens", row["output_tokens"]) > row["output_tokens"]:
             return END_TOKEN
-        return self.texts[name][request.num_tokens]
+        return self.texts[name][int(request.num_tokens)]
 
     def _request(self, row: Row) -> Any:
         from vllm.sampling_params import SamplingParams

@@ -60,7 +60,9 @@ def make_requests(workload: Mapping[str, Any]) -> list[Row]:
         return list(range(next_token - tokens, next_token))
 
     prefixes = [text(_drawn(rng, shared["tokens"])) for _ in range(shared["count"])]
-    clock, earlier, rows = 0.0, [], []
+    clock = 0.0
+    earlier: list[list[int]] = []
+    rows: list[Row] = []
     for number in range(figures["requests"]):
         if number % figures["burst"] == 0:
             clock = round(clock + rng.expovariate(figures["rate_per_s"] / figures["burst"]), 6)
