@@ -72,6 +72,8 @@ class Setting:
     def accepts(self, value: Any) -> bool:
         """Whether a case may give this value."""
         known: Any = value
+        if isinstance(value, dict):
+            return dict in self.types
         if not isinstance(value, self.types) or (isinstance(value, bool) and bool not in self.types):
             return False
         return known in self.choices if isinstance(value, str) else bool(known >= self.least)

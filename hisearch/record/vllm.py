@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from hisearch.record import vllm_offload
 from hisearch.record.cases import LAW, Case, CaseError, EngineError, Setting, step_latency_s
 from hisearch.record.vllm_random import random_case
 from hisearch.record.workload import END_TOKEN, Row, token_texts
@@ -38,6 +39,7 @@ SETTINGS = {
     "watermark": Setting("watermark", (float, int), "a number from 0 to 1", default=0.0),
     "sliding_window": Setting("sliding_window", *_INTEGER, default=0),
     "hybrid_window": Setting("hybrid_window", *_INTEGER, default=0),
+    "offload": Setting("offload", (dict,), "a mapping", default={}),
 }
 #: Settings under the same name in a recording and as an argument of vLLM's ``SchedulerConfig``.
 _SCHEDULER_KEYS = (
@@ -93,7 +95,7 @@ def record(case: Case) -> dict[str, Any]:
         for setting in SETTINGS.values()
         if setting.key in case.settings and (setting.required or case.settings[setting.key] != setting.default)
     }
-    return {
+    recording: dict[str, Any] = {
         "engine": f"vllm {engine} (v1 scheduler and KV cache manager, {kind} scheduling)",
         "config": config,
         "step_latency_s": LAW,
@@ -102,9 +104,15 @@ def record(case: Case) -> dict[str, Any]:
         "first_token_s": run.first_token_s,
         "finish_s": run.finish_s,
     }
+    if run.worker is not None:
+        copied = {"stored_tokens": run.worker.to_host.tokens, "loaded_tokens": run.worker.to_device.tokens}
+        recording |= copied | {"engine": f"vllm {engine} (v1 scheduler, OffloadingConnector scheduler and worker side)"}
+    return recording
 
 
 def _check(case: Case) -> None:
+    if case.settings.get("offload") and case.settings.get("async_scheduling"):
+        raise CaseError(f"{case.source}: {case.name}: offload: recorded with synchronous scheduling alone")
     usable = (case.settings["num_blocks"] - 1) * case.settings["block_size"]
     longest = min(usable, case.settings.get("max_model_len", 65536) - 1)
     for row in case.requests:
@@ -133,11 +141,17 @@ class _Run:
         self.case = case
         self.asynchronous = bool(case.settings.get("async_scheduling", False))
         self.scheduler, self.hasher = make_scheduler(case.settings)
+        offload = case.settings.get("offload")
+        self.worker = (
+            vllm_offload.Worker(self.scheduler, vllm_offload.checked(offload), case.settings[BLOCK_KEY])
+            if offload
+            else None
+        )
         self.rows = {str(row["id"]): row for row in case.requests}
         self.texts = {str(name): text for name, text in token_texts(case.requests, case.settings[BLOCK_KEY]).items()}
         self.waiting = deque(case.requests)
         self.clock = self.device_free_s = 0.0
-        self.outstanding: deque[tuple[Any, list[str], float]] = deque()
+        self.outstanding: deque[tuple[Any, list[str], dict[str, Any], float]] = deque()
         self.steps: list[dict[str, Any]] = []
         self.first_token_s: dict[str, float] = {}
         self.finish_s: dict[str, float] = {}
@@ -157,16 +171,27 @@ class _Run:
                 idle = 0
             elif idle < IDLE_PASSES and self.scheduler.has_unfinished_requests():
                 idle += 1  # The engine passes again at once: what a pass preempted, the next may admit.
-            elif self.waiting:
-                self.clock, idle = max(self.clock, self.waiting[0]["arrival_s"]), 0
+            elif (event_s := self._next_event_s()) is not None:
+                self.clock, idle = max(self.clock, event_s), 0
             else:
                 raise RuntimeError(f"no batch can be formed at {self.clock} s, and no request is to come")
+
+    def _next_event_s(self) -> float | None:
+        """When the next request arrives or the next copy ends."""
+        events = [self.waiting[0]["arrival_s"]] if self.waiting else []
+        if self.worker is not None and (end_s := self.worker.next_end_s()) is not None:
+            events.append(end_s)
+        return min(events, default=None)
 
     def _form_batch(self) -> bool:
         output = self.scheduler.schedule()
         new = output.num_scheduled_tokens
+        copied: dict[str, Any] = {}
+        if self.worker is not None:
+            self.clock = self.worker.flush(output.kv_connector_metadata, self.clock)
+            copied = {"kv_connector_output": self.worker.step(output, bool(new))}
         if not new:
-            self.scheduler.update_from_output(output, model_output([], []))
+            self.scheduler.update_from_output(output, model_output([], [], **copied))
             return False
         requests = [self.scheduler.requests[name] for name in new]
         batch = [
@@ -182,15 +207,15 @@ class _Run:
         self.steps.append(step)
         self.device_free_s = start_s + step_latency_s(batch)
         sampling = [request.request_id for request in requests if not request.is_prefill_chunk]
-        self.outstanding.append((output, sampling, self.device_free_s))
+        self.outstanding.append((output, sampling, copied, self.device_free_s))
         return True
 
-    def _process(self, output: Any, sampling: list[str], end_s: float) -> None:
+    def _process(self, output: Any, sampling: list[str], copied: dict[str, Any], end_s: float) -> None:
         self.clock = end_s
         names = list(output.num_scheduled_tokens)
         chosen = set(sampling)
         sampled = [[self._next_token(name)] if name in chosen else [] for name in names]
-        results = self.scheduler.update_from_output(output, model_output(names, sampled))
+        results = self.scheduler.update_from_output(output, model_output(names, sampled, **copied))
         for group in results.values():
             for result in group.outputs:
                 name = str(result.request_id)
@@ -235,12 +260,11 @@ def model_output(names: list[str], sampled: list[list[int]], **more: Any) -> Any
     )  # fmt: skip
 
 
-def make_scheduler(settings: dict[str, Any], **more: Any) -> tuple[Any, Any]:
+def make_scheduler(settings: dict[str, Any]) -> tuple[Any, Any]:
     """The engine's scheduler with these settings, and its function that names the blocks of a request.
 
     Args:
         settings: by their names in a recording.
-        more: further arguments of vLLM's ``VllmConfig``.
     """
     from vllm.config import CacheConfig, DeviceConfig, SchedulerConfig, VllmConfig
     from vllm.v1.core import kv_cache_utils
@@ -259,12 +283,16 @@ def make_scheduler(settings: dict[str, Any], **more: Any) -> tuple[Any, Any]:
             raise CaseError(f"{key}: vLLM {version()} has no such setting; leave it out of the case")
     model = _model()
     model.max_model_len = max_model_len
+    cache_config, more = _kv_cache_config(settings), {}
+    if settings.get("offload"):
+        page_bytes = cache_config.kv_cache_groups[0].kv_cache_spec.page_size_bytes
+        offload = vllm_offload.checked(settings["offload"])
+        more = vllm_offload.connector_config(offload, settings["block_size"], page_bytes)
     config = VllmConfig(
         model_config=model, scheduler_config=SchedulerConfig(**arguments), device_config=DeviceConfig(device="cpu"),
         cache_config=CacheConfig(block_size=settings["block_size"], enable_prefix_caching=prefix), **more,
     )  # fmt: skip
     config.cache_config.num_gpu_blocks = settings["num_blocks"]
-    cache_config = _kv_cache_config(settings)
     sizes = {"block_size": settings["block_size"]}
     if hasattr(kv_cache_utils, "resolve_kv_cache_block_sizes"):
         sizes["block_size"], sizes["hash_block_size"] = kv_cache_utils.resolve_kv_cache_block_sizes(
@@ -284,7 +312,13 @@ def make_scheduler(settings: dict[str, Any], **more: Any) -> tuple[Any, Any]:
 
 def _kv_cache_config(settings: dict[str, Any]) -> Any:
     import torch
-    from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
+    from vllm.v1.kv_cache_interface import (
+        FullAttentionSpec,
+        KVCacheConfig,
+        KVCacheGroupSpec,
+        KVCacheTensor,
+        SlidingWindowSpec,
+    )
 
     shape = {"block_size": settings["block_size"], "num_kv_heads": 1, "head_size": 64, "dtype": torch.float16}
     specs: list[Any] = []
@@ -294,7 +328,9 @@ def _kv_cache_config(settings: dict[str, Any]) -> Any:
     if window:
         specs.append(SlidingWindowSpec(sliding_window=window, **shape))
     groups = [KVCacheGroupSpec([f"layer{index}"], spec) for index, spec in enumerate(specs)]
-    return KVCacheConfig(num_blocks=settings["num_blocks"], kv_cache_tensors=[], kv_cache_groups=groups)
+    page_bytes = specs[0].page_size_bytes
+    tensors = [KVCacheTensor(size=settings["num_blocks"] * page_bytes, shared_by=groups[0].layer_names)]
+    return KVCacheConfig(num_blocks=settings["num_blocks"], kv_cache_tensors=tensors, kv_cache_groups=groups)
 
 
 def _hash_function(name: str) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hisearch.record import vllm
+from hisearch.record import vllm, vllm_offload
 from hisearch.record.__main__ import main
 from hisearch.record.cases import Case, CaseError, EngineError, finished_case
 
@@ -153,3 +153,27 @@ def test_an_engine_that_is_not_installed(
     assert main(["vllm", "--random", "1", "--out", str(tmp_path)]) == 2
     assert "run this with the Python of an environment that has vLLM" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_offload_is_checked(fake: ModuleType) -> None:
+    offload = {"capacity_tokens": 400, "to_host": [0.0, 1e-6], "to_device": [0.0, 1e-6]}
+    assert vllm_offload.checked(offload)["eviction"] == "lru"
+    with pytest.raises(CaseError, match="offload: evict: unknown key"):
+        vllm_offload.checked(offload | {"evict": "arc"})
+    with pytest.raises(CaseError, match="offload: to_device: missing"):
+        vllm_offload.checked({"capacity_tokens": 400, "to_host": [0.0, 1e-6]})
+    with pytest.raises(CaseError, match="synchronous scheduling alone"):
+        vllm.record(case([row("a", 0.0, 7, 2)], offload=offload, async_scheduling=True))
+
+
+def test_copies_run_one_after_another() -> None:
+    worker = vllm_offload.Worker.__new__(vllm_offload.Worker)
+    worker.now_s = 1.0
+    stream = vllm_offload._Stream(worker, [0.5, 0.01], 16, 0)
+    side = SimpleNamespace(block_ids=[3, 4])
+    for job in (1, 2):
+        stream.transfer_async(job, (side, None))
+    assert stream.jobs == [(1, pytest.approx(1.82)), (2, pytest.approx(2.64))]
+    assert stream.tokens == 64
+    stream.wait({1})
+    assert worker.now_s == pytest.approx(1.82)
