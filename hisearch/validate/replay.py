@@ -116,8 +116,22 @@ def compiled_trace(recording: EngineRecording) -> CompiledTrace:
         )  # fmt: skip
     # Only the order of priorities matters; a trace counts them from 0.
     priority = np.unique([row.priority for row in rows], return_inverse=True)[1]
-    limits = [row.output_tokens if row.max_output_tokens is None else row.max_output_tokens for row in rows]
+    limits = [_limit(recording, row) for row in rows]
     return trace_of(requests, block, recording.path.name, priority, limits)
+
+
+def _limit(recording: EngineRecording, row: RequestRow) -> int:
+    """A request's declared output limit; for vLLM at most what the pool holds beside its prompt.
+
+    A server would refuse a longer one, as its ``max_model_len`` fits into the pool. The scheduler does not ask.
+    """
+    if row.max_output_tokens is None:
+        return row.output_tokens
+    settings = recording.settings
+    if not isinstance(settings, VllmSettings):
+        return row.max_output_tokens
+    most = (settings.num_blocks - 1) * settings.block_size - row.input_tokens
+    return max(row.output_tokens, min(row.max_output_tokens, most))
 
 
 def trace_of(
@@ -355,7 +369,7 @@ def restated_run(recording: EngineRecording, law: StepLaw) -> Run:
         del sampling
         return law.seconds([*chunks, *((1, context) for context in decodes)])
 
-    requests = [_restated(index, row, recording.block_tokens) for index, row in enumerate(recording.requests)]
+    requests = [_restated(index, row, recording) for index, row in enumerate(recording.requests)]
     try:
         if isinstance(settings, VllmSettings):
             done = vllm.replay(vllm.VllmConfig.from_recording(settings.model_dump(), recording.version), requests, cost)
@@ -387,10 +401,10 @@ def _replay_sglang(
     return sglang.replay(config, requests, cost)
 
 
-def _restated(index: int, row: RequestRow, block_tokens: int) -> Request:
+def _restated(index: int, row: RequestRow, recording: EngineRecording) -> Request:
     """A request whose output length the engine knows."""
-    content = BlockContent(index, row.block_ids, block_tokens)
-    limit = row.output_tokens if row.max_output_tokens is None else row.max_output_tokens
+    content = BlockContent(index, row.block_ids, recording.block_tokens)
+    limit = _limit(recording, row)
     return Request(index, row.arrival_s, row.input_tokens, row.output_tokens, limit, content, row.priority)
 
 
