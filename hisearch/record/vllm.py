@@ -328,8 +328,10 @@ def _kv_cache_config(settings: dict[str, Any]) -> Any:
     if window:
         specs.append(SlidingWindowSpec(sliding_window=window, **shape))
     groups = [KVCacheGroupSpec([f"layer{index}"], spec) for index, spec in enumerate(specs)]
-    page_bytes = specs[0].page_size_bytes
-    tensors = [KVCacheTensor(size=settings["num_blocks"] * page_bytes, shared_by=groups[0].layer_names)]
+    tensors = []
+    if settings.get("offload"):  # The host's blocks are counted from the tensors' pages.
+        size = settings["num_blocks"] * specs[0].page_size_bytes
+        tensors.append(KVCacheTensor(size=size, shared_by=groups[0].layer_names))
     return KVCacheConfig(num_blocks=settings["num_blocks"], kv_cache_tensors=tensors, kv_cache_groups=groups)
 
 
