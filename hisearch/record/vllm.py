@@ -48,6 +48,8 @@ _SCHEDULER_KEYS = (
 BLOCK_KEY = "block_size"
 #: Passes without a batch at the same clock, after which only an arrival can change anything.
 IDLE_PASSES = 100
+#: Steps without a request's end after which requests are taken to preempt each other for ever, as vLLM lets them.
+STALLED_STEPS = 20_000
 _MODEL = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 32000, "torch_dtype": "float16",
     "hidden_size": 64, "intermediate_size": 64, "head_dim": 64, "num_attention_heads": 1, "num_key_value_heads": 1,
@@ -159,8 +161,12 @@ class _Run:
     def run(self) -> None:
         """Passes until every request has finished."""
         depth = 2 if self.asynchronous else 1
-        idle = 0
+        idle, finished, steps = 0, 0, 0
         while len(self.finish_s) < len(self.rows):
+            if len(self.finish_s) > finished:
+                finished, steps = len(self.finish_s), len(self.steps)
+            if len(self.steps) > steps + STALLED_STEPS:
+                raise RuntimeError(f"no request ended in {STALLED_STEPS} steps: requests preempt each other for ever")
             while self.waiting and self.waiting[0]["arrival_s"] <= self.clock:
                 self.scheduler.add_request(self._request(self.waiting.popleft()))
             formed = self.scheduler.has_requests() and self._form_batch()
