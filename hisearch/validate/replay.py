@@ -130,7 +130,7 @@ def _limit(recording: EngineRecording, row: RequestRow) -> int:
     settings = recording.settings
     if not isinstance(settings, VllmSettings):
         return row.max_output_tokens
-    most = (settings.num_blocks - 1) * settings.block_size - row.input_tokens
+    most = (settings.num_blocks - 1) * settings.block_size - row.input_tokens + 1
     return max(row.output_tokens, min(row.max_output_tokens, most))
 
 

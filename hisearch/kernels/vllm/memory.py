@@ -201,6 +201,24 @@ def reveal(sim, w, trace_node):
 
 
 @kernel
+def steps_to_shared_page(sim, w, r):
+    """Passes from now to the first that fills a page on the path of the waiting ``r``, by a request decoding here."""
+    steps = la.NEVER
+    page = sim.config.page_tokens
+    s = lists.path_end(sim, r)
+    while s > 0:
+        k = sim.owner_head[s]
+        while k >= 0:
+            q = sim.owner[k]
+            k = sim.next_owner[k]
+            if q != r and decodes(sim, w, q):
+                findable = sim.trace.input_tokens[q] + sampled(sim, w, q) - in_flight(sim, w, q)
+                steps = min(steps, page - findable % page)
+        s = sim.trace.parent[s]
+    return steps
+
+
+@kernel
 def free_empty(sim, w, pages):
     """Free ``pages`` pages that no look-up finds."""
     if sim.config.unhashed_first:
@@ -309,7 +327,8 @@ def preempt(sim, w, r):
 @kernel
 def never_fits(sim, r):
     """True if prompt and declared output exceed what admission fills, or, without chunked prefill, a step's budget."""
-    declared = sim.trace.input_tokens[r] + sim.trace.max_output_tokens[r]
+    # The last output token is never computed.
+    declared = sim.trace.input_tokens[r] + sim.trace.max_output_tokens[r] - 1
     if sim.config.objects and engine_calls.call_engine(sim.config.objects, sim, al.TOO_LARGE, 0, r, 0.0):
         return True
     if not sim.config.chunked_prefill and declared > sim.config.chunk_tokens:
