@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
 from hisearch.record.sglang.scheduler import Recording
-from hisearch.record.sglang.settings import CONTEXT_TOKENS, Ignored, pool_tokens, server_args
+from hisearch.record.sglang.settings import CONTEXT_TOKENS, Ignored, arguments, pool_tokens
 from hisearch.record.sglang.timeline import Ticks, Timeline
+
+
+#: How requests hold their tokens.
+id_sequence = list
 
 
 def build(config: dict[str, Any], timeline: Timeline, vocabulary: int) -> Any:
@@ -18,7 +23,7 @@ def build(config: dict[str, Any], timeline: Timeline, vocabulary: int) -> Any:
         timeline: the clock.
         vocabulary: number of token ids.
     """
-    from sglang.srt import server_args as arguments
+    from sglang.srt import server_args
     from sglang.srt.managers import schedule_batch, scheduler
     from sglang.srt.mem_cache import hiradix_cache, radix_cache
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
@@ -26,9 +31,9 @@ def build(config: dict[str, Any], timeline: Timeline, vocabulary: int) -> Any:
     ticks = Ticks(timeline)
     for module in (radix_cache, hiradix_cache, scheduler, schedule_batch):
         module.time = ticks
-    args = server_args(arguments.ServerArgs, config)
+    args = _server_args(server_args.ServerArgs, arguments(config))
     args.pp_max_micro_batch_size = args.max_running_requests
-    arguments.set_global_server_args_for_scheduler(args)
+    server_args.set_global_server_args_for_scheduler(args)
 
     class RecordingScheduler(Recording, scheduler.Scheduler):  # type: ignore[misc, name-defined]
         """The engine's own scheduler; what is replaced talks to devices, processes or people."""
@@ -51,7 +56,7 @@ def build(config: dict[str, Any], timeline: Timeline, vocabulary: int) -> Any:
             self.max_total_num_tokens = pool_tokens(config)
             self.max_prefill_tokens = args.max_prefill_tokens
             self.max_running_requests = args.max_running_requests
-            self.max_req_len = CONTEXT_TOKENS
+            self.max_req_len = min(CONTEXT_TOKENS, self.max_total_num_tokens) - 1
             self.model_config = SimpleNamespace(
                 vocab_size=vocabulary, is_matryoshka=False, is_encoder_decoder=False, is_multimodal=False
             )
@@ -104,6 +109,17 @@ def build(config: dict[str, Any], timeline: Timeline, vocabulary: int) -> Any:
         maybe_sleep_on_idle = _publish_kv_events = stream_output
 
     return RecordingScheduler()
+
+
+def _server_args(arguments_class: type, chosen: dict[str, Any]) -> Any:
+    """Server arguments at their defaults but for the chosen ones; nothing is resolved from a model or a device."""
+    args = object.__new__(arguments_class)
+    for field in dataclasses.fields(arguments_class):  # type: ignore[arg-type]
+        value = field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
+        setattr(args, field.name, None if value is dataclasses.MISSING else value)
+    for name, value in chosen.items():
+        setattr(args, name, value)
+    return args
 
 
 #: What a scheduler for one GPU, without speculation, adapters, metrics and other processes has.

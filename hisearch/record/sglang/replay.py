@@ -31,7 +31,7 @@ def record_case(config: dict[str, Any], requests: list[dict[str, Any]], spins: b
     scheduler = generation.build(config, timeline, vocabulary)
     scheduler.tokens = tokens
     for row in requests:
-        scheduler.pending[row["id"]] = make_request(scheduler, row, tokens[row["id"]], vocabulary)
+        scheduler.pending[row["id"]] = make_request(generation, row, tokens[row["id"]], vocabulary)
     with contextlib.suppress(Finished):
         (scheduler.event_loop_overlap if scheduler.enable_overlap else scheduler.event_loop_normal)()
     return {
@@ -41,7 +41,7 @@ def record_case(config: dict[str, Any], requests: list[dict[str, Any]], spins: b
     }
 
 
-def make_request(scheduler: Any, row: dict[str, Any], tokens: list[int], vocabulary: int) -> Any:
+def make_request(generation: Any, row: dict[str, Any], tokens: list[int], vocabulary: int) -> Any:
     from sglang.srt.managers.schedule_batch import Req
     from sglang.srt.sampling.sampling_params import SamplingParams
 
@@ -52,5 +52,5 @@ def make_request(scheduler: Any, row: dict[str, Any], tokens: list[int], vocabul
     sampling = SamplingParams(max_new_tokens=declared or row["output_tokens"], ignore_eos=declared is None, temperature=0)
     sampling.normalize(None)
     return Req(
-        row["id"], "", tokens[: row["input_tokens"]], sampling, eos_token_ids=ends, vocab_size=vocabulary, priority=row.get("priority"),
+        row["id"], "", generation.id_sequence(tokens[: row["input_tokens"]]), sampling, eos_token_ids=ends, vocab_size=vocabulary, priority=row.get("priority"),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 #: Longer than any request of a recording.
@@ -48,6 +47,9 @@ class Ignored:
     def __bool__(self) -> bool:
         return False
 
+    def __len__(self) -> int:
+        return 0
+
     def __enter__(self) -> None:
         pass
 
@@ -55,32 +57,21 @@ class Ignored:
         pass
 
 
-def server_args(arguments_class: type, config: dict[str, Any]) -> Any:
-    """Server arguments at their defaults, but for a case's settings; nothing is resolved from a model or a device.
+def arguments(config: dict[str, Any]) -> dict[str, Any]:
+    """Server arguments that a case's settings and the lack of a device decide, by name.
 
     Args:
-        arguments_class: the engine's ``ServerArgs``.
         config: settings of a case.
     """
-    arguments = object.__new__(arguments_class)
-    for field in dataclasses.fields(arguments_class):
-        if field.default is not dataclasses.MISSING:
-            value = field.default
-        elif field.default_factory is not dataclasses.MISSING:
-            value = field.default_factory()
-        else:
-            value = None
-        object.__setattr__(arguments, field.name, value)
     chosen = {name: config.get(name, default) for name, default in SERVER_ARGUMENTS.items()}
     chosen.update(device="cpu", attention_backend="torch_native", skip_tokenizer_init=True, enable_metrics=False)
     if config.get("hicache") is not None:
         hicache = config["hicache"]
         chosen.update({name: hicache.get(name, default) for name, default in HICACHE_ARGUMENTS.items()})
-        chosen.update(enable_hierarchical_cache=True, hicache_size=0, hicache_io_backend="direct", hicache_mem_layout="layer_first")
-    for name, value in chosen.items():
-        if hasattr(arguments, name) or name in ("attention_backend",):
-            object.__setattr__(arguments, name, value)
-    return arguments
+        chosen.update(
+            enable_hierarchical_cache=True, hicache_size=0, hicache_io_backend="direct", hicache_mem_layout="layer_first"
+        )
+    return chosen
 
 
 def pool_tokens(config: dict[str, Any]) -> int:

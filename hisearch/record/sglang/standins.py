@@ -17,7 +17,7 @@ from typing import Any
 
 #: Parts of SGLang that only serve to run a model, to draft, or to talk to other processes.
 _UNUSED = (
-    "configs", "layers", "models", "model_loader", "lora", "multimodal", "distributed", "eplb", "constrained",
+    "configs", "layers", "models", "model_loader", "multimodal", "distributed", "eplb", "constrained",
     "multiplex", "parser", "function_call", "connector", "entrypoints", "compilation", "batch_overlap", "tokenizer",
 )  # fmt: skip
 
