@@ -6,6 +6,7 @@ import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
+from hisearch.record.sglang import hicache_0_5_9
 from hisearch.record.sglang.scheduler import Recording
 from hisearch.record.sglang.settings import CONTEXT_TOKENS, Ignored, arguments, pool_tokens
 from hisearch.record.sglang.timeline import Ticks, Timeline
@@ -35,6 +36,9 @@ def build(config: dict[str, Any], timeline: Timeline, vocabulary: int) -> Any:
     args.pp_max_micro_batch_size = args.max_running_requests
     server_args.set_global_server_args_for_scheduler(args)
 
+    if config.get("hicache") is not None:
+        hicache_0_5_9.install_laws(config["hicache"], timeline, ticks)
+
     class RecordingScheduler(Recording, scheduler.Scheduler):  # type: ignore[misc, name-defined]
         """The engine's own scheduler; what is replaced talks to devices, processes or people."""
 
@@ -62,6 +66,8 @@ def build(config: dict[str, Any], timeline: Timeline, vocabulary: int) -> Any:
             )
             self.tp_worker = _Worker(self)
             self.init_cache_with_memory_pool()
+            if self.enable_hierarchical_cache:
+                timeline.wakes.append(self.tree_cache.next_deadline)
             self.init_running_status()
             self.init_chunked_prefill()
             self.init_schedule_policy()
@@ -152,8 +158,8 @@ class _Worker:
 
         scheduler = self._scheduler
         size, page = scheduler.max_total_num_tokens, scheduler.page_size
-        requests = ReqToTokenPool(scheduler.max_running_requests + 1, size + 64, "cpu", False)
-        kv_cache = Ignored()
+        requests = ReqToTokenPool(scheduler.max_running_requests, size + 64, "cpu", False)
+        kv_cache = hicache_0_5_9.kv_cache(size) if scheduler.enable_hierarchical_cache else Ignored()
         if page == 1:
             return requests, allocator.TokenToKVPoolAllocator(size, torch.int64, "cpu", kv_cache, False)
         return requests, _paged(allocator)(size, page, torch.int64, "cpu", kv_cache, False)

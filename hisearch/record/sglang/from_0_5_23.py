@@ -186,7 +186,7 @@ def _pools(chosen: dict[str, Any], size: int) -> tuple[Any, Any]:
     from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
     from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
 
-    requests = ReqToTokenPool(chosen["max_running_requests"] + 1, size + 64, "cpu", False)
+    requests = ReqToTokenPool(chosen["max_running_requests"], size + 64, "cpu", False)
     page = chosen["page_size"]
     if page == 1:
         return requests, TokenToKVPoolAllocator(size, torch.int64, "cpu", Ignored(), False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from importlib.metadata import version
 from typing import Any
@@ -32,12 +31,17 @@ def record_case(config: dict[str, Any], requests: list[dict[str, Any]], spins: b
     scheduler.tokens = tokens
     for row in requests:
         scheduler.pending[row["id"]] = make_request(generation, row, tokens[row["id"]], vocabulary)
-    with contextlib.suppress(Finished):
+    try:
         (scheduler.event_loop_overlap if scheduler.enable_overlap else scheduler.event_loop_normal)()
+    except Finished:
+        pass
+    finally:
+        if timeline.threads is not None:
+            timeline.threads.close()
     return {
         "engine": f"sglang {engine} (Scheduler, radix cache / HiCache)",
         "config": config, "step_latency_s": LAW, "requests": requests, "steps": timeline.steps,
-        "reused_tokens": timeline.reused_tokens, "first_token_s": timeline.first_token_s, "finish_s": timeline.finish_s,
+        "reused_tokens": timeline.reused_tokens, "first_token_s": timeline.first_token_s, "finish_s": timeline.finish_s, "storage_log": timeline.storage_log,
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 #: Longer than any request of a recording.
@@ -69,8 +70,13 @@ def arguments(config: dict[str, Any]) -> dict[str, Any]:
         hicache = config["hicache"]
         chosen.update({name: hicache.get(name, default) for name, default in HICACHE_ARGUMENTS.items()})
         chosen.update(
-            enable_hierarchical_cache=True, hicache_size=0, hicache_io_backend="direct", hicache_mem_layout="layer_first"
+            enable_hierarchical_cache=True, hicache_size=0, hicache_io_backend="direct", hicache_mem_layout="layer_first",
+            disable_hicache_numa_detect=True,
         )
+        if hicache.get("storage") is not None:
+            names = ("prefetch_threshold", "prefetch_timeout_base", "prefetch_timeout_per_ki_token")
+            chosen["hicache_storage_backend"] = "file"
+            chosen["hicache_storage_backend_extra_config"] = json.dumps({name: hicache[name] for name in names if name in hicache})
     return chosen
 
 

@@ -39,10 +39,11 @@ class Ticks:
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
         self._ticks = itertools.count(1)
+        self.real = False
 
     def monotonic(self) -> float:
-        """A tick."""
-        return float(next(self._ticks))
+        """A tick, or the clock while deadlines are looked at."""
+        return self._timeline.clock if self.real else float(next(self._ticks))
 
     def perf_counter(self) -> float:
         """The clock."""
@@ -85,6 +86,8 @@ class Timeline:
         self.preempted: list[Any] = []
         self.load_back: tuple[int, float] | None = None
         self.wakes: list[Any] = []
+        self.storage_log: list[list[Any]] = []
+        self.threads: Any = None
         self._arrivals = deque(arrivals)
         self._device_free = 0.0
         self._idle_passes = 0
