@@ -65,10 +65,14 @@ def install_laws(hicache: dict[str, Any], timeline: Timeline, ticks: Ticks) -> N
         def set_from_flat_data_page(self, index: int, data_page: Any) -> None:
             pass
 
+    queried: dict[Any, int] = {}
+
     class Controller(cache_controller.HiCacheController):  # type: ignore[misc, name-defined]
         def _storage_hit_query(self, operation: Any) -> Any:
             laws.query()
-            return super()._storage_hit_query(operation)
+            hashes, tokens = super()._storage_hit_query(operation)
+            queried[operation.request_id] = tokens
+            return hashes, tokens
 
         def _page_transfer(self, operation: Any) -> None:
             laws.log(operation.request_id, "reading", len(operation.hash_value) * self.page_size)
@@ -78,7 +82,7 @@ def install_laws(hicache: dict[str, Any], timeline: Timeline, ticks: Ticks) -> N
         def _start_storage_threads(self) -> None:
             super()._start_storage_threads()
             revoke = self.prefetch_revoke_queue.put
-            self.prefetch_revoke_queue.put = lambda name: (laws.log(name, "revoked", 0), revoke(name))
+            self.prefetch_revoke_queue.put = lambda name: (laws.log(name, "revoked", queried[name]), revoke(name))
 
     hiradix_cache.MHATokenToKVPoolHost = HostPool
     hiradix_cache.HiCacheController = Controller

@@ -66,6 +66,7 @@ class VirtualThreads:
 
     def next_time(self) -> float | None:
         """When the next thread continues."""
+        self.advance()
         return self._due[0][0] if self._due else None
 
     def advance(self) -> None:
@@ -108,7 +109,8 @@ class _Thread:
         return self.started and not self.over
 
     def join(self, timeout: float | None = None) -> None:
-        pass
+        """Let threads that were told to stop come to where they see it."""
+        self._threads.advance()
 
     def _run(self) -> None:
         self.go.acquire()
@@ -132,6 +134,9 @@ class VirtualQueue:
         self._waiting: deque[_Thread] = deque()
 
     def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        if self._threads.running is None:
+            # Whoever takes from this queue must have done before what it had to do until now.
+            self._threads.advance()
         self.queue.append(item)
         if self._waiting:
             self._threads.wake(self._waiting.popleft(), self._threads.time())
