@@ -56,6 +56,9 @@ class Setting:
         types: what its value may be.
         expected: the same in words.
         default: the engine's; such a value is left out of ``config``.
+        required: a case must give it.
+        least: no value is below it.
+        choices: the values of a text.
     """
 
     key: str
@@ -63,6 +66,14 @@ class Setting:
     expected: str
     default: Any = None
     required: bool = False
+    least: float = 0
+    choices: tuple[str, ...] = ()
+
+    def accepts(self, value: Any) -> bool:
+        """Whether a case may give this value."""
+        if not isinstance(value, self.types) or (isinstance(value, bool) and bool not in self.types):
+            return False
+        return value in self.choices if isinstance(value, str) else value >= self.least
 
 
 @dataclass(frozen=True)
@@ -104,7 +115,7 @@ def read_cases(path: Path, settings: Mapping[str, Setting], block_key: str) -> l
     try:
         data = path.read_bytes()
         data = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
-        document = json.loads(data) if data[:1] == b"{" else yaml.safe_load(data)
+        document = json.loads(data) if ".json" in path.suffixes else yaml.safe_load(data)
     except (OSError, EOFError, ValueError, yaml.YAMLError) as error:
         raise CaseError(f"{path}: cannot be read: {error}") from None
     entries = document if isinstance(document, list) else [document]
@@ -164,7 +175,7 @@ def check_settings(where: str, given: Any, settings: Mapping[str, Setting]) -> d
         setting = known[name]
         if setting.key in config:
             raise CaseError(f"{where}: {name}: given twice (the same as {setting.key})")
-        if not isinstance(value, setting.types) or (isinstance(value, bool) and bool not in setting.types):
+        if not setting.accepts(value):
             raise CaseError(f"{where}: {name}: expected {setting.expected}, found {value!r}")
         config[setting.key] = value
     for name, setting in settings.items():
@@ -235,7 +246,7 @@ def record_cases(cases: Iterable[Case], out: Path, record: Callable[[Case], dict
             recording = record(case)
         except EngineError:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever the engine raises
+        except Exception as error:
             failed.append(case.name)
             print(f"{number}: {case.name}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
             continue

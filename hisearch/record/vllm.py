@@ -1,12 +1,11 @@
 """What the scheduler of vLLM 0.19 to 0.33 decides: its v1 ``Scheduler`` and KV cache manager, run against a clock.
 
-No weights, no GPU, no download: a stub model of one layer gives the configuration, and a model runner that only advances
-the clock gives the tokens. Versions are told apart by what they offer.
+No weights, no GPU, no download: a stub model of one layer gives the configuration, and a model runner that only
+advances the clock gives the tokens. Versions are told apart by what they offer.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import json
 import os
@@ -17,30 +16,36 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hisearch.record.cases import LAW, Case, EngineError, Setting, step_latency_s
-from hisearch.record.workload import END_TOKEN, Row, make_requests, token_texts
+from hisearch.record.cases import LAW, Case, CaseError, EngineError, Setting, step_latency_s
+from hisearch.record.vllm_random import random_case
+from hisearch.record.workload import END_TOKEN, Row, token_texts
 
 VERSIONS = ((0, 19), (0, 33))
 #: vLLM's own names -> how a recording names them.
+_INTEGER, _FLAG = ((int,), "an integer"), ((bool,), "true or false")
 SETTINGS = {
-    "max_num_seqs": Setting("max_num_seqs", (int,), "an integer", required=True),
-    "max_num_batched_tokens": Setting("max_tokens", (int,), "an integer", required=True),
-    "num_gpu_blocks_override": Setting("num_blocks", (int,), "an integer (vLLM keeps one block of it)", required=True),
-    "block_size": Setting("block_size", (int,), "an integer", required=True),
-    "enable_prefix_caching": Setting("prefix", (bool,), "true or false", default=True),
-    "enable_chunked_prefill": Setting("chunked_prefill", (bool,), "true or false", default=True),
-    "policy": Setting("policy", (str,), "fcfs or priority", default="fcfs"),
-    "long_prefill_token_threshold": Setting("long_prefill_token_threshold", (int,), "an integer", default=0),
-    "scheduler_reserve_full_isl": Setting("scheduler_reserve_full_isl", (bool,), "true or false", default=True),
-    "async_scheduling": Setting("async_scheduling", (bool,), "true or false", default=False),
-    "max_model_len": Setting("max_model_len", (int,), "an integer", default=65536),
+    "max_num_seqs": Setting("max_num_seqs", *_INTEGER, required=True, least=1),
+    "max_num_batched_tokens": Setting("max_tokens", *_INTEGER, required=True, least=1),
+    "num_gpu_blocks_override": Setting("num_blocks", (int,), "an integer, 2 or more", required=True, least=2),
+    "block_size": Setting("block_size", *_INTEGER, required=True, least=1),
+    "enable_prefix_caching": Setting("prefix", *_FLAG, default=True),
+    "enable_chunked_prefill": Setting("chunked_prefill", *_FLAG, default=True),
+    "policy": Setting("policy", (str,), "fcfs or priority", default="fcfs", choices=("fcfs", "priority")),
+    "long_prefill_token_threshold": Setting("long_prefill_token_threshold", *_INTEGER, default=0),
+    "scheduler_reserve_full_isl": Setting("scheduler_reserve_full_isl", *_FLAG, default=True),
+    "async_scheduling": Setting("async_scheduling", *_FLAG, default=False),
+    "max_model_len": Setting("max_model_len", *_INTEGER, default=65536, least=2),
     "watermark": Setting("watermark", (float, int), "a number from 0 to 1", default=0.0),
-    "sliding_window": Setting("sliding_window", (int,), "an integer", default=0),
-    "hybrid_window": Setting("hybrid_window", (int,), "an integer", default=0),
+    "sliding_window": Setting("sliding_window", *_INTEGER, default=0),
+    "hybrid_window": Setting("hybrid_window", *_INTEGER, default=0),
 }
+#: Settings under the same name in a recording and as an argument of vLLM's ``SchedulerConfig``.
+_SCHEDULER_KEYS = (
+    "policy", "long_prefill_token_threshold", "scheduler_reserve_full_isl", "async_scheduling", "watermark",
+)  # fmt: skip
 BLOCK_KEY = "block_size"
 #: Passes without a batch at the same clock, after which only an arrival can change anything.
-IDLE_PASSES = 1000
+IDLE_PASSES = 100
 _MODEL = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 32000, "torch_dtype": "float16",
     "hidden_size": 64, "intermediate_size": 64, "head_dim": 64, "num_attention_heads": 1, "num_key_value_heads": 1,
@@ -79,6 +84,7 @@ def record(case: Case) -> dict[str, Any]:
         The recording, in the form that ``hisearch validate scheduler`` reads.
     """
     engine = version()
+    _check(case)
     run = _Run(case)
     run.run()
     kind = "asynchronous" if run.asynchronous else "synchronous"
@@ -96,6 +102,28 @@ def record(case: Case) -> dict[str, Any]:
         "first_token_s": run.first_token_s,
         "finish_s": run.finish_s,
     }
+
+
+def _check(case: Case) -> None:
+    usable = (case.settings["num_blocks"] - 1) * case.settings["block_size"]
+    longest = min(usable, case.settings.get("max_model_len", 65536) - 1)
+    for row in case.requests:
+        if row["input_tokens"] + row["output_tokens"] > longest:
+            raise CaseError(
+                f"{case.source}: {case.name}: request {row['id']}: its {row['input_tokens']} + {row['output_tokens']} "
+                f"tokens never fit; expected at most {longest} (blocks of the pool, max_model_len)"
+            )
+
+
+def draw(rng: random.Random) -> tuple[dict[str, Any], list[Row], int]:
+    """Settings, requests and block size of a random case, without settings that the installed vLLM does not have."""
+    version()
+    from vllm.config import SchedulerConfig
+
+    settings, rows, block_tokens = random_case(rng)
+    if "watermark" not in inspect.signature(SchedulerConfig).parameters:
+        del settings["watermark"]
+    return settings, rows, block_tokens
 
 
 class _Run:
@@ -141,7 +169,10 @@ class _Run:
             self.scheduler.update_from_output(output, model_output([], []))
             return False
         requests = [self.scheduler.requests[name] for name in new]
-        batch = [(self.rows[r.request_id]["id"], r.num_computed_tokens - new[r.request_id], new[r.request_id]) for r in requests]
+        batch = [
+            (self.rows[r.request_id]["id"], r.num_computed_tokens - new[r.request_id], new[r.request_id])
+            for r in requests
+        ]
         start_s = max(self.clock, self.device_free_s)
         step: dict[str, Any] = {"start_s": round(start_s, 9)}
         if self.asynchronous:
@@ -218,19 +249,14 @@ def make_scheduler(settings: dict[str, Any], **more: Any) -> tuple[Any, Any]:
     prefix, max_model_len = settings.get("prefix", True), settings.get("max_model_len", 65536)
     arguments: dict[str, Any] = {
         "max_num_seqs": settings["max_num_seqs"], "max_num_batched_tokens": settings["max_tokens"],
-        "max_model_len": max_model_len, "is_encoder_decoder": False,
+        "enable_chunked_prefill": settings.get("chunked_prefill", True), "max_model_len": max_model_len,
+        "is_encoder_decoder": False, "async_scheduling": False,
     }  # fmt: skip
-    for key, name in (
-        ("chunked_prefill", "enable_chunked_prefill"), ("policy", "policy"), ("watermark", "watermark"),
-        ("long_prefill_token_threshold", "long_prefill_token_threshold"), ("async_scheduling", "async_scheduling"),
-        ("scheduler_reserve_full_isl", "scheduler_reserve_full_isl"),
-    ):  # fmt: skip
-        default = next(setting.default for setting in SETTINGS.values() if setting.key == key)
-        value = settings.get(key, default)
-        if name in inspect.signature(SchedulerConfig).parameters:
-            arguments[name] = value
-        elif value != default:
-            raise EngineError(f"vLLM {version()} has no setting {name}: leave it out of the case")
+    arguments |= {key: settings[key] for key in _SCHEDULER_KEYS if key in settings}
+    known = inspect.signature(SchedulerConfig).parameters
+    for key in set(arguments) - set(known):
+        if arguments.pop(key) != SETTINGS[key].default:
+            raise CaseError(f"{key}: vLLM {version()} has no such setting; leave it out of the case")
     model = _model()
     model.max_model_len = max_model_len
     config = VllmConfig(
@@ -241,7 +267,9 @@ def make_scheduler(settings: dict[str, Any], **more: Any) -> tuple[Any, Any]:
     cache_config = _kv_cache_config(settings)
     sizes = {"block_size": settings["block_size"]}
     if hasattr(kv_cache_utils, "resolve_kv_cache_block_sizes"):
-        sizes["block_size"], sizes["hash_block_size"] = kv_cache_utils.resolve_kv_cache_block_sizes(cache_config, config)
+        sizes["block_size"], sizes["hash_block_size"] = kv_cache_utils.resolve_kv_cache_block_sizes(
+            cache_config, config
+        )
     hashing = _hash_function(config.cache_config.prefix_caching_hash_algo)
     kv_cache_utils.init_none_hash(hashing)
     block_tokens = sizes.get("hash_block_size", sizes["block_size"])
@@ -281,4 +309,6 @@ def _model() -> Any:
 
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(_MODEL))
-        return ModelConfig(model=folder, tokenizer=folder, skip_tokenizer_init=True, dtype="float16", max_model_len=65536)
+        return ModelConfig(
+            model=folder, tokenizer=folder, skip_tokenizer_init=True, dtype="float16", max_model_len=65536
+        )

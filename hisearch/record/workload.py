@@ -87,6 +87,8 @@ def make_requests(workload: Mapping[str, Any]) -> list[Row]:
                 row["priority"] = priority
             if rng.random() < figures["limits"]:
                 slack = rng.randint(1, 2 * output + 8) if rng.random() < figures["eos"] else 0
+                if figures["max_tokens"]:
+                    slack = min(slack, figures["max_tokens"] - len(prompt) - output)
                 row["max_output_tokens"] = output + slack
             row["_tokens"] = prompt + text(output)
             rows.append(row)
@@ -108,7 +110,9 @@ def _checked(workload: Mapping[str, Any]) -> dict[str, Any]:
             figures[key] = {**default, **value}
             _check_range(f"{key}.tokens", figures[key]["tokens"])
         elif isinstance(value, bool) or not isinstance(value, (int, float) if isinstance(default, float) else int):
-            raise WorkloadError(f"{key}: expected {'a number' if isinstance(default, float) else 'an integer'}, found {value!r}")
+            raise WorkloadError(
+                f"{key}: expected {'a number' if isinstance(default, float) else 'an integer'}, found {value!r}"
+            )
         elif key in _SHARES and not 0 <= value <= 1:
             raise WorkloadError(f"{key}: expected a share from 0 to 1, found {value!r}")
         elif key in ("requests", "rate_per_s", "burst", "samples") and value <= 0:
@@ -141,7 +145,9 @@ def add_block_ids(rows: list[Row], block_tokens: int) -> None:
         if "block_ids" in row:
             continue
         ids: list[int] = []
-        for start in range(0, (row["input_tokens"] + row["output_tokens"]) // block_tokens * block_tokens, block_tokens):
+        for start in range(
+            0, (row["input_tokens"] + row["output_tokens"]) // block_tokens * block_tokens, block_tokens
+        ):
             name = next_id
             if tokens is not None:
                 name = names.setdefault((ids[-1] if ids else -1, tuple(tokens[start : start + block_tokens])), next_id)

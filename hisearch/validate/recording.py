@@ -7,14 +7,16 @@ every setting can be simulated, ``replay`` checks.
 from __future__ import annotations
 
 import gzip
+import re
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from hisearch.base.engine_rules import MODELLED
 from hisearch.specs.base import EngineName, NonNegative, NonNegativeInt, Positive
 from hisearch.specs.deployments.deployment import EvictionName
 from hisearch.specs.errors import Problem, SpecError, dotted
@@ -25,6 +27,13 @@ Id = str | int
 #: Figures of a recording fit into the arrays of a compiled trace.
 _Tokens = Annotated[int, Field(ge=1, le=2**31 - 1)]
 _BlockId = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+
+
+#: Settings that recordings have and the kernels do not.
+_NOT_SIMULATED = {
+    "sliding_window": "KV blocks that fall out of an attention window are not simulated: every block counts as full",
+    "hybrid_window": "several groups of KV blocks, such as full and window attention, are not simulated",
+}
 
 
 class RecordingError(SpecError):
@@ -39,6 +48,25 @@ class _Settings(_Row):
     """Settings of an engine; unknown ones are refused, because they are not simulated."""
 
     model_config = ConfigDict(extra="forbid")
+
+
+class CopySettings(NamedTuple):
+    """Law of a copy: ``base_s + per_token_s * tokens`` seconds."""
+
+    base_s: NonNegative
+    per_token_s: NonNegative
+
+
+class OffloadSettings(_Settings):
+    """``config.offload``: vLLM's OffloadingConnector. ``worker_apart``: a preemption's flush holds the worker alone."""
+
+    capacity_tokens: _Tokens
+    to_host: CopySettings
+    to_device: CopySettings
+    block_size_factor: _Tokens = 1
+    eviction: Literal["lru", "arc"] = "lru"
+    store_threshold: NonNegativeInt = 0
+    worker_apart: bool = False
 
 
 class VllmSettings(_Settings):
@@ -56,6 +84,7 @@ class VllmSettings(_Settings):
     async_scheduling: bool = False
     max_model_len: _Tokens = 65536
     watermark: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    offload: OffloadSettings | None = None
 
     @model_validator(mode="after")
     def _check(self) -> VllmSettings:
@@ -100,6 +129,7 @@ class RequestRow(_Row):
     output_tokens: _Tokens
     block_ids: list[_BlockId]
     priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] = 0
+    max_output_tokens: _Tokens | None = None
 
 
 class StepRow(_Row):
@@ -119,11 +149,14 @@ class _File(_Row):
 
     config: dict[str, Any]
     requests: Annotated[list[RequestRow], Field(min_length=1)]
+    engine: str = ""
     step_latency_s: str | None = None
     steps: list[StepRow] | None = None
     first_token_s: dict[str, NonNegative] | None = None
     finish_s: dict[str, NonNegative] | None = None
     reused_tokens: dict[str, NonNegativeInt] | None = None
+    stored_tokens: NonNegativeInt | None = None
+    loaded_tokens: NonNegativeInt | None = None
 
 
 @dataclass(frozen=True)
@@ -132,18 +165,20 @@ class EngineRecording:
 
     Attributes:
         path: the file.
-        engine: whose scheduler it was.
+        engine: whose scheduler it was. version: its release; the oldest modelled one where the file names none.
         settings: ``config``.
         law_text: the latency law as written; None where absent.
         requests: in order of (arrival, id).
         steps, first_token_s, finish_s: what the engine did, times in seconds by the request's id as text; all of them
             or none (None).
         reused_tokens: tokens found in the cache at first scheduling, by id; None where not recorded.
+        copied_tokens: to and from host memory by the offloading connector; None where not recorded.
         ignored: keys of ``requests`` that the replay does not use.
     """
 
     path: Path
     engine: EngineName
+    version: str
     settings: VllmSettings | SglangSettings
     law_text: str | None
     requests: list[RequestRow]
@@ -151,6 +186,7 @@ class EngineRecording:
     first_token_s: dict[str, float] | None
     finish_s: dict[str, float] | None
     reused_tokens: dict[str, int] | None
+    copied_tokens: tuple[int, int] | None
     ignored: tuple[str, ...]
 
     @property
@@ -172,11 +208,15 @@ def read_recording(path: Path) -> EngineRecording:
     """
     file = _parsed(path)
     engine, settings = _settings(path, file.config)
+    version = _version(path, engine, file.engine)
     requests = _ordered(path, file.requests)
     names = {row.id: index for index, row in enumerate(requests)}
+    stored, loaded = file.stored_tokens, file.loaded_tokens
+    copied = None if stored is None or loaded is None else (stored, loaded)
     recording = EngineRecording(
-        path, engine, settings, file.step_latency_s, requests, file.steps, file.first_token_s, file.finish_s,
-        file.reused_tokens, tuple(sorted({key for row in requests for key in row.model_extra or ()})),
+        path, engine, version, settings, file.step_latency_s, requests, file.steps, file.first_token_s, file.finish_s,
+        file.reused_tokens, copied,
+        tuple(sorted({key for row in requests for key in row.model_extra or ()})),
     )  # fmt: skip
     _check_requests(recording)
     if file.steps is not None:
@@ -223,6 +263,16 @@ def _settings(path: Path, config: dict[str, Any]) -> tuple[EngineName, VllmSetti
         raise _first_problem(path, "config", model, error) from None
 
 
+def _version(path: Path, engine: EngineName, text: str) -> str:
+    """The release that ``text``, such as "vllm 0.33.0 (v1 scheduler)", names."""
+    if not text:
+        return MODELLED[engine][0]
+    match = re.match(rf"{engine}\s+(\d\S*)", text, re.IGNORECASE)
+    if match is None:
+        raise _error(path, "engine", f"expected {engine} and its release, got {text!r}")
+    return match[1]
+
+
 def _ordered(path: Path, requests: list[RequestRow]) -> list[RequestRow]:
     """By (arrival, id), as both engines' queues take them in."""
     kinds = {type(row.id) for row in requests}
@@ -238,6 +288,11 @@ def _ordered(path: Path, requests: list[RequestRow]) -> list[RequestRow]:
 
 def _check_requests(recording: EngineRecording) -> None:
     for row in recording.requests:
+        if row.max_output_tokens is not None and row.max_output_tokens < row.output_tokens:
+            raise recording.error(
+                "requests",
+                f"{row.id}: max_output_tokens {row.max_output_tokens} is less than output_tokens {row.output_tokens}",
+            )
         total = row.input_tokens + row.output_tokens
         if len(row.block_ids) * recording.block_tokens > total:
             raise recording.error(
@@ -280,7 +335,8 @@ def _first_problem(path: Path, prefix: str, model: type[BaseModel], error: Valid
     if kind == "missing":
         message = "required, and missing"
     elif kind == "extra_forbidden":
-        message = f"this setting is not simulated{unknown(str(location[-1]), model.model_fields)}"
+        name = str(location[-1])
+        message = _NOT_SIMULATED.get(name, f"this setting is not simulated{unknown(name, model.model_fields)}")
     elif kind == "value_error":
         message = str(context["error"])
     elif kind == "literal_error":

@@ -69,12 +69,14 @@ class Run:
         steps: in order.
         first_token_s, finish_s: shape (N,), seconds; NaN where it did not happen.
         reused_tokens: shape (N,), tokens found in the cache at first scheduling; None where not recorded.
+        copied_tokens: (to host memory, from it) by vLLM's offloading connector; None where not recorded.
     """
 
     steps: list[Decision]
     first_token_s: np.ndarray
     finish_s: np.ndarray
     reused_tokens: np.ndarray | None
+    copied_tokens: tuple[int, int] | None = None
 
 
 def recorded_law(recording: EngineRecording) -> StepLaw:
@@ -114,10 +116,17 @@ def compiled_trace(recording: EngineRecording) -> CompiledTrace:
         )  # fmt: skip
     # Only the order of priorities matters; a trace counts them from 0.
     priority = np.unique([row.priority for row in rows], return_inverse=True)[1]
-    return trace_of(requests, block, recording.path.name, priority)
+    limits = [row.output_tokens if row.max_output_tokens is None else row.max_output_tokens for row in rows]
+    return trace_of(requests, block, recording.path.name, priority, limits)
 
 
-def trace_of(requests: Requests, block_tokens: int, name: str, priority: np.ndarray | None = None) -> CompiledTrace:
+def trace_of(
+    requests: Requests,
+    block_tokens: int,
+    name: str,
+    priority: np.ndarray | None = None,
+    max_output_tokens: list[int] | None = None,
+) -> CompiledTrace:
     """Requests with independent arrivals that share the blocks of equal ids, compiled.
 
     Args:
@@ -125,12 +134,14 @@ def trace_of(requests: Requests, block_tokens: int, name: str, priority: np.ndar
         block_tokens: tokens of a block.
         name: of the trace.
         priority: shape (N,), from 0, lower first; all alike where None.
+        max_output_tokens: declared limits; the outputs' lengths where None.
     """
     shares_with, shared_tokens = requests.share_blocks(block_tokens)
     trace = make_trace(
         arrival_s=requests.arrival_s,
         input_tokens=requests.input_tokens,
         output_tokens=requests.output_tokens,
+        max_output_tokens=max_output_tokens,
         request_ids=requests.request_ids,
         priority=priority,
         shares_with=shares_with,
@@ -163,6 +174,7 @@ def recorded_run(recording: EngineRecording) -> Run:
         np.array([recording.first_token_s[name] for name in names]),
         np.array([recording.finish_s[name] for name in names]),
         None if reused is None else np.array([reused[name] for name in names]),
+        recording.copied_tokens,
     )
 
 
@@ -179,7 +191,11 @@ def simulated_run(recording: EngineRecording, law: StepLaw) -> Run:
         raise recording.error("config", str(error)) from None
     requests = result.requests
     reused = requests.hit_tokens + requests.host_hit_tokens + requests.storage_hit_tokens
-    return Run(_decisions(result, recording.engine), requests.first_token_s, requests.finish_s, reused)
+    copied = None
+    if recording.copied_tokens is not None:
+        host = next(store for store in result.stores if store.tier == 1)
+        copied = (host.stored_tokens, host.read_tokens)
+    return Run(_decisions(result, recording.engine), requests.first_token_s, requests.finish_s, reused, copied)
 
 
 def _decisions(result: Result, engine: EngineName) -> list[Decision]:
@@ -212,6 +228,7 @@ def worker_plan(recording: EngineRecording, law: StepLaw) -> WorkerPlan:
     try:
         if isinstance(settings, VllmSettings):
             engine, capacity = _vllm(settings), (settings.num_blocks - 1) * settings.block_size
+            tiers = _offloading(settings)
             _refuse_long_requests(recording, settings.max_model_len)
         else:
             tiers = _hicache(recording, settings)
@@ -222,7 +239,9 @@ def worker_plan(recording: EngineRecording, law: StepLaw) -> WorkerPlan:
     tables = law_costs(*law)
     costs = CompiledCosts(tables, tables, 0.0, "law of the recording", "measured", 0.0)
     # A simulation does not read the memory plan of a worker.
-    return WorkerPlan(engine, costs, None, capacity, ignore_eos=True, **tiers)  # type: ignore[arg-type]
+    engine = engine.model_copy(update={"version": recording.version})
+    pinned = tuple(row.max_output_tokens is None for row in recording.requests)
+    return WorkerPlan(engine, costs, None, capacity, ignore_eos=pinned, **tiers)  # type: ignore[arg-type]
 
 
 def _vllm(settings: VllmSettings) -> EngineSpec:
@@ -258,6 +277,22 @@ def _sglang(settings: SglangSettings) -> EngineSpec:
         mixed_chunk=settings.enable_mixed_chunk and chunked,
         receive_interval=settings.scheduler_recv_interval,
     )
+
+
+def _offloading(settings: VllmSettings) -> dict[str, Any]:
+    """Arguments of a plan for the recording's host memory behind vLLM's offloading connector."""
+    offload = settings.offload
+    if offload is None:
+        return {}
+    block_tokens = settings.block_size * offload.block_size_factor
+    capacity = offload.capacity_tokens // block_tokens * block_tokens
+    movement = MovementPlan(
+        "offload",
+        store_threshold=offload.store_threshold,
+        host_read=TransferLaw(*offload.to_device),
+        host_write=TransferLaw(*offload.to_host),
+    )
+    return {"tiers": (TierPlan("host", "worker", capacity, block_tokens, offload.eviction),), "movement": movement}
 
 
 def _hicache(recording: EngineRecording, settings: SglangSettings) -> dict[str, Any]:
@@ -323,7 +358,7 @@ def restated_run(recording: EngineRecording, law: StepLaw) -> Run:
     requests = [_restated(index, row, recording.block_tokens) for index, row in enumerate(recording.requests)]
     try:
         if isinstance(settings, VllmSettings):
-            done = vllm.replay(vllm.VllmConfig.from_recording(settings.model_dump()), requests, cost)
+            done = vllm.replay(vllm.VllmConfig.from_recording(settings.model_dump(), recording.version), requests, cost)
         else:
             done = _replay_sglang(recording, settings, requests, cost)
     except (ValueError, RuntimeError) as error:
@@ -355,7 +390,8 @@ def _replay_sglang(
 def _restated(index: int, row: RequestRow, block_tokens: int) -> Request:
     """A request whose output length the engine knows."""
     content = BlockContent(index, row.block_ids, block_tokens)
-    return Request(index, row.arrival_s, row.input_tokens, row.output_tokens, row.output_tokens, content, row.priority)
+    limit = row.output_tokens if row.max_output_tokens is None else row.max_output_tokens
+    return Request(index, row.arrival_s, row.input_tokens, row.output_tokens, limit, content, row.priority)
 
 
 def _restated_step(step: Step, engine: EngineName) -> Decision:

@@ -49,7 +49,7 @@ def check_reserves(sim: la.Sim, w: int) -> None:
     """The sums over running requests are what walking over them gives."""
     worker = sim.workers[w]
     longest = int(sim.config.capacity_pages * sim.config.page_tokens) - 1
-    longest -= int(sim.config.page_tokens) if sim.config.ignore_eos and not sim.config.prefix_caching else 1
+    longest -= int(sim.config.page_tokens) if sim.pinned.any() and not sim.config.prefix_caching else 1
 
     def unused(r: int) -> int:
         most = min(int(sim.trace.max_output_tokens[r]), longest - int(sim.trace.input_tokens[r]))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from hisearch.base.engine_rules import fields_of
+
 #: State of a request.
 REQUEST: list[tuple[str, str]] = [
     ("joined_s", "f8"),  # end of the prefill after which it joined the decodes
@@ -41,7 +43,7 @@ WORKER: list[tuple[str, str]] = [
 CONFIG: list[tuple[str, str]] = [
     ("mixed_chunk", "i8"),  # running requests decode along with prefills
     ("receive_interval", "i8"),  # weight of passes between two receptions of requests (see ``inbox``)
-    ("ignore_eos", "i8"),  # output lengths are fixed; has its own admission rule without radix cache
     ("conservativeness", "f8"),
     ("max_prefill_tokens", "i8"),
+    *fields_of("sglang"),  # whether each dated rule holds
 ]

@@ -303,6 +303,7 @@ class Sim(Handle):
         in rows 2 w + serial of the step mod 2.
     ends (2 W, max_running + 1): SGLang without radix cache: tokens left and held of requests, by tokens left; scratch.
     queue_order (2, N): requests of the waiting queue being sorted; scratch. shuffle_rng (W,): streams of random orders.
+    pinned (N,): 1 where the client has the engine ignore end-of-sequence tokens, as benchmarks do.
     owner_head (M,), owner, next_owner: requests whose output covers a trace node (see ``owners``).
     pledged (M,): pass in which a page in a trace node was pledged (see ``trtllm.step``), empty elsewhere.
     stage_free_s (workers, schedulers): when a stage of a pipeline has finished all its batches. shared_s,
@@ -375,6 +376,7 @@ class Sim(Handle):
         "queue_order": Array("i4", 2),
         "shuffle_rng": Array("u8", 1),
         "evict_heap": Array("i4", 2),
+        "pinned": Array("i1", 1),
         "owner_head": Array("i4", 1),
         "owner": Array("i4", 1),
         "next_owner": Array("i4", 1),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from hisearch.base.engine_rules import fields_of
+
 #: State of a request.
 REQUEST: list[tuple[str, str]] = [
     ("sampled_step", "i8"),  # serial of the newest step that sampled a token for it; see ``vllm.memory``
@@ -26,4 +28,5 @@ CONFIG: list[tuple[str, str]] = [
     ("reserve_full_prompt", "i8"),  # admission needs pages for all known tokens, not only for the first chunk
     ("watermark_pages", "i8"),  # pages that admission leaves free
     ("shared_outputs", "i8"),  # prompts may contain outputs of requests that still decode (owner_head)
+    *fields_of("vllm"),  # whether each dated rule holds
 ]

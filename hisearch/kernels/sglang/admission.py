@@ -110,7 +110,7 @@ def try_admit(sim, w, r, now):
 
     Returns the verdict; whether it was added shows in ``batch_size``.
     """
-    if memory.plays_out_ends(sim):
+    if memory.plays_out_ends(sim, r):
         return _try_by_ends(sim, w, r, now)
     worker = sim.workers[w]
     request = sim.requests[r]

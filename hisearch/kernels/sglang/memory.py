@@ -18,18 +18,18 @@ SPARE_INPUT_TOKENS = 6
 
 
 @kernel
-def plays_out_ends(sim):
-    """Whether admission plays out the requests' ends: radix cache off and output lengths pinned."""
-    return sim.config.ignore_eos != 0 and sim.config.prefix_caching == 0
+def plays_out_ends(sim, r):
+    """Whether admission of ``r`` plays out the requests' ends: radix cache off and its output length pinned."""
+    return sim.pinned[r] != 0 and sim.config.prefix_caching == 0
 
 
 @kernel
-def _longest_tokens(sim):
+def _longest_tokens(sim, r):
     """Most prompt and output tokens of one request: the engine clips them to two less than the pool (max_req_len).
 
     When ends are played out, computed tokens are rounded up to pages: a longer request might wait for ever.
     """
-    spare = sim.config.page_tokens if plays_out_ends(sim) else 1
+    spare = sim.config.page_tokens if plays_out_ends(sim, r) else 1
     return sim.config.capacity_pages * sim.config.page_tokens - 1 - spare
 
 
@@ -110,4 +110,4 @@ def never_fits(sim, r):
     declared = prompt + sim.trace.max_output_tokens[r]
     if sim.config.objects and engine_calls.call_engine(sim.config.objects, sim, al.TOO_LARGE, 0, r, 0.0):
         return True
-    return prompt >= capacity - SPARE_INPUT_TOKENS or declared > _longest_tokens(sim)
+    return prompt >= capacity - SPARE_INPUT_TOKENS or declared > _longest_tokens(sim, r)

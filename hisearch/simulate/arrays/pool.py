@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hisearch.base.engine_rules import RULES
 from hisearch.base.policies import EVICTIONS, QUEUE_ORDERS
 from hisearch.kernels.core import owners
 from hisearch.kernels.core.gap_bins import BINS
@@ -23,6 +24,8 @@ from hisearch.simulate.arrays import agents as agent_arrays
 from hisearch.simulate.arrays import offload as offload_arrays
 from hisearch.simulate.arrays import tiers as tier_arrays
 from hisearch.simulate.plans.plan import WorkerPlan
+from hisearch.specs.deployments.deployment import EngineSpec
+from hisearch.specs.deployments.engine_rules import rules_in_force
 from hisearch.traces.agents import AgentArrays
 from hisearch.traces.compiled import TraceArrays
 
@@ -104,14 +107,20 @@ def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
         chunked_prefill=engine.chunked_prefill,
         long_prefill_tokens=engine.long_prefill_tokens,
         reserve_full_prompt=engine.reserve_full_prompt,
-        watermark_pages=int(engine.watermark * (plan.kv_capacity_tokens // page)),
+        # Of all blocks: the pool has one more, which never holds KV.
+        watermark_pages=int(engine.watermark * (plan.kv_capacity_tokens // page + 1)),
         capacity_policy=_CAPACITY_POLICIES[engine.capacity_policy],
         mixed_chunk=engine.mixed_chunk and engine.chunked_prefill,
         receive_interval=engine.receive_interval,
-        ignore_eos=plan.ignore_eos,
         shared_outputs=0,
         log=0,
+        **{rule: holds for name in RULES for rule, holds in rules_in_force(name, _release(engine, name)).items()},
     )
+
+
+def _release(engine: EngineSpec, name: str) -> str:
+    """The release of engine ``name`` by whose rules a worker goes: decode workers of all engines go by vLLM's."""
+    return engine.version if engine.name == name else ""
 
 
 def _is_hicache(plan: WorkerPlan) -> bool:
@@ -283,7 +292,8 @@ def allocate(
     sorts = radix and order.every_pass
     priorities = EVICTIONS[plan.engine.eviction].priorities or tier_arrays.by_priority(plan)
     has_node_ranks = radix and (priorities or order.weighs_nodes)
-    ends = radix and config.ignore_eos and not config.prefix_caching
+    pinned = np.broadcast_to(plan.ignore_eos, count).astype(np.int8)
+    ends = radix and pinned.any() and not config.prefix_caching
     runs_vllm = config.engine == la.VLLM or config.role == fl.DECODE
     in_order = trace._replace(previous=np.full_like(trace.previous, -1)) if pooled else trace
     owner_head, owner, next_owner = owners.find(in_order) if runs_vllm else (np.empty(0, np.int32),) * 3
@@ -323,6 +333,7 @@ def allocate(
         queue_order=np.empty((2, count if sorts else 1), np.int32),
         shuffle_rng=_shuffle_streams(seed, workers),
         evict_heap=np.empty((trees, 2 * _most_leaves(plan, config, nodes) if radix or pools else 1), np.int32),
+        pinned=pinned,
         owner_head=owner_head,
         owner=owner,
         next_owner=next_owner,

@@ -66,7 +66,7 @@ class WorkerPlan:
 
     kv_capacity_tokens: of HBM, in full pages.
     max_request_tokens: the model's window; requests with prompt and declared output beyond it are refused.
-    ignore_eos: requests make exactly as many tokens as they declare, as in benchmarks.
+    ignore_eos: whether requests make exactly as many tokens as they declare, as in benchmarks: all, or by request.
     tiers: below HBM, nearest first. movement: how KV moves between them; None without tiers.
     workers_per_node: workers that share stores of node scope.
     split: parallelism of the worker's copy of the model. power: draw besides that of its steps.
@@ -78,7 +78,7 @@ class WorkerPlan:
     memory: MemoryPlan
     kv_capacity_tokens: int
     max_request_tokens: int = NO_WINDOW
-    ignore_eos: bool = False
+    ignore_eos: bool | tuple[bool, ...] = False
     tiers: tuple[TierPlan, ...] = ()
     movement: MovementPlan | None = None
     workers_per_node: int = 1
