@@ -26,7 +26,7 @@ def step_latency_s(batch: Sequence[tuple[Any, int, int]]) -> float:
     return 0.005 + 2e-5 * sum(new for _, _, new in batch) + 1e-9 * sum(new * (done + (new + 1) / 2) for _, done, new in batch)
 
 
-LAW = "0.005 + 2e-5*sum(new) + 1e-9*sum(new*(computed+(new+1)/2)), decode: new = 1 per request"
+
 
 
 class Ticks:
