@@ -6,6 +6,7 @@ from array import array
 from types import SimpleNamespace
 from typing import Any
 
+from hisearch.record.sglang import hicache_0_5_23
 from hisearch.record.sglang.scheduler import Recording
 from hisearch.record.sglang.settings import CONTEXT_TOKENS, Ignored, arguments, pool_tokens
 from hisearch.record.sglang.timeline import Ticks, Timeline
@@ -32,11 +33,15 @@ def build(config: dict[str, Any], timeline: Timeline, vocabulary: int) -> Any:
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
     chosen = arguments(config)
+    chosen.pop("disable_hicache_numa_detect", None)
     chosen["pp_max_micro_batch_size"] = chosen["max_running_requests"]
     get_context().override_server_args(**chosen).install()
     get_parallel().override_permanently(**dict.fromkeys(_RANKS, 0), **dict.fromkeys(_GROUPS))
     ticks = Ticks(timeline)
     _replace_time(ticks)
+
+    if config.get("hicache") is not None:
+        hicache_0_5_23.install_laws(config["hicache"], timeline, ticks)
 
     class RecordingScheduler(Recording, scheduler.Scheduler):  # type: ignore[misc, name-defined]
         """The engine's own scheduler; what is replaced talks to devices, processes or people."""
@@ -188,9 +193,10 @@ def _pools(chosen: dict[str, Any], size: int) -> tuple[Any, Any]:
 
     requests = ReqToTokenPool(chosen["max_running_requests"], size + 64, "cpu", False)
     page = chosen["page_size"]
+    kv_cache = hicache_0_5_23.kv_cache(size, page) if chosen.get("enable_hierarchical_cache") else Ignored()
     if page == 1:
-        return requests, TokenToKVPoolAllocator(size, torch.int64, "cpu", Ignored(), False)
-    allocator = PagedTokenToKVPoolAllocator(size, page, torch.int64, "cpu", Ignored(), False)
+        return requests, TokenToKVPoolAllocator(size, torch.int64, "cpu", kv_cache, False)
+    allocator = PagedTokenToKVPoolAllocator(size, page, torch.int64, "cpu", kv_cache, False)
     allocator.use_triton_kernels = False
     return requests, allocator
 

@@ -33,7 +33,7 @@ def install_laws(hicache: dict[str, Any], timeline: Timeline, ticks: Ticks) -> N
     laws = Storage(hicache.get("storage"), threads, timeline)
     cache_controller.device_module = device
     cache_controller.threading = SimpleNamespace(Thread=threads.thread, Event=threading.Event, Lock=threading.Lock)
-    cache_controller.Queue = threads.queue
+    cache_controller.Queue = threads.queue_class()
     cache_controller.time = SimpleNamespace(monotonic=threads.time)
     storage.StorageBackendFactory.create_backend = staticmethod(lambda *_, **__: laws)
 

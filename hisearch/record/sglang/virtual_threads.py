@@ -37,9 +37,18 @@ class VirtualThreads:
         self._threads.append(created)
         return created
 
-    def queue(self, maxsize: int = 0) -> VirtualQueue:
+    def queue_class(self) -> type[VirtualQueue]:
         """Stands in for ``queue.Queue``."""
-        return VirtualQueue(self)
+        threads = self
+
+        class Queue(VirtualQueue):
+            def __init__(self, maxsize: int = 0) -> None:
+                super().__init__(threads)
+
+            def __class_getitem__(cls, item: Any) -> Any:
+                return cls
+
+        return Queue
 
     def time(self) -> float:
         """Now, for whoever asks: a thread of these, or the scheduler."""
