@@ -73,7 +73,9 @@ class Setting:
         """Whether a case may give this value."""
         if not isinstance(value, self.types) or (isinstance(value, bool) and bool not in self.types):
             return False
-        return value in self.choices if isinstance(value, str) else value >= self.least
+        if isinstance(value, str):
+            return value in self.choices
+        return not isinstance(value, (int, float)) or value >= self.least
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,7 @@
 """SGLang 0.5.9: its scheduler without devices, processes and weights."""
 
+# mypy: allow-untyped-defs, no-warn-unused-ignores, disable-error-code="has-type,var-annotated,func-returns-value"
+
 from __future__ import annotations
 
 import dataclasses
@@ -10,7 +12,6 @@ from hisearch.record.sglang import hicache_0_5_9
 from hisearch.record.sglang.scheduler import Recording
 from hisearch.record.sglang.settings import CONTEXT_TOKENS, Ignored, arguments, pool_tokens
 from hisearch.record.sglang.timeline import Ticks, Timeline
-
 
 #: How requests hold their tokens.
 id_sequence = list
@@ -92,8 +93,9 @@ def build(config: dict[str, Any], timeline: Timeline, vocabulary: int) -> Any:
             end, tokens = self.launch(batch)
             batch.output_ids = torch.zeros(len(tokens), dtype=torch.int64)
             return SimpleNamespace(
-                end=end, next_token_ids=torch.tensor(tokens), copy_done=None, logits_output=None, can_run_cuda_graph=False,
-                extend_input_len_per_req=None, extend_logprob_start_len_per_req=None, delay_sample_func=None,
+                end=end, next_token_ids=torch.tensor(tokens), copy_done=None, logits_output=None,
+                can_run_cuda_graph=False, extend_input_len_per_req=None, extend_logprob_start_len_per_req=None,
+                delay_sample_func=None,
             )  # fmt: skip
 
         def process_batch_result(self, batch: Any, result: Any) -> None:
@@ -111,7 +113,9 @@ def build(config: dict[str, Any], timeline: Timeline, vocabulary: int) -> Any:
         def stream_output(self, *args: Any, **kwargs: Any) -> None:
             pass
 
-        log_batch_result_stats = log_decode_stats = maybe_collect_routed_experts = maybe_collect_customized_info = stream_output
+        log_batch_result_stats = log_decode_stats = maybe_collect_routed_experts = maybe_collect_customized_info = (
+            stream_output
+        )
         maybe_sleep_on_idle = _publish_kv_events = stream_output
 
     return RecordingScheduler()
@@ -151,10 +155,9 @@ class _Worker:
         self.model_runner = SimpleNamespace(hybrid_gdn_config=None, mamba2_config=None)
 
     def get_memory_pool(self) -> tuple[Any, Any]:
+        import torch
         from sglang.srt.mem_cache import allocator
         from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
-
-        import torch
 
         scheduler = self._scheduler
         size, page = scheduler.max_total_num_tokens, scheduler.page_size
@@ -179,7 +182,9 @@ def _paged(allocator: Any) -> type:
                 return None
             offsets = torch.arange(self.page_size)
             slots, used = [], 0
-            for start, end, last, count in zip(prefix_lens_cpu.tolist(), seq_lens_cpu.tolist(), last_loc.tolist(), pages.tolist(), strict=True):
+            for start, end, last, count in zip(
+                prefix_lens_cpu.tolist(), seq_lens_cpu.tolist(), last_loc.tolist(), pages.tolist(), strict=True
+            ):
                 old = min(-start % self.page_size, end - start)
                 taken = self.free_pages[used : used + count]
                 used += count

@@ -1,5 +1,7 @@
 """SGLang 0.5.23: its scheduler without devices, processes and weights, on the Python core of its radix tree."""
 
+# mypy: allow-untyped-defs, no-warn-unused-ignores, disable-error-code="has-type,var-annotated,func-returns-value"
+
 from __future__ import annotations
 
 from array import array
@@ -56,7 +58,9 @@ def build(config: dict[str, Any], timeline: Timeline, vocabulary: int) -> Any:
                 setattr(self, name, Ignored())
             self.metrics_reporter.num_generated_tokens = self.metrics_reporter.forward_ct_decode = 0
             keep = _first_argument
-            self.dp_attn_adapter = SimpleNamespace(maybe_prepare_mlp_sync_batch=keep, maybe_convert_decode_to_extend=keep)
+            self.dp_attn_adapter = SimpleNamespace(
+                maybe_prepare_mlp_sync_batch=keep, maybe_convert_decode_to_extend=keep
+            )
             self.ngram_embedding_manager = SimpleNamespace(prepare_for_forward=keep)
             self.beam_coordinator = SimpleNamespace(pending_member_rows=lambda _: 0, commit_decode=lambda _: ())
             self.spec_algorithm = SpeculativeAlgorithm.NONE
@@ -68,9 +72,10 @@ def build(config: dict[str, Any], timeline: Timeline, vocabulary: int) -> Any:
             self.max_total_num_tokens = pool_tokens(config)
             self.max_req_len = min(CONTEXT_TOKENS, self.max_total_num_tokens) - 1
             self.model_config = SimpleNamespace(
-                vocab_size=vocabulary, is_matryoshka=False, is_encoder_decoder=False, is_multimodal=False, context_len=CONTEXT_TOKENS,
+                vocab_size=vocabulary, is_matryoshka=False, is_encoder_decoder=False, is_multimodal=False,
+                context_len=CONTEXT_TOKENS,
                 is_hybrid_swa=False, think_end_id=None, self_opened_think_start_ids=None,
-               
+
             )  # fmt: skip
             self.tp_worker = _Worker()
             self.req_to_token_pool, self.token_to_kv_pool_allocator = _pools(chosen, self.max_total_num_tokens)
@@ -87,7 +92,8 @@ def build(config: dict[str, Any], timeline: Timeline, vocabulary: int) -> Any:
                 enable_overlap_mlx=False, model_config=self.model_config,
                 token_to_kv_pool_allocator=self.token_to_kv_pool_allocator, tree_cache=self.tree_cache,
                 hisparse_coordinator=None, req_to_token_pool=self.req_to_token_pool, decode_offload_manager=None,
-                metrics_collector=Ignored(), metrics_reporter=self.metrics_reporter, draft_worker=None, model_worker=None,
+                metrics_collector=Ignored(), metrics_reporter=self.metrics_reporter, draft_worker=None,
+                model_worker=None,
                 logprob_result_processor=Ignored(), output_streamer=Ignored(), beam_coordinator=self.beam_coordinator,
                 abort_request=None,
             )  # fmt: skip
@@ -141,7 +147,7 @@ def build(config: dict[str, Any], timeline: Timeline, vocabulary: int) -> Any:
 
 _RANKS = (
     "tp_rank", "pp_rank", "attn_tp_rank", "attn_dp_rank", "attn_cp_rank", "moe_ep_rank", "moe_dp_rank", "moe_tp_rank",
-    "dp_rank",
+    "dp_rank", "attn_dcp_rank",
 )  # fmt: skip
 _GROUPS = ("tp_group", "pp_group", "attn_tp_group", "attn_cp_group", "world_group")
 _COPIED = (
@@ -161,7 +167,8 @@ _ATTRIBUTES: dict[str, Any] = {
     "hisparse_coordinator": None, "decode_offload_manager": None, "draft_worker": None, "lora_drainer": None,
     "max_queued_requests": None, "max_new_tokens_limit": None, "kv_shard_widening": 1, "sliding_window_size": None,
     "truncation_align_size": None, "require_mlp_sync": False, "is_hybrid_swa": False, "is_hybrid_ssm": False,
-    "min_free_slots_delayer": None, "dynamic_chunk_sizer": None, "chunked_req": None, "_pending_chunked_abort_req": None,
+    "min_free_slots_delayer": None, "dynamic_chunk_sizer": None, "chunked_req": None,
+    "_pending_chunked_abort_req": None,
     "prefill_decode_interval": 0, "_prefill_decode_interval_remaining": 0, "prefill_decode_interval_min_bs": 0,
     "processed_tokens_counter": 0, "forward_ct": 0, "scripted_scheduler_hook": None, "future_map": None,
     "external_corpus_manager": None, "_sched_idled": False, "_war_barrier_enabled": False, "device": "cpu",
@@ -213,11 +220,18 @@ def _tree(scheduler: Any, chosen: dict[str, Any]) -> Any:
     )  # fmt: skip
     return create_tree_cache(
         TreeCacheBuildContext(
-            server_args=scheduler.server_args, params=params, is_hybrid_swa=False, is_hybrid_ssm=False,
+            server_args=scheduler.server_args,
+            params=params,
+            is_hybrid_swa=False,
+            is_hybrid_ssm=False,
             enable_hierarchical_cache=chosen.get("enable_hierarchical_cache", False),
-            disable_radix_cache=chosen["disable_radix_cache"], tp_worker=scheduler.tp_worker,
-            model_config=scheduler.model_config, tp_size=1, tp_rank=0, tp_group=None,
-        )  # fmt: skip
+            disable_radix_cache=chosen["disable_radix_cache"],
+            tp_worker=scheduler.tp_worker,
+            model_config=scheduler.model_config,
+            tp_size=1,
+            tp_rank=0,
+            tp_group=None,
+        )
     )
 
 
@@ -227,7 +241,9 @@ def _replace_time(ticks: Ticks) -> None:
     import time
 
     for name, module in list(sys.modules.items()):
-        if name.startswith(("sglang.srt.mem_cache", "sglang.srt.managers", "sglang.srt.observability")) and getattr(module, "time", None) in (time, *_replaced):
+        if name.startswith(("sglang.srt.mem_cache", "sglang.srt.managers", "sglang.srt.observability")) and getattr(
+            module, "time", None
+        ) in (time, *_replaced):
             module.time = ticks  # type: ignore[attr-defined]
     _replaced.append(ticks)
 

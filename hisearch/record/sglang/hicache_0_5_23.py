@@ -1,5 +1,7 @@
 """Host tier and storage of SGLang 0.5.23: its own tree and controller, copies and storage by law."""
 
+# mypy: allow-untyped-defs, no-warn-unused-ignores, disable-error-code="has-type,var-annotated,func-returns-value"
+
 from __future__ import annotations
 
 import threading
@@ -39,7 +41,11 @@ def install_laws(hicache: dict[str, Any], timeline: Timeline, ticks: Ticks) -> N
     clock = SimpleNamespace(monotonic=threads.time, perf_counter=threads.time, time=threads.time, sleep=threads.sleep)
     for module in (cache_controller, hybrid_cache_controller):
         module.threading = SimpleNamespace(
-            Thread=threads.thread, Event=threading.Event, Lock=threading.Lock, RLock=threading.RLock, Condition=threading.Condition
+            Thread=threads.thread,
+            Event=threading.Event,
+            Lock=threading.Lock,
+            RLock=threading.RLock,
+            Condition=threading.Condition,
         )
         module.Queue = threads.queue_class()
         module.time = clock
@@ -57,7 +63,9 @@ def install_laws(hicache: dict[str, Any], timeline: Timeline, ticks: Ticks) -> N
         def backup_from_device_all_layer_physical(self, pool, host_indices, device_indices, io_backend):  # type: ignore[no-untyped-def]
             device.copy(len(host_indices), hicache["d2h_base_s"], hicache["d2h_per_token_s"])
 
-        def load_to_device_per_layer_physical(self, pool, host_indices, device_indices, layer, io_backend, is_draft=False):  # type: ignore[no-untyped-def]
+        def load_to_device_per_layer_physical(
+            self, pool, host_indices, device_indices, layer, io_backend, is_draft=False
+        ):  # type: ignore[no-untyped-def]
             device.copy(len(host_indices), hicache["h2d_base_s"], hicache["h2d_per_token_s"])
             timeline.load_back = (len(host_indices), device.current.free_at)
 

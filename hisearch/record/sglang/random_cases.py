@@ -23,7 +23,11 @@ def draw_case(rng: random.Random, version: str) -> tuple[dict[str, Any], list[Ro
             "burst": rng.choice((1, 1, 4)),
             "input_tokens": [10, longest],
             "output_tokens": [1, outputs],
-            "shared_prefixes": {"count": rng.choice((0, 2, 6)), "tokens": [20, longest], "share": rng.choice((0.4, 0.8))},
+            "shared_prefixes": {
+                "count": rng.choice((0, 2, 6)),
+                "tokens": [20, longest],
+                "share": rng.choice((0.4, 0.8)),
+            },
             "turns": rng.choice((0.0, 0.2, 0.5)),
             "repeats": rng.choice((0.0, 0.1)),
             "priorities": rng.choice((2, 4)) if priorities else 0,

@@ -1,5 +1,7 @@
 """One case through the engine's scheduler."""
 
+# mypy: allow-untyped-defs, no-warn-unused-ignores, disable-error-code="has-type,var-annotated,func-returns-value"
+
 from __future__ import annotations
 
 import importlib
@@ -14,6 +16,10 @@ from hisearch.record.workload import Row
 
 _GENERATIONS = {"0.5.9": "before_0_5_10", "0.5.23": "from_0_5_23"}
 _installed: list[str] = []
+_HICACHE_KEYS = (
+    "hicache_ratio", "hicache_write_policy", "d2h_base_s", "d2h_per_token_s", "h2d_base_s", "h2d_per_token_s", "storage",
+    "hicache_storage_prefetch_policy", "prefetch_threshold", "prefetch_timeout_base", "prefetch_timeout_per_ki_token",
+)  # fmt: skip
 
 
 def run_case(version: str, config: dict[str, Any], requests: list[Row], spins: bool = True) -> dict[str, Any]:
@@ -76,6 +82,9 @@ def check(version: str, config: dict[str, Any], requests: list[Row]) -> None:
     """
     if version == "0.5.9" and config.get("radix_eviction_policy") == "slru":
         raise EngineError("radix_eviction_policy: sglang 0.5.9 has no slru; it came with 0.5.10")
+    for key in config.get("hicache") or ():
+        if key not in _HICACHE_KEYS:
+            raise EngineError(f"hicache: {key}: unknown key; expected one of {', '.join(_HICACHE_KEYS)}")
     page = config["page_size"]
     pool = config["max_total_tokens"] // page * page
     for row in requests:
@@ -94,11 +103,13 @@ def _request(generation: Any, row: Row, tokens: list[int], vocabulary: int, inde
     declared = row.get("max_output_tokens")
     asked = row["input_tokens"] + row["output_tokens"]
     ends = {tokens[asked - 1]} if declared is not None and declared > row["output_tokens"] else set()
-    sampling = SamplingParams(max_new_tokens=declared or row["output_tokens"], ignore_eos=declared is None, temperature=0)
+    sampling = SamplingParams(
+        max_new_tokens=declared or row["output_tokens"], ignore_eos=declared is None, temperature=0
+    )
     sampling.normalize(None)
 
     class Request(Req):  # type: ignore[misc]
-        """Its place in a set is that of its arrival, not of its address: what the engine iterates over is repeatable."""
+        """Its place in a set follows its arrival, not its address: what the engine iterates over is repeatable."""
 
         def __hash__(self) -> int:
             return index

@@ -35,7 +35,7 @@ HICACHE_ARGUMENTS: dict[str, Any] = {
 
 
 class Ignored:
-    """Stands in for parts of the scheduler that report or communicate: every method does nothing, every value is False."""
+    """Stands in for parts that report or communicate: methods do nothing, values are False."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -43,6 +43,7 @@ class Ignored:
         return self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Nothing."""
         return None
 
     def __bool__(self) -> bool:
@@ -70,17 +71,22 @@ def arguments(config: dict[str, Any]) -> dict[str, Any]:
         hicache = config["hicache"]
         chosen.update({name: hicache.get(name, default) for name, default in HICACHE_ARGUMENTS.items()})
         chosen.update(
-            enable_hierarchical_cache=True, hicache_size=0, hicache_io_backend="direct", hicache_mem_layout="layer_first",
+            enable_hierarchical_cache=True,
+            hicache_size=0,
+            hicache_io_backend="direct",
+            hicache_mem_layout="layer_first",
             disable_hicache_numa_detect=True,
         )
         if hicache.get("storage") is not None:
             names = ("prefetch_threshold", "prefetch_timeout_base", "prefetch_timeout_per_ki_token")
             chosen["hicache_storage_backend"] = "file"
-            chosen["hicache_storage_backend_extra_config"] = json.dumps({name: hicache[name] for name in names if name in hicache})
+            chosen["hicache_storage_backend_extra_config"] = json.dumps(
+                {name: hicache[name] for name in names if name in hicache}
+            )
     return chosen
 
 
 def pool_tokens(config: dict[str, Any]) -> int:
     """The device pool in whole pages."""
-    page = config.get("page_size", 1)
+    page = int(config.get("page_size", 1))
     return int(config["max_total_tokens"]) // page * page

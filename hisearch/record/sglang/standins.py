@@ -4,15 +4,17 @@
 good enough to be imported, subclassed, or used as a decorator, and without any effect.
 """
 
+# mypy: allow-untyped-defs, no-warn-unused-ignores, disable-error-code="has-type,var-annotated,func-returns-value"
+
 from __future__ import annotations
 
 import importlib.abc
 import importlib.machinery
 import importlib.util
-import os
 import sys
 import types
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 #: Parts of SGLang that only serve to run a model, to draft, or to talk to other processes.
@@ -82,7 +84,7 @@ def _stand_in(name: str) -> Any:
 class _StandInModule(types.ModuleType):
     """A module that has every attribute."""
 
-    __path__: list[str] = []
+    __path__ = []  # noqa: RUF012 - as modules have it
     __version__ = "0"
 
     def __getattr__(self, name: str) -> Any:
@@ -131,7 +133,9 @@ class _MissingPackages(_Finder):
         if isinstance(sys.modules.get(root), _StandInModule):
             return True
         frame = sys._getframe(1)
-        while frame.f_back is not None and ("importlib" in frame.f_code.co_filename or frame.f_code.co_filename == __file__):
+        while frame.f_back is not None and (
+            "importlib" in frame.f_code.co_filename or frame.f_code.co_filename == __file__
+        ):
             frame = frame.f_back
         return str(frame.f_globals.get("__name__", "")).startswith("sglang")
 
@@ -149,9 +153,8 @@ def install(version: str, more_unused: Sequence[str] = ()) -> None:
     torch.compile = lambda *args, **_: args[0] if args else (lambda function: function)
     # The front module imports the client language; only its submodules are needed.
     package = types.ModuleType("sglang")
-    package.__path__ = [
-        folder for folder in (os.path.join(entry or ".", "sglang") for entry in sys.path) if os.path.isdir(os.path.join(folder, "srt"))
-    ]
+    roots = (Path(entry or ".") / "sglang" for entry in sys.path)
+    package.__path__ = [str(root) for root in roots if (root / "srt").is_dir()]
     package.__version__ = version  # type: ignore[attr-defined]
     package.__spec__ = importlib.machinery.ModuleSpec("sglang", None, is_package=True)
     sys.modules["sglang"] = package

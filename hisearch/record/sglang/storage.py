@@ -1,5 +1,7 @@
 """The storage behind the host tier: a set of keys without limit, whose queries, reads and writes take time by law."""
 
+# ruff: noqa: D102 - methods named after those of the library or the engine that they stand in for
+
 from __future__ import annotations
 
 from typing import Any
@@ -47,7 +49,9 @@ class Storage:
 
     def batch_set(self, keys: list[str], *_: Any, **__: Any) -> bool:
         """Write pages; they are there as soon as all are written."""
-        self._threads.sleep(self._laws["write_base_s"] + self._laws["write_per_token_s"] * len(keys) * self._page_tokens)
+        self._threads.sleep(
+            self._laws["write_base_s"] + self._laws["write_per_token_s"] * len(keys) * self._page_tokens
+        )
         self._keys.update(keys)
         return True
 

@@ -13,27 +13,28 @@ _IDLE_PASSES = 3
 _STUCK_PASSES = 1000
 
 
-class Finished(Exception):
+class Finished(Exception):  # noqa: N818 - it ends a loop, and is no error
     """All requests are done: leaves the engine's endless loop."""
 
 
-class Stuck(RuntimeError):
+class StuckError(RuntimeError):
     """The engine neither runs a batch nor will anything ever change."""
 
 
 def step_latency_s(batch: Sequence[tuple[Any, int, int]]) -> float:
     """Seconds of a forward pass over ``(id, computed, new)``; the terms are added in the law's order."""
-    return 0.005 + 2e-5 * sum(new for _, _, new in batch) + 1e-9 * sum(new * (done + (new + 1) / 2) for _, done, new in batch)
-
-
-
+    return (
+        0.005
+        + 2e-5 * sum(new for _, _, new in batch)
+        + 1e-9 * sum(new * (done + (new + 1) / 2) for _, done, new in batch)
+    )
 
 
 class Ticks:
     """Stands in for the module ``time`` in the engine's modules.
 
     Each look at the monotonic clock is later than all before, as on a real machine, but by a tick and not by the time
-    the host happened to take. ``perf_counter``, which orders requests by their entry into the queue, is the virtual clock.
+    the host took. ``perf_counter``, which orders requests by their entry into the queue, is the virtual clock.
     """
 
     def __init__(self, timeline: Timeline) -> None:
@@ -107,7 +108,7 @@ class Timeline:
 
         Raises:
             Finished: nothing is left to come.
-            Stuck: requests wait and nothing will ever change.
+            StuckError: requests wait and nothing will ever change.
         """
         if not self._idle:
             self._idle_passes = self._stuck_passes = 0
@@ -128,7 +129,7 @@ class Timeline:
         elif not times or self._stuck_passes > _STUCK_PASSES:
             self._stuck_passes += 1
             if self._stuck_passes > _STUCK_PASSES:
-                raise Stuck(f"requests wait at {self.clock} s, and the scheduler admits none of them")
+                raise StuckError(f"requests wait at {self.clock} s, and the scheduler admits none of them")
         else:
             self._stuck_passes += 1
 

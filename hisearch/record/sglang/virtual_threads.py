@@ -1,5 +1,7 @@
 """Threads of the engine on the virtual clock: one runs at a time, and time passes only where a thread waits."""
 
+# ruff: noqa: D102 - methods named after those of the library or the engine that they stand in for
+
 from __future__ import annotations
 
 import heapq
@@ -135,7 +137,7 @@ class _Thread:
 
 
 class VirtualQueue:
-    """Stands in for ``queue.Queue``: a thread that finds it empty waits on the virtual clock, the scheduler never does."""
+    """Stands in for ``queue.Queue``: a thread waits on it in virtual time, the scheduler never does."""
 
     def __init__(self, threads: VirtualThreads) -> None:
         self.queue: deque[Any] = deque()
