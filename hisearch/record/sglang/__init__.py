@@ -1,8 +1,8 @@
 """What SGLang's scheduler decides: its own classes on a virtual clock, with a forward pass that only takes time.
 
 ``standins`` replaces what needs a GPU. ``timeline`` is the clock and the record. ``scheduler`` with ``before_0_5_10``
-and ``from_0_5_23`` set the engine's scheduler up. ``copies``, ``storage``, ``virtual_threads`` and ``hicache_*`` are the
-laws of the host tier and of storage. ``random_cases`` draws cases, ``run`` takes one through the engine.
+and ``from_0_5_23`` set the engine's scheduler up. ``copies``, ``storage``, ``virtual_threads`` and ``hicache_*`` are
+the laws of the host tier and of storage. ``random_cases`` draws cases, ``run`` takes one through the engine.
 """
 
 from __future__ import annotations

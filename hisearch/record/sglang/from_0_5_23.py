@@ -99,11 +99,9 @@ def build(config: dict[str, Any], timeline: Timeline, vocabulary: int) -> Any:
             )  # fmt: skip
 
         def ingest_requests(self, stop_at_pause: bool = False) -> list[Any]:
-            if self.recv_skipper is not None:
-                mode = self.last_batch.forward_mode if self.last_batch is not None else None
-                if not self.recv_skipper.handle(mode):
-                    self.timeline.begin_pass(bool(self.waiting_queue), True)
-                    return []
+            if self.recv_skipper is not None and not self.recv_skipper.handle(self.last_batch):
+                self.timeline.begin_pass(bool(self.waiting_queue), True)
+                return []
             requests = self.arrivals()
             self.take(requests)
             return requests

@@ -17,8 +17,9 @@ from hisearch.record.workload import Row
 _GENERATIONS = {"0.5.9": "before_0_5_10", "0.5.23": "from_0_5_23"}
 _installed: list[str] = []
 _HICACHE_KEYS = (
-    "hicache_ratio", "hicache_write_policy", "d2h_base_s", "d2h_per_token_s", "h2d_base_s", "h2d_per_token_s", "storage",
-    "hicache_storage_prefetch_policy", "prefetch_threshold", "prefetch_timeout_base", "prefetch_timeout_per_ki_token",
+    "hicache_ratio", "hicache_write_policy", "d2h_base_s", "d2h_per_token_s", "h2d_base_s", "h2d_per_token_s",
+    "storage", "hicache_storage_prefetch_policy", "prefetch_threshold",
+    "prefetch_timeout_base", "prefetch_timeout_per_ki_token",
 )  # fmt: skip
 
 

@@ -38,6 +38,15 @@ class Storage:
     def register_mem_pool_host(self, pool: Any) -> None:
         self._page_tokens = pool.page_size
 
+    def register_mem_host_pool_v2(self, pool: Any, name: Any = None) -> None:
+        self._page_tokens = pool.page_size
+
+    def on_host_pools_registered(self) -> None:
+        pass
+
+    def clear(self) -> None:
+        self._keys.clear()
+
     def batch_exists(self, keys: list[str], extra_info: Any = None) -> int:
         """How many leading keys are there."""
         return next((index for index, key in enumerate(keys) if key not in self._keys), len(keys))
