@@ -126,11 +126,20 @@ def decodes(sim, w, r):
 
 
 @kernel
+def findable_after_turn(sim, w, r):
+    """Findable tokens of ``r``, which generates its output, once the pass has served it."""
+    request = sim.requests[r]
+    decodes_on = request.state == la.DRAINING and request.mark == sim.workers[w].launched + 1
+    if request.state == la.DECODING or decodes_on:
+        return sim.trace.input_tokens[r] + sampled(sim, w, r) - in_flight(sim, w, r)
+    return findable_tokens(sim, w, r)
+
+
+@kernel
 def _findable_by_turn(sim, w, q, r):
     """Findable tokens of the decoding request ``q`` when the pass, in running order, comes to ``r``."""
-    request = sim.requests[q]
-    if request.state == la.DECODING and sim.requests[r].state != la.DRAINING and request.order < sim.requests[r].order:
-        return sim.trace.input_tokens[q] + sampled(sim, w, q) - in_flight(sim, w, q)
+    if sim.requests[r].state != la.DRAINING and sim.requests[q].order < sim.requests[r].order:
+        return findable_after_turn(sim, w, q)
     return findable_tokens(sim, w, q)
 
 
@@ -190,10 +199,7 @@ def reveal(sim, w, trace_node):
         while k >= 0:
             q = sim.owner[k]
             if decodes(sim, w, q):
-                findable = findable_tokens(sim, w, q)
-                if sim.requests[q].state == la.DECODING:
-                    findable = sim.trace.input_tokens[q] + sampled(sim, w, q) - in_flight(sim, w, q)
-                publish(sim, w, q, findable)
+                publish(sim, w, q, findable_after_turn(sim, w, q))
             k = sim.next_owner[k]
         if sim.deepest_cached[sim.workers[w].cache_id, s] >= 0:
             return
