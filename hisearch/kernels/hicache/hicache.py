@@ -22,6 +22,7 @@ from hisearch.kernels.cache import eviction, radix, tree
 from hisearch.kernels.cache.evictions import slru
 from hisearch.kernels.hicache import memory, nodes
 from hisearch.kernels.layout import hicache as hl
+from hisearch.kernels.layout import sim as la
 
 #: Bits of the eviction policies to which every hit matters.
 _EVERY_HIT = EVICTIONS.mask(lambda policy: policy.every_hit)
@@ -34,11 +35,11 @@ def _counts_hits(sim):
 
 
 @kernel
-def _count_hit(sim, w, d, chunk):
+def _count_hit(sim, w, d, counted_from):
     """Count the hit of an insertion that passes or ends in ``d``, which is in HBM; may copy it to the host."""
-    if chunk or sim.tiers.write_hits == 0:
-        return
     node = sim.nodes[d]
+    if node.end <= counted_from or sim.tiers.write_hits == 0:
+        return
     hosted = sim.hosted[d]
     node.hits += 1
     if node.heap_slot >= 0:
@@ -58,10 +59,10 @@ def _count_hit(sim, w, d, chunk):
 
 
 @kernel
-def _link_path(sim, d, done, chunk):
+def _link_path(sim, d, done, counted_from):
     """Link the path's nodes from below ``done`` tokens, or below a settled node, to ``d``; returns the first."""
     below = -1
-    visit_all = (not chunk and sim.tiers.write_hits > 0) or radix.counts_priorities(sim)
+    visit_all = (counted_from < la.NEVER and sim.tiers.write_hits > 0) or radix.counts_priorities(sim)
     while not nodes.is_root(sim, d) and sim.nodes[d].end > done:
         hosted = sim.hosted[d]
         if hosted.where & hl.IN_HBM and (hosted.settled or not visit_all):
@@ -73,11 +74,11 @@ def _link_path(sim, d, done, chunk):
 
 
 @kernel
-def insert(sim, w, trace_node, tokens, priority, chunk):
+def insert(sim, w, trace_node, tokens, priority, counted_from):
     """Add the first ``tokens`` (full pages) of the path to ``trace_node``, which are all in HBM now.
 
     Nodes are visited from the root down; a copy to the host may evict host nodes that the visit has not reached.
-    ``chunk``: of an unfinished prompt, which counts no hits. Returns (tokens that were in HBM before, deepest node).
+    It is a hit of each node that ends behind ``counted_from``. Returns (tokens that were in HBM before, deepest node).
     """
     cache = sim.trees[w]
     cache.tick += 1
@@ -86,7 +87,7 @@ def insert(sim, w, trace_node, tokens, priority, chunk):
     done = 0
     last = w
     while True:
-        at = _link_path(sim, d, done, chunk)
+        at = _link_path(sim, d, done, counted_from)
         if at < 0 and matched > done:
             # The path is settled, except for its end.
             if matched < sim.nodes[d].end:
@@ -103,7 +104,7 @@ def insert(sim, w, trace_node, tokens, priority, chunk):
                 nodes.mark(sim, w, at)
                 at = nodes.split(sim, w, at, matched)
             if sim.hosted[at].where & hl.IN_HBM:
-                _count_hit(sim, w, at, chunk)
+                _count_hit(sim, w, at, counted_from)
             else:
                 nodes.enter_hbm(sim, w, at)
             last = at
@@ -118,7 +119,7 @@ def insert(sim, w, trace_node, tokens, priority, chunk):
             break
     if done < tokens:
         last = _add(sim, w, last, trace_node, done, tokens, priority)
-        _count_hit(sim, w, last, chunk)
+        _count_hit(sim, w, last, counted_from)
     nodes.mark(sim, w, last)
     return present, last
 

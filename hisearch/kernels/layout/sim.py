@@ -48,7 +48,7 @@ LRU, LFU, FIFO, MRU, DISTANCE = (EVICTIONS.code(name) for name in ("lru", "lfu",
 # TensorRT-LLM's capacity policies.
 GUARANTEED_NO_EVICT, MAX_UTILIZATION = 0, 1
 # Orders of the waiting queue.
-FCFS, PRIORITY = (QUEUE_ORDERS.code(name) for name in ("fcfs", "priority"))
+FCFS, PRIORITY, LPM = (QUEUE_ORDERS.code(name) for name in ("fcfs", "priority", "lpm"))
 
 # Kinds of schedulers of a worker (see ``schedulers``): a single one, DP ranks, micro-batches of a pipeline.
 SINGLE, LOCKSTEP, PIPE = 0, 1, 2
@@ -169,7 +169,7 @@ WORKER = np.dtype(
         ("decoding", "i4"),  # of those, requests that decode
         ("prompts_head", "i4"),  # vLLM, TensorRT-LLM: running requests whose prompt is unfinished, in running order
         ("prompts_tail", "i4"),
-        ("draining", "i4"),  # vLLM, TensorRT-LLM: running requests whose last token is being made
+        ("draining", "i4"),  # running requests whose last token is being made; SGLang's have left the running list
         ("endings_new", "i4"),  # likewise: requests that the newest, the older outstanding step makes the last token of
         ("endings_old", "i4"),
         ("waiting_head", "i4"),

@@ -17,11 +17,12 @@ CONTINUE, NO_TOKEN, OTHER = 0, 1, 2
 
 
 @kernel
-def open_budget(sim, w, in_flight):
-    """Set the budget of a pass. ``in_flight``: see ``sglang.running.join_last_prefill``."""
+def open_budget(sim, w, in_flight, sure_in_flight):
+    """Set the budget of a pass. ``in_flight``, ``sure_in_flight``: see ``sglang.running.join_last_prefill``."""
     worker = sim.workers[w]
     mixed_decodes = worker.running if sim.config.mixed_chunk else 0
-    worker.reserved_tokens = mixed_decodes + (running.tokens_to_come(sim, w) + in_flight) * worker.ratio
+    estimated, sure = running.tokens_to_come(sim, w)
+    worker.reserved_tokens = mixed_decodes + sure + sure_in_flight + (estimated + in_flight) * worker.ratio
     worker.taken_tokens = mixed_decodes
     worker.input_left = sim.config.max_prefill_tokens - mixed_decodes
     worker.chunk_left = sim.config.chunk_tokens - mixed_decodes if sim.config.chunked_prefill else la.NEVER
@@ -46,6 +47,12 @@ def _round_up_to_pages(sim, tokens):
 
 
 @kernel
+def _spare_tokens(sim):
+    """Tokens reserved for each request beside its own: a page may be taken for rounding."""
+    return sim.config.page_tokens if sim.config.reserves_page else 0
+
+
+@kernel
 def _add(sim, w, r, extend, tokens, complete):
     """Put ``extend`` tokens of ``r`` into the batch and charge the budget for ``tokens``, the same in full pages.
 
@@ -59,8 +66,8 @@ def _add(sim, w, r, extend, tokens, complete):
     worker.batch_size += 1
     worker.prefill_tokens += extend
     output = min(memory.max_new(sim, r), CLIP_OUTPUT_TOKENS) if complete else 0
-    worker.reserved_tokens += tokens + output
-    worker.taken_tokens += tokens
+    worker.reserved_tokens += tokens + _spare_tokens(sim) + output
+    worker.taken_tokens += tokens + _spare_tokens(sim)
     worker.input_left -= tokens
     worker.chunk_left -= tokens
 
@@ -79,8 +86,8 @@ def go_on(sim, w):
 
 
 @kernel
-def _verdict(sim, w):
-    """Verdict after an admission, by what it left of the budget."""
+def verdict(sim, w):
+    """Verdict by what is left of the budget."""
     worker = sim.workers[w]
     if _total_left(sim, w) <= 0 or _available_tokens(sim, w) - worker.taken_tokens <= 0:
         return NO_TOKEN
@@ -95,13 +102,28 @@ def _admit(sim, w, r, now, hit_tokens, loaded, extend, tokens, complete):
     if sim.config.objects:
         engine_calls.call_engine(sim.config.objects, sim, al.LOAD, w, r, now)
     _add(sim, w, r, extend, tokens, complete)
-    return _verdict(sim, w)
+    return verdict(sim, w)
 
 
 @kernel
 def _release_objects(sim, w, r, now):
     if sim.config.objects:
         engine_calls.call_engine(sim.config.objects, sim, al.LET_GO, w, r, now)
+
+
+@kernel
+def _exceeds_input(sim, w, tokens):
+    """Whether a prompt of which ``tokens`` are missing, in full pages, exceeds what is left of max_prefill_tokens."""
+    worker = sim.workers[w]
+    if sim.config.ends_on_spent_budget and sim.config.chunked_prefill:
+        return False
+    return tokens >= worker.input_left and worker.batch_size > 0
+
+
+@kernel
+def _goes(sim, w, tokens, cut):
+    """Whether the limits of a pass let in such a prompt, or ``cut`` tokens of it."""
+    return not _exceeds_input(sim, w, tokens) and (tokens <= sim.workers[w].chunk_left or cut > 0)
 
 
 @kernel
@@ -125,12 +147,13 @@ def try_admit(sim, w, r, now):
             sim, sim.workers[w].cache_id, lists.path_end(sim, r), tree.floor_page(sim, known - 1)
         )
     total = known - hit_tokens + min(max(memory.max_new(sim, r) - request.generated, 0), CLIP_OUTPUT_TOKENS)
+    total += _spare_tokens(sim)
     if sim.config.objects:
         total += engine_calls.call_engine(sim.config.objects, sim, al.MISSING, w, r, now)
     if total >= _total_left(sim, w):
         return NO_TOKEN
     tokens = _round_up_to_pages(sim, known - hit_tokens - on_host)
-    if tokens >= worker.input_left and worker.batch_size > 0:
+    if not sim.config.ends_on_spent_budget and _exceeds_input(sim, w, tokens):
         return OTHER
     radix.lock(sim, sim.workers[w].cache_id, d)
     if sim.config.objects:
@@ -138,10 +161,11 @@ def try_admit(sim, w, r, now):
     # The matched prefix is no longer evictable.
     fits = total < _total_left(sim, w)
     cut = tree.floor_page(sim, worker.chunk_left)
-    if not fits:
+    goes = not sim.config.ends_on_spent_budget or _goes(sim, w, tokens, cut)
+    if not fits or not goes:
         radix.unlock(sim, sim.workers[w].cache_id, d)
         _release_objects(sim, w, r, now)
-        return NO_TOKEN
+        return OTHER if fits else NO_TOKEN
     request.node = d
     request.locked_tokens = hit_tokens
     request.computed = hit_tokens
@@ -149,7 +173,7 @@ def try_admit(sim, w, r, now):
     if on_host > 0:
         loaded = memory.load_back(sim, w, r, host_node, on_host)
     tokens = _round_up_to_pages(sim, known - request.computed)
-    if (tokens >= worker.input_left and worker.batch_size > 0) or (tokens > worker.chunk_left and cut <= 0):
+    if not _goes(sim, w, tokens, cut):
         # Loaded tokens stay.
         radix.unlock(sim, sim.workers[w].cache_id, request.node)
         _release_objects(sim, w, r, now)
@@ -238,7 +262,7 @@ def _try_by_ends(sim, w, r, now):
     worker = sim.workers[w]
     request = sim.requests[r]
     extend = sim.trace.input_tokens[r] + request.generated
-    tokens = _round_up_to_pages(sim, extend)
+    tokens = _round_up_to_pages(sim, extend) + _spare_tokens(sim)
     now_left = _available_tokens(sim, w) - worker.taken_tokens
     if tokens > min(now_left, _total_left(sim, w)):
         return NO_TOKEN

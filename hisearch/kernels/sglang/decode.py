@@ -142,6 +142,8 @@ def form_decode(sim, w, now):
     shrank = worker.finished_pending > 0
     if shrank:
         running.filter_finished(sim, w)
+    drained = running.drain(sim, w) > 0
+    shrank = shrank or drained
     if worker.decoding == 0:
         worker.full = 0
         return False
@@ -149,6 +151,10 @@ def form_decode(sim, w, now):
     prefixes.ensure_pages_for_step(sim, w, needed_pages, now)
     if sim.trees[sim.workers[w].cache_id].free_pages >= needed_pages:
         worker.ratio = _decayed(sim, worker.ratio, 1)
+    elif drained:
+        # The results in flight free memory.
+        worker.full = 0
+        return False
     else:
         decoding = worker.decoding
         _retract(sim, w)
@@ -169,7 +175,9 @@ def _fast_forward_limit(sim, w):
     limit = sim.requests[sim.finish_heap[w, 0]].finish_clock - worker.clock
     if sim.config.overlap:
         # Results are known one pass later; those of a prefill change the cache.
-        limit = limit + 1 if sim.launches[running.newest(sim, w)].kind == la.DECODE_STEP else 1
+        if sim.launches[running.newest(sim, w)].kind != la.DECODE_STEP or worker.draining > 0:
+            return 1
+        limit = max(limit, 1) if sim.config.skips_last_decode else limit + 1
     if worker.held_head >= 0:
         limit = min(limit, inbox.steps_to_look(sim, w))
     if limit == 1:

@@ -41,9 +41,13 @@ def _next_batch(sim, w, now, last):
     if worker.chunked >= 0:
         memory.keep_unfinished(sim, w, worker.chunked, True)
     in_flight = 0
+    sure_in_flight = 0
     if last == la.PREFILL_STEP or last == la.MIXED_STEP:
-        in_flight = running.join_last_prefill(sim, w)
-    kind = form_prefill(sim, w, now, in_flight)
+        in_flight, sure_in_flight = running.join_last_prefill(sim, w)
+    if sim.config.filters_every_pass and worker.finished_pending > 0:
+        running.filter_finished(sim, w)
+        worker.full = 0
+    kind = form_prefill(sim, w, now, in_flight, sure_in_flight)
     if kind == 0 and decode.form_decode(sim, w, now):
         kind = la.DECODE_STEP
     return kind
@@ -206,7 +210,8 @@ def form(sim, w, now):
     _begin_tier_work(sim, w, now)
     kind = _next_batch(sim, w, now, worker.last)
     if kind == 0 and (worker.last == 0 or not sim.config.overlap):
-        worker.ratio = initial_ratio(sim)
+        if not sim.config.resets_ratio_when_empty or (worker.waiting == 0 and worker.running == 0):
+            worker.ratio = initial_ratio(sim)
         # This pass may have cleared the full mark.
         if worker.waiting > 0 and not _has_pending_events(sim, w):
             kind = _next_batch(sim, w, now, 0)
@@ -261,9 +266,10 @@ def _process_prompts(sim, w, row, serial, now):
 @kernel
 def _process_decodes(sim, w, clock, now):
     """Process the results of the worker's ``clock``-th decode step."""
-    worker = sim.workers[w]
-    while worker.finish_heap_size > 0 and sim.requests[sim.finish_heap[w, 0]].finish_clock == clock:
-        running.finish(sim, w, sim.finish_heap[w, 0], now)
+    r = running.next_ending(sim, w, clock)
+    while r >= 0:
+        running.finish(sim, w, r, now)
+        r = running.next_ending(sim, w, clock)
 
 
 @kernel
@@ -390,4 +396,5 @@ def engine_entry(sim, op, w, r, now):
         if sim.config.objects:
             engine_calls.call_engine(sim.config.objects, sim, al.BEGIN, w, 0, now)
         sim.workers[w].ratio = initial_ratio(sim)
+        sim.workers[w].draining_head = -1
     return 0

@@ -12,12 +12,16 @@ from hisearch.kernels.sglang import (
     orders,  # noqa: F401  (kernels are compiled from all of them)
     queue,
 )
+from hisearch.kernels.sglang.orders import lpm
 from hisearch.kernels.traffic import lists
 
 _EVERY_PASS = QUEUE_ORDERS.mask(lambda order: order.every_pass)
 _NEEDS_CACHE = QUEUE_ORDERS.mask(lambda order: order.needs_cache)
 #: Bits of the orders that put a request into its place when it arrives.
 _BY_KEY = sum(1 << QUEUE_ORDERS.code(name) for name in functions(QUEUE_ORDERS, "key"))
+
+#: A pass of so many touches the cached prefixes of the first so many waiting requests.
+_TOUCH_INTERVAL, _TOUCHED = 32, 128
 
 _arrives = dispatcher(QUEUE_ORDERS, "arrives", "sim, r", otherwise="None")
 _key = dispatcher(QUEUE_ORDERS, "key", "sim, r", otherwise="0")
@@ -50,6 +54,14 @@ def enqueue(sim, w, r):
 
 
 @kernel
+def _looks_up(sim, w):
+    """Whether the order looks up all waiting requests, as far as the queue is short enough."""
+    if not _NEEDS_CACHE >> sim.config.schedule & 1:
+        return False
+    return sim.config.schedule != la.LPM or sim.workers[w].waiting <= lpm.QUEUE_LIMIT
+
+
+@kernel
 def sort_waiting(sim, w):
     """Bring the waiting list into the order in which this pass looks at it."""
     schedule = sim.config.schedule
@@ -61,3 +73,22 @@ def sort_waiting(sim, w):
     queue.collect(sim, w)
     _sort(schedule, sim, w, count)
     queue.relink(sim, w)
+
+
+@kernel
+def touch_waiting(sim, w):
+    """Touch the cached prefixes of the first waiting requests, the head's last, so that eviction takes others."""
+    worker = sim.workers[w]
+    if not sim.config.touches_waiting or worker.waiting == 0:
+        return
+    if not sim.config.prefix_caching or sim.config.eviction != la.LRU or _looks_up(sim, w):
+        return
+    worker.touches += 1
+    if worker.touches % _TOUCH_INTERVAL != 1:
+        return
+    r = worker.waiting_head
+    for _ in range(min(worker.waiting, _TOUCHED) - 1):
+        r = sim.requests[r].next
+    while r >= 0:
+        queue.match(sim, w, r)
+        r = sim.requests[r].prev
