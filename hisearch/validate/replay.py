@@ -112,8 +112,11 @@ def compiled_trace(recording: EngineRecording) -> CompiledTrace:
             row.arrival_s, row.input_tokens, row.output_tokens, request_id=str(row.id), ids=row.block_ids,
             known_tokens=block * len(row.block_ids),
         )  # fmt: skip
-    # Only the order of priorities matters; a trace counts them from 0.
-    priority = np.unique([row.priority for row in rows], return_inverse=True)[1]
+    # Only their differences matter; a trace counts them from 0.
+    priority = np.array([row.priority for row in rows], np.int64)
+    priority -= priority.min()
+    if priority.max() >= 2**31:
+        raise recording.error("requests", f"priorities differ by {priority.max()}, which a trace cannot hold")
     limits = [row.output_tokens if row.max_output_tokens is None else row.max_output_tokens for row in rows]
     return trace_of(requests, block, recording.path.name, priority, limits)
 
@@ -162,7 +165,7 @@ def recorded_run(recording: EngineRecording) -> Run:
     for step in recording.steps:
         batch = [(index[name], computed, tokens) for name, computed, tokens in step.batch]
         preempted = sorted(index[name] for name in step.preempted)
-        lost = preempted if recording.engine == "vllm" else [index[name] for name in step.retracted]
+        lost = preempted if recording.engine == "vllm" else [index[name] for name in (*step.preempted, *step.retracted)]
         end_s = float("nan")
         steps.append(Decision(step.start_s, step.scheduled_s, end_s, step.kind or "", batch, lost, step.pool))
     names = [str(row.id) for row in recording.requests]
@@ -224,7 +227,7 @@ def worker_plan(recording: EngineRecording, law: StepLaw) -> WorkerPlan:
             _refuse_long_requests(recording, settings.max_model_len)
         else:
             tiers = _hicache(recording, settings)
-            engine, capacity = _sglang(settings), settings.max_total_tokens // settings.page_size * settings.page_size
+            engine, capacity = _sglang(settings, recording.version), settings.max_total_tokens // settings.page_size * settings.page_size
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         raise recording.error("config", problem["msg"].removeprefix("Value error, ")) from None
@@ -252,10 +255,11 @@ def _vllm(settings: VllmSettings) -> EngineSpec:
     )
 
 
-def _sglang(settings: SglangSettings) -> EngineSpec:
+def _sglang(settings: SglangSettings, version: str) -> EngineSpec:
     chunked = settings.chunked_prefill_size > 0
     return EngineSpec(
         name="sglang",
+        version=version,
         max_running_requests=settings.max_running_requests,
         chunk_tokens=settings.chunked_prefill_size if chunked else _NO_CHUNK_TOKENS,
         chunked_prefill=chunked,
@@ -268,6 +272,10 @@ def _sglang(settings: SglangSettings) -> EngineSpec:
         overlap=not settings.disable_overlap_schedule,
         mixed_chunk=settings.enable_mixed_chunk and chunked,
         receive_interval=settings.scheduler_recv_interval,
+        priority_scheduling=settings.enable_priority_scheduling,
+        high_priority_first=settings.enable_priority_scheduling and not settings.schedule_low_priority_values_first,
+        preemption_threshold=settings.priority_scheduling_preemption_threshold,
+        prefill_max_requests=settings.prefill_max_requests,
     )
 
 

@@ -5,7 +5,7 @@ leads through all nodes above it. So a node's true access time is the latest of 
 Therefore only the deepest node of a path is marked, and a removed node passes its mark to its parent. Priorities work
 the same way, by maxima. The marks are exact in childless leaves, which are all that eviction looks at.
 
-Hits are counted with a host tier (``hicache``), and without one from release 0.5.22 on; else lfu and slru are lru.
+Hits are counted with a host tier (``hicache``), and without one from release 0.5.10 on; else lfu and slru are lru.
 
 ``TREE.free_pages`` are pages without content; ``evictable_pages`` those of nodes that nobody holds.
 """
@@ -100,7 +100,7 @@ def _note_insertion(sim, v, d, priority):
 @kernel
 def _counts_hits(sim):
     """Whether insertions count hits, and eviction asks for them."""
-    return sim.config.counts_hits_once != 0 and _HITS >> sim.config.eviction & 1
+    return sim.config.counts_hits != 0 and _HITS >> sim.config.eviction & 1
 
 
 @kernel
@@ -194,7 +194,7 @@ def evict_leaf(sim, v, d):
 def ensure_free_pages(sim, v, pages):
     """If fewer than ``pages`` are free, evict as many as are missing, as far as possible.
 
-    Before release 0.5.21 it evicts at least ``pages``, not just the difference.
+    Before release 0.5.17 it evicts at least ``pages``, not just the difference.
     """
     cache = sim.trees[v]
     if cache.free_pages >= pages:

@@ -372,7 +372,7 @@ class Sim(Handle):
         "launches": Array(LAUNCH, 1),
         "joins": Array(JOIN, 2),
         "prompts": Array("i4", 2),
-        "ends": Array("i8", 2),
+        "ends": Array("f8", 2),
         "queue_order": Array("i4", 2),
         "shuffle_rng": Array("u8", 1),
         "evict_heap": Array("i4", 2),

@@ -26,6 +26,9 @@ from hisearch.kernels.sglang.decode import initial_ratio
 from hisearch.kernels.sglang.prefill import form_prefill
 from hisearch.kernels.traffic import heaps, lists
 
+#: Passes of an engine with requests waiting that form no batch, after which nothing changes by another.
+_IDLE_PASSES = 3
+
 
 @kernel
 def _note_peak(sim, w):
@@ -202,6 +205,9 @@ def serve(sim, k, now):
 def form(sim, w, now):
     """One pass at ``now``: form the next batch, launch it, and set the worker's next event."""
     worker = sim.workers[w]
+    if now > worker.moment_s:
+        worker.moment_s = now
+        worker.moments += 1
     log.forget_lost(sim)
     if sim.config.receive_interval > 1:
         _poll_inbox(sim, w, now)
@@ -212,9 +218,10 @@ def form(sim, w, now):
     if kind == 0 and (worker.last == 0 or not sim.config.overlap):
         if not sim.config.resets_ratio_when_empty or (worker.waiting == 0 and worker.running == 0):
             worker.ratio = initial_ratio(sim)
-        # This pass may have cleared the full mark.
-        if worker.waiting > 0 and not _has_pending_events(sim, w):
-            kind = _next_batch(sim, w, now, 0)
+        # This pass may have cleared the full mark; the engine passes again and again.
+        for _ in range(_IDLE_PASSES - 1):
+            if kind == 0 and worker.waiting > 0 and not _has_pending_events(sim, w):
+                kind = _next_batch(sim, w, now, 0)
     worker.last = kind
     if kind == 0:
         if sim.config.objects:
@@ -309,10 +316,10 @@ def complete(sim, w, now):
 
 
 @kernel
-def _enter(sim, w, r, now):
-    """Queue request ``r``."""
+def _enter(sim, w, r, now, moment):
+    """Queue request ``r`` (see ``order.enqueue``)."""
     sim.requests[r].node = sim.workers[w].cache_id
-    order.enqueue(sim, w, r)
+    order.enqueue(sim, w, r, moment)
     if sim.tiers.storage:
         storage.enter(sim, w, r)
     if sim.config.objects:
@@ -326,7 +333,7 @@ def _poll_inbox(sim, w, now):
         return
     r = inbox.take(sim, w)
     while r >= 0:
-        _enter(sim, w, r, now)
+        _enter(sim, w, r, now, sim.workers[w].moments)
         r = inbox.take(sim, w)
 
 
@@ -338,7 +345,7 @@ def receive(sim, w, r, now):
     if waits:
         inbox.hold(sim, w, r)
     else:
-        _enter(sim, w, r, now)
+        _enter(sim, w, r, now, worker.moments + 1)
     if worker.phase == la.IDLE:
         worker.phase = la.FORMING
         heaps.event_set(sim, w, now)
@@ -397,4 +404,6 @@ def engine_entry(sim, op, w, r, now):
             engine_calls.call_engine(sim.config.objects, sim, al.BEGIN, w, 0, now)
         sim.workers[w].ratio = initial_ratio(sim)
         sim.workers[w].draining_head = -1
+        sim.workers[w].preempted_head = -1
+        sim.workers[w].moment_s = -1.0
     return 0

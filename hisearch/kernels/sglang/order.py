@@ -31,16 +31,14 @@ _sort = dispatcher(QUEUE_ORDERS, "sort", "sim, w, count", otherwise="None")
 @kernel
 def closed(sim, w):
     """True where a pass would not try to admit anything."""
-    worker = sim.workers[w]
-    if sim.config.schedule == la.PRIORITY:
-        return worker.running >= sim.config.max_running
-    return worker.full != 0
+    return not sim.config.preempts and sim.workers[w].full != 0
 
 
 @kernel
-def enqueue(sim, w, r):
-    """Queue ``r``: at the end, or where its key puts it."""
+def enqueue(sim, w, r, moment):
+    """Queue ``r``: at the end, or where its key puts it. ``moment``: see ``WORKER.moments``."""
     schedule = sim.config.schedule
+    sim.requests[r].queued_at = moment
     _arrives(schedule, sim, r)
     if not _BY_KEY >> schedule & 1:
         lists.wait_last(sim, w, r)

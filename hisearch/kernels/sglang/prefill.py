@@ -8,7 +8,7 @@ from hisearch.kernels.hicache import copies as hicache_copies
 from hisearch.kernels.hicache import storage
 from hisearch.kernels.layout import agents as al
 from hisearch.kernels.layout import sim as la
-from hisearch.kernels.sglang import admission, order, running
+from hisearch.kernels.sglang import admission, order, retraction, running
 from hisearch.kernels.sglang import cache as prefixes
 from hisearch.kernels.traffic import lists
 
@@ -33,16 +33,16 @@ def _take_prompt_pages(sim, w, entries, size, now):
 
 
 @kernel
-def _admit_waiting(sim, w, places, now):
+def _admit_waiting(sim, w, now):
     """Admit from the head of the queue until one does not fit."""
     worker = sim.workers[w]
     r = worker.waiting_head
     while r >= 0:
         if sim.config.ends_on_spent_budget and admission.verdict(sim, w) == admission.OTHER:
             return
-        if worker.batch_size >= places:
+        if worker.batch_size >= sim.config.max_running - worker.running:
             worker.full = 1
-        if worker.full:
+        if worker.full and not (sim.config.preempts and retraction.preempt_for(sim, w, r)):
             return
         after = sim.requests[r].next
         if sim.tiers.storage and not _fetch_done(sim, w, r):
@@ -75,13 +75,16 @@ def _fetch_done(sim, w, r):
 
 
 @kernel
-def _may_try(sim, w, places):
-    """Whether a pass tries to prefill; it marks the batch as full where that has no ``places``."""
+def _may_try(sim, w):
+    """Whether a pass tries to prefill; it marks the batch as full where that has no places."""
     worker = sim.workers[w]
-    if sim.config.schedule == la.PRIORITY or (sim.config.filters_every_pass and worker.running == 0):
+    places = sim.config.max_running - worker.running
+    if sim.config.preempts or (sim.config.filters_every_pass and worker.running == 0):
         worker.full = 0
     if worker.chunked < 0 and (worker.full or worker.waiting == 0):
         return False
+    if sim.config.preempts:
+        return True
     # Before ``looks_for_places_first`` the engine's test is the wrong way round.
     if places <= 0 and (worker.chunked < 0) == (sim.config.looks_for_places_first != 0):
         worker.full = 1
@@ -96,8 +99,7 @@ def form_prefill(sim, w, now, in_flight, sure_in_flight):
     ``in_flight``, ``sure_in_flight``: see ``sglang.running.join_last_prefill``.
     """
     worker = sim.workers[w]
-    places = sim.config.max_running - worker.running
-    if not _may_try(sim, w, places):
+    if not _may_try(sim, w):
         return 0
     if sim.config.hicache:
         storage.take_note(sim, w)
@@ -108,7 +110,9 @@ def form_prefill(sim, w, now, in_flight, sure_in_flight):
     worker.ends = -1
     if worker.chunked >= 0:
         admission.go_on(sim, w)
-    _admit_waiting(sim, w, places, now)
+    _admit_waiting(sim, w, now)
+    if worker.preempted_head >= 0:
+        retraction.queue_preempted(sim, w)
     if worker.batch_size == 0:
         return 0
     if sim.config.hicache:

@@ -28,6 +28,7 @@ from hisearch.specs.deployments.cluster import (
 )
 from hisearch.specs.deployments.decode_tiers import check_decode_tiers
 from hisearch.specs.deployments.pool_checks import check_pools
+from hisearch.specs.deployments.engine_settings import check_sglang
 from hisearch.specs.deployments.routing import AdmissionSpec, ModelRoutersSpec, RouterSpec
 from hisearch.specs.deployments.tiers import KvConnectorName, MovementSpec, TierSpec, check_tiers, kv_connector_of
 from hisearch.specs.errors import KeyedError
@@ -98,6 +99,24 @@ class EngineSpec(Strict):
         description="Order of the waiting queue: vLLM scheduling_policy, SGLang schedule_policy; TensorRT-LLM: fcfs. "
         + summaries(QUEUE_ORDERS),
     )
+    priority_scheduling: bool = Field(
+        False,
+        description="SGLang enable_priority_scheduling: order the queue by priority, then by schedule, fcfs or lof; "
+        "schedule priority is fcfs with it.",
+    )
+    high_priority_first: bool = Field(
+        False,
+        description="SGLang by priority: higher values are more urgent, as without its "
+        "schedule_low_priority_values_first.",
+    )
+    preemption_threshold: NonNegativeInt = Field(
+        10,
+        description="SGLang priority_scheduling_preemption_threshold: a waiting request preempts running ones whose "
+        "priority differs by more than this.",
+    )
+    prefill_max_requests: Count | None = Field(
+        None, description="SGLang prefill_max_requests: most prompts of a prefill batch; no limit where absent."
+    )
     overlap: bool = Field(
         True,
         description="Form a batch while the one before it runs, as all engines do by default: vLLM async_scheduling, "
@@ -140,9 +159,15 @@ class EngineSpec(Strict):
         """Tokens per KV page, with the engine's default filled in."""
         return self.page_tokens if self.page_tokens is not None else PAGE_TOKENS[self.name]
 
+    @property
+    def by_priority(self) -> bool:
+        """Whether the queue is ordered by priority."""
+        return self.priority_scheduling or self.schedule == "priority"
+
     @model_validator(mode="after")
     def _check(self) -> EngineSpec:
         title = ENGINE_TITLES[self.name]
+        check_sglang(self)
         if self.name != "sglang" and self.eviction != "lru":
             raise ValueError(f"{title} evicts by lru alone; eviction: {self.eviction} needs engine sglang")
         if self.name != "sglang" and self.receive_interval != 1:
