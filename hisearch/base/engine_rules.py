@@ -212,6 +212,21 @@ RULES: dict[str, tuple[Rule, ...]] = {
             "managers.scheduler.Scheduler.get_next_batch_to_run",
         ),
         Rule(
+            "copies_chains",
+            "0.5.22",
+            "A node that has the hits is copied to the host alone.",
+            "Nodes above it that are not on the host are copied before.",
+            "mem_cache.unified_cache.unified_tree_core.UnifiedTreeCore._build_backup_kv_action",
+        ),
+        Rule(
+            "merges_copies",
+            "0.5.22",
+            "Each node is copied to the host by itself; write_back waits for all that it evicts.",
+            "What the results of a step or a pass add is one copy; write_back waits for each, and drops nodes where "
+            "the host is full.",
+            "mem_cache.unified_radix_cache.UnifiedRadixCache.flush_pending_backups",
+        ),
+        Rule(
             "ends_on_spent_budget",
             "0.5.23",
             "Each waiting request is tried until one is not admitted.",

@@ -35,6 +35,38 @@ def _counts_hits(sim):
 
 
 @kernel
+def _is_copied(sim, d):
+    """Whether ``d`` is on the host, or the root."""
+    return nodes.is_root(sim, d) or sim.hosted[d].where & hl.ON_HOST != 0
+
+
+@kernel
+def _child_towards(sim, top, d):
+    """The node below ``top`` on the path to ``d``."""
+    while sim.nodes[d].parent != top:
+        d = sim.nodes[d].parent
+    return d
+
+
+@kernel
+def _copy_to_host(sim, w, d):
+    """Copy ``d`` to the host, which locks it until a pass notes the end. Returns whether there was memory."""
+    if sim.hosted[d].where & hl.ON_HOST:
+        return True
+    if not memory.copy_to_host(sim, w, d):
+        return False
+    sim.hosted[d].next_copy = -1
+    host = sim.hosts[w]
+    if host.to_host_tail >= 0:
+        sim.hosted[host.to_host_tail].next_copy = d
+    else:
+        host.to_host_head = d
+    host.to_host_tail = d
+    radix.lock(sim, w, d)
+    return True
+
+
+@kernel
 def _count_hit(sim, w, d, counted_from):
     """Count the hit of an insertion that passes or ends in ``d``, which is in HBM; may copy it to the host."""
     node = sim.nodes[d]
@@ -44,15 +76,12 @@ def _count_hit(sim, w, d, counted_from):
     node.hits += 1
     if node.heap_slot >= 0:
         eviction.moved(sim, w, d)
-    if not hosted.where & hl.ON_HOST and node.hits >= sim.tiers.write_hits and memory.copy_to_host(sim, w, d):
-        hosted.next_copy = -1
-        host = sim.hosts[w]
-        if host.to_host_tail >= 0:
-            sim.hosted[host.to_host_tail].next_copy = d
-        else:
-            host.to_host_head = d
-        host.to_host_tail = d
-        radix.lock(sim, w, d)
+    if not hosted.where & hl.ON_HOST and node.hits >= sim.tiers.write_hits:
+        top = d
+        while sim.config.copies_chains and not _is_copied(sim, sim.nodes[top].parent):
+            top = sim.nodes[top].parent
+        while _copy_to_host(sim, w, top) and top != d:
+            top = _child_towards(sim, top, d)
     above = node.parent
     if hosted.where & hl.ON_HOST and node.hits >= slru.PROTECTED_HITS and not _counts_hits(sim):
         hosted.settled = 1 if nodes.is_root(sim, above) or sim.hosted[above].settled else 0

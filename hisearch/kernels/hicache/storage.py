@@ -55,8 +55,9 @@ def unregister(sim, w, f):
 
 @kernel
 def take_note(sim, w):
-    """Note all background work done by now; called by a pass that tries to prefill."""
+    """Note all background work done by now; called by every pass, before release 0.5.20 if it tries to prefill."""
     host = sim.hosts[w]
+    hicache_copies.begin_writing(sim, w)
     while True:
         d = hicache_copies.next_written(sim, w)
         if d < 0:

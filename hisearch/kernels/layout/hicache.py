@@ -47,6 +47,7 @@ HOSTED = np.dtype(
 #: SGLang with a host tier: copies of a scheduler.
 HOST = np.dtype(
     [
+        ("writing_tokens", "i8"),  # of nodes whose copies to the host begin with the next merged one
         ("loading_tokens", "i8"),  # to be loaded back by the batch being formed
         ("fetching_tokens", "i8"),  # of prefetches that the scheduler has not taken
         ("fetched_tokens", "i8"),  # that have arrived from storage so far

@@ -21,6 +21,16 @@ def walk(sim, w, trace_node, limit):
 
 
 @kernel
+def walk_tiers(sim, w, trace_node, limit):
+    """As ``walk`` in both tiers: (tokens in HBM, host-only tokens behind them, node that ends with the former)."""
+    if sim.config.hicache:
+        tokens, d, on_host, _ = hicache_nodes.walk(sim, w, trace_node, limit)
+        return tokens, on_host, d
+    tokens, d = radix.walk(sim, sim.workers[w].cache_id, trace_node, limit)
+    return tokens, 0, d
+
+
+@kernel
 def insert(sim, w, trace_node, tokens, priority, counted_from):
     """Add the first ``tokens`` (full pages) of the path to ``trace_node``.
 

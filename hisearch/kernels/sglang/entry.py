@@ -41,6 +41,8 @@ def _note_peak(sim, w):
 def _next_batch(sim, w, now, last):
     """Form a batch after one of kind ``last`` (0: the last pass formed none); returns its kind, or 0."""
     worker = sim.workers[w]
+    if sim.config.hicache and sim.config.notes_every_pass:
+        storage.take_note(sim, w)
     if worker.chunked >= 0:
         memory.keep_unfinished(sim, w, worker.chunked, True)
     in_flight = 0
@@ -149,6 +151,20 @@ def _has_pending_events(sim, w):
 
 
 @kernel
+def _is_empty(sim, w):
+    """Whether no request waits or runs, and nothing is under way in HiCache."""
+    worker = sim.workers[w]
+    if worker.waiting > 0 or worker.running > 0:
+        return False
+    if not sim.config.hicache:
+        return True
+    host = sim.hosts[w]
+    if host.to_host_head >= 0 or host.to_hbm_head >= 0:
+        return False
+    return sim.tiers.storage == 0 or not servers.busy(sim, w)
+
+
+@kernel
 def _loads(sim, w):
     """Whether objects are being loaded or read, or can be after another worker's calls: all of these are events."""
     if sim.config.objects == 0:
@@ -216,11 +232,12 @@ def form(sim, w, now):
     _begin_tier_work(sim, w, now)
     kind = _next_batch(sim, w, now, worker.last)
     if kind == 0 and (worker.last == 0 or not sim.config.overlap):
-        if not sim.config.resets_ratio_when_empty or (worker.waiting == 0 and worker.running == 0):
+        if not sim.config.resets_ratio_when_empty or _is_empty(sim, w):
             worker.ratio = initial_ratio(sim)
         # This pass may have cleared the full mark; the engine passes again and again.
         for _ in range(_IDLE_PASSES - 1):
-            if kind == 0 and worker.waiting > 0 and not _has_pending_events(sim, w):
+            repeats = sim.config.touches_waiting or not _has_pending_events(sim, w)
+            if kind == 0 and worker.waiting > 0 and repeats:
                 kind = _next_batch(sim, w, now, 0)
     worker.last = kind
     if kind == 0:
@@ -288,6 +305,8 @@ def _process(sim, w, serial, now):
         _process_prompts(sim, w, row, serial, now)
     if launch.kind != la.PREFILL_STEP:
         _process_decodes(sim, w, launch.clock, now)
+    if sim.config.hicache:
+        hicache_copies.begin_writing(sim, w)
 
 
 @kernel
@@ -313,6 +332,8 @@ def complete(sim, w, now):
         _process(sim, w, before, ended)
     else:
         _process_decodes(sim, w, worker.clock - 1, now)
+    if sim.config.hicache:
+        hicache_copies.begin_writing(sim, w)
 
 
 @kernel

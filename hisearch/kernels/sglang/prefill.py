@@ -101,7 +101,7 @@ def form_prefill(sim, w, now, in_flight, sure_in_flight):
     worker = sim.workers[w]
     if not _may_try(sim, w):
         return 0
-    if sim.config.hicache:
+    if sim.config.hicache and not sim.config.notes_every_pass:
         storage.take_note(sim, w)
     order.sort_waiting(sim, w)
     order.touch_waiting(sim, w)
