@@ -227,7 +227,8 @@ def worker_plan(recording: EngineRecording, law: StepLaw) -> WorkerPlan:
             _refuse_long_requests(recording, settings.max_model_len)
         else:
             tiers = _hicache(recording, settings)
-            engine, capacity = _sglang(settings, recording.version), settings.max_total_tokens // settings.page_size * settings.page_size
+            engine, page = _sglang(settings, recording.version), settings.page_size
+            capacity = settings.max_total_tokens // page * page
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         raise recording.error("config", problem["msg"].removeprefix("Value error, ")) from None

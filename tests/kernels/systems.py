@@ -114,9 +114,12 @@ def plan(
 ) -> WorkerPlan:
     """A worker with the given capacity, in whole pages, and its engine's own KV connector if it has a host tier.
 
-    HiCache is built on the radix cache: without prefix caching SGLang has no host tier.
+    HiCache is built on the radix cache: without prefix caching SGLang has no host tier. SGLang's rules are those of the
+    release that is restated.
     """
     page = engine.page_size
+    if engine.name == "sglang" and not engine.version:
+        engine = engine.model_copy(update={"version": "0.5.9"})
     bare = WorkerPlan(
         engine,
         compiled_costs() if costs is None else costs,

@@ -20,14 +20,11 @@ from hisearch.kernels.hicache import hicache, servers, storage, stores
 from hisearch.kernels.layout import agents as al
 from hisearch.kernels.layout import hicache as hl
 from hisearch.kernels.layout import sim as la
-from hisearch.kernels.sglang import decode, gaps, inbox, memory, order, running
+from hisearch.kernels.sglang import decode, gaps, idle, inbox, memory, order, running
 from hisearch.kernels.sglang import log as step_log
 from hisearch.kernels.sglang.decode import initial_ratio
 from hisearch.kernels.sglang.prefill import form_prefill
 from hisearch.kernels.traffic import heaps, lists
-
-#: Passes of an engine with requests waiting that form no batch, after which nothing changes by another.
-_IDLE_PASSES = 3
 
 
 @kernel
@@ -138,67 +135,6 @@ def _begin_tier_work(sim, w, now):
 
 
 @kernel
-def _has_pending_events(sim, w):
-    """Whether a copy, a server or a deadline will cause another pass of an idle worker."""
-    if not sim.config.hicache:
-        return False
-    if hicache_copies.next_copy_s(sim, w) < la.FOREVER_S:
-        return True
-    if not sim.tiers.storage:
-        return False
-    servers.advance(sim, w)
-    return servers.busy(sim, w) or storage.next_deadline_s(sim, w) < la.FOREVER_S
-
-
-@kernel
-def _is_empty(sim, w):
-    """Whether no request waits or runs, and nothing is under way in HiCache."""
-    worker = sim.workers[w]
-    if worker.waiting > 0 or worker.running > 0:
-        return False
-    if not sim.config.hicache:
-        return True
-    host = sim.hosts[w]
-    if host.to_host_head >= 0 or host.to_hbm_head >= 0:
-        return False
-    return sim.tiers.storage == 0 or not servers.busy(sim, w)
-
-
-@kernel
-def _loads(sim, w):
-    """Whether objects are being loaded or read, or can be after another worker's calls: all of these are events."""
-    if sim.config.objects == 0:
-        return False
-    loader = sim.agents.loaders[w]
-    return loader.object >= 0 or loader.reading >= 0 or sim.config.workers > 1
-
-
-@kernel
-def _next_retry_s(sim, w):
-    """When an idle worker with waiting requests retries: at the end of a copy or after a deadline.
-
-    FOREVER_S: only an event retries, an arrival or the end of a server's batch. NEVER_S: no server is at work.
-    """
-    time = hicache_copies.next_copy_s(sim, w)
-    if sim.tiers.storage:
-        time = min(time, storage.next_deadline_s(sim, w))
-    if time < la.FOREVER_S or (sim.tiers.storage and servers.busy(sim, w)) or _loads(sim, w):
-        return time
-    # The next batch's load-backs may lock all the memory that it needs.
-    return la.NEVER_S
-
-
-@kernel
-def _schedule_retry(sim, w):
-    """Set the event of an idle worker with requests waiting."""
-    time = _next_retry_s(sim, w)
-    if time < la.FOREVER_S:
-        heaps.event_set(sim, w, time)
-    elif time == la.NEVER_S:
-        sim.counters[la.FAULT] = la.STUCK
-
-
-@kernel
 def serve(sim, k, now):
     """End a batch of a server's job; an idle worker passes again."""
     if k >= hl.SERVERS * sim.config.workers:
@@ -232,11 +168,11 @@ def form(sim, w, now):
     _begin_tier_work(sim, w, now)
     kind = _next_batch(sim, w, now, worker.last)
     if kind == 0 and (worker.last == 0 or not sim.config.overlap):
-        if not sim.config.resets_ratio_when_empty or _is_empty(sim, w):
+        if not sim.config.resets_ratio_when_empty or idle.is_empty(sim, w):
             worker.ratio = initial_ratio(sim)
         # This pass may have cleared the full mark; the engine passes again and again.
-        for _ in range(_IDLE_PASSES - 1):
-            repeats = sim.config.touches_waiting or not _has_pending_events(sim, w)
+        for _ in range(idle.PASSES - 1):
+            repeats = sim.config.touches_waiting or not idle.has_pending_events(sim, w)
             if kind == 0 and worker.waiting > 0 and repeats:
                 kind = _next_batch(sim, w, now, 0)
     worker.last = kind
@@ -246,12 +182,12 @@ def form(sim, w, now):
         device.await_next(sim, w, now, False)
         if sim.config.scheduler_kind == la.LOCKSTEP:
             if worker.waiting > 0 and sim.config.hicache:
-                worker.look_s = _next_retry_s(sim, w)
+                worker.look_s = idle.next_retry_s(sim, w)
         elif worker.phase == la.IDLE and worker.held_head >= 0:
             worker.phase = la.FORMING
             heaps.event_set(sim, w, now)
         elif worker.phase == la.IDLE and worker.waiting > 0 and sim.config.hicache:
-            _schedule_retry(sim, w)
+            idle.schedule_retry(sim, w)
         return
     if sim.config.hicache:
         now = sim.workers[w].now_s

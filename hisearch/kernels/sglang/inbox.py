@@ -2,8 +2,8 @@
 
 Each pass counts towards the next poll: 1 after a decode step, 1,000 after a prefill (mixed or not). When the count
 reaches the interval, the pass polls before it forms a batch, and the count restarts. A pass after one without a batch
-counts 1; an idle engine passes often enough to poll at once. Source: ``SchedulerRecvSkipper`` and its documented weights
-(``SGLANG_SCHEDULER_RECV_SKIPPER_WEIGHT_*``), SGLang 0.5.9.
+counts 1; an idle engine passes often enough to poll at once. Source: ``SchedulerRecvSkipper`` and its documented
+weights (``SGLANG_SCHEDULER_RECV_SKIPPER_WEIGHT_*``), SGLang 0.5.9.
 """
 
 from __future__ import annotations

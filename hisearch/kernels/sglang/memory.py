@@ -42,7 +42,7 @@ def max_new(sim, r):
 
 @kernel
 def _insert(sim, w, r, trace_node, tokens, chunk):
-    """Put the first ``tokens`` tokens of ``r`` into the tree. Returns (tokens there before, node that ends with them)."""
+    """Put the first ``tokens`` tokens of ``r`` into the tree; returns how many were there, and their last node."""
     request = sim.requests[r]
     priority = sim.trace.priority[r]
     counted_from = 0

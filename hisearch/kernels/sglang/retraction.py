@@ -58,7 +58,7 @@ def _goes_before(sim, a, b):
 
 @kernel
 def _sorted_victims(sim, w):
-    """Fill ``batch[w]`` with the running requests that have not finished, in the order of preemption; return how many."""
+    """Fill ``batch[w]`` with the running requests that may go, in the order of preemption; return how many."""
     ordered = sim.batch[w]
     count = 0
     r = sim.workers[w].running_head

@@ -27,17 +27,15 @@ from hisearch.specs.deployments.cluster import (
     TransferSpec,
 )
 from hisearch.specs.deployments.decode_tiers import check_decode_tiers
-from hisearch.specs.deployments.pool_checks import check_pools
+from hisearch.specs.deployments.definitions import DefinitionsSpec
 from hisearch.specs.deployments.engine_settings import check_sglang
+from hisearch.specs.deployments.pool_checks import check_pools
 from hisearch.specs.deployments.routing import AdmissionSpec, ModelRoutersSpec, RouterSpec
 from hisearch.specs.deployments.tiers import KvConnectorName, MovementSpec, TierSpec, check_tiers, kv_connector_of
 from hisearch.specs.errors import KeyedError
-from hisearch.specs.machines.devices import DeviceSpec, DevicesSpec
-from hisearch.specs.machines.hardware import AcceleratorSpec, FabricSpec, HostSpec, MediumSpec
+from hisearch.specs.machines.devices import DevicesSpec
 from hisearch.specs.machines.parallelism import Parallelism, engine_problem
-from hisearch.specs.machines.profile import LatencyProfileSpec
 from hisearch.specs.models.experts import ExpertsSpec
-from hisearch.specs.models.model import ModelSpec
 from hisearch.specs.models.pages import PAGE_TOKENS
 from hisearch.specs.policies import name_type, summaries
 
@@ -317,30 +315,6 @@ class PoolSpec(Strict):
             tiers=len(self.tiers),
         )
         return self
-
-
-class DefinitionsSpec(Strict):
-    """Specs of a deployment's own, by the name it calls them; they come before the catalogue's."""
-
-    models: dict[str, ModelSpec] = Field(default_factory=dict, description="Models.")
-    accelerators: dict[str, AcceleratorSpec] = Field(default_factory=dict, description="Accelerators.")
-    hosts: dict[str, HostSpec] = Field(default_factory=dict, description="Hosts.")
-    media: dict[str, MediumSpec] = Field(default_factory=dict, description="Media.")
-    devices: dict[str, DeviceSpec] = Field(default_factory=dict, description="Devices.")
-    profiles: dict[str, LatencyProfileSpec] = Field(default_factory=dict, description="Latency profiles.")
-    fabrics: dict[str, FabricSpec] = Field(default_factory=dict, description="Fabrics.")
-
-
-#: Kind -> the section of ``DefinitionsSpec`` that holds it.
-DEFINITIONS: dict[str, str] = {
-    "Model": "models",
-    "Accelerator": "accelerators",
-    "Host": "hosts",
-    "Medium": "media",
-    "Device": "devices",
-    "LatencyProfile": "profiles",
-    "Fabric": "fabrics",
-}
 
 
 class DeploymentSpec(Strict):
