@@ -227,6 +227,13 @@ RULES: dict[str, tuple[Rule, ...]] = {
             "mem_cache.unified_radix_cache.UnifiedRadixCache.flush_pending_backups",
         ),
         Rule(
+            "fetches_by_hits",
+            "0.5.20",
+            "A fetch takes host memory for all that it looks for, and is not repeated.",
+            "A pass takes it for what storage has; a miss is looked up again, and so is a prefix that was lost.",
+            "mem_cache.unified_radix_cache.UnifiedRadixCache.prefetch_from_storage",
+        ),
+        Rule(
             "ends_on_spent_budget",
             "0.5.23",
             "Each waiting request is tried until one is not admitted.",

@@ -41,7 +41,7 @@ def _is_copied(sim, d):
 
 
 @kernel
-def _child_towards(sim, top, d):
+def child_towards(sim, top, d):
     """The node below ``top`` on the path to ``d``."""
     while sim.nodes[d].parent != top:
         d = sim.nodes[d].parent
@@ -56,6 +56,7 @@ def _copy_to_host(sim, w, d):
     if not memory.copy_to_host(sim, w, d):
         return False
     sim.hosted[d].next_copy = -1
+    sim.hosted[d].written = sim.nodes[d].begin
     host = sim.hosts[w]
     if host.to_host_tail >= 0:
         sim.hosted[host.to_host_tail].next_copy = d
@@ -81,7 +82,7 @@ def _count_hit(sim, w, d, counted_from):
         while sim.config.copies_chains and not _is_copied(sim, sim.nodes[top].parent):
             top = sim.nodes[top].parent
         while _copy_to_host(sim, w, top) and top != d:
-            top = _child_towards(sim, top, d)
+            top = child_towards(sim, top, d)
     above = node.parent
     if hosted.where & hl.ON_HOST and node.hits >= slru.PROTECTED_HITS and not _counts_hits(sim):
         hosted.settled = 1 if nodes.is_root(sim, above) or sim.hosted[above].settled else 0
@@ -185,6 +186,18 @@ def _add(sim, w, above, trace_node, begin, end, priority):
 
 
 @kernel
+def _fill_in(sim, d, begin):
+    """Give nodes of the path to ``d`` behind ``begin`` that are in HBM alone their host copy; returns its tokens."""
+    tokens = 0
+    while not nodes.is_root(sim, d) and sim.nodes[d].end > begin:
+        if not sim.hosted[d].where & hl.ON_HOST:
+            sim.hosted[d].where |= hl.ON_HOST
+            tokens += sim.nodes[d].end - sim.nodes[d].begin
+        d = sim.nodes[d].parent
+    return tokens
+
+
+@kernel
 def insert_host(sim, w, above, trace_node, begin, end):
     """Add host pages in (begin, end] on the path to ``trace_node`` below ``above``; return tokens already cached."""
     cache = sim.trees[w]
@@ -208,6 +221,9 @@ def insert_host(sim, w, above, trace_node, begin, end):
         nodes.mark(sim, w, d)
     if matched < sim.nodes[d].end:
         d = nodes.split(sim, w, d, matched)
+    present = matched - begin
+    if sim.config.fetches_by_hits and sim.tiers.write_hits > 0:
+        present -= _fill_in(sim, d, begin)
     if matched < end:
         if nodes.on_host_alone(sim, d):
             eviction.withdraw(sim, nodes.host_pool(sim, w), d)
@@ -215,7 +231,7 @@ def insert_host(sim, w, above, trace_node, begin, end):
         d = tree.insert(sim, w, d, trace_node, matched, end)
         _new_node(sim, w, d, hl.ON_HOST, priority)
         nodes.offer_host(sim, w, d)
-    return matched - begin
+    return present
 
 
 @kernel
@@ -232,6 +248,8 @@ def reset(sim, w):
     host.to_hbm_head = -1
     host.to_hbm_tail = -1
     host.loading = -1
+    host.hits_head = -1
+    host.done_head = -1
     host.entering_head = -1
     host.entering_tail = -1
     host.revoked = -1

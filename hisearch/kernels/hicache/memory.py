@@ -59,7 +59,7 @@ def evict_from_host(sim, w):
 
 
 @kernel
-def _evict_host(sim, w, pages):
+def evict_host(sim, w, pages):
     """Evict from the host until at least ``pages`` are freed or nothing evictable is left."""
     evicted = 0
     while evicted < pages and eviction.some(sim, nodes.host_pool(sim, w)):
@@ -71,7 +71,7 @@ def take_host(sim, w, pages):
     """Take pages of host memory; if too few are free, evict first what is missing, or before 0.5.17 ``pages``."""
     pool = sim.trees[nodes.host_pool(sim, w)]
     if pool.free_pages < pages:
-        _evict_host(sim, w, pages - pool.free_pages if sim.config.evicts_shortfall else pages)
+        evict_host(sim, w, pages - pool.free_pages if sim.config.evicts_shortfall else pages)
     if pool.free_pages < pages:
         return False
     pool.free_pages -= pages

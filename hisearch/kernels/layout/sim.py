@@ -276,7 +276,7 @@ class Sim(Handle):
 
     blank (1,): a request that has not arrived.
     node_ranks, queued: further fields of nodes and requests; of length 1 where they are not used. Likewise for a host
-        tier: hosted (of nodes), hosts (W,), fetches, servers (SERVERS W,) and their heap, moves.
+        tier: hosted (of nodes), hosts (W,), fetches, lookups (of requests), servers (SERVERS W,) and their heap, moves.
     trees: first those with content by prefix (V of them: the workers', the stores', their shadows). Then pools without
         such content: the workers' separate pools of objects, if any, and the host pools of HiCache and TensorRT-LLM.
     deepest_cached (V, M): deepest node of tree v with a page that completes in trace node s, or -1; of a store: its
@@ -336,6 +336,7 @@ class Sim(Handle):
         "hosted": Array(hl.HOSTED, 1),
         "hosts": Array(hl.HOST, 1),
         "fetches": Array(hl.FETCH, 1),
+        "lookups": Array(hl.LOOKUP, 1),
         "servers": Array(hl.SERVER, 1),
         "moves": Array(hl.MOVE, 1),
         "server_heap": Array("i4", 1),

@@ -6,6 +6,7 @@ from hisearch.base.jit import kernel
 from hisearch.kernels.cache import radix, tree
 from hisearch.kernels.engine import engine_calls
 from hisearch.kernels.hicache import nodes as hicache_nodes
+from hisearch.kernels.hicache import prefetch
 from hisearch.kernels.layout import agents as al
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.sglang import memory, running
@@ -13,7 +14,8 @@ from hisearch.kernels.sglang.running import CLIP_OUTPUT_TOKENS
 from hisearch.kernels.traffic import lists
 
 # Verdicts: go on; memory is short, so that the batch is marked full; a budget of the pass is used up.
-CONTINUE, NO_TOKEN, OTHER = 0, 1, 2
+# PASS_OVER: the request is looked up in storage again.
+CONTINUE, NO_TOKEN, OTHER, PASS_OVER = 0, 1, 2, 3
 
 
 @kernel
@@ -94,6 +96,8 @@ def _admit(sim, w, r, now, hit_tokens, loaded, extend, tokens, complete):
     """Dequeue ``r`` and put ``extend`` of its tokens, from ``computed`` on, into the batch (see ``_add``)."""
     lists.note_scheduled(sim, r, now, hit_tokens, loaded)
     lists.stop_waiting(sim, w, r)
+    if sim.tiers.storage and sim.config.fetches_by_hits:
+        prefetch.cancel(sim, w, r)
     if sim.config.objects:
         engine_calls.call_engine(sim.config.objects, sim, al.LOAD, w, r, now)
     _add(sim, w, r, extend, tokens, complete)
@@ -143,6 +147,8 @@ def try_admit(sim, w, r, now):
             sim, sim.workers[w].cache_id, lists.path_end(sim, r), tree.floor_page(sim, known - 1)
         )
     request.missing_tokens = known - hit_tokens
+    if sim.tiers.storage and sim.config.fetches_by_hits and prefetch.lost_prefix(sim, w, r, hit_tokens + on_host):
+        return PASS_OVER
     if worker.batch_size >= sim.config.max_prefills:
         return OTHER
     total = known - hit_tokens + min(max(memory.max_new(sim, r) - request.generated, 0), CLIP_OUTPUT_TOKENS)

@@ -150,7 +150,7 @@ def form_decode(sim, w, now):
 @kernel
 def _writes(sim, w):
     """Whether the next pass may note the end of a copy, which begins a write to storage."""
-    return sim.hosts[w].to_host_head >= 0 or servers.busy(sim, w)
+    return sim.hosts[w].to_host_head >= 0 or sim.hosts[w].retries > 0 or servers.busy(sim, w)
 
 
 @kernel

@@ -61,7 +61,7 @@ def _admit_waiting(sim, w, now):
             # With a host tier, memory may be short only while copies hold it.
             always = not sim.config.hicache and not sim.config.full_if_occupied
             worker.full = 1 if always or worker.batch_size > 0 or worker.running > 0 else 0
-        if verdict != admission.CONTINUE:
+        if verdict != admission.CONTINUE and verdict != admission.PASS_OVER:
             return
         r = after
 

@@ -118,8 +118,15 @@ def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
         receive_interval=engine.receive_interval,
         shared_outputs=0,
         log=0,
-        **{rule: holds for name in RULES for rule, holds in rules_in_force(name, _release(engine, name)).items()},
+        **_rules(plan),
     )
+
+
+def _rules(plan: WorkerPlan) -> dict[str, bool]:
+    """Whether each dated rule of every engine holds."""
+    engine = plan.engine
+    rules = {rule: holds for name in RULES for rule, holds in rules_in_force(name, _release(engine, name)).items()}
+    return rules | {"fetches_by_hits": engine.name == "sglang" and tier_arrays.fetches_by_hits(plan)}
 
 
 def _release(engine: EngineSpec, name: str) -> str:
