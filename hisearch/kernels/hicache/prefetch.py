@@ -212,7 +212,7 @@ def _is_late(sim, w, r, f):
     fetch = sim.fetches[f]
     lookup = sim.lookups[r]
     now = sim.workers[w].now_s
-    complete = fetch.taken and fetch.noted >= fetch.found
+    complete = fetch.taken != 0 and fetch.noted >= fetch.found
     if not complete and (lookup.late or (lookup.waits and now - lookup.wait_s > lookup.timeout_s)):
         return True
     if not lookup.waits:

@@ -172,7 +172,7 @@ def form(sim, w, now):
             worker.ratio = initial_ratio(sim)
         # This pass may have cleared the full mark; the engine passes again and again.
         for _ in range(idle.PASSES - 1):
-            repeats = sim.config.touches_waiting or not idle.has_pending_events(sim, w)
+            repeats = sim.config.touches_waiting != 0 or not idle.has_pending_events(sim, w)
             if kind == 0 and worker.waiting > 0 and repeats:
                 kind = _next_batch(sim, w, now, 0)
     worker.last = kind
