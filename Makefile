@@ -41,9 +41,10 @@ format: $(STAMP) ## Format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(STAMP) ## Write docs/specs.md and docs/reference.md from the spec models, the catalogue and the command line
+docs: $(STAMP) ## Write docs/specs.md, docs/reference.md and docs/engines.md from the spec models, the command line and the engines' rules
 	$(BIN)/python docs/generate_specs.py --write
 	$(BIN)/python docs/generate_cli.py --write
+	$(BIN)/python docs/generate_engines.py --write
 
 bench: $(STAMP) ## Measure speed, write the tables of docs/performance.md (TRACE=FILE: Mooncake's conversation trace)
 	$(BIN)/python docs/generate_performance.py --write $(if $(TRACE),--trace $(TRACE))

@@ -2,7 +2,8 @@
 
 A rule is named, dated by the first release that has it, and sourced. Kernels ask for it by name, ``sim.config.RULE``
 (1: it holds); the record's fields are made from this table. ``specs.deployments.engine_rules`` says which hold in a
-release. Rules of settings that a release does not have at all are refused by the specs instead.
+release.
+Settings that a release does not have are refused by the specs (``SETTINGS_SINCE``).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "vllm": (
         Rule(
             "unhashed_first",
-            "0.28.0",
+            "0.24.0",
             "Freed blocks join the back of the free queue.",
             "Freed blocks without a hash, which no look-up finds, join its front.",
             "block_pool.BlockPool.free_blocks",
@@ -61,13 +62,6 @@ RULES: dict[str, tuple[Rule, ...]] = {
             "long_prefill_token_threshold cuts every prompt.",
             "It does not cut the prompt of the only request.",
             "sched.scheduler.Scheduler.schedule",
-        ),
-        Rule(
-            "watermark_of_all",
-            "0.22.0",
-            "No watermark.",
-            "Admission leaves watermark x num_blocks blocks free, unless nothing runs.",
-            "kv_cache_manager.KVCacheManager.allocate_slots",
         ),
     ),
     "sglang": (
@@ -242,6 +236,10 @@ RULES: dict[str, tuple[Rule, ...]] = {
         ),
     ),
 }
+
+
+#: First releases that have a setting, by engine and key of the deployment's engine.
+SETTINGS_SINCE: dict[str, dict[str, str]] = {"vllm": {"watermark": "0.24.0"}, "sglang": {}}
 
 
 def fields_of(engine: str) -> list[tuple[str, str]]:

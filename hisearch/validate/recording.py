@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -29,6 +29,13 @@ _Tokens = Annotated[int, Field(ge=1, le=2**31 - 1)]
 _BlockId = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
 
+#: Settings that recordings have and the kernels do not.
+_NOT_SIMULATED = {
+    "sliding_window": "KV blocks that fall out of an attention window are not simulated: every block counts as full",
+    "hybrid_window": "several groups of KV blocks, such as full and window attention, are not simulated",
+}
+
+
 class RecordingError(SpecError):
     """A recording that cannot be used; ``str`` of it is ``file: key: what is wrong``."""
 
@@ -41,6 +48,25 @@ class _Settings(_Row):
     """Settings of an engine; unknown ones are refused, because they are not simulated."""
 
     model_config = ConfigDict(extra="forbid")
+
+
+class CopySettings(NamedTuple):
+    """Law of a copy: ``base_s + per_token_s * tokens`` seconds."""
+
+    base_s: NonNegative
+    per_token_s: NonNegative
+
+
+class OffloadSettings(_Settings):
+    """``config.offload``: vLLM's OffloadingConnector. ``worker_apart``: a preemption's flush holds the worker alone."""
+
+    capacity_tokens: _Tokens
+    to_host: CopySettings
+    to_device: CopySettings
+    block_size_factor: _Tokens = 1
+    eviction: Literal["lru", "arc"] = "lru"
+    store_threshold: NonNegativeInt = 0
+    worker_apart: bool = False
 
 
 class VllmSettings(_Settings):
@@ -58,6 +84,7 @@ class VllmSettings(_Settings):
     async_scheduling: bool = False
     max_model_len: _Tokens = 65536
     watermark: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    offload: OffloadSettings | None = None
 
     @model_validator(mode="after")
     def _check(self) -> VllmSettings:
@@ -132,6 +159,8 @@ class _File(_Row):
     first_token_s: dict[str, NonNegative] | None = None
     finish_s: dict[str, NonNegative] | None = None
     reused_tokens: dict[str, NonNegativeInt] | None = None
+    stored_tokens: NonNegativeInt | None = None
+    loaded_tokens: NonNegativeInt | None = None
 
 
 @dataclass(frozen=True)
@@ -147,6 +176,7 @@ class EngineRecording:
         steps, first_token_s, finish_s: what the engine did, times in seconds by the request's id as text; all of them
             or none (None).
         reused_tokens: tokens found in the cache at first scheduling, by id; None where not recorded.
+        copied_tokens: to and from host memory by the offloading connector; None where not recorded.
         ignored: keys of ``requests`` that the replay does not use.
     """
 
@@ -160,6 +190,7 @@ class EngineRecording:
     first_token_s: dict[str, float] | None
     finish_s: dict[str, float] | None
     reused_tokens: dict[str, int] | None
+    copied_tokens: tuple[int, int] | None
     ignored: tuple[str, ...]
 
     @property
@@ -184,9 +215,12 @@ def read_recording(path: Path) -> EngineRecording:
     version = _version(path, engine, file.engine)
     requests = _ordered(path, file.requests)
     names = {row.id: index for index, row in enumerate(requests)}
+    stored, loaded = file.stored_tokens, file.loaded_tokens
+    copied = None if stored is None or loaded is None else (stored, loaded)
     recording = EngineRecording(
         path, engine, version, settings, file.step_latency_s, requests, file.steps, file.first_token_s, file.finish_s,
-        file.reused_tokens, tuple(sorted({key for row in requests for key in row.model_extra or ()})),
+        file.reused_tokens, copied,
+        tuple(sorted({key for row in requests for key in row.model_extra or ()})),
     )  # fmt: skip
     _check_requests(recording)
     if file.steps is not None:
@@ -305,7 +339,8 @@ def _first_problem(path: Path, prefix: str, model: type[BaseModel], error: Valid
     if kind == "missing":
         message = "required, and missing"
     elif kind == "extra_forbidden":
-        message = f"this setting is not simulated{unknown(str(location[-1]), model.model_fields)}"
+        name = str(location[-1])
+        message = _NOT_SIMULATED.get(name, f"this setting is not simulated{unknown(name, model.model_fields)}")
     elif kind == "value_error":
         message = str(context["error"])
     elif kind == "literal_error":

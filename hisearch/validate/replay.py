@@ -18,6 +18,7 @@ from hisearch.simulate.engine import EngineOutOfMemory
 from hisearch.simulate.plans.tier_plan import MovementPlan, TierPlan, TransferLaw
 from hisearch.specs.base import EngineName
 from hisearch.specs.deployments.deployment import EngineSpec
+from hisearch.specs.deployments.engine_rules import rules_in_force
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.compiler import compile_trace
 from hisearch.traces.reading.source import Requests
@@ -69,12 +70,14 @@ class Run:
         steps: in order.
         first_token_s, finish_s: shape (N,), seconds; NaN where it did not happen.
         reused_tokens: shape (N,), tokens found in the cache at first scheduling; None where not recorded.
+        copied_tokens: (to host memory, from it) by vLLM's offloading connector; None where not recorded.
     """
 
     steps: list[Decision]
     first_token_s: np.ndarray
     finish_s: np.ndarray
     reused_tokens: np.ndarray | None
+    copied_tokens: tuple[int, int] | None = None
 
 
 def recorded_law(recording: EngineRecording) -> StepLaw:
@@ -117,8 +120,28 @@ def compiled_trace(recording: EngineRecording) -> CompiledTrace:
     priority -= priority.min()
     if priority.max() >= 2**31:
         raise recording.error("requests", f"priorities differ by {priority.max()}, which a trace cannot hold")
-    limits = [row.output_tokens if row.max_output_tokens is None else row.max_output_tokens for row in rows]
+    limits = [_limit(recording, row) for row in rows]
     return trace_of(requests, block, recording.path.name, priority, limits)
+
+
+def _limit(recording: EngineRecording, row: RequestRow) -> int:
+    """A request's declared output limit, at most what the pool holds beside its prompt.
+
+    vLLM's server would refuse a longer one, as its ``max_model_len`` fits into the pool. SGLang's scheduler clips it
+    (``init_req_max_new_tokens``), from 0.5.21 on to whole pages.
+    """
+    if row.max_output_tokens is None:
+        return row.output_tokens
+    settings = recording.settings
+    if isinstance(settings, VllmSettings):
+        most = (settings.num_blocks - 1) * settings.block_size - row.input_tokens
+    else:
+        page = settings.page_size
+        pool = settings.max_total_tokens // page * page
+        most = pool - 2 - row.input_tokens
+        if rules_in_force("sglang", recording.version)["clips_to_pages"]:
+            most = min(most, pool - 1 - page - -(-row.input_tokens // page) * page)
+    return max(row.output_tokens, min(row.max_output_tokens, most))
 
 
 def trace_of(
@@ -175,6 +198,7 @@ def recorded_run(recording: EngineRecording) -> Run:
         np.array([recording.first_token_s[name] for name in names]),
         np.array([recording.finish_s[name] for name in names]),
         None if reused is None else np.array([reused[name] for name in names]),
+        recording.copied_tokens,
     )
 
 
@@ -191,7 +215,11 @@ def simulated_run(recording: EngineRecording, law: StepLaw) -> Run:
         raise recording.error("config", str(error)) from None
     requests = result.requests
     reused = requests.hit_tokens + requests.host_hit_tokens + requests.storage_hit_tokens
-    return Run(_decisions(result, recording.engine), requests.first_token_s, requests.finish_s, reused)
+    copied = None
+    if recording.copied_tokens is not None:
+        host = next(store for store in result.stores if store.tier == 1)
+        copied = (host.stored_tokens, host.read_tokens)
+    return Run(_decisions(result, recording.engine), requests.first_token_s, requests.finish_s, reused, copied)
 
 
 def _decisions(result: Result, engine: EngineName) -> list[Decision]:
@@ -224,6 +252,7 @@ def worker_plan(recording: EngineRecording, law: StepLaw) -> WorkerPlan:
     try:
         if isinstance(settings, VllmSettings):
             engine, capacity = _vllm(settings), (settings.num_blocks - 1) * settings.block_size
+            tiers = _offloading(settings)
             _refuse_long_requests(recording, settings.max_model_len)
         else:
             tiers = _hicache(recording, settings)
@@ -278,6 +307,22 @@ def _sglang(settings: SglangSettings, version: str) -> EngineSpec:
         preemption_threshold=settings.priority_scheduling_preemption_threshold,
         prefill_max_requests=settings.prefill_max_requests,
     )
+
+
+def _offloading(settings: VllmSettings) -> dict[str, Any]:
+    """Arguments of a plan for the recording's host memory behind vLLM's offloading connector."""
+    offload = settings.offload
+    if offload is None:
+        return {}
+    block_tokens = settings.block_size * offload.block_size_factor
+    capacity = offload.capacity_tokens // block_tokens * block_tokens
+    movement = MovementPlan(
+        "offload",
+        store_threshold=offload.store_threshold,
+        host_read=TransferLaw(*offload.to_device),
+        host_write=TransferLaw(*offload.to_host),
+    )
+    return {"tiers": (TierPlan("host", "worker", capacity, block_tokens, offload.eviction),), "movement": movement}
 
 
 def _hicache(recording: EngineRecording, settings: SglangSettings) -> dict[str, Any]:
@@ -340,10 +385,10 @@ def restated_run(recording: EngineRecording, law: StepLaw) -> Run:
         del sampling
         return law.seconds([*chunks, *((1, context) for context in decodes)])
 
-    requests = [_restated(index, row, recording.block_tokens) for index, row in enumerate(recording.requests)]
+    requests = [_restated(index, row, recording) for index, row in enumerate(recording.requests)]
     try:
         if isinstance(settings, VllmSettings):
-            done = vllm.replay(vllm.VllmConfig.from_recording(settings.model_dump()), requests, cost)
+            done = vllm.replay(vllm.VllmConfig.from_recording(settings.model_dump(), recording.version), requests, cost)
         else:
             done = _replay_sglang(recording, settings, requests, cost)
     except (ValueError, RuntimeError) as error:
@@ -372,10 +417,10 @@ def _replay_sglang(
     return sglang.replay(config, requests, cost)
 
 
-def _restated(index: int, row: RequestRow, block_tokens: int) -> Request:
+def _restated(index: int, row: RequestRow, recording: EngineRecording) -> Request:
     """A request whose output length the engine knows."""
-    content = BlockContent(index, row.block_ids, block_tokens)
-    limit = row.output_tokens if row.max_output_tokens is None else row.max_output_tokens
+    content = BlockContent(index, row.block_ids, recording.block_tokens)
+    limit = _limit(recording, row)
     return Request(index, row.arrival_s, row.input_tokens, row.output_tokens, limit, content, row.priority)
 
 

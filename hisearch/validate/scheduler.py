@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from hisearch.base.engine_rules import MODELLED
 from hisearch.specs.base import EngineName
 from hisearch.validate.difference import TOLERANCE_S, FirstDifference, equal_steps, first_difference
 from hisearch.validate.recording import EngineRecording, RecordingError, read_recording
@@ -33,11 +34,13 @@ class SchedulerCase:
     """One recording against the simulation.
 
     Attributes:
-        file: path of the recording.
+        file: path of the recording. engine: whose it is. version: release by whose rules it was replayed.
+        mean_ttft_s, simulated_mean_ttft_s: means over all requests, seconds; NaN where one never gets its first token.
         steps: the engine's. simulated_steps: the simulation's. equal_steps: how many are equal.
         first_difference: the first unequal step; None where all are equal.
         first_token_max_error_s, finish_max_error_s: largest error over all requests, seconds; None where one of them
             never makes it in the simulation.
+        copied_equal: whether as many tokens are copied to host memory and back; None where not recorded.
         reused_equal: whether every request hits the same tokens in the cache; None where not recorded.
         preempted, simulated_preempted: requests that lost their KV, counted once for each time.
         ignored: keys of the recording's requests that the replay does not use.
@@ -47,6 +50,7 @@ class SchedulerCase:
 
     file: str
     engine: EngineName | None = None
+    version: str = ""
     requests: int = 0
     steps: int | None = None
     simulated_steps: int | None = None
@@ -55,9 +59,12 @@ class SchedulerCase:
     first_token_max_error_s: float | None = None
     finish_max_error_s: float | None = None
     reused_equal: bool | None = None
+    copied_equal: bool | None = None
     preempted: int = 0
     simulated_preempted: int = 0
     ignored: tuple[str, ...] = ()
+    mean_ttft_s: float = math.nan
+    simulated_mean_ttft_s: float = math.nan
     error: str | None = None
     ok: bool = False
 
@@ -97,8 +104,35 @@ def validate_recordings(
         try:
             yield validate_recording(path, alone=alone, step_s=step_s)
         except (RecordingError, OSError) as error:
-            message = f"{path}: {error.strerror}" if isinstance(error, OSError) else str(error)
-            yield SchedulerCase(str(path), error=message)
+            yield _unusable(path, error)
+
+
+def validate_by_release(paths: Iterable[Path]) -> Iterator[SchedulerCase]:
+    """Replay recordings by the rules of each modelled release of their engine, oldest first.
+
+    How far off the others are is what it costs to simulate with the rules of another release.
+
+    Yields:
+        A case for each release, of each path in order; one with an ``error`` for an unusable recording.
+    """
+    for path in paths:
+        try:
+            recording = read_recording(path)
+            engine, law = recorded_run(recording), recorded_law(recording)
+        except (RecordingError, OSError) as error:
+            yield _unusable(path, error)
+            continue
+        for version in MODELLED[recording.engine]:
+            by_rules = replace(recording, version=version)
+            try:
+                yield _compare(by_rules, engine, simulated_run(by_rules, law))
+            except RecordingError as error:
+                yield replace(_unusable(path, error), engine=recording.engine, version=version)
+
+
+def _unusable(path: Path, error: RecordingError | OSError) -> SchedulerCase:
+    message = f"{path}: {error.strerror}" if isinstance(error, OSError) else str(error)
+    return SchedulerCase(str(path), error=message)
 
 
 def _compare(recording: EngineRecording, engine: Run, simulated: Run) -> SchedulerCase:
@@ -106,12 +140,15 @@ def _compare(recording: EngineRecording, engine: Run, simulated: Run) -> Schedul
     first_token, finish = (
         _max_error(getattr(engine, name), getattr(simulated, name)) for name in ("first_token_s", "finish_s")
     )
+    arrival_s = np.array([row.arrival_s for row in recording.requests])
     reused = _reused_equal(engine, simulated)
+    copied = None if engine.copied_tokens is None else engine.copied_tokens == simulated.copied_tokens
     same_steps = equal == len(engine.steps) == len(simulated.steps)
     in_time = all(error is not None and error <= TOLERANCE_S for error in (first_token, finish))
     return SchedulerCase(
         str(recording.path),
         recording.engine,
+        recording.version,
         len(recording.requests),
         len(engine.steps),
         len(simulated.steps),
@@ -120,10 +157,13 @@ def _compare(recording: EngineRecording, engine: Run, simulated: Run) -> Schedul
         first_token,
         finish,
         reused,
+        copied,
         sum(len(step.lost) for step in engine.steps),
         sum(len(step.lost) for step in simulated.steps),
         recording.ignored,
-        ok=same_steps and in_time and reused is not False,
+        float(np.mean(engine.first_token_s - arrival_s)),
+        float(np.mean(simulated.first_token_s - arrival_s)),
+        ok=same_steps and in_time and reused is not False and copied is not False,
     )
 
 

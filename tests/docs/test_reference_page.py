@@ -1,14 +1,17 @@
-"""docs/reference.md matches the command line."""
+"""docs/reference.md matches the command line, and docs/engines.md the engines' rules."""
 
 import os
 import subprocess
 import sys
 
+import pytest
+
 from tests.docs.pages import ROOT
 
 
-def test_the_page_is_up_to_date() -> None:
-    command = [sys.executable, str(ROOT / "docs" / "generate_cli.py"), "--check"]
+@pytest.mark.parametrize("generator", ["generate_cli.py", "generate_engines.py"])
+def test_the_page_is_up_to_date(generator: str) -> None:
+    command = [sys.executable, str(ROOT / "docs" / generator), "--check"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -46,11 +46,13 @@ def fingerprint(result: Result) -> bytes:
 def late_decodes(system: System, result: Result) -> int:
     """Decodes at most whose token is dropped.
 
-    With overlap SGLang decodes a request once more while the results of its last step are not known, and drops the
-    token in flight of a retracted one.
+    With overlap a request is decoded once more while the results of its last step are not known: under SGLang 0.5.9
+    always, elsewhere where it may go on by its declared limit. SGLang drops the token in flight of a retracted request.
     """
-    if system.engine.name != "sglang" or not system.engine.overlap:
+    if not system.engine.overlap:
         return 0
+    if system.engine.name != "sglang":
+        return int(result.requests.finished.sum())
     return int(result.requests.finished.sum() + result.workers.preemptions.sum())
 
 

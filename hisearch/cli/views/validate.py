@@ -32,6 +32,29 @@ def show(cases: Sequence[SchedulerCase], *, alone: bool) -> None:
     output.say(f"{exact} of {counted(len(cases), 'recording')} replayed {reference}, step by step", bold=True)
 
 
+def show_releases(cases: Sequence[SchedulerCase]) -> None:
+    """A row per recording and release: how far its rules are off what the engine did."""
+    columns = ("recording", "rules of", "steps", "equal", "mean TTFT", "simulated", "off by", "verdict")
+    output.table(columns, [_release_row(case) for case in cases], numbers=(2, 3, 4, 5, 6))
+
+
+def _release_row(case: SchedulerCase) -> tuple[str, ...]:
+    release = "" if case.engine is None else f"{_ENGINES[case.engine]} {case.version}"
+    if case.error is not None:
+        return (case.file, release, "", "", "", "", "", "not compared")
+    engine_s, simulated_s = case.mean_ttft_s, case.simulated_mean_ttft_s
+    return (
+        case.file,
+        release,
+        f"{case.steps:,}",
+        f"{case.equal_steps:,}",
+        f"{engine_s:.3f} s",
+        f"{simulated_s:.3f} s",
+        f"{simulated_s / engine_s - 1:+.1%}" if abs(simulated_s - engine_s) > 1e-9 else "0",
+        "equal" if case.ok else "different",
+    )
+
+
 def warnings(cases: Sequence[SchedulerCase]) -> list[str]:
     """Fields of recordings that were ignored."""
     return [

@@ -73,13 +73,33 @@ def push_empty(sim, v, pages):
     if tail >= 0 and sim.nodes[tail].trace_node == 0:
         sim.nodes[tail].end += pages * sim.config.page_tokens
         return
+    link_after(sim, v, _empty_run(sim, pages), tail)
+
+
+@kernel
+def push_empty_first(sim, v, pages):
+    """Free ``pages`` pages without content, before all others."""
+    if pages <= 0:
+        return
+    store = sim.trees[v]
+    store.free_pages += pages
+    head = store.head
+    if head >= 0 and sim.nodes[head].trace_node == 0:
+        sim.nodes[head].end += pages * sim.config.page_tokens
+        return
+    link_after(sim, v, _empty_run(sim, pages), -1)
+
+
+@kernel
+def _empty_run(sim, pages):
+    """A new run of ``pages`` pages without content, in no queue yet."""
     d = tree.acquire_node(sim)
     node = sim.nodes[d]
     node.trace_node = 0
     node.begin = 0
     node.end = pages * sim.config.page_tokens
     node.parent = -1
-    link_after(sim, v, d, tail)
+    return d
 
 
 @kernel

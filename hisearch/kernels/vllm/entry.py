@@ -1,4 +1,4 @@
-"""vLLM v1's step rule (0.19): one token budget, running requests first, then waiting ones.
+"""vLLM v1's step rule: one token budget, running requests first, then waiting ones.
 
 Scheduling by arrival (fcfs) or by priority, synchronous or asynchronous (see ``device``). A step's effects on its
 requests are accounted for at its launch, when its duration is known. Only ends of requests wait for its results.
@@ -214,6 +214,8 @@ def _account_chunk(sim, w, r, end):
     worker = sim.workers[w]
     request = sim.requests[r]
     request.computed += request.chunk
+    if request.state == la.DRAINING:
+        return
     if request.part == la.PROMPT_GOES_ON:
         if request.state == la.ADMITTED:
             request.state = la.PROMPT
@@ -318,7 +320,7 @@ def complete(sim, w, now):
                 memory.publish(sim, w, r, request.computed)
                 request.away = 1
             elif sim.config.store_pool < 0 or not output_write_back.set_out(sim, w, r, now):
-                memory.release(sim, w, r, request.computed, request.computed)
+                memory.release(sim, w, r, request.computed, memory.final_tokens(sim, r))
             lists.stop_running(sim, w, r)
             worker.draining -= 1
         lists.note_finished(sim, w, r, now)

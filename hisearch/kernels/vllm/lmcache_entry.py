@@ -66,7 +66,7 @@ def _admit_head(sim, w, now, budget):
         offloaded.found = lmcache.lookup(sim, w, r, trace_node, known // size, now)
         offloaded.asked = 1
     cached = max(min(offloaded.found * size, known - 1), hit_tokens)
-    share = step.share_of(sim, r, cached, budget)
+    share = step.share_of(sim, w, r, cached, budget)
     if share == 0 or not step.fits_admission(sim, w, r, hit_tokens, d, 0, cached + share):
         return 0
     lists.stop_waiting(sim, w, r)

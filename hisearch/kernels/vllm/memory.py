@@ -201,6 +201,15 @@ def reveal(sim, w, trace_node):
 
 
 @kernel
+def free_empty(sim, w, pages):
+    """Free ``pages`` pages that no look-up finds."""
+    if sim.config.unhashed_first:
+        queue.push_empty_first(sim, sim.workers[w].cache_id, pages)
+    else:
+        queue.push_empty(sim, sim.workers[w].cache_id, pages)
+
+
+@kernel
 def release(sim, w, r, allocated, findable):
     """Free the pages of ``r``'s ``allocated`` tokens, last page first.
 
@@ -209,11 +218,17 @@ def release(sim, w, r, allocated, findable):
     request = sim.requests[r]
     publish(sim, w, r, findable)
     private_pages = lists.pages(sim, allocated) - request.locked_tokens // sim.config.page_tokens
-    queue.push_empty(sim, sim.workers[w].cache_id, private_pages)
+    free_empty(sim, w, private_pages)
     queue.unlock(sim, sim.workers[w].cache_id, request.node, request.redirect)
     request.node = sim.workers[w].cache_id
     request.redirect = -1
     request.locked_tokens = 0
+
+
+@kernel
+def final_tokens(sim, r):
+    """Computed tokens of ``r``, which has made its last token, without that of an extra decode behind it."""
+    return sim.trace.input_tokens[r] + sim.requests[r].generated - 1
 
 
 @kernel
@@ -266,7 +281,7 @@ def preempt(sim, w, r):
             ordered.remove_prompt(sim, w, r)
         if scheduled:
             allocated += request.chunk
-            findable = allocated
+            findable = final_tokens(sim, r) if request.state == la.DRAINING else allocated
             _leave_batch(sim, w, r)
     release(sim, w, r, allocated, findable)
     lists.stop_running(sim, w, r)
@@ -299,4 +314,4 @@ def never_fits(sim, r):
         return True
     if not sim.config.chunked_prefill and declared > sim.config.chunk_tokens:
         return True
-    return lists.pages(sim, declared) + sim.config.watermark_pages > sim.config.capacity_pages
+    return lists.pages(sim, declared) > sim.config.capacity_pages

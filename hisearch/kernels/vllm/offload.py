@@ -342,7 +342,7 @@ def take_notes(sim, w, row):
             return
         if sim.offloaded[r].holds:
             sim.offloaded[r].holds = 0
-            memory.release(sim, w, r, sim.requests[r].computed, sim.requests[r].computed)
+            memory.release(sim, w, r, sim.requests[r].computed, memory.final_tokens(sim, r))
         r = sim.offloaded[r].next
     notes.stored_head = -1
     notes.loaded_head = -1

@@ -95,7 +95,7 @@ def _resume(sim, w, r, now, budget, skipped):
     """Try to run ``r``, which has been loaded. Returns tokens scheduled, or ``NO_PAGES``."""
     cached = sim.requests[r].computed
     held = sim.offloaded[r].dealt_with * sim.offloading.block_tokens // sim.config.page_tokens
-    share = step.share_of(sim, r, cached, budget)
+    share = step.share_of(sim, w, r, cached, budget)
     if share == 0 or not step.fits_admission(sim, w, r, 0, w, held, cached + share):
         return NO_PAGES
     return _run(sim, w, r, now, share, held, skipped)
@@ -131,7 +131,7 @@ def _consider(sim, w, r, now, budget, skipped):
         return SKIPPED
     if tokens > 0:
         return _load(sim, w, r, look, tokens)
-    share = step.share_of(sim, r, hit_tokens, budget)
+    share = step.share_of(sim, w, r, hit_tokens, budget)
     if share == 0 or not step.fits_admission(sim, w, r, hit_tokens, d, 0, hit_tokens + share):
         return NO_PAGES
     step.hold(sim, w, r, trace_node, limit, hit_tokens)
@@ -169,6 +169,8 @@ def _admit(sim, w, now, budget):
 def _tokens_after_step(sim, w, r):
     """Known tokens of the scheduled request ``r`` that the step being formed will have computed."""
     request = sim.requests[r]
+    if request.state == la.DRAINING:
+        return memory.final_tokens(sim, r)
     if request.state == la.DECODING:
         return sim.trace.input_tokens[r] + memory.sampled(sim, w, r) - memory.in_flight(sim, w, r)
     return request.computed + request.chunk
@@ -351,10 +353,10 @@ def complete(sim, w, now):
             lists.stop_waiting(sim, w, r)
         else:
             if keeps:
-                memory.publish(sim, w, r, request.computed)
+                memory.publish(sim, w, r, memory.final_tokens(sim, r))
                 sim.offloaded[r].holds = 1
             else:
-                memory.release(sim, w, r, request.computed, request.computed)
+                memory.release(sim, w, r, request.computed, memory.final_tokens(sim, r))
             lists.stop_running(sim, w, r)
             worker.draining -= 1
         lists.note_finished(sim, w, r, now)

@@ -16,7 +16,7 @@ Each scheduler has two servers, a copier and a writer. A request is in one of th
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
-from hisearch.kernels.cache import queue, tree
+from hisearch.kernels.cache import tree
 from hisearch.kernels.engine import engine_calls
 from hisearch.kernels.engine.engine_calls import Op
 from hisearch.kernels.layout import hicache as hl
@@ -88,7 +88,7 @@ def set_out(sim, w, r, now):
     do not fit count as evicted from it.
     """
     page = sim.config.page_tokens
-    computed = sim.requests[r].computed
+    computed = memory.final_tokens(sim, r)
     begin = tree.floor_page(sim, sim.trace.input_tokens[r])
     end = tree.floor_page(sim, computed)
     pages = (end - begin) // page
@@ -106,7 +106,7 @@ def set_out(sim, w, r, now):
     write_back.begin = begin
     write_back.written = begin
     write_back.end = end
-    write_back.held_pages = lists.pages(sim, computed) - begin // page
+    write_back.held_pages = lists.pages(sim, sim.requests[r].computed) - begin // page
     write_back.copied_s = links.send(sim, 2 * w, now, end - begin)
     _queue_job(sim, hl.SERVERS * w + COPIER, r, now)
     return True
@@ -120,7 +120,7 @@ def serve(sim, k, now):
     r = server.head
     write_back = sim.fleet.output_write_back[r]
     if k % hl.SERVERS == COPIER:
-        queue.push_empty(sim, sim.workers[w].cache_id, write_back.held_pages)
+        memory.free_empty(sim, w, write_back.held_pages)
         server.head = write_back.next
         _start(sim, k, now)
         _queue_job(sim, hl.SERVERS * w + WRITER, r, now)

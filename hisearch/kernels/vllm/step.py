@@ -8,15 +8,27 @@ from __future__ import annotations
 
 from hisearch.base.jit import kernel
 from hisearch.kernels.cache import queue, tree
+from hisearch.kernels.engine import schedulers
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import lists
 from hisearch.kernels.vllm import memory
 
 
 @kernel
-def _cut(sim, tokens):
+def _cut(sim, w, tokens):
+    """``tokens`` of one request, cut to what a step computes of it at most."""
     limit = sim.config.long_prefill_tokens
-    return min(tokens, limit) if limit > 0 else tokens
+    if limit <= 0 or (sim.config.lone_prompt_uncut and _is_alone(sim, w)):
+        return tokens
+    return min(tokens, limit)
+
+
+@kernel
+def _is_alone(sim, w):
+    """Whether the worker has a single request, running, waiting or waiting for its KV."""
+    worker = sim.workers[w]
+    loading = sim.connectors[w].skipped if w < sim.connectors.shape[0] else 0
+    return schedulers.running(sim, w) + worker.waiting + worker.kv_pending + loading <= 1
 
 
 @kernel
@@ -57,16 +69,44 @@ def _schedule_chunk(sim, w, r, tokens, pages):
 
 
 @kernel
+def _goes_on(sim, w, r):
+    """Whether ``r``, whose last token is in flight, decodes once more: only its results tell that it has ended."""
+    if sim.trace.max_output_tokens[r] == sim.trace.output_tokens[r]:
+        return False
+    return memory.newest_step(sim, w, r) == sim.workers[w].launched
+
+
+@kernel
+def _schedule_extra(sim, w, r, pages):
+    """Let ``r``, whose last token is in flight, decode once more in vain; takes ``pages`` pages, which are free."""
+    worker = sim.workers[w]
+    request = sim.requests[r]
+    queue.take(sim, worker.cache_id, pages)
+    request.chunk = 1
+    request.mark = worker.launched + 1
+    request.part = la.LATE_DECODE
+    worker.decode_tokens += 1
+    sim.batch[w, worker.batch_size] = r
+    worker.batch_size += 1
+
+
+@kernel
 def _everything_fits(sim, w):
     """Whether the running requests fit in any order; only the very last may be cut by the budget."""
     worker = sim.workers[w]
     budget = sim.config.chunk_tokens - worker.decoding
     pages = lists.pages_needed(sim, w, 0) if worker.decoding > 0 else 0
+    r = worker.endings_new
+    while r >= 0:
+        if _goes_on(sim, w, r):
+            budget -= 1
+            pages += _pages_for(sim, r, 1)
+        r = sim.requests[r].next_aside
     if budget < 0:
         return False
     r = worker.prompts_head
     while r >= 0:
-        chunk = _cut(sim, _missing(sim, r))
+        chunk = _cut(sim, w, _missing(sim, r))
         share = min(chunk, budget)
         if share < chunk and r != worker.running_tail:
             return False
@@ -83,9 +123,15 @@ def _serve_all(sim, w):
     budget = sim.config.chunk_tokens - worker.decoding
     if worker.decoding > 0:
         queue.take(sim, sim.workers[w].cache_id, lists.pages_needed(sim, w, 0))
+    r = worker.endings_new
+    while r >= 0:
+        if _goes_on(sim, w, r):
+            _schedule_extra(sim, w, r, _pages_for(sim, r, 1))
+            budget -= 1
+        r = sim.requests[r].next_aside
     r = worker.prompts_head
     while r >= 0 and budget > 0:
-        share = min(_cut(sim, _missing(sim, r)), budget)
+        share = min(_cut(sim, w, _missing(sim, r)), budget)
         _schedule_chunk(sim, w, r, share, _pages_for(sim, r, share))
         budget -= share
         r = sim.requests[r].next_aside
@@ -119,30 +165,39 @@ def _serve_in_order(sim, w):
     r = worker.running_head
     while r >= 0 and budget > 0:
         request = sim.requests[r]
-        if request.state == la.DRAINING:
+        if request.state == la.DRAINING and not _goes_on(sim, w, r):
             r = request.next
             continue
         share = 1
-        if request.state == la.DECODING:
+        if request.state == la.DRAINING:
+            needed = _pages_for(sim, r, 1)
+        elif request.state == la.DECODING:
             computed = sim.trace.input_tokens[r] + lists.generated_tokens(sim, w, r) - 1
             needed = 1 if computed % sim.config.page_tokens == 0 else 0
         else:
-            share = min(_cut(sim, _missing(sim, r)), budget)
+            share = min(_cut(sim, w, _missing(sim, r)), budget)
             needed = _pages_for(sim, r, share)
         served = True
         passed_over = 0
+        after = request.next
         while served and needed > sim.trees[sim.workers[w].cache_id].free_pages:
             victim = _choose_victim(sim, w)
             if sim.requests[victim].mark == serial:
                 budget += 1 if sim.requests[victim].state == la.DECODING else sim.requests[victim].chunk
-            elif sim.requests[victim].order < request.order:
+            elif sim.requests[victim].order < request.order and not sim.config.exact_victims:
                 passed_over += 1
+            after = request.next
             memory.preempt(sim, w, victim)
             preempted = True
             served = victim != r
         if not served:
-            break
-        if request.state == la.DECODING:
+            if not (sim.config.outlives_own_preemption and sim.config.schedule == la.PRIORITY):
+                break
+            r = after
+            continue
+        if request.state == la.DRAINING:
+            _schedule_extra(sim, w, r, needed)
+        elif request.state == la.DECODING:
             request.mark = serial
             queue.take(sim, sim.workers[w].cache_id, needed)
         else:
@@ -208,7 +263,9 @@ def fits(sim, w, hit_tokens, d, held, tokens):
     """Whether there are pages for ``tokens`` tokens in all, ``hit_tokens`` of them cached and ``held`` pages held."""
     needed = lists.pages(sim, tokens) - held - hit_tokens // sim.config.page_tokens
     cache_id = sim.workers[w].cache_id
-    needed += queue.queued_pages(sim, cache_id, d, hit_tokens) + sim.config.watermark_pages
+    needed += queue.queued_pages(sim, cache_id, d, hit_tokens)
+    if schedulers.running(sim, w) > 0:
+        needed += sim.config.watermark_pages
     return needed <= sim.trees[cache_id].free_pages
 
 
@@ -224,9 +281,9 @@ def hold(sim, w, r, trace_node, limit, cached):
 
 
 @kernel
-def share_of(sim, r, cached, budget):
+def share_of(sim, w, r, cached, budget):
     """Tokens of ``r`` after its ``cached`` ones that a step computes; 0 if the budget does not suffice."""
-    share = _cut(sim, sim.trace.input_tokens[r] + sim.requests[r].generated - cached)
+    share = _cut(sim, w, sim.trace.input_tokens[r] + sim.requests[r].generated - cached)
     if share > budget:
         return budget if sim.config.chunked_prefill else 0
     return share
@@ -253,7 +310,7 @@ def run(sim, w, r, share, held):
 def admit(sim, w, r, now, budget):
     """Try to admit the waiting request ``r``. Returns tokens scheduled, 0 if it has to wait."""
     trace_node, limit, hit_tokens, d = look_up(sim, w, r)
-    share = share_of(sim, r, hit_tokens, budget)
+    share = share_of(sim, w, r, hit_tokens, budget)
     if share == 0 or not fits_admission(sim, w, r, hit_tokens, d, 0, hit_tokens + share):
         return 0
     lists.stop_waiting(sim, w, r)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
+from hisearch.base.engine_rules import SETTINGS_SINCE
 from hisearch.base.policies import EVICTIONS, QUEUE_ORDERS
 from hisearch.specs.base import (
     ENGINE_TITLES,
@@ -28,6 +29,7 @@ from hisearch.specs.deployments.cluster import (
 )
 from hisearch.specs.deployments.decode_tiers import check_decode_tiers
 from hisearch.specs.deployments.definitions import DefinitionsSpec
+from hisearch.specs.deployments.engine_rules import rules_version
 from hisearch.specs.deployments.engine_settings import check_sglang
 from hisearch.specs.deployments.pool_checks import check_pools
 from hisearch.specs.deployments.routing import AdmissionSpec, ModelRoutersSpec, RouterSpec
@@ -38,6 +40,7 @@ from hisearch.specs.machines.parallelism import Parallelism, engine_problem
 from hisearch.specs.models.experts import ExpertsSpec
 from hisearch.specs.models.pages import PAGE_TOKENS
 from hisearch.specs.policies import name_type, summaries
+from hisearch.specs.versions import precedes
 
 _ENGINE_EVICTIONS = {name: policy for name, policy in EVICTIONS.items() if policy.engine}
 if TYPE_CHECKING:
@@ -60,8 +63,9 @@ class EngineSpec(Strict):
     name: EngineName = Field(description="Whose step rule is simulated.")
     version: str = Field(
         "",
-        description="Release that runs, such as 0.15.1: its host work and kernels, where the latency profile knows "
-        "them; the profile's own where absent.",
+        description="Release that runs, such as 0.19.1. Its rules decide where they are modelled (docs/engines.md), "
+        "else the nearest release's, which is said; its host work and kernels count where the latency profile knows "
+        "them. Where absent: the rules of the newest modelled release, and the profile's own host work.",
     )
     top_p: bool | None = Field(
         None,
@@ -128,7 +132,7 @@ class EngineSpec(Strict):
         True, description="vLLM scheduler_reserve_full_isl: admit a prompt only where all of it has room."
     )
     watermark: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.0, description="vLLM: share of the KV pages that admission leaves free; none by default."
+        0.0, description="vLLM: share of all KV pages that admission leaves free while requests run; none by default."
     )
     mixed_chunk: bool = Field(False, description="SGLang enable_mixed_chunk: decode along with prefills.")
     receive_interval: Count = Field(
@@ -168,6 +172,13 @@ class EngineSpec(Strict):
         check_sglang(self)
         if self.name != "sglang" and self.eviction != "lru":
             raise ValueError(f"{title} evicts by lru alone; eviction: {self.eviction} needs engine sglang")
+        for key, since in SETTINGS_SINCE.get(self.name, {}).items():
+            if (
+                key in self.model_fields_set
+                and getattr(self, key)
+                and precedes(rules_version(self.name, self.version), since)
+            ):
+                raise ValueError(f"{title} {self.version} has no {key}: it came with {since}")
         if self.name != "sglang" and self.receive_interval != 1:
             raise ValueError(f"{title} has no receive_interval; {self.receive_interval} needs engine sglang")
         if self.name == "trtllm" and self.fused_all_reduce is not None:

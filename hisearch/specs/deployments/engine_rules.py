@@ -26,6 +26,11 @@ def rules_in_force(engine: str, version: str) -> dict[str, bool]:
     return {rule.name: not precedes(follows, rule.since) for rule in RULES.get(engine, ())}
 
 
+def rules_of(engine: str, version: str = "") -> frozenset[str]:
+    """Names of the rules that hold in release ``version``; of the newest modelled one where it is ""."""
+    return frozenset(name for name, holds in rules_in_force(engine, version).items() if holds)
+
+
 def rules_note(engine: str, version: str) -> str | None:
     """What a reader should know of a ``version`` that was not recorded; None where it was, or none is named."""
     if engine not in MODELLED or not version[:1].isdigit() or version in MODELLED[engine]:

@@ -1,4 +1,4 @@
-"""vLLM 0.19.1's v1 scheduler, restated block by block.
+"""vLLM's v1 scheduler, restated block by block, by the rules of any modelled release (``base.engine_rules``).
 
 Source of every rule: the recordings of vLLM's own ``Scheduler`` and KV cache manager and the rules noted with them.
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from hisearch.specs.deployments.engine_rules import rules_of
 from hisearch.validate.restatement.content import page
 from hisearch.validate.restatement.recording import BatchEntry, Cost, Recording, Request, Step, step_seconds
 from hisearch.validate.restatement.vllm_pool import BlockPool
@@ -39,7 +40,8 @@ class VllmConfig:
         scheduler_reserve_full_isl: admission needs free blocks for all known tokens, not only for the first chunk.
         policy: ``fcfs`` or ``priority``.
         async_scheduling: a batch is formed while the one before it runs.
-        watermark: share of the usable blocks that admission leaves free.
+        watermark: share of all blocks that admission leaves free while something runs.
+        rules: names of the dated rules that hold; the newest modelled release's by default.
     """
 
     max_num_seqs: int
@@ -53,11 +55,13 @@ class VllmConfig:
     policy: Literal["fcfs", "priority"] = "fcfs"
     async_scheduling: bool = False
     watermark: float = 0.0
+    rules: frozenset[str] = rules_of("vllm")
 
     @classmethod
-    def from_recording(cls, config: dict[str, Any]) -> VllmConfig:
-        """Settings of a recorded case; ``max_model_len`` is never reached and is ignored."""
-        return cls(**{key: value for key, value in config.items() if key != "max_model_len"})
+    def from_recording(cls, config: dict[str, Any], version: str = "") -> VllmConfig:
+        """Settings of a case of release ``version``; ``max_model_len`` is never reached and is ignored."""
+        settings = {key: value for key, value in config.items() if key != "max_model_len"}
+        return cls(**settings, rules=rules_of("vllm", version))
 
 
 class VllmWorker:
@@ -75,7 +79,7 @@ class VllmWorker:
     def __init__(self, config: VllmConfig, cost: Cost) -> None:
         self.config = config
         self.cost = cost
-        self.pool = BlockPool(config.num_blocks)
+        self.pool = BlockPool(config.num_blocks, "unhashed_first" in config.rules)
         self.waiting: list[LiveRequest] = []
         self.running: list[LiveRequest] = []
         self.outstanding: list[Outstanding] = []
@@ -127,9 +131,8 @@ class VllmWorker:
         Prompt and output must fit into the usable blocks; with chunked prefill off they must also fit into one step,
         since vLLM then refuses a model length above the step's budget.
         """
-        total = request.input_tokens + request.output_tokens
-        reserved_blocks = int(self.config.watermark * self.pool.usable_blocks)
-        if _ceil_div(total, self.config.block_size) + reserved_blocks > self.pool.usable_blocks:
+        total = request.input_tokens + request.max_output_tokens
+        if _ceil_div(total, self.config.block_size) > self.pool.usable_blocks:
             return f"{total} tokens exceed the pool's {self.kv_capacity_tokens}"
         if not self.config.chunked_prefill and total > self.config.max_tokens:
             return f"{total} tokens exceed the step budget of {self.config.max_tokens} and chunked prefill is off"
@@ -178,6 +181,8 @@ class VllmWorker:
         done = self.outstanding.pop(0)
         finished = []
         for live in done.live:
+            if live.request.id in self.finish_s:
+                continue
             if live in done.sampled:
                 live.in_flight -= 1
                 live.generated += 1
@@ -214,13 +219,17 @@ class VllmWorker:
             share = min(self._cut(live.known + live.in_flight - live.computed), self._budget)
             while self._blocks_missing(live, share) > len(self.pool.free):
                 victim = self._choose_victim()
-                if victim in self._shares:
+                ahead = self.running.index(victim) < position and "exact_victims" in self.config.rules
+                if victim in self._shares or ahead:
                     position -= 1
                 self._preempt(victim)
                 if victim is live:
-                    return
-            self._compute(live, share)
-            position += 1
+                    break
+            if live in self.running:
+                self._compute(live, share)
+                position += 1
+            elif self.config.policy == "fcfs" or "outlives_own_preemption" not in self.config.rules:
+                return
 
     def _admit(self, now: float) -> None:
         """Admit waiting requests from the head until the first one fails."""
@@ -261,6 +270,8 @@ class VllmWorker:
 
     def _cut(self, tokens: int) -> int:
         threshold = self.config.long_prefill_token_threshold
+        if "lone_prompt_uncut" in self.config.rules and len(self.running) + self.queued <= 1:
+            return tokens
         return min(tokens, threshold) if threshold else tokens
 
     def _blocks_missing(self, live: LiveRequest, share: int) -> int:
@@ -280,7 +291,7 @@ class VllmWorker:
     def _fits(self, live: LiveRequest, hits: list[int], tokens: int) -> bool:
         """Whether ``tokens`` in all fit, with ``hits`` reused; a hit in the free queue also leaves it."""
         new_blocks = _ceil_div(tokens, self.config.block_size) - len(live.blocks) - len(hits)
-        reserved_blocks = int(self.config.watermark * self.pool.usable_blocks)
+        reserved_blocks = int(self.config.watermark * self.config.num_blocks) if self.running else 0
         return new_blocks + sum(map(self.pool.is_free, hits)) + reserved_blocks <= len(self.pool.free)
 
     def _compute(self, live: LiveRequest, share: int) -> None:

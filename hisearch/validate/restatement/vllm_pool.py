@@ -9,6 +9,8 @@ from collections.abc import Hashable
 class BlockPool:
     """Blocks 1 … num_blocks - 1 (block 0 is vLLM's null block, never handed out).
 
+    ``unhashed_first``: blocks freed without content go to the front of the free queue.
+
     Attributes:
         free: blocks without a holder, in the order in which they will be taken; they keep their content until then.
         holders: block -> number of requests that hold it.
@@ -17,7 +19,8 @@ class BlockPool:
         evicted_blocks: findable blocks that lost their content by being taken.
     """
 
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(self, num_blocks: int, unhashed_first: bool = False) -> None:
+        self.unhashed_first = unhashed_first
         self.usable_blocks = num_blocks - 1
         self.free: OrderedDict[int, None] = OrderedDict((block, None) for block in range(1, num_blocks))
         self.holders: dict[int, int] = dict.fromkeys(range(1, num_blocks), 0)
@@ -69,6 +72,8 @@ class BlockPool:
             self.holders[block] -= 1
             if self.holders[block] == 0:
                 self.free[block] = None
+                if self.unhashed_first and block not in self.content:
+                    self.free.move_to_end(block, last=False)
 
     def check(self) -> None:
         """Raise AssertionError unless the pool is consistent (law L3)."""

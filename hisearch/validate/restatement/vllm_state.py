@@ -31,8 +31,8 @@ class LiveRequest:
 
     @property
     def waits_for_last_token(self) -> bool:
-        """Whether its last output token is in flight: nothing is left to schedule."""
-        return self.in_flight > 0 and self.generated + self.in_flight >= self.request.output_tokens
+        """Whether its last output token is known to be in flight: nothing is left to schedule."""
+        return self.in_flight > 0 and self.generated + self.in_flight >= self.request.max_output_tokens
 
     @property
     def urgency(self) -> tuple[int, float, Any]:

@@ -1,0 +1,93 @@
+"""Writes docs/engines.md: which releases of the engines are modelled, and what changed between them.
+
+Usage::
+
+    python docs/generate_engines.py            # prints it
+    python docs/generate_engines.py --write    # writes docs/engines.md
+    python docs/generate_engines.py --check    # exits with 1 where docs/engines.md differs
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from hisearch.base.engine_rules import MODELLED, RULES, SETTINGS_SINCE
+from hisearch.specs.base import ENGINE_TITLES
+
+TARGET = Path(__file__).resolve().parent / "engines.md"
+
+INTRODUCTION = """\
+# Releases of the engines
+
+<!-- Written by docs/generate_engines.py from hisearch/base/engine_rules.py; `make docs` writes it again. -->
+
+An engine changes its decisions from release to release. `engine: {name: vllm, version: 0.33.0}` in a deployment or a
+space says which release runs; where it is absent, the newest modelled one does.
+
+| engine | modelled releases | older and newer ones |
+| --- | --- | --- |
+| vLLM | %(vllm)s | the nearest modelled release, which is said |
+| SGLang | %(sglang)s | likewise |
+| TensorRT-LLM | one, from its documentation | its rules are not dated |
+
+*Modelled* means: recordings of the release's own scheduler are reproduced to the last step. A release between two
+modelled ones follows the rules dated up to it, which is said; no recording of it was compared.
+
+## What changed
+
+A rule stands in the code once, beside what was done before it: `sim.config.RULE` in a kernel, the same name in the
+restatement in plain Python. To add one, add it to `hisearch/base/engine_rules.py`, and its branch to the kernel and to
+the restatement.
+"""
+
+PROCESS = """\
+## How a release becomes a modelled one
+
+1. `python -m hisearch.record vllm --random 40 --seed 1 --out recordings` runs the release's own scheduler, in an
+   environment that has the engine. It needs no GPU and no weights ([cli.md](cli.md#python--m-hisearchrecord)).
+2. `hisearch validate scheduler recordings/*.json.gz` compares every step, and explains the first difference.
+   `--versions` tells how far off the rules of each modelled release are.
+3. A difference becomes a rule: named, dated by the release that brought it, with its place in the engine's source.
+4. `make test-engines` repeats this for all modelled releases with fresh random cases, and reduces a difference to the
+   shortest trace that shows it.
+"""
+
+
+def sections() -> Iterator[str]:
+    """A table of rules for each engine, and of the settings that came later."""
+    for engine, rules in RULES.items():
+        yield f"### {ENGINE_TITLES[engine]}\n"
+        yield "| since | rule | before | from then on | source |\n| --- | --- | --- | --- | --- |"
+        for rule in sorted(rules, key=lambda rule: [int(part) for part in rule.since.split(".")]):
+            yield f"| {rule.since} | `{rule.name}` | {rule.before} | {rule.after} | `{rule.source}` |"
+        later = SETTINGS_SINCE[engine]
+        if later:
+            listed = ", ".join(f"`{key}` ({since})" for key, since in later.items())
+            yield f"\nRefused before the release that has them: {listed}."
+        yield ""
+
+
+def text() -> str:
+    """The page."""
+    releases = {engine: " and ".join(versions) for engine, versions in MODELLED.items()}
+    return INTRODUCTION % releases + "\n" + "\n".join(sections()) + "\n" + PROCESS
+
+
+def main(arguments: list[str]) -> int:
+    """Print, write or check the page."""
+    page = text()
+    if "--write" in arguments:
+        TARGET.write_text(page, encoding="utf-8")
+    elif "--check" in arguments:
+        if not TARGET.is_file() or TARGET.read_text(encoding="utf-8") != page:
+            print("docs/engines.md is not what the rules say: python docs/generate_engines.py --write")
+            return 1
+    else:
+        print(page, end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
