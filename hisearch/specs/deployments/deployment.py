@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from hisearch.base.engine_rules import SETTINGS_SINCE
 from hisearch.base.policies import EVICTIONS, QUEUE_ORDERS
 from hisearch.specs.base import (
     ENGINE_TITLES,
@@ -29,8 +28,7 @@ from hisearch.specs.deployments.cluster import (
 )
 from hisearch.specs.deployments.decode_tiers import check_decode_tiers
 from hisearch.specs.deployments.definitions import DefinitionsSpec
-from hisearch.specs.deployments.engine_rules import rules_version
-from hisearch.specs.deployments.engine_settings import check_sglang
+from hisearch.specs.deployments.engine_settings import check_release, check_sglang
 from hisearch.specs.deployments.pool_checks import check_pools
 from hisearch.specs.deployments.routing import AdmissionSpec, ModelRoutersSpec, RouterSpec
 from hisearch.specs.deployments.tiers import KvConnectorName, MovementSpec, TierSpec, check_tiers, kv_connector_of
@@ -40,7 +38,6 @@ from hisearch.specs.machines.parallelism import Parallelism, engine_problem
 from hisearch.specs.models.experts import ExpertsSpec
 from hisearch.specs.models.pages import PAGE_TOKENS
 from hisearch.specs.policies import name_type, summaries
-from hisearch.specs.versions import precedes
 
 _ENGINE_EVICTIONS = {name: policy for name, policy in EVICTIONS.items() if policy.engine}
 if TYPE_CHECKING:
@@ -169,16 +166,10 @@ class EngineSpec(Strict):
     @model_validator(mode="after")
     def _check(self) -> EngineSpec:
         title = ENGINE_TITLES[self.name]
+        check_release(self, self.model_fields_set)
         check_sglang(self)
         if self.name != "sglang" and self.eviction != "lru":
             raise ValueError(f"{title} evicts by lru alone; eviction: {self.eviction} needs engine sglang")
-        for key, since in SETTINGS_SINCE.get(self.name, {}).items():
-            if (
-                key in self.model_fields_set
-                and getattr(self, key)
-                and precedes(rules_version(self.name, self.version), since)
-            ):
-                raise ValueError(f"{title} {self.version} has no {key}: it came with {since}")
         if self.name != "sglang" and self.receive_interval != 1:
             raise ValueError(f"{title} has no receive_interval; {self.receive_interval} needs engine sglang")
         if self.name == "trtllm" and self.fused_all_reduce is not None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Protocol
 
+from hisearch.base.engine_rules import SETTINGS_SINCE
 from hisearch.specs.base import ENGINE_TITLES
 from hisearch.specs.deployments.engine_rules import rules_version
 from hisearch.specs.versions import precedes
@@ -31,6 +33,18 @@ class Engine(Protocol):
     def preemption_threshold(self) -> int: ...  # noqa: D102
     @property
     def prefill_max_requests(self) -> int | None: ...  # noqa: D102
+
+
+def check_release(engine: Engine, given: Set[str]) -> None:
+    """Refuse settings, of those ``given``, that the engine's release does not have yet.
+
+    Raises:
+        ValueError: which, and what the first release with it is.
+    """
+    follows = rules_version(engine.name, engine.version)
+    for key, since in SETTINGS_SINCE.get(engine.name, {}).items():
+        if key in given and getattr(engine, key) and precedes(follows, since):
+            raise ValueError(f"{ENGINE_TITLES[engine.name]} {engine.version} has no {key}: it came with {since}")
 
 
 def check_sglang(engine: Engine) -> None:
