@@ -338,7 +338,7 @@ def _replay_sglang(
             "config.schedule_policy", f"{settings.schedule_policy} is not restated; known: {', '.join(policies)}"
         )
     try:
-        config = SglangConfig.from_recording(settings.model_dump())
+        config = SglangConfig.from_recording(settings.model_dump(), recording.version)
     except ValueError as error:
         raise recording.error("config", str(error)) from None
     return sglang.replay(config, requests, cost)
@@ -348,7 +348,16 @@ def _restated(index: int, row: RequestRow, recording: EngineRecording) -> Reques
     """A request whose output length the engine knows."""
     content = BlockContent(index, row.block_ids, recording.block_tokens)
     limit = declared_limit(recording, row)
-    return Request(index, row.arrival_s, row.input_tokens, row.output_tokens, limit, content, row.priority)
+    return Request(
+        index,
+        row.arrival_s,
+        row.input_tokens,
+        row.output_tokens,
+        limit,
+        content,
+        row.priority,
+        row.max_output_tokens is None,
+    )
 
 
 def _restated_step(step: Step, engine: EngineName) -> Decision:
