@@ -247,17 +247,18 @@ def _process(sim, w, serial, now):
 
 @kernel
 def complete(sim, w, now):
-    """Process the results of the step or fast-forward that ends at ``now``."""
+    """Process the results of the step or fast-forward that ends at ``now``; a copy may hold the scheduler longer."""
     worker = sim.workers[w]
     if sim.config.hicache:
-        sim.workers[w].now_s = max(sim.workers[w].now_s, now)
+        worker.now_s = max(worker.now_s, now)
+        now = worker.now_s
     if worker.phase != la.FAST_FORWARDING:
         serial = worker.launched - worker.outstanding + 1
         device.retire(sim, w)
         _process(sim, w, serial, now)
         return
     before = worker.launched
-    ended = worker.oldest_end_s
+    ended = max(worker.oldest_end_s, now) if sim.config.hicache else worker.oldest_end_s
     steps = worker.fast_forward_steps
     decode.complete_decode(sim, w)
     inbox.passed(sim, w, steps - 1)
