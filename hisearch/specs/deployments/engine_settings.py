@@ -6,7 +6,7 @@ from collections.abc import Set
 from typing import Protocol
 
 from hisearch.base.engine_rules import SETTINGS_SINCE
-from hisearch.specs.base import ENGINE_TITLES
+from hisearch.specs.base import ENGINE_TITLES, EngineName
 from hisearch.specs.deployments.engine_rules import rules_version
 from hisearch.specs.versions import precedes
 
@@ -18,7 +18,7 @@ class Engine(Protocol):
     """The settings (``specs.deployments.pool.EngineSpec``) that the checks read."""
 
     @property
-    def name(self) -> str: ...  # noqa: D102
+    def name(self) -> EngineName: ...  # noqa: D102
     @property
     def version(self) -> str: ...  # noqa: D102
     @property

@@ -86,13 +86,16 @@ class HostTree(RadixTree):
             host_node = _parent(host_node)
         return HostMatch(matched * self.page_size - host_tokens, device_node, host_tokens, host_node)
 
-    def insert(self, content: Content, tokens: int, priority: int, *, chunk: bool = False) -> int:
+    def insert(
+        self, content: Content, tokens: int, priority: int, *, chunk: bool = False, counted_from: int | None = None
+    ) -> int:
         """Add the whole pages of the first ``tokens`` tokens; returns how many the device had already.
 
         Nodes are visited from the root. Each that the device had counts a hit at once, which may copy it to the host,
         which may evict host nodes not yet visited. A host node that was computed again is then on both tiers, and
-        counts no hit. The insertion of a prompt's chunk counts no hits.
+        counts no hit. The insertion of a prompt's chunk counts no hits. ``counted_from`` is of later releases.
         """
+        del counted_from
         keys = self._keys(content, tokens)
         self.tick += 1
         node, at, present = self.root, 0, 0
