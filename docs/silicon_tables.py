@@ -109,7 +109,7 @@ def block(report: dict[str, Any], rows: Sequence[dict[str, str]]) -> str:
 
 
 def disaggregated(report: dict[str, Any], rows: Sequence[dict[str, str]]) -> str:
-    """Runs with prefill and decode apart: in all, and those that state their workers by what decodes."""
+    """Runs with disaggregated prefill and decode: in all, and those that state their workers by what decodes."""
     done = [row for row in rows if row["predicted_ttft_ms"]]
     stated = [row for row in done if float(row["prefill_workers"] or 0) > 0 and float(row["decode_workers"] or 0) > 0]
     deployments: dict[str, list[dict[str, str]]] = defaultdict(list)

@@ -56,7 +56,7 @@ def calibrate_own(
     multiprocessors: int,
     source: str,
     name: str | None = None,
-    said: Callable[[str], None] = lambda text: None,
+    report: Callable[[str], None] = lambda text: None,
 ) -> Calibrated:
     """Fit on tables in hisearch's own format (columns: ``hisearch.calibrate.own_tables``).
 
@@ -74,7 +74,7 @@ def calibrate_own(
         catalogue.get("LatencyProfile", "roofline").spec,
         source=source,
         as_of=_today(),
-        said=said,
+        report=report,
     )
     return _written(name or f"{engine}-{Path(accelerator).stem}", accelerator, engine, profile)
 
@@ -86,7 +86,7 @@ def calibrate_aiconfigurator(
     folder: Path | None = None,
     former: Path | None = None,
     name: str | None = None,
-    said: Callable[[str], None] = lambda text: None,
+    report: Callable[[str], None] = lambda text: None,
 ) -> Calibrated:
     """Fit on aiconfigurator-core's tables, installed or unpacked below ``folder``.
 
@@ -102,7 +102,7 @@ def calibrate_aiconfigurator(
         )
     profile = fit_shipped(
         accelerator, engine, data_folder(folder), version=_package_version(), as_of=_today(),
-        former=None if former is None else former_folder(former), said=said,
+        former=None if former is None else former_folder(former), report=report,
     )  # fmt: skip
     return _written(name or f"{engine}-{accelerator}", accelerator, engine, profile)
 
@@ -112,7 +112,7 @@ def calibrate_shipped(
     *,
     folder: Path | None = None,
     former: Path | None = None,
-    said: Callable[[str], None] = lambda text: None,
+    report: Callable[[str], None] = lambda text: None,
 ) -> list[Path]:
     """Fit every shipped profile; write them, and the profile that chooses among them, into ``into``; return the files.
 
@@ -122,8 +122,8 @@ def calibrate_shipped(
     written = []
     for accelerator in BOARDS:
         for engine in sorted(ENGINES):
-            said(f"{ENGINE_TITLES[engine]} on {accelerator}")
-            calibrated = calibrate_aiconfigurator(accelerator, engine, folder=folder, former=former, said=said)
+            report(f"{ENGINE_TITLES[engine]} on {accelerator}")
+            calibrated = calibrate_aiconfigurator(accelerator, engine, folder=folder, former=former, report=report)
             path = into / f"{calibrated.name}.yaml"
             path.write_text(calibrated.yaml, encoding="utf-8")
             written.append(path)

@@ -24,7 +24,7 @@ from hisearch.specs.machines.host import EngineOverhead
 from hisearch.specs.machines.profile import LatencyProfileSpec
 from hisearch.specs.machines.regression import StepRegression
 from hisearch.specs.models.model import ModelSpec
-from hisearch.specs.wording import in_percent
+from hisearch.specs.wording import format_percent
 
 __all__ = ["LoggedWorker", "calibrate_steps"]
 
@@ -128,7 +128,7 @@ def _check_seconds(
 def _notes(law: StepRegression) -> str:
     """The errors as text."""
     parts = [
-        f"{regime} {in_percent(error.median, 1)} median, {in_percent(error.p90, 1)} p90 over {error.steps:,} steps"
+        f"{regime} {format_percent(error.median, 1)} median, {format_percent(error.p90, 1)} p90 over {error.steps:,} steps"
         for regime, error in law.errors.items()
     ]
     return (

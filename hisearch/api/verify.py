@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hisearch.api.recalibrated import Recalibrated, recalibrated, write_profiles
-from hisearch.specs.wording import in_percent
+from hisearch.specs.wording import format_percent
 from hisearch.verify.cases import Case
 from hisearch.verify.diagnosis import Diagnosis, diagnose, refit
 from hisearch.verify.measured import read_measurements
@@ -127,7 +127,7 @@ class Verification:
         """Everything as plain values; see docs/cli.md."""
         data = asdict(self)
         del data["profiles"]
-        data["diagnosis"]["rivals"] = [alternative.name for alternative in self.diagnosis.alternatives]
+        data["diagnosis"]["alternatives"] = [alternative.name for alternative in self.diagnosis.alternatives]
         return data | {
             "findings": self.findings, "overloads": self.overloads, "recalibrated": bool(self.profiles)
         }  # fmt: skip
@@ -169,7 +169,7 @@ def _format_between(name: str, low: float, high: float) -> str:
 
 def _format_ends(name: str, low: float, high: float) -> str:
     if name == "hits_lost":
-        return f"{in_percent(low)} and {in_percent(high)}"
+        return f"{format_percent(low)} and {format_percent(high)}"
     if name == "front_end_s":
         return f"{1e3 * low:.3g} and {1e3 * high:.3g} ms"
     return f"{low:.3g} and {high:.3g} times"
@@ -191,7 +191,7 @@ _FINDINGS = {
         "way back: front end, network, a queue in the client or router"
     ),
     "hits_lost": lambda c: (
-        f"{in_percent(c.hits_lost)} of the prompts find nothing in the prefix cache though they should: "
+        f"{format_percent(c.hits_lost)} of the prompts find nothing in the prefix cache though they should: "
         "caching is off, the cache was flushed, the router scatters sessions, or the prompts sent do not share what "
         "the workload shares"
     ),

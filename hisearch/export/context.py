@@ -9,25 +9,25 @@ from typing import Any
 
 from hisearch.export.benchmark import Benchmark
 from hisearch.export.files import DEPLOYMENT, README, write_export
-from hisearch.export.standing import Standing
+from hisearch.export.trial_status import TrialStatus
 from hisearch.specs.base import API_VERSION
 from hisearch.specs.deployments.deployment import DeploymentSpec
 from hisearch.specs.yaml_nodes import dump_yaml
 
-#: The standing of a deployment without a study.
-OF_NO_STUDY = Standing("deployment", "Deployment")
+#: The status of a deployment without a study.
+OF_NO_STUDY = TrialStatus("deployment", "Deployment")
 
 
 @dataclass(frozen=True)
 class ExportContext:
-    """The context of an exported deployment. standing: in its study, if any.
+    """The context of an exported deployment. status: in its study, if any.
 
     replay: the command that simulates ``deployment.yaml`` again, run in the folder. inputs: further documents that it
     reads, by name. benchmark: requests to send to the real deployment; None for no benchmark scripts. notices: shown
     first in READMEs, a paragraph each.
     """
 
-    standing: Standing = OF_NO_STUDY
+    status: TrialStatus = OF_NO_STUDY
     replay: str = f"hisearch simulate {DEPLOYMENT} --trace chat-multiturn"
     inputs: Mapping[str, str] = field(default_factory=dict)
     benchmark: Benchmark | None = None
@@ -36,7 +36,7 @@ class ExportContext:
     def facts(self) -> dict[str, Any]:
         """Values for README templates."""
         return {
-            "standing": self.standing,
+            "status": self.status,
             "replay": self.replay,
             "inputs": tuple(self.inputs),
             "benchmark": self.benchmark,
@@ -57,8 +57,8 @@ class ExportContext:
 
     def _deployment_text(self, deployment: DeploymentSpec) -> str:
         """Text of ``deployment.yaml``."""
-        description = f"{self.standing.title}. Exported by hisearch; every setting is written out."
-        return document_text("Deployment", self.standing.name, description, deployment.model_dump(mode="json"))
+        description = f"{self.status.title}. Exported by hisearch; every setting is written out."
+        return document_text("Deployment", self.status.name, description, deployment.model_dump(mode="json"))
 
 
 def document_text(kind: str, name: str, description: str, spec: dict[str, Any]) -> str:

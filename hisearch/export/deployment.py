@@ -27,7 +27,7 @@ from hisearch.export.files import TRTLLM_OPTIONS
 from hisearch.export.operating import format_slots, security_note
 from hisearch.export.platforms.placement import SERVICE_PORTS, Placement, place
 from hisearch.export.platforms.rendering import render
-from hisearch.export.standing import Standing
+from hisearch.export.trial_status import TrialStatus
 from hisearch.export.targets import Export, name_of, target_files
 from hisearch.latency.parameters import kv_bytes_per_token_per_rank
 from hisearch.search.model.deployments import format_devices, format_tiers
@@ -78,7 +78,7 @@ def export_deployment(
     """
     launch = Launch(deployment.pool, model, accelerator, kv_capacity_tokens)
     engine = launch.pool.engine.name
-    files = {f"{engine}/run.sh": _script(deployment, launch, accelerators_per_host, context.standing, simulated=True)}
+    files = {f"{engine}/run.sh": _script(deployment, launch, accelerators_per_host, context.status, simulated=True)}
     if engine == "trtllm":
         files[TRTLLM_OPTIONS] = options_text(launch)
     placements = place(launch.pool, accelerators_per_host)
@@ -92,7 +92,7 @@ def export_deployment(
     other_launch, notes = launch._replace(pool=other_pool), (*notes, *tier_notes)
     try:
         files[f"alternatives/{other.name}/run.sh"] = _script(
-            deployment, other_launch, accelerators_per_host, context.standing, simulated=False
+            deployment, other_launch, accelerators_per_host, context.status, simulated=False
         )
     except ExportError as error:
         notes = (f"No script was written: {error}.",)
@@ -104,7 +104,7 @@ def export_deployment(
 
 
 def _script(
-    deployment: DeploymentSpec, launch: Launch, accelerators_per_host: int, standing: Standing, *, simulated: bool
+    deployment: DeploymentSpec, launch: Launch, accelerators_per_host: int, status: TrialStatus, *, simulated: bool
 ) -> str:
     placements = place(launch.pool, accelerators_per_host)
     engine = launch.pool.engine.name
@@ -113,7 +113,7 @@ def _script(
         engine=ENGINE_TITLES[engine],
         version=ENGINE_VERSIONS[engine],
         simulated=simulated,
-        standing=standing,
+        status=status,
         summary=summary(launch.pool),
         model=launch.model.huggingface_id,
         checkpoint=weights_to_bring(launch),

@@ -27,7 +27,7 @@ from hisearch.export.platforms.servers import (
     server_variables,
 )
 from hisearch.export.platforms.several_compose import NODE_LABEL, compose_text, manifests
-from hisearch.export.standing import Standing
+from hisearch.export.trial_status import TrialStatus
 from hisearch.export.targets import benchmark_files, name_of
 from hisearch.search.model.deployments import SHAPES, shape_of
 from hisearch.specs.base import ENGINE_TITLES
@@ -87,7 +87,7 @@ def export_several(
     servers = place_servers(launches, accelerators_per_host)
     title = f"{SHAPES[shape_of(deployment)]}: {'; '.join(f'{p.name}: {summary(p)}' for p in deployment.pools)}"
     several = _Several(deployment, servers, name_of(deployment), title)
-    files = _scripts(several, context.standing) | _containers(several)
+    files = _scripts(several, context.status) | _containers(several)
     left_out = _charts(several, files)
     if context.benchmark is not None:
         files |= benchmark_files(launches[0], context.benchmark)
@@ -144,7 +144,7 @@ def _variables(first: Server) -> list[Any]:
     return variables(first.launch.pool, first.launch.model)
 
 
-def _scripts(several: _Several, standing: Standing) -> dict[str, str]:
+def _scripts(several: _Several, status: TrialStatus) -> dict[str, str]:
     deployment, engine = several.deployment, several.engine
 
     def address(server: Server) -> str:
@@ -155,7 +155,7 @@ def _scripts(several: _Several, standing: Standing) -> dict[str, str]:
     script = render(
         "several.sh.j2",
         **_facts(several),
-        standing=standing,
+        status=status,
         command=COMMANDS[engine],
         flags={server.number: server_flags(server, deployment) for server in several.servers},
         settings={

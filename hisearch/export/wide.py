@@ -182,7 +182,7 @@ def export_wide(
     script = render(
         "wide.sh.j2",
         **common,
-        standing=context.standing,
+        status=context.status,
         model=launch.model.huggingface_id,
         command=COMMANDS[engine],
         flags=engine_flags(launch),
@@ -205,7 +205,7 @@ def export_wide(
     cluster = render(
         "wide_kubernetes.md.j2",
         **common,
-        standing=context.standing,
+        status=context.status,
         name=name,
         one=host_container,
         required=required,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hisearch.api.runs.run_folder import write_text
 from hisearch.report.data.confidence import CONFIDENCE
 from hisearch.specs.studies.study import ConfidenceSpec
-from hisearch.specs.wording import SURE, in_percent
+from hisearch.specs.wording import SURE, format_percent
 
 if TYPE_CHECKING:
     from hisearch.score.capacity import Capacity
@@ -153,7 +153,7 @@ def format_varied(resolved: ResolvedStudy, uncertainty: Uncertainty, best: Trial
 
     profile = profile_note(resolved, best)
     steps = (
-        f"the stated error of the step times ({in_percent(profile.relative_error, 1)}, median, of profile "
+        f"the stated error of the step times ({format_percent(profile.relative_error, 1)}, median, of profile "
         f"{profile.name}; regimes correlated at {uncertainty.correlation:g})"
     )
     items = [price.item for price in uncertainty.prices]
@@ -187,7 +187,7 @@ def to_dict(conclusion: Conclusion, varied: list[str]) -> dict[str, Any]:
         **assessed,
         "intervals": {} if assessment is None else {name: list(ends) for name, ends in assessment.intervals.items()},
         "medians": {} if assessment is None else dict(assessment.medians),
-        "contenders": [
+        "candidates": [
             {"trial": candidate.trial.number, **_assessed(candidate.assessment), "cheapest": candidate.cheapest}
             for candidate in conclusion.candidates
         ],
@@ -203,7 +203,7 @@ def to_dict(conclusion: Conclusion, varied: list[str]) -> dict[str, Any]:
             "goodput_rps": headroom.goodput_rps,
             "simulations": headroom.simulations,
         },
-        "surer": _chance_constrained(conclusion),
+        "chance_constrained": _chance_constrained(conclusion),
         "sensitivity": _sensitivity(conclusion),
         "sentences": sentences(conclusion),
         "simulations": dict(conclusion.simulations),

@@ -12,7 +12,7 @@ from hisearch.export.deployment import export_deployment
 from hisearch.export.engines.flags import Launch, weights_notice
 from hisearch.export.files import DEPLOYMENT, SLO, WORKLOAD
 from hisearch.export.several import export_several
-from hisearch.export.standing import Ground, Standing, standing_of
+from hisearch.export.trial_status import Ground, TrialStatus, trial_status
 from hisearch.export.wide import export_wide
 from hisearch.specs.deployments.deployment import PoolSpec
 from hisearch.specs.documents.document import Document
@@ -50,7 +50,7 @@ def export_trial(result: StudyOutcome, trial: Trial, folder: Path) -> list[Path]
     if not trial.error:
         benchmark = Benchmark(benchmark_of(result, trial), f"workload {simulation.slice(1.0).name}")
     notices = (weights_notice(launches), result.formats_of(trial))
-    context = ExportContext(standing(result, trial), replay, inputs, benchmark, tuple(text for text in notices if text))
+    context = ExportContext(status_of(result, trial), replay, inputs, benchmark, tuple(text for text in notices if text))
     if len(launches) > 1:
         return export_several(deployment, launches, folder, accelerators_per_host=slots, context=context)
     first = launches[0]
@@ -107,14 +107,14 @@ def benchmark_of(result: StudyOutcome, trial: Trial, limit: int = USUAL_REQUESTS
     )
 
 
-def standing(result: StudyOutcome, trial: Trial) -> Standing:
-    """The trial's standing in its study, its predicted figures and their confidence."""
+def status_of(result: StudyOutcome, trial: Trial) -> TrialStatus:
+    """The trial's status in its study, its predicted figures and their confidence."""
     from hisearch.api.runs.provenance import profile_note
 
     profile = profile_note(result.resolved, trial)
     ground = Ground(profile.name, profile.evidence, profile.relative_error)
     best = result.recommendation.trial if result.recommendation is not None else None
-    return standing_of(trial, best, ground, result.confidence)
+    return trial_status(trial, best, ground, result.confidence)
 
 
 def replay_of(resolved: ResolvedStudy, load: float = 1.0, limit: int | None = None) -> tuple[str, dict[str, str]]:

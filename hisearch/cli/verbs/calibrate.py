@@ -89,7 +89,7 @@ def operators(
             out.note(text)
 
     if shipped is not None:
-        for path in api.calibrate_shipped(shipped, folder=folder, former=former, said=note):
+        for path in api.calibrate_shipped(shipped, folder=folder, former=former, report=note):
             typer.echo(str(path))
         return
     if accelerator is None:
@@ -111,11 +111,11 @@ def operators(
             multiprocessors=multiprocessors,
             source=source,
             name=name,
-            said=note,
+            report=note,
         )
     else:
         calibrated = api.calibrate_aiconfigurator(
-            accelerator, serving, folder=folder, former=former, name=name, said=note
+            accelerator, serving, folder=folder, former=former, name=name, report=note
         )
     _write_profile(calibrated, output, {"laws": _errors(calibrated.profile)} if as_json else None)
 

@@ -85,7 +85,7 @@ def export(
         raise typer.BadParameter(f"expected sglang, vllm or trtllm, got '{engine}'", param_hint="--engine")
     if engine is not None and trial is not None:
         raise typer.BadParameter("give --engine or --trial, not both")
-    from hisearch.api.studies.exporting import standing
+    from hisearch.api.studies.exporting import status_of
     from hisearch.api.studies.stored_run import load_run
     from hisearch.cli import output
     from hisearch.cli.views.terms import terms_to_dict
@@ -95,7 +95,7 @@ def export(
     name = f"trial-{trial}" if trial is not None else "recommended" + (f"-{engine}" if engine else "")
     chosen, folder = _chosen(result, engine, trial), out or run_dir / name
     files = result.export_trial(chosen, folder)
-    status = standing(result, chosen)
+    status = status_of(result, chosen)
     if as_json:
         facts = {"folder": folder, "files": files, "trial": chosen.number, "title": status.title}
         facts |= {"slice_fraction": chosen.slice_fraction, "load": chosen.load}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hisearch.cli import output
-from hisearch.specs.wording import in_percent
+from hisearch.specs.wording import format_percent
 from hisearch.validate.cache import PolicyPoint
 from hisearch.validate.cache_settings import CacheSettings
 
@@ -46,7 +46,7 @@ def _row(point: PolicyPoint) -> tuple[str, ...]:
     return (
         f"{point.capacity_tokens:,}",
         point.policy + (" (oracle)" if point.oracle else ""),
-        in_percent(point.hit_rate, 2),
+        format_percent(point.hit_rate, 2),
         f"{point.hit_tokens:,}",
     )
 

@@ -15,7 +15,7 @@ from hisearch.cli.views import confidence as confidence_view
 from hisearch.cli.views.terms import TERM_COLUMNS, term_rows, terms_to_dict
 from hisearch.report.pages.page import caution, cautions, front_caption, front_heading
 from hisearch.report.words.describe import carried, sentence
-from hisearch.report.words.doubts import format_chance, may_miss, verdict_of
+from hisearch.report.words.cautions import format_chance, may_miss, verdict_of
 from hisearch.report.words.terms import term_lines
 from hisearch.score.quantities import HOURS_PER_MONTH, percent, quantity, significant, usd
 from hisearch.score.terms import name_of
@@ -23,7 +23,7 @@ from hisearch.search.model.deployments import describe, describe_each, format_de
 from hisearch.search.model.trial import Trial
 from hisearch.search.select.recommend import describe_miss
 from hisearch.specs.models.model import names_weights
-from hisearch.specs.wording import in_percent, listed
+from hisearch.specs.wording import format_percent, listed
 
 #: Rows of the front that are printed; all are in front.csv.
 FRONT_ROWS = 5
@@ -93,7 +93,7 @@ def _show_deployment(result: StudyResult, trial: Trial) -> None:
         columns = (*columns, "chance to hold")
         chances = [confidence.terms.get(name_of(check)) for check in trial.slo]
         rows = [
-            (*row[:-1], verdict_of(line, chance).words, "" if chance is None else in_percent(chance))
+            (*row[:-1], verdict_of(line, chance).words, "" if chance is None else format_percent(chance))
             for row, line, chance in zip(rows, term_lines(trial.slo), chances, strict=True)
         ]
     output.table(columns, rows, numbers=(1, 2, 3, 5))

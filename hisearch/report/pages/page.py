@@ -10,14 +10,14 @@ from typing import NamedTuple
 from hisearch.report.data.confidence import Confidence
 from hisearch.report.data.inputs import ReportInput
 from hisearch.report.words.describe import NO_ROUTER, carried, sentence, used_settings
-from hisearch.report.words.doubts import Caution, Verdict, may_miss, thin_margin, verdict_of
+from hisearch.report.words.cautions import Caution, Verdict, may_miss, thin_margin, verdict_of
 from hisearch.report.words.terms import TermLine, term_lines
 from hisearch.score.quantities import HOURS_PER_MONTH, UNDEFINED, notes, percent, quantity, significant, usd
 from hisearch.score.terms import REJECTED
 from hisearch.search.model.deployments import describe_each, differences, stores
 from hisearch.search.model.trial import Trial, metric_of
 from hisearch.specs.base import ENGINE_TITLES
-from hisearch.specs.wording import counted, in_percent, listed
+from hisearch.specs.wording import counted, format_percent, listed
 
 
 class Promise(NamedTuple):
@@ -111,7 +111,7 @@ def slo_lines(data: ReportInput) -> tuple[Promise, ...]:
     return tuple(
         Promise(
             line,
-            in_percent(chances[line.label]) if line.label in chances else "",
+            format_percent(chances[line.label]) if line.label in chances else "",
             verdict_of(line, chances.get(line.label)),
         )
         for line in term_lines(data.highlighted.slo)
@@ -137,7 +137,7 @@ def key_facts(trial: Trial, confidence: Confidence | None = None) -> tuple[Fact,
 
 def _with_what(confidence: Confidence | None) -> str:
     level = confidence.level if confidence is not None else None
-    return "with confidence" if level is None else f"with a probability of {in_percent(level)}"
+    return "with confidence" if level is None else f"with a probability of {format_percent(level)}"
 
 
 def growth(data: ReportInput) -> tuple[Fact, ...]:

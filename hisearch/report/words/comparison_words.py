@@ -9,7 +9,7 @@ from hisearch.report.data.comparison import CONFIDENCE, PART_MEANINGS, Compariso
 from hisearch.report.words.terms import term_lines
 from hisearch.score.quantities import UNDEFINED, percent, significant, usd
 from hisearch.score.stated import spoken_of
-from hisearch.specs.wording import counted, in_percent, listed
+from hisearch.specs.wording import counted, format_percent, listed
 
 #: Metric -> its name for readers.
 _NAMES = {
@@ -74,7 +74,7 @@ def figure_rows(figures: Iterable[Figure]) -> list[tuple[str, str, str, str, str
     ]
 
 
-INTERVAL = f"{in_percent(CONFIDENCE)} interval"
+INTERVAL = f"{format_percent(CONFIDENCE)} interval"
 FIGURE_COLUMNS = ("", "A", "B", "B − A", INTERVAL, "better")
 
 
@@ -205,7 +205,7 @@ def format_seeds(comparison: Comparison) -> str:
     if len(comparison.seeds) > 1 and comparison.same_workload:
         return (
             f"Means of {counted(len(comparison.seeds), 'seed')}, both sides on the same requests and random numbers; "
-            f"intervals hold the mean difference with {in_percent(CONFIDENCE)} confidence. Verdicts and reasons "
+            f"intervals hold the mean difference with {format_percent(CONFIDENCE)} confidence. Verdicts and reasons "
             f"are those of seed {comparison.seeds[0]}."
         )
     return "One seed: differences have no interval."

@@ -9,7 +9,7 @@ from hisearch.report.data.inputs import ReportInput
 from hisearch.score.quantities import usd
 from hisearch.search.model.deployments import describe_each
 from hisearch.search.model.trial import Trial
-from hisearch.specs.wording import counted, in_percent, listed
+from hisearch.specs.wording import counted, format_percent, listed
 
 #: Headings of the sentences on what would change the answer, by kind.
 HEADINGS = {
@@ -123,7 +123,7 @@ def _of_draws(share: float, draws: int) -> str:
 
 
 def _between(ends: tuple[float, float] | None) -> str:
-    return "" if ends is None else f"{in_percent(ends[0]).removesuffix(' %')} to {in_percent(ends[1])}"
+    return "" if ends is None else f"{format_percent(ends[0]).removesuffix(' %')} to {format_percent(ends[1])}"
 
 
 def few_draws(conclusion: Conclusions) -> str:

@@ -11,7 +11,7 @@ from hisearch.search.confidence.assurance import Likelihood, first_of
 from hisearch.search.model.deployments import describe
 from hisearch.search.model.trial import Trial
 from hisearch.search.select.recommend import EQUAL_MARGIN, price_of
-from hisearch.specs.wording import SURE, counted, in_percent
+from hisearch.specs.wording import SURE, counted, format_percent
 
 
 @dataclass(frozen=True)
@@ -77,9 +77,9 @@ def format_chance_constrained(outcome: ChanceConstrained | None, best: Trial) ->
         more = price_of(outcome.trial) - price_of(best)
         what = "more" if more >= 0 else "less"
         return (
-            f"The cheapest found that meets it with at least {in_percent(SURE)}: {describe(outcome.trial.deployment)} "
+            f"The cheapest found that meets it with at least {format_percent(SURE)}: {describe(outcome.trial.deployment)} "
             f"at {usd(price_of(outcome.trial))} per hour, {usd(abs(more))} {what} "
-            f"({usd(abs(more) * HOURS_PER_MONTH)} a month), with {in_percent(outcome.assessment.all_terms)} "
+            f"({usd(abs(more) * HOURS_PER_MONTH)} a month), with {format_percent(outcome.assessment.all_terms)} "
             f"(trial {outcome.trial.number})."
         )
     if not outcome.looked_at:
@@ -87,7 +87,7 @@ def format_chance_constrained(outcome: ChanceConstrained | None, best: Trial) ->
     looked_at = counted(outcome.looked_at, "other deployment")
     if outcome.spent:
         return (
-            f"Of {looked_at}, cheapest first, none meets it with at least {in_percent(SURE)}; then "
+            f"Of {looked_at}, cheapest first, none meets it with at least {format_percent(SURE)}; then "
             "the limit on these simulations was reached (spec.confidence.chance_constrained)."
         )
-    return f"None of {looked_at} meets it with at least {in_percent(SURE)}."
+    return f"None of {looked_at} meets it with at least {format_percent(SURE)}."

@@ -51,7 +51,7 @@ from hisearch.search.select.rules import (
 )
 from hisearch.search.select.setting_sensitivity import Setting, single_changes
 from hisearch.specs.studies.study import ConfidenceSpec, RecommendSpec, RuleName
-from hisearch.specs.wording import in_percent
+from hisearch.specs.wording import format_percent
 
 _T = TypeVar("_T")
 
@@ -341,10 +341,10 @@ class _Course:
         usd = price_of(assured.trial) - price_of(first.trial)
         reason = (
             f"{describe(assured.trial.deployment)} is the first, of {assured.looked_at} looked at in the order of "
-            f"{_ORDERS[first.rule]}, that meets the SLO with a probability of at least {in_percent(at_least)}, which "
-            f"was asked for: {in_percent(likely.all_terms)}, at ${price_of(assured.trial):,.2f} per hour. The rule's "
+            f"{_ORDERS[first.rule]}, that meets the SLO with a probability of at least {format_percent(at_least)}, which "
+            f"was asked for: {format_percent(likely.all_terms)}, at ${price_of(assured.trial):,.2f} per hour. The rule's "
             f"own choice, {describe(first.trial.deployment)} at ${price_of(first.trial):,.2f} per hour "
-            f"(${abs(usd):,.2f} {'more' if usd < 0 else 'less'}), meets it with {in_percent(assessed.all_terms)}."
+            f"(${abs(usd):,.2f} {'more' if usd < 0 else 'less'}), meets it with {format_percent(assessed.all_terms)}."
         )
         return self._recommended(self._question.recommend, (assured.trial, reason)), assured, True
 
@@ -378,7 +378,7 @@ class _Course:
         assessments = (
             self._assessor.assess(trials, [few] * len(trials), settings.level) if few and len(trials) > 1 else []
         )
-        self._spent("contenders and the first draws", before)
+        self._spent("candidates and the first draws", before)
         before = self._assessor.simulations
         assessment = self._assessor.assess([recommendation.trial], [settings.draws], settings.level)[0]
         self._spent("draws", before)
@@ -406,7 +406,7 @@ class _Course:
         outcome = find_chance_constrained(
             self._assessor, best, assessed, self._trials, self._settings.chance_constrained, self._settings.level
         )
-        self._spent("a surer one", before)
+        self._spent("the chance-constrained one", before)
         return outcome
 
     def _baseline(self, best: Trial) -> Trial | None:

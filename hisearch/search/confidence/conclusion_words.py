@@ -18,7 +18,7 @@ from hisearch.search.select.recommend import price_of
 from hisearch.search.select.rules import TABLE_LIMIT
 from hisearch.search.select.setting_sensitivity import Setting
 from hisearch.specs.deployments.deployment import DeploymentSpec
-from hisearch.specs.wording import counted, in_percent, listed
+from hisearch.specs.wording import counted, format_percent, listed
 
 #: Most sentences on prices and on settings.
 PRICES = 6
@@ -38,8 +38,8 @@ def format_chance(assessment: Assessment, varied: Sequence[str]) -> str:
     held = round(assessment.all_terms * assessment.draws)
     text = (
         f"Simulated again under {listed(list(varied))}, it meets the whole SLO in {held:,} of "
-        f"{counted(assessment.draws, 'draw')}: a probability of {in_percent(assessment.all_terms)} "
-        f"({in_percent(assessment.level)} interval {in_percent(low)} to {in_percent(high)})."
+        f"{counted(assessment.draws, 'draw')}: a probability of {format_percent(assessment.all_terms)} "
+        f"({format_percent(assessment.level)} interval {format_percent(low)} to {format_percent(high)})."
     )
     if assessment.errors:
         text += f" {counted(assessment.errors, 'draw')} could not be simulated and count as missed."
@@ -59,7 +59,7 @@ def format_required_probability(conclusion: Conclusion) -> str:
 
 def _search_result(conclusion: Conclusion, at_least: float) -> str:
     """How the search for the probability went."""
-    clause = f"A probability of at least {in_percent(at_least)} was asked for"
+    clause = f"A probability of at least {format_percent(at_least)} was asked for"
     if conclusion.satisfied and conclusion.assured is None:
         return f"{clause}; the first choice has it."
     if conclusion.assured is None:
@@ -89,8 +89,8 @@ def _confirmed(conclusion: Conclusion, at_least: float) -> str:
     low, high = fresh.all_terms_range
     text = (
         f"Under {fresh.draws:,} fresh draws, by which it was not chosen, it meets the SLO in "
-        f"{round(fresh.all_terms * fresh.draws):,}: {in_percent(fresh.all_terms)} (between {in_percent(low)} and "
-        f"{in_percent(high)})"
+        f"{round(fresh.all_terms * fresh.draws):,}: {format_percent(fresh.all_terms)} (between {format_percent(low)} and "
+        f"{format_percent(high)})"
     )
     if conclusion.satisfied and fresh.all_terms < at_least:
         text += ", less than was asked for: raise spec.confidence.draws, or ask for more"
@@ -103,9 +103,9 @@ def format_step(change: StepChange, best: Trial) -> str:
     if break_even.missed is None:
         return f"If {_STEPS[break_even.what]} {MOST_FACTOR:g} times as slow as predicted, the SLO still holds."
     held = break_even.holds or 1.0
-    text = f"If {_STEPS[break_even.what]} {in_percent(break_even.missed - 1, 1)} slower than predicted, "
+    text = f"If {_STEPS[break_even.what]} {format_percent(break_even.missed - 1, 1)} slower than predicted, "
     text += f"{_term(break_even.term)} is missed"
-    text += f" (it holds at {in_percent(held - 1, 1)})" if held > 1.0 else ""
+    text += f" (it holds at {format_percent(held - 1, 1)})" if held > 1.0 else ""
     return f"{text}{_then(change.instead, best)}."
 
 
@@ -141,7 +141,7 @@ def format_faster(faster: Faster) -> str:
     if faster.break_even.holds is None:
         return f"Even with all steps {MOST_FACTOR:g} times as fast as predicted, {what} would not do."
     share = 1 - faster.break_even.holds
-    return f"If all steps are {in_percent(share, 1)} faster than predicted, {what} would do, the nearest cheaper one."
+    return f"If all steps are {format_percent(share, 1)} faster than predicted, {what} would do, the nearest cheaper one."
 
 
 def format_price_break_even(price: PriceBreakEven) -> str:
@@ -150,7 +150,7 @@ def format_price_break_even(price: PriceBreakEven) -> str:
     direction = "more" if price.dearer else "less"
     return (
         f"If {price.item} costs {direction} than {_dollars(price.usd)} {unit} (now {_dollars(price.now_usd)}, "
-        f"{in_percent(price.usd / price.now_usd - 1, 1, signed=True)}), {describe(price.trial.deployment)} is cheaper."
+        f"{format_percent(price.usd / price.now_usd - 1, 1, signed=True)}), {describe(price.trial.deployment)} is cheaper."
     )
 
 
@@ -166,10 +166,10 @@ def format_setting(setting: Setting, best: Trial) -> str:
     )
     worst = max(setting.trial.slo, key=lambda check: check.violation)
     verdict = (
-        f"{titled(worst)} is missed by {in_percent(worst.violation)}"
+        f"{titled(worst)} is missed by {format_percent(worst.violation)}"
         if not setting.trial.feasible
-        else f"the SLO holds, with a tightest margin of {in_percent(setting.trial.worst_margin)} instead of "
-        f"{in_percent(best.worst_margin)}"
+        else f"the SLO holds, with a tightest margin of {format_percent(setting.trial.worst_margin)} instead of "
+        f"{format_percent(best.worst_margin)}"
     )
     return f"With {setting_name(setting.name)} {setting.instead} instead of {setting.ours} {verdict}, {price}."
 

@@ -208,12 +208,12 @@ def summarise(file: str, priced: Sequence[PricedRow], profile: str) -> SiliconRe
         start_up=errors("start-up", start_up),
         engines=_grouped(done, 1),
         groups=_grouped(everything, 5),
-        disaggregated=errors("prefill and decode apart", disaggregated),
+        disaggregated=errors("disaggregated prefill and decode", disaggregated),
         disaggregated_stated=errors(
-            "apart, workers stated", [entry for entry in disaggregated if states_workers(entry.row.cells)]
+            "disaggregated, workers stated", [entry for entry in disaggregated if states_workers(entry.row.cells)]
         ),
         disaggregated_known=errors(
-            "apart, recipe known", [entry for entry in disaggregated if recipe_of(entry.row) is not None]
+            "disaggregated, recipe known", [entry for entry in disaggregated if recipe_of(entry.row) is not None]
         ),
     )
 

@@ -12,7 +12,7 @@ from hisearch.score.metrics import metric_of
 from hisearch.score.quantities import UNDEFINED, percent, quantity, significant, usd
 from hisearch.score.terms import Check, RejectionCheck
 from hisearch.search.model.trial import Trial
-from hisearch.specs.wording import SURE, counted, in_percent
+from hisearch.specs.wording import SURE, counted, format_percent
 
 #: Figures listed after the terms of an SLO: metric -> its name and its format.
 _FIGURES: dict[str, tuple[str, Callable[[float], str]]] = {
@@ -74,7 +74,7 @@ def _margin(line: TermLine) -> str:
 
 
 def _chance(probability: float | None) -> str:
-    return "" if probability is None else in_percent(probability)
+    return "" if probability is None else format_percent(probability)
 
 
 def _spread_of(check: Check, confidence: Confidence) -> str:
@@ -95,10 +95,10 @@ def format_chance(confidence: Confidence) -> str:
     if confidence.chance is None:
         return ""
     spread = confidence.chance_range
-    between = f" (confidence interval {in_percent(spread[0])} to {in_percent(spread[1])})" if spread else ""
+    between = f" (confidence interval {format_percent(spread[0])} to {format_percent(spread[1])})" if spread else ""
     return (
         "With what is known of step times, workload and prices, it meets the whole SLO with a probability of "
-        f"{in_percent(confidence.chance)}{between}."
+        f"{format_percent(confidence.chance)}{between}."
     )
 
 
