@@ -9,7 +9,8 @@ import pytest
 from hisearch.export.platforms.rendering import render
 from hisearch.export.trial_status import Ground, trial_status
 from hisearch.report.data.confidence import Candidate, Confidence
-from hisearch.report.words.cautions import format_chance, may_miss
+from hisearch.report.words.cautions import may_miss
+from hisearch.report.words.templating import text as words
 from hisearch.score.terms import RejectionCheck, TermCheck
 from hisearch.search.model.trial import Trial
 
@@ -67,7 +68,7 @@ def test_an_export_says_how_likely_the_slo_is_to_hold_and_what_to_do(trial: Any)
         {"ttft_p99": 0.53}, {"ttft_p99_s": (0.8, 2.4)}, level=0.9, chance=0.53, chance_range=(0.43, 0.63), draws=64
     )
     text = _shown(trial_status(trial(), trial(), FITTED, confidence))
-    assert format_chance(confidence) in text
+    assert words("cautions", "chance", confidence) in text
     assert may_miss(confidence) in text
     assert "53 % (confidence interval 43 % to 63 %)" in text
     assert "| TTFT p99 | 1.00 s | 2 s | 50.0 % to spare | 0.800 s to 2.40 s | 53 % |" in text

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hisearch.report.words.describe import NOT_USED, sentence, settings, used_settings
+from hisearch.report.words.settings import NOT_USED, settings, used_settings
+from hisearch.report.words.templating import text as words
 from hisearch.search.model.trial import Trial
 from tests.export.test_several import disaggregated, mixed
 from tests.search.fakes import make_deployment, make_trial
@@ -13,7 +14,7 @@ def as_trial(deployment: object) -> Trial:
 
 
 def test_a_sentence_names_each_pool_and_what_is_between_them() -> None:
-    text = sentence(as_trial(disaggregated("sglang")), "Qwen/Qwen3-32B")
+    text = words("deployment", "sentence", as_trial(disaggregated("sglang")), "Qwen/Qwen3-32B")
     assert text.startswith(
         "Qwen/Qwen3-32B on SGLang, disaggregated prefill and decode: 9 replicas for prefill on 9 × h100-sxm in all"
     )

@@ -104,7 +104,7 @@ def _workload(resolved: ResolvedStudy) -> str:
 def _stage(folder: Path, journal: Journalled) -> str:
     """The last known stage of the run, as text."""
     from hisearch.api.studies.conclude import JOURNAL as OF_CONFIDENCE
-    from hisearch.report.words.describe import STAGES
+    from hisearch.report.words.settings import STAGES
 
     concluding = folder / OF_CONFIDENCE
     if concluding.is_file() and concluding.stat().st_mtime >= (folder / JOURNAL).stat().st_mtime:

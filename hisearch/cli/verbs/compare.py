@@ -100,6 +100,7 @@ def _show(comparison: Comparison) -> None:
     """Print it for people."""
     from hisearch.cli import output
     from hisearch.report.words import comparison_words as words
+    from hisearch.report.words.templating import text
 
     for letter, side in (("A", comparison.a), ("B", comparison.b)):
         output.say(f"{letter}  {side.source}: {side.description}", bold=True)
@@ -116,7 +117,7 @@ def _show(comparison: Comparison) -> None:
     for model in comparison.models:
         output.heading(f"Requests for {model.model}")
         output.table(words.FIGURE_COLUMNS, words.figure_rows(model.figures), numbers=(1, 2, 3, 4))
-    output.say(words.format_seeds(comparison))
+    output.say(text("comparison", "seeds", comparison))
     if comparison.parts:
         output.heading("Where the mean time of a request goes")
         output.table(("", "A", "B"), words.time_rows(comparison), numbers=(1, 2))
@@ -124,6 +125,6 @@ def _show(comparison: Comparison) -> None:
         output.table(("", "B − A", ""), words.part_rows(comparison), numbers=(1,))
     output.heading("What goes with it")
     output.table(("", "A", "B"), words.driver_rows(comparison), numbers=(1, 2))
-    fronts = words.format_fronts(comparison)
+    fronts = text("comparison", "fronts", comparison.fronts)
     if fronts:
         output.say(f"\n{fronts}")

@@ -104,7 +104,12 @@ def _show(verification: Verification, profile: Path | None) -> None:
     output.table(
         ("term", "correction", "difference left", "with step times"),
         [
-            (term.meaning, _alone(term.name, term.value), format_percent(term.error, 1), format_percent(term.distance, 1))
+            (
+                term.meaning,
+                _alone(term.name, term.value),
+                format_percent(term.error, 1),
+                format_percent(term.distance, 1),
+            )
             for term in diagnosis.alone
         ],
         numbers=(1, 2, 3),

@@ -13,9 +13,9 @@ from hisearch.api.studies.study_outcome import NOT_EXPORTED
 from hisearch.cli import output
 from hisearch.cli.views import confidence as confidence_view
 from hisearch.cli.views.terms import TERM_COLUMNS, term_rows, terms_to_dict
-from hisearch.report.pages.page import caution, cautions, front_caption, front_heading
-from hisearch.report.words.describe import carried, sentence
-from hisearch.report.words.cautions import format_chance, may_miss, verdict_of
+from hisearch.report.pages.page import caution, cautions
+from hisearch.report.words.cautions import may_miss, verdict_of
+from hisearch.report.words.templating import text
 from hisearch.report.words.terms import term_lines
 from hisearch.score.quantities import HOURS_PER_MONTH, percent, quantity, significant, usd
 from hisearch.score.terms import name_of
@@ -58,9 +58,9 @@ def _show_cautions(result: StudyResult) -> None:
         output.say(f"{note.title}: {note.text}")
     summary = "" if report.confidence is None or report.confidence.satisfied is None else report.confidence.summary
     if not may_miss(report.confidence) or summary:
-        text = summary or ("" if report.confidence is None else format_chance(report.confidence))
-        if text:
-            output.say(text)
+        known = report.confidence is not None and report.confidence.chance is not None
+        if summary or known:
+            output.say(summary or text("cautions", "chance", report.confidence))
 
 
 def _show_miss(result: StudyResult) -> None:
@@ -80,7 +80,7 @@ def _show_miss(result: StudyResult) -> None:
 
 
 def _sentence(result: StudyResult, trial: Trial) -> str:
-    return f"{sentence(trial, result.resolved.model.spec.huggingface_id)}.{carried(trial)}"
+    return text("deployment", "whole", trial, result.resolved.model.spec.huggingface_id)
 
 
 def _show_deployment(result: StudyResult, trial: Trial) -> None:
@@ -133,7 +133,7 @@ def _show_front(result: StudyResult) -> None:
     shown = sorted(result.front, key=lambda trial: trial.metrics["usd_per_hour"])
     lines = describe_each([trial.deployment for trial in shown])
     report = result.report_input()
-    output.heading(f"{front_heading(report)}: {front_caption(report)}")
+    output.heading(f"{text('report', 'front_heading', report)}: {text('report', 'front_caption', report)}")
     chosen = result.recommendation.trial.number if result.recommendation is not None else -1
     rows = [
         (

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from hisearch.api.deployments.deployment import SimulatedDeployment
 from hisearch.api.deployments.tiers import TierValue, tier_rows
 from hisearch.cli import output
-from hisearch.cli.views.terms import LATENCY_POINTS, TERM_COLUMNS, latency_rows, seconds, term_rows
+from hisearch.cli.views.terms import LATENCY_POINTS, TERM_COLUMNS, latency_rows, term_rows
+from hisearch.report.words.terms import seconds
 from hisearch.score.energy import JOULES_PER_KWH
 from hisearch.score.quantities import HOURS_PER_MONTH, UNDEFINED, notes, percent, significant, usd
 from hisearch.score.stated import percentile_of, spoken_of, stated

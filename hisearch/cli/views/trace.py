@@ -44,7 +44,8 @@ def show(stats: TraceStats) -> None:
     output.table(("", *_POINTS), [(name, *_points(values)) for name, values in shown], numbers=range(1, 9))
     output.heading(f"Hit rate of an LRU cache of {stats.block_tokens}-token blocks")
     curve = [
-        (f"{point.capacity_tokens:,}", format_percent(point.hit_rate, 2), f"{point.hit_tokens:,}") for point in stats.lru
+        (f"{point.capacity_tokens:,}", format_percent(point.hit_rate, 2), f"{point.hit_tokens:,}")
+        for point in stats.lru
     ]
     output.table(("capacity (tokens)", "hit rate", "hit tokens"), curve, numbers=range(3))
 

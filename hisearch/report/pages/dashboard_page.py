@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from hisearch.report.pages.templating import render_page
 from hisearch.report.words.comparison_words import name_of, show
+from hisearch.report.words.templating import render_page
 from hisearch.score.stated import LATENCIES, spoken_of
 
 #: Metrics of the runs' recommendations, in rows; a latency name means its percentiles.

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from hisearch.report.figures.scatter import FRAME, Mark, Scatter
-from hisearch.report.pages.templating import render_page
+from hisearch.report.words.templating import render_page
 from hisearch.report.words.terms import TermLine
 from hisearch.score.quantities import HOURS_PER_MONTH, percent, quantity, usd
 from hisearch.specs.studies.fleet_study import PRICE
