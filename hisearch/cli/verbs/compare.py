@@ -35,21 +35,12 @@ def compare(
     Deployments are simulated on the same requests, seed by seed, so that differences have confidence intervals. Of
     runs the recommended deployments (or the nearest misses) are compared, each on its own study's workload.
     """
-    from hisearch.api.runs.run_folder import check_place
     from hisearch.cli import output
 
-    if html is not None:
-        check_place(html)
-    if not quiet:
-        note_compilation()
-    workload_options = {
-        "--trace": trace,
-        "--slo": slo,
-        "--load": load,
-        "--seed": seed,
-        "--seeds": seeds,
-        "--limit": limit,
-    }
+    options.check_places(html)
+    note_compilation(quiet)
+    workload_options = {"--trace": trace, "--slo": slo, "--load": load}
+    workload_options |= {"--seed": seed, "--seeds": seeds, "--limit": limit}
     comparison = _runs(a, b, workload_options) if _is_run(a) and _is_run(b) else _deployments(a, b, workload_options)
     if html is not None:
         from hisearch.api.runs.run_folder import replace_with
@@ -62,8 +53,7 @@ def compare(
         _show(comparison)
         if html is not None:
             output.say(f"\nPage: {html}")
-    if not quiet:
-        output.warn(comparison.notes)
+    output.warn(comparison.notes, quiet)
 
 
 def _is_run(ref: str) -> bool:

@@ -81,8 +81,7 @@ def export(
     one's servers and the router that knows them. An earlier export's own files in the folder are replaced; where others
     are in the way, nothing is written.
     """
-    if engine not in {None, "sglang", "vllm", "trtllm"}:
-        raise typer.BadParameter(f"expected sglang, vllm or trtllm, got '{engine}'", param_hint="--engine")
+    options.check_choice("--engine", engine, ("sglang", "vllm", "trtllm"))
     if engine is not None and trial is not None:
         raise typer.BadParameter("give --engine or --trial, not both")
     from hisearch.api.studies.exporting import status_of

@@ -44,20 +44,18 @@ def verify(
     """
     if profile is not None and profile.exists():
         raise FileExistsError(f"{profile}: exists already; it is not overwritten")
-    from hisearch.api.runs.run_folder import check_place
     from hisearch.api.verify import verify_run
     from hisearch.cli import output
 
-    if profile is not None:
-        check_place(profile)
-    if not quiet:
-        note_compilation()
+    options.check_places(profile)
+    note_compilation(quiet)
     verification = verify_run(run_dir, measured, trial=trial)
     written = verification.write_profile(profile) if profile is not None and verification.profiles else []
-    if as_json:
-        output.print_json(verification.to_dict() | {"profile_path": written[0] if written else None})
-    else:
-        _show(verification, profile)
+    output.result(
+        as_json,
+        lambda: verification.to_dict() | {"profile_path": written[0] if written else None},
+        lambda: _show(verification, profile),
+    )
     if not verification.agrees:
         raise typer.Exit(DISAGREES)
 
@@ -91,8 +89,9 @@ def _show(verification: Verification, profile: Path | None) -> None:
     )
     if diagnosis.steps_before is not None and diagnosis.steps_after is not None:
         output.say(
-            f"Step times among neighbours, which no queue disturbs: {format_percent(diagnosis.steps_before, 1)} from the "
-            f"model's, {format_percent(diagnosis.steps_after, 1)} after the correction."
+            "Step times among neighbours, which no queue disturbs: "
+            f"{format_percent(diagnosis.steps_before, 1)} from the model's, "
+            f"{format_percent(diagnosis.steps_after, 1)} after the correction."
         )
     if verification.cross_check is not None:
         check = verification.cross_check
@@ -101,18 +100,16 @@ def _show(verification: Verification, profile: Path | None) -> None:
             f"{format_percent(check.error_after, 1)} after."
         )
     output.heading("Each term alone")
-    output.table(
-        ("term", "correction", "difference left", "with step times"),
+    output.records(
         [
-            (
-                term.meaning,
-                _alone(term.name, term.value),
-                format_percent(term.error, 1),
-                format_percent(term.distance, 1),
-            )
+            {
+                "term": term.meaning,
+                "correction": _alone(term.name, term.value),
+                "difference left": format_percent(term.error, 1),
+                "with step times": format_percent(term.distance, 1),
+            }
             for term in diagnosis.alone
-        ],
-        numbers=(1, 2, 3),
+        ]
     )
     if not verification.profiles:
         output.say("No recalibrated profile: nothing that a latency profile holds is off.")

@@ -28,18 +28,18 @@ def show_e2e(cases: Sequence[E2eCase]) -> None:
         rows.append(("makespan, s", *_plain(case.makespan_s)))
         output.table(("", "measured", "simulated", "error", "peer's error"), rows, numbers=(1, 2, 3, 4))
         output.say()
-    rows = [
-        (
-            case.case,
-            case.accelerator,
-            case.engine_version,
-            case.capacity,
-            format_percent(case.mean_abs_error, 2),
-            "" if case.peer_mean_abs_error is None else format_percent(case.peer_mean_abs_error, 2),
-        )
+    summary = [
+        {
+            "case": case.case,
+            "accelerator": case.accelerator,
+            "vLLM": case.engine_version,
+            "KV capacity": case.capacity,
+            "mean abs. error": format_percent(case.mean_abs_error, 2),
+            "peer's": "" if case.peer_mean_abs_error is None else format_percent(case.peer_mean_abs_error, 2),
+        }
         for case in cases
     ]
-    output.table(("case", "accelerator", "vLLM", "KV capacity", "mean abs. error", "peer's"), rows, numbers=(4, 5))
+    output.records(summary, text=("case", "accelerator", "vLLM", "KV capacity"))
 
 
 def show_batches(files: Sequence[BatchFile]) -> None:

@@ -129,24 +129,22 @@ def _show_front(result: StudyResult) -> None:
     if not result.front:
         return
     objectives = [name for name in result.resolved.study.objectives if name != "usd_per_hour"]
-    names = [quantity(name) for name in objectives]
     shown = sorted(result.front, key=lambda trial: trial.metrics["usd_per_hour"])
     lines = describe_each([trial.deployment for trial in shown])
     report = result.report_input()
     output.heading(f"{text('report', 'front_heading', report)}: {text('report', 'front_caption', report)}")
     chosen = result.recommendation.trial.number if result.recommendation is not None else -1
     rows = [
-        (
-            "*" if trial.number == chosen else "",
-            trial.number,
-            line,
-            usd(trial.metrics["usd_per_hour"]),
-            *(name.number(trial.objective(key)) for name, key in zip(names, objectives, strict=True)),
-        )
+        {
+            "": "*" if trial.number == chosen else "",
+            "trial": trial.number,
+            "deployment": line,
+            "USD/hour": usd(trial.metrics["usd_per_hour"]),
+            **{quantity(name).title: quantity(name).number(trial.objective(name)) for name in objectives},
+        }
         for trial, line in zip(shown[:FRONT_ROWS], lines, strict=False)
     ]
-    columns = ("", "trial", "deployment", "USD/hour", *(name.title for name in names))
-    output.table(columns, rows, numbers=(1, *range(3, len(columns))))
+    output.records(rows, text=("", "deployment"))
     if len(shown) > FRONT_ROWS:
         output.say(f"and {len(shown) - FRONT_ROWS:,} more in {result.run_dir / 'front.csv'} and in the report")
 

@@ -18,39 +18,11 @@ REFRESH_S = 5
 REPORT_REFRESH_S = 30
 
 
-#: Text behind the number of simulations, by what ended the run (as in provenance).
-_ENDINGS = {
-    "finished": "; it came to its end",
-    "simulations": "; the budget of simulations ended it",
-    "seconds": "; the budget of seconds ended it",
-    "usd": "; the budget of dollars ended it",
-    "interrupted": "; it was interrupted",
-}
-
-
 class RunRow(Protocol):
-    """The displayed facts of a run; see ``hisearch.api.runs.run_state.RunState``."""
+    """What is read here of a run; the template shows the rest of ``hisearch.api.runs.run_state.RunState``."""
 
-    @property
-    def label(self) -> str: ...  # noqa: D102
-    @property
-    def study(self) -> str: ...  # noqa: D102
     @property
     def ended(self) -> bool: ...  # noqa: D102
-    @property
-    def simulations(self) -> int: ...  # noqa: D102
-    @property
-    def budget(self) -> int: ...  # noqa: D102
-    @property
-    def stopped(self) -> str: ...  # noqa: D102
-    @property
-    def trial(self) -> int | None: ...  # noqa: D102
-    @property
-    def description(self) -> str: ...  # noqa: D102
-    @property
-    def feasible(self) -> bool | None: ...  # noqa: D102
-    @property
-    def has_report(self) -> bool: ...  # noqa: D102
     @property
     def asked(self) -> tuple[str, ...]: ...  # noqa: D102
     @property
@@ -79,7 +51,6 @@ def render_index(runs: Sequence[RunRow]) -> str:
         "dashboard.html.j2",
         runs=runs,
         rows=rows,
-        endings=_ENDINGS,
         pairs=[(a, b) for a in range(len(runs)) for b in range(a + 1, len(runs)) if runs[a].ended and runs[b].ended],
         refresh_s=0 if all(run.ended for run in runs) else REFRESH_S,
     )
