@@ -100,10 +100,10 @@ def there(paths: list[Path], what: str) -> list[Path]:
     Raises:
         Absent: none is there.
     """
-    found = sorted(path for path in paths if path.exists())
-    if not found:
+    existing = sorted(path for path in paths if path.exists())
+    if not existing:
         raise Absent(f"no {what}")
-    return found
+    return existing
 
 
 def hisearch(*arguments: str | Path) -> Any:
