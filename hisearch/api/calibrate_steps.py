@@ -128,7 +128,8 @@ def _check_seconds(
 def _notes(law: StepRegression) -> str:
     """The errors as text."""
     parts = [
-        f"{regime} {format_percent(error.median, 1)} median, {format_percent(error.p90, 1)} p90 over {error.steps:,} steps"
+        f"{regime} {format_percent(error.median, 1)} median, {format_percent(error.p90, 1)} p90 over "
+        f"{error.steps:,} steps"
         for regime, error in law.errors.items()
     ]
     return (

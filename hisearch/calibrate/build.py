@@ -179,7 +179,10 @@ def _family(
                 report(f"{name} {dtype}, {source}: {problem}")
                 continue
             error = laws[dtype].error
-            report(f"{name} {dtype}, {source}: median {format_percent(error.median, 1)}, p90 {format_percent(error.p90, 1)}")
+            report(
+                f"{name} {dtype}, {source}: median {format_percent(error.median, 1)}, "
+                f"p90 {format_percent(error.p90, 1)}"
+            )
             break
     return laws
 
@@ -221,7 +224,8 @@ def sparse_attention(
         error = laws[dtype].error
         assert error is not None
         report(
-            f"sparse_attention {dtype}, {source}: median {format_percent(error.median, 1)}, p90 {format_percent(error.p90, 1)}"
+            f"sparse_attention {dtype}, {source}: median {format_percent(error.median, 1)}, "
+            f"p90 {format_percent(error.p90, 1)}"
         )
     return laws
 

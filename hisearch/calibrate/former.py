@@ -218,7 +218,9 @@ def _sparse(
     return by_version
 
 
-def _experts(key: Key, target: Target, sources: Sources, report: Callable[[str], None]) -> dict[str, dict[str, MoeTerms]]:
+def _experts(
+    key: Key, target: Target, sources: Sources, report: Callable[[str], None]
+) -> dict[str, dict[str, MoeTerms]]:
     """Experts by version and format."""
     by_version: dict[str, dict[str, MoeTerms]] = {}
     for before, former in FORMER.get(key, {}).items():

@@ -27,8 +27,8 @@ from hisearch.export.files import TRTLLM_OPTIONS
 from hisearch.export.operating import format_slots, security_note
 from hisearch.export.platforms.placement import SERVICE_PORTS, Placement, place
 from hisearch.export.platforms.rendering import render
-from hisearch.export.trial_status import TrialStatus
 from hisearch.export.targets import Export, name_of, target_files
+from hisearch.export.trial_status import TrialStatus
 from hisearch.latency.parameters import kv_bytes_per_token_per_rank
 from hisearch.search.model.deployments import format_devices, format_tiers
 from hisearch.specs.base import ENGINE_TITLES, EngineName

@@ -27,8 +27,8 @@ from hisearch.export.platforms.servers import (
     server_variables,
 )
 from hisearch.export.platforms.several_compose import NODE_LABEL, compose_text, manifests
-from hisearch.export.trial_status import TrialStatus
 from hisearch.export.targets import benchmark_files, name_of
+from hisearch.export.trial_status import TrialStatus
 from hisearch.search.model.deployments import SHAPES, shape_of
 from hisearch.specs.base import ENGINE_TITLES
 from hisearch.specs.deployments.deployment import DeploymentSpec

@@ -13,7 +13,7 @@ import pytest
 import hisearch
 from hisearch.api.studies.conclude import uncertainty_of
 from hisearch.api.studies.study import StudyResult, load_study
-from hisearch.report.data.confidence import CONFIDENCE
+from hisearch.report.data.stored import CONFIDENCE
 from hisearch.search.confidence.assessment import Assessor
 from hisearch.search.confidence.uncertainty import Uncertainty, normal_draws
 from tests.search.test_study import STUDY

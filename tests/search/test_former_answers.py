@@ -10,7 +10,7 @@ import pytest
 
 from hisearch.api.runs.run_folder import ENDED, keep_former
 from hisearch.api.studies.result import StudyResult
-from hisearch.report.data.confidence import CONFIDENCE
+from hisearch.report.data.stored import CONFIDENCE
 from tests.search.fakes import OBJECTIVES, make_trial
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hisearch.api.runs.run_folder import write_text
-from hisearch.report.data.confidence import CONFIDENCE
+from hisearch.report.data.stored import CONFIDENCE
 from hisearch.specs.studies.study import ConfidenceSpec
 from hisearch.specs.wording import SURE, format_percent
 

@@ -50,7 +50,9 @@ def export_trial(result: StudyOutcome, trial: Trial, folder: Path) -> list[Path]
     if not trial.error:
         benchmark = Benchmark(benchmark_of(result, trial), f"workload {simulation.slice(1.0).name}")
     notices = (weights_notice(launches), result.formats_of(trial))
-    context = ExportContext(status_of(result, trial), replay, inputs, benchmark, tuple(text for text in notices if text))
+    context = ExportContext(
+        status_of(result, trial), replay, inputs, benchmark, tuple(text for text in notices if text)
+    )
     if len(launches) > 1:
         return export_several(deployment, launches, folder, accelerators_per_host=slots, context=context)
     first = launches[0]

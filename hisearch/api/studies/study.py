@@ -291,7 +291,7 @@ class Study:
         """Search with the journal and the database in ``folder``; the outcome, and facts for its provenance."""
         from hisearch.api.studies.conclude import conclude_study
         from hisearch.api.studies.exportable import acceptor
-        from hisearch.report.data.confidence import CONFIDENCE
+        from hisearch.report.data.stored import CONFIDENCE
         from hisearch.search.driver import search
         from hisearch.search.evaluate.runner import TrialRunner
         from hisearch.search.evaluate.simulation import SIMULATIONS_OF_CAPACITY

@@ -82,7 +82,8 @@ class StudyOutcome:
         Raises:
             ValueError: the run folder's ``confidence.json`` is invalid.
         """
-        from hisearch.report.data.confidence import CONFIDENCE, read_confidence
+        from hisearch.report.data.confidence import read_confidence
+        from hisearch.report.data.stored import CONFIDENCE
 
         return read_confidence((self.kept_in or self.run_dir) / CONFIDENCE)
 

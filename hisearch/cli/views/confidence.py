@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from hisearch.cli import output
-from hisearch.report.data.confidence import CONFIDENCE
+from hisearch.report.data.stored import CONFIDENCE
 
 if TYPE_CHECKING:
     from hisearch.api.studies.result import StudyResult

@@ -15,9 +15,6 @@ from pydantic import AfterValidator, AliasChoices, Field
 
 from hisearch.report.data.stored import read_stored
 
-#: Name of the file in a run folder.
-CONFIDENCE = "confidence.json"
-
 
 def _ascending(ends: tuple[float, float]) -> tuple[float, float]:
     if not ends[0] <= ends[1]:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TypeVar
 
+#: How sure the recommendation is, see ``data.confidence``.
+CONFIDENCE = "confidence.json"
+
 _T = TypeVar("_T")
 
 

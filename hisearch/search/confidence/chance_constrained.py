@@ -77,8 +77,8 @@ def format_chance_constrained(outcome: ChanceConstrained | None, best: Trial) ->
         more = price_of(outcome.trial) - price_of(best)
         what = "more" if more >= 0 else "less"
         return (
-            f"The cheapest found that meets it with at least {format_percent(SURE)}: {describe(outcome.trial.deployment)} "
-            f"at {usd(price_of(outcome.trial))} per hour, {usd(abs(more))} {what} "
+            f"The cheapest found that meets it with at least {format_percent(SURE)}: "
+            f"{describe(outcome.trial.deployment)} at {usd(price_of(outcome.trial))} per hour, {usd(abs(more))} {what} "
             f"({usd(abs(more) * HOURS_PER_MONTH)} a month), with {format_percent(outcome.assessment.all_terms)} "
             f"(trial {outcome.trial.number})."
         )

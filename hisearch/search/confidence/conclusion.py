@@ -341,9 +341,9 @@ class _Course:
         usd = price_of(assured.trial) - price_of(first.trial)
         reason = (
             f"{describe(assured.trial.deployment)} is the first, of {assured.looked_at} looked at in the order of "
-            f"{_ORDERS[first.rule]}, that meets the SLO with a probability of at least {format_percent(at_least)}, which "
-            f"was asked for: {format_percent(likely.all_terms)}, at ${price_of(assured.trial):,.2f} per hour. The rule's "
-            f"own choice, {describe(first.trial.deployment)} at ${price_of(first.trial):,.2f} per hour "
+            f"{_ORDERS[first.rule]}, that meets the SLO with a probability of at least {format_percent(at_least)}, "
+            f"which was asked for: {format_percent(likely.all_terms)}, at ${price_of(assured.trial):,.2f} per hour. "
+            f"The rule's own choice, {describe(first.trial.deployment)} at ${price_of(first.trial):,.2f} per hour "
             f"(${abs(usd):,.2f} {'more' if usd < 0 else 'less'}), meets it with {format_percent(assessed.all_terms)}."
         )
         return self._recommended(self._question.recommend, (assured.trial, reason)), assured, True

@@ -89,8 +89,8 @@ def _confirmed(conclusion: Conclusion, at_least: float) -> str:
     low, high = fresh.all_terms_range
     text = (
         f"Under {fresh.draws:,} fresh draws, by which it was not chosen, it meets the SLO in "
-        f"{round(fresh.all_terms * fresh.draws):,}: {format_percent(fresh.all_terms)} (between {format_percent(low)} and "
-        f"{format_percent(high)})"
+        f"{round(fresh.all_terms * fresh.draws):,}: {format_percent(fresh.all_terms)} "
+        f"(between {format_percent(low)} and {format_percent(high)})"
     )
     if conclusion.satisfied and fresh.all_terms < at_least:
         text += ", less than was asked for: raise spec.confidence.draws, or ask for more"
@@ -141,7 +141,9 @@ def format_faster(faster: Faster) -> str:
     if faster.break_even.holds is None:
         return f"Even with all steps {MOST_FACTOR:g} times as fast as predicted, {what} would not do."
     share = 1 - faster.break_even.holds
-    return f"If all steps are {format_percent(share, 1)} faster than predicted, {what} would do, the nearest cheaper one."
+    return (
+        f"If all steps are {format_percent(share, 1)} faster than predicted, {what} would do, the nearest cheaper one."
+    )
 
 
 def format_price_break_even(price: PriceBreakEven) -> str:
@@ -150,7 +152,8 @@ def format_price_break_even(price: PriceBreakEven) -> str:
     direction = "more" if price.dearer else "less"
     return (
         f"If {price.item} costs {direction} than {_dollars(price.usd)} {unit} (now {_dollars(price.now_usd)}, "
-        f"{format_percent(price.usd / price.now_usd - 1, 1, signed=True)}), {describe(price.trial.deployment)} is cheaper."
+        f"{format_percent(price.usd / price.now_usd - 1, 1, signed=True)}), "
+        f"{describe(price.trial.deployment)} is cheaper."
     )
 
 
