@@ -10,7 +10,7 @@ SHARED ?= $(HISEARCH_SHARED)
 PREPARE := from hisearch.kernels.engine.engine_calls import ENGINES; from hisearch.kernels.fleet.compilation import prepare; prepare(ENGINES)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-slow lint format docs bench prove-search agents accuracy hardware profiles clean
+.PHONY: help quickstart test test-slow test-engines lint format docs bench prove-search agents accuracy hardware profiles clean
 
 help: ## Explain the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ test: $(STAMP) ## Set up, then run what a change can break in a normal day
 test-slow: $(STAMP) ## Run the rest: slow tests, and every property test at full count
 	@$(BIN)/python -c '$(PREPARE)'
 	HISEARCH_FULL=1 $(BIN)/python -m pytest -n auto --dist worksteal -q -m "slow or property"
+
+test-engines: $(STAMP) ## Install the modelled engines, let each record 40 fresh cases, simulate them (half an hour, no GPU)
+	$(BIN)/python tests/engines/record_and_compare.py
 
 lint: $(STAMP) ## Format check, lint, types
 	$(BIN)/ruff format --check .

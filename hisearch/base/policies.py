@@ -130,15 +130,16 @@ class EvictionPolicy(Policy):
     """Which leaf of a prefix cache, or run of a store, goes first.
 
     engine: SGLang's radix cache has it. stores: those behind it have it. recency: its order is that of the last access,
-    for which leaves stand in a line. every_hit: more hits than slru counts make a difference. newest_first: of what was
-    used together the deepest goes last. priorities: it asks for the requests' priorities. next_use: it knows the trace
-    (an oracle). reach: it asks how far sequences reach. queues: it keeps two queues and remembers what it evicted, page
-    by page.
+    for which leaves stand in a line. hits: it asks for hits, with every_hit for more than slru counts. newest_first: of
+    what was used together the deepest goes last. priorities: it asks for the requests' priorities. next_use: it knows
+    the trace (an oracle). reach: it asks how far sequences reach. queues: it keeps two queues and remembers what it
+    evicted, page by page.
     """
 
     engine: bool = False
     stores: bool = True
     recency: bool = False
+    hits: bool = False
     every_hit: bool = False
     newest_first: bool = False
     priorities: bool = False

@@ -55,10 +55,6 @@ class EngineStuck(EngineOutOfMemory):
     """The simulated engine's requests keep preempting each other, so that none progresses."""
 
 
-#: SGLang's default of --priority-scheduling-preemption-threshold.
-SGLANG_PREEMPTION_THRESHOLD = 10
-
-
 #: An engine and the KV connector of its tiers, None without tiers; or the decode workers of any engine.
 Variant = tuple[EngineName, KvConnectorName | None] | Literal["decode"]
 
@@ -186,7 +182,6 @@ def simulate_fleet(
 
     request_models = models_of_requests(plan, trace)
     for pool in plan.pools:
-        _check_priorities(pool.plan, trace.arrays.priority[request_models.model == plan.model_of(pool)])
         if pool.plan.agents is not None and len(plan.pools) > 1:
             raise ValueError(f"pool {pool.name}: agents' objects are simulated in deployments of one pool")
         if pool.replicas < 1:
@@ -360,15 +355,3 @@ def _check_all_ended(plan: FleetPlan, sims: Sequence[la.Sim], end_s: float) -> N
                 f"until decode workers have memory for them; {pool.plan.kv_capacity_tokens} KV tokens are too few"
             )
         raise AssertionError("the simulation ended with requests in flight")
-
-
-def _check_priorities(plan: WorkerPlan, priority: I4) -> None:
-    """Refuse priorities far enough apart for SGLang to preempt running requests, which is not simulated."""
-    if plan.engine.name != "sglang" or plan.engine.schedule != "priority" or len(priority) == 0:
-        return
-    spread = int(np.ptp(priority))
-    if spread > SGLANG_PREEMPTION_THRESHOLD:
-        raise ValueError(
-            f"the trace's priorities differ by up to {spread}: SGLang preempts a running request for one "
-            f"whose priority differs by more than {SGLANG_PREEMPTION_THRESHOLD}, which is not simulated"
-        )

@@ -33,7 +33,7 @@ from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.reading.source import Requests
 from hisearch.validate.e2e_case import MeasuredCase, read_case
 from hisearch.validate.lockstep import Batch, serve
-from hisearch.validate.replay import trace_of
+from hisearch.validate.recorded_trace import trace_of
 from hisearch.validate.restatement.content import BlockContent
 from hisearch.validate.restatement.recording import Request
 from hisearch.validate.restatement.vllm import VllmConfig

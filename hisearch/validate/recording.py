@@ -115,6 +115,10 @@ class SglangSettings(_Settings):
     disable_radix_cache: bool = False
     enable_mixed_chunk: bool = False
     scheduler_recv_interval: _Tokens = 1
+    enable_priority_scheduling: bool = False
+    schedule_low_priority_values_first: bool = False
+    priority_scheduling_preemption_threshold: NonNegativeInt = 10
+    prefill_max_requests: _Tokens | None = None
     hicache: dict[str, Any] | None = None
 
 

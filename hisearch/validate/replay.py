@@ -18,10 +18,7 @@ from hisearch.simulate.engine import EngineOutOfMemory
 from hisearch.simulate.plans.tier_plan import MovementPlan, TierPlan, TransferLaw
 from hisearch.specs.base import EngineName
 from hisearch.specs.deployments.deployment import EngineSpec
-from hisearch.traces.compiled import CompiledTrace
-from hisearch.traces.compiler import compile_trace
-from hisearch.traces.reading.source import Requests
-from hisearch.traces.trace import make_trace
+from hisearch.validate.recorded_trace import compiled_trace, declared_limit
 from hisearch.validate.recording import EngineRecording, RequestRow, SglangSettings, VllmSettings
 from hisearch.validate.restatement import sglang, vllm
 from hisearch.validate.restatement.content import BlockContent
@@ -105,66 +102,6 @@ def without_cache(recording: EngineRecording) -> EngineRecording:
     return replace(recording, settings=off)
 
 
-def compiled_trace(recording: EngineRecording) -> CompiledTrace:
-    """The requests with their shared blocks, compiled for simulations."""
-    rows, block = recording.requests, recording.block_tokens
-    requests = Requests()
-    for row in rows:
-        requests.add(
-            row.arrival_s, row.input_tokens, row.output_tokens, request_id=str(row.id), ids=row.block_ids,
-            known_tokens=block * len(row.block_ids),
-        )  # fmt: skip
-    # Only the order of priorities matters; a trace counts them from 0.
-    priority = np.unique([row.priority for row in rows], return_inverse=True)[1]
-    limits = [_limit(recording, row) for row in rows]
-    return trace_of(requests, block, recording.path.name, priority, limits)
-
-
-def _limit(recording: EngineRecording, row: RequestRow) -> int:
-    """A request's declared output limit; for vLLM at most what the pool holds beside its prompt.
-
-    A server would refuse a longer one, as its ``max_model_len`` fits into the pool. The scheduler does not ask.
-    """
-    if row.max_output_tokens is None:
-        return row.output_tokens
-    settings = recording.settings
-    if not isinstance(settings, VllmSettings):
-        return row.max_output_tokens
-    most = (settings.num_blocks - 1) * settings.block_size - row.input_tokens
-    return max(row.output_tokens, min(row.max_output_tokens, most))
-
-
-def trace_of(
-    requests: Requests,
-    block_tokens: int,
-    name: str,
-    priority: np.ndarray | None = None,
-    max_output_tokens: list[int] | None = None,
-) -> CompiledTrace:
-    """Requests with independent arrivals that share the blocks of equal ids, compiled.
-
-    Args:
-        requests: with ids of their blocks.
-        block_tokens: tokens of a block.
-        name: of the trace.
-        priority: shape (N,), from 0, lower first; all alike where None.
-        max_output_tokens: declared limits; the outputs' lengths where None.
-    """
-    shares_with, shared_tokens = requests.share_blocks(block_tokens)
-    trace = make_trace(
-        arrival_s=requests.arrival_s,
-        input_tokens=requests.input_tokens,
-        output_tokens=requests.output_tokens,
-        max_output_tokens=max_output_tokens,
-        request_ids=requests.request_ids,
-        priority=priority,
-        shares_with=shares_with,
-        shared_tokens=shared_tokens,
-        block_tokens=block_tokens,
-    )
-    return compile_trace(trace, name)
-
-
 def recorded_run(recording: EngineRecording) -> Run:
     """The engine's decisions.
 
@@ -178,7 +115,7 @@ def recorded_run(recording: EngineRecording) -> Run:
     for step in recording.steps:
         batch = [(index[name], computed, tokens) for name, computed, tokens in step.batch]
         preempted = sorted(index[name] for name in step.preempted)
-        lost = preempted if recording.engine == "vllm" else [index[name] for name in step.retracted]
+        lost = preempted if recording.engine == "vllm" else [index[name] for name in (*step.preempted, *step.retracted)]
         end_s = float("nan")
         steps.append(Decision(step.start_s, step.scheduled_s, end_s, step.kind or "", batch, lost, step.pool))
     names = [str(row.id) for row in recording.requests]
@@ -246,7 +183,8 @@ def worker_plan(recording: EngineRecording, law: StepLaw) -> WorkerPlan:
             _refuse_long_requests(recording, settings.max_model_len)
         else:
             tiers = _hicache(recording, settings)
-            engine, capacity = _sglang(settings), settings.max_total_tokens // settings.page_size * settings.page_size
+            engine, page = _sglang(settings, recording.version), settings.page_size
+            capacity = settings.max_total_tokens // page * page
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         raise recording.error("config", problem["msg"].removeprefix("Value error, ")) from None
@@ -274,10 +212,11 @@ def _vllm(settings: VllmSettings) -> EngineSpec:
     )
 
 
-def _sglang(settings: SglangSettings) -> EngineSpec:
+def _sglang(settings: SglangSettings, version: str) -> EngineSpec:
     chunked = settings.chunked_prefill_size > 0
     return EngineSpec(
         name="sglang",
+        version=version,
         max_running_requests=settings.max_running_requests,
         chunk_tokens=settings.chunked_prefill_size if chunked else _NO_CHUNK_TOKENS,
         chunked_prefill=chunked,
@@ -290,6 +229,10 @@ def _sglang(settings: SglangSettings) -> EngineSpec:
         overlap=not settings.disable_overlap_schedule,
         mixed_chunk=settings.enable_mixed_chunk and chunked,
         receive_interval=settings.scheduler_recv_interval,
+        priority_scheduling=settings.enable_priority_scheduling,
+        high_priority_first=settings.enable_priority_scheduling and not settings.schedule_low_priority_values_first,
+        preemption_threshold=settings.priority_scheduling_preemption_threshold,
+        prefill_max_requests=settings.prefill_max_requests,
     )
 
 
@@ -395,7 +338,7 @@ def _replay_sglang(
             "config.schedule_policy", f"{settings.schedule_policy} is not restated; known: {', '.join(policies)}"
         )
     try:
-        config = SglangConfig.from_recording(settings.model_dump())
+        config = SglangConfig.from_recording(settings.model_dump(), recording.version)
     except ValueError as error:
         raise recording.error("config", str(error)) from None
     return sglang.replay(config, requests, cost)
@@ -404,8 +347,17 @@ def _replay_sglang(
 def _restated(index: int, row: RequestRow, recording: EngineRecording) -> Request:
     """A request whose output length the engine knows."""
     content = BlockContent(index, row.block_ids, recording.block_tokens)
-    limit = _limit(recording, row)
-    return Request(index, row.arrival_s, row.input_tokens, row.output_tokens, limit, content, row.priority)
+    limit = declared_limit(recording, row)
+    return Request(
+        index,
+        row.arrival_s,
+        row.input_tokens,
+        row.output_tokens,
+        limit,
+        content,
+        row.priority,
+        row.max_output_tokens is None,
+    )
 
 
 def _restated_step(step: Step, engine: EngineName) -> Decision:

@@ -15,9 +15,10 @@ import pytest
 from hisearch.kernels.layout import hicache as hl
 from hisearch.simulate import Result, WorkerPlan, simulate
 from hisearch.traces.compiled import CompiledTrace
+from hisearch.validate.recorded_trace import compiled_trace
 from hisearch.validate.recording import read_recording
-from hisearch.validate.replay import compiled_trace, recorded_run, restated_run, worker_plan
 from hisearch.validate.replay import recorded_law as law_of
+from hisearch.validate.replay import recorded_run, restated_run, worker_plan
 from hisearch.validate.restatement import sglang
 from hisearch.validate.restatement.recording import Recording, Step
 from hisearch.validate.restatement.sglang_state import SglangConfig

@@ -14,8 +14,8 @@ from hisearch.latency.step_cost import law_costs
 from hisearch.simulate import Result, WorkerPlan, simulate
 from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.traces.compiled import CompiledTrace
+from hisearch.validate.recorded_trace import compiled_trace
 from hisearch.validate.recording import read_recording
-from hisearch.validate.replay import compiled_trace
 from tests.reference.recorded import load_recording, shared_directory
 
 #: The recordings without host tier.

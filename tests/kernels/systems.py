@@ -20,6 +20,7 @@ from hisearch.simulate.engine import EngineOutOfMemory
 from hisearch.simulate.plans.tier_plan import MovementPlan, TierPlan, TransferLaw
 from hisearch.specs.base import EngineName
 from hisearch.specs.deployments.deployment import SCHEDULES, EngineSpec, EvictionName
+from hisearch.specs.deployments.engine_settings import EVICTIONS_SINCE
 from hisearch.specs.deployments.routing import RouterName, RouterSpec
 from hisearch.specs.deployments.tiers import KV_CONNECTORS
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
@@ -114,9 +115,12 @@ def plan(
 ) -> WorkerPlan:
     """A worker with the given capacity, in whole pages, and its engine's own KV connector if it has a host tier.
 
-    HiCache is built on the radix cache: without prefix caching SGLang has no host tier.
+    HiCache is built on the radix cache: without prefix caching SGLang has no host tier. SGLang's rules are those of the
+    release that is restated.
     """
     page = engine.page_size
+    if engine.name == "sglang" and not engine.version:
+        engine = engine.model_copy(update={"version": "0.5.9"})
     bare = WorkerPlan(
         engine,
         compiled_costs() if costs is None else costs,
@@ -316,6 +320,7 @@ def sglang_config(engine: EngineSpec, capacity_tokens: int, *, ignore_eos: bool 
         disable_overlap_schedule=not engine.overlap,
         ignore_eos=ignore_eos,
         seed=seed,
+        version=engine.version or "0.5.9",
     )
 
 
@@ -423,9 +428,16 @@ def sglang_engines(*, mixed: bool = False) -> st.SearchStrategy[EngineSpec]:
 
     ``mixed``: with mixed chunks too, for which the engine retracts nobody, so that it may run out of memory.
     """
+    return st.one_of(_sglang_engines(version, mixed) for version in ("0.5.9", "0.5.23"))
+
+
+def _sglang_engines(version: str, mixed: bool) -> st.SearchStrategy[EngineSpec]:
+    """Those of a release."""
+    evictions = [name for name in get_args(EvictionName) if version != "0.5.9" or name not in EVICTIONS_SINCE]
     return st.builds(
         EngineSpec,
         name=st.just("sglang"),
+        version=st.just(version),
         page_tokens=st.sampled_from([1, 4, 16]),
         max_running_requests=st.sampled_from([1, 2, 4, 16]),
         chunk_tokens=st.sampled_from([16, 64, 256]),
@@ -433,7 +445,7 @@ def sglang_engines(*, mixed: bool = False) -> st.SearchStrategy[EngineSpec]:
         max_prefill_tokens=st.sampled_from([64, 16384]),
         schedule_conservativeness=st.sampled_from([1.0, 0.2, 0.02]),
         prefix_caching=st.sampled_from([True, True, True, False]),
-        eviction=st.sampled_from(get_args(EvictionName)),
+        eviction=st.sampled_from(evictions),
         schedule=st.sampled_from(SCHEDULES["sglang"]),
         overlap=st.booleans(),
         mixed_chunk=st.sampled_from([False, False, True]) if mixed else st.just(False),

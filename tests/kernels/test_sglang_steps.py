@@ -234,14 +234,22 @@ def test_l7_overlap_caches_the_last_output_token_too(seed: int, page: int) -> No
         assert table.hit_tokens[k] == best // page * page
 
 
-def test_priorities_that_would_preempt_are_refused() -> None:
+@pytest.mark.parametrize("version", ["0.5.9", "0.5.23"])
+def test_urgent_requests_preempt_far_less_urgent_ones(version: str) -> None:
     trace = random_trace(1)
-    engine = EngineSpec(name="sglang", schedule="priority")
-    within = trace._replace(priority=np.arange(len(trace.priority), dtype=np.int32) % 11)
-    assert simulate(plan(engine, AMPLE), compiled(within)).requests.finished.all()
-    beyond = trace._replace(priority=np.arange(len(trace.priority), dtype=np.int32) % 12)
-    with pytest.raises(ValueError, match="differ by up to 11"):
-        simulate(plan(engine, AMPLE), compiled(beyond))
+    late = np.arange(len(trace.priority)) >= 10
+    priorities = np.where(late, 0, 11).astype(np.int32)
+    for threshold, preempts in ((11, False), (10, True)):
+        engine = EngineSpec(
+            name="sglang",
+            version=version,
+            schedule="priority",
+            preemption_threshold=threshold,
+            max_running_requests=2,
+        )
+        table = simulate(plan(engine, AMPLE), compiled(trace._replace(priority=priorities))).requests
+        assert table.finished.all()
+        assert (table.preemptions.sum() > 0) == preempts
 
 
 @pytest.mark.parametrize("schedule", ["lpm", "dfs-weight"])

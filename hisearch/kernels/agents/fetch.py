@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from hisearch.base.jit import kernel
 from hisearch.kernels.cache import eviction, tree
-from hisearch.kernels.hicache import hicache, memory, nodes, storage
+from hisearch.kernels.hicache import fetches, hicache, memory, nodes
 from hisearch.kernels.layout import hicache as hl
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import lists
@@ -83,7 +83,7 @@ def begin(sim, w, a, now):
         nodes.unlock_host(sim, w, above)
         return
     at_s = max(now, sim.workers[w].now_s)
-    loader.fetch = storage.open_fetch(sim, w, agent.newest, agent.trace_node, in_hbm + on_host, tokens, above, at_s)
+    loader.fetch = fetches.open_fetch(sim, w, agent.newest, agent.trace_node, in_hbm + on_host, tokens, above, at_s)
     loader.fetch_agent = a
     loader.fetch_request = agent.newest
     agent.sought = agent.trace_node
@@ -100,7 +100,7 @@ def _take(sim, w):
     page = sim.config.page_tokens
     sim.trees[nodes.host_pool(sim, w)].free_pages += present // page
     loader.fetched_pages += (fetch.read - present) // page
-    storage.unregister(sim, w, f)
+    fetches.unregister(sim, w, f)
     loader.fetch = -1
     return loader.fetch_agent
 

@@ -5,7 +5,7 @@ leads through all nodes above it. So a node's true access time is the latest of 
 Therefore only the deepest node of a path is marked, and a removed node passes its mark to its parent. Priorities work
 the same way, by maxima. The marks are exact in childless leaves, which are all that eviction looks at.
 
-Hits are counted with a host tier only, as in the engine (``hicache``); without one, lfu and slru are lru.
+Hits are counted with a host tier (``hicache``), and without one from release 0.5.10 on; else lfu and slru are lru.
 
 ``TREE.free_pages`` are pages without content; ``evictable_pages`` those of nodes that nobody holds.
 """
@@ -20,6 +20,8 @@ from hisearch.kernels.layout import sim as la
 #: Bits of the eviction policies that go by the requests' priorities.
 _WEIGHS_NODES = QUEUE_ORDERS.mask(lambda order: order.weighs_nodes)
 _PRIORITIES = EVICTIONS.mask(lambda policy: policy.priorities)
+#: Bits of those that go by hits.
+_HITS = EVICTIONS.mask(lambda policy: policy.hits)
 
 
 @kernel
@@ -77,7 +79,8 @@ def walk(sim, v, trace_node, limit):
     if tokens < sim.nodes[d].end:
         lower = d
         d = tree.split(sim, v, d, tokens)
-        sim.nodes[d].serial = cache.serial
+        sim.nodes[d].serial = sim.nodes[lower].serial if sim.config.keeps_creation else cache.serial
+        sim.nodes[d].hits = sim.nodes[lower].hits
         if has_node_ranks(sim):
             sim.node_ranks[d] = sim.node_ranks[lower]
         cache.serial += 1
@@ -95,10 +98,27 @@ def _note_insertion(sim, v, d, priority):
 
 
 @kernel
-def insert(sim, v, trace_node, tokens, priority):
+def _counts_hits(sim):
+    """Whether insertions count hits, and eviction asks for them."""
+    return sim.config.counts_hits != 0 and _HITS >> sim.config.eviction & 1
+
+
+@kernel
+def _count_hits(sim, v, d, counted_from):
+    """Count a hit of ``d`` and the nodes above it that end behind ``counted_from``."""
+    while d >= sim.trees.shape[0] and sim.nodes[d].end > counted_from:
+        node = sim.nodes[d]
+        node.hits += 1
+        if node.heap_slot >= 0:
+            eviction.moved(sim, v, d)
+        d = node.parent
+
+
+@kernel
+def insert(sim, v, trace_node, tokens, priority, counted_from):
     """Add the first ``tokens`` (whole pages) of the path to ``trace_node`` for a request of that priority.
 
-    Return (tokens present before, deepest node).
+    It is a hit of each node that ends behind ``counted_from``. Return (tokens present before, deepest node).
     """
     present, d = walk(sim, v, trace_node, tokens)
     if present < tokens:
@@ -118,6 +138,8 @@ def insert(sim, v, trace_node, tokens, priority):
         offer(sim, v, d)
     if d >= sim.trees.shape[0] and sim.config.eviction != la.LRU:
         _note_insertion(sim, v, d, priority)
+    if _counts_hits(sim):
+        _count_hits(sim, v, d, counted_from)
     return present, d
 
 
@@ -170,12 +192,16 @@ def evict_leaf(sim, v, d):
 
 @kernel
 def ensure_free_pages(sim, v, pages):
-    """If fewer than ``pages`` are free, evict at least ``pages`` (not just the difference), as far as possible."""
+    """If fewer than ``pages`` are free, evict as many as are missing, as far as possible.
+
+    Before release 0.5.17 it evicts at least ``pages``, not just the difference.
+    """
     cache = sim.trees[v]
     if cache.free_pages >= pages:
         return
+    wanted = pages - cache.free_pages if sim.config.evicts_shortfall else pages
     evicted = 0
-    while evicted < pages and eviction.some(sim, v):
+    while evicted < wanted and eviction.some(sim, v):
         d = eviction.first(sim, v)
         if sim.nodes[d].trace_node < 0:
             evicted += objects.evict_from(sim, v, d)

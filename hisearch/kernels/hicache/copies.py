@@ -61,6 +61,21 @@ def begin_loading(sim, w):
 
 
 @kernel
+def begin_writing(sim, w):
+    """Begin one copy of all nodes that wait for theirs."""
+    host = sim.hosts[w]
+    if host.writing_tokens == 0:
+        return
+    end = memory.copy(sim, w, 0, host.writing_tokens)
+    host.writing_tokens = 0
+    d = host.to_host_head
+    while d >= 0:
+        if sim.hosted[d].at_s == la.FOREVER_S:
+            sim.hosted[d].at_s = end
+        d = sim.hosted[d].next_copy
+
+
+@kernel
 def next_written(sim, w):
     """Unlock and return the next node whose copy to the host is done by now; -1: none."""
     host = sim.hosts[w]

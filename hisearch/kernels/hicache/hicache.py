@@ -22,6 +22,7 @@ from hisearch.kernels.cache import eviction, radix, tree
 from hisearch.kernels.cache.evictions import slru
 from hisearch.kernels.hicache import memory, nodes
 from hisearch.kernels.layout import hicache as hl
+from hisearch.kernels.layout import sim as la
 
 #: Bits of the eviction policies to which every hit matters.
 _EVERY_HIT = EVICTIONS.mask(lambda policy: policy.every_hit)
@@ -34,34 +35,64 @@ def _counts_hits(sim):
 
 
 @kernel
-def _count_hit(sim, w, d, chunk):
+def _is_copied(sim, d):
+    """Whether ``d`` is on the host, or the root."""
+    return nodes.is_root(sim, d) or sim.hosted[d].where & hl.ON_HOST != 0
+
+
+@kernel
+def child_towards(sim, top, d):
+    """The node below ``top`` on the path to ``d``."""
+    while sim.nodes[d].parent != top:
+        d = sim.nodes[d].parent
+    return d
+
+
+@kernel
+def _copy_to_host(sim, w, d):
+    """Copy ``d`` to the host, which locks it until a pass notes the end. Returns whether there was memory."""
+    if sim.hosted[d].where & hl.ON_HOST:
+        return True
+    if not memory.copy_to_host(sim, w, d):
+        return False
+    sim.hosted[d].next_copy = -1
+    sim.hosted[d].written = sim.nodes[d].begin
+    host = sim.hosts[w]
+    if host.to_host_tail >= 0:
+        sim.hosted[host.to_host_tail].next_copy = d
+    else:
+        host.to_host_head = d
+    host.to_host_tail = d
+    radix.lock(sim, w, d)
+    return True
+
+
+@kernel
+def _count_hit(sim, w, d, counted_from):
     """Count the hit of an insertion that passes or ends in ``d``, which is in HBM; may copy it to the host."""
-    if chunk or sim.tiers.write_hits == 0:
-        return
     node = sim.nodes[d]
+    if node.end <= counted_from or sim.tiers.write_hits == 0:
+        return
     hosted = sim.hosted[d]
     node.hits += 1
     if node.heap_slot >= 0:
         eviction.moved(sim, w, d)
-    if not hosted.where & hl.ON_HOST and node.hits >= sim.tiers.write_hits and memory.copy_to_host(sim, w, d):
-        hosted.next_copy = -1
-        host = sim.hosts[w]
-        if host.to_host_tail >= 0:
-            sim.hosted[host.to_host_tail].next_copy = d
-        else:
-            host.to_host_head = d
-        host.to_host_tail = d
-        radix.lock(sim, w, d)
+    if not hosted.where & hl.ON_HOST and node.hits >= sim.tiers.write_hits:
+        top = d
+        while sim.config.copies_chains and not _is_copied(sim, sim.nodes[top].parent):
+            top = sim.nodes[top].parent
+        while _copy_to_host(sim, w, top) and top != d:
+            top = child_towards(sim, top, d)
     above = node.parent
     if hosted.where & hl.ON_HOST and node.hits >= slru.PROTECTED_HITS and not _counts_hits(sim):
         hosted.settled = 1 if nodes.is_root(sim, above) or sim.hosted[above].settled else 0
 
 
 @kernel
-def _link_path(sim, d, done, chunk):
+def _link_path(sim, d, done, counted_from):
     """Link the path's nodes from below ``done`` tokens, or below a settled node, to ``d``; returns the first."""
     below = -1
-    visit_all = (not chunk and sim.tiers.write_hits > 0) or radix.counts_priorities(sim)
+    visit_all = (counted_from < la.NEVER and sim.tiers.write_hits > 0) or radix.counts_priorities(sim)
     while not nodes.is_root(sim, d) and sim.nodes[d].end > done:
         hosted = sim.hosted[d]
         if hosted.where & hl.IN_HBM and (hosted.settled or not visit_all):
@@ -73,11 +104,11 @@ def _link_path(sim, d, done, chunk):
 
 
 @kernel
-def insert(sim, w, trace_node, tokens, priority, chunk):
+def insert(sim, w, trace_node, tokens, priority, counted_from):
     """Add the first ``tokens`` (full pages) of the path to ``trace_node``, which are all in HBM now.
 
     Nodes are visited from the root down; a copy to the host may evict host nodes that the visit has not reached.
-    ``chunk``: of an unfinished prompt, which counts no hits. Returns (tokens that were in HBM before, deepest node).
+    It is a hit of each node that ends behind ``counted_from``. Returns (tokens that were in HBM before, deepest node).
     """
     cache = sim.trees[w]
     cache.tick += 1
@@ -86,7 +117,7 @@ def insert(sim, w, trace_node, tokens, priority, chunk):
     done = 0
     last = w
     while True:
-        at = _link_path(sim, d, done, chunk)
+        at = _link_path(sim, d, done, counted_from)
         if at < 0 and matched > done:
             # The path is settled, except for its end.
             if matched < sim.nodes[d].end:
@@ -103,7 +134,7 @@ def insert(sim, w, trace_node, tokens, priority, chunk):
                 nodes.mark(sim, w, at)
                 at = nodes.split(sim, w, at, matched)
             if sim.hosted[at].where & hl.IN_HBM:
-                _count_hit(sim, w, at, chunk)
+                _count_hit(sim, w, at, counted_from)
             else:
                 nodes.enter_hbm(sim, w, at)
             last = at
@@ -118,7 +149,7 @@ def insert(sim, w, trace_node, tokens, priority, chunk):
             break
     if done < tokens:
         last = _add(sim, w, last, trace_node, done, tokens, priority)
-        _count_hit(sim, w, last, chunk)
+        _count_hit(sim, w, last, counted_from)
     nodes.mark(sim, w, last)
     return present, last
 
@@ -155,6 +186,18 @@ def _add(sim, w, above, trace_node, begin, end, priority):
 
 
 @kernel
+def _fill_in(sim, d, begin):
+    """Give nodes of the path to ``d`` behind ``begin`` that are in HBM alone their host copy; returns its tokens."""
+    tokens = 0
+    while not nodes.is_root(sim, d) and sim.nodes[d].end > begin:
+        if not sim.hosted[d].where & hl.ON_HOST:
+            sim.hosted[d].where |= hl.ON_HOST
+            tokens += sim.nodes[d].end - sim.nodes[d].begin
+        d = sim.nodes[d].parent
+    return tokens
+
+
+@kernel
 def insert_host(sim, w, above, trace_node, begin, end):
     """Add host pages in (begin, end] on the path to ``trace_node`` below ``above``; return tokens already cached."""
     cache = sim.trees[w]
@@ -178,6 +221,9 @@ def insert_host(sim, w, above, trace_node, begin, end):
         nodes.mark(sim, w, d)
     if matched < sim.nodes[d].end:
         d = nodes.split(sim, w, d, matched)
+    present = matched - begin
+    if sim.config.fetches_by_hits and sim.tiers.write_hits > 0:
+        present -= _fill_in(sim, d, begin)
     if matched < end:
         if nodes.on_host_alone(sim, d):
             eviction.withdraw(sim, nodes.host_pool(sim, w), d)
@@ -185,7 +231,7 @@ def insert_host(sim, w, above, trace_node, begin, end):
         d = tree.insert(sim, w, d, trace_node, matched, end)
         _new_node(sim, w, d, hl.ON_HOST, priority)
         nodes.offer_host(sim, w, d)
-    return matched - begin
+    return present
 
 
 @kernel
@@ -202,6 +248,8 @@ def reset(sim, w):
     host.to_hbm_head = -1
     host.to_hbm_tail = -1
     host.loading = -1
+    host.hits_head = -1
+    host.done_head = -1
     host.entering_head = -1
     host.entering_tail = -1
     host.revoked = -1

@@ -6,6 +6,7 @@ from hisearch.base.jit import kernel
 from hisearch.kernels.cache import eviction, objects, radix, tree
 from hisearch.kernels.hicache import nodes
 from hisearch.kernels.layout import hicache as hl
+from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import links
 
 
@@ -58,7 +59,7 @@ def evict_from_host(sim, w):
 
 
 @kernel
-def _evict_host(sim, w, pages):
+def evict_host(sim, w, pages):
     """Evict from the host until at least ``pages`` are freed or nothing evictable is left."""
     evicted = 0
     while evicted < pages and eviction.some(sim, nodes.host_pool(sim, w)):
@@ -67,10 +68,10 @@ def _evict_host(sim, w, pages):
 
 @kernel
 def take_host(sim, w, pages):
-    """Take pages of host memory; if too few are free, evict ``pages`` first, not the difference."""
+    """Take pages of host memory; if too few are free, evict first what is missing, or before 0.5.17 ``pages``."""
     pool = sim.trees[nodes.host_pool(sim, w)]
     if pool.free_pages < pages:
-        _evict_host(sim, w, pages)
+        evict_host(sim, w, pages - pool.free_pages if sim.config.evicts_shortfall else pages)
     if pool.free_pages < pages:
         return False
     pool.free_pages -= pages
@@ -80,13 +81,20 @@ def take_host(sim, w, pages):
 
 @kernel
 def copy_to_host(sim, w, d):
-    """Begin to copy ``d`` to the host if memory can be allocated; it counts as copied from now on."""
+    """Begin to copy ``d`` to the host if memory can be allocated; it counts as copied from now on.
+
+    Where copies are merged it begins with the next ``copies.begin_writing``.
+    """
     pages = radix.pages_of(sim, d)
     if not take_host(sim, w, pages):
         return False
     tokens = pages * sim.config.page_tokens
     sim.hosted[d].where |= hl.ON_HOST
-    sim.hosted[d].at_s = copy(sim, w, 0, tokens)
+    if sim.config.merges_copies and sim.tiers.write_hits > 0:
+        sim.hosted[d].at_s = la.FOREVER_S
+        sim.hosts[w].writing_tokens += tokens
+    else:
+        sim.hosted[d].at_s = copy(sim, w, 0, tokens)
     sim.trees[nodes.host_pool(sim, w)].stored_tokens += tokens
     return True
 
@@ -113,6 +121,39 @@ def _drop(sim, w, d):
 
 
 @kernel
+def drop_with_children(sim, w, d):
+    """Remove ``d``, which has no host copy, and the host-only nodes below it, unless one of these is in use."""
+    pool = sim.trees[nodes.host_pool(sim, w)]
+    while sim.nodes[d].children > 0:
+        # Host-only leaves that are not in use stand in the host's order of eviction.
+        leaf = _free_leaf_below(sim, w, d)
+        if leaf < 0:
+            return False
+        eviction.withdraw(sim, nodes.host_pool(sim, w), leaf)
+        pool.free_pages += radix.pages_of(sim, leaf)
+        _forget(sim, w, leaf)
+    _drop(sim, w, d)
+    return True
+
+
+@kernel
+def _free_leaf_below(sim, w, d):
+    """A host-only leaf below ``d`` that is not in use; -1: none."""
+    v = nodes.host_pool(sim, w)
+    cache = sim.trees[v]
+    for place in range(cache.line_begin, cache.line_places + cache.heap_size):
+        if cache.line_end <= place < cache.line_places:
+            continue
+        leaf = sim.evict_heap[v, place]
+        above = leaf
+        while above >= 0 and not nodes.is_root(sim, above) and above != d:
+            above = sim.nodes[above].parent
+        if leaf >= 0 and above == d:
+            return leaf
+    return -1
+
+
+@kernel
 def leave_to_host(sim, w, d):
     """Drop the HBM copy of ``d``, which is withdrawn from eviction; its host copy stays."""
     sim.hosted[d].where = hl.ON_HOST
@@ -123,17 +164,18 @@ def leave_to_host(sim, w, d):
 
 @kernel
 def ensure_free_pages(sim, w, pages):
-    """If fewer than ``pages`` of HBM are free, evict at least ``pages``, not the difference.
+    """If fewer than ``pages`` of HBM are free, evict as many as are missing, before release 0.5.17 ``pages``.
 
     With write_back the scheduler waits for the copies of evicted nodes.
     """
     cache = sim.trees[w]
     if cache.free_pages >= pages:
         return
+    wanted = pages - cache.free_pages if sim.config.evicts_shortfall else pages
     evicted = 0
     copied = -1
     refused = -1
-    while evicted < pages and eviction.some(sim, w):
+    while evicted < wanted and eviction.some(sim, w):
         d = eviction.first(sim, w)
         eviction.withdraw(sim, w, d)
         hosted = sim.hosted[d]
@@ -143,10 +185,18 @@ def ensure_free_pages(sim, w, pages):
         elif sim.tiers.write_hits > 0:
             _drop(sim, w, d)
         elif copy_to_host(sim, w, d):
+            if sim.config.merges_copies:
+                # Each copy is waited for; the next one may evict it from the host.
+                sim.workers[w].now_s = max(sim.workers[w].now_s, hosted.at_s)
+                leave_to_host(sim, w, d)
+                evicted += node_pages
+                continue
             # Counts as in HBM until the copies end: the next copy could evict a host-only node.
             nodes.lose_child(sim, w, sim.nodes[d].parent, d)
             hosted.below = copied
             copied = d
+        elif sim.config.merges_copies and drop_with_children(sim, w, d):
+            pass
         else:
             hosted.below = refused
             refused = d

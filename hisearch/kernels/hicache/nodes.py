@@ -104,7 +104,7 @@ def find(sim, w, trace_node, limit):
 def split(sim, w, d, at):
     """Split ``d`` at ``at``; ``d`` keeps the lower half, its copies and its storage locks. Returns the upper half."""
     upper = tree.split(sim, w, d, at)
-    sim.nodes[upper].serial = sim.trees[w].serial
+    sim.nodes[upper].serial = sim.nodes[d].serial if sim.config.keeps_creation else sim.trees[w].serial
     sim.trees[w].serial += 1
     sim.nodes[upper].hits = sim.nodes[d].hits
     hosted = sim.hosted[upper]

@@ -26,8 +26,10 @@ def _part_end(sim, k, now):
     job = sim.servers[k].head
     batch = hl.BATCH_PAGES * sim.config.page_tokens
     if kind == hl.ASKER:
-        return now + sim.tiers.query_s
+        return now + (0.0 if sim.fetches[job].stopped else sim.tiers.query_s)
     if kind == hl.READER:
+        if sim.config.fetches_by_hits and sim.fetches[job].stopped:
+            return now
         return stores.begin_reading(sim, w, job, min(sim.fetches[job].found - sim.fetches[job].read, batch), now)
     if kind == hl.WRITER:
         return stores.begin_writing(sim, w, min(sim.nodes[job].end - sim.hosted[job].written, batch), now)
@@ -84,6 +86,35 @@ def forget_fetch(sim, f):
 
 
 @kernel
+def _note_hit(sim, w, f, now):
+    """End a query, of which the next pass takes note."""
+    fetch = sim.fetches[f]
+    fetch.found = 0
+    if not fetch.stopped:
+        fetch.found = stores.look(sim, w, fetch.trace_node, fetch.begin, fetch.begin + fetch.wanted, now)
+    _log(sim, f, now, hl.READING, fetch.found)
+    host = sim.hosts[w]
+    fetch.next = -1
+    if host.hits_head < 0:
+        host.hits_head = f
+    else:
+        sim.fetches[host.hits_tail].next = f
+    host.hits_tail = f
+
+
+@kernel
+def _note_done(sim, w, f):
+    """End the reading of ``f``, of which the next pass takes note."""
+    host = sim.hosts[w]
+    sim.fetches[f].next = -1
+    if host.done_head < 0:
+        host.done_head = f
+    else:
+        sim.fetches[host.done_tail].next = f
+    host.done_tail = f
+
+
+@kernel
 def _end_query(sim, w, f, now):
     """End a storage query.
 
@@ -91,6 +122,9 @@ def _end_query(sim, w, f, now):
     """
     fetch = sim.fetches[f]
     page = sim.config.page_tokens
+    if sim.config.fetches_by_hits:
+        _note_hit(sim, w, f, now)
+        return
     stored_tokens = stores.look(sim, w, fetch.trace_node, fetch.begin, fetch.begin + fetch.wanted, now)
     host = sim.hosts[w]
     if stored_tokens < max(sim.tiers.fetch_threshold, page):
@@ -127,8 +161,11 @@ def _note_read(sim, w, f, now):
         fetch.far_read += fetch.far
         if fetch.read < fetch.found:
             return True
-    sim.hosts[w].released_pages += (fetch.found - fetch.read) // page
     _log(sim, f, now, hl.READ, fetch.read)
+    if sim.config.fetches_by_hits:
+        _note_done(sim, w, f)
+        return False
+    sim.hosts[w].released_pages += (fetch.found - fetch.read) // page
     fetch.served = 0
     forget_fetch(sim, f)
     return False

@@ -12,7 +12,7 @@ from __future__ import annotations
 from hisearch.base.jit import kernel
 from hisearch.kernels.cache import store
 from hisearch.kernels.hicache import copies as hicache_copies
-from hisearch.kernels.hicache import hicache, servers, stores
+from hisearch.kernels.hicache import fetches, hicache, prefetch, servers, stores
 from hisearch.kernels.hicache import memory as hicache_memory
 from hisearch.kernels.hicache import nodes as hicache_nodes
 from hisearch.kernels.layout import hicache as hl
@@ -43,37 +43,46 @@ def _write(sim, w, d, now):
 
 
 @kernel
-def unregister(sim, w, f):
-    """Detach fetch ``f`` from its request."""
-    fetch = sim.fetches[f]
-    fetch.registered = 0
-    sim.requests[fetch.request].fetch = -1
-    sim.hosts[w].fetching_tokens -= fetch.wanted
-    hicache_nodes.unlock_host(sim, w, fetch.above)
-    servers.forget_fetch(sim, f)
+def _write_all(sim, w, d, now):
+    """Queue the writing of node ``d``, which has been copied; by hits also of what was split off it meanwhile."""
+    if not sim.config.fetches_by_hits:
+        _write(sim, w, d, now)
+        return
+    part = d
+    while sim.nodes[part].begin > sim.hosted[d].written:
+        part = sim.nodes[part].parent
+    while part != d:
+        below = hicache.child_towards(sim, part, d)
+        _write(sim, w, part, now)
+        part = below
+    _write(sim, w, d, now)
 
 
 @kernel
 def take_note(sim, w):
-    """Note all background work done by now; called by a pass that tries to prefill."""
+    """Note all background work done by now; called by every pass, before release 0.5.20 if it tries to prefill."""
     host = sim.hosts[w]
+    hicache_copies.begin_writing(sim, w)
     while True:
         d = hicache_copies.next_written(sim, w)
         if d < 0:
             break
         if sim.tiers.storage:
-            _write(sim, w, d, sim.workers[w].now_s)
+            _write_all(sim, w, d, sim.workers[w].now_s)
     hicache_copies.note_loaded(sim, w)
     if not sim.tiers.storage:
         return
     servers.advance(sim, w)
+    if sim.config.fetches_by_hits:
+        prefetch.take_note(sim, w)
+        return
     while host.revoked >= 0:
         f = host.revoked
         host.revoked = sim.fetches[f].next
         registered = sim.requests[sim.fetches[f].request].fetch
         sim.fetches[f].served = 0
         if registered >= 0:
-            unregister(sim, w, registered)
+            fetches.unregister(sim, w, registered)
         if registered != f:
             servers.forget_fetch(sim, f)
     while host.written >= 0:
@@ -88,6 +97,8 @@ def take_note(sim, w):
 def enter(sim, w, r):
     """Register ``r``, which has entered the queue, for a fetch by the next pass."""
     host = sim.hosts[w]
+    if sim.config.fetches_by_hits:
+        prefetch.enter(sim, w, r)
     store.come_up(sim, r)
     sim.requests[r].next_aside = -1
     if host.entering_head >= 0:
@@ -95,48 +106,6 @@ def enter(sim, w, r):
     else:
         host.entering_head = r
     host.entering_tail = r
-
-
-@kernel
-def _acquire_fetch(sim):
-    f = sim.counters[la.FREE_FETCH]
-    if f >= 0:
-        sim.counters[la.FREE_FETCH] = sim.fetches[f].next
-        return f
-    f = sim.counters[la.FETCHES_USED]
-    if f >= sim.fetches.shape[0]:
-        sim.counters[la.FAULT] = la.NODE_POOL_FULL
-        return 0
-    sim.counters[la.FETCHES_USED] = f + 1
-    return f
-
-
-@kernel
-def open_fetch(sim, w, r, trace_node, begin, tokens, above, at_s):
-    """Query storage from ``at_s`` on for ``tokens`` tokens of ``r``, after ``begin`` on the path to ``trace_node``.
-
-    Their host memory has been taken, and the host copy of ``above`` is locked. Returns the fetch.
-    """
-    f = _acquire_fetch(sim)
-    fetch = sim.fetches[f]
-    fetch.begun_s = at_s
-    fetch.begin = begin
-    fetch.wanted = tokens
-    fetch.found = 0
-    fetch.read = 0
-    fetch.far_read = 0
-    fetch.request = r
-    fetch.trace_node = trace_node
-    fetch.above = above
-    fetch.stopped = 0
-    fetch.refused = 0
-    fetch.ahead = 0
-    fetch.registered = 1
-    fetch.served = 1
-    sim.requests[r].fetch = f
-    sim.hosts[w].fetching_tokens += tokens
-    servers.queue_fetch(sim, hl.SERVERS * w + hl.ASKER, f, at_s)
-    return f
 
 
 @kernel
@@ -160,7 +129,7 @@ def _begin_fetch(sim, w, r):
         hicache_nodes.unlock_host(sim, w, above)
         return
     servers.advance(sim, w)
-    open_fetch(sim, w, r, trace_node, begin, tokens, above, sim.workers[w].now_s)
+    fetches.open_fetch(sim, w, r, trace_node, begin, tokens, above, sim.workers[w].now_s)
 
 
 @kernel
@@ -174,7 +143,10 @@ def begin_fetches(sim, w):
         if sim.counters[la.NODES_LEFT] < la.NODES_PER_REQUEST:
             sim.counters[la.FAULT] = la.NODE_POOL_FULL
             return
-        _begin_fetch(sim, w, r)
+        if sim.config.fetches_by_hits:
+            prefetch.look_up(sim, w, r)
+        else:
+            _begin_fetch(sim, w, r)
         r = after
 
 
@@ -190,6 +162,8 @@ def take_fetch(sim, w, r):
     f = sim.requests[r].fetch
     if f < 0:
         return True
+    if sim.config.fetches_by_hits:
+        return prefetch.take(sim, w, r, f)
     fetch = sim.fetches[f]
     policy = sim.tiers.fetch_policy
     complete = fetch.found > 0 and fetch.found == fetch.read
@@ -201,7 +175,7 @@ def take_fetch(sim, w, r):
     sim.trees[hicache_nodes.host_pool(sim, w)].free_pages += present // sim.config.page_tokens
     sim.requests[r].fetched_tokens = fetch.read - present
     sim.requests[r].far_fetched_tokens = min(fetch.far_read, fetch.read - present)
-    unregister(sim, w, f)
+    fetches.unregister(sim, w, f)
     return True
 
 
@@ -216,6 +190,8 @@ def next_deadline_s(sim, w):
         f = sim.requests[r].fetch
         if f >= 0:
             at = sim.fetches[f].begun_s + _deadline_s(sim, f) + AFTER_DEADLINE_S
+            if sim.config.fetches_by_hits:
+                at = sim.lookups[r].wait_s + sim.lookups[r].timeout_s + AFTER_DEADLINE_S
             if at > sim.workers[w].now_s:
                 time = min(time, at)
         r = sim.requests[r].next

@@ -47,6 +47,7 @@ HOSTED = np.dtype(
 #: SGLang with a host tier: copies of a scheduler.
 HOST = np.dtype(
     [
+        ("writing_tokens", "i8"),  # of nodes whose copies to the host begin with the next merged one
         ("loading_tokens", "i8"),  # to be loaded back by the batch being formed
         ("fetching_tokens", "i8"),  # of prefetches that the scheduler has not taken
         ("fetched_tokens", "i8"),  # that have arrived from storage so far
@@ -56,6 +57,12 @@ HOST = np.dtype(
         ("to_hbm_head", "i4"),
         ("to_hbm_tail", "i4"),
         ("loading", "i4"),  # nodes that the batch being formed loads back
+        ("passes", "i8"),  # since it began
+        ("hits_head", "i4"),  # fetches whose query has ended, not noted yet
+        ("hits_tail", "i4"),
+        ("done_head", "i4"),  # fetches that have been read, not noted yet
+        ("done_tail", "i4"),
+        ("retries", "i4"),  # waiting requests that are to be looked up again
         ("entering_head", "i4"),  # requests that have entered the queue and have not been looked up in storage
         ("entering_tail", "i4"),
         ("revoked", "i4"),  # fetches with too little in storage, not noted yet
@@ -84,7 +91,24 @@ FETCH = np.dtype(
         ("registered", "i4"),  # it is its request's fetch
         ("served", "i4"),  # a server still has it
         ("refused", "i4"),  # storage has too little
+        ("taken", "i4"),  # host memory was taken for what was found
+        ("noted", "i8"),  # tokens that a pass has noted as arrived
         ("ahead", "i4"),  # begun ahead of its request, which has not looked into storage yet
+    ],
+    align=True,
+)
+
+#: What a request waits for from storage, from release 0.5.20 on (see ``hicache.prefetch``).
+LOOKUP = np.dtype(
+    [
+        ("matched", "i8"),  # tokens that its last look-up found in both tiers
+        ("due", "i8"),  # pass from which on it is looked up again, -1: not set yet
+        ("wait_s", "f8"),  # when it was first held up by a fetch
+        ("timeout_s", "f8"),  # how long it waits from then on
+        ("attempts", "i4"),  # repeated look-ups
+        ("retry", "i4"),  # 1 while it is to be looked up again
+        ("waits", "i4"),  # 1 since it was first held up
+        ("late", "i4"),  # 1 since it has waited too long
     ],
     align=True,
 )

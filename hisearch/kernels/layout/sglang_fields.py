@@ -9,6 +9,11 @@ REQUEST: list[tuple[str, str]] = [
     ("joined_s", "f8"),  # end of the prefill after which it joined the decodes
     ("fetch", "i4"),  # its fetch from storage, or -1
     ("capped", "i4"),  # 1 while it may generate more than admission reserves (see ``sglang.running``)
+    ("inserted_tokens", "i8"),  # of it that it has put into the tree since it was admitted
+    ("missing_tokens", "i8"),  # tokens that its last attempt at admission had to compute, as the engine notes them
+    ("queued_at", "i8"),  # moment at which it entered the waiting queue (see ``WORKER.moments``)
+    ("goes", "i4"),  # 1 while it is being preempted
+    ("draining", "i4"),  # 1 where it has left the batch while its last token is in flight
     ("serial", "i4"),  # the step that last computed prompt tokens of it; -1 once it is retracted
 ]
 
@@ -24,6 +29,9 @@ WORKER: list[tuple[str, str]] = [
     ("chunk_left", "i8"),
     # Outputs to come (see ``sglang.running``).
     ("horizon_tokens", "i8"),
+    ("sure_horizon_tokens", "i8"),
+    ("sure", "i4"),  # decoding requests whose outputs to come are reserved in full
+    ("sure_capped", "i4"),  # of those, capped ones
     ("finished_pending_tokens", "i8"),
     ("next_uncapped", "i8"),
     ("front_orders", "i8"),  # order of requests that join at the front, decreasing from 0
@@ -36,6 +44,13 @@ WORKER: list[tuple[str, str]] = [
     ("last", "i4"),  # kind of the batch formed by the last pass, 0 if it formed none
     ("held_head", "i4"),  # requests that arrived and were not received yet (see ``inbox``), by next
     ("held_tail", "i4"),
+    ("draining_head", "i4"),  # draining requests that decoded in the step in flight, by next_aside, in batch order
+    ("draining_tail", "i4"),
+    ("preempted_head", "i4"),  # requests that this pass has preempted, by next
+    ("preempted_tail", "i4"),
+    ("moments", "i8"),  # different times of passes so far
+    ("moment_s", "f8"),  # the latest of them
+    ("touches", "i8"),  # passes that may have touched the prefixes of waiting requests
     ("skipped", "i8"),  # weight of the passes since requests were last received
 ]
 
@@ -45,5 +60,9 @@ CONFIG: list[tuple[str, str]] = [
     ("receive_interval", "i8"),  # weight of passes between two receptions of requests (see ``inbox``)
     ("conservativeness", "f8"),
     ("max_prefill_tokens", "i8"),
+    ("max_prefills", "i8"),  # most prompts of a prefill pass
+    ("preempts", "i8"),  # priority scheduling: urgent requests preempt running ones
+    ("priority_sign", "i8"),  # 1: lower priority values are more urgent; -1: higher ones
+    ("preemption_threshold", "i8"),
     *fields_of("sglang"),  # whether each dated rule holds
 ]

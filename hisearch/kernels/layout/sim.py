@@ -48,7 +48,7 @@ LRU, LFU, FIFO, MRU, DISTANCE = (EVICTIONS.code(name) for name in ("lru", "lfu",
 # TensorRT-LLM's capacity policies.
 GUARANTEED_NO_EVICT, MAX_UTILIZATION = 0, 1
 # Orders of the waiting queue.
-FCFS, PRIORITY = (QUEUE_ORDERS.code(name) for name in ("fcfs", "priority"))
+FCFS, PRIORITY, LPM = (QUEUE_ORDERS.code(name) for name in ("fcfs", "priority", "lpm"))
 
 # Kinds of schedulers of a worker (see ``schedulers``): a single one, DP ranks, micro-batches of a pipeline.
 SINGLE, LOCKSTEP, PIPE = 0, 1, 2
@@ -169,7 +169,7 @@ WORKER = np.dtype(
         ("decoding", "i4"),  # of those, requests that decode
         ("prompts_head", "i4"),  # vLLM, TensorRT-LLM: running requests whose prompt is unfinished, in running order
         ("prompts_tail", "i4"),
-        ("draining", "i4"),  # vLLM, TensorRT-LLM: running requests whose last token is being made
+        ("draining", "i4"),  # running requests whose last token is being made; SGLang's have left the running list
         ("endings_new", "i4"),  # likewise: requests that the newest, the older outstanding step makes the last token of
         ("endings_old", "i4"),
         ("waiting_head", "i4"),
@@ -276,7 +276,7 @@ class Sim(Handle):
 
     blank (1,): a request that has not arrived.
     node_ranks, queued: further fields of nodes and requests; of length 1 where they are not used. Likewise for a host
-        tier: hosted (of nodes), hosts (W,), fetches, servers (SERVERS W,) and their heap, moves.
+        tier: hosted (of nodes), hosts (W,), fetches, lookups (of requests), servers (SERVERS W,) and their heap, moves.
     trees: first those with content by prefix (V of them: the workers', the stores', their shadows). Then pools without
         such content: the workers' separate pools of objects, if any, and the host pools of HiCache and TensorRT-LLM.
     deepest_cached (V, M): deepest node of tree v with a page that completes in trace node s, or -1; of a store: its
@@ -336,6 +336,7 @@ class Sim(Handle):
         "hosted": Array(hl.HOSTED, 1),
         "hosts": Array(hl.HOST, 1),
         "fetches": Array(hl.FETCH, 1),
+        "lookups": Array(hl.LOOKUP, 1),
         "servers": Array(hl.SERVER, 1),
         "moves": Array(hl.MOVE, 1),
         "server_heap": Array("i4", 1),
@@ -372,7 +373,7 @@ class Sim(Handle):
         "launches": Array(LAUNCH, 1),
         "joins": Array(JOIN, 2),
         "prompts": Array("i4", 2),
-        "ends": Array("i8", 2),
+        "ends": Array("f8", 2),
         "queue_order": Array("i4", 2),
         "shuffle_rng": Array("u8", 1),
         "evict_heap": Array("i4", 2),

@@ -6,6 +6,7 @@ from hisearch.base.jit import kernel
 from hisearch.kernels.cache import radix, tree
 from hisearch.kernels.engine import engine_calls
 from hisearch.kernels.hicache import nodes as hicache_nodes
+from hisearch.kernels.hicache import prefetch
 from hisearch.kernels.layout import agents as al
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.sglang import memory, running
@@ -13,15 +14,17 @@ from hisearch.kernels.sglang.running import CLIP_OUTPUT_TOKENS
 from hisearch.kernels.traffic import lists
 
 # Verdicts: go on; memory is short, so that the batch is marked full; a budget of the pass is used up.
-CONTINUE, NO_TOKEN, OTHER = 0, 1, 2
+# PASS_OVER: the request is looked up in storage again.
+CONTINUE, NO_TOKEN, OTHER, PASS_OVER = 0, 1, 2, 3
 
 
 @kernel
-def open_budget(sim, w, in_flight):
-    """Set the budget of a pass. ``in_flight``: see ``sglang.running.join_last_prefill``."""
+def open_budget(sim, w, in_flight, sure_in_flight):
+    """Set the budget of a pass. ``in_flight``, ``sure_in_flight``: see ``sglang.running.join_last_prefill``."""
     worker = sim.workers[w]
     mixed_decodes = worker.running if sim.config.mixed_chunk else 0
-    worker.reserved_tokens = mixed_decodes + (running.tokens_to_come(sim, w) + in_flight) * worker.ratio
+    estimated, sure = running.tokens_to_come(sim, w)
+    worker.reserved_tokens = mixed_decodes + sure + sure_in_flight + (estimated + in_flight) * worker.ratio
     worker.taken_tokens = mixed_decodes
     worker.input_left = sim.config.max_prefill_tokens - mixed_decodes
     worker.chunk_left = sim.config.chunk_tokens - mixed_decodes if sim.config.chunked_prefill else la.NEVER
@@ -35,7 +38,7 @@ def _available_tokens(sim, w):
 
 
 @kernel
-def _total_left(sim, w):
+def total_left(sim, w):
     """Tokens free or evictable beyond what is reserved for outputs to come."""
     return _available_tokens(sim, w) - sim.workers[w].reserved_tokens
 
@@ -59,8 +62,9 @@ def _add(sim, w, r, extend, tokens, complete):
     worker.batch_size += 1
     worker.prefill_tokens += extend
     output = min(memory.max_new(sim, r), CLIP_OUTPUT_TOKENS) if complete else 0
-    worker.reserved_tokens += tokens + output
-    worker.taken_tokens += tokens
+    spare = sim.config.page_tokens if sim.config.charges_page else 0
+    worker.reserved_tokens += tokens + spare + output
+    worker.taken_tokens += tokens + spare
     worker.input_left -= tokens
     worker.chunk_left -= tokens
 
@@ -71,7 +75,7 @@ def go_on(sim, w):
     worker = sim.workers[w]
     r = worker.chunked
     extend = sim.trace.input_tokens[r] + sim.requests[r].generated - sim.requests[r].computed
-    headroom = min(worker.chunk_left, int(_total_left(sim, w)))
+    headroom = min(worker.chunk_left, int(total_left(sim, w)))
     if headroom <= 0:
         headroom = worker.chunk_left
     chunk = min(extend, headroom)
@@ -79,10 +83,10 @@ def go_on(sim, w):
 
 
 @kernel
-def _verdict(sim, w):
-    """Verdict after an admission, by what it left of the budget."""
+def verdict(sim, w):
+    """Verdict by what is left of the budget."""
     worker = sim.workers[w]
-    if _total_left(sim, w) <= 0 or _available_tokens(sim, w) - worker.taken_tokens <= 0:
+    if total_left(sim, w) <= 0 or _available_tokens(sim, w) - worker.taken_tokens <= 0:
         return NO_TOKEN
     return OTHER if worker.input_left <= 0 or worker.chunk_left <= 0 else CONTINUE
 
@@ -92,10 +96,12 @@ def _admit(sim, w, r, now, hit_tokens, loaded, extend, tokens, complete):
     """Dequeue ``r`` and put ``extend`` of its tokens, from ``computed`` on, into the batch (see ``_add``)."""
     lists.note_scheduled(sim, r, now, hit_tokens, loaded)
     lists.stop_waiting(sim, w, r)
+    if sim.tiers.storage and sim.config.fetches_by_hits:
+        prefetch.cancel(sim, w, r)
     if sim.config.objects:
         engine_calls.call_engine(sim.config.objects, sim, al.LOAD, w, r, now)
     _add(sim, w, r, extend, tokens, complete)
-    return _verdict(sim, w)
+    return verdict(sim, w)
 
 
 @kernel
@@ -105,15 +111,31 @@ def _release_objects(sim, w, r, now):
 
 
 @kernel
+def _exceeds_input(sim, w, tokens):
+    """Whether a prompt of which ``tokens`` are missing, in full pages, exceeds what is left of max_prefill_tokens."""
+    worker = sim.workers[w]
+    if sim.config.bounds_uncut_input and sim.config.chunked_prefill:
+        return False
+    return tokens >= worker.input_left and worker.batch_size > 0
+
+
+@kernel
+def _goes(sim, w, tokens, cut):
+    """Whether the limits of a pass let in such a prompt, or ``cut`` tokens of it."""
+    return not _exceeds_input(sim, w, tokens) and (tokens <= sim.workers[w].chunk_left or cut > 0)
+
+
+@kernel
 def try_admit(sim, w, r, now):
     """Test the first waiting request and, if it fits, add it or its first chunk to the batch.
 
     Returns the verdict; whether it was added shows in ``batch_size``.
     """
-    if memory.plays_out_ends(sim, r):
-        return _try_by_ends(sim, w, r, now)
     worker = sim.workers[w]
     request = sim.requests[r]
+    if memory.plays_out_ends(sim, r):
+        request.missing_tokens = sim.trace.input_tokens[r] + request.generated
+        return _try_by_ends(sim, w, r, now) if worker.batch_size < sim.config.max_prefills else OTHER
     known = sim.trace.input_tokens[r] + request.generated
     hit_tokens, d, on_host, host_node = 0, worker.cache_id, 0, worker.cache_id
     if sim.config.hicache:
@@ -124,32 +146,42 @@ def try_admit(sim, w, r, now):
         hit_tokens, d = radix.walk(
             sim, sim.workers[w].cache_id, lists.path_end(sim, r), tree.floor_page(sim, known - 1)
         )
+    request.missing_tokens = known - hit_tokens
+    if sim.tiers.storage and sim.config.fetches_by_hits and prefetch.lost_prefix(sim, w, r, hit_tokens + on_host):
+        return PASS_OVER
+    if worker.batch_size >= sim.config.max_prefills:
+        return OTHER
     total = known - hit_tokens + min(max(memory.max_new(sim, r) - request.generated, 0), CLIP_OUTPUT_TOKENS)
+    if sim.config.needs_page:
+        total += sim.config.page_tokens
     if sim.config.objects:
         total += engine_calls.call_engine(sim.config.objects, sim, al.MISSING, w, r, now)
-    if total >= _total_left(sim, w):
+    if total >= total_left(sim, w):
         return NO_TOKEN
     tokens = _round_up_to_pages(sim, known - hit_tokens - on_host)
-    if tokens >= worker.input_left and worker.batch_size > 0:
+    if not sim.config.bounds_uncut_input and _exceeds_input(sim, w, tokens):
         return OTHER
     radix.lock(sim, sim.workers[w].cache_id, d)
     if sim.config.objects:
         engine_calls.call_engine(sim.config.objects, sim, al.HOLD, w, r, now)
     # The matched prefix is no longer evictable.
-    fits = total < _total_left(sim, w)
+    fits = total < total_left(sim, w)
     cut = tree.floor_page(sim, worker.chunk_left)
-    if not fits:
+    goes = not sim.config.bounds_uncut_input or _goes(sim, w, tokens, cut)
+    if not fits or not goes:
         radix.unlock(sim, sim.workers[w].cache_id, d)
         _release_objects(sim, w, r, now)
-        return NO_TOKEN
+        return OTHER if fits else NO_TOKEN
     request.node = d
     request.locked_tokens = hit_tokens
     request.computed = hit_tokens
     loaded = 0
     if on_host > 0:
         loaded = memory.load_back(sim, w, r, host_node, on_host)
+        if not sim.config.bounds_uncut_input:
+            request.missing_tokens = known - request.computed
     tokens = _round_up_to_pages(sim, known - request.computed)
-    if (tokens >= worker.input_left and worker.batch_size > 0) or (tokens > worker.chunk_left and cut <= 0):
+    if not _goes(sim, w, tokens, cut):
         # Loaded tokens stay.
         radix.unlock(sim, sim.workers[w].cache_id, request.node)
         _release_objects(sim, w, r, now)
@@ -180,22 +212,29 @@ def _collect_end(sim, w, count, tokens_left, tokens_held):
 
 
 @kernel
+def _tokens_left(sim, w, r, generated):
+    """Output tokens that ``r`` has left: those that it declared, unless it is pinned the new-token ratio of them."""
+    ratio = 1.0 if sim.pinned[r] else sim.workers[w].ratio
+    return memory.max_new(sim, r) * ratio - generated
+
+
+@kernel
 def _collect_ends(sim, w, r):
     """Collect (tokens left, tokens held) of ``r``, the running requests and those in the batch, by tokens left."""
     worker = sim.workers[w]
     trace = sim.trace
     generated = sim.requests[r].generated
-    count = _collect_end(sim, w, 0, memory.max_new(sim, r) - generated, trace.input_tokens[r] + generated)
+    count = _collect_end(sim, w, 0, _tokens_left(sim, w, r, generated), trace.input_tokens[r] + generated)
     q = worker.running_head
     while q >= 0:
         finished = sim.requests[q].outcome == la.FINISHED
         generated = trace.output_tokens[q] if finished else running.known_generated(sim, w, q)
-        count = _collect_end(sim, w, count, memory.max_new(sim, q) - generated, trace.input_tokens[q] + generated)
+        count = _collect_end(sim, w, count, _tokens_left(sim, w, q, generated), trace.input_tokens[q] + generated)
         q = sim.requests[q].next
     for k in range(worker.batch_size):
         q = sim.prompts[running.newest(sim, w) ^ 1, k]
         generated = sim.requests[q].generated
-        count = _collect_end(sim, w, count, memory.max_new(sim, q) - generated, trace.input_tokens[q] + generated)
+        count = _collect_end(sim, w, count, _tokens_left(sim, w, q, generated), trace.input_tokens[q] + generated)
     worker.ends = count
 
 
@@ -204,7 +243,7 @@ def _insert_end(sim, w, r):
     """Insert the end of ``r``. Like the engine's, it stops at the last position even if ``r`` has most tokens left."""
     worker = sim.workers[w]
     generated = sim.requests[r].generated
-    tokens_left = memory.max_new(sim, r) - generated
+    tokens_left = _tokens_left(sim, w, r, generated)
     if tokens_left <= 0:
         return
     tokens_left_of = sim.ends[2 * w]
@@ -238,9 +277,9 @@ def _try_by_ends(sim, w, r, now):
     worker = sim.workers[w]
     request = sim.requests[r]
     extend = sim.trace.input_tokens[r] + request.generated
-    tokens = _round_up_to_pages(sim, extend)
+    tokens = _round_up_to_pages(sim, extend) + (sim.config.page_tokens if sim.config.needs_page else 0)
     now_left = _available_tokens(sim, w) - worker.taken_tokens
-    if tokens > min(now_left, _total_left(sim, w)):
+    if tokens > min(now_left, total_left(sim, w)):
         return NO_TOKEN
     if worker.ends < 0:
         _collect_ends(sim, w, r)

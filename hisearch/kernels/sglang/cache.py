@@ -21,21 +21,29 @@ def walk(sim, w, trace_node, limit):
 
 
 @kernel
-def insert(sim, w, trace_node, tokens, priority, chunk):
-    """Add the first ``tokens`` (full pages) of the path to ``trace_node``; returns how many HBM had before.
+def walk_tiers(sim, w, trace_node, limit):
+    """As ``walk`` in both tiers: (tokens in HBM, host-only tokens behind them, node that ends with the former)."""
+    if sim.config.hicache:
+        tokens, d, on_host, _ = hicache_nodes.walk(sim, w, trace_node, limit)
+        return tokens, on_host, d
+    tokens, d = radix.walk(sim, sim.workers[w].cache_id, trace_node, limit)
+    return tokens, 0, d
 
-    ``chunk``: whether they are a chunk of an unfinished prompt.
+
+@kernel
+def insert(sim, w, trace_node, tokens, priority, counted_from):
+    """Add the first ``tokens`` (full pages) of the path to ``trace_node``.
+
+    It is a hit of each node that ends behind ``counted_from``. Returns (tokens that HBM had before, deepest node).
     """
     if sim.config.hicache:
-        present, _ = hicache.insert(sim, w, trace_node, tokens, priority, chunk)
-    else:
-        present, _ = radix.insert(sim, sim.workers[w].cache_id, trace_node, tokens, priority)
-    return present
+        return hicache.insert(sim, w, trace_node, tokens, priority, counted_from)
+    return radix.insert(sim, sim.workers[w].cache_id, trace_node, tokens, priority, counted_from)
 
 
 @kernel
 def ensure_free_pages(sim, w, pages):
-    """If fewer than ``pages`` are free, evict at least ``pages``, not the difference, as far as possible."""
+    """If fewer than ``pages`` are free, evict, as far as possible (see ``radix``)."""
     if sim.config.hicache:
         hicache_memory.ensure_free_pages(sim, w, pages)
     else:

@@ -5,15 +5,12 @@ from __future__ import annotations
 from hisearch.base.jit import kernel
 from hisearch.kernels.cache import eviction
 from hisearch.kernels.engine import device, log
-from hisearch.kernels.hicache import storage
+from hisearch.kernels.hicache import servers, storage
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.sglang import cache as prefixes
-from hisearch.kernels.sglang import gaps, inbox, memory, order, running
+from hisearch.kernels.sglang import gaps, inbox, memory, order, retraction, running
 from hisearch.kernels.sglang import log as step_log
 from hisearch.kernels.traffic import heaps, lists
-
-#: Decode steps that a retraction makes room for (SGLANG_RETRACT_DECODE_STEPS).
-RETRACT_STEPS = 20
 
 
 @kernel
@@ -65,23 +62,6 @@ def _sorted_for_retraction(sim, w):
 
 
 @kernel
-def _retract_request(sim, w, r):
-    """Retract ``r``, which loses its KV and a token in flight."""
-    request = sim.requests[r]
-    generated = running.known_generated(sim, w, r)
-    gaps.lost(sim, w, r, running.in_prefill(sim, w, r), running.flies(sim, w))
-    running.leave(sim, w, r)
-    request.generated = generated
-    lists.stop_running(sim, w, r)
-    memory.drop(sim, w, r)
-    request.computed = 0
-    request.serial = -1
-    request.preemptions += 1
-    sim.workers[w].preemptions += 1
-    log.lost(sim, r)
-
-
-@kernel
 def _keep_order(sim, w, count):
     """Make the first ``count`` of ``batch[w]`` the running list, in that order."""
     worker = sim.workers[w]
@@ -113,16 +93,17 @@ def _retract(sim, w):
             if sim.trees[sim.workers[w].cache_id].free_pages >= needed_pages:
                 break
         count -= 1
-        _retract_request(sim, w, sim.batch[w, count])
-        prefixes.ensure_free_pages(sim, w, lists.pages(sim, RETRACT_STEPS * worker.decoding))
+        retraction.retract(sim, w, sim.batch[w, count])
+        log.lost(sim, sim.batch[w, count])
+        prefixes.ensure_free_pages(sim, w, lists.pages(sim, retraction.DECODE_STEPS * worker.decoding))
     generated = 0
     declared = 0
     for k in range(count):
         generated += running.known_generated(sim, w, sim.batch[w, k])
         declared += memory.max_new(sim, sim.batch[w, k])
-    worker.ratio = min(1.0, (generated + RETRACT_STEPS * count) / (declared + 1))
+    worker.ratio = min(1.0, (generated + retraction.DECODE_STEPS * count) / (declared + 1))
     for k in range(total - 1, count - 1, -1):
-        order.enqueue(sim, w, sim.batch[w, k])
+        order.enqueue(sim, w, sim.batch[w, k], worker.moments)
         if sim.tiers.storage:
             storage.enter(sim, w, sim.batch[w, k])
     if sim.tiers.storage:
@@ -142,6 +123,8 @@ def form_decode(sim, w, now):
     shrank = worker.finished_pending > 0
     if shrank:
         running.filter_finished(sim, w)
+    drained = running.drain(sim, w) > 0
+    shrank = shrank or drained
     if worker.decoding == 0:
         worker.full = 0
         return False
@@ -149,6 +132,10 @@ def form_decode(sim, w, now):
     prefixes.ensure_pages_for_step(sim, w, needed_pages, now)
     if sim.trees[sim.workers[w].cache_id].free_pages >= needed_pages:
         worker.ratio = _decayed(sim, worker.ratio, 1)
+    elif drained:
+        # The results in flight free memory.
+        worker.full = 0
+        return False
     else:
         decoding = worker.decoding
         _retract(sim, w)
@@ -161,6 +148,12 @@ def form_decode(sim, w, now):
 
 
 @kernel
+def _writes(sim, w):
+    """Whether the next pass may note the end of a copy, which begins a write to storage."""
+    return sim.hosts[w].to_host_head >= 0 or sim.hosts[w].retries > 0 or servers.busy(sim, w)
+
+
+@kernel
 def _fast_forward_limit(sim, w):
     """Decode steps, including the one with pages taken, in which no request ends or enters and no page is evicted."""
     worker = sim.workers[w]
@@ -169,7 +162,11 @@ def _fast_forward_limit(sim, w):
     limit = sim.requests[sim.finish_heap[w, 0]].finish_clock - worker.clock
     if sim.config.overlap:
         # Results are known one pass later; those of a prefill change the cache.
-        limit = limit + 1 if sim.launches[running.newest(sim, w)].kind == la.DECODE_STEP else 1
+        if sim.launches[running.newest(sim, w)].kind != la.DECODE_STEP or worker.draining > 0:
+            return 1
+        limit = max(limit, 1) if sim.config.skips_last_decode else limit + 1
+    if sim.tiers.storage and sim.config.notes_every_pass and _writes(sim, w):
+        return 1
     if worker.held_head >= 0:
         limit = min(limit, inbox.steps_to_look(sim, w))
     if limit == 1:

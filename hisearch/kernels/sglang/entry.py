@@ -20,7 +20,7 @@ from hisearch.kernels.hicache import hicache, servers, storage, stores
 from hisearch.kernels.layout import agents as al
 from hisearch.kernels.layout import hicache as hl
 from hisearch.kernels.layout import sim as la
-from hisearch.kernels.sglang import decode, gaps, inbox, memory, order, running
+from hisearch.kernels.sglang import decode, gaps, idle, inbox, memory, order, running
 from hisearch.kernels.sglang import log as step_log
 from hisearch.kernels.sglang.decode import initial_ratio
 from hisearch.kernels.sglang.prefill import form_prefill
@@ -38,12 +38,18 @@ def _note_peak(sim, w):
 def _next_batch(sim, w, now, last):
     """Form a batch after one of kind ``last`` (0: the last pass formed none); returns its kind, or 0."""
     worker = sim.workers[w]
+    if sim.config.hicache and sim.config.notes_every_pass:
+        storage.take_note(sim, w)
     if worker.chunked >= 0:
         memory.keep_unfinished(sim, w, worker.chunked, True)
     in_flight = 0
+    sure_in_flight = 0
     if last == la.PREFILL_STEP or last == la.MIXED_STEP:
-        in_flight = running.join_last_prefill(sim, w)
-    kind = form_prefill(sim, w, now, in_flight)
+        in_flight, sure_in_flight = running.join_last_prefill(sim, w)
+    if sim.config.filters_every_pass and worker.finished_pending > 0:
+        running.filter_finished(sim, w)
+        worker.full = 0
+    kind = form_prefill(sim, w, now, in_flight, sure_in_flight)
     if kind == 0 and decode.form_decode(sim, w, now):
         kind = la.DECODE_STEP
     return kind
@@ -129,53 +135,6 @@ def _begin_tier_work(sim, w, now):
 
 
 @kernel
-def _has_pending_events(sim, w):
-    """Whether a copy, a server or a deadline will cause another pass of an idle worker."""
-    if not sim.config.hicache:
-        return False
-    if hicache_copies.next_copy_s(sim, w) < la.FOREVER_S:
-        return True
-    if not sim.tiers.storage:
-        return False
-    servers.advance(sim, w)
-    return servers.busy(sim, w) or storage.next_deadline_s(sim, w) < la.FOREVER_S
-
-
-@kernel
-def _loads(sim, w):
-    """Whether objects are being loaded or read, or can be after another worker's calls: all of these are events."""
-    if sim.config.objects == 0:
-        return False
-    loader = sim.agents.loaders[w]
-    return loader.object >= 0 or loader.reading >= 0 or sim.config.workers > 1
-
-
-@kernel
-def _next_retry_s(sim, w):
-    """When an idle worker with waiting requests retries: at the end of a copy or after a deadline.
-
-    FOREVER_S: only an event retries, an arrival or the end of a server's batch. NEVER_S: no server is at work.
-    """
-    time = hicache_copies.next_copy_s(sim, w)
-    if sim.tiers.storage:
-        time = min(time, storage.next_deadline_s(sim, w))
-    if time < la.FOREVER_S or (sim.tiers.storage and servers.busy(sim, w)) or _loads(sim, w):
-        return time
-    # The next batch's load-backs may lock all the memory that it needs.
-    return la.NEVER_S
-
-
-@kernel
-def _schedule_retry(sim, w):
-    """Set the event of an idle worker with requests waiting."""
-    time = _next_retry_s(sim, w)
-    if time < la.FOREVER_S:
-        heaps.event_set(sim, w, time)
-    elif time == la.NEVER_S:
-        sim.counters[la.FAULT] = la.STUCK
-
-
-@kernel
 def serve(sim, k, now):
     """End a batch of a server's job; an idle worker passes again."""
     if k >= hl.SERVERS * sim.config.workers:
@@ -198,6 +157,9 @@ def serve(sim, k, now):
 def form(sim, w, now):
     """One pass at ``now``: form the next batch, launch it, and set the worker's next event."""
     worker = sim.workers[w]
+    if now > worker.moment_s:
+        worker.moment_s = now
+        worker.moments += 1
     log.forget_lost(sim)
     if sim.config.receive_interval > 1:
         _poll_inbox(sim, w, now)
@@ -206,10 +168,14 @@ def form(sim, w, now):
     _begin_tier_work(sim, w, now)
     kind = _next_batch(sim, w, now, worker.last)
     if kind == 0 and (worker.last == 0 or not sim.config.overlap):
-        worker.ratio = initial_ratio(sim)
-        # This pass may have cleared the full mark.
-        if worker.waiting > 0 and not _has_pending_events(sim, w):
-            kind = _next_batch(sim, w, now, 0)
+        if not sim.config.resets_ratio_when_empty or idle.is_empty(sim, w):
+            worker.ratio = initial_ratio(sim)
+        # This pass may have cleared the full mark; the engine passes again and again.
+        for _ in range(idle.PASSES - 1):
+            # Recordings of 0.5.9 with storage leave out these passes while copies are under way.
+            repeats = sim.tiers.storage == 0 or sim.config.touches_waiting != 0
+            if kind == 0 and worker.waiting > 0 and (repeats or not idle.has_pending_events(sim, w)):
+                kind = _next_batch(sim, w, now, 0)
     worker.last = kind
     if kind == 0:
         if sim.config.objects:
@@ -217,12 +183,12 @@ def form(sim, w, now):
         device.await_next(sim, w, now, False)
         if sim.config.scheduler_kind == la.LOCKSTEP:
             if worker.waiting > 0 and sim.config.hicache:
-                worker.look_s = _next_retry_s(sim, w)
+                worker.look_s = idle.next_retry_s(sim, w)
         elif worker.phase == la.IDLE and worker.held_head >= 0:
             worker.phase = la.FORMING
             heaps.event_set(sim, w, now)
         elif worker.phase == la.IDLE and worker.waiting > 0 and sim.config.hicache:
-            _schedule_retry(sim, w)
+            idle.schedule_retry(sim, w)
         return
     if sim.config.hicache:
         now = sim.workers[w].now_s
@@ -261,9 +227,10 @@ def _process_prompts(sim, w, row, serial, now):
 @kernel
 def _process_decodes(sim, w, clock, now):
     """Process the results of the worker's ``clock``-th decode step."""
-    worker = sim.workers[w]
-    while worker.finish_heap_size > 0 and sim.requests[sim.finish_heap[w, 0]].finish_clock == clock:
-        running.finish(sim, w, sim.finish_heap[w, 0], now)
+    r = running.next_ending(sim, w, clock)
+    while r >= 0:
+        running.finish(sim, w, r, now)
+        r = running.next_ending(sim, w, clock)
 
 
 @kernel
@@ -275,21 +242,24 @@ def _process(sim, w, serial, now):
         _process_prompts(sim, w, row, serial, now)
     if launch.kind != la.PREFILL_STEP:
         _process_decodes(sim, w, launch.clock, now)
+    if sim.config.hicache:
+        hicache_copies.begin_writing(sim, w)
 
 
 @kernel
 def complete(sim, w, now):
-    """Process the results of the step or fast-forward that ends at ``now``."""
+    """Process the results of the step or fast-forward that ends at ``now``; a copy may hold the scheduler longer."""
     worker = sim.workers[w]
     if sim.config.hicache:
-        sim.workers[w].now_s = max(sim.workers[w].now_s, now)
+        worker.now_s = max(worker.now_s, now)
+        now = worker.now_s
     if worker.phase != la.FAST_FORWARDING:
         serial = worker.launched - worker.outstanding + 1
         device.retire(sim, w)
         _process(sim, w, serial, now)
         return
     before = worker.launched
-    ended = worker.oldest_end_s
+    ended = max(worker.oldest_end_s, now) if sim.config.hicache else worker.oldest_end_s
     steps = worker.fast_forward_steps
     decode.complete_decode(sim, w)
     inbox.passed(sim, w, steps - 1)
@@ -300,13 +270,15 @@ def complete(sim, w, now):
         _process(sim, w, before, ended)
     else:
         _process_decodes(sim, w, worker.clock - 1, now)
+    if sim.config.hicache:
+        hicache_copies.begin_writing(sim, w)
 
 
 @kernel
-def _enter(sim, w, r, now):
-    """Queue request ``r``."""
+def _enter(sim, w, r, now, moment):
+    """Queue request ``r`` (see ``order.enqueue``)."""
     sim.requests[r].node = sim.workers[w].cache_id
-    order.enqueue(sim, w, r)
+    order.enqueue(sim, w, r, moment)
     if sim.tiers.storage:
         storage.enter(sim, w, r)
     if sim.config.objects:
@@ -320,7 +292,7 @@ def _poll_inbox(sim, w, now):
         return
     r = inbox.take(sim, w)
     while r >= 0:
-        _enter(sim, w, r, now)
+        _enter(sim, w, r, now, sim.workers[w].moments)
         r = inbox.take(sim, w)
 
 
@@ -332,7 +304,7 @@ def receive(sim, w, r, now):
     if waits:
         inbox.hold(sim, w, r)
     else:
-        _enter(sim, w, r, now)
+        _enter(sim, w, r, now, worker.moments + 1)
     if worker.phase == la.IDLE:
         worker.phase = la.FORMING
         heaps.event_set(sim, w, now)
@@ -390,4 +362,7 @@ def engine_entry(sim, op, w, r, now):
         if sim.config.objects:
             engine_calls.call_engine(sim.config.objects, sim, al.BEGIN, w, 0, now)
         sim.workers[w].ratio = initial_ratio(sim)
+        sim.workers[w].draining_head = -1
+        sim.workers[w].preempted_head = -1
+        sim.workers[w].moment_s = -1.0
     return 0

@@ -1,9 +1,9 @@
 """SGLang's inbox: with a receive interval, the scheduler polls for new requests only at intervals.
 
 Each pass counts towards the next poll: 1 after a decode step, 1,000 after a prefill (mixed or not). When the count
-reaches the interval, the pass polls before it forms a batch, and the count restarts. An idle engine passes often enough
-to poll at once. Source: ``SchedulerRecvSkipper`` and its documented weights
-(``SGLANG_SCHEDULER_RECV_SKIPPER_WEIGHT_*``), SGLang 0.5.9.
+reaches the interval, the pass polls before it forms a batch, and the count restarts. A pass after one without a batch
+counts 1; an idle engine passes often enough to poll at once. Source: ``SchedulerRecvSkipper`` and its documented
+weights (``SGLANG_SCHEDULER_RECV_SKIPPER_WEIGHT_*``), SGLang 0.5.9.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ def take(sim, w):
 def looks(sim, w):
     """Count a pass. Returns whether it polls the inbox."""
     worker = sim.workers[w]
-    if worker.last != 0:
-        worker.skipped += 1 if worker.last == la.DECODE_STEP else PREFILL_WEIGHT
-        if worker.skipped < sim.config.receive_interval:
-            return False
+    # A pass without a batch counts 1; with nothing to run it is repeated.
+    worker.skipped += PREFILL_WEIGHT if worker.last == la.PREFILL_STEP or worker.last == la.MIXED_STEP else 1
+    if worker.skipped < sim.config.receive_interval and (worker.last != 0 or worker.decoding > 0):
+        return False
     worker.skipped = 0
     return True
 

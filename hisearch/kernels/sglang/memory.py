@@ -10,6 +10,7 @@ from hisearch.kernels.cache import radix, tree
 from hisearch.kernels.engine import engine_calls
 from hisearch.kernels.hicache import copies as hicache_copies
 from hisearch.kernels.layout import agents as al
+from hisearch.kernels.layout import sim as la
 from hisearch.kernels.sglang import cache as prefixes
 from hisearch.kernels.traffic import lists
 
@@ -40,6 +41,24 @@ def max_new(sim, r):
 
 
 @kernel
+def _insert(sim, w, r, trace_node, tokens, chunk):
+    """Put the first ``tokens`` tokens of ``r`` into the tree; returns how many were there, and their last node."""
+    request = sim.requests[r]
+    priority = sim.trace.priority[r]
+    counted_from = 0
+    if sim.config.counts_hits_once:
+        counted_from = request.inserted_tokens
+        request.inserted_tokens = max(counted_from, tokens)
+    elif chunk:
+        counted_from = la.NEVER
+    present, d = prefixes.insert(sim, w, trace_node, tokens, priority, counted_from)
+    prompt_tokens = tree.floor_page(sim, sim.trace.input_tokens[r])
+    if sim.config.splits_at_prompt and 0 < prompt_tokens < tokens:
+        prefixes.insert(sim, w, sim.trace.prompt_node[r], prompt_tokens, priority + 1, la.NEVER)
+    return present, d
+
+
+@kernel
 def keep_unfinished(sim, w, r, chunk):
     """After a prefill or a chunk of it: move its full pages to the tree; ``r`` keeps holding them.
 
@@ -50,9 +69,10 @@ def keep_unfinished(sim, w, r, chunk):
     request = sim.requests[r]
     tokens = tree.floor_page(sim, request.computed)
     trace_node = lists.path_at(sim, w, r, tokens) if chunk else lists.path_end(sim, r)
-    present = prefixes.insert(sim, w, trace_node, tokens, sim.trace.priority[r], chunk)
+    present, d = _insert(sim, w, r, trace_node, tokens, chunk)
     sim.trees[sim.workers[w].cache_id].free_pages += (present - request.locked_tokens) // sim.config.page_tokens
-    _, d = prefixes.walk(sim, w, trace_node, tokens)
+    if not sim.config.splits_at_prompt:
+        _, d = prefixes.walk(sim, w, trace_node, tokens)
     radix.unlock(sim, sim.workers[w].cache_id, request.node)
     radix.lock(sim, sim.workers[w].cache_id, d)
     request.node = d
@@ -71,6 +91,7 @@ def drop(sim, w, r):
     radix.unlock(sim, sim.workers[w].cache_id, request.node)
     request.node = sim.workers[w].cache_id
     request.locked_tokens = 0
+    request.inserted_tokens = 0
 
 
 @kernel
@@ -79,7 +100,7 @@ def keep_finished(sim, w, r):
     request = sim.requests[r]
     if sim.config.prefix_caching:
         tokens = tree.floor_page(sim, request.computed)
-        present = prefixes.insert(sim, w, lists.path_end(sim, r), tokens, sim.trace.priority[r], False)
+        present, _ = _insert(sim, w, r, lists.path_end(sim, r), tokens, False)
         sim.trees[sim.workers[w].cache_id].free_pages += (present - request.locked_tokens) // sim.config.page_tokens
         request.locked_tokens = tokens
     drop(sim, w, r)

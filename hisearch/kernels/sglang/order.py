@@ -12,12 +12,16 @@ from hisearch.kernels.sglang import (
     orders,  # noqa: F401  (kernels are compiled from all of them)
     queue,
 )
+from hisearch.kernels.sglang.orders import lpm
 from hisearch.kernels.traffic import lists
 
 _EVERY_PASS = QUEUE_ORDERS.mask(lambda order: order.every_pass)
 _NEEDS_CACHE = QUEUE_ORDERS.mask(lambda order: order.needs_cache)
 #: Bits of the orders that put a request into its place when it arrives.
 _BY_KEY = sum(1 << QUEUE_ORDERS.code(name) for name in functions(QUEUE_ORDERS, "key"))
+
+#: A pass of so many touches the cached prefixes of the first so many waiting requests.
+_TOUCH_INTERVAL, _TOUCHED = 32, 128
 
 _arrives = dispatcher(QUEUE_ORDERS, "arrives", "sim, r", otherwise="None")
 _key = dispatcher(QUEUE_ORDERS, "key", "sim, r", otherwise="0")
@@ -27,16 +31,14 @@ _sort = dispatcher(QUEUE_ORDERS, "sort", "sim, w, count", otherwise="None")
 @kernel
 def closed(sim, w):
     """True where a pass would not try to admit anything."""
-    worker = sim.workers[w]
-    if sim.config.schedule == la.PRIORITY:
-        return worker.running >= sim.config.max_running
-    return worker.full != 0
+    return not sim.config.preempts and sim.workers[w].full != 0
 
 
 @kernel
-def enqueue(sim, w, r):
-    """Queue ``r``: at the end, or where its key puts it."""
+def enqueue(sim, w, r, moment):
+    """Queue ``r``: at the end, or where its key puts it. ``moment``: see ``WORKER.moments``."""
     schedule = sim.config.schedule
+    sim.requests[r].queued_at = moment
     _arrives(schedule, sim, r)
     if not _BY_KEY >> schedule & 1:
         lists.wait_last(sim, w, r)
@@ -47,6 +49,14 @@ def enqueue(sim, w, r):
     while before >= 0 and sim.queued[before].key > key:
         before = sim.requests[before].prev
     lists.wait_after(sim, w, before, r)
+
+
+@kernel
+def _looks_up(sim, w):
+    """Whether the order looks up all waiting requests, as far as the queue is short enough."""
+    if not _NEEDS_CACHE >> sim.config.schedule & 1:
+        return False
+    return sim.config.schedule != la.LPM or sim.workers[w].waiting <= lpm.QUEUE_LIMIT
 
 
 @kernel
@@ -61,3 +71,22 @@ def sort_waiting(sim, w):
     queue.collect(sim, w)
     _sort(schedule, sim, w, count)
     queue.relink(sim, w)
+
+
+@kernel
+def touch_waiting(sim, w):
+    """Touch the cached prefixes of the first waiting requests, the head's last, so that eviction takes others."""
+    worker = sim.workers[w]
+    if not sim.config.touches_waiting or worker.waiting == 0:
+        return
+    if not sim.config.prefix_caching or sim.config.eviction != la.LRU or _looks_up(sim, w):
+        return
+    worker.touches += 1
+    if worker.touches % _TOUCH_INTERVAL != 1:
+        return
+    r = worker.waiting_head
+    for _ in range(min(worker.waiting, _TOUCHED) - 1):
+        r = sim.requests[r].next
+    while r >= 0:
+        queue.match(sim, w, r)
+        r = sim.requests[r].prev

@@ -8,7 +8,7 @@ from hisearch.kernels.hicache import copies as hicache_copies
 from hisearch.kernels.hicache import storage
 from hisearch.kernels.layout import agents as al
 from hisearch.kernels.layout import sim as la
-from hisearch.kernels.sglang import admission, order, running
+from hisearch.kernels.sglang import admission, order, retraction, running
 from hisearch.kernels.sglang import cache as prefixes
 from hisearch.kernels.traffic import lists
 
@@ -33,14 +33,16 @@ def _take_prompt_pages(sim, w, entries, size, now):
 
 
 @kernel
-def _admit_waiting(sim, w, places, now):
+def _admit_waiting(sim, w, now):
     """Admit from the head of the queue until one does not fit."""
     worker = sim.workers[w]
     r = worker.waiting_head
     while r >= 0:
-        if worker.batch_size >= places:
+        if sim.config.ends_on_spent_budget and admission.verdict(sim, w) == admission.OTHER:
+            return
+        if worker.batch_size >= sim.config.max_running - worker.running:
             worker.full = 1
-        if worker.full:
+        if worker.full and not (sim.config.preempts and retraction.preempt_for(sim, w, r)):
             return
         after = sim.requests[r].next
         if sim.tiers.storage and not _fetch_done(sim, w, r):
@@ -57,8 +59,9 @@ def _admit_waiting(sim, w, places, now):
         verdict = admission.try_admit(sim, w, r, now)
         if verdict == admission.NO_TOKEN:
             # With a host tier, memory may be short only while copies hold it.
-            worker.full = 1 if not sim.config.hicache or worker.batch_size > 0 or worker.running > 0 else 0
-        if verdict != admission.CONTINUE:
+            always = not sim.config.hicache and not sim.config.full_if_occupied
+            worker.full = 1 if always or worker.batch_size > 0 or worker.running > 0 else 0
+        if verdict != admission.CONTINUE and verdict != admission.PASS_OVER:
             return
         r = after
 
@@ -72,30 +75,44 @@ def _fetch_done(sim, w, r):
 
 
 @kernel
-def form_prefill(sim, w, now, in_flight):
-    """Form a prefill batch if anything can be prefilled; returns the kind of step, or 0.
-
-    ``in_flight``: see ``sglang.running.join_last_prefill``.
-    """
+def _may_try(sim, w):
+    """Whether a pass tries to prefill; it marks the batch as full where that has no places."""
     worker = sim.workers[w]
     places = sim.config.max_running - worker.running
-    if sim.config.schedule == la.PRIORITY:
+    if sim.config.preempts or (sim.config.filters_every_pass and worker.running == 0):
         worker.full = 0
-    if worker.chunked < 0:
-        if worker.full or worker.waiting == 0:
-            return 0
-        if places <= 0:
-            worker.full = 1
-            return 0
-    if sim.config.hicache:
+    if worker.chunked < 0 and (worker.full or worker.waiting == 0):
+        return False
+    if sim.config.preempts:
+        return True
+    # Before ``looks_for_places_first`` the engine's test is the wrong way round.
+    if places <= 0 and (worker.chunked < 0) == (sim.config.looks_for_places_first != 0):
+        worker.full = 1
+        return False
+    return True
+
+
+@kernel
+def form_prefill(sim, w, now, in_flight, sure_in_flight):
+    """Form a prefill batch if anything can be prefilled; returns the kind of step, or 0.
+
+    ``in_flight``, ``sure_in_flight``: see ``sglang.running.join_last_prefill``.
+    """
+    worker = sim.workers[w]
+    if not _may_try(sim, w):
+        return 0
+    if sim.config.hicache and not sim.config.notes_every_pass:
         storage.take_note(sim, w)
     order.sort_waiting(sim, w)
-    admission.open_budget(sim, w, in_flight)
+    order.touch_waiting(sim, w)
+    admission.open_budget(sim, w, in_flight, sure_in_flight)
     worker.batch_size = 0
     worker.ends = -1
     if worker.chunked >= 0:
         admission.go_on(sim, w)
-    _admit_waiting(sim, w, places, now)
+    _admit_waiting(sim, w, now)
+    if worker.preempted_head >= 0:
+        retraction.queue_preempted(sim, w)
     if worker.batch_size == 0:
         return 0
     if sim.config.hicache:
@@ -103,13 +120,27 @@ def form_prefill(sim, w, now, in_flight):
             engine_calls.call_engine(sim.config.objects, sim, al.URGENT, w, 0, sim.workers[w].now_s)
         hicache_copies.begin_loading(sim, w)
     _take_prompt_pages(sim, w, sim.prompts[running.newest(sim, w) ^ 1], worker.batch_size, now)
-    if not sim.config.mixed_chunk or worker.running == 0:
-        return la.PREFILL_STEP
+    return la.MIXED_STEP if sim.config.mixed_chunk and _decodes_join(sim, w, now) else la.PREFILL_STEP
+
+
+@kernel
+def _decodes_join(sim, w, now):
+    """Take the running requests along in the prefill just formed. Returns whether any decodes in it."""
+    worker = sim.workers[w]
+    if worker.running == 0:
+        return False
     running.filter_finished(sim, w)
+    if running.drain(sim, w) > 0:
+        worker.full = 0
     if worker.decoding == 0:
-        return la.PREFILL_STEP
+        return False
+    needed_pages = lists.pages_needed(sim, w, 0)
+    if sim.config.mixes_what_fits:
+        prefixes.ensure_free_pages(sim, w, needed_pages)
+        if sim.trees[worker.cache_id].free_pages < needed_pages:
+            return False
     prefixes.ensure_free_pages(sim, w, worker.decoding)
     if sim.config.objects:
-        prefixes.ensure_pages_for_step(sim, w, lists.pages_needed(sim, w, 0), now)
+        prefixes.ensure_pages_for_step(sim, w, needed_pages, now)
     running.take_decode_pages(sim, w)
-    return la.MIXED_STEP
+    return True

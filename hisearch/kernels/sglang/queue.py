@@ -47,14 +47,16 @@ def relink(sim, w):
 
 @kernel
 def match(sim, w, r):
-    """Look up all known tokens of ``r``, which counts as an access. Returns (tokens, node).
+    """Look up all known tokens of ``r``, which counts as an access.
+
+    Returns (tokens in HBM, host-only tokens behind them, node that ends with the former).
 
     Each look-up may split a node, and there may be more of them than a pass has node records for.
     """
     if sim.counters[la.NODES_LEFT] < la.NODES_PER_REQUEST * (sim.config.max_running + 2):
         sim.counters[la.FAULT] = la.NODE_POOL_FULL
-        return 0, sim.workers[w].cache_id
-    return prefixes.walk(sim, w, lists.path_end(sim, r), tree.floor_page(sim, known_tokens(sim, r)))
+        return 0, 0, sim.workers[w].cache_id
+    return prefixes.walk_tiers(sim, w, lists.path_end(sim, r), tree.floor_page(sim, known_tokens(sim, r)))
 
 
 @kernel

@@ -10,7 +10,12 @@ results.
 Reservations. A decoding request may generate up to ``horizon - clock`` more tokens; its horizon is fixed. Admission
 reserves at most ``CLIP_OUTPUT_TOKENS`` of them. Requests with more are *capped*. ``WORKER.horizon_tokens`` is the sum
 of the other requests' horizons. ``next_uncapped`` is a clock before which no capped request gets below the limit.
-``finished_pending_tokens`` are tokens that finished pending requests did not use; the engine reserves them too.
+``finished_pending_tokens`` are tokens that finished pending requests did not use; the engine reserves them too. From
+release 0.5.22 on the outputs of pinned requests are *sure*: all of them are reserved. ``sure``, ``sure_capped`` and
+``sure_horizon_tokens`` count these requests apart.
+
+A request that its declared limit ends is *draining* while its last token is in flight, from release 0.5.22 on: it has
+left the batch, and decodes no more.
 """
 
 from __future__ import annotations
@@ -21,7 +26,7 @@ from hisearch.kernels.layout import agents as al
 from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.sglang import gaps, memory
-from hisearch.kernels.traffic import lists
+from hisearch.kernels.traffic import heaps, lists
 
 #: Output tokens that admission reserves per request at most (CLIP_MAX_NEW_TOKENS).
 CLIP_OUTPUT_TOKENS = 4096
@@ -64,19 +69,44 @@ def _horizon(sim, r):
 
 
 @kernel
+def is_sure(sim, r):
+    """Whether admission reserves all of the output to come of ``r``, not only the new-token ratio of it."""
+    return sim.config.reserves_pinned != 0 and sim.pinned[r] != 0
+
+
+@kernel
+def _count_horizon(sim, w, r, sign):
+    """Add the horizon of the uncapped ``r`` to those of its kind, or with ``sign`` -1 take it out."""
+    if is_sure(sim, r):
+        sim.workers[w].sure_horizon_tokens += sign * _horizon(sim, r)
+    else:
+        sim.workers[w].horizon_tokens += sign * _horizon(sim, r)
+
+
+@kernel
+def _count_capped(sim, w, r, change):
+    """Count ``r`` among the capped requests, or with ``change`` -1 no longer."""
+    sim.workers[w].capped += change
+    if is_sure(sim, r):
+        sim.workers[w].sure_capped += change
+
+
+@kernel
 def _reserve(sim, w, r):
     """Reserve output for ``r``, which begins to decode."""
     worker = sim.workers[w]
+    if is_sure(sim, r):
+        worker.sure += 1
     horizon = _horizon(sim, r)
     uncapped = horizon - CLIP_OUTPUT_TOKENS
     # Its newest token may be in flight and is not counted.
     sim.requests[r].capped = 1 if uncapped > worker.clock - 1 else 0
     if not sim.requests[r].capped:
-        worker.horizon_tokens += horizon
+        _count_horizon(sim, w, r, 1)
         return
     if worker.capped == 0 or uncapped < worker.next_uncapped:
         worker.next_uncapped = uncapped
-    worker.capped += 1
+    _count_capped(sim, w, r, 1)
 
 
 @kernel
@@ -91,8 +121,8 @@ def _uncap(sim, w, clock):
             horizon = _horizon(sim, r)
             if horizon - CLIP_OUTPUT_TOKENS <= clock:
                 request.capped = 0
-                worker.capped -= 1
-                worker.horizon_tokens += horizon
+                _count_capped(sim, w, r, -1)
+                _count_horizon(sim, w, r, 1)
             else:
                 next_uncapped = min(next_uncapped, horizon - CLIP_OUTPUT_TOKENS)
         r = request.next
@@ -101,26 +131,90 @@ def _uncap(sim, w, clock):
 
 @kernel
 def tokens_to_come(sim, w):
-    """Tokens that running requests may still generate, including those in flight, clipped per request."""
+    """Tokens that running requests may still generate, including those in flight, clipped per request.
+
+    Returns those of which admission reserves the new-token ratio, and those that it reserves.
+    """
     worker = sim.workers[w]
     clock = known_clock(sim, w)
     if worker.capped > 0 and worker.next_uncapped <= clock:
         _uncap(sim, w, clock)
-    uncapped = worker.decoding - worker.capped
+    sure = worker.sure_horizon_tokens - (worker.sure - worker.sure_capped) * clock
+    capped = worker.capped - worker.sure_capped
+    estimated = worker.horizon_tokens - (worker.decoding - worker.sure - capped) * clock
     return (
-        worker.horizon_tokens - uncapped * clock + worker.capped * CLIP_OUTPUT_TOKENS + worker.finished_pending_tokens
+        estimated + capped * CLIP_OUTPUT_TOKENS + worker.finished_pending_tokens,
+        sure + worker.sure_capped * CLIP_OUTPUT_TOKENS,
     )
 
 
 @kernel
 def leave(sim, w, r):
     """Stop decoding ``r`` and update its counts, including tokens in flight."""
-    worker = sim.workers[w]
+    if is_sure(sim, r):
+        sim.workers[w].sure -= 1
     if sim.requests[r].capped:
-        worker.capped -= 1
+        _count_capped(sim, w, r, -1)
     else:
-        worker.horizon_tokens -= _horizon(sim, r)
+        _count_horizon(sim, w, r, -1)
     lists.leave_decode(sim, w, r)
+
+
+@kernel
+def _wait_for_last(sim, w, r):
+    """Let ``r``, whose last token is in flight, leave the batch."""
+    worker = sim.workers[w]
+    request = sim.requests[r]
+    # A prompt's results are processed with its step.
+    prompt = in_prefill(sim, w, r)
+    leave(sim, w, r)
+    lists.stop_running(sim, w, r)
+    request.draining = 1
+    worker.draining += 1
+    if prompt:
+        return
+    request.next_aside = -1
+    if worker.draining_head < 0:
+        worker.draining_head = r
+    else:
+        sim.requests[worker.draining_tail].next_aside = r
+    worker.draining_tail = r
+
+
+@kernel
+def drain(sim, w):
+    """Let requests that the tokens in flight end by their declared limit leave the batch; returns how many."""
+    worker = sim.workers[w]
+    if not sim.config.skips_last_decode or not sim.config.overlap or worker.outstanding == 0:
+        return 0
+    before = worker.draining
+    decode_on = -1
+    while worker.finish_heap_size > 0 and sim.requests[sim.finish_heap[w, 0]].finish_clock <= worker.clock:
+        r = sim.finish_heap[w, 0]
+        if sim.trace.output_tokens[r] >= memory.max_new(sim, r):
+            _wait_for_last(sim, w, r)
+        else:
+            heaps.finish_remove(sim, w, r)
+            sim.requests[r].next_aside = decode_on
+            decode_on = r
+    while decode_on >= 0:
+        heaps.finish_push(sim, w, decode_on)
+        decode_on = sim.requests[decode_on].next_aside
+    return worker.draining - before
+
+
+@kernel
+def next_ending(sim, w, clock):
+    """The next request, in batch order, that the ``clock``-th decode step makes the last token of; -1: none."""
+    worker = sim.workers[w]
+    r = -1
+    if worker.finish_heap_size > 0 and sim.requests[sim.finish_heap[w, 0]].finish_clock == clock:
+        r = sim.finish_heap[w, 0]
+    d = worker.draining_head
+    if d < 0 or (r >= 0 and sim.requests[r].order < sim.requests[d].order):
+        return r
+    worker.draining_head = sim.requests[d].next_aside
+    return d
 
 
 @kernel
@@ -140,13 +234,17 @@ def finish(sim, w, r, now):
     """Finish ``r``, whose end the results at ``now`` show."""
     worker = sim.workers[w]
     request = sim.requests[r]
-    if request.heap_slot >= 0:
+    if request.draining:
+        request.draining = 0
+        worker.draining -= 1
+    elif request.heap_slot >= 0:
         leave(sim, w, r)
         request.generated = sim.trace.output_tokens[r]
         request.next_aside = worker.finished_pending_head
         worker.finished_pending_head = r
         worker.finished_pending += 1
-        worker.finished_pending_tokens += min(memory.max_new(sim, r) - request.generated, CLIP_OUTPUT_TOKENS)
+        if not is_sure(sim, r):
+            worker.finished_pending_tokens += min(memory.max_new(sim, r) - request.generated, CLIP_OUTPUT_TOKENS)
     if sim.config.role == fl.PREFILL and sim.fleet.trace.output_tokens[r] > 1:
         memory.keep_unfinished(sim, w, r, False)
         request.away = 1
@@ -175,17 +273,19 @@ def join_last_prefill(sim, w):
     """Add the requests of the last prefill to the running list, except finished ones and an unfinished prompt.
 
     With mixed steps the new requests go before the running ones, and the full mark is cleared. Returns how many tokens
-    in flight of the new requests count as still to come, in addition to ``tokens_to_come``.
+    in flight of the new requests count as still to come, in addition to both of ``tokens_to_come``.
     """
     worker = sim.workers[w]
     last = sim.launches[newest(sim, w)]
     entries = sim.prompts[newest(sim, w)]
-    mixed = sim.config.mixed_chunk != 0
+    # Running requests that a mixed step left out go before the new ones.
+    mixed = sim.config.mixed_chunk != 0 and (not sim.config.mixes_what_fits or last.kind == la.MIXED_STEP)
     if mixed:
         filter_finished(sim, w)
     empty = worker.running == 0
     joined = 0
     in_flight = 0
+    sure_in_flight = 0
     for k in range(last.chunks):
         r = entries[last.chunks - 1 - k] if mixed else entries[k]
         if r == last.partial or sim.requests[r].outcome == la.FINISHED:
@@ -193,10 +293,13 @@ def join_last_prefill(sim, w):
         _join(sim, w, r, mixed)
         joined += 1
         if worker.outstanding > 0 and last.kind == la.PREFILL_STEP and not sim.requests[r].capped:
-            in_flight += 1
+            if is_sure(sim, r):
+                sure_in_flight += 1
+            else:
+                in_flight += 1
     if joined < last.chunks or (empty and joined > 0) or mixed:
         worker.full = 0
-    return in_flight
+    return in_flight, sure_in_flight
 
 
 @kernel

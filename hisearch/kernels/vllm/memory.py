@@ -126,11 +126,20 @@ def decodes(sim, w, r):
 
 
 @kernel
+def findable_after_turn(sim, w, r):
+    """Findable tokens of ``r``, which generates its output, once the pass has served it."""
+    request = sim.requests[r]
+    decodes_on = request.state == la.DRAINING and request.mark == sim.workers[w].launched + 1
+    if request.state == la.DECODING or decodes_on:
+        return sim.trace.input_tokens[r] + sampled(sim, w, r) - in_flight(sim, w, r)
+    return findable_tokens(sim, w, r)
+
+
+@kernel
 def _findable_by_turn(sim, w, q, r):
     """Findable tokens of the decoding request ``q`` when the pass, in running order, comes to ``r``."""
-    request = sim.requests[q]
-    if request.state == la.DECODING and sim.requests[r].state != la.DRAINING and request.order < sim.requests[r].order:
-        return sim.trace.input_tokens[q] + sampled(sim, w, q) - in_flight(sim, w, q)
+    if sim.requests[r].state != la.DRAINING and sim.requests[q].order < sim.requests[r].order:
+        return findable_after_turn(sim, w, q)
     return findable_tokens(sim, w, q)
 
 
@@ -190,14 +199,29 @@ def reveal(sim, w, trace_node):
         while k >= 0:
             q = sim.owner[k]
             if decodes(sim, w, q):
-                findable = findable_tokens(sim, w, q)
-                if sim.requests[q].state == la.DECODING:
-                    findable = sim.trace.input_tokens[q] + sampled(sim, w, q) - in_flight(sim, w, q)
-                publish(sim, w, q, findable)
+                publish(sim, w, q, findable_after_turn(sim, w, q))
             k = sim.next_owner[k]
         if sim.deepest_cached[sim.workers[w].cache_id, s] >= 0:
             return
         s = sim.trace.parent[s]
+
+
+@kernel
+def steps_to_shared_page(sim, w, r):
+    """Passes from now to the first that fills a page on the path of the waiting ``r``, by a request decoding here."""
+    steps = la.NEVER
+    page = sim.config.page_tokens
+    s = lists.path_end(sim, r)
+    while s > 0:
+        k = sim.owner_head[s]
+        while k >= 0:
+            q = sim.owner[k]
+            k = sim.next_owner[k]
+            if q != r and decodes(sim, w, q):
+                findable = sim.trace.input_tokens[q] + sampled(sim, w, q) - in_flight(sim, w, q)
+                steps = min(steps, page - findable % page)
+        s = sim.trace.parent[s]
+    return steps
 
 
 @kernel
@@ -309,7 +333,8 @@ def preempt(sim, w, r):
 @kernel
 def never_fits(sim, r):
     """True if prompt and declared output exceed what admission fills, or, without chunked prefill, a step's budget."""
-    declared = sim.trace.input_tokens[r] + sim.trace.max_output_tokens[r]
+    # The last output token is never computed.
+    declared = sim.trace.input_tokens[r] + sim.trace.max_output_tokens[r] - 1
     if sim.config.objects and engine_calls.call_engine(sim.config.objects, sim, al.TOO_LARGE, 0, r, 0.0):
         return True
     if not sim.config.chunked_prefill and declared > sim.config.chunk_tokens:

@@ -97,11 +97,15 @@ def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
         # One token of the budget for each decode, for every engine.
         chunk_tokens=max(engine.chunk_tokens, engine.max_running_requests if role == fl.DECODE else 0),
         max_prefill_tokens=engine.max_prefill_tokens,
+        max_prefills=la.NEVER if engine.prefill_max_requests is None else engine.prefill_max_requests,
+        preempts=engine.name == "sglang" and engine.by_priority,
+        priority_sign=-1 if engine.high_priority_first else 1,
+        preemption_threshold=engine.preemption_threshold,
         max_request_tokens=plan.max_request_tokens,
         horizon_s=math.inf,
         conservativeness=engine.schedule_conservativeness,
         eviction=la.DISTANCE if agent_arrays.evicts_by_predicted_call(plan.agents) else EVICTIONS.code(engine.eviction),
-        schedule=QUEUE_ORDERS.code(engine.schedule),
+        schedule=QUEUE_ORDERS.code("priority" if engine.by_priority and engine.schedule == "fcfs" else engine.schedule),
         # While results are taken in, the other micro-batches keep a pipeline busy.
         overlap=engine.overlap and plan.scheduler_kind != "pipe",
         chunked_prefill=engine.chunked_prefill,
@@ -114,8 +118,15 @@ def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
         receive_interval=engine.receive_interval,
         shared_outputs=0,
         log=0,
-        **{rule: holds for name in RULES for rule, holds in rules_in_force(name, _release(engine, name)).items()},
+        **_rules(plan),
     )
+
+
+def _rules(plan: WorkerPlan) -> dict[str, bool]:
+    """Whether each dated rule of every engine holds."""
+    engine = plan.engine
+    rules = {rule: holds for name in RULES for rule, holds in rules_in_force(name, _release(engine, name)).items()}
+    return rules | {"fetches_by_hits": engine.name == "sglang" and tier_arrays.fetches_by_hits(plan)}
 
 
 def _release(engine: EngineSpec, name: str) -> str:
@@ -329,7 +340,7 @@ def allocate(
         launches=records(2 * workers, la.LAUNCH),
         joins=np.empty((workers, config.max_running if radix else 1), la.JOIN).view(np.recarray),
         prompts=np.empty((2 * workers, config.max_running) if radix else (1, 1), np.int32),
-        ends=np.empty((2 * workers, config.max_running + 1) if ends else (1, 1), np.int64),
+        ends=np.empty((2 * workers, config.max_running + 1) if ends else (1, 1), np.float64),
         queue_order=np.empty((2, count if sorts else 1), np.int32),
         shuffle_rng=_shuffle_streams(seed, workers),
         evict_heap=np.empty((trees, 2 * _most_leaves(plan, config, nodes) if radix or pools else 1), np.int32),

@@ -14,6 +14,7 @@ from hisearch.kernels.layout import hicache as hl
 from hisearch.simulate.arrays import chunks as chunk_arrays
 from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.simulate.plans.tier_plan import MovementPlan, TierPlan, TransferLaw
+from hisearch.specs.deployments.engine_rules import rules_in_force
 from hisearch.traces.compiled import TraceArrays
 
 _WRITE_HITS = {"write_back": 0, "write_through": 1, "write_through_selective": 2}
@@ -28,6 +29,11 @@ def storage_of(plan: WorkerPlan) -> tuple[TierPlan, ...]:
     """HiCache's storage tiers, nearest first."""
     hicache = plan.movement is not None and plan.movement.kv_connector == "hicache"
     return plan.tiers[1:] if hicache else ()
+
+
+def fetches_by_hits(plan: WorkerPlan) -> bool:
+    """Whether host memory is taken for what storage has, not for what is looked for; with agents it is not restated."""
+    return plan.agents is None and rules_in_force("sglang", plan.engine.version)["fetches_by_hits"]
 
 
 def by_priority(plan: WorkerPlan) -> bool:
@@ -46,8 +52,9 @@ def arrays(plan: WorkerPlan, trace: TraceArrays, workers: int, node_limit: int) 
         "tiers": _tiers(plan, links, workers),
         "store_tiers": _store_tier_records(plan, workers),
         "moves": np.zeros(node_limit if len(storage) > 1 else 1, hl.MOVE).view(np.recarray),
-        # Two for each request, and for each worker's fetch ahead of a call.
-        "fetches": np.zeros(2 * (len(trace.arrival_s) + workers) if storage else 1, hl.FETCH).view(np.recarray),
+        # For each request, and for each worker's fetch ahead of a call: one, and those that servers still have.
+        "fetches": np.zeros(10 * (len(trace.arrival_s) + workers) if storage else 1, hl.FETCH).view(np.recarray),
+        "lookups": np.zeros(len(trace.arrival_s) if storage else 1, hl.LOOKUP).view(np.recarray),
         "links": links,
         **_user_arrays(plan, trace),
     }
@@ -99,7 +106,8 @@ def tier_record(plan: WorkerPlan) -> Any:
     record["exclusive"] = len(storage) > 1 and movement.hierarchy == "exclusive"
     record["fetch_policy"] = _FETCH_POLICIES[movement.prefetch]
     record["fetch_threshold"] = movement.prefetch_threshold_tokens
-    record["fetch_limit_tokens"] = int(_FETCH_SHARE * (host_tokens - plan.kv_capacity_tokens))
+    share, pool = (0.5, host_tokens) if fetches_by_hits(plan) else (_FETCH_SHARE, host_tokens - plan.kv_capacity_tokens)
+    record["fetch_limit_tokens"] = int(share * pool)
     record["priorities"] = by_priority(plan)
     record["query_s"] = max(tier.query_s for tier in storage)
     record["timeout_base_s"] = movement.prefetch_timeout_base_s

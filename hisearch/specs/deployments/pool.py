@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeAlias
 
 from pydantic import Field, model_validator
 
-from hisearch.base.engine_rules import SETTINGS_SINCE
 from hisearch.base.policies import EVICTIONS, QUEUE_ORDERS
 from hisearch.specs.base import (
     ENGINE_TITLES,
@@ -20,7 +19,7 @@ from hisearch.specs.base import (
 )
 from hisearch.specs.deployments.agent_memory import AgentMemorySpec, check_agents
 from hisearch.specs.deployments.cluster import AutoscaleSpec, ReplicasSpec, RoleName
-from hisearch.specs.deployments.engine_rules import rules_version
+from hisearch.specs.deployments.engine_settings import check_release, check_sglang
 from hisearch.specs.deployments.tiers import (
     KV_CONNECTOR_TITLES,
     KvConnectorName,
@@ -35,7 +34,6 @@ from hisearch.specs.machines.parallelism import Parallelism, engine_problem
 from hisearch.specs.models.experts import ExpertsSpec
 from hisearch.specs.models.pages import PAGE_TOKENS
 from hisearch.specs.policies import name_type, summaries
-from hisearch.specs.versions import precedes
 
 _ENGINE_EVICTIONS = {name: policy for name, policy in EVICTIONS.items() if policy.engine}
 if TYPE_CHECKING:
@@ -96,6 +94,24 @@ class EngineSpec(Strict):
         description="Order of the waiting queue: vLLM scheduling_policy, SGLang schedule_policy; TensorRT-LLM: fcfs. "
         + summaries(QUEUE_ORDERS),
     )
+    priority_scheduling: bool = Field(
+        False,
+        description="SGLang enable_priority_scheduling: order the queue by priority, then by schedule, fcfs or lof; "
+        "schedule priority is fcfs with it.",
+    )
+    high_priority_first: bool = Field(
+        False,
+        description="SGLang by priority: higher values are more urgent, as without its "
+        "schedule_low_priority_values_first.",
+    )
+    preemption_threshold: NonNegativeInt = Field(
+        10,
+        description="SGLang priority_scheduling_preemption_threshold: a waiting request preempts running ones whose "
+        "priority differs by more than this.",
+    )
+    prefill_max_requests: Count | None = Field(
+        None, description="SGLang prefill_max_requests: most prompts of a prefill batch; no limit where absent."
+    )
     overlap: bool = Field(
         True,
         description="Form a batch while the one before it runs, as all engines do by default: vLLM async_scheduling, "
@@ -138,18 +154,18 @@ class EngineSpec(Strict):
         """Tokens per KV page, with the engine's default filled in."""
         return self.page_tokens if self.page_tokens is not None else PAGE_TOKENS[self.name]
 
+    @property
+    def by_priority(self) -> bool:
+        """Whether the queue is ordered by priority."""
+        return self.priority_scheduling or self.schedule == "priority"
+
     @model_validator(mode="after")
     def _check(self) -> EngineSpec:
         title = ENGINE_TITLES[self.name]
+        check_release(self, self.model_fields_set)
+        check_sglang(self)
         if self.name != "sglang" and self.eviction != "lru":
             raise ValueError(f"{title} evicts by lru alone; eviction: {self.eviction} needs engine sglang")
-        for key, since in SETTINGS_SINCE.get(self.name, {}).items():
-            if (
-                key in self.model_fields_set
-                and getattr(self, key)
-                and precedes(rules_version(self.name, self.version), since)
-            ):
-                raise ValueError(f"{title} {self.version} has no {key}: it came with {since}")
         if self.name != "sglang" and self.receive_interval != 1:
             raise ValueError(f"{title} has no receive_interval; {self.receive_interval} needs engine sglang")
         if self.name == "trtllm" and self.fused_all_reduce is not None:

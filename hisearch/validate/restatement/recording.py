@@ -23,6 +23,7 @@ class Request:
         max_output_tokens: declared limit that the engine knows, >= output_tokens.
         content: names the tokens of prompt + output.
         priority: lower goes first (vLLM's priority policy).
+        pinned: whether the client has the engine ignore end-of-sequence tokens; None: as the configuration says.
     """
 
     id: Any
@@ -32,6 +33,7 @@ class Request:
     max_output_tokens: int
     content: Content
     priority: int = 0
+    pinned: bool | None = None
 
 
 @dataclass(frozen=True)

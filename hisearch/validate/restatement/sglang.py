@@ -16,7 +16,7 @@ from hisearch.validate.restatement.sglang_cache import KvCache
 from hisearch.validate.restatement.sglang_copies import Clock
 from hisearch.validate.restatement.sglang_host_cache import HostCache
 from hisearch.validate.restatement.sglang_order import WaitingOrder
-from hisearch.validate.restatement.sglang_state import Batch, LiveRequest, SglangConfig
+from hisearch.validate.restatement.sglang_state import CLIP_OUTPUT_TOKENS, Batch, LiveRequest, SglangConfig
 
 #: Tokens per remaining request that a retraction frees, and by which it raises the ratio.
 RETRACT_DECODE_STEPS = 20
@@ -72,7 +72,10 @@ class SglangWorker:
         self.finish_s: dict[Any, float] = {}
         self.reused_tokens: dict[Any, int] = {}
         self.preemptions: dict[Any, int] = {}
+        self.moment = 0
+        self._moment_s = -1.0
         self._retracted: list[LiveRequest] = []
+        self._preempted: list[LiveRequest] = []
         self._entering: list[LiveRequest] = []
 
     @property
@@ -142,7 +145,9 @@ class SglangWorker:
         self.skipped = 0
         for request in self.inbox:
             longest = self.longest_tokens - request.input_tokens
-            self.waiting.append(LiveRequest(request, min(request.max_output_tokens, longest)))
+            pinned = self.config.ignore_eos if request.pinned is None else request.pinned
+            live = LiveRequest(request, min(request.max_output_tokens, longest), pinned=pinned, moment=self.moment)
+            self.waiting.append(live)
             self._entering.append(self.waiting[-1])
         self.inbox = []
 
@@ -156,6 +161,9 @@ class SglangWorker:
         Raises:
             RuntimeError: requests wait and none can ever be admitted.
         """
+        if now > self._moment_s:
+            self.moment += 1
+            self._moment_s = now
         self.clock.now_s = max(self.clock.now_s, now)
         self._receive_arrivals()
         for live in self._entering:
@@ -164,10 +172,12 @@ class SglangWorker:
         batch = self._next_batch()
         idle = batch is None and (self.config.disable_overlap_schedule or self.last is None)
         if idle:
-            self.ratio = self.config.initial_ratio
+            empty = not self.waiting and not self.running.requests
+            if empty or not self.config.holds("resets_ratio_when_empty"):
+                self.ratio = self.config.initial_ratio
             self.last = None
             if self.waiting and self.next_event_s() is None:
-                batch = self._next_batch()
+                batch = self._next_batch() or self._next_batch()
                 if batch is None:
                     raise RuntimeError(f"request {self.waiting[0].request.id} waits and can never be admitted")
         self.last = batch
@@ -202,16 +212,31 @@ class SglangWorker:
 
     def _next_batch(self) -> Batch | None:
         self._retracted = []
+        self._preempted = []
         if self.chunked:
             self.cache.keep_unfinished(self.chunked, chunk=True)
         if self.last and self.last.prefill:
             self._join_last_prefill(self.last)
+        if self.config.holds("filters_every_pass"):
+            before = len(self.running.requests)
+            self.running.drop_finished()
+            if len(self.running.requests) < before:
+                self.running.full = False
         batch = self._form_prefill()
         if batch:
             return batch
-        if self.running.requests:
-            self._form_decode()
-        return self.running if self.running.requests else None
+        if self.running.requests and self._form_decode():
+            return self.running
+        return None
+
+    def _drain(self) -> bool:
+        """Let requests that the batch in flight ends by their declared limit leave; returns whether there were any."""
+        if not self.config.holds("skips_last_decode") or self.config.disable_overlap_schedule or not self.outstanding:
+            return False
+        flying = self.outstanding[-1].requests
+        ending = [live for live in self.running.requests if live in flying and live.generated + 1 >= live.max_new]
+        self.running.drop_finished(also=tuple(ending))
+        return bool(ending)
 
     def _join_last_prefill(self, last: Batch) -> None:
         """Move requests of the last prefill to the running batch, except finished ones and one with prompt left."""
@@ -227,33 +252,44 @@ class SglangWorker:
             self.running = Batch(last.requests)
 
     def _form_prefill(self) -> Batch | None:
-        places = self.config.max_running_requests - len(self.running.requests)
-        if self.config.enable_priority_scheduling:
-            # Each pass may preempt; no request is urgent enough (see ``WaitingOrder``).
-            self.running.full = False
-        if self.chunked is None:
-            if self.running.full or not self.waiting:
-                return None
-            if places <= 0:
-                self.running.full = True
-                return None
+        if not self._may_prefill():
+            return None
         self.cache.take_note()
         self.order.sort(self.waiting)
+        self.order.touch(self.waiting)
         mixed_tokens = len(self.running.requests) if self.config.mixed else 0
         admission = Admission(self.config, self.cache, self.running.requests, self.ratio, mixed_tokens)
         if self.chunked:
             self.chunked.extend = self.chunked.known - self.chunked.prefix
             self.chunked = admission.go_on(self.chunked)
-        self._admit_waiting(admission, places)
+        self._admit_waiting(admission)
+        for live in self._preempted:
+            self._queue_again(live)
         if not admission.admitted:
             return None
         return self._prefill_batch(admission)
 
-    def _admit_waiting(self, admission: Admission, places: int) -> None:
+    def _may_prefill(self) -> bool:
+        """Whether the pass tries to prefill; without places it marks the batch as full."""
+        places = self.config.max_running_requests - len(self.running.requests)
+        preempts = self.config.enable_priority_scheduling
+        if preempts or (self.config.holds("filters_every_pass") and not self.running.requests):
+            self.running.full = False
+        if self.chunked is None and (self.running.full or not self.waiting):
+            return False
+        # Before the rule the engine's test was the wrong way round.
+        if places <= 0 and not preempts and (self.chunked is None) == self.config.holds("looks_for_places_first"):
+            self.running.full = True
+            return False
+        return True
+
+    def _admit_waiting(self, admission: Admission) -> None:
         for live in self.waiting:
-            if len(admission.admitted) >= places:
+            if self.config.holds("ends_on_spent_budget") and admission.budget_is_spent:
+                break
+            if len(admission.admitted) >= self.config.max_running_requests - len(self.running.requests):
                 self.running.full = True
-            if self.running.full:
+            if self.running.full and not (self.config.enable_priority_scheduling and self._preempt(live, admission)):
                 break
             if not self.cache.end_prefetch(live):
                 continue
@@ -262,7 +298,8 @@ class SglangWorker:
             if verdict is Verdict.NO_TOKEN:
                 # With a host tier a pass may fail because copies hold memory: it is retried.
                 served = admission.admitted or self.running.requests
-                self.running.full = bool(served) or self.config.hicache is None
+                always = self.config.hicache is None and not self.config.holds("full_if_occupied")
+                self.running.full = bool(served) or always
             if verdict is not Verdict.CONTINUE:
                 break
 
@@ -280,42 +317,88 @@ class SglangWorker:
         batch = Batch(admission.admitted, prefill=True, partial=self.chunked, loading=loading)
         if self.config.mixed and self.running.requests:
             self.running.drop_finished()
-            batch.decoding = self.running.requests
-            self.cache.take_decode(batch.decoding)
-            batch.requests = batch.requests + batch.decoding
-            self.running = Batch(full=self.running.full)
+            if self._drain():
+                self.running.full = False
+            fits = not self.config.holds("mixes_what_fits") or self.cache.decode_fits(self.running.requests)
+            if self.running.requests and fits:
+                batch.decoding = self.running.requests
+                self.cache.take_decode(batch.decoding)
+                batch.requests = batch.requests + batch.decoding
+                self.running = Batch(full=self.running.full)
         return batch
 
-    def _form_decode(self) -> None:
-        """Decode the running batch: finished requests leave, then requests are retracted until the rest fits."""
+    def _form_decode(self) -> bool:
+        """Decode the running batch: finished requests leave, then requests are retracted until the rest fits.
+
+        Returns whether any decodes.
+        """
         running = self.running
         before = len(running.requests)
         running.drop_finished()
+        drained = self._drain()
         if not running.requests:
             running.full = False
-            return
+            return False
         if self.cache.decode_fits(running.requests):
             self.ratio = max(self.ratio - self.config.ratio_decay, self.config.least_ratio)
+        elif drained:
+            running.full = False
+            return False
         else:
             self._retract()
         if len(running.requests) < before:
             running.full = False
         self.cache.take_decode(running.requests)
+        return True
+
+    def _preempt(self, live: LiveRequest, admission: Admission) -> bool:
+        """Preempt running requests for a far more urgent one, if that makes room for it."""
+        sign = self.config.priority_sign
+        needed = live.missing + min(live.max_new, CLIP_OUTPUT_TOKENS) - admission.total_left
+        running = [other for other in self.running.requests if not other.finished]
+        running.sort(key=lambda other: (-other.request.priority * sign, -other.moment))
+        victims: list[LiveRequest] = []
+        for other in running:
+            gap = (other.request.priority - live.request.priority) * sign
+            if gap <= self.config.priority_scheduling_preemption_threshold or (victims and needed <= 0):
+                break
+            victims.append(other)
+            needed -= admission.reserved_for(other)
+        if not victims or needed > 0:
+            return False
+        left = len(self.running.requests)
+        for other in [other for other in self.running.requests if other in victims]:
+            admission.reserved -= admission.reserved_for(other)
+            left -= 1
+            self._release(other, left)
+        self.running.requests = [other for other in self.running.requests if other not in victims]
+        self._preempted.extend(victims)
+        return True
+
+    def _release(self, live: LiveRequest, left: int) -> None:
+        """Free what a request holds that is retracted or preempted, and room for the ``left`` others."""
+        flies = bool(self.outstanding) and live in self.outstanding[-1].requests and self.outstanding[-1].prefill
+        self.cache.drop(live)
+        self.cache.ensure_free_pages(RETRACT_DECODE_STEPS * left)
+        live.retracted = True
+        live.missing = live.known - (0 if flies else 1) if self.config.holds("knows_lost_tokens") else 0
+        self.preemptions[live.request.id] = self.preemptions.get(live.request.id, 0) + 1
+
+    def _queue_again(self, live: LiveRequest) -> None:
+        live.moment = self.moment
+        self.cache.begin_prefetch(live)
+        self.waiting.append(live)
 
     def _retract(self) -> None:
         """Retract at least one, until the rest fits, from the end (most generated first, then shortest prompt)."""
         stay = sorted(self.running.requests, key=lambda live: (-live.generated, live.request.input_tokens))
         while len(stay) > 1 and (not self._retracted or not self.cache.decode_fits(stay)):
             live = stay.pop()
-            self.cache.drop(live)
-            self.cache.ensure_free_pages(RETRACT_DECODE_STEPS * len(stay))
-            live.retracted = True
+            self._release(live, len(stay))
             self._retracted.append(live)
-            self.preemptions[live.request.id] = self.preemptions.get(live.request.id, 0) + 1
         self.running.requests = stay
         for live in self._retracted:
-            self.cache.begin_prefetch(live)
-        self.waiting.extend(self._retracted)
+            self._queue_again(live)
         generated = sum(live.generated for live in stay)
         limit = sum(live.max_new for live in stay)
         self.ratio = min(1.0, (generated + RETRACT_DECODE_STEPS * len(stay)) / (limit + 1))
@@ -329,7 +412,7 @@ class SglangWorker:
             end_s = max(end_s, batch.loading.end_s)
         kind = ("mixed" if batch.decoding else "prefill") if batch.prefill else "decode"
         pool = (self.cache.free_tokens, self.cache.evictable_tokens)
-        retracted = [live.request.id for live in self._retracted]
+        retracted = [live.request.id for live in (*self._preempted, *self._retracted)]
         load_back = (batch.loading.tokens, batch.loading.end_s) if batch.loading else None
         step = Step(start_s, end_s, now, entries, retracted, kind, pool, self.ratio, load_back)
         for live in batch.requests:

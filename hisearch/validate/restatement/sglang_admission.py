@@ -28,17 +28,32 @@ class Admission:
         self, config: SglangConfig, cache: KvCache, running: list[LiveRequest], ratio: float, mixed_tokens: int
     ) -> None:
         self.cache = cache
+        self.config = config
         self.running = running
-        self.plays_out_ends = config.plays_out_ends
+        self.ratio = ratio
         self.input_left = config.max_prefill_tokens - mixed_tokens
         self.chunk_left = None if config.chunk_tokens is None else config.chunk_tokens - mixed_tokens
         self.held_now = mixed_tokens
         # Tokens are summed before the ratio is applied; the engine multiplies first, which may round differently.
-        to_come = sum(min(live.max_new - live.generated, CLIP_OUTPUT_TOKENS) for live in running)
-        self.reserved = mixed_tokens + to_come * ratio
+        sure, to_come = (sum(map(_to_come, kind)) for kind in self._kinds(running))
+        self.reserved = mixed_tokens + sure + to_come * ratio
         self.admitted: list[LiveRequest] = []
         self.partial: LiveRequest | None = None
-        self._ends: list[tuple[int, int]] | None = None
+        self._ends: list[tuple[float, int]] | None = None
+
+    def _kinds(self, running: list[LiveRequest]) -> tuple[list[LiveRequest], list[LiveRequest]]:
+        """Requests of whose outputs to come all are reserved, and those of which the ratio is."""
+        sure = [live for live in running if live.pinned and self.config.holds("reserves_pinned")]
+        return sure, [live for live in running if live not in sure]
+
+    def reserved_for(self, live: LiveRequest) -> float:
+        """Tokens reserved for the output to come of a running request."""
+        return _to_come(live) * (1 if self._kinds([live])[0] else self.ratio)
+
+    @property
+    def budget_is_spent(self) -> bool:
+        """Whether a budget of the pass other than memory is spent."""
+        return self._budget_verdict() is Verdict.OTHER
 
     @property
     def total_left(self) -> float:
@@ -64,19 +79,31 @@ class Admission:
 
     def try_admit(self, live: LiveRequest) -> Verdict:
         """Test the waiting request and, if it fits, add it (or its first chunk)."""
-        return self._try_without_radix(live) if self.plays_out_ends else self._try_with_radix(live)
+        live.missing = live.extend
+        if self.config.prefill_max_requests is not None and len(self.admitted) >= self.config.prefill_max_requests:
+            return Verdict.OTHER
+        by_ends = self.config.disable_radix_cache and live.pinned
+        return self._try_without_radix(live) if by_ends else self._try_with_radix(live)
 
     def _try_with_radix(self, live: LiveRequest) -> Verdict:
         total = live.extend + min(max(live.max_new - live.generated, 0), CLIP_OUTPUT_TOKENS)
-        if total >= self.total_left:
-            return Verdict.NO_TOKEN
-        if self.cache.pages_of(live.extend - live.host_hit) >= self.input_left and self.admitted:
-            return Verdict.OTHER
+        if self.config.holds("needs_page"):
+            total += self.cache.page_size
+        if not self.config.holds("bounds_uncut_input"):
+            if total >= self.total_left:
+                return Verdict.NO_TOKEN
+            if self._exceeds_input(self.cache.pages_of(live.extend - live.host_hit)):
+                return Verdict.OTHER
         self.cache.lock(live)
         verdict = self._try_locked(live, total)
         if not self.admitted or self.admitted[-1] is not live:
             self.cache.unlock(live)
         return verdict
+
+    def _exceeds_input(self, tokens: int) -> bool:
+        if self.config.holds("bounds_uncut_input") and self.chunk_left is not None:
+            return False
+        return tokens >= self.input_left and bool(self.admitted)
 
     def _try_locked(self, live: LiveRequest, total: int) -> Verdict:
         """Test again with the matched prefix locked, because its tokens are no longer evictable.
@@ -89,7 +116,7 @@ class Admission:
         if live.host_hit:
             self.cache.load_back(live)
         tokens = self.cache.pages_of(live.extend)
-        if tokens >= self.input_left and self.admitted:
+        if self._exceeds_input(tokens):
             return Verdict.OTHER
         if self.chunk_left is None or tokens <= self.chunk_left:
             self.admitted.append(live)
@@ -106,7 +133,7 @@ class Admission:
 
         At each end, in order of tokens left, the free tokens must exceed (left + 1) * still running.
         """
-        tokens = self.cache.pages_of(live.extend)
+        tokens = self.cache.pages_of(live.extend) + (self.cache.page_size if self.config.holds("needs_page") else 0)
         if tokens > min(self.now_left, self.total_left):
             return Verdict.NO_TOKEN
         self._note_end(live)
@@ -130,10 +157,10 @@ class Admission:
     def _note_end(self, live: LiveRequest) -> None:
         """Keep ``(tokens left, tokens occupied)`` of all affected requests, by tokens left."""
         if self._ends is None:
-            ends = [_end(request) for request in [live, *self.running, *self.admitted]]
+            ends = [self._end(request) for request in [live, *self.running, *self.admitted]]
             self._ends = sorted((end for end in ends if end[0] > 0), key=lambda end: end[0])
             return
-        end = _end(live)
+        end = self._end(live)
         if end[0] <= 0:
             return
         # The engine's insertion stops at the last position even if the new end has most tokens left.
@@ -148,8 +175,9 @@ class Admission:
 
     def _charge(self, extend: int, output: int) -> None:
         tokens = self.cache.pages_of(extend)
-        self.reserved += tokens + output
-        self.held_now += tokens
+        spare = self.cache.page_size if self.config.holds("charges_page") else 0
+        self.reserved += tokens + spare + output
+        self.held_now += tokens + spare
         self.input_left -= tokens
         if self.chunk_left is not None:
             self.chunk_left -= tokens
@@ -161,6 +189,10 @@ class Admission:
             return Verdict.OTHER
         return Verdict.CONTINUE
 
+    def _end(self, live: LiveRequest) -> tuple[float, int]:
+        """Tokens that a request has left (of one that is not pinned: by the ratio), and those that it holds."""
+        return live.max_new * (1.0 if live.pinned else self.ratio) - live.generated, live.known
 
-def _end(live: LiveRequest) -> tuple[int, int]:
-    return live.max_new - live.generated, live.known
+
+def _to_come(live: LiveRequest) -> int:
+    return min(live.max_new - live.generated, CLIP_OUTPUT_TOKENS)

@@ -6,6 +6,7 @@ rest of its ``committed`` ones are private.
 
 from __future__ import annotations
 
+from hisearch.validate.restatement.content import Content
 from hisearch.validate.restatement.sglang_copies import Copy
 from hisearch.validate.restatement.sglang_state import LiveRequest, SglangConfig
 from hisearch.validate.restatement.sglang_tree import RadixTree
@@ -24,12 +25,14 @@ class KvCache:
     """
 
     def __init__(self, config: SglangConfig) -> None:
+        self.config = config
         self.page_size = config.page_size
         self.capacity_tokens = config.capacity_tokens
         self.free_tokens = config.capacity_tokens
         self.tree: RadixTree | None = None
         if not config.disable_radix_cache:
-            self.tree = RadixTree(config.page_size, config.radix_eviction_policy)
+            rules = {rule: config.holds(rule) for rule in ("keeps_creation", "counts_hits")}
+            self.tree = RadixTree(config.page_size, config.radix_eviction_policy, **rules)
 
     @property
     def evictable_tokens(self) -> int:
@@ -86,9 +89,10 @@ class KvCache:
         return None
 
     def ensure_free_pages(self, tokens: int) -> None:
-        """If fewer than ``tokens`` are free, evict *all* of ``tokens``, not the difference."""
+        """If fewer than ``tokens`` are free, evict what is missing; before 0.5.17 *all* of ``tokens``."""
         if self.free_tokens < tokens and self.tree:
-            self.free_tokens += self.tree.evict(tokens)
+            missing = tokens - self.free_tokens
+            self.free_tokens += self.tree.evict(missing if self.config.holds("evicts_shortfall") else tokens)
 
     def take_prefill(self, batch: list[LiveRequest]) -> None:
         """Take slots for the chunks of a prefill batch; with pages, one more page per request is freed."""
@@ -132,7 +136,7 @@ class KvCache:
         self.free_tokens += self.pages_of(live.committed) - live.protected
         self.unlock(live)
         live.node = None
-        live.committed = live.protected = live.prefix = 0
+        live.committed = live.protected = live.prefix = live.inserted = 0
 
     def check(self, holders: list[LiveRequest]) -> None:
         """Raise AssertionError unless free + tree + private = capacity (law L3) for these holders of KV."""
@@ -144,9 +148,23 @@ class KvCache:
     def _insert(self, live: LiveRequest, tokens: int, *, chunk: bool = False) -> None:
         """Add whole pages to the tree; pages that it had already are freed as duplicates."""
         assert self.tree is not None
-        present = self.tree.insert(live.request.content, tokens, live.request.priority, chunk=chunk)
+        content, priority = live.request.content, live.request.priority
+        counted_from = None if chunk else 0
+        if self.config.holds("counts_hits_once"):
+            counted_from = live.inserted
+            live.inserted = max(live.inserted, tokens // self.page_size * self.page_size)
+        present = self._put(content, tokens, priority, chunk, counted_from)
+        prompt = live.request.input_tokens // self.page_size
+        if self.config.holds("splits_at_prompt") and 0 < prompt < tokens // self.page_size:
+            self._put(content, prompt * self.page_size, priority + 1, chunk, None)
         assert present >= live.protected
         self.free_tokens += present - live.protected
+
+    def _put(self, content: Content, tokens: int, priority: int, chunk: bool, counted_from: int | None) -> int:
+        assert self.tree is not None
+        if self.config.hicache:
+            return self.tree.insert(content, tokens, priority, chunk=chunk)
+        return self.tree.insert(content, tokens, priority, counted_from=counted_from)
 
     def _grow(self, live: LiveRequest, committed: int) -> None:
         self.free_tokens -= self.pages_of(committed) - self.pages_of(live.committed)

@@ -10,6 +10,8 @@ from hisearch.validate.restatement.splitmix import SplitMix64
 
 #: lpm is fcfs while more than this many requests wait.
 LPM_QUEUE_LIMIT = 128
+#: Passes between two touches of waiting prefixes, and how many are touched.
+TOUCH_INTERVAL, TOUCHED = 32, 128
 #: lpm: a request with at most this many cached tokens, and at least as many shared with an earlier one, goes last.
 IN_BATCH_PREFIX_TOKENS = 32
 
@@ -19,9 +21,8 @@ class WaitingOrder:
 
     - ``fcfs``: as it is.
     - ``priority`` (``enable_priority_scheduling``, with lower values first): by value, then by time of entry, which is
-      that of the last retraction for a retracted request. A waiting request preempts running ones whose values exceed
-      its own by more than ``priority_scheduling_preemption_threshold`` (10): not restated.
-    - ``lof``: longest declared output first.
+      that of the last retraction for a retracted request.
+    - ``lof``: longest declared output first; with ``enable_priority_scheduling`` among those of one priority.
     - ``srpt``: fewest tokens first, of the prompt and of the declared output together.
     - ``lpm``: longest cached prefix first.
     - ``dfs-weight``: the radix tree depth first, children by the number of waiting requests that end in them or below,
@@ -35,13 +36,15 @@ class WaitingOrder:
         self.config = config
         self.cache = cache
         self.stream = SplitMix64(config.seed)
+        self.passes = 0
 
     def sort(self, waiting: list[LiveRequest]) -> None:
         """Bring the queue into the policy's order."""
         policy = self.config.schedule_policy
         if self.config.enable_priority_scheduling:
             # Requests enter at the end of the list, so equals are in order of entry.
-            waiting.sort(key=lambda live: live.request.priority)
+            sign, longest = self.config.priority_sign, policy == "lof"
+            waiting.sort(key=lambda live: (live.request.priority * sign, -live.max_new if longest else 0))
         elif policy == "lof":
             waiting.sort(key=lambda live: -live.max_new)
         elif policy == "srpt":
@@ -52,6 +55,20 @@ class WaitingOrder:
             self._longest_prefix_first(waiting)
         elif policy == "dfs-weight" and self.cache.tree:
             self._depth_first(waiting)
+
+    def touch(self, waiting: list[LiveRequest]) -> None:
+        """Every so many passes, touch the cached prefixes of the first in the queue, the head's last."""
+        looks_up = self.config.schedule_policy in ("lpm", "dfs-weight") and not (
+            self.config.schedule_policy == "lpm" and len(waiting) > LPM_QUEUE_LIMIT
+        )
+        if not self.config.holds("touches_waiting") or not waiting or self.cache.tree is None or looks_up:
+            return
+        if self.config.radix_eviction_policy != "lru":
+            return
+        if self.passes % TOUCH_INTERVAL == 0:
+            for live in reversed(waiting[:TOUCHED]):
+                self._match(live)
+        self.passes += 1
 
     def _shuffle(self, waiting: list[LiveRequest]) -> None:
         """Fisher and Yates, from the end."""
@@ -67,6 +84,8 @@ class WaitingOrder:
             content, tokens = live.request.content, live.known
             matched = self._match(live)[0]
             order[live] = -matched
+            if self.config.holds("matches_less_than_all"):
+                order[live] = -min(matched, tokens - 1)
             if matched <= IN_BATCH_PREFIX_TOKENS:
                 shared = max((_shared_tokens(content, tokens, *candidate) for candidate in earlier), default=0)
                 if shared >= IN_BATCH_PREFIX_TOKENS:

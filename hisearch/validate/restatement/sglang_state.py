@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Literal
 
+from hisearch.specs.deployments.engine_rules import rules_in_force
 from hisearch.validate.restatement.recording import Request
 from hisearch.validate.restatement.sglang_copies import Copy
 from hisearch.validate.restatement.sglang_host_config import HostTierConfig
@@ -17,13 +19,18 @@ CLIP_OUTPUT_TOKENS = 4096
 SchedulePolicy = Literal["fcfs", "lpm", "lof", "dfs-weight", "random", "srpt"]
 
 
+@cache
+def _rules(version: str) -> dict[str, bool]:
+    return rules_in_force("sglang", version)
+
+
 @dataclass(frozen=True)
 class SglangConfig:
     """Server arguments by their own names.
 
-    In addition: ``ignore_eos``, a request's argument (set for all requests or for none), and the seed of random
-    orders. ``hicache`` is the host tier, None if off. ``enable_priority_scheduling`` implies
-    ``schedule_low_priority_values_first``: lower values go first.
+    In addition: ``ignore_eos``, a request's argument (of those that do not say), the seed of random orders, and the
+    release whose rules hold (``hisearch.base.engine_rules``). ``hicache`` is the host tier, None if off, and restated
+    by the rules of 0.5.9 alone.
     """
 
     max_running_requests: int
@@ -39,16 +46,22 @@ class SglangConfig:
     scheduler_recv_interval: int = 1
     disable_overlap_schedule: bool = True
     enable_priority_scheduling: bool = False
+    schedule_low_priority_values_first: bool = True
+    priority_scheduling_preemption_threshold: int = 10
+    prefill_max_requests: int | None = None
     ignore_eos: bool = True
     seed: int = 0
     hicache: HostTierConfig | None = None
+    version: str = "0.5.9"
 
     def __post_init__(self) -> None:
+        if self.hicache and self.holds("notes_every_pass"):
+            raise ValueError(f"hicache: the host tier of SGLang {self.version} is not restated, that of 0.5.9 is")
         if self.hicache and self.disable_radix_cache:
             raise ValueError("hicache: the host tier needs the radix cache, which is off")
 
     @classmethod
-    def from_recording(cls, config: dict[str, Any]) -> SglangConfig:
+    def from_recording(cls, config: dict[str, Any], version: str = "0.5.9") -> SglangConfig:
         """Settings of a recorded case (``block_ids_size`` describes the file, not the engine).
 
         Raises:
@@ -56,7 +69,17 @@ class SglangConfig:
         """
         settings = {key: value for key, value in config.items() if key not in ("block_ids_size", "hicache")}
         hicache = config.get("hicache")
-        return cls(**settings, hicache=None if hicache is None else HostTierConfig.from_recording(hicache))
+        tier = None if hicache is None else HostTierConfig.from_recording(hicache)
+        return cls(**settings, hicache=tier, version=version)
+
+    def holds(self, rule: str) -> bool:
+        """Whether the release decides by ``rule``."""
+        return _rules(self.version)[rule]
+
+    @property
+    def priority_sign(self) -> int:
+        """1 where lower priority values are more urgent, else -1."""
+        return 1 if self.schedule_low_priority_values_first else -1
 
     @property
     def chunk_tokens(self) -> int | None:
@@ -70,7 +93,7 @@ class SglangConfig:
 
     @property
     def plays_out_ends(self) -> bool:
-        """Whether admission follows the rule for pinned outputs without radix cache."""
+        """Whether admission follows the rule for pinned outputs without radix cache, where outputs are pinned."""
         return self.disable_radix_cache and self.ignore_eos
 
     @property
@@ -109,6 +132,10 @@ class LiveRequest:
         host_hit: tokens after ``prefix`` that the last match hit on the host alone.
         host_node: the deepest node of that match with a host copy.
         retracted: since its last prefill.
+        pinned: whether it ignores end-of-sequence tokens.
+        inserted: tokens that it has put into the tree since its admission.
+        missing: tokens that its last attempt at admission had to compute, as the engine notes them.
+        moment: number of the time at which it entered the queue.
     """
 
     request: Request
@@ -123,6 +150,10 @@ class LiveRequest:
     host_node: RadixNode | None = None
     finished: bool = False
     retracted: bool = False
+    pinned: bool = True
+    inserted: int = 0
+    missing: int = 0
+    moment: int = 0
 
     @property
     def known(self) -> int:

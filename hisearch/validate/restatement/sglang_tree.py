@@ -71,11 +71,16 @@ class RadixTree:
     Attributes:
         page_size: tokens per page.
         policy: eviction order of leaves (see ``eviction_key``).
+        keeps_creation, counts_hits: dated rules, see ``hisearch.base.engine_rules``.
         total_tokens: tokens in the tree.
         evicted_tokens: tokens evicted so far.
     """
 
-    def __init__(self, page_size: int, policy: EvictionPolicy) -> None:
+    def __init__(
+        self, page_size: int, policy: EvictionPolicy, *, keeps_creation: bool = False, counts_hits: bool = False
+    ) -> None:
+        self.keeps_creation = keeps_creation
+        self.counts_hits = counts_hits
         self.page_size = page_size
         self.policy = policy
         self.tick = 0
@@ -111,10 +116,13 @@ class RadixTree:
         node, matched = self._walk(self._keys(content, tokens))
         return matched * self.page_size, node
 
-    def insert(self, content: Content, tokens: int, priority: int, *, chunk: bool = False) -> int:
+    def insert(
+        self, content: Content, tokens: int, priority: int, *, chunk: bool = False, counted_from: int | None = 0
+    ) -> int:
         """Add the whole pages of the first ``tokens`` tokens; returns how many tokens were there already.
 
-        Whether they are a chunk of a prompt that goes on plays no part here: no hits are counted.
+        It is a hit of each node that ends behind ``counted_from``, where hits are counted and that is not None.
+        Whether they are a ``chunk`` of a prompt that goes on plays no part here.
         """
         del chunk
         keys = self._keys(content, tokens)
@@ -125,6 +133,11 @@ class RadixTree:
         at: RadixNode | None = node
         while at is not None and at is not self.root:
             at.priority = max(at.priority, priority)
+            at = at.parent
+        at, end = node, len(keys) * self.page_size
+        while self.counts_hits and counted_from is not None and at is not None and end > counted_from:
+            at.hits += 1
+            end -= self.tokens_of(at)
             at = at.parent
         return matched * self.page_size
 
@@ -183,6 +196,9 @@ class RadixTree:
         assert child.parent is not None
         upper = self._new_node(child.pages[:at], child.parent, child.priority)
         upper.locks = child.locks
+        upper.hits = child.hits
+        if self.keeps_creation:
+            upper.serial = child.serial
         child.parent.children[child.pages[0]] = upper
         upper.children[child.pages[at]] = child
         child.parent = upper

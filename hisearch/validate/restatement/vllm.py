@@ -128,10 +128,10 @@ class VllmWorker:
     def rejection(self, request: Request) -> str | None:
         """Why the request can never be served, or None.
 
-        Prompt and output must fit into the usable blocks; with chunked prefill off they must also fit into one step,
-        since vLLM then refuses a model length above the step's budget.
+        Prompt and output must fit into the usable blocks, but for the last token, which is never computed. With chunked
+        prefill off they must also fit into one step, since vLLM then refuses a model length above the step's budget.
         """
-        total = request.input_tokens + request.max_output_tokens
+        total = request.input_tokens + request.max_output_tokens - 1
         if _ceil_div(total, self.config.block_size) > self.pool.usable_blocks:
             return f"{total} tokens exceed the pool's {self.kv_capacity_tokens}"
         if not self.config.chunked_prefill and total > self.config.max_tokens:

@@ -6,7 +6,7 @@ from hisearch.base.jit import kernel
 from hisearch.base.policies import EvictionPolicy
 from hisearch.kernels.cache import recency
 
-EVICTION = EvictionPolicy("Least frequently used first.", engine=True, every_hit=True)
+EVICTION = EvictionPolicy("Least frequently used first.", engine=True, hits=True, every_hit=True)
 
 
 @kernel

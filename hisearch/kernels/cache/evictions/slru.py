@@ -6,7 +6,9 @@ from hisearch.base.jit import kernel
 from hisearch.base.policies import EvictionPolicy
 from hisearch.kernels.cache import recency
 
-EVICTION = EvictionPolicy("What has had fewer than two hits, then the others, by last use each.", engine=True)
+EVICTION = EvictionPolicy(
+    "What has had fewer than two hits, then the others, by last use each.", engine=True, hits=True
+)
 
 #: Nodes with so many hits are protected.
 PROTECTED_HITS = 2

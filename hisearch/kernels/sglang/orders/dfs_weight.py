@@ -32,7 +32,7 @@ def _weigh(sim, w, d, change):
 def sort(sim, w, count):
     """Keys are cache nodes: ``queue.visited_before`` has their order."""
     for k in range(count):
-        _, d = queue.match(sim, w, sim.queue_order[0, k])
+        _, _, d = queue.match(sim, w, sim.queue_order[0, k])
         sim.queued[sim.queue_order[0, k]].key = d
     for k in range(count):
         _weigh(sim, w, sim.queued[sim.queue_order[0, k]].key, 1)

@@ -1,4 +1,4 @@
-"""Longest declared output first."""
+"""Longest declared output first; with priority scheduling among requests of the same priority."""
 
 from __future__ import annotations
 
@@ -11,4 +11,5 @@ ORDER = QueueOrder("Longest declared output first.", flag="lof")
 @kernel
 def key(sim, r):
     """Declared output tokens, the most first."""
-    return -sim.trace.max_output_tokens[r]
+    urgency = sim.trace.priority[r] * sim.config.priority_sign if sim.config.preempts else 0
+    return (urgency << 32) - sim.trace.max_output_tokens[r]

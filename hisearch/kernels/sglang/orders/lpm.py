@@ -41,8 +41,10 @@ def sort(sim, w, count):
     distinct = 0
     for k in range(count):
         queued = sim.queued[row[k]]
-        matched, _ = queue.match(sim, w, row[k])
+        matched, on_host, _ = queue.match(sim, w, row[k])
         queued.key = -matched
+        if sim.config.matches_less_than_all:
+            queued.key = -min(matched + on_host, queue.known_tokens(sim, row[k]) - 1)
         if matched > ALIKE_TOKENS:
             continue
         alike = False

@@ -1,8 +1,7 @@
 """Lower priority values first, then by arrival.
 
-SGLang: --enable-priority-scheduling --schedule-low-priority-values-first; its default is higher values first. Every
-pass tries, full or not, since a waiting request might preempt running ones. It does where their values differ by more
-than 10 (--priority-scheduling-preemption-threshold), which is not simulated.
+SGLang: --enable-priority-scheduling --schedule-low-priority-values-first; without the latter higher values go first.
+Every pass tries, full or not, since a waiting request might preempt running ones (``sglang.retraction``).
 """
 
 from __future__ import annotations
@@ -15,5 +14,5 @@ ORDER = QueueOrder("Lower priority values first.", engines=("vllm", "sglang"), f
 
 @kernel
 def key(sim, r):
-    """Its priority value."""
-    return sim.trace.priority[r]
+    """Its priority value, the most urgent first."""
+    return sim.trace.priority[r] * sim.config.priority_sign

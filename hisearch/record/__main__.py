@@ -1,0 +1,55 @@
+"""Entry point of ``python -m hisearch.record``."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from hisearch.record.cases import Case, CaseError, EngineError, random_cases, read_cases, record_cases
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Record cases; the exit status is 1 where a case failed, 2 where nothing could be recorded."""
+    options = _parser().parse_args(arguments)
+    engine = importlib.import_module(f"hisearch.record.{options.engine}")
+    try:
+        cases: Iterable[Case]
+        if options.cases:
+            cases = [case for path in options.cases for case in read_cases(path, engine.SETTINGS, engine.BLOCK_KEY)]
+        else:
+            cases = random_cases(options.random, options.seed, engine.draw)
+        engine.version()
+        failed = record_cases(cases, options.out, engine.record)
+    except (CaseError, EngineError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    if failed:
+        print(f"error: {len(failed)} cases failed: {', '.join(failed[:10])}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m hisearch.record",
+        description="Record what an engine's own scheduler decides. Run it with the Python that has the engine.",
+    )
+    engines = parser.add_subparsers(dest="engine", required=True, metavar="ENGINE")
+    for name, title in (("vllm", "vLLM 0.19 to 0.33"), ("sglang", "SGLang")):
+        command = engines.add_parser(name, help=title, description=f"Record the scheduler of {title}.")
+        source = command.add_mutually_exclusive_group(required=True)
+        source.add_argument(
+            "--cases", type=Path, nargs="+", metavar="FILE", help="case files (YAML), or recordings to repeat"
+        )
+        source.add_argument("--random", type=int, metavar="N", help="draw N cases, of the seeds SEED to SEED + N - 1")
+        command.add_argument("--seed", type=int, default=0, metavar="SEED", help="of --random (default: 0)")
+        command.add_argument(
+            "--out", type=Path, required=True, metavar="DIR", help="folder of the recordings; what it holds is skipped"
+        )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,90 @@
+"""The engine's scheduler on the virtual clock: what all versions have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hisearch.record.sglang.timeline import Timeline
+
+
+class Recording:
+    """Mixed into the engine's ``Scheduler``: a forward pass takes its time from the latency law, and is recorded.
+
+    Attributes:
+        timeline: the clock.
+        tokens: all tokens of each request, by id.
+        pending: requests by id that have not arrived.
+    """
+
+    timeline: Timeline
+    tokens: dict[Any, list[int]]
+    pending: dict[Any, Any]
+    waiting_queue: list[Any]
+    running_batch: Any
+    last_batch: Any
+    chunked_req: Any
+    enable_overlap: bool
+    _arriving = False
+
+    # Requests.
+
+    def arrivals(self) -> list[Any]:
+        """The start of a pass: the clock moves if the last one was idle, and requests that are due come in."""
+        live = bool(self.waiting_queue) or not self.running_batch.is_empty() or self.chunked_req is not None
+        self.timeline.begin_pass(bool(self.waiting_queue), live)
+        if self.timeline.threads is not None:
+            self.timeline.threads.advance()
+        return [self.pending.pop(name) for name in self.timeline.due()]
+
+    def take(self, requests: Sequence[Any]) -> None:
+        """Put arrived requests into the queue."""
+        self._arriving = True
+        for request in requests:
+            self.init_req_max_new_tokens(request)  # type: ignore[attr-defined]
+            self._add_request_to_queue(request)
+        self._arriving = False
+
+    def _add_request_to_queue(self, req: Any, is_retracted: bool = False) -> None:
+        if is_retracted:
+            self.timeline.retracted.append(req.rid)
+        elif not self._arriving:
+            self.timeline.preempted.append(req.rid)
+        super()._add_request_to_queue(req, is_retracted=is_retracted)  # type: ignore[misc]
+
+    # Batches.
+
+    def launch(self, batch: Any) -> tuple[float, list[int]]:
+        """Record a batch; returns when it ends, and the token that each of its requests gets."""
+        names = [request.rid for request in batch.reqs]
+        lengths = [int(length) for length in batch.seq_lens_cpu]
+        mode = batch.forward_mode.name.lower()
+        if mode == "decode":
+            work = [(name, length - 1, 1) for name, length in zip(names, lengths, strict=True)]
+        else:
+            new = [int(count) for count in batch.extend_lens]
+            work = [(name, length - count, count) for name, length, count in zip(names, lengths, new, strict=True)]
+        kind = {"extend": "prefill"}.get(mode, mode)
+        end = self.timeline.launch(kind, work, self.pool(), self.ratio())
+        tokens = [self.token_after(name, length) for name, length in zip(names, lengths, strict=True)]
+        return end, tokens
+
+    def token_after(self, name: Any, length: int) -> int:
+        """The token that follows the first ``length`` of a request; 0 past its end, where none is read."""
+        tokens = self.tokens[name]
+        return tokens[length] if length < len(tokens) else 0
+
+    def note_results(self, batch: Any) -> None:
+        """After the engine has processed a batch's results: who has a token, who is done."""
+        for request in batch.reqs:
+            if request.output_ids:
+                self.timeline.token(request.rid, request.finished())
+
+    def pool(self) -> tuple[int, int]:
+        """Free and evictable tokens."""
+        free = self.token_to_kv_pool_allocator.available_size()  # type: ignore[attr-defined]
+        return int(free), int(self.tree_cache.evictable_size())  # type: ignore[attr-defined]
+
+    def ratio(self) -> float:
+        """The new-token ratio."""
+        raise NotImplementedError

@@ -1,0 +1,49 @@
+"""Random cases for vLLM's scheduler: small traces over its settings, most of them short of memory."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from hisearch.record.workload import Row, make_requests
+
+
+def random_case(rng: random.Random) -> tuple[dict[str, Any], list[Row], int]:
+    """Draw settings (by their names in a recording), requests and the block size.
+
+    Most pools are smaller than what the requests that may run at once would like to hold.
+    """
+
+    def spread(low: float, high: float) -> float:
+        return float(low * (high / low) ** rng.random())
+
+    block = rng.choice((8, 16, 16, 16, 32, 64))
+    seqs = rng.choice((1, 2, 4, 8, 16, 16, 32, 32, 64, 128))
+    budget = max(seqs, rng.choice((64, 128, 256, 512, 1024, 2048)))
+    settings: dict[str, Any] = {
+        "max_num_seqs": seqs, "max_tokens": budget, "block_size": block, "async_scheduling": rng.random() < 0.5,
+        "policy": rng.choice(("fcfs", "fcfs", "priority")), "prefix": rng.random() < 0.8,
+        "scheduler_reserve_full_isl": rng.random() < 0.8,
+        "chunked_prefill": budget < 512 or rng.random() < 0.85,
+        "long_prefill_token_threshold": rng.choice((0, 0, 0, int(spread(16, budget)))),
+        "watermark": rng.choice((0.0, 0.0, 0.0, round(spread(0.005, 0.3), 3))),
+    }  # fmt: skip
+    inputs = rng.choice(([1, 60], [1, 60], [16, 300], [100, 900], [1, 1200]))
+    outputs = rng.choice(([1, 4], [1, 40], [20, 80], [1, 150], [40, 200], [100, 250]))
+    # Without chunks no request may be longer than the budget.
+    longest = inputs[1] + outputs[1] + 200 if settings["chunked_prefill"] else budget - 1
+    rows = make_requests({
+        "requests": rng.randint(20, 120), "seed": rng.randrange(2**31), "rate_per_s": spread(5, 2000),
+        "burst": rng.choice((1, 1, 1, 2, 5, 20)), "input_tokens": inputs, "output_tokens": outputs,
+        "shared_prefixes": {"count": rng.choice((0, 1, 3, 8)), "tokens": [16, 200], "share": round(rng.random(), 2)},
+        "turns": rng.choice((0.0, 0.3, 0.6)), "repeats": rng.choice((0.0, 0.0, 0.2)),
+        "samples": rng.choice((1,) * 8 + (2, 5)), "max_tokens": longest,
+        "priorities": rng.choice((2, 4, 10)) if settings["policy"] == "priority" else 0,
+        "limits": rng.choice((0.0, 0.0, 0.5, 1.0)), "eos": round(rng.random(), 2),
+    })[:120]  # fmt: skip
+    needs = [-(-(row["input_tokens"] + row["output_tokens"]) // block) for row in rows]
+    demand = min(seqs, len(rows)) * sum(needs) / len(needs)
+    settings["num_blocks"] = 1 + max(*needs, int(demand * spread(0.1, 1.2)))
+    if not settings["chunked_prefill"]:
+        settings["max_model_len"] = budget
+    return settings, rows, block

@@ -1,0 +1,70 @@
+"""Which settings of an engine go together, and from which release on the engine has them."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from typing import Protocol
+
+from hisearch.base.engine_rules import SETTINGS_SINCE
+from hisearch.specs.base import ENGINE_TITLES
+from hisearch.specs.deployments.engine_rules import rules_version
+from hisearch.specs.versions import precedes
+
+#: Evictions of SGLang's radix cache that not every modelled release has: name -> first release.
+EVICTIONS_SINCE = {"slru": "0.5.10"}
+
+
+class Engine(Protocol):
+    """The settings (``specs.deployments.pool.EngineSpec``) that the checks read."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+    @property
+    def version(self) -> str: ...  # noqa: D102
+    @property
+    def schedule(self) -> str: ...  # noqa: D102
+    @property
+    def eviction(self) -> str: ...  # noqa: D102
+    @property
+    def priority_scheduling(self) -> bool: ...  # noqa: D102
+    @property
+    def high_priority_first(self) -> bool: ...  # noqa: D102
+    @property
+    def preemption_threshold(self) -> int: ...  # noqa: D102
+    @property
+    def prefill_max_requests(self) -> int | None: ...  # noqa: D102
+
+
+def check_release(engine: Engine, given: Set[str]) -> None:
+    """Refuse settings, of those ``given``, that the engine's release does not have yet.
+
+    Raises:
+        ValueError: which, and what the first release with it is.
+    """
+    follows = rules_version(engine.name, engine.version)
+    for key, since in SETTINGS_SINCE.get(engine.name, {}).items():
+        if key in given and getattr(engine, key) and precedes(follows, since):
+            raise ValueError(f"{ENGINE_TITLES[engine.name]} {engine.version} has no {key}: it came with {since}")
+
+
+def check_sglang(engine: Engine) -> None:
+    """Refuse settings that only SGLang has in another engine, and those that it does not have together.
+
+    Raises:
+        ValueError: what is wrong, and what the engine has.
+    """
+    if engine.name != "sglang":
+        for key, default in (
+            ("priority_scheduling", False),
+            ("high_priority_first", False),
+            ("preemption_threshold", 10),
+            ("prefill_max_requests", None),
+        ):
+            if getattr(engine, key) != default:
+                raise ValueError(f"{ENGINE_TITLES[engine.name]} has no {key}; it needs engine sglang")
+        return
+    if engine.priority_scheduling and engine.schedule not in ("fcfs", "lof", "priority"):
+        raise ValueError(f"priority_scheduling goes with schedule fcfs or lof, not {engine.schedule}")
+    since = EVICTIONS_SINCE.get(engine.eviction)
+    if since is not None and precedes(rules_version("sglang", engine.version), since):
+        raise ValueError(f"SGLang {engine.version} has no eviction {engine.eviction}; {since} is the first that has it")

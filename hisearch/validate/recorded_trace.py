@@ -1,0 +1,81 @@
+"""A recording's requests as a trace."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hisearch.specs.deployments.engine_rules import rules_in_force
+from hisearch.traces.compiled import CompiledTrace
+from hisearch.traces.compiler import compile_trace
+from hisearch.traces.reading.source import Requests
+from hisearch.traces.trace import make_trace
+from hisearch.validate.recording import EngineRecording, RequestRow, VllmSettings
+
+
+def compiled_trace(recording: EngineRecording) -> CompiledTrace:
+    """The requests with their shared blocks, compiled for simulations."""
+    rows, block = recording.requests, recording.block_tokens
+    requests = Requests()
+    for row in rows:
+        requests.add(
+            row.arrival_s, row.input_tokens, row.output_tokens, request_id=str(row.id), ids=row.block_ids,
+            known_tokens=block * len(row.block_ids),
+        )  # fmt: skip
+    # Only their differences matter; a trace counts them from 0.
+    priority = np.array([row.priority for row in rows], np.int64)
+    priority -= priority.min()
+    if priority.max() >= 2**31:
+        raise recording.error("requests", f"priorities differ by {priority.max()}, which a trace cannot hold")
+    limits = [declared_limit(recording, row) for row in rows]
+    return trace_of(requests, block, recording.path.name, priority, limits)
+
+
+def declared_limit(recording: EngineRecording, row: RequestRow) -> int:
+    """A request's declared output limit, at most what the pool holds beside its prompt.
+
+    vLLM's server would refuse a longer one, as its ``max_model_len`` fits into the pool. SGLang's scheduler clips it
+    (``init_req_max_new_tokens``), from 0.5.21 on to whole pages.
+    """
+    if row.max_output_tokens is None:
+        return row.output_tokens
+    settings = recording.settings
+    if isinstance(settings, VllmSettings):
+        most = (settings.num_blocks - 1) * settings.block_size - row.input_tokens + 1
+    else:
+        page = settings.page_size
+        pool = settings.max_total_tokens // page * page
+        most = pool - 2 - row.input_tokens
+        if rules_in_force("sglang", recording.version)["clips_to_pages"]:
+            most = min(most, pool - 1 - page - -(-row.input_tokens // page) * page)
+    return max(row.output_tokens, min(row.max_output_tokens, most))
+
+
+def trace_of(
+    requests: Requests,
+    block_tokens: int,
+    name: str,
+    priority: np.ndarray | None = None,
+    max_output_tokens: list[int] | None = None,
+) -> CompiledTrace:
+    """Requests with independent arrivals that share the blocks of equal ids, compiled.
+
+    Args:
+        requests: with ids of their blocks.
+        block_tokens: tokens of a block.
+        name: of the trace.
+        priority: shape (N,), from 0, lower first; all alike where None.
+        max_output_tokens: declared limits; the outputs' lengths where None.
+    """
+    shares_with, shared_tokens = requests.share_blocks(block_tokens)
+    trace = make_trace(
+        arrival_s=requests.arrival_s,
+        input_tokens=requests.input_tokens,
+        output_tokens=requests.output_tokens,
+        max_output_tokens=max_output_tokens,
+        request_ids=requests.request_ids,
+        priority=priority,
+        shares_with=shares_with,
+        shared_tokens=shared_tokens,
+        block_tokens=block_tokens,
+    )
+    return compile_trace(trace, name)

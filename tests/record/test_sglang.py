@@ -1,0 +1,162 @@
+"""The recorder of SGLang: tokens, clock, threads, settings, refusals; and an engine, where one is named."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import random
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from hisearch.record import sglang
+from hisearch.record.__main__ import main
+from hisearch.record.cases import CaseError, EngineError, check_settings
+from hisearch.record.sglang.copies import Device
+from hisearch.record.sglang.random_cases import draw_case
+from hisearch.record.sglang.run import check
+from hisearch.record.sglang.timeline import Finished, StuckError, Timeline, step_latency_s
+from hisearch.record.sglang.tokens import token_ids
+from hisearch.record.sglang.virtual_threads import VirtualThreads
+
+SMALL = {
+    "page_size": 16, "chunked_prefill_size": 256, "max_prefill_tokens": 1024, "max_running_requests": 8,
+    "max_total_tokens": 2000, "block_ids_size": 16,
+}  # fmt: skip
+
+
+def test_requests_share_the_tokens_of_their_common_blocks_and_no_others() -> None:
+    rows = [
+        {"id": "a", "input_tokens": 10, "output_tokens": 3, "block_ids": [7, 8, 9]},
+        {"id": "b", "input_tokens": 10, "output_tokens": 3, "block_ids": [7, 8, 5]},
+    ]
+    tokens, used = token_ids(rows, 4)
+    assert tokens["a"][:8] == tokens["b"][:8]
+    assert not set(tokens["a"][8:]) & set(tokens["b"][8:])
+    assert len(tokens["a"]) == 13
+    assert max(max(own) for own in tokens.values()) < used
+
+
+def test_the_clock_jumps_to_arrivals_and_ends() -> None:
+    timeline = Timeline([(1.5, "a"), (2.0, "b")], overlap=False, spins=True)
+    timeline.idle_pass()
+    timeline.begin_pass(waiting=False, live=False)
+    assert timeline.clock == 1.5
+    assert timeline.due() == ["a"]
+    end = timeline.launch("prefill", [("a", 0, 100)], (10, 0), 0.7)
+    assert end == 1.5 + step_latency_s([("a", 0, 100)])
+    timeline.result(end)
+    timeline.idle_pass()
+    timeline.begin_pass(waiting=False, live=False)
+    assert timeline.due() == ["b"]
+    timeline.idle_pass()
+    with pytest.raises(Finished):
+        timeline.begin_pass(waiting=False, live=False)
+
+
+def test_requests_that_nothing_will_admit_are_reported() -> None:
+    timeline = Timeline([(0.0, "a")], overlap=False, spins=True)
+    assert timeline.due() == ["a"]
+
+    def spin() -> None:
+        for _ in range(5000):
+            timeline.idle_pass()
+            timeline.begin_pass(waiting=True, live=True)
+
+    with pytest.raises(StuckError, match="admits none"):
+        spin()
+
+
+def test_copies_run_one_after_another() -> None:
+    timeline = Timeline([], overlap=False, spins=True)
+    device = Device(timeline)
+    stream = device.Stream()
+    with device.stream(stream):
+        device.copy(100, 0.5, 0.01)
+        first = device.Event()
+        first.record()
+        device.copy(100, 0.5, 0.01)
+    assert (first.time, stream.free_at) == (1.5, 3.0)
+    assert not first.query()
+    first.synchronize()
+    assert timeline.clock == 1.5
+    assert first.query()
+
+
+def test_virtual_threads_wait_in_virtual_time() -> None:
+    clock = [0.0]
+    threads = VirtualThreads(lambda: clock[0])
+    queue, seen = threads.queue_class()(), []
+
+    def work() -> None:
+        while True:
+            item = queue.get(timeout=1)
+            threads.sleep(2.0)
+            seen.append((item, threads.time()))
+
+    threads.thread(target=work).start()
+    queue.put("a")
+    queue.put("b")
+    clock[0] = 3.0
+    threads.advance()
+    assert seen == [("a", 2.0)]
+    assert threads.next_time() == 4.0
+    clock[0] = 10.0
+    threads.advance()
+    assert seen == [("a", 2.0), ("b", 4.0)]
+    threads.close()
+
+
+def test_an_unknown_setting_is_named() -> None:
+    with pytest.raises(CaseError, match="page_sise: unknown setting; expected one of"):
+        check_settings("case.yaml: x: settings", SMALL | {"page_sise": 1}, sglang.SETTINGS)
+    assert check_settings("case", SMALL | {"chunked_prefill_size": -1}, sglang.SETTINGS)["chunked_prefill_size"] == -1
+
+
+def test_what_can_not_be_recorded_is_refused() -> None:
+    row = {"id": "r1", "arrival_s": 0.0, "input_tokens": 1990, "output_tokens": 50, "block_ids": []}
+    with pytest.raises(EngineError, match="r1: 1990 tokens in and 50 out do not fit the pool of 2000"):
+        check("0.5.9", SMALL, [row])
+    with pytest.raises(EngineError, match="hicache: ratio: unknown key; expected one of hicache_ratio"):
+        check("0.5.9", SMALL | {"hicache": {"ratio": 2.0}}, [])
+    with pytest.raises(EngineError, match="slru"):
+        check("0.5.9", SMALL | {"radix_eviction_policy": "slru"}, [])
+
+
+@pytest.mark.parametrize("found", ["0.5.8", "0.5.12", "0.6.0"])
+def test_other_versions_are_refused(found: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sglang, "installed_version", lambda _: found)
+    with pytest.raises(EngineError, match=f"sglang {found}: only 0.5.9 and 0.5.23"):
+        sglang.version()
+
+
+def test_a_missing_engine_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sglang", "--random", "1", "--out", str(tmp_path)]) == 2
+    assert "sglang is not installed" in capsys.readouterr().err
+
+
+def test_random_cases_are_repeatable_and_can_be_recorded() -> None:
+    for seed in range(40):
+        config, rows, block = draw_case(random.Random(seed), "0.5.9")
+        assert (config, rows, block) == draw_case(random.Random(seed), "0.5.9")
+        assert check_settings("case", config, sglang.SETTINGS) == config
+        assert 20 <= len(rows) <= 121
+        check("0.5.9", config, rows)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", sglang.VERSIONS)
+def test_a_real_engine_is_recorded(engine: str, tmp_path: Path) -> None:
+    name = f"HISEARCH_SGLANG_PYTHON_{engine.replace('.', '_')}"
+    python = os.environ.get(name)
+    if not python:
+        pytest.skip(f"{name} names no interpreter with SGLang {engine}: nothing is recorded")
+    command = [python, "-m", "hisearch.record", "sglang", "--random", "2", "--seed", "3", "--out", str(tmp_path)]
+    subprocess.run(command, check=True, cwd=Path(__file__).parents[2])
+    recordings = [json.loads(gzip.decompress(path.read_bytes())) for path in sorted(tmp_path.glob("*.json.gz"))]
+    assert len(recordings) == 2
+    for recording in recordings:
+        assert recording["engine"].startswith(f"sglang {engine} ")
+        assert len(recording["finish_s"]) == len(recording["requests"])
