@@ -5,8 +5,9 @@ A change that is to change no result is held against them::
     python -m benchmarks.results_digest write digests.json      # on the tree before the change
     python -m benchmarks.results_digest compare digests.json    # on the tree after it; says what differs
 
-Deployments are drawn over engines, routers, tiers, prefill and decode apart, attention groups, pipelines, agents and
-devices, and are given as documents: nothing here depends on how the package is laid out, beside its public functions.
+Deployments are drawn over engines, routers, tiers, disaggregated prefill and decode, attention groups, pipelines,
+agents and devices, and are given as documents: nothing here depends on how the package is laid out, beside its public
+functions.
 One that the specs refuse is a result too: the kind of its error.
 """
 

@@ -79,8 +79,8 @@ def population(
         "world": {"size_m": 12.0 * agents**0.5 + 20.0}, "graph": {"model": "small_world", "degree": 4},
         "seeds": max(agents // 25, 1) if kind == "diffusion" else 1,
     }  # fmt: skip
-    found = AgentWorkloadSpec.model_validate(spec | PROMPTS[kind] | _thawed(changes))
-    return compile_trace(generate_agents(found), kind)
+    population_spec = AgentWorkloadSpec.model_validate(spec | PROMPTS[kind] | _thawed(changes))
+    return compile_trace(generate_agents(population_spec), kind)
 
 
 def frozen(changes: dict[str, Any]) -> Changes:

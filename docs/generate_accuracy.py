@@ -100,10 +100,10 @@ def there(paths: list[Path], what: str) -> list[Path]:
     Raises:
         Absent: none is there.
     """
-    found = sorted(path for path in paths if path.exists())
-    if not found:
+    existing = sorted(path for path in paths if path.exists())
+    if not existing:
         raise Absent(f"no {what}")
-    return found
+    return existing
 
 
 def hisearch(*arguments: str | Path) -> Any:
@@ -275,12 +275,12 @@ def silicon(data: Data) -> str:
 
 
 def runs_disaggregated(data: Data) -> str:
-    """Measured serving runs with prefill and decode apart."""
+    """Measured serving runs with disaggregated prefill and decode."""
     return disaggregated(*_runs(data, "disagg"))
 
 
 def blackwell(data: Data) -> str:
-    """Runs on B300 and GB200, aggregated ones and those with prefill and decode apart."""
+    """Runs on B300 and GB200, aggregated ones and those with disaggregated prefill and decode."""
     (together, _), (split, _) = (_runs(data, mode, "blackwell.csv") for mode in ("agg", "disagg"))
     return host_tables.blackwell(together, split)
 

@@ -70,8 +70,8 @@ def speed_up() -> str:
                 for agents in AGENTS
             ]
             name = f"{policy}, KV in DRAM" if dram_gib else policy
-            told = f"{PUBLISHED[kind]:.2f}" if dram_gib else ""
-            rows.append([kind, name, *(f"{ratio:.2f}" for ratio in ratios), f"{max(ratios):.2f}", told])
+            published = f"{PUBLISHED[kind]:.2f}" if dram_gib else ""
+            rows.append([kind, name, *(f"{ratio:.2f}" for ratio in ratios), f"{max(ratios):.2f}", published])
     return _table(["workload", "policy", *map(str, AGENTS), "peak", "published peak"], rows)
 
 
@@ -98,11 +98,11 @@ def first_tokens() -> str:
     rows = []
     for kind in KINDS:
         for agents in AGENTS[2:]:
-            found = ttft_s(run(kind, "distance", agents, dram_gib=DRAM_GIB))
-            cells = [kind, f"{agents}", f"{found * 1e3:.0f}"]
+            by_distance = ttft_s(run(kind, "distance", agents, dram_gib=DRAM_GIB))
+            cells = [kind, f"{agents}", f"{by_distance * 1e3:.0f}"]
             for policy in HICACHE:
                 base = ttft_s(run(kind, policy, agents, dram_gib=DRAM_GIB))
-                cells += [f"{base * 1e3:.0f}", _less(base, found)]
+                cells += [f"{base * 1e3:.0f}", _less(base, by_distance)]
             rows.append(cells)
     head = ["workload", "agents", "distance", "HiCache, lru", "less", "HiCache, by slot", "less"]
     return _table(head, rows)
@@ -116,11 +116,11 @@ def slower_copies() -> str:
             for link in (64, 32):
                 cells = [kind, policy, f"{link}"]
                 for agents in AGENTS[2:]:
-                    base, found = (
-                        ttft_s(run(kind, one, agents, dram_gib=DRAM_GIB, link=link * 1e9))
-                        for one in (policy, "distance")
+                    base, by_distance = (
+                        ttft_s(run(kind, tried_policy, agents, dram_gib=DRAM_GIB, link=link * 1e9))
+                        for tried_policy in (policy, "distance")
                     )
-                    cells.append(_less(base, found))
+                    cells.append(_less(base, by_distance))
                 rows.append(cells)
     head = ["workload", "HiCache's adapters", "copies (GB/s)", *(f"{agents} agents" for agents in AGENTS[2:])]
     return _table(head, rows)
@@ -145,11 +145,11 @@ def crowded() -> str:
     for what, policy, changes, settings in CROWDED:
         cells = [what]
         for kind in KINDS:
-            base, found = (
-                ttft_s(run(kind, one, 1000, changes=frozen(changes), dram_gib=DRAM_GIB, **settings))
-                for one in (policy, "distance")
+            base, by_distance = (
+                ttft_s(run(kind, tried_policy, 1000, changes=frozen(changes), dram_gib=DRAM_GIB, **settings))
+                for tried_policy in (policy, "distance")
             )
-            cells.append(f"{_less(base, found)} ({base * 1e3:.0f} to {found * 1e3:.0f} ms)")
+            cells.append(f"{_less(base, by_distance)} ({base * 1e3:.0f} to {by_distance * 1e3:.0f} ms)")
         rows.append(cells)
     return _table(["HiCache", *KINDS], rows)
 
@@ -468,9 +468,9 @@ def write(parts: Iterable[str], page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     for name in parts:
         begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
-        before, found, rest = text.partition(begin)
+        before, begun, rest = text.partition(begin)
         _, ended, after = rest.partition(end)
-        if not (found and ended):
+        if not (begun and ended):
             raise SystemExit(f"{page}: no marks {begin} … {end}")
         text = f"{before}{begin}\n{PARTS[name]()}\n{end}{after}"
     page.write_text(text, encoding="utf-8")

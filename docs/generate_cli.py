@@ -78,8 +78,8 @@ def _row(parameter: Any) -> str:
 
 def text() -> str:
     """The page."""
-    found = [section(words, command) for words, command in commands(typer.main.get_command(app))]
-    return INTRODUCTION + "\n" + "\n".join(found)
+    sections = [section(words, command) for words, command in commands(typer.main.get_command(app))]
+    return INTRODUCTION + "\n" + "\n".join(sections)
 
 
 def main(arguments: list[str]) -> int:

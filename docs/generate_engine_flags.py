@@ -50,18 +50,18 @@ def _calls(tree: ast.AST, name: str) -> Iterator[ast.Call]:
 
 def _names(call: ast.Call) -> list[str]:
     """Flags of a call; a prefix that is filled in at run time is left out, as the programs listed here have none."""
-    found = []
+    names = []
     for argument in call.args:
         if isinstance(argument, ast.Constant):
-            found.append(argument.value)
+            names.append(argument.value)
         elif isinstance(argument, ast.JoinedStr):
-            found.append("".join(part.value for part in argument.values if isinstance(part, ast.Constant)))
-    return [name for name in found if isinstance(name, str) and name.startswith("--") and len(name) > 2]
+            names.append("".join(part.value for part in argument.values if isinstance(part, ast.Constant)))
+    return [name for name in names if isinstance(name, str) and name.startswith("--") and len(name) > 2]
 
 
 def _constants(*trees: ast.Module) -> dict[str, list[str]]:
     """Lists of words that are given names at the top of the modules; a dictionary counts as its keys."""
-    found: dict[str, list[str]] = {}
+    constants: dict[str, list[str]] = {}
     for tree in trees:
         for node in tree.body:
             if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
@@ -69,8 +69,8 @@ def _constants(*trees: ast.Module) -> dict[str, list[str]]:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             words = _words(node.value, {})
             if words is not None:
-                found |= {target.id: words for target in targets if isinstance(target, ast.Name)}
-    return found
+                constants |= {target.id: words for target in targets if isinstance(target, ast.Name)}
+    return constants
 
 
 def _words(node: ast.expr | None, named: dict[str, list[str]]) -> list[str] | None:
@@ -90,7 +90,7 @@ def _words(node: ast.expr | None, named: dict[str, list[str]]) -> list[str] | No
 
 def argparse_flags(*trees: ast.Module, repeats: bool = False) -> Flags:
     """Flags of the ``add_argument`` calls of ``trees``; ``repeats``: which ones may be given several times, too."""
-    named, found = _constants(*trees), Flags()
+    named, flags = _constants(*trees), Flags()
     for tree in trees:
         for call in _calls(tree, "add_argument"):
             given = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
@@ -102,8 +102,8 @@ def argparse_flags(*trees: ast.Module, repeats: bool = False) -> Flags:
                 about["switch"] = True
             if repeats and ast.unparse(given.get("action", ast.Constant(""))) == "'append'":
                 about["repeats"] = True
-            found |= dict.fromkeys(_names(call), about)
-    return found
+            flags |= dict.fromkeys(_names(call), about)
+    return flags
 
 
 def _fields(tree: ast.Module) -> dict[str, dict[str, ast.expr]]:
@@ -164,22 +164,22 @@ def vllm_serve(wheel: Wheel) -> Flags:
         and isinstance(node.value, ast.Call)
         and ast.unparse(node.value.func) == "get_kwargs"
     }
-    found = argparse_flags(arguments, trees["vllm/entrypoints/openai/cli_args.py"])
+    flags = argparse_flags(arguments, trees["vllm/entrypoints/openai/cli_args.py"])
     for call in _calls(arguments, "add_argument"):
         unpacked = (node for keyword in call.keywords if keyword.arg is None for node in ast.walk(keyword.value))
         for node in unpacked:
             if isinstance(node, ast.Subscript) and ast.unparse(node.value) in of_group:
                 annotation = classes.get(of_group[ast.unparse(node.value)], {}).get(ast.literal_eval(node.slice))
-                found |= dict.fromkeys(_names(call), _of_field(annotation, aliases))
+                flags |= dict.fromkeys(_names(call), _of_field(annotation, aliases))
     for name in ("FrontendArgs", "BaseFrontendArgs"):
         for field, annotation in classes.get(name, {}).items():
-            found["--" + field.replace("_", "-")] = _of_field(annotation, aliases)
-    return found
+            flags["--" + field.replace("_", "-")] = _of_field(annotation, aliases)
+    return flags
 
 
 def guidellm_run(wheel: Wheel) -> Flags:
     """``guidellm run``: an option for every part of its configuration; ``kind`` and its keys follow in one word."""
-    tree, found = wheel.tree("guidellm/schemas/benchmark/entrypoints.py"), Flags()
+    tree, flags = wheel.tree("guidellm/schemas/benchmark/entrypoints.py"), Flags()
     for node in tree.body:
         if not isinstance(node, ast.ClassDef) or node.name != "BenchmarkArgs":
             continue
@@ -187,11 +187,11 @@ def guidellm_run(wheel: Wheel) -> Flags:
             if isinstance(item, ast.AnnAssign) and isinstance(item.value, ast.Call):
                 extra = next((k.value for k in item.value.keywords if k.arg == "json_schema_extra"), None)
                 if extra is not None:
-                    found["--" + ast.literal_eval(extra)["argument_alias"].replace("_", "-")] = {}
+                    flags["--" + ast.literal_eval(extra)["argument_alias"].replace("_", "-")] = {}
     for call in _calls(wheel.tree("guidellm/cli/run.py"), "option"):
-        found |= {name: {} for name in _names(call)}
+        flags |= {name: {} for name in _names(call)}
     kinds = _kinds(wheel)
-    return {flag: about | ({"kinds": kinds[flag]} if flag in kinds else {}) for flag, about in found.items()}
+    return {flag: about | ({"kinds": kinds[flag]} if flag in kinds else {}) for flag, about in flags.items()}
 
 
 #: Option of guidellm -> modules with the classes of its kinds, base classes first.
@@ -210,7 +210,7 @@ _KIND_MODULES = {
 def _kinds(wheel: Wheel) -> dict[str, dict[str, list[str]]]:
     """Option -> kind -> keys, with those of the classes that a kind's is made from."""
     present = set(wheel.archive.namelist())
-    found: dict[str, dict[str, list[str]]] = {}
+    kinds: dict[str, dict[str, list[str]]] = {}
     for flag, modules in _KIND_MODULES.items():
         inherited: dict[str, set[str]] = {}
         for module in (f"guidellm/schemas/{name}" for name in modules):
@@ -224,8 +224,8 @@ def _kinds(wheel: Wheel) -> dict[str, dict[str, list[str]]]:
                     keys = set(fields[node.name]).union(*bases) - {"model_config", "schema_discriminator"}
                     inherited[node.name] = keys
                     for kind in _literals(fields[node.name].get("kind", ast.Constant(None)), {}) or ():
-                        found.setdefault(flag, {})[kind] = sorted(keys)
-    return found
+                        kinds.setdefault(flag, {})[kind] = sorted(keys)
+    return kinds
 
 
 class Program(NamedTuple):

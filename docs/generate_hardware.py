@@ -47,14 +47,14 @@ def operators() -> str:
     n = np.array([256.0])
     load = Load(n, 0 * n, 0 * n, n, n * 384)
     blocks: dict[str, dict[str, Any]] = {"GPU": {}, "GPU + PIM": PIM_BLOCK}
-    found = {
+    shares_by_system = {
         name: {share.operator: share for share in by_operator(law("llama-3.1-8b", "a6000", Parallelism(), block), load)}
         for name, block in blocks.items()
     }
     rows = []
-    for operator in found["GPU + PIM"]:
+    for operator in shares_by_system["GPU + PIM"]:
         cells = [operator]
-        for shares in found.values():
+        for shares in shares_by_system.values():
             share = shares.get(operator)
             cells += ["", "", ""] if share is None else [
                 share.device, f"{share.seconds * 1e3:.2f}", f"{share.joules / 256 * 1e3:.2f}"
@@ -73,10 +73,10 @@ def crossover() -> tuple[str, go.Figure]:
             "llama-3.1-8b", "a6000", Parallelism(), {**PIM_BLOCK, "schedule": schedule}
         )
     rates = {name: [n / decode_s(worker, n, 384) for n in batches] for name, worker in workers.items()}
-    rows = [[name, *(f"{rate:,.0f}" for rate in found)] for name, found in rates.items()]
+    rows = [[name, *(f"{rate:,.0f}" for rate in tokens_per_s)] for name, tokens_per_s in rates.items()]
     figure = go.Figure()
-    for name, found in rates.items():
-        figure.add_scatter(x=batches, y=found, name=name, mode="lines+markers")
+    for name, tokens_per_s in rates.items():
+        figure.add_scatter(x=batches, y=tokens_per_s, name=name, mode="lines+markers")
     figure.update_xaxes(title="decodes in a step", type="log")
     figure.update_yaxes(title="tokens per second", rangemode="tozero")
     figure.update_layout(title="Llama-3.1-8B on an A6000, 384 tokens of context each")
@@ -208,15 +208,15 @@ def tokens_per_dollar() -> tuple[str, go.Figure]:
         def at(load: float, spec: dict[str, Any] = spec) -> Any:
             return simulated(spec, trace, slo="long-context-chat", load=load).score
 
-        found = capacity(at, relative_tolerance=0.02)
-        one = simulated(spec, trace, slo="long-context-chat")
-        usd = one.cost.total
-        value = tokens * 3600 / span_s * found.load / usd / 1e6
+        largest = capacity(at, relative_tolerance=0.02)
+        run = simulated(spec, trace, slo="long-context-chat")
+        usd = run.cost.total
+        value = tokens * 3600 / span_s * largest.load / usd / 1e6
         names.append(name)
         values.append(value)
         rows.append([
-            name, f"${usd:.2f}", f"{one.metrics['ttft_p99_s']:.1f}", f"{one.metrics['tpot_p99_s'] * 1e3:.0f}",
-            f"{found.load:.2f}", f"{value:.2f}",
+            name, f"${usd:.2f}", f"{run.metrics['ttft_p99_s']:.1f}", f"{run.metrics['tpot_p99_s'] * 1e3:.0f}",
+            f"{largest.load:.2f}", f"{value:.2f}",
         ])  # fmt: skip
     figure = go.Figure(go.Bar(x=values, y=names, orientation="h"))
     figure.update_xaxes(title="million tokens served within the SLO per dollar")

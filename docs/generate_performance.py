@@ -60,8 +60,8 @@ def page(text: str, results: dict[str, Any]) -> str:
     for name, content in sections.items():
         begin, end = f"<!-- measured: {name} -->", "<!-- end -->"
         before, _, rest = text.partition(begin)
-        _, found, after = rest.partition(end)
-        if not found:
+        _, ended, after = rest.partition(end)
+        if not ended:
             raise ValueError(f"{TARGET.name}: section {name} has no {end}")
         text = f"{before}{begin}\n{content}\n{end}{after}"
     return text
@@ -183,10 +183,10 @@ def _seconds(wall_s: dict[str, float]) -> tuple[str, str]:
     return f"{wall_s['median']:.3f}", f"{wall_s['min']:.3f} to {wall_s['max']:.3f}"
 
 
-def _goal(most: float | None, found: float) -> str:
+def _goal(most: float | None, measured: float) -> str:
     if most is None:
         return ""
-    return f"{most:g}" if found <= most else f"{most:g}, missed"
+    return f"{most:g}" if measured <= most else f"{most:g}, missed"
 
 
 def main() -> None:

@@ -275,17 +275,17 @@ def _kind(kind: str, sections: dict[str, Schema]) -> Iterator[str]:
 
 def _inside(sections: dict[str, Schema], kind: str) -> dict[str, list[str]]:
     """Sections below a kind's spec -> key paths where they stand; those of other kinds are not looked into."""
-    found: dict[str, list[str]] = {}
+    uses: dict[str, list[str]] = {}
     open_ends = [(kind, "")]
     while open_ends:
         section, place = open_ends.pop(0)
         for key, field in sections[section].get("properties", {}).items():
             for inner, suffix in _references(field):
                 path = f"{place}{key}{suffix}"
-                found.setdefault(inner, []).append(path)
+                uses.setdefault(inner, []).append(path)
                 if inner not in KINDS:
                     open_ends.append((inner, f"{path}."))
-    return found
+    return uses
 
 
 def _references(field: Schema, suffix: str = "") -> Iterator[tuple[str, str]]:

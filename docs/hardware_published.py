@@ -76,7 +76,7 @@ def gpu_and_pim() -> str:
         "the better of the two, step by step": {**PIM_BLOCK, "links": [near], "schedule": "best"},
         "serial, PIM on the PCIe slot": PIM_BLOCK,
     }
-    found = {}
+    figures = {}
     for name, block in blocks.items():
         pool = {
             "accelerator": "a6000", "host": "./host.yaml", "devices": block,
@@ -87,12 +87,12 @@ def gpu_and_pim() -> str:
         host = server(1, 219.0, 32.0 if block is None else 0.0)
         full, run = (simulated(spec, trace, host=host).result for trace in (at_once, spread))
         begun, end = (float(np.nanmax(getattr(full.requests, f))) for f in ("first_token_s", "finish_s"))
-        found[name] = (256 * 511 / (end - begun), run.makespan_s, energy_parts(run).total_j / (256 * 512))
+        figures[name] = (256 * 511 / (end - begun), run.makespan_s, energy_parts(run).total_j / (256 * 512))
     rows = []
-    for name, ours in found.items():
+    for name, ours in figures.items():
         cells = [name]
         for index, form in enumerate((",.0f", ".1f", ".3f")):
-            cells.append(f"{ours[index]:{form}} ({ours[index] / found['GPU'][index]:.2f})")
+            cells.append(f"{ours[index]:{form}} ({ours[index] / figures['GPU'][index]:.2f})")
             if name in GPU_AND_PIM:
                 own, first = GPU_AND_PIM[name][index], GPU_AND_PIM["GPU"][index]
                 cells[-1] += f" / {own:{form}} ({own / first:.2f})"
@@ -141,8 +141,8 @@ def measured_profile(folder: Path) -> str:
     """A profile that has that attention, and the roofline for the rest; its path."""
     rows = [
         f"decode_attention,{decodes},,{each},{us * 1e-6}"
-        for each, found in TPU_ATTENTION_US.items()
-        for decodes, us in zip(DECODES, found, strict=True)
+        for each, times_us in TPU_ATTENTION_US.items()
+        for decodes, us in zip(DECODES, times_us, strict=True)
     ]
     (folder / "operators.csv").write_text("\n".join(["operator,tokens,context,context_each,latency_s", *rows]) + "\n")
     spec = CATALOGUE.get("LatencyProfile", "roofline").spec.model_dump(mode="json", exclude_defaults=True)
@@ -192,10 +192,10 @@ def pulses() -> tuple[str, go.Figure]:
         idle = int(run.result.log.steps["end_s"][run.result.log.steps["end_s"] < 61].max() - 1.0) + 8
         states = (float(np.median(watts[2:5])), watts[idle], watts[57])
         parts = {name.removesuffix("_j"): joules for name, joules in asdict(energy_parts(run.result)).items()}
-        told, measured = PULSES[ranks]
+        published, measured = PULSES[ranks]
         whole = sum(parts.values())
         ours = [f"{parts[name]:,.0f}" for name in COMPONENTS] + [f"{whole:,.0f}", *(f"{w:.0f}" for w in states)]
-        theirs = [f"{joules:,}" for joules in told] + [f"{sum(told):,}", *(str(w) for w in measured)]
+        theirs = [f"{joules:,}" for joules in published] + [f"{sum(published):,}", *(str(w) for w in measured)]
         rows.append([f"TP {ranks}", *(f"{a} / {b}" for a, b in zip(ours, theirs, strict=True))])
         figure.add_scatter(x=series["time_s"], y=watts, name=f"TP {ranks}, server", mode="lines")
         figure.add_scatter(

@@ -141,7 +141,7 @@ def blackwell(together: Mapping[str, Any], split: Mapping[str, Any]) -> str:
     parts = []
     for title, report, keys in (
         ("Aggregated:", together, ("all",)),
-        ("Prefill and decode apart:", split, ("disaggregated_stated", "disaggregated_known", "disaggregated")),
+        ("Disaggregated prefill and decode:", split, ("disaggregated_stated", "disaggregated_known", "disaggregated")),
     ):
         skipped = ", ".join(f"{count:,} ({reason})" for reason, count in report["skipped"].items()) or "none"
         lines = [report[key] for key in keys] + list(report["groups"])

@@ -73,12 +73,14 @@ def _panel(
                 ratios[of_row(row)].append(float(row[f"predicted_{name}_ms"]) / float(row[f"measured_{name}_ms"]))
         shift = SPREAD * (index - 1)
         dots = "".join(
-            f"M{x(value) + shift:.0f} {y(ratio):.0f}h0" for value, found in sorted(ratios.items()) for ratio in found
+            f"M{x(value) + shift:.0f} {y(ratio):.0f}h0"
+            for value, of_value in sorted(ratios.items())
+            for ratio in of_value
         )
         line = "L".join(
-            f"{x(value) + shift:.0f} {y(median(found)):.0f}"
-            for value, found in sorted(ratios.items())
-            if len(found) >= LEAST_ROWS
+            f"{x(value) + shift:.0f} {y(median(of_value)):.0f}"
+            for value, of_value in sorted(ratios.items())
+            if len(of_value) >= LEAST_ROWS
         )
         parts.append(
             f'<path d="{dots}" stroke="{colour}" stroke-width="4" stroke-linecap="round" stroke-opacity="0.35"/>'

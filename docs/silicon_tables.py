@@ -55,13 +55,13 @@ def _errors_row(group: dict[str, Any]) -> list[str]:
 
 def residuals(rows: Sequence[dict[str, str]], title: str, key: Callable[[dict[str, str]], str]) -> str:
     """Median signed errors by a property of the rows, engine by engine."""
-    found: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
+    errors_by_engine: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
     for row in rows:
         errors = [float(row[f"predicted_{t}_ms"]) / float(row[f"measured_{t}_ms"]) - 1.0 for t in ("ttft", "tpot")]
-        found[key(row), row["backend"]].append((errors[0], errors[1]))
-    engines = sorted({engine for _, engine in found})
-    values = sorted({value for value, _ in found}, key=_numerically)
-    body = [[value, *(_both(found.get((value, engine), [])) for engine in engines)] for value in values]
+        errors_by_engine[key(row), row["backend"]].append((errors[0], errors[1]))
+    engines = sorted({engine for _, engine in errors_by_engine})
+    values = sorted({value for value, _ in errors_by_engine}, key=_numerically)
+    body = [[value, *(_both(errors_by_engine.get((value, engine), [])) for engine in engines)] for value in values]
     return table((title, *(f"{engine}: rows, TTFT, TPOT" for engine in engines)), body)
 
 
@@ -109,7 +109,7 @@ def block(report: dict[str, Any], rows: Sequence[dict[str, str]]) -> str:
 
 
 def disaggregated(report: dict[str, Any], rows: Sequence[dict[str, str]]) -> str:
-    """Runs with prefill and decode apart: in all, and those that state their workers by what decodes."""
+    """Runs with disaggregated prefill and decode: in all, and those that state their workers by what decodes."""
     done = [row for row in rows if row["predicted_ttft_ms"]]
     stated = [row for row in done if float(row["prefill_workers"] or 0) > 0 and float(row["decode_workers"] or 0) > 0]
     deployments: dict[str, list[dict[str, str]]] = defaultdict(list)
@@ -152,8 +152,8 @@ def peer(report: dict[str, Any]) -> list[str]:
     """Another tool's own prediction of the rows that both price, where it was asked."""
     if not report["peer"]:
         return []
-    found = report["peer"]
+    comparison = report["peer"]
     return [
-        f"Beside {found['tool']}, on the rows that both price:",
-        errors_table([found["ours"], found["theirs"]]),
+        f"Beside {comparison['tool']}, on the rows that both price:",
+        errors_table([comparison["ours"], comparison["theirs"]]),
     ]

@@ -37,7 +37,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hisearch.report.data.confidence import CONFIDENCE
+from hisearch.report.data.stored import CONFIDENCE
 from hisearch.specs.storage_url import without_secrets
 
 if TYPE_CHECKING:

@@ -117,7 +117,7 @@ class Verification:
         """Everything as plain values; see docs/cli.md."""
         data = asdict(self)
         del data["profiles"]
-        data["diagnosis"]["rivals"] = [alternative.name for alternative in self.diagnosis.alternatives]
+        data["diagnosis"]["alternatives"] = [alternative.name for alternative in self.diagnosis.alternatives]
         return data | {
             "findings": self.findings, "overloads": self.overloads, "recalibrated": bool(self.profiles)
         }  # fmt: skip

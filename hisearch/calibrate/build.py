@@ -31,7 +31,7 @@ from hisearch.specs.machines.laws import (
     SparseTerms,
 )
 from hisearch.specs.machines.profile import LatencyProfileSpec
-from hisearch.specs.wording import in_percent
+from hisearch.specs.wording import format_percent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -90,7 +90,7 @@ def build_profile(
     *,
     source: str,
     as_of: datetime.date,
-    said: Callable[[str], None] = lambda text: None,
+    report: Callable[[str], None] = lambda text: None,
     lent: Mapping[tuple[str, str], EngineName] = MappingProxyType({}),
 ) -> LatencyProfileSpec:
     """Fit every family.
@@ -102,15 +102,15 @@ def build_profile(
         roofline: terms of operators without a law.
         source: of the tables, with their licence.
         as_of: day on which they were read.
-        said: called with a line about each fit.
+        report: called with a line about each fit.
         lent: (family, format) -> engine whose tables hold the kernels that this one runs, where its own hold others.
 
     Raises:
         ValueError: no table has dense products, prefill or decode attention.
     """
     choices = list(measured)
-    fitted = {name: _family(name, fits, target, choices, said, lent) for name, fits in _FITS.items()}
-    fitted["sparse_attention"] = _sparse(fitted, target, choices, said)
+    fitted = {name: _family(name, fits, target, choices, report, lent) for name, fits in _FITS.items()}
+    fitted["sparse_attention"] = _sparse(fitted, target, choices, report)
     missing = [name for name in ("gemm", "prefill_attention", "decode_attention") if not fitted[name]]
     if missing:
         raise ValueError(f"{target.accelerator_name}, {target.engine}: nothing to fit {', '.join(missing)} on")
@@ -155,7 +155,7 @@ def _family(
     fits: Fits,
     target: Target,
     choices: list[Measured],
-    said: Callable[[str], None],
+    report: Callable[[str], None],
     lent: Mapping[tuple[str, str], EngineName],
 ) -> dict[str, Any]:
     """Laws by format, on the first tables that have the family.
@@ -177,23 +177,26 @@ def _family(
             try:
                 laws[dtype] = fits(rows, dtype, target, source)
             except families.HostBound as problem:
-                said(f"{name} {dtype}, {source}: {problem}")
+                report(f"{name} {dtype}, {source}: {problem}")
                 continue
             error = laws[dtype].error
-            said(f"{name} {dtype}, {source}: median {in_percent(error.median, 1)}, p90 {in_percent(error.p90, 1)}")
+            report(
+                f"{name} {dtype}, {source}: median {format_percent(error.median, 1)}, "
+                f"p90 {format_percent(error.p90, 1)}"
+            )
             break
     return laws
 
 
 def _sparse(
-    fitted: Mapping[str, Any], target: Target, choices: list[Measured], said: Callable[[str], None]
+    fitted: Mapping[str, Any], target: Target, choices: list[Measured], report: Callable[[str], None]
 ) -> dict[str, SparseTerms]:
     """Laws of sparse attention by KV-cache format, on the engine's own table only: other engines run other kernels."""
     tables = choices[0].tables
     if "sparse_attention" not in tables.frames:
         return {}
     table = (tables.frames["sparse_attention"], tables.sources["sparse_attention"])
-    return sparse_attention(table, fitted["gemm"], fitted["mla_prefill"], target, said)
+    return sparse_attention(table, fitted["gemm"], fitted["mla_prefill"], target, report)
 
 
 def sparse_attention(
@@ -201,7 +204,7 @@ def sparse_attention(
     gemm: Mapping[str, GemmTerms],
     mla_prefill: Mapping[str, PrefillTerms],
     target: Target,
-    said: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> dict[str, SparseTerms]:
     """Laws of sparse attention by KV-cache format, on one table.
 
@@ -210,7 +213,7 @@ def sparse_attention(
         gemm: laws of the products in these blocks.
         mla_prefill: laws of MLA, for prompts short enough to be attended densely.
         target: accelerator and engine.
-        said: called with a line about each fit.
+        report: called with a line about each fit.
     """
     frame, source = table
     dense = mla_prefill.get("bf16") or next(iter(mla_prefill.values()), None)
@@ -221,21 +224,22 @@ def sparse_attention(
         laws[dtype] = sparse.sparse(rows, models, sparse.Laws(dict(gemm), dense), target.sheet, source)
         error = laws[dtype].error
         assert error is not None
-        said(
-            f"sparse_attention {dtype}, {source}: median {in_percent(error.median, 1)}, p90 {in_percent(error.p90, 1)}"
+        report(
+            f"sparse_attention {dtype}, {source}: median {format_percent(error.median, 1)}, "
+            f"p90 {format_percent(error.p90, 1)}"
         )
     return laws
 
 
 def experts(
-    formats: Iterable[str], target: Target, frame: pd.DataFrame, source: str, said: Callable[[str], None]
+    formats: Iterable[str], target: Target, frame: pd.DataFrame, source: str, report: Callable[[str], None]
 ) -> dict[str, MoeTerms]:
     """Laws of experts in ``formats`` on one table; ``frame`` has the columns of ``moe``."""
     laws = {}
     for dtype in formats:
         rows = frame[frame["dtype"] == dtype]
         laws[dtype] = families.moe(rows, FORMATS[dtype], target.sheet(FORMATS[dtype].rate), source)
-        said(f"moe {dtype} of former versions, {source}")
+        report(f"moe {dtype} of former versions, {source}")
     return laws
 
 

@@ -134,7 +134,7 @@ class Sources(NamedTuple):
 
 
 def with_former(
-    profile: LatencyProfileSpec, key: Key, target: Target, sources: Sources, said: Callable[[str], None]
+    profile: LatencyProfileSpec, key: Key, target: Target, sources: Sources, report: Callable[[str], None]
 ) -> LatencyProfileSpec:
     """``profile`` with products, quantising passes, sparse attention and experts of former versions.
 
@@ -144,10 +144,10 @@ def with_former(
     laws = profile.laws
     assert laws is not None
     update = {
-        "former_gemm": _products(key, laws, target) | _tables(key, sources, said),
+        "former_gemm": _products(key, laws, target) | _tables(key, sources, report),
         "former_quantise": _quantise(key, laws, sources),
-        "former_sparse": _sparse(key, laws, target, sources, said),
-        "former_moe": _experts(key, target, sources, said),
+        "former_sparse": _sparse(key, laws, target, sources, report),
+        "former_moe": _experts(key, target, sources, report),
     }
     return profile.model_copy(update={"laws": laws.model_copy(update=update)})
 
@@ -164,12 +164,12 @@ def _products(key: Key, laws: LawsSpec, target: Target) -> dict[str, dict[str, G
     return by_version
 
 
-def _tables(key: Key, sources: Sources, said: Callable[[str], None]) -> dict[str, dict[str, GemmTerms]]:
+def _tables(key: Key, sources: Sources, report: Callable[[str], None]) -> dict[str, dict[str, GemmTerms]]:
     """Products of tables of aiconfigurator 0.8.0, by version and format."""
     by_version: dict[str, dict[str, GemmTerms]] = {}
     for before, former in FORMER_TABLES.get(key, {}).items():
         if sources.former is None:
-            said("gemm of former versions: no tables of them, so as shipped")
+            report("gemm of former versions: no tables of them, so as shipped")
             return _shipped(key).former_gemm
         board = BOARDS[former.accelerator]
         frame, source = read_former_products(sources.former, board.system, key[1], former.table)
@@ -182,7 +182,7 @@ def _tables(key: Key, sources: Sources, said: Callable[[str], None]) -> dict[str
             )
             for dtype in former.formats
         }  # fmt: skip
-        said(f"gemm {', '.join(former.formats)} of former versions, {source}")
+        report(f"gemm {', '.join(former.formats)} of former versions, {source}")
     return by_version
 
 
@@ -203,28 +203,30 @@ def _quantise(key: Key, laws: LawsSpec, sources: Sources) -> dict[str, QuantiseT
 
 
 def _sparse(
-    key: Key, laws: LawsSpec, target: Target, sources: Sources, said: Callable[[str], None]
+    key: Key, laws: LawsSpec, target: Target, sources: Sources, report: Callable[[str], None]
 ) -> dict[str, dict[str, SparseTerms]]:
     """Sparse attention by version and KV-cache format."""
     if key not in FORMER_SPARSE:
         return {}
     if sources.former is None:
-        said("sparse_attention of former versions: no tables of them, so as shipped")
+        report("sparse_attention of former versions: no tables of them, so as shipped")
         return _shipped(key).former_sparse
     by_version = {}
     for before, version in FORMER_SPARSE[key].items():
         table = read_former_sparse(sources.former, sources.system, key[1], version)
-        by_version[before] = sparse_attention(table, laws.gemm, laws.mla_prefill, target, said)
+        by_version[before] = sparse_attention(table, laws.gemm, laws.mla_prefill, target, report)
     return by_version
 
 
-def _experts(key: Key, target: Target, sources: Sources, said: Callable[[str], None]) -> dict[str, dict[str, MoeTerms]]:
+def _experts(
+    key: Key, target: Target, sources: Sources, report: Callable[[str], None]
+) -> dict[str, dict[str, MoeTerms]]:
     """Experts by version and format."""
     by_version: dict[str, dict[str, MoeTerms]] = {}
     for before, former in FORMER.get(key, {}).items():
         frame, source = read_experts(sources.data, sources.system, key[1], former.table)
         frame = frame[frame["source"].str.contains(former.kernel)]
-        by_version[before] = experts(former.formats, target, frame, source, said)
+        by_version[before] = experts(former.formats, target, frame, source, report)
         if former.experts is not None:
             shorter_s = shorter_launch(frame, former.formats, former.experts)
             for dtype, terms in by_version[before].items():

@@ -28,7 +28,7 @@ from hisearch.specs.machines.host import EngineOverhead
 from hisearch.specs.machines.profile import AicNames, LatencyProfileSpec, ProfileChoice
 from hisearch.specs.machines.regression import StepRegression
 from hisearch.specs.models.model import ModelSpec
-from hisearch.specs.wording import in_percent
+from hisearch.specs.wording import format_percent
 
 __all__ = ["Calibrated", "LoggedWorker", "calibrate_aiconfigurator", "calibrate_own", "calibrate_shipped",
            "calibrate_steps"]  # fmt: skip
@@ -84,7 +84,7 @@ def calibrate_own(
     multiprocessors: int,
     source: str,
     name: str | None = None,
-    said: Callable[[str], None] = lambda text: None,
+    report: Callable[[str], None] = lambda text: None,
 ) -> Calibrated:
     """Fit on tables in hisearch's own format (columns: ``hisearch.calibrate.own_tables``).
 
@@ -102,7 +102,7 @@ def calibrate_own(
         catalogue.get("LatencyProfile", "roofline").spec,
         source=source,
         as_of=_today(),
-        said=said,
+        report=report,
     )
     return _written(name or f"{engine}-{Path(accelerator).stem}", accelerator, engine, profile)
 
@@ -114,7 +114,7 @@ def calibrate_aiconfigurator(
     folder: Path | None = None,
     former: Path | None = None,
     name: str | None = None,
-    said: Callable[[str], None] = lambda text: None,
+    report: Callable[[str], None] = lambda text: None,
 ) -> Calibrated:
     """Fit on aiconfigurator-core's tables, installed or unpacked below ``folder``.
 
@@ -130,7 +130,7 @@ def calibrate_aiconfigurator(
         )
     profile = fit_shipped(
         accelerator, engine, data_folder(folder), version=_package_version(), as_of=_today(),
-        former=None if former is None else former_folder(former), said=said,
+        former=None if former is None else former_folder(former), report=report,
     )  # fmt: skip
     return _written(name or f"{engine}-{accelerator}", accelerator, engine, profile)
 
@@ -140,7 +140,7 @@ def calibrate_shipped(
     *,
     folder: Path | None = None,
     former: Path | None = None,
-    said: Callable[[str], None] = lambda text: None,
+    report: Callable[[str], None] = lambda text: None,
 ) -> list[Path]:
     """Fit every shipped profile; write them, and the profile that chooses among them, into ``into``; return the files.
 
@@ -150,8 +150,8 @@ def calibrate_shipped(
     written = []
     for accelerator in BOARDS:
         for engine in sorted(ENGINES):
-            said(f"{ENGINE_TITLES[engine]} on {accelerator}")
-            calibrated = calibrate_aiconfigurator(accelerator, engine, folder=folder, former=former, said=said)
+            report(f"{ENGINE_TITLES[engine]} on {accelerator}")
+            calibrated = calibrate_aiconfigurator(accelerator, engine, folder=folder, former=former, report=report)
             path = into / f"{calibrated.name}.yaml"
             path.write_text(calibrated.yaml, encoding="utf-8")
             written.append(path)
@@ -286,7 +286,8 @@ def _check_seconds(
 def _notes(law: StepRegression) -> str:
     """The errors as text."""
     parts = [
-        f"{regime} {in_percent(error.median, 1)} median, {in_percent(error.p90, 1)} p90 over {error.steps:,} steps"
+        f"{regime} {format_percent(error.median, 1)} median, {format_percent(error.p90, 1)} p90 over "
+        f"{error.steps:,} steps"
         for regime, error in law.errors.items()
     ]
     return (

@@ -130,7 +130,7 @@ def fit_shipped(
     version: str,
     as_of: datetime.date,
     former: Path | None = None,
-    said: Callable[[str], None] = lambda text: None,
+    report: Callable[[str], None] = lambda text: None,
 ) -> LatencyProfileSpec:
     """The profile of one accelerator and engine.
 
@@ -141,7 +141,7 @@ def fit_shipped(
         version: of that package.
         as_of: day on which the tables were read.
         former: tables of engines' former versions (``former_folder``); None: laws fitted on them stay as shipped.
-        said: called with a line about each fit.
+        report: called with a line about each fit.
 
     Raises:
         ValueError: the tables lack a family that every step has.
@@ -165,13 +165,13 @@ def fit_shipped(
         catalogue.get("LatencyProfile", "roofline").spec,
         source=SOURCE.format(version=version),
         as_of=as_of,
-        said=said,
+        report=report,
         lent=LENT.get((accelerator_name, engine), {}),
     )
     if board.of_another:
         profile = carried_over(profile, accelerator_name, board)
     key = (accelerator_name, engine)
-    profile = with_former(profile, key, target, Sources(data, board.system, former), said)
+    profile = with_former(profile, key, target, Sources(data, board.system, former), report)
     profile = _with_exchange(_with_all_reduces(profile, key, data), key, data)
     assert profile.laws is not None
     update: dict[str, object] = {"clock_share": board.clock_share}

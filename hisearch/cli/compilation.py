@@ -46,15 +46,16 @@ _watches: list[_Watch] = []
 _listening = ExitStack()
 
 
-def note_compilation() -> None:
-    """Print a note whenever kernels are compiled from now on, until ``end_notes``.
+def note_compilation(quiet: bool = False) -> None:
+    """Print a note whenever kernels are compiled from now on, until ``end_notes``; nothing if quiet.
 
     A verb calls this after it has checked its inputs. A thread prints the lines, because compilation
     blocks the caller.
     """
     from hisearch.simulate.engine import on_compilation
 
-    _listening.enter_context(on_compilation(_watch))
+    if not quiet:
+        _listening.enter_context(on_compilation(_watch))
 
 
 def _watch(engines: Sequence[int]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +19,25 @@ def positive(value: float | None) -> float | None:
     if value is not None and not (math.isfinite(value) and value > 0):
         raise typer.BadParameter(f"{value:g} is not a number above 0.")
     return value
+
+
+def check_choice(option: str, value: str | None, choices: Collection[str]) -> None:
+    """Refuse a value that is not one of the choices.
+
+    Raises:
+        typer.BadParameter: names the option and the choices.
+    """
+    if value is not None and value not in choices:
+        raise typer.BadParameter(f"expected {', '.join(choices)}, not {value}", param_hint=option)
+
+
+def check_places(*files: Path | None) -> None:
+    """Refuse files to write whose folder does not exist, before anything is computed."""
+    from hisearch.api.run_folder import check_place
+
+    for file in files:
+        if file is not None:
+            check_place(file)
 
 
 Setting = Annotated[
@@ -37,5 +57,10 @@ Columns = Annotated[
         metavar="FIELD=COLUMN,…",
         help="Of a CSV of your own: which column is what, e.g. arrival_s=ts,input_tokens=prompt (docs/traces.md).",
     ),
+]
+Trace = Annotated[str, typer.Argument(metavar="TRACE", help="A workload or trace file.")]
+Source = Annotated[str, typer.Option("--source", help="Where the measurements come from, with their licence.")]
+ProfileFile = Annotated[
+    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write there; standard output where absent.")
 ]
 RunDir = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Folder that `hisearch run` has written.")]

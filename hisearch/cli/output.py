@@ -6,7 +6,7 @@ import json
 import math
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
@@ -53,6 +53,13 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, numbers: 
     console().print(grid)
 
 
+def records(rows: Sequence[Mapping[str, object]], *, text: Collection[str] = ()) -> None:
+    """Print a table of rows with the same keys, its headings. text: columns that are no numbers; the first if empty."""
+    columns = tuple(rows[0]) if rows else ()
+    numbers = [at for at, name in enumerate(columns) if name not in (text or columns[:1])]
+    table(columns, [tuple(row.values()) for row in rows], numbers=numbers)
+
+
 def pairs(rows: Mapping[str, object]) -> None:
     """Print names and values in two columns."""
     from rich.table import Table
@@ -63,6 +70,14 @@ def pairs(rows: Mapping[str, object]) -> None:
     for name, value in rows.items():
         grid.add_row(f"  {name}", str(value))
     console().print(grid)
+
+
+def result(as_json: bool, document: Callable[[], Any], show: Callable[[], None]) -> None:
+    """Print a result for machines, or for people."""
+    if as_json:
+        print_json(document())
+    else:
+        show()
 
 
 def print_json(data: Any) -> None:
@@ -113,7 +128,7 @@ def renamed_keys_noted() -> Iterator[None]:
         yield
 
 
-def warn(lines: Iterable[str]) -> None:
-    """Warnings on standard error, each once."""
-    for line in dict.fromkeys(lines):
+def warn(lines: Iterable[str], quiet: bool = False) -> None:
+    """Warnings on standard error, each once; none if quiet."""
+    for line in () if quiet else dict.fromkeys(lines):
         note(f"warning: {line}")

@@ -1,4 +1,4 @@
-"""The context of an export: its deployment's standing, and what else belongs into the folder."""
+"""The context of an export: its deployment's status, and what else belongs into the folder."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from hisearch.export.standing import Standing
+from hisearch.export.trial_status import TrialStatus
 from hisearch.specs.base import API_VERSION
 from hisearch.specs.yaml_nodes import dump_yaml
 from hisearch.traces.changes.replay import Replay
@@ -20,8 +20,8 @@ SLO = "slo.yaml"
 BENCHMARK = "benchmark"
 REQUESTS = "requests.jsonl"
 
-#: The standing of a deployment without a study.
-OF_NO_STUDY = Standing("deployment", "Deployment")
+#: The status of a deployment without a study.
+OF_NO_STUDY = TrialStatus("deployment", "Deployment")
 
 
 class Benchmark(NamedTuple):
@@ -33,14 +33,14 @@ class Benchmark(NamedTuple):
 
 @dataclass(frozen=True)
 class ExportContext:
-    """The context of an exported deployment. standing: in its study, if any.
+    """The context of an exported deployment. status: in its study, if any.
 
     replay: the command that simulates ``deployment.yaml`` again, run in the folder. inputs: further documents that it
     reads, by name. benchmark: requests to send to the real deployment; None for no benchmark scripts. notices: shown
     first in READMEs, a paragraph each.
     """
 
-    standing: Standing = OF_NO_STUDY
+    status: TrialStatus = OF_NO_STUDY
     replay: str = f"hisearch simulate {DEPLOYMENT} --trace chat-multiturn"
     inputs: Mapping[str, str] = field(default_factory=dict)
     benchmark: Benchmark | None = None

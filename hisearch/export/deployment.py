@@ -87,9 +87,9 @@ def export_deployment(
         other=other,
         other_notes=other_notes,
     )
-    standing = context.standing
-    description = f"{standing.title}. Exported by hisearch; every setting is written out."
-    own = document_text("Deployment", standing.name, description, deployment.model_dump(mode="json"))
+    status = context.status
+    description = f"{status.title}. Exported by hisearch; every setting is written out."
+    own = document_text("Deployment", status.name, description, deployment.model_dump(mode="json"))
     return write_export(out, {README: readme, DEPLOYMENT: own, **context.inputs, **files, **benchmark_files(export)})
 
 

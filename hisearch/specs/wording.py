@@ -60,6 +60,6 @@ def capitalised(text: str) -> str:
 SURE = 0.9
 
 
-def in_percent(fraction: float, decimals: int = 0, *, signed: bool = False) -> str:
+def format_percent(fraction: float, decimals: int = 0, *, signed: bool = False) -> str:
     """A share for people: ``53 %``, ``6.6 %``, signed ``+10.2 %`` or ``−9.3 %``."""
     return f"{100.0 * fraction:{'+' if signed else ''},.{decimals}f} %".replace("-", "−")

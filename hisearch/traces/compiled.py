@@ -11,6 +11,7 @@ output. A cache is then only a few numbers per node, and simulation cost does no
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -55,6 +56,23 @@ class TraceArrays(NamedTuple):
     parent: I4
     start_tokens: I8
     end_tokens: I8
+
+
+#: Columns of requests that do not refer to the tree.
+REQUEST_COLUMNS = TraceArrays._fields[:9]
+
+
+def with_tree(columns: dict[str, np.ndarray], tree: Sequence[np.ndarray]) -> TraceArrays:
+    """``REQUEST_COLUMNS`` with a tree as ``_tree.finish_tree`` returns it."""
+    parent, start_tokens, end_tokens, prompt_node, output_node = tree
+    return TraceArrays(
+        **columns,
+        prompt_node=prompt_node,
+        output_node=output_node,
+        parent=parent,
+        start_tokens=start_tokens,
+        end_tokens=end_tokens,
+    )
 
 
 @dataclass(frozen=True)

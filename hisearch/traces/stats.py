@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hisearch.base.dtypes import F8, I8
-from hisearch.specs.wording import in_percent
+from hisearch.specs.wording import format_percent
 from hisearch.traces.compiled import CompiledTrace
 
 #: Cache sizes at which the curve of ``trace_stats`` is taken, as shares of the tokens of all distinct prompts.
@@ -126,7 +126,7 @@ def window_warning(trace: CompiledTrace, window_tokens: int) -> str | None:
     prompts = int((arrays.input_tokens > window_tokens).sum())
     longest = int((arrays.input_tokens + arrays.max_output_tokens).max())
     return (
-        f"{count:,} of {len(trace):,} requests ({in_percent(count / len(trace), 1)}) exceed the model's window of "
+        f"{count:,} of {len(trace):,} requests ({format_percent(count / len(trace), 1)}) exceed the model's window of "
         f"{window_tokens:,} tokens with prompt and declared output, {prompts:,} of them with the prompt alone (the "
         f"longest has {longest:,} tokens): every deployment rejects them"
     )

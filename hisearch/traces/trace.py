@@ -163,6 +163,17 @@ def make_trace(
     )
 
 
+def moved(reference: np.ndarray, order: np.ndarray) -> I8:
+    """References to requests, such as ``previous``, of the requests in ``order`` (former indices) to their new places.
+
+    -1 where there is none, or where the one referred to is left out; shape (len(order),).
+    """
+    place = np.full(len(reference), -1, dtype=np.int64)
+    place[order] = np.arange(len(order))
+    before = reference[order]
+    return np.where(before >= 0, place[np.maximum(before, 0)], -1)
+
+
 def roots_of(previous: I4) -> I4:
     """Index of the first request of each request's chain of predecessors, by pointer doubling; shape (N,)."""
     root = np.where(previous < 0, np.arange(len(previous), dtype=np.int32), previous).astype(np.int32)

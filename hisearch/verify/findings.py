@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hisearch.specs.wording import in_percent
+from hisearch.specs.wording import format_percent
 from hisearch.verify.diagnosis import Diagnosis
 from hisearch.verify.prediction import POOL, Correction
 from hisearch.verify.ranges import TANGLED
@@ -50,7 +50,7 @@ def is_told(name: str, low: float, high: float) -> bool:
 
 def _format_ends(name: str, low: float, high: float) -> str:
     if name == "hits_lost":
-        return f"{in_percent(low)} and {in_percent(high)}"
+        return f"{format_percent(low)} and {format_percent(high)}"
     if name == "front_end_s":
         return f"{1e3 * low:.3g} and {1e3 * high:.3g} ms"
     return f"{low:.3g} and {high:.3g} times"
@@ -72,7 +72,7 @@ _FINDINGS = {
         "way back: front end, network, a queue in the client or router"
     ),
     "hits_lost": lambda c: (
-        f"{in_percent(c.hits_lost)} of the prompts find nothing in the prefix cache though they should: "
+        f"{format_percent(c.hits_lost)} of the prompts find nothing in the prefix cache though they should: "
         "caching is off, the cache was flushed, the router scatters sessions, or the prompts sent do not share what "
         "the workload shares"
     ),

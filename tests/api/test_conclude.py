@@ -14,8 +14,7 @@ import hisearch
 from hisearch.api.studies.conclude import uncertainty_of
 from hisearch.api.studies.result import StudyResult
 from hisearch.api.studies.study import load_study
-from hisearch.report.data.confidence import CONFIDENCE
-from hisearch.report.words.conclusions import conclusions
+from hisearch.report.data.stored import CONFIDENCE
 from hisearch.search.confidence.assessment import Assessor
 from hisearch.search.confidence.uncertainty import Uncertainty, normal_draws
 from tests.api.documents import STUDY
@@ -136,19 +135,21 @@ def test_a_stored_run_recommends_the_same(result: StudyResult) -> None:
     assert theirs.baseline is not None
     assert ours.baseline.metrics["usd_per_hour"] == theirs.baseline.metrics["usd_per_hour"]
     assert stored.outcome.headroom == result.outcome.headroom
-    assert conclusions(stored.report_input()) == conclusions(result.report_input())
+    assert stored.report_input().confidence == result.report_input().confidence
 
 
 def test_the_report_shows_it(result: StudyResult) -> None:
-    shown = conclusions(result.report_input())
+    shown = result.report_input().confidence
     assert shown is not None
     page = (result.run_dir / "report.html").read_text()
     assert "How sure, and what would change the answer" in page
     assert "By other rules" in page
     assert "Chance to hold" in page
-    assert shown.changes
-    assert len([row for row in shown.candidates if row.chosen]) == 1
-    assert len([row for row in shown.rules if row.chosen]) == 1
+    assert shown.sentences
+    assert result.recommendation is not None
+    assert [row.trial for row in shown.candidates].count(result.recommendation.trial.number) == 1
+    assert [row.rule for row in shown.rules].count(result.recommendation.rule) == 1
+    assert page.count('<tr class="chosen"><th scope="row">') == 2
 
 
 def test_another_rule_and_a_probability_are_asked_of_a_finished_run(

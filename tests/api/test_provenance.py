@@ -39,7 +39,7 @@ def test_prices_and_profile_are_those_of_the_study(result: StudyResult) -> None:
     trial = result.recommendation.trial
     chosen, all_of_them = (profile_note(result.resolved, which) for which in (trial, None))
     assert chosen.relative_error <= all_of_them.relative_error
-    assert result.standing(trial).title
+    assert result.status_of(trial).title
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hisearch.api.run_folder import ENDED, keep_former, replace_with
-from hisearch.report.data.confidence import CONFIDENCE
+from hisearch.report.data.stored import CONFIDENCE
 
 
 @pytest.fixture

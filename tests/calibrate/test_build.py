@@ -186,7 +186,7 @@ def test_a_format_that_shows_the_host_is_taken_from_another_engine() -> None:
     ]  # fmt: skip
     messages: list[str] = []
     target = Target("h100-sxm", H100, 132, "vllm")
-    laws = build_profile(target, tables, ROOFLINE, source="made up", as_of=TODAY, said=messages.append).laws
+    laws = build_profile(target, tables, ROOFLINE, source="made up", as_of=TODAY, report=messages.append).laws
     assert laws is not None
     assert laws.gemm["bf16"].source == "sglang/gemm"
     assert laws.engine_version == "1"

@@ -9,7 +9,7 @@ def test_what_was_measured_must_be_said(hisearch: Hisearch, tmp_path: Path) -> N
     assert hisearch("calibrate").code == 2
     unknown = hisearch("calibrate", "--accelerator", "h100-sxm", "--engine", "tgi")
     assert unknown.code == 2
-    assert "vllm, sglang or trtllm" in unknown.err
+    assert "expected vllm, sglang, trtllm, not " in unknown.err
     (tmp_path / "gemm.csv").write_text("m,n,k\n")
     ran = hisearch("calibrate", tmp_path, "--accelerator", "h100-sxm", "--engine", "vllm")
     assert ran.code == 2

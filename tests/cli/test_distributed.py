@@ -29,7 +29,7 @@ def test_every_backend_writes_the_same_run(hisearch: Hisearch, workdir: Path) ->
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--backend", "spark"], "expected one of threads, loky, dask, got 'spark'"),
+        (["--backend", "spark"], "expected threads, loky, dask, not spark"),
         (["--backend", "dask"], "--backend dask needs --scheduler"),
         (["--backend", "loky", "--scheduler", "tcp://h:1"], "no other backend takes one"),
         (["--storage", "mysql://u:hush@h/db"], "expected postgresql://USER@HOST:PORT/DATABASE, got mysql://…"),

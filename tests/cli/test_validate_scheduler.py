@@ -87,8 +87,8 @@ def test_alone(hisearch: Hisearch, made: Made, tmp_path: Path) -> None:
     [
         ((), "FILE"),
         (("a.json", "--step-s", "0.1"), "needs --alone"),
-        (("a.json", "--alone", "--step-s", "0"), "expected a positive number of seconds, not 0"),
-        (("a.json", "--alone", "--step-s", "nan"), "expected a positive number of seconds, not nan"),
+        (("a.json", "--alone", "--step-s", "0"), "0 is not a number above 0"),
+        (("a.json", "--alone", "--step-s", "nan"), "nan is not a number above 0"),
     ],
 )
 def test_usage(hisearch: Hisearch, arguments: tuple[str, ...], expected: str) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hisearch.report.data.closeup import CLOSEUP_VERSION, SHARES, LoadPoint, read_closeup
-from hisearch.report.data.confidence import Confidence, read_confidence
+from hisearch.report.data.closeup import SHARES, LoadPoint, read_closeup
+from hisearch.report.data.confidence import ChanceConstrained, Confidence, read_confidence
 from hisearch.report.figures import closeup as draw
 from hisearch.report.figures.closeup_drawings import closeup_drawings, first_break
 from hisearch.report.figures.importance import LEAST_TRIALS, importance, omega_squared
@@ -31,9 +31,9 @@ def test_the_file_gives_back_what_was_written(build_closeup: Any, tmp_path: Path
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        (lambda data: data | {"closeup": 99}, rf"closeup: expected version {CLOSEUP_VERSION}, got 99"),
+        (lambda data: data | {"closeup": 99}, r"closeup: Input should be 1, got 99"),
         (lambda data: data | {"loads": [{"load": "fast"}]}, r"loads\.0\.load: Input should be a valid number"),
-        (lambda data: [data], r"closeup: expected version"),
+        (lambda data: [data], r"closeup\.json: Input should be an object, got "),
     ],
 )
 def test_another_file_is_refused(build_closeup: Any, tmp_path: Path, change: Any, complaint: str) -> None:
@@ -66,7 +66,7 @@ def test_a_file_from_before_percentiles_were_asked_for_is_of_p99(build_closeup: 
 def test_a_torn_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "closeup.json"
     path.write_text('{"closeup": 1,\n "tri', encoding="utf-8")
-    with pytest.raises(ValueError, match=r"closeup\.json:2: not JSON"):
+    with pytest.raises(ValueError, match=r"closeup\.json: Invalid JSON: EOF while parsing a string at line 2"):
         read_closeup(path)
 
 
@@ -169,21 +169,24 @@ def test_confidence_is_read_strictly(tmp_path: Path) -> None:
     }
     path.write_text(json.dumps(document), encoding="utf-8")
     assert read_confidence(path) == Confidence({"ttft_p99": 0.93}, {"goodput_rps": (5.0, 6.5)}, {"load": 1.2})
+    earlier = {"surer": {"trial": 2, "sentence": "$9."}, "contenders": [], "all_terms": 0.5}
+    path.write_text(json.dumps(earlier), encoding="utf-8")
+    assert read_confidence(path) == Confidence(chance=0.5, chance_constrained=ChanceConstrained(2, "$9."))
     for wrong, complaint in (
-        ({"terms": {"ttft_p99": 1.2}}, r"terms\.ttft_p99: expected a probability, 0 to 1, got 1\.2"),
-        ({"terms": {"ttft_p99": True}}, r"terms\.ttft_p99: expected a probability"),
-        ({"terms": []}, "terms: expected an object, got list"),
-        ({"intervals": {"x": [2, 1]}}, r"intervals\.x: expected \[low, high\] with low at most high"),
-        ({"intervals": {"x": [1]}}, r"intervals\.x: expected \[low, high\]"),
-        ({"level": "high"}, "level: expected a probability"),
-        ({"summary": 3}, "summary: expected str, got 3"),
-        ({"satisfied": 1}, "satisfied: expected bool, got 1"),
-        ({"contenders": {}}, "contenders: expected"),
-        ({"contenders": [{"trial": 1.5}]}, r"contenders\[0\]\.trial: expected int, got 1\.5"),
-        ({"rules": [{"rule": "cheapest", "trial": 1}]}, r"rules\[0\]\.reason: expected str, got None"),
-        ({"sentences": {"steps": "slow"}}, "steps: expected list, got 'slow'"),
-        ({"simulations": {"draws": True}}, r"simulations\.draws: expected int, got True"),
-        ([], "expected an object, got list"),
+        ({"terms": {"ttft_p99": 1.2}}, r"terms\.ttft_p99: Input should be less than or equal to 1, got 1\.2"),
+        ({"terms": {"ttft_p99": True}}, r"terms\.ttft_p99: Input should be a valid number, got True"),
+        ({"terms": []}, r"terms: Input should be an object, got \[\]"),
+        ({"intervals": {"x": [2, 1]}}, r"intervals\.x: .*expected \[low, high\] with low at most high"),
+        ({"intervals": {"x": [1]}}, r"intervals\.x\.1: Field required"),
+        ({"level": "high"}, "level: Input should be a valid number, got 'high'"),
+        ({"summary": 3}, "summary: Input should be a valid string, got 3"),
+        ({"satisfied": 1}, "satisfied: Input should be a valid boolean, got 1"),
+        ({"candidates": {}}, "candidates: Input should be a valid "),
+        ({"contenders": [{"trial": 1.5}]}, r"contenders\.0\.trial: Input should be a valid integer, got 1\.5"),
+        ({"rules": [{"rule": "cheapest", "trial": 1}]}, r"rules\.0\.reason: Field required"),
+        ({"sentences": {"steps": "slow"}}, r"sentences\.steps: Input should be a valid .*, got 'slow'"),
+        ({"simulations": {"draws": True}}, r"simulations\.draws: Input should be a valid integer, got True"),
+        ([], r"Input should be an object, got \[\]"),
     ):
         path.write_text(json.dumps(wrong), encoding="utf-8")
         with pytest.raises(ValueError, match=complaint):

@@ -24,6 +24,7 @@ from hisearch.report.data.comparison import (
 )
 from hisearch.report.pages.comparison_page import bars, render_comparison
 from hisearch.report.words import comparison_words as words
+from hisearch.report.words.templating import text
 from hisearch.score.stated import stated
 from hisearch.score.terms import TermCheck
 
@@ -180,6 +181,6 @@ def test_bars_are_in_proportion() -> None:
 
 def test_runs_with_one_question_compare_their_fronts() -> None:
     comparison = replace(make_comparison(), kind="runs", fronts=Fronts(12, 9, 3, 0))
-    assert words.format_fronts(comparison) == (
+    assert text("comparison", "fronts", comparison.fronts) == (
         "A's front has 12 deployments, 3 of them beaten by one of B's; B's has 9, 0 of them beaten by one of A's."
     )

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from hisearch.export.servers.exported import summary
-from hisearch.report.data.confidence import Confidence
+from hisearch.report.data.confidence import ChanceConstrained, Confidence
 from hisearch.report.figures.points import MAX_FAINT, parallel_data, pareto_data, progress_data
 from hisearch.report.pages import page
-from hisearch.report.words.describe import NOT_USED, carried, sentence, settings, used_settings
+from hisearch.report.words.settings import NOT_USED, settings, used_settings
+from hisearch.report.words.templating import text as words
 from hisearch.report.words.terms import term_lines
 from hisearch.score.quantities import percent, quantity, significant, usd
 from hisearch.score.terms import RejectionCheck, TermCheck
@@ -62,7 +63,7 @@ def test_quantities_carry_unit_and_direction() -> None:
 def test_the_sentence_says_what_how_many_and_what_it_costs(build_input: Any) -> None:
     data = build_input()
     trial = data.recommendation.trial
-    text = sentence(trial, data.model_id)
+    text = words("deployment", "sentence", trial, data.model_id)
     pool = trial.deployment.pool
     assert text.startswith(f"{pool.replicas} replicas of Qwen/Qwen3-32B on ")
     assert f"{pool.replicas * pool.tensor_parallel} × {pool.accelerator}" in text
@@ -72,14 +73,14 @@ def test_the_sentence_says_what_how_many_and_what_it_costs(build_input: Any) -> 
 
 def test_of_a_study_over_agents_it_is_said_how_many_and_with_which_memory(build_input: Any) -> None:
     trial = build_input().recommendation.trial
-    assert carried(trial) == ""
+    assert "agents" not in words("deployment", "whole", trial, "m")
     agents = AgentMemorySpec.model_validate({"policy": "distance", "adapters": {"rank": 64}, "slots": 125})
     pool = trial.deployment.pool.model_copy(update={"agents": agents})
     deployment = trial.deployment.model_copy(update={"pools": [pool]})
     figures = {"agents": 1414.0, "agents_per_accelerator": 353.5, "usd_per_agent_hour": 0.00204, "accelerators": 4.0}
     agent_trial = dataclasses.replace(trial, deployment=deployment, metrics={**trial.metrics, **figures})
-    assert ", adapters of rank 64 in 125 slots by policy distance" in sentence(agent_trial, "m")
-    assert carried(agent_trial) == (
+    assert ", adapters of rank 64 in 125 slots by policy distance" in words("deployment", "sentence", agent_trial, "m")
+    assert words("deployment", "whole", agent_trial, "m").endswith(
         " It carries up to 1,414 agents within the SLO (354 per accelerator), at $0.0020 an hour each."
     )
     chosen = used_settings(deployment)
@@ -154,18 +155,18 @@ def test_a_recommendation_that_may_miss_its_slo_is_cautioned_of(build_input: Any
     assert "meets the whole SLO with a probability of 53 % (confidence interval 43 % to 63 %)" in first.text
     assert "--confidence 0.9" in first.text
     assert "--resume RUN" in first.text
-    named = dataclasses.replace(uncertain, chance_constrained="The cheapest found: 9.", chance_constrained_row=True)
+    named = dataclasses.replace(uncertain, chance_constrained=ChanceConstrained(3, "The cheapest found: 9."))
     (first, *_) = page.cautions(dataclasses.replace(data, confidence=named, run="runs/one"))
     assert "The cheapest found: 9. Measure before" in first.text
     assert first.text.endswith("have the likelier one recommended: hisearch run --resume runs/one --confidence 0.9.")
-    none = dataclasses.replace(uncertain, chance_constrained="None of 8 looked at.")
+    none = dataclasses.replace(uncertain, chance_constrained=ChanceConstrained(None, "None of 8 looked at."))
     (first, *_) = page.cautions(dataclasses.replace(data, confidence=none))
     assert "None of 8 looked at. Measure it before" in first.text
     assert "the likelier one" not in first.text
     assert page.kind(dataclasses.replace(data, confidence=uncertain)) == "unsure"
     assert page.kind(data) == "ok"
     terms = dataclasses.replace(uncertain, terms={"ttft_p99": 0.53, "tpot_p99": 0.97})
-    verdicts = [row.verdict for row in page.slo_lines(dataclasses.replace(data, confidence=terms))]
+    verdicts = [row.verdict for row in page.slo_rows(dataclasses.replace(data, confidence=terms))]
     assert [(verdict.words, verdict.kind) for verdict in verdicts[:2]] == [("unsure", "unsure"), ("met", "ok")]
     unsatisfied = dataclasses.replace(uncertain, satisfied=False)
     assert "--confidence" not in page.cautions(dataclasses.replace(data, confidence=unsatisfied))[0].text
@@ -182,10 +183,10 @@ def test_the_front_says_whether_it_meets_the_slo(build_input: Any) -> None:
     data, missed = build_input(), build_input(feasible=False)
     assert missed.front
     assert not any(trial.feasible for trial in missed.front)
-    assert "within the SLO" in page.front_caption(data)
-    assert page.front_caption(missed).endswith("all miss the SLO")
-    assert "within" not in page.front_caption(missed)
-    assert (page.front_heading(data), page.front_heading(missed)) == (
+    assert "within the SLO" in words("report", "front_caption", data)
+    assert words("report", "front_caption", missed).endswith("all miss the SLO")
+    assert "within" not in words("report", "front_caption", missed)
+    assert (words("report", "front_heading", data), words("report", "front_heading", missed)) == (
         "The front",
         "No front, as nothing meets the SLO",
     )
@@ -320,7 +321,7 @@ def test_attached_devices_are_named_wherever_a_deployment_is(build_input: Any) -
     with_device = dataclasses.replace(
         trial, deployment=DeploymentSpec.model_validate(trial.deployment.model_dump() | {"pools": [pool]})
     )
-    assert ", each with 1 hbm2-pim (decode_attention), " in sentence(with_device, "m")
+    assert ", each with 1 hbm2-pim (decode_attention), " in words("deployment", "sentence", with_device, "m")
     assert used_settings(with_device.deployment)["devices"] == "1 hbm2-pim (decode_attention)"
     assert summary(with_device.deployment.pool).endswith("simulated with 1 hbm2-pim (decode_attention) each")
 

@@ -12,8 +12,7 @@ from typing import Any
 
 from hisearch.report.data.confidence import Candidate, Confidence, Rule
 from hisearch.report.pages.html import render, write_report
-from hisearch.report.words.conclusions import OF_CHOSEN
-from hisearch.report.words.describe import settings
+from hisearch.report.words.settings import settings
 from hisearch.search.model.trial import Recommendation
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>"
@@ -171,7 +170,7 @@ def test_what_would_change_the_answer_is_a_section_of_its_own(build_input: Any) 
         "probability above is from 64.",
         '<td class="n">4 of 8</td><td class="n">25 to 75 %</td>',
         "<li>If decode is 6 % slower, 4 replicas are needed.</li>",
-        OF_CHOSEN,
+        "The recommendation: see above.",
         "lowest latency and most headroom within $42.00 per hour, 2 × the cheapest that meets the SLO",
         "64 for draws and 5 for baseline",
         "5.50 to 6.50 with a probability of 80 %",

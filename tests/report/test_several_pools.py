@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hisearch.report.words.describe import NOT_USED, sentence, settings, used_settings
+from hisearch.report.words.settings import NOT_USED, settings, used_settings
+from hisearch.report.words.templating import text as words
 from hisearch.search.model.trial import Trial
 from tests.export.test_several import disaggregated, mixed
 from tests.search.fakes import make_deployment, make_trial
@@ -13,9 +14,9 @@ def as_trial(deployment: object) -> Trial:
 
 
 def test_a_sentence_names_each_pool_and_what_is_between_them() -> None:
-    text = sentence(as_trial(disaggregated("sglang")), "Qwen/Qwen3-32B")
+    text = words("deployment", "sentence", as_trial(disaggregated("sglang")), "Qwen/Qwen3-32B")
     assert text.startswith(
-        "Qwen/Qwen3-32B on SGLang, prefill and decode apart: 9 replicas for prefill on 9 × h100-sxm in all"
+        "Qwen/Qwen3-32B on SGLang, disaggregated prefill and decode: 9 replicas for prefill on 9 × h100-sxm in all"
     )
     assert "2 replicas for decode on 4 × h200 in all (tensor parallel 2)" in text
     assert "behind a cache_aware router, and a power_of_two router for decode, over ib-ndr-400: $20.50 per hour" in text
@@ -27,7 +28,7 @@ def test_settings_are_listed_side_by_side_where_pools_differ() -> None:
     assert values["accelerator"] == "h100-sxm + h200"
     assert values["engine"] == "vLLM"
     assert (values["pools"], values["decode router"], values["fabric"]) == (
-        "prefill and decode apart", "power_of_two", "ib-ndr-400",
+        "disaggregated prefill and decode", "power_of_two", "ib-ndr-400",
     )  # fmt: skip
     values = used_settings(mixed("sglang"))
     assert (values["pools"], values["router"], values["tensor parallel"]) == (

@@ -199,7 +199,7 @@ def _cheapest_of_each_shape(result: StudyResult, trials: list[Trial]) -> None:
 
 def _is_written(result: StudyResult) -> None:
     text = (result.run_dir / "report.html").read_text()
-    assert "prefill and decode apart" in text
+    assert "disaggregated prefill and decode" in text
     stored = hisearch_load(result.run_dir)
     assert [trial.deployment for trial in stored.trials] == [trial.deployment for trial in result.trials]
     columns = result.to_pandas().columns

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from hisearch.api.provenance import price_notes, profile_note
 from hisearch.api.run_folder import CONFIDENCE_JOURNAL, write_text
-from hisearch.report.data.confidence import CONFIDENCE
+from hisearch.report.data.stored import CONFIDENCE
 from hisearch.search.confidence.assessment import Assessor, at_prices
 from hisearch.search.confidence.conclusion import Question, conclude
 from hisearch.search.confidence.record import to_dict
 from hisearch.search.confidence.uncertainty import Draw, PriceRange, Uncertainty, normal_draws, with_factors
 from hisearch.search.records.journal import Journal
-from hisearch.specs.wording import in_percent
+from hisearch.specs.wording import format_percent
 from hisearch.traces.changes.bootstrap import describe_schemes, session_table
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def format_varied(resolved: ResolvedStudy, uncertainty: Uncertainty, best: Trial
     """The inputs that draws of ``best`` vary, as text."""
     profile = profile_note(resolved, best)
     steps = (
-        f"the stated error of the step times ({in_percent(profile.relative_error, 1)}, median, of profile "
+        f"the stated error of the step times ({format_percent(profile.relative_error, 1)}, median, of profile "
         f"{profile.name}; regimes correlated at {uncertainty.correlation:g})"
     )
     items = [price.item for price in uncertainty.prices]

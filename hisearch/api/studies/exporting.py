@@ -26,7 +26,7 @@ from hisearch.traces.changes.replay import replay_of as replay_of_trace
 from hisearch.traces.changes.selection import head
 
 if TYPE_CHECKING:
-    from hisearch.export.standing import Standing
+    from hisearch.export.trial_status import TrialStatus
     from hisearch.search.evaluate.simulation import Simulation
     from hisearch.search.model.trial import Trial
 
@@ -35,7 +35,7 @@ USUAL_SLOTS = 8
 
 
 def export_trial(
-    resolved: ResolvedStudy, simulation: Simulation, trial: Trial, folder: Path, standing: Standing, formats: str
+    resolved: ResolvedStudy, simulation: Simulation, trial: Trial, folder: Path, status: TrialStatus, formats: str
 ) -> list[Path]:
     """Write a trial's deployment into ``folder``: launch scripts, manifests, benchmarks; see ``export_deployment``.
 
@@ -44,7 +44,7 @@ def export_trial(
         simulation: the study's.
         trial: what is exported.
         folder: where to.
-        standing: the trial's in its study.
+        status: the trial's in its study.
         formats: a note on its formats, or "".
 
     Raises:
@@ -62,7 +62,7 @@ def export_trial(
     if not trial.error:
         benchmark = Benchmark(benchmark_of(simulation, trial), f"workload {simulation.slice(1.0).name}")
     notices = tuple(text for text in (weights_notice(launches), formats) if text)
-    context = ExportContext(standing, replay, inputs, benchmark, notices)
+    context = ExportContext(status, replay, inputs, benchmark, notices)
     reaches = [reach_of(resolved, pool) for pool in trial.deployment.pools]
     return export_deployment(deployment, launches, folder, slots=slots, reaches=reaches, context=context)
 

@@ -19,7 +19,7 @@ from hisearch.api.deployments.replay import price_book
 from hisearch.api.provenance import price_notes, profile_note
 from hisearch.api.run_folder import CONFIDENCE_JOURNAL, JOURNAL, check_one_model
 from hisearch.report.data.inputs import CostRow, ReportInput, RunRecord, SoFar
-from hisearch.report.words.describe import STAGES
+from hisearch.report.words.settings import STAGES
 from hisearch.search.records.journal import read_so_far
 from hisearch.search.select.failure import explain
 from hisearch.search.select.formats import describe_formats

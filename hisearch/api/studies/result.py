@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from hisearch.api.deployments.replay import Replay
-    from hisearch.export.standing import Standing
+    from hisearch.export.trial_status import TrialStatus
     from hisearch.report.data.closeup import Closeup
     from hisearch.report.data.confidence import Confidence
     from hisearch.report.data.inputs import ReportInput
@@ -112,7 +112,8 @@ class StudyResult:
         Raises:
             ValueError: the run folder's ``confidence.json`` is invalid.
         """
-        from hisearch.report.data.confidence import CONFIDENCE, read_confidence
+        from hisearch.report.data.confidence import read_confidence
+        from hisearch.report.data.stored import CONFIDENCE
 
         return read_confidence((self.kept_in or self.run_dir) / CONFIDENCE)
 
@@ -147,15 +148,15 @@ class StudyResult:
         simulated = [*self.trials, *([baseline] if baseline is not None else [])]
         return describe_formats(self.resolved.model.spec, trial, simulated, self.resolved.space.spec.execution)
 
-    def standing(self, trial: Trial) -> Standing:
-        """A trial's standing in the study, its predicted figures and their confidence."""
+    def status_of(self, trial: Trial) -> TrialStatus:
+        """A trial's status in the study, its predicted figures and their confidence."""
         from hisearch.api.provenance import profile_note
-        from hisearch.export.standing import Ground, standing_of
+        from hisearch.export.trial_status import Ground, trial_status
 
         profile = profile_note(self.resolved, trial)
         ground = Ground(profile.name, profile.evidence, profile.relative_error)
         best = self.recommendation.trial if self.recommendation is not None else None
-        return standing_of(trial, best, ground, self.confidence)
+        return trial_status(trial, best, ground, self.confidence)
 
     def best_on(self, engine: str | None) -> Trial:
         """The best feasible trial, on one engine where it is named.
@@ -334,7 +335,7 @@ class StudyResult:
         from hisearch.api.studies.exporting import export_trial
 
         formats = self.formats_of(trial)
-        return export_trial(self.resolved, self.simulation, trial, folder, self.standing(trial), formats)
+        return export_trial(self.resolved, self.simulation, trial, folder, self.status_of(trial), formats)
 
 
 @dataclass(frozen=True)

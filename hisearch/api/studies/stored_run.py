@@ -46,7 +46,7 @@ def load_run(run_dir: str | Path) -> StudyResult:
 
 def _rebuild(study: Study, folder: Path, place: Path, facts: dict[str, Any]) -> StudyResult:
     from hisearch.report.data.closeup import read_closeup
-    from hisearch.report.data.confidence import CONFIDENCE
+    from hisearch.report.data.stored import CONFIDENCE
     from hisearch.search.confidence.record import stored_conclusion
     from hisearch.search.driver import MOST_CANDIDATES, SearchOutcome
     from hisearch.search.evaluate.simulation import Simulation

@@ -293,12 +293,12 @@ class Study:
         """Search with the journal and the database in ``folder``; the outcome, and facts for its provenance."""
         from hisearch.api.studies.conclude import conclude_study
         from hisearch.api.studies.exporting import acceptor
-        from hisearch.report.data.confidence import CONFIDENCE
+        from hisearch.report.data.stored import CONFIDENCE
         from hisearch.search.driver import search
         from hisearch.search.evaluate.runner import TrialRunner
         from hisearch.search.evaluate.simulation import SIMULATIONS_OF_CAPACITY
         from hisearch.search.records.journal import Journal
-        from hisearch.search.records.standing import Standing
+        from hisearch.search.records.search_status import SearchStatus
         from hisearch.specs.studies.study import AT_OTHER_LOADS
 
         with Journal(folder / JOURNAL, inputs, resume=resume) as journal:
@@ -317,7 +317,7 @@ class Study:
                 simulations_each=1 if AT_OTHER_LOADS.isdisjoint(problem.objectives) else SIMULATIONS_OF_CAPACITY,
                 backend=backend,
                 interrupts=interrupts,
-                standing=Standing(problem.objectives),
+                status=SearchStatus(problem.objectives),
                 keep=database.keep_up,
                 accepts=acceptor(self.resolved, simulation),
             )

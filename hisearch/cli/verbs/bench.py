@@ -53,21 +53,20 @@ def bench(
     if as_json:
         output.print_json({"benchmarks": results, "machine": benchmarks.machine()})
         return
-    columns = ("benchmark", "requests", "steps", "median (s)", "min (s)", "max (s)", "requests/s", "peak RSS (MiB)")
-    output.table(columns, [_row(row) for row in results], numbers=range(1, 8))
+    output.records([_row(row) for row in results])
     for line in _verdicts(results):
         output.say(line)
 
 
-def _row(row: dict[str, Any]) -> tuple[str, ...]:
-    return (
-        row["name"],
-        _count(row["requests"]),
-        _count(row["steps"]),
-        *(f"{row['wall_s'][key]:.3f}" for key in ("median", "min", "max")),
-        _count(row["requests_per_s"]),
-        f"{row['peak_rss_bytes'] / 2**20:,.0f}",
-    )
+def _row(row: dict[str, Any]) -> dict[str, str]:
+    return {
+        "benchmark": row["name"],
+        "requests": _count(row["requests"]),
+        "steps": _count(row["steps"]),
+        **{f"{key} (s)": f"{row['wall_s'][key]:.3f}" for key in ("median", "min", "max")},
+        "requests/s": _count(row["requests_per_s"]),
+        "peak RSS (MiB)": f"{row['peak_rss_bytes'] / 2**20:,.0f}",
+    }
 
 
 def _verdicts(results: list[dict[str, Any]]) -> Iterator[str]:

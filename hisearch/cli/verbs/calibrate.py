@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -13,6 +12,7 @@ from hisearch.cli import options
 
 if TYPE_CHECKING:
     from hisearch.api.calibrate import Calibrated
+    from hisearch.specs.base import EngineName
 
 
 class _OperatorsUnlessNamed(TyperGroup):
@@ -51,13 +51,9 @@ def operators(
     multiprocessors: Annotated[
         int | None, typer.Option("--multiprocessors", min=1, help="SMs of the accelerator; with tables of one's own.")
     ] = None,
-    source: Annotated[
-        str, typer.Option("--source", help="Where one's own tables come from, with their licence.")
-    ] = "own measurements",
+    source: options.Source = "own measurements",
     name: Annotated[str | None, typer.Option("--name", help="Of the profile; ENGINE-ACCELERATOR where absent.")] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write there; standard output where absent.")
-    ] = None,
+    output: options.ProfileFile = None,
     shipped: Annotated[
         Path | None,
         typer.Option("--shipped", metavar="FOLDER", help="Instead: fit every profile that hisearch ships, into it."),
@@ -89,15 +85,16 @@ def operators(
             out.note(text)
 
     if shipped is not None:
-        for path in api.calibrate_shipped(shipped, folder=folder, former=former, said=note):
+        for path in api.calibrate_shipped(shipped, folder=folder, former=former, report=note):
             typer.echo(str(path))
         return
     if accelerator is None:
         raise typer.BadParameter("say which accelerator was measured", param_hint="--accelerator")
-    _check(output)
-    if engine not in ENGINE_TITLES:
-        raise typer.BadParameter("vllm, sglang or trtllm", param_hint="--engine")
-    serving = engine
+    options.check_places(output)
+    if engine is None:
+        raise typer.BadParameter("say which engine it served", param_hint="--engine")
+    options.check_choice("--engine", engine, ENGINE_TITLES)
+    serving = cast("EngineName", engine)
     if folder is not None and is_own(folder):
         if former is not None:
             raise typer.BadParameter("goes with aiconfigurator's tables, not with one's own", param_hint="--former")
@@ -111,11 +108,11 @@ def operators(
             multiprocessors=multiprocessors,
             source=source,
             name=name,
-            said=note,
+            report=note,
         )
     else:
         calibrated = api.calibrate_aiconfigurator(
-            accelerator, serving, folder=folder, former=former, name=name, said=note
+            accelerator, serving, folder=folder, former=former, name=name, report=note
         )
     _write_profile(calibrated, output, {"laws": _errors(calibrated.profile)} if as_json else None)
 
@@ -163,14 +160,12 @@ def hosts(
     from hisearch.validate.host_fit.run import fit_hosts, write_judged
 
     names = [] if without == "none" else without.split(",")
-    unknown = [name for name in names if name not in KEYS]
-    if unknown:
-        raise typer.BadParameter(f"{', '.join(KEYS)} or none, not {unknown[0]}", param_hint="--leave-out")
+    for name in names:
+        options.check_choice("--leave-out", name, (*KEYS, "none"))
     files, folders, workloads = silicon or [], open_loop or [], served or []
     if not files and not folders and not workloads:
         raise typer.BadParameter("say what was measured: --silicon FILE.csv, --open-loop DIR or --served DIR")
-    for path in (output, errors):
-        _check(path)
+    options.check_places(output, errors)
     note = (lambda _: None) if quiet else out.note
     judged = on_one_thread(fit_hosts)(files, folders, workloads, without=names, processes=processes, note=note)
     write_judged(judged, output, errors, ", ".join(path.name for path in (*files, *folders, *workloads)))
@@ -178,18 +173,19 @@ def hosts(
         out.print_json({"runs": judged.runs, "errors": judged.errors, "coverage": judged.coverage})
         return
     rows = [
-        (
-            left_out,
-            group,
-            figure,
-            f"{error['runs']:,.0f}",
-            *(f"{100 * error[key]:.1f} %" for key in ("median_ape", "mape")),
-        )
+        {
+            "left out": left_out,
+            "runs of": group,
+            "figure": figure,
+            "runs": f"{error['runs']:,.0f}",
+            "median": f"{100 * error['median_ape']:.1f} %",
+            "mean": f"{100 * error['mape']:.1f} %",
+        }
         for left_out, groups in judged.errors.items()
         for group, figures in groups.items()
         for figure, error in figures.items()
     ]
-    out.table(("left out", "runs of", "figure", "runs", "median", "mean"), rows, numbers=range(3, 6))
+    out.records(rows, text=("left out", "runs of", "figure"))
 
 
 @app.command("steps")
@@ -208,15 +204,11 @@ def steps(
         str | None, typer.Option("--weight-dtype", help="Format of the weights as loaded; the model's own if absent.")
     ] = None,
     kv_dtype: Annotated[str, typer.Option("--kv-dtype", help="Format of the KV cache.")] = "bf16",
-    source: Annotated[
-        str, typer.Option("--source", help="Where the log comes from, with its licence.")
-    ] = "own measurements",
+    source: options.Source = "own measurements",
     name: Annotated[
         str | None, typer.Option("--name", help="Of the profile; ENGINE-ACCELERATOR-MODEL-steps where absent.")
     ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write there; standard output where absent.")
-    ] = None,
+    output: options.ProfileFile = None,
     as_json: options.Json = False,
 ) -> None:
     """Fit whole steps of one deployment to its engine's own log, and write them as a LatencyProfile.
@@ -227,29 +219,16 @@ def steps(
     from hisearch.api.calibrate import LoggedWorker, calibrate_steps
     from hisearch.specs.base import DTYPE_BYTES, ENGINE_TITLES
 
-    _check(output)
-    _check_choice("--engine", engine, ENGINE_TITLES)
-    for option, dtype in (("--weight-dtype", weight_dtype), ("--kv-dtype", kv_dtype)):
-        if dtype is not None:
-            _check_choice(option, dtype, DTYPE_BYTES)
+    options.check_places(output)
+    options.check_choice("--engine", engine, ENGINE_TITLES)
+    options.check_choice("--weight-dtype", weight_dtype, DTYPE_BYTES)
+    options.check_choice("--kv-dtype", kv_dtype, DTYPE_BYTES)
     worker = LoggedWorker(
         model, accelerator, engine, engine_version, tensor_parallel,  # type: ignore[arg-type]
         weight_dtype, kv_dtype,  # type: ignore[arg-type]
     )  # fmt: skip
     calibrated = calibrate_steps(files, worker, source=source, name=name)
     _write_profile(calibrated, output, calibrated.profile.regressions[0].model_dump() if as_json else None)
-
-
-def _check_choice(option: str, value: str, choices: Iterable[str]) -> None:
-    if value not in choices:
-        raise typer.BadParameter(f"expected {', '.join(choices)}, not {value}", param_hint=option)
-
-
-def _check(output: Path | None) -> None:
-    from hisearch.api.run_folder import check_place
-
-    if output is not None:
-        check_place(output)
 
 
 def _write_profile(calibrated: Calibrated, output: Path | None, figures: dict[str, Any] | None) -> None:

@@ -13,8 +13,6 @@ from hisearch.cli import options
 if TYPE_CHECKING:
     from hisearch.specs.documents.catalogue import Catalogue
 
-_Kind = Annotated[str, typer.Argument(metavar="KIND", help="Study, SLO, SearchSpace, Workload, Model, …")]
-
 
 def list_(
     kind: Annotated[
@@ -33,21 +31,17 @@ def list_(
     catalogue = Catalogue()
     if kind is None:
         names = {name: catalogue.names(name) for name in KINDS}
-        if as_json:
-            output.print_json(names)
-        else:
-            output.table(("kind", "names"), [(name, ", ".join(documents)) for name, documents in names.items()])
+        listing = [(name, ", ".join(documents)) for name, documents in names.items()]
+        output.result(as_json, lambda: names, lambda: output.table(("kind", "names"), listing))
         return
     chosen = known_kind(kind)
     rows = [{"name": name, **_entry(catalogue, chosen, name)} for name in catalogue.names(chosen)]
-    if as_json:
-        output.print_json({chosen: rows})
-    else:
-        output.table((chosen, "description"), [(row["name"], row["problem"] or row["description"]) for row in rows])
+    listing = [(row["name"], row["problem"] or row["description"]) for row in rows]
+    output.result(as_json, lambda: {chosen: rows}, lambda: output.table((chosen, "description"), listing))
 
 
 def schema(
-    kind: _Kind,
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="Study, SLO, SearchSpace, Workload, Model, …")],
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write to FILE instead of standard output.")
     ] = None,

@@ -35,21 +35,12 @@ def compare(
     Deployments are simulated on the same requests, seed by seed, so that differences have confidence intervals. Of
     runs the recommended deployments (or the nearest misses) are compared, each on its own study's workload.
     """
-    from hisearch.api.run_folder import check_place
     from hisearch.cli import output
 
-    if html is not None:
-        check_place(html)
-    if not quiet:
-        note_compilation()
-    workload_options = {
-        "--trace": trace,
-        "--slo": slo,
-        "--load": load,
-        "--seed": seed,
-        "--seeds": seeds,
-        "--limit": limit,
-    }
+    options.check_places(html)
+    note_compilation(quiet)
+    workload_options = {"--trace": trace, "--slo": slo, "--load": load}
+    workload_options |= {"--seed": seed, "--seeds": seeds, "--limit": limit}
     comparison = _runs(a, b, workload_options) if _is_run(a) and _is_run(b) else _deployments(a, b, workload_options)
     if html is not None:
         from hisearch.api.run_folder import replace_with
@@ -62,8 +53,7 @@ def compare(
         _show(comparison)
         if html is not None:
             output.say(f"\nPage: {html}")
-    if not quiet:
-        output.warn(comparison.notes)
+    output.warn(comparison.notes, quiet)
 
 
 def _is_run(ref: str) -> bool:
@@ -100,6 +90,7 @@ def _show(comparison: Comparison) -> None:
     """Print it for people."""
     from hisearch.cli import output
     from hisearch.report.words import comparison_words as words
+    from hisearch.report.words.templating import text
 
     for letter, side in (("A", comparison.a), ("B", comparison.b)):
         output.say(f"{letter}  {side.source}: {side.description}", bold=True)
@@ -116,7 +107,7 @@ def _show(comparison: Comparison) -> None:
     for model in comparison.models:
         output.heading(f"Requests for {model.model}")
         output.table(words.FIGURE_COLUMNS, words.figure_rows(model.figures), numbers=(1, 2, 3, 4))
-    output.say(words.format_seeds(comparison))
+    output.say(text("comparison", "seeds", comparison))
     if comparison.parts:
         output.heading("Where the mean time of a request goes")
         output.table(("", "A", "B"), words.time_rows(comparison), numbers=(1, 2))
@@ -124,6 +115,6 @@ def _show(comparison: Comparison) -> None:
         output.table(("", "B − A", ""), words.part_rows(comparison), numbers=(1,))
     output.heading("What goes with it")
     output.table(("", "A", "B"), words.driver_rows(comparison), numbers=(1, 2))
-    fronts = words.format_fronts(comparison)
+    fronts = text("comparison", "fronts", comparison.fronts)
     if fronts:
         output.say(f"\n{fronts}")

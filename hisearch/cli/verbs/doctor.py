@@ -35,10 +35,8 @@ def doctor(
 
     if file is None:
         facts = installation()
-        if as_json:
-            output.print_json(facts)
-        else:
-            output.pairs({name: _shown(value) for name, value in facts.items()})
+        shown = {name: _shown(value) for name, value in facts.items()}
+        output.result(as_json, lambda: facts, lambda: output.pairs(shown))
         return
     from hisearch.specs.checks.doctor import load_any
 
@@ -234,26 +232,22 @@ def _show(checkup: Checkup, fits: list[Fit], problems: list[str], warnings: list
     if fits:
         output.heading(f"Workers that fit into memory and host: {sum(fit.ok for fit in fits)} of {len(fits)}")
         named = checkup.kind != "Study" and len(fits) > 1
+        part = "model" if checkup.kind == "FleetStudy" else "pool"
         rows = [
-            (
-                *([fit.pool] * named),
-                *(
-                    fit.accelerator,
-                    fit.engine,
-                    fit.parallelism.short.removeprefix("TP "),
-                    fit.weight_dtype,
-                    fit.kv_dtype,
-                ),
-                *(f"{fit.chunk_tokens:,}", fit.max_running_requests, _format_kv_space(fit)),
-            )
+            {
+                **({part: fit.pool} if named else {}),
+                "accelerator": fit.accelerator,
+                "engine": fit.engine,
+                "TP": fit.parallelism.short.removeprefix("TP "),
+                "weights": fit.weight_dtype,
+                "KV": fit.kv_dtype,
+                "chunk": f"{fit.chunk_tokens:,}",
+                "running": fit.max_running_requests,
+                "KV capacity": _format_kv_space(fit),
+            }
             for fit in fits
         ]
-        columns = ("accelerator", "engine", "TP", "weights", "KV", "chunk", "running", "KV capacity")
-        output.table(
-            (*(["model" if checkup.kind == "FleetStudy" else "pool"] * named), *columns),
-            rows,
-            numbers=[named + at for at in (2, 5, 6)],
-        )
+        output.records(rows, text=(part, "accelerator", "engine", "weights", "KV", "KV capacity"))
         output.say(_assumed(checkup.kind, fits))
 
 

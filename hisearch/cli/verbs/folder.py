@@ -81,8 +81,7 @@ def export(
     one's servers and the router that knows them. An earlier export's own files in the folder are replaced; where others
     are in the way, nothing is written.
     """
-    if engine not in {None, "sglang", "vllm", "trtllm"}:
-        raise typer.BadParameter(f"expected sglang, vllm or trtllm, got '{engine}'", param_hint="--engine")
+    options.check_choice("--engine", engine, ("sglang", "vllm", "trtllm"))
     if engine is not None and trial is not None:
         raise typer.BadParameter("give --engine or --trial, not both")
     from hisearch.api.studies.stored_run import load_run
@@ -94,7 +93,7 @@ def export(
     name = f"trial-{trial}" if trial is not None else "recommended" + (f"-{engine}" if engine else "")
     chosen, folder = _chosen(result, engine, trial), out or run_dir / name
     files = result.export_trial(chosen, folder)
-    status = result.standing(chosen)
+    status = result.status_of(chosen)
     if as_json:
         facts = {"folder": folder, "files": files, "trial": chosen.number, "title": status.title}
         facts |= {"slice_fraction": chosen.slice_fraction, "load": chosen.load}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,8 +12,8 @@ import typer
 from hisearch.api.run_folder import JOURNAL
 from hisearch.cli import options
 from hisearch.cli.compilation import note_compilation
-from hisearch.cli.errors import INTERRUPTED, NOTHING_FEASIBLE
-from hisearch.cli.verbs.running import Place, how_to_resume, place_of, progress_of
+from hisearch.cli.errors import NOTHING_FEASIBLE
+from hisearch.cli.verbs.running import Place, how_to_resume, interruptible, place_of, progress_of
 
 #: Kinds of document that can be run.
 _RUN = ("Study", "FleetStudy", "SLO")
@@ -92,7 +91,6 @@ def run(
         raise typer.BadParameter("--resume goes on in its own folder; leave --out away")
     from hisearch.cli import output
     from hisearch.cli.views import run as run_view
-    from hisearch.search.records.interrupts import Interrupts
 
     place = place_of(workers, backend, scheduler, storage)
     if study is None and resume is None:
@@ -102,38 +100,17 @@ def run(
     if kind == "FleetStudy":
         from hisearch.cli.verbs.run_fleet import run_fleet
 
-        single_model_options = {
-            "--model": model,
-            "--trace": trace,
-            "--keep": keep,
-            "--storage": storage,
-            "--recommend": recommend,
-        }
-        _refuse_for_fleet({**single_model_options, "--usd-per-hour": usd_per_hour})
-        run_fleet(
-            ref,
-            (*(settings or ()), *_recommendation_overrides(confidence, None, None)),
-            resume,
-            out,
-            place,
-            as_json,
-            quiet,
-        )
+        of_one_model = {"--model": model, "--trace": trace, "--keep": keep, "--storage": storage}
+        _refuse_for_fleet(of_one_model | {"--recommend": recommend, "--usd-per-hour": usd_per_hour})
+        overrides = (*(settings or ()), *_recommendation_overrides(confidence, None, None))
+        run_fleet(ref, overrides, resume, out, place, as_json, quiet)
         return
     chosen = (*(settings or ()), *place.settings, *_recommendation_overrides(confidence, recommend, usd_per_hour))
-    with Interrupts((signal.SIGINT, signal.SIGTERM), exit_at_once=True) as interrupts:
-        try:
-            resolved_study = _resolve_study(ref, kind, chosen, model, trace, keep, quiet)
-            result = _search(resolved_study, resume, out, place, interrupts, quiet)
-        except KeyboardInterrupt:
-            output.note("interrupted before the search began")
-            raise typer.Exit(interrupts.exit_code or INTERRUPTED) from None
-    if as_json:
-        output.print_json(run_view.to_dict(result))
-    else:
-        run_view.show(result)
-    if not quiet:
-        output.warn(run_view.warnings(result))
+    with interruptible() as interrupts:
+        resolved_study = _resolve_study(ref, kind, chosen, model, trace, keep, quiet)
+        result = _search(resolved_study, resume, out, place, interrupts, quiet)
+    output.result(as_json, lambda: run_view.to_dict(result), lambda: run_view.show(result))
+    output.warn(run_view.warnings(result), quiet)
     if interrupts.exit_code is not None:
         output.note(how_to_resume(result.run_dir) if result.stopped == "interrupted" else "interrupted; all is written")
         raise typer.Exit(interrupts.exit_code)
@@ -174,8 +151,7 @@ def _search(
             f"{resume} has ended before: its report, recommended/ and tables are written anew; where another "
             "deployment is recommended now, the former report and scripts are kept beside them"
         )
-    if not quiet:
-        note_compilation()
+    note_compilation(quiet)
     try:
         with progress_of(quiet) as progress:
             return resolved_study.run(
@@ -218,10 +194,9 @@ def _resolve_study(
             raise typer.BadParameter(f"{ref} is an SLO: add --model and --trace", param_hint="STUDY_OR_SLO")
         return Study(_from_slo(ref, model, trace, settings, keep, quiet))
     if model is not None or trace is not None or keep is not None:
-        message = (
+        raise typer.BadParameter(
             "--model, --trace and --keep go with an SLO; for a study use --set spec.model=… or spec.workload.trace=…"
         )
-        raise typer.BadParameter(message)
     return load_study(ref, settings)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,8 +10,8 @@ import typer
 from hisearch.api.run_folder import REPORT
 from hisearch.cli import output
 from hisearch.cli.compilation import note_compilation
-from hisearch.cli.errors import INTERRUPTED, NOTHING_FEASIBLE
-from hisearch.cli.verbs.running import Place, how_to_resume, progress_of
+from hisearch.cli.errors import NOTHING_FEASIBLE
+from hisearch.cli.verbs.running import Place, how_to_resume, interruptible, progress_of
 from hisearch.cli.views.terms import TERM_COLUMNS, term_rows
 from hisearch.score.quantities import HOURS_PER_MONTH, percent, quantity, usd
 from hisearch.search.model.deployments import describe
@@ -36,32 +35,22 @@ def run_fleet(
 ) -> None:
     """Search a study of several models; exits as ``hisearch run`` does."""
     from hisearch.api.fleet_study import load_fleet_study
-    from hisearch.search.records.interrupts import Interrupts
 
-    with Interrupts((signal.SIGINT, signal.SIGTERM), exit_at_once=True) as interrupts:
-        try:
-            fleet_study = load_fleet_study(ref, settings)
-            if not quiet:
-                note_compilation()
-            with progress_of(quiet) as progress:
-                result = fleet_study.run(
-                    place.workers,
-                    resume or out,
-                    resume is not None,
-                    progress,
-                    backend=place.backend,
-                    scheduler=place.scheduler,
-                    interrupts=interrupts,
-                )
-        except KeyboardInterrupt:
-            output.note("interrupted before the search began")
-            raise typer.Exit(interrupts.exit_code or INTERRUPTED) from None
-    if as_json:
-        output.print_json(result.to_dict())
-    else:
-        show(result)
-    if not quiet and result.whole is not None:
-        output.warn(result.whole.warnings)
+    with interruptible() as interrupts:
+        fleet_study = load_fleet_study(ref, settings)
+        note_compilation(quiet)
+        with progress_of(quiet) as progress:
+            result = fleet_study.run(
+                place.workers,
+                resume or out,
+                resume is not None,
+                progress,
+                backend=place.backend,
+                scheduler=place.scheduler,
+                interrupts=interrupts,
+            )
+    output.result(as_json, result.to_dict, lambda: show(result))
+    output.warn(result.whole.warnings if result.whole is not None else (), quiet)
     if interrupts.exit_code is not None:
         output.note(how_to_resume(result.run_dir))
         raise typer.Exit(interrupts.exit_code)
@@ -78,8 +67,13 @@ def show(result: FleetResult) -> None:
         price = result.recommendation.figures["usd_per_hour"]
         output.say(f"{usd(price)} per hour, {usd(price * HOURS_PER_MONTH)} per month ({HOURS_PER_MONTH:g} hours):")
         parts = zip(result.results, result.recommendation.trials, strict=True)
-        rows = [(name, describe(t.deployment), usd(t.metrics["usd_per_hour"])) for name, t in parts]
-        output.table(("model", "deployment", "per hour"), rows, numbers=(2,))
+        output.records(
+            [
+                {"model": name, "deployment": describe(t.deployment), "per hour": usd(t.metrics["usd_per_hour"])}
+                for name, t in parts
+            ],
+            text=("model", "deployment"),
+        )
         _show_whole(result.whole)
     _show_front(result)
     output.say(f"\nReport: {result.run_dir / REPORT}; of each model a run folder with its own report in models/.")
@@ -108,19 +102,19 @@ def _show_whole(fleet: CombinedDeployment) -> None:
 def _show_front(result: FleetResult) -> None:
     if not result.front:
         return
-    axes = result.resolved.study.axes
-    names = [quantity(axis) for axis in axes]
     shown = sorted(result.front, key=lambda combination: combination.figures["usd_per_hour"])
     output.heading(f"Front: {len(shown):,} combinations of the models' fronts")
     rows = [
-        (
-            "*" if combination == result.recommendation else "",
-            " | ".join(describe(trial.deployment) for trial in combination.trials),
-            *(name.number(combination.figures[axis]) for name, axis in zip(names, axes, strict=True)),
-        )
+        {
+            "": "*" if combination == result.recommendation else "",
+            "deployments": " | ".join(describe(trial.deployment) for trial in combination.trials),
+            **{
+                quantity(axis).title: quantity(axis).number(combination.figures[axis])
+                for axis in result.resolved.study.axes
+            },
+        }
         for combination in shown[:FRONT_ROWS]
     ]
-    columns = ("", "deployments", *(name.title for name in names))
-    output.table(columns, rows, numbers=range(2, len(columns)))
+    output.records(rows, text=("", "deployments"))
     if len(shown) > FRONT_ROWS:
         output.say(f"and {len(shown) - FRONT_ROWS:,} more in front.csv")

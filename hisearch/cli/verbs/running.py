@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
+import signal
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +13,11 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from hisearch.cli import options, output
+from hisearch.cli.errors import INTERRUPTED
+
 if TYPE_CHECKING:
+    from hisearch.search.records.interrupts import Interrupts
     from hisearch.search.records.progress import Progress
 
 
@@ -39,8 +44,7 @@ def place_of(workers: int | None, backend: str | None, scheduler: str | None, st
     from hisearch.specs.storage_url import checked_storage_url
 
     backend = backend or ("threads" if scheduler is None else "dask")
-    if backend not in BACKENDS:
-        raise typer.BadParameter(f"expected one of {', '.join(BACKENDS)}, got '{backend}'", param_hint="--backend")
+    options.check_choice("--backend", backend, BACKENDS)
     if (backend == "dask") != (scheduler is not None):
         raise typer.BadParameter("--backend dask needs --scheduler tcp://HOST:PORT, and no other backend takes one")
     if storage is not None:
@@ -55,6 +59,19 @@ def how_to_resume(run_dir: Path) -> str:
     """The message for an interrupted run."""
     folder = shlex.quote(str(run_dir))
     return f"interrupted; what had finished is kept. Go on with: hisearch run --resume {folder}"
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[Interrupts]:
+    """Around a search: signals end it in order; one before it began ends the program."""
+    from hisearch.search.records.interrupts import Interrupts
+
+    with Interrupts((signal.SIGINT, signal.SIGTERM), exit_at_once=True) as interrupts:
+        try:
+            yield interrupts
+        except KeyboardInterrupt:
+            output.note("interrupted before the search began")
+            raise typer.Exit(interrupts.exit_code or INTERRUPTED) from None
 
 
 @contextlib.contextmanager

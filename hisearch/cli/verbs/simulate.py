@@ -81,8 +81,7 @@ def simulate(
 
     mapping = parse_columns(columns or ())
     resolved = load_deployment(deployment, tuple(settings or ()))
-    if not quiet:
-        note_compilation()
+    note_compilation(quiet)
     simulated = simulate_deployment(
         resolved,
         load_trace(
@@ -109,5 +108,4 @@ def simulate(
         simulate_view.show(simulated)
         if tier_values:
             simulate_view.show_tier_values(values)
-    if not quiet:
-        output.warn(simulated.warnings)
+    output.warn(simulated.warnings, quiet)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from hisearch.cli import options
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -94,10 +96,7 @@ class Files:
 def _check_name(path: Path | None, endings: Sequence[str], option: str) -> None:
     if path is not None and not path.name.endswith(tuple(endings)):
         raise typer.BadParameter(f"{path}: expected a name ending in {', '.join(endings)}", param_hint=option)
-    if path is not None:
-        from hisearch.api.run_folder import check_place
-
-        check_place(path)
+    options.check_places(path)
 
 
 def _check_owner(value: float | None, option: str, owner: Path | None, owner_option: str) -> None:

@@ -23,7 +23,7 @@ _Model = Annotated[str | None, typer.Option("--model", metavar="MODEL", help="Wh
 
 @app.command("stats")
 def stats(
-    trace: Annotated[str, typer.Argument(metavar="TRACE", help="A workload or trace file.")],
+    trace: options.Trace,
     trace_format: options.Format = "auto",
     capacity_tokens: Annotated[
         list[int] | None,

@@ -17,59 +17,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Hold one part of hisearch against recorded truth.", no_args_is_help=True, rich_markup_mode=None)
 
-# Options of ``validate cache``.
-_CapacityTokens = Annotated[
-    str, typer.Option("--capacity-tokens", metavar="A,B,…", help="Cache sizes in tokens, at least a page.")
-]
-_Policy = Annotated[
-    str,
-    typer.Option(
-        "--policy",
-        metavar="P,…",
-        help="lru, lfu, fifo, mru, filo, slru, clock, arc, tlru, gdsf, ttl, priority; belady knows the future and "
-        "bounds the others.",
-    ),
-]
-_Page = Annotated[
-    int | None,
-    typer.Option(
-        "--page",
-        min=1,
-        max=2**31 - 1,
-        metavar="N",
-        help="Tokens per page; the blocks of the trace where absent, or 16 where it has none.",
-    ),
-]
-_Outputs = Annotated[bool, typer.Option("--outputs", help="Store outputs too, and whole pages alone, as engines do.")]
-_TailTokens = Annotated[
-    int | None,
-    typer.Option("--tail-tokens", metavar="N", help="tlru: uncached tokens with which a prompt is fast enough."),
-]
-_TurnTokens = Annotated[
-    int | None,
-    typer.Option(
-        "--turn-tokens", metavar="N", help="tlru: new tokens expected in a next prompt; the trace's mean if absent."
-    ),
-]
-_AttentionTokens = Annotated[
-    float | None,
-    typer.Option(
-        "--attention-tokens",
-        metavar="N",
-        help="gdsf: depth at which a token's attention costs as much as all else; 23000 if absent.",
-    ),
-]
-_Ttl = Annotated[
-    float | None, typer.Option("--ttl", metavar="S", help="ttl: seconds after its last use at which a page expires.")
-]
-_Reclaim = Annotated[
-    str | None,
-    typer.Option("--reclaim", metavar="HOW", help="ttl: when what expired goes: lazy, periodic or pressure."),
-]
-_ReclaimPeriod = Annotated[
-    float | None, typer.Option("--reclaim-period", metavar="S", help="ttl: seconds between two periodic reclaims.")
-]
-
 
 @app.callback()
 def _group() -> None:
@@ -78,17 +25,61 @@ def _group() -> None:
 
 @app.command("cache")
 def cache(
-    trace: Annotated[str, typer.Argument(metavar="TRACE", help="A workload or trace file.")],
-    capacity_tokens: _CapacityTokens,
-    policy: _Policy = "lru",
-    page: _Page = None,
-    outputs: _Outputs = False,
-    tail_tokens: _TailTokens = None,
-    turn_tokens: _TurnTokens = None,
-    attention_tokens: _AttentionTokens = None,
-    ttl: _Ttl = None,
-    reclaim: _Reclaim = None,
-    reclaim_period: _ReclaimPeriod = None,
+    trace: options.Trace,
+    capacity_tokens: Annotated[
+        str, typer.Option("--capacity-tokens", metavar="A,B,…", help="Cache sizes in tokens, at least a page.")
+    ],
+    policy: Annotated[
+        str,
+        typer.Option(
+            "--policy",
+            metavar="P,…",
+            help="lru, lfu, fifo, mru, filo, slru, clock, arc, tlru, gdsf, ttl, priority; belady knows the future and "
+            "bounds the others.",
+        ),
+    ] = "lru",
+    page: Annotated[
+        int | None,
+        typer.Option(
+            "--page",
+            min=1,
+            max=2**31 - 1,
+            metavar="N",
+            help="Tokens per page; the blocks of the trace where absent, or 16 where it has none.",
+        ),
+    ] = None,
+    outputs: Annotated[
+        bool, typer.Option("--outputs", help="Store outputs too, and whole pages alone, as engines do.")
+    ] = False,
+    tail_tokens: Annotated[
+        int | None,
+        typer.Option("--tail-tokens", metavar="N", help="tlru: uncached tokens with which a prompt is fast enough."),
+    ] = None,
+    turn_tokens: Annotated[
+        int | None,
+        typer.Option(
+            "--turn-tokens", metavar="N", help="tlru: new tokens expected in a next prompt; the trace's mean if absent."
+        ),
+    ] = None,
+    attention_tokens: Annotated[
+        float | None,
+        typer.Option(
+            "--attention-tokens",
+            metavar="N",
+            help="gdsf: depth at which a token's attention costs as much as all else; 23000 if absent.",
+        ),
+    ] = None,
+    ttl: Annotated[
+        float | None,
+        typer.Option("--ttl", metavar="S", help="ttl: seconds after its last use at which a page expires."),
+    ] = None,
+    reclaim: Annotated[
+        str | None,
+        typer.Option("--reclaim", metavar="HOW", help="ttl: when what expired goes: lazy, periodic or pressure."),
+    ] = None,
+    reclaim_period: Annotated[
+        float | None, typer.Option("--reclaim-period", metavar="S", help="ttl: seconds between two periodic reclaims.")
+    ] = None,
     trace_format: options.Format = "auto",
     seed: options.Seed = 0,
     limit: options.Limit = None,
@@ -130,8 +121,7 @@ def cache(
         return
     output.say(f"{compiled.name}: {len(compiled):,} requests, pages of {page_tokens:,} tokens", bold=True)
     cache_view.show(points, settings, user_settings)
-    if not quiet:
-        output.warn(compiled.warnings)
+    output.warn(compiled.warnings, quiet)
 
 
 def _check_policies(policies: list[str], settings: CacheSettings) -> None:
@@ -145,13 +135,24 @@ def _check_policies(policies: list[str], settings: CacheSettings) -> None:
 
     try:
         check_policies(policies)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--policy") from None
-    try:
         check_settings(policies, settings)
     except SettingError as error:
         option = "--" + error.key.removesuffix("_s").replace("_", "-")
         raise typer.BadParameter(error.reason, param_hint=option) from None
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--policy") from None
+
+
+def _capacities(text: str) -> list[int]:
+    """Whole numbers from 1, separated by commas."""
+    try:
+        numbers = [int(field) for field in text.split(",")]
+    except ValueError:
+        numbers = []
+    if not numbers or min(numbers) < 1:
+        message = f"expected whole numbers of tokens from 1, separated by commas, not '{text}'"
+        raise typer.BadParameter(message, param_hint="--capacity-tokens")
+    return numbers
 
 
 @app.command("scheduler")
@@ -167,7 +168,13 @@ def scheduler(
         ),
     ] = False,
     step_s: Annotated[
-        float | None, typer.Option("--step-s", metavar="S", help="Length of every step with --alone; 0.02 if absent.")
+        float | None,
+        typer.Option(
+            "--step-s",
+            metavar="S",
+            callback=options.positive,
+            help="Length of every step with --alone; 0.02 if absent.",
+        ),
     ] = None,
     versions: Annotated[
         bool,
@@ -187,29 +194,28 @@ def scheduler(
 
     if step_s is not None and not alone:
         raise typer.BadParameter("needs --alone; recordings state the latency of their steps", param_hint="--step-s")
-    if step_s is not None and not 0 < step_s < float("inf"):
-        raise typer.BadParameter(f"expected a positive number of seconds, not {step_s:g}", param_hint="--step-s")
     if versions and alone:
         raise typer.BadParameter("cannot be combined with --alone", param_hint="--versions")
-    if not quiet:
-        note_compilation()
+    note_compilation(quiet)
     if versions:
         cases = list(validate_by_release(files))
     else:
-        cases = list(validate_recordings(files, alone=alone, step_s=ALONE_STEP_S if step_s is None else step_s))
+        cases = list(validate_recordings(files, alone=alone, step_s=step_s or ALONE_STEP_S))
     equal_files = {case.file for case in cases if case.ok}
     ok = all(case.ok or (versions and case.file in equal_files) for case in cases)
-    if as_json:
-        output.print_json({"cases": cases, "ok": ok, "alone": alone})
-    elif versions:
-        validate_view.show_releases(cases)
-    else:
-        validate_view.show(cases, alone=alone)
+    document = {"cases": cases, "ok": ok, "alone": alone}
+
+    def show() -> None:
+        if versions:
+            validate_view.show_releases(cases)
+        else:
+            validate_view.show(cases, alone=alone)
+
+    output.result(as_json, lambda: document, show)
     for case in cases:
         if case.error is not None:
             output.note(f"error: {case.error}")
-    if not quiet:
-        output.warn(validate_view.warnings(cases))
+    output.warn(validate_view.warnings(cases), quiet)
     if not ok:
         raise typer.Exit(ERROR)
 
@@ -248,15 +254,11 @@ def silicon(
     from hisearch.validate.silicon.pricing import Pricer
     from hisearch.validate.silicon.report import validate_silicon
 
-    if not quiet:
-        note_compilation()
+    note_compilation(quiet)
     selection, pricer = _selection(where or ()), Pricer(profile)
     peer = PeerPricer(pricer) if installed() else None
     report = validate_silicon(file, where=selection, pricer=pricer, rows_out=rows, peer=peer)
-    if as_json:
-        output.print_json(report)
-    else:
-        silicon_view.show(report)
+    output.result(as_json, lambda: report, lambda: silicon_view.show(report))
 
 
 def _selection(pairs: Sequence[str]) -> dict[str, str]:
@@ -265,20 +267,6 @@ def _selection(pairs: Sequence[str]) -> dict[str, str]:
         if not pair.partition("=")[0] or "=" not in pair:
             raise typer.BadParameter(f"expected COLUMN=VALUE, not '{pair}'", param_hint="--where")
     return dict(pair.split("=", 1) for pair in pairs)
-
-
-def _capacities(text: str) -> list[int]:
-    """Whole numbers from 1, separated by commas."""
-    try:
-        numbers = [int(field) for field in text.split(",")]
-    except ValueError:
-        numbers = []
-    if not numbers or min(numbers) < 1:
-        raise typer.BadParameter(
-            f"expected whole numbers of tokens from 1, separated by commas, not '{text}'",
-            param_hint="--capacity-tokens",
-        )
-    return numbers
 
 
 @app.command("e2e")
@@ -305,15 +293,10 @@ def e2e(
     from hisearch.cli.views import accuracy as accuracy_view
     from hisearch.validate.e2e import validate_cases
 
-    if not quiet:
-        note_compilation()
+    note_compilation(quiet)
     cases = list(validate_cases(folders, profile))
-    if as_json:
-        output.print_json({"cases": cases})
-    else:
-        accuracy_view.show_e2e(cases)
-    if not quiet:
-        output.warn([f"{case.case}: {warning}" for case in cases for warning in case.warnings])
+    output.result(as_json, lambda: {"cases": cases}, lambda: accuracy_view.show_e2e(cases))
+    output.warn([f"{case.case}: {warning}" for case in cases for warning in case.warnings], quiet)
 
 
 @app.command("batch")
@@ -332,10 +315,7 @@ def batch(
     from hisearch.validate.batch import validate_batches
 
     batch_files = list(validate_batches(files))
-    if as_json:
-        output.print_json({"files": batch_files})
-        return
-    accuracy_view.show_batches(batch_files)
+    output.result(as_json, lambda: {"files": batch_files}, lambda: accuracy_view.show_batches(batch_files))
 
 
 @app.command("open-loop")
@@ -362,16 +342,11 @@ def open_loop(
     from hisearch.cli.views import open_loop as open_loop_view
     from hisearch.validate.open_loop_report import validate_open_loop
 
-    if not quiet:
-        note_compilation()
+    note_compilation(quiet)
     report = validate_open_loop(folders, profile, (lambda _: None) if quiet else output.note)
-    if as_json:
-        output.print_json(report.document())
-    else:
-        open_loop_view.show(report)
+    output.result(as_json, report.document, lambda: open_loop_view.show(report))
     for failure in report.failed:
         output.note(f"error: {failure.reason}")
-    if not quiet:
-        output.warn([f"{score.run.name}: {warning}" for score in report.scores for warning in score.warnings])
+    output.warn([f"{score.run.name}: {warning}" for score in report.scores for warning in score.warnings], quiet)
     if report.failed:
         raise typer.Exit(ERROR)

@@ -10,7 +10,7 @@ import typer
 from hisearch.cli import options
 from hisearch.cli.compilation import note_compilation
 from hisearch.cli.errors import DISAGREES
-from hisearch.specs.wording import in_percent
+from hisearch.specs.wording import format_percent
 
 if TYPE_CHECKING:
     from hisearch.api.verify import Verification
@@ -44,20 +44,18 @@ def verify(
     """
     if profile is not None and profile.exists():
         raise FileExistsError(f"{profile}: exists already; it is not overwritten")
-    from hisearch.api.run_folder import check_place
     from hisearch.api.verify import verify_run
     from hisearch.cli import output
 
-    if profile is not None:
-        check_place(profile)
-    if not quiet:
-        note_compilation()
+    options.check_places(profile)
+    note_compilation(quiet)
     verification = verify_run(run_dir, measured, trial=trial)
     written = verification.write_profile(profile) if profile is not None and verification.profiles else []
-    if as_json:
-        output.print_json(verification.to_dict() | {"profile_path": written[0] if written else None})
-    else:
-        _show(verification, profile)
+    output.result(
+        as_json,
+        lambda: verification.to_dict() | {"profile_path": written[0] if written else None},
+        lambda: _show(verification, profile),
+    )
     if not verification.agrees:
         raise typer.Exit(DISAGREES)
 
@@ -70,8 +68,8 @@ def _show(verification: Verification, profile: Path | None) -> None:
         output.heading(f"{measurement.source}: {measurement.tool}, {measurement.requests:,} requests{failed}")
         rows = [
             (row.figure, _text(row.figure, row.measured), _text(row.figure, row.predicted),
-             in_percent(row.error, 1, signed=True), _text(row.figure, row.corrected),
-             in_percent(row.corrected_error, 1, signed=True))
+             format_percent(row.error, 1, signed=True), _text(row.figure, row.corrected),
+             format_percent(row.corrected_error, 1, signed=True))
             for row in measurement.rows
         ]  # fmt: skip
         output.table(("figure", "measured", "predicted", "error", "corrected", "error"), rows, numbers=(1, 2, 3, 4, 5))
@@ -85,29 +83,33 @@ def _show(verification: Verification, profile: Path | None) -> None:
         alternatives = " or ".join(term.meaning for term in diagnosis.alternatives)
         output.say(f"  As well explained by {alternatives} alone: these requests cannot tell them apart.")
     output.say(
-        f"Difference of TTFT, TPOT and E2E, root mean square: {in_percent(diagnosis.error_before, 1)}; the "
-        f"profile states {in_percent(verification.stated_error, 1)}. After the "
-        f"correction: {in_percent(diagnosis.error_after, 1)}."
+        f"Difference of TTFT, TPOT and E2E, root mean square: {format_percent(diagnosis.error_before, 1)}; the "
+        f"profile states {format_percent(verification.stated_error, 1)}. After the "
+        f"correction: {format_percent(diagnosis.error_after, 1)}."
     )
     if diagnosis.steps_before is not None and diagnosis.steps_after is not None:
         output.say(
-            f"Step times among neighbours, which no queue disturbs: {in_percent(diagnosis.steps_before, 1)} from the "
-            f"model's, {in_percent(diagnosis.steps_after, 1)} after the correction."
+            "Step times among neighbours, which no queue disturbs: "
+            f"{format_percent(diagnosis.steps_before, 1)} from the model's, "
+            f"{format_percent(diagnosis.steps_after, 1)} after the correction."
         )
     if verification.cross_check is not None:
         check = verification.cross_check
         output.say(
-            f"Cross-checked ({check.how}): {in_percent(check.error_before, 1)} before, "
-            f"{in_percent(check.error_after, 1)} after."
+            f"Cross-checked ({check.how}): {format_percent(check.error_before, 1)} before, "
+            f"{format_percent(check.error_after, 1)} after."
         )
     output.heading("Each term alone")
-    output.table(
-        ("term", "correction", "difference left", "with step times"),
+    output.records(
         [
-            (term.meaning, _alone(term.name, term.value), in_percent(term.error, 1), in_percent(term.distance, 1))
+            {
+                "term": term.meaning,
+                "correction": _alone(term.name, term.value),
+                "difference left": format_percent(term.error, 1),
+                "with step times": format_percent(term.distance, 1),
+            }
             for term in diagnosis.alone
-        ],
-        numbers=(1, 2, 3),
+        ]
     )
     if not verification.profiles:
         output.say("No recalibrated profile: nothing that a latency profile holds is off.")
@@ -127,4 +129,4 @@ def _text(figure: str, value: float) -> str:
 def _alone(name: str, value: float) -> str:
     if name == "front_end_s":
         return f"{1e3 * value:+.3g} ms"
-    return in_percent(value) if name == "hits_lost" else f"x {value:.3g}"
+    return format_percent(value) if name == "hits_lost" else f"x {value:.3g}"

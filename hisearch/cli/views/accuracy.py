@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hisearch.cli import output
-from hisearch.specs.wording import in_percent
+from hisearch.specs.wording import format_percent
 
 if TYPE_CHECKING:
     from hisearch.validate.batch import BatchFile, Errors
@@ -28,18 +28,18 @@ def show_e2e(cases: Sequence[E2eCase]) -> None:
         rows.append(("makespan, s", *_plain(case.makespan_s)))
         output.table(("", "measured", "simulated", "error", "peer's error"), rows, numbers=(1, 2, 3, 4))
         output.say()
-    rows = [
-        (
-            case.case,
-            case.accelerator,
-            case.engine_version,
-            case.capacity,
-            in_percent(case.mean_abs_error, 2),
-            "" if case.peer_mean_abs_error is None else in_percent(case.peer_mean_abs_error, 2),
-        )
+    summary = [
+        {
+            "case": case.case,
+            "accelerator": case.accelerator,
+            "vLLM": case.engine_version,
+            "KV capacity": case.capacity,
+            "mean abs. error": format_percent(case.mean_abs_error, 2),
+            "peer's": "" if case.peer_mean_abs_error is None else format_percent(case.peer_mean_abs_error, 2),
+        }
         for case in cases
     ]
-    output.table(("case", "accelerator", "vLLM", "KV capacity", "mean abs. error", "peer's"), rows, numbers=(4, 5))
+    output.records(summary, text=("case", "accelerator", "vLLM", "KV capacity"))
 
 
 def show_batches(files: Sequence[BatchFile]) -> None:
@@ -48,7 +48,7 @@ def show_batches(files: Sequence[BatchFile]) -> None:
     for file in files:
         errors_by_regime: dict[str, Errors | BatchFile] = {"all": file, **file.regimes}
         for regime, errors in errors_by_regime.items():
-            figures = (in_percent(value, 1) for value in (errors.median_ape, errors.p90_ape, errors.mape))
+            figures = (format_percent(value, 1) for value in (errors.median_ape, errors.p90_ape, errors.mape))
             rows.append((file.file if regime == "all" else "", regime, f"{errors.rows:,}", *figures))
     output.table(("file", "batches", "held out", "median error", "p90", "mean"), rows, numbers=(2, 3, 4, 5))
 
@@ -62,5 +62,5 @@ def _plain(figure: Figure) -> tuple[str, ...]:
 
 
 def _errors(figure: Figure) -> tuple[str, str]:
-    peer = "" if figure.peer_error is None else in_percent(figure.peer_error, 1, signed=True)
-    return in_percent(figure.error, 1, signed=True), peer
+    peer = "" if figure.peer_error is None else format_percent(figure.peer_error, 1, signed=True)
+    return format_percent(figure.error, 1, signed=True), peer

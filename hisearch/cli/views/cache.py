@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hisearch.cli import output
-from hisearch.specs.wording import in_percent
+from hisearch.specs.wording import format_percent
 from hisearch.validate.cache import PolicyPoint
 from hisearch.validate.cache_settings import CacheSettings
 
@@ -37,19 +37,14 @@ def show(points: Sequence[PolicyPoint], settings: CacheSettings, user_settings: 
         words, source = _WORDS[key]
         output.say(words.format(value) + ("" if key in user_settings.given() else f" ({source})"))
     extra = [key for key in _EXTRA if any(getattr(point, key) is not None for point in points)]
-    rows = [(*_row(point), *(_number(getattr(point, key)) for key in extra)) for point in points]
-    titles = ("capacity (tokens)", "policy", "hit rate", "hit tokens", *(_EXTRA[key] for key in extra))
-    output.table(titles, rows, numbers=[column for column in range(len(titles)) if column != 1])
-
-
-def _row(point: PolicyPoint) -> tuple[str, ...]:
-    return (
-        f"{point.capacity_tokens:,}",
-        point.policy + (" (oracle)" if point.oracle else ""),
-        in_percent(point.hit_rate, 2),
-        f"{point.hit_tokens:,}",
-    )
-
-
-def _number(value: int | None) -> str:
-    return "" if value is None else f"{value:,}"
+    rows = [
+        {
+            "capacity (tokens)": f"{point.capacity_tokens:,}",
+            "policy": point.policy + (" (oracle)" if point.oracle else ""),
+            "hit rate": format_percent(point.hit_rate, 2),
+            "hit tokens": f"{point.hit_tokens:,}",
+            **{_EXTRA[key]: "" if (value := getattr(point, key)) is None else f"{value:,}" for key in extra},
+        }
+        for point in points
+    ]
+    output.records(rows, text=("policy",))

@@ -6,8 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from hisearch.cli import output
-from hisearch.report.data.confidence import CONFIDENCE
-from hisearch.report.words.conclusions import conclusions
+from hisearch.report.data.stored import CONFIDENCE
 
 if TYPE_CHECKING:
     from hisearch.api.studies.result import StudyResult
@@ -15,12 +14,12 @@ if TYPE_CHECKING:
 
 def show(result: StudyResult) -> None:
     """Print what would change the answer, the first of each kind; the report has all of them."""
-    conclusion = conclusions(result.report_input())
-    if conclusion is None or not conclusion.changes:
+    sentences = result.confidence.sentences if result.confidence is not None else {}
+    if not sentences:
         return
-    more = sum(len(texts) for _, texts in conclusion.changes) - len(conclusion.changes)
+    more = sum(len(texts) - 1 for texts in sentences.values())
     output.heading("What would change the answer" + (f" ({more:,} more in the report)" if more else ""))
-    for _, texts in conclusion.changes:
+    for texts in sentences.values():
         output.say(f"- {texts[0]}")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from hisearch.cli import output
-from hisearch.specs.wording import counted, in_percent
+from hisearch.specs.wording import counted, format_percent
 
 if TYPE_CHECKING:
     from hisearch.validate.open_loop import Figure, OpenLoopScore
@@ -63,7 +63,7 @@ def _summary(by: str, groups: dict[str, tuple[OpenLoopScore, ...]]) -> None:
         for statistic, field in _STATISTICS.items():
             first = statistic == "median"
             cells = [
-                in_percent(getattr(errors[metric], field), 1, signed=field == "bias") if metric in errors else "-"
+                format_percent(getattr(errors[metric], field), 1, signed=field == "bias") if metric in errors else "-"
                 for metric in _TITLES
             ]
             rows.append((name or "-" if first else "", f"{len(scores):,}" if first else "", statistic, *cells))
@@ -75,7 +75,7 @@ def _capacities(scores: Iterable[OpenLoopScore]) -> None:
     for score in scores:
         planned, measured = score.predicted_kv_tokens, score.run.measured_kv_tokens
         if measured is not None:
-            error = in_percent(planned / measured - 1.0, 2, signed=True)
+            error = format_percent(planned / measured - 1.0, 2, signed=True)
             rows.append((score.run.name, score.run.model, f"{planned:,}", f"{measured:,}", error))
     if rows:
         output.heading("KV capacity where it was measured, tokens")
@@ -109,4 +109,4 @@ def _names(scores: Iterable[OpenLoopScore]) -> str:
 
 
 def _error(figure: Figure | None) -> str:
-    return "-" if figure is None else in_percent(figure.error, 1, signed=True).removesuffix(" %")
+    return "-" if figure is None else format_percent(figure.error, 1, signed=True).removesuffix(" %")

@@ -12,9 +12,9 @@ from hisearch.api.studies.result import StudyResult
 from hisearch.cli import output
 from hisearch.cli.views import confidence as confidence_view
 from hisearch.cli.views.terms import TERM_COLUMNS, term_rows, terms_to_dict
-from hisearch.report.pages.page import caution, cautions, front_caption, front_heading
-from hisearch.report.words.describe import carried, sentence
-from hisearch.report.words.doubts import format_chance, may_miss, verdict_of
+from hisearch.report.pages.page import caution, cautions
+from hisearch.report.words.cautions import may_miss, verdict_of
+from hisearch.report.words.templating import text
 from hisearch.report.words.terms import term_lines
 from hisearch.score.quantities import HOURS_PER_MONTH, percent, quantity, significant, usd
 from hisearch.score.terms import name_of
@@ -22,7 +22,7 @@ from hisearch.search.model.deployments import describe, describe_each, format_de
 from hisearch.search.model.trial import Trial
 from hisearch.search.select.recommend import describe_miss
 from hisearch.specs.models.model import names_weights
-from hisearch.specs.wording import in_percent, listed
+from hisearch.specs.wording import format_percent, listed
 
 #: Rows of the front that are printed; all are in front.csv.
 FRONT_ROWS = 5
@@ -57,9 +57,9 @@ def _show_cautions(result: StudyResult) -> None:
         output.say(f"{note.title}: {note.text}")
     summary = "" if report.confidence is None or report.confidence.satisfied is None else report.confidence.summary
     if not may_miss(report.confidence) or summary:
-        text = summary or ("" if report.confidence is None else format_chance(report.confidence))
-        if text:
-            output.say(text)
+        known = report.confidence is not None and report.confidence.chance is not None
+        if summary or known:
+            output.say(summary or text("cautions", "chance", report.confidence))
 
 
 def _show_miss(result: StudyResult) -> None:
@@ -79,7 +79,7 @@ def _show_miss(result: StudyResult) -> None:
 
 
 def _sentence(result: StudyResult, trial: Trial) -> str:
-    return f"{sentence(trial, result.resolved.model.spec.huggingface_id)}.{carried(trial)}"
+    return text("deployment", "whole", trial, result.resolved.model.spec.huggingface_id)
 
 
 def _show_deployment(result: StudyResult, trial: Trial) -> None:
@@ -92,7 +92,7 @@ def _show_deployment(result: StudyResult, trial: Trial) -> None:
         columns = (*columns, "chance to hold")
         chances = [confidence.terms.get(name_of(check)) for check in trial.slo]
         rows = [
-            (*row[:-1], verdict_of(line, chance).words, "" if chance is None else in_percent(chance))
+            (*row[:-1], verdict_of(line, chance).words, "" if chance is None else format_percent(chance))
             for row, line, chance in zip(rows, term_lines(trial.slo), chances, strict=True)
         ]
     output.table(columns, rows, numbers=(1, 2, 3, 5))
@@ -128,24 +128,22 @@ def _show_front(result: StudyResult) -> None:
     if not result.front:
         return
     objectives = [name for name in result.resolved.study.objectives if name != "usd_per_hour"]
-    names = [quantity(name) for name in objectives]
     shown = sorted(result.front, key=lambda trial: trial.metrics["usd_per_hour"])
     lines = describe_each([trial.deployment for trial in shown])
     report = result.report_input()
-    output.heading(f"{front_heading(report)}: {front_caption(report)}")
+    output.heading(f"{text('report', 'front_heading', report)}: {text('report', 'front_caption', report)}")
     chosen = result.recommendation.trial.number if result.recommendation is not None else -1
     rows = [
-        (
-            "*" if trial.number == chosen else "",
-            trial.number,
-            line,
-            usd(trial.metrics["usd_per_hour"]),
-            *(name.number(trial.objective(key)) for name, key in zip(names, objectives, strict=True)),
-        )
+        {
+            "": "*" if trial.number == chosen else "",
+            "trial": trial.number,
+            "deployment": line,
+            "USD/hour": usd(trial.metrics["usd_per_hour"]),
+            **{quantity(name).title: quantity(name).number(trial.objective(name)) for name in objectives},
+        }
         for trial, line in zip(shown[:FRONT_ROWS], lines, strict=False)
     ]
-    columns = ("", "trial", "deployment", "USD/hour", *(name.title for name in names))
-    output.table(columns, rows, numbers=(1, *range(3, len(columns))))
+    output.records(rows, text=("", "deployment"))
     if len(shown) > FRONT_ROWS:
         output.say(f"and {len(shown) - FRONT_ROWS:,} more in {result.run_dir / 'front.csv'} and in the report")
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hisearch.cli import output
-from hisearch.specs.wording import counted, in_percent
+from hisearch.specs.wording import counted, format_percent
 
 if TYPE_CHECKING:
     from hisearch.validate.silicon.report import Errors, SiliconReport
@@ -58,4 +58,4 @@ def _row(errors: Errors) -> Sequence[str]:
 def _percent(value: float, *, sign: bool = False) -> str:
     if math.isnan(value):
         return "-"
-    return in_percent(value, 1, signed=True) if sign else in_percent(value, 1)
+    return format_percent(value, 1, signed=True) if sign else format_percent(value, 1)

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from hisearch.api.deployments.deployment import SimulatedDeployment
 from hisearch.api.deployments.tiers import TierValue, tier_rows
 from hisearch.cli import output
-from hisearch.cli.views.terms import LATENCY_POINTS, TERM_COLUMNS, latency_rows, seconds, term_rows
+from hisearch.cli.views.terms import LATENCY_POINTS, TERM_COLUMNS, latency_rows, term_rows
+from hisearch.report.words.terms import seconds
 from hisearch.score.energy import JOULES_PER_KWH
 from hisearch.score.quantities import HOURS_PER_MONTH, UNDEFINED, notes, percent, significant, usd
 from hisearch.score.stated import percentile_of, spoken_of, stated
@@ -150,19 +151,17 @@ def _show_energy(simulated: SimulatedDeployment) -> None:
     tokens = simulated.metrics["total_tokens_per_s"] * span_s
     rows = [(_COMPONENTS[name], joules) for name, joules in energy["components"].items() if joules > 0]
     rows.append(("all", energy["total_j"]))
-    output.table(
-        ("component", "mean W", "kWh", "share", "J per token"),
+    output.records(
         [
-            (
-                name,
-                significant(joules / span_s if span_s else 0.0),
-                significant(joules / JOULES_PER_KWH),
-                percent(joules / energy["total_j"] if energy["total_j"] else 0.0),
-                significant(joules / tokens if tokens else math.nan),
-            )
+            {
+                "component": name,
+                "mean W": significant(joules / span_s if span_s else 0.0),
+                "kWh": significant(joules / JOULES_PER_KWH),
+                "share": percent(joules / energy["total_j"] if energy["total_j"] else 0.0),
+                "J per token": significant(joules / tokens if tokens else math.nan),
+            }
             for name, joules in rows
-        ],
-        numbers=range(1, 5),
+        ]
     )
 
 
@@ -172,32 +171,27 @@ def _show_tiers(simulated: SimulatedDeployment) -> None:
     expires = any(tier.ttl_s < math.inf for pool in simulated.fleet.pools for tier in pool.plan.tiers)
     demotes = any(row["demoted_tokens"] for row in rows)
     several = len(simulated.fleet.pools) > 1
-    columns = (
-        *(["pool"] * several),
-        *("tier", "stores", "GiB", "peak", "hits", "GB in", "GB out", "evicted"),
-        *(["expired"] * expires),
-        *(["moved on"] * demotes),
-        *("link busy", "per hour"),
-    )
     cells = [
-        (
-            *([row["pool"]] * several),
-            row["tier"],
-            f"{row['stores']} x {row['scope']}",
-            f"{row['capacity_gib']:,.0f}",
-            percent(row["peak_tokens"] / row["capacity_tokens"]),
-            percent(row["hit_rate"]),
-            f"{row['stored_bytes'] / 1e9:,.0f}" if "stored_bytes" in row else "",
-            f"{row['read_bytes'] / 1e9:,.0f}" if "read_bytes" in row else "",
-            _short(row["evicted_tokens"]),
-            *([_short(row["expired_tokens"])] * expires),
-            *([_short(row["demoted_tokens"])] * demotes),
-            percent(max(row["write_utilisation"], row["read_utilisation"])) if "read_utilisation" in row else "",
-            usd(row["usd_per_hour"]) if "usd_per_hour" in row else "",
-        )
+        {
+            **({"pool": row["pool"]} if several else {}),
+            "tier": row["tier"],
+            "stores": f"{row['stores']} x {row['scope']}",
+            "GiB": f"{row['capacity_gib']:,.0f}",
+            "peak": percent(row["peak_tokens"] / row["capacity_tokens"]),
+            "hits": percent(row["hit_rate"]),
+            "GB in": f"{row['stored_bytes'] / 1e9:,.0f}" if "stored_bytes" in row else "",
+            "GB out": f"{row['read_bytes'] / 1e9:,.0f}" if "read_bytes" in row else "",
+            "evicted": _short(row["evicted_tokens"]),
+            **({"expired": _short(row["expired_tokens"])} if expires else {}),
+            **({"moved on": _short(row["demoted_tokens"])} if demotes else {}),
+            "link busy": percent(max(row["write_utilisation"], row["read_utilisation"]))
+            if "read_utilisation" in row
+            else "",
+            "per hour": usd(row["usd_per_hour"]) if "usd_per_hour" in row else "",
+        }
         for row in rows
     ]
-    output.table(columns, cells, numbers=range(2 + several, len(columns)))
+    output.records(cells, text=("pool", "tier", "stores"))
     output.say("Peak of hbm: what requests held at once; all the rest of it may be cached.")
     output.say(
         "Evicted tokens were dropped for lack of space" + ("; moved on: the tier behind got them." if demotes else ".")
@@ -223,23 +217,19 @@ def _short(tokens: int) -> str:
 def show_tier_values(values: Sequence[TierValue]) -> None:
     """Print the value of more memory in each tier."""
     output.heading("A tenth more of each tier")
-    rows = [
-        (
-            value.tier,
-            f"{value.added_gib:,.1f}",
-            f"{100 * value.hit_rate_gained:+.2f}",
-            *(f"{saved_s * 1000:,.1f}" for saved_s in value.ttft_saved_s.values()),
-            f"${value.usd_per_hour_saved_per_gib:.6f}",
-            f"${value.usd_per_gib_hour:.6f}",
-        )
-        for value in values
-    ]
-    columns = (
-        *("tier", "GiB more", "hits (points)"),
-        *(f"TTFT {point} saved (ms)" for point in (values[0].ttft_saved_s if values else ())),
-        *("frees per GiB-hour", "costs per GiB-hour"),
+    output.records(
+        [
+            {
+                "tier": value.tier,
+                "GiB more": f"{value.added_gib:,.1f}",
+                "hits (points)": f"{100 * value.hit_rate_gained:+.2f}",
+                **{f"TTFT {point} saved (ms)": f"{s * 1000:,.1f}" for point, s in value.ttft_saved_s.items()},
+                "frees per GiB-hour": f"${value.usd_per_hour_saved_per_gib:.6f}",
+                "costs per GiB-hour": f"${value.usd_per_gib_hour:.6f}",
+            }
+            for value in values
+        ]
     )
-    output.table(columns, rows, numbers=range(1, len(columns)))
     output.say("Frees: accelerator time that is free then, at its price; it pays only where fewer workers will do.")
 
 
@@ -253,80 +243,64 @@ def _show_models(simulated: SimulatedDeployment) -> None:
     has_slo = simulated.slo is not None
     labels = stated(check.label for check in simulated.score.slo) if has_slo else ()
     points = {name: sorted({50.0, *map(percentile_of, spoken_of(name, labels))}) for name in ("ttft", "tpot")}
-    columns = (
-        *("model", "pools", "requests"),
-        *(f"{name.upper()} p{point:g}" for name, percentiles in points.items() for point in percentiles),
-        *(["meet every term"] * has_slo),
-        *("requests/s", "per hour", "per million tokens"),
-    )
     rows = []
     for share in simulated.models:
         metrics = share.score.metrics
+        latencies = {
+            f"{name.upper()} p{point:g}": _latency(metrics, name, point)
+            for name, percentiles in points.items()
+            for point in percentiles
+        }
         rows.append(
-            (
-                share.model,
-                ", ".join(share.pools),
-                f"{len(share.result.requests.outcome):,}",
-                *(_latency(metrics, name, point) for name, percentiles in points.items() for point in percentiles),
-                *([percent(metrics["attainment"])] * has_slo),
-                significant(metrics["throughput_rps"]),
-                usd(share.cost.total),
-                usd(metrics["usd_per_million_tokens"]),
-            )
+            {
+                "model": share.model,
+                "pools": ", ".join(share.pools),
+                "requests": f"{len(share.result.requests.outcome):,}",
+                **latencies,
+                **({"meet every term": percent(metrics["attainment"])} if has_slo else {}),
+                "requests/s": significant(metrics["throughput_rps"]),
+                "per hour": usd(share.cost.total),
+                "per million tokens": usd(metrics["usd_per_million_tokens"]),
+            }
         )
-    output.table(columns, rows, numbers=range(2, len(columns)))
+    output.records(rows, text=("model", "pools"))
 
 
 def _show_pools(simulated: SimulatedDeployment) -> None:
-    transfers_kv = simulated.fleet.transfers_kv
-    columns = ["pool", "role", "workers", "requests", "utilisation", "prompt tokens", "output tokens", "watts"]
     rows = [
-        [
-            row["pool"],
-            row["role"],
-            significant(row["mean_workers"]),
-            f"{row['requests']:,}",
-            percent(row["utilisation"]),
-            f"{row['prefill_tokens']:,}",
-            f"{row['decode_tokens']:,}",
-            significant(row["mean_w"]),
-            *([percent(row["network_utilisation"])] * transfers_kv),
-        ]
+        {
+            "pool": row["pool"],
+            "role": row["role"],
+            "workers": significant(row["mean_workers"]),
+            "requests": f"{row['requests']:,}",
+            "utilisation": percent(row["utilisation"]),
+            "prompt tokens": f"{row['prefill_tokens']:,}",
+            "output tokens": f"{row['decode_tokens']:,}",
+            "watts": significant(row["mean_w"]),
+            **({"busiest network": percent(row["network_utilisation"])} if simulated.fleet.transfers_kv else {}),
+        }
         for row in simulated.pools()
     ]
-    output.table((*columns, *(["busiest network"] * transfers_kv)), rows, numbers=range(2, len(columns) + transfers_kv))
+    output.records(rows, text=("pool", "role"))
 
 
 def _show_workers(simulated: SimulatedDeployment) -> None:
     workers = [row for row in simulated.workers() if row["begun_s"] is not None]
-    tiered = bool(simulated.plan.tiers)
-    columns = (
-        "worker",
-        "pool",
-        "requests",
-        "steps",
-        "utilisation",
-        "HBM hits",
-        *(["loaded back"] * tiered),
-        "preemptions",
-        "peak KV",
-        "watts",
-    )
     rows = [
-        (
-            row["worker"],
-            row["pool"],
-            f"{row['requests']:,}",
-            f"{row['steps']:,}",
-            percent(row["utilisation"]),
-            f"{row['hit_tokens']:,}",
-            *([f"{row['host_hit_tokens']:,}"] * tiered),
-            f"{row['preemptions']:,}",
-            percent(row["peak_kv_tokens"] / row["kv_capacity_tokens"]),
-            significant(row["mean_w"]),
-        )
+        {
+            "worker": row["worker"],
+            "pool": row["pool"],
+            "requests": f"{row['requests']:,}",
+            "steps": f"{row['steps']:,}",
+            "utilisation": percent(row["utilisation"]),
+            "HBM hits": f"{row['hit_tokens']:,}",
+            **({"loaded back": f"{row['host_hit_tokens']:,}"} if simulated.plan.tiers else {}),
+            "preemptions": f"{row['preemptions']:,}",
+            "peak KV": percent(row["peak_kv_tokens"] / row["kv_capacity_tokens"]),
+            "watts": significant(row["mean_w"]),
+        }
         for row in workers[:WORKER_ROWS]
     ]
-    output.table(columns, rows, numbers=(0, *range(2, len(columns))))
+    output.records(rows, text=("pool",))
     if len(workers) > WORKER_ROWS:
         output.say(f"and {len(workers) - WORKER_ROWS} more (--json lists all)")

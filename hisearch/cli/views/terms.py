@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from hisearch.report.words.terms import term_lines
-from hisearch.score.quantities import significant
+from hisearch.report.words.terms import seconds, term_lines
 from hisearch.score.terms import Check, check_to_dict
 
 #: Columns that ``term_rows`` fills.
@@ -34,10 +33,3 @@ def latency_rows(metrics: dict[str, float]) -> list[tuple[str, ...]]:
 
 #: Statistics in ``latency_rows``.
 LATENCY_POINTS = ("mean", "p50", "p90", "p95", "p99")
-
-
-def seconds(value_s: float) -> str:
-    """A time in ms below one second, else in s."""
-    if not math.isfinite(value_s):
-        return significant(value_s)
-    return f"{significant(value_s * 1e3)} ms" if value_s < 1.0 else f"{significant(value_s)} s"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hisearch.cli import output
 from hisearch.score.quantities import percent, significant
-from hisearch.specs.wording import counted, in_percent
+from hisearch.specs.wording import counted, format_percent
 from hisearch.traces.stats import CachePoint, Distribution, TraceStats
 
 _POINTS = ("mean", "min", "p10", "p50", "p90", "p95", "p99", "max")
@@ -44,7 +44,8 @@ def show(stats: TraceStats) -> None:
     output.table(("", *_POINTS), [(name, *_points(values)) for name, values in shown], numbers=range(1, 9))
     output.heading(f"Hit rate of an LRU cache of {stats.block_tokens}-token blocks")
     curve = [
-        (f"{point.capacity_tokens:,}", in_percent(point.hit_rate, 2), f"{point.hit_tokens:,}") for point in stats.lru
+        (f"{point.capacity_tokens:,}", format_percent(point.hit_rate, 2), f"{point.hit_tokens:,}")
+        for point in stats.lru
     ]
     output.table(("capacity (tokens)", "hit rate", "hit tokens"), curve, numbers=range(3))
 
@@ -56,7 +57,7 @@ def show_curve(points: list[CachePoint]) -> None:
     rows = [
         (
             f"{point.capacity_tokens:,}",
-            in_percent(point.hit_rate, 2),
+            format_percent(point.hit_rate, 2),
             "█" * round(_BAR_WIDTH * point.hit_rate / most) if most else "",
         )
         for point in points

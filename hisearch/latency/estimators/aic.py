@@ -21,7 +21,7 @@ from hisearch.latency.sharding import moe_layers, shard
 from hisearch.latency.sheets import named_as
 from hisearch.latency.tabulate import counted, device_costs, table_axes
 from hisearch.specs.machines.profile import LatencyProfileSpec
-from hisearch.specs.wording import in_percent
+from hisearch.specs.wording import format_percent
 
 #: The package's modes of dense products, by format of the weights. fp4 (MXFP4) checkpoints state theirs.
 GEMM_MODES: dict[str, str | None] = {
@@ -89,7 +89,7 @@ class AicEstimator(ProfileEstimator):
         warnings = [f"steps are priced by aiconfigurator-core {aic_version()}"]
         if answers.calculated > WORTH_SAYING:
             warnings.append(
-                f"{in_percent(answers.calculated)} of a typical step by its formulas, not by its measurements"
+                f"{format_percent(answers.calculated)} of a typical step by its formulas, not by its measurements"
             )
         return self.costs(priced, with_overhead(device, overhead, priced), warnings=tuple(warnings))
 

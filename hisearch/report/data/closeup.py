@@ -9,14 +9,15 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import AliasChoices, Field
 
+from hisearch.report.data.stored import read_stored
 from hisearch.score.terms import Check
 
-#: Version of ``closeup.json``.
+#: Version of ``closeup.json``, as in ``_Version``.
 CLOSEUP_VERSION = 1
 
 #: Shares of requests at which a latency curve is sampled: every hundredth, and every thousandth of the last tenth.
@@ -196,6 +197,13 @@ class Closeup:
         return json.dumps({"closeup": CLOSEUP_VERSION, **asdict(self)}, separators=(",", ":")) + "\n"
 
 
+@dataclass(frozen=True)
+class _Version:
+    """Which version of the form a file has."""
+
+    closeup: Literal[1]
+
+
 def read_closeup(path: Path) -> Closeup:
     """Read ``closeup.json``.
 
@@ -203,18 +211,5 @@ def read_closeup(path: Path) -> Closeup:
         OSError: it cannot be read.
         ValueError: it is not one, or another version's; says where.
     """
-    from pydantic import TypeAdapter, ValidationError
-
-    try:
-        data: Any = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path}:{error.lineno}: not JSON ({error.msg})") from error
-    version = data.get("closeup") if isinstance(data, dict) else None
-    if version != CLOSEUP_VERSION:
-        raise ValueError(f"{path}: closeup: expected version {CLOSEUP_VERSION}, got {version}")
-    try:
-        closeup: Closeup = TypeAdapter(Closeup).validate_python({k: v for k, v in data.items() if k != "closeup"})
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise ValueError(f"{path}: {'.'.join(str(key) for key in first['loc'])}: {first['msg']}") from error
-    return closeup
+    read_stored(path, _Version)
+    return read_stored(path, Closeup)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,13 +17,12 @@ def figure_cache_curve(points: Sequence[CachePoint], *, trace_name: str, block_t
     """Hit rate in % of prompt tokens over capacity in tokens, on a logarithmic scale."""
     import plotly.graph_objects as go
 
-    # Plotly reads a subset of HTML in titles.
-    title = f"{html.escape(trace_name, quote=False)}: hit rate of an LRU cache of {block_tokens}-token blocks"
+    title = f"{theme.plain(trace_name)}: hit rate of an LRU cache of {block_tokens}-token blocks"
     line = go.Scatter(
         x=[point.capacity_tokens for point in points],
         y=[100 * point.hit_rate for point in points],
         mode="lines+markers",
-        line={"color": theme.STAGE_COLOURS[1], "width": 2.5},
+        line=theme.line(0),
         hovertemplate="%{x:,} tokens: %{y:.2f} %<extra></extra>",
     )
     return go.Figure(line).update_layout(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -11,17 +10,13 @@ from hisearch.report.data.closeup import SHARES, IdealCache, LatencyCurve, Worke
 from hisearch.report.data.inputs import CostRow, LoadPoint
 from hisearch.report.figures import theme
 from hisearch.report.figures.importance import Importance
+from hisearch.report.figures.theme import COLOURS, GIB, LEGEND, LOG_AXIS, plain, short
 from hisearch.score.quantities import quantity
 from hisearch.score.terms import TermCheck
 from hisearch.specs.studies.slo import SloTerm
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
-
-#: Colours of lines and bars in order, each with its own dash; readable on light and dark.
-COLOURS = ("#3b82c4", "#c9701a", "#1f9a6c", "#8757c9", "#d6336c", "#8a94a0")
-DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
-_GIB = float(2**30)
 
 #: Ticks of the percentile axis of latencies; equal steps are equal factors of the share that remains above.
 _TICKS = (0.0, 0.5, 0.9, 0.95, 0.99, 0.999)
@@ -42,19 +37,19 @@ def figure_loads(points: Sequence[LoadPoint]) -> go.Figure:
     series += [(3, quantity(label).label, use, i) for i, (label, use) in enumerate(uses.items())]
     for row, title, values, colour in series:
         figure.add_scatter(
-            x=[point.load for point in ordered], y=[_short(value) for value in values], name=title,
+            x=[point.load for point in ordered], y=[short(value) for value in values], name=title,
             mode="lines+markers", showlegend=row == 3, row=row, col=1,
-            line={"color": COLOURS[colour % 6], "width": 2.5, "dash": DASHES[colour % 6] if row == 3 else "solid"},
+            line=theme.line(colour, **({} if row == 3 else {"dash": "solid"})),
             hovertemplate=f"load %{{x}}: %{{y}}<extra>{title}</extra>",
         )  # fmt: skip
     for row in range(1, len(titles) + 1):
-        figure.add_vline(x=1.0, line={"color": theme.FAINT, "width": 1, "dash": "dot"}, row=row, col=1)
+        figure.add_vline(x=1.0, line=theme.dotted(), row=row, col=1)
     figure.update_yaxes(rangemode="tozero")
     if uses:
-        figure.add_hline(y=100, line={"color": theme.SLO_LINE, "width": 1.5, "dash": "dash"}, row=3, col=1)
+        figure.add_hline(y=100, line=theme.bound_line(), row=3, col=1)
         figure.update_yaxes(type="log", tickformat=",.3~r", dtick=_log_step(uses), row=3, col=1)
     figure.update_xaxes(title={"text": "Load (factor on the study's arrival rate)"}, row=len(titles), col=1)
-    return theme.finish(figure, legend={"orientation": "h", "x": 0, "y": -0.16, "yanchor": "top"})
+    return theme.finish(figure, legend=LEGEND | {"y": -0.16, "yanchor": "top"})
 
 
 def _log_step(uses: dict[str, list[float | None]]) -> int | str:
@@ -84,7 +79,7 @@ def figure_latencies(curves: Sequence[LatencyCurve], slo: Sequence[SloTerm]) -> 
         # The slowest request of all lies at infinity of this axis.
         figure.add_scatter(
             x=curve.values_s[:-1], y=[_tail(share) for share in SHARES[:-1]], name=curve.metric.upper(), mode="lines",
-            line={"color": COLOURS[index], "width": 2.5, "dash": DASHES[index]},
+            line=theme.line(index),
             text=[f"{100 * share:g} %" for share in SHARES[:-1]],
             hovertemplate=f"%{{text}} within %{{x:.4~g}} s<extra>{curve.metric.upper()}</extra>",
         )  # fmt: skip
@@ -101,9 +96,9 @@ def figure_latencies(curves: Sequence[LatencyCurve], slo: Sequence[SloTerm]) -> 
     ticks = {"tickvals": [_tail(share) for share in _TICKS], "ticktext": [f"{100 * share:g} %" for share in _TICKS]}
     return theme.finish(
         figure,
-        xaxis={"title": {"text": "Within (s)"}, "type": "log", "tickformat": ",.3~r", "dtick": 1},
+        xaxis={"title": {"text": "Within (s)"}, **LOG_AXIS},
         yaxis={"title": {"text": "Share of requests"}, "range": [0, 3.05], **ticks},
-        legend={"orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom"},
+        legend=LEGEND,
     )
 
 
@@ -116,34 +111,34 @@ def figure_ideal(ideal: IdealCache) -> go.Figure:
     """Hit rate of an ideal cache over its size, with the deployment's memory and its simulated hit rate."""
     import plotly.graph_objects as go
 
-    per_gib = ideal.bytes_per_token / _GIB
+    per_gib = ideal.bytes_per_token / GIB
     figure = go.Figure(
         go.Scatter(
-            x=[_short(tokens * per_gib) for tokens in ideal.capacity_tokens],
+            x=[short(tokens * per_gib) for tokens in ideal.capacity_tokens],
             y=[100 * rate for rate in ideal.hit_rate],
-            mode="lines", line={"color": COLOURS[0], "width": 2.5}, name="One LRU cache for all",
+            mode="lines", line=theme.line(0), name="One LRU cache for all",
             hovertemplate="%{x:,} GiB: %{y:.1f} %<extra></extra>",
         )
     )  # fmt: skip
     rates = dict(zip(ideal.capacity_tokens, ideal.hit_rate, strict=True))
     for index, mark in enumerate(ideal.marks):
-        x = _short(mark.tokens * per_gib)
-        figure.add_vline(x=x, line={"color": COLOURS[1 + index], "width": 1.5, "dash": DASHES[1 + index]})
+        x = short(mark.tokens * per_gib)
+        figure.add_vline(x=x, line=theme.line(1 + index, width=1.5))
         figure.add_scatter(
-            x=[x], y=[100 * rates[mark.tokens]], mode="markers", name=_plain(mark.name),
+            x=[x], y=[100 * rates[mark.tokens]], mode="markers", name=plain(mark.name),
             marker={"size": 10, "color": COLOURS[1 + index]},
-            hovertemplate=f"{_plain(mark.name)}: %{{x:,}} GiB, an ideal cache hits %{{y:.1f}} %<extra></extra>",
+            hovertemplate=f"{plain(mark.name)}: %{{x:,}} GiB, an ideal cache hits %{{y:.1f}} %<extra></extra>",
         )  # fmt: skip
     figure.add_scatter(
-        x=[_short(ideal.marks[-1].tokens * per_gib)], y=[100 * ideal.simulated_hit_rate], mode="markers",
+        x=[short(ideal.marks[-1].tokens * per_gib)], y=[100 * ideal.simulated_hit_rate], mode="markers",
         marker={"symbol": "diamond", "size": 13, "color": theme.HIGHLIGHT}, name="Simulated",
         hovertemplate="simulated: %{y:.1f} %<extra></extra>",
     )  # fmt: skip
     return theme.finish(
         figure,
-        xaxis={"title": {"text": "KV memory of all workers (GiB)"}, "type": "log", "tickformat": ",.3~r", "dtick": 1},
+        xaxis={"title": {"text": "KV memory of all workers (GiB)"}, **LOG_AXIS},
         yaxis={"title": {"text": "Hit rate (% of prompt tokens)"}, "rangemode": "tozero"},
-        legend={"orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom"},
+        legend=LEGEND,
     )
 
 
@@ -153,12 +148,12 @@ def figure_costs(rows: Sequence[CostRow], names: Sequence[str]) -> go.Figure:
 
     figure = go.Figure()
     parts = list(dict.fromkeys(name for row in rows for name, usd in row.parts if usd > 0))
-    labels = ["<br>".join(map(_plain, name.split(": ", 1))) for name in names]
+    labels = ["<br>".join(map(plain, name.split(": ", 1))) for name in names]
     for index, item in enumerate(parts):
         figure.add_bar(
-            x=[_short(dict(row.parts).get(item, 0.0)) for row in rows], y=labels,
-            orientation="h", name=_plain(item), marker={"color": COLOURS[index % 6]},
-            hovertemplate=f"{_plain(item)}: $%{{x:,.2f}} per hour<extra></extra>",
+            x=[short(dict(row.parts).get(item, 0.0)) for row in rows], y=labels,
+            orientation="h", name=plain(item), marker={"color": COLOURS[index % 6]},
+            hovertemplate=f"{plain(item)}: $%{{x:,.2f}} per hour<extra></extra>",
         )  # fmt: skip
     return theme.finish(
         figure,
@@ -166,7 +161,7 @@ def figure_costs(rows: Sequence[CostRow], names: Sequence[str]) -> go.Figure:
         showlegend=True,
         xaxis={"title": {"text": "USD/hour"}, "tickprefix": "$"},
         yaxis={"autorange": "reversed"},
-        legend={"orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom"},
+        legend=LEGEND,
     )
 
 
@@ -183,7 +178,7 @@ def figure_workers(timeline: WorkerTimeline) -> go.Figure:
         rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.11, subplot_titles=[title for title, _, _ in rows]
     )
     length = len(timeline.workers[0].busy)
-    at_s = [_short((i + 0.5) * timeline.interval_s) for i in range(length)]
+    at_s = [short((i + 0.5) * timeline.interval_s) for i in range(length)]
     names = [f"worker {i}" for i in range(len(timeline.workers))]
     for row, (_, unit, values) in enumerate(rows, start=1):
         top = 100.0 if unit else max(1.0, *(max(line, default=0.0) for line in values))
@@ -213,7 +208,7 @@ def figure_importance(importance: Importance) -> go.Figure:
     figure = go.Figure(
         go.Heatmap(
             x=[quantity(name).label for name in importance.objectives],
-            y=[_plain(name) for name in importance.settings],
+            y=[plain(name) for name in importance.settings],
             z=shares, zmin=0, zmax=100, colorscale=_SHADES, showscale=False,
             text=[[f"{share:.0f} %" for share in row] for row in shares], texttemplate="%{text}",
             textfont={"color": "#ffffff"},
@@ -223,11 +218,3 @@ def figure_importance(importance: Importance) -> go.Figure:
     return theme.finish(
         figure, yaxis={"autorange": "reversed"}, xaxis={"side": "top"}, margin={"l": 10, "r": 10, "t": 50, "b": 10}
     )
-
-
-def _plain(text: str) -> str:
-    return html.escape(text, quote=False)
-
-
-def _short(value: float | None) -> float | None:
-    return None if value is None or not math.isfinite(value) else float(f"{value:.4g}")

@@ -1,8 +1,10 @@
-"""A figure on the page, with its caption and numbers."""
+"""A figure on the page, with its texts and numbers."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from hisearch.report.words.templating import texts
 
 
 class NumberTable(NamedTuple):
@@ -26,3 +28,9 @@ class Drawing(NamedTuple):
     alt: str
     kind: str
     table: NumberTable | None = None
+
+
+def drawing(key: str, kind: str, *values: Any, table: NumberTable | None = None, macro: str = "") -> Drawing:
+    """A figure with the texts of its macro in ``figures.txt.j2``, called with ``values``; the key's where not named."""
+    heading, caption, alt = texts("figures", macro or key.replace("-", "_"), *values)
+    return Drawing(key, heading, caption, alt, kind, table)

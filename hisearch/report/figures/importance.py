@@ -23,7 +23,7 @@ import numpy as np
 from hisearch.base.dtypes import F8, I8
 from hisearch.report.data.inputs import ReportInput
 from hisearch.report.figures.points import same_partition
-from hisearch.report.words.describe import UNUSED, settings
+from hisearch.report.words.settings import UNUSED, settings
 from hisearch.search.model.trial import is_maximised, metric_of
 
 #: Fewer trials are not evaluated.

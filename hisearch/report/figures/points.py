@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from hisearch.report.data.inputs import ReportInput
-from hisearch.report.words.describe import UNUSED, settings
+from hisearch.report.words.settings import UNUSED, settings
 from hisearch.score.quantities import Quantity, quantity
 from hisearch.search.model.deployments import describe
 from hisearch.search.model.trial import Trial, metric_of

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 from hisearch.report.data.inputs import ReportInput
 from hisearch.report.figures import theme
 from hisearch.report.figures.points import Axis, Dimension, ParetoData, Point, parallel_data, pareto_data, progress_data
-from hisearch.report.words.describe import STAGES
+from hisearch.report.figures.theme import LEGEND, digits, plain
+from hisearch.report.words.settings import STAGES
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
-
-_LEGEND = {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"}
 
 #: How often a line is drawn: parallel coordinates have no line width, and repeating a translucent line makes it bolder.
 _STRENGTH = {"front": 2, "highlighted": 8}
@@ -40,7 +38,7 @@ def figure_pareto(data: ReportInput) -> go.Figure:
         for key, axis in zip(("xaxis", "yaxis", "zaxis"), pareto.axes, strict=False)
     }
     camera = {"eye": {"x": 1.42, "y": 1.42, "z": 0.62}, "center": {"x": 0, "y": 0, "z": -0.16}}
-    return theme.finish(figure, scene=scene | {"camera": camera, "aspectmode": "cube"}, legend=_LEGEND)
+    return theme.finish(figure, scene=scene | {"camera": camera, "aspectmode": "cube"}, legend=LEGEND)
 
 
 def figure_projection(data: ReportInput, x: str, y: str) -> go.Figure:
@@ -69,7 +67,7 @@ def figure_parallel(data: ReportInput) -> go.Figure:
         values = _spread(dimension)
         ticks = {
             "tickvals": [at for at, _ in dimension.ticks],
-            "ticktext": [_plain(text) for _, text in dimension.ticks],
+            "ticktext": [plain(text) for _, text in dimension.ticks],
         }
         dimensions.append({"label": _wrapped(dimension.title), "values": [values[i] for i in lines]} | ticks)
     line = {"color": [codes[parallel.statuses[i]] for i in lines], "cmin": 0, "cmax": 2}
@@ -86,9 +84,9 @@ def figure_progress(data: ReportInput) -> go.Figure:
     figure = go.Figure(
         go.Scatter(
             x=progress.simulations,
-            y=[_short(100 * share) for share in progress.share],
+            y=[digits(100 * share) for share in progress.share],
             mode="lines",
-            line={"color": theme.STAGE_COLOURS[1], "width": 2.5, "shape": "hv"},
+            line=theme.line(0, shape="hv"),
             hovertemplate="after simulation %{x}: %{y:.1f} %<extra></extra>",
         )
     )
@@ -98,7 +96,7 @@ def figure_progress(data: ReportInput) -> go.Figure:
         place = {"y": 1, "yanchor": "bottom", "xanchor": "left", "yshift": _ROW_PIXELS * row}
         figure.add_vline(
             x=number,
-            line={"color": theme.FAINT, "width": 1, "dash": "dot"},
+            line=theme.dotted(),
             annotation={"text": f"stage {stage}", **place},
         )
     top = 34 + _ROW_PIXELS * max(rows, default=0)
@@ -176,7 +174,7 @@ def _groups(pareto: ParetoData) -> list[_Group]:
 def _hover(points: list[Point], pareto: ParetoData) -> dict[str, Any]:
     texts = [
         "<br>".join(
-            [f"<b>Trial {p.number}, stage {p.stage}</b>", _plain(p.label)]
+            [f"<b>Trial {p.number}, stage {p.stage}</b>", plain(p.label)]
             + [f"{a.quantity.title}: {v:,.4g}" for a, v in zip(pareto.axes, p.values, strict=True)]
         )
         for p in points
@@ -195,7 +193,7 @@ def _plane(pareto: ParetoData, first: int, second: int) -> go.Figure:
     axes = pareto.axes[first], pareto.axes[second]
     ranges = [_range(axis) for axis in axes]
     layouts = [_axis_layout(axis) | {"range": r} for axis, r in zip(axes, ranges, strict=True)]
-    return theme.finish(figure, xaxis=layouts[0], yaxis=layouts[1], legend=_LEGEND, **_slo_region(axes, ranges))
+    return theme.finish(figure, xaxis=layouts[0], yaxis=layouts[1], legend=LEGEND, **_slo_region(axes, ranges))
 
 
 def _slo_region(axes: tuple[Axis, Axis], ranges: list[list[float]]) -> dict[str, Any]:
@@ -212,8 +210,7 @@ def _slo_region(axes: tuple[Axis, Axis], ranges: list[list[float]]) -> dict[str,
             continue
         cross = "y" if letter == "x" else "x"
         at = {f"{letter}0": axis.bound, f"{letter}1": axis.bound, f"{cross}0": 0, f"{cross}1": 1}
-        line = {"color": theme.SLO_LINE, "width": 1.5, "dash": "dash"}
-        shapes.append({"type": "line", f"{cross}ref": "paper", "line": line, "layer": "below"} | at)
+        shapes.append({"type": "line", f"{cross}ref": "paper", "line": theme.bound_line(), "layer": "below"} | at)
         position = math.log10(axis.bound) if axis.log else axis.bound
         annotation: dict[str, Any] = {
             letter: position,
@@ -250,23 +247,14 @@ def _decade_count(axis: Axis) -> float:
     return math.log10(axis.span[1] / axis.span[0])
 
 
-def _plain(text: str) -> str:
-    """User text without markup: Plotly reads a subset of HTML in labels and hover texts."""
-    return html.escape(text, quote=False)
-
-
 def _spread(dimension: Dimension) -> list[float]:
     """Values around their tick, by up to 0.14 of the ticks' distance, so that equal settings do not hide each other."""
     if not dimension.categorical:
-        return [_short(value) for value in dimension.values]
+        return [digits(value) for value in dimension.values]
     golden = (math.sqrt(5) - 1) / 2
     return [round(value + 0.28 * (i * golden % 1 - 0.5), 3) for i, value in enumerate(dimension.values)]
 
 
 def _wrapped(text: str) -> str:
     """A dimension's title, broken before its last word."""
-    return "<br>".join(_plain(line) for line in text.rsplit(" ", 1))
-
-
-def _short(value: float) -> float:
-    return float(f"{value:.4g}")
+    return "<br>".join(plain(line) for line in text.rsplit(" ", 1))

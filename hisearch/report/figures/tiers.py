@@ -6,8 +6,6 @@ in its ``closeup.json``.
 
 from __future__ import annotations
 
-import html
-import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -15,6 +13,7 @@ import numpy as np
 
 from hisearch.report.data.closeup import StoreSeries, TierCurve, TierTimeline, TierUse
 from hisearch.report.figures import theme
+from hisearch.report.figures.theme import COLOURS, GIB, LEGEND, LOG_AXIS, digits, plain, short
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,10 +22,8 @@ if TYPE_CHECKING:
 #: A row of ``api.deployments.tiers.tier_rows``: HBM, then each tier below it.
 TierRow = Mapping[str, Any]
 
-#: Of the tiers below HBM in order, each with its own dash; then of HBM.
-COLOURS = ("#3b82c4", "#c9701a", "#1f9a6c")
-DASHES = ("solid", "dash", "dot")
-_OF_HBM = "#8757c9"
+#: Of HBM; the tiers below it have the first three colours and dashes.
+_OF_HBM = COLOURS[3]
 #: Of the directions of a link.
 _WRITTEN, _READ = "#d6336c", "#0c8599"
 #: Of the stores of a tier.
@@ -34,10 +31,8 @@ _STORE_DASHES = ("solid", "dot", "dash", "dashdot")
 #: More stores than these are drawn as the sum of their tier.
 MOST_LINES = 8
 COMPUTED = "computed"
-_GIB = float(2**30)
 #: Least return drawn, dollars freed per dollar; a logarithmic axis cannot show 0.
 LEAST_RETURN = 0.01
-_LEGEND = {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.01, "yanchor": "bottom"}
 
 
 class Value(Protocol):
@@ -65,17 +60,17 @@ def tier_uses(rows: Sequence[TierRow]) -> tuple[TierUse, ...]:
 
 def _use(name: str, row: TierRow) -> TierUse:
     capacity = int(row["capacity_tokens"])
-    hits, peak = _digits(row["hit_rate"]), _digits(row["peak_tokens"] / capacity) if capacity else 0.0
+    hits, peak = digits(row["hit_rate"]), digits(row["peak_tokens"] / capacity) if capacity else 0.0
     if "read_utilisation" not in row:
         return TierUse(name, hits, peak)
     return TierUse(
         name,
         hits,
         peak,
-        _digits(row["stored_bytes"] / _GIB),
-        _digits(row["read_bytes"] / _GIB),
-        _digits(row["write_utilisation"]),
-        _digits(row["read_utilisation"]),
+        digits(row["stored_bytes"] / GIB),
+        digits(row["read_bytes"] / GIB),
+        digits(row["write_utilisation"]),
+        digits(row["read_utilisation"]),
     )
 
 
@@ -100,7 +95,7 @@ def tier_timeline(series: pd.DataFrame) -> TierTimeline:
             at = of_store.groupby("time_s", sort=True)[["held_tokens", "capacity_tokens"]].sum()
             held_shares = at["held_tokens"].to_numpy(np.float64) / at["capacity_tokens"].to_numpy(np.float64)
             name = f"{medium}{store}" if together else f"{medium} {store}"
-            stores.append(StoreSeries(name, tier, tuple(_digits(share) for share in held_shares)))
+            stores.append(StoreSeries(name, tier, tuple(digits(share) for share in held_shares)))
     return TierTimeline(tuple(sorted({float(at_s) for at_s in series["time_s"]})), tuple(stores))
 
 
@@ -109,7 +104,7 @@ def figure_tier_use(uses: Sequence[TierUse]) -> go.Figure:
     from plotly.subplots import make_subplots
 
     figure = make_subplots(rows=2, cols=1, vertical_spacing=0.3, row_heights=[len(uses) + 1, len(uses) - 1])
-    names = [*(_plain(use.name) for use in uses), COMPUTED]
+    names = [*(plain(use.name) for use in uses), COMPUTED]
     figure.add_bar(
         y=names,
         x=[round(100 * share, 2) for share in (*(use.hit_rate for use in uses), computed_share(uses))],
@@ -123,14 +118,14 @@ def figure_tier_use(uses: Sequence[TierUse]) -> go.Figure:
         ("link, read", [use.read_busy for use in below], _READ),
     ):
         figure.add_bar(
-            y=[_plain(use.name) for use in below], x=[round(100 * (share or 0.0), 2) for share in busy],
+            y=[plain(use.name) for use in below], x=[round(100 * (share or 0.0), 2) for share in busy],
             orientation="h", name=name, marker_color=colour, row=2, col=1,
             hovertemplate=f"%{{y}}, {name}: %{{x:.1f}} % of the time<extra></extra>",
         )  # fmt: skip
     figure.update_yaxes(autorange="reversed")
     figure.update_xaxes(title={"text": "Prompt tokens (%)"}, rangemode="tozero", row=1, col=1)
     figure.update_xaxes(title={"text": "Time that the busiest link is in use (%)"}, rangemode="tozero", row=2, col=1)
-    return theme.finish(figure, barmode="group", legend=_LEGEND)
+    return theme.finish(figure, barmode="group", legend=LEGEND)
 
 
 def figure_tier_occupancy(timeline: TierTimeline) -> go.Figure:
@@ -143,15 +138,15 @@ def figure_tier_occupancy(timeline: TierTimeline) -> go.Figure:
         number = drawn.get(store.tier, 0)
         drawn[store.tier] = number + 1
         figure.add_scatter(
-            x=timeline.time_s, y=[round(100 * share, 2) for share in store.held], name=_plain(store.name), mode="lines",
+            x=timeline.time_s, y=[round(100 * share, 2) for share in store.held], name=plain(store.name), mode="lines",
             line={"color": _colour(store.tier), "dash": _STORE_DASHES[number % 4], "shape": "hv"},
-            hovertemplate=f"{_plain(store.name)} at %{{x:,.0f}} s: %{{y:.1f}} %<extra></extra>",
+            hovertemplate=f"{plain(store.name)} at %{{x:,.0f}} s: %{{y:.1f}} %<extra></extra>",
         )  # fmt: skip
     return theme.finish(
         figure,
         xaxis={"title": {"text": "Time (s)"}},
         yaxis={"title": {"text": "Capacity in use (%)"}, "range": [0, 105]},
-        legend=_LEGEND,
+        legend=LEGEND,
         showlegend=True,
     )
 
@@ -162,28 +157,26 @@ def figure_tiers(curves: Sequence[TierCurve]) -> go.Figure:
 
     figure = make_subplots(rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.07)
     for index, curve in enumerate(curves):
-        colour, dash = _colour(index + 1), DASHES[index]
+        line = theme.line(index)
         symbols = ["diamond" if point.gib == curve.chosen_gib else "circle" for point in curve.points]
-        marker = {"symbol": symbols, "size": [13 if s == "diamond" else 7 for s in symbols], "color": colour}
+        marker = {"symbol": symbols, "size": [13 if s == "diamond" else 7 for s in symbols], "color": line["color"]}
         for row, values in enumerate(
             ([100 * point.hit_rate for point in curve.points], [point.ttft_s for point in curve.points]), start=1
         ):
             figure.add_scatter(
-                x=[_short(point.gib) for point in curve.points], y=[_short(value) for value in values],
-                mode="lines+markers", line={"color": colour, "width": 2.5, "dash": dash}, marker=marker,
-                name=_plain(curve.name), showlegend=row == 1, row=row, col=1,
-                hovertemplate=f"%{{x:,}} GiB: %{{y}}<extra>{_plain(curve.name)}</extra>",
+                x=[short(point.gib) for point in curve.points], y=[short(value) for value in values],
+                mode="lines+markers", line=line, marker=marker,
+                name=plain(curve.name), showlegend=row == 1, row=row, col=1,
+                hovertemplate=f"%{{x:,}} GiB: %{{y}}<extra>{plain(curve.name)}</extra>",
             )  # fmt: skip
-        _add_returns(figure, curve, colour, dash)
-    figure.add_hline(y=1, line={"color": theme.SLO_LINE, "width": 1.5, "dash": "dash"}, row=3, col=1)
+        _add_returns(figure, curve, line)
+    figure.add_hline(y=1, line=theme.bound_line(), row=3, col=1)
     figure.update_yaxes(title={"text": "Hit rate (%)"}, row=1, col=1)
     figure.update_yaxes(title={"text": f"{ttft_of(curves)} (s)"}, rangemode="tozero", row=2, col=1)
-    figure.update_yaxes(
-        title={"text": "Next $ frees ($)"}, type="log", tickformat=",.3~r", tickprefix="$", dtick=1, row=3, col=1
-    )
-    figure.update_xaxes(type="log", tickformat=",.3~r", dtick="D2")
+    figure.update_yaxes(title={"text": "Next $ frees ($)"}, tickprefix="$", **LOG_AXIS, row=3, col=1)
+    figure.update_xaxes(**LOG_AXIS | {"dtick": "D2"})
     figure.update_xaxes(title={"text": "Size of the tier, all its stores (GiB)"}, row=3, col=1)
-    return theme.finish(figure, legend=_LEGEND)
+    return theme.finish(figure, legend=LEGEND)
 
 
 def ttft_of(curves: Sequence[TierCurve]) -> str:
@@ -191,18 +184,18 @@ def ttft_of(curves: Sequence[TierCurve]) -> str:
     return f"TTFT p{curves[0].ttft_percentile:g}"
 
 
-def _add_returns(figure: go.Figure, curve: TierCurve, colour: str, dash: str) -> None:
+def _add_returns(figure: go.Figure, curve: TierCurve, line: dict[str, Any]) -> None:
     """A level from each size to the next: dollars of machine time that a dollar spent on that step frees."""
     returns = curve.returns()
     if not returns:
         return
     levels = [*returns, returns[-1]]
     figure.add_scatter(
-        x=[_short(point.gib) for point in curve.points],
-        y=[None if level is None else _short(max(level, LEAST_RETURN)) for level in levels],
-        mode="lines", line={"color": colour, "width": 2.5, "dash": dash, "shape": "hv"}, showlegend=False,
+        x=[short(point.gib) for point in curve.points],
+        y=[None if level is None else short(max(level, LEAST_RETURN)) for level in levels],
+        mode="lines", line=line | {"shape": "hv"}, showlegend=False,
         text=["" if level is None else f"${level:,.2f}" for level in levels], row=3, col=1,
-        hovertemplate=f"from %{{x:,}} GiB on: a dollar frees %{{text}}<extra>{_plain(curve.name)}</extra>",
+        hovertemplate=f"from %{{x:,}} GiB on: a dollar frees %{{text}}<extra>{plain(curve.name)}</extra>",
     )  # fmt: skip
 
 
@@ -211,7 +204,7 @@ def figure_tier_values(values: Sequence[Value]) -> go.Figure:
     import plotly.graph_objects as go
 
     figure = go.Figure()
-    tiers = [f"{_plain(value.tier)} (tier {k})" for k, value in enumerate(values, 1)]
+    tiers = [f"{plain(value.tier)} (tier {k})" for k, value in enumerate(values, 1)]
     bars = (
         ("frees", [value.usd_per_hour_saved_per_gib for value in values], COLOURS[2]),
         ("costs", [value.usd_per_gib_hour for value in values], COLOURS[1]),
@@ -225,23 +218,9 @@ def figure_tier_values(values: Sequence[Value]) -> go.Figure:
             hovertemplate=f"%{{x}} {name} $%{{y:.6f}} a GiB-hour<extra></extra>",
         )
     yaxis = {"title": {"text": "USD per GiB-hour"}, "rangemode": "tozero"}
-    return theme.finish(figure, barmode="group", yaxis=yaxis, legend=_LEGEND)
-
-
-def _plain(name: str) -> str:
-    """A user's name without markup: Plotly reads a subset of HTML."""
-    return html.escape(name, quote=False)
+    return theme.finish(figure, barmode="group", yaxis=yaxis, legend=LEGEND)
 
 
 def _colour(tier: int) -> str:
     """Of the tier ``tier``, from 1 on below HBM."""
-    return COLOURS[(tier - 1) % len(COLOURS)]
-
-
-def _digits(value: float) -> float:
-    """``value`` to four significant digits, enough for a figure."""
-    return float(f"{value:.4g}")
-
-
-def _short(value: float) -> float | None:
-    return _digits(value) if math.isfinite(value) else None
+    return COLOURS[(tier - 1) % 3]

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hisearch.report.data.comparison import Comparison, Figure
-from hisearch.report.pages.templating import render_page
 from hisearch.report.words import comparison_words as words
+from hisearch.report.words.templating import render_page, text
 from hisearch.report.words.terms import term_lines
 
 
@@ -42,8 +42,8 @@ def render_comparison(comparison: Comparison, *, home: str = "") -> str:
         data=comparison,
         home=home,
         summary=words.summary(comparison),
-        seeds=words.format_seeds(comparison),
-        fronts=words.format_fronts(comparison),
+        seeds=text("comparison", "seeds", comparison),
+        fronts=text("comparison", "fronts", comparison.fronts),
         question_rows=[(change.key, change.a, change.b) for change in comparison.question],
         change_rows=[(change.key, change.a, change.b) for change in comparison.changes],
         figure_columns=[words.FIGURE_COLUMNS[at] for at in columns],

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from hisearch.report.pages.templating import render_page
 from hisearch.report.words.comparison_words import name_of, show
+from hisearch.report.words.templating import render_page
 from hisearch.score.stated import LATENCIES, spoken_of
 
 #: Metrics of the runs' recommendations, in rows; a latency name means its percentiles.
@@ -16,16 +16,6 @@ _ROWS = ("usd_per_hour", "goodput_rps", "attainment", "ttft", "tpot", "e2e", "hi
 REFRESH_S = 5
 #: The same for the report of such a run.
 REPORT_REFRESH_S = 30
-
-
-#: Text behind the number of simulations, by what ended the run (as in provenance).
-_ENDINGS = {
-    "finished": "; it came to its end",
-    "simulations": "; the budget of simulations ended it",
-    "seconds": "; the budget of seconds ended it",
-    "usd": "; the budget of dollars ended it",
-    "interrupted": "; it was interrupted",
-}
 
 
 @dataclass(frozen=True)
@@ -75,7 +65,6 @@ def render_index(runs: Sequence[RunState]) -> str:
         "dashboard.html.j2",
         runs=runs,
         rows=rows,
-        endings=_ENDINGS,
         pairs=[(a, b) for a in range(len(runs)) for b in range(a + 1, len(runs)) if runs[a].ended and runs[b].ended],
         refresh_s=0 if all(run.ended for run in runs) else REFRESH_S,
     )

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from hisearch.report.figures.scatter import FRAME, Mark, Scatter
-from hisearch.report.pages.templating import render_page
+from hisearch.report.words.templating import render_page
 from hisearch.report.words.terms import TermLine
-from hisearch.score.quantities import HOURS_PER_MONTH, percent, quantity, usd
+from hisearch.score.quantities import quantity
 from hisearch.specs.studies.study import PRICE
-from hisearch.specs.wording import counted, listed
 
 #: Rows of the front on the page; all are in front.csv.
 FRONT_ROWS = 40
@@ -75,39 +74,15 @@ class FleetReport(NamedTuple):
 def render_fleet(data: FleetReport) -> str:
     """The page's HTML, which runs no script; user text is escaped."""
     axes = sorted(data.axes, key=lambda axis: axis != PRICE)  # what it costs comes first
-    names = [quantity(axis) for axis in axes]
     rows = [
         (
             combination.chosen,
             combination.deployments,
-            [name.number(combination.figures[axis]) for name, axis in zip(names, axes, strict=True)],
+            [quantity(axis).number(combination.figures[axis]) for axis in axes],
         )
         for combination in data.front[:FRONT_ROWS]
     ]
-    return render_page(
-        "fleet.html.j2",
-        data=data,
-        verdict=_verdict(data),
-        parts=[(part, usd(part.usd_per_hour), f"{part.requests:,}", percent(part.attainment)) for part in data.parts],
-        axes=[name.title for name in names],
-        rows=rows,
-        left=len(data.front) - len(rows),
-        scatters=_scatters(data),
-        frame=FRAME,
-        front_heading=counted(len(data.front), "deployment"),
-        models=listed([search.name for search in data.searches]),
-    )
-
-
-def _verdict(data: FleetReport) -> str:
-    """The answer in a sentence."""
-    if data.refused:
-        return data.refused
-    price = f"{usd(data.usd_per_hour)} per hour, {usd(data.usd_per_hour * HOURS_PER_MONTH)} per month"
-    outcome = "every model meets its SLO" if data.feasible else "not every model meets its SLO"
-    return (
-        f"{price} ({HOURS_PER_MONTH:g} hours) for {counted(len(data.parts), 'model')}. Simulated together, {outcome}."
-    )
+    return render_page("fleet.html.j2", data=data, axes=axes, rows=rows, scatters=_scatters(data), frame=FRAME)
 
 
 def _scatters(data: FleetReport) -> list[tuple[str, Scatter]]:
@@ -117,18 +92,15 @@ def _scatters(data: FleetReport) -> list[tuple[str, Scatter]]:
     price = quantity(PRICE)
     scatters = []
     for axis in data.axes:
-        if axis == PRICE:
-            continue
-        name = quantity(axis)
-        marks = [_mark(combination, axis) for combination in data.front]
-        caption = f"{name.title}, {name.good}, against {price.title}, lower is better"
-        scatters.append((caption, Scatter.of(marks, price, name)))
+        if axis != PRICE:
+            name = quantity(axis)
+            marks = [_mark(combination, axis) for combination in data.front]
+            caption = f"{name.title}, {name.good}, against {price.title}, lower is better"
+            scatters.append((caption, Scatter.of(marks, price, name)))
     return scatters
 
 
 def _mark(combination: Combined, axis: str) -> Mark:
-    words = "; ".join(combination.deployments)
-    shown: Sequence[str] = (
-        quantity(PRICE).show(combination.figures[PRICE]), quantity(axis).show(combination.figures[axis]), words
-    )  # fmt: skip
-    return Mark(combination.figures[PRICE], combination.figures[axis], ", ".join(shown), combination.chosen)
+    price, value = combination.figures[PRICE], combination.figures[axis]
+    shown = (quantity(PRICE).show(price), quantity(axis).show(value), "; ".join(combination.deployments))
+    return Mark(price, value, ", ".join(shown), combination.chosen)

@@ -1,26 +1,29 @@
-"""The report's text and tables as plain values; the template only lays them out."""
+"""The report's tables and figures as plain values; the templates word them and lay them out."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 from hisearch.report.data.confidence import Confidence
 from hisearch.report.data.inputs import ReportInput
-from hisearch.report.words.describe import NO_ROUTER, carried, sentence, used_settings
-from hisearch.report.words.doubts import Caution, Verdict, may_miss, thin_margin, verdict_of
+from hisearch.report.words.cautions import Verdict, may_miss, thin_margin, verdict_of
+from hisearch.report.words.settings import NO_ROUTER, format_setting, in_front, used_settings
+from hisearch.report.words.templating import text
 from hisearch.report.words.terms import TermLine, term_lines
 from hisearch.score.quantities import HOURS_PER_MONTH, UNDEFINED, notes, percent, quantity, significant, usd
 from hisearch.score.terms import REJECTED
 from hisearch.search.model.deployments import describe_each, differences, stores
 from hisearch.search.model.trial import Trial, metric_of
 from hisearch.specs.base import ENGINE_TITLES
-from hisearch.specs.wording import counted, in_percent, listed
+from hisearch.specs.wording import format_percent, listed
 
 
-class Promise(NamedTuple):
+class SloRow(NamedTuple):
     """A term of the SLO. chance: the probability that it holds, as text, or ""."""
 
     line: TermLine
@@ -60,26 +63,11 @@ class FrontTable(NamedTuple):
     rows: tuple[tuple[bool, tuple[Cell, ...]], ...]
 
 
-class Counts(NamedTuple):
-    """Numbers of trials by kind."""
+class Caution(NamedTuple):
+    """A caution: a short title, and sentences."""
 
-    trials: int
-    whole: int
-    slices: int
-    failed: int
-    feasible: int
-    front: int
-
-
-def verdict(data: ReportInput) -> str:
-    """The recommendation in one sentence, or that there is none."""
-    if data.recommendation is not None:
-        chosen = sentence(data.recommendation.trial, data.model_id)
-        begins = "Deploy" if data.so_far is None else "Of what has been simulated so far:"
-        return f"{begins} {chosen}.{carried(data.recommendation.trial)}"
-    if data.nearest_miss is None:
-        return data.failure
-    return f"{data.failure} The nearest miss is {sentence(data.nearest_miss, data.model_id)}."
+    title: str
+    text: str
 
 
 def kind(data: ReportInput) -> str:
@@ -89,32 +77,23 @@ def kind(data: ReportInput) -> str:
     return "unsure" if may_miss(data.confidence) else "ok"
 
 
-def counts(data: ReportInput) -> Counts:
-    """Numbers of trials by kind."""
-    comparable = [trial for trial in data.trials if trial.comparable]
-    failed = sum(1 for trial in data.trials if trial.error)
-    return Counts(
-        trials=len(data.trials),
-        whole=len(comparable),
-        slices=len(data.trials) - len(comparable) - failed,
-        failed=failed,
-        feasible=sum(1 for trial in comparable if trial.feasible),
-        front=len(data.front),
-    )
+def counts(data: ReportInput) -> Mapping[str, int]:
+    """Numbers of trials: of the ``whole`` trace, ``feasible`` among them, of ``slices`` or other loads, ``failed``."""
+    kinds = Counter("failed" if t.error else "whole" if t.comparable else "slices" for t in data.trials)
+    kinds["feasible"] = sum(1 for trial in data.trials if trial.comparable and trial.feasible)
+    return kinds
 
 
-def slo_lines(data: ReportInput) -> tuple[Promise, ...]:
+def slo_rows(data: ReportInput) -> tuple[SloRow, ...]:
     """Each term of the highlighted trial, with the probability that it holds."""
-    if data.highlighted is None:
-        return ()
     chances = data.confidence.terms if data.confidence is not None else {}
     return tuple(
-        Promise(
+        SloRow(
             line,
-            in_percent(chances[line.label]) if line.label in chances else "",
+            format_percent(chances[line.label]) if line.label in chances else "",
             verdict_of(line, chances.get(line.label)),
         )
-        for line in term_lines(data.highlighted.slo)
+        for line in term_lines(data.highlighted.slo if data.highlighted is not None else ())
     )
 
 
@@ -123,21 +102,15 @@ def key_facts(trial: Trial, confidence: Confidence | None = None) -> tuple[Fact,
 
     A known range is stated with the figure's meaning.
     """
-    metrics = trial.metrics
-    values = {key: metrics.get(key, math.nan) for key in _FACTS}
-    month = metrics.get("usd_per_hour", math.nan) * HOURS_PER_MONTH
+    known = confidence or Confidence()
+    sure = "confidence" if known.level is None else f"a probability of {format_percent(known.level)}"
+    month = trial.metrics.get("usd_per_hour", math.nan) * HOURS_PER_MONTH
     facts = [Fact("Cost", usd(month), "per month", f"{HOURS_PER_MONTH:g} hours: accelerators, hosts, cache tiers")]
     for key, (name, show, unit, meaning) in _FACTS.items():
-        if not math.isnan(values[key]):
-            ends = confidence.intervals.get(key) if confidence is not None else None
-            spread = f"; {show(ends[0])} to {show(ends[1])} {_with_what(confidence)}" if ends is not None else ""
-            facts.append(Fact(name, show(values[key]), unit, meaning + spread))
+        ends = known.intervals.get(key)
+        spread = f"; {show(ends[0])} to {show(ends[1])} with {sure}" if ends is not None else ""
+        facts.append(Fact(name, show(trial.metrics.get(key, math.nan)), unit, meaning + spread))
     return tuple(fact for fact in facts if fact.value != UNDEFINED)
-
-
-def _with_what(confidence: Confidence | None) -> str:
-    level = confidence.level if confidence is not None else None
-    return "with confidence" if level is None else f"with a probability of {in_percent(level)}"
 
 
 def growth(data: ReportInput) -> tuple[Fact, ...]:
@@ -146,13 +119,12 @@ def growth(data: ReportInput) -> tuple[Fact, ...]:
     held_points = list(itertools.takewhile(lambda point: all(term.holds for term in point.terms), points))
     if not held_points:
         return ()
-    beyond = points[len(held_points)].load if len(held_points) < len(points) else math.inf
-    reach = f"{_largest_load(data, held_points[-1].load, beyond):.3g} ×"
-    if len(held_points) == len(points):
-        return (Fact("Holds up to", f"≥ {reach}", "this load", "every SLO term; more was not tried"),)
-    broken = points[len(held_points)]
+    broken = points[len(held_points)] if len(held_points) < len(points) else None
+    load = _largest_load(data, held_points[-1].load, math.inf if broken is None else broken.load)
+    if broken is None:
+        return (Fact("Holds up to", f"≥ {load:.3g} ×", "this load", "every SLO term; more was not tried"),)
     missed = listed([line.term for line in term_lines(broken.terms) if not line.met])
-    return (Fact("Holds up to", reach, "this load", f"at {broken.load:.3g} × {missed} breaks"),)
+    return (Fact("Holds up to", f"{load:.3g} ×", "this load", f"at {broken.load:.3g} × {missed} breaks"),)
 
 
 def _largest_load(data: ReportInput, low: float, high: float) -> float:
@@ -198,16 +170,11 @@ def options(data: ReportInput) -> tuple[Option, ...]:
     if data.recommendation is None:
         return ()
     chosen = data.recommendation.trial
-    names = [*data.objectives, *(["usd_per_hour"] if "usd_per_hour" not in data.objectives else [])]
+    names = dict.fromkeys([*data.objectives, "usd_per_hour"])
     shown = [chosen, *(trial for trial, _ in data.recommendation.runner_ups)]
     labels = describe_each([trial.deployment for trial in shown])
     return tuple(
-        Option(
-            trial.number,
-            label,
-            trade,
-            tuple(_difference(name, trial, chosen) for name in names),
-        )
+        Option(trial.number, label, trade, tuple(_difference(name, trial, chosen) for name in names))
         for (trial, trade), label in zip(data.recommendation.runner_ups, labels[1:], strict=True)
     )
 
@@ -217,143 +184,106 @@ def _difference(name: str, trial: Trial, chosen: Trial) -> tuple[str, str, str]:
     value, reference = trial.metrics.get(metric_of(name), math.nan), chosen.metrics.get(metric_of(name), math.nan)
     change = value / reference - 1 if reference and math.isfinite(reference) and math.isfinite(value) else math.nan
     if math.isnan(change):
-        text = ""
+        difference = ""
     elif abs(change) < 0.0005:
-        text = "same"
+        difference = "same"
     else:
-        better = (change > 0) == shown.maximised
-        text = f"{'+' if change > 0 else ''}{percent(change)}, {'better' if better else 'worse'}"
-    return shown.label, shown.show(value), text
+        better = "better" if (change > 0) == shown.maximised else "worse"
+        difference = f"{'+' if change > 0 else ''}{percent(change)}, {better}"
+    return shown.label, shown.show(value), difference
 
 
-class Headings(NamedTuple):
-    """Headings of the answer: in the table of contents, and above it."""
-
-    contents: str
-    answer: str
-
-
-def headings(data: ReportInput) -> Headings:
-    """Headings of the answer; a study that has not ended has no final one."""
-    if data.recommendation is not None:
-        words = "Recommendation" if data.so_far is None else "Cheapest so far that meets the SLO"
-        return Headings("Recommendation" if data.so_far is None else "Cheapest so far", words)
-    if data.so_far is not None:
-        return Headings("Nearest miss" if data.highlighted else "Nothing yet", data.failure_heading)
-    return Headings("Nearest miss" if data.highlighted else "No answer", data.failure_heading)
-
-
-def progress_so_far(data: ReportInput) -> str:
-    """When an unfinished study began and its last simulation ended; "" for a finished study."""
-    at = data.so_far
-    if at is None:
-        return ""
-    when = f"It began at {at.begun}; "
-    if at.latest:
-        when += f"its last simulation ended at {at.latest}, {_age(at.age_s)} before this page was made."
-    else:
-        when += "no simulation has ended."
-    if at.unknown:
-        when += f" {counted(at.unknown, 'simulation')} cannot be shown: an earlier version did not note of what."
-    return when
-
-
-def _age(seconds: float) -> str:
-    """``40 s``, ``12 min``, ``3 h``, ``5 days``."""
-    for unit, length in (("day", 86400.0), ("h", 3600.0), ("min", 60.0)):
-        if seconds >= 2 * length:
-            number = int(seconds // length)
-            return counted(number, unit) if unit == "day" else f"{number} {unit}"
-    return f"{seconds:.0f} s"
-
-
-def front_heading(data: ReportInput) -> str:
-    """Heading of the front, by whether it meets the SLO."""
-    if data.recommendation is None:
-        return "No front, as nothing meets the SLO" + (" so far" if data.so_far is not None else "")
-    return "The front" if data.so_far is None else "The front so far"
-
-
-def front_caption(data: ReportInput) -> str:
-    """Caption of ``ReportInput.front``: if nothing is feasible, its deployments all miss the SLO."""
-    which = counted(len(data.front), "deployment")
-    if data.recommendation is None:
-        return f"{which} that no other beats in every objective; all miss the SLO"
-    return f"{which} on the whole trace within the SLO, which no other beats in every objective"
+def named_trials(data: ReportInput) -> dict[int, tuple[str, str]]:
+    """Of the trials that the conclusions name: a description that distinguishes each from the others, and its price."""
+    if data.confidence is None:
+        return {}
+    numbers = {row.trial for row in data.confidence.candidates} | {row.trial for row in data.confidence.rules}
+    trials = [trial for trial in data.trials if trial.number in numbers]
+    lines = describe_each([trial.deployment for trial in trials])
+    return {t.number: (line, usd(t.metrics["usd_per_hour"])) for t, line in zip(trials, lines, strict=True)}
 
 
 def front_table(data: ReportInput) -> FrontTable:
     """The front, cheapest first."""
-    extra = [name for name in ("goodput", "usd_per_hour") if name not in data.objectives]
-    names = [*data.objectives, *extra]
-    fixed: tuple[str, ...] = ("Trial", "Stage", "Accelerators", "TP", "Replicas", "Engine", "Router", "Cache tiers")
-    rejecting = any(trial.metrics[REJECTED] > 0 for trial in data.front)
     rows = sorted(data.front, key=lambda trial: (trial.metrics.get("usd_per_hour", math.inf), trial.number))
-    cell_texts = [" ".join(cell.text for cell in _deployment_cells(trial)) for trial in rows]
-    settings_that_differ = differences([trial.deployment for trial in rows], cell_texts)
-    fixed = (*fixed, *(["Differs in"] * any(settings_that_differ)))
-    titles = (*fixed, *(quantity(name).title for name in names), "Latency margin", *(["Rejected"] * rejecting))
-    chosen = data.highlighted
+    columns = _FRONT_COLUMNS.copy()
+    alike = [" ".join(cell(trial).text for _, cell in list(columns.values())[2:]) for trial in rows]
+    settings_that_differ = dict(
+        zip((trial.number for trial in rows), differences([trial.deployment for trial in rows], alike), strict=True)
+    )
+    if any(settings_that_differ.values()):
+        columns["Differs in"] = False, lambda trial: Cell(*[settings_that_differ[trial.number]] * 2)
+    for name in dict.fromkeys([*data.objectives, "goodput", "usd_per_hour"]):
+        columns[quantity(name).title] = True, partial(_figure, name)
+    columns["Latency margin"] = True, lambda trial: _margin(trial.worst_margin)
+    if any(trial.metrics[REJECTED] > 0 for trial in data.front):
+        columns["Rejected"] = True, lambda trial: Cell(percent(trial.metrics[REJECTED]), trial.metrics[REJECTED])
+    chosen = data.highlighted.number if data.highlighted is not None else None
     return FrontTable(
-        tuple(
-            (title, title not in ("Accelerators", "Engine", "Router", "Cache tiers", "Differs in")) for title in titles
-        ),
-        tuple(
-            (
-                chosen is not None and trial.number == chosen.number,
-                _front_row(trial, [Cell(settings, settings)] * any(settings_that_differ), names, rejecting),
-            )
-            for trial, settings in zip(rows, settings_that_differ, strict=True)
-        ),
+        tuple((title, numeric) for title, (numeric, _) in columns.items()),
+        tuple((trial.number == chosen, tuple(cell(trial) for _, cell in columns.values())) for trial in rows),
     )
 
 
-def _deployment_cells(trial: Trial) -> tuple[Cell, ...]:
-    """Hardware, engines, router and cache tiers of a trial's deployment."""
+def _figure(name: str, trial: Trial) -> Cell:
+    value = trial.metrics.get(metric_of(name), math.nan)
+    return Cell(quantity(name).number(value), value)
+
+
+def _margin(margin: float) -> Cell:
+    return Cell(percent(margin) if math.isfinite(margin) else UNDEFINED, margin)
+
+
+def _accelerators(trial: Trial) -> Cell:
     pools = trial.deployment.pools
-    router = trial.deployment.router.policy if sum(p.replicas for p in pools if p.role != "decode") > 1 else NO_ROUTER
-    engines = list(dict.fromkeys(ENGINE_TITLES[pool.engine.name] for pool in pools))
-    return (
-        Cell(
-            " + ".join(f"{pool.accelerators} × {pool.accelerator}" for pool in pools),
-            " ".join(f"{pool.accelerator} {pool.accelerators:06d}" for pool in pools),
-        ),
-        Cell(" + ".join(pool.parallelism.short.removeprefix("TP ") for pool in pools), pools[0].parallelism.ranks),
-        Cell(" + ".join(str(pool.replicas) for pool in pools), sum(pool.replicas for pool in pools)),
-        Cell(" + ".join(engines), " ".join(engines)),
-        Cell(router, router),
-        Cell(
-            ", ".join(text for pool in pools for text in stores(pool)) or "none",
-            sum(tier.gib for pool in pools for tier in pool.tiers),
-        ),
+    return Cell(
+        " + ".join(f"{pool.accelerators} × {pool.accelerator}" for pool in pools),
+        " ".join(f"{pool.accelerator} {pool.accelerators:06d}" for pool in pools),
     )
 
 
-def _front_row(trial: Trial, settings_that_differ: list[Cell], names: list[str], rejecting: bool) -> tuple[Cell, ...]:
-    cells = [
-        Cell(str(trial.number), trial.number),
-        Cell(str(trial.stage), trial.stage),
-        *_deployment_cells(trial),
-        *settings_that_differ,
-    ]
-    for name in names:
-        value = trial.metrics.get(metric_of(name), math.nan)
-        cells.append(Cell(quantity(name).number(value), value))
-    margin = trial.worst_margin
-    cells.append(Cell(percent(margin) if math.isfinite(margin) else UNDEFINED, margin))
-    if rejecting:
-        cells.append(Cell(percent(trial.metrics[REJECTED]), trial.metrics[REJECTED]))
-    return tuple(cells)
+def _parallelism(trial: Trial) -> Cell:
+    pools = trial.deployment.pools
+    return Cell(" + ".join(p.parallelism.short.removeprefix("TP ") for p in pools), pools[0].parallelism.ranks)
 
 
-def chosen_settings(data: ReportInput) -> tuple[tuple[str, str], ...]:
+def _replicas(trial: Trial) -> Cell:
+    counts_by_pool = [pool.replicas for pool in trial.deployment.pools]
+    return Cell(" + ".join(map(str, counts_by_pool)), sum(counts_by_pool))
+
+
+def _engines(trial: Trial) -> Cell:
+    engines = dict.fromkeys(ENGINE_TITLES[pool.engine.name] for pool in trial.deployment.pools)
+    return Cell(" + ".join(engines), " ".join(engines))
+
+
+def _router(trial: Trial) -> Cell:
+    return Cell(*[trial.deployment.router.policy if in_front(trial.deployment) > 1 else NO_ROUTER] * 2)
+
+
+def _tiers(trial: Trial) -> Cell:
+    pools = trial.deployment.pools
+    names = ", ".join(store for pool in pools for store in stores(pool))
+    return Cell(names or "none", sum(tier.gib for pool in pools for tier in pool.tiers))
+
+
+#: Columns of the front that are always there: title -> whether numeric, and the cell of a trial.
+_FRONT_COLUMNS: dict[str, tuple[bool, Callable[[Trial], Cell]]] = {
+    "Trial": (True, lambda trial: Cell(str(trial.number), trial.number)),
+    "Stage": (True, lambda trial: Cell(str(trial.stage), trial.stage)),
+    "Accelerators": (False, _accelerators),
+    "TP": (True, _parallelism),
+    "Replicas": (True, _replicas),
+    "Engine": (False, _engines),
+    "Router": (False, _router),
+    "Cache tiers": (False, _tiers),
+}
+
+
+def chosen_settings(data: ReportInput) -> dict[str, str]:
     """Every setting of the highlighted deployment that applies to it."""
-    if data.highlighted is None:
-        return ()
-    return tuple(
-        (name, f"{value:,.6g}" if isinstance(value, int | float) else value)
-        for name, value in used_settings(data.highlighted.deployment).items()
-    )
+    chosen = used_settings(data.highlighted.deployment) if data.highlighted is not None else {}
+    return {name: format_setting(value) for name, value in chosen.items()}
 
 
 def cautions(data: ReportInput) -> tuple[Caution, ...]:
@@ -361,27 +291,18 @@ def cautions(data: ReportInput) -> tuple[Caution, ...]:
 
     Without a known probability, a margin below the profile's stated error is reported.
     """
-    result = []
-    unsure = may_miss(data.confidence, data.run)
-    thin = ""
-    if data.recommendation is not None and not unsure:
-        thin = thin_margin(data.recommendation.trial, data.provenance.profile.relative_error)
-    if unsure:
-        result.append(Caution("May miss the SLO", unsure))
-    elif thin:
-        result.append(Caution("Thin margin", thin))
-    if data.highlighted is not None:
-        noted = " ".join(f"{note}." for note in notes(data.highlighted.slo))
-        if noted:
-            result.append(Caution("SLO terms", noted))
-    if data.formats:
-        result.append(Caution("Changes the model", data.formats))
-    if data.not_exported:
-        text = f"{data.not_exported.removesuffix('.')}. hisearch export RUN --trial N exports another one of the front."
-        result.append(Caution("No launch scripts", text))
-    if data.cut_short:
-        result.append(Caution("Search cut short", data.cut_short))
-    return tuple(result)
+    unsure, best = may_miss(data.confidence, data.run), data.recommendation
+    thin = thin_margin(best.trial, data.provenance.profile.relative_error) if best is not None and not unsure else ""
+    terms = data.highlighted.slo if data.highlighted is not None else ()
+    texts = {
+        "May miss the SLO": unsure,
+        "Thin margin": thin,
+        "SLO terms": " ".join(f"{note}." for note in notes(terms)),
+        "Changes the model": data.formats,
+        "No launch scripts": data.not_exported and text("report", "not_exported", data.not_exported.removesuffix(".")),
+        "Search cut short": data.cut_short,
+    }
+    return tuple(Caution(title, sentences) for title, sentences in texts.items() if sentences)
 
 
 def caution(data: ReportInput) -> str | None:

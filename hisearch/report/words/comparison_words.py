@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 from hisearch.report.data.comparison import CONFIDENCE, PART_MEANINGS, Comparison, Driver, Figure, Side
-from hisearch.report.words.terms import term_lines
+from hisearch.report.words.templating import text
+from hisearch.report.words.terms import seconds, term_lines
 from hisearch.score.quantities import UNDEFINED, percent, significant, usd
 from hisearch.score.stated import spoken_of
-from hisearch.specs.wording import counted, in_percent, listed
+from hisearch.specs.wording import format_percent
 
 #: Metric -> its name for readers.
 _NAMES = {
@@ -42,21 +44,16 @@ def show(metric: str, value: float, *, signed: bool = False) -> str:
     if not math.isfinite(value):
         return significant(value)
     if metric.startswith("usd"):
-        text = usd(abs(value))
+        shown = usd(abs(value))
     elif metric in _SHARES:
-        text = f"{abs(value) * 100:.1f} %" if not signed else f"{abs(value) * 100:.1f} points"
+        shown = f"{abs(value) * 100:.1f} {'points' if signed else '%'}"
     elif metric.endswith("_s"):
-        text = seconds(abs(value))
+        shown = seconds(abs(value))
     else:
-        text = significant(abs(value))
-    if not any(digit in text for digit in "123456789"):
-        return text  # it rounds to 0: no sign
-    return ("−" if value < 0 else "+" if signed else "") + text
-
-
-def seconds(value_s: float) -> str:
-    """Milliseconds below a second, with three digits."""
-    return f"{significant(value_s * 1e3)} ms" if abs(value_s) < 1.0 else f"{significant(value_s)} s"
+        shown = significant(abs(value))
+    if not any(digit in shown for digit in "123456789"):
+        return shown  # it rounds to 0: no sign
+    return ("−" if value < 0 else "+" if signed else "") + shown
 
 
 def figure_rows(figures: Iterable[Figure]) -> list[tuple[str, str, str, str, str, str]]:
@@ -74,7 +71,7 @@ def figure_rows(figures: Iterable[Figure]) -> list[tuple[str, str, str, str, str
     ]
 
 
-INTERVAL = f"{in_percent(CONFIDENCE)} interval"
+INTERVAL = f"{format_percent(CONFIDENCE)} interval"
 FIGURE_COLUMNS = ("", "A", "B", "B − A", INTERVAL, "better")
 
 
@@ -131,42 +128,24 @@ def verdict(side: Side) -> str:
     """``meets the SLO``, ``misses the SLO (TTFT p99 2.1 s of at most 2 s)``, or "" without an SLO."""
     if side.feasible is None:
         return ""
-    if side.feasible:
-        return "meets the SLO"
-    missed = [f"{line.term} {line.value} of at most {line.bound}" for line in term_lines(side.slo) if not line.met]
-    return f"misses the SLO ({listed(missed)})"
+    missed = [text("comparison", "missed_term", line) for line in term_lines(side.slo) if not line.met]
+    return text("comparison", "verdict", side.feasible, missed)
 
 
 def summary(comparison: Comparison) -> str:
     """The result in two or three sentences."""
     verdicts = [verdict(side) for side in (comparison.a, comparison.b)]
-    text = ""
-    if all(verdicts):
-        text = f"Both {_plural(verdicts[0])}. " if verdicts[0] == verdicts[1] else f"A {verdicts[0]}; B {verdicts[1]}. "
-    text += " ".join(sentence for sentence in (_cost(comparison), _speed(comparison), _why(comparison)) if sentence)
-    return text.strip()
-
-
-def _plural(words: str) -> str:
-    return words.replace("meets", "meet").replace("misses", "miss")
-
-
-def _cost(comparison: Comparison) -> str:
+    total = sum(part.difference_s for part in comparison.parts)
     cost = comparison.figure("usd_per_hour")
-    if cost is None:
-        return ""
-    if abs(cost.difference) < 0.005:
-        return f"Both cost {usd(cost.a)} an hour."
-    share = f" ({percent(abs(cost.relative))})" if cost.relative is not None else ""
-    return f"B costs {usd(abs(cost.difference))} an hour {'more' if cost.difference > 0 else 'less'}{share}."
+    return text("comparison", "summary", verdicts, cost, _speeds(comparison), _main_parts(comparison, total), total)
 
 
-def _speed(comparison: Comparison) -> str:
-    """The SLO's latencies that clearly differ, that may differ, and that are the same.
+def _speeds(comparison: Comparison) -> dict[str, list[Any]]:
+    """The SLO's latencies that clearly differ (with the difference), that may differ, and that are the same.
 
     Without an SLO they are TTFT and TPOT.
     """
-    clear, unsure, same = [], [], []
+    speeds: dict[str, list[Any]] = {"different": [], "unsure": [], "same": []}
     shown = [figure.name for figure in comparison.figures]
     slo_names = [name for name in comparison.asked if name in shown]
     for name in slo_names or [name for latency in ("ttft", "tpot") for name in spoken_of(latency, ())]:
@@ -174,49 +153,19 @@ def _speed(comparison: Comparison) -> str:
         if figure is None or figure.relative is None:
             continue
         if figure.better == "same":
-            same.append(name_of(name))
+            speeds["same"].append(name_of(name))
         elif figure.better == "unsure" or abs(figure.relative) < _NEGLIGIBLE:
-            unsure.append(name_of(name))
+            speeds["unsure"].append(name_of(name))
         else:
-            direction = "longer" if figure.difference > 0 else "shorter"
-            clear.append(f"{name_of(name)} is {seconds(abs(figure.difference))} {direction}")
-    sentences = [f"Its {' and its '.join(clear)}."] if clear else []
-    if unsure:
-        sentences.append(f"{listed(unsure)} {'does' if len(unsure) == 1 else 'do'} not clearly differ.")
-    if same:
-        sentences.append(f"{listed(same)} {'is' if len(same) == 1 else 'are'} the same.")
-    return " ".join(sentences)
+            speeds["different"].append((name_of(name), figure.difference))
+    return speeds
 
 
-def _why(comparison: Comparison) -> str:
-    """The main parts of the difference in mean time."""
-    total = sum(part.difference_s for part in comparison.parts)
+def _main_parts(comparison: Comparison, total_s: float) -> list[str]:
+    """The main parts of the difference in mean time, the largest first; empty where it is negligible."""
     mean_s = max(sum(row.a_s for row in comparison.times), 1e-12)
-    if not comparison.parts or abs(total) < _NEGLIGIBLE * mean_s:
-        return ""
+    if not comparison.parts or abs(total_s) < _NEGLIGIBLE * mean_s:
+        return []
     largest = sorted(comparison.parts, key=lambda part: -abs(part.difference_s))
     main = [part for part in largest if abs(part.difference_s) > 0.1 * abs(largest[0].difference_s)]
-    parts = listed([f"{part.name} {_signed_s(part.difference_s)}" for part in main])
-    return f"A request takes {seconds(abs(total))} {'longer' if total > 0 else 'less'} on average: {parts}."
-
-
-def format_seeds(comparison: Comparison) -> str:
-    """Seeds and intervals behind the figures."""
-    if len(comparison.seeds) > 1 and comparison.same_workload:
-        return (
-            f"Means of {counted(len(comparison.seeds), 'seed')}, both sides on the same requests and random numbers; "
-            f"intervals hold the mean difference with {in_percent(CONFIDENCE)} confidence. Verdicts and reasons "
-            f"are those of seed {comparison.seeds[0]}."
-        )
-    return "One seed: differences have no interval."
-
-
-def format_fronts(comparison: Comparison) -> str:
-    """How two fronts compare; "" where they do not."""
-    fronts = comparison.fronts
-    if fronts is None:
-        return ""
-    return (
-        f"A's front has {counted(fronts.a, 'deployment')}, {fronts.a_beaten:,} of them beaten by one of B's; B's has "
-        f"{fronts.b:,}, {fronts.b_beaten:,} of them beaten by one of A's."
-    )
+    return [f"{part.name} {_signed_s(part.difference_s)}" for part in main]

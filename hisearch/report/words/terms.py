@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from hisearch.score.quantities import UNDEFINED, percent, quantity, titled
-from hisearch.score.terms import Check, LimitCheck, RejectionCheck, TermCheck, name_of
+from hisearch.score.quantities import UNDEFINED, percent, quantity, significant, titled
+from hisearch.score.terms import Check, LimitCheck, RejectionCheck, name_of
 
 
 class TermLine(NamedTuple):
@@ -37,31 +37,16 @@ def term_lines(checks: Iterable[Check]) -> tuple[TermLine, ...]:
 
 
 def _term_line(check: Check) -> TermLine:
+    shown = quantity(check.label)
     if isinstance(check, RejectionCheck):
-        return _rejection(check)
-    return _limit(check) if isinstance(check, LimitCheck) else _latency(check)
-
-
-def _limit(check: LimitCheck) -> TermLine:
-    shown = quantity(check.label)
-    bound = shown.show_bound(check.bound)
-    return _line(check, shown.show(check.value), f"at least {bound}" if check.at_least else bound)
-
-
-def _latency(check: TermCheck) -> TermLine:
-    shown = quantity(check.label)
-    value = UNDEFINED if check.value_s is None else shown.show(check.value_s)
-    return _line(check, value, shown.show_bound(check.bound_s))
-
-
-def _rejection(check: RejectionCheck) -> TermLine:
-    shown = quantity(check.label)
-    value = f"{check.requests:,} of {check.arrived:,} ({shown.show(check.value)})" if check.requests else "none"
-    return _line(check, value, shown.show_bound(check.bound) if check.bound > 0 else "none")
-
-
-def _line(check: Check, value: str, bound: str) -> TermLine:
-    shown = quantity(check.label)
+        value = f"{check.requests:,} of {check.arrived:,} ({shown.show(check.value)})" if check.requests else "none"
+        bound = shown.show_bound(check.bound) if check.bound > 0 else "none"
+    elif isinstance(check, LimitCheck):
+        value = shown.show(check.value)
+        bound = f"{'at least ' if check.at_least else ''}{shown.show_bound(check.bound)}"
+    else:
+        value = UNDEFINED if check.value_s is None else shown.show(check.value_s)
+        bound = shown.show_bound(check.bound_s)
     margin = UNDEFINED if check.margin is None else _margin(check.margin)
     return TermLine(name_of(check), titled(check), shown.meaning, value, bound, margin, check.holds, check.note)
 
@@ -70,3 +55,10 @@ def _margin(margin: float) -> str:
     if margin >= 0:
         return f"{percent(margin)} to spare"
     return f"exceeds by {percent(-margin)}" if math.isfinite(margin) else "never reached"
+
+
+def seconds(value_s: float) -> str:
+    """A time in ms below one second, else in s, with three digits."""
+    if not math.isfinite(value_s):
+        return significant(value_s)
+    return f"{significant(value_s * 1e3)} ms" if abs(value_s) < 1.0 else f"{significant(value_s)} s"

@@ -41,7 +41,7 @@ from hisearch.search.select.rules import (
 )
 from hisearch.search.select.setting_sensitivity import Setting, single_changes
 from hisearch.specs.studies.study import PRICE, ConfidenceSpec, RecommendSpec, RuleName
-from hisearch.specs.wording import in_percent
+from hisearch.specs.wording import format_percent
 
 _T = TypeVar("_T")
 
@@ -283,10 +283,10 @@ class _Course:
         usd = price_of(assured.trial) - price_of(first.trial)
         reason = (
             f"{describe(assured.trial.deployment)} is the first, of {assured.looked_at} looked at in the order of "
-            f"{_ORDERS[first.rule]}, that meets the SLO with a probability of at least {in_percent(at_least)}, which "
-            f"was asked for: {in_percent(likely.all_terms)}, at ${price_of(assured.trial):,.2f} per hour. The rule's "
-            f"own choice, {describe(first.trial.deployment)} at ${price_of(first.trial):,.2f} per hour "
-            f"(${abs(usd):,.2f} {'more' if usd < 0 else 'less'}), meets it with {in_percent(assessed.all_terms)}."
+            f"{_ORDERS[first.rule]}, that meets the SLO with a probability of at least {format_percent(at_least)}, "
+            f"which was asked for: {format_percent(likely.all_terms)}, at ${price_of(assured.trial):,.2f} per hour. "
+            f"The rule's own choice, {describe(first.trial.deployment)} at ${price_of(first.trial):,.2f} per hour "
+            f"(${abs(usd):,.2f} {'more' if usd < 0 else 'less'}), meets it with {format_percent(assessed.all_terms)}."
         )
         return self._recommended(self._question.recommend, (assured.trial, reason)), assured, True
 
@@ -319,7 +319,7 @@ class _Course:
             return None, ()
         trials = [recommendation.trial] + [first] * (first.number != recommendation.trial.number)
         trials += [trial for trial, _ in recommendation.runner_ups if trial.number != first.number][:CANDIDATES]
-        with self._counting("contenders and the first draws"):
+        with self._counting("candidates and the first draws"):
             assessments = (
                 self._assessor.assess(trials, [few] * len(trials), settings.level) if few and len(trials) > 1 else []
             )
@@ -344,7 +344,7 @@ class _Course:
         """The price of a higher probability, if none is required."""
         if self._settings.at_least is not None or assessed is None or self._assessor.out_of_time:
             return None
-        with self._counting("a surer one"):
+        with self._counting("the chance-constrained one"):
             return find_chance_constrained(
                 self._assessor, best, assessed, self._trials, self._settings.chance_constrained, self._settings.level
             )

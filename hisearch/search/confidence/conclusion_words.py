@@ -38,7 +38,7 @@ def format_required_probability(conclusion: Conclusion) -> str:
 
 def format_chance_constrained(outcome: ChanceConstrained | None, best: Trial) -> str:
     """The price of a higher probability; "" if it was not looked for."""
-    return "" if outcome is None else _WORDS.say("surer", outcome, best)
+    return "" if outcome is None else _WORDS.say("chance_constrained", outcome, best)
 
 
 def format_step(change: StepChange, best: Trial) -> str:

@@ -45,7 +45,7 @@ def to_dict(conclusion: Conclusion, varied: list[str]) -> dict[str, Any]:
         **({} if assessment is None else {"errors": assessment.errors}),
         "intervals": {} if assessment is None else {name: list(ends) for name, ends in assessment.intervals.items()},
         "medians": {} if assessment is None else dict(assessment.medians),
-        "contenders": [
+        "candidates": [
             {"trial": candidate.trial.number, **_assessed(candidate.assessment), "cheapest": candidate.cheapest}
             for candidate in conclusion.candidates
         ],
@@ -61,7 +61,7 @@ def to_dict(conclusion: Conclusion, varied: list[str]) -> dict[str, Any]:
             "goodput_rps": headroom.goodput_rps,
             "simulations": headroom.simulations,
         },
-        "surer": _chance_constrained(conclusion),
+        "chance_constrained": _chance_constrained(conclusion),
         "sensitivity": _sensitivity(conclusion),
         "sentences": sentences(conclusion),
         "simulations": dict(conclusion.simulations),

@@ -14,7 +14,7 @@ from hisearch.search.model.trial import Trial
 from hisearch.search.records.interrupts import Interrupts
 from hisearch.search.records.journal import Journal
 from hisearch.search.records.progress import Progress, SilentProgress
-from hisearch.search.records.standing import Standing
+from hisearch.search.records.search_status import SearchStatus
 from hisearch.specs.deployments.deployment import DeploymentSpec
 from hisearch.specs.studies.study import BudgetSpec
 
@@ -44,7 +44,7 @@ class TrialRunner:
         simulations_each: int = 1,
         backend: Backend | None = None,
         interrupts: Interrupts | None = None,
-        standing: Standing | None = None,
+        status: SearchStatus | None = None,
         keep: Callable[[Sequence[Trial]], None] | None = None,
         accepts: Callable[[DeploymentSpec], bool] | None = None,
     ) -> None:
@@ -61,7 +61,7 @@ class TrialRunner:
             simulations_each: simulations per job, until the first job has ended.
             backend: where simulations run; ``workers`` threads of this process if absent.
             interrupts: signals that end the search; an interrupt of a backend always does.
-            standing: summary of the trials for listeners.
+            status: summary of the trials for listeners.
             keep: called with the trials so far after every batch.
             accepts: whether a deployment may be simulated; all may if absent.
 
@@ -86,7 +86,7 @@ class TrialRunner:
         self._simulations_each = simulations_each
         self._keep = keep
         self._accepts = accepts
-        self._search_status = standing if standing is not None else Standing()
+        self._search_status = status if status is not None else SearchStatus()
 
     @property
     def simulations(self) -> int:

@@ -206,7 +206,7 @@ def _parameters_of_others(deployment: DeploymentSpec) -> dict[str, Any]:
 
 
 #: Names of the shapes for people.
-SHAPES = {"unified": "one pool", "disaggregated": "prefill and decode apart", "mixed": "unequal workers"}
+SHAPES = {"unified": "one pool", "disaggregated": "disaggregated prefill and decode", "mixed": "unequal workers"}
 
 
 def shape_of(deployment: DeploymentSpec) -> str:

@@ -11,7 +11,7 @@ from hisearch.search.model.deployments import SHAPES, accelerators_of, describe,
 from hisearch.search.model.trial import Recommendation, Trial, metric_of, price_of
 from hisearch.search.select.pareto import front, miss_order
 from hisearch.specs.studies.study import PRICE
-from hisearch.specs.wording import counted, in_percent, listed
+from hisearch.specs.wording import counted, format_percent, listed
 
 #: Among equally priced deployments, tightest margins within this share of the bound count as equal, and goodputs within
 #: this share: one request more or less moves a percentile by as much.
@@ -98,10 +98,10 @@ def format_term(check: Check) -> str:
     """``TTFT p99 0.61 s of at most 2 s: 70 % left``; of rejections ``Rejected 2.50 % of at most 0 %: missed``."""
     if isinstance(check, RejectionCheck):
         verdict = "met" if check.holds else f"missed, {check.note}"
-        return f"{titled(check)} {in_percent(check.value, 2)} of at most {check.bound * 100:g} %: {verdict}"
+        return f"{titled(check)} {format_percent(check.value, 2)} of at most {check.bound * 100:g} %: {verdict}"
     if check.margin is None:
         return f"{titled(check)} {check.note}"
-    verdict = f"{in_percent(check.margin)} left" if check.holds else f"missed by {in_percent(-check.margin)}"
+    verdict = f"{format_percent(check.margin)} left" if check.holds else f"missed by {format_percent(-check.margin)}"
     if isinstance(check, LimitCheck):
         direction = "at least" if check.at_least else "at most"
         return f"{titled(check)} {check.value:.4g} of {direction} {check.bound:g}: {verdict}"
@@ -143,7 +143,7 @@ def _reason(best: Trial, feasible: Sequence[Trial], comparable: Sequence[Trial],
     miss = (
         f"{worst.requests:,} of {counted(worst.arrived, 'request')} are rejected, more than the SLO allows"
         if isinstance(worst, RejectionCheck)
-        else f"{titled(worst)} is missed by {in_percent(worst.violation)}"
+        else f"{titled(worst)} is missed by {format_percent(worst.violation)}"
     )
     return (
         f"{first} The SLO is missed by {counted(len(cheaper), 'cheaper one')}, most narrowly by "
@@ -232,6 +232,6 @@ def _trade(best: Trial, alternative: Trial, objectives: Sequence[str]) -> str:
     parts += latencies_instead(alternative, best, objectives)
     if round(best.worst_margin, 2) != round(alternative.worst_margin, 2):
         parts.append(
-            f"tightest margin {in_percent(alternative.worst_margin)} instead of {in_percent(best.worst_margin)}"
+            f"tightest margin {format_percent(alternative.worst_margin)} instead of {format_percent(best.worst_margin)}"
         )
     return ", ".join(parts)

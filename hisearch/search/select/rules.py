@@ -33,7 +33,7 @@ from hisearch.search.select.recommend import (
 )
 from hisearch.specs.base import ENGINE_TITLES
 from hisearch.specs.studies.study import PRICE, RecommendSpec
-from hisearch.specs.wording import capitalised, counted, in_percent, listed
+from hisearch.specs.wording import capitalised, counted, format_percent, listed
 
 #: Deployments whose largest load ``most_headroom`` looks for: those with the widest tightest margin.
 HEADROOM_CANDIDATES = 4
@@ -259,7 +259,7 @@ def against_baseline(best: Trial, baseline: Trial, objectives: Sequence[str]) ->
     pool = baseline.deployment.pools[0]
     what = f"{ENGINE_TITLES[pool.engine.name]} with its default settings, {describe(baseline.deployment)}"
     share = price_of(best) / price_of(baseline) - 1.0 if price_of(baseline) > 0 else 0.0
-    price = "as dear" if abs(share) < 0.0005 else f"{in_percent(abs(share), 1)} {_less_or_more(share)}"
+    price = "as dear" if abs(share) < 0.0005 else f"{format_percent(abs(share), 1)} {_less_or_more(share)}"
     figures = latencies_instead(best, baseline, objectives)
     miss = "" if baseline.feasible else " (which misses the SLO with every number of replicas tried)"
     return f"Against {what} at {_usd(baseline)}{miss}, it is {price}{', with ' * bool(figures)}{listed(figures)}."
@@ -288,7 +288,7 @@ def _figure(trial: Trial, name: str) -> str:
 def _changes(best: Trial, trial: Trial, objectives: Sequence[str]) -> str:
     """``12 % cheaper, with TTFT p99 40 % higher and goodput 1 % lower``: ``trial`` against ``best``."""
     share = price_of(trial) / price_of(best) - 1.0 if price_of(best) > 0 else 0.0
-    price = "equally priced" if abs(share) < 0.0005 else f"{in_percent(abs(share), 1)} {_less_or_more(share)}"
+    price = "equally priced" if abs(share) < 0.0005 else f"{format_percent(abs(share), 1)} {_less_or_more(share)}"
     changes = []
     for name in dict.fromkeys(objectives):
         ours, theirs = best.objective(name), trial.objective(name)
@@ -297,6 +297,6 @@ def _changes(best: Trial, trial: Trial, objectives: Sequence[str]) -> str:
         change = theirs / ours - 1.0
         if abs(change) >= 0.0005:
             changes.append(
-                f"{quantity(name).within} {in_percent(abs(change), 1)} {'higher' if change > 0 else 'lower'}"
+                f"{quantity(name).within} {format_percent(abs(change), 1)} {'higher' if change > 0 else 'lower'}"
             )
     return f"{price}, with {listed(changes)}" if changes else price

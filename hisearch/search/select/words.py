@@ -9,7 +9,7 @@ from typing import Any
 from hisearch.score.quantities import quantity, titled, usd
 from hisearch.search.model.deployments import describe
 from hisearch.search.model.trial import price_of
-from hisearch.specs.wording import counted, in_percent, listed
+from hisearch.specs.wording import counted, format_percent, listed
 
 
 class Words:
@@ -38,7 +38,7 @@ class Words:
             "line": describe,
             "listed": listed,
             "load": lambda factor: f"{factor:.3g}",
-            "percent": in_percent,
+            "percent": format_percent,
             "quantity": quantity,
             "titled": titled,
             "usd": usd,

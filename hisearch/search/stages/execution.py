@@ -37,7 +37,7 @@ from hisearch.specs.deployments.deployment import DeploymentSpec, EngineSpec, Po
 from hisearch.specs.deployments.routing import RouterSpec
 from hisearch.specs.machines.parallelism import degrees_of
 from hisearch.specs.studies.search_space import ExecutionSpace
-from hisearch.specs.wording import counted, in_percent, listed
+from hisearch.specs.wording import counted, format_percent, listed
 
 #: Smallest margin for the estimates' error, whatever the profile claims: estimates ignore queueing and bursts.
 LEAST_MARGIN = 0.2
@@ -100,12 +100,12 @@ class ExecutionReport:
         nearest = min(short_workers, key=lambda candidate: candidate.miss)
         times = (1 + nearest.miss) * (1 + nearest.margin)
         pool = nearest.pool
-        miss = _HOPELESS[nearest.shortfall][1].format(share=in_percent(times - 1), times=f"{times:.3g}")
+        miss = _HOPELESS[nearest.shortfall][1].format(share=format_percent(times - 1), times=f"{times:.3g}")
         return (
             "No deployment of this search space can meet the SLO, and a larger budget will not help: of "
             f"{counted(len(self.sized) + len(self.sides), 'worker')} that can be built {reasons}. The nearest, "
             f"{pool.parallelism.ranks} × {pool.accelerator} with {ENGINE_TITLES[pool.engine.name]}, "
-            f"{miss} by step times alone, whose error is taken to be {in_percent(nearest.margin)}."
+            f"{miss} by step times alone, whose error is taken to be {format_percent(nearest.margin)}."
         )
 
     def summary(self) -> str:

@@ -293,7 +293,7 @@ class SearchSpaceSpec(Strict):
     routing: RoutingSpace = Field(RoutingSpace(), description="Stage 2.")
     cache: CacheSpace = Field(CacheSpace(), description="Stage 3.")
     pools: PoolsSpace = Field(
-        PoolsSpace(), description="One pool of equal workers, prefill and decode apart, unequal workers."
+        PoolsSpace(), description="One pool of equal workers, disaggregated prefill and decode, unequal workers."
     )
     profile: str = Field(
         "auto",

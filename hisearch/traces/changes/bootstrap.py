@@ -29,10 +29,10 @@ from typing import Literal
 import numpy as np
 
 from hisearch.base.dtypes import F8, I8
-from hisearch.traces.compiled import CompiledTrace, TraceArrays
+from hisearch.traces.compiled import REQUEST_COLUMNS, CompiledTrace, TraceArrays, with_tree
 from hisearch.traces.compiler import freeze
 from hisearch.traces.models import chosen
-from hisearch.traces.trace import roots_of
+from hisearch.traces.trace import moved, roots_of
 
 Scheme = Literal["sessions", "blocks"]
 
@@ -188,22 +188,14 @@ def assemble(table: SessionTable, drawn: I8, start_s: F8) -> CompiledTrace:
     # Earliest arrival first, as traces are compiled; a chain's requests stand in their order before it.
     keys = _tree.arrival_keys(arrival_s, previous.astype(np.int32), arrays.think_s[source])
     order = np.argsort(keys, kind="stable")
-    rank = np.empty(len(order), np.int64)
-    rank[order] = np.arange(len(order))
     parent, start, end, prompt_node, output_node = _tree_of_copies(table, drawn, copy_of, source)
     tree = _tree.finish_tree(parent, start, end, prompt_node[order], output_node[order])
-    columns = {name: getattr(arrays, name)[source][order] for name in TraceArrays._fields[:9]}
-    columns |= {
-        "arrival_s": arrival_s[order],
-        "previous": np.where(previous[order] >= 0, rank[np.maximum(previous[order], 0)], -1),
-        "session": copy_of[order],
-    }
+    columns = {name: getattr(arrays, name)[source][order] for name in REQUEST_COLUMNS}
+    columns |= {"arrival_s": arrival_s[order], "previous": moved(previous, order), "session": copy_of[order]}
     ids = [f"{trace.request_ids[request]}~{copy}" for request, copy in zip(source[order], copy_of[order], strict=True)]
-    drawn_trace = TraceArrays(
-        **columns, prompt_node=tree[3], output_node=tree[4], parent=tree[0], start_tokens=tree[1], end_tokens=tree[2]
-    )
     models = chosen(trace.models, source[order])
-    return freeze(trace.name, drawn_trace, ids, trace.skipped_rows, trace.warnings, trace.block_tokens, models=models)
+    drawn_arrays = with_tree(columns, tree)
+    return freeze(trace.name, drawn_arrays, ids, trace.skipped_rows, trace.warnings, trace.block_tokens, models=models)
 
 
 def _tree_of_copies(table: SessionTable, drawn: I8, copy_of: I8, source: I8) -> tuple[np.ndarray, ...]:
@@ -225,17 +217,17 @@ def _tree_of_copies(table: SessionTable, drawn: I8, copy_of: I8, source: I8) -> 
     place = np.full(nodes, -1, np.int64)  # of a node among those of its owner
     place[by_owner] = np.arange(len(by_owner)) - first[owner[by_owner]]
 
-    def moved(node: np.ndarray, copy: np.ndarray) -> np.ndarray:
+    def placed(node: np.ndarray, copy: np.ndarray) -> np.ndarray:
         """Where a node of a copy is: in its own branch where it is a further one's own, else where it was."""
         return np.where(further[copy] & (owner[node] >= 0), nodes + begins[copy] + place[node], node)
 
-    parent = np.concatenate((arrays.parent, moved(arrays.parent[copied], of_copy))).astype(np.int32)
+    parent = np.concatenate((arrays.parent, placed(arrays.parent[copied], of_copy))).astype(np.int32)
     return (
         parent,
         np.concatenate((arrays.start_tokens, arrays.start_tokens[copied])),
         np.concatenate((arrays.end_tokens, arrays.end_tokens[copied])),
-        moved(arrays.prompt_node[source], copy_of).astype(np.int32),
-        moved(arrays.output_node[source], copy_of).astype(np.int32),
+        placed(arrays.prompt_node[source], copy_of).astype(np.int32),
+        placed(arrays.output_node[source], copy_of).astype(np.int32),
     )
 
 

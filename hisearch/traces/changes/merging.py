@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from hisearch.traces.compiled import CompiledTrace, TraceArrays
+from hisearch.traces.compiled import REQUEST_COLUMNS, CompiledTrace, TraceArrays
 from hisearch.traces.compiler import freeze
 from hisearch.traces.models import RequestModels, models_of
-from hisearch.traces.trace import Trace, make_trace
+from hisearch.traces.trace import Trace, make_trace, moved
 
 #: Columns that mean the same in any trace.
 _COLUMNS = (
@@ -53,9 +53,7 @@ def merged(traces: Sequence[Trace]) -> Trace:
         name: np.concatenate([getattr(trace, name) for trace in traces]) for name in _COLUMNS
     }
     for name in ("previous", "shares_with"):
-        theirs = [getattr(trace, name) for trace in traces]
-        moved = [np.where(column >= 0, column + at, -1) for column, at in zip(theirs, before, strict=False)]
-        columns[name] = np.concatenate(moved)
+        columns[name] = _shifted([getattr(trace, name) for trace in traces], before)
     for name in ("session", "tenant"):
         columns[name] = np.concatenate(_disjoint([getattr(trace, name) for trace in traces]))
     named = [trace.models.names[k] for trace in traces if trace.models is not None for k in trace.models.model.tolist()]
@@ -90,14 +88,8 @@ def side_by_side(traces: Sequence[CompiledTrace], names: Sequence[str]) -> Compi
         np.maximum.accumulate(_tree.arrival_keys(a.arrival_s, a.previous.astype(np.int64), a.think_s)) for a in parts
     ]
     order = np.argsort(np.concatenate(keys), kind="stable")
-    rank = np.empty(len(order), np.int64)
-    rank[order] = np.arange(len(order))
-    columns = {name: np.concatenate([getattr(a, name) for a in parts])[order] for name in TraceArrays._fields[:9]}
-    waits = [
-        np.where(a.previous >= 0, rank[np.maximum(a.previous, 0) + at], -1)
-        for a, at in zip(parts, before, strict=False)
-    ]
-    columns["previous"] = np.concatenate(waits)[order]
+    columns = {name: np.concatenate([getattr(a, name) for a in parts])[order] for name in REQUEST_COLUMNS}
+    columns["previous"] = moved(_shifted([a.previous for a in parts], before), order)
     for name in ("session", "tenant"):
         columns[name] = np.concatenate(_disjoint([getattr(a, name) for a in parts]))[order]
     ids = [f"{k}/{name}" for k, trace in enumerate(traces, 1) for name in trace.request_ids]
@@ -114,18 +106,24 @@ def side_by_side(traces: Sequence[CompiledTrace], names: Sequence[str]) -> Compi
 
 def _forest(parts: Sequence[TraceArrays], order: np.ndarray) -> dict[str, np.ndarray]:
     """The trees of all parts under one root, and where prompts and outputs end in it, requests in ``order``."""
-    moved = np.cumsum([0, *(len(a.parent) - 1 for a in parts)])
-    columns = {
-        name: np.concatenate(
-            [np.where(getattr(a, name) > 0, getattr(a, name) + at, 0) for a, at in zip(parts, moved, strict=False)]
-        )[order]
-        for name in ("prompt_node", "output_node")
-    }
-    below = [np.where(a.parent[1:] > 0, a.parent[1:] + at, 0) for a, at in zip(parts, moved, strict=False)]
-    columns["parent"] = np.concatenate([parts[0].parent[:1], *below])
+    nodes_before = np.cumsum([0, *(len(a.parent) - 1 for a in parts)])
+
+    def of_forest(nodes: Sequence[np.ndarray]) -> np.ndarray:
+        """Nodes of each part's tree in the forest; the root is that of all."""
+        return np.concatenate([np.where(v > 0, v + at, 0) for v, at in zip(nodes, nodes_before, strict=False)])
+
+    columns = {name: of_forest([getattr(a, name) for a in parts])[order] for name in ("prompt_node", "output_node")}
+    columns["parent"] = np.concatenate([parts[0].parent[:1], of_forest([a.parent[1:] for a in parts])])
     for name in ("start_tokens", "end_tokens"):
         columns[name] = np.concatenate([getattr(parts[0], name)[:1], *(getattr(a, name)[1:] for a in parts)])
     return columns
+
+
+def _shifted(references: Sequence[np.ndarray], before: np.ndarray) -> np.ndarray:
+    """References to requests of one trace each, behind the ``before`` requests of the traces ahead of it."""
+    return np.concatenate(
+        [np.where(column >= 0, column + at, -1) for column, at in zip(references, before, strict=False)]
+    )
 
 
 def _disjoint(numbers: Sequence[np.ndarray]) -> list[np.ndarray]:

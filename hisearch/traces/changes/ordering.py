@@ -10,7 +10,7 @@ from hisearch.base.dtypes import I4, I8
 from hisearch.traces.compiled import TraceArrays
 from hisearch.traces.compiler import compile_trace
 from hisearch.traces.models import chosen
-from hisearch.traces.trace import Trace
+from hisearch.traces.trace import Trace, moved
 
 
 def in_arrival_order(trace: Trace) -> Trace:
@@ -27,9 +27,6 @@ def in_arrival_order(trace: Trace) -> Trace:
     order = np.array([int(index) for index in compiled.request_ids])
     if (order == np.arange(len(order))).all():
         return trace
-    rank = np.empty(len(order), dtype=np.int32)
-    rank[order] = np.arange(len(order), dtype=np.int32)
-    before = trace.previous[order]
     columns = {
         field.name: getattr(trace, field.name)[order]
         for field in fields(trace)
@@ -37,7 +34,7 @@ def in_arrival_order(trace: Trace) -> Trace:
     }
     shares_with, shared_tokens = _shares(compiled.arrays)
     columns |= {
-        "previous": np.where(before >= 0, rank[np.maximum(before, 0)], -1).astype(np.int32),
+        "previous": moved(trace.previous, order).astype(np.int32),
         "shares_with": shares_with,
         "shared_tokens": shared_tokens,
     }

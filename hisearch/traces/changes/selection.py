@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 import numpy as np
 
 from hisearch.base.dtypes import I8
 from hisearch.traces.agents import reordered
-from hisearch.traces.compiled import CompiledTrace, TraceArrays
+from hisearch.traces.compiled import REQUEST_COLUMNS, CompiledTrace, with_tree
 from hisearch.traces.compiler import freeze
 from hisearch.traces.models import chosen
+from hisearch.traces.trace import moved
 
 
 def head(trace: CompiledTrace, count: int) -> CompiledTrace:
@@ -46,17 +48,7 @@ def requests_for(trace: CompiledTrace, names: Collection[str]) -> CompiledTrace:
             f"trace {trace.name}: request {trace.request_ids[r]} waits for {trace.request_ids[previous[r]]}, which "
             "asks for another model: neither model's requests can be replayed alone"
         )
-    kept = _chosen(trace, np.flatnonzero(mine))
-    return freeze(
-        kept.name,
-        kept.arrays,
-        kept.request_ids,
-        kept.skipped_rows,
-        kept.warnings,
-        kept.block_tokens,
-        None,
-        None,
-    )
+    return _chosen(replace(trace, models=None), np.flatnonzero(mine))
 
 
 def _chosen(trace: CompiledTrace, kept: I8) -> CompiledTrace:
@@ -64,20 +56,14 @@ def _chosen(trace: CompiledTrace, kept: I8) -> CompiledTrace:
     from hisearch.traces import _tree
 
     arrays = trace.arrays
-    columns = {column: getattr(arrays, column)[kept] for column in TraceArrays._fields[:9]}
-    number = np.full(len(trace), -1, np.int64)
-    number[kept] = np.arange(len(kept))
-    before = columns["previous"]
-    columns["previous"] = np.where(before >= 0, number[np.maximum(before, 0)], -1)
+    columns = {column: getattr(arrays, column)[kept] for column in REQUEST_COLUMNS}
+    columns["previous"] = moved(arrays.previous, kept)
     tree = _tree.finish_tree(
         arrays.parent, arrays.start_tokens, arrays.end_tokens, arrays.prompt_node[kept], arrays.output_node[kept]
     )
-    selected = TraceArrays(
-        **columns, prompt_node=tree[3], output_node=tree[4], parent=tree[0], start_tokens=tree[1], end_tokens=tree[2]
-    )
     return freeze(
         trace.name,
-        selected,
+        with_tree(columns, tree),
         [trace.request_ids[r] for r in kept.tolist()],
         trace.skipped_rows,
         trace.warnings,

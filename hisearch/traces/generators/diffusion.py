@@ -13,7 +13,7 @@ import numpy as np
 from hisearch.specs.workloads.agent_workload import AgentWorkloadSpec
 from hisearch.traces.agents import AT_START
 from hisearch.traces.generators.graphs import Neighbours, build_graph
-from hisearch.traces.generators.schedule import Chains, Frames, Schedule
+from hisearch.traces.generators.schedule import Call, Chains, Frames, Hint, Schedule
 from hisearch.traces.sampling import draw_think_s, stream
 
 
@@ -71,18 +71,20 @@ def _free(spec: AgentWorkloadSpec, messages: Iterator[list[_Reached]], rng: np.r
     gates: list[tuple[int, int, float, float]] = []
     assert spec.action is not None  # the spec's own check
     begun = 0
-    while len(chains.agent) < spec.calls:
-        message = next(messages)[: spec.calls - len(chains.agent)]
-        first = len(chains.agent)
+    while len(chains.calls) < spec.calls:
+        message = next(messages)[: spec.calls - len(chains.calls)]
+        first = len(chains.calls)
         for reached, think_s in zip(message, draw_think_s(spec.action, len(message), rng).tolist(), strict=True):
             if reached.by >= 0:
-                chains.call(reached.agent, previous=first + reached.by, think_s=think_s, gate=begun)
+                chains.add(Call(reached.agent, previous=first + reached.by, think_s=think_s, gate=begun))
             elif begun:
-                chains.call(reached.agent, previous=first - 1, think_s=think_s, gate=begun, behind=begun - 1)
+                chains.add(Call(reached.agent, previous=first - 1, think_s=think_s, gate=begun, behind=begun - 1))
             else:
-                chains.call(reached.agent, arrival_s=think_s, gate=begun)
+                chains.add(Call(reached.agent, arrival_s=think_s, gate=begun))
             gates.append((begun - 1, reached.agent, (reached.hops + 1) * spec.action.p50_s, float(reached.hops)))
         begun += 1
     for gate, agent, seconds, steps in gates:
-        chains.hints.add(len(chains.agent) + gate if gate >= 0 else AT_START, agent, seconds=seconds, steps=steps)
+        chains.hints.append(
+            Hint(len(chains.calls) + gate if gate >= 0 else AT_START, agent, seconds=seconds, steps=steps)
+        )
     return chains.schedule()

@@ -9,7 +9,7 @@ import numpy as np
 from hisearch.base.dtypes import F8, I8
 from hisearch.specs.workloads.agent_workload import AgentWorkloadSpec
 from hisearch.traces.agents import AT_START
-from hisearch.traces.generators.schedule import Chains, Frames, Schedule
+from hisearch.traces.generators.schedule import Call, Chains, Frames, Hint, Schedule
 from hisearch.traces.sampling import draw_think_s, stream
 
 
@@ -55,7 +55,7 @@ def _free(spec: AgentWorkloadSpec, rng: np.random.Generator) -> Schedule:
     first = _actions_s(spec, spec.agents, rng) * rng.random(spec.agents)
     queue = [(call_s, agent) for agent, call_s in enumerate(first.tolist())]
     for call_s, agent in queue:
-        chains.hints.add(AT_START, agent, seconds=call_s)
+        chains.hints.append(Hint(AT_START, agent, seconds=call_s))
     heapq.heapify(queue)
     newest = [-1] * spec.agents
     think = first.tolist()
@@ -64,10 +64,10 @@ def _free(spec: AgentWorkloadSpec, rng: np.random.Generator) -> Schedule:
         call_s, agent = queue[0]
         before = newest[agent]
         if before < 0:
-            newest[agent] = chains.call(agent, arrival_s=call_s)
+            newest[agent] = chains.add(Call(agent, arrival_s=call_s))
         else:
-            newest[agent] = chains.call(agent, previous=before, think_s=think[agent])
-        chains.hints.add(newest[agent], agent, seconds=action)
+            newest[agent] = chains.add(Call(agent, previous=before, think_s=think[agent]))
+        chains.hints.append(Hint(newest[agent], agent, seconds=action))
         think[agent] = action
         heapq.heapreplace(queue, (call_s + action, agent))
     return chains.schedule()

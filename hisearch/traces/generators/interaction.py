@@ -12,7 +12,7 @@ from hisearch.base.dtypes import F8, I8
 from hisearch.specs.workloads.agent_workload import AgentWorkloadSpec
 from hisearch.traces.agents import AT_START
 from hisearch.traces.generators.independent import action_frames
-from hisearch.traces.generators.schedule import Chains, Frames, Schedule
+from hisearch.traces.generators.schedule import Call, Chains, Frames, Hint, Schedule
 from hisearch.traces.sampling import draw_think_s, stream
 
 #: An estimate is given anew once it has moved by more than this share of what was left.
@@ -127,13 +127,13 @@ def _free(spec: AgentWorkloadSpec, world: _World) -> Schedule:
     predicted = np.full(spec.agents, np.inf)
     while True:
         for agent in np.concatenate(world.callers()).tolist():
-            if len(chains.agent) == spec.calls:
+            if len(chains.calls) == spec.calls:
                 return chains.schedule()
             now_s = world.tick * tick_s
             if newest[agent] < 0:
-                newest[agent] = chains.call(agent, arrival_s=now_s)
+                newest[agent] = chains.add(Call(agent, arrival_s=now_s))
             else:
-                newest[agent] = chains.call(agent, previous=int(newest[agent]), think_s=now_s - called[agent])
+                newest[agent] = chains.add(Call(agent, previous=int(newest[agent]), think_s=now_s - called[agent]))
             called[agent] = now_s
             predicted[agent] = np.inf
             world.replan(np.array([agent]))
@@ -141,8 +141,8 @@ def _free(spec: AgentWorkloadSpec, world: _World) -> Schedule:
         for agent in np.flatnonzero(_revised(predicted, world.tick, left)).tolist():
             trigger = int(newest[agent])
             after_s = world.tick * tick_s - (called[agent] if trigger >= 0 else 0.0)
-            chains.hints.add(
-                trigger if trigger >= 0 else AT_START, agent, after_s=after_s, seconds=float(left[agent]) * tick_s
+            chains.hints.append(
+                Hint(trigger if trigger >= 0 else AT_START, agent, after_s=after_s, seconds=float(left[agent]) * tick_s)
             )
             predicted[agent] = world.tick + left[agent]
         world.advance()

@@ -88,18 +88,17 @@ def _prompts(spec: AgentWorkloadSpec, agent: I8, new: I8, output: I8) -> tuple[I
 
 def _agents(spec: AgentWorkloadSpec, schedule: Schedule) -> AgentArrays:
     adapters = spec.agents if spec.adapters is None else spec.adapters
-    hints = schedule.hints
-    trigger = np.array(hints.trigger, dtype=np.int32)
-    order = np.argsort(trigger, kind="stable")
+    columns = zip(*sorted(schedule.hints, key=lambda hint: hint.trigger), strict=True)
+    trigger, agent, after_s, seconds, steps = map(np.array, columns if schedule.hints else [[]] * 5)
     return AgentArrays(
         agent=schedule.agent.astype(np.int32),
         adapter=(np.arange(spec.agents) % adapters if adapters else np.full(spec.agents, -1)).astype(np.int32),
         gate=schedule.gate,
         behind=schedule.behind,
-        hint_trigger=trigger[order],
-        hint_agent=np.array(hints.agent, dtype=np.int32)[order],
-        hint_after_s=np.array(hints.after_s)[order],
-        hint_s=np.array(hints.seconds)[order],
-        hint_steps=np.array(hints.steps)[order],
+        hint_trigger=trigger.astype(np.int32),
+        hint_agent=agent.astype(np.int32),
+        hint_after_s=after_s,
+        hint_s=seconds,
+        hint_steps=steps,
         by_frames=np.array([schedule.by_frames], dtype=np.int32),
     )

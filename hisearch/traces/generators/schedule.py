@@ -7,6 +7,7 @@ Notation
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,23 +15,25 @@ from hisearch.base.dtypes import F8, I4, I8
 from hisearch.traces.agents import AT_START
 
 
-@dataclass
-class Hints:
-    """Rows of hints under construction, see ``AgentArrays``."""
+class Hint(NamedTuple):
+    """A hint, see ``AgentArrays``."""
 
-    trigger: list[int] = field(default_factory=list)
-    agent: list[int] = field(default_factory=list)
-    after_s: list[float] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
-    steps: list[float] = field(default_factory=list)
+    trigger: int
+    agent: int
+    after_s: float = 0.0
+    seconds: float = 0.0
+    steps: float = 0.0
 
-    def add(self, trigger: int, agent: int, *, after_s: float = 0.0, seconds: float = 0.0, steps: float = 0.0) -> None:
-        """Append one hint."""
-        self.trigger.append(trigger)
-        self.agent.append(agent)
-        self.after_s.append(after_s)
-        self.seconds.append(seconds)
-        self.steps.append(steps)
+
+class Call(NamedTuple):
+    """A call of an agent that follows its own clock, see ``Schedule``."""
+
+    agent: int
+    previous: int = -1
+    think_s: float = 0.0
+    arrival_s: float = np.nan
+    gate: int = -1
+    behind: int = -1
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class Schedule:
     arrival_s: F8
     gate: I4
     behind: I4
-    hints: Hints
+    hints: list[Hint]
     by_frames: bool
 
     def __len__(self) -> int:
@@ -96,15 +99,15 @@ class Frames:
         last = np.searchsorted(frame, shown, side="right") - 1
         first = gate == 0
         gaps = np.diff(shown, prepend=0)
-        hints = Hints()
+        hints: list[Hint] = []
         for begin, agent, frames in self._beginning:
             # The gate that opens before the first frame with calls from there on.
             at = int(np.searchsorted(shown, begin)) - 1
             if at < len(shown):
-                hints.add(count + at if at >= 0 else AT_START, agent, steps=frames)
+                hints.append(Hint(count + at if at >= 0 else AT_START, agent, steps=frames))
         for call, agent, frames in self._ends:
             if call < count:
-                hints.add(call, agent, steps=frames)
+                hints.append(Hint(call, agent, steps=frames))
         return Schedule(
             agent=np.array(self.agent[:count]),
             previous=np.where(first, -1, last[np.maximum(gate - 1, 0)]).astype(np.int32),
@@ -119,44 +122,26 @@ class Frames:
 
 @dataclass
 class Chains:
-    """Calls of agents that each follow their own clock."""
+    """Calls of agents that each follow their own clock: ``think_s`` after ``previous``, or at ``arrival_s``."""
 
-    agent: list[int] = field(default_factory=list)
-    previous: list[int] = field(default_factory=list)
-    think_s: list[float] = field(default_factory=list)
-    arrival_s: list[float] = field(default_factory=list)
-    gate: list[int] = field(default_factory=list)
-    behind: list[int] = field(default_factory=list)
-    hints: Hints = field(default_factory=Hints)
+    calls: list[Call] = field(default_factory=list)
+    hints: list[Hint] = field(default_factory=list)
 
-    def call(
-        self,
-        agent: int,
-        *,
-        previous: int = -1,
-        think_s: float = 0.0,
-        arrival_s: float = np.nan,
-        gate: int = -1,
-        behind: int = -1,
-    ) -> int:
-        """``agent`` calls ``think_s`` after ``previous``, or at ``arrival_s``; returns the call's index."""
-        self.agent.append(agent)
-        self.previous.append(previous)
-        self.think_s.append(think_s)
-        self.arrival_s.append(arrival_s)
-        self.gate.append(gate)
-        self.behind.append(behind)
-        return len(self.agent) - 1
+    def add(self, call: Call) -> int:
+        """Append a call; returns its index."""
+        self.calls.append(call)
+        return len(self.calls) - 1
 
     def schedule(self) -> Schedule:
         """Schedule of all calls."""
+        agent, previous, think_s, arrival_s, gate, behind = map(np.array, zip(*self.calls, strict=True))
         return Schedule(
-            agent=np.array(self.agent),
-            previous=np.array(self.previous, dtype=np.int32),
-            think_s=np.array(self.think_s),
-            arrival_s=np.array(self.arrival_s),
-            gate=np.array(self.gate, dtype=np.int32),
-            behind=np.array(self.behind, dtype=np.int32),
+            agent=agent,
+            previous=previous.astype(np.int32),
+            think_s=think_s,
+            arrival_s=arrival_s,
+            gate=gate.astype(np.int32),
+            behind=behind.astype(np.int32),
             hints=self.hints,
             by_frames=False,
         )

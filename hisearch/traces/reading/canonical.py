@@ -79,8 +79,6 @@ class _Reader:
             raise RowError("shares_with", f"expected a request of the same model, {model!r}")
         session = self._group(row, "session")
         tenant = self._group(row, "tenant") or 0
-        if session is None and previous >= 0:
-            session = self.requests.session[previous]
         arrival = self._arrival(row, previous)
         self.content = self.content or content
         self._index[name] = self.requests.add(
@@ -102,7 +100,7 @@ class _Reader:
 
     def _think(self, row: Fields, previous: int) -> float:
         if "think_s" not in row:
-            return math.nan if previous >= 0 else 0.0
+            return math.nan
         think = row.number("think_s")
         if think and previous < 0:
             raise RowError("think_s", "expected previous beside it")

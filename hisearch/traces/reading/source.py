@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
@@ -67,7 +68,7 @@ class Requests:
         output_tokens: int,
         *,
         previous: int = -1,
-        think_s: float = 0.0,
+        think_s: float = math.nan,
         session: int | None = None,
         tenant: int = 0,
         request_id: str | None = None,
@@ -75,14 +76,19 @@ class Requests:
         known_tokens: int = 0,
         model: str | None = None,
     ) -> int:
-        """Append one request; returns its index. A session of its own where none is given."""
+        """Append one request; returns its index.
+
+        Where no session is given, it is the predecessor's, or its own. Think times are of follow-ups alone.
+        """
         index = len(self.arrival_s)
+        if session is None:
+            session = self.session[previous] if previous >= 0 else index
         self.arrival_s.append(arrival_s)
         self.input_tokens.append(input_tokens)
         self.output_tokens.append(output_tokens)
         self.previous.append(previous)
-        self.think_s.append(think_s)
-        self.session.append(index if session is None else session)
+        self.think_s.append(think_s if previous >= 0 else 0.0)
+        self.session.append(session)
         self.tenant.append(tenant)
         self.request_ids.append(str(index) if request_id is None else request_id)
         self.ids.extend(ids)

@@ -209,8 +209,8 @@ def _table(priced: Iterable[PricedRow]) -> pd.DataFrame:
 def summarise(file: str, priced: Sequence[PricedRow], profile: str) -> SiliconReport:
     """The report over ``priced``."""
     rows = _table(priced)
-    apart = rows[rows["mode"] == "disagg"]
-    done = rows[rows["mode"] != "disagg"] if len(apart) < len(rows) else apart
+    disaggregated = rows[rows["mode"] == "disagg"]
+    done = rows[rows["mode"] != "disagg"] if len(disaggregated) < len(rows) else disaggregated
     flags = {name: done[name].astype(bool) for name in ("dense", "drafted", "beyond", "start_up")}
     return SiliconReport(
         file=file,
@@ -226,9 +226,13 @@ def summarise(file: str, priced: Sequence[PricedRow], profile: str) -> SiliconRe
         start_up=errors("start-up", done[flags["start_up"]], with_start_up=True),
         engines=_groups(done, 1),
         groups=_groups(rows, 5, with_start_up=True),
-        disaggregated=errors("prefill and decode apart", apart, with_start_up=True),
-        disaggregated_stated=errors("apart, workers stated", apart[apart["stated"].astype(bool)], with_start_up=True),
-        disaggregated_known=errors("apart, recipe known", apart[apart["recipe"].astype(bool)], with_start_up=True),
+        disaggregated=errors("disaggregated prefill and decode", disaggregated, with_start_up=True),
+        disaggregated_stated=errors(
+            "disaggregated, workers stated", disaggregated[disaggregated["stated"].astype(bool)], with_start_up=True
+        ),
+        disaggregated_known=errors(
+            "disaggregated, recipe known", disaggregated[disaggregated["recipe"].astype(bool)], with_start_up=True
+        ),
     )
 
 

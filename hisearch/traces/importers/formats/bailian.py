@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from hisearch.base.policies import TraceFormat
 from hisearch.traces.importers.blocks import prompt_blocks
 from hisearch.traces.reading.rows import Order, RowError, json_rows
@@ -43,8 +41,6 @@ def read(source: Source) -> Trace:
                 inputs,
                 outputs,
                 previous=previous,
-                think_s=math.nan if previous >= 0 else 0.0,
-                session=requests.session[previous] if previous >= 0 else None,
                 tenant=kind,
                 request_id=str(chat),
                 ids=ids,

@@ -70,7 +70,7 @@ def read(source: Source) -> Trace:
                 inputs,
                 outputs,
                 previous=previous,
-                think_s=think if previous >= 0 else 0.0,
+                think_s=think,
                 session=session,
                 tenant=tenant,
                 request_id=name,

@@ -46,7 +46,7 @@ def read(source: Source) -> Trace:
                     call.inputs,
                     call.outputs,
                     previous=previous,
-                    think_s=call.at_s - calls[number - 1].at_s if number else 0.0,
+                    think_s=call.at_s - calls[number - 1].at_s,
                     session=session,
                     request_id=f"{name}/{number}",
                     ids=call.ids.tolist(),

@@ -35,13 +35,7 @@ def read(source: Source) -> Trace:
             follows = inputs >= history
             shares_with.append(before if follows else -1)
             shared_tokens.append(int(history) if follows else 0)
-            requests.add(
-                math.nan if follows else 0.0,
-                inputs,
-                outputs,
-                previous=before if follows else -1,
-                session=requests.session[-1] if follows else None,
-            )
+            requests.add(math.nan if follows else 0.0, inputs, outputs, previous=before if follows else -1)
     warnings = ["conversations are not marked in the file: they were told apart by their lengths"]
     think = draw_think_s(source.spec.think, len(requests), stream("think", source.seed))
     requests.think_s = [think[i] if requests.previous[i] >= 0 else 0.0 for i in range(len(requests))]

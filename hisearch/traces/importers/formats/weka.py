@@ -117,7 +117,7 @@ def _add_session(
             call.inputs,
             call.outputs,
             previous=previous,
-            think_s=think if previous >= 0 else 0.0,
+            think_s=think,
             session=session,
             request_id=f"{name}/{len(requests) - session}",
         )

@@ -15,7 +15,7 @@ from hisearch.search.model.trial import is_maximised, metric_of
 WORST_FACTOR = 10.0
 
 
-class Standing:
+class SearchStatus:
     """Counts feasible deployments, and keeps the cheapest price and the hypervolume of the front so far.
 
     The hypervolume is taken over the logarithms of the objectives. Its corner is ``WORST_FACTOR`` times worse than the

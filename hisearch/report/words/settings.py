@@ -1,23 +1,12 @@
-"""Deployments as text: a sentence, and their settings one by one."""
+"""The settings of deployments one by one, as text."""
 
 from __future__ import annotations
 
-from hisearch.score.quantities import HOURS_PER_MONTH, usd
-from hisearch.search.model.deployments import (
-    SHAPES,
-    format_devices,
-    format_kv_connector,
-    formats,
-    formats_of,
-    shape_of,
-    stores,
-)
-from hisearch.search.model.trial import Trial
+from hisearch.search.model.deployments import SHAPES, format_devices, shape_of
 from hisearch.specs.base import ENGINE_TITLES
 from hisearch.specs.deployments.agent_memory import AgentMemorySpec
 from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.deployments.tiers import KV_CONNECTOR_TITLES, KV_CONNECTORS
-from hisearch.specs.wording import counted, listed
 
 NOT_USED = "not used"
 NO_ROUTER = "none needed"
@@ -32,96 +21,6 @@ UNUSED: frozenset[Value] = frozenset({NOT_USED, NO_ROUTER})
 STAGES = {1: "execution", 2: "routing", 3: "cache tiers", 4: "front and comparisons"}
 
 
-def sentence(trial: Trial, model_id: str) -> str:
-    """Model, hardware, settings and price: one sentence without its verb."""
-    deployment = trial.deployment
-    if len(deployment.pools) > 1:
-        return f"{_format_several(deployment, model_id)}: {cost(trial)}"
-    pool = deployment.pool
-    text = f"{counted(pool.replicas, 'replica')} of {model_id} on {ENGINE_TITLES[pool.engine.name]}, "
-    text += _format_hardware(pool)
-    if formats(deployment):
-        text += f", {' and '.join(formats(deployment))}"
-    if pool.replicas > 1:
-        text += f", behind a {deployment.router.policy} router"
-    return f"{text}, {_format_batch(pool)}{_format_agents(pool)}{_format_tiers(pool)}: {cost(trial)}"
-
-
-def _format_several(deployment: DeploymentSpec, model_id: str) -> str:
-    """Each pool's hardware and settings, the routers and the fabric."""
-    pools, disaggregated = deployment.pools, shape_of(deployment) == "disaggregated"
-    engines = listed(list(dict.fromkeys(ENGINE_TITLES[pool.engine.name] for pool in pools)))
-    parts = [
-        f"{counted(pool.replicas, 'replica')}{f' for {pool.role}' if disaggregated else ''} on {_format_hardware(pool)}"
-        f"{''.join(f', {name}' for name in formats_of(pool))}, {_format_batch(pool)}"
-        f"{_format_agents(pool)}{_format_tiers(pool)}"
-        for pool in pools
-    ]
-    text = f"{model_id} on {engines}, {SHAPES[shape_of(deployment)]}: {'; '.join(parts)}; "
-    text += f"behind a {deployment.router.policy} router"
-    if disaggregated:
-        text += f", and a {deployment.decode_router.policy} router for decode, over {deployment.transfer.fabric}"
-    return text
-
-
-def _format_hardware(pool: PoolSpec) -> str:
-    """``8 × h100-sxm in all (tensor parallel 2)``."""
-    text = f"{pool.accelerators} × {pool.accelerator}{' in all' if pool.replicas > 1 else ''}"
-    if pool.parallelism.ranks > 1:
-        text += f" (tensor parallel {pool.tensor_parallel}{_beyond_tensor(pool)})"
-    return text + (f", each with {format_devices(pool.devices)}" if pool.devices is not None else "")
-
-
-def _format_batch(pool: PoolSpec) -> str:
-    engine = pool.engine
-    text = f"with chunks of {counted(engine.chunk_tokens, 'token')} and up to "
-    text += counted(engine.max_running_requests, "running request")
-    return text + (" per replica" if pool.replicas > 1 else "")
-
-
-def _format_agents(pool: PoolSpec) -> str:
-    """``, adapters of rank 64 in 125 slots and 64 GiB of host memory by policy distance``."""
-    agents = pool.agents
-    if agents is None:
-        return ""
-    kinds = [f"adapters of rank {agents.adapters.rank}"] if agents.adapters is not None else []
-    kinds += [loaded.name for loaded in agents.objects]
-    where = f" in {counted(agents.slots, 'slot')}" if agents.slots is not None else ""
-    where += f" and {agents.host_gib:g} GiB of host memory" if agents.host_gib is not None else ""
-    return f", {listed(kinds) or 'agents'}{where} by policy {agents.policy}"
-
-
-def _format_tiers(pool: PoolSpec) -> str:
-    return f", and cache tiers of {listed(stores(pool))} ({format_kv_connector(pool)})" if pool.tiers else ""
-
-
-def _beyond_tensor(pool: PoolSpec) -> str:
-    """The other degrees of parallelism above 1."""
-    degrees = {
-        "pipeline parallel": pool.pipeline_parallel,
-        "attention data parallel": pool.attention_data_parallel,
-        "expert parallel": pool.expert_parallel,
-    }
-    return "".join(f", {name} {degree}" for name, degree in degrees.items() if degree > 1)
-
-
-def cost(trial: Trial) -> str:
-    """``$14.94 per hour, $10,906 per month (730 hours)``."""
-    hourly = trial.metrics["usd_per_hour"]
-    return f"{usd(hourly)} per hour, {usd(hourly * HOURS_PER_MONTH)} per month ({HOURS_PER_MONTH:g} hours)"
-
-
-def carried(trial: Trial) -> str:
-    """`` It carries up to 1,834 agents within the SLO, at $0.0020 an hour each.``; "" where not searched for."""
-    most = trial.metrics.get("agents", 0.0)
-    if not most:
-        return ""
-    agent_price = usd(trial.metrics["usd_per_agent_hour"])
-    several = trial.metrics["accelerators"] > 1
-    per_accelerator = f" ({trial.metrics['agents_per_accelerator']:,.0f} per accelerator)" if several else ""
-    return f" It carries up to {most:,.0f} agents within the SLO{per_accelerator}, at {agent_price} an hour each."
-
-
 def settings(deployment: DeploymentSpec) -> dict[str, Value]:
     """Every setting that a study may search, by its name; the same keys for every deployment.
 
@@ -131,7 +30,7 @@ def settings(deployment: DeploymentSpec) -> dict[str, Value]:
     router, decode_router, transfer = deployment.router, deployment.decode_router, deployment.transfer
     cache_aware, shape = router.policy == "cache_aware", shape_of(deployment)
     return values | {
-        "router": router.policy if _in_front(deployment) > 1 else NO_ROUTER,
+        "router": router.policy if in_front(deployment) > 1 else NO_ROUTER,
         "cache threshold": router.cache_threshold if cache_aware else NOT_USED,
         "balance, absolute": router.balance_abs_threshold if cache_aware else NOT_USED,
         "balance, relative": router.balance_rel_threshold if cache_aware else NOT_USED,
@@ -143,7 +42,7 @@ def settings(deployment: DeploymentSpec) -> dict[str, Value]:
     }
 
 
-def _in_front(deployment: DeploymentSpec) -> int:
+def in_front(deployment: DeploymentSpec) -> int:
     """Workers among which the router in front chooses."""
     return sum(pool.replicas for pool in deployment.pools if pool.role != "decode")
 
@@ -193,7 +92,12 @@ def _together(values: list[Value]) -> Value:
     """One value where all are equal, else all of them as text."""
     if len(set(values)) == 1:
         return values[0]
-    return " + ".join(value if isinstance(value, str) else f"{value:,.6g}" for value in values)
+    return " + ".join(map(format_setting, values))
+
+
+def format_setting(value: Value) -> str:
+    """A setting's value as text."""
+    return value if isinstance(value, str) else f"{value:,.6g}"
 
 
 def used_settings(deployment: DeploymentSpec) -> dict[str, Value]:

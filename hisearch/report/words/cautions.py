@@ -7,12 +7,13 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from hisearch.report.data.confidence import Confidence
+from hisearch.report.words.templating import text
 from hisearch.report.words.terms import TermLine, term_lines
 from hisearch.score.metrics import metric_of
 from hisearch.score.quantities import UNDEFINED, percent, quantity, significant, usd
 from hisearch.score.terms import Check, RejectionCheck
 from hisearch.search.model.trial import Trial
-from hisearch.specs.wording import SURE, counted, in_percent
+from hisearch.specs.wording import SURE, format_percent
 
 #: Figures listed after the terms of an SLO: metric -> its name and its format.
 _FIGURES: dict[str, tuple[str, Callable[[float], str]]] = {
@@ -21,13 +22,6 @@ _FIGURES: dict[str, tuple[str, Callable[[float], str]]] = {
     "utilisation": ("Utilisation", percent),
     "usd_per_hour": ("Cost per hour", usd),
 }
-
-
-class Caution(NamedTuple):
-    """A caution: a short title, and sentences."""
-
-    title: str
-    text: str
 
 
 class Predicted(NamedTuple):
@@ -56,7 +50,7 @@ def predicted(trial: Trial, confidence: Confidence | None = None) -> tuple[Predi
             line.bound,
             _margin(line),
             _spread_of(check, stated),
-            _chance(stated.terms.get(line.label)),
+            format_percent(stated.terms[line.label]) if line.label in stated.terms else "",
         )
         for check, line in zip(trial.slo, term_lines(trial.slo), strict=True)
     ]
@@ -73,10 +67,6 @@ def _margin(line: TermLine) -> str:
     return "**missed**" if line.margin == UNDEFINED else f"**missed**, {line.margin}"
 
 
-def _chance(probability: float | None) -> str:
-    return "" if probability is None else in_percent(probability)
-
-
 def _spread_of(check: Check, confidence: Confidence) -> str:
     if check.model or isinstance(check, RejectionCheck):
         return ""
@@ -84,22 +74,7 @@ def _spread_of(check: Check, confidence: Confidence) -> str:
 
 
 def _between(ends: tuple[float, float] | None, show: Callable[[float], str]) -> str:
-    if ends is None:
-        return ""
-    low, high = show(ends[0]), show(ends[1])
-    return low if low == high else f"{low} to {high}"
-
-
-def format_chance(confidence: Confidence) -> str:
-    """A sentence on the probability that the deployment meets the whole SLO; "" where unknown."""
-    if confidence.chance is None:
-        return ""
-    spread = confidence.chance_range
-    between = f" (confidence interval {in_percent(spread[0])} to {in_percent(spread[1])})" if spread else ""
-    return (
-        "With what is known of step times, workload and prices, it meets the whole SLO with a probability of "
-        f"{in_percent(confidence.chance)}{between}."
-    )
+    return "" if ends is None else " to ".join(dict.fromkeys(map(show, ends)))
 
 
 def thin_margin(trial: Trial, relative_error: float) -> str:
@@ -110,12 +85,8 @@ def thin_margin(trial: Trial, relative_error: float) -> str:
         relative_error: stated error of a step (0.07 = 7 %).
     """
     margin = trial.worst_margin
-    if not trial.feasible or not math.isfinite(margin) or margin >= relative_error:
-        return ""
-    return (
-        f"The tightest margin ({percent(margin)}) is smaller than the latency profile's stated error "
-        f"({percent(relative_error)}): measure this deployment before you rely on it."
-    )
+    thin = trial.feasible and math.isfinite(margin) and margin < relative_error
+    return text("cautions", "thin_margin", margin, relative_error) if thin else ""
 
 
 class Verdict(NamedTuple):
@@ -144,17 +115,9 @@ def may_miss(confidence: Confidence | None, run: str = "RUN") -> str:
     """
     if confidence is None or confidence.chance is None or confidence.chance >= SURE:
         return ""
-    text = format_chance(confidence)
     if confidence.satisfied is not None:  # a probability was requested: the answer states it
-        return text
-    command = f"hisearch run --resume {run} --confidence {SURE:g}"
-    if confidence.chance_constrained_row:
-        text = f"{text} {confidence.chance_constrained} Measure before you rely on it,"
-        return f"{text} or have the likelier one recommended: {command}."
-    text = f"{text} {confidence.chance_constrained}".rstrip()
-    return (
-        f"{text} Measure it before you rely on it, or ask for the cheapest that meets the SLO more surely: {command}."
-    )
+        return text("cautions", "chance", confidence)
+    return text("cautions", "may_miss", confidence, run)
 
 
 def how_sure(
@@ -171,21 +134,9 @@ def how_sure(
     thin = thin_margin(trial, relative_error)
     if not trial.comparable:
         return (thin,) if thin else ()
-    if confidence is not None and confidence.chance is not None and trial.number == recommended:
-        return (may_miss(confidence) or format_chance(confidence),)
-    candidate = (
-        next((row for row in confidence.candidates if row.trial == trial.number), None)
-        if confidence is not None
-        else None
-    )
-    if candidate is not None:
-        draws_met = round(candidate.chance * candidate.draws)
-        text = (
-            f"Beside the recommendation it was simulated under {counted(candidate.draws, 'draw')}: it met the whole SLO"
-        )
-        text += f" in {draws_met:,} of them, which is too few to state a probability."
-    else:
-        text = "How likely it is to meet the SLO was not looked into"
-        has_chance = confidence is not None and confidence.chance is not None and recommended is not None
-        text += f": that is known of the recommendation, trial {recommended}, alone." if has_chance else "."
-    return (text, thin) if thin else (text,)
+    known = confidence or Confidence()
+    if known.chance is not None and trial.number == recommended:
+        return (may_miss(known) or text("cautions", "chance", known),)
+    candidate = next((row for row in known.candidates if row.trial == trial.number), None)
+    sentence = text("cautions", "other_trial", candidate, recommended if known.chance is not None else None)
+    return (sentence, thin) if thin else (sentence,)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hisearch.search.model.job import Evaluation
 from hisearch.search.records.progress import Pace, PlainProgress
-from hisearch.search.records.standing import Standing
+from hisearch.search.records.search_status import SearchStatus
 
 OBJECTIVES = ("ttft_p99", "goodput", "usd_per_hour")
 
@@ -31,13 +31,13 @@ def slow_hypervolume(rows: list[tuple[float, float, float]]) -> float:
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # on a busy machine drawing takes seconds
 @given(st.lists(FIGURES, min_size=1, max_size=12))
 def test_the_hypervolume_never_falls_and_is_that_of_all_feasible_points(rows: list[tuple[float, ...]]) -> None:
-    standing, before = Standing(OBJECTIVES), 0.0
+    status, before = SearchStatus(OBJECTIVES), 0.0
     for number, row in enumerate(rows):
-        standing.add(number, evaluation(*row))
-        assert standing.hypervolume >= before - 1e-12
-        before = standing.hypervolume
+        status.add(number, evaluation(*row))
+        assert status.hypervolume >= before - 1e-12
+        before = status.hypervolume
     feasible = [row[:3] for row in rows if row[3]]
-    assert standing.feasible == len(feasible)
+    assert status.feasible == len(feasible)
     assert before == (pytest.approx(slow_hypervolume(feasible)) if feasible else 0.0)
 
 
@@ -50,7 +50,7 @@ def test_the_hypervolume_never_falls_and_is_that_of_all_feasible_points(rows: li
 def test_the_order_in_which_trials_end_does_not_change_it(drawn: Any) -> None:
     """A run that was killed and goes on finds its trials in the journal, in another order than they ended in."""
     rows, ended = drawn
-    in_order, shuffled = Standing(OBJECTIVES), Standing(OBJECTIVES)
+    in_order, shuffled = SearchStatus(OBJECTIVES), SearchStatus(OBJECTIVES)
     for number, row in enumerate(rows):
         in_order.add(number, evaluation(*row))
     for number, row in ended:
@@ -60,21 +60,21 @@ def test_the_order_in_which_trials_end_does_not_change_it(drawn: Any) -> None:
 
 
 def test_it_begins_at_one_and_twice_as_good_in_everything_is_this_much() -> None:
-    standing = Standing(OBJECTIVES)
-    assert standing.notes() == ("0 feasible",)
-    standing.add(0, evaluation(1.0, 10.0, 8.0))
-    assert standing.notes() == ("1 feasible", "from $8.00/h", "hypervolume 1.00")
-    standing.add(1, evaluation(0.5, 20.0, 4.0))
-    assert standing.hypervolume == pytest.approx((1 + math.log10(2)) ** 3)
-    assert standing.notes()[1] == "from $4.00/h"
+    status = SearchStatus(OBJECTIVES)
+    assert status.notes() == ("0 feasible",)
+    status.add(0, evaluation(1.0, 10.0, 8.0))
+    assert status.notes() == ("1 feasible", "from $8.00/h", "hypervolume 1.00")
+    status.add(1, evaluation(0.5, 20.0, 4.0))
+    assert status.hypervolume == pytest.approx((1 + math.log10(2)) ** 3)
+    assert status.notes()[1] == "from $4.00/h"
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 0.0])
 def test_an_undefined_figure_adds_nothing(bad: float) -> None:
-    standing = Standing(OBJECTIVES)
-    standing.add(0, evaluation(1.0, 10.0, 8.0))
-    standing.add(1, evaluation(bad, 1000.0, 0.1))
-    assert standing.hypervolume == pytest.approx(1.0)
+    status = SearchStatus(OBJECTIVES)
+    status.add(0, evaluation(1.0, 10.0, 8.0))
+    status.add(1, evaluation(bad, 1000.0, 0.1))
+    assert status.hypervolume == pytest.approx(1.0)
 
 
 def test_time_left_follows_the_pace_of_late() -> None:

@@ -1,22 +1,22 @@
-"""The standing of a deployment in its study, as text."""
+"""The status of a deployment in its study, as text."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from hisearch.report.data.confidence import Confidence
-from hisearch.report.words.doubts import Predicted, how_sure, predicted
+from hisearch.report.words.cautions import Predicted, how_sure, predicted
 from hisearch.search.model.trial import Trial
 from hisearch.search.select.recommend import describe_miss
-from hisearch.specs.wording import in_percent
+from hisearch.specs.wording import format_percent
 
 
-class Standing(NamedTuple):
-    """A deployment's standing in its study, for READMEs.
+class TrialStatus(NamedTuple):
+    """A deployment's status in its study, for READMEs.
 
     name: of the exported document. title: a heading. lines: its SLO results, term by term. conditions: how its
     simulation differs from the study's. predicted: its figures. level: of their intervals, as text; "" without any.
-    doubts: caveats of the figures. basis: the latency profile behind them. trial: its number where it is not the
+    cautions: caveats of the figures. basis: the latency profile behind them. trial: its number where it is not the
     recommendation.
     """
 
@@ -26,7 +26,7 @@ class Standing(NamedTuple):
     conditions: tuple[str, ...] = ()
     predicted: tuple[Predicted, ...] = ()
     level: str = ""
-    doubts: tuple[str, ...] = ()
+    cautions: tuple[str, ...] = ()
     basis: str = ""
     trial: int | None = None
 
@@ -39,10 +39,10 @@ class Ground(NamedTuple):
     relative_error: float
 
 
-def standing_of(
+def trial_status(
     trial: Trial, recommended: Trial | None, ground: Ground, confidence: Confidence | None = None
-) -> Standing:
-    """The standing of a trial: recommended or not, its margin to the SLO, and its confidence.
+) -> TrialStatus:
+    """The status of a trial: recommended or not, its margin to the SLO, and its confidence.
 
     Args:
         trial: the trial whose deployment is exported.
@@ -54,24 +54,24 @@ def standing_of(
     if trial.error:
         failed = f"It failed: {trial.error}"
         title = f"Trial {trial.number}, whose simulation failed"
-        return Standing(name, title, (failed,), (failed,), trial=trial.number)
+        return TrialStatus(name, title, (failed,), (failed,), trial=trial.number)
     chosen = recommended is not None and trial.number == recommended.number
     conditions = _conditions(trial)
     trial_confidence = confidence if chosen else None
     number = recommended.number if recommended is not None else None
     verdict = "meets" if trial.feasible else "does NOT meet"
-    return Standing(
+    return TrialStatus(
         "recommended" if chosen else name,
         "Recommended deployment" if chosen else f"Trial {trial.number}, which {verdict} the SLO{_scope(trial)}",
         lines=(*conditions, *describe_miss(trial)),
         conditions=conditions,
         predicted=predicted(trial, trial_confidence),
-        level=in_percent(trial_confidence.level)
+        level=format_percent(trial_confidence.level)
         if trial_confidence is not None and trial_confidence.intervals and trial_confidence.level is not None
         else "",
-        doubts=how_sure(trial, number, confidence, ground.relative_error),
+        cautions=how_sure(trial, number, confidence, ground.relative_error),
         basis=f"Simulated, not measured: latency profile {ground.profile} ({ground.evidence}, stated error of one step "
-        f"±{in_percent(ground.relative_error, 1)}).",
+        f"±{format_percent(ground.relative_error, 1)}).",
         trial=None if chosen else trial.number,
     )
 
