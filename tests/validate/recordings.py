@@ -82,7 +82,7 @@ def requests(count: int = 24, seed: int = 1) -> list[dict[str, Any]]:
 
 def make(config: dict[str, Any], folder: Path, rows: list[dict[str, Any]] | None = None) -> Made:
     """Record what the restated rules decide."""
-    document = {"engine": "restated", "config": config, "step_latency_s": LAW, "requests": rows or requests()}
+    document = {"config": config, "step_latency_s": LAW, "requests": rows or requests()}
     recording = read_recording(Made(document).write(folder / "asked.json"))
     run = restated_run(recording, parse_step_law(LAW))
     names = [row.id for row in recording.requests]

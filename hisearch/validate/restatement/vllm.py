@@ -59,8 +59,14 @@ class VllmConfig:
 
     @classmethod
     def from_recording(cls, config: dict[str, Any], version: str = "") -> VllmConfig:
-        """Settings of a case of release ``version``; ``max_model_len`` is never reached and is ignored."""
-        settings = {key: value for key, value in config.items() if key != "max_model_len"}
+        """Settings of a case of release ``version``; ``max_model_len`` is never reached and is ignored.
+
+        Raises:
+            ValueError: the case has a connector, which is not restated.
+        """
+        if config.get("offload") is not None:
+            raise ValueError("offload: the connector is not restated")
+        settings = {key: value for key, value in config.items() if key not in ("max_model_len", "offload")}
         return cls(**settings, rules=rules_of("vllm", version))
 
 
