@@ -46,7 +46,8 @@ PROCESS = """\
 ## How a release becomes a modelled one
 
 1. `python -m hisearch.record vllm --random 40 --seed 1 --out recordings` runs the release's own scheduler, in an
-   environment that has the engine. It needs no GPU and no weights ([cli.md](cli.md#python--m-hisearchrecord-vllm--sglang)).
+   environment that has the engine. It needs no GPU and no weights
+   ([cli.md](cli.md#python--m-hisearchrecord-vllm--sglang)).
 2. `hisearch validate scheduler recordings/*.json.gz` compares every step, and explains the first difference.
    `--versions` tells how far off the rules of each modelled release are.
 3. A difference becomes a rule: named, dated by the release that brought it, with its place in the engine's source.

@@ -39,6 +39,7 @@ ELSEWHERE = {
 #: Other programs -> why their lines are not run.
 OTHERS = {
     "pip": "installs from a package index",
+    "python": "runs in an environment that has an engine: tests/record/test_vllm.py",
     "git": "clones from an address that pages do not know",
     "cd": "belongs to the clone",
     "make": "sets up an environment: targets are checked below",
