@@ -61,7 +61,7 @@ def test_round_robin_takes_turns_and_rejections_use_none() -> None:
     outcome = _run(rows, workers=2, policy="round_robin")
     assert [outcome.requests[i].worker for i in range(4)] == [0, -1, 1, 0]
     assert [outcome.requests[i].outcome for i in range(4)] == [FINISHED, TOO_LARGE, FINISHED, FINISHED]
-    assert outcome.requests[1].reason == "61 tokens exceed the pool's 40"
+    assert outcome.requests[1].reason == "60 tokens exceed the pool's 40"
 
 
 def test_follow_ups_arrive_after_finish_or_rejection() -> None:

@@ -97,7 +97,7 @@ def test_vllm_async_forms_a_batch_ahead_without_an_extra_decode() -> None:
 def test_vllm_refuses_what_can_never_fit() -> None:
     config = vllm.VllmConfig(max_num_seqs=2, max_tokens=64, num_blocks=3, block_size=4)
     with pytest.raises(ValueError, match="9 tokens exceed the pool's 8"):
-        vllm.replay(config, [_request("a", 6, 3, [])], _unit)
+        vllm.replay(config, [_request("a", 6, 4, [])], _unit)
 
 
 def test_sglang_prefills_alone_and_first() -> None:

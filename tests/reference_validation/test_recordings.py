@@ -51,7 +51,7 @@ def _assert_equal_steps(recorded: list[dict[str, Any]], simulated: Recording, pr
 @pytest.mark.parametrize("name", VLLM_CASES)
 def test_vllm_recording_is_reproduced(name: str) -> None:
     document = load_recording(_case("vllm", name))
-    config = vllm.VllmConfig.from_recording(document["config"])
+    config = vllm.VllmConfig.from_recording(document["config"], "0.19.1")
     simulated = vllm.replay(config, recorded_requests(document, config.block_size), recorded_law)
     _assert_equal_steps(document["steps"], simulated, "preempted")
     _assert_equal_times(document["first_token_s"], simulated.first_token_s)

@@ -212,7 +212,7 @@ def _driven(made: Made, folder: Path, steps: int) -> tuple[VllmWorker, float]:
     def cost(chunks: list[tuple[int, int]], decodes: list[int], sampling: int) -> float:
         return law.seconds([*chunks, *((1, context) for context in decodes)])
 
-    worker = VllmWorker(VllmConfig.from_recording(recording.settings.model_dump()), cost)
+    worker = VllmWorker(VllmConfig.from_recording(recording.settings.model_dump(), recording.version), cost)
     pending = [
         Request(
             row.id, row.arrival_s, row.input_tokens, row.output_tokens, row.output_tokens,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hisearch.export.context import DEPLOYMENT, SLO, WORKLOAD, Benchmark, ExportContext, document_text
 from hisearch.export.deployment import export_deployment
-from hisearch.export.engines.flags import ExportError, Launch, weights_notice
+from hisearch.export.engines.flags import ExportError, Launch, release_notice, weights_notice
 from hisearch.export.expressible import check_deployment, check_worker, narrowed
 from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.documents.document import Document
@@ -61,7 +61,7 @@ def export_trial(
     benchmark = None
     if not trial.error:
         benchmark = Benchmark(benchmark_of(simulation, trial), f"workload {simulation.slice(1.0).name}")
-    notices = tuple(text for text in (weights_notice(launches), formats) if text)
+    notices = tuple(text for text in (weights_notice(launches), release_notice(launches), formats) if text)
     context = ExportContext(status, replay, inputs, benchmark, notices)
     reaches = [reach_of(resolved, pool) for pool in trial.deployment.pools]
     return export_deployment(deployment, launches, folder, slots=slots, reaches=reaches, context=context)

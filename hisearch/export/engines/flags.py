@@ -25,8 +25,9 @@ from hisearch.export.engines.cache_tiers import (
     storage_tier,
 )
 from hisearch.latency.device_memory.loading import FullLoad, full_load
-from hisearch.specs.base import EngineName
+from hisearch.specs.base import ENGINE_TITLES, EngineName
 from hisearch.specs.deployments.deployment import PoolSpec
+from hisearch.specs.deployments.engine_rules import rules_in_force, rules_version
 from hisearch.specs.deployments.routing import RouterName, RouterSpec
 from hisearch.specs.machines.hardware import AcceleratorSpec
 from hisearch.specs.models.model import ModelSpec, names_weights
@@ -113,6 +114,20 @@ def weights_notice(launches: Iterable[Launch]) -> str:
         "the id or folder of the weights wherever this export asks for it; clients ask for that name too. To have it "
         "written here, run the study with --set spec.huggingface_id=ORGANISATION/MODEL."
     )
+
+
+def release_notice(launches: Iterable[Launch]) -> str:
+    """A notice where the simulated rules are of another release than the flags; "" where they are not."""
+    for launch in launches:
+        engine = launch.pool.engine
+        exported, simulated = ENGINE_VERSIONS[engine.name], rules_version(engine.name, engine.version)
+        if simulated and rules_in_force(engine.name, simulated) != rules_in_force(engine.name, exported):
+            title = ENGINE_TITLES[engine.name]
+            return (
+                f"These files run {title} {exported}; its decisions were simulated by the rules of {simulated}. Set "
+                f"engine.version: {exported} to simulate what they run."
+            )
+    return ""
 
 
 def dtype(launch: Launch) -> str:

@@ -131,4 +131,9 @@ def never_fits(sim, r):
     declared = prompt + sim.trace.max_output_tokens[r]
     if sim.config.objects and engine_calls.call_engine(sim.config.objects, sim, al.TOO_LARGE, 0, r, 0.0):
         return True
+    if sim.config.needs_page:
+        # A page more than its own pages: from 0.5.21 on the engine clips the output to what leaves it.
+        page = sim.config.page_tokens
+        if sim.trace.max_output_tokens[r] > capacity - (lists.pages(sim, prompt) + 1) * page - 1:
+            return True
     return prompt >= capacity - SPARE_INPUT_TOKENS or declared > _longest_tokens(sim, r)

@@ -119,6 +119,8 @@ def _track(sim, w, r):
         offloaded.tracked = min(before + 1, known)
         return
     known = sim.trace.input_tokens[r] + request.generated
+    if request.state == la.DRAINING:
+        known = memory.final_tokens(sim, r)
     if request.state == la.ADMITTED and request.preemptions == 0:
         offloaded.tracked = request.computed + request.chunk
         offloaded.saved = found_tokens

@@ -148,8 +148,8 @@ def _sorted(times_s: F8) -> F8:
 def decode_entries(result: Result) -> npt.NDArray[np.bool_]:
     """(E,) whether each entry of the log is a decode: one token, computed to make a further output token.
 
-    SGLang logs it as the kind of the step. In a mixed step a resumed request with one uncomputed token counts as a
-    decode.
+    An extra decode, behind a request's last token, counts too. SGLang logs it as the kind of the step. In a mixed step a
+    resumed request with one uncomputed token counts as a decode.
     """
     log = step_log(result)
     single = log.entries["tokens"] == 1
@@ -157,10 +157,12 @@ def decode_entries(result: Result) -> npt.NDArray[np.bool_]:
     unknown = kind == la.ANY_STEP
     # Matching entries to tokens is by far the slowest part; skip it if the engine logs the kinds of its steps.
     makes_later = _make_later_tokens(result) if unknown.any() else unknown
-    beyond_prompt = log.entries["computed"] >= result.requests.input_tokens[log.entries["request"]]
+    computed, request = log.entries["computed"], log.entries["request"]
+    beyond_prompt = computed >= result.requests.input_tokens[request]
+    extra = computed >= (result.requests.input_tokens + result.requests.output_tokens - 1)[request]
     return np.select(
         [unknown, kind == la.MIXED_STEP],
-        [single & makes_later, single & beyond_prompt],
+        [single & (makes_later | extra), single & beyond_prompt],
         default=kind == la.DECODE_STEP,
     )
 

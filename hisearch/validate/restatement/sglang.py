@@ -129,6 +129,10 @@ class SglangWorker:
         total = request.input_tokens + request.max_output_tokens
         if total > self.longest_tokens:
             return f"{total} tokens exceed the {self.longest_tokens} that a pool of {capacity} serves"
+        page = self.config.page_size
+        most = capacity - (-(-request.input_tokens // page) + 1) * page - 1
+        if self.config.holds("needs_page") and request.max_output_tokens > most:
+            return f"{request.max_output_tokens} output tokens exceed the {most} that a pool of {capacity} leaves"
         return None
 
     def receive(self, request: Request) -> None:
