@@ -423,16 +423,11 @@ def vllm_engines() -> st.SearchStrategy[EngineSpec]:
     )
 
 
-def sglang_engines(*, mixed: bool = False) -> st.SearchStrategy[EngineSpec]:
-    """SGLang's settings; the engine wants chunks of whole pages.
+def sglang_engines(*, mixed: bool = False, version: str = "0.5.9") -> st.SearchStrategy[EngineSpec]:
+    """SGLang's settings in a release; the engine wants chunks of whole pages.
 
     ``mixed``: with mixed chunks too, for which the engine retracts nobody, so that it may run out of memory.
     """
-    return st.one_of(_sglang_engines(version, mixed) for version in ("0.5.9", "0.5.23"))
-
-
-def _sglang_engines(version: str, mixed: bool) -> st.SearchStrategy[EngineSpec]:
-    """Those of a release."""
     evictions = [name for name in get_args(EvictionName) if version != "0.5.9" or name not in EVICTIONS_SINCE]
     return st.builds(
         EngineSpec,

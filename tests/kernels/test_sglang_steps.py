@@ -149,6 +149,12 @@ def test_every_step_equals_the_reference(system: System) -> None:
     assert_equal_steps(system)
 
 
+@examples(60, always=True)
+@given(system=systems(sglang_engines(mixed=True, version="0.5.23"), repeats=True))
+def test_every_step_of_the_newest_release_equals_the_reference(system: System) -> None:
+    assert_equal_steps(system)
+
+
 def test_every_step_equals_the_reference_while_memory_is_short() -> None:
     retracted = 0
 

@@ -516,7 +516,7 @@ class TestCommand:
         ran = hisearch("calibrate", "hosts", "--silicon", file, "--leave-out", "model,weather")
         assert ran.code == 2
         assert "not weather" in ran.err
-        assert "campaign, GPU, model or none" in " ".join(ran.err.split())
+        assert "campaign, GPU, model, none" in " ".join(ran.err.split())
 
     def test_runs_that_cannot_be_simulated_are_nothing_to_fit(self, hisearch: Hisearch, tmp_path: Path) -> None:
         file = write(tmp_path / "rows.csv", {"mode": "disagg"})

@@ -111,7 +111,7 @@ def _track(sim, w, r):
     request = sim.requests[r]
     offloaded = sim.offloaded[r]
     found_tokens = offloaded.found * sim.offloading.block_tokens
-    if request.state == la.DECODING:
+    if request.state == la.DECODING or request.state == la.DRAINING:
         sampled = sim.trace.input_tokens[r] + memory.sampled(sim, w, r)
         known = sampled - memory.in_flight(sim, w, r)
         # After a fast-forward, as in its last step.
@@ -119,8 +119,6 @@ def _track(sim, w, r):
         offloaded.tracked = min(before + 1, known)
         return
     known = sim.trace.input_tokens[r] + request.generated
-    if request.state == la.DRAINING:
-        known = memory.final_tokens(sim, r)
     if request.state == la.ADMITTED and request.preemptions == 0:
         offloaded.tracked = request.computed + request.chunk
         offloaded.saved = found_tokens

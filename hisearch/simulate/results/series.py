@@ -148,8 +148,8 @@ def _sorted(times_s: F8) -> F8:
 def decode_entries(result: Result) -> npt.NDArray[np.bool_]:
     """(E,) whether each entry of the log is a decode: one token, computed to make a further output token.
 
-    An extra decode, behind a request's last token, counts too. SGLang logs it as the kind of the step. In a mixed step a
-    resumed request with one uncomputed token counts as a decode.
+    An extra decode, behind a request's last token, counts too. SGLang logs it as the kind of the step. In a mixed step
+    a resumed request with one uncomputed token counts as a decode.
     """
     log = step_log(result)
     single = log.entries["tokens"] == 1
