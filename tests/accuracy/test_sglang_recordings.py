@@ -46,6 +46,7 @@ def plan(config: dict[str, Any]) -> WorkerPlan:
     chunk, page = config["chunked_prefill_size"], config["page_size"]
     engine = EngineSpec(
         name="sglang",
+        version="0.5.9",
         max_running_requests=config["max_running_requests"],
         chunk_tokens=chunk if chunk > 0 else 8192,
         chunked_prefill=chunk > 0,
