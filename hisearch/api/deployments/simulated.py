@@ -23,6 +23,7 @@ from hisearch.simulate.plans.fleet import FleetPlan
 from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.simulate.results.result import Result
 from hisearch.specs.checks.tier_notes import tier_notes
+from hisearch.specs.deployments.engine_rules import rules_note
 from hisearch.specs.documents.resolved import ResolvedDeployment
 from hisearch.specs.studies.slo import SloSpec
 from hisearch.traces.compiled import CompiledTrace
@@ -91,7 +92,9 @@ class SimulatedRun:
     def warnings(self) -> tuple[str, ...]:
         """Warnings about the deployment, the trace and the metrics."""
         notes = (str(note) for note in tier_notes(self.resolved))
-        return (*notes, *self.trace.warnings, *self.result.warnings, *self.score.warnings)
+        engines = [pool.engine for pool in self.resolved.deployment.pools]
+        releases = dict.fromkeys(rules_note(engine.name, engine.version) for engine in engines)
+        return (*filter(None, releases), *notes, *self.trace.warnings, *self.result.warnings, *self.score.warnings)
 
     def outcomes(self) -> dict[str, int]:
         """Number of requests by outcome: ``finished``, ``in_flight``, ``too_large``, ``unreached``."""
