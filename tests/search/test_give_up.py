@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from hisearch.score.evaluate import evaluate
-from hisearch.simulate.engine import GiveUp
+from hisearch.simulate.engine import EngineStuck, GiveUp
 from hisearch.specs.studies.slo import SloSpec
 from tests.kernels.systems import System, examples, systems, vllm_engines
 
@@ -25,7 +25,10 @@ def test_a_run_given_up_would_have_missed_the_term(system: System, bound_s: floa
         {"terms": [{"metric": "ttft_s", "percentile": percentile, "at_most_s": bound_s}], "max_rejected_fraction": 0.99}
     )
     allowed = int(np.ceil(len(system.trace) * (1 - percentile / 100))) + 1
-    full = system.simulate()
+    try:
+        full = system.simulate()
+    except EngineStuck:  # requests that preempt each other for ever
+        assume(False)
     cut = system.simulate(give_up=GiveUp(bound_s, allowed))
     assert evaluate(cut, slo).feasible == evaluate(full, slo).feasible
     late = int((full.requests.ttft_s > bound_s).sum())

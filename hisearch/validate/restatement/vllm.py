@@ -100,6 +100,7 @@ class VllmWorker:
         self._shares: dict[LiveRequest, int] = {}
         self._preempted: list[LiveRequest] = []
         self._futile = 0
+        self._lone = False
 
     @property
     def most_outstanding(self) -> int:
@@ -207,6 +208,7 @@ class VllmWorker:
         """One pass: fills ``_shares`` (request -> tokens, in batch order) and ``_preempted``."""
         self._shares = {}
         self._preempted = []
+        self._lone = len(self.running) + self.queued <= 1
         self._schedule_running()
         if not self._preempted:
             self._admit(now)
@@ -276,7 +278,7 @@ class VllmWorker:
 
     def _cut(self, tokens: int) -> int:
         threshold = self.config.long_prefill_token_threshold
-        if "lone_prompt_uncut" in self.config.rules and len(self.running) + self.queued <= 1:
+        if "lone_prompt_uncut" in self.config.rules and self._lone:
             return tokens
         return min(tokens, threshold) if threshold else tokens
 
