@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from hisearch.api.deployments.replay import NO_SLO, ModelShare, Replay, pool_costs, slo_for, stated_metrics
+from hisearch.api.provenance import price_notes
 from hisearch.api.studies.closeup import can_log
 from hisearch.report.data.comparison import (
     Change,
@@ -28,6 +29,7 @@ from hisearch.report.data.comparison import (
     explain,
     time_rows,
 )
+from hisearch.score.quantities import usd
 from hisearch.score.stated import stated
 from hisearch.specs.wording import counted, listed
 
@@ -121,6 +123,7 @@ def compare_runs(a: str | Path | StudyResult, b: str | Path | StudyResult) -> Co
         for result in results
         if result.kept_in is not None
     ]
+    notes += [f"{result.run_dir}: {note}" for result in results for note in result.drift]
     workloads = [f"{world.trace.name}, {counted(len(world.trace), 'request')}, load {world.load:g}" for world in worlds]
     return _compare(
         "runs",
@@ -374,6 +377,9 @@ def _question(result: StudyResult) -> dict[str, Any]:
     question["slo"] = resolved.slo.spec.model_dump(mode="json")
     question["space"] = resolved.space.spec.model_dump(mode="json")
     question["profile"] = resolved.profile.name
+    question["prices"] = {
+        note.item: f"{usd(note.price)} per {note.unit.partition('/')[2]}" for note in price_notes(resolved)
+    }
     return question
 
 

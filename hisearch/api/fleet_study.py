@@ -18,14 +18,17 @@ from hisearch.api.run_folder import (
     JOURNAL,
     MODELS,
     REPORT,
+    check_unused,
     check_writable,
     default_run_dir,
     replace_with,
     write_text,
     write_tree,
 )
+from hisearch.api.run_lock import lock_run
 from hisearch.search.model.deployments import describe
 from hisearch.search.select.fleet_front import Combination, cheapest, combine
+from hisearch.specs.documents.kept import keep_documents
 from hisearch.specs.documents.resolve_fleet import ResolvedFleetStudy
 from hisearch.specs.documents.resolve_fleet import load_fleet_study as resolve_fleet_study
 from hisearch.specs.wording import listed
@@ -100,24 +103,27 @@ class FleetStudy:
         for study in self.studies.values():
             study.trace  # noqa: B018  (an unreadable trace is refused before the first search)
         self._check_all_served()
+        check_unused(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        write_text(folder / "study.yaml", self.resolved.to_yaml())
-        results: dict[str, StudyResult] = {}
-        for name, study in self.studies.items():
-            model_dir = folder / MODELS / name
-            results[name] = study.run(
-                workers,
-                model_dir,
-                resume and (model_dir / JOURNAL).is_file(),
-                progress,
-                backend=backend,
-                scheduler=scheduler,
-                interrupts=interrupts,
-            )
-            if results[name].stopped == "interrupted":
-                break
-        result = FleetResult(self.resolved, results, folder)
-        result.write()
+        with lock_run(folder):
+            keep_documents(self.resolved.parts.values(), folder)
+            write_text(folder / "study.yaml", self.resolved.to_yaml())
+            results: dict[str, StudyResult] = {}
+            for name, study in self.studies.items():
+                model_dir = folder / MODELS / name
+                results[name] = study.run(
+                    workers,
+                    model_dir,
+                    resume and (model_dir / JOURNAL).is_file(),
+                    progress,
+                    backend=backend,
+                    scheduler=scheduler,
+                    interrupts=interrupts,
+                )
+                if results[name].stopped == "interrupted":
+                    break
+            result = FleetResult(self.resolved, results, folder)
+            result.write()
         return result
 
     def _check_all_served(self) -> None:

@@ -1,7 +1,9 @@
 """The folder of a run.
 
 ==================  ==========================================================================================
-``study.yaml``      the study with everything it names
+``study.yaml``      the study, what is the user's own written out, what is named pinned by digest
+``inputs/``         the documents that it names, as they were; the folder is read with these
+``trace.npz``       of a run that read a trace file: the compiled trace
 ``provenance.json`` versions, seeds, digests of inputs, cores, wall time, budget used
 ``journal.jsonl``   every finished simulation, appended as it ended; a killed run resumes from it, and the report of a
                     live run is drawn from it
@@ -17,6 +19,7 @@
                     ``recommended.txt`` says why
 ``report.1.html``   of a run that was resumed and then recommended something else: its earlier report
 ``models/``         of a run of several models only: the folder of each model's own run
+``run.lock``        held by the process that writes
 ``ended/``          of a run that ended and was resumed: its documents, which are read until it ends again
 ==================  ==========================================================================================
 
@@ -37,6 +40,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hisearch.api.run_lock import LOCK
 from hisearch.report.data.stored import CONFIDENCE
 from hisearch.specs.storage_url import without_secrets
 
@@ -111,6 +115,20 @@ def check_resumable(folder: Path) -> None:
         raise JournalError(
             f"{folder}: expected the folder of a run to go on with, found no {JOURNAL}. A run goes on from its folder, "
             "also where its trials went to a database: bring the folder here, or make a new run without --resume"
+        )
+
+
+def check_unused(folder: Path) -> None:
+    """Refuse a folder that holds something other than a run: a run's files would stand among them.
+
+    Raises:
+        FileExistsError: it does.
+    """
+    entries = sorted(path.name for path in folder.iterdir() if path.name != LOCK) if folder.is_dir() else []
+    if entries and not any((folder / name).is_file() for name in (JOURNAL, "study.yaml")):
+        raise FileExistsError(
+            f"{folder}: expected a new or an empty folder for the run, found {entries[0]}"
+            + (f" and {len(entries) - 1:,} more" if len(entries) > 1 else "")
         )
 
 

@@ -56,7 +56,7 @@ def capitalised(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-#: Reports warn about a deployment that meets the SLO with less than this probability.
+#: Probability of meeting the SLO that a recommendation has, if nothing else is required. Reports warn below it.
 SURE = 0.9
 
 

@@ -67,6 +67,24 @@ def load_cached(key: str, name: str) -> CompiledTrace | None:
     if not path.is_file():
         return None
     try:
+        return read_compiled(path, name)
+    except ValueError as error:
+        _LOG.warning("cached trace %s is damaged and will be built again: %s", path, error)
+        return None
+
+
+def read_compiled(path: Path, name: str, key: str | None = None) -> CompiledTrace:
+    """The compiled trace in a file that ``write_compiled`` made.
+
+    Args:
+        path: the file.
+        name: what reports call the trace.
+        key: what it must have been written with.
+
+    Raises:
+        ValueError: the file cannot be read, is damaged, or was written with another key.
+    """
+    try:
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as stored:
             arrays = TraceArrays(*(stored[column] for column in TraceArrays._fields))
             meta = json.loads(bytes(stored["meta"]).decode())
@@ -75,37 +93,45 @@ def load_cached(key: str, name: str) -> CompiledTrace | None:
             models = None if names is None else RequestModels(tuple(names), stored["model"])
         if digest_of(arrays, agents, models) != meta["digest"]:
             raise ValueError("its digest does not match its content")
+        if key is not None and meta["key"] != key:
+            raise ValueError("it is of another workload, seed or limit")
         ids, warnings = meta["request_ids"], tuple(meta["warnings"])
         return freeze(name, arrays, ids, meta["skipped_rows"], warnings, meta["block_tokens"], agents, models)
-    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        _LOG.warning("cached trace %s is damaged and will be built again: %s", path, error)
-        return None
+    except (OSError, EOFError, KeyError, zipfile.BadZipFile) as error:
+        raise ValueError(str(error)) from error
 
 
 def store_cached(key: str, trace: CompiledTrace) -> None:
-    """Store a compiled trace under ``key``: written to a temporary file, then renamed.
-
-    A cache folder that cannot be written to is reported; it is not an error.
-    """
-    meta = {
-        "digest": trace.digest, "request_ids": trace.request_ids, "skipped_rows": trace.skipped_rows,
-        "warnings": trace.warnings, "block_tokens": trace.block_tokens,
-        "agents": trace.agents is not None, "models": None if trace.models is None else trace.models.names,
-    }  # fmt: skip
+    """Store a compiled trace under ``key``. A cache folder that cannot be written to is reported; it is no error."""
     folder = cache_folder()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder, suffix=".tmp", delete=False) as raw:
-            temporary = Path(raw.name)
-            try:
-                blob = np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8)
-                agents = {} if trace.agents is None else trace.agents._asdict()
-                models: dict[str, Any] = {} if trace.models is None else {"model": trace.models.model}
-                np.savez(raw, meta=blob, **trace.arrays._asdict(), **agents, **models)
-                raw.close()
-                temporary.replace(folder / f"{key}.npz")
-            except BaseException:
-                temporary.unlink(missing_ok=True)
-                raise
+        write_compiled(folder / f"{key}.npz", trace, key)
     except OSError as error:
         _LOG.warning("the compiled trace could not be kept in %s: %s", folder, error)
+
+
+def write_compiled(path: Path, trace: CompiledTrace, key: str) -> None:
+    """Write a compiled trace: to a temporary file, which is then renamed.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    meta = {
+        "key": key, "digest": trace.digest, "request_ids": trace.request_ids, "skipped_rows": trace.skipped_rows,
+        "warnings": trace.warnings, "block_tokens": trace.block_tokens,
+        "agents": trace.agents is not None, "models": None if trace.models is None else trace.models.names,
+    }  # fmt: skip
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", suffix=".part", delete=False) as raw:
+        temporary = Path(raw.name)
+        try:
+            blob = np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8)
+            agents = {} if trace.agents is None else trace.agents._asdict()
+            models: dict[str, Any] = {} if trace.models is None else {"model": trace.models.model}
+            np.savez(raw, meta=blob, **trace.arrays._asdict(), **agents, **models)
+            raw.close()
+            temporary.chmod(0o644)
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +90,13 @@ def load_reference(ref: WorkloadRef, workload: Document[WorkloadSpec] | Path, se
     else:
         trace = load_document(workload, seed=seed, limit=limit, skip_bad=skip_bad)
     return requests_for(trace, ref.models) if ref.models else trace
+
+
+def reference_key(ref: WorkloadRef, workload: Document[WorkloadSpec] | Path, seed: int) -> str:
+    """Hash of what decides the trace of ``load_reference``, besides the content of its file; hexadecimal."""
+    described = str(workload) if isinstance(workload, Path) else workload.spec.model_dump(mode="json")
+    asked = {"workload": described, "limit": ref.limit, "skip_bad": ref.skip_bad, "models": ref.models, "seed": seed}
+    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
 
 def load_document(

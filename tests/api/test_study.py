@@ -26,6 +26,7 @@ def test_the_run_folder_holds_everything(result: StudyResult) -> None:
     assert names == {
         "study.yaml", "provenance.json", "journal.jsonl", "study.db", "trials.parquet", "candidates.csv", "front.csv",
         "closeup.json", "confidence.json", "confidence.jsonl", "report.html", "recommended",
+        "inputs", "run.lock",
     }  # fmt: skip
     facts = json.loads((result.run_dir / "provenance.json").read_text())
     assert facts["budget"]["simulations_used"] == len(result.trials)

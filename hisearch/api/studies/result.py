@@ -52,6 +52,7 @@ class StudyResult:
     provenance: plain data, as in ``provenance.json``. run_dir: the run folder. closeup: details of the highlighted
     deployment; None where they were not simulated. kept_in: the folder that documents were read from, if not run_dir:
     of a run that was resumed and has not ended again. former: paths kept of an earlier, different recommendation.
+    unwritten: why the run folder's documents could not be written; "" where they were.
     """
 
     resolved: ResolvedStudy
@@ -62,6 +63,7 @@ class StudyResult:
     closeup: Closeup | None = None
     kept_in: Path | None = None
     former: tuple[Path, ...] = ()
+    unwritten: str = ""
 
     @property
     def trials(self) -> tuple[Trial, ...]:
@@ -117,10 +119,18 @@ class StudyResult:
 
         return read_confidence((self.kept_in or self.run_dir) / CONFIDENCE)
 
+    @cached_property
+    def drift(self) -> tuple[str, ...]:
+        """What is another one today than in the run: prices, documents, the trace file. The run uses its own."""
+        from hisearch.api.studies.drift import drift_notes
+
+        return drift_notes(self.resolved)
+
     @property
     def unsure(self) -> bool:
-        """True where no assessed deployment reaches the requested probability."""
-        return self.confidence is not None and self.confidence.satisfied is False
+        """True where the study states a probability that no assessed deployment reaches."""
+        stated = bool(self.resolved.study.confidence.at_least)
+        return stated and self.confidence is not None and self.confidence.satisfied is False
 
     @cached_property
     def failure(self) -> Failure | None:
@@ -146,7 +156,11 @@ class StudyResult:
 
         baseline = self.recommendation.baseline if self.recommendation is not None else None
         simulated = [*self.trials, *([baseline] if baseline is not None else [])]
-        return describe_formats(self.resolved.model.spec, trial, simulated, self.resolved.space.spec.execution)
+        execution, likely = self.resolved.space.spec.execution, None
+        own = self.confidence.own_formats if self.confidence is not None and trial is self.highlighted else None
+        if own is not None:
+            likely = self.trial(own.trial), own.all_terms
+        return describe_formats(self.resolved.model.spec, trial, simulated, execution, likely)
 
     def status_of(self, trial: Trial) -> TrialStatus:
         """A trial's status in the study, its predicted figures and their confidence."""
@@ -232,7 +246,7 @@ class StudyResult:
             inputs=facts["inputs"],
             wall_time_s=facts["run"]["wall_time_s"],
             cpu_cores=facts["cpu_cores"],
-            warnings=(*facts["trace"]["warnings"], *(chosen.warnings if chosen is not None else ())),
+            warnings=(*self.drift, *facts["trace"]["warnings"], *(chosen.warnings if chosen is not None else ())),
             settings={
                 "Requests": f"{facts['trace']['requests']:,}",
                 **basis.provenance.settings,

@@ -24,6 +24,7 @@ from hisearch.api.run_folder import (
     JOURNAL,
     PROVENANCE,
     check_resumable,
+    check_unused,
     check_writable,
     default_run_dir,
     keep_ended,
@@ -31,6 +32,7 @@ from hisearch.api.run_folder import (
     remove_parts,
     write_text,
 )
+from hisearch.api.run_lock import lock_run
 from hisearch.api.studies.result import StudyResult
 from hisearch.search.records.interrupts import Interrupts
 from hisearch.specs.documents.resolve import load_study as resolve_study
@@ -78,7 +80,7 @@ class Study:
 
     @cached_property
     def trace(self) -> CompiledTrace:
-        """The compiled workload.
+        """The compiled workload; of a study in a run folder the run's own copy, should it keep one.
 
         Raises:
             SpecError, TraceError: the workload cannot be read.
@@ -89,6 +91,9 @@ class Study:
         from hisearch.traces.reading.errors import TraceError
 
         resolved = self.resolved
+        kept = self._kept_trace()
+        if kept is not None:
+            return kept
         try:
             return load_reference(resolved.study.workload, resolved.workload, resolved.study.seed)
         except TraceError as error:
@@ -98,6 +103,46 @@ class Study:
             if named.path is not None and not named.path.is_file():  # a study without a file, made from given values
                 named = replace(named, path=None, line=None, key="--trace")
             raise error.named_by(named) from error
+
+    @property
+    def _trace_key(self) -> str:
+        from hisearch.traces.load import reference_key
+
+        resolved = self.resolved
+        return reference_key(resolved.study.workload, resolved.workload, resolved.study.seed)
+
+    def _kept_trace(self) -> CompiledTrace | None:
+        """The trace that the run keeps; None where there is none, or settings ask for another one.
+
+        Raises:
+            SpecError: it cannot be used, and the trace file is gone.
+        """
+        from hisearch.specs.errors import SpecError
+        from hisearch.traces.cache import read_compiled
+        from hisearch.traces.load import trace_name
+
+        resolved = self.resolved
+        path, workload = resolved.kept_trace, resolved.workload
+        if path is None:
+            return None
+        name = trace_name(workload) if isinstance(workload, Path) else workload.name
+        try:
+            return read_compiled(path, name, self._trace_key)
+        except ValueError as error:
+            if resolved.trace_file is None or not resolved.trace_file.is_file():
+                message = f"the run's own copy of {resolved.trace_file}, which is gone, cannot be used: {error}"
+                raise SpecError.at(message, path=path) from error
+            return None
+
+    def _keep_inputs(self, folder: Path) -> None:
+        """Keep in a run folder what the study names, and the compiled trace if it comes from a file."""
+        from hisearch.specs.documents.kept import keep_documents
+        from hisearch.specs.documents.resolved import KEPT_TRACE
+        from hisearch.traces.cache import write_compiled
+
+        keep_documents([self.resolved], folder)
+        if self.resolved.trace_file is not None and self._given_trace is None and not (folder / KEPT_TRACE).is_file():
+            write_compiled(folder / KEPT_TRACE, self.trace, self._trace_key)
 
     @property
     def variants(self) -> list[Variant]:
@@ -192,6 +237,7 @@ class Study:
             scopes={name: document.spec.scope for name, document in self.resolved.media.items()},
             limits=study.limits_by_name,
             kept_page_tokens=kept_page_tokens(self.resolved.model.spec),
+            checkpoint_dtype=self.resolved.model.spec.weight_dtype,
         )
 
     def run(
@@ -230,6 +276,9 @@ class Study:
             StorageError: the database cannot be reached or written.
             JournalError: ``run_dir`` holds a run without ``resume``, holds none with it, or holds another study's.
             NothingFitsError: no deployment of the space can be built.
+            RunInProgressError: another process is writing to ``run_dir``.
+            OSError: ``run_dir`` cannot be used, or holds other files. If the documents cannot be written when the
+                search has ended, the result is returned all the same (``StudyResult.unwritten``).
         """
         from hisearch.search.evaluate.simulation import Simulation
         from hisearch.simulate.engine import prepare
@@ -246,6 +295,7 @@ class Study:
             simulation = Simulation(world)
             problem, inputs = self.problem(simulation), world.digest(hisearch_version())
             check_writable(folder)
+            check_unused(folder)
             self._check_journal(folder, inputs, resume)
             workers_backend = stack.enter_context(make_backend(backend, simulation.evaluate, workers, scheduler))
             checked_s = time.monotonic() - began
@@ -253,6 +303,7 @@ class Study:
             prepare(self.variants)
             started = time.monotonic() - checked_s
             folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(lock_run(folder))
             stack.enter_context(interrupts.deferred())
             outcome, run = self._search(
                 problem, simulation, folder, inputs, workers_backend, resume, progress, storage, interrupts
@@ -263,7 +314,10 @@ class Study:
             # The search is over: its outcome is written even if interrupted now.
             with contextlib.suppress(KeyboardInterrupt), interrupts.waiting():
                 result = result.with_closeup(workers_backend.local_workers, progress)
-            return replace(result, former=result.write(folder))
+            try:
+                return replace(result, former=result.write(folder))
+            except OSError as error:  # the answer is known by now: it is returned and printed
+                return replace(result, unwritten=str(error))
 
     def _check_journal(self, folder: Path, inputs: str, resume: bool) -> None:
         """Refuse a folder that does not match the study or ``resume``; change nothing.
@@ -304,6 +358,7 @@ class Study:
         with Journal(folder / JOURNAL, inputs, resume=resume) as journal:
             remove_parts(folder)
             keep_ended(folder)
+            self._keep_inputs(folder)
             write_text(folder / "study.yaml", self.resolved.to_yaml())
             (folder / CONFIDENCE).unlink(missing_ok=True)  # of an earlier run
             database = open_database(folder, self.name, problem, storage or self.resolved.study.storage)

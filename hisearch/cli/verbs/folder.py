@@ -36,7 +36,7 @@ def report(
 
     note_compilation()
     ended = has_ended(run_dir)
-    data = _of_the_end(run_dir) if ended else input_so_far(run_dir)
+    data, drift = _of_the_end(run_dir) if ended else (input_so_far(run_dir), ())
     target = out or run_dir / "report.html"
     replace_with(target, lambda path: write_report(data, path))
     at = data.so_far
@@ -45,13 +45,14 @@ def report(
         output.print_json({"path": target, "so_far": so_far})
         return
     output.say(str(target))
+    output.warn(drift)
     if at is not None:
         how_far = f"{at.simulations:,} of at most {at.budget:,} simulations, {at.stage}"
         output.note(f"the run has not ended: so far, {how_far}. If it was killed, go on with: {at.resume}")
 
 
-def _of_the_end(run_dir: Path) -> ReportInput:
-    """Report input of a run that has ended; a missing closeup is made first."""
+def _of_the_end(run_dir: Path) -> tuple[ReportInput, tuple[str, ...]]:
+    """Report input of a run that has ended, and what has changed since; a missing closeup is made first."""
     from hisearch.api.run_folder import CLOSEUP, write_text
     from hisearch.api.studies.stored_run import load_run
 
@@ -60,7 +61,7 @@ def _of_the_end(run_dir: Path) -> ReportInput:
         result = result.with_closeup()
         if result.closeup is not None:
             write_text(run_dir / CLOSEUP, result.closeup.to_json())
-    return result.report_input()
+    return result.report_input(), result.drift
 
 
 def export(
@@ -101,6 +102,7 @@ def export(
         return
     for path in files:
         output.say(str(path))
+    output.warn(result.drift)
     if result.kept_in is not None:
         output.note(f"the run goes on, or was killed: this is what it had come to when it ended, in {result.kept_in}")
     best = result.recommendation

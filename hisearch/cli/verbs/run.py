@@ -111,6 +111,9 @@ def run(
         result = _search(resolved_study, resume, out, place, interrupts, quiet)
     output.result(as_json, lambda: run_view.to_dict(result), lambda: run_view.show(result))
     output.warn(run_view.warnings(result), quiet)
+    if result.unwritten:
+        again = how_to_resume(result.run_dir).partition("kept. ")[2]
+        raise OSError(f"the answer could not be written: {result.unwritten}. Simulations are kept: {again}")
     if interrupts.exit_code is not None:
         output.note(how_to_resume(result.run_dir) if result.stopped == "interrupted" else "interrupted; all is written")
         raise typer.Exit(interrupts.exit_code)

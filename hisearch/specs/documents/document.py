@@ -35,6 +35,7 @@ class Document(Generic[T]):
         spec: the validated model.
         source: data, positions and digest of the file.
         base: where ``spec`` stands in the file: ``("spec",)``, deeper for an inline part.
+        kept: it is a run's own copy of what was found by its name.
     """
 
     kind: str
@@ -43,6 +44,7 @@ class Document(Generic[T]):
     source: Source = field(repr=False)
     base: KeyPath = ("spec",)
     description: str = ""
+    kept: bool = False
 
     @property
     def path(self) -> Path:

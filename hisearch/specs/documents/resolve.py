@@ -13,6 +13,7 @@ from hisearch.specs.deployments.deployment import DeploymentSpec, EngineSpec, Po
 from hisearch.specs.deployments.tier_checks import scope_of, tier_problems
 from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.documents.document import Document, parse_document
+from hisearch.specs.documents.kept import Kept, kept_beside
 from hisearch.specs.documents.overrides import apply_overrides
 from hisearch.specs.documents.references import Resolver
 from hisearch.specs.documents.resolved import Hardware, ResolvedDeployment, ResolvedStudy
@@ -29,7 +30,7 @@ from hisearch.specs.wording import unknown
 
 
 def load_study(ref: str | Path, overrides: Iterable[str] = (), catalogue: Catalogue | None = None) -> ResolvedStudy:
-    """Loads a study and all it names.
+    """Loads a study and all it names; the study in a run folder with the run's own copies of that.
 
     Args:
         ref: a catalogue name or a path.
@@ -41,7 +42,7 @@ def load_study(ref: str | Path, overrides: Iterable[str] = (), catalogue: Catalo
     """
     settings = tuple(overrides)
     source, catalogue = _open("Study", ref, settings, catalogue)
-    return resolve_study(source, settings, catalogue)
+    return resolve_study(source, settings, kept_beside(source.path, catalogue) or catalogue)
 
 
 def load_deployment(
@@ -189,7 +190,8 @@ def resolve_study(source: Source, overrides: tuple[str, ...], catalogue: Catalog
     _pools_of_space(resolver, hardware, space)
     cache = space.spec.cache.in_memory_of(host.spec for host in hardware.hosts.values())
     space = replace(space, spec=space.spec.model_copy(update={"cache": cache}))
-    study = ResolvedStudy(document, model, slo, space, profile, workload, hardware, overrides)
+    kept = catalogue.folder if isinstance(catalogue, Kept) else None
+    study = ResolvedStudy(document, model, slo, space, profile, workload, hardware, overrides, kept)
     _check_pins(study)
     return study
 

@@ -24,6 +24,9 @@ from hisearch.specs.studies.study import StudySpec
 from hisearch.specs.workloads.workload import WorkloadSpec
 from hisearch.specs.yaml_nodes import dump_yaml
 
+#: In a run folder: the compiled workload of a run that read a trace file.
+KEPT_TRACE = "trace.npz"
+
 
 @dataclass(frozen=True)
 class Hardware:
@@ -92,6 +95,7 @@ class ResolvedStudy(_Resolved):
         workload: a workload document, whose trace file, if it reads one, is an absolute path; or a trace file's path.
         profile: the latency profile that the space names.
         overrides: the ``--set`` arguments that were applied.
+        kept: the run folder whose own copies all this was read from; None for a study that is in none.
     """
 
     document: Document[StudySpec]
@@ -102,6 +106,7 @@ class ResolvedStudy(_Resolved):
     workload: Document[WorkloadSpec] | Path
     hardware: Hardware
     overrides: tuple[str, ...] = ()
+    kept: Path | None = None
 
     @property
     def model_name(self) -> str:
@@ -123,6 +128,12 @@ class ResolvedStudy(_Resolved):
         return Path(path) if path is not None else None
 
     @property
+    def kept_trace(self) -> Path | None:
+        """The compiled trace that the run keeps; None where it keeps none."""
+        path = self.kept / KEPT_TRACE if self.kept is not None else None
+        return path if path is not None and path.is_file() else None
+
+    @property
     def documents(self) -> list[Document[Any]]:
         """Every document the study was resolved from, the study first."""
         workload = [] if isinstance(self.workload, Path) else [self.workload]
@@ -130,7 +141,13 @@ class ResolvedStudy(_Resolved):
 
     @cached_property
     def trace_digest(self) -> str:
-        """SHA-256 of the trace file, hexadecimal; "" where the workload is generated."""
+        """SHA-256 of the trace file, hexadecimal; "" where the workload is generated.
+
+        Where a run keeps the compiled trace, it is that of the file which was compiled.
+        """
+        pinned = self.study.pins.get("trace")
+        if pinned is not None and self.kept_trace is not None:
+            return pinned
         return file_digest(self.trace_file) if self.trace_file is not None else ""
 
     def input_digests(self) -> dict[str, str]:
@@ -233,8 +250,8 @@ def _reference(document: Document[Any], pins: dict[str, str]) -> Any:
 
 
 def ships(document: Document[Any]) -> bool:
-    """True for a whole document that ships and is found by its name."""
-    if document.inline:
-        return False
+    """True for a whole document that ships and is found by its name, and for a run's own copy of one."""
+    if document.inline or document.kept:
+        return document.kept
     folder = shipped_root() / FOLDERS[document.kind]
     return document.path.resolve().parent == folder.resolve() and document.path.stem == document.name

@@ -102,7 +102,7 @@ class FleetStudySpec(Strict):
         if len(axes) > _MOST_OBJECTIVES:
             message = f"with what limits couple, the models' fronts would have {len(axes)} axes ({', '.join(axes)}); "
             raise KeyedError(("limits",), f"{message}at most {_MOST_OBJECTIVES} are searched: leave an objective out")
-        if self.confidence.at_least is not None and self.coupling:
+        if self.confidence.at_least and self.coupling:
             message = f"with limits on {', '.join(self.coupling)} the models' deployments are chosen together"
             raise KeyedError(("confidence", "at_least"), f"{message}, not by each one's probability; leave it out")
         return self
@@ -156,7 +156,7 @@ class FleetStudySpec(Strict):
             "objectives": list(self.axes),
             "limits": {figure: _plain(limit) for figure, limit in kept.items()},
             "budget": _plain(budget),
-            "confidence": _plain(self.confidence),
+            "confidence": _plain(self.confidence) | ({"at_least": 0} if self.coupling else {}),
             "seed": self.seed,
         }
 

@@ -14,6 +14,7 @@ from hisearch.specs.models.model import ModelSpec, WeightsName
 from hisearch.specs.storage_url import refuse_secrets
 from hisearch.specs.studies.search_space import SearchSpaceSpec
 from hisearch.specs.studies.slo import SloSpec
+from hisearch.specs.wording import SURE
 from hisearch.specs.workloads.workload import WorkloadSpec
 
 #: Objectives. Those of MAXIMISED are maximised, all else is minimised.
@@ -159,10 +160,10 @@ class ConfidenceSpec(Strict):
 
     renamed: ClassVar[dict[str, str]] = {"contender_draws": "candidate_draws", "surer": "chance_constrained"}
 
-    at_least: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+    at_least: Annotated[float, Field(ge=0, lt=1)] | None = Field(
         None,
         description="Recommend the first deployment, in the order of recommend.rule, that meets the SLO with at least "
-        "this probability; null for the rule's own choice.",
+        "this probability; 0 for the rule's own choice. 0.9 where absent, if draws are made.",
     )
     level: Annotated[float, Field(gt=0, lt=1)] = Field(0.9, description="Of the intervals.")
     draws: NonNegativeInt = Field(64, description="Simulations of the recommended deployment; 0: none at all.")
@@ -171,18 +172,18 @@ class ConfidenceSpec(Strict):
     )
     fresh_draws: NonNegativeInt = Field(
         64,
-        description="With at_least: simulations of what was chosen under draws that it was not chosen by; 0: none.",
+        description="Of what was chosen by its probability: simulations under draws that did not choose it; 0: none.",
     )
     what_if: NonNegativeInt = Field(
         120, description="Most simulations for what would change the answer, the baseline and the other rules."
     )
     chance_constrained: NonNegativeInt = Field(
         160,
-        description="Without at_least, where the recommendation meets the SLO with less than 90 %: most simulations to "
+        description="With at_least: 0, where the recommendation meets the SLO with less than 90 %: most simulations to "
         "find the cheapest of what met it that does so with 90 % or more, whose price is then named; 0: none.",
     )
     search: NonNegativeInt = Field(
-        600, description="With at_least: most simulations of dearer deployments and further replicas."
+        600, description="Most simulations of dearer deployments and further replicas, to find one likely enough."
     )
     seconds: Positive = Field(
         300, description="No new simulation is started after this time; the only limit that depends on the machine."
@@ -193,6 +194,13 @@ class ConfidenceSpec(Strict):
     assumed_price_error: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.25, description="Prices that are assumed and state no range may be off by this share either way."
     )
+
+    @property
+    def required(self) -> float | None:
+        """Least probability of the recommendation; None where its rule alone decides."""
+        if self.at_least is None:
+            return SURE if self.draws else None
+        return self.at_least or None
 
 
 class StudySpec(Strict):
@@ -245,7 +253,7 @@ class StudySpec(Strict):
         if len(set(self.objectives)) < len(self.objectives):
             raise ValueError("an objective is given twice")
         check_limits(self.limits)
-        if self.confidence.at_least is not None and not self.confidence.draws:
+        if self.confidence.at_least and not self.confidence.draws:
             raise KeyedError(("confidence", "draws"), "at_least needs draws; expected at least 1")
         return self
 

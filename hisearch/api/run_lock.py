@@ -1,0 +1,56 @@
+"""One process at a time in a run folder.
+
+A run holds an exclusive lock on ``run.lock`` for as long as it writes. The operating system releases it when the
+process ends, however it ends, so that no lock outlives its run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+LOCK = "run.lock"
+
+
+class RunInProgressError(ValueError):
+    """Another process is writing to the run folder."""
+
+
+@contextlib.contextmanager
+def lock_run(folder: Path) -> Iterator[None]:
+    """Around a run: no other run may begin or be resumed in ``folder``.
+
+    Raises:
+        RunInProgressError: one is in progress.
+        OSError: the lock's file cannot be written.
+    """
+    with (folder / LOCK).open("a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            holder = file.read().strip()
+            raise RunInProgressError(
+                f"{folder}: a run is in progress here{f' ({holder})' if holder else ''}; wait for it or end it first. "
+                f"To look at it meanwhile: hisearch report {folder}, or hisearch dashboard {folder}"
+            ) from None
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+        file.flush()
+        yield
+
+
+def is_running(folder: Path) -> bool:
+    """True while a run is in progress in ``folder``; nothing is changed."""
+    try:
+        with (folder / LOCK).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
