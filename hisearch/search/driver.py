@@ -35,6 +35,11 @@ from hisearch.specs.wording import counted
 #: Most candidates that stage 1 passes on.
 MOST_CANDIDATES = 40
 
+#: Share of the simulations held back for alternatives whose prices are reported: other accelerator, other engine, the
+#: checkpoint's formats. The budget must be large enough for the search itself to find its way.
+ALTERNATIVES_SHARE = 0.15
+LEAST_FOR_ALTERNATIVES = 64
+
 #: Most simulations for the capacity of the recommendation.
 CAPACITY_SIMULATIONS = 8
 
@@ -103,6 +108,8 @@ def search(
         raise NothingFitsError(execution)
 
     rounds = Rounds(problem, execution, runner, checkpoint, without)
+    rounds.run(budget - reserve - _held_back(budget))
+    rounds.price_alternatives(budget - reserve)
     rounds.run(budget - reserve)
     if recommended(runner.trials, problem.objectives) is None:
         rounds.use_up(budget)
@@ -165,6 +172,11 @@ def _execution_stage(problem: Problem, runner: TrialRunner) -> ExecutionReport:
     runner.progress.advanced(0, f"{len(report.kept):,} of {counted(report.combinations, 'combination')} kept")
     runner.progress.finished()
     return report
+
+
+def _held_back(budget: int) -> int:
+    """Simulations for the alternatives whose prices are reported; what they do not need goes on with the search."""
+    return round(budget * ALTERNATIVES_SHARE) if budget >= LEAST_FOR_ALTERNATIVES else 0
 
 
 class _BudgetSpentError(Exception):

@@ -10,7 +10,7 @@ from hisearch.search.model.deployments import on_engine, parameters_of
 from hisearch.search.model.job import Job
 from hisearch.search.model.problem import Problem
 from hisearch.search.model.trial import Trial
-from hisearch.search.refine.alternatives import size_alternatives
+from hisearch.search.refine.alternatives import search_alternatives, size_alternatives
 from hisearch.search.refine.frontier import Frontier
 from hisearch.search.refine.local_search import descend, local_search
 from hisearch.search.refine.tier_tries import try_tiers
@@ -180,6 +180,16 @@ class Rounds:
 
     def _front_numbers(self) -> tuple[int, ...]:
         return tuple(trial.number for trial in front(self._runner.considered, self._problem.objectives))
+
+    def price_alternatives(self, until: int) -> None:
+        """Search the alternatives whose prices are reported, with simulations held back for them."""
+        if "comparisons" in self._without or self._over:
+            return
+        runner = self._runner
+        runner.progress.started("4 alternatives", max(until - runner.simulations, 0))
+        size_alternatives(self._problem, self._execution.sized, runner, until)
+        search_alternatives(self._problem, runner, until, self._frontier.may_serve)
+        self._end_stage()
 
     def _compare(self, until: int) -> None:
         """Try alternatives on other hardware and engines, then the neighbours, until the recommendation stands."""

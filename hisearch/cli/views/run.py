@@ -107,20 +107,19 @@ def _figures(result: StudyResult, trial: Trial) -> dict[str, str]:
         f"over the {significant(metrics['makespan_s'])} s to the last answer: the drain counts)",
         "output tokens": f"{significant(metrics['output_tokens_per_s'])} per second",
         "prefix cache hits": f"{percent(metrics['hit_rate'])} of prompt tokens",
-        "utilisation": f"{percent(metrics['utilisation'])} of the time a step runs, however small: not a measure of "
-        "headroom",
         "price per hour": usd(metrics["usd_per_hour"]),
         "price per month": f"{usd(metrics['usd_per_hour'] * HOURS_PER_MONTH)} ({HOURS_PER_MONTH:g} hours)",
         "per million tokens": f"{usd(metrics['usd_per_million_tokens'])} (prompt and output)",
     }
     headroom = result.outcome.headroom
     if result.recommendation is not None and headroom is not None and headroom.load > 0:
-        text = f"{headroom.load:.3g} × this load meets the SLO"
-        if math.isfinite(headroom.infeasible_load):
-            text += f", {headroom.infeasible_load:.3g} × does not"
-        else:
-            text = f"at least {text}; more was not tried"
-        figures["capacity"] = text
+        figures["load"] = (
+            f"{format_percent(1 / headroom.load)} of the largest at which the SLO holds "
+            f"({headroom.load:.3g} × this load meets it, {headroom.infeasible_load:.3g} × does not)"
+            if math.isfinite(headroom.infeasible_load)
+            else f"at most {format_percent(1 / headroom.load)} of the largest at which the SLO holds "
+            f"({headroom.load:.3g} × this load meets it; more was not tried)"
+        )
     return figures
 
 

@@ -100,7 +100,6 @@ def _figures(simulated: SimulatedDeployment) -> dict[str, str]:
         + (f", {percent(metrics['host_hit_rate'])} from the host tier" if metrics["host_hit_rate"] else "")
         + (f", {percent(metrics['storage_hit_rate'])} from storage" if metrics["storage_hit_rate"] else ""),
         "preemptions": f"{significant(metrics['preemptions'])} per request",
-        "utilisation": percent(metrics["utilisation"]),
         "simulated time": f"{significant(metrics['makespan_s'])} s, first arrival to last answer: what rates divide by",
         "price": f"{usd(cost.total)} per hour, {usd(cost.total * HOURS_PER_MONTH)} per month ({HOURS_PER_MONTH:g} "
         f"hours) for {_accelerators(cost.accelerators)}",
@@ -273,7 +272,7 @@ def _show_pools(simulated: SimulatedDeployment) -> None:
             "role": row["role"],
             "workers": significant(row["mean_workers"]),
             "requests": f"{row['requests']:,}",
-            "utilisation": percent(row["utilisation"]),
+            "time in steps": percent(row["utilisation"]),
             "prompt tokens": f"{row['prefill_tokens']:,}",
             "output tokens": f"{row['decode_tokens']:,}",
             "watts": significant(row["mean_w"]),
@@ -292,7 +291,7 @@ def _show_workers(simulated: SimulatedDeployment) -> None:
             "pool": row["pool"],
             "requests": f"{row['requests']:,}",
             "steps": f"{row['steps']:,}",
-            "utilisation": percent(row["utilisation"]),
+            "time in steps": percent(row["utilisation"]),
             "HBM hits": f"{row['hit_tokens']:,}",
             **({"loaded back": f"{row['host_hit_tokens']:,}"} if simulated.plan.tiers else {}),
             "preemptions": f"{row['preemptions']:,}",

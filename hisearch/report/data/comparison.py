@@ -45,7 +45,6 @@ COMPARED: Mapping[str, int] = {
     "e2e_p99_s": -1,
     "hit_rate": 1,
     "preemptions": -1,
-    "utilisation": 0,
     "joules_per_token": -1,
 }
 

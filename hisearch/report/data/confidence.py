@@ -66,6 +66,19 @@ class ChanceConstrained:
 
 
 @dataclass(frozen=True)
+class Priced:
+    """A deployment beside the recommendation.
+
+    all_terms: the probability that it meets the whole SLO. sentence: what it costs less or more, as text.
+    """
+
+    trial: int
+    usd_per_hour: float
+    all_terms: _Probability
+    sentence: str = ""
+
+
+@dataclass(frozen=True)
 class Confidence:
     """terms: label -> probability, 0 to 1. intervals: metric -> (low, high). headroom: as written.
 
@@ -73,7 +86,9 @@ class Confidence:
     interval. level: of the intervals, None where not stated. summary: as text. satisfied: whether the requested
     probability is reached, None without a request. rules_within: as text, the price limit of rules that need one.
     draws: behind ``chance``, 0 where not stated. sentences: what would change the answer, by kind. simulations: by
-    purpose. chance_constrained: None where it was not searched.
+    purpose. nominal: the rule's own choice, None where it is the recommendation. own_formats: the cheapest that keeps
+    the checkpoint's formats and is as likely as required; None where not searched or not found. chance_constrained:
+    None where it was not searched.
     """
 
     terms: Mapping[str, _Probability] = field(default_factory=dict)
@@ -92,6 +107,8 @@ class Confidence:
     chance: Annotated[_Probability | None, _Chance] = None
     chance_range: Annotated[_Interval | None, _ChanceRange] = None
     draws: int = 0
+    nominal: Priced | None = None
+    own_formats: Priced | None = None
     chance_constrained: Annotated[
         ChanceConstrained | None, Field(validation_alias=AliasChoices("chance_constrained", "surer"))
     ] = None

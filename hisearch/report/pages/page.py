@@ -156,12 +156,6 @@ _FACTS: dict[str, tuple[str, Callable[[float], str], str, str]] = {
     "attainment": ("Attainment", percent, "", "share of requests that meet every SLO term"),
     "usd_per_million_tokens": ("Cost of tokens", usd, "per million", "prompt and output, at the replayed load"),
     "hit_rate": ("Prefix-cache hit rate", percent, "", "prompt tokens that were not computed again"),
-    "utilisation": (
-        "Utilisation",
-        percent,
-        "",
-        "share of the time in which a step runs, of however few requests: no measure of how much more is carried",
-    ),
 }
 
 
@@ -296,6 +290,7 @@ def cautions(data: ReportInput) -> tuple[Caution, ...]:
     terms = data.highlighted.slo if data.highlighted is not None else ()
     texts = {
         "May miss the SLO": unsure,
+        "Cheaper, less sure": _nominal(data),
         "Thin margin": thin,
         "SLO terms": " ".join(f"{note}." for note in notes(terms)),
         "Changes the model": data.formats,
@@ -303,6 +298,12 @@ def cautions(data: ReportInput) -> tuple[Caution, ...]:
         "Search cut short": data.cut_short,
     }
     return tuple(Caution(title, sentences) for title, sentences in texts.items() if sentences)
+
+
+def _nominal(data: ReportInput) -> str:
+    """What the rule's own choice costs less, where another is recommended for its probability; "" elsewhere."""
+    nominal = data.confidence.nominal if data.confidence is not None else None
+    return "" if nominal is None else nominal.sentence
 
 
 def caution(data: ReportInput) -> str | None:

@@ -19,7 +19,6 @@ from hisearch.specs.wording import SURE, format_percent
 _FIGURES: dict[str, tuple[str, Callable[[float], str]]] = {
     "goodput_rps": ("Goodput", lambda value: f"{significant(value)} requests/s"),
     "hit_rate": ("Prefix-cache hit rate", percent),
-    "utilisation": ("Utilisation", percent),
     "usd_per_hour": ("Cost per hour", usd),
 }
 

@@ -22,10 +22,9 @@ _NAMES = {
     "throughput_rps": "Throughput (requests/s)",
     "hit_rate": "Prefix-cache hit rate",
     "preemptions": "Preemptions per request",
-    "utilisation": "Utilisation",
     "joules_per_token": "Joules per token",
 }
-_SHARES = frozenset({"attainment", "hit_rate", "utilisation"})
+_SHARES = frozenset({"attainment", "hit_rate"})
 
 #: Relative difference below which it is not mentioned.
 _NEGLIGIBLE = 0.01

@@ -1,8 +1,8 @@
 """The first deployment, by a rule, that is likely enough to meet the SLO.
 
-For the cheapest, the candidates are walked by ascending price. They are the trials of the complete trace that met the
-SLO and, for the best of every accelerator with every engine, one replica more at a time. For another rule they are
-walked in the rule's own order. Each is simulated in batches under the draws of ``confidence.uncertainty``, hardest
+For the cheapest, the candidates are walked by ascending price, at equal prices those with wider formats first. They are
+the trials of the complete trace that met the SLO and, for the best of every accelerator with every engine, one replica
+more at a time. For another rule they are walked in the rule's own order. Each is simulated in batches under the draws of ``confidence.uncertainty``, hardest
 draws of the rule's first choice first. It is rejected once it misses the SLO under more draws than the required
 probability allows. Candidates are skipped if none of their margins is wider than a rejected one's: equally tight ones
 will miss as often.
@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 
 from hisearch.search.confidence.assessment import BATCH, Assessor
 from hisearch.search.evaluate.runner import TrialRunner
-from hisearch.search.model.deployments import parameters_of
+from hisearch.search.model.deployments import parameters_of, width_of_formats
 from hisearch.search.model.growth import most_replicas, with_replicas
 from hisearch.search.model.job import Job
 from hisearch.search.model.problem import Problem
 from hisearch.search.model.sizing import LEAST_GAIN
 from hisearch.search.model.trial import Trial, price_of
-from hisearch.search.refine.local_search import STAGE
+from hisearch.search.refine.local_search import STAGE, Within, all_are
 from hisearch.search.select.recommend import cheapest
 
 
@@ -100,12 +100,13 @@ def first_of(order: Iterable[Trial], likelihood: Likelihood) -> Assured:
 
 @dataclass(order=True)
 class _Next:
-    """A deployment to examine, by price, then the widest margin, then number.
+    """A deployment to examine, by price, then the widest formats, then the widest margin, then number.
 
     trial: None if it is still to be simulated: ``base`` with ``replicas`` workers.
     """
 
     usd: float
+    narrowness: tuple[float, ...]
     tightness: float
     number: int
     trial: Trial | None = field(compare=False)
@@ -116,8 +117,9 @@ class _Next:
 class Walk:
     """One walk up the prices; see the module."""
 
-    def __init__(self, problem: Problem, runner: TrialRunner, likelihood: Likelihood) -> None:
-        self._problem, self._runner, self._likelihood = problem, runner, likelihood
+    def __init__(self, problem: Problem, runner: TrialRunner, likelihood: Likelihood, within: Within = all_are) -> None:
+        """Prepare a walk; ``within``: only such deployments are examined."""
+        self._problem, self._runner, self._likelihood, self._within = problem, runner, likelihood, within
         self._queue: list[_Next] = []
 
     def run(self) -> Assured:
@@ -139,9 +141,10 @@ class Walk:
 
     def _fill(self) -> None:
         """Every feasible trial, and one more replica of the best of every kind."""
-        feasible = [trial for trial in self._runner.trials if trial.meets_slo]
+        feasible = [trial for trial in self._runner.trials if trial.meets_slo and self._within(trial.deployment)]
         for trial in feasible:
-            heapq.heappush(self._queue, _Next(price_of(trial), -trial.worst_margin, trial.number, trial))
+            step = _Next(price_of(trial), _narrowness(trial), -trial.worst_margin, trial.number, trial)
+            heapq.heappush(self._queue, step)
         kinds = dict.fromkeys(_kind(trial) for trial in feasible)
         for kind in kinds:
             base = cheapest([trial for trial in feasible if _kind(trial) == kind], self._problem.objectives)
@@ -157,7 +160,8 @@ class Walk:
         deployment = with_replicas(self._problem, base.deployment, replicas)
         usd = self._problem.planner.usd_per_hour(deployment) + base.metrics.get("energy_usd_per_hour", 0.0)
         number = len(self._runner.trials) + base.number
-        heapq.heappush(self._queue, _Next(round(usd, 6), -base.worst_margin, number, None, base, replicas))
+        step = _Next(round(usd, 6), _narrowness(base), -base.worst_margin, number, None, base, replicas)
+        heapq.heappush(self._queue, step)
 
     def _simulate(self, step: _Next) -> Trial | None:
         """The deployment's trial at the study's own figures; None if it misses the SLO or cannot be simulated."""
@@ -167,6 +171,10 @@ class Walk:
         if trial is None or not trial.meets_slo:
             return None
         return trial
+
+
+def _narrowness(trial: Trial) -> tuple[float, ...]:
+    return tuple(-width for width in width_of_formats(trial.deployment))
 
 
 def _kind(trial: Trial) -> tuple[tuple[str, str, str], ...]:

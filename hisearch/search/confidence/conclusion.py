@@ -40,6 +40,7 @@ from hisearch.search.select.rules import (
     table_limit_usd,
 )
 from hisearch.search.select.setting_sensitivity import Setting, single_changes
+from hisearch.specs.deployments.deployment import DeploymentSpec
 from hisearch.specs.studies.study import PRICE, ConfidenceSpec, RecommendSpec, RuleName
 from hisearch.specs.wording import format_percent
 
@@ -83,6 +84,14 @@ class Candidate:
 
 
 @dataclass(frozen=True)
+class Priced:
+    """A deployment beside the recommendation, with its probability of meeting the SLO."""
+
+    trial: Trial
+    assessment: Assessment
+
+
+@dataclass(frozen=True)
 class Conclusion:
     """Results of the steps after a search.
 
@@ -90,8 +99,11 @@ class Conclusion:
     probability; assured: the search for it, None if the first choice has it. satisfied: whether the recommendation has
     it, None if none is required. confirmed: the recommendation under fresh draws that did not select it. by_rule: the
     recommendation of each rule; limit_usd: price limit of lowest_latency and most_headroom there; limit_given: the
-    study sets it. chance_constrained: the price of a higher probability, if none is required and the recommendation's
-    is low. simulations: number by purpose.
+    study sets it. nominal: the rule's own choice, if another one is recommended for its probability. own_formats: the
+    cheapest that keeps the checkpoint's formats and has the required probability, if the recommendation has narrower
+    ones; None also where none was found.
+    chance_constrained: the price of a higher probability, if none is required and the recommendation's is low.
+    simulations: number by purpose.
     """
 
     recommendation: Recommendation
@@ -110,6 +122,8 @@ class Conclusion:
     settings: tuple[Setting, ...] = ()
     headroom: Capacity | None = None
     next_purchase: NextPurchase | None = None
+    nominal: Priced | None = None
+    own_formats: Priced | None = None
     chance_constrained: ChanceConstrained | None = None
     simulations: Mapping[str, int] = field(default_factory=dict)
 
@@ -168,11 +182,12 @@ class _Course:
         self._assessor.progress.finished()
         changes = single_changes(self._trials, recommendation.trial)
         conclusion = Conclusion(
-            recommendation, assessment, candidates, self._settings.at_least, assured, satisfied, confirmed, by_rule,
+            recommendation, assessment, candidates, self._settings.required, assured, satisfied, confirmed, by_rule,
             limit_usd, self._question.recommend.usd_per_hour is not None, steps, faster,
             self._prices(recommendation.trial) if least else (),
             tuple(setting for setting in changes if least or not setting.trial.feasible),
-            load_headroom, purchase, chance_constrained, self._counts,
+            load_headroom, purchase, self._nominal(first, recommendation),
+            self._own_formats(first, recommendation) if satisfied else None, chance_constrained, self._counts,
         )  # fmt: skip
         return self._concluded(recommendation, load_headroom), conclusion
 
@@ -180,8 +195,8 @@ class _Course:
     def _most(self) -> int:
         """Most simulations, for the listener."""
         settings = self._settings
-        walk = settings.search if settings.at_least is not None else 0
-        walk += settings.fresh_draws if settings.at_least is not None else settings.chance_constrained
+        required = settings.required is not None
+        walk = settings.search + settings.fresh_draws if required else settings.chance_constrained
         return settings.draws + (1 + CANDIDATES) * settings.candidate_draws + settings.what_if + walk
 
     def _prices(self, best: Trial) -> tuple[PriceBreakEven, ...]:
@@ -267,7 +282,7 @@ class _Course:
 
     def _assured(self, first: Recommendation) -> tuple[Recommendation, Assured | None, bool | None]:
         """The likely enough recommendation, if a probability is required; the rule's otherwise, or if none is found."""
-        at_least, settings = self._settings.at_least, self._settings
+        at_least, settings = self._settings.required, self._settings
         if at_least is None:
             return first, None, None
         assessed = self._under_all_draws(first.trial)
@@ -284,11 +299,34 @@ class _Course:
         reason = (
             f"{describe(assured.trial.deployment)} is the first, of {assured.looked_at} looked at in the order of "
             f"{_ORDERS[first.rule]}, that meets the SLO with a probability of at least {format_percent(at_least)}, "
-            f"which was asked for: {format_percent(likely.all_terms)}, at ${price_of(assured.trial):,.2f} per hour. "
+            f"which is required: {format_percent(likely.all_terms)}, at ${price_of(assured.trial):,.2f} per hour. "
             f"The rule's own choice, {describe(first.trial.deployment)} at ${price_of(first.trial):,.2f} per hour "
             f"(${abs(usd):,.2f} {'more' if usd < 0 else 'less'}), meets it with {format_percent(assessed.all_terms)}."
         )
         return self._recommended(self._question.recommend, (assured.trial, reason)), assured, True
+
+    def _nominal(self, first: Recommendation, recommendation: Recommendation) -> Priced | None:
+        """The rule's own choice, under the draws that it is known under, if another trial is recommended."""
+        if first.trial.number == recommendation.trial.number:
+            return None
+        return Priced(first.trial, self._under_all_draws(first.trial))
+
+    def _own_formats(self, first: Recommendation, recommendation: Recommendation) -> Priced | None:
+        """The cheapest that keeps the checkpoint's formats and is as likely as required."""
+        problem, settings, at_least = self._problem, self._settings, self._settings.required
+        if at_least is None or recommendation.rule != "cheapest":
+            return None
+        if all(problem.keeps_formats(pool) for pool in recommendation.trial.deployment.pools):
+            return None
+
+        def keeps(deployment: DeploymentSpec) -> bool:
+            return all(problem.keeps_formats(pool) for pool in deployment.pools)
+
+        left = settings.search - self._counts.get("search for confidence", 0)
+        likelihood = Likelihood(self._assessor, at_least, left, first.trial)
+        with self._counting("search for the checkpoint's formats"):
+            assured = Walk(problem, self._runner, likelihood, keeps).run()
+        return None if assured.trial is None else Priced(assured.trial, self._under_all_draws(assured.trial))
 
     def _first_likely(self, first: Recommendation, likelihood: Likelihood) -> Assured:
         """The first likely enough trial in the rule's order; for the cheapest, by ascending price."""
@@ -301,7 +339,7 @@ class _Course:
     def _confirmed(self, recommendation: Recommendation) -> Assessment | None:
         """The recommendation under fresh draws, if it was chosen by its draws; None otherwise, or without time."""
         settings = self._settings
-        if settings.at_least is None or not settings.fresh_draws or self._assessor.out_of_time:
+        if settings.required is None or not settings.fresh_draws or self._assessor.out_of_time:
             return None
         with self._counting("fresh draws"):
             fresh = self._assessor.under(self._assessor.uncertainty.fresh(settings.fresh_draws))
@@ -342,7 +380,7 @@ class _Course:
 
     def _chance_constrained(self, best: Trial, assessed: Assessment | None) -> ChanceConstrained | None:
         """The price of a higher probability, if none is required."""
-        if self._settings.at_least is not None or assessed is None or self._assessor.out_of_time:
+        if self._settings.required is not None or assessed is None or self._assessor.out_of_time:
             return None
         with self._counting("the chance-constrained one"):
             return find_chance_constrained(

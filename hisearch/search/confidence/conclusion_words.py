@@ -10,10 +10,10 @@ from hisearch.score.quantities import HOURS_PER_MONTH, quantity
 from hisearch.search.confidence.assessment import Assessment
 from hisearch.search.confidence.chance_constrained import ChanceConstrained
 from hisearch.search.confidence.changes import StepChange
-from hisearch.search.confidence.conclusion import Conclusion
+from hisearch.search.confidence.conclusion import Conclusion, Priced
 from hisearch.search.confidence.step_sensitivity import EVERY_TERM, MOST_FACTOR
 from hisearch.search.model.deployments import describe, parameters_of, setting_name
-from hisearch.search.model.trial import Trial, price_of
+from hisearch.search.model.trial import Recommendation, Trial, price_of
 from hisearch.search.select.rules import TABLE_LIMIT
 from hisearch.search.select.words import Words
 from hisearch.specs.deployments.deployment import DeploymentSpec
@@ -39,6 +39,11 @@ def format_required_probability(conclusion: Conclusion) -> str:
 def format_chance_constrained(outcome: ChanceConstrained | None, best: Trial) -> str:
     """The price of a higher probability; "" if it was not looked for."""
     return "" if outcome is None else _WORDS.say("chance_constrained", outcome, best)
+
+
+def format_nominal(nominal: Priced, recommendation: Recommendation) -> str:
+    """What the rule's own choice costs less than the recommendation, and how likely it is to meet the SLO."""
+    return _WORDS.say("nominal", nominal, recommendation)
 
 
 def format_step(change: StepChange, best: Trial) -> str:

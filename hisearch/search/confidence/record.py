@@ -13,11 +13,12 @@ from hisearch.score.capacity import Capacity
 from hisearch.score.terms import LimitCheck, check_from_json
 from hisearch.search.confidence.assessment import Assessment
 from hisearch.search.confidence.baseline import BASELINE
-from hisearch.search.confidence.conclusion import Conclusion
+from hisearch.search.confidence.conclusion import Conclusion, Priced
 from hisearch.search.confidence.conclusion_words import (
     format_chance,
     format_chance_constrained,
     format_limit,
+    format_nominal,
     format_required_probability,
     sentences,
 )
@@ -61,11 +62,25 @@ def to_dict(conclusion: Conclusion, varied: list[str]) -> dict[str, Any]:
             "goodput_rps": headroom.goodput_rps,
             "simulations": headroom.simulations,
         },
+        "nominal": _nominal(conclusion),
+        "own_formats": None if conclusion.own_formats is None else _priced(conclusion.own_formats),
         "chance_constrained": _chance_constrained(conclusion),
         "sensitivity": _sensitivity(conclusion),
         "sentences": sentences(conclusion),
         "simulations": dict(conclusion.simulations),
     }
+
+
+def _nominal(conclusion: Conclusion) -> dict[str, Any] | None:
+    """The rule's own choice; None where it is the recommendation."""
+    nominal = conclusion.nominal
+    if nominal is None:
+        return None
+    return _priced(nominal) | {"sentence": format_nominal(nominal, conclusion.recommendation)}
+
+
+def _priced(priced: Priced) -> dict[str, Any]:
+    return {"trial": priced.trial.number, "usd_per_hour": price_of(priced.trial), **_assessed(priced.assessment)}
 
 
 def _chance_constrained(conclusion: Conclusion) -> dict[str, Any] | None:

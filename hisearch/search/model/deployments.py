@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from hisearch.search.model.tier_choices import TierChoice, tier_parameters
-from hisearch.specs.base import ENGINE_TITLES, EngineName
+from hisearch.specs.base import DTYPE_BYTES, ENGINE_TITLES, EngineName
 from hisearch.specs.deployments.agent_memory import AgentMemorySpec
 from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.deployments.routing import RouterSpec
@@ -148,6 +149,15 @@ def accelerators_of(deployment: DeploymentSpec) -> set[str]:
 def engines_of(deployment: DeploymentSpec) -> set[str]:
     """Engines of all its pools."""
     return {pool.engine.name for pool in deployment.pools}
+
+
+def width_of_formats(deployment: DeploymentSpec) -> tuple[float, float]:
+    """Bytes of a weight and of a KV number in the pool with the narrowest ones; infinite for the model's own weights.
+
+    Wider formats change a model less. Deployments of one study either all name their weights' format, or none does.
+    """
+    weights = (math.inf if pool.weight_dtype is None else DTYPE_BYTES[pool.weight_dtype] for pool in deployment.pools)
+    return min(weights), min(DTYPE_BYTES[pool.kv_dtype] for pool in deployment.pools)
 
 
 def worker_key(pool: PoolSpec) -> str:

@@ -10,12 +10,15 @@ from typing import Protocol
 from hisearch.latency.costs import CompiledCosts
 from hisearch.search.model.demand import Demand
 from hisearch.search.model.tier_choices import TierChoices
-from hisearch.specs.base import EngineName
+from hisearch.specs.base import DTYPE_BYTES, DType, EngineName
 from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.machines.hardware import ScopeName
 from hisearch.specs.studies.search_space import SearchSpaceSpec
 from hisearch.specs.studies.slo import SloSpec
 from hisearch.specs.studies.study import BudgetSpec, LimitSpec
+
+#: Bytes of a KV number as models compute it: 16 bits, whatever the format of the weights.
+OWN_KV_BYTES = 2.0
 
 
 class Planner(Protocol):
@@ -49,7 +52,7 @@ class Problem:
     model, profile: names for the deployments. objectives: 2 to 4 names of ``specs.studies.study.Objective``. scopes: of
     the space's media, by name. limits: bounds by objective. refuses: why to skip a worker that could be built, or "";
     absent, no worker is skipped. kept_page_tokens: tokens of the engines' KV pages for the model; None for each
-    engine's own.
+    engine's own. checkpoint_dtype: format of the published weights, None where it is not known.
     """
 
     model: str
@@ -64,6 +67,14 @@ class Problem:
     limits: Mapping[str, LimitSpec] = field(default_factory=dict)
     refuses: Callable[[PoolSpec], str] | None = None
     kept_page_tokens: int | None = None
+    checkpoint_dtype: DType | None = None
+
+    def keeps_formats(self, pool: PoolSpec) -> bool:
+        """True if a pool serves the published weights in their own format, and KV as the model computes it."""
+        weights, own = pool.weight_dtype, self.checkpoint_dtype
+        if weights is not None and own is not None and DTYPE_BYTES[weights] < DTYPE_BYTES[own]:
+            return False
+        return DTYPE_BYTES[pool.kv_dtype] >= OWN_KV_BYTES
 
     def tier_choices(self, engine: EngineName) -> TierChoices:
         """Options for an engine's cache tiers."""

@@ -1,9 +1,10 @@
-"""Alternatives to the recommendation: other accelerators and the other engines, sized on the complete trace.
+"""Alternatives to the recommendation: other accelerators, other engines, and the checkpoint's own formats.
 
 A search follows the cheapest deployments; others stay where a slice or a poor router left them. Before an alternative's
-price is reported, the recommendation's own settings are moved to every other accelerator and engine. The workers that
-stage 1 estimates to be cheapest there are tried as well, all behind the recommendation's router. Each gets its fewest
-replicas, as long as it can be cheaper than the best known of its kind.
+price is reported, the recommendation's own settings are moved to every other accelerator and engine, and to the
+checkpoint's formats. The workers that stage 1 estimates to be cheapest there are tried as well, all behind the
+recommendation's router. Each gets its fewest replicas on the complete trace, as long as it can be cheaper than the best
+known of its kind. Then the cheapest of each kind is followed to its neighbours of the same kind.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from hisearch.search.model.routing_configs import lone
 from hisearch.search.model.sizing import Counts, Sizing
 from hisearch.search.model.tier_choices import TierChoice
 from hisearch.search.model.trial import Trial
-from hisearch.search.refine.local_search import STAGE
+from hisearch.search.refine.local_search import STAGE, MayServe, local_search
 from hisearch.search.select.recommend import cheapest_usd, recommended
 from hisearch.search.stages.ending import Untried
 from hisearch.search.stages.execution import choices_of
@@ -41,9 +42,16 @@ CANDIDATES_OF_EACH = 3
 _ROUNDING = 1e-9
 
 
+#: What an alternative differs in; a name of ``choices_of``.
+KINDS = ("accelerator", "engine", "formats")
+
+#: Values of the kind ``formats``.
+_OWN, _NARROWER = "the checkpoint's", "narrower"
+
+
 @dataclass(eq=False)
 class _Alternative:
-    """A worker to size. kind: ``accelerator`` or ``engine``, whichever differs from the recommendation."""
+    """A worker to size. kind: one of ``KINDS``, in which it differs from the recommendation."""
 
     kind: str
     pool: PoolSpec
@@ -60,13 +68,13 @@ def size_alternatives(problem: Problem, sized: Sequence[Candidate], runner: Tria
     if best is None:
         return
     racing = []
-    for kind, candidate, pool in _pools(best, [c for c in sized if not c.shortfall]):
+    for kind, candidate, pool in _pools(problem, best, [c for c in sized if not c.shortfall]):
         if problem.planner.can_build(pool):
             racing.append(_alternative(problem, best, kind, candidate, pool, sized))
     while asking := [
         (alternative, counts)
         for alternative in racing
-        if (counts := _next_counts(alternative, best, runner.considered)) is not None
+        if (counts := _next_counts(problem, alternative, best, runner.considered)) is not None
     ]:
         jobs = [_job(problem, best, alternative.pool, counts[0]) for alternative, counts in asking]
         for (alternative, counts), trial in zip(asking, runner.run(jobs, until, Untried.ALTERNATIVES), strict=True):
@@ -76,13 +84,42 @@ def size_alternatives(problem: Problem, sized: Sequence[Candidate], runner: Tria
                 report(alternative.sizing, counts, trial)
 
 
-def _pools(best: Trial, sized: Sequence[Candidate]) -> Iterator[tuple[str, Candidate, PoolSpec]]:
-    """(kind, stage 1's candidate, worker to size) for each other accelerator, then each other engine."""
-    for kind in ("accelerator", "engine"):
-        for value in dict.fromkeys(_value(candidate.pool, kind) for candidate in sized):
-            if {value} == _values(best.deployment, kind):
+def search_alternatives(problem: Problem, runner: TrialRunner, until: int, may_serve: MayServe) -> None:
+    """Follow the cheapest deployment of each kind to its neighbours, kind by kind, each with an equal share.
+
+    Of other accelerators and engines the cheapest one is followed, of formats that which keeps the checkpoint's. A kind
+    without a deployment that meets the SLO has nothing to follow.
+
+    until: simulations at which to stop. may_serve: see ``local_search``.
+    """
+    best = recommended(runner.considered, problem.objectives)
+    if best is None:
+        return
+    for number, kind in enumerate(KINDS):
+        ours = _values(problem, best.deployment, kind)
+        if kind == "formats" and _OWN in ours:
+            continue
+
+        def differs(deployment: DeploymentSpec, kind: str = kind, ours: set[str] = ours) -> bool:
+            return _differs(problem, deployment, kind, ours)
+
+        share = (until - runner.simulations) // (len(KINDS) - number)
+        local_search(problem, runner, runner.simulations + share, may_serve, differs)
+
+
+def _differs(problem: Problem, deployment: DeploymentSpec, kind: str, ours: set[str]) -> bool:
+    """True if a deployment is an alternative in ``kind`` to one with the values ``ours``."""
+    values = _values(problem, deployment, kind)
+    return values == {_OWN} if kind == "formats" else values != ours
+
+
+def _pools(problem: Problem, best: Trial, sized: Sequence[Candidate]) -> Iterator[tuple[str, Candidate, PoolSpec]]:
+    """(kind, stage 1's candidate, worker to size) for each other accelerator, each other engine, and own formats."""
+    for kind in KINDS:
+        for value in dict.fromkeys(_value(problem, candidate.pool, kind) for candidate in sized):
+            if value == _NARROWER or {value} == _values(problem, best.deployment, kind):
                 continue
-            with_value = [candidate for candidate in sized if _value(candidate.pool, kind) == value]
+            with_value = [candidate for candidate in sized if _value(problem, candidate.pool, kind) == value]
             for candidate in with_value:
                 if len(best.deployment.pools) == 1 and _same_but(kind, candidate.pool, best.deployment.pool):
                     yield kind, candidate, _with_cache_of(best.deployment, candidate.pool)
@@ -90,13 +127,15 @@ def _pools(best: Trial, sized: Sequence[Candidate]) -> Iterator[tuple[str, Candi
                 yield kind, candidate, candidate.pool
 
 
-def _value(pool: PoolSpec, kind: str) -> str:
+def _value(problem: Problem, pool: PoolSpec, kind: str) -> str:
+    if kind == "formats":
+        return _OWN if problem.keeps_formats(pool) else _NARROWER
     return pool.accelerator if kind == "accelerator" else pool.engine.name
 
 
-def _values(deployment: DeploymentSpec, kind: str) -> set[str]:
+def _values(problem: Problem, deployment: DeploymentSpec, kind: str) -> set[str]:
     """Values of all its pools."""
-    return {_value(pool, kind) for pool in deployment.pools}
+    return {_value(problem, pool, kind) for pool in deployment.pools}
 
 
 def _same_but(kind: str, pool: PoolSpec, reference: PoolSpec) -> bool:
@@ -150,18 +189,13 @@ def _alternative(
     return _Alternative(kind, pool, usd, Sizing(guess, candidate.max_replicas))
 
 
-def _next_counts(alternative: _Alternative, best: Trial, trials: Sequence[Trial]) -> Counts | None:
+def _next_counts(problem: Problem, alternative: _Alternative, best: Trial, trials: Sequence[Trial]) -> Counts | None:
     """Replicas to simulate next, costing no more than the cheapest known of its kind; None when done."""
-    known = _known_usd(alternative.kind, best, trials)
+    ours = _values(problem, best.deployment, alternative.kind)
+    known = cheapest_usd(trial for trial in trials if _differs(problem, trial.deployment, alternative.kind, ours))
     if math.isfinite(known) and alternative.usd_per_replica > 0:
         alternative.sizing.cap(math.floor(known / alternative.usd_per_replica * (1 + _ROUNDING)))
     return alternative.sizing.next
-
-
-def _known_usd(kind: str, best: Trial, trials: Sequence[Trial]) -> float:
-    """Price of the cheapest feasible deployment that differs from ``best`` in its kind; infinite without one."""
-    ours = _values(best.deployment, kind)
-    return cheapest_usd(trial for trial in trials if _values(trial.deployment, kind) != ours)
 
 
 def _job(problem: Problem, best: Trial, pool: PoolSpec, replicas: int) -> Job:

@@ -47,19 +47,39 @@ def all_may(_: Sequence[Trial], deployments: Sequence[DeploymentSpec]) -> Sequen
     return deployments
 
 
-def local_search(problem: Problem, runner: TrialRunner, until: int, may_serve: MayServe = all_may) -> None:
-    """Move the recommendation to its best neighbour until none is better, or ``until`` simulations are made."""
+#: Says which deployments a local search is about.
+Within = Callable[[DeploymentSpec], bool]
+
+
+def all_are(_: DeploymentSpec) -> bool:
+    """A ``Within`` without bounds."""
+    return True
+
+
+def local_search(
+    problem: Problem, runner: TrialRunner, until: int, may_serve: MayServe = all_may, within: Within = all_are
+) -> None:
+    """Move the recommendation to its best neighbour until none is better, or ``until`` simulations are made.
+
+    within: only such deployments are looked at; the recommendation is then the best of these.
+    """
     done: set[int] = set()
-    while (best := recommended(trials := runner.considered, problem.objectives)) is not None:
+    while (best := recommended(trials := _within(runner, within), problem.objectives)) is not None:
         centres = (best, widest(best, trials), _narrow_miss(best, trials))
         centre = next((trial for trial in centres if trial is not None and trial.number not in done), None)
         if centre is None:
             return
         done.add(centre.number)
-        others = may_serve(trials, neighbours(problem, centre))
+        others = may_serve(trials, [near for near in neighbours(problem, centre) if within(near)])
         jobs = [Job(STAGE, neighbour, parameters_of(neighbour)) for neighbour in others]
-        runner.run(jobs, until, Untried.NEIGHBOURS if centre is best else "")
-        descend(problem, runner, until)
+        runner.run(jobs, until, Untried.NEIGHBOURS if centre is best and within is all_are else "")
+        descend(problem, runner, until, within)
+        if within is not all_are and (runner.simulations >= until or runner.stopped):
+            return
+
+
+def _within(runner: TrialRunner, within: Within) -> list[Trial]:
+    return [trial for trial in runner.considered if within(trial.deployment)]
 
 
 def _narrow_miss(best: Trial, trials: Sequence[Trial]) -> Trial | None:
@@ -87,10 +107,10 @@ def neighbours(problem: Problem, best: Trial) -> list[DeploymentSpec]:
     return list(by_key.values())
 
 
-def descend(problem: Problem, runner: TrialRunner, until: int) -> None:
-    """Remove replicas from the recommended deployment until it misses the SLO."""
+def descend(problem: Problem, runner: TrialRunner, until: int, within: Within = all_are) -> None:
+    """Remove replicas from the recommended deployment, of those ``within``, until it misses the SLO."""
     done: set[int] = set()
-    while (best := recommended(runner.considered, problem.objectives)) is not None and best.number not in done:
+    while (best := recommended(_within(runner, within), problem.objectives)) is not None and best.number not in done:
         fewer = one_less(best.deployment)
         if not fewer:
             return

@@ -7,7 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from hisearch.score.quantities import quantity, titled
 from hisearch.score.terms import Check, LimitCheck, RejectionCheck, TermCheck
-from hisearch.search.model.deployments import SHAPES, accelerators_of, describe, engines_of, shape_of
+from hisearch.search.model.deployments import (
+    SHAPES,
+    accelerators_of,
+    describe,
+    engines_of,
+    shape_of,
+    width_of_formats,
+)
 from hisearch.search.model.trial import Recommendation, Trial, metric_of, price_of
 from hisearch.search.select.pareto import front, miss_order
 from hisearch.specs.studies.study import PRICE
@@ -42,16 +49,19 @@ def recommended(trials: Sequence[Trial], objectives: Sequence[str]) -> Trial | N
 
 
 def preferred(feasible: Sequence[Trial], objectives: Sequence[str]) -> Trial | None:
-    """The cheapest feasible trial on the front of ``objectives``; None if there are none.
+    """The cheapest feasible trial on the front of ``objectives``, or one as cheap; None if there are none.
 
-    Among equally priced ones the largest tightest margin against the SLO decides, then the goodput, if they differ by
-    more than ``EQUAL_MARGIN`` and ``EQUAL_GOODPUT``. Then the lower p99 TTFT decides, then the earlier trial.
+    Among equally priced ones (of all, if price is an objective) the widest formats decide, as they change the model
+    least. Then the largest tightest margin against the SLO decides, which makes it likelier to hold, then the goodput,
+    if they differ by more than ``EQUAL_MARGIN`` and ``EQUAL_GOODPUT``. Then the lower p99 TTFT, then the earlier trial.
     """
     best = front(feasible, objectives)
     if not best:
         return None
     price = min(price_of(trial) for trial in best)
-    best = [trial for trial in best if price_of(trial) == price]
+    best = [trial for trial in (feasible if PRICE in objectives else best) if price_of(trial) == price]
+    formats = max(width_of_formats(trial.deployment) for trial in best)
+    best = [trial for trial in best if width_of_formats(trial.deployment) == formats]
     margin = max(trial.worst_margin for trial in best) - EQUAL_MARGIN
     best = [trial for trial in best if trial.worst_margin >= margin]
     goodput = max(trial.metrics["goodput_rps"] for trial in best) * (1 - EQUAL_GOODPUT)
