@@ -37,8 +37,10 @@ class ReportingGroup(TyperGroup):
         except (ValueError, OSError, MemoryError) as error:
             if os.environ.get("HISEARCH_DEBUG"):
                 raise
+            from hisearch.cli.output import printable
+
             for line in _lines(error):
-                print(f"hisearch: error: {line}", file=sys.stderr)
+                print(f"hisearch: error: {printable(line)}", file=sys.stderr)
             raise typer.Exit(ERROR) from None
 
 

@@ -21,6 +21,19 @@ if TYPE_CHECKING:
 PIPE_WIDTH = 120
 
 
+#: Characters that a terminal or a reader acts upon: controls (ESC among them) and overrides of the reading direction.
+_ACTING = {
+    code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+    for code in (*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+    if chr(code) not in "\n\t"
+}
+
+
+def printable(text: str) -> str:
+    """``text`` with every character written out that would act upon a terminal: names come from files of others."""
+    return text.translate(_ACTING)
+
+
 def console() -> Console:
     """Standard output: as wide as the terminal, plain text where it is none."""
     from rich.console import Console
@@ -31,7 +44,7 @@ def console() -> Console:
 
 def say(text: str = "", *, bold: bool = False) -> None:
     """Print a paragraph: wrapped at words on a terminal, one line elsewhere."""
-    console().print(text, style="bold" if bold else "", soft_wrap=not sys.stdout.isatty())
+    console().print(printable(text), style="bold" if bold else "", soft_wrap=not sys.stdout.isatty())
 
 
 def heading(text: str) -> None:
@@ -47,9 +60,9 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, numbers: 
 
     grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for index, column in enumerate(columns):
-        grid.add_column(column, justify="right" if index in numbers else "left", overflow="fold")
+        grid.add_column(printable(column), justify="right" if index in numbers else "left", overflow="fold")
     for row in rows:
-        grid.add_row(*(str(cell) for cell in row))
+        grid.add_row(*(printable(str(cell)) for cell in row))
     console().print(grid)
 
 
@@ -68,7 +81,7 @@ def pairs(rows: Mapping[str, object]) -> None:
     grid.add_column()
     grid.add_column(overflow="fold")
     for name, value in rows.items():
-        grid.add_row(f"  {name}", str(value))
+        grid.add_row(f"  {printable(name)}", printable(str(value)))
     console().print(grid)
 
 
@@ -108,7 +121,7 @@ def plain(data: Any) -> Any:
 
 def note(text: str) -> None:
     """A diagnostic on standard error."""
-    print(f"hisearch: {text}", file=sys.stderr, flush=True)
+    print(f"hisearch: {printable(text)}", file=sys.stderr, flush=True)
 
 
 @contextmanager

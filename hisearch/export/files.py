@@ -45,6 +45,7 @@ def write_export(folder: Path, files: Mapping[str, str]) -> list[Path]:
     foreign = [name for name in present if not _is_text(folder / name, recorded.get(name), files.get(name))]
     if os.path.lexists(folder / MANIFEST) and not recorded:
         foreign.append(MANIFEST)
+    foreign += [name for name in files if _beyond_a_link(folder, name)]
     if foreign:
         raise ExportError(
             f"{folder} holds {', '.join(foreign)}, not as an export wrote it: move it away, or choose another folder"
@@ -57,6 +58,11 @@ def write_export(folder: Path, files: Mapping[str, str]) -> list[Path]:
     written = [_write(folder / name, text) for name, text in files.items()]
     _write(folder / MANIFEST, json.dumps({"files": digests}, indent=2) + "\n")
     return written
+
+
+def _beyond_a_link(folder: Path, name: str) -> bool:
+    """True where a folder on the way to a file is a link, which may lead anywhere."""
+    return any((folder / parent).is_symlink() for parent in Path(name).parents if parent != Path())
 
 
 def is_untouched(folder: Path) -> bool:

@@ -139,3 +139,19 @@ def test_compilation_is_reported_with_its_time_until_it_ends(
     capsys.readouterr()
     time.sleep(0.2)
     assert capsys.readouterr().err == ""
+
+
+def test_a_foreign_files_controls_do_not_reach_the_terminal(hisearch: Hisearch, workdir: Path) -> None:
+    name = "ar\x1b[31mri\x9bval\u202e"
+    (workdir / "hostile.csv").write_text(f"{name},b\n1,2\n", encoding="utf-8")
+    done = hisearch("trace", "stats", "hostile.csv")
+    assert done.code == 1
+    shown = done.out + done.err
+    assert not set("\x1b\x9b\u202e") & set(shown)
+    assert "\\x1b[31mri\\x9bval\\u202e" in shown
+
+
+def test_more_workers_than_a_machine_holds_are_refused(hisearch: Hisearch) -> None:
+    done = hisearch("run", "quickstart", "--workers", "100000")
+    assert done.code == 1
+    assert "workers: expected 1 to" in done.err

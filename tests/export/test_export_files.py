@@ -71,3 +71,12 @@ def test_a_manifest_names_no_file_outside(tmp_path: Path) -> None:
     (out / "README.md").unlink()
     write_export(out, SECOND)
     assert outside.read_text() == "one"
+
+
+def test_a_linked_folder_in_the_way_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "vllm").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ExportError, match=r"vllm/run\.sh"):
+        write_export(tmp_path / "out", FIRST)
+    assert list((tmp_path / "elsewhere").iterdir()) == []

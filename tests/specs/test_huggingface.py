@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from hisearch.latency.parameters import active_parameter_count, parameter_count
 from hisearch.specs.documents.catalogue import Catalogue, shipped_root
 from hisearch.specs.documents.resolve import load_study
 from hisearch.specs.errors import SpecError
@@ -232,7 +233,7 @@ def test_quantised_weights(tmp_path: Path, quantization: dict[str, Any], dtype: 
     [
         (
             {"model_type": "mamba"},
-            "model_type: architecture 'mamba' is not known; known: llama, mistral, phi3, mimo, qwen2",
+            "model_type: architecture 'mamba' is not known; known: llama, mistral, phi3, mimo, gemma3",
         ),
         (
             {"num_hidden_layers": None, "vocab_size": None},
@@ -297,3 +298,37 @@ def test_a_study_says_what_is_served(tmp_path: Path) -> None:
     assert load_study(path).model.spec == study.model.spec
     with pytest.raises(SpecError, match=r"huggingface_id: 'tuned' is neither ORGANISATION/MODEL"):
         load_study("quickstart", ("spec.huggingface_id=tuned",))
+
+
+def test_gemma_3_relies_on_defaults_of_its_library(tmp_path: Path) -> None:
+    """gemma-3-4b-it as published: text_config leaves heads, head size and vocabulary to the library."""
+    text = {
+        "model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34,
+        "sliding_window": 1024,
+    }  # fmt: skip
+    model = _convert(tmp_path, {"model_type": "gemma3", "text_config": text, "torch_dtype": "bfloat16"})
+    assert (model.attention_heads, model.kv_heads, model.head_dim) == (8, 4, 256)
+    assert model.sliding_window_tokens == 1024
+    assert model.sliding_window_layer_fraction == pytest.approx(29 / 34)
+    assert parameter_count(model) == pytest.approx(3.88e9, rel=0.01)  # 4.3e9 published, 0.42e9 of them for pictures
+
+
+def test_llama_4_alternates_experts_and_dense_layers(tmp_path: Path) -> None:
+    """Llama-4-Maverick's text part: every second layer has 128 experts, three of four attend within chunks."""
+    text = {
+        "model_type": "llama4_text", "hidden_size": 5120, "intermediate_size": 8192, "intermediate_size_mlp": 16384,
+        "num_attention_heads": 40, "num_hidden_layers": 48, "num_key_value_heads": 8, "head_dim": 128,
+        "num_local_experts": 128, "num_experts_per_tok": 1, "interleave_moe_layer_step": 2, "vocab_size": 202048,
+        "max_position_embeddings": 1048576, "attention_chunk_size": 8192,
+    }  # fmt: skip
+    model = _convert(tmp_path, {"model_type": "llama4", "text_config": text, "torch_dtype": "bfloat16"})
+    assert model.moe is not None
+    assert model.moe.leading_dense_layers == 24
+    assert parameter_count(model) == pytest.approx(400e9, rel=0.01)
+    assert active_parameter_count(model) == pytest.approx(17e9, rel=0.08)
+    assert (model.sliding_window_tokens, model.sliding_window_layer_fraction) == (8192, 0.75)
+
+
+def test_qwen_2_5_vl_is_its_language_model(tmp_path: Path) -> None:
+    config = {**LLAMA_8B, "model_type": "qwen2_5_vl", "vision_config": {"depth": 32}, "use_sliding_window": False}
+    assert parameter_count(_convert(tmp_path, config)) == parameter_count(_convert(tmp_path, LLAMA_8B))

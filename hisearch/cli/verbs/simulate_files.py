@@ -112,6 +112,12 @@ def _write_table(frame: pd.DataFrame, path: Path) -> None:
     else:
         # The temporary file's name does not tell pandas whether to pack.
         packed = path.name.endswith(".gz")
+        inert = frame.map(_inert)
         replace_with(
-            path, lambda temporary: frame.to_csv(temporary, index=False, compression="gzip" if packed else None)
+            path, lambda temporary: inert.to_csv(temporary, index=False, compression="gzip" if packed else None)
         )
+
+
+def _inert(value: object) -> object:
+    """A cell that no spreadsheet takes for a formula: names come from trace files of others."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value

@@ -2,10 +2,10 @@
 
 For the cheapest, the candidates are walked by ascending price, at equal prices those with wider formats first. They are
 the trials of the complete trace that met the SLO and, for the best of every accelerator with every engine, one replica
-more at a time. For another rule they are walked in the rule's own order. Each is simulated in batches under the draws of ``confidence.uncertainty``, hardest
-draws of the rule's first choice first. It is rejected once it misses the SLO under more draws than the required
-probability allows. Candidates are skipped if none of their margins is wider than a rejected one's: equally tight ones
-will miss as often.
+more at a time. For another rule they are walked in the rule's own order. Each is simulated in batches under the draws
+of ``confidence.uncertainty``, hardest draws of the rule's first choice first. It is rejected once it misses the SLO
+under more draws than the required probability allows. Candidates are skipped if none of their margins is wider than a
+rejected one's: equally tight ones will miss as often.
 """
 
 from __future__ import annotations

@@ -22,6 +22,10 @@ from hisearch.search.model.job import Evaluate, Evaluation, Job, evaluate_safely
 Ended = Generator[tuple[int, Evaluation], None, None]
 
 
+#: More workers than this on a core only wait for each other.
+WORKERS_PER_CORE = 64
+
+
 class BackendError(ValueError):
     """The workers of a backend are missing, unsuitable or lost; finished simulations are in the journal."""
 
@@ -160,11 +164,13 @@ def checked_workers(workers: int | None) -> int:
     """``workers``; all cores if None.
 
     Raises:
-        ValueError: it is below 1.
+        ValueError: it is below 1, or beyond what the machine could hold.
     """
-    if workers is not None and workers < 1:
-        raise ValueError(f"workers must be at least 1, got {workers}")
-    return workers if workers is not None else (os.cpu_count() or 1)
+    cores = os.cpu_count() or 1
+    most = WORKERS_PER_CORE * cores
+    if workers is not None and not 1 <= workers <= most:
+        raise ValueError(f"workers: expected 1 to {most:,}, {WORKERS_PER_CORE} for each core here, got {workers:,}")
+    return workers if workers is not None else cores
 
 
 def _numbered(index: int, function: Any, arguments: tuple[Any, ...]) -> tuple[int, Any]:

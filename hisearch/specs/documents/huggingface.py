@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -22,17 +23,19 @@ from hisearch.specs.wording import described
 class _Family(NamedTuple):
     """What an architecture is made of.
 
-    experts: keys of its routed experts: none, with a width of their own, with that of ``intermediate_size``, or
-        DeepSeek's (leading dense layers, shared experts).
+    experts: keys of its routed experts: none, with a width of their own, with that of ``intermediate_size``,
+        DeepSeek's (leading dense layers, shared experts), or Llama 4's (every n-th layer, a shared expert as wide).
     single_router: engines multiply by the router in 32 bits (vLLM's and SGLang's models; SGLang's of GLM-4 since its
         pull request 21660 of March 2026).
+    defaults: of keys that published configurations leave to the library.
     """
 
-    experts: Literal["none", "own", "intermediate", "deepseek"] = "none"
+    experts: Literal["none", "own", "intermediate", "deepseek", "llama4"] = "none"
     mla: bool = False
     sparse: bool = False
     linear: bool = False
     single_router: bool = False
+    defaults: Mapping[str, Any] = {}
 
     @property
     def router_dtype(self) -> Literal["bf16", "fp32"]:
@@ -40,9 +43,17 @@ class _Family(NamedTuple):
         return "fp32" if self.single_router else "bf16"
 
 
+#: Defaults of ``Gemma3TextConfig``, on which the published configurations of Gemma 3 rely.
+_GEMMA3 = {
+    "vocab_size": 262_208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
+    "max_position_embeddings": 131_072, "tie_word_embeddings": True, "sliding_window": 4096,
+    "sliding_window_pattern": 6,
+}  # fmt: skip
+
 #: By ``model_type``; that of the language model in ``text_config``, where there is one, less its ``_text``.
 _FAMILIES = {
     "llama": _Family(), "mistral": _Family(), "phi3": _Family(), "mimo": _Family(),
+    "gemma3": _Family(defaults=_GEMMA3), "llama4": _Family("llama4"), "qwen2_vl": _Family(), "qwen2_5_vl": _Family(),
     "qwen2": _Family(), "qwen3": _Family(), "qwen3_vl": _Family(), "qwen3_5": _Family(linear=True),
     "mixtral": _Family("intermediate"), "gpt_oss": _Family("intermediate"),
     "minimax_m2": _Family("intermediate", single_router=True),
@@ -133,8 +144,13 @@ def model_from_config(source: Source, name: str, as_of: datetime.date) -> ModelS
     config = _Config(raw_config)
     kind = str(config.get("model_type", "")).removesuffix("_text")
     if kind not in _FAMILIES:
-        raise source.error(("model_type",), f"architecture '{kind}' is not known; known: {', '.join(_FAMILIES)}")
+        message = (
+            f"architecture '{kind}' is not known; known: {', '.join(_FAMILIES)}. Any other can be written by hand, as "
+            "a document of kind Model (docs/specs.md#model): copy the nearest of `hisearch list models`"
+        )
+        raise source.error(("model_type",), message)
     family = _FAMILIES[kind]
+    config.data = {**family.defaults, **{key: value for key, value in config.data.items() if value is not None}}
     data = {
         "huggingface_id": _published_id(config) or name,
         "layers": config.need("num_hidden_layers"),
@@ -230,6 +246,8 @@ def _feed_forward(source: Source, config: _Config, family: _Family) -> dict[str,
         return {"intermediate_size": config.need("intermediate_size")}
     if family.experts == "deepseek":
         return _deepseek_experts(source, config, family)
+    if family.experts == "llama4":
+        return _llama4_experts(config)
     if config.get("decoder_sparse_step", 1) != 1 or config.get("mlp_only_layers", []):
         raise source.error(
             (), "MoE layers interleaved with dense ones (decoder_sparse_step, mlp_only_layers) are not known"
@@ -264,7 +282,29 @@ def _deepseek_experts(source: Source, config: _Config, family: _Family) -> dict[
     return {"intermediate_size": config.need("intermediate_size"), "moe": experts}
 
 
+def _llama4_experts(config: _Config) -> dict[str, Any]:
+    """Llama 4's: every ``interleave_moe_layer_step``-th layer has experts, and a shared one as wide as a routed one.
+
+    The dense layers between are counted as leading ones: a step costs the same.
+    """
+    layers, step = config.need("num_hidden_layers"), max(config.count("interleave_moe_layer_step", 1), 1)
+    listed_layers = config.get("moe_layers", None)
+    with_experts = len(listed_layers) if isinstance(listed_layers, list) else layers // step
+    width = config.need("intermediate_size")
+    experts = {
+        "experts": config.need("num_local_experts"),
+        "experts_per_token": config.need("num_experts_per_tok"),
+        "expert_intermediate_size": width,
+        "shared_experts": 1,
+        "shared_intermediate_size": width,
+        "leading_dense_layers": layers - with_experts,
+    }
+    return {"intermediate_size": config.need("intermediate_size_mlp"), "moe": experts}
+
+
 def _window(config: _Config, family: str) -> dict[str, Any]:
+    if family == "llama4":
+        return _chunked_attention(config)
     window = config.count("sliding_window", 0)
     if not window or not config.get("use_sliding_window", not family.startswith("qwen")):
         return {}
@@ -274,9 +314,21 @@ def _window(config: _Config, family: str) -> dict[str, Any]:
         windowed = sum(kind == "sliding_attention" for kind in kinds) / len(kinds)
     elif family.startswith("qwen"):
         windowed = (layers - config.count("max_window_layers", 0)) / layers
+    elif family == "gemma3":
+        every = max(config.count("sliding_window_pattern", 6), 1)
+        windowed = (layers - layers // every) / layers
     else:
         windowed = 0.5 if family == "gpt_oss" else 1.0
     return {"sliding_window_tokens": window, "sliding_window_layer_fraction": windowed} if windowed > 0 else {}
+
+
+def _chunked_attention(config: _Config) -> dict[str, Any]:
+    """Llama 4's layers with rotary embedding attend within chunks, which is at most a window of that size."""
+    window = config.count("attention_chunk_size", 8192)
+    layers, kinds = config.need("num_hidden_layers"), config.get("no_rope_layers", [])
+    every = max(config.count("no_rope_layer_interval", 4), 1)
+    chunked = sum(bool(kind) for kind in kinds) / len(kinds) if kinds else (layers - layers // every) / layers
+    return {"sliding_window_tokens": window, "sliding_window_layer_fraction": chunked} if window and chunked else {}
 
 
 def _modelopt_config(source: Source) -> dict[str, Any]:

@@ -37,13 +37,19 @@ OF_AGENTS: frozenset[str] = frozenset({"agents_per_accelerator", "usd_per_agent_
 AT_OTHER_LOADS: frozenset[str] = OF_AGENTS | {CAPACITY}
 
 
+#: Largest factor on an arrival rate: beyond it all requests come at once.
+MOST_LOAD = 1e6
+
+
 class WorkloadRef(Strict):
     """Which workload, and at which load it is replayed."""
 
     trace: str | WorkloadSpec = Field(
         description="A catalogue name, a path to a workload YAML or a trace file, or inline."
     )
-    load: Positive = Field(1.0, description="Factor on the arrival rate; think times stay as they are.")
+    load: Annotated[float, Field(gt=0, le=MOST_LOAD)] = Field(
+        1.0, description="Factor on the arrival rate; think times stay as they are."
+    )
     limit: Count | None = Field(None, description="Keep the first requests only.")
     skip_bad: NonNegativeInt = Field(0, description="Broken rows to leave out before the file is refused.")
     models: list[str] = Field(
