@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from hisearch.export.engines.flags import Launch, engine_flags
+from hisearch.export.engines.flags import engine_flags
+from hisearch.export.engines.launch import Launch
 from hisearch.export.rendering import resource_name
 from tests.export import forms
 from tests.export.command_lines import parse

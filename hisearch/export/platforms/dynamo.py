@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from hisearch.export.engines.flags import ExportError, Launch, engine_flags
+from hisearch.export.engines.flags import engine_flags
+from hisearch.export.engines.launch import ExportError, Launch
 from hisearch.export.registry import Platform
 from hisearch.export.rendering import render, render_yaml, unexpanded
 from hisearch.export.servers.containers import Container, container
@@ -36,7 +37,7 @@ class Runtime(NamedTuple):
     model: str
 
 
-#: The releases of Dynamo whose engines are nearest to the simulated ones.
+#: The newest releases of Dynamo whose engines' flags are known here.
 _RUNTIMES: dict[EngineName, Runtime] = {
     "sglang": Runtime("nvcr.io/nvidia/ai-dynamo/sglang-runtime:1.0.0", "0.5.9", "dynamo.sglang", "--model-path"),
     "vllm": Runtime("nvcr.io/nvidia/ai-dynamo/vllm-runtime:1.1.1", "0.19.0", "dynamo.vllm", "--model"),
@@ -77,7 +78,7 @@ def files(export: Export) -> dict[str, str]:
     if policy not in _ROUTER_FLAGS:
         raise ExportError(f"Dynamo's frontend has nothing like {policy}; it takes {', '.join(_ROUTER_FLAGS)}")
     workers = []
-    for first in export.firsts:
+    for first in (first._replace(launch=_on_runtime(first.launch)) for first in export.firsts):
         options = dump_yaml(trtllm_engine_options(first.launch)) if export.engine == "trtllm" else ""
         replica = container(first.launch, _PORT, options=options)
         words = _worker_words(first, export.deployment)
@@ -86,6 +87,13 @@ def files(export: Export) -> dict[str, str]:
     graph = render_yaml("dynamo.yaml.j2", **facts, workers=workers, router=list(_ROUTER_FLAGS[policy]))
     readme = render("dynamo.md.j2", **facts, policy=policy, port=_PORT)
     return {"dynamo/README.md": readme, "dynamo/graph.yaml": graph}
+
+
+def _on_runtime(launch: Launch) -> Launch:
+    """The launch on the engine of Dynamo's image, whose flags differ from those of the simulated release."""
+    pool, engine = launch.pool, launch.pool.engine
+    engine = engine.model_copy(update={"version": _RUNTIMES[engine.name].engine_version})
+    return launch._replace(pool=pool.model_copy(update={"engine": engine}))
 
 
 def _worker_words(server: Server, deployment: DeploymentSpec) -> list[str]:
