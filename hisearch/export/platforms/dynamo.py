@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from hisearch.export.engines.flags import engine_flags
 from hisearch.export.engines.launch import ExportError, Launch
+from hisearch.export.engines.releases import exported_release
 from hisearch.export.registry import Platform
 from hisearch.export.rendering import render, render_yaml, unexpanded
 from hisearch.export.servers.containers import Container, container
@@ -78,18 +79,19 @@ def files(export: Export) -> dict[str, str]:
     if policy not in _ROUTER_FLAGS:
         raise ExportError(f"Dynamo's frontend has nothing like {policy}; it takes {', '.join(_ROUTER_FLAGS)}")
     workers = []
-    for first in (first._replace(launch=_on_runtime(first.launch)) for first in export.firsts):
+    for first in (first._replace(launch=on_runtime(first.launch)) for first in export.firsts):
         options = dump_yaml(trtllm_engine_options(first.launch)) if export.engine == "trtllm" else ""
         replica = container(first.launch, _PORT, options=options)
         words = _worker_words(first, export.deployment)
         workers.append((first.launch.pool, export.worker(first), replica, words))
-    facts = {"export": export, "runtime": _RUNTIMES[export.engine]}
+    written_for = exported_release(on_runtime(export.launches[0]).pool.engine)
+    facts = {"export": export, "runtime": _RUNTIMES[export.engine], "written_for": written_for}
     graph = render_yaml("dynamo.yaml.j2", **facts, workers=workers, router=list(_ROUTER_FLAGS[policy]))
     readme = render("dynamo.md.j2", **facts, policy=policy, port=_PORT)
     return {"dynamo/README.md": readme, "dynamo/graph.yaml": graph}
 
 
-def _on_runtime(launch: Launch) -> Launch:
+def on_runtime(launch: Launch) -> Launch:
     """The launch on the engine of Dynamo's image, whose flags differ from those of the simulated release."""
     pool, engine = launch.pool, launch.pool.engine
     engine = engine.model_copy(update={"version": _RUNTIMES[engine.name].engine_version})
