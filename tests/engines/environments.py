@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,6 +57,10 @@ class Engine:
         """Of the environment: names a Python that has the engine."""
         return f"HISEARCH_{self.name.upper()}_PYTHON_{self.version.replace('.', '_')}"
 
+    def is_there(self) -> bool:
+        """Whether ``python`` has nothing to make."""
+        return bool(os.environ.get(self.variable)) or (ROOT / ".engines" / self.title / ".installed").exists()
+
     def python(self) -> Path:
         """A Python that has the engine: the one that ``variable`` names, or of ``.engines``, made where absent.
 
@@ -67,9 +71,7 @@ class Engine:
         if named is None:
             return self.installed(ROOT / ".engines")
         if not Path(named).is_file():
-            raise NoEngineError(
-                f"{self.variable} is {named}, which is no file: name a Python that has {self.title}"
-            )
+            raise NoEngineError(f"{self.variable} is {named}, which is no file: name a Python that has {self.title}")
         return Path(named)
 
     def installed(self, parent: Path) -> Path:
@@ -139,13 +141,6 @@ _ROWS = (
     Engine("sglang", "0.5.23", _SGLANG, ("sglang==0.5.23",), ((3, 11), (3, 13))),
 )  # fmt: skip
 ENGINES = {engine.title: engine for engine in _ROWS}
-
-
-def available() -> Iterator[tuple[Engine, Path]]:
-    """Engines whose Python is there already, without making any."""
-    for engine in ENGINES.values():
-        if os.environ.get(engine.variable) or (ROOT / ".engines" / engine.title / ".installed").exists():
-            yield engine, engine.python()
 
 
 def record(engine: Engine, out: Path, *arguments: str) -> None:

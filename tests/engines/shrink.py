@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from hisearch.record.cases import write_recording
 from hisearch.validate.scheduler import validate_recordings
-from tests.engines.environments import ENGINES, record
+from tests.engines.environments import ENGINES, NoEngineError, record
 
 #: A case: ``config`` and ``requests`` of a recording.
 Case = dict[str, Any]
@@ -122,6 +122,28 @@ def recorded_differently(title: str) -> Differs:
     return differs
 
 
+def shrink_recording(recording: Path, title: str, out: Path) -> str:
+    """Record, into ``out``, the shortest case found that differs as ``recording`` does; returns what it is.
+
+    Raises:
+        ValueError: the recording does not differ from its simulation.
+    """
+    (verdict,) = validate_recordings([recording])
+    if verdict.ok or verdict.error:
+        raise ValueError(f"{recording}: {verdict.error or 'does not differ from its simulation'}")
+    recorded = json.loads(gzip.decompress(recording.read_bytes()))
+    case = {"config": recorded["config"], "requests": recorded["requests"]}
+    block_key = "block_size" if verdict.engine == "vllm" else "block_ids_size"
+    case = shrink(case, recorded_differently(title), block_key)
+    with tempfile.TemporaryDirectory() as folder:
+        given = Path(folder) / "shortest.json.gz"
+        write_recording(given, case)
+        record(ENGINES[title], Path(folder) / "out", "--cases", str(given))
+        out.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(Path(folder) / "out" / given.name, out)
+    return f"{out}: {len(case['requests'])} requests, {length(case)} tokens and requests"
+
+
 def main() -> int:
     """Shrink a recording's case and record it."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -129,20 +151,11 @@ def main() -> int:
     parser.add_argument("--engine", choices=sorted(ENGINES), required=True)
     parser.add_argument("--out", type=Path, default=Path("shortest.json.gz"), help="(default: shortest.json.gz)")
     options = parser.parse_args()
-    (verdict,) = validate_recordings([options.recording])
-    if verdict.ok or verdict.error:
-        print(f"{options.recording}: {verdict.error or 'does not differ from its simulation'}", file=sys.stderr)
+    try:
+        print(shrink_recording(options.recording, options.engine, options.out))
+    except (ValueError, NoEngineError) as error:
+        print(error, file=sys.stderr)
         return 1
-    recording = json.loads(gzip.decompress(options.recording.read_bytes()))
-    case = {"config": recording["config"], "requests": recording["requests"]}
-    block_key = "block_size" if verdict.engine == "vllm" else "block_ids_size"
-    case = shrink(case, recorded_differently(options.engine), block_key)
-    with tempfile.TemporaryDirectory() as folder:
-        given = Path(folder) / "shortest.json.gz"
-        write_recording(given, case)
-        record(ENGINES[options.engine], Path(folder) / "out", "--cases", str(given))
-        shutil.move(Path(folder) / "out" / given.name, options.out)
-    print(f"{options.out}: {len(case['requests'])} requests, {length(case)} tokens and requests")
     return 0
 
 
