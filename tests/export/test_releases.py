@@ -149,6 +149,11 @@ def test_images_and_packages_are_of_the_release(
     assert "--no-enable-prefix-caching" in (tmp_path / "dynamo/graph.yaml").read_text()
 
 
+@pytest.mark.parametrize(("chunked", "longest"), [(True, "40960"), (False, "8192")])
+def test_vllm_without_chunks_takes_what_a_step_holds(of: Any, chunked: bool, longest: str) -> None:
+    assert ("--max-model-len", longest) in engine_flags(of(name="vllm", chunked_prefill=chunked))
+
+
 def test_pools_of_two_releases_are_refused(build_model: Any, build_accelerator: Any, tmp_path: Path) -> None:
     pools = [
         {"name": name, "accelerator": "h100-sxm", "engine": {"name": "vllm", "version": version}}

@@ -147,6 +147,16 @@ def _schedule_policy(launch: Launch) -> str:
     return QUEUE_ORDERS[name].flag
 
 
+#: SGLang's factor on ``--schedule-conservativeness`` under attention groups (``_handle_data_parallelism``).
+SGLANG_GROUPS_CONSERVATIVENESS = 0.3
+
+
+def _conservativeness(launch: Launch) -> Value:
+    """The value that the engine brings to the simulated one."""
+    stated = launch.pool.engine.schedule_conservativeness
+    return stated / SGLANG_GROUPS_CONSERVATIVENESS if launch.pool.attention_data_parallel > 1 else stated
+
+
 def _sglang_fusion(launch: Launch) -> Value:
     """All-reduce fusion by FlashInfer, where stated."""
     fused = launch.pool.engine.fused_all_reduce
@@ -191,6 +201,13 @@ def vllm_blocks(launch: Launch) -> int | None:
     return launch.kv_capacity_tokens // vllm_block_size(launch)
 
 
+def _vllm_longest(launch: Launch) -> int:
+    """Most tokens of a request. Without chunked prefill vLLM starts only where a step's budget holds all of them."""
+    engine = launch.pool.engine
+    longest = min(launch.model.max_context_tokens, launch.kv_capacity_tokens - vllm_block_size(launch))
+    return longest if engine.chunked_prefill else min(longest, engine.chunk_tokens)
+
+
 def _by_priority(launch: Launch) -> bool:
     return launch.pool.engine.by_priority
 
@@ -231,7 +248,7 @@ SGLANG: Table = (
     ),
     ("--prefill-max-requests", lambda c: c.pool.engine.prefill_max_requests),
     ("--disable-overlap-schedule", lambda c: not c.pool.engine.overlap),
-    ("--schedule-conservativeness", lambda c: c.pool.engine.schedule_conservativeness),
+    ("--schedule-conservativeness", _conservativeness),
     ("--radix-eviction-policy", _radix_eviction),
     ("--disable-radix-cache", lambda c: not c.pool.engine.prefix_caching),
     *((flag, _of_adapters(value_of)) for flag, value_of in agents.TABLES["sglang"]),
@@ -257,7 +274,7 @@ VLLM: Table = (
     ("--gpu-memory-utilization", lambda c: c.pool.engine.memory_fraction),
     ("--block-size", vllm_block_size),
     ("--num-gpu-blocks-override", vllm_blocks),
-    ("--max-model-len", lambda c: min(c.model.max_context_tokens, c.kv_capacity_tokens - vllm_block_size(c))),
+    ("--max-model-len", _vllm_longest),
     ("--max-num-batched-tokens", lambda c: c.pool.engine.chunk_tokens),
     ("--max-num-seqs", lambda c: c.pool.engine.max_running_requests),
     ("--scheduling-policy", lambda c: "priority" if _by_priority(c) else None),
