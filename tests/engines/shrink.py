@@ -10,9 +10,11 @@ import argparse
 import copy
 import gzip
 import json
+import math
 import shutil
 import sys
 import tempfile
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,6 +32,8 @@ Case = dict[str, Any]
 Differs = Callable[[list[Case]], list[bool]]
 #: Cases tried in a round.
 MOST = 24
+#: Usual time to look for a shorter case.
+MINUTES = 10
 
 
 def shorter(case: Case, parts: int, block_key: str) -> Iterator[Case]:
@@ -77,12 +81,14 @@ def renamed(case: Case) -> Case:
     return case | {"requests": rows}
 
 
-def shrink(case: Case, differs: Differs, block_key: str) -> Case:
-    """The shortest case that still differs, as far as dropping and halving leads."""
-    parts = 2
+def shrink(case: Case, differs: Differs, block_key: str, seconds: float = math.inf) -> Case:
+    """The shortest case that still differs, as far as dropping and halving leads in about ``seconds``."""
+    parts, until = 2, time.monotonic() + seconds
     while True:
         candidates = sorted(shorter(case, parts, block_key), key=length)
         for start in range(0, len(candidates), MOST):
+            if time.monotonic() > until:
+                return renamed(case)
             tried = candidates[start : start + MOST]
             found = [one for one, still in zip(tried, differs(tried), strict=True) if still]
             if found:
@@ -122,8 +128,14 @@ def recorded_differently(title: str) -> Differs:
     return differs
 
 
-def shrink_recording(recording: Path, title: str, out: Path) -> str:
+def shrink_recording(recording: Path, title: str, out: Path, minutes: float = MINUTES) -> str:
     """Record, into ``out``, the shortest case found that differs as ``recording`` does; returns what it is.
+
+    Args:
+        recording: one that differs from its simulation.
+        title: of the engine.
+        out: file of the shortest case.
+        minutes: time to look for it.
 
     Raises:
         ValueError: the recording does not differ from its simulation.
@@ -134,7 +146,7 @@ def shrink_recording(recording: Path, title: str, out: Path) -> str:
     recorded = json.loads(gzip.decompress(recording.read_bytes()))
     case = {"config": recorded["config"], "requests": recorded["requests"]}
     block_key = "block_size" if verdict.engine == "vllm" else "block_ids_size"
-    case = shrink(case, recorded_differently(title), block_key)
+    case = shrink(case, recorded_differently(title), block_key, 60 * minutes)
     with tempfile.TemporaryDirectory() as folder:
         given = Path(folder) / "shortest.json.gz"
         write_recording(given, case)
@@ -149,10 +161,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("recording", type=Path)
     parser.add_argument("--engine", choices=sorted(ENGINES), required=True)
+    parser.add_argument(
+        "--minutes", type=float, default=MINUTES, metavar="M", help=f"time to look for it (default: {MINUTES})"
+    )
     parser.add_argument("--out", type=Path, default=Path("shortest.json.gz"), help="(default: shortest.json.gz)")
     options = parser.parse_args()
     try:
-        print(shrink_recording(options.recording, options.engine, options.out))
+        print(shrink_recording(options.recording, options.engine, options.out, options.minutes))
     except (ValueError, NoEngineError) as error:
         print(error, file=sys.stderr)
         return 1
