@@ -32,7 +32,7 @@ test-slow: $(STAMP) ## Run the rest: slow tests, and every property test at full
 	@$(BIN)/python -c '$(PREPARE)'
 	HISEARCH_FULL=1 $(BIN)/python -m pytest -n auto --dist worksteal -q -m "slow or property"
 
-test-engines: $(STAMP) ## Install the modelled engines, let each record 40 fresh cases, simulate them (half an hour, no GPU)
+test-engines: $(STAMP) ## Install the modelled engines (7 GB, no GPU); 40 fresh cases of each and its parser against hisearch (half an hour)
 	$(BIN)/python tests/engines/record_and_compare.py
 
 lint: $(STAMP) ## Format check, lint, types

@@ -20,7 +20,7 @@ from tests.export.conftest import export_all
 
 _PROGRAMS = {
     "guidellm": ("guidellm", ("run",)),
-    "sglang": ("sglang-bench-serving", ("-m", "sglang.bench_serving")),
+    "sglang": ("sglang-bench-serving", ("-m", "sglang.benchmark.serving")),
     "vllm": ("vllm-bench-serve", ("bench", "serve")),
 }
 STUB = """#!/bin/bash

@@ -12,7 +12,8 @@ import yaml
 from pydantic import ValidationError
 
 from hisearch.export.deployment import export_deployment
-from hisearch.export.engines.flags import ROUTER_POLICIES, TABLES, ExportError, Launch, engine_flags, router_flags
+from hisearch.export.engines.flags import ROUTER_POLICIES, TABLES, engine_flags, router_flags
+from hisearch.export.engines.launch import ExportError, Launch
 from hisearch.specs.deployments.deployment import PoolSpec
 from hisearch.specs.deployments.routing import RouterSpec
 from hisearch.specs.documents.catalogue import Catalogue, shipped_root

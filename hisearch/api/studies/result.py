@@ -295,7 +295,7 @@ class StudyResult:
         Raises:
             OSError: the folder cannot be written.
         """
-        from hisearch.export.engines.flags import ExportError
+        from hisearch.export.engines.launch import ExportError
         from hisearch.report.pages.html import write_report
         from hisearch.search.tables import candidates_frame, trials_frame
 

@@ -10,9 +10,11 @@ from typing import NamedTuple
 
 from hisearch.export.context import ExportContext
 from hisearch.export.engines.cache_tiers import Variable, variables
-from hisearch.export.engines.flags import ENGINE_VERSIONS, Checkpoint, Launch, needs_checkpoint, weights_to_bring
+from hisearch.export.engines.launch import Launch
+from hisearch.export.engines.releases import exported_release
+from hisearch.export.engines.weights import Checkpoint, needs_checkpoint, weights_to_bring
 from hisearch.export.rendering import resource_name
-from hisearch.export.servers.containers import IMAGES
+from hisearch.export.servers.containers import engine_image
 from hisearch.export.servers.fronts import Front, front_of
 from hisearch.export.servers.placement import SERVICE_PORTS, Server, nodes_of, place
 from hisearch.export.servers.roles import check_expressible, check_spanning, is_disaggregated
@@ -57,13 +59,15 @@ class Export:
 
     @property
     def version(self) -> str:
-        """The engine's version."""
-        return ENGINE_VERSIONS[self.engine]
+        """The engine's version: images and packages are pinned to it, and flags are its."""
+        return exported_release(self.deployment.pool.engine)
 
     @property
     def images(self) -> list[str]:
         """Container images: the engine's first, then the front's."""
-        return list(dict.fromkeys([IMAGES[self.engine], *([self.front.image] if self.routed else [])]))
+        return list(
+            dict.fromkeys([engine_image(self.deployment.pool.engine), *([self.front.image] if self.routed else [])])
+        )
 
     @property
     def model(self) -> str:
