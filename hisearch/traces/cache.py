@@ -75,8 +75,8 @@ def load_cached(key: str, name: str) -> CompiledTrace | None:
             models = None if names is None else RequestModels(tuple(names), stored["model"])
         if digest_of(arrays, agents, models) != meta["digest"]:
             raise ValueError("its digest does not match its content")
-        ids, warnings = meta["request_ids"], tuple(meta["warnings"])
-        return freeze(name, arrays, ids, meta["skipped_rows"], warnings, meta["block_tokens"], agents, models)
+        ids, cautions, notes = meta["request_ids"], tuple(meta["cautions"]), tuple(meta["notes"])
+        return freeze(name, arrays, ids, meta["skipped_rows"], cautions, meta["block_tokens"], agents, models, notes)
     except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
         _LOG.warning("cached trace %s is damaged and will be built again: %s", path, error)
         return None
@@ -89,7 +89,7 @@ def store_cached(key: str, trace: CompiledTrace) -> None:
     """
     meta = {
         "digest": trace.digest, "request_ids": trace.request_ids, "skipped_rows": trace.skipped_rows,
-        "warnings": trace.warnings, "block_tokens": trace.block_tokens,
+        "cautions": trace.cautions, "notes": trace.notes, "block_tokens": trace.block_tokens,
         "agents": trace.agents is not None, "models": None if trace.models is None else trace.models.names,
     }  # fmt: skip
     folder = cache_folder()
