@@ -71,7 +71,7 @@ def test_what_was_written_as_json(hisearch: Hisearch, workdir: Path) -> None:
     assert (facts["path"], facts["requests"], facts["skipped_rows"]) == ("t.jsonl", 1, 1)
     assert isinstance(facts["warnings"], list)
     generated = hisearch("trace", "generate", "visits.yaml", "-o", "v.jsonl", "--json").json
-    assert generated == {"path": "v.jsonl", "requests": 120, "skipped_rows": 0, "warnings": []}
+    assert generated == {"path": "v.jsonl", "requests": 120, "skipped_rows": 0, "notes": [], "warnings": []}
 
 
 TABLE = 'ts,"Prompt, tokens",answer,chat\n0.0,100,5,a\n1.5,200,7,b\n9.0,310,7,a\n'

@@ -143,7 +143,7 @@ class Times:
                 self.said_by = "size"
         if (form, unit) != (self.form, self.unit):
             got = f"{value:.17g}, which is {_kind(form, unit)} by its size"
-            hint = f"; {how_to_say()}" if self.form == "relative" else ""
+            hint = f"; for another unit, {how_to_say(self.field)}" if self.form == "relative" else ""
             raise RowError(self.field, f"expected {self.kind}, as in the rows before, got {got}{hint}")
         self.whole = self.whole and value.is_integer()
         return float((value - self._origin) / PER_SECOND[self.unit])
@@ -165,12 +165,12 @@ class Times:
             raise RowError(
                 self.field,
                 f"expected {TITLES[self.unit]}, as the {said} says, got {value:.17g}, which is {TITLES[by_size]} since "
-                f"1970 by its size ({self._date(value / PER_SECOND[by_size])}); {how_to_say(by_size)}",
+                f"1970 by its size ({self._date(value / PER_SECOND[by_size])}); if so, {how_to_say(self.field, by_size)}",
             )
         raise RowError(
             self.field,
             f"expected a time within ten years of the start, a number since 1970 or a date, got {value:.17g} "
-            f"{TITLES[self.unit]}; {how_to_say()}",
+            f"{TITLES[self.unit]}; for another unit, {how_to_say(self.field)}",
         )
 
     @staticmethod
@@ -206,11 +206,10 @@ class Times:
         return f"{self.field} is {self.kind}{by}"
 
 
-def how_to_say(unit: str | None = None) -> str:
-    """How a unit is stated: one that is probably meant, or any."""
-    if unit is not None:
-        return f"if that is so, say --columns arrival_{unit}=COLUMN, or --time-unit {unit} of `hisearch trace import`"
-    return "say the unit: --columns arrival_ms=COLUMN (or _us, _ns), or --time-unit of `hisearch trace import`"
+def how_to_say(column: str, unit: str | None = None) -> str:
+    """How a unit is stated: the one that is probably meant, or any."""
+    field = f"arrival_{unit}={column}" if unit is not None else f"arrival_ms={column} (or _us, _ns)"
+    return f"say --columns {field}, or --time-unit {unit or 'UNIT'} of `hisearch trace import`"
 
 
 def _kind(form: str, unit: str) -> str:

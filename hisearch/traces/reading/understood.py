@@ -103,12 +103,12 @@ def check_times(understood: Understood, path: Path, count: int) -> list[str]:
             return [f"{message}: check the times"]
         other = _likelier(rate, times.unit)
         meant = f"; {TITLES[other]} would be {_number(rate * _faster(times.unit, other))} requests/s" if other else ""
-        insist = f"if they are {TITLES[times.unit]}, say --time-unit {times.unit} of `hisearch trace import`"
-        raise TraceError.at(f"{message}{meant}; {how_to_say()}; {insist}", path=path, key=key)
+        insist = f"if {TITLES[times.unit]} is right, say --time-unit {times.unit}"
+        raise TraceError.at(f"{message}{meant}: {how_to_say(key, other)}; {insist}", path=path, key=key)
     if times is not None and not times.sure and times.whole and count >= WHOLE_MANY and rate < WHOLE_RPS:
         if times.said_by == "name" and times.unit != "s":
             return []
-        return [f"{key} holds whole numbers, read as {times.kind}: {extent}. If they are others, {how_to_say()}"]
+        return [f"{key} holds whole numbers, read as {times.kind}: {extent}. For another unit, {how_to_say(key)}"]
     return []
 
 
