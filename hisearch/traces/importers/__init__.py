@@ -59,7 +59,7 @@ def detect_format(path: Path, *, has_columns: bool = False) -> str:
     elif container == "json":
         format_name = _detect_json(path)
     else:
-        format_name = _by_fields(_CSV_FIELDS, table_sample(path)) or _detect_log(path)
+        format_name = _detect_text(path)
     if format_name is None and has_columns:
         return "csv"
     if format_name is None:
@@ -90,6 +90,17 @@ def _detect_json(path: Path) -> str | None:
         if name is not None:
             return name
     return None
+
+
+def _detect_text(path: Path) -> str | None:
+    """The format of a table by its header, else of a log by its first lines; a log's first line is no good header."""
+    try:
+        return _by_fields(_CSV_FIELDS, table_sample(path)) or _detect_log(path)
+    except TraceError:
+        log = _detect_log(path)
+        if log is None:
+            raise
+        return log
 
 
 def _detect_log(path: Path) -> str | None:

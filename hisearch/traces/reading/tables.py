@@ -86,7 +86,7 @@ def flat(values: Mapping[str, Any]) -> dict[str, Any]:
     leaves: dict[str, Any] = {}
     todo = [("", values, 0)]
     while todo:
-        path, mapping, depth = todo.pop()
+        path, mapping, depth = todo.pop(0)
         for name, value in mapping.items():
             if isinstance(value, dict) and depth < _DEEPEST:
                 todo.append((f"{path}{name}.", value, depth + 1))

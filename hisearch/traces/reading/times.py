@@ -90,6 +90,7 @@ class Times:
         said_by: who says the unit: ``stated`` by the user, ``name`` of the column, ``size`` of the numbers, or
             ``default``.
         whole: all numbers so far are whole.
+        yearless: dates are of a year that is not known.
     """
 
     def __init__(self, field: str, unit: str = "auto") -> None:
@@ -99,43 +100,49 @@ class Times:
         self.unit = unit if unit != "auto" else named or "s"
         self.said_by = "stated" if unit != "auto" else "name" if named else "default"
         self.whole = True
+        self.yearless = False
         self._origin: Any = 0.0
         self._zoned = False
 
-    def seconds(self, row: Fields) -> float:
+    def seconds(self, row: Fields, field: str | None = None) -> float:
         """Seconds of the row's time from that of the first row, or from the start that the column counts from.
+
+        Args:
+            row: the row.
+            field: another column of the same clock, such as that of the request's end.
 
         Raises:
             RowError: it is no time, or of another form or unit than the rows before it.
         """
-        value = row.raw(self.field)
+        field = self.field if field is None else field
+        value = row.raw(field)
         if isinstance(value, str) and not _numeric(value):
             moment = parse_date(value)
             if moment is None:
-                raise RowError(self.field, f"expected seconds or a date and time, got {short(value)}")
+                raise RowError(field, f"expected seconds or a date and time, got {short(value)}")
             value = moment
         if isinstance(value, datetime.datetime):
-            return self._of_date(value)
-        return self._of_number(row.number(self.field))
+            return self._of_date(value, field)
+        return self._of_number(row.number(field), field)
 
-    def _of_date(self, moment: datetime.datetime) -> float:
+    def _of_date(self, moment: datetime.datetime, field: str) -> float:
         zoned = moment.tzinfo is not None
         if not 1970 < moment.year < 2100:
-            raise RowError(self.field, f"expected a date of the years 1971 to 2099, got {moment.isoformat(' ')}")
+            raise RowError(field, f"expected a date of the years 1971 to 2099, got {moment.isoformat(' ')}")
         if not zoned:
             moment = moment.replace(tzinfo=datetime.UTC)
         if not self.form:
             self.form, self._origin, self._zoned = "date", moment, zoned
         if self.form != "date":
-            raise RowError(self.field, f"expected {self.kind}, as in the rows before, got a date")
+            raise RowError(field, f"expected {self.kind}, as in the rows before, got a date")
         if zoned != self._zoned:
             expected = "a date with its zone" if self._zoned else "a date without a zone"
-            raise RowError(self.field, f"expected {expected}, as in the rows before, got {moment.isoformat(' ')}")
+            raise RowError(field, f"expected {expected}, as in the rows before, got {moment.isoformat(' ')}")
         difference: datetime.timedelta = moment - self._origin
         return difference.total_seconds()
 
-    def _of_number(self, value: float) -> float:
-        form, unit = self._form_of(value)
+    def _of_number(self, value: float, field: str) -> float:
+        form, unit = self._form_of(value, field)
         if not self.form:
             self.form, self.unit = form, unit
             self._origin = value if form == "epoch" else 0.0
@@ -144,11 +151,11 @@ class Times:
         if (form, unit) != (self.form, self.unit):
             got = f"{value:.17g}, which is {_kind(form, unit)} by its size"
             hint = f"; for another unit, {how_to_say(self.field)}" if self.form == "relative" else ""
-            raise RowError(self.field, f"expected {self.kind}, as in the rows before, got {got}{hint}")
+            raise RowError(field, f"expected {self.kind}, as in the rows before, got {got}{hint}")
         self.whole = self.whole and value.is_integer()
         return float((value - self._origin) / PER_SECOND[self.unit])
 
-    def _form_of(self, value: float) -> tuple[str, str]:
+    def _form_of(self, value: float, field: str) -> tuple[str, str]:
         """Form and unit of a number.
 
         Raises:
@@ -163,12 +170,12 @@ class Times:
         if by_size is not None:
             said = "column" if self.said_by == "name" else "unit"
             raise RowError(
-                self.field,
+                field,
                 f"expected {TITLES[self.unit]}, as the {said} says, got {value:.17g}, which is {TITLES[by_size]} since "
                 f"1970 by its size ({self._date(value / PER_SECOND[by_size])}); if so, {how_to_say(self.field, by_size)}",
             )
         raise RowError(
-            self.field,
+            field,
             f"expected a time within ten years of the start, a number since 1970 or a date, got {value:.17g} "
             f"{TITLES[self.unit]}; for another unit, {how_to_say(self.field)}",
         )
@@ -188,7 +195,9 @@ class Times:
         return self.form in ("date", "epoch") or self.said_by == "stated"
 
     def moment(self, seconds: float) -> datetime.datetime | None:
-        """The date at a time that ``seconds`` returned, in UTC; None for numbers from a start."""
+        """The date at a time that ``seconds`` returned, in UTC; None for numbers from a start, or without a year."""
+        if self.yearless:
+            return None
         if self.form == "date":
             start: datetime.datetime = self._origin.astimezone(datetime.UTC)
         elif self.form == "epoch":
@@ -203,6 +212,7 @@ class Times:
         }[self.said_by]  # fmt: skip
         if self.form == "date":
             by = "" if self._zoned else " without a zone, taken as UTC"
+            by = " without a year" if self.yearless else by
         return f"{self.field} is {self.kind}{by}"
 
 
