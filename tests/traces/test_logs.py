@@ -39,7 +39,10 @@ def test_litellm(write):
     assert trace.tenant.tolist() == [1, 2, 0, 0] or len(set(trace.tenant.tolist())) == 2
     assert not trace.open_loop
     assert trace.models is None
-    assert "3 rows left out: failed (line 5); answered from the gateway's cache (line 6); no output (line 7)" in trace.notes
+    assert (
+        "3 rows left out: failed (line 5); answered from the gateway's cache (line 6); no output (line 7)"
+        in trace.notes
+    )
     assert "startTime is dates without a zone, taken as UTC; 4 requests" in trace.notes[0]
     mixed = read(write("m.jsonl", [LITELLM, LITELLM | {"request_id": "b", "model": "qwen"}]))
     assert mixed.models.names == ("llama", "qwen")

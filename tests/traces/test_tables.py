@@ -121,7 +121,9 @@ def test_json_lines_and_arrays_of_any_fields(write):
     assert "a.json:12: t: no such column (for arrival_s)" in refused(
         write("a.json", json.dumps([rows[0], {"usage": {"in": 1, "out": 1}}], indent=1)), columns=columns
     )
-    assert "no column looks like input_tokens" in refused(array)
+    assert "its fields (t, usage.in, usage.out, user.id); say which column is what" in refused(
+        write("c.json", [rows[0]])
+    )
     own = [{"arrival_s": k, "input_tokens": 9, "output_tokens": 1} for k in range(3)]
     assert detect_format(write("o.jsonl", own)) == "csv"
     for text in ("[", "[1 2]", '[{"a": 1}', "[,]", "[" * 100_000):

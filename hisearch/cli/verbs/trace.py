@@ -61,8 +61,15 @@ def stats(
     from hisearch.traces.stats import curve_capacities, lru_hit_curve, trace_stats
 
     options.check_choice("--time-unit", time_unit, options.TIME_UNITS)
-    reading = {"format": trace_format, "columns": parse_columns(columns or ()), "time_unit": time_unit}
-    compiled = load_trace(trace, seed=seed, limit=limit, skip_bad=skip_bad, **reading)
+    compiled = load_trace(
+        trace,
+        seed=seed,
+        limit=limit,
+        skip_bad=skip_bad,
+        format=trace_format,
+        columns=parse_columns(columns or ()),
+        time_unit=time_unit,
+    )
     statistics = trace_stats(compiled, capacities_tokens=capacity_tokens, block_tokens=block_tokens)
     points = []
     if curve or curve_html is not None:

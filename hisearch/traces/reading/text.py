@@ -19,7 +19,7 @@ _PACKED = ((b"PK\x03\x04", "zip"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"BZh", "bzip
 #: Characters of a line; a session of agents with a thousand calls takes a hundredth of it.
 MAX_LINE = 1 << 25
 #: A gzip archive may unpack to so many bytes, and beyond that to so many times its own size.
-FREE_BYTES, MAX_RATIO = 1 << 26, 500
+FREE_BYTES, MAX_RATIO = 1 << 24, 500
 
 
 class _Unpacked(io.RawIOBase):

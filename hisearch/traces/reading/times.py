@@ -30,7 +30,7 @@ _NAMED = re.compile(
 _COMMON_LOG = re.compile(
     r"\[?(\d{1,2})/([A-Z][a-z]{2})/(\d{4}):(\d\d:\d\d:\d\d)(?:[.,](\d{1,6}))?(?: ?([+-]\d\d):?(\d\d))?\]?"
 )
-_MONTHS = {name: k for k, name in enumerate("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), 1)}
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _ISO_FRACTION = re.compile(r"([.,]\d{6})\d+")
 #: Zones in words behind a date, as databases and Go write them.
 _ZONE = re.compile(r"\s*(?:([+-]\d\d:?\d\d)\s+)?(UTC|GMT|Z)$")
@@ -50,6 +50,10 @@ def unit_named(column: str) -> str | None:
 def parse_date(text: str) -> datetime.datetime | None:
     """A date and time: ISO 8601, as web servers log it, or as in mails; None where it is none."""
     text = text.strip()
+    try:
+        return datetime.datetime.fromisoformat(text)
+    except ValueError:
+        pass
     if _MAIL.match(text):
         return _mail_date(text)
     match = _COMMON_LOG.fullmatch(text)
@@ -58,7 +62,7 @@ def parse_date(text: str) -> datetime.datetime | None:
         if month not in _MONTHS:
             return None
         zone = f"{hours}:{minutes}" if hours else ""
-        text = f"{year}-{_MONTHS[month]:02}-{int(day):02} {clock}.{fraction or 0:0<6}{zone}"
+        text = f"{year}-{_MONTHS.index(month) + 1:02}-{int(day):02} {clock}.{fraction or 0:0<6}{zone}"
     else:
         text = _ZONE.sub(lambda zone: zone.group(1) or "+00:00", text)
         text = _ISO_FRACTION.sub(r"\1", _SPACED_ZONE.sub(r"\1\2", text)).replace("/", "-")
@@ -172,17 +176,13 @@ class Times:
             raise RowError(
                 field,
                 f"expected {TITLES[self.unit]}, as the {said} says, got {value:.17g}, which is {TITLES[by_size]} since "
-                f"1970 by its size ({self._date(value / PER_SECOND[by_size])}); if so, {how_to_say(self.field, by_size)}",
+                f"1970 by its size ({_day(value / PER_SECOND[by_size])}); if so, {how_to_say(self.field, by_size)}",
             )
         raise RowError(
             field,
             f"expected a time within ten years of the start, a number since 1970 or a date, got {value:.17g} "
             f"{TITLES[self.unit]}; for another unit, {how_to_say(self.field)}",
         )
-
-    @staticmethod
-    def _date(seconds: float) -> str:
-        return f"{_EPOCH + datetime.timedelta(seconds=seconds):%Y-%m-%d}"
 
     @property
     def kind(self) -> str:
@@ -220,6 +220,10 @@ def how_to_say(column: str, unit: str | None = None) -> str:
     """How a unit is stated: the one that is probably meant, or any."""
     field = f"arrival_{unit}={column}" if unit is not None else f"arrival_ms={column} (or _us, _ns)"
     return f"say --columns {field}, or --time-unit {unit or 'UNIT'} of `hisearch trace import`"
+
+
+def _day(seconds: float) -> str:
+    return f"{_EPOCH + datetime.timedelta(seconds=seconds):%Y-%m-%d}"
 
 
 def _kind(form: str, unit: str) -> str:

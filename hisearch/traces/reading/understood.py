@@ -161,7 +161,8 @@ def format_span(seconds: float) -> str:
         return f"{seconds:.3g} s"
     if seconds > LONGEST_S:
         return f"{_number(seconds / (365.25 * 86400))} years"
-    parts, rest = [], round(seconds)
+    parts: list[str] = []
+    rest = round(seconds)
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")):
         amount, rest = divmod(rest, size)
         parts += [f"{amount:,} {unit}"] if amount or parts else []

@@ -60,7 +60,7 @@ def read(source: Source) -> Trace:
             requests.add(at, inputs, outputs, tenant=tenant, request_id=name, model=model)
             names.append(session)
             thinks.append(think)
-    if unseen:
+    if unseen and len(requests):
         message = f"no such column; the file has {', '.join(table_sample(source.path))[:200]}"
         raise TraceError.at(message, path=source.path, key=one_line(min(unseen)))
     places = requests.sort_by_time(source)

@@ -37,7 +37,7 @@ _FIELDS = LogFields(
     ids=("request_id", "requestId", "id", "response.id", "response.body.id", "body.id"),
     sessions=("session_id", "conversation_id", "conversation.id", "metadata.session_id", "metadata.conversation_id"),
     tenants=("tenant", "team_id", "user_id", "user", "request.user"),
-    models=("model", "response.model", "response.body.model", "body.model", "request.model", "ai.proxy.meta.response_model"),
+    models=(*(f"{place}model" for place in _PLACES), "request.model", "ai.proxy.meta.response_model"),
     statuses=("status_code", "status", "response.status_code", "upstream_status"),
     cache_hits=("cache_hit", "cached"),
 )  # fmt: skip

@@ -18,7 +18,6 @@ from hisearch.traces.trace import Trace
 FORMAT = TraceFormat("Claude Code sessions.", json_fields=(("block_size", "requests"),), records_starts=False, rank=2)
 
 
-
 def read(source: Source) -> Trace:
     """Claude Code sessions (github.com/callanjfox/kv-cache-tester), one per line, in their compact form.
 
