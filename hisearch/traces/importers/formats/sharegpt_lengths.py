@@ -29,7 +29,7 @@ def read(source: Source) -> Trace:
     shared_tokens: list[int] = []
     for line, row in csv_rows(source.path, source.bad):
         with source.bad.row(line):
-            inputs, outputs = row.count("num_prefill_tokens"), row.count("num_decode_tokens")
+            inputs, outputs = row.tokens("num_prefill_tokens"), row.tokens("num_decode_tokens")
             before = len(requests) - 1
             history = requests.input_tokens[-1] + requests.output_tokens[-1] if before >= 0 else math.inf
             follows = inputs >= history
