@@ -173,13 +173,18 @@ class StudyResult:
         return trial_status(trial, best, ground, self.confidence)
 
     def best_on(self, engine: str | None) -> Trial:
-        """The best feasible trial, on one engine where it is named.
+        """The recommended trial, or the best feasible one on an engine that the recommendation does not use.
 
         Raises:
             ValueError: there is none; the message says whether any was tried.
         """
         from hisearch.search.select.recommend import recommend
 
+        chosen = self.recommendation.trial if self.recommendation is not None else None
+        if chosen is not None and (
+            engine is None or {pool.engine.name for pool in chosen.deployment.pools} == {engine}
+        ):
+            return chosen
         trials = [trial for trial in self.trials if engine is None or trial.deployment.pool.engine.name == engine]
         best = recommend(trials, self.resolved.study.objectives)
         if best is not None:

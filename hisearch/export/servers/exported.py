@@ -23,6 +23,11 @@ from hisearch.search.model.deployments import SHAPES, format_devices, shape_of
 from hisearch.specs.base import ENGINE_TITLES, EngineName
 from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
 
+#: Seconds between a pod's notice to end and the engine's: routers and Services have forgotten it by then.
+LEAVING_S = 15
+#: Bounds of a server's time to finish its requests, and what it gets where no request was simulated; seconds.
+LEAST_GRACE_S, USUAL_GRACE_S, MOST_GRACE_S = 30.0, 300.0, 3600.0
+
 
 class HostUse(NamedTuple):
     """Accelerator slots of a host, and how many of them no server takes."""
@@ -107,6 +112,23 @@ class Export:
     def meets(self) -> bool:
         """True where servers need addresses of hosts to start: that of their leader, or their own for others."""
         return self.nodes > 1 or (self.disaggregated and self.engine == "vllm")
+
+    @property
+    def grace_s(self) -> int:
+        """Seconds that a server may take to end: twice a request's simulated p99, and time to leave the Service."""
+        longest_s = 2.0 * self.context.status.e2e_p99_s
+        known = math.isfinite(longest_s)
+        return math.ceil((min(max(longest_s, LEAST_GRACE_S), MOST_GRACE_S) if known else USUAL_GRACE_S) + LEAVING_S)
+
+    @property
+    def timed(self) -> bool:
+        """True where requests were simulated."""
+        return math.isfinite(self.context.status.e2e_p99_s)
+
+    @property
+    def leaving_s(self) -> int:
+        """Seconds between a pod's notice to end and the engine's."""
+        return LEAVING_S
 
     @property
     def unequal(self) -> bool:
