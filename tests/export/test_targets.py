@@ -143,6 +143,29 @@ def test_kubernetes(exported: tuple[Path, Launch]) -> None:
         assert router["--service-discovery-port"] == flags["--port"]
 
 
+def test_kubernetes_updates_one_pod_at_a_time_and_lets_it_finish(exported: tuple[Path, Launch]) -> None:
+    folder, launch = exported
+    manifests = documents(folder / "kubernetes/manifests.yaml")
+    workers, *routers = [manifest for manifest in manifests if manifest["kind"] == "Deployment"]
+    assert workers["spec"]["strategy"] == {
+        "type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}
+    }  # fmt: skip
+    pod = workers["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    leaving_s = int(container["lifecycle"]["preStop"]["exec"]["command"][1])
+    assert pod["terminationGracePeriodSeconds"] >= leaving_s + 30
+    budgets = {m["metadata"]["name"]: m["spec"] for m in manifests if m["kind"] == "PodDisruptionBudget"}
+    several = launch.pool.replicas > 1
+    assert set(budgets) == {manifest["metadata"]["name"] for manifest in [workers, *routers] if several}
+    assert all(budget["maxUnavailable"] == 1 for budget in budgets.values())
+    for manifest in [workers, *routers] if several else []:
+        labels = manifest["spec"]["selector"]["matchLabels"]
+        assert budgets[manifest["metadata"]["name"]]["selector"]["matchLabels"] == labels
+        (spread,) = manifest["spec"]["template"]["spec"]["topologySpreadConstraints"]
+        assert spread["labelSelector"]["matchLabels"] == labels
+    assert [router["spec"]["replicas"] for router in routers] == [2] * len(routers)
+
+
 @pytest.mark.parametrize("version", KUBERNETES)
 def test_kubernetes_schemas(exported: tuple[Path, Launch], version: str) -> None:
     validator = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate")

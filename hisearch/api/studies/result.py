@@ -178,12 +178,11 @@ class StudyResult:
         Raises:
             ValueError: there is none; the message says whether any was tried.
         """
+        from hisearch.search.model.deployments import engines_of
         from hisearch.search.select.recommend import recommend
 
         chosen = self.recommendation.trial if self.recommendation is not None else None
-        if chosen is not None and (
-            engine is None or {pool.engine.name for pool in chosen.deployment.pools} == {engine}
-        ):
+        if chosen is not None and (engine is None or engines_of(chosen.deployment) == {engine}):
             return chosen
         trials = [trial for trial in self.trials if engine is None or trial.deployment.pool.engine.name == engine]
         best = recommend(trials, self.resolved.study.objectives)
