@@ -65,14 +65,14 @@ def test_which_release_is_exported(engine: Any, version: str, exported: str) -> 
     assert exported_release(EngineSpec(name=engine, version=version)) == exported
 
 
-def launch(build: Any, model: Any, accelerator: Any, **engine: Any) -> Launch:
+def built(build: Any, model: Any, accelerator: Any, **engine: Any) -> Launch:
     return Launch(build(engine=engine).pool, model, accelerator, 400_000)
 
 
 @pytest.fixture
 def of(build_deployment: Any, build_model: Any, build_accelerator: Any) -> Any:
     """Builds a launch of an engine's settings."""
-    return lambda **engine: launch(build_deployment, build_model(), build_accelerator(), **engine)
+    return lambda **engine: built(build_deployment, build_model(), build_accelerator(), **engine)
 
 
 @pytest.mark.parametrize("version", ["", "0.19.1", "0.33.0"])
@@ -152,6 +152,25 @@ def test_images_and_packages_are_of_the_release(
 @pytest.mark.parametrize(("chunked", "longest"), [(True, "40960"), (False, "8192")])
 def test_vllm_without_chunks_takes_what_a_step_holds(of: Any, chunked: bool, longest: str) -> None:
     assert ("--max-model-len", longest) in engine_flags(of(name="vllm", chunked_prefill=chunked))
+
+
+@pytest.mark.parametrize(
+    ("version", "movement", "refused"),
+    [("0.19.1", {}, True), ("0.33.0", {}, False), ("0.33.0", {"kv_connector": "lmcache"}, True)],
+)
+def test_linear_attention_needs_the_hybrid_manager(
+    build_deployment: Any, build_model: Any, build_accelerator: Any, version: str, movement: Any, refused: bool
+) -> None:
+    heads = {"key_heads": 16, "value_heads": 32, "key_head_dim": 128, "value_head_dim": 128}
+    model = build_model(linear_attention={"layers": 3, **heads})
+    pool = {"tiers": [{"medium": "ddr5", "gib": 64, "scope": "worker"}], "movement": movement}
+    made = build_deployment(engine={"name": "vllm", "version": version}, pool=pool).pool
+    launch = Launch(made, model, build_accelerator(), 400_000)
+    if refused:
+        with pytest.raises(ExportError, match="turns its hybrid KV cache manager off"):
+            engine_flags(launch)
+    else:
+        assert "--disable-hybrid-kv-cache-manager" not in {flag for flag, *_ in engine_flags(launch)}
 
 
 def test_pools_of_two_releases_are_refused(build_model: Any, build_accelerator: Any, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ RELEASES = [f"{engine}-{version}" for engine, versions in MODELLED.items() for v
 _DRAM = {"medium": "ddr5", "gib": 256, "scope": "worker"}
 _DISK = {"medium": "nvme-gen5", "gib": 3500, "scope": "node"}
 _STORE = {"medium": "nvme-gen5", "gib": 4000, "scope": "cluster"}
-_ADAPTERS = {"adapters": {"count": 8, "rank": 16}, "slots": 4}
+_ADAPTERS = {"adapters": {"rank": 16}, "slots": 4}
 #: Name -> settings of the engine, and of its pool.
 Settings = dict[str, tuple[dict[str, Any], dict[str, Any]]]
 _BOTH: Settings = {
@@ -34,6 +34,7 @@ _BOTH: Settings = {
     "pipeline": ({}, {"pipeline_parallel": 2, "tensor_parallel": 4}),
     "host memory": ({}, {"tiers": [_DRAM]}),
     "pages of 32": ({"page_tokens": 32}, {}),
+    "adapters": ({}, {"agents": _ADAPTERS}),
 }
 _OF_ENGINE: dict[str, Settings] = {
     "vllm": {

@@ -16,6 +16,7 @@ from hisearch.base.policies import QUEUE_ORDERS
 from hisearch.export.engines import agents
 from hisearch.export.engines.cache_tiers import (
     has_hicache_tree,
+    has_server,
     hicache_gb_per_rank,
     is_moved_by,
     offloading_backend,
@@ -172,6 +173,19 @@ def _sglang_lmcache(launch: Launch) -> Value:
     return is_moved_by(launch.pool, "lmcache")
 
 
+def _vllm_without_hybrid_manager(launch: Launch) -> Value:
+    """Off for connectors that lack it; models with linear attention do not start without it."""
+    needs_flag = offloading_backend(launch.pool) is not None and not _says(launch, "knows_offloading_connector")
+    in_process = is_moved_by(launch.pool, "lmcache") and not has_server(launch.pool)
+    if launch.model.linear_attention is not None and (needs_flag or in_process):
+        other = "" if in_process else ", or set engine.version to 0.22.0 or newer"
+        raise ExportError(
+            f"{_version(launch)} turns its hybrid KV cache manager off for these tiers, without which models with "
+            f"linear attention do not start; leave the tiers out{other}"
+        )
+    return needs_flag
+
+
 def _watermark(launch: Launch) -> Value:
     share = launch.pool.engine.watermark
     if share > 0 and not _says(launch, "has_watermark"):
@@ -296,10 +310,7 @@ VLLM: Table = (
     ("--kv-offloading-backend", lambda c: offloading_backend(c.pool)),
     ("--kv-offloading-size", lambda c: offloading_gib(c.pool)),
     ("--kv-transfer-config", lambda c: offloading_settings(c.pool)),
-    (
-        "--disable-hybrid-kv-cache-manager",
-        lambda c: offloading_backend(c.pool) is not None and not _says(c, "knows_offloading_connector"),
-    ),
+    ("--disable-hybrid-kv-cache-manager", _vllm_without_hybrid_manager),
 )
 
 TRTLLM: Table = (
