@@ -97,7 +97,7 @@ def test_columns_are_mapped_as_in_a_workload(hisearch: Hisearch, workdir: Path) 
 @pytest.mark.parametrize(
     ("columns", "expected"),
     [
-        (None, "it looks as if --columns 'arrival_s=ts,\"input_tokens=Prompt, tokens\",output_tokens=answer"),
+        (None, 'it looks as if --columns \'arrival_s=ts,"input_tokens=Prompt, tokens",output_tokens=answer'),
         ("arrival_s", "expected FIELD=COLUMN"),
         ("arrival_s=ts,arrival_s=ts", "arrival_s is given twice"),
         ("when=ts", "expected fields among id, arrival_s"),
