@@ -8,11 +8,10 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -66,16 +65,13 @@ def detect_format(path: Path, *, has_columns: bool = False) -> str:
     if format_name is None:
         sample = table_sample(path)
         what = "fields" if container == "json" else "columns"
-        raise TraceError.at(
-            f"format not recognised by its {what} ({one_line(', '.join(sorted(sample))[:80])}); {_told(sample)}; or "
-            f"name its format (--format, or spec.file.format in a Workload), one of {', '.join(TRACE_FORMATS)}",
-            path=path, line=1,
-        )  # fmt: skip
+        seen, told = one_line(", ".join(sorted(sample))[:80]), one_line(proposal(sample))
+        message = (
+            f"format not recognised by its {what} ({seen}); {told}; or name its format (--format, or spec.file.format "
+            f"in a Workload), one of {', '.join(TRACE_FORMATS)}"
+        )
+        raise TraceError.at(message, path=path, line=1)
     return format_name
-
-
-def _told(sample: Mapping[str, Any]) -> str:
-    return one_line(proposal(sample))
 
 
 def _by_fields(known: list[tuple[str, frozenset[str]]], present: Collection[str]) -> str | None:
