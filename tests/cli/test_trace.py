@@ -122,7 +122,7 @@ def test_how_a_file_was_read_is_said_wherever_it_is_used(hisearch: Hisearch, wor
     mapping = "arrival_s=start,input_tokens=prompt_tokens,output_tokens=completion_tokens"
     assert f"it looks as if --columns {mapping}; run again" in hisearch("trace", "stats", "own.csv").err
     note = (
-        "times: start is milliseconds since 1970, by their size; 60 requests in 12.2 s, 4.85 requests/s, "
+        "times: start holds milliseconds since 1970, by their size; 60 requests in 12.2 s, 4.85 requests/s, "
         "2026-08-01 09:00:00 to 2026-08-01 09:00:12 UTC"
     )
     assert note in hisearch("trace", "stats", "own.csv", "--columns", mapping).out

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import resource
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -173,3 +174,20 @@ def test_mutated_files_are_read_or_refused(tmp_path, case, auto, skip_bad):
     for note in (*trace.notes, *trace.warnings):
         assert note.isprintable()
     trace_stats(compile_trace(trace, "t"), capacities_tokens=[16])
+
+
+@given(places=st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), min_size=1, max_size=5))
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_mutated_parquet_is_read_or_refused(tmp_path, places):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = tmp_path / "t.parquet"
+    columns = {"arrival_s": [0.0, 1.5], "input_tokens": [1, 2], "output_tokens": [3, 4], "session": ["a", "a"]}
+    pq.write_table(pa.table(columns), path)
+    content = bytearray(path.read_bytes())
+    for at, byte in places:
+        content[4 + int(at * (len(content) - 5))] = byte
+    path.write_bytes(content)
+    with suppress(TraceError):
+        read(path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from test_importers import read, refused
 
@@ -43,7 +45,7 @@ def test_litellm(write):
         "3 rows left out: failed (line 5); answered from the gateway's cache (line 6); no output (line 7)"
         in trace.notes
     )
-    assert "startTime is dates without a zone, taken as UTC; 4 requests" in trace.notes[0]
+    assert "startTime holds dates without a zone, taken as UTC; 4 requests" in trace.notes[0]
     mixed = read(write("m.jsonl", [LITELLM, LITELLM | {"request_id": "b", "model": "qwen"}]))
     assert mixed.models.names == ("llama", "qwen")
     assert "ask for 2 models: llama and qwen" in mixed.warnings[0]
@@ -89,6 +91,18 @@ def test_openai_sessions_and_whole_seconds(write):
     assert refused(write("n.jsonl", [{"created": 1, "usage": USAGE | {"completion_tokens": 0}}])).endswith(
         "no requests in the file: 1 row left out: no output (line 1)"
     )
+
+
+def test_json_among_lines_of_plain_text(write):
+    row = json.dumps({"created": 1785574800, "usage": USAGE})
+    path = write(
+        "pod.log", f"INFO:     Started server, process [1]\n{row}\n10.0.0.1 - GET /health 200\n{row}\n{{oops\n"
+    )
+    assert detect_format(path) == "openai"
+    assert "pod.log:5: expected a JSON object" in refused(path)
+    trace = read(path, skip_bad=1)
+    assert len(trace) == 2
+    assert "2 rows left out: no JSON object (lines 1 and 3)" in trace.notes
 
 
 def test_envoy(write):

@@ -157,3 +157,14 @@ def test_a_mapping_for_another_format_says_how_it_is_read_as_a_table(write):
     columns = {"arrival_s": "TIMESTAMP", "input_tokens": "n", "output_tokens": "GeneratedTokens"}
     assert "--format csv reads it as any table" in refused(path, columns=columns)
     assert read(path, columns=columns, format="csv").input_tokens.tolist() == [3]
+
+
+def test_a_service_s_own_table_in_parquet(tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = tmp_path / "t.parquet"
+    columns = {"Timestamp": [0, 5], "Request tokens": [9, 8], "Response tokens": [7, 6]}
+    pq.write_table(pa.table(columns), path)
+    assert detect_format(path) == "burstgpt"
+    assert read(path).input_tokens.tolist() == [9, 8]

@@ -29,7 +29,7 @@ def test_numbers_since_1970_tell_their_unit(write, unit, title):
     trace = read(write("t.csv", table(times)), columns=MAPPED)
     expected = [gap / 1e3 for gap in GAPS_MS] if unit != "s" else [0, 1, 2, 3, 4]
     np.testing.assert_allclose(trace.arrival_s, expected, atol=1e-6)
-    assert f"times: ts is {title}" in trace.notes[0]
+    assert f"times: ts holds {title}" in trace.notes[0]
     assert "since 1970, by their size" in trace.notes[0]
     assert "2026-08-01 09:00:00 to 2026-08-01 09:00:0" in trace.notes[0]
 
@@ -140,7 +140,7 @@ def test_what_can_hardly_be_is_refused_where_the_unit_is_a_guess(write):
 def test_every_file_says_what_it_was_taken_for(write):
     rows = [{"timestamp": k * 700, "input_length": 9, "output_length": 5, "hash_ids": [1]} for k in range(3)]
     path = write("m.jsonl", rows)
-    note = "times: timestamp is milliseconds; 3 requests in 1.4 s, 1.43 requests/s"
+    note = "times: timestamp holds milliseconds; 3 requests in 1.4 s, 1.43 requests/s"
     assert read(path).notes == (note,)
     compiled = load_trace_file(path)
     assert compiled.notes == load_trace_file(path).notes == (note,)  # the second comes from the cache

@@ -8,11 +8,10 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -22,9 +21,9 @@ from hisearch.traces.changes.spreading import spread_arrivals, starts_on_quantum
 from hisearch.traces.reading.canonical import FORMAT, is_header
 from hisearch.traces.reading.columns import ARRIVALS, proposal
 from hisearch.traces.reading.errors import TraceError
-from hisearch.traces.reading.rows import BadRows, json_rows, one_line
+from hisearch.traces.reading.rows import BadRows, RowError, decoded, json_rows, one_line
 from hisearch.traces.reading.source import Source, with_warnings
-from hisearch.traces.reading.tables import container_of, flat, header_in, parquet_schema, table_sample
+from hisearch.traces.reading.tables import Tolerant, container_of, flat, header_in, parquet_schema, table_sample
 from hisearch.traces.reading.text import lines, open_text
 from hisearch.traces.reading.understood import check_times, notes_of
 from hisearch.traces.sampling import stream
@@ -35,6 +34,7 @@ _BY_RANK = sorted(TRACE_FORMATS.items(), key=lambda named: named[1].rank)
 #: Fields that identify a format, in the order in which they are looked for.
 _JSON_FIELDS = [(name, frozenset(fields)) for name, known in _BY_RANK for fields in known.json_fields]
 _CSV_FIELDS = [(name, frozenset(fields)) for name, known in _BY_RANK for fields in known.csv_fields]
+_AMONG_LINES = [(name, fields) for name, fields in _JSON_FIELDS if TRACE_FORMATS[name].among_lines]
 _LINES = [(name, re.compile(known.line_pattern)) for name, known in _BY_RANK if known.line_pattern]
 #: Rows of JSON and lines of a log in which a format's marks are looked for: services log other things too.
 _FIRST_ROWS, _FIRST_LINES = 50, 2000
@@ -65,16 +65,13 @@ def detect_format(path: Path, *, has_columns: bool = False) -> str:
     if format_name is None:
         sample = table_sample(path)
         what = "fields" if container == "json" else "columns"
-        raise TraceError.at(
-            f"format not recognised by its {what} ({one_line(', '.join(sorted(sample))[:80])}); {_told(sample)}; or "
-            f"name its format (--format, or spec.file.format in a Workload), one of {', '.join(TRACE_FORMATS)}",
-            path=path, line=1,
-        )  # fmt: skip
+        seen, told = one_line(", ".join(sorted(sample))[:80]), one_line(proposal(sample))
+        message = (
+            f"format not recognised by its {what} ({seen}); {told}; or name its format (--format, or spec.file.format "
+            f"in a Workload), one of {', '.join(TRACE_FORMATS)}"
+        )
+        raise TraceError.at(message, path=path, line=1)
     return format_name
-
-
-def _told(sample: Mapping[str, Any]) -> str:
-    return one_line(proposal(sample))
 
 
 def _by_fields(known: list[tuple[str, frozenset[str]]], present: Collection[str]) -> str | None:
@@ -83,12 +80,18 @@ def _by_fields(known: list[tuple[str, frozenset[str]]], present: Collection[str]
 
 
 def _detect_json(path: Path) -> str | None:
-    for _, row in itertools.islice(json_rows(path, BadRows(path)), _FIRST_ROWS):
+    broken = Tolerant(path)
+    none = True
+    for _, row in itertools.islice(json_rows(path, broken), _FIRST_ROWS):
+        none = False
         if is_header(row.values):
             return "hisearch"
-        name = _by_fields(_JSON_FIELDS, {**row.values, **flat(row.values)})
+        name = _by_fields(_JSON_FIELDS, flat(row.values))
         if name is not None:
             return name
+    if none and broken.first:
+        line, error = broken.first[0]
+        raise TraceError.at(error.message, path=path, line=line, key=error.field)
     return None
 
 
@@ -104,12 +107,24 @@ def _detect_text(path: Path) -> str | None:
 
 
 def _detect_log(path: Path) -> str | None:
+    """The format of a log by one of its first lines, of plain text or of JSON among it."""
     with open_text(path) as text:
         for line in itertools.islice(lines(text, path), _FIRST_LINES):
             name = next((name for name, pattern in _LINES if pattern.search(line)), None)
+            if name is None and line.startswith("{"):
+                name = _by_fields(_AMONG_LINES, _fields_of(line))
             if name is not None:
                 return name
     return None
+
+
+def _fields_of(line: str) -> Collection[str]:
+    """Fields of a line that is a JSON object; none where it is none."""
+    try:
+        value = decoded(line)
+    except RowError:
+        return ()
+    return flat(value).keys()
 
 
 def read_trace(path: Path, spec: TraceFileSpec, *, seed: int = 0) -> Trace:

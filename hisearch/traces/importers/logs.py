@@ -7,12 +7,15 @@ request to an engine (other routes, failures, answers from the gateway's own cac
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from hisearch.specs.wording import listed
-from hisearch.traces.reading.rows import Fields, RowError
+from hisearch.traces.reading.rows import Fields, RowError, decoded
 from hisearch.traces.reading.source import Codes, Requests, Source
+from hisearch.traces.reading.tables import flat, is_array, table_rows
+from hisearch.traces.reading.text import is_parquet, lines, open_text
 from hisearch.traces.reading.times import LONGEST_S, Times
 from hisearch.traces.trace import Trace
 
@@ -89,8 +92,27 @@ def read_log(source: Source, names: LogFields, rows: Iterable[tuple[int, Fields]
             known.add(name or "")
             columns.sessions.append(_text(row, names.sessions))
             columns.ends_s.append(end)
-            columns.models.append(_text(row, names.models) or "unknown")
+            columns.models.append(_text(row, names.models) or "")
     return _trace(source, requests, columns)
+
+
+def json_log_rows(source: Source) -> Iterator[tuple[int, Fields]]:
+    """Objects of a log in JSON, one a line, nested fields by dotted paths; lines of plain text are left out."""
+    path = source.path
+    if is_parquet(path) or is_array(path):
+        yield from table_rows(path, source.bad)
+        return
+    with open_text(path) as text:
+        for line, content in enumerate(lines(text, path), start=1):
+            if not content.lstrip().startswith("{"):
+                if content.strip():
+                    source.understood.leave_out(line, "no JSON object")
+                continue
+            value: Any = None
+            with source.bad.row(line):
+                value = decoded(content)
+            if value is not None:
+                yield line, Fields(flat(value))
 
 
 def _trace(source: Source, requests: Requests, columns: _Columns) -> Trace:
@@ -102,9 +124,9 @@ def _trace(source: Source, requests: Requests, columns: _Columns) -> Trace:
         _follow_ended(requests, sessions, ends)
     else:
         requests.chain(sessions, Codes())
-    models = dict.fromkeys(columns.models)
+    models = dict.fromkeys(model for model in columns.models if model)
     if len(models) > 1:
-        requests.model = [columns.models[k] for k in places]
+        requests.model = [columns.models[k] or "unknown" for k in places]
     warnings = []
     if len(models) > 1:
         shown = listed([*list(models)[:5], *(["others"] if len(models) > 5 else [])])

@@ -32,11 +32,25 @@ def container_of(path: Path) -> Literal["parquet", "json", "csv"]:
     """
     if is_parquet(path):
         return "parquet"
+    return "json" if _first_line(path).startswith(("{", "[")) else "csv"
+
+
+def is_array(path: Path) -> bool:
+    """True for text that is one JSON array, by how it begins."""
+    return _first_line(path).startswith("[")
+
+
+def _first_line(path: Path) -> str:
+    """The first line that is not blank, without blanks before it.
+
+    Raises:
+        TraceError: the file cannot be read, or is empty.
+    """
     with open_text(path) as text:
         first = next((line for line in lines(text, path) if line.strip()), None)
     if first is None:
         raise TraceError.at("no requests: the file is empty", path=path)
-    return "json" if first.lstrip()[0] in "{[" else "csv"
+    return first.lstrip()
 
 
 def table_rows(path: Path, bad: BadRows) -> Iterator[tuple[int, Fields]]:
@@ -55,13 +69,13 @@ def table_sample(path: Path) -> dict[str, Any]:
     container = container_of(path)
     if container == "csv":
         names = csv_names(path)
-        row = next((row for _, row in csv_rows(path, _Tolerant(path))), None)
+        row = next((row for _, row in csv_rows(path, Tolerant(path))), None)
         return {name: row.values.get(name, "") if row is not None else "" for name in names}
     if container == "parquet":
         names = [name for name in parquet_schema(path)[0] if name]
         first = next((row for _, row in parquet_rows(path)), None)
         return flat(first.values) if first is not None else dict.fromkeys(names, "")
-    return flat(next((row.values for _, row in json_rows(path, _Tolerant(path))), {}))
+    return flat(next((row.values for _, row in json_rows(path, Tolerant(path))), {}))
 
 
 def table_note(path: Path) -> str:
@@ -72,7 +86,7 @@ def table_note(path: Path) -> str:
     return "" if dialect.separator == "," else str(dialect)
 
 
-class _Tolerant(BadRows):
+class Tolerant(BadRows):
     """Broken rows that do not matter: the file is only looked at."""
 
     def __init__(self, path: Path) -> None:

@@ -95,7 +95,8 @@ def _refuse_binary(start: bytes, path: Path) -> None:
         raise TraceError.at("expected UTF-8 text, found UTF-16: save it as UTF-8", path=path)
     packed = next((name for magic, name in _PACKED if start.startswith(magic)), None)
     if packed is not None:
-        raise TraceError.at(f"expected text or gzip, found a {packed} archive: unpack it first", path=path)
+        sheet = ", or save a spreadsheet as CSV" if packed == "zip" else ""
+        raise TraceError.at(f"expected text or gzip, found a {packed} archive: unpack it first{sheet}", path=path)
 
 
 def lines(text: io.TextIOBase, path: Path) -> Iterator[str]:

@@ -213,7 +213,7 @@ class Times:
         if self.form == "date":
             by = "" if self._zoned else " without a zone, taken as UTC"
             by = " without a year" if self.yearless else by
-        return f"{self.field} is {self.kind}{by}"
+        return f"{self.field} holds {self.kind}{by}"
 
 
 def how_to_say(column: str, unit: str | None = None) -> str:

@@ -13,7 +13,7 @@ from hisearch.traces.trace import Trace
 FORMAT = TraceFormat(
     "Qwen-Bailian's services.",
     json_fields=(("chat_id", "timestamp", "input_length", "output_length"),),
-    times="timestamp is seconds",
+    times="timestamp holds seconds",
 )
 
 BAILIAN_BLOCK_TOKENS = 16

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 
 from hisearch.base.policies import TraceFormat
-from hisearch.traces.reading.rows import csv_rows
 from hisearch.traces.reading.source import Codes, Requests, Source
+from hisearch.traces.reading.tables import table_rows
 from hisearch.traces.trace import Trace
 
 FORMAT = TraceFormat(
     "BurstGPT.",
     csv_fields=(("Timestamp", "Request tokens", "Response tokens"),),
-    times="Timestamp is seconds",
+    times="Timestamp holds seconds",
 )
 
 
@@ -27,7 +27,7 @@ def read(source: Source) -> Trace:
     models, sessions = Codes(), Codes()
     ends: list[float] = []
     names: list[str | None] = []
-    for line, row in csv_rows(source.path, source.bad):
+    for line, row in table_rows(source.path, source.bad):
         with source.bad.row(line):
             inputs, outputs = row.tokens("Request tokens"), row.tokens("Response tokens")
             arrival = row.number("Timestamp")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from hisearch.base.policies import TraceFormat
-from hisearch.traces.importers.logs import LogFields, read_log
+from hisearch.traces.importers.logs import LogFields, json_log_rows, read_log
 from hisearch.traces.reading.source import Source
-from hisearch.traces.reading.tables import table_rows
 from hisearch.traces.trace import Trace
 
 FORMAT = TraceFormat(
@@ -15,6 +14,7 @@ FORMAT = TraceFormat(
         ("attributes.gen_ai.usage.input_tokens", "attributes.gen_ai.usage.output_tokens"),
         ("llm_input_token", "llm_output_token"),
     ),
+    among_lines=True,
     rank=6,
 )
 
@@ -41,4 +41,4 @@ def read(source: Source) -> Trace:
     (``%DYNAMIC_METADATA(io.envoy.ai_gateway:llm_input_token)%``); a log without these cannot be read. Rows of 400 and
     more, and rows without token counts, are left out. Contents are not recorded: nothing is shared.
     """
-    return read_log(source, _FIELDS, table_rows(source.path, source.bad))
+    return read_log(source, _FIELDS, json_log_rows(source))

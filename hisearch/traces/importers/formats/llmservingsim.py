@@ -15,7 +15,7 @@ FORMAT = TraceFormat(
     "LLMServingSim's workloads.",
     json_fields=(("arrival_time_ns", "input_toks", "output_toks"), ("arrival_time_ns", "sub_requests")),
     rank=4,
-    times="arrival_time_ns is nanoseconds",
+    times="arrival_time_ns holds nanoseconds",
 )
 
 

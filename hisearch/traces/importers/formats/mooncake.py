@@ -15,7 +15,7 @@ FORMAT = TraceFormat(
     json_fields=(("timestamp", "input_length", "output_length"),),
     rank=1,  # bailian has these fields too
     quantum_s=3.0,  # give or take a few milliseconds of rounding
-    times="timestamp is milliseconds",
+    times="timestamp holds milliseconds",
 )
 
 MOONCAKE_BLOCK_TOKENS = 512

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from hisearch.base.policies import TraceFormat
-from hisearch.traces.importers.logs import LogFields, read_log
+from hisearch.traces.importers.logs import LogFields, json_log_rows, read_log
 from hisearch.traces.reading.source import Source
-from hisearch.traces.reading.tables import table_rows
 from hisearch.traces.trace import Trace
 
 FORMAT = TraceFormat(
@@ -19,6 +18,7 @@ FORMAT = TraceFormat(
         ("body.usage.prompt_tokens", "body.usage.completion_tokens"),
         ("ai.proxy.usage.prompt_tokens", "ai.proxy.usage.completion_tokens"),
     ),
+    among_lines=True,
     rank=7,
     quantum_s=1.0,  # created is whole seconds
 )
@@ -53,4 +53,4 @@ def read(source: Source) -> Trace:
     without usage or output, and answers from the gateway's cache are left out. Contents are not read: nothing is
     shared.
     """
-    return read_log(source, _FIELDS, table_rows(source.path, source.bad))
+    return read_log(source, _FIELDS, json_log_rows(source))

@@ -54,7 +54,7 @@ class _Clock:
     """Times of log lines; vLLM's own have no year."""
 
     def __init__(self, source: Source) -> None:
-        self.times: Times = source.times("the lines' time")
+        self.times: Times = source.times("time")
         self.year, self.month = _YEAR, 0
 
     def seconds(self, head: str) -> float:
