@@ -17,7 +17,7 @@ from hisearch.simulate.engine import Variant, prepare
 from tests.cli.conftest import Hisearch
 
 VERBS = (
-    "run", "simulate", "trace", "report", "export", "verify", "dashboard", "compare", "doctor", "list", "schema",
+    "run", "size", "simulate", "trace", "report", "export", "verify", "dashboard", "compare", "doctor", "list", "schema",
     "calibrate", "bench",
 )  # fmt: skip
 

@@ -184,7 +184,7 @@ def _by_huggingface_id(ref: str, catalogue: Catalogue) -> tuple[str, Document[Mo
         return model_by_id.path.stem, model_by_id
     near = closest(ref, [model.spec.huggingface_id for model in by_id.values()])
     raise UnknownReferenceError.at(
-        f"no model of the catalogue has the Hugging Face id '{ref}'{near}{'' if near else ';'} or download its "
+        f"no model of the catalogue has the Hugging Face id '{ref}'{near + ' Otherwise' if near else ';'} download its "
         f"config.json (https://huggingface.co/{ref}/blob/main/config.json) and name that file",
         key="model",
     )
