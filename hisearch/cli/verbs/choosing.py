@@ -28,7 +28,7 @@ def choose_study() -> str:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise typer.BadParameter(_USAGE, param_hint="STUDY_OR_SLO")
     while True:
-        answer = typer.prompt("Which one (number or name)", default="1", err=True).strip()
+        answer = str(typer.prompt("Which one (number or name)", default="1", err=True)).strip()
         if answer in studies:
             return answer
         if answer.isdecimal() and 1 <= int(answer) <= len(studies):

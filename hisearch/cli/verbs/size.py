@@ -107,9 +107,9 @@ def size(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Find the cheapest deployment for a model, a rate, lengths and an SLO, without a study file.
+    """Size a service: the cheapest deployment for a rate and an SLO.
 
-    Makes a study of the question, runs it, and answers in 25 lines: what to buy, its settings and price, the SLO term
+    Needs no study file. Makes a study of the question, runs it, and answers in 25 lines: what to buy, its settings and price, the SLO term
     by term, headroom, what holds it back, the next cheaper one. The run folder holds the study and the report. Exit
     codes are those of run: 99 where nothing meets the SLO, with the nearest miss.
     """

@@ -125,7 +125,7 @@ def study_from_question(
         "seed": question.seed,
     }
     name = f"size-{model.name}"
-    description = f"{question.describe()}. {sample.sentence} {_tried(question)}"
+    description = f"{question.describe()}. {_tried(question)}"
     text = study_text(name, description, _without_none(spec))
     made = catalogue.root / f"{name}.yaml"
     try:
@@ -134,6 +134,7 @@ def study_from_question(
         raise type(error)(*(_by_part(problem, made) for problem in error.problems)) from None
     if settings:
         text = study_text(name, description, apply_overrides(text_source(text, made), "Study", settings).data["spec"])
+    sample = sample.cut(question, resolved)
     return Asked(question, resolved, text, sample.sentence, sample.caution)
 
 
@@ -241,8 +242,14 @@ class _Sample:
         lasting = (question.rate or 0.0) * STAYS * (stay_s * question.turns + _think_s(question) * (question.turns - 1))
         least = max(LEAST_REQUESTS, ABOVE_PERCENTILE / above, lasting, FIRST_ONES * users / above)
         requests = min(math.ceil(least), MOST_REQUESTS)
-        span_s = requests / question.rate if question.rate is not None else math.nan
-        return cls(requests, percentile, span_s, stay_s, users)
+        return cls(requests, percentile, _span_s(question, requests), stay_s, users)
+
+    def cut(self, question: Question, resolved: ResolvedStudy) -> _Sample:
+        """With as many requests as the study has, which overrides may have changed."""
+        generator = None if isinstance(resolved.workload, Path) else resolved.workload.spec.generator
+        if generator is None or generator.requests is None:
+            return self
+        return replace(self, requests=generator.requests, span_s=_span_s(question, generator.requests))
 
     @property
     def sentence(self) -> str:
@@ -267,6 +274,10 @@ class _Sample:
                 f"p{self.percentile:g} is theirs. Raise requests in the study and run it"
             )
         return ""
+
+
+def _span_s(question: Question, requests: int) -> float:
+    return requests / question.rate if question.rate is not None else math.nan
 
 
 def _stay_s(question: Question, slo: SloSpec) -> float:
