@@ -17,8 +17,8 @@ from hisearch.simulate.engine import Variant, prepare
 from tests.cli.conftest import Hisearch
 
 VERBS = (
-    "run", "simulate", "trace", "report", "export", "verify", "dashboard", "compare", "doctor", "list", "schema",
-    "calibrate", "bench",
+    "run", "size", "simulate", "trace", "report", "export", "verify", "dashboard", "compare", "doctor", "list",
+    "schema", "calibrate", "bench",
 )  # fmt: skip
 
 #: Modules that the command may not import before it knows its verb.

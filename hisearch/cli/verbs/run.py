@@ -13,6 +13,7 @@ from hisearch.api.run_folder import JOURNAL
 from hisearch.cli import options
 from hisearch.cli.compilation import note_compilation
 from hisearch.cli.errors import NOTHING_FEASIBLE
+from hisearch.cli.verbs.choosing import choose_study
 from hisearch.cli.verbs.running import Place, how_to_resume, interruptible, place_of, progress_of
 
 #: Kinds of document that can be run.
@@ -29,7 +30,10 @@ if TYPE_CHECKING:
 def run(
     study: Annotated[
         str | None,
-        typer.Argument(metavar="STUDY_OR_SLO", help="A study, or an SLO together with --model and --trace."),
+        typer.Argument(
+            metavar="STUDY_OR_SLO",
+            help="A study, or an SLO together with --model and --trace. Without one: a list to choose from.",
+        ),
     ] = None,
     settings: options.Setting = None,
     model: Annotated[str | None, typer.Option(help="With an SLO: the model.")] = None,
@@ -94,7 +98,7 @@ def run(
 
     place = place_of(workers, backend, scheduler, storage)
     if study is None and resume is None:
-        raise typer.BadParameter("name a study or an SLO, or a folder to --resume", param_hint="STUDY_OR_SLO")
+        study = choose_study()
     ref = study if study is not None else str(Path(str(resume)) / "study.yaml")
     kind = _kind(ref)
     if kind == "FleetStudy":

@@ -198,12 +198,12 @@ def to_dict(result: StudyResult) -> dict[str, Any]:
     recommendation = None
     if best is not None:
         recommendation = {
-            **_trial(best.trial),
+            **trial_to_dict(best.trial),
             "rule": best.rule,
             "reason": best.reason,
             "against_baseline": best.against_baseline,
             "capacity": headroom,
-            "runner_ups": [{**_trial(trial), "trade": trade} for trial, trade in best.runner_ups],
+            "runner_ups": [{**trial_to_dict(trial), "trade": trade} for trial, trade in best.runner_ups],
         }
     report = result.report_input()
     profile = report.provenance.profile
@@ -220,8 +220,8 @@ def to_dict(result: StudyResult) -> dict[str, Any]:
         "replayed": result.provenance["run"]["replayed"],
         "recommendation": recommendation,
         "confidence": confidence_view.to_dict(result),
-        "nearest_miss": None if result.nearest_miss is None else _trial(result.nearest_miss),
-        "front": [_trial(trial) for trial in result.front],
+        "nearest_miss": None if result.nearest_miss is None else trial_to_dict(result.nearest_miss),
+        "front": [trial_to_dict(trial) for trial in result.front],
         "profile": {
             "name": profile.name,
             "evidence": profile.evidence,
@@ -233,7 +233,8 @@ def to_dict(result: StudyResult) -> dict[str, Any]:
     }
 
 
-def _trial(trial: Trial) -> dict[str, Any]:
+def trial_to_dict(trial: Trial) -> dict[str, Any]:
+    """A trial for machines; see docs/cli.md."""
     return {
         "trial": trial.number,
         "stage": trial.stage,
