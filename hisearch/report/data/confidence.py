@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import AfterValidator, AliasChoices, Field
 
@@ -59,10 +59,24 @@ class Rule:
 
 @dataclass(frozen=True)
 class ChanceConstrained:
-    """The chance-constrained recommendation. trial: None where none is known; sentence: its price, as text."""
+    """The chance-constrained recommendation. trial: None where none is known; sentence: its price, as text.
+
+    chance, chance_range, draws: as of ``Confidence``.
+    """
 
     trial: int | None = None
     sentence: str = ""
+    chance: Annotated[_Probability | None, _Chance] = None
+    chance_range: Annotated[_Interval | None, _ChanceRange] = None
+    draws: int = 0
+
+
+class Chance(NamedTuple):
+    """The probability that a deployment meets the whole SLO. ends: its confidence interval, None where not stated."""
+
+    value: float
+    ends: tuple[float, float] | None
+    draws: int
 
 
 @dataclass(frozen=True)
@@ -73,7 +87,8 @@ class Confidence:
     interval. level: of the intervals, None where not stated. summary: as text. satisfied: whether the requested
     probability is reached, None without a request. rules_within: as text, the price limit of rules that need one.
     draws: behind ``chance``, 0 where not stated. sentences: what would change the answer, by kind. simulations: by
-    purpose. chance_constrained: None where it was not searched.
+    purpose. chance_constrained: None where it was not searched. sensitivity: thresholds at which the answer changes, as
+    written.
     """
 
     terms: Mapping[str, _Probability] = field(default_factory=dict)
@@ -95,6 +110,17 @@ class Confidence:
     chance_constrained: Annotated[
         ChanceConstrained | None, Field(validation_alias=AliasChoices("chance_constrained", "surer"))
     ] = None
+    sensitivity: Mapping[str, Any] = field(default_factory=dict)
+
+    def chance_of(self, trial: int, recommended: int | None) -> Chance | None:
+        """The probability of a trial, from most draws; None where it was not looked into."""
+        other = self.chance_constrained
+        if trial == recommended and self.chance is not None:
+            return Chance(self.chance, self.chance_range, self.draws)
+        if other is not None and other.trial == trial and other.chance is not None:
+            return Chance(other.chance, other.chance_range, other.draws)
+        candidate = next((row for row in self.candidates if row.trial == trial), None)
+        return None if candidate is None else Chance(candidate.chance, candidate.chance_range, candidate.draws)
 
 
 def read_confidence(path: Path) -> Confidence | None:
