@@ -16,7 +16,8 @@ def test_a_budget_that_cuts_the_search_short_is_said_everywhere(hisearch: Hisear
     ran = hisearch("run", "small.yaml", *cut)
     assert ran.code == 0
     sentence = "The budget of 3 simulations ended the search before it had tried "
-    assert sentence in ran.out
+    assert "Search cut short: the budget of 3 simulations ended the search: " in ran.out
+    assert sentence in hisearch("run", "--resume", "r", "-q", "-v").out
     data = hisearch("run", "--resume", "r", "--json", "-q").json
     assert data["stopped"] == "simulations"
     assert data["untried"]
@@ -118,7 +119,7 @@ def test_a_resumed_run_says_what_it_took_from_the_earlier_one(hisearch: Hisearch
 
 
 def test_one_of_a_thing_is_not_written_as_several(hisearch: Hisearch, workdir: Path) -> None:
-    ran = hisearch("run", "small.yaml", "--out", "r", "--set", "spec.budget.simulations=1")
+    ran = hisearch("run", "small.yaml", "--out", "r", "--set", "spec.budget.simulations=1", "-v")
     assert "1 simulation, in" in ran.out
     assert "among 1 deployment simulated" in ran.out
     for wrong in ("1 simulations", "1 deployments", "1 requests", "1 combinations", "1 trials"):
