@@ -17,6 +17,7 @@
                     ``recommended.txt`` says why
 ``report.1.html``   of a run that was resumed and then recommended something else: its earlier report
 ``models/``         of a run of several models only: the folder of each model's own run
+``run.lock``        locked by the run as long as it goes on; see ``is_running``
 ``ended/``          of a run that ended and was resumed: its documents, which are read until it ends again
 ==================  ==========================================================================================
 
@@ -60,6 +61,9 @@ NOT_EXPORTED = "recommended.txt"
 #: Documents of a run that ended before it was resumed; see ``keep_ended``.
 ENDED = "ended"
 
+#: Locked exclusively by a run as long as it goes on.
+LOCK = "run.lock"
+
 #: Suffix of a folder that is being filled.
 _TREE_PART = ".parts"
 
@@ -79,6 +83,25 @@ _READ_BACK = ("study.yaml", *_END_FILES, CONFIDENCE, CLOSEUP)
 def has_ended(folder: Path) -> bool:
     """True where a run has written its documents, also after an interrupt or an exhausted budget."""
     return all((folder / name).is_file() for name in _END_FILES)
+
+
+def is_running(folder: Path) -> bool | None:
+    """Whether a process works on the run: it then holds an exclusive lock on ``run.lock``, which ends with it.
+
+    The lock is tried for an instant, shared. None without the file: a run of an earlier version, which took no lock.
+    """
+    import fcntl
+
+    try:
+        with (folder / LOCK).open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+            fcntl.flock(file, fcntl.LOCK_UN)
+            return False
+    except FileNotFoundError:
+        return None
 
 
 def keep_ended(folder: Path) -> None:
