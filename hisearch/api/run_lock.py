@@ -44,13 +44,16 @@ def lock_run(folder: Path) -> Iterator[None]:
         yield
 
 
-def is_running(folder: Path) -> bool:
-    """True while a run is in progress in ``folder``; nothing is changed."""
+def is_running(folder: Path) -> bool | None:
+    """Whether a run is in progress in ``folder``; nothing is changed.
+
+    None for a run of an earlier version, which took no lock.
+    """
     try:
         with (folder / LOCK).open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:
-        return False
+    except FileNotFoundError:
+        return None
     return False

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from hisearch.api.deployments.replay import price_book
 from hisearch.api.provenance import price_notes, profile_note
 from hisearch.api.run_folder import CONFIDENCE_JOURNAL, JOURNAL, check_one_model
+from hisearch.api.run_lock import is_running
 from hisearch.report.data.inputs import CostRow, ReportInput, RunRecord, SoFar
 from hisearch.report.words.settings import STAGES
 from hisearch.search.records.journal import read_so_far
@@ -144,6 +145,7 @@ def input_so_far(folder: Path, *, refresh_s: int = 0, other: str = "") -> Report
             unknown=len(journal.unknown),
             refresh_s=refresh_s,
             other=other,
+            running=is_running(folder),
         ),
     )
 

@@ -159,7 +159,7 @@ class StudyResult:
         execution, likely = self.resolved.space.spec.execution, None
         own = self.confidence.own_formats if self.confidence is not None and trial is self.highlighted else None
         if own is not None:
-            likely = self.trial(own.trial), own.all_terms
+            likely = self.trial(own.trial), own.chance
         return describe_formats(self.resolved.model.spec, trial, simulated, execution, likely)
 
     def status_of(self, trial: Trial) -> TrialStatus:

@@ -82,14 +82,18 @@ def run(
     usd_per_hour: Annotated[
         float | None, typer.Option(help="Most that the recommendation may cost, where its rule asks for it.")
     ] = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Print reasons, figures, runner-ups and the front as well.")
+    ] = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
     """Search a study for the deployment to buy.
 
-    Writes a run folder. Prints the recommended deployment with its percentiles against the SLO, the runner-ups and
-    the front. Exits with 0 where a deployment meets the SLO, 99 where none does of those simulated on the whole trace
-    (the nearest miss is then printed, term by term), 1 where none was: neither is then known.
+    Writes a run folder. Prints the recommended deployment with its cautions, its percentiles against the SLO, and what
+    a cheaper, a surer and a faster one costs. Exits with 0 where a deployment meets the SLO, 99 where none does of
+    those simulated on the whole trace (the nearest miss is then printed, term by term), 1 where none was: neither is
+    then known.
     """
     if resume is not None and out is not None:
         raise typer.BadParameter("--resume goes on in its own folder; leave --out away")
@@ -113,7 +117,7 @@ def run(
     with interruptible() as interrupts:
         resolved_study = _resolve_study(ref, kind, chosen, model, trace, keep, quiet)
         result = _search(resolved_study, resume, out, place, interrupts, quiet)
-    output.result(as_json, lambda: run_view.to_dict(result), lambda: run_view.show(result))
+    output.result(as_json, lambda: run_view.to_dict(result), lambda: run_view.show(result, verbose))
     output.warn(run_view.warnings(result), quiet)
     if result.unwritten:
         again = how_to_resume(result.run_dir).partition("kept. ")[2]

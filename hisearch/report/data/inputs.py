@@ -85,7 +85,8 @@ class SoFar:
     resumed, as text. latest: when its last simulation ended, as text; "" before the first. age_s: seconds from latest
     to the report. resume: the command that resumes a killed run. unknown: simulations not shown because the journal
     lacks their deployment. refresh_s: seconds between reloads of the page; 0: it does not reload. other: address of
-    the same page with (without) reloading, "" without one.
+    the same page with (without) reloading, "" without one. running: whether a process works on it; None where that
+    cannot be seen.
     """
 
     simulations: int
@@ -98,6 +99,7 @@ class SoFar:
     unknown: int = 0
     refresh_s: int = 0
     other: str = ""
+    running: bool | None = None
 
 
 @dataclass(frozen=True)
