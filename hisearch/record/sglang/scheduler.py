@@ -32,10 +32,18 @@ class Recording:
     def arrivals(self) -> list[Any]:
         """The start of a pass: the clock moves if the last one was idle, and requests that are due come in."""
         live = bool(self.waiting_queue) or not self.running_batch.is_empty() or self.chunked_req is not None
+        self._begin_pass(live)
+        return [self.pending.pop(name) for name in self.timeline.due()]
+
+    def pass_without_arrivals(self) -> list[Any]:
+        """The start of a pass that does not look for requests."""
+        self._begin_pass(True)
+        return []
+
+    def _begin_pass(self, live: bool) -> None:
         self.timeline.begin_pass(bool(self.waiting_queue), live)
         if self.timeline.threads is not None:
             self.timeline.threads.advance()
-        return [self.pending.pop(name) for name in self.timeline.due()]
 
     def take(self, requests: Sequence[Any]) -> None:
         """Put arrived requests into the queue."""
