@@ -154,6 +154,12 @@ def serve(sim, k, now):
 
 
 @kernel
+def _may_fast_forward(sim, w):
+    """Whether the batch just formed may begin a fast-forward: with overlap, if a step is outstanding."""
+    return not sim.config.overlap or sim.workers[w].outstanding == 1
+
+
+@kernel
 def form(sim, w, now):
     """One pass at ``now``: form the next batch, launch it, and set the worker's next event."""
     worker = sim.workers[w]
@@ -200,7 +206,7 @@ def form(sim, w, now):
     if sim.config.scheduler_kind == la.LOCKSTEP:
         size, batch = _shape(sim, w, kind)
         schedulers.hold_back(sim, w, sim.prompts[running.newest(sim, w) ^ 1], size, *batch)
-    elif kind == la.DECODE_STEP and sim.config.schedulers == 1 and not waits:
+    elif kind == la.DECODE_STEP and sim.config.schedulers == 1 and not waits and _may_fast_forward(sim, w):
         decode.launch_decode(sim, w, now)
     else:
         _launch(sim, w, now, kind)
