@@ -285,6 +285,7 @@ def _hicache(recording: EngineRecording, settings: SglangSettings) -> dict[str, 
             prefetch_threshold_tokens=storage.prefetch_threshold,
             prefetch_timeout_base_s=storage.prefetch_timeout_base_s,
             prefetch_timeout_s_per_ki_token=storage.prefetch_timeout_per_ki_token_s,
+            jumps=recording.jumps,
         )
     return {"tiers": tuple(tiers), "movement": movement}
 

@@ -178,9 +178,7 @@ def form(sim, w, now):
             worker.ratio = initial_ratio(sim)
         # This pass may have cleared the full mark; the engine passes again and again.
         for _ in range(idle.PASSES - 1):
-            # Recordings of 0.5.9 with storage leave out these passes while copies are under way.
-            repeats = sim.tiers.storage == 0 or sim.config.touches_waiting != 0
-            if kind == 0 and worker.waiting > 0 and (repeats or not idle.has_pending_events(sim, w)):
+            if kind == 0 and worker.waiting > 0 and not (sim.tiers.jumps and idle.has_pending_events(sim, w)):
                 kind = _next_batch(sim, w, now, 0)
     worker.last = kind
     if kind == 0:
