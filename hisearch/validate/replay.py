@@ -340,6 +340,7 @@ def _replay_sglang(
         )
     try:
         config = SglangConfig.from_recording(settings.model_dump(), recording.version)
+        config = replace(config, jumps=recording.jumps)
     except ValueError as error:
         raise recording.error("config", str(error)) from None
     return sglang.replay(config, requests, cost)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from hisearch.validate.restatement.sglang_cache import KvCache
@@ -29,7 +30,9 @@ class HostCache(KvCache):
         super().__init__(config)
         host_tokens = host_config.host_tokens(config.capacity_tokens, config.page_size)
         self.clock = clock
-        self.host = HostTree(config.page_size, config.radix_eviction_policy, host_config, host_tokens, clock)
+        self.host = HostTree(
+            config.page_size, config.radix_eviction_policy, host_config, host_tokens, clock, config.holds
+        )
         self.tree = self.host
         self.to_device = CopyStream(host_config.to_device, clock)
         self.storage = StorageTier(host_config.storage, config.page_size, clock) if host_config.storage else None
@@ -44,10 +47,19 @@ class HostCache(KvCache):
         live.protected = live.prefix
         live.extend = live.known - live.prefix
 
+    def match_all(self, live: LiveRequest) -> tuple[int, int, RadixNode]:
+        """As ``KvCache.match_all``."""
+        match = self.host.match_tiers(live.request.content, live.known)
+        return match.device_tokens, match.host_tokens, match.device_node
+
     # ---- processing finished operations ----------------------------------------------------------------------------
 
     def take_note(self) -> None:
-        """Process finished copies and storage operations; called by a pass that tries to prefill."""
+        """Process finished copies and storage operations.
+
+        Called by every pass, before release 0.5.20 by those that try to prefill.
+        """
+        self.begin_writing()
         written = self.host.take_written()
         for copy in self.to_device.take_finished():
             for node in copy.nodes:
@@ -68,6 +80,16 @@ class HostCache(KvCache):
             node.host_locks -= 1
         self.host.host_free_tokens += storage.released_tokens
         storage.revoked, storage.written, storage.released_tokens = [], [], 0
+
+    def begin_writing(self) -> None:
+        """Begin one copy of all nodes that wait for theirs."""
+        self.host.begin_writing()
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a copy has not been noted or a storage server is busy."""
+        copies = self.host.unwritten or self.host.to_host.pending or self.to_device.pending
+        return bool(copies) or (self.storage is not None and self.storage.next_end_s() < math.inf)
 
     def next_event_s(self) -> float | None:
         """When the next operation that a pass would process ends; None if nothing is under way."""
@@ -128,6 +150,7 @@ class HostCache(KvCache):
         if storage is None:
             return
         self.find_prefix(live)
+        live.missing = live.extend
         assert live.node
         assert live.host_node
         start = live.prefix + live.host_hit
