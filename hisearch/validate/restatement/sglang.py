@@ -219,7 +219,7 @@ class SglangWorker:
         self._retracted = []
         self._preempted = []
         if self.config.holds("notes_every_pass"):
-            self.cache.take_note()
+            self.cache.take_note(self.waiting)
         if self.chunked:
             self.cache.keep_unfinished(self.chunked, chunk=True)
         if self.last and self.last.prefill:
@@ -262,7 +262,7 @@ class SglangWorker:
         if not self._may_prefill():
             return None
         if not self.config.holds("notes_every_pass"):
-            self.cache.take_note()
+            self.cache.take_note(self.waiting)
         self.order.sort(self.waiting)
         self.order.touch(self.waiting)
         mixed_tokens = len(self.running.requests) if self.config.mixed else 0
@@ -302,6 +302,8 @@ class SglangWorker:
             if not self.cache.end_prefetch(live):
                 continue
             self.cache.find_prefix(live)
+            if self.cache.lost_prefix(live):
+                continue
             verdict = admission.try_admit(live)
             if verdict is Verdict.NO_TOKEN:
                 # With a host tier a pass may fail because copies hold memory: it is retried.
@@ -318,6 +320,7 @@ class SglangWorker:
             self.chunked = admission.partial
         for live in admission.admitted:
             live.retracted = False
+            self.cache.note_admitted(live)
             live.committed = live.prefix
             self.reused_tokens.setdefault(live.request.id, live.prefix)
         loading = self.cache.begin_loading()

@@ -6,6 +6,8 @@ rest of its ``committed`` ones are private.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hisearch.validate.restatement.sglang_copies import Copy
 from hisearch.validate.restatement.sglang_state import LiveRequest, SglangConfig
 from hisearch.validate.restatement.sglang_tree import RadixNode, RadixTree
@@ -68,7 +70,7 @@ class KvCache:
     def load_back(self, live: LiveRequest) -> None:
         """Load the request's host-only hits to the device: nothing without a host tier."""
 
-    def take_note(self) -> None:
+    def take_note(self, waiting: Sequence[LiveRequest]) -> None:
         """Process finished copies and storage operations: nothing without a host tier."""
 
     def begin_writing(self) -> None:
@@ -96,6 +98,14 @@ class KvCache:
         """Whether the request need not wait for a prefetch: always without a host tier."""
         del live
         return True
+
+    def lost_prefix(self, live: LiveRequest) -> bool:
+        """Whether a look-up in storage has to be repeated: never without a host tier."""
+        del live
+        return False
+
+    def note_admitted(self, live: LiveRequest) -> None:
+        """A request has been admitted: nothing to do without a host tier."""
 
     def next_event_s(self) -> float | None:
         """When the next copy or storage operation ends: never without a host tier."""

@@ -65,6 +65,7 @@ class HostTree(RadixTree):
         self.to_host = CopyStream(config.to_host, clock)
         self.cut_off: list[RadixNode] = []
         self.unwritten: list[RadixNode] = []
+        self._copied_from: dict[RadixNode, int] = {}
         self._unwritten_tokens = 0
         self.root.on_host = True
 
@@ -124,20 +125,24 @@ class HostTree(RadixTree):
         """Add host pages of tokens [start, start + tokens) below ``above``, which ends at ``start``.
 
         Returns:
-            Tokens that were in the tree already, on whichever tier; their host pages are not needed.
+            Tokens that were in the tree already, on whichever tier; their host pages are not needed. By hits those that
+            were on the device alone get the fetched pages as their host copy.
         """
         keys = self.page_keys(content, start, start + tokens)
         self.tick += 1
-        node, at = above, 0
+        node, at, used = above, 0, 0
         node.access_tick = self.tick
         while at < len(keys) and keys[at] in node.children:
             node, length = self._step(node, keys, at, None)
             at += length
+            if self.holds("fetches_by_hits") and not node.on_host:
+                node.on_host = True
+                used += length
         if at < len(keys):
             below = self._new_node(keys[at:], node, node.priority)
             below.on_device, below.on_host = False, True
             node.children[keys[at]] = below
-        return at * self.page_size
+        return (at - used) * self.page_size
 
     def _step(self, node: RadixNode, keys: Sequence[Hashable], at: int, priority: int | None) -> tuple[RadixNode, int]:
         """Enter the child at ``keys[at]``, split where ``keys`` diverge; returns it and the number of matched pages.
@@ -187,12 +192,24 @@ class HostTree(RadixTree):
         if not self.take_host(tokens):
             return False
         node.on_host = True
+        self._copied_from[node] = self._begin_of(node)
         if self.holds("merges_copies") and self.config.write_policy != "write_back":
             self.unwritten.append(node)
             self._unwritten_tokens += tokens
         else:
             self.to_host.issue(tokens, (node,))
         return True
+
+    def _begin_of(self, node: RadixNode) -> int:
+        """Pages above a node."""
+        return 0 if node.parent is None else self._begin_of(node.parent) + len(node.parent.pages)
+
+    def copied_parts(self, node: RadixNode) -> list[RadixNode]:
+        """What is written to storage of a node that has been copied: itself, by hits also what was split off it."""
+        parts = [node]
+        while self.holds("fetches_by_hits") and self._begin_of(parts[0]) > self._copied_from[node]:
+            parts.insert(0, _parent(parts[0]))
+        return parts
 
     def begin_writing(self) -> None:
         """Begin one copy of all nodes that wait for theirs."""

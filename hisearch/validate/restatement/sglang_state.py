@@ -56,8 +56,6 @@ class SglangConfig:
     jumps: bool = False
 
     def __post_init__(self) -> None:
-        if self.hicache and self.hicache.storage and self.holds("fetches_by_hits"):
-            raise ValueError(f"hicache: the storage tier of SGLang {self.version} is not restated, that of 0.5.9 is")
         if self.hicache and self.disable_radix_cache:
             raise ValueError("hicache: the host tier needs the radix cache, which is off")
 

@@ -116,9 +116,7 @@ class RadixTree:
         node, matched = self._walk(self._keys(content, tokens))
         return matched * self.page_size, node
 
-    def insert(
-        self, content: Content, tokens: int, priority: int, *, counted_from: int | None = 0
-    ) -> int:
+    def insert(self, content: Content, tokens: int, priority: int, *, counted_from: int | None = 0) -> int:
         """Add the whole pages of the first ``tokens`` tokens; returns how many tokens were there already.
 
         It is a hit of each node that ends behind ``counted_from``, where hits are counted and that is not None.
