@@ -38,8 +38,8 @@ class Prefetch:
         hit_pages: leading pages that storage has; 0 until the query is answered.
         read_pages: pages that have arrived.
         stopped: whether the scheduler has taken the arrived pages; no more pages arrive.
-        taken, noted_pages, content: see ``sglang_fetches``: whether host memory has been taken, the pages that a pass has
-            noted, and what they hold.
+        taken, noted_pages, content: of ``sglang_fetches``: whether host memory has been taken, the pages that a pass
+            has noted, and what they hold.
     """
 
     owner: Any
