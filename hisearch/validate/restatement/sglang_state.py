@@ -53,10 +53,9 @@ class SglangConfig:
     seed: int = 0
     hicache: HostTierConfig | None = None
     version: str = "0.5.9"
+    jumps: bool = False
 
     def __post_init__(self) -> None:
-        if self.hicache and self.holds("notes_every_pass"):
-            raise ValueError(f"hicache: the host tier of SGLang {self.version} is not restated, that of 0.5.9 is")
         if self.hicache and self.disable_radix_cache:
             raise ValueError("hicache: the host tier needs the radix cache, which is off")
 
