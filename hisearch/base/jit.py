@@ -9,7 +9,8 @@ from numba import njit as _njit
 from numba import types as _types
 from numba.core.ccallback import CFunc
 
-import hisearch.base.indexing  # noqa: F401  (before anything is compiled)
+import hisearch.base.compiler_speed
+import hisearch.base.indexing  # noqa: F401  (both before anything is compiled)
 from hisearch.base.kernel_cache import KernelCache
 from hisearch.base.linking import PartCompiler, WholeCompiler
 
