@@ -1,6 +1,6 @@
 """Make numba's own work while compiling cheaper, without a change of what it compiles.
 
-What is replaced in numba is equal but for its speed; ``tests/kernels/test_linking.py`` holds the two against each other.
+What is replaced in numba differs in its speed alone; ``tests/kernels/test_linking.py`` holds one against the other.
 """
 
 from __future__ import annotations
