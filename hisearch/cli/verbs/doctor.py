@@ -73,7 +73,9 @@ def installation() -> dict[str, Any]:
     import shutil
     from importlib.metadata import version
 
-    from hisearch.base.kernel_cache import CACHE_FOLDER
+    from hisearch.base import prebuilt
+    from hisearch.base.kernel_cache import CACHE_FOLDER, folder_of
+    from hisearch.kernels.fleet import cluster
     from hisearch.kernels.fleet.compilation import event_loop_is_compiled
     from hisearch.specs.documents.catalogue import shipped_root
     from hisearch.traces.cache import cache_folder
@@ -85,6 +87,7 @@ def installation() -> dict[str, Any]:
         "cores": os.cpu_count() or 1,
         "catalogue": str(shipped_root()),
         "kernel_cache": str(CACHE_FOLDER),
+        "prebuilt_kernels": prebuilt.state(folder_of(cluster.__name__).name),
         "kernels_compiled": event_loop_is_compiled(),
         "trace_cache": str(cache_folder()),
         "optuna_dashboard": _version_of("optuna-dashboard"),
