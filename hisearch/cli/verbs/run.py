@@ -118,6 +118,8 @@ def run(
         resolved_study = _resolve_study(ref, kind, chosen, model, trace, keep, quiet)
         result = _search(resolved_study, resume, out, place, interrupts, quiet)
     output.result(as_json, lambda: run_view.to_dict(result), lambda: run_view.show(result, verbose))
+    for text in () if quiet else result.provenance["trace"].get("notes", ()):
+        output.note(text)
     output.warn(run_view.warnings(result), quiet)
     if result.unwritten:
         again = how_to_resume(result.run_dir).partition("kept. ")[2]

@@ -260,18 +260,11 @@ def cautions(data: ReportInput) -> tuple[Caution, ...]:
         ),
         Caution("Thin margin", thin, text("cautions", "brief_margin", error), "sensitivity"),
         Caution("SLO terms", " ".join(f"{note}." for note in remarks), "; ".join(remarks[:1]), "why"),
-        Caution("Changes the model", data.formats, text("cautions", "brief_formats", data.formats), "trades"),
+        Caution("Changes the model", data.formats, data.formats_brief or data.formats, "trades"),
         Caution("No launch scripts", exported, "it cannot be written as launch commands", "why"),
-        Caution("Search cut short", data.cut_short, _brief_end(data.cut_short), "provenance"),
+        Caution("Search cut short", data.cut_short, data.cut_short_brief or data.cut_short, "provenance"),
     )
     return tuple(entry for entry in candidates if entry.text)
-
-
-def _brief_end(sentences: str) -> str:
-    """What ended a search, and what that may have cost, without the list of what was not tried."""
-    who = sentences.partition(" before it had tried")[0].partition(": ")[0]
-    outlook = sentences.rpartition(": ")[2] if ": " in sentences else sentences.partition(". ")[2]
-    return f"{who[:1].lower()}{who[1:].rstrip('.')}: {outlook.partition('. ')[0].rstrip('.')}".removesuffix(": ")
 
 
 def caution(data: ReportInput) -> str | None:
