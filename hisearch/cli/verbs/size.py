@@ -109,9 +109,9 @@ def size(
 ) -> None:
     """Size a service: the cheapest deployment for a rate and an SLO.
 
-    Needs no study file. Makes a study of the question, runs it, and answers in 25 lines: what to buy, its settings and
-    price, the SLO term by term, headroom, what holds it back, the next cheaper one. The run folder holds the study and
-    the report. Exit codes are those of run: 99 where nothing meets the SLO, with the nearest miss.
+    Needs no study file: makes a study of the question, and runs it. Answers in 25 lines: what to buy, its settings
+    and price, the SLO term by term, headroom, what holds it back, the next cheaper one. The run folder holds the
+    study and the report. Exit codes are those of run: 99 where nothing meets the SLO, with the nearest miss.
     """
     from hisearch.cli.output import note, warn
     from hisearch.cli.output import result as print_result
