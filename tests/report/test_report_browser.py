@@ -45,6 +45,10 @@ UNTIDY = """(() => {
     if (element.closest('svg, .plot, .scroll, details:not([open]), .hidden')) continue;
     if (element.getBoundingClientRect().right > wide + 1) out.push(`${element.tagName} ${element.className}`);
   }
+  for (const cell of document.querySelectorAll('section:not([hidden]) tbody th')) {
+    const box = cell.getBoundingClientRect();
+    if (box.width && (box.width < 40 || box.height > 8 * box.width)) out.push(`squeezed: ${cell.textContent}`);
+  }
   return out;
 })()"""
 
@@ -191,6 +195,19 @@ def test_tabs_follow_keys_addresses_and_history(whole: Path, tmp_path: Path) -> 
         assert browser.run("document.querySelectorAll('[role=tab][tabindex=\"0\"]').length") == 1
         browser.run("history.back()")
         browser.wait(f"{chosen} === '#answer'")
+
+
+def test_a_bar_ends_beyond_the_dashes_where_the_bound_is_missed(whole: Path, tmp_path: Path) -> None:
+    with chromium.Browser(tmp_path) as browser:
+        browser.open(whole.as_uri() + "#sensitivity", "document.documentElement.dataset.drawn === 'sensitivity'")
+        rows = browser.run(
+            "[...document.querySelectorAll('.settings .bar')].map(cell => [parseFloat(cell.textContent) / 100, "
+            "...[...cell.querySelectorAll('i')].map(bar => bar.getBoundingClientRect())"
+            ".flatMap(box => [box.left, box.right])])"
+        )
+        assert rows
+        for use, start, end, at, _ in rows:
+            assert (end - start) / (at - start) == pytest.approx(use, abs=0.02)
 
 
 def test_the_colour_scheme_can_be_chosen(whole: Path, tmp_path: Path) -> None:
