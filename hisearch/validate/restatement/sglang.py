@@ -1,4 +1,4 @@
-"""SGLang 0.5.9's scheduler, restated: prefill first, else decode; retraction; radix cache; with and without overlap.
+"""SGLang's scheduler, restated: prefill first, else decode; retraction; radix cache; with and without overlap.
 
 Source of every rule: the recordings of SGLang's own ``Scheduler`` and the rules noted with them. The limits on a
 request's length are those of its ``TpModelWorker`` (``max_req_len``, ``max_req_input_len``). The host tier (HiCache)
@@ -201,11 +201,11 @@ class SglangWorker:
                 continue
             live.generated += 1
             if live.generated == 1:
-                self.first_token_s[live.request.id] = done.step.end_s
+                self.first_token_s[live.request.id] = self.clock.now_s
             if live.generated == live.request.output_tokens:
                 live.finished = True
                 self.cache.keep_finished(live)
-                self.finish_s[live.request.id] = done.step.end_s
+                self.finish_s[live.request.id] = self.clock.now_s
                 self.unfinished -= 1
                 finished.append(live.request)
             elif done.prefill and live not in done.decoding:

@@ -29,8 +29,8 @@ class SglangConfig:
     """Server arguments by their own names.
 
     In addition: ``ignore_eos``, a request's argument (of those that do not say), the seed of random orders, and the
-    release whose rules hold (``hisearch.base.engine_rules``). ``hicache`` is the host tier, None if off, and restated
-    by the rules of 0.5.9 alone.
+    release whose rules hold (``hisearch.base.engine_rules``). ``hicache`` is the host tier, None if off. ``jumps``: an
+    idle scheduler beside copies under way passes again at the next event, not at once (see ``MovementPlan.jumps``).
     """
 
     max_running_requests: int
