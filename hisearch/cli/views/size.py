@@ -126,10 +126,9 @@ def _chance(result: StudyResult) -> str:
     if confidence.chance_range is not None and confidence.level is not None:
         low, high = (format_percent(end) for end in confidence.chance_range)
         text += f" ({format_percent(confidence.level)} interval {low} to {high})"
-    at_least = result.resolved.study.confidence.at_least
-    if at_least is not None:
-        missed = " and not reached" if result.unsure else ""
-        return f"{text}; {format_percent(at_least)} was asked for{missed}"
+    required = result.resolved.study.confidence.required
+    if required is not None:
+        return f"{text}{_shortfall(result, required)}"
     constrained = confidence.chance_constrained
     if constrained is None:
         return text
@@ -140,6 +139,18 @@ def _chance(result: StudyResult) -> str:
         f"{text}. {format_percent(SURE)} or more: {_short(result, likelier.deployment)} at "
         f"{usd(likelier.metrics['usd_per_hour'])} per hour"
     )
+
+
+def _shortfall(result: StudyResult, required: float) -> str:
+    """What a required probability costs: against the cheapest that meets the SLO in the simulation."""
+    known = result.confidence
+    if known is not None and known.satisfied is False:
+        return f"; nothing found has the {format_percent(required)} that are required"
+    nominal = known.nominal if known is not None else None
+    if nominal is None:
+        return ""
+    cheaper = _short(result, result.trial(nominal.trial).deployment)
+    return f". Cheaper, but {format_percent(nominal.chance)}: {cheaper} at {usd(nominal.usd_per_hour)} per hour"
 
 
 def _short(result: StudyResult, deployment: DeploymentSpec) -> str:
