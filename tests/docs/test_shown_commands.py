@@ -14,12 +14,13 @@ import pytest
 
 from tests.cli.conftest import Hisearch, hisearch
 from tests.docs.given import SIMULATIONS, provide
-from tests.docs.pages import PAGES, ROOT, Snippet, blocks, commands, programs
+from tests.docs.pages import PAGES, ROOT, Snippet, blocks, commands, pending, programs
 
 __all__ = ["hisearch"]
 
 #: What keeps a verb short, where the page's own words do not.
 SHORT = {
+    "size": ("--set", f"spec.budget.simulations={SIMULATIONS}", "--set", "spec.confidence.draws=0", "-q"),
     "run": ("--set", f"spec.budget.simulations={SIMULATIONS}", "--set", "spec.workload.limit=300", "-q"),
     "simulate": ("--limit", "200", "-q"),
     "compare": ("--limit", "200", "-q"),
@@ -34,6 +35,7 @@ ELSEWHERE = {
     "dashboard": "serves until it is interrupted: tests/api/test_dashboard.py",
     "--scheduler": "needs a cluster: tests/cli/test_distributed.py starts one",
     "--storage": "needs a database: tests/cli/test_postgresql.py starts one",
+    "fleets/chat-and-batch": "searches two models: tests/api/test_fleet_study.py",
     "h100-vllm.yaml": "needs aiconfigurator-core's tables: tests/calibrate/test_build.py reads made-up ones",
 }
 #: Other programs -> why their lines are not run.
@@ -42,6 +44,7 @@ OTHERS = {
     "python": "runs in an environment that has an engine: tests/record/test_vllm.py",
     "git": "clones from an address that pages do not know",
     "cd": "belongs to the clone",
+    "mkdir": "makes a folder",
     "make": "sets up an environment: targets are checked below",
     "dask": "serves until it is interrupted: tests/cli/test_distributed.py",
     "optuna-dashboard": "serves until it is interrupted: tests/api/test_dashboard.py",
@@ -79,7 +82,7 @@ def test_the_commands_of_a_page_run(
     for name in ("studies", "slos"):
         Path(name).symlink_to(ROOT / name)
     for place, arguments in shown(page):
-        if any(word in ELSEWHERE for word in arguments):
+        if any(word in ELSEWHERE for word in arguments) or pending(arguments):
             continue
         short = _short(arguments)
         provide([*arguments, *short], lambda folder: shutil.copytree(finished_run, folder))
@@ -106,6 +109,12 @@ def _short(arguments: list[str]) -> tuple[str, ...]:
 def test_every_other_program_is_known(page: Path) -> None:
     unknown = [f"{place}: {name}" for place, name in programs(page) if name not in {"hisearch", *OTHERS}]
     assert unknown == []
+
+
+def test_every_how_to_shows_commands() -> None:
+    pages = set((ROOT / "docs" / "how-to").glob("*.md")) - {ROOT / "docs" / "how-to" / "index.md"}
+    assert len(pages) >= 18
+    assert [page.name for page in sorted(pages) if not shown(page)] == []
 
 
 def test_what_is_left_out_is_there() -> None:
