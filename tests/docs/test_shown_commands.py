@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,10 +19,21 @@ from tests.docs.pages import PAGES, ROOT, Snippet, blocks, commands, pending, pr
 
 __all__ = ["hisearch"]
 
+#: What keeps the steps after a search short.
+FEW_DRAWS = (
+    "spec.confidence.draws=8",
+    "spec.confidence.fresh_draws=8",
+    "spec.confidence.what_if=8",
+    "spec.confidence.search=40",
+)
 #: What keeps a verb short, where the page's own words do not.
 SHORT = {
     "size": ("--set", f"spec.budget.simulations={SIMULATIONS}", "--set", "spec.confidence.draws=0", "-q"),
-    "run": ("--set", f"spec.budget.simulations={SIMULATIONS}", "--set", "spec.workload.limit=300", "-q"),
+    "run": (
+        *("--set", f"spec.budget.simulations={SIMULATIONS}", "--set", "spec.workload.limit=300"),
+        *(word for setting in FEW_DRAWS for word in ("--set", setting)),
+        "-q",
+    ),
     "simulate": ("--limit", "200", "-q"),
     "compare": ("--limit", "200", "-q"),
     "verify": ("-q",),
@@ -35,9 +47,15 @@ ELSEWHERE = {
     "dashboard": "serves until it is interrupted: tests/api/test_dashboard.py",
     "--scheduler": "needs a cluster: tests/cli/test_distributed.py starts one",
     "--storage": "needs a database: tests/cli/test_postgresql.py starts one",
-    "fleets/chat-and-batch": "searches two models: tests/api/test_fleet_study.py",
+    "runs/society": "its populations cannot be cut short: tests/search/test_objectives.py",
+    "chat-and-batch": "searches two models: tests/api/test_fleet_study.py",
     "h100-vllm.yaml": "needs aiconfigurator-core's tables: tests/calibrate/test_build.py reads made-up ones",
 }
+#: Pages whose commands take more than five seconds together.
+SLOW = {
+    "agents.md", "choose-a-gpu.md", "cli.md", "confidence.md", "disaggregate.md", "fp8.md", "growth.md", "own-model.md",
+    "runs.md",
+}  # fmt: skip
 #: Other programs -> why their lines are not run.
 OTHERS = {
     "pip": "installs from a package index",
@@ -67,14 +85,23 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         provide(["run", "my-study.yaml", "--trace", "my-trace.jsonl.gz"], lambda _: None)
-        result = load_study("my-study.yaml", [f"spec.budget.simulations={SIMULATIONS}"]).run(
+        result = load_study("my-study.yaml", [f"spec.budget.simulations={SIMULATIONS}", *FEW_DRAWS]).run(
             run_dir=folder / "run", workers=2
         )
     assert result.recommendation is not None
     return result.run_dir
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if shown(page)], ids=lambda page: page.name)
+def by_page() -> list[Any]:
+    """Pages with commands; those that take more than a few seconds are marked."""
+    return [
+        pytest.param(page, marks=pytest.mark.slow if page.name in SLOW else (), id=page.name)
+        for page in PAGES
+        if shown(page)
+    ]
+
+
+@pytest.mark.parametrize("page", by_page())
 def test_the_commands_of_a_page_run(
     page: Path, hisearch: Hisearch, finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
