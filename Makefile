@@ -12,7 +12,7 @@ SHARED ?= $(HISEARCH_SHARED)
 PREPARE := from hisearch.kernels.engine.engine_calls import ENGINES; from hisearch.kernels.fleet.compilation import prepare; prepare(ENGINES)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart wheel test test-slow test-engines lint format docs bench prove-search agents accuracy hardware profiles clean
+.PHONY: help quickstart wheel test test-slow test-engines lint format docs site bench prove-search agents accuracy hardware profiles clean
 
 help: ## Explain the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,15 +53,19 @@ format: $(STAMP) ## Format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(STAMP) ## Write docs/specs.md, docs/reference.md and docs/engines.md from the spec models, the command line and the engines' rules
+docs: $(STAMP) ## Write docs/specs.md, reference.md, engines.md and python.md from the spec models, the command line, the rules and the code
 	$(BIN)/python docs/generate_specs.py --write
 	$(BIN)/python docs/generate_cli.py --write
 	$(BIN)/python docs/generate_engines.py --write
+	$(BIN)/python docs/generate_python.py --write
+
+site: $(STAMP) ## Build the documentation site into build/site, without a warning
+	$(BIN)/mkdocs build --strict
 
 bench: $(STAMP) ## Measure speed, write the tables of docs/performance.md (TRACE=FILE: Mooncake's conversation trace)
 	$(BIN)/python docs/generate_performance.py --write $(if $(TRACE),--trace $(TRACE))
 
-prove-search: $(STAMP) ## Hold the search against an enumerated space and flat samplers, write docs/search.md's tables (an hour)
+prove-search: $(STAMP) ## Hold the search against an enumerated space and flat samplers, write its note's tables (an hour)
 	$(BIN)/python benchmarks/prove_search.py --write
 
 agents: $(STAMP) ## Simulate societies of agents, write the tables and figures of docs/agents.md

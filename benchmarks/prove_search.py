@@ -4,7 +4,7 @@
 
 Without ``--study``: all shipped spaces, the one that the search was tuned on and the others. A space is simulated in
 full once (minutes on two cores) and kept in the folder, like every curve; a stopped run resumes where it was.
-``--write`` updates the figures and the tables of docs/search.md.
+``--write`` updates the figures and the tables of docs/notes/2026-11-search-proof.md.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--simulations", type=int, default=1200, help="of a flat search")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--write", action="store_true", help="write docs/search.md's tables and figure")
+    parser.add_argument("--write", action="store_true", help="write the note's tables and figure")
     options = parser.parse_args()
     for study in options.study or STUDIES:
         proof = prove(

@@ -1,4 +1,4 @@
-"""Simulates societies of agents and writes the tables of docs/agents.md (``make agents``).
+"""Simulates societies of agents and writes the tables of docs/agents.md and its note (``make agents``).
 
 Usage::
 
@@ -43,7 +43,8 @@ from hisearch.simulate import Result
 from hisearch.simulate.engine import EngineOutOfMemory
 from hisearch.specs.documents.catalogue import Catalogue
 
-PAGE = Path(__file__).resolve().parent / "agents.md"
+DOCS = Path(__file__).resolve().parent
+PAGES = (DOCS / "agents.md", DOCS / "notes" / "2026-11-agents-published.md")
 Rows = list[list[str]]
 
 
@@ -463,17 +464,19 @@ PARTS: dict[str, Callable[[], str]] = {
 }
 
 
-def write(parts: Iterable[str], page: Path) -> None:
-    """Put the tables between their marks."""
-    text = page.read_text(encoding="utf-8")
+def write(parts: Iterable[str], pages: Iterable[Path]) -> None:
+    """Put the tables between their marks, on the page that has them."""
+    texts = {page: page.read_text(encoding="utf-8") for page in pages}
     for name in parts:
         begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
-        before, begun, rest = text.partition(begin)
-        _, ended, after = rest.partition(end)
-        if not (begun and ended):
-            raise SystemExit(f"{page}: no marks {begin} … {end}")
-        text = f"{before}{begin}\n{PARTS[name]()}\n{end}{after}"
-    page.write_text(text, encoding="utf-8")
+        page = next((page for page, text in texts.items() if begin in text and end in text), None)
+        if page is None:
+            raise SystemExit(f"no marks {begin} … {end} in {', '.join(map(str, texts))}")
+        before, _, rest = texts[page].partition(begin)
+        _, _, after = rest.partition(end)
+        texts[page] = f"{before}{begin}\n{PARTS[name]()}\n{end}{after}"
+    for page, text in texts.items():
+        page.write_text(text, encoding="utf-8")
 
 
 def main() -> None:
@@ -487,7 +490,7 @@ def main() -> None:
         if name not in PARTS:
             raise SystemExit(f"no part {name}; known: {', '.join(PARTS)}")
     if arguments.write:
-        write(parts, PAGE)
+        write(parts, PAGES)
         return
     for name in parts:
         print(f"## {name}\n\n{PARTS[name]()}\n")

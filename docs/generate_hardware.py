@@ -1,4 +1,4 @@
-"""Computes the tables and figures of docs/hardware.md and writes them between its markers; pictures need Chromium.
+"""Computes the tables and figures of docs/hardware.md and its note; pictures need Chromium.
 
 Usage::
 
@@ -17,16 +17,15 @@ import numpy as np
 import plotly.graph_objects as go
 from hardware_page import (
     IMAGES,
-    PAGE,
     PIM_BLOCK,
     SCHEDULES,
     decode_s,
     draw,
     law,
-    replaced,
     simulated,
     striped,
     table,
+    write,
 )
 from hardware_published import gpu_and_pim, npu_and_pim, pulses, tpu
 
@@ -252,8 +251,7 @@ def main() -> None:
         text, figure = made if isinstance(made, tuple) else (made, None)
         print(f"{name}\n\n{text}\n")
         if options.write:
-            page = PAGE.read_text(encoding="utf-8")
-            PAGE.write_text(replaced(page, name, text), encoding="utf-8")
+            write(name, text)
             if figure is not None:
                 draw(figure, IMAGES / f"hardware-{name}.png")
 

@@ -1,4 +1,4 @@
-"""Simulates and draws the figures of docs/tiers.md; needs Chromium for the pictures.
+"""Simulates and draws the figures of docs/notes/2026-11-cache-tiers.md; needs Chromium for the pictures.
 
 Usage::
 

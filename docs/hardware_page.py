@@ -24,7 +24,10 @@ from hisearch.specs.yaml_nodes import dump_yaml
 from hisearch.traces.compiler import compile_trace
 from hisearch.traces.trace import make_trace
 
-PAGE = Path(__file__).with_name("hardware.md")
+PAGES = (
+    Path(__file__).with_name("hardware.md"),
+    Path(__file__).with_name("notes") / "2026-11-hardware-published.md",
+)
 IMAGES = Path(__file__).resolve().parent / "images"
 CATALOGUE = Catalogue()
 PIM_BLOCK: dict[str, Any] = {"attached": {"pim": {"device": "hbm2-pim"}}, "operators": {"decode_attention": "pim"}}
@@ -77,13 +80,16 @@ def batch(requests: int, prompt: int, answer: int) -> Any:
     return compile_trace(make_trace(arrival_s=np.zeros(requests), **lengths), "batch")
 
 
-def replaced(page: str, name: str, text: str) -> str:
-    """The page with a table between its markers."""
+def write(name: str, text: str) -> None:
+    """Put a table between its markers, on the page that has them."""
     begin, end = f"<!-- hardware: {name} -->\n", f"<!-- hardware: {name} end -->"
     pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
-    if not pattern.search(page):
-        raise SystemExit(f"{PAGE} has no markers for {name}")
-    return pattern.sub(lambda _: f"{begin}{text}\n{end}", page)
+    for path in PAGES:
+        page = path.read_text(encoding="utf-8")
+        if pattern.search(page):
+            path.write_text(pattern.sub(lambda _: f"{begin}{text}\n{end}", page), encoding="utf-8")
+            return
+    raise SystemExit(f"no page has markers for {name}")
 
 
 def draw(figure: go.Figure, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The proof's tables and figure for docs/search.md."""
+"""The proof's tables and figure for docs/notes/2026-11-search-proof.md."""
 
 from __future__ import annotations
 
@@ -127,12 +127,12 @@ def _band(curves: Curves, colour: str, most: int) -> list[str]:
 
 
 def write_docs(proof: Proof, docs: Path) -> None:
-    """Update the study's figure, and the text between its markers in search.md.
+    """Update the study's figure, and the text between its markers in the note.
 
     Raises:
         ValueError: the page has no markers.
     """
-    page = docs / "search.md"
+    page = docs / "notes" / "2026-11-search-proof.md"
     text = page.read_text(encoding="utf-8")
     begin = f"<!-- measured: {proof.study} -->"
     if begin not in text:

@@ -1,4 +1,4 @@
-"""Folders of open-loop runs: ``runs.json``, ``measured.csv`` and ``models/``; docs/cli.md states the form.
+"""Folders of open-loop runs: ``runs.json``, ``measured.csv`` and ``models/``; docs/formats.md states the form.
 
 An invalid run is a failure of its own and does not affect the others; a file that cannot be read fails its
 folder.

@@ -53,7 +53,7 @@ class OpenLoopReport:
         return tuple(score for score in self.scores if score.overloaded)
 
     def document(self) -> dict[str, Any]:
-        """As ``--json`` prints it; docs/cli.md states the form."""
+        """As ``--json`` prints it; docs/formats.md states the form."""
         return {
             "runs": [_row(score) for score in self.scores],
             "summary": self.summary,

@@ -1,6 +1,6 @@
 """Recordings of an engine's own scheduler: its requests, settings and decisions.
 
-The form is stated in docs/cli.md (``hisearch validate scheduler``). Only the form is checked in this module; whether
+The form is stated in docs/formats.md. Only the form is checked in this module; whether
 every setting can be simulated, ``replay`` checks.
 """
 

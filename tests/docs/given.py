@@ -31,8 +31,8 @@ OUTPUTS = {"-o", "--output", "--out", "--keep", "--profile", "--html", "--rows",
 SIMULATIONS = 8
 #: Requests of a reader's own trace.
 _REQUESTS = 80
-#: YAML documents shown on a page, by file name: a word that only this document contains.
-_SHOWN = {"my-study.yaml": "my-chat", "my-gpus.yaml": "my-gpus"}
+#: File names of documents on a page that are not called by the document's own name.
+_CALLED = {"my-study.yaml": "my-chat"}
 
 
 def provide(arguments: Sequence[str], runs: Callable[[Path], None]) -> None:
@@ -52,8 +52,8 @@ def provide(arguments: Sequence[str], runs: Callable[[Path], None]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         if name.startswith("runs/"):
             runs(path)
-        elif name in _SHOWN:
-            path.write_text(_shown(_SHOWN[name]).replace("simulations: 400", f"simulations: {SIMULATIONS}"))
+        elif name.startswith("my-") and (text := _shown(_CALLED.get(name, path.stem))):
+            path.write_text(text.replace("simulations: 400", f"simulations: {SIMULATIONS}"))
             provide([word for word in path.read_text().replace(",", " ").split() if word in _MAKERS], runs)
         elif before == "--measured":
             _, _, table = measure(load_run(arguments[1]), factors=CorrectionSpec(decode=1.5))
@@ -63,10 +63,9 @@ def provide(arguments: Sequence[str], runs: Callable[[Path], None]) -> None:
 
 
 def _shown(name: str) -> str:
-    """The YAML document of that name on a page."""
-    texts = {block.text for page in PAGES for block in blocks(page, "yaml") if f"name: {name}" in block.text}
-    (text,) = texts
-    return text
+    """The YAML document of that name on a page; "" where there is none."""
+    texts = {block.text for page in PAGES for block in blocks(page, "yaml") if f"{{name: {name}}}" in block.text}
+    return texts.pop() if len(texts) == 1 else ""
 
 
 def _generated() -> Trace:
@@ -100,6 +99,26 @@ def _own(path: Path) -> None:
 def _of_a_model(path: Path) -> None:
     """A trace whose requests name their model, to be merged with another's."""
     write_trace(in_arrival_order(asking_for(_generated(), "llama-3.1-8b")), path)
+
+
+def _config(path: Path) -> None:
+    """A config.json of the size of Qwen3-8B."""
+    known = Catalogue().get("Model", "qwen3-8b").spec
+    config = {
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        "hidden_size": known.hidden_size,
+        "num_hidden_layers": known.layers,
+        "num_attention_heads": known.attention_heads,
+        "num_key_value_heads": known.kv_heads,
+        "head_dim": known.head_dim,
+        "intermediate_size": known.intermediate_size,
+        "vocab_size": known.vocab_size,
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+        "max_position_embeddings": known.max_context_tokens,
+    }
+    path.write_text(json.dumps(config))
 
 
 def _deployment(path: Path) -> None:
@@ -161,6 +180,7 @@ _MAKERS: dict[str, Callable[[Path], None]] = {
     "conversation_trace.jsonl.gz": _mooncake,
     "AzureLLMInferenceTrace_conv.csv": _azure,
     "own.csv": _own,
+    "my-model/config.json": _config,
     "a.yaml": _deployment,
     "b.yaml": _deployment,
     "mine.yaml": _deployment,

@@ -1,4 +1,4 @@
-"""docs/reference.md matches the command line, and docs/engines.md the engines' rules."""
+"""docs/reference.md matches the command line, docs/engines.md the engines' rules, docs/python.md the code."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 from tests.docs.pages import ROOT
 
 
-@pytest.mark.parametrize("generator", ["generate_cli.py", "generate_engines.py"])
+@pytest.mark.parametrize("generator", ["generate_cli.py", "generate_engines.py", "generate_python.py"])
 def test_the_page_is_up_to_date(generator: str) -> None:
     command = [sys.executable, str(ROOT / "docs" / generator), "--check"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}

@@ -9,18 +9,31 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.cli.conftest import Hisearch, hisearch
 from tests.docs.given import SIMULATIONS, provide
-from tests.docs.pages import PAGES, ROOT, Snippet, blocks, commands, programs
+from tests.docs.pages import PAGES, ROOT, Snippet, blocks, commands, pending, programs
 
 __all__ = ["hisearch"]
 
+#: What keeps the steps after a search short.
+FEW_DRAWS = (
+    "spec.confidence.draws=8",
+    "spec.confidence.fresh_draws=8",
+    "spec.confidence.what_if=8",
+    "spec.confidence.search=40",
+)
 #: What keeps a verb short, where the page's own words do not.
 SHORT = {
-    "run": ("--set", f"spec.budget.simulations={SIMULATIONS}", "--set", "spec.workload.limit=300", "-q"),
+    "size": ("--set", f"spec.budget.simulations={SIMULATIONS}", "--set", "spec.confidence.draws=0", "-q"),
+    "run": (
+        *("--set", f"spec.budget.simulations={SIMULATIONS}", "--set", "spec.workload.limit=300"),
+        *(word for setting in FEW_DRAWS for word in ("--set", setting)),
+        "-q",
+    ),
     "simulate": ("--limit", "200", "-q"),
     "compare": ("--limit", "200", "-q"),
     "verify": ("-q",),
@@ -34,14 +47,22 @@ ELSEWHERE = {
     "dashboard": "serves until it is interrupted: tests/api/test_dashboard.py",
     "--scheduler": "needs a cluster: tests/cli/test_distributed.py starts one",
     "--storage": "needs a database: tests/cli/test_postgresql.py starts one",
+    "runs/society": "its populations cannot be cut short: tests/search/test_objectives.py",
+    "chat-and-batch": "searches two models: tests/api/test_fleet_study.py",
     "h100-vllm.yaml": "needs aiconfigurator-core's tables: tests/calibrate/test_build.py reads made-up ones",
 }
+#: Pages whose commands take more than five seconds together.
+SLOW = {
+    "agents.md", "choose-a-gpu.md", "cli.md", "confidence.md", "disaggregate.md", "fp8.md", "growth.md", "own-model.md",
+    "runs.md",
+}  # fmt: skip
 #: Other programs -> why their lines are not run.
 OTHERS = {
     "pip": "installs from a package index",
     "python": "runs in an environment that has an engine: tests/record/test_vllm.py",
     "git": "clones from an address that pages do not know",
     "cd": "belongs to the clone",
+    "mkdir": "makes a folder",
     "make": "sets up an environment: targets are checked below",
     "dask": "serves until it is interrupted: tests/cli/test_distributed.py",
     "optuna-dashboard": "serves until it is interrupted: tests/api/test_dashboard.py",
@@ -64,14 +85,23 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         provide(["run", "my-study.yaml", "--trace", "my-trace.jsonl.gz"], lambda _: None)
-        result = load_study("my-study.yaml", [f"spec.budget.simulations={SIMULATIONS}"]).run(
+        result = load_study("my-study.yaml", [f"spec.budget.simulations={SIMULATIONS}", *FEW_DRAWS]).run(
             run_dir=folder / "run", workers=2
         )
     assert result.recommendation is not None
     return result.run_dir
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if shown(page)], ids=lambda page: page.name)
+def by_page() -> list[Any]:
+    """Pages with commands; those that take more than a few seconds are marked."""
+    return [
+        pytest.param(page, marks=pytest.mark.slow if page.name in SLOW else (), id=page.name)
+        for page in PAGES
+        if shown(page)
+    ]
+
+
+@pytest.mark.parametrize("page", by_page())
 def test_the_commands_of_a_page_run(
     page: Path, hisearch: Hisearch, finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,7 +109,7 @@ def test_the_commands_of_a_page_run(
     for name in ("studies", "slos"):
         Path(name).symlink_to(ROOT / name)
     for place, arguments in shown(page):
-        if any(word in ELSEWHERE for word in arguments):
+        if any(word in ELSEWHERE for word in arguments) or pending(arguments):
             continue
         short = _short(arguments)
         provide([*arguments, *short], lambda folder: shutil.copytree(finished_run, folder))
@@ -106,6 +136,12 @@ def _short(arguments: list[str]) -> tuple[str, ...]:
 def test_every_other_program_is_known(page: Path) -> None:
     unknown = [f"{place}: {name}" for place, name in programs(page) if name not in {"hisearch", *OTHERS}]
     assert unknown == []
+
+
+def test_every_how_to_shows_commands() -> None:
+    pages = set((ROOT / "docs" / "how-to").glob("*.md")) - {ROOT / "docs" / "how-to" / "index.md"}
+    assert len(pages) >= 18
+    assert [page.name for page in sorted(pages) if not shown(page)] == []
 
 
 def test_what_is_left_out_is_there() -> None:

@@ -185,7 +185,7 @@ def scheduler(
 ) -> None:
     """Replay recordings of an engine's own scheduler and compare every step.
 
-    Exits with 1 where a single step or token time differs; with --versions, where no release is equal. docs/cli.md
+    Exits with 1 where a single step or token time differs; with --versions, where no release is equal. docs/formats.md
     states the form of a recording.
     """
     from hisearch.cli import output
@@ -244,7 +244,7 @@ def silicon(
 ) -> None:
     """Repeat measured serving runs in the simulator and compare mean TTFT and TPOT.
 
-    Every row is a closed loop of random prompts. docs/cli.md states the columns, docs/accuracy-details.md the
+    Every row is a closed loop of random prompts. docs/formats.md states the columns, docs/accuracy-details.md the
     conditions that are assumed. Where aiconfigurator-core (extra aic) is installed, its own prediction of the same rows
     stands beside.
     """
@@ -287,7 +287,7 @@ def e2e(
 ) -> None:
     """Replay measured serving runs on their operator tables and compare TTFT, TPOT, latency and throughput.
 
-    docs/cli.md states the form of a run's folder.
+    docs/formats.md states the form of a run's folder.
     """
     from hisearch.cli import output
     from hisearch.cli.views import accuracy as accuracy_view
@@ -336,7 +336,7 @@ def open_loop(
 ) -> None:
     """Repeat measured open-loop serving runs in the simulator and compare E2E, ITL and TTFT.
 
-    Exits with 1 where a run could not be simulated; the others are. docs/cli.md states the form of a folder.
+    Exits with 1 where a run could not be simulated; the others are. docs/formats.md states the form of a folder.
     """
     from hisearch.cli import output
     from hisearch.cli.views import open_loop as open_loop_view

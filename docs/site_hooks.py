@@ -1,0 +1,50 @@
+"""Hooks of the documentation site (``mkdocs.yml``): pages are read on GitHub and on the site, with the same links.
+
+README.md becomes the first page; CONTRIBUTING.md and CHANGELOG.md join the pages in ``docs``. Headings get GitHub's
+fragments. Remarks behind the language of a fence, which tell the tests why a block is slow, are dropped.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+
+#: Page of the site -> file outside ``docs`` that it is made from.
+OUTSIDE = {"index.md": "README.md", "CONTRIBUTING.md": "CONTRIBUTING.md", "CHANGELOG.md": "CHANGELOG.md"}
+
+
+def on_config(config: Any) -> Any:
+    """Set the fragments of headings."""
+    config["mdx_configs"].setdefault("toc", {})["slugify"] = slugify
+    return config
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add the pages outside ``docs``."""
+    from mkdocs.structure.files import File
+
+    for uri, name in OUTSIDE.items():
+        files.append(File.generated(config, uri, content=inner_links((ROOT / name).read_text(encoding="utf-8"))))
+    return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Turn a page as GitHub shows it into one for the site."""
+    text = re.sub(r"^```(\w+) [^\n`]*$", r"```\1", markdown, flags=re.MULTILINE)
+    for uri, name in OUTSIDE.items():
+        text = re.sub(rf"\]\((?:\.\./)+{re.escape(name)}((?:#[^)]*)?)\)", rf"]({uri}\1)", text)
+    return text
+
+
+def inner_links(text: str) -> str:
+    """A page of the root as it reads from within ``docs``; files that the site lacks are named, not linked."""
+    text = re.sub(r"\]\(docs/", "](", text)
+    return re.sub(r"\[([^\]]+)\]\((LICENSE|NOTICE)\)", r"\1", text)
+
+
+def slugify(title: str, separator: str) -> str:
+    """The fragment of a heading as GitHub makes it."""
+    return re.sub(r"[^\w\- ]", "", title.strip().lower()).replace(" ", separator)
