@@ -37,7 +37,7 @@ MOST_CANDIDATES = 40
 
 #: Share of the simulations held back for alternatives whose prices are reported: other accelerator, other engine, the
 #: checkpoint's formats. The budget must be large enough for the search itself to find its way.
-ALTERNATIVES_SHARE = 0.15
+ALTERNATIVES_SHARE = 0.1
 LEAST_FOR_ALTERNATIVES = 64
 
 #: Most simulations for the capacity of the recommendation.

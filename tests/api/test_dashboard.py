@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 
 from hisearch.api.dashboard import Dashboard, hosts_of, serve, url_of
-from hisearch.api.run_folder import is_running
+from hisearch.api.run_lock import is_running
 from hisearch.api.run_state import RunReader
 from hisearch.api.studies.reporting import input_so_far
 from hisearch.api.studies.study import load_study

@@ -43,7 +43,7 @@ def test_an_engine_that_was_not_tried_is_no_engine_that_misses() -> None:
     trials = (make_trial(0, 1.0, 5.0, 4.0), make_trial(1, 3.0, 5.0, 2.0, feasible=False, engine="vllm"))
     space = SimpleNamespace(spec=SimpleNamespace(execution=SimpleNamespace(engines=["sglang", "vllm"])))
     study = SimpleNamespace(objectives=OBJECTIVES)
-    result = SimpleNamespace(trials=trials, resolved=SimpleNamespace(space=space, study=study))
+    result = SimpleNamespace(trials=trials, recommendation=None, resolved=SimpleNamespace(space=space, study=study))
 
     def best(engine: str | None) -> int:
         return StudyResult.best_on(result, engine).number  # type: ignore[arg-type]

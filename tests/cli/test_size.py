@@ -85,7 +85,7 @@ def test_a_probability_that_none_reaches_exits_with_99(hisearch: Hisearch, workd
         *question(slo=tight, confidence="0.999"), *SHORT, "--set", "spec.confidence.search=1", "--out", "t", "-q"
     )
     assert ran.code == 99
-    assert "100 % was asked for and not reached" in ran.out
+    assert "nothing found has the 99.9 % that are required" in ran.out
 
 
 REFUSED = [

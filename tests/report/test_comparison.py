@@ -74,8 +74,8 @@ def test_no_interval_without_pairs_or_with_infinite_values() -> None:
 def test_which_side_is_better() -> None:
     better = {figure.name: figure.better for figure in make_comparison().figures}
     assert better == {"usd_per_hour": "A", "ttft_p99_s": "B", "tpot_p99_s": "unsure", "hit_rate": "B"}
-    same = compare_figures([{"utilisation": 0.5, "preemptions": 1.0}], [{"utilisation": 0.7, "preemptions": 1.0}])
-    assert {figure.name: figure.better for figure in same} == {"utilisation": "neither", "preemptions": "same"}
+    same = compare_figures([{"preemptions": 1.0}], [{"preemptions": 1.0}])
+    assert {figure.name: figure.better for figure in same} == {"preemptions": "same"}
     (endless,) = compare_figures([{"e2e_p99_s": math.inf}], [{"e2e_p99_s": math.inf}])
     assert endless.better == "unsure"
     assert endless.relative is None

@@ -73,6 +73,7 @@ def study(folder: Path, pools: dict[str, Any], **spec: Any) -> Study:
             "space": space,
             "objectives": list(OBJECTIVES),
             "budget": {"simulations": 200},
+            "confidence": {"at_least": 0},
         }
         | spec,
     }

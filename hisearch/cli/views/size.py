@@ -145,7 +145,7 @@ def _shortfall(result: StudyResult, required: float) -> str:
     """What a required probability costs: against the cheapest that meets the SLO in the simulation."""
     known = result.confidence
     if known is not None and known.satisfied is False:
-        return f"; nothing found has the {format_percent(required)} that are required"
+        return f"; nothing found has the {required * 100:g} % that are required"
     nominal = known.nominal if known is not None else None
     if nominal is None:
         return ""

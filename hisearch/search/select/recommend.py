@@ -49,11 +49,12 @@ def recommended(trials: Sequence[Trial], objectives: Sequence[str]) -> Trial | N
 
 
 def preferred(feasible: Sequence[Trial], objectives: Sequence[str]) -> Trial | None:
-    """The cheapest feasible trial on the front of ``objectives``, or one as cheap; None if there are none.
+    """The cheapest feasible trial on the front of ``objectives``; None if there are none.
 
-    Among equally priced ones (of all, if price is an objective) the widest formats decide, as they change the model
-    least. Then the largest tightest margin against the SLO decides, which makes it likelier to hold, then the goodput,
-    if they differ by more than ``EQUAL_MARGIN`` and ``EQUAL_GOODPUT``. Then the lower p99 TTFT, then the earlier trial.
+    If price is an objective, the widest formats of all equally priced ones decide first, as they change the model
+    least: the front is that of such deployments. Then the largest tightest margin against the SLO decides, which makes
+    it likelier to hold, then the goodput, if they differ by more than ``EQUAL_MARGIN`` and ``EQUAL_GOODPUT``. Then the
+    lower p99 TTFT, then the earlier trial.
     """
     best = front(feasible, objectives)
     if not best:
@@ -61,7 +62,7 @@ def preferred(feasible: Sequence[Trial], objectives: Sequence[str]) -> Trial | N
     price = min(price_of(trial) for trial in best)
     best = [trial for trial in (feasible if PRICE in objectives else best) if price_of(trial) == price]
     formats = max(width_of_formats(trial.deployment) for trial in best)
-    best = [trial for trial in best if width_of_formats(trial.deployment) == formats]
+    best = front([trial for trial in best if width_of_formats(trial.deployment) == formats], objectives)
     margin = max(trial.worst_margin for trial in best) - EQUAL_MARGIN
     best = [trial for trial in best if trial.worst_margin >= margin]
     goodput = max(trial.metrics["goodput_rps"] for trial in best) * (1 - EQUAL_GOODPUT)
