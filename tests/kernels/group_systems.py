@@ -13,7 +13,7 @@ from hisearch.simulate import WorkerPlan
 from hisearch.simulate.plans.tier_plan import TierPlan, TransferLaw
 from tests.kernels.systems import LAW, System, offload_systems
 from tests.kernels.test_lockstep_steps import GRAPHS, SHARED_S
-from tests.kernels.tier_systems import FREE, TieredSystem, stores, tiered
+from tests.kernels.tier_systems import FREE, OLDEST, TieredSystem, stores, tiered
 from tests.reference.random_traces import DEFAULT_SHAPE, TraceShape
 
 
@@ -63,10 +63,11 @@ def grouped(
     most_workers: int = 1,
     open_loop: bool = True,
     shape: TraceShape = DEFAULT_SHAPE,
+    versions: tuple[str, ...] = OLDEST,
 ) -> GroupedSystem:
     """Deployments of HiCache; ``storage``: behind host memory, by default nothing or a store of the worker's own."""
     behind = st.none() | stores() if storage is None else storage
-    system = draw(tiered(behind, open_loop=open_loop, most_workers=most_workers, shape=shape))
+    system = draw(tiered(behind, open_loop=open_loop, most_workers=most_workers, shape=shape, versions=versions))
     fields = {name: getattr(system, name) for name in TieredSystem.__dataclass_fields__ if name != "trace"}
     fields["engine"] = system.engine.model_copy(update={"receive_interval": 1})
     memory = draw(st.sampled_from([FREE, TransferLaw(0.0, 2e-6), TransferLaw(1e-5, 1e-3)]))

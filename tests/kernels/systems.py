@@ -429,8 +429,8 @@ def sglang_evictions(version: str) -> list[str]:
     return [name for name in get_args(EvictionName) if version != "0.5.9" or name not in EVICTIONS_SINCE]
 
 
-def sglang_engines(*, mixed: bool = False, version: str | None = None) -> st.SearchStrategy[EngineSpec]:
-    """SGLang's settings in a release, or in any; the engine wants chunks of whole pages.
+def sglang_engines(*, mixed: bool = False, version: str | None = "0.5.9") -> st.SearchStrategy[EngineSpec]:
+    """SGLang's settings in a release, or (None) in any; the engine wants chunks of whole pages.
 
     ``mixed``: with mixed chunks too, for which the engine retracts nobody, so that it may run out of memory.
     """

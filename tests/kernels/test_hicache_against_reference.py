@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from hisearch.base.engine_rules import MODELLED
 from hisearch.kernels.layout import hicache as hl
 from hisearch.latency.step_cost import step_seconds
 from hisearch.simulate import Outcome, Result
@@ -83,7 +84,7 @@ def assert_same_fetches(result: Result, recording: Recording) -> None:
 
 
 @examples(200)
-@given(system=tiered(st.none() | stores(), open_loop=True))
+@given(system=tiered(st.none() | stores(), open_loop=True, versions=MODELLED["sglang"]))
 def test_hicache_equals_its_reference(system: TieredSystem) -> None:
     recording, result = restated(system), simulated(system)
     assert (recording is None) == (result is None)

@@ -9,6 +9,7 @@ import numpy as np
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from hisearch.base.engine_rules import MODELLED
 from hisearch.latency.step_cost import step_seconds
 from hisearch.simulate import Result
 from hisearch.simulate.engine import EngineOutOfMemory, EngineStuck
@@ -75,7 +76,7 @@ def simulated(system: GroupedSystem, **options: object) -> Result | None:
 
 
 @examples(40)
-@given(system=grouped())
+@given(system=grouped(versions=MODELLED["sglang"]))
 def test_the_kernels_equal_the_slow_restatement(system: GroupedSystem) -> None:
     """Steps, times, hits, losses, fetches: copies, waits of write_back and what storage brings among them."""
     recording, result = restated(system), simulated(system)

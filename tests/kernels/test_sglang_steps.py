@@ -144,7 +144,7 @@ def assert_equal_steps(system: System) -> Result | None:
 
 
 @examples(200)
-@given(system=systems(sglang_engines(mixed=True), repeats=True))
+@given(system=systems(sglang_engines(mixed=True, version=None), repeats=True))
 def test_every_step_equals_the_reference(system: System) -> None:
     assert_equal_steps(system)
 
