@@ -19,7 +19,7 @@ help: ## Explain the targets
 
 $(INSTALLED): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "hisearch needs Python 3.11 or later; set PYTHON=python3.12, say")'
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
 	@touch $@
 
@@ -27,7 +27,7 @@ $(STAMP): $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
-quickstart: $(INSTALLED) ## Set up, then recommend a deployment for a chat service (a minute; two the first time)
+quickstart: $(INSTALLED) ## Set up, then recommend a deployment for a chat service (a minute; a few the first time)
 	$(BIN)/hisearch run studies/quickstart.yaml
 
 wheel: $(INSTALLED) ## Build dist/hisearch-*.whl with kernels compiled for this kind of machine (two minutes)
