@@ -1,7 +1,8 @@
 """Hooks of the documentation site (``mkdocs.yml``): pages are read on GitHub and on the site, with the same links.
 
 README.md becomes the first page; CONTRIBUTING.md and CHANGELOG.md join the pages in ``docs``. Headings get GitHub's
-fragments. Remarks behind the language of a fence, which tell the tests why a block is slow, are dropped.
+fragments. Remarks behind the language of a fence, which tell the tests why a block is slow, are dropped. Tables stand apart from the
+markers of those that write them.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ def on_files(files: Any, config: Any) -> Any:
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Turn a page as GitHub shows it into one for the site."""
     text = re.sub(r"^```(\w+) [^\n`]*$", r"```\1", markdown, flags=re.MULTILINE)
+    text = re.sub(r"^(<!-- .*-->)\n(?=\|)", r"\1\n\n", text, flags=re.MULTILINE)
+    text = re.sub(r"^(\|.*\|)\n(?=<!-- )", r"\1\n\n", text, flags=re.MULTILINE)
     for uri, name in OUTSIDE.items():
         text = re.sub(rf"\]\((?:\.\./)+{re.escape(name)}((?:#[^)]*)?)\)", rf"]({uri}\1)", text)
     return text
