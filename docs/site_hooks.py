@@ -1,8 +1,8 @@
 """Hooks of the documentation site (``mkdocs.yml``): pages are read on GitHub and on the site, with the same links.
 
 README.md becomes the first page; CONTRIBUTING.md and CHANGELOG.md join the pages in ``docs``. Headings get GitHub's
-fragments. Remarks behind the language of a fence, which tell the tests why a block is slow, are dropped. Tables stand apart from the
-markers of those that write them.
+fragments. Remarks behind the language of a fence, which tell the tests why a block is slow, are dropped. Tables stand
+apart from the markers of those that write them.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ ELSEWHERE = {
 #: Pages whose commands take more than five seconds together.
 SLOW = {
     "agents.md", "choose-a-gpu.md", "cli.md", "confidence.md", "disaggregate.md", "fp8.md", "growth.md", "own-model.md",
-    "runs.md",
+    "prices.md", "runs.md", "size.md",
 }  # fmt: skip
 #: Other programs -> why their lines are not run.
 OTHERS = {
@@ -124,6 +124,8 @@ def _expanded(word: str) -> list[str]:
 
 
 def _short(arguments: list[str]) -> tuple[str, ...]:
+    if any(word.startswith("spec.budget.") for word in arguments) and "--resume" in arguments:
+        return ("--set", f"spec.budget.simulations={2 * SIMULATIONS}", "-q")
     if "--resume" in arguments or (arguments[0] == "compare" and "--trace" not in arguments):
         return ("-q",)
     lighter = ("--set", "spec.workload.load=0.2")
