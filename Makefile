@@ -2,7 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+# What running needs, and what tests and tools need besides.
+INSTALLED := $(VENV)/.installed
+STAMP := $(VENV)/.installed-dev
 # Where measured runs, recordings and traces lie.
 SHARED ?= $(HISEARCH_SHARED)
 
@@ -10,19 +12,26 @@ SHARED ?= $(HISEARCH_SHARED)
 PREPARE := from hisearch.kernels.engine.engine_calls import ENGINES; from hisearch.kernels.fleet.compilation import prepare; prepare(ENGINES)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-slow test-engines lint format docs site bench prove-search agents accuracy hardware profiles clean
+.PHONY: help quickstart wheel test test-slow test-engines lint format docs site bench prove-search agents accuracy hardware profiles clean
 
 help: ## Explain the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-$(STAMP): pyproject.toml
+$(INSTALLED): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "hisearch needs Python 3.11 or later; set PYTHON=python3.12, say")'
-	$(PYTHON) -m venv $(VENV)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	@touch $@
+
+$(STAMP): $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
-quickstart: $(STAMP) ## Set up, then recommend a deployment for a chat service (a minute; five the first time)
+quickstart: $(INSTALLED) ## Set up, then recommend a deployment for a chat service (a minute; two the first time)
 	$(BIN)/hisearch run studies/quickstart.yaml
+
+wheel: $(INSTALLED) ## Build dist/hisearch-*.whl with kernels compiled for this kind of machine (two minutes)
+	$(BIN)/python release/build_wheel.py
 
 test: $(STAMP) ## Set up, then run what a change can break in a normal day
 	@$(BIN)/python -c '$(PREPARE)'
@@ -32,7 +41,7 @@ test-slow: $(STAMP) ## Run the rest: slow tests, and every property test at full
 	@$(BIN)/python -c '$(PREPARE)'
 	HISEARCH_FULL=1 $(BIN)/python -m pytest -n auto --dist worksteal -q -m "slow or property"
 
-test-engines: $(STAMP) ## Install the modelled engines, let each record 40 fresh cases, simulate them (half an hour, no GPU)
+test-engines: $(STAMP) ## Install the modelled engines (7 GB, no GPU); 40 fresh cases of each and its parser against hisearch (half an hour)
 	$(BIN)/python tests/engines/record_and_compare.py
 
 lint: $(STAMP) ## Format check, lint, types

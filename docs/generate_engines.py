@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hisearch.base.engine_rules import MODELLED, RULES, SETTINGS_SINCE
+from hisearch.export.engines.releases import CHANGES, READ
 from hisearch.specs.base import ENGINE_TITLES
 
 TARGET = Path(__file__).resolve().parent / "engines.md"
@@ -21,7 +22,8 @@ TARGET = Path(__file__).resolve().parent / "engines.md"
 INTRODUCTION = """\
 # Releases of the engines
 
-<!-- Written by docs/generate_engines.py from hisearch/base/engine_rules.py; `make docs` writes it again. -->
+<!-- Written by docs/generate_engines.py from hisearch/base/engine_rules.py and hisearch/export/engines/releases.py;
+`make docs` writes it again. -->
 
 An engine changes its decisions from release to release. `engine: {name: vllm, version: 0.33.0}` in a deployment or a
 space says which release runs; where it is absent, the newest modelled one does.
@@ -42,6 +44,18 @@ restatement in plain Python. To add one, add it to `hisearch/base/engine_rules.p
 the restatement.
 """
 
+COMMANDS = """\
+## What changed on the command line
+
+An export runs the release that `engine.version` names: image tags, packages and flags are its. Flags were read out of
+the argument parsers of vLLM %(vllm)s, SGLang %(sglang)s and TensorRT-LLM %(trtllm)s.
+
+- A release between two of these gets the flags of the one before, with the changes dated up to it.
+- An older or newer one is replaced by the nearest.
+
+The README of an export says either. A date is that of the first release known to have the change.
+"""
+
 PROCESS = """\
 ## How a release becomes a modelled one
 
@@ -51,8 +65,11 @@ PROCESS = """\
 2. `hisearch validate scheduler recordings/*.json.gz` compares every step, and explains the first difference.
    `--versions` tells how far off the rules of each modelled release are.
 3. A difference becomes a rule: named, dated by the release that brought it, with its place in the engine's source.
-4. `make test-engines` repeats this for all modelled releases with fresh random cases, and reduces a difference to the
-   shortest trace that shows it.
+4. `docs/generate_engine_flags.py FOLDER --write` reads its flags out of its wheel; what exports have to say otherwise
+   goes into `hisearch/export/engines/releases.py`.
+5. `make test-engines` repeats this for all modelled releases with fresh random cases, and reduces a difference to the
+   shortest trace that shows it. It also has each engine's own parser read exported command lines
+   ([tests/engines](../tests/engines/README.md)).
 """
 
 
@@ -70,10 +87,22 @@ def sections() -> Iterator[str]:
         yield ""
 
 
+def command_sections() -> Iterator[str]:
+    """A table of changed command lines for each engine."""
+    for engine, changes in CHANGES.items():
+        if changes:
+            yield f"### {ENGINE_TITLES[engine]}'s command line\n"
+            yield "| since | before | from then on | source |\n| --- | --- | --- | --- |"
+            yield from (f"| {c.since} | {c.before} | {c.after} | `{c.source}` |" for c in changes)
+            yield ""
+
+
 def text() -> str:
     """The page."""
     releases = {engine: " and ".join(versions) for engine, versions in MODELLED.items()}
-    return INTRODUCTION % releases + "\n" + "\n".join(sections()) + "\n" + PROCESS
+    read = {engine: " and ".join(versions) for engine, versions in READ.items()}
+    rules, commands = "\n".join(sections()), "\n".join(command_sections())
+    return f"{INTRODUCTION % releases}\n{rules}\n{COMMANDS % read}\n{commands}\n{PROCESS}"
 
 
 def main(arguments: list[str]) -> int:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from hisearch.api.fleet_study import FleetStudy as FleetStudy
     from hisearch.api.fleet_study import load_fleet_study as load_fleet_study
     from hisearch.api.studies.result import StudyResult as StudyResult
+    from hisearch.api.studies.size import size as size
     from hisearch.api.studies.stored_run import load_run as load_run
     from hisearch.api.studies.study import Study as Study
     from hisearch.api.studies.study import load_study as load_study
@@ -47,6 +48,7 @@ _HOMES = {
     "load_study": "hisearch.api.studies.study",
     "load_trace": "hisearch.api.deployments.workload",
     "simulate_deployment": "hisearch.api.deployments.deployment",
+    "size": "hisearch.api.studies.size",
     "trace_stats": "hisearch.traces.stats",
     "verify_run": "hisearch.api.verify",
 }

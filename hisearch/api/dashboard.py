@@ -8,87 +8,34 @@ optuna-dashboard works on a copy in memory; every request but GET and HEAD is re
 ``/runs/N/report.html``     the report of the N-th run, from 0; of a live run the report so far, which reloads itself
 ``/runs/N/so-far.html``     the report so far, without reloading
 ``/compare/N/M``            two runs that have ended, compared
-``/dashboard``              optuna-dashboard; it answers ``/api``, ``/static`` and ``/csv`` as well
+``/dashboard``              optuna-dashboard, where it is installed; it answers ``/api``, ``/static``, ``/csv`` as well
 ==========================  ==========================================================================================
 """
 
 from __future__ import annotations
 
-import json
+import socket
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from hisearch.api.run_folder import CLOSEUP, DATABASE, JOURNAL, PROVENANCE, REPORT, check_one_model, has_ended
+from hisearch.api.run_folder import DATABASE, PROVENANCE, REPORT, check_one_model, has_ended
+from hisearch.api.run_state import RunReader
 from hisearch.api.studies.reporting import input_so_far
-from hisearch.report.pages.dashboard_page import REPORT_REFRESH_S, RunState, may_show, render_index, render_refusal
-from hisearch.score.stated import stated
+from hisearch.report.pages.dashboard_page import REPORT_REFRESH_S, RunState, render_index, render_refusal
 from hisearch.search.records.run_studies import RunStudies
-from hisearch.specs.source import read_source
+
+#: Says how to get optuna-dashboard.
+NO_OPTUNA = "optuna-dashboard is not installed; pip install 'hisearch[dashboard]'"
 
 #: First path components that optuna-dashboard answers.
 _OPTUNA = frozenset({"dashboard", "api", "static", "csv", "favicon.ico"})
 
 _StartResponse = Callable[[str, list[tuple[str, str]]], Any]
 _App = Callable[[dict[str, Any], _StartResponse], Iterable[bytes]]
-
-
-def run_state(folder: Path) -> RunState:
-    """The state of the run in a folder.
-
-    Raises:
-        OSError: a file cannot be read.
-        ValueError: a file is invalid.
-    """
-    study = read_source(folder / "study.yaml").data
-    budget = int(study["spec"]["budget"]["simulations"])
-    name = str(study["metadata"]["name"])
-    if not has_ended(folder):
-        begun = (folder / JOURNAL).is_file()
-        return RunState(folder.name, name, False, _journalled(folder / JOURNAL), budget, has_report=begun)
-    facts = json.loads((folder / PROVENANCE).read_text(encoding="utf-8"))["budget"]
-    shown = _shown(folder)
-    return RunState(
-        folder.name, name, True, int(facts["simulations_used"]), budget, str(facts["stopped"]),
-        has_report=(folder / REPORT).is_file(), **shown,
-    )  # fmt: skip
-
-
-def _journalled(path: Path) -> int:
-    """Number of complete lines of a journal after its header."""
-    if not path.is_file():
-        return 0
-    return max(path.read_bytes().count(b"\n") - 1, 0)
-
-
-def _shown(folder: Path) -> dict[str, Any]:
-    """The trial that the report shows, from ``closeup.json`` and ``trials.parquet``; empty without the former."""
-    import pandas as pd
-
-    if not (folder / CLOSEUP).is_file():
-        return {}
-    number = int(json.loads((folder / CLOSEUP).read_text(encoding="utf-8"))["trial"])
-    frame = pd.read_parquet(folder / "trials.parquet")
-    row = frame[frame["number"] == number].iloc[0]
-    metrics = {name: float(row[name]) for name in frame.columns if may_show(name) and pd.notna(row[name])}
-    return {
-        "trial": number,
-        "description": str(row["description"]),
-        "feasible": bool(row["feasible"]),
-        "asked": stated(name.removeprefix("margin_") for name in frame.columns if name.startswith("margin_")),
-        "metrics": metrics,
-    }
-
-
-class NoDashboardError(ValueError):
-    """optuna-dashboard, an optional dependency, is not installed."""
-
-    def __init__(self) -> None:
-        super().__init__("optuna-dashboard is not installed; pip install 'hisearch[dashboard]'")
 
 
 class Dashboard:
@@ -100,26 +47,31 @@ class Dashboard:
         Raises:
             FileNotFoundError: a folder holds no run.
             ValueError: a folder holds a run of several models.
-            NoDashboardError: optuna-dashboard is missing.
         """
         for folder in runs:
             check_one_model(folder)
         self._runs = list(runs)
         self._hosts = frozenset(hosts)
-        self._studies = RunStudies([folder / DATABASE for folder in self._runs])
-        self._optuna = _optuna_app(self._studies)
+        self._reader = RunReader()
+        wsgi = _optuna_wsgi()
+        self._studies = RunStudies([folder / DATABASE for folder in self._runs]) if wsgi is not None else None
+        self._optuna: _App | None = wsgi(self._studies.storage) if wsgi is not None and self._studies else None
         self._compared: dict[tuple[int, int, int, int], str] = {}
         self._lock = threading.Lock()
 
     def __call__(self, environ: dict[str, Any], start_response: _StartResponse) -> Iterable[bytes]:
         """Answer a request."""
-        if environ.get("HTTP_HOST", "") not in self._hosts:
+        if environ.get("HTTP_HOST", "").lower() not in self._hosts:
             return _answer(start_response, "403 Forbidden", "This address is not served.")
         if environ["REQUEST_METHOD"] not in {"GET", "HEAD"}:
             return _answer(start_response, "405 Method Not Allowed", "The dashboard only shows runs.")
         parts = [part for part in environ.get("PATH_INFO", "").split("/") if part]
         if parts and parts[0] in _OPTUNA:
+            if self._optuna is None or self._studies is None:
+                return _answer(start_response, "404 Not Found", NO_OPTUNA)
             self._studies.refresh()
+            if parts[0] == "dashboard":
+                return _without_changes(self._optuna, environ, start_response)
             return self._optuna(environ, start_response)
         try:
             return _answer(start_response, "200 OK", self._page(parts))
@@ -135,7 +87,7 @@ class Dashboard:
             LookupError: there is none.
         """
         if not parts:
-            return render_index(self.states())
+            return render_index(self.states(), optuna=self._optuna is not None)
         if len(parts) == 3 and parts[0] == "runs" and parts[2] == "report.html":
             folder = self._runs[self._number(parts[1])]
             if not has_ended(folder):
@@ -155,23 +107,7 @@ class Dashboard:
 
     def states(self) -> list[RunState]:
         """The current state of every run."""
-        states = [run_state(folder) for folder in self._runs]
-        return [state if state.ended else self._so_far(number, state) for number, state in enumerate(states)]
-
-    def _so_far(self, number: int, state: RunState) -> RunState:
-        """The state with the best deployment so far."""
-        best = self._studies.best_so_far(number, state.study)
-        if best is None:
-            return state
-        facts = best.user_attrs
-        return replace(
-            state,
-            trial=int(facts["number"]),
-            description=str(facts["deployment"]),
-            feasible=True,
-            asked=stated(best.constraints),
-            metrics={name: float(value) for name, value in facts["metrics"].items() if may_show(name)},
-        )
+        return [self._reader.state(folder) for folder in self._runs]
 
     def _report_so_far(self, folder: Path, refresh_s: int, other: str) -> str:
         """The report of a live run, drawn anew."""
@@ -201,15 +137,38 @@ class Dashboard:
             return self._compared[key]
 
 
-def _optuna_app(studies: RunStudies) -> _App:
+def _optuna_wsgi() -> Callable[[Any], _App] | None:
+    """optuna-dashboard's application of a storage; None where it is not installed."""
     try:
         from optuna_dashboard import wsgi
     except ModuleNotFoundError as error:
         if error.name not in {"optuna_dashboard", "bottle"}:
             raise
-        raise NoDashboardError from None
-    app: _App = wsgi(studies.storage)
-    return app
+        return None
+    make: Callable[[Any], _App] = wsgi
+    return make
+
+
+#: Hides optuna-dashboard's controls that change a study: here each of them would be refused.
+_NO_CHANGES = (
+    b"<style>button:has(> :is([data-testid=AddBoxIcon], [data-testid=DriveFileRenameOutlineIcon], "
+    b"[data-testid=DeleteIcon], [data-testid=EditIcon])), button:has(> span > [data-testid=AddBoxIcon]) "
+    b"{ display: none !important; }</style></head>"
+)
+
+
+def _without_changes(app: _App, environ: dict[str, Any], start_response: _StartResponse) -> list[bytes]:
+    """A page of optuna-dashboard without controls that cannot work."""
+    started: list[tuple[str, list[tuple[str, str]]]] = []
+    parts = app(environ, lambda status, headers, *_: started.append((status, headers)))
+    content = b"".join(parts).replace(b"</head>", _NO_CHANGES, 1)
+    close = getattr(parts, "close", None)
+    if close is not None:
+        close()
+    status, headers = started[0]
+    kept = [(name, value) for name, value in headers if name.lower() not in {"content-length", "etag", "last-modified"}]
+    start_response(status, [*kept, ("Content-Length", str(len(content)))])
+    return [content]
 
 
 def _answer(start_response: _StartResponse, status: str, content: str | bytes) -> list[bytes]:
@@ -231,9 +190,30 @@ class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
 
+class _Server6(_Server):
+    address_family = socket.AF_INET6
+
+
 class _Quiet(WSGIRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
         """Say nothing."""
+
+
+#: Names of this machine for itself, as browsers send them.
+_OWN_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
+
+
+def hosts_of(host: str, port: int) -> frozenset[str]:
+    """The Host headers of a server's own addresses; on port 80 browsers leave the port out."""
+    own = f"[{host}]" if ":" in host else host.lower()
+    names = _OWN_NAMES | {own}
+    return frozenset(f"{name}:{port}" for name in names) | (names if port == 80 else frozenset())
+
+
+def url_of(host: str, port: int) -> str:
+    """The address of the first page."""
+    name = f"[{host}]" if ":" in host else host
+    return f"http://{name}/" if port == 80 else f"http://{name}:{port}/"
 
 
 def serve(runs: Sequence[Path], host: str, port: int) -> WSGIServer:
@@ -246,13 +226,12 @@ def serve(runs: Sequence[Path], host: str, port: int) -> WSGIServer:
 
     Raises:
         FileNotFoundError: a folder holds no run.
-        NoDashboardError: optuna-dashboard is missing.
         OSError: the port is taken.
     """
-    server = make_server(host, port, lambda _environ, _start: [], server_class=_Server, handler_class=_Quiet)
+    kind = _Server6 if ":" in host else _Server
+    server = make_server(host, port, lambda _environ, _start: [], server_class=kind, handler_class=_Quiet)
     try:
-        names = {host, "localhost", "127.0.0.1"} if host == "127.0.0.1" else {host, "localhost"}
-        server.set_app(Dashboard(runs, {f"{name}:{server.server_port}" for name in names}))
+        server.set_app(Dashboard(runs, hosts_of(host, server.server_port)))
     except BaseException:
         server.server_close()
         raise

@@ -360,7 +360,7 @@ class FleetResult:
 
     def _export(self, folder: Path) -> None:
         """Write the combined deployment, and launch scripts for each model's part."""
-        from hisearch.export.engines.flags import ExportError
+        from hisearch.export.engines.launch import ExportError
 
         assert self.recommendation is not None
         assert self.whole is not None

@@ -68,7 +68,8 @@ def provenance(
             "digest": trace.digest,
             "requests": len(trace),
             "skipped_rows": trace.skipped_rows,
-            "warnings": list(trace.warnings),
+            "notes": list(trace.notes),
+            "warnings": list(trace.cautions),
         },
         "budget": {
             "simulations": budget.simulations,

@@ -19,7 +19,7 @@
                     ``recommended.txt`` says why
 ``report.1.html``   of a run that was resumed and then recommended something else: its earlier report
 ``models/``         of a run of several models only: the folder of each model's own run
-``run.lock``        held by the process that writes
+``run.lock``        held by the process that writes, as long as it does; see ``run_lock``
 ``ended/``          of a run that ended and was resumed: its documents, which are read until it ends again
 ==================  ==========================================================================================
 

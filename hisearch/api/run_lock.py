@@ -10,10 +10,15 @@ import contextlib
 import fcntl
 import os
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
 
 LOCK = "run.lock"
+
+#: How often, and at which interval, a lock is tried that a reader may hold for an instant.
+_TRIES, _INSTANT_S = 10, 0.02
 
 
 class RunInProgressError(ValueError):
@@ -29,28 +34,41 @@ def lock_run(folder: Path) -> Iterator[None]:
         OSError: the lock's file cannot be written.
     """
     with (folder / LOCK).open("a+", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _locked(file):
             file.seek(0)
             holder = file.read().strip()
             raise RunInProgressError(
                 f"{folder}: a run is in progress here{f' ({holder})' if holder else ''}; wait for it or end it first. "
                 f"To look at it meanwhile: hisearch report {folder}, or hisearch dashboard {folder}"
-            ) from None
+            )
         file.truncate(0)
         file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
         file.flush()
         yield
 
 
-def is_running(folder: Path) -> bool:
-    """True while a run is in progress in ``folder``; nothing is changed."""
+def _locked(file: TextIO) -> bool:
+    """Lock a file exclusively; False if another process holds it for more than an instant, as ``is_running`` does."""
+    for _ in range(_TRIES):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(_INSTANT_S)
+        else:
+            return True
+    return False
+
+
+def is_running(folder: Path) -> bool | None:
+    """Whether a run is in progress in ``folder``; nothing is changed.
+
+    None for a run of an earlier version, which took no lock.
+    """
     try:
         with (folder / LOCK).open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:
-        return False
+    except FileNotFoundError:
+        return None
     return False

@@ -122,6 +122,13 @@ RULES: dict[str, tuple[Rule, ...]] = {
             "mem_cache.allocator.base.BaseTokenToKVPoolAllocator.evict_to_free_tokens",
         ),
         Rule(
+            "raises_covered",
+            "0.5.19",
+            "With a host tier, an insertion that ends within a node raises the priority of all of it.",
+            "It raises that of the part which it covers.",
+            "mem_cache.unified_cache.unified_tree_core.UnifiedTreeCore._insert_walk_step",
+        ),
+        Rule(
             "bounds_uncut_input",
             "0.5.20",
             "max_prefill_tokens bounds each prompt behind the first, before and after its load-back.",

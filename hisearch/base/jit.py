@@ -9,8 +9,10 @@ from numba import njit as _njit
 from numba import types as _types
 from numba.core.ccallback import CFunc
 
-import hisearch.base.indexing  # noqa: F401  (before anything is compiled)
+import hisearch.base.compiler_speed
+import hisearch.base.indexing  # noqa: F401  (both before anything is compiled)
 from hisearch.base.kernel_cache import KernelCache
+from hisearch.base.linking import PartCompiler, WholeCompiler
 
 #: No GIL, IEEE arithmetic (no fast-math: stepping and skipping must agree bit for bit).
 OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
@@ -25,10 +27,10 @@ def kernel(function: Any) -> Any:
     """
     if _config.DISABLE_JIT:
         return function
-    outer = _njit(**OPTIONS)(function)
+    outer = _njit(pipeline_class=WholeCompiler, **OPTIONS)(function)
     if function.__module__.startswith("hisearch."):
         outer._cache = KernelCache(function)
-    inner = _njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **OPTIONS)(function)
+    inner = _njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, pipeline_class=PartCompiler, **OPTIONS)(function)
 
     def call_template(args: Any, kws: Any) -> Any:
         _, args = outer._compiler.fold_argument_types(args, kws)
@@ -49,7 +51,8 @@ def _widened(arg: Any) -> Any:
 def c_function(function: Any, signature: Any) -> Any:
     """``function`` compiled for calls by its address (its attribute ``address``), cached on disk."""
     args, returned = signature.args, signature.return_type
-    compiled = CFunc(function, (args, returned), locals={}, options={"error_model": OPTIONS["error_model"]})
+    options = {"error_model": OPTIONS["error_model"]}
+    compiled = CFunc(function, (args, returned), locals={}, options=options, pipeline_class=WholeCompiler)
     compiled._cache = KernelCache(function)
     compiled.compile()
     return compiled

@@ -24,9 +24,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from numba.core.caching import CompileResultCacheImpl, FunctionCache
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile
 
-from hisearch.base import policies
+from hisearch.base import policies, prebuilt
 
 _PACKAGE = Path(__file__).parents[1]
 _ROOT = _PACKAGE.name
@@ -45,7 +45,7 @@ CACHE_FOLDER = cache_root() / "kernels"
 
 
 class KernelCache(FunctionCache):
-    """Numba's cache of one function, under ``folder_of`` its module."""
+    """Numba's cache of one function, under ``folder_of`` its module; else among the kernels of the installation."""
 
     class _impl_class(CompileResultCacheImpl):  # noqa: N801  (numba's name)
         def __init__(self, function: Callable[..., Any]) -> None:
@@ -57,6 +57,17 @@ class KernelCache(FunctionCache):
         def check_cachable(self, data: Any) -> bool:
             """Whether the kernel may be saved: not if a source of it was edited since this process began."""
             return _is_unchanged(self._module) and bool(super().check_cachable(data))  # type: ignore[no-untyped-call]
+
+    def _load_overload(self, sig: Any, target_context: Any) -> Any:
+        found = super()._load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+        folder, target = prebuilt.folder(self._impl.locator.get_source_stamp()), prebuilt.target()
+        if found is not None or folder is None or target is None:
+            return found
+        _, (triple, _, _), code = self._index_key(sig, target_context.codegen())  # type: ignore[no-untyped-call]
+        key = (sig, (triple, target.cpu, target.features), code)
+        file = IndexDataCacheFile(str(folder), self._impl.filename_base, folder.name)  # type: ignore[no-untyped-call]
+        data = file.load(key)  # type: ignore[no-untyped-call]
+        return None if data is None else self._impl.rebuild(target_context, data)
 
 
 class _Locator:
@@ -78,8 +89,10 @@ class _Locator:
 
 
 def is_cached(module: str, function: str) -> bool:
-    """True where the current version of ``function`` of ``module`` has been compiled into the cache."""
-    return (folder_of(module) / f"{_file_stem(function)}.nbi").is_file()
+    """True where the current version of ``function`` of ``module`` is in the cache or came with the installation."""
+    folder, index = folder_of(module), f"{_file_stem(function)}.nbi"
+    brought = prebuilt.folder(folder.name)
+    return (folder / index).is_file() or (brought is not None and (brought / index).is_file())
 
 
 def folder_of(module: str) -> Path:
@@ -96,7 +109,8 @@ def digest(modules: Iterable[str]) -> str:
     """Digest of ``modules`` and all hisearch modules that they import, directly or indirectly.
 
     It covers the versions of Python and of the compiler, the processor type and the option ``HISEARCH_CHECK_INDICES``.
-    It ignores comments, docstrings and the location of the installation.
+    Of Python's and NumPy's version it covers what compiled code depends on. It ignores comments, docstrings and the
+    location of the installation.
     """
     _read_all_kernels()
     hasher = hashlib.sha256(_platform().encode())
@@ -134,8 +148,8 @@ def _file_stem(function: str) -> str:
 
 @functools.cache
 def _platform() -> str:
-    packages = [version(package) for package in ("numba", "numpy", "llvmlite")]
-    return repr([packages, platform.machine(), sys.version_info[:3], os.environ.get("HISEARCH_CHECK_INDICES", "")])
+    packages = [version("numba"), version("numpy").split(".")[0], version("llvmlite")]
+    return repr([packages, platform.machine(), sys.version_info[:2], os.environ.get("HISEARCH_CHECK_INDICES", "")])
 
 
 def _closure(modules: Iterable[str]) -> set[str]:

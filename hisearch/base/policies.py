@@ -168,14 +168,20 @@ class QueueOrder(Policy):
 class TraceFormat(Policy):
     """Form of a trace file.
 
-    json_fields: sets of fields, any of which in the first line of JSON recognises the format. csv_fields: the same of
-    columns. rank: formats of a lower one are recognised first, equal ones by name; a format whose fields hold all of
-    another's needs a lower one. records_starts: it says when sessions start. records_think: it says how long follow-ups
-    wait, or has none. quantum_s: arrivals that are all multiples of this are spread over it; 0: none are.
+    json_fields: sets of fields, any of which in one of the first lines of JSON recognises the format; fields of nested
+    objects by their dotted path. csv_fields: the same of a table's columns. line_pattern: regular expression of a line
+    of a log in plain text; "" where it is none. among_lines: its JSON may stand among lines of plain text. rank:
+    formats of a lower one are recognised first, equal ones by name; a format whose fields hold all of another's needs a
+    lower one. records_starts: it says when sessions start. records_think: it says how long follow-ups wait, or has
+    none. quantum_s: arrivals that are all multiples of this are spread over it; 0: none are. times: what its times are,
+    in words; "" where their unit is found out.
     """
 
     json_fields: tuple[tuple[str, ...], ...] = ()
     csv_fields: tuple[tuple[str, ...], ...] = ()
+    line_pattern: str = ""
+    among_lines: bool = False
+    times: str = ""
     rank: int = 0
     records_starts: bool = True
     records_think: bool = True

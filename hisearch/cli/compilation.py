@@ -1,4 +1,4 @@
-"""Prints which kernels are being compiled and the time elapsed: the first run of an engine compiles for minutes."""
+"""Prints which kernels are being compiled, which are done, and the time elapsed: a first run compiles for a minute."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOOK_S = 0.5
 
 
 class _Watch(threading.Thread):
-    """Prints a line every ``INTERVAL_S`` until all kernels are compiled or ``leave`` is called."""
+    """Prints a line for what is compiled, and every ``INTERVAL_S``, until all is or ``leave`` is called."""
 
     def __init__(self, engines: Sequence[int]) -> None:
         super().__init__(daemon=True)
@@ -27,11 +27,17 @@ class _Watch(threading.Thread):
         from hisearch.simulate.engine import is_prepared
 
         started = last_note = time.monotonic()
+        missing = _missing(self._engines)
         while not self._left.wait(min(LOOK_S, INTERVAL_S)):
             now = time.monotonic()
             if is_prepared(self._engines):
                 note(f"these kernels are compiled, after {now - started:.0f} s")
                 return
+            left = _missing(self._engines)
+            if left and left != missing:
+                done = listed([name for name in missing if name not in left])
+                note(f"compiled after {now - started:.0f} s: {done}; still to come: {listed(left)}")
+                missing, last_note = left, now
             if now - last_note >= INTERVAL_S:
                 last_note = now
                 note(f"compiling kernels: {now - started:.0f} s")
@@ -59,21 +65,19 @@ def note_compilation(quiet: bool = False) -> None:
 
 
 def _watch(engines: Sequence[int]) -> None:
-    how_long = " (one to three minutes where two cores are free; kept, so that each engine is compiled once)"
-    note(f"compiling kernels: {_missing(engines)}{'' if _watches else how_long}")
+    how_long = " (about a minute where two cores are free; kept, so that each engine is compiled once)"
+    note(f"compiling kernels: {listed(_missing(engines))}{'' if _watches else how_long}")
     watch = _Watch(engines)
     watch.start()
     _watches.append(watch)
 
 
-def _missing(engines: Sequence[int]) -> str:
-    """The names of the engines that are not compiled yet, joined for display."""
+def _missing(engines: Sequence[int]) -> list[str]:
+    """The names of what is not compiled yet."""
     from hisearch.kernels.engine.engine_calls import NAMES
     from hisearch.kernels.fleet.compilation import event_loop_is_compiled, missing_of
 
-    return listed(
-        ["the event loop"] * (not event_loop_is_compiled()) + [NAMES[engine] for engine in missing_of(engines)]
-    )
+    return ["the event loop"] * (not event_loop_is_compiled()) + [NAMES[engine] for engine in missing_of(engines)]
 
 
 def end_notes() -> None:

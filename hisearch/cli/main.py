@@ -20,6 +20,7 @@ from hisearch.cli.verbs import (
     folder,
     run,
     simulate,
+    size,
     trace,
     validate,
     verify,
@@ -58,6 +59,7 @@ def _root(
 
 
 app.command("run")(run.run)
+app.command("size")(size.size)
 app.command("simulate")(simulate.simulate)
 app.add_typer(trace.app, name="trace")
 app.add_typer(validate.app, name="validate")

@@ -55,7 +55,17 @@ Columns = Annotated[
     typer.Option(
         "--columns",
         metavar="FIELD=COLUMN,…",
-        help="Of a CSV of your own: which column is what, e.g. arrival_s=ts,input_tokens=prompt (docs/traces.md).",
+        help="Of a table of your own: which column is what, e.g. arrival_s=ts,input_tokens=prompt (docs/traces.md).",
+    ),
+]
+#: Values of ``--time-unit``.
+TIME_UNITS = ("auto", "s", "ms", "us", "ns")
+TimeUnit = Annotated[
+    str,
+    typer.Option(
+        "--time-unit",
+        metavar="UNIT",
+        help="Of a table or log: unit of times that are numbers, s, ms, us or ns; auto: told by their size.",
     ),
 ]
 Trace = Annotated[str, typer.Argument(metavar="TRACE", help="A workload or trace file.")]

@@ -2,7 +2,8 @@
 
 guidellm sends every request at its simulated time. ``sglang.bench_serving`` and ``vllm bench serve`` cannot replay
 arrival times of such data: they send the same prompts in the same order, as a Poisson process of the same mean rate.
-Flags were read in the wheels of the versions below (docs/generate_engine_flags.py).
+Flags were read in the tools' wheels (docs/generate_engine_flags.py). The exported engine's tool is of its release, the
+other's of the newest that was read.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import math
 from typing import NamedTuple
 
 from hisearch.export.context import BENCHMARK, REQUESTS
-from hisearch.export.engines.flags import ENGINE_VERSIONS
+from hisearch.export.engines.releases import READ, is_changed
 from hisearch.export.rendering import render, source
 from hisearch.export.servers.exported import Export
 from hisearch.specs.models.model import names_weights
@@ -22,15 +23,14 @@ GUIDELLM_VERSION = "0.8.1"
 class _Tool(NamedTuple):
     """A benchmark tool. data: the file that it reads. output: the file that it writes."""
 
-    version: str
     data: str
     output: str
 
 
 _TOOLS = {
-    "guidellm": _Tool(GUIDELLM_VERSION, REQUESTS, "guidellm.json"),
-    "sglang": _Tool(ENGINE_VERSIONS["sglang"], "chats.jsonl", "sglang.jsonl"),
-    "vllm": _Tool(ENGINE_VERSIONS["vllm"], "prompts.jsonl", "vllm.json"),
+    "guidellm": _Tool(REQUESTS, "guidellm.json"),
+    "sglang": _Tool("chats.jsonl", "sglang.jsonl"),
+    "vllm": _Tool("prompts.jsonl", "vllm.json"),
 }
 #: Every path that ``benchmark_files`` may write.
 BENCHMARK_PATHS = tuple(
@@ -53,10 +53,16 @@ def benchmark_files(export: Export) -> dict[str, str]:
         "named": names_weights(export.model),
         "rate": "inf" if math.isinf(replay.rate_rps) else f"{replay.rate_rps:.6g}",
     }
-    versions = {name: tool.version for name, tool in _TOOLS.items()}
+    newest = {"guidellm": GUIDELLM_VERSION, "sglang": READ["sglang"][-1], "vllm": READ["vllm"][-1]}
+    versions = newest | {name: export.version for name in _TOOLS if name == export.engine}
+    engine = export.deployment.pool.engine
+    moved = export.engine != "sglang" or is_changed(engine, "moved_bench_serving")
+    facts["bench_serving"] = "sglang.benchmark.serving" if moved else "sglang.bench_serving"
     readme = render("benchmark.md.j2", **facts, versions=versions, short_rate=f"{replay.rate_rps:.3g}")
     scripts = {
-        f"{BENCHMARK}/{name}.sh": render(f"benchmark_{name}.sh.j2", tool=name, **tool._asdict(), **facts)
+        f"{BENCHMARK}/{name}.sh": render(
+            f"benchmark_{name}.sh.j2", tool=name, version=versions[name], **tool._asdict(), **facts
+        )
         for name, tool in _TOOLS.items()
     }
     prompts = source("prompts.py.txt")

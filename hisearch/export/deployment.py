@@ -11,7 +11,10 @@ from hisearch.export.engines.agents import notes as notes_on_agents
 from hisearch.export.engines.alternative import on_other_engine, other_engine
 from hisearch.export.engines.cache_tiers import hicache_gb_per_rank, is_moved_by
 from hisearch.export.engines.cache_tiers import notes as notes_on_tiers
-from hisearch.export.engines.flags import ExportError, Launch, loading, vllm_blocks, weights_to_bring
+from hisearch.export.engines.flags import vllm_block_size, vllm_blocks
+from hisearch.export.engines.launch import ExportError, Launch
+from hisearch.export.engines.releases import is_changed
+from hisearch.export.engines.weights import loading, weights_to_bring
 from hisearch.export.files import write_export
 from hisearch.export.platforms import scripts
 from hisearch.export.registry import PLATFORMS, files_of
@@ -117,12 +120,12 @@ def _checkpoint_notes(export: Export, other: Export) -> list[str]:
 def _notes(launch: Launch) -> list[str]:
     """What to know of a pool before relying on it, as sentences.
 
-    SGLang refuses a host pool that does not exceed the device pool (``memory_pool_host.py``, 0.5.9). It holds weights
-    twice while it quantises the published ones.
+    SGLang before 0.5.15 refuses a host pool that does not exceed the device pool (``memory_pool_host.py``). It holds
+    weights twice while it quantises the published ones.
     """
     pool, held = launch.pool, loading(launch)
     host_gb = host_tokens = None
-    if is_moved_by(pool, "hicache"):
+    if is_moved_by(pool, "hicache") and not is_changed(pool.engine, "starts_with_small_host_pool"):
         host_gb = hicache_gb_per_rank(pool)
         host_tokens = int(host_gb * 1e9 / kv_bytes_per_token_per_rank(launch.model, pool.parallelism, pool.kv_dtype))
     sentence = held.sentence(launch.model.weight_dtype, pool.accelerator) if held is not None and held.fits else ""
@@ -135,4 +138,6 @@ def _notes(launch: Launch) -> list[str]:
         host_gb=host_gb,
         host_tokens=host_tokens,
         kv_capacity_tokens=launch.kv_capacity_tokens,
+        block_size=vllm_block_size(launch) if pool.engine.name == "vllm" else pool.engine.page_size,
+        page_size=pool.engine.page_size,
     )

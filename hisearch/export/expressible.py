@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hisearch.export.engines.flags import ROUTER_POLICIES, ExportError, Launch
+from hisearch.export.engines.flags import ROUTER_POLICIES
+from hisearch.export.engines.launch import ExportError, Launch
 from hisearch.export.servers.containers import container
 from hisearch.export.servers.exported import export_of
 from hisearch.export.servers.fronts import front_config, front_words

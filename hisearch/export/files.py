@@ -11,9 +11,11 @@ from typing import get_args
 
 from hisearch.export.benchmark import BENCHMARK_PATHS
 from hisearch.export.context import DEPLOYMENT, README, SLO, WORKLOAD
-from hisearch.export.engines.flags import TABLES, ExportError
+from hisearch.export.engines.flags import TABLES
+from hisearch.export.engines.launch import ExportError
 from hisearch.export.registry import PLATFORM_PATHS
 from hisearch.specs.deployments.cluster import RoleName
+from hisearch.specs.deployments.deployment import MOST_POOLS
 
 #: Names and SHA-256 of an export's files, which a later export into the same folder may replace.
 MANIFEST = "export.json"
@@ -23,6 +25,7 @@ _NAMES = (
     *(README, DEPLOYMENT, WORKLOAD, SLO),
     *(f"{folder}{engine}/run.sh" for folder in ("", "alternatives/") for engine in TABLES),
     *(f"trtllm/{name}.yaml" for name in ("llm_api_options", *get_args(RoleName))),
+    *(f"trtllm/{role}-{number}.yaml" for role in get_args(RoleName) for number in range(MOST_POOLS)),
     *PLATFORM_PATHS,
     *BENCHMARK_PATHS,
 )

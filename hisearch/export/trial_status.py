@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from hisearch.report.data.confidence import Confidence
@@ -17,7 +18,7 @@ class TrialStatus(NamedTuple):
     name: of the exported document. title: a heading. lines: its SLO results, term by term. conditions: how its
     simulation differs from the study's. predicted: its figures. level: of their intervals, as text; "" without any.
     cautions: caveats of the figures. basis: the latency profile behind them. trial: its number where it is not the
-    recommendation.
+    recommendation. e2e_p99_s: simulated time of a request, seconds; NaN where it is not known.
     """
 
     name: str
@@ -29,6 +30,7 @@ class TrialStatus(NamedTuple):
     cautions: tuple[str, ...] = ()
     basis: str = ""
     trial: int | None = None
+    e2e_p99_s: float = math.nan
 
 
 class Ground(NamedTuple):
@@ -73,6 +75,7 @@ def trial_status(
         basis=f"Simulated, not measured: latency profile {ground.profile} ({ground.evidence}, stated error of one step "
         f"±{format_percent(ground.relative_error, 1)}).",
         trial=None if chosen else trial.number,
+        e2e_p99_s=trial.metrics.get("e2e_p99_s", math.nan),
     )
 
 

@@ -95,8 +95,8 @@ def read_compiled(path: Path, name: str, key: str | None = None) -> CompiledTrac
             raise ValueError("its digest does not match its content")
         if key is not None and meta["key"] != key:
             raise ValueError("it is of another workload, seed or limit")
-        ids, warnings = meta["request_ids"], tuple(meta["warnings"])
-        return freeze(name, arrays, ids, meta["skipped_rows"], warnings, meta["block_tokens"], agents, models)
+        ids, cautions, notes = meta["request_ids"], tuple(meta["cautions"]), tuple(meta["notes"])
+        return freeze(name, arrays, ids, meta["skipped_rows"], cautions, meta["block_tokens"], agents, models, notes)
     except (OSError, EOFError, KeyError, zipfile.BadZipFile) as error:
         raise ValueError(str(error)) from error
 
@@ -119,7 +119,7 @@ def write_compiled(path: Path, trace: CompiledTrace, key: str) -> None:
     """
     meta = {
         "key": key, "digest": trace.digest, "request_ids": trace.request_ids, "skipped_rows": trace.skipped_rows,
-        "warnings": trace.warnings, "block_tokens": trace.block_tokens,
+        "cautions": trace.cautions, "notes": trace.notes, "block_tokens": trace.block_tokens,
         "agents": trace.agents is not None, "models": None if trace.models is None else trace.models.names,
     }  # fmt: skip
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", suffix=".part", delete=False) as raw:

@@ -80,7 +80,8 @@ class CompiledTrace:
     """Arrays with the data that people need about them.
 
     ``block_tokens`` is the size of the blocks by which sharing is known; 1 where it is known to the token. ``agents``:
-    whose requests they are, ``models``: which models they ask for, where the trace says so.
+    whose requests they are, ``models``: which models they ask for, where the trace says so. ``notes``: what the trace's
+    file was taken for; ``cautions``: what else a reader of results should know.
     """
 
     name: str
@@ -88,13 +89,19 @@ class CompiledTrace:
     request_ids: list[str]
     digest: str
     skipped_rows: int = 0
-    warnings: tuple[str, ...] = field(default=())
+    cautions: tuple[str, ...] = field(default=())
     block_tokens: int = 1
     agents: AgentArrays | None = None
     models: RequestModels | None = None
+    notes: tuple[str, ...] = field(default=())
 
     def __len__(self) -> int:
         return len(self.arrays.arrival_s)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """All that results say of the trace: ``notes``, then ``cautions``."""
+        return (*self.notes, *self.cautions)
 
     @property
     def prompt_tokens(self) -> int:

@@ -78,7 +78,7 @@ def compile_trace(trace: Trace, name: str, follow_ups: FollowUps = "auto") -> Co
     ids = [trace.request_ids[i] for i in order.tolist()]
     agents = None if trace.agents is None else reordered(trace.agents, order)
     models = chosen(trace.models, order)
-    return freeze(name, arrays, ids, trace.skipped_rows, warnings, trace.block_tokens, agents, models)
+    return freeze(name, arrays, ids, trace.skipped_rows, warnings, trace.block_tokens, agents, models, trace.notes)
 
 
 def _think_times(trace: Trace) -> tuple[F8, tuple[str, ...]]:
@@ -101,10 +101,11 @@ def freeze(
     arrays: TraceArrays,
     request_ids: list[str],
     skipped_rows: int = 0,
-    warnings: tuple[str, ...] = (),
+    cautions: tuple[str, ...] = (),
     block_tokens: int = 1,
     agents: AgentArrays | None = None,
     models: RequestModels | None = None,
+    notes: tuple[str, ...] = (),
 ) -> CompiledTrace:
     """A compiled trace of contiguous, read-only arrays of the contract's types, with their digest."""
     columns: dict[str, Any] = {}
@@ -116,7 +117,7 @@ def freeze(
     requested = None if models is None else frozen_models(models)
     digest = digest_of(result, frozen_agents, requested)
     return CompiledTrace(
-        name, result, request_ids, digest, skipped_rows, warnings, block_tokens, frozen_agents, requested
+        name, result, request_ids, digest, skipped_rows, cautions, block_tokens, frozen_agents, requested, notes
     )
 
 
@@ -154,8 +155,9 @@ def scale_load(trace: CompiledTrace, factor: float) -> CompiledTrace:
         arrays,
         trace.request_ids,
         trace.skipped_rows,
-        trace.warnings,
+        trace.cautions,
         trace.block_tokens,
         trace.agents,
         trace.models,
+        trace.notes,
     )

@@ -75,6 +75,7 @@ class TraceStats:
         unique_prompt_tokens: tokens of all distinct prompts, shared ones counted once.
         ideal_hit_tokens, ideal_hit_rate: of an unlimited cache.
         lru: hit rates against size, of blocks of ``block_tokens``.
+        notes: what the trace's file was taken for. warnings: what else a reader should know.
     """
 
     name: str
@@ -100,6 +101,7 @@ class TraceStats:
     block_tokens: int
     lru: tuple[CachePoint, ...]
     skipped_rows: int
+    notes: tuple[str, ...]
     warnings: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
@@ -184,7 +186,8 @@ def trace_stats(
         block_tokens=block_tokens,
         lru=tuple(lru_hit_curve(trace, capacities_tokens, block_tokens=block_tokens)),
         skipped_rows=trace.skipped_rows,
-        warnings=trace.warnings,
+        notes=trace.notes,
+        warnings=trace.cautions,
     )
 
 
@@ -195,8 +198,12 @@ def fano_factor(times_s: F8, window_s: float) -> float | None:
     windows = int((times_s[-1] - times_s[0]) // window_s)
     if windows < 2:
         return None
-    counts = np.bincount(((times_s - times_s[0]) // window_s).astype(np.int64), minlength=windows)[:windows]
-    return float(counts.var() / counts.mean())
+    # Windows without arrivals are counted, not kept: a span may hold more of them than memory does.
+    window = (times_s - times_s[0]) // window_s
+    counts = np.unique(window[window < windows], return_counts=True)[1].astype(np.float64)
+    mean = float(counts.sum()) / windows
+    squares = float(((counts - mean) ** 2).sum()) + (windows - len(counts)) * mean**2
+    return squares / windows / mean
 
 
 def ideal_hit_tokens(trace: CompiledTrace, *, include_outputs: bool = False) -> I8:

@@ -37,7 +37,8 @@ class Trace:
         shares_with: index of the earlier request whose sequence this one begins with, or -1.
         shared_tokens: for how many tokens.
         open_loop: follow-ups are best replayed at their recorded times (else ``think_s`` after their predecessor).
-        skipped_rows: broken rows that were left out. warnings: what a reader of results should know.
+        skipped_rows: broken rows that were left out. warnings: what a reader of results should know. notes: what the
+            trace's file was taken for; empty where it comes from none.
         block_tokens: size of the blocks by which sharing is known; 1 where it is known to the token.
         agents: whose requests they are, models: which models they ask for, where known.
     """
@@ -60,6 +61,7 @@ class Trace:
     block_tokens: int = 1
     agents: AgentArrays | None = None
     models: RequestModels | None = None
+    notes: tuple[str, ...] = field(default=())
 
     def __len__(self) -> int:
         return len(self.arrival_s)

@@ -178,6 +178,7 @@ class EngineRecording:
         reused_tokens: tokens found in the cache at first scheduling, by id; None where not recorded.
         copied_tokens: to and from host memory by the offloading connector; None where not recorded.
         ignored: keys of ``requests`` that the replay does not use.
+        jumps: the recorder left out passes of an idle scheduler beside copies under way (see ``MovementPlan.jumps``).
     """
 
     path: Path
@@ -192,6 +193,7 @@ class EngineRecording:
     reused_tokens: dict[str, int] | None
     copied_tokens: tuple[int, int] | None
     ignored: tuple[str, ...]
+    jumps: bool = False
 
     @property
     def block_tokens(self) -> int:

@@ -285,6 +285,7 @@ def _hicache(recording: EngineRecording, settings: SglangSettings) -> dict[str, 
             prefetch_threshold_tokens=storage.prefetch_threshold,
             prefetch_timeout_base_s=storage.prefetch_timeout_base_s,
             prefetch_timeout_s_per_ki_token=storage.prefetch_timeout_per_ki_token_s,
+            jumps=recording.jumps,
         )
     return {"tiers": tuple(tiers), "movement": movement}
 
@@ -339,6 +340,7 @@ def _replay_sglang(
         )
     try:
         config = SglangConfig.from_recording(settings.model_dump(), recording.version)
+        config = replace(config, jumps=recording.jumps)
     except ValueError as error:
         raise recording.error("config", str(error)) from None
     return sglang.replay(config, requests, cost)

@@ -16,7 +16,7 @@ from hisearch.kernels.layout import hicache as hl
 from hisearch.simulate import Result, WorkerPlan, simulate
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.validate.recorded_trace import compiled_trace
-from hisearch.validate.recording import read_recording
+from hisearch.validate.recording import EngineRecording, read_recording
 from hisearch.validate.replay import recorded_law as law_of
 from hisearch.validate.replay import recorded_run, restated_run, worker_plan
 from hisearch.validate.restatement import sglang
@@ -28,6 +28,8 @@ from tests.reference.recorded import load_recording, recorded_law, recorded_requ
 HOST_CASES = ["hicache_selective", "hicache_write_back", "hicache_write_through"]
 STORAGE_CASES = ["storage_best_effort", "storage_slow_copies", "storage_timeout", "storage_wait_complete"]
 CASES = [*HOST_CASES, *STORAGE_CASES]
+#: Those of a recorder that left out passes of an idle scheduler, to which it makes a difference.
+JUMPS = ("storage_slow_copies",)
 #: Recorded times are rounded to 1e-9 s.
 TOLERANCE_S = 1.001e-9
 EVENTS = {"revoked": hl.REVOKED, "reading": hl.READING, "read": hl.READ}
@@ -39,6 +41,14 @@ def recorded_path(name: str) -> Path:
     if path is None or not path.is_file():
         pytest.skip(f"no recording {name} of SGLang: set HISEARCH_SHARED to the folder with the validation data")
     return path
+
+
+def read_recorded(path: Path) -> EngineRecording:
+    return replace(read_recording(path), jumps=path.name.startswith(JUMPS))
+
+
+def config_of(name: str, document: dict[str, Any]) -> SglangConfig:
+    return replace(SglangConfig.from_recording(document["config"]), jumps=name in JUMPS)
 
 
 def restated(document: dict[str, Any], config: SglangConfig) -> Recording:
@@ -67,7 +77,7 @@ def assert_equal_steps(simulated: Recording, document: dict[str, Any]) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_every_step_of_the_engine_is_reproduced(name: str) -> None:
     document = load_recording(recorded_path(name))
-    simulated = restated(document, SglangConfig.from_recording(document["config"]))
+    simulated = restated(document, config_of(name, document))
     assert_equal_steps(simulated, document)
     assert simulated.first_token_s == pytest.approx(document["first_token_s"], rel=0, abs=TOLERANCE_S)
     assert simulated.finish_s == pytest.approx(document["finish_s"], rel=0, abs=TOLERANCE_S)
@@ -77,7 +87,7 @@ def test_every_step_of_the_engine_is_reproduced(name: str) -> None:
 @pytest.mark.parametrize("name", STORAGE_CASES)
 def test_every_prefetch_from_storage_is_reproduced(name: str) -> None:
     document = load_recording(recorded_path(name))
-    log = restated(document, SglangConfig.from_recording(document["config"])).storage_log
+    log = restated(document, config_of(name, document)).storage_log
     assert [list(entry[1:]) for entry in log] == [entry[1:] for entry in document["storage_log"]]
     times = [entry[0] for entry in document["storage_log"]]
     assert [entry[0] for entry in log] == pytest.approx(times, rel=0, abs=TOLERANCE_S)
@@ -85,7 +95,7 @@ def test_every_prefetch_from_storage_is_reproduced(name: str) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_replayed_recording_equals_what_was_recorded(name: str) -> None:
-    recording = read_recording(recorded_path(name))
+    recording = read_recorded(recorded_path(name))
     recorded, run = recorded_run(recording), restated_run(recording, law_of(recording))
     assert [step.batch for step in run.steps] == [step.batch for step in recorded.steps]
     assert run.finish_s == pytest.approx(recorded.finish_s, rel=0, abs=TOLERANCE_S)
@@ -114,7 +124,7 @@ def test_another_prefetch_policy_does_not_reproduce_timeout() -> None:
 
 
 def kernel_plan(path: Path) -> tuple[WorkerPlan, CompiledTrace]:
-    recording = read_recording(path)
+    recording = read_recorded(path)
     return worker_plan(recording, law_of(recording)), compiled_trace(recording)
 
 
@@ -157,8 +167,6 @@ def test_kernels_reproduce_every_step_of_the_engine(name: str) -> None:
 
 @pytest.mark.parametrize("name", STORAGE_CASES)
 def test_kernels_reproduce_every_prefetch_from_storage(name: str) -> None:
-    if name == "storage_best_effort":
-        pytest.xfail("steps are equal; the log of one prefetch is stamped in another idle pass")
     path = recorded_path(name)
     document = load_recording(path)
     worker, trace = kernel_plan(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import fcntl
 import io
 import json
 import shutil
@@ -15,8 +16,13 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from hisearch.api.dashboard import Dashboard, hosts_of, serve, url_of
+from hisearch.api.run_folder import is_running
+from hisearch.api.run_state import RunReader
+from hisearch.api.studies.reporting import input_so_far
 from hisearch.api.studies.study import load_study
 from hisearch.report.pages.dashboard_page import may_show, shown_metrics
+from hisearch.score.quantities import usd
 from tests import chromium
 from tests.cli.conftest import Hisearch
 from tests.cli.documents import STUDY
@@ -65,10 +71,29 @@ def ask(app: Any, path: str, *, host: str = HOST, method: str = "GET") -> Answer
 
 @pytest.fixture
 def app(runs: list[Path]) -> Any:
-    pytest.importorskip("optuna_dashboard", reason="the extra `dashboard` is not installed: it was NOT tested")
-    from hisearch.api.dashboard import Dashboard
-
     return Dashboard(runs, {HOST})
+
+
+@pytest.fixture
+def without_optuna(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the extra is not installed."""
+    imported = builtins.__import__
+
+    def without(name: str, *arguments: Any, **keywords: Any) -> Any:
+        if name == "optuna_dashboard":
+            raise ModuleNotFoundError("No module named 'optuna_dashboard'", name=name)
+        return imported(name, *arguments, **keywords)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+
+
+def journal_only(source: Path, folder: Path, lines: int | None = None) -> Path:
+    """A run that has not ended, with the first ``lines`` of another's journal."""
+    folder.mkdir()
+    shutil.copy(source / "study.yaml", folder / "study.yaml")
+    journal = (source / "journal.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    (folder / "journal.jsonl").write_text("".join(journal[:lines]), encoding="utf-8")
+    return folder
 
 
 def test_rows_are_of_the_percentiles_that_the_slos_state() -> None:
@@ -109,7 +134,11 @@ def test_a_run_that_goes_on_has_a_report_so_far(app: Any, runs: list[Path]) -> N
 
 
 def test_optuna_dashboard_knows_the_studies_of_all_runs(app: Any) -> None:
-    assert ask(app, "/dashboard").status == 200
+    pytest.importorskip("optuna_dashboard", reason="the extra `dashboard` is not installed: it was NOT tested")
+    page = ask(app, "/dashboard")
+    assert page.status == 200
+    assert "data-testid=DeleteIcon" in page.text, "what cannot work is hidden"
+    assert int(page.headers["Content-Length"]) == len(page.text.encode())
     names = {study["study_name"] for study in json.loads(ask(app, "/api/studies").text)["study_summaries"]}
     assert {"1 one: small", "2 two: small"} <= names
     assert not any(name.startswith("3") for name in names)
@@ -161,38 +190,99 @@ def test_it_follows_a_run_and_leaves_it_as_it_is(runs: list[Path], tmp_path: Pat
 
 
 def test_a_run_that_goes_on_is_shown_with_the_cheapest_that_it_has_found(runs: list[Path], tmp_path: Path) -> None:
-    pytest.importorskip("optuna_dashboard", reason="the extra `dashboard` is not installed: it was NOT tested")
-    from hisearch.api.dashboard import Dashboard
-
-    unfinished = tmp_path / "four"
-    unfinished.mkdir()
-    for name in ("study.yaml", "journal.jsonl", "study.db"):
-        shutil.copy(runs[1] / name, unfinished / name)
+    unfinished = journal_only(runs[1], tmp_path / "four")
     trials = pd.read_parquet(runs[1] / "trials.parquet")
     full_trials = trials[trials["feasible"] & (trials["slice_fraction"] == 1.0) & (trials["load"] == 1.0)]
-    for folders in ([unfinished], [runs[0], unfinished]):
-        state = Dashboard(folders, {HOST}).states()[-1]
-        assert not state.ended
-        assert state.feasible
-        assert state.metrics["usd_per_hour"] == full_trials["usd_per_hour"].min()
+    state = Dashboard([runs[0], unfinished], {HOST}).states()[-1]
+    assert not state.ended
+    assert state.feasible
+    assert state.metrics["usd_per_hour"] == full_trials["usd_per_hour"].min()
     page = ask(Dashboard([unfinished], {HOST}), "/")
     assert "Cheapest so far that meets the SLO" in page.text
 
 
-def test_the_extra_is_named_where_it_is_missing(
-    hisearch: Hisearch, runs: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    imported = builtins.__import__
+def test_progress_is_drawn_as_curves(runs: list[Path], tmp_path: Path) -> None:
+    folder = journal_only(runs[1], tmp_path / "five")
+    (price, volume) = RunReader().state(folder).curves
+    trials = input_so_far(folder).trials
+    best = min(trial.metrics["usd_per_hour"] for trial in trials if trial.meets_slo)
+    assert price.last == f"{usd(best)}/h"
+    assert volume.last == "100 %"
+    page = ask(Dashboard([folder], {HOST}), "/").text
+    assert page.count('<svg class="curve"') == 2
+    assert price.summary in page
+    reader = RunReader()
+    before = reader.state(journal_only(runs[1], tmp_path / "six", 4))
+    (tmp_path / "six" / "journal.jsonl").write_bytes((runs[1] / "journal.jsonl").read_bytes())
+    assert reader.state(tmp_path / "six").simulations > before.simulations, "a journal that grew is read again"
 
-    def without(name: str, *arguments: Any, **keywords: Any) -> Any:
-        if name == "optuna_dashboard":
-            raise ModuleNotFoundError("No module named 'optuna_dashboard'", name=name)
-        return imported(name, *arguments, **keywords)
 
-    monkeypatch.setattr(builtins, "__import__", without)
-    ran = hisearch("dashboard", runs[0], "--port", "0")
-    assert ran.code == 1
-    assert "pip install 'hisearch[dashboard]'" in ran.err
+def test_running_is_told_from_interrupted_by_the_lock(runs: list[Path], tmp_path: Path) -> None:
+    folder = journal_only(runs[0], tmp_path / "run")
+    assert is_running(folder) is None, "an earlier version took no lock"
+    assert RunReader().state(folder).status == "unknown"
+    lock = folder / "run.lock"
+    lock.touch()
+    assert is_running(folder) is False
+    app = Dashboard([folder], {HOST})
+    page = ask(app, "/").text
+    assert "Interrupted" in page
+    assert 'http-equiv="refresh"' not in page
+    assert "It was interrupted" in ask(app, "/runs/0/so-far.html").text
+    with lock.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert is_running(folder) is True
+        page = ask(app, "/").text
+        assert "● Running" in page
+        assert 'http-equiv="refresh"' in page
+        assert "It is running." in ask(app, "/runs/0/so-far.html").text
+    assert is_running(folder) is False
+    assert is_running(runs[0]) in (None, False)
+
+
+def test_all_trials_are_reached_with_a_filter(app: Any, runs: list[Path]) -> None:
+    page = ask(app, "/").text
+    assert '<a href="/runs/0/report.html#trials">All trials</a>' in page
+    assert '<a href="/runs/0/report.html#trials?feasible=1">' in page
+    for name, value, count in RunReader().state(runs[0]).filters:
+        assert f'/runs/0/report.html#trials?{name}={value}">{value}</a> ({count})' in page
+
+
+def test_what_differs_between_runs_is_named(runs: list[Path]) -> None:
+    page = ask(Dashboard(runs[:2], {HOST}), "/").text
+    row = page[page.index("budget.simulations") :]
+    assert row.startswith("budget.simulations</th><td>10</td><td>14</td>")
+    assert "In which keys the studies differ" not in ask(Dashboard(runs[:1], {HOST}), "/").text
+
+
+def test_without_the_extra_only_its_link_is_missing(runs: list[Path], without_optuna: None) -> None:
+    app = Dashboard(runs, {HOST})
+    page = ask(app, "/")
+    assert page.status == 200
+    assert 'href="/dashboard"' not in page.text
+    assert ask(app, "/runs/0/report.html").status == 200
+    refused = ask(app, "/dashboard")
+    assert refused.status == 404
+    assert "hisearch[dashboard]" in refused.text
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "0.0.0.0"])
+def test_it_answers_to_this_machine_s_own_names(host: str) -> None:
+    for name in ("localhost", "127.0.0.1", "[::1]"):
+        assert f"{name}:8080" in hosts_of(host, 8080)
+        assert name not in hosts_of(host, 8080)
+        assert {name, f"{name}:80"} <= hosts_of(host, 80), "browsers leave out port 80"
+    assert "evil.example" not in hosts_of(host, 80)
+    assert url_of("::1", 8080) == "http://[::1]:8080/"
+    assert url_of("127.0.0.1", 80) == "http://127.0.0.1/"
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]"])
+def test_port_80_needs_no_port_in_the_header(runs: list[Path], host: str) -> None:
+    app = Dashboard(runs, hosts_of("127.0.0.1", 80))
+    assert ask(app, "/", host=host).status == 200
+    assert ask(app, "/", host=host.upper()).status == 200
+    assert ask(app, "/", host="evil.example").status == 403
 
 
 def test_no_run_no_dashboard(hisearch: Hisearch, tmp_path: Path) -> None:
@@ -205,8 +295,6 @@ def test_no_run_no_dashboard(hisearch: Hisearch, tmp_path: Path) -> None:
 @pytest.fixture
 def address(runs: list[Path]) -> Iterator[str]:
     pytest.importorskip("optuna_dashboard", reason="the extra `dashboard` is not installed: it was NOT tested")
-    from hisearch.api.dashboard import serve
-
     server = serve(runs, "127.0.0.1", 0)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
@@ -232,6 +320,10 @@ def test_a_browser_shows_runs_comparison_and_trials(address: str, tmp_path: Path
         browser.picture(PICTURES / "comparison-desktop.png")
         assert browser.problems == []
         browser.open(f"{address}/dashboard", "document.body.innerText.includes('2 two: small')")
+        browser.wait("document.querySelectorAll('[data-testid=DeleteIcon]').length > 0")
+        seen = "[...document.querySelectorAll('button')].filter(button => button.offsetWidth)"
+        labels = browser.run(f"{seen}.map(button => button.ariaLabel || button.innerText)")
+        assert not {"delete study", "rename study", "CREATE"} & set(labels), "buttons that could not work"
         browser.picture(PICTURES / "optuna-dashboard.png", whole=False)
         assert browser.problems == []
         assert all(url.startswith((address, "data:", "blob:")) for url in browser.requests)

@@ -9,7 +9,7 @@ import pytest
 
 import hisearch
 from hisearch.api.studies.exporting import launch_of, reach_of, slots_of
-from hisearch.export.engines.flags import ExportError
+from hisearch.export.engines.launch import ExportError
 from hisearch.export.expressible import check_deployment
 from hisearch.specs.errors import SpecError
 from tests.cli.documents import STUDY

@@ -209,9 +209,12 @@ def test_it_is_drawn_without_complaints(ended: StudyResult, tmp_path: Path, widt
     run = unfinished_run(ended, tmp_path / "run", 17)
     write_report(input_so_far(run), tmp_path / "report.html")
     with chromium.Browser(tmp_path, width=width, dark=dark) as browser:
-        browser.open((tmp_path / "report.html").as_uri(), "document.documentElement.dataset.drawn === 'all'")
+        browser.open((tmp_path / "report.html").as_uri(), "document.documentElement.dataset.drawn === 'answer'")
+        for tab in browser.run("[...document.querySelectorAll('[role=tab]')].map(tab => tab.hash.slice(1))"):
+            browser.run(f"document.getElementById('tab-{tab}').click()")
+            browser.wait(f"document.documentElement.dataset.drawn === '{tab}'")
+            assert browser.run("document.documentElement.scrollWidth") <= width
         assert browser.problems == []
-        assert browser.run("document.documentElement.scrollWidth") <= width
         pictures = Path(__file__).parents[2] / "build" / "pictures"
         pictures.mkdir(parents=True, exist_ok=True)
         browser.picture(pictures / f"report-so-far-{width}.png")

@@ -11,14 +11,16 @@ import numba
 import pytest
 
 import hisearch as package
+from hisearch.cli import compilation
 from hisearch.cli.compilation import end_notes, note_compilation
 from hisearch.cli.output import plain
+from hisearch.kernels.layout import sim as la
 from hisearch.simulate.engine import Variant, prepare
 from tests.cli.conftest import Hisearch
 
 VERBS = (
-    "run", "simulate", "trace", "report", "export", "verify", "dashboard", "compare", "doctor", "list", "schema",
-    "calibrate", "bench",
+    "run", "size", "simulate", "trace", "report", "export", "verify", "dashboard", "compare", "doctor", "list",
+    "schema", "calibrate", "bench",
 )  # fmt: skip
 
 #: Modules that the command may not import before it knows its verb.
@@ -152,7 +154,7 @@ def test_a_cold_start_is_announced_once_something_is_to_be_compiled(
     end_notes()
     assert capsys.readouterr() == ("", "")
     _compile(("vllm", None))
-    assert capsys.readouterr().err.count("hisearch: compiling kernels: the event loop and vLLM (one to three") == 1
+    assert capsys.readouterr().err.count("hisearch: compiling kernels: the event loop and vLLM (about a minute") == 1
     compiled_kernels.update({("fleet.cluster", "run"), ("vllm.entry", "engine_entry")})
     _compile(("vllm", None))
     assert capsys.readouterr() == ("", "")
@@ -164,10 +166,24 @@ def test_so_is_an_engine_with_tiers_that_is_still_to_be_compiled(
 ) -> None:
     compiled_kernels.update({("fleet.cluster", "run"), ("vllm.entry", "engine_entry")})
     _compile(("vllm", None), ("vllm", "offload"))
-    assert capsys.readouterr().err.startswith("hisearch: compiling kernels: vLLM's offloading (one")
+    assert capsys.readouterr().err.startswith("hisearch: compiling kernels: vLLM's offloading (about")
     compiled_kernels.add(("vllm.offload_entry", "engine_entry"))
     _compile(("vllm", None), ("vllm", "offload"))
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.skipif(numba.config.DISABLE_JIT, reason="nothing is compiled with the jit off")
+def test_what_is_compiled_is_named_when_it_is(
+    compiled_kernels: set[tuple[str, str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(compilation, "LOOK_S", 0.02)
+    note_compilation()
+    compilation._watch([la.VLLM])
+    time.sleep(0.3)
+    compiled_kernels.add(("fleet.cluster", "run"))
+    time.sleep(0.3)
+    end_notes()
+    assert "hisearch: compiled after 0 s: the event loop; still to come: vLLM\n" in capsys.readouterr().err
 
 
 def test_json_has_no_infinite_numbers() -> None:

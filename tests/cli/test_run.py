@@ -25,29 +25,30 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> StudyResult:
     return load_study(folder / "small.yaml").run(workers=2, run_dir=folder / "run")
 
 
-def test_run_prints_what_to_buy_and_why(hisearch: Hisearch, workdir: Path) -> None:
+def test_run_prints_what_to_buy_in_thirty_lines(hisearch: Hisearch, workdir: Path) -> None:
     ran = hisearch("run", "small.yaml", "--out", "r")
     assert ran.code == 0
-    for expected in (
-        "Recommended for small",
-        "Against the SLO",
-        "TTFT p99",
-        "goodput",
-        "per month",
-        "per million tokens",
-    ):
-        assert expected in ran.out
-    assert "The front:" in ran.out
     lines = ran.out.splitlines()
+    assert len(lines) <= 30, "what an engineer needs at once; the rest is in the report"
     assert lines[0] == "Recommended for small"
     assert "per hour" in lines[1]
-    assert "meets the whole SLO with a probability of" in " ".join(lines[:5])
-    assert len(lines) < 60, "what an engineer needs at once; the rest is in the report"
+    assert "per month" in lines[1]
+    assert "with a probability of" in " ".join(lines[2:6]), "cautions come before figures"
+    for expected in ("Against the SLO", "TTFT p99", "chance to hold", "cheaper", "surer", "faster", "--verbose"):
+        assert expected in ran.out
+    assert str(Path("r") / "report.html") in ran.out
     assert "2 routing" in ran.err
     assert (workdir / "r" / "report.html").is_file()
     again = hisearch("run", "small.yaml", "--out", "r")
     assert again.code == 1
     assert "resume it or choose another folder" in again.err
+
+
+def test_verbose_prints_reasons_figures_and_the_front(hisearch: Hisearch, workdir: Path) -> None:
+    ran = hisearch("run", "small.yaml", "--out", "r", "-q", "--verbose")
+    for expected in ("Against the SLO", "Why this one", "goodput", "per million tokens", "The front:"):
+        assert expected in ran.out
+    assert "meets the whole SLO with a probability of" in ran.out
 
 
 def test_run_as_json_tells_the_same_as_the_library(hisearch: Hisearch, workdir: Path, result: StudyResult) -> None:
@@ -74,7 +75,7 @@ def test_run_as_json_tells_the_same_as_the_library(hisearch: Hisearch, workdir: 
 
 @pytest.mark.slow
 def test_how_sure_it_is_and_other_rules(hisearch: Hisearch, workdir: Path) -> None:
-    ran = hisearch("run", "small.yaml", "--out", "r", "-q", "--recommend", "best_value")
+    ran = hisearch("run", "small.yaml", "--out", "r", "-q", "-v", "--recommend", "best_value")
     assert ran.code == 0
     for expected in (
         "meets the whole SLO with a probability of",
@@ -83,7 +84,7 @@ def test_how_sure_it_is_and_other_rules(hisearch: Hisearch, workdir: Path) -> No
     ):
         assert expected in ran.out
     page = (workdir / "r" / "report.html").read_text(encoding="utf-8")
-    for expected in ("By other rules", "64 draws", "the count shows; the probability above is from 64"):
+    for expected in ('href="#sensitivity"', "of 64 draws", "Best value", "Engine&#39;s defaults"):
         assert expected in page
     data = hisearch("run", "--resume", "r", "--json", "-q").json
     assert data["recommendation"]["rule"] == "best_value"  # the folder's study keeps it

@@ -71,7 +71,7 @@ def test_what_was_written_as_json(hisearch: Hisearch, workdir: Path) -> None:
     assert (facts["path"], facts["requests"], facts["skipped_rows"]) == ("t.jsonl", 1, 1)
     assert isinstance(facts["warnings"], list)
     generated = hisearch("trace", "generate", "visits.yaml", "-o", "v.jsonl", "--json").json
-    assert generated == {"path": "v.jsonl", "requests": 120, "skipped_rows": 0, "warnings": []}
+    assert generated == {"path": "v.jsonl", "requests": 120, "skipped_rows": 0, "notes": [], "warnings": []}
 
 
 TABLE = 'ts,"Prompt, tokens",answer,chat\n0.0,100,5,a\n1.5,200,7,b\n9.0,310,7,a\n'
@@ -97,7 +97,7 @@ def test_columns_are_mapped_as_in_a_workload(hisearch: Hisearch, workdir: Path) 
 @pytest.mark.parametrize(
     ("columns", "expected"),
     [
-        (None, "--columns arrival_s=COLUMN"),
+        (None, 'it looks as if --columns \'arrival_s=ts,"input_tokens=Prompt, tokens",output_tokens=answer'),
         ("arrival_s", "expected FIELD=COLUMN"),
         ("arrival_s=ts,arrival_s=ts", "arrival_s is given twice"),
         ("when=ts", "expected fields among id, arrival_s"),
@@ -113,6 +113,30 @@ def test_a_mapping_that_does_not_fit_is_refused(
     assert (ran.code, ran.out) == (1, "")
     assert expected in ran.err
     assert not (workdir / "t.jsonl").exists()
+
+
+def test_how_a_file_was_read_is_said_wherever_it_is_used(hisearch: Hisearch, workdir: Path) -> None:
+    (workdir / "own.csv").write_text(
+        "start,prompt_tokens,completion_tokens\n" + "".join(f"{1785574800000 + 206 * k},50,4\n" for k in range(60))
+    )
+    mapping = "arrival_s=start,input_tokens=prompt_tokens,output_tokens=completion_tokens"
+    assert f"it looks as if --columns {mapping}; run again" in hisearch("trace", "stats", "own.csv").err
+    note = (
+        "times: start holds milliseconds since 1970, by their size; 60 requests in 12.2 s, 4.85 requests/s, "
+        "2026-08-01 09:00:00 to 2026-08-01 09:00:12 UTC"
+    )
+    assert note in hisearch("trace", "stats", "own.csv", "--columns", mapping).out
+    assert hisearch("trace", "stats", "own.csv", "--columns", mapping, "--json").json["notes"] == [note]
+    assert note in hisearch("trace", "import", "own.csv", "-o", "own.jsonl", "--columns", mapping).err
+    assert note in hisearch("simulate", "pair.yaml", "--trace", "own.csv", "--columns", mapping).err
+    columns = mapping.replace("=", ": ").replace(",", ", ")
+    (workdir / "own.yaml").write_text(
+        "apiVersion: hisearch/v1\nkind: Workload\nmetadata: {name: own}\nspec:\n  file:\n    path: own.csv\n"
+        f"    columns: {{{columns}}}\n"
+    )
+    assert f"trace: {note}" in hisearch("doctor", "own.yaml").out
+    assert hisearch("doctor", "own.yaml", "--json").json["notes"] == [note]
+    assert "expected auto, s, ms, us, ns" in hisearch("trace", "stats", "own.csv", "--time-unit", "h").err
 
 
 def test_columns_are_for_trace_files(hisearch: Hisearch, workdir: Path) -> None:

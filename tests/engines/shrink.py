@@ -10,9 +10,11 @@ import argparse
 import copy
 import gzip
 import json
+import math
 import shutil
 import sys
 import tempfile
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from hisearch.record.cases import write_recording
 from hisearch.validate.scheduler import validate_recordings
-from tests.engines.environments import ENGINES, record
+from tests.engines.environments import ENGINES, NoEngineError, record
 
 #: A case: ``config`` and ``requests`` of a recording.
 Case = dict[str, Any]
@@ -30,6 +32,8 @@ Case = dict[str, Any]
 Differs = Callable[[list[Case]], list[bool]]
 #: Cases tried in a round.
 MOST = 24
+#: Usual time to look for a shorter case.
+MINUTES = 10
 
 
 def shorter(case: Case, parts: int, block_key: str) -> Iterator[Case]:
@@ -77,12 +81,14 @@ def renamed(case: Case) -> Case:
     return case | {"requests": rows}
 
 
-def shrink(case: Case, differs: Differs, block_key: str) -> Case:
-    """The shortest case that still differs, as far as dropping and halving leads."""
-    parts = 2
+def shrink(case: Case, differs: Differs, block_key: str, seconds: float = math.inf) -> Case:
+    """The shortest case that still differs, as far as dropping and halving leads in about ``seconds``."""
+    parts, until = 2, time.monotonic() + seconds
     while True:
         candidates = sorted(shorter(case, parts, block_key), key=length)
         for start in range(0, len(candidates), MOST):
+            if time.monotonic() > until:
+                return renamed(case)
             tried = candidates[start : start + MOST]
             found = [one for one, still in zip(tried, differs(tried), strict=True) if still]
             if found:
@@ -122,27 +128,49 @@ def recorded_differently(title: str) -> Differs:
     return differs
 
 
+def shrink_recording(recording: Path, title: str, out: Path, minutes: float = MINUTES) -> str:
+    """Record, into ``out``, the shortest case found that differs as ``recording`` does; returns what it is.
+
+    Args:
+        recording: one that differs from its simulation.
+        title: of the engine.
+        out: file of the shortest case.
+        minutes: time to look for it.
+
+    Raises:
+        ValueError: the recording does not differ from its simulation.
+    """
+    (verdict,) = validate_recordings([recording])
+    if verdict.ok or verdict.error:
+        raise ValueError(f"{recording}: {verdict.error or 'does not differ from its simulation'}")
+    recorded = json.loads(gzip.decompress(recording.read_bytes()))
+    case = {"config": recorded["config"], "requests": recorded["requests"]}
+    block_key = "block_size" if verdict.engine == "vllm" else "block_ids_size"
+    case = shrink(case, recorded_differently(title), block_key, 60 * minutes)
+    with tempfile.TemporaryDirectory() as folder:
+        given = Path(folder) / "shortest.json.gz"
+        write_recording(given, case)
+        record(ENGINES[title], Path(folder) / "out", "--cases", str(given))
+        out.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(Path(folder) / "out" / given.name, out)
+    return f"{out}: {len(case['requests'])} requests, {length(case)} tokens and requests"
+
+
 def main() -> int:
     """Shrink a recording's case and record it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("recording", type=Path)
     parser.add_argument("--engine", choices=sorted(ENGINES), required=True)
+    parser.add_argument(
+        "--minutes", type=float, default=MINUTES, metavar="M", help=f"time to look for it (default: {MINUTES})"
+    )
     parser.add_argument("--out", type=Path, default=Path("shortest.json.gz"), help="(default: shortest.json.gz)")
     options = parser.parse_args()
-    (verdict,) = validate_recordings([options.recording])
-    if verdict.ok or verdict.error:
-        print(f"{options.recording}: {verdict.error or 'does not differ from its simulation'}", file=sys.stderr)
+    try:
+        print(shrink_recording(options.recording, options.engine, options.out, options.minutes))
+    except (ValueError, NoEngineError) as error:
+        print(error, file=sys.stderr)
         return 1
-    recording = json.loads(gzip.decompress(options.recording.read_bytes()))
-    case = {"config": recording["config"], "requests": recording["requests"]}
-    block_key = "block_size" if verdict.engine == "vllm" else "block_ids_size"
-    case = shrink(case, recorded_differently(options.engine), block_key)
-    with tempfile.TemporaryDirectory() as folder:
-        given = Path(folder) / "shortest.json.gz"
-        write_recording(given, case)
-        record(ENGINES[options.engine], Path(folder) / "out", "--cases", str(given))
-        shutil.move(Path(folder) / "out" / given.name, options.out)
-    print(f"{options.out}: {len(case['requests'])} requests, {length(case)} tokens and requests")
     return 0
 
 

@@ -7,44 +7,56 @@ from pathlib import Path
 from typing import Any
 
 from hisearch.export.benchmark import GUIDELLM_VERSION
-from hisearch.export.engines.flags import ENGINE_VERSIONS, ROUTER_VERSION
+from hisearch.export.engines.flags import ROUTER_VERSION
+from hisearch.export.engines.releases import READ
 from hisearch.export.servers.fronts import VLLM_ROUTER_VERSION
 
 FLAGS = Path(__file__).parent / "flags"
 
+#: The newest versions whose lists are here.
 VERSIONS = {
-    "sglang": ENGINE_VERSIONS["sglang"],
-    "sglang-bench-serving": ENGINE_VERSIONS["sglang"],
+    "sglang": READ["sglang"][-1],
+    "sglang-bench-serving": READ["sglang"][-1],
     "sglang-router": ROUTER_VERSION,
     "vllm-router": VLLM_ROUTER_VERSION,
-    "vllm": ENGINE_VERSIONS["vllm"],
-    "vllm-bench-serve": ENGINE_VERSIONS["vllm"],
-    "trtllm": ENGINE_VERSIONS["trtllm"],
+    "vllm": READ["vllm"][-1],
+    "vllm-bench-serve": READ["vllm"][-1],
+    "trtllm": READ["trtllm"][-1],
     "guidellm": GUIDELLM_VERSION,
 }
+#: Those of the engines in Dynamo's images.
+OF_DYNAMO = {"sglang": "0.5.9", "vllm": "0.19.1", "trtllm": "1.1.0"}
 
 
-def known_flags(program: str) -> dict[str, dict[str, Any]]:
-    """Flag -> what it takes; a vLLM switch has a ``--no-`` form (argparse.BooleanOptionalAction)."""
-    document = json.loads((FLAGS / f"{program}-{VERSIONS[program]}.json").read_text())
-    assert document["version"] == VERSIONS[program]
+def known_flags(program: str, version: str = "") -> dict[str, dict[str, Any]]:
+    """Flag -> what it takes; a vLLM switch may have a ``--no-`` form (argparse.BooleanOptionalAction).
+
+    Args:
+        program: as its list is called.
+        version: of the list; the newest where "".
+    """
+    version = version or VERSIONS[program]
+    document = json.loads((FLAGS / f"{program}-{version}.json").read_text())
+    assert document["version"] == version
     flags: dict[str, dict[str, Any]] = document["flags"]
     negated = {flag.replace("--", "--no-", 1): about for flag, about in flags.items() if about.get("negated")}
     return flags | negated
 
 
-def parse(program: str, words: list[str]) -> dict[str, list[str]]:
+def parse(program: str, words: list[str], version: str = "") -> dict[str, list[str]]:
     """Flag -> what followed it, as the program's own parser would take it.
 
     Raises:
-        AssertionError: a flag that there is not, given twice, without what it needs, or with a word that it refuses.
+        AssertionError: a flag that there is not, or is deprecated, given twice, without what it needs, or with a word
+            that it refuses.
     """
-    known, parsed = known_flags(program), dict[str, list[str]]()
+    known, parsed = known_flags(program, version), dict[str, list[str]]()
     at = 0
     while at < len(words):
         flag = words[at]
         assert flag in known, f"{program} has no {flag}"
         about = known[flag]
+        assert not about.get("deprecated"), f"{flag} is deprecated"
         assert flag not in parsed or about.get("repeats"), f"{flag} is given twice"
         end = at + 1
         while end < len(words) and not words[end].startswith("--"):

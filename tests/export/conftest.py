@@ -10,7 +10,7 @@ import pytest
 
 from hisearch.export.context import ExportContext
 from hisearch.export.deployment import export_deployment
-from hisearch.export.engines.flags import Launch
+from hisearch.export.engines.launch import Launch
 from hisearch.specs.base import Price, Provenance
 from hisearch.specs.deployments.deployment import DeploymentSpec
 from hisearch.specs.machines.hardware import AcceleratorSpec, LinkSpec

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from tests.export.conftest import export_all
 
 _PROGRAMS = {
     "guidellm": ("guidellm", ("run",)),
-    "sglang": ("sglang-bench-serving", ("-m", "sglang.bench_serving")),
+    "sglang": ("sglang-bench-serving", ("-m", "sglang.benchmark.serving")),
     "vllm": ("vllm-bench-serve", ("bench", "serve")),
 }
 STUB = """#!/bin/bash
@@ -28,7 +29,7 @@ printf '%s\\n' "$@"
 """
 
 
-@pytest.fixture(params=["sglang", "vllm", "trtllm"])
+@pytest.fixture(params=["sglang", "sglang-0.5.9", "vllm", "vllm-0.19.1", "trtllm"])
 def folder(
     request: pytest.FixtureRequest, build_deployment: Any, build_model: Any, build_accelerator: Any, tmp_path: Path
 ) -> Path:
@@ -37,7 +38,8 @@ def folder(
         make_trace(arrival_s=arrival, input_tokens=[30, 16, 40, 1, 9], output_tokens=[5, 4, 3, 2, 1]), "five"
     )
     benchmark = Benchmark(replay_of(trace, arrival), "workload five")
-    deployment = build_deployment(engine={"name": request.param})
+    name, _, version = request.param.partition("-")
+    deployment = build_deployment(engine={"name": name, "version": version})
     out = tmp_path / "it's out"
     export_all(deployment, build_model(), build_accelerator(), out, context=ExportContext(benchmark=benchmark))
     return out / "benchmark"
@@ -67,8 +69,12 @@ def run(folder: Path, tool: str, **environment: str) -> list[str]:
 def test_every_command_line_is_one_that_the_tool_takes(folder: Path, tool: str) -> None:
     program, beginning = _PROGRAMS[tool]
     words = run(folder, tool)
+    # The exported engine's tool is of its release.
+    (version,) = re.findall(rf"^# {tool} (\S+):", (folder / f"{tool}.sh").read_text(), re.MULTILINE)
+    if version == "0.5.9":
+        beginning = ("-m", "sglang.bench_serving")
     assert tuple(words[: len(beginning)]) == beginning
-    parsed = parse(program, words[len(beginning) :])
+    parsed = parse(program, words[len(beginning) :], version)
     if tool == "guidellm":
         (data,) = parsed["--data"]
         assert f"source.path={folder}/requests.jsonl" in data

@@ -13,7 +13,8 @@ import yaml
 
 from hisearch.export.engines.alternative import on_other_engine, other_engine
 from hisearch.export.engines.cache_tiers import notes, variables
-from hisearch.export.engines.flags import Launch, engine_flags
+from hisearch.export.engines.flags import engine_flags
+from hisearch.export.engines.launch import ExportError, Launch
 from hisearch.specs.deployments.deployment import PoolSpec
 from hisearch.specs.deployments.tiers import MovementSpec
 from hisearch.specs.models.model import MlaSpec
@@ -27,9 +28,9 @@ REMOTE = {"medium": "rdma-pool", "gib": 4000, "scope": "cluster"}
 
 @pytest.fixture
 def pool(build_deployment: Any) -> Any:
-    def build(engine: str, tiers: list[dict[str, Any]], **movement: Any) -> PoolSpec:
+    def build(engine: str, tiers: list[dict[str, Any]], version: str = "", **movement: Any) -> PoolSpec:
         fields = {"tiers": tiers, "movement": movement, "tensor_parallel": 2}
-        made: PoolSpec = build_deployment(engine={"name": engine}, pool=fields).pool
+        made: PoolSpec = build_deployment(engine={"name": engine, "version": version}, pool=fields).pool
         return made
 
     return build
@@ -40,7 +41,7 @@ def flags(build_model: Any, build_accelerator: Any) -> Any:
     def of(made: PoolSpec) -> dict[str, str]:
         """The flags that concern tiers."""
         emitted = engine_flags(Launch(made, build_model(), build_accelerator(), 400_000))
-        marks = ("hicache", "hierarchical", "lmcache", "offloading", "transfer")
+        marks = ("hicache", "hierarchical", "lmcache", "offloading", "transfer", "hybrid")
         return {flag[0]: "".join(flag[1:]) for flag in emitted if any(mark in flag[0] for mark in marks)}
 
     return of
@@ -69,22 +70,33 @@ def test_hicache_with_a_storage_tier(pool: Any, flags: Any) -> None:
 
 def test_vllm_s_offloading(pool: Any, flags: Any) -> None:
     usual = {"--kv-offloading-backend": "native", "--kv-offloading-size": "256"}
-    assert flags(pool("vllm", [DRAM])) == usual
     emitted = flags(pool("vllm", [{**DRAM, "eviction": "arc"}], store_threshold=2))
     connector = json.loads(emitted.pop("--kv-transfer-config"))
     assert emitted == usual
     assert connector == {
         "kv_connector": "OffloadingConnector",
         "kv_role": "kv_both",
-        "kv_connector_extra_config": {"eviction_policy": "arc", "store_threshold": 2},
+        # Outputs were simulated to be offloaded, which later releases do where they are told to.
+        "kv_connector_extra_config": {"offload_prompt_only": False, "eviction_policy": "arc", "store_threshold": 2},
     }
+    old = flags(pool("vllm", [DRAM], version="0.19.1"))
+    assert old == usual | {"--disable-hybrid-kv-cache-manager": ""}
+    old = flags(pool("vllm", [{**DRAM, "eviction": "arc"}], version="0.19.1"))
+    assert json.loads(old["--kv-transfer-config"])["kv_connector_extra_config"] == {"eviction_policy": "arc"}
 
 
 def test_lmcache_is_configured_by_the_environment(pool: Any, flags: Any, build_model: Any) -> None:
     made = pool(
         "vllm", [{**DRAM, "eviction": "fifo"}, {**OWN_DISK, "eviction": "fifo"}, REMOTE], kv_connector="lmcache"
     )
-    assert flags(made) == {"--kv-offloading-backend": "lmcache", "--kv-offloading-size": "256"}
+    (connector,) = flags(made).items()
+    assert (connector[0], json.loads(connector[1])["kv_connector"]) == ("--kv-transfer-config", "LMCacheConnectorV1")
+    old = made.model_copy(update={"engine": made.engine.model_copy(update={"version": "0.19.1"})})
+    assert flags(old) == {
+        "--kv-offloading-backend": "lmcache",
+        "--kv-offloading-size": "256",
+        "--disable-hybrid-kv-cache-manager": "",
+    }
     assert {variable.name: variable.value for variable in variables(made, build_model())} == {
         "LMCACHE_CHUNK_SIZE": "256",
         "LMCACHE_LOCAL_CPU": "True",
@@ -95,8 +107,10 @@ def test_lmcache_is_configured_by_the_environment(pool: Any, flags: Any, build_m
         "LMCACHE_MAX_LOCAL_DISK_SIZE": "250",
         "LMCACHE_REMOTE_URL": None,
     }
-    made = pool("sglang", [DRAM], kv_connector="lmcache", save_decode=True, chunk_tokens=512)
+    made = pool("sglang", [DRAM], "0.5.9", kv_connector="lmcache", save_decode=True, chunk_tokens=512)
     assert flags(made) == {"--enable-lmcache": ""}
+    with pytest.raises(ExportError, match=r"sglang 0\.5\.23 has LMCache as a server"):
+        flags(pool("sglang", [DRAM], kv_connector="lmcache"))
     environment = {variable.name: variable.value for variable in variables(made, build_model())}
     assert (environment["LMCACHE_USE_LAYERWISE"], environment["LMCACHE_SAVE_DECODE_CACHE"]) == ("True", "True")
     assert environment["LMCACHE_CHUNK_SIZE"] == "512"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hisearch.export.engines.flags import ExportError
+from hisearch.export.engines.launch import ExportError
 from hisearch.export.files import MANIFEST, is_untouched, write_export
 
 FIRST = {"README.md": "one", "vllm/run.sh": "#!/bin/sh\n", "alternatives/sglang/run.sh": "#!/bin/sh\n"}

@@ -8,17 +8,13 @@ import pytest
 import yaml
 
 from hisearch.export.engines.alternative import other_engine
-from hisearch.export.engines.flags import (
-    SGLANG_EVICTIONS,
-    TABLES,
-    ExportError,
-    Launch,
-    engine_flags,
-    needs_checkpoint,
-    router_flags,
-)
+from hisearch.export.engines.flags import TABLES, engine_flags, router_flags
+from hisearch.export.engines.launch import ExportError, Launch
+from hisearch.export.engines.releases import READ, SGLANG_EVICTIONS
+from hisearch.export.engines.weights import needs_checkpoint
 from hisearch.export.servers.placement import place
 from hisearch.export.servers.roles import server_options_text
+from hisearch.specs.versions import precedes
 from tests.export.command_lines import known_flags, parse
 
 
@@ -33,8 +29,8 @@ def launch(build_deployment: Any, build_model: Any, build_accelerator: Any) -> A
 
 
 @pytest.mark.parametrize("engine", TABLES)
-def test_every_flag_of_the_table_exists(engine: str) -> None:
-    assert {flag for flag, _ in TABLES[engine]} <= known_flags(engine).keys()
+def test_every_flag_of_the_table_exists(engine: Any) -> None:
+    assert {flag for flag, _ in TABLES[engine]} <= set().union(*(known_flags(engine, v) for v in READ[engine]))
     assert {"--host", "--port"} <= known_flags(engine).keys()
 
 
@@ -51,7 +47,10 @@ _DISK = {"medium": "nvme-gen5", "gib": 3500, "scope": "node"}
         ({"name": "sglang", "receive_interval": 30, "fused_all_reduce": True}, {}),
         ({"name": "sglang"}, {"kv_dtype": "fp8", "weight_dtype": "fp8", "tiers": [*_TIERS, _DISK]}),
         ({"name": "sglang"}, {"kv_dtype": "fp4", "tiers": _TIERS, "movement": {"write_policy": "write_back"}}),
-        ({"name": "sglang"}, {"kv_dtype": "fp16", "tiers": _TIERS, "movement": {"kv_connector": "lmcache"}}),
+        (
+            {"name": "sglang", "version": "0.5.9"},
+            {"kv_dtype": "fp16", "tiers": _TIERS, "movement": {"kv_connector": "lmcache"}},
+        ),
         ({"name": "vllm"}, {}),
         ({"name": "vllm", "fused_all_reduce": False}, {}),
         ({"name": "vllm", "schedule": "priority", "overlap": False, "prefix_caching": False}, {"kv_dtype": "fp8"}),
@@ -65,17 +64,20 @@ def test_every_command_line_is_one_that_the_engine_takes(
     launch: Any, engine: dict[str, Any], pool: dict[str, Any]
 ) -> None:
     words = [word for flag in engine_flags(launch(engine=engine, pool=pool)) for word in flag]
-    parsed = parse(engine["name"], words)
+    parsed = parse(engine["name"], words, engine.get("version", ""))
     if engine["name"] == "sglang":
         assert parsed["--chunked-prefill-size"] == ["-1" if engine.get("chunked_prefill") is False else "8192"]
         assert parsed["--max-running-requests"] == ["256"]
         assert parsed["--max-total-tokens"] == ["400000"]
 
 
-@pytest.mark.parametrize("eviction", ["fifo", "mru", "filo", "slru", "priority"])
+@pytest.mark.parametrize("eviction", ["fifo", "mru", "filo"])
 def test_an_eviction_that_sglang_s_command_line_lacks_is_refused(launch: Any, eviction: str) -> None:
-    assert list(SGLANG_EVICTIONS) == sorted(known_flags("sglang")["--radix-eviction-policy"]["choices"], reverse=True)
-    with pytest.raises(ExportError, match=f"has no --radix-eviction-policy {eviction}; it takes lru or lfu"):
+    for version in READ["sglang"]:
+        choices = known_flags("sglang", version)["--radix-eviction-policy"]["choices"]
+        known = {name for name, since in SGLANG_EVICTIONS.items() if not precedes(version, since)}
+        assert known == set(choices) - {"tlru"}  # Which is not simulated.
+    with pytest.raises(ExportError, match=f"has no --radix-eviction-policy {eviction}; it takes lru, lfu, slru or"):
         engine_flags(launch(engine={"eviction": eviction}))
     assert engine_flags(launch(engine={"eviction": eviction, "prefix_caching": False}))
 
@@ -152,8 +154,8 @@ def test_sglang_settings(launch: Any) -> None:
 
 def test_vllm_settings(launch: Any) -> None:
     flags = engine_flags(launch(engine={"name": "vllm", "prefix_caching": False}, pool={"weight_dtype": "fp8"}))
-    assert ("--quantization", "fp8") in flags
-    assert ("--no-enable-prefix-caching",) in flags
+    assert ("--quantization", "fp8_per_tensor") in flags
+    assert ("--disable-prefix-caching",) in flags
     assert ("--enable-prefix-caching",) not in flags
     assert ("--block-size", "16") in flags
     assert ("--num-gpu-blocks-override", "25000") in flags
@@ -194,10 +196,9 @@ def test_schedulers_are_exported(launch: Any) -> None:
     settings = {"overlap": False, "schedule": "priority", "long_prefill_tokens": 512, "reserve_full_prompt": False}
     vllm = engine_flags(launch(engine={"name": "vllm", "chunked_prefill": False, **settings}))
     assert {("--scheduling-policy", "priority"), ("--long-prefill-token-threshold", "512")} <= set(vllm)
-    switches = {("--no-async-scheduling",), ("--no-enable-chunked-prefill",), ("--no-scheduler-reserve-full-isl",)}
+    switches = {("--no-async-scheduling",), ("--disable-chunked-prefill",), ("--no-scheduler-reserve-full-isl",)}
     assert switches <= set(vllm)
-    with pytest.raises(ExportError, match="no watermark"):
-        engine_flags(launch(engine={"name": "vllm", "watermark": 0.1}))
+    assert ("--watermark", "0.1") in engine_flags(launch(engine={"name": "vllm", "watermark": 0.1}))
 
 
 def test_what_the_other_engine_lacks_is_named(build_deployment: Any) -> None:
@@ -310,7 +311,7 @@ def test_sglang_quantises_only_what_it_can_load_in_full(launch: Any) -> None:
     vllm = launch(engine={"name": "vllm"}, pool={"weight_dtype": "fp8", "tensor_parallel": 1})
     vllm = vllm._replace(accelerator=small.accelerator)
     assert needs_checkpoint(vllm) is None
-    assert ("--quantization", "fp8") in engine_flags(vllm)
+    assert ("--quantization", "fp8_per_tensor") in engine_flags(vllm)
 
 
 def test_the_other_engine_is_valid_and_says_what_changed(build_deployment: Any) -> None:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from hisearch.export.engines.flags import Launch, engine_flags
+from hisearch.export.engines.flags import engine_flags
+from hisearch.export.engines.launch import Launch
 from hisearch.export.engines.trtllm_options import llm_api_options
 from hisearch.specs.deployments.deployment import PoolSpec
 from hisearch.specs.documents.catalogue import Catalogue
@@ -16,20 +17,20 @@ MODEL = CATALOGUE.get("Model", "deepseek-v3").spec
 H200 = CATALOGUE.get("Accelerator", "h200").spec
 
 DEGREES = {
-    "sglang": {"--tp-size", "--pp-size", "--dp-size", "--enable-dp-attention", "--ep-size"},
+    "sglang": {"--tp-size", "--pp-size", "--dp-size", "--enable-dp-attention", "--attn-dp-size", "--ep-size"},
     "vllm": {"--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size", "--enable-expert-parallel"},
     "trtllm": {"--tp_size", "--pp_size", "--ep_size"},
 }
 
 
-def launch(engine: str, **degrees: Any) -> Launch:
-    settings = {"name": engine, "max_running_requests": 32, "chunk_tokens": 1024}
+def launch(engine: str, version: str = "", **degrees: Any) -> Launch:
+    settings = {"name": engine, "version": version, "max_running_requests": 32, "chunk_tokens": 1024}
     pool = PoolSpec.model_validate({"accelerator": "h200", "engine": settings, **degrees})
     return Launch(pool, MODEL, H200, 100_000)
 
 
-def emitted_flags(engine: str, **degrees: Any) -> dict[str, str | None]:
-    flags = engine_flags(launch(engine, **degrees))
+def emitted_flags(engine: str, version: str = "", **degrees: Any) -> dict[str, str | None]:
+    flags = engine_flags(launch(engine, version, **degrees))
     return {flag: value[0] if value else None for flag, *value in flags if flag in DEGREES[engine]}
 
 
@@ -48,6 +49,9 @@ def test_tensor_parallelism_alone_needs_one_flag(engine: str, flags: dict[str, s
 def test_sglang_counts_all_ranks_of_a_stage_as_tensor_parallel() -> None:
     degrees = {"tensor_parallel": 2, "attention_data_parallel": 4, "expert_parallel": 8, "pipeline_parallel": 2}
     assert emitted_flags("sglang", **degrees) == {
+        "--tp-size": "8", "--pp-size": "2", "--attn-dp-size": "4", "--ep-size": "8",
+    }  # fmt: skip
+    assert emitted_flags("sglang", "0.5.9", **degrees) == {
         "--tp-size": "8", "--pp-size": "2", "--dp-size": "4", "--enable-dp-attention": None, "--ep-size": "8",
     }  # fmt: skip
 
@@ -56,6 +60,7 @@ def test_sglang_divides_limits_by_the_groups_itself() -> None:
     flags = dict(pair for pair in engine_flags(launch("sglang", attention_data_parallel=4)) if len(pair) == 2)
     assert flags["--max-running-requests"] == "128"
     assert flags["--chunked-prefill-size"] == "4096"
+    assert float(flags["--schedule-conservativeness"]) * 0.3 == pytest.approx(1.0, rel=1e-5)
 
 
 def test_vllm_counts_groups_separately_and_deals_experts_or_not() -> None:

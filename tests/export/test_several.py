@@ -10,17 +10,19 @@ from typing import Any
 import pytest
 import yaml
 
-from hisearch.export.engines.flags import ExportError
+from hisearch.base.engine_rules import MODELLED
+from hisearch.export.engines.launch import ExportError
+from hisearch.export.engines.releases import READ, exported_release
 from hisearch.specs.deployments.deployment import DeploymentSpec
 from tests.export import forms
-from tests.export.command_lines import parse
+from tests.export.command_lines import OF_DYNAMO, parse
 from tests.export.conftest import export_all
 
 KUBERNETES = ("1.30", "1.34")
 ENGINES = ("sglang", "vllm", "trtllm")
 
 
-def disaggregated(engine: str, **changes: Any) -> DeploymentSpec:
+def disaggregated(engine: str, version: str = "", **changes: Any) -> DeploymentSpec:
     """Nine prefill workers, on two hosts, and two wider decode workers on other accelerators."""
     prefill = {"name": "prefill", "role": "prefill", "accelerator": "h100-sxm", "replicas": 9}
     decode = {"name": "decode", "role": "decode", "accelerator": "h200", "tensor_parallel": 2, "replicas": 2}
@@ -28,7 +30,7 @@ def disaggregated(engine: str, **changes: Any) -> DeploymentSpec:
     return DeploymentSpec.model_validate(
         {
             "model": "qwen3-32b",
-            "pools": [{"engine": {"name": engine}} | pool for pool in pools],
+            "pools": [{"engine": {"name": engine, "version": version}} | pool for pool in pools],
             "router": {"policy": "cache_aware"},
             "decode_router": {"policy": "power_of_two"},
             "transfer": {"fabric": "ib-ndr-400"} | changes.pop("transfer", {}),
@@ -46,13 +48,17 @@ def mixed(engine: str) -> DeploymentSpec:
     return DeploymentSpec.model_validate({"model": "qwen3-32b", "pools": pools, "router": {"policy": "power_of_two"}})
 
 
-CASES = {f"{shape.__name__}-{engine}": (shape, engine) for shape in (disaggregated, mixed) for engine in ENGINES}
+CASES: dict[str, tuple[Any, ...]] = {
+    f"{shape.__name__}-{engine}": (shape, engine) for shape in (disaggregated, mixed) for engine in ENGINES
+}
+CASES |= {f"disaggregated-{engine}-{READ[engine][0]}": (disaggregated, engine, READ[engine][0]) for engine in MODELLED}
 
 
 @pytest.fixture(params=CASES)
 def case(request: pytest.FixtureRequest) -> DeploymentSpec:
-    shape, engine = CASES[request.param]
-    return shape(engine)
+    shape, *engine_and_version = CASES[request.param]
+    deployment: DeploymentSpec = shape(*engine_and_version)
+    return deployment
 
 
 @pytest.fixture
@@ -94,7 +100,8 @@ def limits(pool: Any, flags: dict[str, list[str]], folder: Path) -> None:
     elif engine.name == "vllm":
         assert flags["--num-gpu-blocks-override"] == [str(400_000 // engine.page_size)]
     else:
-        options = yaml.safe_load((folder / f"trtllm/{pool.role}.yaml").read_text())
+        name = pool.role if pool.role != "unified" else {"main": "unified-0", "other": "unified-1"}[pool.name]
+        options = yaml.safe_load((folder / f"trtllm/{name}.yaml").read_text())
         assert options["kv_cache_config"]["max_tokens"] == 400_000
 
 
@@ -106,7 +113,8 @@ def role_of(pool: Any, flags: dict[str, list[str]]) -> None:
     elif pool.engine.name == "sglang":
         assert flags["--disaggregation-mode"] == [pool.role]
         assert ("--disaggregation-bootstrap-port" in flags) == (pool.role == "prefill")
-        assert flags.get("--disaggregation-decode-tp") == (["2"] if pool.role == "prefill" else None)
+        told = pool.role == "prefill" and exported_release(pool.engine) == "0.5.9"
+        assert flags.get("--disaggregation-decode-tp") == (["2"] if told else None)
         assert flags.get("--num-reserved-decode-tokens") == (["512"] if pool.role == "decode" else None)
     else:
         assert json.loads(flags["--kv-transfer-config"][0]) == {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
@@ -123,7 +131,7 @@ def test_scripts(case: DeploymentSpec, write: Any) -> None:
     for pool in case.pools:
         for _ in range(pool.replicas):
             words = started(folder, engine, "server", str(number))
-            flags = parse(engine, words[_BEHIND[engine] :])
+            flags = parse(engine, words[_BEHIND[engine] :], exported_release(pool.engine))
             role_of(pool, flags)
             limits(pool, flags, folder)
             ports.setdefault(pool.role, {})[flags["--port"][0]] = flags.get("--disaggregation-bootstrap-port", [""])[0]
@@ -180,7 +188,9 @@ def test_compose(case: DeploymentSpec, write: Any) -> None:
     devices = set()
     for name, service in document["services"].items():
         pool = next(pool for pool in case.pools if name.startswith(f"{pool.name}-"))
-        flags = parse(engine, (service["entrypoint"] + service["command"])[_BEHIND[engine] :])
+        release = exported_release(pool.engine)
+        flags = parse(engine, (service["entrypoint"] + service["command"])[_BEHIND[engine] :], release)
+        assert f":{release}" in service["image"].replace(":v", ":")
         role_of(pool, flags)
         (held,) = service["deploy"]["resources"]["reservations"]["devices"]
         assert len(held["device_ids"]) == pool.tensor_parallel
@@ -203,7 +213,8 @@ def test_kubernetes(case: DeploymentSpec, write: Any) -> None:
     for pool, manifest in zip(case.pools, sets, strict=True):
         spec, name = manifest["spec"], manifest["metadata"]["name"]
         (container,) = spec["template"]["spec"]["containers"]
-        role_of(pool, parse(engine, (container["command"] + container["args"])[_BEHIND[engine] :]))
+        words = container["command"] + container["args"]
+        role_of(pool, parse(engine, words[_BEHIND[engine] :], exported_release(pool.engine)))
         assert spec["replicas"] == pool.replicas
         assert services[spec["serviceName"]]["clusterIP"] == "None"
         assert services[spec["serviceName"]]["selector"] == spec["template"]["metadata"]["labels"]
@@ -250,7 +261,7 @@ def test_charts(case: DeploymentSpec, write: Any) -> None:
         forms.check(values, forms.LLM_D)
         for pool in case.pools:
             (container,) = values[pool.role]["containers"]
-            flags = parse(engine, (container["command"] + container["args"])[3:])
+            flags = parse(engine, (container["command"] + container["args"])[3:], exported_release(pool.engine))
             behind = (
                 values["routing"]["proxy"]["targetPort"] if pool.role == "decode" else values["routing"]["servicePort"]
             )
@@ -264,10 +275,10 @@ def test_charts(case: DeploymentSpec, write: Any) -> None:
             words = service["extraPodSpec"]["mainContainer"]["args"]
             assert (service["subComponentType"], service["replicas"]) == (pool.role, pool.replicas)
             if engine == "sglang":
-                role_of(pool, parse(engine, words[4:]))
+                assert "--disaggregation-mode" in parse(engine, words[4:], OF_DYNAMO[engine])
             elif engine == "vllm":
                 assert words[-1] == f"--is-{pool.role}-worker"
-                role_of(pool, parse(engine, words[4:-1]))
+                role_of(pool, parse(engine, words[4:-1], OF_DYNAMO[engine]))
             else:
                 assert words[-2:] == ["--disaggregation-mode", pool.role]
 

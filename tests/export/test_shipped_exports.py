@@ -12,8 +12,10 @@ import yaml
 from pydantic import ValidationError
 
 from hisearch.export.deployment import export_deployment
-from hisearch.export.engines.flags import ROUTER_POLICIES, TABLES, ExportError, Launch, engine_flags, router_flags
-from hisearch.specs.deployments.deployment import PoolSpec
+from hisearch.export.engines.flags import ROUTER_POLICIES, TABLES, engine_flags, router_flags
+from hisearch.export.engines.launch import ExportError, Launch
+from hisearch.export.engines.releases import READ
+from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.deployments.routing import RouterSpec
 from hisearch.specs.documents.catalogue import Catalogue, shipped_root
 from hisearch.specs.documents.resolve import load_deployment, load_study
@@ -43,9 +45,21 @@ def command_lines(folder: Path) -> Iterator[list[str]]:
                 yield container["command"] + container["args"]
 
 
+def of_release(deployment: DeploymentSpec, index: int) -> DeploymentSpec:
+    """The deployment on its engines' oldest or newest release whose flags were read."""
+    pools = []
+    for pool in deployment.pools:
+        engine = pool.engine.model_copy(update={"version": READ[pool.engine.name][index]})
+        pools.append(pool.model_copy(update={"engine": engine}))
+    return deployment.model_copy(update={"pools": pools})
+
+
+@pytest.mark.parametrize("release", [0, -1], ids=["oldest", "newest"])
 @pytest.mark.parametrize("name", CATALOGUE.names("Deployment"))
-def test_every_flag_of_a_shipped_deployment_exists(name: str, tmp_path: Path) -> None:
+def test_every_flag_of_a_shipped_deployment_exists(name: str, release: int, tmp_path: Path) -> None:
     deployment, pool_launches = load_deployment(name, ()).deployment, launches(name)
+    deployment = of_release(deployment, release)
+    pool_launches = [it._replace(pool=pool) for it, pool in zip(pool_launches, deployment.pools, strict=True)]
     out = tmp_path / "out"
     if name in REFUSED:
         with pytest.raises(ExportError, match=REFUSED[name]):
@@ -58,9 +72,10 @@ def test_every_flag_of_a_shipped_deployment_exists(name: str, tmp_path: Path) ->
     for line in words:
         if line[0] == "python3":
             skipped = 5 if line[2] == "sglang.launch_server" else 3
-            parse(programs[line[2]], line[skipped:])
+            program = programs[line[2]]
+            parse(program, line[skipped:], READ["sglang"][release] if program == "sglang" else "")
         elif line[0] == "vllm":
-            parse("vllm", line[3:])
+            parse("vllm", line[3:], READ["vllm"][release])
         elif line[0] == "trtllm-serve" and "disaggregated" not in line:
             parse("trtllm", line[2:])
 
@@ -91,13 +106,16 @@ def pools(study: str) -> Iterator[tuple[Any, PoolSpec]]:
 @pytest.mark.parametrize("study", STUDIES)
 def test_every_flag_of_a_shipped_space_exists(study: str) -> None:
     counted = 0
-    for resolved, pool in pools(study):
+    for (resolved, newest), version in itertools.product(pools(study), (0, -1)):
+        name = newest.engine.name
+        engine = newest.engine.model_copy(update={"version": READ[name][version]})
+        pool = newest.model_copy(update={"engine": engine})
         accelerator = resolved.accelerators[pool.accelerator].spec
         flags = engine_flags(Launch(pool, resolved.model.spec, accelerator, 100_000))
-        parsed = parse(pool.engine.name, [word for flag in flags for word in flag])
-        assert set(parsed) <= {flag for flag, _ in TABLES[pool.engine.name]}
+        parsed = parse(name, [word for flag in flags for word in flag], READ[name][version])
+        assert set(parsed) <= {flag for flag, _ in TABLES[name]}
         counted += 1
-    assert counted >= 6
+    assert counted >= 12
 
 
 @pytest.mark.parametrize("study", STUDIES)

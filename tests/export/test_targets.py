@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 import yaml
 
-from hisearch.export.engines.flags import Launch, engine_flags
+from hisearch.export.engines.flags import engine_flags
+from hisearch.export.engines.launch import Launch
+from hisearch.export.engines.releases import exported_release
+from hisearch.export.platforms.dynamo import on_runtime
 from hisearch.export.rendering import resource_name
 from tests.export import forms
-from tests.export.command_lines import parse
+from tests.export.command_lines import OF_DYNAMO, parse
 from tests.export.conftest import export_all
 
 #: Kubernetes versions that manifests have to fit, oldest and newest that the validator knows of those in support.
@@ -63,10 +66,10 @@ def documents(path: Path) -> list[dict[str, Any]]:
     return list(yaml.safe_load_all(path.read_text()))
 
 
-def engine_words(words: list[str], launch: Launch) -> dict[str, list[str]]:
+def engine_words(words: list[str], launch: Launch, version: str = "") -> dict[str, list[str]]:
     """Flags behind the model, which the engine's parser takes and which are those of the launch script."""
     assert words[0] in ("$(MODEL)", "Qwen/Qwen3-32B") or words[0].startswith("${MODEL:"), words[0]
-    parsed = parse(launch.pool.engine.name, words[1:])
+    parsed = parse(launch.pool.engine.name, words[1:], version)
     simulated = {flag[0]: list(flag[1:]) for flag in engine_flags(launch)}
     assert {flag: parsed[flag] for flag in simulated} == simulated
     return parsed
@@ -140,6 +143,29 @@ def test_kubernetes(exported: tuple[Path, Launch]) -> None:
         assert router["--service-discovery-port"] == flags["--port"]
 
 
+def test_kubernetes_updates_one_pod_at_a_time_and_lets_it_finish(exported: tuple[Path, Launch]) -> None:
+    folder, launch = exported
+    manifests = documents(folder / "kubernetes/manifests.yaml")
+    workers, *routers = [manifest for manifest in manifests if manifest["kind"] == "Deployment"]
+    assert workers["spec"]["strategy"] == {
+        "type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}
+    }  # fmt: skip
+    pod = workers["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    leaving_s = int(container["lifecycle"]["preStop"]["exec"]["command"][1])
+    assert pod["terminationGracePeriodSeconds"] >= leaving_s + 30
+    budgets = {m["metadata"]["name"]: m["spec"] for m in manifests if m["kind"] == "PodDisruptionBudget"}
+    several = launch.pool.replicas > 1
+    assert set(budgets) == {manifest["metadata"]["name"] for manifest in [workers, *routers] if several}
+    assert all(budget["maxUnavailable"] == 1 for budget in budgets.values())
+    for manifest in [workers, *routers] if several else []:
+        labels = manifest["spec"]["selector"]["matchLabels"]
+        assert budgets[manifest["metadata"]["name"]]["selector"]["matchLabels"] == labels
+        (spread,) = manifest["spec"]["template"]["spec"]["topologySpreadConstraints"]
+        assert spread["labelSelector"]["matchLabels"] == labels
+    assert [router["spec"]["replicas"] for router in routers] == [2] * len(routers)
+
+
 @pytest.mark.parametrize("version", KUBERNETES)
 def test_kubernetes_schemas(exported: tuple[Path, Launch], version: str) -> None:
     validator = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate")
@@ -194,9 +220,10 @@ def test_dynamo(exported: tuple[Path, Launch]) -> None:
         assert options["kv_cache_config"]["max_tokens"] == 400_000
     else:
         assert configs == []
-        engine_words(args[1:2] + args[4:], launch)
+        engine_words(args[1:2] + args[4:], on_runtime(launch), OF_DYNAMO[pool.engine.name])
     readme = (folder / "dynamo/README.md").read_text()
-    assert ("flags are those of" in readme) == (pool.engine.name != "sglang")
+    flags, simulated = OF_DYNAMO[pool.engine.name], exported_release(pool.engine)
+    assert f"the flags are those of {flags}, and {simulated} was simulated" in readme
 
 
 def test_trtllm_s_options_are_mounted_where_its_command_reads_them(

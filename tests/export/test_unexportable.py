@@ -8,7 +8,7 @@ import pytest
 
 from hisearch.api.studies.stored_run import load_run
 from hisearch.api.studies.study import load_study
-from hisearch.export.engines.flags import ExportError
+from hisearch.export.engines.launch import ExportError
 from hisearch.report.pages.page import cautions
 from tests.cli.documents import STUDY
 
@@ -27,7 +27,7 @@ def test_the_run_says_why_instead(tmp_path: Path) -> None:
     assert result.recommendation is not None
     assert not (tmp_path / "run" / "recommended").exists()
     reason = (tmp_path / "run" / "recommended.txt").read_text()
-    assert "has no --radix-eviction-policy fifo; it takes lru or lfu" in reason
+    assert "has no --radix-eviction-policy fifo; it takes lru, lfu, slru or priority" in reason
     texts = {caution.title: caution.text for caution in cautions(result.report_input())}
     assert texts["No launch scripts"].startswith(reason.strip().removesuffix("."))
     assert "hisearch export RUN --trial N" in texts["No launch scripts"]

@@ -10,7 +10,9 @@ import pytest
 import yaml
 
 from hisearch.export.context import ExportContext
-from hisearch.export.engines.flags import Launch, engine_flags, weights_notice
+from hisearch.export.engines.flags import engine_flags
+from hisearch.export.engines.launch import Launch
+from hisearch.export.engines.weights import weights_notice
 from tests.export.conftest import export_all
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from hisearch.export.engines.flags import ExportError, Launch, engine_flags
+from hisearch.export.engines.flags import engine_flags
+from hisearch.export.engines.launch import ExportError, Launch
 from hisearch.export.platforms.dynamo import trtllm_engine_options
 from hisearch.export.servers.containers import memory_gib
 from hisearch.export.servers.placement import nodes_of, place

@@ -11,6 +11,7 @@ import numpy as np
 from hypothesis import HealthCheck, assume, settings
 from hypothesis import strategies as st
 
+from hisearch.base.engine_rules import MODELLED
 from hisearch.base.policies import ROUTERS, Parameter
 from hisearch.latency.costs import CompiledCosts, LateCosts, StepCosts
 from hisearch.latency.knots import knots_up_to
@@ -423,12 +424,18 @@ def vllm_engines() -> st.SearchStrategy[EngineSpec]:
     )
 
 
-def sglang_engines(*, mixed: bool = False, version: str = "0.5.9") -> st.SearchStrategy[EngineSpec]:
-    """SGLang's settings in a release; the engine wants chunks of whole pages.
+def sglang_evictions(version: str) -> list[str]:
+    """Eviction policies of a release of SGLang."""
+    return [name for name in get_args(EvictionName) if version != "0.5.9" or name not in EVICTIONS_SINCE]
+
+
+def sglang_engines(*, mixed: bool = False, version: str | None = None) -> st.SearchStrategy[EngineSpec]:
+    """SGLang's settings in a release, or in any; the engine wants chunks of whole pages.
 
     ``mixed``: with mixed chunks too, for which the engine retracts nobody, so that it may run out of memory.
     """
-    evictions = [name for name in get_args(EvictionName) if version != "0.5.9" or name not in EVICTIONS_SINCE]
+    if version is None:
+        return st.sampled_from(MODELLED["sglang"]).flatmap(lambda any_: sglang_engines(mixed=mixed, version=any_))
     return st.builds(
         EngineSpec,
         name=st.just("sglang"),
@@ -440,7 +447,7 @@ def sglang_engines(*, mixed: bool = False, version: str = "0.5.9") -> st.SearchS
         max_prefill_tokens=st.sampled_from([64, 16384]),
         schedule_conservativeness=st.sampled_from([1.0, 0.2, 0.02]),
         prefix_caching=st.sampled_from([True, True, True, False]),
-        eviction=st.sampled_from(evictions),
+        eviction=st.sampled_from(sglang_evictions(version)),
         schedule=st.sampled_from(SCHEDULES["sglang"]),
         overlap=st.booleans(),
         mixed_chunk=st.sampled_from([False, False, True]) if mixed else st.just(False),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import os
 import subprocess
 import sys
@@ -10,8 +12,9 @@ from pathlib import Path
 import numba
 import pytest
 
-from hisearch.base import kernel_cache
+from hisearch.base import kernel_cache, prebuilt
 from hisearch.kernels.engine import engine_calls
+from hisearch.kernels.fleet import compilation
 
 ENTRY = '''"""An engine."""
 
@@ -112,3 +115,69 @@ def test_the_second_process_compiles_nothing(tmp_path: Path) -> None:
         for _ in range(2)
     ]
     assert outputs == ["False 0 True\n", "True 1 True\n"]
+
+
+@pytest.mark.skipif(numba.config.DISABLE_JIT, reason="nothing is compiled with the jit off")
+@pytest.mark.skipif(prebuilt.target() is None, reason="no wheel is made for this kind of machine")
+def test_kernels_that_came_with_the_installation_are_loaded(tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from numba import types\n"
+        "from hisearch.base import prebuilt\n"
+        "prebuilt.FOLDER = Path(sys.argv[1])\n"
+        "from hisearch.base.kernel_cache import folder_of, is_cached\n"
+        "from hisearch.latency.measured._tiles import _insert as kernel\n"
+        "print(is_cached(kernel.py_func.__module__, kernel.__name__), end=' ')\n"
+        "kernel.compile((types.float64[::1], types.float64))\n"
+        "print(sum(kernel.stats.cache_hits.values()), prebuilt.state(folder_of(kernel.py_func.__module__).name))\n"
+    )
+    target = prebuilt.target()
+    assert target is not None
+    builder = {"NUMBA_CPU_NAME": target.cpu, "NUMBA_CPU_FEATURES": target.features}
+
+    def run(cache: str, brought: str, **more: str) -> str:
+        environment = {**os.environ, "HISEARCH_CACHE_DIR": str(tmp_path / cache), **more}
+        command = [sys.executable, "-c", program, str(tmp_path / brought)]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+
+    assert run("built", "nowhere", **builder) == "False 0 not in use: this installation has none\n"
+    facts = {"cpu": target.cpu, "with": {"numba": "0.1"}}
+    (tmp_path / "built" / "kernels" / "target.json").write_text(json.dumps(facts))
+    if prebuilt._missing_features(target):
+        pytest.skip(f"this processor is no {target.cpu}")
+    assert run("empty", "built/kernels") == f"True 1 in use ({target.cpu})\n"
+    assert "NUMBA_CPU_NAME or NUMBA_CPU_FEATURES is set" in run("other", "built/kernels", **builder)
+    for folder in (tmp_path / "built" / "kernels").glob("latency*"):
+        folder.rename(folder.with_name("latency.measured._tiles-0"))
+    assert run("last", "built/kernels") == (
+        "False 0 not in use: their sources or versions differ (compiled with numba 0.1)\n"
+    )
+
+
+def test_no_kernels_are_loaded_that_the_processor_cannot_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "kernels.vllm-0").mkdir()
+    monkeypatch.setattr(prebuilt, "FOLDER", tmp_path)
+    monkeypatch.delenv("NUMBA_CPU_NAME", raising=False)
+    monkeypatch.setattr(prebuilt, "target", lambda: prebuilt.Target("x86-64-v9", "", ("quantum",)))
+    prebuilt.refusal.cache_clear()
+    assert prebuilt.folder("kernels.vllm-0") is None
+    assert prebuilt.state("kernels.vllm-0") == "not in use: they need x86-64-v9, and this processor lacks quantum"
+    monkeypatch.setattr(prebuilt, "target", lambda: None)
+    prebuilt.refusal.cache_clear()
+    assert prebuilt.state("kernels.vllm-0").startswith("not in use: none are made for")
+    prebuilt.refusal.cache_clear()
+
+
+def test_a_process_compiles_the_parts_that_it_is_handed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compiled: list[int] = []
+    monkeypatch.setattr(compilation, "compile_part", compiled.append)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("2\n-1\n"))
+    compilation.compile_parts()
+    assert compiled == [2, -1]
+    assert capsys.readouterr().out == "2\n-1\n"
+
+
+def test_every_part_has_its_place_in_the_order() -> None:
+    assert {*engine_calls.ENGINES, compilation._EVENT_LOOP} == set(compilation._ORDER)
+    assert compilation._processes() >= 1

@@ -9,14 +9,15 @@ from typing import Any, get_args
 import numpy as np
 from hypothesis import strategies as st
 
+from hisearch.base.engine_rules import MODELLED
 from hisearch.simulate import WorkerPlan
 from hisearch.simulate.plans.tier_plan import MovementPlan, TierPlan, TransferLaw
-from hisearch.specs.deployments.deployment import SCHEDULES, EngineSpec, EvictionName
+from hisearch.specs.deployments.deployment import SCHEDULES, EngineSpec
 from hisearch.specs.deployments.tiers import TierEvictionName
 from hisearch.validate.restatement.recording import Request
 from hisearch.validate.restatement.sglang_host_config import CopyLaw, HostTierConfig, StorageConfig
 from hisearch.validate.restatement.sglang_state import SglangConfig
-from tests.kernels.systems import System, routers, sglang_config
+from tests.kernels.systems import System, routers, sglang_config, sglang_evictions
 from tests.reference.cluster import requests_of
 from tests.reference.random_traces import DEFAULT_SHAPE, TraceShape
 
@@ -177,17 +178,22 @@ def chains(draw: st.DrawFn, **settings: Any) -> TieredSystem:
 
 
 def engines(*, mixed: bool = True) -> st.SearchStrategy[EngineSpec]:
-    """SGLang's settings, those under which it may run out of memory included."""
+    """SGLang's settings in its releases, those under which it may run out of memory included."""
+    return st.sampled_from(MODELLED["sglang"]).flatmap(lambda version: _engines_of(version, mixed))
+
+
+def _engines_of(version: str, mixed: bool) -> st.SearchStrategy[EngineSpec]:
     return st.builds(
         EngineSpec,
         name=st.just("sglang"),
+        version=st.just(version),
         page_tokens=st.sampled_from([1, 2, 4, 16]),
         max_running_requests=st.integers(1, 6),
         chunk_tokens=st.sampled_from([16, 48]),
         chunked_prefill=st.sampled_from([True, True, False]),
         max_prefill_tokens=st.sampled_from([40, 1000]),
         schedule_conservativeness=st.sampled_from([0.1, 1.0]),
-        eviction=st.sampled_from(get_args(EvictionName)),
+        eviction=st.sampled_from(sglang_evictions(version)),
         schedule=st.sampled_from(["fcfs", "fcfs", *(name for name in SCHEDULES["sglang"] if name != "priority")]),
         overlap=st.booleans(),
         mixed_chunk=st.sampled_from([False, False, True]) if mixed else st.just(False),

@@ -32,3 +32,14 @@ def test_a_halved_prompt_shares_its_start_alone() -> None:
     assert short["block_ids"][2] < 0
     short = halve(row, "output_tokens", 16)
     assert (short["output_tokens"], short["max_output_tokens"], short["block_ids"]) == (8, 32, [0, 1, 2, 3])
+
+
+def test_no_more_time_than_given() -> None:
+    asked: list[int] = []
+
+    def differs(cases: list[Case]) -> list[bool]:
+        asked.append(len(cases))
+        return [True] * len(cases)
+
+    case = shrink({"config": {"block_size": 16}, "requests": ROWS}, differs, "block_size", seconds=-1.0)
+    assert (len(case["requests"]), asked) == (12, [])

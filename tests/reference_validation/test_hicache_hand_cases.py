@@ -156,10 +156,16 @@ def test_timeout_depends_on_what_was_found() -> None:
     assert prefetch.read_pages == 0
 
 
+def by_no_later_rule(rule: str) -> bool:
+    """The rules of 0.5.9."""
+    del rule
+    return False
+
+
 def test_host_nodes_below_a_dropped_one_keep_their_memory() -> None:
     # ten host tokens: the first run of 12 does not fit, the 5 below it do
     content = PathContent("a", [(1, 0, 17)])
-    tree = HostTree(1, "lru", _host("write_through"), 10, Clock(1.0))
+    tree = HostTree(1, "lru", _host("write_through"), 10, Clock(1.0), by_no_later_rule)
     tree.insert(content, 12, 0)
     tree.insert(content, 17, 0)
     assert tree.host_free_tokens == 5
@@ -175,8 +181,8 @@ def test_host_nodes_below_a_dropped_one_keep_their_memory() -> None:
 
 def test_chunk_counts_no_hit_and_computing_again_neither() -> None:
     content = PathContent("a", [(1, 0, 8)])
-    tree = HostTree(1, "lru", _host("write_through"), 100, Clock())
-    tree.insert(content, 8, 0, chunk=True)
+    tree = HostTree(1, "lru", _host("write_through"), 100, Clock(), by_no_later_rule)
+    tree.insert(content, 8, 0, counted_from=None)
     (node,) = tree.nodes()
     assert (node.hits, node.on_host) == (0, False)
     tree.insert(content, 8, 0)

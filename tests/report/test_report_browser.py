@@ -5,6 +5,7 @@ Pictures at desktop and phone width, light and dark, are kept in ``build/picture
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 
 from hisearch.report.pages.html import write_report
 from tests import chromium
-from tests.report.test_report_html import hostile_input
+from tests.report.test_report_html import confidence_of, hostile_input
 
 pytestmark = [
     pytest.mark.browser,
@@ -23,8 +24,73 @@ pytestmark = [
 ]
 
 PICTURES = Path(__file__).parents[2] / "build" / "pictures"
-ALL_DRAWN = "document.documentElement.dataset.drawn === 'all'"
+TABS = ("answer", "why", "trades", "sensitivity", "load", "cache", "time", "trials", "provenance")
+READY = "document.documentElement.dataset.drawn === 'answer'"
 FIGURES = 15
+
+#: Labels of the open tab that lie on each other, and what sticks out of the page.
+UNTIDY = """(() => {
+  const out = [], wide = document.documentElement.clientWidth;
+  if (document.documentElement.scrollWidth > wide) out.push('scrolls sideways');
+  for (const figure of document.querySelectorAll('section:not([hidden]) :is(svg.decision, .plot)')) {
+    const texts = [...figure.querySelectorAll('text')].map((text) => [text.textContent, text.getBoundingClientRect()])
+      .filter(([text, box]) => text && box.width);
+    texts.forEach(([text, a], i) => texts.slice(i + 1).forEach(([other, b]) => {
+      const across = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+      const down = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+      if (across > 2 && down > 5 && text !== other) out.push(`${text} | ${other}`);
+    }));
+  }
+  for (const element of document.querySelectorAll('section:not([hidden]) *')) {
+    if (element.closest('svg, .plot, .scroll, details:not([open]), .hidden')) continue;
+    if (element.getBoundingClientRect().right > wide + 1) out.push(`${element.tagName} ${element.className}`);
+  }
+  for (const cell of document.querySelectorAll('section:not([hidden]) tbody th')) {
+    const box = cell.getBoundingClientRect();
+    if (box.width && (box.width < 40 || box.height > 8 * box.width)) out.push(`squeezed: ${cell.textContent}`);
+  }
+  return out;
+})()"""
+
+#: What a screen reader or a keyboard misses: names, ids used twice, tabs that are none, text without contrast.
+INACCESSIBLE = """(() => {
+  const out = [], seen = new Set();
+  for (const element of document.querySelectorAll('[id]')) {
+    if (seen.has(element.id)) out.push(`id twice: ${element.id}`);
+    seen.add(element.id);
+  }
+  for (const element of document.querySelectorAll('button, a, select, input')) {
+    const name = element.getAttribute('aria-label') || element.textContent || element.closest('label')?.textContent;
+    if (!element.closest('.modebar') && !name?.trim()) out.push(`no name: ${element.outerHTML}`);
+  }
+  for (const svg of document.querySelectorAll('section svg:not(.plot svg)')) {
+    if (!svg.closest('[aria-hidden]') && !svg.getAttribute('aria-label')) out.push('a picture without a text');
+  }
+  const light = (colour) => {
+    const parts = colour.match(/[\\d.]+/g).slice(0, 3).map((part) => part / 255);
+    const [r, g, b] = parts.map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const ground = (element) => {
+    const colour = getComputedStyle(element).backgroundColor;
+    return /, 0\\)$|transparent/.test(colour) && element.parentElement ? ground(element.parentElement) : colour;
+  };
+  const walk = document.createTreeWalker(document.querySelector('section:not([hidden])'), NodeFilter.SHOW_TEXT);
+  while (walk.nextNode()) {
+    const element = walk.currentNode.parentElement;
+    if (!walk.currentNode.textContent.trim() || element.closest('svg, .plot, script')) continue;
+    const [a, b] = [light(getComputedStyle(element).color), light(ground(element))].sort((x, y) => y - x);
+    if ((a + 0.05) / (b + 0.05) < 4.5) out.push(`contrast: ${element.textContent.slice(0, 40)}`);
+  }
+  return out;
+})()"""
+
+
+def show(browser: chromium.Browser, tab: str) -> None:
+    """Open a tab, and wait for its figures."""
+    browser.run(f"document.getElementById('tab-{tab}').click()")
+    browser.wait(f"document.documentElement.dataset.drawn === '{tab}'")
+
 
 #: Marks of trials in a figure in the plane, without the ring around the picked one.
 MARKS = (
@@ -52,42 +118,127 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report with everything that a finished study knows."""
+    from tests.report.conftest import make_input
+
+    path = tmp_path_factory.mktemp("whole") / "report.html"
+    cautions = {
+        "formats": "It serves fp8 weights: answers differ.",
+        "cut_short": "The budget ended it: a cheaper one may.",
+    }
+    write_report(make_input(confidence=confidence_of(make_input()), **cautions), path)
+    return path
+
+
+@pytest.fixture(scope="module")
 def opened(report: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[chromium.Browser]:
-    """The report at desktop width: software takes five seconds to draw it."""
+    """The report at desktop width, with all trials' figures."""
     with chromium.Browser(tmp_path_factory.mktemp("browser")) as browser:
-        browser.open(report.as_uri(), ALL_DRAWN)
+        browser.open(report.as_uri(), READY)
+        show(browser, "trials")
         yield browser
 
 
 @pytest.fixture
 def page(opened: chromium.Browser) -> chromium.Browser:
     """The same with no filter set and no mark picked, whatever another test did."""
+    show(opened, "trials")
     opened.run("document.querySelector('#controls [type=reset]').click()")
     opened.run("document.getElementById('picked').hidden || document.querySelector('#picked button').click()")
     opened.wait(f"{RING} === 0 && {SHOWN} === `${{{MARKS}}} of ${{{MARKS}}} shown`")
     return opened
 
 
-def test_every_figure_is_drawn_on_a_desktop(opened: chromium.Browser) -> None:
-    _check_drawn(opened, "desktop", 1280)
+@pytest.mark.parametrize(
+    ("width", "height", "dark"), [(390, 844, True), (820, 1180, False), (1400, 900, False), (1920, 1080, True)]
+)
+def test_every_tab_is_tidy_and_accessible(whole: Path, tmp_path: Path, width: int, height: int, dark: bool) -> None:
+    with chromium.Browser(tmp_path, width=width, height=height, dark=dark) as browser:
+        browser.open(whole.as_uri(), READY)
+        assert browser.run("[...document.querySelectorAll('[role=tab]')].map(tab => tab.hash.slice(1))") == list(TABS)
+        PICTURES.mkdir(parents=True, exist_ok=True)
+        for tab in TABS:
+            show(browser, tab)
+            assert browser.run(UNTIDY) == [], tab
+            assert browser.run(INACCESSIBLE) == [], tab
+            assert "could not be drawn" not in browser.run("document.querySelector('main').innerText")
+            browser.picture(PICTURES / f"report-{tab}-{width}.png")
+        assert browser.run("document.querySelectorAll('[data-figure].js-plotly-plot').length") == FIGURES
+        assert browser.problems == []
+        assert [url for url in browser.requests if not url.startswith(("file:", "data:", "blob:"))] == []
 
 
-@pytest.mark.parametrize(("name", "width", "dark"), [("dark", 1280, True), ("phone", 390, False)])
-def test_every_figure_is_drawn_elsewhere(report: Path, tmp_path: Path, name: str, width: int, dark: bool) -> None:
-    with chromium.Browser(tmp_path, width=width, dark=dark) as browser:
-        browser.open(report.as_uri(), ALL_DRAWN)
-        _check_drawn(browser, name, width)
+def test_the_first_screen_needs_no_scrolling(whole: Path, tmp_path: Path) -> None:
+    with chromium.Browser(tmp_path, width=1400, height=900) as browser:
+        browser.open(whole.as_uri(), READY)
+        assert browser.run("document.querySelector('.trade').getBoundingClientRect().bottom") <= 900
+        assert browser.run("typeof Plotly") == "undefined", "the first screen waits for no library"
 
 
-def _check_drawn(browser: chromium.Browser, name: str, width: int) -> None:
-    assert browser.problems == []
-    assert [url for url in browser.requests if not url.startswith(("file:", "data:", "blob:"))] == []
-    drawn = "document.querySelectorAll('[data-figure].js-plotly-plot').length"
-    assert browser.run(drawn) == FIGURES
-    assert browser.run("document.documentElement.scrollWidth") <= width
-    assert "could not be drawn" not in browser.run("document.querySelector('main').innerText")
-    PICTURES.mkdir(parents=True, exist_ok=True)
-    browser.picture(PICTURES / f"report-{name}.png")
+def test_tabs_follow_keys_addresses_and_history(whole: Path, tmp_path: Path) -> None:
+    chosen = "document.querySelector('[aria-selected=true]').hash"
+    key = "document.activeElement.dispatchEvent(new KeyboardEvent('keydown', {{key: '{}', bubbles: true}}))"
+    with chromium.Browser(tmp_path) as browser:
+        browser.open(whole.as_uri() + "#prices", "document.documentElement.dataset.drawn === 'provenance'")
+        assert browser.run(chosen) == "#provenance"
+        browser.open(whole.as_uri() + "#trials?accelerator=h200&feasible=1", f"{SHOWN}.includes(' of ')")
+        browser.wait("document.querySelector('#controls [name=accelerator]').value === 'h200'")
+        assert browser.run("document.querySelector('#controls [name=feasible]').checked")
+        browser.run("document.getElementById('tab-trials').focus()")
+        browser.run(key.format("ArrowRight"))
+        assert (browser.run(chosen), browser.run("document.activeElement.hash")) == ("#provenance", "#provenance")
+        browser.run(key.format("ArrowRight"))
+        assert browser.run(chosen) == "#answer"
+        browser.run(key.format("End"))
+        assert browser.run("location.hash") == "#provenance"
+        assert browser.run("document.querySelectorAll('[role=tab][tabindex=\"0\"]').length") == 1
+        browser.run("history.back()")
+        browser.wait(f"{chosen} === '#answer'")
+
+
+def test_a_bar_ends_beyond_the_dashes_where_the_bound_is_missed(whole: Path, tmp_path: Path) -> None:
+    with chromium.Browser(tmp_path) as browser:
+        browser.open(whole.as_uri() + "#sensitivity", "document.documentElement.dataset.drawn === 'sensitivity'")
+        rows = browser.run(
+            "[...document.querySelectorAll('.settings .bar')].map(cell => [parseFloat(cell.textContent) / 100, "
+            "...[...cell.querySelectorAll('i')].map(bar => bar.getBoundingClientRect())"
+            ".flatMap(box => [box.left, box.right])])"
+        )
+        assert rows
+        for use, start, end, at, _ in rows:
+            assert (end - start) / (at - start) == pytest.approx(use, abs=0.02)
+
+
+def test_the_colour_scheme_can_be_chosen(whole: Path, tmp_path: Path) -> None:
+    ground = "getComputedStyle(document.body).backgroundColor"
+    with chromium.Browser(tmp_path) as browser:
+        browser.open(whole.as_uri(), READY)
+        light = browser.run(ground)
+        browser.run("document.getElementById('theme').click()")
+        assert browser.run(ground) != light
+        assert browser.run("document.getElementById('theme').getAttribute('aria-label')") == "Light colours"
+        browser.run("document.getElementById('theme').click()")
+        assert browser.run(ground) == light
+
+
+def test_paper_and_a_page_without_scripts_show_everything(whole: Path, tmp_path: Path) -> None:
+    shown = "[...document.querySelectorAll('section.panel')].filter(panel => panel.offsetHeight > 50).length"
+    with chromium.Browser(tmp_path) as browser:
+        browser.open(whole.as_uri(), READY)
+        assert browser.run(shown) == 1
+        browser.run("window.dispatchEvent(new Event('beforeprint'))")
+        assert browser.run(shown) == len(TABS)
+        assert browser.run("document.querySelectorAll('[data-figure].js-plotly-plot').length") == FIGURES
+        browser.run("window.dispatchEvent(new Event('afterprint'))")
+        assert browser.run(shown) == 1
+    text = re.sub(r"<script.*?</script>", "", whole.read_text(encoding="utf-8"), flags=re.DOTALL)
+    path = tmp_path / "silent.html"
+    path.write_text(text, encoding="utf-8")
+    with chromium.Browser(tmp_path / "second", width=390) as browser:
+        browser.open(path.as_uri(), "document.readyState === 'complete'")
+        assert browser.run(shown) == len(TABS)
+        assert browser.run("document.documentElement.scrollWidth") <= 390
 
 
 def test_long_names_and_digests_leave_each_other_room_on_a_phone(
@@ -99,7 +250,8 @@ def test_long_names_and_digests_leave_each_other_room_on_a_phone(
     path = tmp_path / "report.html"
     write_report(build_input(provenance=build_record(inputs=inputs)), path)
     with chromium.Browser(tmp_path, width=390) as browser:
-        browser.open(path.as_uri(), "document.readyState === 'complete'")  # of its text alone
+        browser.open(path.as_uri() + "#provenance", "document.readyState === 'complete'")
+        browser.run("document.querySelectorAll('details').forEach(details => { details.open = true; })")
         assert browser.run("document.documentElement.scrollWidth") <= 390
         heights = "[...document.querySelectorAll('.pairs tr')].map(row => row.offsetHeight)"
         assert max(browser.run(heights)) < 200
@@ -166,7 +318,9 @@ def test_names_from_the_user_run_nothing(build_input: Any, build_record: Any, bu
     path = tmp_path / "report.html"
     write_report(hostile_input(build_input, build_record, build_trial), path)
     with chromium.Browser(tmp_path) as browser:
-        browser.open(path.as_uri(), ALL_DRAWN)
+        browser.open(path.as_uri(), READY)
+        for tab in browser.run("[...document.querySelectorAll('[role=tab]')].map(tab => tab.hash.slice(1))"):
+            show(browser, tab)
         assert browser.problems == []
         assert browser.run("document.querySelectorAll('[data-figure].js-plotly-plot').length") == FIGURES
         browser.run("document.querySelector('#front tr.chosen button.pick').click()")

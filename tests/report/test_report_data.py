@@ -12,7 +12,7 @@ import pytest
 from hisearch.export.servers.exported import summary
 from hisearch.report.data.confidence import ChanceConstrained, Confidence
 from hisearch.report.figures.points import MAX_FAINT, parallel_data, pareto_data, progress_data
-from hisearch.report.pages import page
+from hisearch.report.pages import answer, page
 from hisearch.report.words.settings import NOT_USED, settings, used_settings
 from hisearch.report.words.templating import text as words
 from hisearch.report.words.terms import term_lines
@@ -166,7 +166,7 @@ def test_a_recommendation_that_may_miss_its_slo_is_cautioned_of(build_input: Any
     assert page.kind(dataclasses.replace(data, confidence=uncertain)) == "unsure"
     assert page.kind(data) == "ok"
     terms = dataclasses.replace(uncertain, terms={"ttft_p99": 0.53, "tpot_p99": 0.97})
-    verdicts = [row.verdict for row in page.slo_rows(dataclasses.replace(data, confidence=terms))]
+    verdicts = [gauge.verdict for gauge in answer.gauges(dataclasses.replace(data, confidence=terms))]
     assert [(verdict.words, verdict.kind) for verdict in verdicts[:2]] == [("unsure", "unsure"), ("met", "ok")]
     unsatisfied = dataclasses.replace(uncertain, satisfied=False)
     assert "--confidence" not in page.cautions(dataclasses.replace(data, confidence=unsatisfied))[0].text
@@ -190,16 +190,6 @@ def test_the_front_says_whether_it_meets_the_slo(build_input: Any) -> None:
         "The front",
         "No front, as nothing meets the SLO",
     )
-
-
-def test_runner_ups_name_what_changes(build_input: Any) -> None:
-    data = build_input()
-    for option, (trial, trade) in zip(page.options(data), data.recommendation.runner_ups, strict=True):
-        assert option.trade == trade
-        names = [name for name, _, _ in option.differences]
-        assert names == ["TTFT p99", "Goodput", "Cost"]
-        cheaper = trial.metrics["usd_per_hour"] < data.recommendation.trial.metrics["usd_per_hour"]
-        assert option.differences[2][2].endswith("better" if cheaper else "worse")
 
 
 def test_pareto_data_classifies_every_comparable_trial(build_input: Any) -> None:

@@ -6,7 +6,8 @@ import pytest
 from pydantic import ValidationError
 
 from hisearch.export.engines.agents import notes
-from hisearch.export.engines.flags import Launch, engine_flags
+from hisearch.export.engines.flags import engine_flags
+from hisearch.export.engines.launch import Launch
 from hisearch.search.model.tier_choices import TierChoices
 from hisearch.simulate import plan_worker
 from hisearch.simulate.plans.agent_memory import AgentsRefused, adapter_elements

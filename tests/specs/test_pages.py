@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import hisearch
-from hisearch.export.engines.flags import Launch, engine_flags
+from hisearch.export.engines.flags import engine_flags
+from hisearch.export.engines.launch import Launch
 from hisearch.export.servers.roles import server_options_text
 from hisearch.search.evaluate.simulation import Simulation
 from hisearch.search.stages.execution import groups

@@ -114,7 +114,8 @@ def test_parquet_without_our_header_and_broken_parquet(tmp_path):
 
     path = tmp_path / "t.parquet"
     pq.write_table(pa.table({"input_tokens": [1]}), path)
-    assert "expected 'hisearch-trace' in the file's header" in refused(path)
+    assert "expected 'hisearch-trace' in the file's header" in refused(path, format="hisearch")
+    assert "no column looks like arrival_s or output_tokens" in refused(path)
     path.write_bytes(b"PAR1 and no more")
     assert "not a readable parquet file" in refused(path)
 

@@ -26,8 +26,8 @@ def test_every_format_is_read_by_its_module(name):
 
 
 @pytest.mark.parametrize("name", [name for name in TRACE_FORMATS if name != "hisearch"])
-def test_every_format_but_our_own_is_told_by_fields(name):
-    assert TRACE_FORMATS[name].json_fields or TRACE_FORMATS[name].csv_fields
+def test_every_format_but_our_own_is_told_by_its_content(name):
+    assert TRACE_FORMATS[name].json_fields or TRACE_FORMATS[name].csv_fields or TRACE_FORMATS[name].line_pattern
 
 
 @pytest.mark.parametrize(("name", "fields"), JSON)

@@ -127,7 +127,7 @@ def test_burstgpt(write):
     assert trace.open_loop
     assert trace.shared_tokens.tolist() == [0, 0, 0]
     failed = write("v.csv", old + "50,ChatGPT,472,0,472,Conversation log\n")
-    assert refused(failed).endswith("v.csv:3: Response tokens: expected at least 1, got 0.0")
+    assert refused(failed).endswith("v.csv:3: Response tokens: expected at least 1, got 0")
 
 
 def test_sharegpt_lengths(write):
@@ -265,8 +265,10 @@ def test_csv_by_columns(write):
 
 
 def test_a_table_of_unknown_columns_says_where_to_map_them(write):
-    message = refused(write("t.csv", "ts,prompt,answer\n0,10,5\n"))
-    assert "t.csv:1: format not recognised by its columns (answer, prompt, ts)" in message
+    proposed = refused(write("t.csv", "ts,prompt,answer\n0,10,5\n"))
+    assert "t.csv:1: format not recognised by its columns (answer, prompt, ts)" in proposed
+    assert "--columns arrival_s=ts,input_tokens=prompt,output_tokens=answer; run again with that" in proposed
+    message = refused(write("t.csv", "a,b,c\n0,10,5\n"))
     assert "--columns arrival_s=COLUMN,input_tokens=COLUMN,output_tokens=COLUMN" in message
     assert "spec.file.columns" in message
     assert "--format, or spec.file.format" in message
@@ -294,7 +296,6 @@ def test_gzip_by_content_whatever_the_name(tmp_path, write):
         ({"timestamp": float("nan")}, "timestamp: expected a finite number, got nan"),
         ({"timestamp": float("inf")}, "timestamp: expected a finite number, got inf"),
         ({"timestamp": "soon"}, "timestamp: expected a number, got 'soon'"),
-        ({"timestamp": 1000}, "timestamp: expected rows in order of time, got 1.000000 s after 1.500000 s"),
         ({"hash_ids": [1, 2, 3]}, "hash_ids: expected 1 ids, one per 512 tokens of 500, got 3"),
         ({"hash_ids": "1 2"}, "hash_ids: expected a list of whole numbers, got '1 2'"),
         ({"hash_ids": [2**70]}, "hash_ids: expected whole numbers of at most 64 bits"),

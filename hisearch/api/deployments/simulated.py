@@ -94,7 +94,7 @@ class SimulatedRun:
         notes = (str(note) for note in tier_notes(self.resolved))
         engines = [pool.engine for pool in self.resolved.deployment.pools]
         releases = dict.fromkeys(rules_note(engine.name, engine.version) for engine in engines)
-        return (*filter(None, releases), *notes, *self.trace.warnings, *self.result.warnings, *self.score.warnings)
+        return (*filter(None, releases), *notes, *self.trace.cautions, *self.result.warnings, *self.score.warnings)
 
     def outcomes(self) -> dict[str, int]:
         """Number of requests by outcome: ``finished``, ``in_flight``, ``too_large``, ``unreached``."""

@@ -49,6 +49,7 @@ def load_trace(
     skip_bad: int = 0,
     format: str = "auto",  # noqa: A002 - the name of the workload's key
     columns: Mapping[str, str] | None = None,
+    time_unit: str = "auto",
     models: Collection[str] = (),
     catalogue: Catalogue | None = None,
 ) -> CompiledTrace:
@@ -60,7 +61,8 @@ def load_trace(
         limit: keep the first requests only.
         skip_bad: broken rows to tolerate.
         format: of a trace file, one of ``hisearch.specs.workloads.workload.TraceFormat``.
-        columns: of a CSV: trace field -> its column, as ``spec.file.columns`` of a workload.
+        columns: of a table: trace field -> its column, as ``spec.file.columns`` of a workload.
+        time_unit: of times that are numbers, as ``spec.file.time_unit`` of a workload.
         models: keep only requests for models of these names; all where empty.
         catalogue: where names are looked up.
 
@@ -73,9 +75,10 @@ def load_trace(
     check_format(format)
     workload = find_workload(ref, catalogue)
     if isinstance(workload, Path):
-        options: dict[str, Any] = {"limit": limit, "skip_bad": skip_bad, "format": format}
+        options: dict[str, Any] = {"limit": limit, "skip_bad": skip_bad, "format": format, "time_unit": time_unit}
         return _only(load_trace_file(workload, seed=seed, columns=dict(columns or {}), **options), models)
-    for name, given in (("format", format != "auto"), ("columns", bool(columns))):
+    given_options = (("format", format != "auto"), ("columns", bool(columns)), ("time_unit", time_unit != "auto"))
+    for name, given in given_options:
         if given:
             raise ValueError(f"{name} is for trace files; {ref} is a workload, which says its own")
     return _only(load_document(workload, seed=seed, limit=limit, skip_bad=skip_bad), models)

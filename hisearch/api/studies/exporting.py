@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from hisearch.export.context import DEPLOYMENT, SLO, WORKLOAD, Benchmark, ExportContext, document_text
 from hisearch.export.deployment import export_deployment
-from hisearch.export.engines.flags import ExportError, Launch, release_notice, weights_notice
+from hisearch.export.engines.launch import ExportError, Launch
+from hisearch.export.engines.releases import release_notice
+from hisearch.export.engines.weights import weights_notice
 from hisearch.export.expressible import check_deployment, check_worker, narrowed
 from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.documents.document import Document

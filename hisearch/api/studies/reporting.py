@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING
 from hisearch.api.deployments.replay import price_book
 from hisearch.api.provenance import price_notes, profile_note
 from hisearch.api.run_folder import CONFIDENCE_JOURNAL, JOURNAL, check_one_model
+from hisearch.api.run_lock import is_running
 from hisearch.report.data.inputs import CostRow, ReportInput, RunRecord, SoFar
 from hisearch.report.words.settings import STAGES
 from hisearch.search.records.journal import read_so_far
 from hisearch.search.select.failure import explain
-from hisearch.search.select.formats import describe_formats
+from hisearch.search.select.formats import brief_formats, describe_formats
 from hisearch.search.select.pareto import front, hypervolume_progress
 from hisearch.search.select.recommend import nearest_miss, recommend
 from hisearch.specs.documents.resolve import load_study
@@ -130,6 +131,7 @@ def input_so_far(folder: Path, *, refresh_s: int = 0, other: str = "") -> Report
     return replace(
         basis,
         formats=describe_formats(resolved.model.spec, basis.highlighted, trials, resolved.space.spec.execution),
+        formats_brief=brief_formats(resolved.model.spec, basis.highlighted),
         failure=failure.text if failure is not None else "",
         failure_heading="Nothing meets the SLO so far" if failure is not None and failure.examined else "No answer yet",
         provenance=replace(basis.provenance, settings={**basis.provenance.settings, "Simulated": simulated}),
@@ -144,6 +146,7 @@ def input_so_far(folder: Path, *, refresh_s: int = 0, other: str = "") -> Report
             unknown=len(journal.unknown),
             refresh_s=refresh_s,
             other=other,
+            running=is_running(folder),
         ),
     )
 

@@ -156,11 +156,15 @@ class StudyResult:
 
         baseline = self.recommendation.baseline if self.recommendation is not None else None
         simulated = [*self.trials, *([baseline] if baseline is not None else [])]
-        execution, likely = self.resolved.space.spec.execution, None
-        own = self.confidence.own_formats if self.confidence is not None and trial is self.highlighted else None
-        if own is not None:
-            likely = self.trial(own.trial), own.all_terms
+        execution = self.resolved.space.spec.execution
+        likely = self._likely_own_formats if trial is self.highlighted else None
         return describe_formats(self.resolved.model.spec, trial, simulated, execution, likely)
+
+    @property
+    def _likely_own_formats(self) -> tuple[Trial, float] | None:
+        """The cheapest that keeps the checkpoint's formats and is as likely as required, with its probability."""
+        own = self.confidence.own_formats if self.confidence is not None else None
+        return None if own is None else (self.trial(own.trial), own.chance)
 
     def status_of(self, trial: Trial) -> TrialStatus:
         """A trial's status in the study, its predicted figures and their confidence."""
@@ -173,13 +177,17 @@ class StudyResult:
         return trial_status(trial, best, ground, self.confidence)
 
     def best_on(self, engine: str | None) -> Trial:
-        """The best feasible trial, on one engine where it is named.
+        """The recommended trial, or the best feasible one on an engine that the recommendation does not use.
 
         Raises:
             ValueError: there is none; the message says whether any was tried.
         """
+        from hisearch.search.model.deployments import engines_of
         from hisearch.search.select.recommend import recommend
 
+        chosen = self.recommendation.trial if self.recommendation is not None else None
+        if chosen is not None and (engine is None or engines_of(chosen.deployment) == {engine}):
+            return chosen
         trials = [trial for trial in self.trials if engine is None or trial.deployment.pool.engine.name == engine]
         best = recommend(trials, self.resolved.study.objectives)
         if best is not None:
@@ -233,6 +241,7 @@ class StudyResult:
             ValueError: the run folder's ``confidence.json`` is invalid.
         """
         from hisearch.api.studies.reporting import basic_input
+        from hisearch.search.select.formats import brief_formats
 
         facts, failure, chosen = self.provenance, self.failure, self.highlighted
         refused = self.run_dir / NOT_EXPORTED if self.recommendation is not None else None
@@ -249,6 +258,7 @@ class StudyResult:
             warnings=(*self.drift, *facts["trace"]["warnings"], *(chosen.warnings if chosen is not None else ())),
             settings={
                 "Requests": f"{facts['trace']['requests']:,}",
+                **({"Read as": " ".join(facts["trace"]["notes"])} if facts["trace"].get("notes") else {}),
                 **basis.provenance.settings,
                 "Simulated": format_simulations(facts),
                 "Stage 1": self.outcome.execution.summary(),
@@ -261,8 +271,12 @@ class StudyResult:
             failure=failure.text if failure is not None else "",
             failure_heading=failure.heading if failure is not None else "",
             cut_short=self.caution,
+            cut_short_brief=self.outcome.ending.brief(
+                self.recommendation is not None, bool(failure and failure.hopeless)
+            ),
             not_exported=refused.read_text(encoding="utf-8").strip() if refused and refused.is_file() else "",
             formats=self.formats,
+            formats_brief=brief_formats(self.resolved.model.spec, chosen, self._likely_own_formats),
             capacity=self.closeup.loads if self.closeup is not None else (),
             closeup=self.closeup,
             confidence=self.confidence,
@@ -295,7 +309,7 @@ class StudyResult:
         Raises:
             OSError: the folder cannot be written.
         """
-        from hisearch.export.engines.flags import ExportError
+        from hisearch.export.engines.launch import ExportError
         from hisearch.report.pages.html import write_report
         from hisearch.search.tables import candidates_frame, trials_frame
 

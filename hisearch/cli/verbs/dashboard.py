@@ -13,16 +13,16 @@ def dashboard(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8080,
 ) -> None:
-    """Show runs in a browser: reports, a comparison, every trial.
+    """Show runs in a browser: progress, reports, a comparison, every trial.
 
-    Serves until interrupted, and only reads the folders; a run that is still going on is followed. Trials are shown by
-    optuna-dashboard, of the extra `dashboard`.
+    Serves until interrupted, and only reads the folders; a run that is still going on is followed. With the extra
+    `dashboard`, optuna-dashboard shows the trials as well.
     """
-    from hisearch.api.dashboard import serve
+    from hisearch.api.dashboard import serve, url_of
     from hisearch.cli import output
 
     server = serve(runs, host, port)
-    output.say(f"http://{host}:{server.server_port}/")
+    output.say(url_of(host, server.server_port))
     output.note("serving until interrupted (Ctrl+C)")
     try:
         server.serve_forever()

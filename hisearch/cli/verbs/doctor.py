@@ -28,8 +28,8 @@ def doctor(
 ) -> None:
     """Check the installation, or a document without running it.
 
-    Of a document, all that it names is checked too; of studies and deployments also which workers can be built, and of
-    studies which of the trace's requests the model would reject.
+    Of a document, all that it names is checked too; of studies and deployments also which workers can be built; of
+    studies and workloads what the trace's file was taken for, and which of its requests the model would reject.
     """
     from hisearch.cli import output
 
@@ -50,15 +50,17 @@ def doctor(
     )
     if checkup.ok and checkup.kind == "Deployment" and all(fit.ok for fit in fits):
         problems += _judge_tiers(checkup, overrides)
-    if checkup.ok and checkup.kind == "Study":
-        trace_warnings, unreadable = _judge_trace(checkup, overrides)
+    notes: list[str] = []
+    if checkup.ok and checkup.kind in ("Study", "Workload"):
+        notes, trace_warnings, unreadable = _judge_trace(checkup, overrides)
         warnings += trace_warnings
         problems += unreadable
     problems += _misfits(checkup, fits)
     if as_json:
-        output.print_json(_to_dict(checkup, fits, problems, warnings) | ({"model": about} if about else {}))
+        facts = _to_dict(checkup, fits, problems, warnings) | {"notes": notes}
+        output.print_json(facts | ({"model": about} if about else {}))
     else:
-        _show(checkup, fits, problems, warnings)
+        _show(checkup, fits, problems, warnings, notes)
         output.pairs({name.replace("_", " "): _amount(value) for name, value in about.items()})
     if problems:
         raise typer.Exit(ERROR)
@@ -71,7 +73,9 @@ def installation() -> dict[str, Any]:
     import shutil
     from importlib.metadata import version
 
-    from hisearch.base.kernel_cache import CACHE_FOLDER
+    from hisearch.base import prebuilt
+    from hisearch.base.kernel_cache import CACHE_FOLDER, folder_of
+    from hisearch.kernels.fleet import cluster
     from hisearch.kernels.fleet.compilation import event_loop_is_compiled
     from hisearch.specs.documents.catalogue import shipped_root
     from hisearch.traces.cache import cache_folder
@@ -83,6 +87,7 @@ def installation() -> dict[str, Any]:
         "cores": os.cpu_count() or 1,
         "catalogue": str(shipped_root()),
         "kernel_cache": str(CACHE_FOLDER),
+        "prebuilt_kernels": prebuilt.state(folder_of(cluster.__name__).name),
         "kernels_compiled": event_loop_is_compiled(),
         "trace_cache": str(cache_folder()),
         "optuna_dashboard": _version_of("optuna-dashboard"),
@@ -204,23 +209,35 @@ def _judge_tiers(checkup: Checkup, settings: tuple[str, ...]) -> list[str]:
     return []
 
 
-def _judge_trace(checkup: Checkup, settings: tuple[str, ...]) -> tuple[list[str], list[str]]:
-    """Warnings and problems of a study's trace: what the model would reject, or why the trace cannot be read."""
+def _judge_trace(checkup: Checkup, settings: tuple[str, ...]) -> tuple[list[str], list[str], list[str]]:
+    """Notes, warnings and problems of the trace of a study or workload.
+
+    What its file was taken for; what a study's model would reject; why it cannot be read.
+    """
     from hisearch.api.studies.study import load_study
+    from hisearch.specs.documents.catalogue import Catalogue
     from hisearch.specs.errors import SpecError
+    from hisearch.traces.load import load_document
     from hisearch.traces.stats import window_warning
 
-    study = load_study(checkup.path, settings)
-    model = study.resolved.model
+    rejected = None
     try:
-        trace = study.trace
+        if checkup.kind == "Workload":
+            workload = Catalogue().get("Workload", str(checkup.path))
+            if workload.spec.file is None:
+                return [], [], []
+            trace = load_document(workload)
+        else:
+            study = load_study(checkup.path, settings)
+            trace, model = study.trace, study.resolved.model
+            if over := window_warning(trace, model.spec.max_context_tokens):
+                rejected = f"{trace.name} on {model.name}: {over}"
     except SpecError as error:
-        return [], [str(problem) for problem in error.problems]
-    rejected = window_warning(trace, model.spec.max_context_tokens)
-    return [*trace.warnings, *([f"{trace.name} on {model.name}: {rejected}"] if rejected else [])], []
+        return [], [], [str(problem) for problem in error.problems]
+    return list(trace.notes), [*trace.cautions, *([rejected] if rejected else [])], []
 
 
-def _show(checkup: Checkup, fits: list[Fit], problems: list[str], warnings: list[str]) -> None:
+def _show(checkup: Checkup, fits: list[Fit], problems: list[str], warnings: list[str], notes: list[str]) -> None:
     from hisearch.cli import output
 
     state = "cannot be used" if problems else "ok"
@@ -229,6 +246,8 @@ def _show(checkup: Checkup, fits: list[Fit], problems: list[str], warnings: list
         output.say(f"problem: {problem}")
     for warning in warnings:
         output.say(f"warning: {warning}")
+    for note in notes:
+        output.say(f"trace: {note}")
     if fits:
         output.heading(f"Workers that fit into memory and host: {sum(fit.ok for fit in fits)} of {len(fits)}")
         named = checkup.kind != "Study" and len(fits) > 1

@@ -13,6 +13,7 @@ from hisearch.api.run_folder import JOURNAL
 from hisearch.cli import options
 from hisearch.cli.compilation import note_compilation
 from hisearch.cli.errors import NOTHING_FEASIBLE
+from hisearch.cli.verbs.choosing import choose_study
 from hisearch.cli.verbs.running import Place, how_to_resume, interruptible, place_of, progress_of
 
 #: Kinds of document that can be run.
@@ -29,7 +30,10 @@ if TYPE_CHECKING:
 def run(
     study: Annotated[
         str | None,
-        typer.Argument(metavar="STUDY_OR_SLO", help="A study, or an SLO together with --model and --trace."),
+        typer.Argument(
+            metavar="STUDY_OR_SLO",
+            help="A study, or an SLO together with --model and --trace. Without one: a list to choose from.",
+        ),
     ] = None,
     settings: options.Setting = None,
     model: Annotated[str | None, typer.Option(help="With an SLO: the model.")] = None,
@@ -78,14 +82,18 @@ def run(
     usd_per_hour: Annotated[
         float | None, typer.Option(help="Most that the recommendation may cost, where its rule asks for it.")
     ] = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Print reasons, figures, runner-ups and the front as well.")
+    ] = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
     """Search a study for the deployment to buy.
 
-    Writes a run folder. Prints the recommended deployment with its percentiles against the SLO, the runner-ups and
-    the front. Exits with 0 where a deployment meets the SLO, 99 where none does of those simulated on the whole trace
-    (the nearest miss is then printed, term by term), 1 where none was: neither is then known.
+    Writes a run folder. Prints the recommended deployment with its cautions, its percentiles against the SLO, and what
+    a cheaper, a surer and a faster one costs. Exits with 0 where a deployment meets the SLO, 99 where none does of
+    those simulated on the whole trace (the nearest miss is then printed, term by term), 1 where none was: neither is
+    then known.
     """
     if resume is not None and out is not None:
         raise typer.BadParameter("--resume goes on in its own folder; leave --out away")
@@ -94,7 +102,7 @@ def run(
 
     place = place_of(workers, backend, scheduler, storage)
     if study is None and resume is None:
-        raise typer.BadParameter("name a study or an SLO, or a folder to --resume", param_hint="STUDY_OR_SLO")
+        study = choose_study()
     ref = study if study is not None else str(Path(str(resume)) / "study.yaml")
     kind = _kind(ref)
     if kind == "FleetStudy":
@@ -109,7 +117,9 @@ def run(
     with interruptible() as interrupts:
         resolved_study = _resolve_study(ref, kind, chosen, model, trace, keep, quiet)
         result = _search(resolved_study, resume, out, place, interrupts, quiet)
-    output.result(as_json, lambda: run_view.to_dict(result), lambda: run_view.show(result))
+    output.result(as_json, lambda: run_view.to_dict(result), lambda: run_view.show(result, verbose))
+    for text in () if quiet else result.provenance["trace"].get("notes", ()):
+        output.note(text)
     output.warn(run_view.warnings(result), quiet)
     if result.unwritten:
         again = how_to_resume(result.run_dir).partition("kept. ")[2]

@@ -108,4 +108,6 @@ def simulate(
         simulate_view.show(simulated)
         if tier_values:
             simulate_view.show_tier_values(values)
+    for text in () if quiet else simulated.trace.notes:
+        output.note(text)
     output.warn(simulated.warnings, quiet)

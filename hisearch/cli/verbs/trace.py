@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -47,9 +48,10 @@ def stats(
     limit: options.Limit = None,
     skip_bad: options.SkipBad = 0,
     columns: options.Columns = None,
+    time_unit: options.TimeUnit = "auto",
     as_json: options.Json = False,
 ) -> None:
-    """Describe a trace: rates, burstiness, lengths, sessions.
+    """Describe a trace: how its file was read, rates, burstiness, lengths, sessions.
 
     And what a prefix cache could hit, without limit and by its size.
     """
@@ -58,8 +60,16 @@ def stats(
     from hisearch.cli.views import trace as trace_view
     from hisearch.traces.stats import curve_capacities, lru_hit_curve, trace_stats
 
-    mapping = parse_columns(columns or ())
-    compiled = load_trace(trace, seed=seed, limit=limit, skip_bad=skip_bad, format=trace_format, columns=mapping)
+    options.check_choice("--time-unit", time_unit, options.TIME_UNITS)
+    compiled = load_trace(
+        trace,
+        seed=seed,
+        limit=limit,
+        skip_bad=skip_bad,
+        format=trace_format,
+        columns=parse_columns(columns or ()),
+        time_unit=time_unit,
+    )
     statistics = trace_stats(compiled, capacities_tokens=capacity_tokens, block_tokens=block_tokens)
     points = []
     if curve or curve_html is not None:
@@ -87,28 +97,22 @@ def import_(
     limit: options.Limit = None,
     seed: options.Seed = 0,
     columns: options.Columns = None,
+    time_unit: options.TimeUnit = "auto",
     model: _Model = None,
     as_json: options.Json = False,
 ) -> None:
     """Convert a trace to hisearch's own form."""
     from hisearch.api.deployments.workload import check_format, first_requests, parse_columns
-    from hisearch.cli import output
-    from hisearch.specs.wording import counted
     from hisearch.specs.workloads.workload import TraceFileSpec
     from hisearch.traces.importers import read_trace
 
     check_format(trace_format)
+    options.check_choice("--time-unit", time_unit, options.TIME_UNITS)
     mapping = parse_columns(columns or ())
-    spec = TraceFileSpec.model_validate(
-        {"path": str(source), "format": trace_format, "skip_bad": skip_bad, "columns": mapping}
-    )
+    reading = {"format": trace_format, "skip_bad": skip_bad, "columns": mapping, "time_unit": time_unit}
+    spec = TraceFileSpec.model_validate({"path": str(source)} | reading)
     trace = _asking(read_trace(source, spec, seed=seed), model)
     _write(trace if limit is None else first_requests(trace, limit), out, as_json)
-    if as_json:
-        return
-    output.warn(trace.warnings)
-    if trace.skipped_rows:
-        output.note(f"{counted(trace.skipped_rows, 'broken row')} left out")
 
 
 @app.command("generate")
@@ -155,7 +159,9 @@ def merge(
     from hisearch.traces.changes.merging import merged
     from hisearch.traces.importers import read_trace
 
-    _write(merged([read_trace(path, TraceFileSpec(path=str(path)), seed=seed) for path in sources]), out, as_json)
+    traces = [read_trace(path, TraceFileSpec(path=str(path)), seed=seed) for path in sources]
+    notes = tuple(f"{path}: {note}" for path, trace in zip(sources, traces, strict=True) for note in trace.notes)
+    _write(replace(merged(traces), notes=notes), out, as_json)
 
 
 def _asking(trace: Trace, model: str | None) -> Trace:
@@ -166,7 +172,7 @@ def _asking(trace: Trace, model: str | None) -> Trace:
 
 
 def _write(trace: Trace, out: Path, as_json: bool) -> None:
-    """Write the trace and print a line, or its facts as JSON."""
+    """Write the trace and print a line, with what its file was taken for; or its facts as JSON."""
     from hisearch.cli import output
     from hisearch.specs.wording import counted
     from hisearch.traces.changes.ordering import in_arrival_order
@@ -175,6 +181,9 @@ def _write(trace: Trace, out: Path, as_json: bool) -> None:
     write_trace(in_arrival_order(trace), out)
     if as_json:
         facts = {"path": out, "requests": len(trace), "skipped_rows": trace.skipped_rows}
-        output.print_json({**facts, "warnings": list(trace.warnings)})
-    else:
-        output.say(f"{out}: {counted(len(trace), 'request')}")
+        output.print_json({**facts, "notes": list(trace.notes), "warnings": list(trace.warnings)})
+        return
+    output.say(f"{out}: {counted(len(trace), 'request')}")
+    for note in trace.notes:
+        output.note(note)
+    output.warn(trace.warnings)

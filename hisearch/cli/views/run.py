@@ -13,6 +13,7 @@ from hisearch.cli import output
 from hisearch.cli.views import confidence as confidence_view
 from hisearch.cli.views.terms import TERM_COLUMNS, term_rows, terms_to_dict
 from hisearch.report.pages.page import caution, cautions
+from hisearch.report.pages.trades import trades
 from hisearch.report.words.cautions import may_miss, verdict_of
 from hisearch.report.words.templating import text
 from hisearch.report.words.terms import term_lines
@@ -28,8 +29,42 @@ from hisearch.specs.wording import format_percent, listed
 FRONT_ROWS = 5
 
 
-def show(result: StudyResult) -> None:
-    """Print a result for people: the answer, its cautions, its figures; the rest is in the report."""
+def show(result: StudyResult, verbose: bool = False) -> None:
+    """Print a result for people: the answer and its cautions first; ``verbose``: all that the report's text says."""
+    if verbose:
+        _show_all(result)
+    else:
+        _show_answer(result)
+
+
+def _show_answer(result: StudyResult) -> None:
+    """Print the recommendation, a line per caution, the SLO, three trades, and where the rest is: 30 lines at most."""
+    recommendation = result.recommendation
+    if recommendation is None:
+        _show_miss(result, verbose=False)
+        _show_origin(result)
+        return
+    output.say(f"Recommended for {result.resolved.name}", bold=True)
+    output.say(_sentence(result, recommendation.trial))
+    report = result.report_input()
+    for note in cautions(report):
+        output.say(f"{note.title}: {note.brief}.")
+    known = report.confidence
+    if known is not None and known.satisfied is False:
+        output.say(known.summary)
+    elif known is not None and known.chance is not None and not may_miss(known):
+        output.say(text("cautions", "chance", known))
+    _show_terms(result, recommendation.trial)
+    three = trades(report)
+    output.heading("Instead")
+    rows = [(trade.role, trade.hardware or "-", trade.change, trade.effect) for trade in three]
+    output.table(("", "deployment", "USD/hour", "what it gives or takes"), rows)
+    output.say()
+    _show_origin(result, heading=False)
+    output.say("Print reasons, figures, runner-ups and the front: --verbose")
+
+
+def _show_all(result: StudyResult) -> None:
     recommendation = result.recommendation
     if recommendation is not None:
         output.say(f"Recommended for {result.resolved.name}", bold=True)
@@ -45,7 +80,7 @@ def show(result: StudyResult) -> None:
             output.table(("deployment", "what it trades against the recommendation"), rows)
         confidence_view.show(result)
     else:
-        _show_miss(result)
+        _show_miss(result, verbose=True)
     _show_front(result)
     _show_origin(result)
 
@@ -62,7 +97,7 @@ def _show_cautions(result: StudyResult) -> None:
             output.say(summary or text("cautions", "chance", report.confidence))
 
 
-def _show_miss(result: StudyResult) -> None:
+def _show_miss(result: StudyResult, *, verbose: bool) -> None:
     nearest, failure = result.nearest_miss, result.failure
     if failure is None:
         return
@@ -75,7 +110,10 @@ def _show_miss(result: StudyResult) -> None:
     for line in describe_miss(nearest):
         output.say(f"  {line}")
     output.say(f"\n{_sentence(result, nearest)}")
-    _show_deployment(result, nearest)
+    if verbose:
+        _show_deployment(result, nearest)
+    else:
+        _show_terms(result, nearest)
 
 
 def _sentence(result: StudyResult, trial: Trial) -> str:
@@ -84,6 +122,13 @@ def _sentence(result: StudyResult, trial: Trial) -> str:
 
 def _show_deployment(result: StudyResult, trial: Trial) -> None:
     """Print the SLO term by term, then throughput and cost."""
+    _show_terms(result, trial)
+    output.heading("Figures")
+    output.pairs(_figures(result, trial))
+
+
+def _show_terms(result: StudyResult, trial: Trial) -> None:
+    """Print the SLO term by term."""
     output.heading("Against the SLO")
     confidence = result.confidence if result.recommendation is not None else None
     columns: tuple[str, ...] = TERM_COLUMNS
@@ -96,8 +141,6 @@ def _show_deployment(result: StudyResult, trial: Trial) -> None:
             for row, line, chance in zip(rows, term_lines(trial.slo), chances, strict=True)
         ]
     output.table(columns, rows, numbers=(1, 2, 3, 5))
-    output.heading("Figures")
-    output.pairs(_figures(result, trial))
 
 
 def _figures(result: StudyResult, trial: Trial) -> dict[str, str]:
@@ -147,11 +190,12 @@ def _show_front(result: StudyResult) -> None:
         output.say(f"and {len(shown) - FRONT_ROWS:,} more in {result.run_dir / 'front.csv'} and in the report")
 
 
-def _show_origin(result: StudyResult) -> None:
+def _show_origin(result: StudyResult, *, heading: bool = True) -> None:
     """Print the assumptions of the figures, and where the rest is."""
     report = result.report_input()
     profile, assumed = report.provenance.profile, report.provenance.assumed_prices
-    output.heading("What this rests on")
+    if heading:
+        output.heading("What this rests on")
     output.say(
         f"Step times: profile {profile.name}, {profile.evidence}, error about {percent(profile.relative_error)}."
         + (f" Prices of {', '.join(assumed)} are assumptions." * bool(assumed))
@@ -198,12 +242,12 @@ def to_dict(result: StudyResult) -> dict[str, Any]:
     recommendation = None
     if best is not None:
         recommendation = {
-            **_trial(best.trial),
+            **trial_to_dict(best.trial),
             "rule": best.rule,
             "reason": best.reason,
             "against_baseline": best.against_baseline,
             "capacity": headroom,
-            "runner_ups": [{**_trial(trial), "trade": trade} for trial, trade in best.runner_ups],
+            "runner_ups": [{**trial_to_dict(trial), "trade": trade} for trial, trade in best.runner_ups],
         }
     report = result.report_input()
     profile = report.provenance.profile
@@ -220,8 +264,8 @@ def to_dict(result: StudyResult) -> dict[str, Any]:
         "replayed": result.provenance["run"]["replayed"],
         "recommendation": recommendation,
         "confidence": confidence_view.to_dict(result),
-        "nearest_miss": None if result.nearest_miss is None else _trial(result.nearest_miss),
-        "front": [_trial(trial) for trial in result.front],
+        "nearest_miss": None if result.nearest_miss is None else trial_to_dict(result.nearest_miss),
+        "front": [trial_to_dict(trial) for trial in result.front],
         "profile": {
             "name": profile.name,
             "evidence": profile.evidence,
@@ -233,7 +277,8 @@ def to_dict(result: StudyResult) -> dict[str, Any]:
     }
 
 
-def _trial(trial: Trial) -> dict[str, Any]:
+def trial_to_dict(trial: Trial) -> dict[str, Any]:
+    """A trial for machines; see docs/cli.md."""
     return {
         "trial": trial.number,
         "stage": trial.stage,

@@ -15,6 +15,8 @@ _BAR_WIDTH = 50
 def show(stats: TraceStats) -> None:
     """Print a trace's statistics for people."""
     output.say(f"{stats.name}: {counted(stats.requests, 'request')}", bold=True)
+    for note in stats.notes:
+        output.say(note)
     rows = {
         "sessions": f"{stats.sessions:,}, {percent(stats.single_turn_fraction)} of one turn",
         "follow-ups": f"{counted(stats.follow_ups, 'request')} after a predecessor",

@@ -1,7 +1,7 @@
 """Engine settings for agents' objects: flags of LoRA adapters, and notes on settings without a flag.
 
-Flags were read in SGLang's documentation ("LoRA Serving") and ``server_args.py`` (0.5.9). Those of vLLM, with the
-ranks that it accepts, are from its argument parser (0.19.1); ``tests/export`` checks them against it.
+Flags were read in SGLang's documentation ("LoRA Serving") and ``server_args.py``. Those of vLLM, with the ranks
+that it accepts, are from its argument parser; ``tests/export`` checks them against the parsers of two releases each.
 """
 
 from __future__ import annotations

@@ -9,7 +9,13 @@ from hisearch.specs.deployments.tiers import CONNECTOR_EVICTIONS, KV_CONNECTORS,
 
 #: Settings that only one engine has, and their values without an effect.
 _VLLM_ALONE = {"long_prefill_tokens": 0, "reserve_full_prompt": True, "watermark": 0.0}
-_SGLANG_ALONE = {"mixed_chunk": False, "receive_interval": 1}
+_SGLANG_ALONE = {
+    "mixed_chunk": False,
+    "receive_interval": 1,
+    "high_priority_first": False,
+    "preemption_threshold": 10,
+    "prefill_max_requests": None,
+}
 
 
 def _left_behind(engine: EngineSpec, alone: dict[str, Any], notes: list[str]) -> dict[str, Any]:
@@ -23,6 +29,7 @@ def _left_behind(engine: EngineSpec, alone: dict[str, Any], notes: list[str]) ->
 def other_engine(engine: EngineSpec) -> tuple[EngineSpec, tuple[str, ...]]:
     """The nearest settings of another engine (SGLang for vLLM, else vLLM), and notes on dropped settings."""
     notes: list[str] = []
+    engine = engine.model_copy(update={"version": ""})  # The newest modelled release of the other engine.
     if engine.name == "vllm":
         update = {"name": "sglang", "page_tokens": engine.page_size} | _left_behind(engine, _VLLM_ALONE, notes)
         notes.append("SGLang runs prefill batches before decode batches; vLLM mixes them in one step.")
@@ -40,6 +47,10 @@ def other_engine(engine: EngineSpec) -> tuple[EngineSpec, tuple[str, ...]]:
     page_tokens = engine.page_tokens if engine.page_tokens is not None and engine.page_tokens % 16 == 0 else 16
     if page_tokens != engine.page_size:
         notes.append(f"KV pages of {page_tokens} tokens; simulated with {engine.page_size}.")
+    if engine.priority_scheduling:
+        if engine.schedule == "lof":
+            notes.append("vLLM serves requests of one priority first come first served; simulated with lof.")
+        engine = engine.model_copy(update={"schedule": "priority", "priority_scheduling": False})
     if engine.schedule not in SCHEDULES["vllm"]:
         notes.append(f"vLLM has no schedule {engine.schedule}: requests are served first come first served.")
         engine = engine.model_copy(update={"schedule": "fcfs"})

@@ -1,7 +1,7 @@
 """Engine settings for cache tiers: flags, environment, and notes on settings that engines lack.
 
-Names and values were read in the sources of SGLang 0.5.9 (``server_args.py``, ``hiradix_cache.py``,
-``hicache_storage.py``, and the READMEs of Mooncake and LMCache there), vLLM 0.19 (``config/vllm.py``,
+Names and values were read in the sources of SGLang 0.5.9 and 0.5.23 (``server_args.py``, ``hiradix_cache.py``,
+``hicache_storage.py``, and the READMEs of Mooncake and LMCache there), vLLM 0.19.1 and 0.33.0 (``config/vllm.py``,
 ``v1/kv_offload``) and LMCache (``v1/config.py``, whose keys are environment variables ``LMCACHE_…``; for its server,
 ``docs/source/mp``).
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
+from hisearch.export.engines.releases import is_changed
 from hisearch.export.rendering import render_notes
 from hisearch.specs.deployments.deployment import PoolSpec
 from hisearch.specs.deployments.tiers import (
@@ -78,10 +79,12 @@ def storage_settings(pool: PoolSpec) -> dict[str, float] | None:
 
 
 def offloading_backend(pool: PoolSpec) -> str | None:
-    """VLLM's ``--kv-offloading-backend``; None where an LMCache server is the KV connector."""
+    """VLLM's ``--kv-offloading-backend``; None where LMCache is named by ``--kv-transfer-config``."""
     if not has_tiers(pool) or has_server(pool):
         return None
-    return "lmcache" if pool.kv_connector == "lmcache" else "native"
+    if pool.kv_connector != "lmcache":
+        return "native"
+    return None if is_changed(pool.engine, "lmcache_is_a_server") else "lmcache"
 
 
 def offloading_gib(pool: PoolSpec) -> float | None:
@@ -98,8 +101,12 @@ def offloading_settings(pool: PoolSpec) -> dict[str, Any] | None:
     """VLLM's ``--kv-transfer-config``, where the connector needs more settings than its size."""
     if has_server(pool):
         return {"kv_connector": "LMCacheMPConnector", "kv_role": "kv_both"}
+    if is_moved_by(pool, "lmcache") and offloading_backend(pool) is None:
+        return {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}
     settings: dict[str, Any] = {}
     if is_moved_by(pool, "offload"):
+        if is_changed(pool.engine, "offloads_prompts_alone"):
+            settings["offload_prompt_only"] = False
         if pool.tiers[0].eviction != "lru":
             settings["eviction_policy"] = pool.tiers[0].eviction
         if pool.movement.store_threshold > 0:

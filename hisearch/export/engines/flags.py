@@ -1,20 +1,22 @@
 """One table per engine: command-line flag -> its value for a deployment.
 
-Flags and their values were read in the engines' own sources: SGLang 0.5.9 ``server_args.py``, vLLM 0.19.1
-``arg_utils.py`` and ``config/cache.py``, TensorRT-LLM 1.1 ``commands/serve.py``, sglang-router 0.3.2
-``router_args.py``. TensorRT-LLM's settings without a flag go into a file, see ``trtllm_options``.
+Flags and their values were read in the engines' own sources: SGLang 0.5.9 and 0.5.23 ``server_args.py``, vLLM 0.19.1
+and 0.33.0 ``arg_utils.py`` and ``config``, TensorRT-LLM 1.1 ``commands/serve.py``, sglang-router 0.3.2
+``router_args.py``. What differs from release to release is named in ``releases``. TensorRT-LLM's settings without a
+flag go into a file, see ``trtllm_options``.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 from hisearch.base.policies import QUEUE_ORDERS
 from hisearch.export.engines import agents
 from hisearch.export.engines.cache_tiers import (
     has_hicache_tree,
+    has_server,
     hicache_gb_per_rank,
     is_moved_by,
     offloading_backend,
@@ -24,123 +26,42 @@ from hisearch.export.engines.cache_tiers import (
     storage_settings,
     storage_tier,
 )
-from hisearch.latency.device_memory.loading import FullLoad, full_load
-from hisearch.specs.base import ENGINE_TITLES, EngineName
-from hisearch.specs.deployments.deployment import PoolSpec
-from hisearch.specs.deployments.engine_rules import rules_in_force, rules_version
+from hisearch.export.engines.launch import ExportError, Launch
+from hisearch.export.engines.releases import SGLANG_EVICTIONS, exported_release, is_changed
+from hisearch.export.engines.weights import HALF_OR_FULL, needs_checkpoint
+from hisearch.specs.base import EngineName
 from hisearch.specs.deployments.routing import RouterName, RouterSpec
-from hisearch.specs.machines.hardware import AcceleratorSpec
-from hisearch.specs.models.model import ModelSpec, names_weights
+from hisearch.specs.models.pages import PAGE_TOKENS
+from hisearch.specs.versions import precedes
 
-#: The versions whose flags are written.
-ENGINE_VERSIONS: dict[EngineName, str] = {"sglang": "0.5.9", "vllm": "0.19.1", "trtllm": "1.1.0"}
 ROUTER_VERSION = "0.3.2"
-
-_HALF_OR_FULL = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
-
-
-class ExportError(ValueError):
-    """A deployment that the engine's command line cannot express."""
-
-
-class Launch(NamedTuple):
-    """The inputs of one replica's flags. kv_capacity_tokens: the simulated KV pool of one replica."""
-
-    pool: PoolSpec
-    model: ModelSpec
-    accelerator: AcceleratorSpec
-    kv_capacity_tokens: int
-
 
 #: A flag's value: True writes the flag alone, None and False leave it out, a mapping is written as JSON.
 Value = str | float | bool | dict[str, Any] | None
 Table = tuple[tuple[str, Callable[[Launch], Value]], ...]
 
 
-class Checkpoint(NamedTuple):
-    """Weights that the user has to supply: their format, and why the published ones do not suffice."""
-
-    dtype: str
-    reason: str
-
-
-def loading(launch: Launch) -> FullLoad | None:
-    """A rank's memory while its weights are quantised; None where they are never all held (vLLM), or not quantised."""
-    pool = launch.pool
-    return full_load(
-        launch.model,
-        launch.accelerator,
-        engine=pool.engine.name,
-        tensor_parallel=pool.tensor_parallel,
-        parallelism=pool.parallelism,
-        weight_dtype=pool.weight_dtype,
-    )
-
-
-def needs_checkpoint(launch: Launch) -> Checkpoint | None:
-    """The weights that need a separately quantized checkpoint, or None.
-
-    vLLM and SGLang quantize 16-bit weights to fp8 while loading, SGLang only where the 16-bit weights fit. Every other
-    change of format needs a separate checkpoint, as does any change on TensorRT-LLM.
-    """
-    pool, stored = launch.pool, launch.model.weight_dtype
-    weight_dtype = pool.weight_dtype or stored
-    if weight_dtype == stored or (stored in _HALF_OR_FULL and weight_dtype in _HALF_OR_FULL):
-        return None
-    if weight_dtype != "fp8" or stored not in _HALF_OR_FULL or pool.engine.name == "trtllm":
-        return Checkpoint(
-            weight_dtype, f"the published ones have {stored}, and the engine cannot convert them while loading"
-        )
-    held = loading(launch)
-    return None if held is None or held.fits else Checkpoint(weight_dtype, held.sentence(stored, pool.accelerator))
-
-
-def weights_to_bring(launch: Launch) -> Checkpoint | None:
-    """The weights that the user has to name, or None where the published ones are known and suffice."""
-    needed = needs_checkpoint(launch)
-    if needed is not None or names_weights(launch.model.huggingface_id):
-        return needed
-    stored = launch.model.weight_dtype
-    return Checkpoint(stored, f"{launch.model.huggingface_id} is the name of a file, no Hugging Face id")
-
-
-def weights_notice(launches: Iterable[Launch]) -> str:
-    """A notice where the export does not know the weights' Hugging Face id; "" where it does."""
-    unknown = [launch.model.huggingface_id for launch in launches if not names_weights(launch.model.huggingface_id)]
-    if not unknown:
-        return ""
-    return (
-        f"REPLACE THE MODEL'S NAME: {unknown[0]} is what its file is called, and no Hugging Face id. Set MODEL to "
-        "the id or folder of the weights wherever this export asks for it; clients ask for that name too. To have it "
-        "written here, run the study with --set spec.huggingface_id=ORGANISATION/MODEL."
-    )
-
-
-def release_notice(launches: Iterable[Launch]) -> str:
-    """A notice where the simulated rules are of another release than the flags; "" where they are not."""
-    for launch in launches:
-        engine = launch.pool.engine
-        exported, simulated = ENGINE_VERSIONS[engine.name], rules_version(engine.name, engine.version)
-        if simulated and rules_in_force(engine.name, simulated) != rules_in_force(engine.name, exported):
-            title = ENGINE_TITLES[engine.name]
-            return (
-                f"These files run {title} {exported}; its decisions were simulated by the rules of {simulated}. Set "
-                f"engine.version: {exported} to simulate what they run."
-            )
-    return ""
-
-
 def dtype(launch: Launch) -> str:
     """The compute format where weights are 16 or 32 bits wide; else "auto", from the checkpoint."""
     weight_dtype = launch.pool.weight_dtype or launch.model.weight_dtype
-    return _HALF_OR_FULL.get(weight_dtype, "auto")
+    return HALF_OR_FULL.get(weight_dtype, "auto")
 
 
 def _quantization(launch: Launch) -> Value:
-    """fp8 where the engine quantizes while loading; an fp8 checkpoint declares it itself."""
+    """fp8, by its name in the release, where the engine quantizes while loading; a checkpoint declares it itself."""
     weight_dtype = launch.pool.weight_dtype or launch.model.weight_dtype
-    online = weight_dtype == "fp8" and launch.model.weight_dtype in _HALF_OR_FULL and needs_checkpoint(launch) is None
-    return "fp8" if online else None
+    online = weight_dtype == "fp8" and launch.model.weight_dtype in HALF_OR_FULL and needs_checkpoint(launch) is None
+    return ("fp8_per_tensor" if _says(launch, "names_online_formats") else "fp8") if online else None
+
+
+def _says(launch: Launch, name: str) -> bool:
+    """Whether a change of command lines holds in the launch's release."""
+    return is_changed(launch.pool.engine, name)
+
+
+def _version(launch: Launch) -> str:
+    """``vllm 0.33.0``, for messages."""
+    return f"{launch.pool.engine.name} {exported_release(launch.pool.engine)}"
 
 
 def _fp8_format(launch: Launch) -> str:
@@ -155,9 +76,9 @@ def _kv_dtype(engine: EngineName) -> Callable[[Launch], Value]:
             return _fp8_format(launch)
         formats = {"bf16": "bf16" if engine == "sglang" else "auto", "fp16": "auto"}
         if engine == "sglang":
-            formats["fp4"] = "fp4_e2m1"
+            formats["fp4"] = "fp4_mx_block16" if _says(launch, "names_fp4_recipes") else "fp4_e2m1"
         if kv_dtype not in formats:
-            raise ExportError(f"{engine} {ENGINE_VERSIONS[engine]} has no KV cache format {kv_dtype}")
+            raise ExportError(f"{_version(launch)} has no KV cache format {kv_dtype}")
         return formats[kv_dtype]
 
     return value
@@ -171,6 +92,13 @@ def _beyond_one(degree: int) -> Value:
 def _of_all_groups(launch: Launch, limit: int) -> int:
     """A per-attention-group limit for SGLang, which divides its value by ``--dp-size``."""
     return limit * launch.pool.attention_data_parallel
+
+
+def _attention_groups(launch: Launch, *, is_named: bool) -> Value:
+    """SGLang's attention groups; None where the release counts them by another flag. is_named: by one of their own."""
+    if _says(launch, "has_attention_groups") is not is_named:
+        return None
+    return _beyond_one(launch.pool.attention_data_parallel)
 
 
 def _of_adapters(value_of: Callable[[Any, Any], Value]) -> Callable[[Launch], Value]:
@@ -195,32 +123,85 @@ def _vllm_passes(launch: Launch) -> Value:
 #: Characters per token of English text, as the router measures its trees in characters. Assumed.
 CHARACTERS_PER_TOKEN = 4
 
-#: Eviction policies that SGLang's command line accepts (RADIX_EVICTION_POLICY_CHOICES).
-SGLANG_EVICTIONS = ("lru", "lfu")
-
 
 def _radix_eviction(launch: Launch) -> Value:
-    eviction = launch.pool.engine.eviction
-    if launch.pool.engine.prefix_caching and eviction not in SGLANG_EVICTIONS:
+    eviction, release = launch.pool.engine.eviction, exported_release(launch.pool.engine)
+    known = [name for name, since in SGLANG_EVICTIONS.items() if not precedes(release, since)]
+    if launch.pool.engine.prefix_caching and eviction not in known:
         raise ExportError(
-            f"the command line of sglang {ENGINE_VERSIONS['sglang']} has no --radix-eviction-policy {eviction}; "
-            f"it takes {' or '.join(SGLANG_EVICTIONS)}"
+            f"the command line of sglang {release} has no --radix-eviction-policy {eviction}; "
+            f"it takes {', '.join(known[:-1])} or {known[-1]}"
         )
     return eviction if launch.pool.engine.prefix_caching else None
 
 
 def _schedule_policy(launch: Launch) -> str:
-    """Under priority SGLang orders by fcfs what has the same value."""
-    if _by_priority(launch):
-        return "fcfs"
+    """Schedule priority is fcfs by priority, which is a switch."""
     name = launch.pool.engine.schedule
+    if name == "priority":
+        return "fcfs"
     if not QUEUE_ORDERS[name].flag:
         known = " or ".join(order.flag for order in QUEUE_ORDERS.values() if order.flag and "sglang" in order.engines)
         raise ExportError(
-            f"sglang {ENGINE_VERSIONS['sglang']} has no --schedule-policy {name}, which is simulated alone; "
-            f"it takes {known}"
+            f"{_version(launch)} has no --schedule-policy {name}, which is simulated alone; it takes {known}"
         )
     return QUEUE_ORDERS[name].flag
+
+
+#: SGLang's factor on ``--schedule-conservativeness`` under attention groups (``_handle_data_parallelism``).
+SGLANG_GROUPS_CONSERVATIVENESS = 0.3
+
+
+def _conservativeness(launch: Launch) -> Value:
+    """The value that the engine brings to the simulated one."""
+    stated = launch.pool.engine.schedule_conservativeness
+    return stated / SGLANG_GROUPS_CONSERVATIVENESS if launch.pool.attention_data_parallel > 1 else stated
+
+
+def _sglang_fusion(launch: Launch) -> Value:
+    """All-reduce fusion by FlashInfer, where stated."""
+    fused = launch.pool.engine.fused_all_reduce
+    return "auto" if fused and _says(launch, "names_fusion_backend") else None
+
+
+def _sglang_lmcache(launch: Launch) -> Value:
+    if is_moved_by(launch.pool, "lmcache") and _says(launch, "lmcache_is_a_server"):
+        raise ExportError(
+            f"{_version(launch)} has LMCache as a server, for which nothing is written here; set engine.version to one "
+            "before 0.5.21, or movement.kv_connector: hicache"
+        )
+    return is_moved_by(launch.pool, "lmcache")
+
+
+def _vllm_without_hybrid_manager(launch: Launch) -> Value:
+    """Off for connectors that lack it; models with linear attention do not start without it."""
+    needs_flag = offloading_backend(launch.pool) is not None and not _says(launch, "knows_offloading_connector")
+    in_process = is_moved_by(launch.pool, "lmcache") and not has_server(launch.pool)
+    if launch.model.linear_attention is not None and (needs_flag or in_process):
+        other = "" if in_process else ", or set engine.version to 0.22.0 or newer"
+        raise ExportError(
+            f"{_version(launch)} turns its hybrid KV cache manager off for these tiers, without which models with "
+            f"linear attention do not start; leave the tiers out{other}"
+        )
+    return needs_flag
+
+
+def _watermark(launch: Launch) -> Value:
+    share = launch.pool.engine.watermark
+    if share > 0 and not _says(launch, "has_watermark"):
+        raise ExportError(f"{_version(launch)} has no watermark; set engine.watermark to 0")
+    return share or None
+
+
+#: Blocks of dense MLA: FlashMLA and FlashInfer's kernels take 64 tokens, 16 leaves slow ones alone (``v1/attention/
+#: backends/mla``: get_supported_kernel_block_sizes).
+VLLM_MLA_BLOCK = 64
+
+
+def vllm_block_size(launch: Launch) -> int:
+    """Tokens of a block: as simulated, but 64 in the place of vLLM's default under MLA."""
+    page = launch.pool.engine.page_size
+    return VLLM_MLA_BLOCK if launch.model.mla is not None and page == PAGE_TOKENS["vllm"] else page
 
 
 def vllm_blocks(launch: Launch) -> int | None:
@@ -231,18 +212,26 @@ def vllm_blocks(launch: Launch) -> int | None:
     model = launch.model
     if model.linear_attention is not None or model.sliding_window_tokens:
         return None
-    return launch.kv_capacity_tokens // launch.pool.engine.page_size
+    return launch.kv_capacity_tokens // vllm_block_size(launch)
+
+
+def _vllm_longest(launch: Launch) -> int:
+    """Most tokens of a request. Without chunked prefill vLLM starts only where a step's budget holds all of them."""
+    engine = launch.pool.engine
+    longest = min(launch.model.max_context_tokens, launch.kv_capacity_tokens - vllm_block_size(launch))
+    return longest if engine.chunked_prefill else min(longest, engine.chunk_tokens)
 
 
 def _by_priority(launch: Launch) -> bool:
-    return launch.pool.engine.schedule == "priority"
+    return launch.pool.engine.by_priority
 
 
 SGLANG: Table = (
     ("--tp-size", lambda c: c.pool.parallelism.stage_ranks),
     ("--pp-size", lambda c: _beyond_one(c.pool.pipeline_parallel)),
-    ("--dp-size", lambda c: _beyond_one(c.pool.attention_data_parallel)),
-    ("--enable-dp-attention", lambda c: c.pool.attention_data_parallel > 1),
+    ("--dp-size", lambda c: _attention_groups(c, is_named=False)),
+    ("--enable-dp-attention", lambda c: bool(_attention_groups(c, is_named=False))),
+    ("--attn-dp-size", lambda c: _attention_groups(c, is_named=True)),
     ("--ep-size", lambda c: _beyond_one(c.pool.expert_parallel)),
     ("--ep-num-redundant-experts", lambda c: c.pool.engine.experts.redundant or None),
     ("--dtype", dtype),
@@ -257,14 +246,23 @@ SGLANG: Table = (
     ),
     ("--enable-mixed-chunk", lambda c: c.pool.engine.mixed_chunk),
     ("--max-prefill-tokens", lambda c: c.pool.engine.max_prefill_tokens),
-    ("--enable-flashinfer-allreduce-fusion", lambda c: c.pool.engine.fused_all_reduce or None),
+    (
+        "--enable-flashinfer-allreduce-fusion",
+        lambda c: c.pool.engine.fused_all_reduce is True and not _sglang_fusion(c),
+    ),
+    ("--flashinfer-allreduce-fusion-backend", _sglang_fusion),
     ("--scheduler-recv-interval", lambda c: _beyond_one(c.pool.engine.receive_interval)),
     ("--max-running-requests", lambda c: _of_all_groups(c, c.pool.engine.max_running_requests)),
     ("--schedule-policy", _schedule_policy),
     ("--enable-priority-scheduling", _by_priority),
-    ("--schedule-low-priority-values-first", _by_priority),
+    ("--schedule-low-priority-values-first", lambda c: _by_priority(c) and not c.pool.engine.high_priority_first),
+    (
+        "--priority-scheduling-preemption-threshold",
+        lambda c: c.pool.engine.preemption_threshold if _by_priority(c) else None,
+    ),
+    ("--prefill-max-requests", lambda c: c.pool.engine.prefill_max_requests),
     ("--disable-overlap-schedule", lambda c: not c.pool.engine.overlap),
-    ("--schedule-conservativeness", lambda c: c.pool.engine.schedule_conservativeness),
+    ("--schedule-conservativeness", _conservativeness),
     ("--radix-eviction-policy", _radix_eviction),
     ("--disable-radix-cache", lambda c: not c.pool.engine.prefix_caching),
     *((flag, _of_adapters(value_of)) for flag, value_of in agents.TABLES["sglang"]),
@@ -274,7 +272,7 @@ SGLANG: Table = (
     ("--hicache-storage-backend", lambda c: storage_backend(c.pool)),
     ("--hicache-storage-prefetch-policy", lambda c: c.pool.movement.prefetch if storage_tier(c.pool) else None),
     ("--hicache-storage-backend-extra-config", lambda c: storage_settings(c.pool)),
-    ("--enable-lmcache", lambda c: is_moved_by(c.pool, "lmcache")),
+    ("--enable-lmcache", _sglang_lmcache),
 )
 
 VLLM: Table = (
@@ -288,24 +286,31 @@ VLLM: Table = (
     ("--quantization", _quantization),
     ("--kv-cache-dtype", _kv_dtype("vllm")),
     ("--gpu-memory-utilization", lambda c: c.pool.engine.memory_fraction),
-    ("--block-size", lambda c: c.pool.engine.page_size),
+    ("--block-size", vllm_block_size),
     ("--num-gpu-blocks-override", vllm_blocks),
-    ("--max-model-len", lambda c: min(c.model.max_context_tokens, c.kv_capacity_tokens - c.pool.engine.page_size)),
+    ("--max-model-len", _vllm_longest),
     ("--max-num-batched-tokens", lambda c: c.pool.engine.chunk_tokens),
     ("--max-num-seqs", lambda c: c.pool.engine.max_running_requests),
     ("--scheduling-policy", lambda c: "priority" if _by_priority(c) else None),
     ("--async-scheduling", lambda c: c.pool.engine.overlap),
     ("--no-async-scheduling", lambda c: not c.pool.engine.overlap),
-    ("--no-enable-chunked-prefill", lambda c: not c.pool.engine.chunked_prefill),
+    (
+        "--no-enable-chunked-prefill",
+        lambda c: not c.pool.engine.chunked_prefill and not _says(c, "has_opposites"),
+    ),
+    ("--disable-chunked-prefill", lambda c: not c.pool.engine.chunked_prefill and _says(c, "has_opposites")),
     ("--long-prefill-token-threshold", lambda c: c.pool.engine.long_prefill_tokens or None),
     ("--no-scheduler-reserve-full-isl", lambda c: not c.pool.engine.reserve_full_prompt),
     ("--enable-prefix-caching", lambda c: c.pool.engine.prefix_caching),
-    ("--no-enable-prefix-caching", lambda c: not c.pool.engine.prefix_caching),
+    ("--no-enable-prefix-caching", lambda c: not c.pool.engine.prefix_caching and not _says(c, "has_opposites")),
+    ("--disable-prefix-caching", lambda c: not c.pool.engine.prefix_caching and _says(c, "has_opposites")),
+    ("--watermark", _watermark),
     ("--compilation-config", _vllm_passes),
     *((flag, _of_adapters(value_of)) for flag, value_of in agents.TABLES["vllm"]),
     ("--kv-offloading-backend", lambda c: offloading_backend(c.pool)),
     ("--kv-offloading-size", lambda c: offloading_gib(c.pool)),
     ("--kv-transfer-config", lambda c: offloading_settings(c.pool)),
+    ("--disable-hybrid-kv-cache-manager", _vllm_without_hybrid_manager),
 )
 
 TRTLLM: Table = (
@@ -327,9 +332,6 @@ def engine_flags(launch: Launch) -> list[tuple[str, ...]]:
     Raises:
         ExportError: the engine lacks a setting of the deployment.
     """
-    engine = launch.pool.engine
-    if engine.watermark > 0:
-        raise ExportError(f"{engine.name} {ENGINE_VERSIONS[engine.name]} has no watermark; set engine.watermark to 0")
     flags: list[tuple[str, ...]] = []
     for flag, value_of in TABLES[launch.pool.engine.name]:
         value = value_of(launch)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from hisearch.export.engines.cache_tiers import has_tiers
-from hisearch.export.engines.flags import Launch, dtype
+from hisearch.export.engines.flags import dtype
+from hisearch.export.engines.launch import Launch
 
 _BYTES_PER_GIB = 2**30
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from hisearch.export.engines.flags import ExportError, Launch, engine_flags
+from hisearch.export.engines.flags import engine_flags
+from hisearch.export.engines.launch import ExportError, Launch
+from hisearch.export.engines.releases import exported_release
 from hisearch.export.registry import Platform
 from hisearch.export.rendering import render, render_yaml, unexpanded
 from hisearch.export.servers.containers import Container, container
@@ -36,7 +38,7 @@ class Runtime(NamedTuple):
     model: str
 
 
-#: The releases of Dynamo whose engines are nearest to the simulated ones.
+#: The newest releases of Dynamo whose engines' flags are known here.
 _RUNTIMES: dict[EngineName, Runtime] = {
     "sglang": Runtime("nvcr.io/nvidia/ai-dynamo/sglang-runtime:1.0.0", "0.5.9", "dynamo.sglang", "--model-path"),
     "vllm": Runtime("nvcr.io/nvidia/ai-dynamo/vllm-runtime:1.1.1", "0.19.0", "dynamo.vllm", "--model"),
@@ -77,15 +79,23 @@ def files(export: Export) -> dict[str, str]:
     if policy not in _ROUTER_FLAGS:
         raise ExportError(f"Dynamo's frontend has nothing like {policy}; it takes {', '.join(_ROUTER_FLAGS)}")
     workers = []
-    for first in export.firsts:
+    for first in (first._replace(launch=on_runtime(first.launch)) for first in export.firsts):
         options = dump_yaml(trtllm_engine_options(first.launch)) if export.engine == "trtllm" else ""
         replica = container(first.launch, _PORT, options=options)
         words = _worker_words(first, export.deployment)
         workers.append((first.launch.pool, export.worker(first), replica, words))
-    facts = {"export": export, "runtime": _RUNTIMES[export.engine]}
+    written_for = exported_release(on_runtime(export.launches[0]).pool.engine)
+    facts = {"export": export, "runtime": _RUNTIMES[export.engine], "written_for": written_for}
     graph = render_yaml("dynamo.yaml.j2", **facts, workers=workers, router=list(_ROUTER_FLAGS[policy]))
     readme = render("dynamo.md.j2", **facts, policy=policy, port=_PORT)
     return {"dynamo/README.md": readme, "dynamo/graph.yaml": graph}
+
+
+def on_runtime(launch: Launch) -> Launch:
+    """The launch on the engine of Dynamo's image, whose flags differ from those of the simulated release."""
+    pool, engine = launch.pool, launch.pool.engine
+    engine = engine.model_copy(update={"version": _RUNTIMES[engine.name].engine_version})
+    return launch._replace(pool=pool.model_copy(update={"engine": engine}))
 
 
 def _worker_words(server: Server, deployment: DeploymentSpec) -> list[str]:

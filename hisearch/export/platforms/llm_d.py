@@ -7,7 +7,7 @@ pods.
 
 from __future__ import annotations
 
-from hisearch.export.engines.flags import ExportError
+from hisearch.export.engines.launch import ExportError
 from hisearch.export.registry import Platform
 from hisearch.export.rendering import render, render_yaml
 from hisearch.export.servers.containers import server_container

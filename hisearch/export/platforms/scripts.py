@@ -61,8 +61,16 @@ def files(export: Export, *, simulated: bool = True) -> dict[str, str]:
 
 
 def options_name(export: Export, server: Server) -> str:
-    """File of TensorRT-LLM's options; of several pools named by the role, as pool names are free text."""
-    return f"{server.launch.pool.role}.yaml" if export.several else "llm_api_options.yaml"
+    """File of TensorRT-LLM's options; of several pools named by the role, as pool names are free text.
+
+    Pools of the same role are numbered, by their place among all.
+    """
+    if not export.several:
+        return "llm_api_options.yaml"
+    pools, role = export.deployment.pools, server.launch.pool.role
+    if sum(pool.role == role for pool in pools) == 1:
+        return f"{role}.yaml"
+    return f"{role}-{[pool.name for pool in pools].index(server.pool)}.yaml"
 
 
 def _added_flags(export: Export, server: Server) -> list[tuple[str, ...]]:

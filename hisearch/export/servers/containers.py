@@ -12,23 +12,21 @@ from pathlib import PurePosixPath
 from typing import ClassVar
 
 from hisearch.export.engines.cache_tiers import Variable, has_server, has_tiers, is_moved_by, of_replica, variables
-from hisearch.export.engines.flags import (
-    ENGINE_VERSIONS,
-    ROUTER_VERSION,
-    Launch,
-    engine_flags,
-    weights_to_bring,
-)
+from hisearch.export.engines.flags import ROUTER_VERSION, engine_flags
+from hisearch.export.engines.launch import Launch
+from hisearch.export.engines.releases import exported_release
+from hisearch.export.engines.weights import weights_to_bring
 from hisearch.export.servers.placement import Server
 from hisearch.export.servers.roles import role_flags, server_options_text, server_variables
 from hisearch.specs.base import EngineName
-from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
+from hisearch.specs.deployments.deployment import DeploymentSpec, EngineSpec, PoolSpec
 from hisearch.specs.deployments.tier_checks import storing_hosts
 
+#: Images without their tag, which is the release.
 IMAGES: dict[EngineName, str] = {
-    "sglang": f"lmsysorg/sglang:v{ENGINE_VERSIONS['sglang']}",
-    "vllm": f"vllm/vllm-openai:v{ENGINE_VERSIONS['vllm']}",
-    "trtllm": f"nvcr.io/nvidia/tensorrt-llm/release:{ENGINE_VERSIONS['trtllm']}",
+    "sglang": "lmsysorg/sglang:v",
+    "vllm": "vllm/vllm-openai:v",
+    "trtllm": "nvcr.io/nvidia/tensorrt-llm/release:",
 }
 ROUTER_IMAGE = f"lmsysorg/sgl-model-gateway:v{ROUTER_VERSION}"
 
@@ -45,6 +43,11 @@ MEMORY_GIB = 32
 MEMORY_GIB_PER_RANK = 8
 CORES = 4
 CORES_PER_RANK = 4
+
+
+def engine_image(engine: EngineSpec) -> str:
+    """The image of the release that is exported."""
+    return IMAGES[engine.name] + exported_release(engine)
 
 
 @dataclass(frozen=True)
@@ -115,7 +118,7 @@ def container(
     scope, gib = kv_folder(pool)
     ranks = pool.parallelism.ranks // nodes
     return Container(
-        image=IMAGES[pool.engine.name],
+        image=engine_image(pool.engine),
         command=COMMANDS[pool.engine.name],
         model=launch.model.huggingface_id if needed is None else None,
         checkpoint=needed.dtype if needed is not None else "",

@@ -10,9 +10,11 @@ from typing import NamedTuple
 
 from hisearch.export.context import ExportContext
 from hisearch.export.engines.cache_tiers import Variable, variables
-from hisearch.export.engines.flags import ENGINE_VERSIONS, Checkpoint, Launch, needs_checkpoint, weights_to_bring
+from hisearch.export.engines.launch import Launch
+from hisearch.export.engines.releases import exported_release
+from hisearch.export.engines.weights import Checkpoint, needs_checkpoint, weights_to_bring
 from hisearch.export.rendering import resource_name
-from hisearch.export.servers.containers import IMAGES
+from hisearch.export.servers.containers import engine_image
 from hisearch.export.servers.fronts import Front, front_of
 from hisearch.export.servers.placement import SERVICE_PORTS, Server, nodes_of, place
 from hisearch.export.servers.roles import check_expressible, check_spanning, is_disaggregated
@@ -20,6 +22,11 @@ from hisearch.latency.parameters import weight_bytes_per_rank
 from hisearch.search.model.deployments import SHAPES, format_devices, shape_of
 from hisearch.specs.base import ENGINE_TITLES, EngineName
 from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
+
+#: Seconds between a pod's notice to end and the engine's: routers and Services have forgotten it by then.
+LEAVING_S = 15
+#: Bounds of a server's time to finish its requests, and what it gets where no request was simulated; seconds.
+LEAST_GRACE_S, USUAL_GRACE_S, MOST_GRACE_S = 30.0, 300.0, 3600.0
 
 
 class HostUse(NamedTuple):
@@ -57,13 +64,15 @@ class Export:
 
     @property
     def version(self) -> str:
-        """The engine's version."""
-        return ENGINE_VERSIONS[self.engine]
+        """The engine's version: images and packages are pinned to it, and flags are its."""
+        return exported_release(self.deployment.pool.engine)
 
     @property
     def images(self) -> list[str]:
         """Container images: the engine's first, then the front's."""
-        return list(dict.fromkeys([IMAGES[self.engine], *([self.front.image] if self.routed else [])]))
+        return list(
+            dict.fromkeys([engine_image(self.deployment.pool.engine), *([self.front.image] if self.routed else [])])
+        )
 
     @property
     def model(self) -> str:
@@ -103,6 +112,23 @@ class Export:
     def meets(self) -> bool:
         """True where servers need addresses of hosts to start: that of their leader, or their own for others."""
         return self.nodes > 1 or (self.disaggregated and self.engine == "vllm")
+
+    @property
+    def grace_s(self) -> int:
+        """Seconds that a server may take to end: twice a request's simulated p99, and time to leave the Service."""
+        longest_s = 2.0 * self.context.status.e2e_p99_s
+        known = math.isfinite(longest_s)
+        return math.ceil((min(max(longest_s, LEAST_GRACE_S), MOST_GRACE_S) if known else USUAL_GRACE_S) + LEAVING_S)
+
+    @property
+    def timed(self) -> bool:
+        """True where requests were simulated."""
+        return math.isfinite(self.context.status.e2e_p99_s)
+
+    @property
+    def leaving_s(self) -> int:
+        """Seconds between a pod's notice to end and the engine's."""
+        return LEAVING_S
 
     @property
     def unequal(self) -> bool:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from hisearch.export.engines.flags import ROUTER_POLICIES, ROUTER_VERSION, ExportError, router_flags
-from hisearch.export.servers.containers import IMAGES, ROUTER_COMMAND, ROUTER_IMAGE
+from hisearch.export.engines.flags import ROUTER_POLICIES, ROUTER_VERSION, router_flags
+from hisearch.export.engines.launch import ExportError
+from hisearch.export.servers.containers import ROUTER_COMMAND, ROUTER_IMAGE, engine_image
 from hisearch.export.servers.placement import SERVICE_PORTS, Server
 from hisearch.export.servers.roles import is_disaggregated
 from hisearch.specs.base import EngineName
@@ -50,7 +51,9 @@ def front_of(deployment: DeploymentSpec) -> Front:
     """The front of a deployment's servers."""
     engine = deployment.pool.engine.name
     if is_disaggregated(deployment) and engine == "trtllm":
-        return Front("trtllm-serve disaggregated", IMAGES["trtllm"], "tensorrt-llm, as for the servers")
+        return Front(
+            "trtllm-serve disaggregated", engine_image(deployment.pool.engine), "tensorrt-llm, as for the servers"
+        )
     if is_disaggregated(deployment) and engine == "vllm":
         return Front(f"vllm-router {VLLM_ROUTER_VERSION}", VLLM_ROUTER_IMAGE, f"vllm-router=={VLLM_ROUTER_VERSION}")
     return Front(f"sglang-router {ROUTER_VERSION}", ROUTER_IMAGE, f"sglang-router=={ROUTER_VERSION}")

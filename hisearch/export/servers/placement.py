@@ -1,7 +1,7 @@
 """Hosts, accelerators and ports of servers.
 
-An engine that spans hosts runs one process tree on each, with equally many ranks (vLLM 0.19.1 ``config/parallel.py``,
-SGLang 0.5.9 ``server_args.py``). Each of them is a server here; the one with node rank 0 answers for all.
+An engine that spans hosts runs one process tree on each, with equally many ranks (vLLM ``config/parallel.py``,
+SGLang ``server_args.py``). Each of them is a server here; the one with node rank 0 answers for all.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from hisearch.export.engines.flags import ExportError, Launch
+from hisearch.export.engines.launch import ExportError, Launch
 from hisearch.specs.base import EngineName
 from hisearch.specs.deployments.deployment import PoolSpec
 from hisearch.specs.machines.parallelism import fits_hosts

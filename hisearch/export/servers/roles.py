@@ -1,7 +1,7 @@
 """Flags, variables and options that a server's role adds, and those of a replica that spans hosts.
 
-Flags and settings were read in the engines' sources and documentation: SGLang 0.5.9 ``server_args.py`` (PD
-disaggregation over Mooncake), vLLM 0.19.1 (``NixlConnector``, ``VLLM_NIXL_SIDE_CHANNEL_…`` in ``envs.py``),
+Flags and settings were read in the engines' sources and documentation: SGLang 0.5.9 and 0.5.23 ``server_args.py`` (PD
+disaggregation over Mooncake), vLLM 0.19.1 and 0.33.0 (``NixlConnector``, ``VLLM_NIXL_SIDE_CHANNEL_…`` in ``envs.py``),
 TensorRT-LLM 1.1 (``cache_transceiver_config`` of its options; context servers run without the overlap scheduler).
 """
 
@@ -11,7 +11,8 @@ import json
 from typing import Any
 
 from hisearch.export.engines.cache_tiers import has_tiers
-from hisearch.export.engines.flags import ENGINE_VERSIONS, ExportError, Launch
+from hisearch.export.engines.launch import ExportError, Launch
+from hisearch.export.engines.releases import exported_release, is_changed
 from hisearch.export.engines.trtllm_options import llm_api_options
 from hisearch.export.servers.placement import Server
 from hisearch.specs.base import ENGINE_TITLES
@@ -78,8 +79,12 @@ def check_expressible(deployment: DeploymentSpec) -> None:
     engines = {pool.engine.name for pool in deployment.pools}
     if len(engines) > 1:
         raise ExportError(f"pools of {' and '.join(sorted(engines))} behind one router: no router starts both")
+    releases = {exported_release(pool.engine) for pool in deployment.pools}
+    if len(releases) > 1:
+        title = ENGINE_TITLES[deployment.pool.engine.name]
+        raise ExportError(f"pools of {title} {' and '.join(sorted(releases))}: files are written for one release")
     engine, usual = deployment.pool.engine.name, TransferSpec()
-    version = f"{ENGINE_TITLES[engine]} {ENGINE_VERSIONS[engine]}"
+    version = f"{ENGINE_TITLES[engine]} {exported_release(deployment.pool.engine)}"
     for pool in deployment.pools:
         if pool.autoscale is not None or pool.schedule:
             raise ExportError(f"pool {pool.name}: replicas over time are up to an autoscaler; fixed ones are exported")
@@ -120,6 +125,8 @@ def role_flags(server: Server, deployment: DeploymentSpec) -> list[tuple[str, ..
         flags.append(("--num-reserved-decode-tokens", str(deployment.transfer.reserved_decode_tokens)))
         return [*flags, *([("--disaggregation-decode-enable-offload-kvcache",)] if pool.writes_back_output else [])]
     flags.append(("--disaggregation-bootstrap-port", str(server.side_port)))
+    if is_changed(pool.engine, "finds_decode_ranks"):
+        return flags
     others = {other.tensor_parallel for other in deployment.pools if other.role == "decode"} - {pool.tensor_parallel}
     return [*flags, *(("--disaggregation-decode-tp", str(ranks)) for ranks in sorted(others))]
 

@@ -11,6 +11,7 @@ Handle class. With the jit off, the same attributes are plain NumPy arrays.
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -112,11 +113,14 @@ class HandleType(types.Type):
 
 
 def _numba_type(kind: Any) -> types.Type:
+    return _type_of(kind) if isinstance(kind, Array | Record) else HandleType(kind)
+
+
+@functools.cache
+def _type_of(kind: Array | Record) -> types.Type:
     if isinstance(kind, Array):
         return types.Array(from_dtype(np.dtype(kind.dtype)), kind.ndim, "C")
-    if isinstance(kind, Record):
-        return from_dtype(np.dtype(kind.dtype))
-    return HandleType(kind)
+    return from_dtype(np.dtype(kind.dtype))
 
 
 @typeof_impl.register(Handle)

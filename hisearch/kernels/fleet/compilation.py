@@ -1,4 +1,8 @@
-"""Compile engines and the event loop ahead of their first use, one per core at a time."""
+"""Compile engines and the event loop ahead of their first use, in one process per core.
+
+A kernel that several of them call is read and typed once in each process. So a process goes on with another part as
+soon as it has finished one, and parts that share kernels are next to each other in the order.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,14 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Collection, Iterator
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
-from queue import Empty, SimpleQueue
+from pathlib import Path
 
 from numba import config
 
+from hisearch.base.compiler_speed import no_garbage_collection
 from hisearch.base.kernel_cache import is_cached
 from hisearch.kernels.core.handle import HandleType
 from hisearch.kernels.engine import engine_calls
@@ -21,6 +27,12 @@ from hisearch.kernels.layout import sim as la
 
 #: The event loop among the units to be compiled; the others are engines.
 _EVENT_LOOP = -1
+#: SGLang takes as long as the three next together. This process begins at the left end, the others at the right end.
+_ORDER = (
+    la.SGLANG, la.AGENTS, la.TRTLLM, la.DECODE_WORKER, la.VLLM, la.VLLM_LMCACHE, la.VLLM_OFFLOAD, _EVENT_LOOP,
+)  # fmt: skip
+#: Memory that a process needs which compiles.
+_PROCESS_BYTES = 1 << 30
 
 
 def event_loop_is_compiled() -> bool:
@@ -34,38 +46,61 @@ def missing_of(engines: Collection[int]) -> list[int]:
 
 
 def prepare(engines: Collection[int]) -> None:
-    """Compile those of the event loop and ``engines`` that are not in the on-disk cache, one per core at a time."""
+    """Compile those of the event loop and ``engines`` that are not in the on-disk cache, in one process per core."""
     if config.DISABLE_JIT:
         return
     missing = [*missing_of(engines), *([] if event_loop_is_compiled() else [_EVENT_LOOP])]
-    # SGLang takes as long as three of the others, so it goes first.
-    waiting = SimpleQueue[int]()
-    for unit in sorted(missing, key=lambda unit: unit != la.SGLANG):
-        waiting.put(unit)
-    command = f"import sys; from {__name__} import compile_part; compile_part(int(sys.argv[1]))"
+    waiting = deque(sorted(missing, key=_ORDER.index))
 
-    def units() -> Iterator[int]:
-        with suppress(Empty):
+    def units(take: Callable[[], int]) -> Iterator[int]:
+        with suppress(IndexError):
             while True:
-                yield waiting.get_nowait()
+                yield take()
 
-    def worker() -> None:
-        for unit in units():
-            # If it fails, the caller compiles that unit when it needs it, and reports the error.
-            subprocess.run([sys.executable, "-c", command, str(unit)], check=False, stderr=subprocess.DEVNULL)
+    def helper() -> None:
+        # If it fails, the caller compiles that unit when it needs it, and reports the error.
+        command = [sys.executable, "-c", f"from {__name__} import compile_parts; compile_parts()"]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        with subprocess.Popen(command, text=True, bufsize=1, **pipes) as process, suppress(BrokenPipeError):
+            assert process.stdin is not None
+            assert process.stdout is not None
+            for unit in units(waiting.pop):
+                process.stdin.write(f"{unit}\n")
+                if not process.stdout.readline():
+                    return
 
-    helpers = [threading.Thread(target=worker, daemon=True) for _ in range(min(os.cpu_count() or 1, len(missing)) - 1)]
-    for helper in helpers:
-        helper.start()
-    for unit in units():
+    count = min(_processes(), len(missing)) - 1
+    helpers = [threading.Thread(target=helper, daemon=True) for _ in range(count)]
+    for thread in helpers:
+        thread.start()
+    for unit in units(waiting.popleft):
         compile_part(unit)
-    for helper in helpers:
-        helper.join()
+    for thread in helpers:
+        thread.join()
+
+
+def _processes() -> int:
+    """As many processes as there are cores, and memory for them."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+        room = int(lines["MemAvailable"].split()[0]) * 1024 // _PROCESS_BYTES
+    except (OSError, KeyError):
+        room = cores
+    return max(1, min(cores, room))
+
+
+def compile_parts() -> None:
+    """Compile the parts that standard input names, one a line; answer each with a line."""
+    for line in sys.stdin:
+        compile_part(int(line))
+        print(line, end="", flush=True)
 
 
 def compile_part(unit: int) -> None:
     """Compile an engine, or the event loop, into the on-disk cache."""
-    if unit != _EVENT_LOOP:
-        engine_calls.address(unit)
-        return
-    cluster.run.compile((HandleType(fleet_layout.Fleet),))
+    with no_garbage_collection():
+        if unit == _EVENT_LOOP:
+            cluster.run.compile((HandleType(fleet_layout.Fleet),))
+        else:
+            engine_calls.address(unit)

@@ -104,6 +104,13 @@ def _link_path(sim, d, done, counted_from):
 
 
 @kernel
+def _raise_priority(sim, d, priority):
+    """Give ``d`` at least ``priority``."""
+    if radix.has_node_ranks(sim):
+        sim.node_ranks[d].priority = max(sim.node_ranks[d].priority, priority)
+
+
+@kernel
 def insert(sim, w, trace_node, tokens, priority, counted_from):
     """Add the first ``tokens`` (full pages) of the path to ``trace_node``, which are all in HBM now.
 
@@ -128,11 +135,12 @@ def insert(sim, w, trace_node, tokens, priority, counted_from):
         evicted_before = sim.trees[nodes.host_pool(sim, w)].evicted_tokens
         while at >= 0:
             below = sim.hosted[at].below
-            if radix.has_node_ranks(sim):
-                sim.node_ranks[at].priority = max(sim.node_ranks[at].priority, priority)
             if matched < sim.nodes[at].end:
+                if not sim.config.raises_covered:
+                    _raise_priority(sim, at, priority)
                 nodes.mark(sim, w, at)
                 at = nodes.split(sim, w, at, matched)
+            _raise_priority(sim, at, priority)
             if sim.hosted[at].where & hl.IN_HBM:
                 _count_hit(sim, w, at, counted_from)
             else:

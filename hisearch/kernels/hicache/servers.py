@@ -26,7 +26,8 @@ def _part_end(sim, k, now):
     job = sim.servers[k].head
     batch = hl.BATCH_PAGES * sim.config.page_tokens
     if kind == hl.ASKER:
-        return now + (0.0 if sim.fetches[job].stopped else sim.tiers.query_s)
+        skipped = sim.config.fetches_by_hits and sim.fetches[job].stopped
+        return now + (0.0 if skipped else sim.tiers.query_s)
     if kind == hl.READER:
         if sim.config.fetches_by_hits and sim.fetches[job].stopped:
             return now

@@ -120,6 +120,7 @@ def _begin_fetch(sim, w, r):
     known = sim.trace.input_tokens[r] + sim.requests[r].generated
     in_hbm, d, on_host, above = hicache_nodes.walk(sim, w, trace_node, (known - 1) // page * page)
     begin = in_hbm + on_host
+    sim.requests[r].missing_tokens = known - in_hbm
     tokens = (known - begin) // page * page
     backed_up = d < sim.trees.shape[0] or sim.hosted[d].where & hl.ON_HOST
     if not backed_up or tokens < sim.tiers.fetch_threshold or host.fetching_tokens >= sim.tiers.fetch_limit_tokens:

@@ -149,6 +149,7 @@ TIERS = np.dtype(
     [
         ("write_hits", "i8"),  # hits at which a node is copied to the host; 0: when it is evicted (write_back)
         ("load_back_tokens", "i8"),  # fewer are not loaded back
+        ("jumps", "i8"),  # an idle scheduler does not pass again before the next event
         ("storage", "i8"),  # tiers of stores behind host memory: 0, 1 or 2
         ("exclusive", "i8"),  # 1 where a page is in at most one of the two stores
         ("workers_per_node", "i8"),  # counts schedulers

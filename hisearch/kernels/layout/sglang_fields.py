@@ -9,6 +9,7 @@ REQUEST: list[tuple[str, str]] = [
     ("joined_s", "f8"),  # end of the prefill after which it joined the decodes
     ("fetch", "i4"),  # its fetch from storage, or -1
     ("capped", "i4"),  # 1 while it may generate more than admission reserves (see ``sglang.running``)
+    ("cut_tokens", "i8"),  # of its prompt that are never computed (see ``sglang.admission.cut_off``)
     ("inserted_tokens", "i8"),  # of it that it has put into the tree since it was admitted
     ("missing_tokens", "i8"),  # tokens that its last attempt at admission had to compute, as the engine notes them
     ("queued_at", "i8"),  # moment at which it entered the waiting queue (see ``WORKER.moments``)

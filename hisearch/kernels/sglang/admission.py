@@ -49,6 +49,21 @@ def _round_up_to_pages(sim, tokens):
 
 
 @kernel
+def cut_off(sim, w):
+    """Let a prompt that was cut before another one in this pass end there: the engine notes one as unfinished.
+
+    It happens without radix cache, where a pinned prompt takes what a prompt cut to full pages has left of the budget.
+    """
+    worker = sim.workers[w]
+    for k in range(worker.batch_size):
+        r = sim.prompts[running.newest(sim, w) ^ 1, k]
+        request = sim.requests[r]
+        if request.part == la.PROMPT_GOES_ON:
+            request.part = la.PROMPT_ENDS
+            request.cut_tokens = sim.trace.input_tokens[r] + request.generated - request.computed - request.chunk
+
+
+@kernel
 def _add(sim, w, r, extend, tokens, complete):
     """Put ``extend`` tokens of ``r`` into the batch and charge the budget for ``tokens``, the same in full pages.
 
@@ -56,6 +71,8 @@ def _add(sim, w, r, extend, tokens, complete):
     """
     worker = sim.workers[w]
     request = sim.requests[r]
+    if not complete and not sim.config.prefix_caching:
+        cut_off(sim, w)
     request.chunk = extend
     request.part = la.PROMPT_ENDS if complete else la.PROMPT_GOES_ON
     sim.prompts[running.newest(sim, w) ^ 1, worker.batch_size] = r

@@ -154,6 +154,12 @@ def serve(sim, k, now):
 
 
 @kernel
+def _may_fast_forward(sim, w):
+    """Whether the batch just formed may begin a fast-forward: with overlap, if a step is outstanding."""
+    return not sim.config.overlap or sim.workers[w].outstanding == 1
+
+
+@kernel
 def form(sim, w, now):
     """One pass at ``now``: form the next batch, launch it, and set the worker's next event."""
     worker = sim.workers[w]
@@ -172,9 +178,7 @@ def form(sim, w, now):
             worker.ratio = initial_ratio(sim)
         # This pass may have cleared the full mark; the engine passes again and again.
         for _ in range(idle.PASSES - 1):
-            # Recordings of 0.5.9 with storage leave out these passes while copies are under way.
-            repeats = sim.tiers.storage == 0 or sim.config.touches_waiting != 0
-            if kind == 0 and worker.waiting > 0 and (repeats or not idle.has_pending_events(sim, w)):
+            if kind == 0 and worker.waiting > 0 and not (sim.tiers.jumps and idle.has_pending_events(sim, w)):
                 kind = _next_batch(sim, w, now, 0)
     worker.last = kind
     if kind == 0:
@@ -200,7 +204,7 @@ def form(sim, w, now):
     if sim.config.scheduler_kind == la.LOCKSTEP:
         size, batch = _shape(sim, w, kind)
         schedulers.hold_back(sim, w, sim.prompts[running.newest(sim, w) ^ 1], size, *batch)
-    elif kind == la.DECODE_STEP and sim.config.schedulers == 1 and not waits:
+    elif kind == la.DECODE_STEP and sim.config.schedulers == 1 and not waits and _may_fast_forward(sim, w):
         decode.launch_decode(sim, w, now)
     else:
         _launch(sim, w, now, kind)

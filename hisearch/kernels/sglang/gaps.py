@@ -37,6 +37,21 @@ def _add_join(sim, w, at_s):
 
 
 @kernel
+def _take_join_back(sim, w, at_s):
+    """Count a join less. Without requests it goes: preemptions may follow one another without a decode step."""
+    worker = sim.workers[w]
+    k = worker.joins - 1
+    while sim.joins[w, k].at_s != at_s:
+        k -= 1
+    sim.joins[w, k].requests -= 1
+    if sim.joins[w, k].requests == 0:
+        worker.joins -= 1
+        for moved in range(k, worker.joins):
+            sim.joins[w, moved].at_s = sim.joins[w, moved + 1].at_s
+            sim.joins[w, moved].requests = sim.joins[w, moved + 1].requests
+
+
+@kernel
 def resumed(sim, r, end_s):
     """Count the gap of the resumed ``r``, whose prefill ends at ``end_s`` and makes another token."""
     gaps.add(sim, end_s - sim.requests[r].last_token_s, 1)
@@ -95,10 +110,7 @@ def lost(sim, w, r, in_prefill, in_decode):
     request = sim.requests[r]
     waits_for_first = request.joined_step == worker.clock
     if waits_for_first and request.finish_clock > worker.clock:
-        k = worker.joins - 1
-        while sim.joins[w, k].at_s != request.joined_s:
-            k -= 1
-        sim.joins[w, k].requests -= 1
+        _take_join_back(sim, w, request.joined_s)
     if in_prefill:
         if sim.trace.output_tokens[r] - (request.finish_clock - worker.clock) > 1:
             gaps.add_signed(sim, worker.newest_end_s - request.last_token_s, -1)

@@ -22,8 +22,7 @@ def decodes(sim, w, ahead):
     """Log the decodes of the step ``ahead`` steps after the next."""
     r = sim.workers[w].running_head
     while r >= 0:
-        known = sim.trace.input_tokens[r] + lists.generated_tokens(sim, w, r)
-        log.entry(sim, r, known - 1 + ahead, 1)
+        log.entry(sim, r, lists.decoded_tokens(sim, w, r) - 1 + ahead, 1)
         r = sim.requests[r].next
 
 

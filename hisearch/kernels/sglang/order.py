@@ -35,6 +35,12 @@ def closed(sim, w):
 
 
 @kernel
+def _sorts_late(sim):
+    """Whether the order by keys is that of the last pass which sorted: later look-ups in storage go by it."""
+    return _BY_KEY >> sim.config.schedule & 1 and sim.tiers.storage != 0 and sim.config.fetches_by_hits != 0
+
+
+@kernel
 def enqueue(sim, w, r, moment):
     """Queue ``r``: at the end, or where its key puts it. ``moment``: see ``WORKER.moments``."""
     schedule = sim.config.schedule
@@ -45,6 +51,9 @@ def enqueue(sim, w, r, moment):
         return
     key = np.int64(_key(schedule, sim, r))
     sim.queued[r].key = key
+    if _sorts_late(sim):
+        lists.wait_last(sim, w, r)
+        return
     before = sim.workers[w].waiting_tail
     while before >= 0 and sim.queued[before].key > key:
         before = sim.requests[before].prev
@@ -64,6 +73,10 @@ def sort_waiting(sim, w):
     """Bring the waiting list into the order in which this pass looks at it."""
     schedule = sim.config.schedule
     count = sim.workers[w].waiting
+    if count > 1 and _sorts_late(sim):
+        queue.collect(sim, w)
+        queue.sort_by_key(sim, count)
+        queue.relink(sim, w)
     if not _EVERY_PASS >> schedule & 1 or count == 0:
         return
     if _NEEDS_CACHE >> schedule & 1 and not sim.config.prefix_caching:

@@ -32,6 +32,7 @@ def retract(sim, w, r):
     lists.stop_running(sim, w, r)
     memory.drop(sim, w, r)
     request.computed = 0
+    request.cut_tokens = 0
     request.serial = -1
     request.preemptions += 1
     request.missing_tokens = 0

@@ -178,13 +178,19 @@ def generated_tokens(sim, w, r):
 
 
 @kernel
+def decoded_tokens(sim, w, r):
+    """Prompt and output tokens that the decoding request ``r`` reads in the next step."""
+    return sim.trace.input_tokens[r] + generated_tokens(sim, w, r) - sim.requests[r].cut_tokens
+
+
+@kernel
 def join_decode(sim, w, r):
     """``r``, whose newest token was just sampled, decodes from the next step on."""
     worker = sim.workers[w]
     request = sim.requests[r]
     request.finish_clock = worker.clock + sim.trace.output_tokens[r] - request.generated
     sim.residue[w, (request.computed - worker.clock) % sim.config.page_tokens] += 1
-    known = sim.trace.input_tokens[r] + request.generated
+    known = sim.trace.input_tokens[r] + request.generated - request.cut_tokens
     worker.context_tokens += known
     worker.squared_tokens += (known - worker.clock) * (known - worker.clock)
     if worker.decoding == 0 or known - worker.clock > worker.longest_tokens:
@@ -200,7 +206,7 @@ def leave_decode(sim, w, r):
     worker = sim.workers[w]
     request = sim.requests[r]
     request.generated = generated_tokens(sim, w, r)
-    known = sim.trace.input_tokens[r] + request.generated
+    known = sim.trace.input_tokens[r] + request.generated - request.cut_tokens
     request.computed = known - 1
     sim.residue[w, (request.computed - worker.clock) % sim.config.page_tokens] -= 1
     worker.context_tokens -= known
@@ -221,7 +227,7 @@ def longest_context(sim, w):
         decoding = sim.finish_heap[w]
         longest = 0
         for k in range(worker.decoding):
-            longest = max(longest, sim.trace.input_tokens[decoding[k]] + generated_tokens(sim, w, decoding[k]))
+            longest = max(longest, decoded_tokens(sim, w, decoding[k]))
         worker.longest_tokens = longest - worker.clock
         worker.longest_stale = 0
     return worker.longest_tokens + worker.clock

@@ -79,8 +79,7 @@ def build(config: dict[str, Any], timeline: Timeline, vocabulary: int) -> Any:
             if self.recv_skipper is not None:
                 mode = self.last_batch.forward_mode if self.last_batch is not None else None
                 if not self.recv_skipper.handle(mode):
-                    self.timeline.begin_pass(bool(self.waiting_queue), True)
-                    return []
+                    return self.pass_without_arrivals()
             return self.arrivals()
 
         def process_input_requests(self, recv_reqs: list[Any]) -> None:

@@ -100,8 +100,7 @@ def build(config: dict[str, Any], timeline: Timeline, vocabulary: int) -> Any:
 
         def ingest_requests(self, stop_at_pause: bool = False) -> list[Any]:
             if self.recv_skipper is not None and not self.recv_skipper.handle(self.last_batch):
-                self.timeline.begin_pass(bool(self.waiting_queue), True)
-                return []
+                return self.pass_without_arrivals()
             requests = self.arrivals()
             self.take(requests)
             return requests

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 from hisearch.record.sglang.timeline import Timeline
@@ -27,15 +28,33 @@ class Recording:
     enable_overlap: bool
     _arriving = False
 
+    @cached_property
+    def _cut(self) -> dict[Any, int]:
+        """Tokens of prompts that decoding requests lost, by id."""
+        return {}
+
+    @cached_property
+    def _decoding(self) -> set[Any]:
+        """Requests whose prompts are done, by id."""
+        return set()
+
     # Requests.
 
     def arrivals(self) -> list[Any]:
         """The start of a pass: the clock moves if the last one was idle, and requests that are due come in."""
         live = bool(self.waiting_queue) or not self.running_batch.is_empty() or self.chunked_req is not None
+        self._begin_pass(live)
+        return [self.pending.pop(name) for name in self.timeline.due()]
+
+    def pass_without_arrivals(self) -> list[Any]:
+        """The start of a pass that does not look for requests."""
+        self._begin_pass(True)
+        return []
+
+    def _begin_pass(self, live: bool) -> None:
         self.timeline.begin_pass(bool(self.waiting_queue), live)
         if self.timeline.threads is not None:
             self.timeline.threads.advance()
-        return [self.pending.pop(name) for name in self.timeline.due()]
 
     def take(self, requests: Sequence[Any]) -> None:
         """Put arrived requests into the queue."""
@@ -46,6 +65,7 @@ class Recording:
         self._arriving = False
 
     def _add_request_to_queue(self, req: Any, is_retracted: bool = False) -> None:
+        self._decoding.discard(req.rid)
         if is_retracted:
             self.timeline.retracted.append(req.rid)
         elif not self._arriving:
@@ -66,13 +86,28 @@ class Recording:
             work = [(name, length - count, count) for name, length, count in zip(names, lengths, new, strict=True)]
         kind = {"extend": "prefill"}.get(mode, mode)
         end = self.timeline.launch(kind, work, self.pool(), self.ratio())
+        for request, length in zip(batch.reqs, lengths, strict=True):
+            self._note_cut(batch, request, length)
         tokens = [self.token_after(name, length) for name, length in zip(names, lengths, strict=True)]
         return end, tokens
+
+    def _note_cut(self, batch: Any, request: Any, length: int) -> None:
+        """Note what a prompt loses that is cut and decodes all the same; its output is what it would be without a cut.
+
+        The engine does so without radix cache, where two prompts are cut in one pass: it notes the second alone.
+        """
+        if batch.forward_mode.is_decode() or request.rid in self._decoding:
+            return
+        self._cut.pop(request.rid, None)
+        if request is not batch.chunked_req:
+            self._decoding.add(request.rid)
+            self._cut[request.rid] = len(request.origin_input_ids) + len(request.output_ids) - length
 
     def token_after(self, name: Any, length: int) -> int:
         """The token that follows the first ``length`` of a request; 0 past its end, where none is read."""
         tokens = self.tokens[name]
-        return tokens[length] if length < len(tokens) else 0
+        at = length + self._cut.get(name, 0)
+        return tokens[at] if at < len(tokens) else 0
 
     def note_results(self, batch: Any) -> None:
         """After the engine has processed a batch's results: who has a token, who is done."""

@@ -81,8 +81,8 @@ class VirtualThreads:
         return self._due[0][0] if self._due else None
 
     def advance(self) -> None:
-        """Run all threads up to the scheduler's clock."""
-        while self._due and self._due[0][0] <= self._clock():
+        """Run all threads up to the scheduler's clock; none when the recording is over."""
+        while not self._closed and self._due and self._due[0][0] <= self._clock():
             time, _, thread = heapq.heappop(self._due)
             self.now = max(self.now, time)
             self._resume(thread)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import AfterValidator, AliasChoices, Field
 
@@ -59,22 +59,38 @@ class Rule:
 
 @dataclass(frozen=True)
 class ChanceConstrained:
-    """The chance-constrained recommendation. trial: None where none is known; sentence: its price, as text."""
+    """The chance-constrained recommendation. trial: None where none is known; sentence: its price, as text.
+
+    chance, chance_range, draws: as of ``Confidence``.
+    """
 
     trial: int | None = None
     sentence: str = ""
+    chance: Annotated[_Probability | None, _Chance] = None
+    chance_range: Annotated[_Interval | None, _ChanceRange] = None
+    draws: int = 0
+
+
+class Chance(NamedTuple):
+    """The probability that a deployment meets the whole SLO. ends: its confidence interval, None where not stated."""
+
+    value: float
+    ends: tuple[float, float] | None
+    draws: int
 
 
 @dataclass(frozen=True)
 class Priced:
-    """A deployment beside the recommendation.
+    """A deployment beside the recommendation. sentence: what it costs less or more, as text.
 
-    all_terms: the probability that it meets the whole SLO. sentence: what it costs less or more, as text.
+    chance, chance_range, draws: as of ``Confidence``.
     """
 
     trial: int
     usd_per_hour: float
-    all_terms: _Probability
+    chance: Annotated[_Probability, _Chance]
+    chance_range: Annotated[_Interval | None, _ChanceRange] = None
+    draws: int = 0
     sentence: str = ""
 
 
@@ -88,7 +104,7 @@ class Confidence:
     draws: behind ``chance``, 0 where not stated. sentences: what would change the answer, by kind. simulations: by
     purpose. nominal: the rule's own choice, None where it is the recommendation. own_formats: the cheapest that keeps
     the checkpoint's formats and is as likely as required; None where not searched or not found. chance_constrained:
-    None where it was not searched.
+    None where it was not searched. sensitivity: thresholds at which the answer changes, as written.
     """
 
     terms: Mapping[str, _Probability] = field(default_factory=dict)
@@ -112,6 +128,17 @@ class Confidence:
     chance_constrained: Annotated[
         ChanceConstrained | None, Field(validation_alias=AliasChoices("chance_constrained", "surer"))
     ] = None
+    sensitivity: Mapping[str, Any] = field(default_factory=dict)
+
+    def chance_of(self, trial: int, recommended: int | None) -> Chance | None:
+        """The probability of a trial, from most draws; None where it was not looked into."""
+        if trial == recommended and self.chance is not None:
+            return Chance(self.chance, self.chance_range, self.draws)
+        for other in (self.chance_constrained, self.nominal, self.own_formats):
+            if other is not None and other.trial == trial and other.chance is not None:
+                return Chance(other.chance, other.chance_range, other.draws)
+        candidate = next((row for row in self.candidates if row.trial == trial), None)
+        return None if candidate is None else Chance(candidate.chance, candidate.chance_range, candidate.draws)
 
 
 def read_confidence(path: Path) -> Confidence | None:

@@ -85,7 +85,8 @@ class SoFar:
     resumed, as text. latest: when its last simulation ended, as text; "" before the first. age_s: seconds from latest
     to the report. resume: the command that resumes a killed run. unknown: simulations not shown because the journal
     lacks their deployment. refresh_s: seconds between reloads of the page; 0: it does not reload. other: address of
-    the same page with (without) reloading, "" without one.
+    the same page with (without) reloading, "" without one. running: whether a process works on it; None where that
+    cannot be seen.
     """
 
     simulations: int
@@ -98,6 +99,7 @@ class SoFar:
     unknown: int = 0
     refresh_s: int = 0
     other: str = ""
+    running: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ class ReportInput:
     recommendation: None where nothing meets the SLO; nearest_miss is then the trial that comes closest, failure the
     reason, failure_heading its heading. cut_short: a note on a search cut short by its budget, or "". not_exported:
     why the recommendation has no launch scripts, or "". formats: a note on formats narrower than the checkpoint's,
-    or "".
+    or "". cut_short_brief, formats_brief: the same in half a line.
     capacity: the recommendation at other loads, if that was simulated.
     progress: simulation number -> hypervolume of the front so far.
     costs: of the recommendation and its runner-ups, or of the nearest miss. closeup: of the highlighted deployment, if
@@ -136,8 +138,10 @@ class ReportInput:
     failure: str = ""
     failure_heading: str = ""
     cut_short: str = ""
+    cut_short_brief: str = ""
     not_exported: str = ""
     formats: str = ""
+    formats_brief: str = ""
     capacity: tuple[LoadPoint, ...] = ()
     progress: Mapping[int, float] = field(default_factory=dict)
     costs: tuple[CostRow, ...] = ()

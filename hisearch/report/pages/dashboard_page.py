@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
+from hisearch.report.figures import curves
+from hisearch.report.figures.curves import Curve
 from hisearch.report.words.comparison_words import name_of, show
 from hisearch.report.words.templating import render_page
 from hisearch.score.stated import LATENCIES, spoken_of
@@ -18,20 +21,27 @@ REFRESH_S = 5
 REPORT_REFRESH_S = 30
 
 
+Status = Literal["ended", "running", "interrupted", "unknown"]
+
+#: Rows of a table of what differs, at most.
+_MOST_ROWS = 16
+
+
 @dataclass(frozen=True)
 class RunState:
     """The state of a run.
 
-    label: its folder's name. study: the study's name. ended: its documents are written. simulations: finished so far;
-    budget: allowed. trial, description, feasible, metrics: of the recommendation (or the nearest miss); of a live run,
-    of the cheapest feasible trial so far. They are "", None or empty where unknown. stopped: what ended it early, as
-    in provenance. has_report: a report exists, or can be drawn from a live run. asked: latency metrics that its SLO
-    bounds.
+    label: its folder's name. study: the study's name. status: see ``hisearch.api.run_state.status_of``. simulations:
+    finished so far; budget: allowed. trial, description, feasible, metrics, settings: of the recommendation (or the
+    nearest miss); before the end, of the cheapest feasible trial so far. They are "", None or empty where unknown.
+    stopped: what ended it early, as in provenance. has_report: a report exists, or can be drawn so far. asked: latency
+    metrics that its SLO bounds. curves: progress. filters: (setting, value, trials) by which All trials can be
+    narrowed. question: the study's keys and values, as text.
     """
 
     label: str
     study: str
-    ended: bool
+    status: Status
     simulations: int
     budget: int
     stopped: str = ""
@@ -41,6 +51,15 @@ class RunState:
     has_report: bool = False
     asked: tuple[str, ...] = ()
     metrics: dict[str, float] = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=dict)
+    curves: tuple[Curve, ...] = ()
+    filters: tuple[tuple[str, str, int], ...] = ()
+    question: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def ended(self) -> bool:
+        """Its documents are written, and nothing works on it."""
+        return self.status == "ended"
 
 
 def shown_metrics(slo_metrics: Iterable[str]) -> list[str]:
@@ -54,20 +73,32 @@ def may_show(metric: str) -> bool:
     return metric in _ROWS or metric.partition("_")[0] in LATENCIES
 
 
-def render_index(runs: Sequence[RunState]) -> str:
-    """The page's HTML; it loads itself anew while a run is going on."""
+def render_index(runs: Sequence[RunState], *, optuna: bool = True) -> str:
+    """The page's HTML; it loads itself anew while a run goes on. optuna: whether optuna-dashboard is served as well."""
     rows = [
         (name_of(metric), [show(metric, run.metrics[metric]) if metric in run.metrics else "-" for run in runs])
         for metric in shown_metrics(name for run in runs for name in run.asked)
         if any(metric in run.metrics for run in runs)
     ]
+    live = any(run.status in ("running", "unknown") for run in runs)
     return render_page(
         "dashboard.html.j2",
         runs=runs,
         rows=rows,
+        studies=_differing([run.question for run in runs]),
+        settings=_differing([run.settings for run in runs if run.settings] and [run.settings for run in runs]),
         pairs=[(a, b) for a in range(len(runs)) for b in range(a + 1, len(runs)) if runs[a].ended and runs[b].ended],
-        refresh_s=0 if all(run.ended for run in runs) else REFRESH_S,
+        refresh_s=REFRESH_S if live else 0,
+        optuna=optuna,
+        frame=curves,
     )
+
+
+def _differing(sides: Sequence[Mapping[str, str]]) -> list[tuple[str, list[str]]]:
+    """Keys in which the sides differ, each with its values."""
+    keys = dict.fromkeys(key for side in sides for key in side)
+    rows = [(key, [side.get(key, "-") for side in sides]) for key in keys]
+    return [row for row in rows if len(set(row[1])) > 1][:_MOST_ROWS]
 
 
 def render_refusal(message: str) -> str:

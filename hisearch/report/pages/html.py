@@ -13,12 +13,19 @@ from typing import TYPE_CHECKING, Any
 from hisearch.report.data.inputs import ReportInput
 from hisearch.report.figures import study as figures
 from hisearch.report.figures.closeup_drawings import closeup_drawings, importance_drawing
+from hisearch.report.figures.decision import NARROW, WIDE, Named, decision
 from hisearch.report.figures.drawing import Drawing, drawing
 from hisearch.report.figures.points import parallel_data, pareto_data, progress_data
 from hisearch.report.figures.theme import template
-from hisearch.report.pages import page
+from hisearch.report.figures.tornado import tornado
+from hisearch.report.pages import answer, page, reasons
+from hisearch.report.pages.tabs import tab_of, tabs
+from hisearch.report.pages.trades import Trade, trades
+from hisearch.report.words.chances import ENOUGH_DRAWS
 from hisearch.report.words.settings import STAGES, UNUSED, format_setting, settings
-from hisearch.report.words.templating import asset, render_page
+from hisearch.report.words.templating import asset, render_page, text
+from hisearch.score.quantities import usd
+from hisearch.specs.wording import capitalised, format_percent
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -28,7 +35,7 @@ def write_report(data: ReportInput, path: Path) -> None:
     """Write ``report.html``: self-contained, in light and dark, for screen, phone and print.
 
     User text is escaped, in the page and in the figures' data. A content security policy
-    allows the page's own two scripts alone and no connection at all; ``unsafe-eval`` is for Plotly, whose parallel
+    allows the page's own three scripts alone and no connection at all; ``unsafe-eval`` is for Plotly, whose parallel
     coordinates generate their drawing code.
 
     Args:
@@ -41,26 +48,75 @@ def write_report(data: ReportInput, path: Path) -> None:
 def render(data: ReportInput) -> str:
     """The report's HTML."""
     drawings, plots = _drawings(data)
-    plotly_js, page_js = _plotly_js(), asset("report.js")
+    parts = _parts(data)
+    cautions, known = page.cautions(data), data.confidence
+    own = {
+        "answer": True,
+        "why": bool(parts["ladder"].rungs or parts["settings"]),
+        "trades": parts["alternatives"] is not None,
+        "sensitivity": parts["tornado"] is not None or (known is not None and bool(known.summary or known.sentences)),
+        "trials": bool(parts["front"].rows),
+        "provenance": True,
+    }
+    shown = tabs(data, drawings, cautions, [key for key, filled in own.items() if filled])
+    plotly_js, scripts = _plotly_js(), {name: asset(f"{name}.js") for name in ("tabs", "report")}
     return render_page(
         "report.html.j2",
         data=data,
         kind=page.kind(data),
-        cautions=page.cautions(data),
-        counts=page.counts(data),
-        slo=page.slo_rows(data),
-        facts=(*page.key_facts(data.highlighted, data.confidence), *page.growth(data)) if data.highlighted else (),
-        named=page.named_trials(data),
-        options=page.options(data),
-        settings=page.chosen_settings(data),
-        front=page.front_table(data),
-        drawings=drawings,
+        tabs=shown,
+        cautions=[(caution, tab_of(caution, list(shown))) for caution in cautions],
+        **parts,
         plots=plots,
         templates={scheme: template(scheme) for scheme in ("light", "dark")},
         plotly_js=plotly_js,
-        page_js=page_js,
-        script_hashes=[_csp_hash(plotly_js), _csp_hash(page_js)],
+        tabs_css=asset("tabs.css"),
+        tabs_js=scripts["tabs"],
+        page_js=scripts["report"],
+        script_hashes=[_csp_hash(script) for script in (scripts["tabs"], plotly_js, scripts["report"])],
     )
+
+
+def _parts(data: ReportInput) -> dict[str, Any]:
+    """What the tabs show besides figures."""
+    chosen, three = data.highlighted, trades(data)
+    named = _named(data, three)
+    pictures = [picture for size in (WIDE, NARROW) if (picture := decision(data, named, size)) is not None]
+    gauges = answer.gauges(data)
+    known = data.confidence
+    return {
+        "facts": answer.big_facts(data),
+        "gauges": gauges,
+        "has_intervals": any(gauge.interval for gauge in gauges),
+        "has_chances": any(gauge.chance for gauge in gauges),
+        "interval_name": answer.interval_name(data),
+        "pictures": pictures,
+        "decision_summary": text("report", "decision_summary", data, three),
+        "trades": three,
+        "ladder": reasons.ladder(data),
+        "alternatives": reasons.alternatives(data),
+        "few_draws": known is not None and any(0 < row.draws < ENOUGH_DRAWS for row in known.candidates),
+        "tornado": tornado(data),
+        "settings": page.chosen_settings(data),
+        "key_facts": (*page.key_facts(chosen, known), *page.growth(data)) if chosen is not None else (),
+        "front": page.front_table(data),
+        "counts": page.counts(data),
+        "funnel": page.funnel(data),
+    }
+
+
+def _named(data: ReportInput, three: Sequence[Trade]) -> list[Named]:
+    """The trials that the deciding picture labels."""
+    if data.highlighted is None:
+        return []
+    chance = data.confidence.chance if data.confidence is not None and data.recommendation is not None else None
+    price = usd(data.highlighted.metrics.get("usd_per_hour", 0.0))
+    likely = f", {format_percent(chance)} likely" if chance is not None else ""
+    named = [Named("chosen", data.highlighted, (data.title_of_chosen, f"{price} an hour{likely}"))]
+    for trade in three:
+        if trade.trial is not None and all(trade.trial.number != entry.trial.number for entry in named):
+            named.append(Named(trade.role, trade.trial, (capitalised(trade.role), trade.price)))
+    return named
 
 
 def _plotly_js() -> str:

@@ -5,30 +5,23 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from hisearch.report.data.confidence import Confidence
+from hisearch.report.data.confidence import Chance, Confidence
 from hisearch.report.data.inputs import ReportInput
-from hisearch.report.words.cautions import Verdict, may_miss, thin_margin, verdict_of
+from hisearch.report.words.cautions import may_miss, thin_margin
+from hisearch.report.words.chances import format_chance
 from hisearch.report.words.settings import NO_ROUTER, format_setting, in_front, used_settings
 from hisearch.report.words.templating import text
-from hisearch.report.words.terms import TermLine, term_lines
+from hisearch.report.words.terms import term_lines
 from hisearch.score.quantities import HOURS_PER_MONTH, UNDEFINED, notes, percent, quantity, significant, usd
 from hisearch.score.terms import REJECTED
-from hisearch.search.model.deployments import describe_each, differences, stores
+from hisearch.search.model.deployments import differences, stores
 from hisearch.search.model.trial import Trial, metric_of
 from hisearch.specs.base import ENGINE_TITLES
 from hisearch.specs.wording import format_percent, listed
-
-
-class SloRow(NamedTuple):
-    """A term of the SLO. chance: the probability that it holds, as text, or ""."""
-
-    line: TermLine
-    chance: str
-    verdict: Verdict
 
 
 class Fact(NamedTuple):
@@ -38,15 +31,6 @@ class Fact(NamedTuple):
     value: str
     unit: str
     meaning: str
-
-
-class Option(NamedTuple):
-    """A runner-up. differences: (quantity, its value, change against the recommendation)."""
-
-    number: int
-    label: str
-    trade: str
-    differences: tuple[tuple[str, str, str], ...]
 
 
 class Cell(NamedTuple):
@@ -64,10 +48,12 @@ class FrontTable(NamedTuple):
 
 
 class Caution(NamedTuple):
-    """A caution: a short title, and sentences."""
+    """A caution: a short title, sentences, the same in one line, and the tab of the report that explains it."""
 
     title: str
     text: str
+    brief: str = ""
+    tab: str = "provenance"
 
 
 def kind(data: ReportInput) -> str:
@@ -77,24 +63,24 @@ def kind(data: ReportInput) -> str:
     return "unsure" if may_miss(data.confidence) else "ok"
 
 
+def funnel(data: ReportInput) -> tuple[tuple[str, int, float], ...]:
+    """From all trials to the front: what they are, how many, and their share of all."""
+    numbers = counts(data)
+    on_front = len(data.front) if data.recommendation is not None else 0
+    rows = (
+        ("Trials", len(data.trials)),
+        ("On the whole trace", numbers["whole"]),
+        ("Meet the SLO", numbers["feasible"]),
+    )
+    most = max(len(data.trials), 1)
+    return tuple((name, count, count / most) for name, count in (*rows, ("On the front", on_front)))
+
+
 def counts(data: ReportInput) -> Mapping[str, int]:
     """Numbers of trials: of the ``whole`` trace, ``feasible`` among them, of ``slices`` or other loads, ``failed``."""
     kinds = Counter("failed" if t.error else "whole" if t.comparable else "slices" for t in data.trials)
     kinds["feasible"] = sum(1 for trial in data.trials if trial.comparable and trial.feasible)
     return kinds
-
-
-def slo_rows(data: ReportInput) -> tuple[SloRow, ...]:
-    """Each term of the highlighted trial, with the probability that it holds."""
-    chances = data.confidence.terms if data.confidence is not None else {}
-    return tuple(
-        SloRow(
-            line,
-            format_percent(chances[line.label]) if line.label in chances else "",
-            verdict_of(line, chances.get(line.label)),
-        )
-        for line in term_lines(data.highlighted.slo if data.highlighted is not None else ())
-    )
 
 
 def key_facts(trial: Trial, confidence: Confidence | None = None) -> tuple[Fact, ...]:
@@ -159,64 +145,42 @@ _FACTS: dict[str, tuple[str, Callable[[float], str], str, str]] = {
 }
 
 
-def options(data: ReportInput) -> tuple[Option, ...]:
-    """The runner-ups, each with its differences from the recommendation."""
-    if data.recommendation is None:
-        return ()
-    chosen = data.recommendation.trial
-    names = dict.fromkeys([*data.objectives, "usd_per_hour"])
-    shown = [chosen, *(trial for trial, _ in data.recommendation.runner_ups)]
-    labels = describe_each([trial.deployment for trial in shown])
-    return tuple(
-        Option(trial.number, label, trade, tuple(_difference(name, trial, chosen) for name in names))
-        for (trial, trade), label in zip(data.recommendation.runner_ups, labels[1:], strict=True)
-    )
-
-
-def _difference(name: str, trial: Trial, chosen: Trial) -> tuple[str, str, str]:
-    shown = quantity(name)
-    value, reference = trial.metrics.get(metric_of(name), math.nan), chosen.metrics.get(metric_of(name), math.nan)
-    change = value / reference - 1 if reference and math.isfinite(reference) and math.isfinite(value) else math.nan
-    if math.isnan(change):
-        difference = ""
-    elif abs(change) < 0.0005:
-        difference = "same"
-    else:
-        better = "better" if (change > 0) == shown.maximised else "worse"
-        difference = f"{'+' if change > 0 else ''}{percent(change)}, {better}"
-    return shown.label, shown.show(value), difference
-
-
-def named_trials(data: ReportInput) -> dict[int, tuple[str, str]]:
-    """Of the trials that the conclusions name: a description that distinguishes each from the others, and its price."""
-    if data.confidence is None:
-        return {}
-    numbers = {row.trial for row in data.confidence.candidates} | {row.trial for row in data.confidence.rules}
-    trials = [trial for trial in data.trials if trial.number in numbers]
-    lines = describe_each([trial.deployment for trial in trials])
-    return {t.number: (line, usd(t.metrics["usd_per_hour"])) for t, line in zip(trials, lines, strict=True)}
-
-
 def front_table(data: ReportInput) -> FrontTable:
-    """The front, cheapest first."""
+    """The front, cheapest first: price, latencies, goodput and probability, then settings."""
     rows = sorted(data.front, key=lambda trial: (trial.metrics.get("usd_per_hour", math.inf), trial.number))
-    columns = _FRONT_COLUMNS.copy()
-    alike = [" ".join(cell(trial).text for _, cell in list(columns.values())[2:]) for trial in rows]
+    chosen = data.highlighted.number if data.highlighted is not None else None
+    columns: dict[str, tuple[bool, Callable[[Trial], Cell]]] = {
+        "Trial": (True, lambda trial: Cell(str(trial.number), trial.number))
+    }
+    for name in dict.fromkeys(["usd_per_hour", *(o for o in data.objectives if o != "goodput"), "goodput"]):
+        columns[quantity(name).title] = True, partial(_figure, name)
+    columns["Latency margin"] = True, lambda trial: _margin(trial.worst_margin)
+    confidence = data.confidence
+    if confidence is not None and any(confidence.chance_of(trial.number, chosen) for trial in rows):
+        columns["Chance to hold"] = True, lambda trial: _chance(confidence.chance_of(trial.number, chosen))
+    if any(trial.metrics[REJECTED] > 0 for trial in data.front):
+        columns["Rejected"] = True, lambda trial: Cell(percent(trial.metrics[REJECTED]), trial.metrics[REJECTED])
+    alike = [" ".join(cell(trial).text for _, cell in _SETTING_COLUMNS.values()) for trial in rows]
     settings_that_differ = dict(
         zip((trial.number for trial in rows), differences([trial.deployment for trial in rows], alike), strict=True)
     )
+    columns |= {
+        title: column for title, column in _SETTING_COLUMNS.items() if title not in _ODD or _varies(column, rows)
+    }
     if any(settings_that_differ.values()):
         columns["Differs in"] = False, lambda trial: Cell(*[settings_that_differ[trial.number]] * 2)
-    for name in dict.fromkeys([*data.objectives, "goodput", "usd_per_hour"]):
-        columns[quantity(name).title] = True, partial(_figure, name)
-    columns["Latency margin"] = True, lambda trial: _margin(trial.worst_margin)
-    if any(trial.metrics[REJECTED] > 0 for trial in data.front):
-        columns["Rejected"] = True, lambda trial: Cell(percent(trial.metrics[REJECTED]), trial.metrics[REJECTED])
-    chosen = data.highlighted.number if data.highlighted is not None else None
     return FrontTable(
         tuple((title, numeric) for title, (numeric, _) in columns.items()),
         tuple((trial.number == chosen, tuple(cell(trial) for _, cell in columns.values())) for trial in rows),
     )
+
+
+def _varies(column: tuple[bool, Callable[[Trial], Cell]], rows: Sequence[Trial]) -> bool:
+    return len({column[1](trial).text for trial in rows}) > 1
+
+
+def _chance(chance: Chance | None) -> Cell:
+    return Cell(format_chance(chance) or UNDEFINED, -1.0 if chance is None else chance.value)
 
 
 def _figure(name: str, trial: Trial) -> Cell:
@@ -261,10 +225,8 @@ def _tiers(trial: Trial) -> Cell:
     return Cell(names or "none", sum(tier.gib for pool in pools for tier in pool.tiers))
 
 
-#: Columns of the front that are always there: title -> whether numeric, and the cell of a trial.
-_FRONT_COLUMNS: dict[str, tuple[bool, Callable[[Trial], Cell]]] = {
-    "Trial": (True, lambda trial: Cell(str(trial.number), trial.number)),
-    "Stage": (True, lambda trial: Cell(str(trial.stage), trial.stage)),
+#: Columns of settings: title -> whether numeric, and the cell of a trial.
+_SETTING_COLUMNS: dict[str, tuple[bool, Callable[[Trial], Cell]]] = {
     "Accelerators": (False, _accelerators),
     "TP": (True, _parallelism),
     "Replicas": (True, _replicas),
@@ -272,6 +234,8 @@ _FRONT_COLUMNS: dict[str, tuple[bool, Callable[[Trial], Cell]]] = {
     "Router": (False, _router),
     "Cache tiers": (False, _tiers),
 }
+#: Of these, those that are left out where all deployments are alike in them.
+_ODD = frozenset({"Engine", "Router", "Cache tiers"})
 
 
 def chosen_settings(data: ReportInput) -> dict[str, str]:
@@ -286,24 +250,21 @@ def cautions(data: ReportInput) -> tuple[Caution, ...]:
     Without a known probability, a margin below the profile's stated error is reported.
     """
     unsure, best = may_miss(data.confidence, data.run), data.recommendation
-    thin = thin_margin(best.trial, data.provenance.profile.relative_error) if best is not None and not unsure else ""
-    terms = data.highlighted.slo if data.highlighted is not None else ()
-    texts = {
-        "May miss the SLO": unsure,
-        "Cheaper, less sure": _nominal(data),
-        "Thin margin": thin,
-        "SLO terms": " ".join(f"{note}." for note in notes(terms)),
-        "Changes the model": data.formats,
-        "No launch scripts": data.not_exported and text("report", "not_exported", data.not_exported.removesuffix(".")),
-        "Search cut short": data.cut_short,
-    }
-    return tuple(Caution(title, sentences) for title, sentences in texts.items() if sentences)
-
-
-def _nominal(data: ReportInput) -> str:
-    """What the rule's own choice costs less, where another is recommended for its probability; "" elsewhere."""
-    nominal = data.confidence.nominal if data.confidence is not None else None
-    return "" if nominal is None else nominal.sentence
+    error = data.provenance.profile.relative_error
+    thin = thin_margin(best.trial, error) if best is not None and not unsure else ""
+    remarks = notes(data.highlighted.slo if data.highlighted is not None else ())
+    exported = data.not_exported and text("report", "not_exported", data.not_exported.removesuffix("."))
+    candidates = (
+        Caution(
+            "May miss the SLO", unsure, unsure and text("cautions", "brief_chance", data.confidence), "sensitivity"
+        ),
+        Caution("Thin margin", thin, text("cautions", "brief_margin", error), "sensitivity"),
+        Caution("SLO terms", " ".join(f"{note}." for note in remarks), "; ".join(remarks[:1]), "why"),
+        Caution("Changes the model", data.formats, data.formats_brief or data.formats, "trades"),
+        Caution("No launch scripts", exported, "it cannot be written as launch commands", "why"),
+        Caution("Search cut short", data.cut_short, data.cut_short_brief or data.cut_short, "provenance"),
+    )
+    return tuple(entry for entry in candidates if entry.text)
 
 
 def caution(data: ReportInput) -> str | None:

@@ -93,17 +93,21 @@
   };
   const elements = () => [...document.querySelectorAll("[data-figure]")];
   const waiting = new Set(elements());
-  const scheme = () => (dark.matches ? "dark" : "light");
+  const root = document.documentElement;
+  const scheme = () => root.dataset.theme || (dark.matches ? "dark" : "light");
+  // Plotly is read when the first figure is drawn: the first screen has none.
+  const load = () => {
+    if (window.Plotly) return;
+    const script = document.createElement("script");
+    script.textContent = document.getElementById("plotly").textContent;
+    document.body.append(script);
+  };
   const first = (element, wanted = scheme()) => {
     if (!waiting.delete(element)) return Promise.resolve();
+    load();
     return drawOne(element, wanted).then(() => listen(element));
   };
-  const draw = (wanted) => {
-    for (const element of elements()) {
-      if (waiting.has(element)) first(element, wanted);
-      else drawOne(element, wanted);
-    }
-  };
+  const draw = (wanted) => elements().filter((element) => !waiting.has(element)).forEach((element) => drawOne(element, wanted));
   const redraw = () => draw(scheme());
   const ofTrials = (element) => !waiting.has(element) && plots[element.dataset.figure].data.some((trace) => Array.isArray(trace.customdata));
   const redrawTrials = () => elements().filter(ofTrials).forEach((element) => drawOne(element, scheme()));
@@ -169,7 +173,9 @@
   const numbers = Object.keys(trials.rows).map(Number);
   const refilter = () => {
     const left = numbers.filter(isShown).length;
-    document.getElementById("shown").textContent =
+    const shown = document.getElementById("shown");
+    if (!shown) return;
+    shown.textContent =
       `${left.toLocaleString("en")} of ${numbers.length.toLocaleString("en")} shown`;
     redrawTrials();
   };
@@ -213,55 +219,44 @@
     });
     form.hidden = false;
   };
-
-  const sortBy = (table, column, button) => {
-    const heading = button.parentElement;
-    const down = heading.getAttribute("aria-sort") === "ascending";
-    for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
-    heading.setAttribute("aria-sort", down ? "descending" : "ascending");
-    const key = (line) => line.cells[column].dataset.key;
-    const compare = (a, b) => {
-      const [left, right] = [Number(key(a)), Number(key(b))];
-      return Number.isNaN(left) || Number.isNaN(right) ? key(a).localeCompare(key(b)) : left - right;
-    };
-    const rows = [...table.tBodies[0].rows].sort((a, b) => (down ? -1 : 1) * compare(a, b));
-    table.tBodies[0].append(...rows);
-  };
-  for (const table of document.querySelectorAll("table.sortable")) {
-    table.querySelectorAll("thead button").forEach((button, column) => {
-      button.addEventListener("click", () => sortBy(table, column, button));
-    });
-    for (const button of table.querySelectorAll("button.pick")) {
-      button.addEventListener("click", () => pick(Number(button.dataset.trial)));
+  const filterBy = (query) => {
+    if (!form) return;
+    form.reset();
+    for (const select of form.querySelectorAll("select")) {
+      if (!query.has(select.name)) continue;
+      select.value = query.get(select.name);
+      select.dispatchEvent(new Event("change"));
     }
+    if (query.get("feasible") === "1") form.elements.feasible.click();
+  };
+
+  for (const button of document.querySelectorAll("button.pick")) {
+    button.addEventListener("click", () => pick(Number(button.dataset.trial)));
   }
 
-  dark.addEventListener("change", redraw);
+  root.addEventListener("scheme", redraw);
   narrow.addEventListener("change", redraw);
   window.addEventListener("keydown", (event) => {
     if (event.key === "Escape" && picked !== null) pick(null);
   });
-  window.addEventListener("beforeprint", () => {
-    for (const details of document.querySelectorAll("details")) details.open = true;
+  root.addEventListener("print", () => {
+    elements().forEach((element) => first(element, "light"));
     draw("light");
   });
-  window.addEventListener("afterprint", redraw);
+  root.addEventListener("filter", (event) => filterBy(event.detail));
   setUpFilters();
 
-  // What is in view is drawn first, the rest one by one while the browser has nothing else to do.
-  const root = document.documentElement;
-  const whenIdle = window.requestIdleCallback ?? ((callback) => setTimeout(callback, 1));
-  const drawRest = () => {
-    const [next] = waiting;
-    if (next) first(next).then(() => whenIdle(drawRest));
-    else root.dataset.drawn = "all";
+  // The figures of a tab are drawn when it opens, those in view first; one at a time, so that the page stays responsive.
+  const pause = () => new Promise((resolve) => setTimeout(resolve, 0));
+  const drawPanel = async (panel) => {
+    const mine = [...panel.querySelectorAll("[data-figure]")];
+    for (const element of mine) {
+      if (panel.hidden) return;
+      if (waiting.has(element)) await pause().then(() => first(element));
+      else Plotly.Plots.resize(element);
+    }
+    root.dataset.drawn = panel.id;
   };
-  const near = new IntersectionObserver(
-    (entries) => entries.filter((entry) => entry.isIntersecting).forEach((entry) => first(entry.target)),
-    { rootMargin: "300px" },
-  );
-  elements().forEach((element) => near.observe(element));
+  root.addEventListener("tab", (event) => drawPanel(event.detail));
   if (numbers.length > 1) refilter();
-  root.dataset.drawn = "text";
-  whenIdle(drawRest);
 })();

@@ -7,7 +7,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import optuna
 from optuna.exceptions import StorageInternalError
 from optuna.storages import BaseStorage, InMemoryStorage, RDBStorage
 
@@ -70,24 +69,6 @@ class RunStudies:
                 self.storage.set_study_user_attr(copied[name], key, value)
         for trial in trials[self.storage.get_n_trials(copied[name]) :]:
             self.storage.create_new_trial(copied[name], template_trial=trial)
-
-    def best_so_far(self, run: int, study: str) -> optuna.trial.FrozenTrial | None:
-        """The cheapest trial of a run on the whole trace that meets the SLO; None without any.
-
-        Args:
-            run: index of the run.
-            study: name of its study.
-        """
-        self.refresh()
-        name = self._prefix(run) + study
-        with self._lock:
-            trials = [
-                trial
-                for stored, study_id in study_ids(self.storage).items() if stored == name
-                for trial in self.storage.get_all_trials(study_id, deepcopy=False)
-                if trial.user_attrs.get("feasible") and "usd_per_hour" in trial.user_attrs.get("metrics", {})
-            ]  # fmt: skip
-        return min(trials, key=lambda trial: float(trial.user_attrs["metrics"]["usd_per_hour"]), default=None)
 
     def _prefix(self, run: int) -> str:
         """Prefix of the names of a run's studies."""

@@ -29,6 +29,20 @@ def narrower_formats(model: ModelSpec, deployment: DeploymentSpec) -> str:
     return listed(list(texts))
 
 
+def brief_formats(model: ModelSpec, chosen: Trial | None, likely: tuple[Trial, float] | None = None) -> str:
+    """``describe_formats`` in half a line."""
+    narrower = narrower_formats(model, chosen.deployment) if chosen is not None else ""
+    if chosen is None or not narrower:
+        return ""
+    text = f"{narrower}: answers differ, and their quality is not simulated"
+    if likely is None:
+        return text
+    other, chance = likely
+    usd = price_of(other) - price_of(chosen)
+    more = f"${abs(usd):,.2f} an hour {'less' if usd < 0 else 'more'}" if abs(usd) >= 0.005 else "nothing"
+    return f"{text}; keeping the checkpoint's costs {more} ({format_percent(chance)} likely to hold the SLO)"
+
+
 def _searched_own(model: ModelSpec, execution: ExecutionSpace) -> bool:
     """True if the space has deployments that keep the checkpoint's formats."""
     weights = execution.weight_dtypes or [model.weight_dtype]

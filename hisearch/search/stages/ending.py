@@ -94,14 +94,23 @@ class Ending:
             text += f" before it had tried {listed([*self.untried[:_NAMED], *more])}"
         if hopeless and not recommended:
             return f"{text}. A larger budget will not help."
-        if self.untried == (Untried.LOADS,):
-            outlook = "what the recommended deployment can carry beyond this load is not known"
-        elif recommended:
-            outlook = "a cheaper deployment may meet the SLO"
-        else:
-            outlook = "a longer one may find a deployment that meets the SLO"
-        text = f"{text}: {outlook}."
+        text = f"{text}: {self._outlook(recommended)}."
         return f"{text} Raise {self.key} to search on." if self.key else text
+
+    def brief(self, recommended: bool, hopeless: bool = False) -> str:
+        """The same in half a line, without what was not tried."""
+        if not self.stopped:
+            return ""
+        outlook = "a larger one will not help" if hopeless and not recommended else self._outlook(recommended)
+        return f"{self._who(short=True)}: {outlook}"
+
+    def _outlook(self, recommended: bool) -> str:
+        """What a longer search might bring."""
+        if self.untried == (Untried.LOADS,):
+            return "what the recommended deployment can carry beyond this load is not known"
+        if recommended:
+            return "a cheaper deployment may meet the SLO"
+        return "a longer one may find a deployment that meets the SLO"
 
 
 def untried_candidates(kept: Sequence[Kept], trials: Sequence[Trial]) -> str:

@@ -300,7 +300,8 @@ def allocate(
         )
     order = QUEUE_ORDERS[plan.engine.schedule]
     radix = config.engine == la.SGLANG and config.role != fl.DECODE
-    sorts = radix and order.every_pass
+    # With storage the queue keeps its order between passes that sort it (see ``sglang.order``).
+    sorts = radix and (order.every_pass or (len(plan.tiers) > 1 and config.schedule != la.FCFS))
     priorities = EVICTIONS[plan.engine.eviction].priorities or tier_arrays.by_priority(plan)
     has_node_ranks = radix and (priorities or order.weighs_nodes)
     pinned = np.broadcast_to(plan.ignore_eos, count).astype(np.int8)

@@ -96,6 +96,7 @@ def tier_record(plan: WorkerPlan) -> Any:
         return record
     record["write_hits"] = _WRITE_HITS[movement.write_policy]
     record["load_back_tokens"] = movement.load_back_tokens
+    record["jumps"] = movement.jumps
     record["workers_per_node"] = plan.schedulers_per_node
     record["first_memory"] = -1
     storage = storage_of(plan)

@@ -28,6 +28,7 @@ from hisearch.specs.models.model import ModelSpec
 __all__ = [
     "DEFINITIONS",
     "KV_DTYPES",
+    "MOST_POOLS",
     "SCHEDULES",
     "CapacityPolicyName",
     "DefinitionsSpec",
@@ -38,6 +39,10 @@ __all__ = [
     "ScheduleName",
     "check_pools",
 ]
+
+
+#: Most pools of a deployment.
+MOST_POOLS = 16
 
 
 class DefinitionsSpec(Strict):
@@ -77,7 +82,7 @@ class DeploymentSpec(Strict):
     )
     pools: list[PoolSpec] = Field(
         min_length=1,
-        max_length=16,
+        max_length=MOST_POOLS,
         description="Of each model unified ones, or prefill and decode ones; their names differ.",
     )
     router: RouterSpec = Field(

@@ -230,7 +230,7 @@ class PoolSpec(Strict):
     attention_data_parallel: Count = Field(
         1,
         description="Attention groups with sequences and KV of their own that share the FFNs (attention-DP): vLLM "
-        "--data-parallel-size, SGLang --dp-size with --enable-dp-attention, TensorRT-LLM enable_attention_dp.",
+        "--data-parallel-size, SGLang --attn-dp-size, TensorRT-LLM enable_attention_dp.",
     )
     expert_parallel: Count = Field(
         1,

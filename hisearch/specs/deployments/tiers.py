@@ -114,8 +114,8 @@ class MovementSpec(Strict):
         None,
         description="hicache: SGLang's hierarchical cache (--enable-hierarchical-cache), its default. offload: vLLM's "
         "offloading connector (--kv-offloading-backend native) and TensorRT-LLM's host cache "
-        "(kv_cache_config.host_cache_size), their default. lmcache: LMCache under vLLM (--kv-offloading-backend "
-        "lmcache) or SGLang (--enable-lmcache), which is exported, not simulated.",
+        "(kv_cache_config.host_cache_size), their default. lmcache: LMCache under vLLM (LMCacheConnectorV1), "
+        "or under SGLang before 0.5.21 (--enable-lmcache), which is exported, not simulated.",
     )
     write_policy: WritePolicyName = Field(
         "write_through",

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from hisearch.specs.base import Count, Positive, Strict
+from hisearch.specs.base import Count, NonNegative, Positive, Strict
 
 
 class LengthSpec(Strict):
@@ -16,7 +16,9 @@ class LengthSpec(Strict):
         description="Which of the parameters below are needed."
     )
     mean_log: float | None = Field(None, description="lognormal: mean of ln(tokens).")
-    sigma_log: Positive | None = Field(None, description="lognormal: standard deviation of ln(tokens).")
+    sigma_log: NonNegative | None = Field(
+        None, description="lognormal: standard deviation of ln(tokens); 0: every draw is exp(mean_log)."
+    )
     scale_tokens: Positive | None = Field(None, description="pareto: smallest value; constant: the value.")
     shape: Positive | None = Field(None, description="pareto: tail index.")
     quantiles: list[tuple[float, float]] | None = Field(

@@ -61,6 +61,11 @@ class TraceFileSpec(Strict):
     limit: Count | None = Field(None, description="Keep the first requests only.")
     skip_bad: NonNegativeInt = Field(0, description="Broken rows to leave out before the file is refused.")
     columns: dict[str, str] = Field(default_factory=dict, description="csv: our field -> the file's column.")
+    time_unit: Literal["auto", "s", "ms", "us", "ns"] = Field(
+        "auto",
+        description="Unit of times that are numbers, in tables and logs. auto: told by their size where they count "
+        "from 1970, or by the column's name; else seconds.",
+    )
     follow_ups: FollowUps = Field(
         "auto",
         description="open_loop: at their recorded times; closed_loop: think_s after their predecessor's last token; "

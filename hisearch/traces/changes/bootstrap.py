@@ -195,7 +195,10 @@ def assemble(table: SessionTable, drawn: I8, start_s: F8) -> CompiledTrace:
     ids = [f"{trace.request_ids[request]}~{copy}" for request, copy in zip(source[order], copy_of[order], strict=True)]
     models = chosen(trace.models, source[order])
     drawn_arrays = with_tree(columns, tree)
-    return freeze(trace.name, drawn_arrays, ids, trace.skipped_rows, trace.warnings, trace.block_tokens, models=models)
+    skipped, cautions = trace.skipped_rows, trace.cautions
+    return freeze(
+        trace.name, drawn_arrays, ids, skipped, cautions, trace.block_tokens, models=models, notes=trace.notes
+    )
 
 
 def _tree_of_copies(table: SessionTable, drawn: I8, copy_of: I8, source: I8) -> tuple[np.ndarray, ...]:

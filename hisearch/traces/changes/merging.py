@@ -62,7 +62,7 @@ def merged(traces: Sequence[Trace]) -> Trace:
         request_ids=[f"{k}/{name}" for k, trace in enumerate(traces, 1) for name in trace.request_ids],
         open_loop=loops.pop() if loops else True,
         skipped_rows=sum(trace.skipped_rows for trace in traces),
-        warnings=tuple(dict.fromkeys(note for trace in traces for note in trace.warnings)),
+        warnings=tuple(dict.fromkeys(warning for trace in traces for warning in trace.warnings)),
         block_tokens=math.gcd(*(trace.block_tokens for trace in traces)),
         models=models_of(named) if named else None,
     )
@@ -98,8 +98,9 @@ def side_by_side(traces: Sequence[CompiledTrace], names: Sequence[str]) -> Compi
         TraceArrays(**columns, **_forest(parts, order)),
         [ids[r] for r in order.tolist()],
         sum(trace.skipped_rows for trace in traces),
-        tuple(dict.fromkeys(note for trace in traces for note in trace.warnings)),
+        tuple(dict.fromkeys(caution for trace in traces for caution in trace.cautions)),
         math.gcd(*(trace.block_tokens for trace in traces)),
+        notes=tuple(dict.fromkeys(note for trace in traces for note in trace.notes)),
         models=models_of([names[k] for k in np.repeat(np.arange(len(traces)), counts)[order].tolist()]),
     )
 

@@ -66,8 +66,9 @@ def _chosen(trace: CompiledTrace, kept: I8) -> CompiledTrace:
         with_tree(columns, tree),
         [trace.request_ids[r] for r in kept.tolist()],
         trace.skipped_rows,
-        trace.warnings,
+        trace.cautions,
         trace.block_tokens,
         None if trace.agents is None else reordered(trace.agents, kept),
         chosen(trace.models, kept),
+        trace.notes,
     )

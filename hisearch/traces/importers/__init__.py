@@ -5,8 +5,11 @@
 
 from __future__ import annotations
 
-import csv
-import json
+import itertools
+import math
+import re
+from collections.abc import Collection
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -15,11 +18,14 @@ import numpy as np
 from hisearch.base.policies import TRACE_FORMATS
 from hisearch.specs.workloads.workload import TraceFileSpec
 from hisearch.traces.changes.spreading import spread_arrivals, starts_on_quantum
-from hisearch.traces.importers.formats.csv import MAP_COLUMNS
-from hisearch.traces.reading.canonical import PARQUET_MAGIC, is_header
+from hisearch.traces.reading.canonical import FORMAT, is_header
+from hisearch.traces.reading.columns import ARRIVALS, proposal
 from hisearch.traces.reading.errors import TraceError
-from hisearch.traces.reading.rows import BadRows, json_fault, open_text
+from hisearch.traces.reading.rows import BadRows, RowError, decoded, json_rows, one_line
 from hisearch.traces.reading.source import Source, with_warnings
+from hisearch.traces.reading.tables import Tolerant, container_of, flat, header_in, parquet_schema, table_sample
+from hisearch.traces.reading.text import lines, open_text
+from hisearch.traces.reading.understood import check_times, notes_of
 from hisearch.traces.sampling import stream
 from hisearch.traces.sessions import start_sessions
 from hisearch.traces.trace import Trace, declare_limit
@@ -28,10 +34,14 @@ _BY_RANK = sorted(TRACE_FORMATS.items(), key=lambda named: named[1].rank)
 #: Fields that identify a format, in the order in which they are looked for.
 _JSON_FIELDS = [(name, frozenset(fields)) for name, known in _BY_RANK for fields in known.json_fields]
 _CSV_FIELDS = [(name, frozenset(fields)) for name, known in _BY_RANK for fields in known.csv_fields]
+_AMONG_LINES = [(name, fields) for name, fields in _JSON_FIELDS if TRACE_FORMATS[name].among_lines]
+_LINES = [(name, re.compile(known.line_pattern)) for name, known in _BY_RANK if known.line_pattern]
+#: Rows of JSON and lines of a log in which a format's marks are looked for: services log other things too.
+_FIRST_ROWS, _FIRST_LINES = 50, 2000
 
 
 def detect_format(path: Path, *, has_columns: bool = False) -> str:
-    """The format of a file by its content: its magic number, or the fields of its first row.
+    """The format of a file by its content: its magic number, the fields of its first rows, or its first lines.
 
     Args:
         path: the file.
@@ -40,42 +50,81 @@ def detect_format(path: Path, *, has_columns: bool = False) -> str:
     Raises:
         TraceError: the file cannot be read, is empty, or is of no known format.
     """
-    if path.is_file():
-        with path.open("rb") as raw:
-            if raw.read(4) == PARQUET_MAGIC:
-                return "hisearch"
-    with open_text(path) as text:
-        first = next((line for line in text if line.strip()), None)
-    if first is None:
-        raise TraceError.at("no requests: the file is empty", path=path)
-    if first.lstrip().startswith("{"):
-        return _detect_json(path, first)
-    names = frozenset(name.strip() for name in next(csv.reader([first])))
-    format_name = next((name for name, fields in _CSV_FIELDS if fields <= names), "csv" if has_columns else None)
+    container = container_of(path)
+    if container == "parquet":
+        names, metadata = parquet_schema(path)
+        if is_header(header_in(metadata, FORMAT)):
+            return "hisearch"
+        format_name = _by_fields(_CSV_FIELDS, names)
+    elif container == "json":
+        format_name = _detect_json(path)
+    else:
+        format_name = _detect_text(path)
+    if format_name is None and has_columns:
+        return "csv"
     if format_name is None:
-        raise TraceError.at(
-            f"format not recognised by its columns ({', '.join(sorted(names))[:80]}); of a table of your own say which "
-            f"column is what: {MAP_COLUMNS}; else name its format (--format, or spec.file.format in a Workload), one "
-            f"of {', '.join(TRACE_FORMATS)}", path=path, line=1,
-        )  # fmt: skip
+        sample = table_sample(path)
+        what = "fields" if container == "json" else "columns"
+        seen, told = one_line(", ".join(sorted(sample))[:80]), one_line(proposal(sample))
+        message = (
+            f"format not recognised by its {what} ({seen}); {told}; or name its format (--format, or spec.file.format "
+            f"in a Workload), one of {', '.join(TRACE_FORMATS)}"
+        )
+        raise TraceError.at(message, path=path, line=1)
     return format_name
 
 
-def _detect_json(path: Path, first: str) -> str:
-    try:
-        row = json.loads(first)
-    except json.JSONDecodeError as error:
-        message = f"expected a JSON object on every line: {json_fault(error)}"
-        raise TraceError.at(message, path=path, line=1) from error
-    if is_header(row):
-        return "hisearch"
-    for name, fields in _JSON_FIELDS:
-        if fields <= row.keys():
+def _by_fields(known: list[tuple[str, frozenset[str]]], present: Collection[str]) -> str | None:
+    names = frozenset(present)
+    return next((name for name, fields in known if fields <= names), None)
+
+
+def _detect_json(path: Path) -> str | None:
+    broken = Tolerant(path)
+    none = True
+    for _, row in itertools.islice(json_rows(path, broken), _FIRST_ROWS):
+        none = False
+        if is_header(row.values):
+            return "hisearch"
+        name = _by_fields(_JSON_FIELDS, flat(row.values))
+        if name is not None:
             return name
-    raise TraceError.at(
-        f"format not recognised by its fields ({', '.join(sorted(row))[:80]}); name it (--format, or spec.file.format "
-        f"in a Workload), one of {', '.join(TRACE_FORMATS)}", path=path, line=1,
-    )  # fmt: skip
+    if none and broken.first:
+        line, error = broken.first[0]
+        raise TraceError.at(error.message, path=path, line=line, key=error.field)
+    return None
+
+
+def _detect_text(path: Path) -> str | None:
+    """The format of a table by its header, else of a log by its first lines; a log's first line is no good header."""
+    try:
+        return _by_fields(_CSV_FIELDS, table_sample(path)) or _detect_log(path)
+    except TraceError:
+        log = _detect_log(path)
+        if log is None:
+            raise
+        return log
+
+
+def _detect_log(path: Path) -> str | None:
+    """The format of a log by one of its first lines, of plain text or of JSON among it."""
+    with open_text(path) as text:
+        for line in itertools.islice(lines(text, path), _FIRST_LINES):
+            name = next((name for name, pattern in _LINES if pattern.search(line)), None)
+            if name is None and line.startswith("{"):
+                name = _by_fields(_AMONG_LINES, _fields_of(line))
+            if name is not None:
+                return name
+    return None
+
+
+def _fields_of(line: str) -> Collection[str]:
+    """Fields of a line that is a JSON object; none where it is none."""
+    try:
+        value = decoded(line)
+    except RowError:
+        return ()
+    return flat(value).keys()
 
 
 def read_trace(path: Path, spec: TraceFileSpec, *, seed: int = 0) -> Trace:
@@ -90,15 +139,26 @@ def read_trace(path: Path, spec: TraceFileSpec, *, seed: int = 0) -> Trace:
     name = spec.format if spec.format != "auto" else detect_format(path, has_columns=bool(spec.columns))
     declared = TRACE_FORMATS[name]
     if spec.columns and name != "csv":
-        raise TraceError.at(f"columns are for format csv; this file is {name}", path=path, key="columns")
-    if spec.arrivals is not None and declared.records_starts and "arrival_s" in spec.columns:
+        message = f"columns are for format csv; this file is {name}; --format csv reads it as any table"
+        raise TraceError.at(message, path=path, key="columns")
+    if spec.time_unit != "auto" and (declared.times or not declared.records_starts):
+        message = f"the times of format {name} have their own unit; time_unit does not apply"
+        raise TraceError.at(message, path=path, key="time_unit")
+    if spec.arrivals is not None and declared.records_starts and not ARRIVALS.keys().isdisjoint(spec.columns):
         raise TraceError.at("the table's arrival_s and arrivals exclude each other", path=path, key="arrivals")
     if spec.arrivals is not None and declared.records_starts and name != "csv":
         raise TraceError.at(f"format {name} records its arrivals; arrivals does not apply", path=path, key="arrivals")
     if spec.think is not None and declared.records_think:
         raise TraceError.at(f"format {name} records its own times; think does not apply", path=path, key="think")
     source = Source(path, spec, seed, BadRows(path, spec.skip_bad))
-    trace: Trace = import_module(TRACE_FORMATS.modules[name]).read(source)
+    try:
+        trace: Trace = import_module(TRACE_FORMATS.modules[name]).read(source)
+    except MemoryError as error:
+        raise TraceError.at("the file's rows do not fit into memory", path=path) from error
+    recorded = declared.records_starts and spec.arrivals is None
+    understood = source.understood if recorded else replace(source.understood, first_s=math.nan)
+    trace = with_warnings(trace, *check_times(understood, path, len(trace)))
+    trace = replace(trace, notes=notes_of(understood, declared.times, source.bad, len(trace)))
     if spec.arrivals is not None:
         trace = start_sessions(trace, spec.arrivals, stream("session starts", seed))
     trace = _spread(trace, spec.spread_arrivals_s, declared.quantum_s, stream("spread arrivals", seed))

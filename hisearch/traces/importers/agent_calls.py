@@ -11,6 +11,9 @@ import numpy as np
 
 STARTS_UNKNOWN = "sessions' starts are not recorded: all start at 0 s; give file.arrivals to set them"
 
+#: Block ids of a session are dense, and so many make a prompt of tens of millions of tokens: what has more is broken.
+MAX_BLOCKS = 1 << 22
+
 
 @dataclass
 class Call:

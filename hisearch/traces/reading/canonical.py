@@ -21,11 +21,13 @@ import numpy as np
 from hisearch.traces.reading.errors import TraceError
 from hisearch.traces.reading.rows import Fields, Order, RowError, json_rows
 from hisearch.traces.reading.source import Codes, Requests, Source
+from hisearch.traces.reading.tables import header_in, parquet_rows, parquet_schema
+from hisearch.traces.reading.text import is_parquet
+from hisearch.traces.reading.times import LONGEST_S, PER_SECOND, TITLES, since_1970
 from hisearch.traces.trace import Trace
 
 FORMAT = "hisearch-trace"
 VERSION = 1
-PARQUET_MAGIC = b"PAR1"
 
 _FIELDS = frozenset({
     "id", "arrival_s", "input_tokens", "output_tokens", "max_output_tokens", "previous", "think_s", "session", "tenant",
@@ -64,7 +66,7 @@ class _Reader:
         name = str(row.label("id")) if "id" in row else str(len(self.requests))
         if name in self._index:
             raise RowError("id", f"{name!r} was used before")
-        inputs, outputs = row.count("input_tokens"), row.count("output_tokens")
+        inputs, outputs = row.tokens("input_tokens"), row.tokens("output_tokens")
         limit = row.count("max_output_tokens", minimum=outputs) if "max_output_tokens" in row else outputs
         previous = self._reference(row, "previous")
         think = self._think(row, previous)
@@ -101,7 +103,7 @@ class _Reader:
     def _think(self, row: Fields, previous: int) -> float:
         if "think_s" not in row:
             return math.nan
-        think = row.number("think_s")
+        think = row.number("think_s", maximum=LONGEST_S)
         if think and previous < 0:
             raise RowError("think_s", "expected previous beside it")
         return think
@@ -110,6 +112,11 @@ class _Reader:
         if "arrival_s" not in row and previous >= 0:
             return math.nan
         arrival = row.number("arrival_s")
+        if arrival > LONGEST_S:
+            unit = since_1970(arrival)
+            meant = f", which is {TITLES[unit]} since 1970 by its size" if unit else ""
+            change = f"; subtract the first and divide by {PER_SECOND[unit]:,}" if unit else ""
+            raise RowError("arrival_s", f"expected seconds from the trace's start, got {arrival:.17g}{meant}{change}")
         return self._order.check(arrival) if previous < 0 else arrival
 
     def _group(self, row: Fields, field: str) -> int | None:
@@ -177,7 +184,7 @@ def read_canonical(source: Source) -> Trace:
 
     Follow-ups (rows with ``previous``) wait for their predecessor unless the header's ``open_loop`` says otherwise.
     """
-    rows = _parquet_rows(source) if _is_parquet(source.path) else json_rows(source.path, source.bad)
+    rows = _parquet_rows(source) if is_parquet(source.path) else json_rows(source.path, source.bad)
     line, header = next(rows, (1, Fields({})))
     try:
         if not header.has("format") or header.raw("format") != FORMAT:
@@ -200,34 +207,10 @@ def read_canonical(source: Source) -> Trace:
     return reader.finish(source, open_loop)
 
 
-def _is_parquet(path: Path) -> bool:
-    if not path.is_file():
-        return False
-    with path.open("rb") as raw:
-        return raw.read(4) == PARQUET_MAGIC
-
-
 def _parquet_rows(source: Source) -> Iterator[tuple[int, Fields]]:
     """Header and rows of a parquet file; a row's line is its number, from 1."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        with pq.ParquetFile(source.path) as file:
-            metadata = (file.schema_arrow.metadata or {}).get(FORMAT.encode(), b"{}")
-            yield 1, Fields(json.loads(metadata))
-            line = 0
-            for batch in file.iter_batches(batch_size=65536):
-                for row in batch.to_pylist():
-                    line += 1
-                    yield line, Fields({key: _finite(value) for key, value in row.items()})
-    except (pa.ArrowException, OSError, json.JSONDecodeError) as error:
-        raise TraceError.at(f"not a readable parquet file: {error}", path=source.path) from error
-
-
-def _finite(value: Any) -> Any:
-    """Null for NaN, which is how tables often write a missing number."""
-    return None if isinstance(value, float) and math.isnan(value) else value
+    yield 1, Fields(header_in(parquet_schema(source.path)[1], FORMAT))
+    yield from parquet_rows(source.path)
 
 
 def write_trace(trace: Trace, path: Path) -> None:

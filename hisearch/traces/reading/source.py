@@ -14,17 +14,28 @@ from hisearch.specs.workloads.workload import TraceFileSpec
 from hisearch.traces.models import models_of, separate_blocks
 from hisearch.traces.reading.errors import TraceError
 from hisearch.traces.reading.rows import BadRows
+from hisearch.traces.reading.times import Times
+from hisearch.traces.reading.understood import Understood, sorting
 from hisearch.traces.trace import Trace, make_trace
 
 
 @dataclass
 class Source:
-    """A trace file, how it is to be read, its broken rows so far, and the seed for anything random."""
+    """A trace file, how it is to be read, its broken rows so far, and the seed for anything random.
+
+    ``understood`` is what the importer takes the file for; see ``reading.understood``.
+    """
 
     path: Path
     spec: TraceFileSpec
     seed: int
     bad: BadRows
+    understood: Understood = field(default_factory=Understood)
+
+    def times(self, column: str, unit: str | None = None) -> Times:
+        """The file's column of times, in the unit that its mapping states or else the spec."""
+        self.understood.times = Times(column, unit or self.spec.time_unit)
+        return self.understood.times
 
 
 class Codes:
@@ -98,6 +109,45 @@ class Requests:
             self.model.append(model)
         return index
 
+    def sort_by_time(self, source: Source) -> list[int]:
+        """Put the requests in order of time, and note how many were not; none may refer to another yet.
+
+        Returns:
+            Former indices in the new order, for columns that an importer keeps beside these.
+        """
+        order, source.understood.unordered = sorting(self.arrival_s)
+        places: list[int] = order.tolist()
+        if source.understood.unordered:
+            ends = np.cumsum(self.id_counts).tolist()
+            ids, counts, given = self.ids, self.id_counts, self.session
+            own = given == list(range(len(self)))
+            self.ids = array("q")
+            for k in places:
+                self.ids.extend(ids[ends[k] - counts[k] : ends[k]])
+            columns = ("arrival_s", "input_tokens", "output_tokens", "tenant", "request_ids", "id_counts",
+                       "known_tokens", "think_s")  # fmt: skip
+            for name in columns:
+                values = getattr(self, name)
+                setattr(self, name, [values[k] for k in places])
+            self.model = [self.model[k] for k in places] if self.model else []
+            self.session = given if own else [given[k] for k in places]
+        return places
+
+    def chain(self, names: Sequence[Hashable | None], sessions: Codes) -> None:
+        """Let each request of a session follow up the one before it; a request without a name is its own session."""
+        last: dict[Hashable, int] = {}
+        for index, name in enumerate(names):
+            key = name if name is not None else ("row", index)
+            if key in last:
+                self.previous[index] = last[key]
+            self.session[index] = sessions[key]
+            last[key] = index
+
+    def follow_up(self, index: int, previous: int, think_s: float) -> None:
+        """Let a request wait for an earlier one."""
+        self.previous[index], self.think_s[index] = previous, think_s
+        self.session[index] = self.session[previous]
+
     def share_blocks(self, block_tokens: int) -> tuple[np.ndarray, np.ndarray]:
         """``shares_with`` and ``shared_tokens`` of all requests by their block ids."""
         from hisearch.traces import _tree
@@ -138,9 +188,11 @@ class Requests:
             TraceError: there are no requests.
         """
         if not len(self):
-            raise TraceError.at("no requests in the file", path=source.path)
+            left_out = source.understood.rows_left_out
+            raise TraceError.at(f"no requests in the file{left_out and f': {left_out}'}", path=source.path)
         content = self.share_blocks(block_tokens) if block_tokens else shares
         arrival = np.array(self.arrival_s)
+        source.understood.first_s, source.understood.last_s = float(np.nanmin(arrival)), float(np.nanmax(arrival))
         return make_trace(
             arrival_s=arrival - np.nanmin(arrival) if from_first_arrival else arrival,
             input_tokens=self.input_tokens,

@@ -1,4 +1,4 @@
-"""SGLang 0.5.9's scheduler, restated: prefill first, else decode; retraction; radix cache; with and without overlap.
+"""SGLang's scheduler, restated: prefill first, else decode; retraction; radix cache; with and without overlap.
 
 Source of every rule: the recordings of SGLang's own ``Scheduler`` and the rules noted with them. The limits on a
 request's length are those of its ``TpModelWorker`` (``max_req_len``, ``max_req_input_len``). The host tier (HiCache)
@@ -159,8 +159,8 @@ class SglangWorker:
         """Form the next batch at ``now`` and queue it on the device; None if nothing can run.
 
         A pass without a batch (and, with overlap, without results to wait for) is idle: it resets the ratio. It may
-        also clear the mark that kept requests from being admitted; then another pass follows at once. While copies or
-        prefetches are under way, the next pass is at ``next_event_s``.
+        also clear the mark that kept requests from being admitted, or what it took for one may be free again: other
+        passes follow at once. Then, while copies or prefetches are under way, the next is at ``next_event_s``.
 
         Raises:
             RuntimeError: requests wait and none can ever be admitted.
@@ -176,13 +176,13 @@ class SglangWorker:
         batch = self._next_batch()
         idle = batch is None and (self.config.disable_overlap_schedule or self.last is None)
         if idle:
-            empty = not self.waiting and not self.running.requests
+            empty = not self.waiting and not self.running.requests and not self.cache.under_way
             if empty or not self.config.holds("resets_ratio_when_empty"):
                 self.ratio = self.config.initial_ratio
             self.last = None
-            if self.waiting and self.next_event_s() is None:
+            if self.waiting and not (self.config.jumps and self.next_event_s() is not None):
                 batch = self._next_batch() or self._next_batch()
-                if batch is None:
+                if batch is None and self.next_event_s() is None:
                     raise RuntimeError(f"request {self.waiting[0].request.id} waits and can never be admitted")
         self.last = batch
         return None if batch is None else self._launch(batch)
@@ -201,15 +201,16 @@ class SglangWorker:
                 continue
             live.generated += 1
             if live.generated == 1:
-                self.first_token_s[live.request.id] = done.step.end_s
+                self.first_token_s[live.request.id] = self.clock.now_s
             if live.generated == live.request.output_tokens:
                 live.finished = True
                 self.cache.keep_finished(live)
-                self.finish_s[live.request.id] = done.step.end_s
+                self.finish_s[live.request.id] = self.clock.now_s
                 self.unfinished -= 1
                 finished.append(live.request)
             elif done.prefill and live not in done.decoding:
                 self.cache.keep_unfinished(live)
+        self.cache.begin_writing()
         return finished
 
     # ---- forming a batch -------------------------------------------------------------------------------------------
@@ -217,6 +218,8 @@ class SglangWorker:
     def _next_batch(self) -> Batch | None:
         self._retracted = []
         self._preempted = []
+        if self.config.holds("notes_every_pass"):
+            self.cache.take_note(self.waiting)
         if self.chunked:
             self.cache.keep_unfinished(self.chunked, chunk=True)
         if self.last and self.last.prefill:
@@ -258,7 +261,8 @@ class SglangWorker:
     def _form_prefill(self) -> Batch | None:
         if not self._may_prefill():
             return None
-        self.cache.take_note()
+        if not self.config.holds("notes_every_pass"):
+            self.cache.take_note(self.waiting)
         self.order.sort(self.waiting)
         self.order.touch(self.waiting)
         mixed_tokens = len(self.running.requests) if self.config.mixed else 0
@@ -298,6 +302,8 @@ class SglangWorker:
             if not self.cache.end_prefetch(live):
                 continue
             self.cache.find_prefix(live)
+            if self.cache.lost_prefix(live):
+                continue
             verdict = admission.try_admit(live)
             if verdict is Verdict.NO_TOKEN:
                 # With a host tier a pass may fail because copies hold memory: it is retried.
@@ -314,6 +320,7 @@ class SglangWorker:
             self.chunked = admission.partial
         for live in admission.admitted:
             live.retracted = False
+            self.cache.note_admitted(live)
             live.committed = live.prefix
             self.reused_tokens.setdefault(live.request.id, live.prefix)
         loading = self.cache.begin_loading()

@@ -100,6 +100,11 @@ class Admission:
             self.cache.unlock(live)
         return verdict
 
+    def _goes(self, tokens: int) -> bool:
+        """Whether the pass's limits let in a prompt of which so many tokens are missing, or a first chunk of it."""
+        cuts = self.chunk_left is not None and self.chunk_left >= self.cache.page_size
+        return not self._exceeds_input(tokens) and (self.chunk_left is None or tokens <= self.chunk_left or cuts)
+
     def _exceeds_input(self, tokens: int) -> bool:
         if self.config.holds("bounds_uncut_input") and self.chunk_left is not None:
             return False
@@ -109,12 +114,16 @@ class Admission:
         """Test again with the matched prefix locked, because its tokens are no longer evictable.
 
         The prompt's host hits are loaded back before the chunk is cut, and stay on the device if the input budget then
-        ends the pass.
+        ends the pass. From release 0.5.20 on the pass's limits are looked at before, too.
         """
         if total >= self.total_left:
             return Verdict.NO_TOKEN
+        early = not self.config.holds("bounds_uncut_input")
+        if not early and not self._goes(self.cache.pages_of(live.extend - live.host_hit)):
+            return Verdict.OTHER
         if live.host_hit:
             self.cache.load_back(live)
+            live.missing = live.extend if early else live.missing
         tokens = self.cache.pages_of(live.extend)
         if self._exceeds_input(tokens):
             return Verdict.OTHER

@@ -6,10 +6,11 @@ rest of its ``committed`` ones are private.
 
 from __future__ import annotations
 
-from hisearch.validate.restatement.content import Content
+from collections.abc import Sequence
+
 from hisearch.validate.restatement.sglang_copies import Copy
 from hisearch.validate.restatement.sglang_state import LiveRequest, SglangConfig
-from hisearch.validate.restatement.sglang_tree import RadixTree
+from hisearch.validate.restatement.sglang_tree import RadixNode, RadixTree
 
 
 class OutOfMemoryError(RuntimeError):
@@ -69,8 +70,22 @@ class KvCache:
     def load_back(self, live: LiveRequest) -> None:
         """Load the request's host-only hits to the device: nothing without a host tier."""
 
-    def take_note(self) -> None:
+    def take_note(self, waiting: Sequence[LiveRequest]) -> None:
         """Process finished copies and storage operations: nothing without a host tier."""
+
+    def begin_writing(self) -> None:
+        """Begin the copy of what waits for it: nothing without a host tier."""
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a copy or a storage operation is under way: never without a host tier."""
+        return False
+
+    def match_all(self, live: LiveRequest) -> tuple[int, int, RadixNode]:
+        """Look up all known tokens: those on the device, those behind them on the host, the former's last node."""
+        assert self.tree
+        matched, node = self.tree.match(live.request.content, live.known)
+        return matched, 0, node
 
     def begin_loading(self) -> Copy | None:
         """Begin the copy that the batch waits for: none without a host tier."""
@@ -83,6 +98,14 @@ class KvCache:
         """Whether the request need not wait for a prefetch: always without a host tier."""
         del live
         return True
+
+    def lost_prefix(self, live: LiveRequest) -> bool:
+        """Whether a look-up in storage has to be repeated: never without a host tier."""
+        del live
+        return False
+
+    def note_admitted(self, live: LiveRequest) -> None:
+        """A request has been admitted: nothing to do without a host tier."""
 
     def next_event_s(self) -> float | None:
         """When the next copy or storage operation ends: never without a host tier."""
@@ -153,18 +176,12 @@ class KvCache:
         if self.config.holds("counts_hits_once"):
             counted_from = live.inserted
             live.inserted = max(live.inserted, tokens // self.page_size * self.page_size)
-        present = self._put(content, tokens, priority, chunk, counted_from)
+        present = self.tree.insert(content, tokens, priority, counted_from=counted_from)
         prompt = live.request.input_tokens // self.page_size
         if self.config.holds("splits_at_prompt") and 0 < prompt < tokens // self.page_size:
-            self._put(content, prompt * self.page_size, priority + 1, chunk, None)
+            self.tree.insert(content, prompt * self.page_size, priority + 1, counted_from=None)
         assert present >= live.protected
         self.free_tokens += present - live.protected
-
-    def _put(self, content: Content, tokens: int, priority: int, chunk: bool, counted_from: int | None) -> int:
-        assert self.tree is not None
-        if self.config.hicache:
-            return self.tree.insert(content, tokens, priority, chunk=chunk)
-        return self.tree.insert(content, tokens, priority, counted_from=counted_from)
 
     def _grow(self, live: LiveRequest, committed: int) -> None:
         self.free_tokens -= self.pages_of(committed) - self.pages_of(live.committed)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 from hisearch.validate.restatement.sglang_cache import KvCache
 from hisearch.validate.restatement.sglang_copies import Clock, Copy, CopyStream
+from hisearch.validate.restatement.sglang_fetches import FetchesByHits, StorageByHits
 from hisearch.validate.restatement.sglang_host_config import HostTierConfig
 from hisearch.validate.restatement.sglang_host_tree import HostTree
 from hisearch.validate.restatement.sglang_state import LiveRequest, SglangConfig
@@ -23,17 +26,28 @@ class HostCache(KvCache):
         host: the tree, which has both tiers (``tree`` is the same object).
         to_device: stream of the load-backs.
         storage: None without a storage tier.
+        fetches: from it, by the rules from release 0.5.20 on; None by those before, or without storage.
     """
 
     def __init__(self, config: SglangConfig, host_config: HostTierConfig, clock: Clock) -> None:
         super().__init__(config)
         host_tokens = host_config.host_tokens(config.capacity_tokens, config.page_size)
         self.clock = clock
-        self.host = HostTree(config.page_size, config.radix_eviction_policy, host_config, host_tokens, clock)
+        self.host = HostTree(
+            config.page_size, config.radix_eviction_policy, host_config, host_tokens, clock, config.holds
+        )
         self.tree = self.host
         self.to_device = CopyStream(host_config.to_device, clock)
-        self.storage = StorageTier(host_config.storage, config.page_size, clock) if host_config.storage else None
-        self._prefetch_limit_tokens = host_config.prefetch_limit_tokens(config.capacity_tokens, config.page_size)
+        self.storage: StorageTier | None = None
+        self.fetches: FetchesByHits | None = None
+        by_hits = config.holds("fetches_by_hits")
+        limit_tokens = host_config.prefetch_limit_tokens(config.capacity_tokens, config.page_size, by_hits)
+        if host_config.storage and by_hits:
+            self.storage = storage = StorageByHits(host_config.storage, config.page_size, clock)
+            self.fetches = FetchesByHits(self, storage, limit_tokens)
+        elif host_config.storage:
+            self.storage = StorageTier(host_config.storage, config.page_size, clock)
+        self._prefetch_limit_tokens = limit_tokens
         self._to_load: list[tuple[RadixNode, int]] = []
 
     def find_prefix(self, live: LiveRequest) -> None:
@@ -44,22 +58,37 @@ class HostCache(KvCache):
         live.protected = live.prefix
         live.extend = live.known - live.prefix
 
+    def match_all(self, live: LiveRequest) -> tuple[int, int, RadixNode]:
+        """As ``KvCache.match_all``."""
+        match = self.host.match_tiers(live.request.content, live.known)
+        return match.device_tokens, match.host_tokens, match.device_node
+
     # ---- processing finished operations ----------------------------------------------------------------------------
 
-    def take_note(self) -> None:
-        """Process finished copies and storage operations; called by a pass that tries to prefill."""
+    def take_note(self, waiting: Sequence[LiveRequest]) -> None:
+        """Process finished copies and storage operations.
+
+        Called by every pass, before release 0.5.20 by those that try to prefill.
+        """
+        self.begin_writing()
         written = self.host.take_written()
         for copy in self.to_device.take_finished():
             for node in copy.nodes:
                 self.host.lock(node, -1)
         if self.storage:
             self._take_storage_note(self.storage, written)
+        if self.fetches:
+            self.fetches.take_note()
+            self.fetches.look_up_again(waiting)
 
     def _take_storage_note(self, storage: StorageTier, written: list[RadixNode]) -> None:
-        for node in written:
-            node.host_locks += 1
-            storage.begin_write(node)
+        for copied in written:
+            for node in self.host.copied_parts(copied):
+                node.host_locks += 1
+                storage.begin_write(node)
         storage.advance()
+        if self.fetches:
+            return
         for owner in storage.revoked:
             prefetch = storage.prefetches.pop(owner, None)
             if prefetch:
@@ -68,6 +97,16 @@ class HostCache(KvCache):
             node.host_locks -= 1
         self.host.host_free_tokens += storage.released_tokens
         storage.revoked, storage.written, storage.released_tokens = [], [], 0
+
+    def begin_writing(self) -> None:
+        """Begin one copy of all nodes that wait for theirs."""
+        self.host.begin_writing()
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a copy has not been noted or a storage server is busy."""
+        copies = self.host.unwritten or self.host.to_host.pending or self.to_device.pending
+        return bool(copies) or (self.storage is not None and self.storage.next_end_s() < math.inf)
 
     def next_event_s(self) -> float | None:
         """When the next operation that a pass would process ends; None if nothing is under way."""
@@ -125,9 +164,13 @@ class HostCache(KvCache):
     def begin_prefetch(self, live: LiveRequest) -> None:
         """Try to fetch missing pages of a request that enters the queue."""
         storage = self.storage
+        if self.fetches:
+            self.fetches.enter(live)
+            return
         if storage is None:
             return
         self.find_prefix(live)
+        live.missing = live.extend
         assert live.node
         assert live.host_node
         start = live.prefix + live.host_hit
@@ -147,6 +190,8 @@ class HostCache(KvCache):
 
     def end_prefetch(self, live: LiveRequest) -> bool:
         """Insert the pages that the request's prefetch has read; False if the request has to wait for more."""
+        if self.fetches:
+            return self.fetches.take(live)
         prefetch = self.storage.prefetches.get(live.request.id) if self.storage else None
         if self.storage is None or prefetch is None:
             return True
@@ -157,6 +202,15 @@ class HostCache(KvCache):
         self.host.host_free_tokens += present
         prefetch.above.host_locks -= 1
         return True
+
+    def lost_prefix(self, live: LiveRequest) -> bool:
+        """Whether the request, just matched, had more in the cache when it was looked up, which is then repeated."""
+        return self.fetches is not None and self.fetches.lost_prefix(live)
+
+    def note_admitted(self, live: LiveRequest) -> None:
+        """A request has been admitted."""
+        if self.fetches:
+            self.fetches.admit(live)
 
     def check(self, holders: list[LiveRequest]) -> None:
         """As ``KvCache.check``, and the same for host memory: free + copies of nodes + prefetches = capacity."""

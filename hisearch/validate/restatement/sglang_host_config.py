@@ -12,6 +12,8 @@ PrefetchPolicy = Literal["best_effort", "wait_complete", "timeout"]
 
 #: Share of the host pool's size beyond the device's that prefetches may occupy together.
 _PREFETCH_SHARE = 0.8
+#: Share of the host pool from release 0.5.20 on.
+_PREFETCH_SHARE_BY_HITS = 0.5
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,10 @@ class StorageConfig:
     def timeout_s(self, tokens: int) -> float:
         """Longest wait of ``timeout`` for ``tokens`` hit tokens (0 while the query is under way)."""
         return self.prefetch_timeout_base_s + tokens / 1024 * self.prefetch_timeout_per_ki_token_s
+
+    def wait_s(self, pages: int, page_size: int) -> float:
+        """The same from release 0.5.20 on, for ``pages`` looked up."""
+        return self.prefetch_timeout_base_s + pages * (page_size / 1024 * self.prefetch_timeout_per_ki_token_s)
 
 
 @dataclass(frozen=True)
@@ -95,8 +101,10 @@ class HostTierConfig:
         """Host pool in whole pages, one more than by the ratio."""
         return (int(device_tokens * self.ratio) // page_size + 1) * page_size
 
-    def prefetch_limit_tokens(self, device_tokens: int, page_size: int) -> int:
-        """No prefetch is begun while those under way occupy this much."""
+    def prefetch_limit_tokens(self, device_tokens: int, page_size: int, by_hits: bool) -> int:
+        """No prefetch is begun while those under way occupy this much, or by hits look for it."""
+        if by_hits:
+            return int(_PREFETCH_SHARE_BY_HITS * self.host_tokens(device_tokens, page_size))
         return int(_PREFETCH_SHARE * (self.host_tokens(device_tokens, page_size) - device_tokens))
 
 

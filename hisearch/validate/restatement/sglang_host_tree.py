@@ -9,7 +9,7 @@ for the remaining rules.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 from hisearch.validate.restatement.content import Content
@@ -41,20 +41,32 @@ class HostTree(RadixTree):
     Attributes:
         host_tokens, host_free_tokens: tokens of all host pages and of free ones.
         to_host: stream of the copies to the host.
+        holds: whether a dated rule holds, see ``hisearch.base.engine_rules``.
+        unwritten: nodes that count as copied and wait for the copy to begin.
         cut_off: host nodes whose parent was dropped without a host copy. No look-up reaches them or nodes below them
             any more, but they keep their host memory until they are evicted.
     """
 
     def __init__(
-        self, page_size: int, policy: EvictionPolicy, config: HostTierConfig, host_tokens: int, clock: Clock
+        self,
+        page_size: int,
+        policy: EvictionPolicy,
+        config: HostTierConfig,
+        host_tokens: int,
+        clock: Clock,
+        holds: Callable[[str], bool],
     ) -> None:
-        super().__init__(page_size, policy)
+        super().__init__(page_size, policy, keeps_creation=holds("keeps_creation"))
+        self.holds = holds
         self.config = config
         self.clock = clock
         self.host_tokens = host_tokens
         self.host_free_tokens = host_tokens
         self.to_host = CopyStream(config.to_host, clock)
         self.cut_off: list[RadixNode] = []
+        self.unwritten: list[RadixNode] = []
+        self._copied_from: dict[RadixNode, int] = {}
+        self._unwritten_tokens = 0
         self.root.on_host = True
 
     @property
@@ -86,16 +98,13 @@ class HostTree(RadixTree):
             host_node = _parent(host_node)
         return HostMatch(matched * self.page_size - host_tokens, device_node, host_tokens, host_node)
 
-    def insert(
-        self, content: Content, tokens: int, priority: int, *, chunk: bool = False, counted_from: int | None = None
-    ) -> int:
+    def insert(self, content: Content, tokens: int, priority: int, *, counted_from: int | None = 0) -> int:
         """Add the whole pages of the first ``tokens`` tokens; returns how many the device had already.
 
         Nodes are visited from the root. Each that the device had counts a hit at once, which may copy it to the host,
         which may evict host nodes not yet visited. A host node that was computed again is then on both tiers, and
-        counts no hit. The insertion of a prompt's chunk counts no hits. ``counted_from`` is of later releases.
+        counts no hit. Nodes that do not end behind ``counted_from`` count none either; None: no node does.
         """
-        del counted_from
         keys = self._keys(content, tokens)
         self.tick += 1
         node, at, present = self.root, 0, 0
@@ -104,32 +113,36 @@ class HostTree(RadixTree):
             at += length
             if node.on_device:
                 present += length * self.page_size
-                self._count_hit(node, chunk)
+                self._count_hit(node, at, counted_from)
             node.on_device = True
         if at < len(keys):
             above, node = node, self._new_node(keys[at:], node, priority)
             above.children[keys[at]] = node
-            self._count_hit(node, chunk)
+            self._count_hit(node, len(keys), counted_from)
         return present
 
     def insert_host(self, above: RadixNode, content: Content, start: int, tokens: int) -> int:
         """Add host pages of tokens [start, start + tokens) below ``above``, which ends at ``start``.
 
         Returns:
-            Tokens that were in the tree already, on whichever tier; their host pages are not needed.
+            Tokens that were in the tree already, on whichever tier; their host pages are not needed. By hits those that
+            were on the device alone get the fetched pages as their host copy.
         """
         keys = self.page_keys(content, start, start + tokens)
         self.tick += 1
-        node, at = above, 0
+        node, at, used = above, 0, 0
         node.access_tick = self.tick
         while at < len(keys) and keys[at] in node.children:
             node, length = self._step(node, keys, at, None)
             at += length
+            if self.holds("fetches_by_hits") and not node.on_host:
+                node.on_host = True
+                used += length
         if at < len(keys):
             below = self._new_node(keys[at:], node, node.priority)
             below.on_device, below.on_host = False, True
             node.children[keys[at]] = below
-        return at * self.page_size
+        return (at - used) * self.page_size
 
     def _step(self, node: RadixNode, keys: Sequence[Hashable], at: int, priority: int | None) -> tuple[RadixNode, int]:
         """Enter the child at ``keys[at]``, split where ``keys`` diverge; returns it and the number of matched pages.
@@ -138,10 +151,13 @@ class HostTree(RadixTree):
         """
         child = node.children[keys[at]]
         child.access_tick = self.tick
-        if priority is not None:
-            child.priority = max(child.priority, priority)
         length = common_length(child.pages, keys, at)
-        return (self._split(child, length) if length < len(child.pages) else child), length
+        covered = self._split(child, length) if length < len(child.pages) else child
+        if priority is not None:
+            covered.priority = max(covered.priority, priority)
+            if not self.holds("raises_covered"):
+                child.priority = max(child.priority, priority)
+        return covered, length
 
     def _split(self, child: RadixNode, at: int) -> RadixNode:
         """Split a node; both parts stay on its tiers. The upper one keeps its hits, the lower one its host locks."""
@@ -152,21 +168,54 @@ class HostTree(RadixTree):
 
     # ---- copying to the host ---------------------------------------------------------------------------------------
 
-    def _count_hit(self, node: RadixNode, chunk: bool) -> None:
-        if self.config.write_policy == "write_back" or chunk:
+    def _count_hit(self, node: RadixNode, end: int, counted_from: int | None) -> None:
+        """Count the hit of a node that ends with page ``end``; with enough of them it is copied."""
+        if self.config.write_policy == "write_back" or counted_from is None or end * self.page_size <= counted_from:
             return
         node.hits += 1
-        if not node.on_host and node.hits >= self.config.write_threshold and self._copy_to_host(node):
-            self.lock(node, 1)
+        if node.on_host or node.hits < self.config.write_threshold:
+            return
+        chain = [node]
+        while self.holds("copies_chains") and not _parent(chain[0]).on_host:
+            chain.insert(0, _parent(chain[0]))
+        for part in chain:
+            if not self._copy_to_host(part):
+                return
+            self.lock(part, 1)
 
     def _copy_to_host(self, node: RadixNode) -> bool:
-        """Begin a copy, if host memory is available; the node counts as copied from now on."""
+        """Begin a copy, if host memory is available; the node counts as copied from now on.
+
+        From release 0.5.22 on the copy begins later, together with others, unless an eviction waits for it.
+        """
         tokens = self.tokens_of(node)
         if not self.take_host(tokens):
             return False
         node.on_host = True
-        self.to_host.issue(tokens, (node,))
+        self._copied_from[node] = self._begin_of(node)
+        if self.holds("merges_copies") and self.config.write_policy != "write_back":
+            self.unwritten.append(node)
+            self._unwritten_tokens += tokens
+        else:
+            self.to_host.issue(tokens, (node,))
         return True
+
+    def _begin_of(self, node: RadixNode) -> int:
+        """Pages above a node."""
+        return 0 if node.parent is None else self._begin_of(node.parent) + len(node.parent.pages)
+
+    def copied_parts(self, node: RadixNode) -> list[RadixNode]:
+        """What is written to storage of a node that has been copied: itself, by hits also what was split off it."""
+        parts = [node]
+        while self.holds("fetches_by_hits") and self._begin_of(parts[0]) > self._copied_from[node]:
+            parts.insert(0, _parent(parts[0]))
+        return parts
+
+    def begin_writing(self) -> None:
+        """Begin one copy of all nodes that wait for theirs."""
+        if self.unwritten:
+            self.to_host.issue(self._unwritten_tokens, tuple(self.unwritten))
+            self.unwritten, self._unwritten_tokens = [], 0
 
     def take_written(self) -> list[RadixNode]:
         """Unlock the nodes whose copies are done by now, and return them."""
@@ -176,9 +225,9 @@ class HostTree(RadixTree):
         return written
 
     def take_host(self, tokens: int) -> bool:
-        """Take host pages; if too few are free, *all* of ``tokens`` are evicted first."""
+        """Take host pages; if too few are free, what is missing is evicted first, before 0.5.17 *all* of ``tokens``."""
         if self.host_free_tokens < tokens:
-            self.evict_host(tokens)
+            self.evict_host(tokens - self.host_free_tokens if self.holds("evicts_shortfall") else tokens)
         if self.host_free_tokens < tokens:
             return False
         self.host_free_tokens -= tokens
@@ -194,12 +243,15 @@ class HostTree(RadixTree):
             if not leaves:
                 break
             victim = min(leaves, key=lambda node: eviction_key(self.policy, node))
-            if victim in self.cut_off:
-                self.cut_off.remove(victim)
-            else:
-                del _parent(victim).children[victim.pages[0]]
             evicted += self.tokens_of(victim)
-        self.host_free_tokens += evicted
+            self._drop_from_host(victim)
+
+    def _drop_from_host(self, leaf: RadixNode) -> None:
+        if leaf in self.cut_off:
+            self.cut_off.remove(leaf)
+        else:
+            del _parent(leaf).children[leaf.pages[0]]
+        self.host_free_tokens += self.tokens_of(leaf)
 
     def _host_nodes(self) -> Iterator[RadixNode]:
         """All nodes that are on the host alone, also those that were cut off."""
@@ -220,7 +272,8 @@ class HostTree(RadixTree):
         """Evict device leaves until at least ``tokens`` are evicted or no leaf is left; returns how many.
 
         A node with a host copy stays in the tree. One without is dropped. With ``write_back`` it is copied first, and
-        all such copies of one eviction are waited for at its end.
+        all such copies of one eviction are waited for at its end. From release 0.5.22 on each is waited for by itself,
+        and a node for which the host has no memory is dropped with all below it.
         """
         evicted = 0
         copied: list[RadixNode] = []
@@ -237,6 +290,11 @@ class HostTree(RadixTree):
                 self.cut_off.extend(victim.children.values())
             elif self._copy_to_host(victim):
                 copied.append(victim)
+                if self.holds("merges_copies"):
+                    self._await_copies(copied)
+                    copied = []
+            elif self.holds("merges_copies") and self._drop_children(victim):
+                del _parent(victim).children[victim.pages[0]]
             else:
                 uncopied.add(victim)
                 continue
@@ -245,6 +303,16 @@ class HostTree(RadixTree):
             self._await_copies(copied)
         self.evicted_tokens += evicted
         return evicted
+
+    def _drop_children(self, node: RadixNode) -> bool:
+        """Drop all host nodes below a node; False if one of them is in use, which stays with those above it."""
+        while node.children:
+            below = [other for other in self.nodes() if not other.children and _is_below(other, node)]
+            free = [leaf for leaf in below if leaf.host_locks == 0]
+            if not free:
+                return False
+            self._drop_from_host(free[0])
+        return True
 
     def _is_device_leaf(self, node: RadixNode, leaving: list[RadixNode]) -> bool:
         return (
@@ -259,6 +327,13 @@ class HostTree(RadixTree):
         self.to_host.take_finished()
         for node in copied:
             node.on_device = False
+
+
+def _is_below(node: RadixNode, above: RadixNode) -> bool:
+    parent = node.parent
+    while parent is not None and parent is not above:
+        parent = parent.parent
+    return parent is above
 
 
 def _parent(node: RadixNode) -> RadixNode:

@@ -67,7 +67,7 @@ class WaitingOrder:
             return
         if self.passes % TOUCH_INTERVAL == 0:
             for live in reversed(waiting[:TOUCHED]):
-                self._match(live)
+                self.cache.match_all(live)
         self.passes += 1
 
     def _shuffle(self, waiting: list[LiveRequest]) -> None:
@@ -82,10 +82,10 @@ class WaitingOrder:
         earlier: list[tuple[Content, int]] = []
         for live in waiting:
             content, tokens = live.request.content, live.known
-            matched = self._match(live)[0]
+            matched, on_host, _ = self.cache.match_all(live)
             order[live] = -matched
             if self.config.holds("matches_less_than_all"):
-                order[live] = -min(matched, tokens - 1)
+                order[live] = -min(matched + on_host, tokens - 1)
             if matched <= IN_BATCH_PREFIX_TOKENS:
                 shared = max((_shared_tokens(content, tokens, *candidate) for candidate in earlier), default=0)
                 if shared >= IN_BATCH_PREFIX_TOKENS:
@@ -97,7 +97,7 @@ class WaitingOrder:
     def _depth_first(self, waiting: list[LiveRequest]) -> None:
         ending: dict[RadixNode, list[LiveRequest]] = {}
         for live in waiting:
-            ending.setdefault(self._match(live)[1], []).append(live)
+            ending.setdefault(self.cache.match_all(live)[2], []).append(live)
         weights: dict[RadixNode, int] = {}
         for end, requests in ending.items():
             node: RadixNode | None = end
@@ -114,11 +114,6 @@ class WaitingOrder:
         assert self.cache.tree
         visit(self.cache.tree.root)
         waiting[:] = ordered
-
-    def _match(self, live: LiveRequest) -> tuple[int, RadixNode]:
-        """Look up all known tokens, which counts as an access."""
-        assert self.cache.tree
-        return self.cache.tree.match(live.request.content, live.known)
 
 
 def _shared_tokens(content: Content, tokens: int, other_content: Content, other_tokens: int) -> int:

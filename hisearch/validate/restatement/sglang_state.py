@@ -29,8 +29,8 @@ class SglangConfig:
     """Server arguments by their own names.
 
     In addition: ``ignore_eos``, a request's argument (of those that do not say), the seed of random orders, and the
-    release whose rules hold (``hisearch.base.engine_rules``). ``hicache`` is the host tier, None if off, and restated
-    by the rules of 0.5.9 alone.
+    release whose rules hold (``hisearch.base.engine_rules``). ``hicache`` is the host tier, None if off. ``jumps``: an
+    idle scheduler beside copies under way passes again at the next event, not at once (see ``MovementPlan.jumps``).
     """
 
     max_running_requests: int
@@ -53,10 +53,9 @@ class SglangConfig:
     seed: int = 0
     hicache: HostTierConfig | None = None
     version: str = "0.5.9"
+    jumps: bool = False
 
     def __post_init__(self) -> None:
-        if self.hicache and self.holds("notes_every_pass"):
-            raise ValueError(f"hicache: the host tier of SGLang {self.version} is not restated, that of 0.5.9 is")
         if self.hicache and self.disable_radix_cache:
             raise ValueError("hicache: the host tier needs the radix cache, which is off")
 

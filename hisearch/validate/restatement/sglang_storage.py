@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from hisearch.validate.restatement.content import Content
 from hisearch.validate.restatement.sglang_copies import Clock
 from hisearch.validate.restatement.sglang_host_config import StorageConfig
 from hisearch.validate.restatement.sglang_tree import RadixNode
@@ -21,7 +22,7 @@ Job = TypeVar("Job")
 #: Pages that are read or written together.
 BATCH_PAGES = 128
 #: Delay after a prefetch's deadline at which an idle scheduler checks it again, seconds.
-_AFTER_DEADLINE_S = 1e-6
+AFTER_DEADLINE_S = 1e-6
 
 
 @dataclass(eq=False)
@@ -37,6 +38,8 @@ class Prefetch:
         hit_pages: leading pages that storage has; 0 until the query is answered.
         read_pages: pages that have arrived.
         stopped: whether the scheduler has taken the arrived pages; no more pages arrive.
+        taken, noted_pages, content: of ``sglang_fetches``: whether host memory has been taken, the pages that a pass
+            has noted, and what they hold.
     """
 
     owner: Any
@@ -47,6 +50,9 @@ class Prefetch:
     hit_pages: int = 0
     read_pages: int = 0
     stopped: bool = False
+    taken: bool = False
+    noted_pages: int = 0
+    content: Content | None = None
 
 
 @dataclass(eq=False)
@@ -68,6 +74,11 @@ class _Server(Generic[Job]):
         self._finish = finish
         self._queue: list[Job] = []
         self.end_s: float | None = None
+
+    @property
+    def job(self) -> Job | None:
+        """The job under way."""
+        return self._queue[0] if self._queue else None
 
     def add(self, job: Job, now: float) -> None:
         """Queue a job; it begins now if the queue is empty."""
@@ -119,7 +130,7 @@ class StorageTier:
         self.revoked: list[Any] = []
         self.written: list[RadixNode] = []
         self.log: list[tuple[float, Any, str, int]] = []
-        self._queries: _Server[Prefetch] = _Server(lambda _, now: now + config.query_s, self._end_query)
+        self._queries: _Server[Prefetch] = _Server(self._begin_query, self._end_query)
         self._reader: _Server[Prefetch] = _Server(self._begin_read, self._end_read)
         self._writer: _Server[_Write] = _Server(self._begin_write, self._end_write)
 
@@ -180,7 +191,7 @@ class StorageTier:
         times = [server.end_s for server in (self._queries, self._reader, self._writer) if server.end_s is not None]
         if self.config.prefetch_policy == "timeout":
             deadlines = (prefetch.begun_s + self._timeout_s(prefetch) for prefetch in self.prefetches.values())
-            checks = (deadline + _AFTER_DEADLINE_S for deadline in deadlines)
+            checks = (deadline + AFTER_DEADLINE_S for deadline in deadlines)
             times.extend(check for check in checks if check > self.clock.now_s)
         return min(times, default=None)
 
@@ -189,9 +200,17 @@ class StorageTier:
 
     # ---- the servers -----------------------------------------------------------------------------------------------
 
+    def leading_hits(self, prefetch: Prefetch) -> int:
+        """Leading pages that storage has."""
+        return next((at for at, key in enumerate(prefetch.keys) if key not in self.store.keys), len(prefetch.keys))
+
+    def _begin_query(self, prefetch: Prefetch, now: float) -> float:
+        del prefetch
+        return now + self.config.query_s
+
     def _end_query(self, prefetch: Prefetch, now: float) -> bool:
         """Revoke a prefetch with too few hits; else release memory beyond the hits and queue the read."""
-        hits = next((at for at, key in enumerate(prefetch.keys) if key not in self.store.keys), len(prefetch.keys))
+        hits = self.leading_hits(prefetch)
         if hits * self.page_size < self.least_hit_tokens:
             self.revoked.append(prefetch.owner)
             self._release(len(prefetch.keys))
@@ -213,13 +232,18 @@ class StorageTier:
 
     def _end_read(self, prefetch: Prefetch, now: float) -> bool:
         """Count a batch that was read; after a stop it does not count and no other follows."""
-        if not prefetch.stopped:
-            prefetch.read_pages = min(prefetch.read_pages + BATCH_PAGES, prefetch.hit_pages)
-            if prefetch.read_pages < prefetch.hit_pages:
-                return True
+        if self._count_read(prefetch):
+            return True
         self._release(prefetch.hit_pages - prefetch.read_pages)
         self.log.append((now, prefetch.owner, "read", prefetch.read_pages * self.page_size))
         return False
+
+    def _count_read(self, prefetch: Prefetch) -> bool:
+        """Count a batch that was read, unless the prefetch has been stopped; returns whether another follows."""
+        if prefetch.stopped:
+            return False
+        prefetch.read_pages = min(prefetch.read_pages + BATCH_PAGES, prefetch.hit_pages)
+        return prefetch.read_pages < prefetch.hit_pages
 
     def _begin_write(self, write: _Write, now: float) -> float:
         pages = min(len(write.keys) - write.done_pages, BATCH_PAGES)

@@ -116,15 +116,11 @@ class RadixTree:
         node, matched = self._walk(self._keys(content, tokens))
         return matched * self.page_size, node
 
-    def insert(
-        self, content: Content, tokens: int, priority: int, *, chunk: bool = False, counted_from: int | None = 0
-    ) -> int:
+    def insert(self, content: Content, tokens: int, priority: int, *, counted_from: int | None = 0) -> int:
         """Add the whole pages of the first ``tokens`` tokens; returns how many tokens were there already.
 
         It is a hit of each node that ends behind ``counted_from``, where hits are counted and that is not None.
-        Whether they are a ``chunk`` of a prompt that goes on plays no part here.
         """
-        del chunk
         keys = self._keys(content, tokens)
         node, matched = self._walk(keys)
         if matched < len(keys):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from hisearch.base.policies import TraceFormat
-from hisearch.traces.reading.rows import Order, csv_rows
 from hisearch.traces.reading.source import Requests, Source
+from hisearch.traces.reading.tables import table_rows
 from hisearch.traces.trace import Trace
 
 FORMAT = TraceFormat("Azure's services.", csv_fields=(("TIMESTAMP", "ContextTokens", "GeneratedTokens"),))
@@ -13,9 +13,10 @@ FORMAT = TraceFormat("Azure's services.", csv_fields=(("TIMESTAMP", "ContextToke
 def read(source: Source) -> Trace:
     """Azure LLM inference traces (github.com/Azure/AzurePublicDataset): ``TIMESTAMP,ContextTokens,GeneratedTokens``."""
     requests = Requests()
-    order = Order("TIMESTAMP")
-    for line, row in csv_rows(source.path, source.bad):
+    times = source.times("TIMESTAMP")
+    for line, row in table_rows(source.path, source.bad):
         with source.bad.row(line):
-            inputs, outputs = row.count("ContextTokens"), row.count("GeneratedTokens")
-            requests.add(order.check(row.seconds("TIMESTAMP")), inputs, outputs)
+            inputs, outputs = row.tokens("ContextTokens"), row.tokens("GeneratedTokens")
+            requests.add(times.seconds(row), inputs, outputs)
+    requests.sort_by_time(source)
     return requests.build(source)

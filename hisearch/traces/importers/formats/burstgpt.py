@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 
 from hisearch.base.policies import TraceFormat
-from hisearch.traces.reading.rows import Order, csv_rows
 from hisearch.traces.reading.source import Codes, Requests, Source
+from hisearch.traces.reading.tables import table_rows
 from hisearch.traces.trace import Trace
 
-FORMAT = TraceFormat("BurstGPT.", csv_fields=(("Timestamp", "Request tokens", "Response tokens"),))
+FORMAT = TraceFormat(
+    "BurstGPT.",
+    csv_fields=(("Timestamp", "Request tokens", "Response tokens"),),
+    times="Timestamp holds seconds",
+)
 
 
 def read(source: Source) -> Trace:
@@ -20,26 +24,22 @@ def read(source: Source) -> Trace:
     shared. ``Model`` becomes the tenant. Failed requests (``Response tokens`` 0) are broken rows.
     """
     requests = Requests()
-    order, models, sessions = Order("Timestamp"), Codes(), Codes()
-    last: dict[int, tuple[int, float]] = {}
-    for line, row in csv_rows(source.path, source.bad):
+    models, sessions = Codes(), Codes()
+    ends: list[float] = []
+    names: list[str | None] = []
+    for line, row in table_rows(source.path, source.bad):
         with source.bad.row(line):
-            inputs, outputs = row.count("Request tokens"), row.count("Response tokens")
+            inputs, outputs = row.tokens("Request tokens"), row.tokens("Response tokens")
             arrival = row.number("Timestamp")
             elapsed = row.number("Elapsed time") if row.filled("Elapsed time") else math.nan
-            tenant = models[row.label("Model")] if "Model" in row else 0
-            named = str(row.raw("Session ID")) if row.filled("Session ID") else None
-            order.check(arrival)
-            session = sessions[named if named is not None else ("row", line)]
-            previous, finish = last.get(session, (-1, arrival))
-            index = requests.add(
-                arrival,
-                inputs,
-                outputs,
-                previous=previous,
-                think_s=max(0.0, arrival - finish) if not math.isnan(finish) else math.nan,
-                session=session,
-                tenant=tenant,
-            )
-            last[session] = (index, arrival + elapsed)
+            tenant = models[row.label("Model")] if row.filled("Model") else 0
+            requests.add(arrival, inputs, outputs, tenant=tenant)
+            ends.append(arrival + elapsed)
+            names.append(str(row.raw("Session ID")) if row.filled("Session ID") else None)
+    places = requests.sort_by_time(source)
+    requests.chain([names[k] for k in places], sessions)
+    for index, previous in enumerate(requests.previous):
+        if previous >= 0:
+            end = ends[places[previous]]
+            requests.think_s[index] = math.nan if math.isnan(end) else max(0.0, requests.arrival_s[index] - end)
     return requests.build(source)

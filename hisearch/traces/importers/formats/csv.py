@@ -1,97 +1,126 @@
-"""Any CSV table, by a mapping of columns."""
+"""Any table, by a mapping of columns."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 
 from hisearch.base.policies import TraceFormat
+from hisearch.traces.reading.columns import ARRIVALS, MAP_COLUMNS, TABLE_FIELDS, proposal
 from hisearch.traces.reading.errors import TraceError
-from hisearch.traces.reading.rows import Fields, Order, RowError, csv_names, csv_rows
+from hisearch.traces.reading.rows import Fields, RowError, one_line
 from hisearch.traces.reading.source import Codes, Requests, Source
+from hisearch.traces.reading.tables import table_note, table_rows, table_sample
+from hisearch.traces.reading.times import LONGEST_S
 from hisearch.traces.trace import Trace
 
 FORMAT = TraceFormat(
     "Any table.",
+    json_fields=(("input_tokens", "output_tokens"),),
     csv_fields=(("input_tokens", "output_tokens"),),
-    rank=1,  # a service's own table may have these columns too
+    rank=9,  # a service's own table may have these columns too
 )
-
-#: hisearch fields that ``columns`` may map to a table's columns.
-CSV_FIELDS = (
-    "id", "arrival_s", "input_tokens", "output_tokens", "session", "tenant", "think_s", "model",
-)  # fmt: skip
 
 #: Fields that are never taken from a column of the same name: services name their models as they like.
 _MAPPED_ONLY = ("model",)
-
-#: Where a mapping of columns is given.
-MAP_COLUMNS = "--columns arrival_s=COLUMN,input_tokens=COLUMN,output_tokens=COLUMN, or spec.file.columns in a Workload"
+#: Fields that a row may leave blank.
+_OPTIONAL = ("id", "session", "tenant", "think_s")
 
 
 def read(source: Source) -> Trace:
-    """Any CSV table, by ``columns``: hisearch field -> its column. ``input_tokens`` and ``output_tokens`` are needed.
+    """Any table (CSV, JSON lines, parquet), by ``columns``: hisearch field -> its column.
 
-    Without ``columns`` every column with the name of a hisearch field is that field, except ``model``, which only a
-    mapping names.
-    ``arrival_s`` may be seconds or dates; without it ``arrivals`` must say when sessions start. Rows of one ``session``
-    follow each other up, ``think_s`` after their predecessor's end. Contents are not recorded: nothing is shared.
+    ``input_tokens`` and ``output_tokens`` are needed. Without ``columns`` every column with the name of a hisearch
+    field is that field, except ``model``, which only a mapping names. The arrival may be dates, or numbers as
+    ``reading.times`` tells them; without it ``arrivals`` must say when sessions start. Rows of one ``session`` follow
+    each other up, ``think_s`` after their predecessor's end. Contents are not recorded: nothing is shared.
     """
     columns = _columns(source)
-    for field, column in columns.items():
-        if field not in CSV_FIELDS:
-            message = f"expected fields among {', '.join(CSV_FIELDS)}, got {field!r}: {column!r}"
-            raise TraceError.at(message, path=source.path, key="columns")
-    timed = "arrival_s" in columns
-    if not timed and source.spec.arrivals is None:
-        message = (
-            f"arrival_s has no column; give {MAP_COLUMNS}; or, to draw sessions' starts, spec.file.arrivals in a "
-            "Workload"
-        )
-        raise TraceError.at(message, path=source.path, key="columns")
+    arrival = _arrival_field(source, columns)
+    times = source.times(columns[arrival], _unit(source, arrival)) if arrival else None
+    source.understood.table = table_note(source.path)
     requests = Requests()
-    order, tenants, sessions = Order(columns.get("arrival_s", "")), Codes(), Codes()
-    last: dict[int, int] = {}
-    for line, row in csv_rows(source.path, source.bad):
+    tenants = Codes()
+    names: list[Hashable | None] = []
+    thinks: list[float] = []
+    unseen = {columns[field] for field in _OPTIONAL if field in columns}
+    for line, row in table_rows(source.path, source.bad):
         with source.bad.row(line):
-            inputs = row.count(_column(row, columns, "input_tokens"))
-            outputs = row.count(_column(row, columns, "output_tokens"))
-            arrival = row.seconds(_column(row, columns, "arrival_s")) if timed else math.nan
-            named = row.raw(_column(row, columns, "session")) if "session" in columns else ("row", line)
-            tenant = tenants[row.raw(_column(row, columns, "tenant"))] if "tenant" in columns else 0
-            name = str(row.raw(_column(row, columns, "id"))) if "id" in columns else None
+            unseen = {column for column in unseen if not row.has(column)} if unseen else unseen
+            inputs = row.tokens(_column(row, columns, "input_tokens"))
+            outputs = row.tokens(_column(row, columns, "output_tokens"))
+            tenant = tenants[_optional(row, columns, "tenant")] if "tenant" in columns else 0
             model = str(row.label(_column(row, columns, "model"))) if "model" in columns else None
-            think = row.number(columns["think_s"]) if row.filled(columns.get("think_s", "")) else math.nan
-            if timed:
-                order.check(arrival)
-            session = sessions[named]
-            previous = last.get(session, -1)
-            last[session] = requests.add(
-                arrival if timed or previous >= 0 else 0.0,
-                inputs,
-                outputs,
-                previous=previous,
-                think_s=think,
-                session=session,
-                tenant=tenant,
-                request_id=name,
-                model=model,
-            )
-    if not timed and any(math.isnan(think) for think in requests.think_s):
+            filled = row.filled(columns.get("think_s", ""))
+            think = row.number(columns["think_s"], maximum=LONGEST_S) if filled else math.nan
+            name = _optional(row, columns, "id")
+            session = _optional(row, columns, "session")
+            _column(row, columns, arrival or "input_tokens")
+            at = times.seconds(row) if times is not None else 0.0
+            requests.add(at, inputs, outputs, tenant=tenant, request_id=name, model=model)
+            names.append(session)
+            thinks.append(think)
+    if unseen and len(requests):
+        message = f"no such column; the file has {', '.join(table_sample(source.path))[:200]}"
+        raise TraceError.at(message, path=source.path, key=one_line(min(unseen)))
+    places = requests.sort_by_time(source)
+    requests.chain([names[k] for k in places], Codes())
+    for index, previous in enumerate(requests.previous):
+        if previous >= 0:
+            requests.think_s[index] = thinks[places[index]]
+            if times is None:
+                requests.arrival_s[index] = math.nan
+    if times is None and any(math.isnan(think) for think in requests.think_s):
         message = "without arrival_s every follow-up of a session needs a think_s"
         raise TraceError.at(message, path=source.path, key="columns")
-    return requests.build(source, open_loop=timed and "think_s" not in columns)
+    return requests.build(source, open_loop=times is not None and "think_s" not in columns)
 
 
 def _columns(source: Source) -> dict[str, str]:
     """Field -> the table's column: as mapped; ``arrival_s``, and all fields where nothing is mapped, by their names.
 
     Where arrivals are drawn, no column is taken by name.
+
+    Raises:
+        TraceError: a field is none of a request's, or several say when it arrives.
     """
     columns = dict(source.spec.columns)
+    for field, column in columns.items():
+        if field not in TABLE_FIELDS:
+            message = f"expected fields among {', '.join(TABLE_FIELDS)}, got {field!r}: {column!r}"
+            raise TraceError.at(message, path=source.path, key="columns")
     if source.spec.arrivals is not None:
         return columns
-    named = {field: field for field in CSV_FIELDS if field in csv_names(source.path) and field not in _MAPPED_ONLY}
-    return columns | {field: named[field] for field in named if not columns or field == "arrival_s"} | columns
+    present = table_sample(source.path)
+    for field in TABLE_FIELDS:
+        arrival = field in ARRIVALS
+        if field not in present or field in _MAPPED_ONLY or (arrival and not columns.keys().isdisjoint(ARRIVALS)):
+            continue
+        if arrival or not source.spec.columns:
+            columns.setdefault(field, field)
+    return columns
+
+
+def _arrival_field(source: Source, columns: dict[str, str]) -> str:
+    """The field that says when requests arrive; "" where that is drawn."""
+    fields = [field for field in ARRIVALS if field in columns]
+    if len(fields) > 1:
+        raise TraceError.at(f"expected one of {', '.join(fields)}", path=source.path, key="columns")
+    if fields or source.spec.arrivals is not None:
+        return fields[0] if fields else ""
+    message = (
+        f"arrival_s has no column; give {MAP_COLUMNS}; or, to draw sessions' starts, spec.file.arrivals in a Workload; "
+        f"{proposal(table_sample(source.path))}"
+    )
+    raise TraceError.at(message, path=source.path, key="columns")
+
+
+def _unit(source: Source, arrival: str) -> str:
+    """The unit that the mapping or ``time_unit`` states."""
+    mapped, stated = ARRIVALS[arrival] if arrival in source.spec.columns else "auto", source.spec.time_unit
+    if "auto" not in (mapped, stated) and mapped != stated:
+        raise TraceError.at(f"time_unit {stated} contradicts {arrival}", path=source.path, key="time_unit")
+    return stated if mapped == "auto" else mapped
 
 
 def _column(row: Fields, columns: dict[str, str], field: str) -> str:
@@ -99,5 +128,13 @@ def _column(row: Fields, columns: dict[str, str], field: str) -> str:
     column = columns.get(field, field)
     if not row.has(column):
         for_field = f" (for {field})" if field != column else ""
-        raise RowError(column, f"no such column{for_field}; the file has {', '.join(row.names())}")
+        raise RowError(column, f"no such column{for_field}; the file has {', '.join(row.names())[:200]}")
     return column
+
+
+def _optional(row: Fields, columns: dict[str, str], field: str) -> str | None:
+    """Text of a column that may be blank; None where it is, or where the field has none."""
+    if field not in columns or not row.filled(columns[field]):
+        return None
+    value = row.raw(columns[field])
+    return str(row.label(columns[field]) if isinstance(value, str | list | dict) else value)

@@ -5,6 +5,6 @@ from __future__ import annotations
 from hisearch.base.policies import TraceFormat
 from hisearch.traces.reading.canonical import read_canonical
 
-FORMAT = TraceFormat("hisearch's own form.")
+FORMAT = TraceFormat("hisearch's own form.", times="arrival_s holds seconds from the start")
 
 read = read_canonical

@@ -8,12 +8,14 @@ from typing import Any
 from hisearch.base.policies import TraceFormat
 from hisearch.traces.reading.rows import Fields, RowError, json_rows
 from hisearch.traces.reading.source import Requests, Source
+from hisearch.traces.reading.times import LONGEST_S
 from hisearch.traces.trace import Trace
 
 FORMAT = TraceFormat(
     "LLMServingSim's workloads.",
     json_fields=(("arrival_time_ns", "input_toks", "output_toks"), ("arrival_time_ns", "sub_requests")),
     rank=4,
+    times="arrival_time_ns holds nanoseconds",
 )
 
 
@@ -26,7 +28,7 @@ def read(source: Source) -> Trace:
     chains: list[tuple[float, list[dict[str, Any]]]] = []
     for line, row in json_rows(source.path, source.bad):
         with source.bad.row(line):
-            arrival = row.number("arrival_time_ns") / 1e9
+            arrival = row.number("arrival_time_ns", maximum=LONGEST_S * 1e9) / 1e9
             nested = "sub_requests" in row
             calls = [_token_call(call) for call in (row.rows("sub_requests") if nested else [row])]
             chains.append((arrival, calls))
@@ -43,7 +45,7 @@ def read(source: Source) -> Trace:
 
 def _token_call(row: Fields) -> dict[str, Any]:
     """Columns of one LLMServingSim request, with the pause after it."""
-    inputs, outputs = row.count("input_toks"), row.count("output_toks")
+    inputs, outputs = row.tokens("input_toks"), row.tokens("output_toks")
     ids: list[int] = []
     for field, count in (("input_tok_ids", inputs), ("output_tok_ids", outputs)):
         if field not in row or (field == "output_tok_ids" and not ids):
@@ -52,7 +54,7 @@ def _token_call(row: Fields) -> dict[str, Any]:
         if len(token_ids) != count:
             raise RowError(field, f"expected {count} token ids, got {len(token_ids)}")
         ids += token_ids
-    pause = row.number("tool_duration_ns") / 1e9 if "tool_duration_ns" in row else 0.0
+    pause = row.number("tool_duration_ns", maximum=LONGEST_S * 1e9) / 1e9 if "tool_duration_ns" in row else 0.0
     return {
         "input_tokens": inputs, "output_tokens": outputs, "ids": ids, "known_tokens": len(ids), "pause_s": pause,
     }  # fmt: skip

@@ -7,9 +7,10 @@ import math
 import numpy as np
 
 from hisearch.base.policies import TraceFormat
-from hisearch.traces.importers.agent_calls import STARTS_UNKNOWN, Call
+from hisearch.traces.importers.agent_calls import MAX_BLOCKS, STARTS_UNKNOWN, Call
 from hisearch.traces.reading.rows import Fields, Order, RowError, json_rows
 from hisearch.traces.reading.source import Requests, Source
+from hisearch.traces.reading.times import LONGEST_S
 from hisearch.traces.trace import Trace
 
 FORMAT = TraceFormat(
@@ -67,9 +68,11 @@ def _byte_calls(rows: list[Fields], block_bytes: int) -> list[Call]:
     order = Order("requests.t")
     calls: list[Call] = []
     for row in rows:
-        at = order.check(row.number("t"))
+        at = order.check(row.number("t", maximum=LONGEST_S))
         size, answer, runs = row.count("in_bytes", 0), row.count("out_bytes", 0), row.runs("h")
         blocks = sum(count for _, count in runs)
+        if blocks > MAX_BLOCKS:
+            raise RowError("requests.h", f"expected at most {MAX_BLOCKS:,} blocks, got {blocks:,}")
         if blocks != size // block_bytes:
             raise RowError("requests.h", f"expected {size // block_bytes} blocks for {size} bytes, got {blocks}")
         ids = np.concatenate([np.zeros(0, dtype=np.int64), *(np.arange(a, a + n) for a, n in runs)])

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hisearch.base.policies import TraceFormat
 from hisearch.traces.importers.blocks import prompt_blocks
-from hisearch.traces.reading.rows import Order, json_rows
+from hisearch.traces.reading.rows import json_rows
 from hisearch.traces.reading.source import Requests, Source
 from hisearch.traces.trace import Trace
 
@@ -15,6 +15,7 @@ FORMAT = TraceFormat(
     json_fields=(("timestamp", "input_length", "output_length"),),
     rank=1,  # bailian has these fields too
     quantum_s=3.0,  # give or take a few milliseconds of rounding
+    times="timestamp holds milliseconds",
 )
 
 MOONCAKE_BLOCK_TOKENS = 512
@@ -26,12 +27,12 @@ LIKELY_RPS = 1000.0
 def read(source: Source) -> Trace:
     """Mooncake (github.com/kvcache-ai/Mooncake): ``timestamp`` in ms, lengths, ``hash_ids`` of 512-token blocks."""
     requests = Requests()
-    order = Order("timestamp")
     for line, row in json_rows(source.path, source.bad):
         with source.bad.row(line):
-            inputs, outputs = row.count("input_length"), row.count("output_length")
+            inputs, outputs = row.tokens("input_length"), row.tokens("output_length")
             ids, known = prompt_blocks(row, inputs, MOONCAKE_BLOCK_TOKENS)
-            requests.add(order.check(row.number("timestamp") / 1e3), inputs, outputs, ids=ids, known_tokens=known)
+            requests.add(row.number("timestamp") / 1e3, inputs, outputs, ids=ids, known_tokens=known)
+    requests.sort_by_time(source)
     warnings = _unlikely_milliseconds(requests.arrival_s)
     return requests.build(source, block_tokens=MOONCAKE_BLOCK_TOKENS, warnings=warnings)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from hisearch.base.policies import TraceFormat
-from hisearch.traces.reading.rows import csv_rows
 from hisearch.traces.reading.source import Requests, Source
+from hisearch.traces.reading.tables import table_rows
 from hisearch.traces.sampling import draw_think_s, stream
 from hisearch.traces.trace import Trace
 
@@ -27,9 +27,9 @@ def read(source: Source) -> Trace:
     requests = Requests()
     shares_with: list[int] = []
     shared_tokens: list[int] = []
-    for line, row in csv_rows(source.path, source.bad):
+    for line, row in table_rows(source.path, source.bad):
         with source.bad.row(line):
-            inputs, outputs = row.count("num_prefill_tokens"), row.count("num_decode_tokens")
+            inputs, outputs = row.tokens("num_prefill_tokens"), row.tokens("num_decode_tokens")
             before = len(requests) - 1
             history = requests.input_tokens[-1] + requests.output_tokens[-1] if before >= 0 else math.inf
             follows = inputs >= history

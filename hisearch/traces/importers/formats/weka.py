@@ -9,15 +9,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from hisearch.base.policies import TraceFormat
-from hisearch.traces.importers.agent_calls import STARTS_UNKNOWN, Call
+from hisearch.traces.importers.agent_calls import MAX_BLOCKS, STARTS_UNKNOWN, Call
 from hisearch.traces.reading.rows import Fields, Order, RowError, json_rows
 from hisearch.traces.reading.source import Requests, Source
+from hisearch.traces.reading.times import LONGEST_S
 from hisearch.traces.trace import Trace
 
 FORMAT = TraceFormat("Claude Code sessions.", json_fields=(("block_size", "requests"),), records_starts=False, rank=2)
-
-#: Block ids are local to a session and dense; anything beyond is taken for a broken row.
-_MAX_LOCAL_ID = 1 << 24
 
 
 def read(source: Source) -> Trace:
@@ -65,11 +63,11 @@ def _session_calls(
     path = np.zeros(0, dtype=np.int64)
     before: Call | None = None
     for row in rows:
-        at = start_s + order.check(row.number("t"))
+        at = start_s + order.check(row.number("t", maximum=LONGEST_S))
         if "requests" in row:
             _session_calls(row.rows("requests"), block_tokens, at, (next(chains), chain[0]), chains, calls)
             continue
-        inputs, outputs = row.count("in"), row.count("out", minimum=0)
+        inputs, outputs = row.tokens("in"), row.tokens("out", minimum=0)
         keep, runs = row.count("keep", minimum=0), row.runs("new")
         whole_blocks = inputs // block_tokens
         if keep > len(path):
@@ -78,12 +76,12 @@ def _session_calls(
             )
         if keep + sum(count for _, count in runs) != whole_blocks:
             raise RowError("requests.new", f"keep and new should make up {whole_blocks} blocks of {inputs} tokens")
-        if any(first + count > _MAX_LOCAL_ID for first, count in runs):
-            raise RowError("requests.new", f"expected ids local to the session, below {_MAX_LOCAL_ID}")
+        if any(first + count > MAX_BLOCKS for first, count in runs):
+            raise RowError("requests.new", f"expected ids local to the session, below {MAX_BLOCKS:,}")
         path = np.concatenate([path[:keep], *(np.arange(first, first + count) for first, count in runs)])
-        busy = row.number("api_time") if "api_time" in row else 0.0
+        busy = row.number("api_time", maximum=LONGEST_S) if "api_time" in row else 0.0
         gap = max(0.0, at - before.at_s - before.busy_s) if before else 0.0
-        think = row.number("think_time") if "think_time" in row else gap
+        think = row.number("think_time", maximum=LONGEST_S) if "think_time" in row else gap
         before = Call(at, inputs, outputs, path, busy, think, *chain)
         calls.append(before)
 

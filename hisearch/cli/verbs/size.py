@@ -1,0 +1,197 @@
+"""``hisearch size``: which deployment serves a model at a rate, within an SLO; a question without a document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hisearch.cli import options
+from hisearch.cli.compilation import note_compilation
+from hisearch.cli.errors import NOTHING_FEASIBLE
+from hisearch.cli.verbs.running import how_to_resume, interruptible, progress_of
+
+if TYPE_CHECKING:
+    from hisearch.api.studies.result import StudyResult
+    from hisearch.search.records.interrupts import Interrupts
+    from hisearch.specs.documents.from_question import Asked
+
+#: Part of a question -> its option, where they are not called alike.
+_OPTIONS = {"think_s": "--think", "budget_usd": "--budget-usd"}
+
+
+def size(
+    model: Annotated[
+        str, typer.Option(help="A catalogue name, a Hugging Face id of the catalogue, or the path of a config.json.")
+    ],
+    slo: Annotated[
+        str,
+        typer.Option(
+            metavar="SLO", help='A phrase such as "ttft p95 < 1s, tpot p95 < 50ms, rejected < 1%", a name or a path.'
+        ),
+    ],
+    input_: Annotated[
+        str,
+        typer.Option(
+            "--input",
+            metavar="TOKENS",
+            help='Prompt tokens that a request adds: their mean, "2000 exactly", or "p50=1500,p99=8000".',
+        ),
+    ],
+    output: Annotated[str, typer.Option(metavar="TOKENS", help="Output tokens of a request, likewise.")],
+    rate: Annotated[
+        float | None, typer.Option(metavar="RPS", help="Requests per second, of all turns of all conversations.")
+    ] = None,
+    concurrency: Annotated[
+        int | None, typer.Option(metavar="USERS", help="Instead of --rate: users with one request each at any time.")
+    ] = None,
+    turns: Annotated[int, typer.Option(help="Turns of a conversation; the context grows with each.")] = 1,
+    shared: Annotated[
+        int, typer.Option(metavar="TOKENS", help="System prompt that all requests begin with, before --input.")
+    ] = 0,
+    think: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS", help="Median time between an answer and the next turn; 10 where absent, 0 for at once."
+        ),
+    ] = None,
+    spread: Annotated[
+        float | None,
+        typer.Option(
+            "--spread",
+            "--sigma",
+            metavar="SIGMA",
+            help="Of lengths given by a mean: standard deviation of ln(tokens); 0.7 where absent, 0 for all alike.",
+        ),
+    ] = None,
+    burst: Annotated[
+        float, typer.Option(metavar="CV", help="Coefficient of variation of the gaps between arrivals; 1 is Poisson.")
+    ] = 1.0,
+    gpu: Annotated[
+        list[str] | None, typer.Option(metavar="NAME,…", help="Accelerators to try; five common ones where absent.")
+    ] = None,
+    engine: Annotated[
+        list[str] | None, typer.Option(metavar="NAME,…", help="vllm, sglang, trtllm; vllm where absent.")
+    ] = None,
+    weights: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--weights",
+            "--quant",
+            metavar="FORMAT,…",
+            help="Formats of weights to try, such as bf16,fp8; the model's own where absent.",
+        ),
+    ] = None,
+    budget_usd: Annotated[
+        float | None, typer.Option(metavar="USD", help="Most that the deployment may cost, dollars per hour.")
+    ] = None,
+    confidence: Annotated[
+        float | None,
+        typer.Option(
+            metavar="P",
+            help="Recommend the cheapest that meets the SLO with at least this probability, 0 to 1; exit with 99 where "
+            "none has it.",
+        ),
+    ] = None,
+    seed: options.Seed = 0,
+    settings: options.Setting = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Run folder; runs/size-MODEL-TIME where absent.")
+    ] = None,
+    keep: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the study that is run to FILE too.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Threads; all cores where absent.")] = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Size a service: the cheapest deployment for a rate and an SLO.
+
+    Needs no study file: makes a study of the question, and runs it. Answers in 25 lines: what to buy, its settings
+    and price, the SLO term by term, headroom, what holds it back, the next cheaper one. The run folder holds the
+    study and the report. Exit codes are those of run: 99 where nothing meets the SLO, with the nearest miss.
+    """
+    from hisearch.cli.output import note, warn
+    from hisearch.cli.output import result as print_result
+    from hisearch.cli.views import size as size_view
+    from hisearch.specs.documents.from_question import study_from_question
+    from hisearch.specs.documents.question import (
+        DEFAULT_ENGINES,
+        DEFAULT_GPUS,
+        DEFAULT_SPREAD,
+        DEFAULT_THINK_S,
+        Question,
+        split_names,
+    )
+
+    options.check_places(keep)
+    with _named_by_option():
+        question = Question(
+            model=model,
+            slo=slo,
+            input=input_,
+            output=output,
+            rate=rate,
+            concurrency=concurrency,
+            burst=burst,
+            turns=turns,
+            shared=shared,
+            think_s=DEFAULT_THINK_S if think is None else think,
+            spread=DEFAULT_SPREAD if spread is None else spread,
+            gpu=DEFAULT_GPUS if gpu is None else split_names(gpu),
+            engine=DEFAULT_ENGINES if engine is None else split_names(engine),
+            weights=split_names(weights),
+            budget_usd=budget_usd,
+            confidence=confidence,
+            seed=seed,
+        )
+        asked = study_from_question(question, overrides=tuple(settings or ()))
+    if keep is not None:
+        with keep.open("x", encoding="utf-8") as file:
+            file.write(asked.text)
+    with interruptible() as interrupts:
+        result = _run(asked, out, workers, interrupts, quiet)
+    print_result(as_json, lambda: size_view.to_dict(result, asked), lambda: size_view.show(result, asked))
+    warn(result.report_input().provenance.warnings, quiet)
+    if interrupts.exit_code is not None:
+        note(how_to_resume(result.run_dir))
+        raise typer.Exit(interrupts.exit_code)
+    if result.failure is not None and not result.failure.examined:
+        raise ValueError(f"{result.failure.text} {result.caution}")
+    if result.failure is not None or result.unsure:
+        raise typer.Exit(NOTHING_FEASIBLE)
+
+
+@contextmanager
+def _named_by_option() -> Iterator[None]:
+    """Errors by option: usage errors, except names that lead nowhere and files that are wrong."""
+    from hisearch.specs.documents.question import QuestionError
+    from hisearch.specs.errors import SpecError
+    from hisearch.specs.phrases import PhraseError
+
+    try:
+        yield
+    except (QuestionError, PhraseError) as error:
+        raise typer.BadParameter(error.message, param_hint=_option(error.key)) from None
+    except SpecError as error:
+        raise SpecError(
+            *(
+                problem if problem.path is not None or problem.setting else replace(problem, key=_option(problem.key))
+                for problem in error.problems
+            )
+        ) from None
+
+
+def _option(part: str) -> str:
+    """The option of a part of the question; a key of the study stays."""
+    return part if "." in part else _OPTIONS.get(part, f"--{part}")
+
+
+def _run(asked: Asked, out: Path | None, workers: int | None, interrupts: Interrupts, quiet: bool) -> StudyResult:
+    from hisearch.api.studies.study import Study
+
+    note_compilation(quiet)
+    with progress_of(quiet) as progress:
+        return Study(asked.resolved).run(workers, out, progress=progress, interrupts=interrupts)

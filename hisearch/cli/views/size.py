@@ -1,0 +1,271 @@
+"""Output of ``hisearch size``: the deployment to buy in 25 lines at most; the rest is in the report."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from typing import Any
+
+from hisearch.api.run_folder import REPORT
+from hisearch.api.studies.limiting import RELIEF, Limiting, limiting
+from hisearch.api.studies.result import StudyResult
+from hisearch.api.studies.size import next_cheaper
+from hisearch.cli import output
+from hisearch.cli.views import run as run_view
+from hisearch.cli.views.terms import TERM_COLUMNS, term_rows
+from hisearch.report.words.cautions import verdict_of
+from hisearch.report.words.terms import term_lines
+from hisearch.score.quantities import HOURS_PER_MONTH, quantity, titled, usd
+from hisearch.score.terms import RejectionCheck, TermCheck, name_of
+from hisearch.search.model.deployments import formats, hardware
+from hisearch.search.model.trial import Trial
+from hisearch.search.select.recommend import format_term
+from hisearch.specs.base import ENGINE_TITLES
+from hisearch.specs.deployments.deployment import DeploymentSpec
+from hisearch.specs.documents.from_question import Asked
+from hisearch.specs.wording import SURE, capitalised, counted, format_percent
+
+#: Simulations of a longer search that the answer proposes.
+_LONGER = 400
+
+
+def show(result: StudyResult, asked: Asked) -> None:
+    """Print the answer for people."""
+    trial, model = result.highlighted, result.resolved.model.spec.huggingface_id
+    if trial is None:
+        if result.failure is not None:
+            output.say(f"{model}: {result.failure.heading}", bold=True)
+            output.say(result.failure.text)
+        return
+    if result.recommendation is None:
+        output.say(f"Nothing that was tried meets the SLO with {model}", bold=True)
+    else:
+        output.say(f"{_verb(result)} {_hardware(trial.deployment)} for {model}: {_price(trial)}", bold=True)
+    output.pairs(_deployment(result, trial, asked))
+    output.say()
+    _show_terms(result, trial)
+    output.say()
+    output.pairs(_outlook(result, asked))
+
+
+def _verb(result: StudyResult) -> str:
+    """``Buy`` only what is likely to meet the SLO."""
+    chance = result.confidence.chance if result.confidence is not None else None
+    return "Buy" if chance is None or chance >= SURE else "The cheapest that meets the SLO as simulated is"
+
+
+def _price(trial: Trial) -> str:
+    usd_per_hour = trial.metrics["usd_per_hour"]
+    return f"{usd(usd_per_hour)} per hour, {usd(usd_per_hour * HOURS_PER_MONTH)} per month"
+
+
+def _hardware(deployment: DeploymentSpec) -> str:
+    """``4 × h200``."""
+    return " + ".join(f"{pool.replicas * pool.parallelism.ranks} × {pool.accelerator}" for pool in deployment.pools)
+
+
+def _deployment(result: StudyResult, trial: Trial, asked: Asked) -> dict[str, str]:
+    """The deployment, its settings and the traffic."""
+    pool, replicas = trial.deployment.pool, trial.deployment.pool.replicas
+    engine = pool.engine
+    own = result.resolved.model.spec.weight_dtype
+    weights = ", ".join(formats(trial.deployment)) or f"{own} weights (own)"
+    router = f", behind a {trial.deployment.router.policy} router" if replicas > 1 else ""
+    rows = (
+        {} if result.recommendation is not None else {"nearest miss": f"{_hardware(trial.deployment)}: {_price(trial)}"}
+    )
+    rows["deployment"] = (
+        f"{counted(replicas, 'replica')} × TP {pool.parallelism.tensor} on {ENGINE_TITLES[engine.name]}{router}"
+    )
+    rows["settings"] = (
+        f"{weights}; chunks of {engine.chunk_tokens:,} tokens, up to {engine.max_running_requests:,} running requests "
+        f"each, {format_percent(engine.memory_fraction)} of memory"
+    )
+    rows["traffic"] = asked.question.describe()
+    return rows
+
+
+def _show_terms(result: StudyResult, trial: Trial) -> None:
+    """The SLO term by term, each with the probability that it holds where that is known."""
+    confidence = result.confidence if result.recommendation is not None else None
+    if confidence is None or not confidence.terms:
+        output.table(TERM_COLUMNS, term_rows(trial.slo), numbers=(1, 2, 3))
+        return
+    chances = [confidence.terms.get(name_of(check)) for check in trial.slo]
+    rows = [
+        (*row[:-1], verdict_of(line, chance).words, "" if chance is None else format_percent(chance))
+        for row, line, chance in zip(term_rows(trial.slo), term_lines(trial.slo), chances, strict=True)
+    ]
+    output.table((*TERM_COLUMNS, "chance to hold"), rows, numbers=(1, 2, 3, 5))
+
+
+def _outlook(result: StudyResult, asked: Asked) -> dict[str, str]:
+    """Probability, headroom, what holds it back, what is cheaper, cautions, and how to go on."""
+    rows = {
+        "chance": _chance(result),
+        "headroom": _headroom(result, asked),
+        "held back by": _held_back(limiting(result)),
+        "next cheaper": _cheaper(result),
+        "mind": " ".join(f"{capitalised(note)}." for note in _cautions(result, asked)),
+        "rests on": _rests_on(result, asked),
+        "report": str(result.run_dir / REPORT),
+        "go on": _go_on(result),
+    }
+    output_rows = {name: text for name, text in rows.items() if text}
+    if result.recommendation is None and result.failure is not None:
+        return {"why": result.failure.text} | output_rows
+    return output_rows
+
+
+def _chance(result: StudyResult) -> str:
+    """How likely the recommendation is to meet the whole SLO, and the price of more."""
+    confidence = result.confidence
+    if result.recommendation is None or confidence is None or confidence.chance is None:
+        return ""
+    text = f"{format_percent(confidence.chance)} for the whole SLO"
+    if confidence.chance_range is not None and confidence.level is not None:
+        low, high = (format_percent(end) for end in confidence.chance_range)
+        text += f" ({format_percent(confidence.level)} interval {low} to {high})"
+    required = result.resolved.study.confidence.required
+    if required is not None:
+        return f"{text}{_shortfall(result, required)}"
+    constrained = confidence.chance_constrained
+    if constrained is None:
+        return text
+    if constrained.trial is None:
+        return f"{text}. For {format_percent(SURE)} ask with --confidence {SURE:g}"
+    likelier = result.trial(constrained.trial)
+    return (
+        f"{text}. {format_percent(SURE)} or more: {_short(result, likelier.deployment)} at "
+        f"{usd(likelier.metrics['usd_per_hour'])} per hour"
+    )
+
+
+def _shortfall(result: StudyResult, required: float) -> str:
+    """What a required probability costs: against the cheapest that meets the SLO in the simulation."""
+    known = result.confidence
+    if known is not None and known.satisfied is False:
+        return f"; nothing found has the {format_percent(required)} that are required"
+    nominal = known.nominal if known is not None else None
+    if nominal is None:
+        return ""
+    cheaper = _short(result, result.trial(nominal.trial).deployment)
+    return f". Cheaper, but {format_percent(nominal.chance)}: {cheaper} at {usd(nominal.usd_per_hour)} per hour"
+
+
+def _short(result: StudyResult, deployment: DeploymentSpec) -> str:
+    """Hardware and formats, and the engine where several are tried."""
+    engines = result.resolved.space.spec.execution.engines
+    engine = [ENGINE_TITLES[deployment.pool.engine.name]] if len(engines) > 1 else []
+    return ", ".join([hardware(deployment), *engine, *formats(deployment)])
+
+
+def _headroom(result: StudyResult, asked: Asked) -> str:
+    """The largest rate that was simulated and held."""
+    capacity, rate = result.outcome.headroom, asked.question.rate
+    if result.recommendation is None:
+        return ""
+    if rate is None:
+        return "not known for a fixed number of users; ask again with more"
+    if capacity is None or capacity.load <= 0:
+        return "larger rates were not tried"
+    text = f"holds up to {capacity.load:.3g} × this rate ({capacity.load * rate:.3g} requests/s)"
+    if math.isfinite(capacity.infeasible_load):
+        return f"{text}, no longer at {capacity.infeasible_load:.3g} ×"
+    return f"{text}; more was not tried"
+
+
+def _held_back(found: Limiting | None) -> str:
+    """The tightest term, and its resource."""
+    if found is None:
+        return ""
+    check, resource = found.check, found.resource
+    if check.value_s is None or not math.isfinite(check.value_s):
+        return f"{titled(check)}: requests wait without end"
+    margin = check.margin or 0.0
+    state = f"{format_percent(margin)} left" if check.holds else f"missed by {format_percent(-margin)}"
+    if not resource:
+        return (
+            f"{titled(check)} ({state}); a quarter more prefill compute, decode bandwidth, host speed or KV memory "
+            "alone hardly changes it"
+        )
+    show = quantity(check.label).show
+    return (
+        f"{resource}: a quarter more would take {titled(check)} ({state}) from {show(check.value_s)} to "
+        f"{show(found.relieved_s[resource])}"
+    )
+
+
+def _cheaper(result: StudyResult) -> str:
+    """The nearest cheaper deployment, and why it is not recommended."""
+    if result.recommendation is None:
+        return ""
+    trial = next_cheaper(result)
+    if trial is None:
+        return "nothing cheaper was tried"
+    text = f"{_short(result, trial.deployment)} at {usd(trial.metrics['usd_per_hour'])} per hour"
+    if trial.feasible:
+        known = result.confidence.candidates if result.confidence is not None else ()
+        chance = next((row.chance for row in known if row.trial == trial.number), None)
+        likely = f", with a chance of {format_percent(chance)}" if chance is not None else ""
+        return f"{text} meets the SLO as simulated{likely}: not likely enough"
+    worst = trial.worst
+    if isinstance(worst, TermCheck) and worst.value_s is not None and not math.isfinite(worst.value_s):
+        return f"{text}: overloaded, requests wait without end"
+    return f"{text}: {format_term(worst)}" if worst is not None else text
+
+
+def _cautions(result: StudyResult, asked: Asked) -> list[str]:
+    """What to doubt, each in a sentence without its full stop."""
+    notes = [asked.caution] if asked.caution else []
+    if result.formats:
+        notes.append("narrower weights change answers: evaluate them on your tasks")
+    trial = result.highlighted
+    if trial is not None:
+        rejected = [check for check in trial.slo if isinstance(check, RejectionCheck) and check.requests]
+        notes += [check.note for check in rejected]
+    if result.stopped:
+        notes.append(f"the search ended by its budget of {result.stopped}, before all was tried")
+    return notes
+
+
+def _rests_on(result: StudyResult, asked: Asked) -> str:
+    """Simulations, step times and prices."""
+    report = result.report_input()
+    profile, assumed = report.provenance.profile, report.provenance.assumed_prices
+    prices = "; prices are assumed" if assumed else ""
+    requests = asked.requests.replace(" are simulated", "").removesuffix(".")
+    return (
+        f"{counted(result.outcome.ending.used, 'simulation')} of {requests}; {profile.evidence} step times, error "
+        f"about {format_percent(profile.relative_error)}{prices}"
+    )
+
+
+def _go_on(result: StudyResult) -> str:
+    """The command that runs the study again, with a longer search where this one was cut short."""
+    path = shlex.quote(str(result.run_dir / "study.yaml"))
+    more = f" --set spec.budget.simulations={_LONGER}" if result.stopped == "simulations" else ""
+    return f"hisearch run {path}{more}"
+
+
+def to_dict(result: StudyResult, asked: Asked) -> dict[str, Any]:
+    """The answer for machines; see docs/cli.md."""
+    found, cheaper = limiting(result), next_cheaper(result)
+    return {
+        **run_view.to_dict(result),
+        "question": asked.question,
+        "traffic": asked.question.describe(),
+        "requests": asked.requests,
+        "cautions": _cautions(result, asked),
+        "held_back_by": None
+        if found is None
+        else {
+            "label": found.check.label,
+            "value_s": found.check.value_s,
+            "bound_s": found.check.bound_s,
+            "resource": found.resource or None,
+            "relieved_s": dict(found.relieved_s),
+            "times_relieved": 1.0 / RELIEF,
+        },
+        "next_cheaper": None if cheaper is None else run_view.trial_to_dict(cheaper),
+    }

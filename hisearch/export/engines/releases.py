@@ -1,0 +1,186 @@
+"""Which release of an engine is exported, and how its command line changed from release to release, as data.
+
+A change is named and dated by the first release known to have it. Tables of flags ask for it by name
+(``is_changed``). Flags of the releases in ``READ`` were read out of their argument parsers
+(docs/generate_engine_flags.py); releases between them have the flags of the one before, and the changes dated up to
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from hisearch.base.engine_rules import MODELLED
+from hisearch.export.engines.launch import Launch
+from hisearch.specs.base import ENGINE_TITLES, EngineName
+from hisearch.specs.deployments.deployment import EngineSpec
+from hisearch.specs.deployments.engine_rules import rules_version
+from hisearch.specs.versions import precedes
+
+#: Releases whose argument parsers were read, oldest first.
+READ: dict[EngineName, tuple[str, ...]] = {
+    "sglang": ("0.5.9", "0.5.23"),
+    "vllm": ("0.19.1", "0.33.0"),
+    "trtllm": ("1.1.0",),
+}
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a command line says otherwise.
+
+    Attributes:
+        name: for ``is_changed``.
+        since: first release known to say so.
+        before: what releases before it are given. after: what it and later ones are given.
+        source: where the engine does it.
+    """
+
+    name: str
+    since: str
+    before: str
+    after: str
+    source: str
+
+
+CHANGES: dict[EngineName, tuple[Change, ...]] = {
+    "vllm": (
+        Change(
+            "knows_offloading_connector",
+            "0.22.0",
+            "`--disable-hybrid-kv-cache-manager` with `--kv-offloading-backend`, whose connectors do not support it.",
+            "Nothing: the engine knows the connector when it decides.",
+            "config.vllm.VllmConfig.__post_init__",
+        ),
+        Change(
+            "lmcache_is_a_server",
+            "0.23.0",
+            "`--kv-offloading-backend lmcache` for a worker's own LMCache.",
+            "`--kv-transfer-config` with LMCacheConnectorV1: the flag now means a server.",
+            "config.vllm.VllmConfig._post_init_kv_transfer_config",
+        ),
+        Change(
+            "offloads_prompts_alone",
+            "0.23.0",
+            "Nothing: outputs are offloaded too.",
+            "`offload_prompt_only: false` in `--kv-transfer-config`, as outputs were simulated to be offloaded.",
+            "v1.kv_offload.base.OffloadingSpec",
+        ),
+        Change(
+            "has_watermark",
+            "0.24.0",
+            "`engine.watermark` is refused.",
+            "`--watermark`.",
+            "config.scheduler.SchedulerConfig",
+        ),
+        Change(
+            "names_online_formats",
+            "0.33.0",
+            "`--quantization fp8`.",
+            "`--quantization fp8_per_tensor`: fp8 is deprecated for weights that are quantized while loading.",
+            "model_executor.model_loader.weight_utils",
+        ),
+        Change(
+            "has_opposites",
+            "0.33.0",
+            "`--no-enable-prefix-caching`, `--no-enable-chunked-prefill`.",
+            "`--disable-prefix-caching`, `--disable-chunked-prefill`.",
+            "utils.argparse_utils.EnableDisableAction",
+        ),
+    ),
+    "sglang": (
+        Change(
+            "finds_decode_ranks",
+            "0.5.10",
+            "`--disaggregation-decode-tp` for prefill workers with other ranks than decode workers.",
+            "Nothing: the flag is gone.",
+            "srt.server_args.ServerArgs",
+        ),
+        Change(
+            "names_fusion_backend",
+            "0.5.14",
+            "`--enable-flashinfer-allreduce-fusion`.",
+            "`--flashinfer-allreduce-fusion-backend auto`.",
+            "srt.server_args.ServerArgs",
+        ),
+        Change(
+            "starts_with_small_host_pool",
+            "0.5.15",
+            "The host pool of HiCache has to exceed the device pool, which the README says where it does not.",
+            "Nothing: the engine warns, and starts.",
+            "srt.mem_cache.pool_host.base.HostKVCache",
+        ),
+        Change(
+            "names_fp4_recipes",
+            "0.5.16",
+            "`--kv-cache-dtype fp4_e2m1`.",
+            "`--kv-cache-dtype fp4_mx_block16`, the same format.",
+            "srt.server_args.ServerArgs",
+        ),
+        Change(
+            "lmcache_is_a_server",
+            "0.5.21",
+            "`--enable-lmcache` for a worker's own LMCache.",
+            "LMCache is refused: it became a server, which is not exported for SGLang.",
+            "srt.mem_cache.registry",
+        ),
+        Change(
+            "has_attention_groups",
+            "0.5.22",
+            "`--dp-size N --enable-dp-attention`.",
+            "`--attn-dp-size N`.",
+            "srt.server_args.ServerArgs",
+        ),
+        Change(
+            "moved_bench_serving",
+            "0.5.23",
+            "`python -m sglang.bench_serving`.",
+            "`python -m sglang.benchmark.serving`.",
+            "bench_serving",
+        ),
+    ),
+    "trtllm": (),
+}
+
+#: Eviction policies of SGLang's command line (RADIX_EVICTION_POLICY_CHOICES) -> first release that takes them.
+SGLANG_EVICTIONS = {"lru": "0.5.9", "lfu": "0.5.9", "slru": "0.5.10", "priority": "0.5.11"}
+
+
+def exported_release(engine: EngineSpec) -> str:
+    """The release whose flags are written, and which images and packages are pinned to.
+
+    The one that ``engine.version`` names; the oldest or newest whose rules are modelled where it is older or newer, a
+    nightly build or absent.
+    """
+    if engine.name not in MODELLED:
+        return READ[engine.name][-1]
+    return rules_version(engine.name, engine.version).partition("+")[0]
+
+
+def is_changed(engine: EngineSpec, name: str) -> bool:
+    """Whether the change ``name`` holds in the exported release."""
+    return any(
+        change.name == name and not precedes(exported_release(engine), change.since) for change in CHANGES[engine.name]
+    )
+
+
+def release_notice(launches: Iterable[Launch]) -> str:
+    """A notice where files run another release than the deployment names, or one whose flags were not read; or ""."""
+    for launch in launches:
+        engine = launch.pool.engine
+        title, exported, read = ENGINE_TITLES[engine.name], exported_release(engine), READ[engine.name]
+        named = engine.version.partition("+")[0]
+        if engine.name not in MODELLED or named in ("", *read):
+            continue
+        if named != exported:
+            return (
+                f"The deployment names {title} {named}. These files run {title} {exported}, the nearest release whose "
+                "flags are known here, by whose rules it was simulated as well."
+            )
+        before = next(release for release in reversed(read) if precedes(release, exported))
+        return (
+            f"The flags of {title} {exported} were not read. These are those of {before}, with what is known to have "
+            "changed since: compare them with the engine's --help."
+        )
+    return ""

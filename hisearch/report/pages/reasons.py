@@ -1,0 +1,203 @@
+"""Tables with bars: why this deployment, and every alternative against it."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from hisearch.report.data.inputs import ReportInput
+from hisearch.report.pages.trades import price_change, trades, violation_of
+from hisearch.report.words.chances import format_chance
+from hisearch.score.quantities import UNDEFINED, quantity, usd
+from hisearch.score.stated import LATENCIES
+from hisearch.search.model.deployments import describe_each
+from hisearch.search.model.trial import Trial, metric_of, price_of
+from hisearch.specs.wording import capitalised
+
+#: Cheaper trials that miss the SLO, at most, on the ladder of prices.
+_CHEAPER = 3
+
+#: Between the parts of a deployment's description.
+_BETWEEN = " · "
+
+#: Rules for people.
+RULES = {
+    "cheapest": "Cheapest",
+    "best_value": "Best value",
+    "lowest_latency": "Lowest latency",
+    "most_headroom": "Most headroom",
+}
+
+
+class Rung(NamedTuple):
+    """A price. kind: ``chosen``, ``ok`` or ``miss``; share: of the longest bar, 0 to 1."""
+
+    kind: str
+    line: str
+    who: str
+    price: str
+    share: float
+    verdict: str
+
+
+class Ladder(NamedTuple):
+    """common: what all of the deployments have, left out of their lines; ""."""
+
+    rungs: tuple[Rung, ...]
+    common: str
+
+
+class BarCell(NamedTuple):
+    """A figure in a table, with a bar; share: of the longest of its column, 0 to 1, None without a bar."""
+
+    text: str
+    share: float | None
+
+
+class AlternativeRow(NamedTuple):
+    """A deployment against the recommendation. roles: what it is best in; meets: in the simulation."""
+
+    roles: str
+    line: str
+    number: int
+    chosen: bool
+    meets: bool
+    change: str
+    cells: tuple[BarCell, ...]
+
+
+class Alternatives(NamedTuple):
+    """The table: titles of the columns with bars, and the rows, cheapest first. common: as of ``Ladder``."""
+
+    columns: tuple[str, ...]
+    rows: tuple[AlternativeRow, ...]
+    common: str
+
+
+def ladder(data: ReportInput) -> Ladder:
+    """Prices of the cheaper ones that miss most narrowly, of what is recommended, and of the engine's defaults."""
+    if data.recommendation is None:
+        return _misses(data)
+    best, baseline = data.recommendation.trial, data.recommendation.baseline
+    less = [t for t in data.trials if t.comparable and not t.feasible and price_of(t) < price_of(best)]
+    entries = [(trial, "", "miss") for trial in _nearest(less)]
+    entries.append((best, data.title_of_chosen, "chosen"))
+    entries += [
+        (trial, capitalised(trade.partition(":")[0].strip("., ")), "ok")
+        for trial, trade in data.recommendation.runner_ups
+        if len(trade.partition(":")[0]) < 50
+    ]
+    if baseline is not None and baseline.metrics:
+        entries.append((baseline, "Engine's defaults", "ok" if baseline.feasible else "miss"))
+    return _rungs(entries)
+
+
+def _misses(data: ReportInput) -> Ladder:
+    trials = [trial for trial in data.trials if trial.comparable]
+    chosen = data.nearest_miss
+    return _rungs([(trial, data.title_of_chosen if trial is chosen else "", "miss") for trial in _nearest(trials)])
+
+
+def _nearest(trials: list[Trial]) -> list[Trial]:
+    """Of each price the nearest miss, and of these the nearest ones."""
+    by_price: dict[float, Trial] = {}
+    for trial in trials:
+        known = by_price.get(price_of(trial))
+        if math.isfinite(trial.worst_violation) and (known is None or trial.worst_violation < known.worst_violation):
+            by_price[price_of(trial)] = trial
+    return sorted(by_price.values(), key=lambda trial: trial.worst_violation)[:_CHEAPER]
+
+
+def _rungs(entries: list[tuple[Trial, str, str]]) -> Ladder:
+    entries = sorted(
+        {trial.number: (trial, who, kind) for trial, who, kind in reversed(entries)}.values(), key=_price_of
+    )
+    lines, common = _without_common(describe_each([trial.deployment for trial, _, _ in entries]))
+    most = max((trial.metrics["usd_per_hour"] for trial, _, _ in entries), default=1.0) or 1.0
+    rungs = tuple(
+        Rung(
+            kind,
+            line,
+            who,
+            usd(trial.metrics["usd_per_hour"]),
+            trial.metrics["usd_per_hour"] / most,
+            "meets the SLO" if trial.feasible else violation_of(trial),
+        )
+        for (trial, who, kind), line in zip(entries, lines, strict=True)
+    )
+    return Ladder(rungs, common)
+
+
+def _without_common(lines: list[str]) -> tuple[list[str], str]:
+    """The lines without the parts that all of them have after the first, and these parts."""
+    parts = [line.split(_BETWEEN) for line in lines]
+    common = [part for part in parts[0][1:] if all(part in other[1:] for other in parts)] if len(parts) > 1 else []
+    return [_BETWEEN.join(p for p in line if p not in common) for line in parts], _BETWEEN.join(common)
+
+
+def _price_of(entry: tuple[Trial, str, str]) -> float:
+    return entry[0].metrics["usd_per_hour"]
+
+
+def alternatives(data: ReportInput) -> Alternatives | None:
+    """The recommendation, the three trades, runner-ups, candidates and what other rules choose; None without any."""
+    if data.recommendation is None:
+        return None
+    best = data.recommendation.trial
+    roles = _roles(data)
+    by_number = {trial.number: trial for trial in data.trials}
+    trials = sorted(
+        (by_number[number] for number in roles if number in by_number), key=lambda t: (price_of(t), t.number)
+    )
+    if len(trials) < 2:
+        return None
+    names = _columns(data, trials)
+    lines, common = _without_common(describe_each([trial.deployment for trial in trials]))
+    tops = {name: max((v for t in trials if math.isfinite(v := _value(t, name))), default=1.0) or 1.0 for name in names}
+    chances = {t.number: data.confidence.chance_of(t.number, best.number) for t in trials} if data.confidence else {}
+    rows = []
+    for trial, line in zip(trials, lines, strict=True):
+        cells = [
+            BarCell(quantity(name).show(_value(trial, name)), _share(_value(trial, name), tops[name])) for name in names
+        ]
+        if any(chances.values()):
+            chance = chances.get(trial.number)
+            cells.append(BarCell(format_chance(chance) or UNDEFINED, None if chance is None else chance.value))
+        change = "" if trial is best else price_change(trial, best)
+        named = " · ".join(dict.fromkeys(roles[trial.number]))
+        rows.append(AlternativeRow(named, line, trial.number, trial is best, trial.feasible, change, tuple(cells)))
+    columns = (*(quantity(name).label for name in names), *(["Chance to hold"] if any(chances.values()) else []))
+    return Alternatives(columns, tuple(rows), common)
+
+
+def _roles(data: ReportInput) -> dict[int, list[str]]:
+    """What each trial of the table is best in, by its number."""
+    assert data.recommendation is not None
+    roles: dict[int, list[str]] = {data.recommendation.trial.number: [data.title_of_chosen]}
+    for trade in trades(data):
+        if trade.trial is not None:
+            roles.setdefault(trade.trial.number, []).append(capitalised(trade.role))
+    for row in data.confidence.rules if data.confidence is not None else ():
+        star = "rule: " if row.trial == data.recommendation.trial.number else ""
+        roles.setdefault(row.trial, []).append(f"{star}{RULES.get(row.rule, row.rule)}")
+    for trial, words in data.recommendation.runner_ups:
+        kind = words.partition(":")[0].strip("., ")
+        roles.setdefault(trial.number, []).append(capitalised(kind) if len(kind) < 50 else "Runner-up")
+    for candidate in data.confidence.candidates if data.confidence is not None else ():
+        roles.setdefault(candidate.trial, ["Candidate"])
+    return roles
+
+
+def _columns(data: ReportInput, trials: list[Trial]) -> list[str]:
+    """Price, the latencies of objectives and SLO, goodput."""
+    latencies = (*data.objectives, *(term.label for term in data.slo))
+    names = ["usd_per_hour", *(n for n in latencies if n.partition("_")[0] in LATENCIES), "goodput"]
+    return [n for n in dict.fromkeys(names) if any(math.isfinite(_value(t, n)) for t in trials)]
+
+
+def _value(trial: Trial, name: str) -> float:
+    return trial.metrics.get(metric_of(name), math.nan)
+
+
+def _share(value: float, most: float) -> float | None:
+    return min(value / most, 1.0) if math.isfinite(value) else None

@@ -1,0 +1,185 @@
+"""What a cheaper, a surer and a faster deployment costs, for the report's first screen and the terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Literal, NamedTuple
+
+from hisearch.report.data.confidence import Chance, Confidence
+from hisearch.report.data.inputs import ReportInput
+from hisearch.report.words.chances import format_chance
+from hisearch.report.words.terms import term_lines
+from hisearch.score.quantities import UNDEFINED, percent, quantity, titled, usd
+from hisearch.score.stated import LATENCIES
+from hisearch.search.model.deployments import describe, hardware
+from hisearch.search.model.trial import Trial, metric_of, price_of
+from hisearch.specs.wording import SURE, format_percent
+
+Role = Literal["cheaper", "surer", "faster"]
+ROLES: tuple[Role, ...] = ("cheaper", "surer", "faster")
+
+#: A faster deployment may cost this many times as much as the recommendation, where another is fast enough.
+_DEARER = 2.0
+
+
+class Trade(NamedTuple):
+    """A trade against the recommendation.
+
+    trial: None where there is none, ``effect`` then says so. change: of the price, as text. effect: what it gives or
+    takes, as text. hardware, line: short and full description. meets: it meets the SLO in the simulation.
+    """
+
+    role: Role
+    trial: Trial | None
+    price: str
+    change: str
+    effect: str
+    hardware: str
+    line: str
+    meets: bool
+
+
+def trades(data: ReportInput) -> tuple[Trade, ...]:
+    """The three trades, in the order of ``ROLES``; () without a recommendation."""
+    if data.recommendation is None:
+        return ()
+    found = {"cheaper": _cheaper(data), "surer": _surer(data), "faster": _faster(data)}
+    return tuple(_trade(role, found[role], data) for role in ROLES)
+
+
+def first_latency(data: ReportInput) -> str | None:
+    """The first latency among the objectives, else among the SLO's terms: ``ttft_p99``; None without any."""
+    labels = (*data.objectives, *(term.label for term in data.slo))
+    return next((label for label in labels if label.partition("_")[0] in LATENCIES), None)
+
+
+def violation_of(trial: Trial) -> str:
+    """What a trial misses most: ``misses TPOT p99 by 40 %``."""
+    missed = [(check, line) for check, line in zip(trial.slo, term_lines(trial.slo), strict=True) if not line.met]
+    if not missed:
+        return ""
+    check, line = max(missed, key=lambda pair: pair[0].violation)
+    if line.margin == UNDEFINED or not math.isfinite(check.violation):
+        return f"misses {titled(check)}"
+    return f"misses {titled(check)} by {percent(check.violation)}"
+
+
+def _cheaper(data: ReportInput) -> Trial | None:
+    """The rule's own choice, else the cheapest that meets the SLO for less, else the nearest miss that costs less."""
+    best = _best(data)
+    nominal = data.confidence.nominal if data.confidence is not None else None
+    if nominal is not None and nominal.usd_per_hour < price_of(best):
+        return next(trial for trial in data.trials if trial.number == nominal.trial)
+    less = [trial for trial in data.trials if trial.comparable and price_of(trial) < price_of(best)]
+    meeting = [trial for trial in less if trial.feasible]
+    if meeting:
+        return min(meeting, key=lambda trial: (price_of(trial), trial.number))
+    finite = [trial for trial in less if math.isfinite(trial.worst_violation)]
+    return min(finite, key=lambda trial: (trial.worst_violation, price_of(trial), trial.number), default=None)
+
+
+def _surer(data: ReportInput) -> Trial | None:
+    """The chance-constrained recommendation, else the cheapest candidate with a higher probability."""
+    best, known = _best(data), data.confidence or Confidence()
+    by_number = {trial.number: trial for trial in data.trials}
+    stated = known.chance_constrained
+    if stated is not None and stated.trial is not None and stated.trial != best.number:
+        return by_number.get(stated.trial)
+    if known.chance is None:
+        return None
+    likelier = [
+        by_number[row.trial]
+        for row in known.candidates
+        if row.trial in by_number and row.chance_range is not None and row.chance_range[0] > known.chance
+    ]
+    return min(likelier, key=lambda trial: (price_of(trial), trial.number), default=None)
+
+
+def _faster(data: ReportInput) -> Trial | None:
+    """The lowest first latency: by the rule of that name, else on the front within twice the price, else on it all."""
+    best, latency = _best(data), first_latency(data)
+    if latency is None or not math.isfinite(best.metrics.get(metric_of(latency), math.nan)):
+        return None
+    by_number = {trial.number: trial for trial in data.trials}
+    rules = data.confidence.rules if data.confidence is not None else ()
+    by_rule = [by_number[row.trial] for row in rules if row.rule == "lowest_latency" and row.trial in by_number]
+    near = [trial for trial in data.front if price_of(trial) <= _DEARER * price_of(best)]
+    for trials in (by_rule, near, data.front):
+        fastest = _lowest(trials, metric_of(latency))
+        if fastest is not None and fastest.metrics[metric_of(latency)] < best.metrics[metric_of(latency)]:
+            return fastest
+    return None
+
+
+def _lowest(trials: Iterable[Trial], metric: str) -> Trial | None:
+    finite = [trial for trial in trials if math.isfinite(trial.metrics.get(metric, math.nan))]
+    return min(finite, key=lambda trial: (trial.metrics[metric], price_of(trial), trial.number), default=None)
+
+
+def _best(data: ReportInput) -> Trial:
+    assert data.recommendation is not None
+    return data.recommendation.trial
+
+
+def _trade(role: Role, trial: Trial | None, data: ReportInput) -> Trade:
+    if trial is None:
+        return Trade(role, None, "", "", _none_found(role, data), "", "", False)
+    effect = {"cheaper": _effect_of_cheaper, "surer": _effect_of_surer, "faster": _effect_of_faster}[role]
+    return Trade(
+        role,
+        trial,
+        f"{usd(price_of(trial))} an hour",
+        price_change(trial, _best(data)),
+        effect(trial, data),
+        hardware(trial.deployment),
+        describe(trial.deployment),
+        trial.feasible,
+    )
+
+
+def price_change(trial: Trial, best: Trial) -> str:
+    """``+$11.40 (+54 %)``, ``−$4.80 (−23 %)``, ``same price``."""
+    change = price_of(trial) - price_of(best)
+    if change == 0:
+        return "same price"
+    share = f" ({format_percent(change / price_of(best), signed=True)})" if price_of(best) > 0 else ""
+    return f"{'+' if change > 0 else '−'}{usd(abs(change))}{share}"
+
+
+def _none_found(role: Role, data: ReportInput) -> str:
+    if role == "surer":
+        known = data.confidence.chance if data.confidence is not None else None
+        if known is None:
+            return "How likely it holds was not looked into."
+        return "None found." if known < SURE else f"Not needed: it holds with {format_percent(known)}."
+    return "No cheaper one was simulated." if role == "cheaper" else "No faster one was found."
+
+
+def _effect_of_cheaper(trial: Trial, data: ReportInput) -> str:
+    if not trial.feasible:
+        return violation_of(trial)
+    chance = format_chance(_chance(trial, data))
+    if chance:
+        return f"{chance} likely to hold the SLO{_instead(data)}"
+    return f"{percent(trial.worst_margin)} of the tightest bound left, not {percent(_best(data).worst_margin)}"
+
+
+def _effect_of_surer(trial: Trial, data: ReportInput) -> str:
+    chance = format_chance(_chance(trial, data))
+    return f"{chance} likely to hold the SLO{_instead(data)}" if chance else "more likely to hold the SLO"
+
+
+def _instead(data: ReportInput) -> str:
+    chance = format_chance(_chance(_best(data), data))
+    return f", not {chance}" if chance else ""
+
+
+def _chance(trial: Trial, data: ReportInput) -> Chance | None:
+    return data.confidence.chance_of(trial.number, _best(data).number) if data.confidence is not None else None
+
+
+def _effect_of_faster(trial: Trial, data: ReportInput) -> str:
+    latency = first_latency(data) or ""
+    shown, metric = quantity(latency), metric_of(latency)
+    return f"{shown.label} {shown.show(trial.metrics[metric])}, not {shown.show(_best(data).metrics[metric])}"

@@ -1,0 +1,373 @@
+"""A study made from a question in a few numbers."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hisearch.specs.documents.catalogue import Catalogue, is_path
+from hisearch.specs.documents.document import Document
+from hisearch.specs.documents.overrides import apply_overrides
+from hisearch.specs.documents.question import THINK_P90, Question, engine_titles, refused
+from hisearch.specs.documents.resolve import resolve_study
+from hisearch.specs.documents.resolved import ResolvedStudy, study_text
+from hisearch.specs.errors import Problem, SpecError, UnknownReferenceError
+from hisearch.specs.models.model import ModelSpec
+from hisearch.specs.phrases import PhraseError
+from hisearch.specs.source import text_source
+from hisearch.specs.studies.slo import SloSpec
+from hisearch.specs.studies.slo_phrase import is_phrase, parse_slo
+from hisearch.specs.studies.study import StudySpec, WorkloadRef
+from hisearch.specs.wording import closest, listed
+from hisearch.specs.workloads.length_phrase import mean_tokens
+
+#: Requests that lie above the SLO's highest percentile, at least: their number is then known to a seventh.
+ABOVE_PERCENTILE = 50
+
+#: A trace lasts at least so many times as long as a request may stay, so that its empty beginning counts little.
+STAYS = 10
+
+#: Requests of a closed loop beyond the users' first ones, which all arrive at once, as a multiple of what the highest
+#: percentile leaves above it.
+FIRST_ONES = 2
+
+#: Fewest and most requests of a trace.
+LEAST_REQUESTS, MOST_REQUESTS = 2000, 20_000
+
+#: Seconds per output token where the SLO bounds none.
+_TPOT_S = 0.03
+
+#: Simulations of a question that is answered within seconds: of the search, and for how sure the answer is. A search
+#: of 64 finds the price that one of 400 finds, in eight questions of one to three engines and five accelerators.
+_SHORT_TRACE = {"simulations": 96, "draws": 64, "chance_constrained": 160, "search": 200}
+_LONG_TRACE = {"simulations": 64, "draws": 48, "chance_constrained": 96, "search": 144}
+#: Most requests of a short trace.
+_SHORT = 5000
+
+#: Simulations for what would change the answer.
+WHAT_IF = 48
+
+#: Ends a search on a machine that is much slower.
+MOST_SECONDS = 60
+
+#: ORGANISATION/MODEL, which no path begins like.
+_HUGGINGFACE_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
+_PATHS = (".yaml", ".yml", ".json")
+
+_WORKLOAD = "spec.workload.trace.generator"
+
+#: Key of the made study -> the part of the question that set it.
+_PARTS = {
+    "spec.model": "model",
+    "spec.slo": "slo",
+    "spec.space.execution.accelerators": "gpu",
+    "spec.space.execution.engines": "engine",
+    "spec.space.execution.weight_dtypes": "weights",
+    "spec.limits.usd_per_hour": "budget_usd",
+    "spec.confidence.at_least": "confidence",
+    "spec.seed": "seed",
+    f"{_WORKLOAD}.shared_prefixes": "shared",
+    f"{_WORKLOAD}.first_input": "input",
+    f"{_WORKLOAD}.output": "output",
+    f"{_WORKLOAD}.arrivals": "rate",
+}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question as a study.
+
+    resolved: the study with all it names. text: its YAML, for keeping and editing; read from any folder. requests: how
+    many are simulated, and why, as a sentence. caution: where they are too few, as a sentence; or "".
+    """
+
+    question: Question
+    resolved: ResolvedStudy
+    text: str
+    requests: str
+    caution: str = ""
+
+
+def study_from_question(
+    question: Question, *, overrides: Iterable[str] = (), catalogue: Catalogue | None = None
+) -> Asked:
+    """The study that answers a question.
+
+    Args:
+        question: the question.
+        overrides: ``key.path=value`` settings on the resulting study.
+        catalogue: where names are looked up; the working directory and what ships where None.
+
+    Raises:
+        QuestionError: a part of the question cannot be used; PhraseError: the SLO cannot be read;
+            UnknownReferenceError: a name leads nowhere. Each has the part's name as key.
+        SpecError: a file that is named, or an override, is wrong.
+    """
+    catalogue, settings = catalogue or Catalogue(), tuple(overrides)
+    model_ref, model = _model(question.model, catalogue)
+    slo_ref, slo = _slo(question.slo, catalogue)
+    _check_window(question, model.spec)
+    sample = _Sample.of(question, slo)
+    effort = _SHORT_TRACE if sample.requests <= _SHORT else _LONG_TRACE
+    spec = {
+        "model": model_ref,
+        "workload": {"trace": {"generator": _generator(question, model.spec, sample)}},
+        "slo": slo_ref,
+        "space": _space(question, catalogue),
+        "objectives": _objectives(slo),
+        "limits": {"usd_per_hour": {"at_most": question.budget_usd}} if question.budget_usd is not None else None,
+        "budget": {"simulations": effort["simulations"], "seconds": MOST_SECONDS},
+        "confidence": {
+            "at_least": question.confidence,
+            "draws": effort["draws"],
+            "candidate_draws": 0 if question.confidence is None else 8,
+            "fresh_draws": effort["draws"],
+            "what_if": WHAT_IF,
+            "chance_constrained": effort["chance_constrained"],
+            "search": effort["search"],
+            "seconds": MOST_SECONDS,
+        },
+        "seed": question.seed,
+    }
+    name = f"size-{model.name}"
+    description = f"{question.describe()}. {_tried(question)}"
+    text = study_text(name, description, _without_none(spec))
+    made = catalogue.root / f"{name}.yaml"
+    try:
+        resolved = resolve_study(apply_overrides(text_source(text, made), "Study", settings), settings, catalogue)
+    except SpecError as error:
+        raise type(error)(*(_by_part(problem, made) for problem in error.problems)) from None
+    if settings:
+        text = study_text(name, description, apply_overrides(text_source(text, made), "Study", settings).data["spec"])
+    sample = sample.cut(question, resolved)
+    return Asked(question, resolved, text, sample.sentence, sample.caution)
+
+
+def _without_none(spec: dict[str, Any]) -> dict[str, Any]:
+    """Without keys that have no value, one section deep."""
+    sections = {
+        key: {name: item for name, item in value.items() if item is not None} if isinstance(value, dict) else value
+        for key, value in spec.items()
+    }
+    return {key: value for key, value in sections.items() if value is not None}
+
+
+def _by_part(problem: Problem, made: Path) -> Problem:
+    """A problem of the made study, located by the part of the question or its key; any other unchanged."""
+    if problem.path != made:
+        return problem
+    if problem.setting:
+        return replace(problem, path=None)
+    part = next((part for key, part in _PARTS.items() if f"{problem.key}.".startswith(f"{key}.")), problem.key)
+    return replace(problem, path=None, line=None, key=part)
+
+
+def _model(ref: str, catalogue: Catalogue) -> tuple[str, Document[ModelSpec]]:
+    """The reference that a study names, and the model."""
+    path = (catalogue.root / Path(ref).expanduser()).absolute()
+    if path.is_dir() and (path / "config.json").is_file():
+        path = path / "config.json"
+    if is_path(ref) and path.is_file():
+        return str(path), catalogue.get("Model", str(path))
+    if _HUGGINGFACE_ID.fullmatch(ref) and not ref.endswith(_PATHS):
+        return _by_huggingface_id(ref, catalogue)
+    try:
+        return ref, catalogue.get("Model", ref)
+    except UnknownReferenceError as error:
+        raise UnknownReferenceError.at(error.message, key="model") from None
+
+
+def _by_huggingface_id(ref: str, catalogue: Catalogue) -> tuple[str, Document[ModelSpec]]:
+    by_id: dict[str, Document[ModelSpec]] = {}
+    for name in catalogue.names("Model"):
+        try:
+            model = catalogue.get("Model", name)
+        except SpecError:  # another model's file is broken: it is not the one that is asked for
+            continue
+        by_id.setdefault(model.spec.huggingface_id.lower(), model)
+    model_by_id = by_id.get(ref.lower())
+    if model_by_id is not None:
+        return model_by_id.path.stem, model_by_id
+    near = closest(ref, [model.spec.huggingface_id for model in by_id.values()])
+    raise UnknownReferenceError.at(
+        f"no model of the catalogue has the Hugging Face id '{ref}'{near + ' Otherwise' if near else ';'} download its "
+        f"config.json (https://huggingface.co/{ref}/blob/main/config.json) and name that file",
+        key="model",
+    )
+
+
+def _slo(ref: str, catalogue: Catalogue) -> tuple[Any, SloSpec]:
+    """What a study writes for the SLO, and the SLO."""
+    try:
+        if is_path(ref) or not is_phrase(ref):
+            document = catalogue.get("SLO", ref)
+            return (str(document.path) if is_path(ref) else ref), document.spec
+        slo = parse_slo(ref)
+    except PhraseError as error:
+        raise PhraseError.at(error.message, key="slo") from None
+    except UnknownReferenceError as error:
+        hint = "" if is_path(ref) else "; or write a phrase such as 'ttft p95 < 1s, tpot p95 < 50ms'"
+        raise UnknownReferenceError.at(f"{error.message}{hint}", key="slo") from None
+    return slo.model_dump(mode="json", exclude_defaults=True), slo
+
+
+def _check_window(question: Question, model: ModelSpec) -> None:
+    """Refuse requests that are beyond the model's window on average.
+
+    Raises:
+        QuestionError: they are.
+    """
+    window, context = model.max_context_tokens, question.mean_context
+    if context > window:
+        part = "turns" if question.turns > 1 else "input"
+        raise refused(
+            part,
+            f"prompt and output of {'the last turn' if question.turns > 1 else 'a request'} have {context:,.0f} tokens "
+            f"on average, more than the {window:,} of the model's window",
+        )
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """Requests of a trace. span_s: of their arrivals, NaN in a closed loop. stay_s: of a request, at most."""
+
+    requests: int
+    percentile: float
+    span_s: float
+    stay_s: float
+    users: int
+
+    @classmethod
+    def of(cls, question: Question, slo: SloSpec) -> _Sample:
+        """As many as the SLO's highest percentile and the length of a stay ask for."""
+        percentile = max(term.percentile for term in slo.terms)
+        above = max(1.0 - percentile / 100.0, 1e-3)
+        stay_s = _stay_s(question, slo)
+        users = question.concurrency or 0
+        lasting = (question.rate or 0.0) * STAYS * (stay_s * question.turns + _think_s(question) * (question.turns - 1))
+        least = max(LEAST_REQUESTS, ABOVE_PERCENTILE / above, lasting, FIRST_ONES * users / above)
+        requests = min(math.ceil(least), MOST_REQUESTS)
+        return cls(requests, percentile, _span_s(question, requests), stay_s, users)
+
+    def cut(self, question: Question, resolved: ResolvedStudy) -> _Sample:
+        """With as many requests as the study has, which overrides may have changed."""
+        generator = None if isinstance(resolved.workload, Path) else resolved.workload.spec.generator
+        if generator is None or generator.requests is None:
+            return self
+        return replace(self, requests=generator.requests, span_s=_span_s(question, generator.requests))
+
+    @property
+    def sentence(self) -> str:
+        """How many, and why."""
+        above = math.floor(self.requests * (1.0 - self.percentile / 100.0) + 1e-9)
+        span = f"{self.span_s:,.0f} s, " if math.isfinite(self.span_s) else ""
+        return f"{self.requests:,} requests are simulated ({span}{above:,} of them above p{self.percentile:g})."
+
+    @property
+    def caution(self) -> str:
+        """Why they are too few; "" where they are not."""
+        if math.isfinite(self.span_s) and self.span_s < 2 * self.stay_s:
+            return (
+                f"{self.requests:,} requests last {self.span_s:,.0f} s, and one may stay for {self.stay_s:,.0f} s: "
+                "queues are still filling when the simulation ends, and figures are too good. Raise requests in the "
+                "study and run it"
+            )
+        first = self.users / self.requests
+        if self.users and first > 1.0 - self.percentile / 100.0:
+            return (
+                f"the {self.users:,} users begin at once, and these first requests are {100 * first:.2g} % of all: "
+                f"p{self.percentile:g} is theirs. Raise requests in the study and run it"
+            )
+        return ""
+
+
+def _span_s(question: Question, requests: int) -> float:
+    return requests / question.rate if question.rate is not None else math.nan
+
+
+def _stay_s(question: Question, slo: SloSpec) -> float:
+    """Seconds that a request of mean length stays where the SLO just holds."""
+    bounds = {
+        metric: min((term.at_most_s for term in slo.terms if term.metric == metric), default=None)
+        for metric in ("ttft_s", "tpot_s", "e2e_s")
+    }
+    ttft_s = bounds["ttft_s"] or 1.0
+    tpot_s = bounds["tpot_s"] or _TPOT_S
+    stay_s = ttft_s + tpot_s * mean_tokens(question.output_lengths)
+    return min(stay_s, bounds["e2e_s"] or math.inf)
+
+
+def _think_s(question: Question) -> float:
+    """Mean think time: lognormal by its median and its 90th percentile."""
+    sigma = math.log(THINK_P90) / 1.2815515655446004
+    return question.think_s * math.exp(sigma**2 / 2)
+
+
+def _generator(question: Question, model: ModelSpec, sample: _Sample) -> dict[str, Any]:
+    generator: dict[str, Any] = {"requests": sample.requests, "arrivals": _arrivals(question)}
+    for key, lengths in (("first_input", question.input_lengths), ("output", question.output_lengths)):
+        generator[key] = lengths.model_dump(mode="json", exclude_defaults=True)
+    if question.turns > 1:
+        sessions: dict[str, Any] = {"continue_probability": [1.0], "max_turns": question.turns}
+        if question.think_s > 0:
+            sessions["think"] = {"p50_s": question.think_s, "p90_s": question.think_s * THINK_P90}
+            if question.rate is not None:
+                # The trace begins in the middle of conversations, so that its rate is the one asked for throughout.
+                generator["warm_up_s"] = float(math.ceil(2 * _think_s(question) * (question.turns - 1)))
+        generator["sessions"] = sessions
+    if question.shared:
+        generator["shared_prefixes"] = [{"name": "system prompt", "tokens": question.shared, "share": 1.0}]
+    return generator | {"max_context_tokens": model.max_context_tokens}
+
+
+def _arrivals(question: Question) -> dict[str, Any]:
+    if question.rate is None:
+        return {"process": "closed_loop", "users": question.concurrency}
+    sessions = {"rate_rps": question.rate / question.turns}
+    if question.burst == 1.0:
+        return {"process": "poisson", **sessions}
+    return {"process": "gamma", **sessions, "cv": question.burst}
+
+
+def _space(question: Question, catalogue: Catalogue) -> dict[str, Any]:
+    """Accelerators and engines of the question; no tiers, plain routing but for conversations, which follow caches."""
+    execution: dict[str, Any] = {
+        "accelerators": [_gpu(name, catalogue) for name in question.gpu],
+        "engines": list(question.engine),
+        "tensor_parallel": [1, 2, 4, 8],
+        "chunk_tokens": [2048, 8192],
+        "max_running_requests": [64, 256],
+        "max_replicas": 128,
+        "max_accelerators": 512,
+    }
+    if question.weights:
+        execution["weight_dtypes"] = list(question.weights)
+    return {
+        "execution": execution,
+        "routing": {"policies": ["cache_aware", "power_of_two"] if question.turns > 1 else ["power_of_two"]},
+        "cache": {"memory_fraction": [0.9, 0.9], "eviction": ["lru"], "tiers": []},
+    }
+
+
+def _gpu(name: str, catalogue: Catalogue) -> str:
+    """What a study writes for an accelerator: its name, or its absolute path."""
+    try:
+        path = catalogue.locate("Accelerator", name)
+    except UnknownReferenceError as error:
+        raise UnknownReferenceError.at(error.message, key="gpu") from None
+    return str(path) if is_path(name) else name
+
+
+def _objectives(slo: SloSpec) -> list[str]:
+    """The latency that the SLO bounds, and the price."""
+    spec = StudySpec(model="-", workload=WorkloadRef(trace="-"), slo="-", space="-").with_objectives_of(slo)
+    return [spec.objectives[0], "usd_per_hour"]
+
+
+def _tried(question: Question) -> str:
+    formats = f", weights in {listed(question.weights)}" if question.weights else ""
+    return f"Tried are {listed(question.gpu)} with {engine_titles(question.engine)}{formats}, without cache tiers."

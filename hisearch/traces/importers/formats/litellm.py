@@ -1,0 +1,41 @@
+"""LiteLLM's spend logs: times, lengths, sessions."""
+
+from __future__ import annotations
+
+from hisearch.base.policies import TraceFormat
+from hisearch.traces.importers.logs import LogFields, read_log
+from hisearch.traces.reading.source import Source
+from hisearch.traces.reading.tables import table_note, table_rows
+from hisearch.traces.trace import Trace
+
+FORMAT = TraceFormat(
+    "LiteLLM's spend logs.",
+    json_fields=(("startTime", "prompt_tokens", "completion_tokens"),),
+    csv_fields=(("startTime", "prompt_tokens", "completion_tokens"),),
+    rank=5,
+)
+
+_FIELDS = LogFields(
+    arrivals=("startTime",),
+    inputs=("prompt_tokens",),
+    outputs=("completion_tokens",),
+    ends=("endTime",),
+    ids=("request_id",),
+    sessions=("session_id",),
+    tenants=("team_id", "end_user", "user", "api_key"),
+    models=("model", "model_group"),
+    statuses=("status",),
+    cache_hits=("cache_hit",),
+)
+
+
+def read(source: Source) -> Trace:
+    """Rows of LiteLLM's table ``LiteLLM_SpendLogs`` (github.com/BerriAI/litellm, litellm/proxy/schema.prisma).
+
+    As CSV, JSON lines, an array as ``GET /spend/logs`` answers, or parquet. Times are dates without a zone, in UTC.
+    Calls of one ``session_id`` follow each other up, ``startTime`` after the predecessor's ``endTime``. Failures,
+    calls without output (embeddings) and answers from LiteLLM's own cache are left out. Prompts' contents are not
+    recorded in general: nothing is shared.
+    """
+    source.understood.table = table_note(source.path)
+    return read_log(source, _FIELDS, table_rows(source.path, source.bad))

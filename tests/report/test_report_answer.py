@@ -1,0 +1,188 @@
+"""The first screen and the tables with bars: gauges, trades, the deciding picture, thresholds."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import Any
+
+import pytest
+
+from hisearch.report.data.confidence import ChanceConstrained, Confidence
+from hisearch.report.figures.decision import NARROW, WIDE, Named, decision, use_of
+from hisearch.report.figures.tornado import tornado
+from hisearch.report.pages import answer, page, reasons
+from hisearch.report.pages.trades import price_change, trades, violation_of
+from hisearch.score.terms import TermCheck
+from hisearch.search.model.trial import Recommendation, price_of
+from tests.report.test_report_html import confidence_of
+
+
+def test_a_gauge_has_value_bound_interval_and_chance_to_scale(build_input: Any) -> None:
+    data = build_input(confidence=confidence_of(build_input()))
+    first, second, rejected = answer.gauges(data)
+    assert first.bar is not None
+    check = data.recommendation.trial.slo[0]
+    assert first.bar.value == pytest.approx(first.bar.bound * check.value_s / check.bound_s, abs=0.01)
+    assert (first.interval, first.chance, first.verdict.words) == ("0.500 s to 90.0 s", "53 %", "unsure")
+    assert (first.bar.high, first.bar.beyond) == (100.0, True), "an interval that leaves the gauge says so"
+    assert second.bar is not None
+    assert (second.bar.low, second.bar.beyond, second.verdict.words) == (None, False, "met")
+    assert rejected.bar is None
+
+
+def test_a_missed_term_fills_its_gauge_at_most(build_input: Any) -> None:
+    data = build_input()
+    trial = dataclasses.replace(data.recommendation.trial, slo=(TermCheck("ttft_p99", float("inf"), 2.0),))
+    gauge = answer.gauges(dataclasses.replace(data, recommendation=Recommendation(trial, "")))[0]
+    assert gauge.bar is not None
+    assert (gauge.bar.value, gauge.bar.beyond, gauge.verdict.kind) == (100.0, True, "miss")
+
+
+def test_the_three_trades_are_what_they_say(build_input: Any) -> None:
+    data = build_input()
+    best = data.recommendation.trial
+    cheaper, surer, faster = trades(data)
+    assert cheaper.trial is not None
+    assert price_of(cheaper.trial) == min(price_of(t) for t in data.trials if t.meets_slo)
+    assert cheaper.change.startswith("−$")
+    assert surer.trial is None
+    assert "not looked into" in surer.effect
+    assert faster.trial is not None
+    assert faster.trial.metrics["ttft_p99_s"] < best.metrics["ttft_p99_s"]
+    assert trades(build_input(feasible=False)) == ()
+
+
+def test_the_surer_one_is_the_chance_constrained_recommendation(build_input: Any) -> None:
+    data = build_input()
+    other = next(trial for trial in data.front if price_of(trial) > price_of(data.recommendation.trial))
+    stated = ChanceConstrained(other.number, "", 0.91, (0.83, 0.95), 64)
+    data = dataclasses.replace(data, confidence=Confidence(chance=0.6, draws=64, chance_constrained=stated))
+    surer = trades(data)[1]
+    assert surer.trial is other
+    assert surer.effect == "91 % likely to hold the SLO, not 60 %"
+    sure = trades(dataclasses.replace(data, confidence=Confidence(chance=0.97, draws=64)))[1]
+    assert sure.effect == "Not needed: it holds with 97 %."
+
+
+def test_where_nothing_cheaper_meets_the_slo_the_nearest_miss_is_named(build_input: Any) -> None:
+    data = build_input()
+    cheapest = min((t for t in data.trials if t.meets_slo), key=lambda trial: (price_of(trial), trial.number))
+    cheaper = trades(dataclasses.replace(data, recommendation=Recommendation(cheapest, "")))[0]
+    assert cheaper.trial is not None
+    assert not cheaper.meets
+    assert cheaper.effect == violation_of(cheaper.trial)
+    assert cheaper.effect.startswith("misses T")
+
+
+def test_changes_of_price(build_input: Any) -> None:
+    best = build_input().recommendation.trial
+    usd = best.metrics["usd_per_hour"]
+    dearer = dataclasses.replace(best, metrics={**best.metrics, "usd_per_hour": 1.5 * usd})
+    assert price_change(best, best) == "same price"
+    assert price_change(dearer, best).endswith(" (+50 %)")
+    assert price_change(dearer, best).startswith("+$")
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW])
+def test_labels_of_the_deciding_picture_cover_neither_each_other_nor_marks(build_input: Any, size: Any) -> None:
+    for seed in range(6):
+        data = build_input(seed=seed)
+        shown = [data.recommendation.trial, *(t.trial for t in trades(data) if t.trial is not None)]
+        unique = {trial.number: trial for trial in shown}.values()
+        named = [Named("chosen", trial, ("Recommended", "$21.00 an hour, 62 % likely")) for trial in unique]
+        drawn = decision(data, named, size)
+        assert drawn is not None
+        boxes = [box_of(mark) for mark in drawn.marks]
+        for box in boxes:
+            assert box[0] >= 0
+            assert box[2] <= size.width
+        for a, b in itertools.combinations(boxes, 2):
+            assert not overlap(a, b)
+        for box in boxes:
+            assert not any(overlap(box, (m.x - 6, m.y - 6, m.x + 6, m.y + 6)) for m in drawn.marks)
+
+
+def box_of(mark: Any) -> tuple[float, float, float, float]:
+    width = 6.5 * max(len(text) for text, _ in mark.texts)
+    left = {"start": mark.text_x, "middle": mark.text_x - width / 2, "end": mark.text_x - width}[mark.anchor]
+    return left, mark.texts[0][1] - 11, left + width, mark.texts[-1][1] + 2
+
+
+def overlap(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
+    return min(a[2], b[2]) - max(a[0], b[0]) > 1 and min(a[3], b[3]) - max(a[1], b[1]) > 1
+
+
+def test_below_the_line_of_the_picture_every_latency_term_is_met(build_input: Any) -> None:
+    data = build_input()
+    for trial in data.trials:
+        latencies = [check for check in trial.slo if isinstance(check, TermCheck)]
+        assert (use_of(trial) <= 1.0) == all(check.holds for check in latencies)
+    drawn = decision(data, [Named("chosen", data.recommendation.trial, ("Recommended",))])
+    assert drawn is not None
+    assert drawn.marks[0].y > drawn.bound, "the recommendation lies below it"
+
+
+def test_the_ladder_has_the_recommendation_between_misses_and_dearer_ones(build_input: Any) -> None:
+    data = build_input()
+    rungs = reasons.ladder(data).rungs
+    kinds = [rung.kind for rung in rungs]
+    assert kinds.count("chosen") == 1
+    assert "miss" in kinds[: kinds.index("chosen")]
+    assert all(0 < rung.share <= 1 for rung in rungs)
+    assert all(("misses" in rung.verdict) == (rung.kind == "miss") for rung in rungs)
+
+
+def test_alternatives_are_sorted_by_price_and_name_their_roles(build_input: Any) -> None:
+    data = build_input(confidence=confidence_of(build_input()))
+    table = reasons.alternatives(data)
+    assert table is not None
+    by_number = {trial.number: trial for trial in data.trials}
+    prices = [price_of(by_number[row.number]) for row in table.rows]
+    assert prices == sorted(prices)
+    assert sum(row.chosen for row in table.rows) == 1
+    assert table.columns[0] == "Cost"
+    assert table.columns[-1] == "Chance to hold"
+    assert all(len(row.cells) == len(table.columns) for row in table.rows)
+    assert any("Best value" in row.roles for row in table.rows)
+
+
+def test_thresholds_are_sorted_by_how_close_they_are(build_input: Any) -> None:
+    assert tornado(build_input()) is None
+    drawn = tornado(build_input(confidence=confidence_of(build_input())))
+    assert drawn is not None
+    assert [(row.name, row.open) for row in drawn.swings] == [
+        ("Price of h200", False),
+        ("Decode slower", False),
+        ("More load", False),
+        ("Host work slower", True),
+    ]
+    widths = [row.width for row in drawn.swings]
+    assert widths == sorted(widths)
+    assert widths[-1] == 50.0
+    assert [row.change for row in drawn.settings] == ["2048 → 8192"]
+
+
+def test_the_front_shows_price_latency_goodput_and_chance_before_settings(build_input: Any) -> None:
+    titles = [title for title, _ in page.front_table(build_input(confidence=confidence_of(build_input()))).columns]
+    assert titles[:6] == [
+        "Trial", "Cost (USD/hour)", "TTFT p99 (s)", "Goodput (requests/s)", "Latency margin", "Chance to hold",
+    ]  # fmt: skip
+    assert titles.index("Chance to hold") < titles.index("Accelerators")
+    assert "Chance to hold" not in [title for title, _ in page.front_table(build_input()).columns]
+
+
+def test_every_caution_has_a_line_and_a_tab(build_input: Any) -> None:
+    cut = (
+        "The budget of 3 simulations ended the search before it had tried a, b and 2 more: a cheaper one may. Raise x."
+    )
+    formats = "It serves fp8 weights (the checkpoint has bf16): answers differ. Evaluate them."
+    data = build_input(
+        confidence=confidence_of(build_input()), cut_short=cut, cut_short_brief="the budget: a cheaper one may",
+        formats=formats, formats_brief="fp8 weights: answers differ", not_exported="No flag for it.",
+    )  # fmt: skip
+    lines = {caution.title: (caution.brief, caution.tab) for caution in page.cautions(data)}
+    assert lines["Search cut short"] == ("the budget: a cheaper one may", "provenance")
+    assert lines["Changes the model"] == ("fp8 weights: answers differ", "trades")
+    assert lines["May miss the SLO"][1] == "sensitivity"
+    assert all(brief and len(brief.split()) <= 25 for brief, _ in lines.values())

@@ -1,0 +1,195 @@
+"""Questions in a few numbers, and the studies made from them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.specs.documents.from_question import MOST_REQUESTS, Asked, study_from_question
+from hisearch.specs.documents.question import Question, split_names
+from hisearch.specs.documents.resolve import load_study
+from hisearch.specs.errors import SpecError
+from hisearch.specs.workloads.workload import GeneratorSpec
+from hisearch.traces.generate import generate_trace
+from hisearch.traces.trace import Trace
+
+QUESTION = Question(model="llama-3.1-8b", slo="ttft p95 < 1s, tpot p95 < 50ms", input="1000", output="200", rate=5.0)
+
+
+def asked(**changes: Any) -> Asked:
+    return study_from_question(replace(QUESTION, **changes))
+
+
+def generator(**changes: Any) -> GeneratorSpec:
+    workload = asked(**changes).resolved.workload
+    assert not isinstance(workload, Path)
+    assert workload.spec.generator is not None
+    return workload.spec.generator
+
+
+def traffic(**changes: Any) -> Trace:
+    return generate_trace(generator(**changes))
+
+
+def test_the_study_states_what_was_asked() -> None:
+    made = asked(gpu=("h200",), engine=("sglang",), weights=("fp8",), budget_usd=30.0, confidence=0.9, seed=7)
+    study, space = made.resolved.study, made.resolved.space.spec
+    assert made.resolved.name == "size-llama-3.1-8b"
+    assert [(term.label, term.at_most_s) for term in made.resolved.slo.spec.terms] == [
+        ("ttft_p95", 1.0), ("tpot_p95", 0.05),
+    ]  # fmt: skip
+    assert (space.execution.accelerators, space.execution.engines) == (["h200"], ["sglang"])
+    assert space.execution.weight_dtypes == ["fp8"]
+    assert study.limits_by_name["usd_per_hour"].at_most == 30.0
+    assert (study.confidence.at_least, study.seed, study.objectives) == (0.9, 7, ["ttft_p95", "usd_per_hour"])
+    assert "5 requests/s, Poisson; 1,000 tokens in, 200 out" in made.resolved.document.description
+
+
+def test_its_text_is_read_from_any_folder_as_the_same_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = study_from_question(QUESTION, overrides=["spec.budget.simulations=5"])
+    (tmp_path / "kept.yaml").write_text(made.text)
+    monkeypatch.chdir(tmp_path)
+    kept = load_study("kept.yaml")
+    assert kept.study == made.resolved.study
+    assert kept.study.budget.simulations == 5
+    assert kept.document.description == made.resolved.document.description
+
+
+def test_the_trace_has_the_rate_and_the_lengths() -> None:
+    trace = traffic()
+    assert len(trace.arrival_s) / np.ptp(trace.arrival_s) == pytest.approx(5.0, rel=0.1)
+    assert trace.input_tokens.mean() == pytest.approx(1000, rel=0.05)
+    assert trace.output_tokens.mean() == pytest.approx(200, rel=0.05)
+    same = traffic(spread=0.0, input="1500")
+    assert set(same.input_tokens.tolist()) == {1500}
+    assert set(traffic(input="70 exactly").input_tokens.tolist()) == {70}
+
+
+def test_bursts_vary_the_gaps() -> None:
+    gaps = np.diff(traffic(burst=3.0).arrival_s)
+    assert gaps.std() / gaps.mean() == pytest.approx(3.0, rel=0.25)
+
+
+def test_turns_share_the_rate_and_grow_by_what_was_said() -> None:
+    trace = traffic(turns=4, shared=1500, spread=0.0, rate=20.0)
+    assert len(trace.arrival_s) / np.ptp(trace.arrival_s) == pytest.approx(20.0, rel=0.15)
+    prompts = sorted(set(trace.input_tokens.tolist()))
+    assert prompts == [2500, 3700, 4900, 6100]
+    early = np.count_nonzero(trace.arrival_s < trace.arrival_s.max() / 4) / len(trace.arrival_s)
+    assert early == pytest.approx(0.25, abs=0.05)
+
+
+def test_users_wait_for_their_answers() -> None:
+    trace = traffic(rate=None, concurrency=8)
+    assert np.count_nonzero(trace.previous < 0) == 8
+
+
+@pytest.mark.parametrize(
+    ("changes", "requests"),
+    [
+        ({}, 2000),
+        ({"slo": "ttft p99 < 1s, tpot p99 < 50ms"}, 5000),
+        ({"slo": "ttft p99.9 < 1s"}, MOST_REQUESTS),
+        ({"rate": 100.0}, 11_000),
+        ({"rate": None, "concurrency": 100}, 4000),
+    ],
+)
+def test_requests_suffice_for_the_percentile_and_the_stay(changes: dict[str, Any], requests: int) -> None:
+    made = asked(**changes)
+    assert generator(**changes).requests == requests
+    assert made.requests.startswith(f"{requests:,} requests are simulated")
+    assert not made.caution
+
+
+def test_too_few_requests_are_said_to_be() -> None:
+    assert "queues are still filling" in asked(rate=2000.0).caution
+    assert "users begin at once" in asked(rate=None, concurrency=2000).caution
+
+
+@pytest.mark.parametrize(
+    "ref", ["llama-3.1-8b", "meta-llama/Llama-3.1-8B-Instruct", "META-LLAMA/llama-3.1-8b-instruct"]
+)
+def test_a_model_goes_by_its_name_or_its_hugging_face_id(ref: str) -> None:
+    assert asked(model=ref).resolved.model_name == "llama-3.1-8b"
+
+
+def test_a_model_may_be_a_configuration_or_its_folder(tmp_path: Path) -> None:
+    config = {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 16,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 8192, "vocab_size": 128256,
+        "max_position_embeddings": 8192, "torch_dtype": "bfloat16", "tie_word_embeddings": True,
+    }  # fmt: skip
+    folder = tmp_path / "small"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    for ref in (folder, folder / "config.json"):
+        made = study_from_question(replace(QUESTION, model=str(ref)), catalogue=Catalogue(tmp_path))
+        assert made.resolved.model.spec.layers == 16
+        assert str(folder / "config.json") in made.text
+    with pytest.raises(SpecError, match=r"turns: prompt and output of the last turn have 12,000 tokens on average"):
+        study_from_question(replace(QUESTION, model=str(folder), turns=10))
+
+
+def test_an_slo_may_be_named() -> None:
+    made = asked(slo="interactive-chat")
+    assert made.resolved.slo.name == "interactive-chat"
+    assert "slo: interactive-chat" in made.text
+
+
+REFUSED = [
+    ({"model": "llama-4"}, "model", "no Model named 'llama-4'"),
+    ({"model": "meta-llama/Llama-3.1-70B"}, "model", "did you mean 'meta-llama/Llama-3.1-70B-Instruct'?"),
+    ({"model": "acme/unheard-of-7b"}, "model", "name that file"),
+    ({"model": "./no/config.json"}, "model", "no file at"),
+    ({"slo": "ttft p95 = 1s"}, "slo", "expected <, <= or under, got '=' at character 10"),
+    ({"slo": "interactive"}, "slo", "or write a phrase such as"),
+    ({"slo": "./no.yaml"}, "slo", "no file at"),
+    ({"input": "2k"}, "input", "expected a number of tokens"),
+    ({"output": "0"}, "output", "expected 1 token or more"),
+    ({"input": "200000"}, "input", "more than the 131,072 of the model's window"),
+    ({"turns": 200}, "turns", "more than the 131,072 of the model's window"),
+    ({"rate": None}, "rate", "or a concurrency instead"),
+    ({"concurrency": 4}, "rate", "not both"),
+    ({"rate": 0.0}, "rate", "expected requests per second above 0"),
+    ({"rate": float("nan")}, "rate", "expected requests per second above 0"),
+    ({"rate": None, "concurrency": 0}, "concurrency", "expected 1 to 100,000 users"),
+    ({"rate": None, "concurrency": 4, "burst": 2.0}, "burst", "have no bursts"),
+    ({"burst": 0.0}, "burst", "expected a coefficient of variation"),
+    ({"turns": 0}, "turns", "expected 1 to 1,000 turns"),
+    ({"shared": -1}, "shared", "expected 0 to"),
+    ({"think_s": -1.0}, "think_s", "seconds"),
+    ({"spread": -0.1}, "spread", "expected 0 (all alike) to 3"),
+    ({"gpu": ("h101-sxm",)}, "gpu", "did you mean 'h100-sxm'?"),
+    ({"gpu": ()}, "gpu", "names no accelerator"),
+    ({"gpu": ("h200", "h200")}, "gpu", "names one twice"),
+    ({"engine": ("vlm",)}, "engine", "did you mean 'vllm'?"),
+    ({"weights": ("fp7",)}, "weights", "no format of weights 'fp7'"),
+    ({"budget_usd": 0.0}, "budget_usd", "expected dollars per hour above 0"),
+    ({"confidence": 90.0}, "confidence", "expected a probability above 0 and below 1"),
+    ({"seed": -1}, "seed", "expected 0 to"),
+]
+
+
+@pytest.mark.parametrize(("changes", "part", "message"), REFUSED, ids=lambda value: str(value)[:40])
+def test_what_cannot_be_used_is_refused_by_its_part(changes: dict[str, Any], part: str, message: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        asked(**changes)
+    assert caught.value.key == part
+    assert message in caught.value.message
+
+
+def test_an_override_that_is_wrong_is_named() -> None:
+    with pytest.raises(SpecError, match=r"--set spec\.budget\.simulations=0"):
+        study_from_question(QUESTION, overrides=["spec.budget.simulations=0"])
+
+
+def test_names_are_split() -> None:
+    assert split_names("h200, l40s") == ("h200", "l40s")
+    assert split_names(["h200,l40s", "b200"]) == ("h200", "l40s", "b200")
+    assert split_names(None) == ()

@@ -1,0 +1,189 @@
+"""Logs of gateways and engines, from small files written by hand."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from test_importers import read, refused
+
+from hisearch.traces.importers import detect_format
+
+LITELLM = {
+    "request_id": "a", "call_type": "acompletion", "spend": 0.1, "total_tokens": 150, "prompt_tokens": 100,
+    "completion_tokens": 50, "startTime": "2026-08-01T09:00:00.500000", "endTime": "2026-08-01T09:00:04.500000",
+    "model": "llama", "cache_hit": "False", "session_id": "s", "team_id": None, "user": "ann", "status": "success",
+}  # fmt: skip
+
+
+def at(second: float, length: float) -> dict[str, str]:
+    return {"startTime": f"2026-08-01T09:00:{second:09.6f}", "endTime": f"2026-08-01T09:00:{second + length:09.6f}"}
+
+
+def test_litellm(write):
+    rows = [
+        LITELLM | {"request_id": "c", "prompt_tokens": 300} | at(9, 2),
+        LITELLM,
+        LITELLM | {"request_id": "b", "session_id": "u", "user": "bob"} | at(1, 2),
+        LITELLM | {"request_id": "d"} | at(10, 5),
+        LITELLM | {"request_id": "x", "status": "failure", "completion_tokens": 0} | at(3, 1),
+        LITELLM | {"request_id": "y", "cache_hit": "True"} | at(4, 1),
+        LITELLM | {"request_id": "z", "completion_tokens": 0} | at(5, 1),
+    ]
+    path = write("spend.jsonl", rows)
+    assert detect_format(path) == "litellm"
+    trace = read(path)
+    assert trace.request_ids == ["a", "b", "c", "d"]
+    assert trace.arrival_s.tolist() == [0.0, 0.5, 8.5, 9.5]
+    # c follows a up; d came while c was still served, so it follows a up too.
+    assert trace.previous.tolist() == [-1, -1, 0, 0]
+    assert trace.think_s.tolist() == [0.0, 0.0, 4.5, 5.5]
+    assert trace.tenant.tolist() == [1, 2, 0, 0] or len(set(trace.tenant.tolist())) == 2
+    assert not trace.open_loop
+    assert trace.models is None
+    assert (
+        "3 rows left out: failed (line 5); answered from the gateway's cache (line 6); no output (line 7)"
+        in trace.notes
+    )
+    assert "startTime holds dates without a zone, taken as UTC; 4 requests" in trace.notes[0]
+    mixed = read(write("m.jsonl", [LITELLM, LITELLM | {"request_id": "b", "model": "qwen"}]))
+    assert mixed.models.names == ("llama", "qwen")
+    assert "ask for 2 models: llama and qwen" in mixed.warnings[0]
+    header = "startTime,endTime,prompt_tokens,completion_tokens,session_id\n"
+    table = read(write("t.csv", header + "2026-08-01 09:00:00,2026-08-01 09:00:02,10,5,\n"))
+    assert table.input_tokens.tolist() == [10]
+
+
+USAGE = {"prompt_tokens": 30, "completion_tokens": 7, "total_tokens": 37}
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"id": "r", "object": "chat.completion", "created": 1785574800, "model": "m", "usage": USAGE},
+        {"timestamp": "2026-08-01T09:00:00Z", "model": "m", "response": {"created": 1, "usage": USAGE}},
+        {"created_at": 1785574800000, "response": {"body": {"id": "r", "usage": USAGE}}},
+        {"ts": 1785574800.25, "usage": {"input_tokens": 30, "output_tokens": 7}},
+        {"started_at": 1785574800123, "ai": {"proxy": {"usage": USAGE}}},
+    ],
+)
+def test_openai(write, row):
+    path = write("log.jsonl", [{"msg": "started"}, row, {"msg": "GET /health"}])
+    assert detect_format(path) == "openai"
+    trace = read(path)
+    assert (trace.input_tokens.tolist(), trace.output_tokens.tolist()) == ([30], [7])
+    assert "2026-08-01 09:00:00" in trace.notes[0]
+    assert "2 rows left out: no input and no output tokens (lines 1 and 3)" in trace.notes
+
+
+def test_openai_sessions_and_whole_seconds(write):
+    def row(second: int, **more: object) -> dict[str, object]:
+        return {"created": 1785574800 + second, "usage": USAGE} | more
+
+    trace = read(write("log.jsonl", [row(k // 3) for k in range(12)]))
+    assert "quantised to 1 s" in trace.warnings[-1]
+    assert trace.open_loop
+    rows = [row(k, session_id="s", start_time=1785574800.5 + 10 * k, duration_ms=2000) for k in range(3)]
+    chained = read(write("log.jsonl", rows))
+    assert chained.previous.tolist() == [-1, 0, 1]
+    assert chained.think_s.tolist() == [0, 8, 8]
+    assert "no time of arrival; expected one of request_time" in refused(write("n.jsonl", [{"usage": USAGE}]))
+    assert refused(write("n.jsonl", [{"created": 1, "usage": USAGE | {"completion_tokens": 0}}])).endswith(
+        "no requests in the file: 1 row left out: no output (line 1)"
+    )
+
+
+def test_json_among_lines_of_plain_text(write):
+    row = json.dumps({"created": 1785574800, "usage": USAGE})
+    path = write(
+        "pod.log", f"INFO:     Started server, process [1]\n{row}\n10.0.0.1 - GET /health 200\n{row}\n{{oops\n"
+    )
+    assert detect_format(path) == "openai"
+    assert "pod.log:5: expected a JSON object" in refused(path)
+    trace = read(path, skip_bad=1)
+    assert len(trace) == 2
+    assert "2 rows left out: no JSON object (lines 1 and 3)" in trace.notes
+
+
+def test_envoy(write):
+    row = {
+        "start_time": "2026-08-01T09:00:00.250Z", "method": "POST", "response_code": 200, "duration": 1500,
+        "x-request-id": "r1", "gen_ai.request.model": "m", "gen_ai.usage.input_tokens": 30,
+        "gen_ai.usage.output_tokens": 7, "session.id": "s",
+    }  # fmt: skip
+    none = {"gen_ai.usage.input_tokens": "-", "gen_ai.usage.output_tokens": "-"}
+    rows = [
+        row | none | {"method": "GET"},
+        row,
+        row | {"start_time": "2026-08-01T09:00:05.250Z", "x-request-id": "r2"},
+        row | {"start_time": "2026-08-01T09:00:06.250Z", "response_code": "503"},
+    ]
+    path = write("access.jsonl", rows)
+    assert detect_format(path) == "envoy"
+    trace = read(path)
+    assert trace.request_ids == ["r1", "r2"]
+    assert trace.previous.tolist() == [-1, 0]
+    assert trace.think_s.tolist() == [0.0, 3.5]
+    assert "2 rows left out: no input and no output tokens (line 1); failed (line 4)" in trace.notes
+
+
+def vllm(name: str, second: int, prompt: str, date: str = "08-01 09:00") -> str:
+    return (
+        f"INFO {date}:{second:02} [logger.py:39] Received request {name}: prompt: 'a [1, 2], prompt_token_ids: [9]', "
+        f"params: SamplingParams(n=1, max_tokens=64, min_tokens=0), prompt_token_ids: {prompt}, lora_request: None.\n"
+    )
+
+
+def answered(name: str, ids: str, form: str = "") -> str:
+    return (
+        f"(APIServer pid=1) INFO 08-01 09:00:09 [logger.py:71] Generated response {name}{form}: output: 'x', "
+        f"output_token_ids: {ids}, finish_reason: stop\n"
+    )
+
+
+def test_vllm(write):
+    log = (
+        "INFO 08-01 08:59:00 [launcher.py:34] Route: /v1/rerank, Methods: POST\n"
+        + vllm("cmpl-a-0", 1, "[1, 2, 3, 4]")
+        + vllm("b", 3, "[1, 2, 3, 7, 8]")
+        + vllm("c", 4, "[5]")
+        + answered("b", "[6, 6]", " (streaming delta)")
+        + answered("b", "[6]", " (streaming delta)")
+        + answered("cmpl-a-0", "[7, 7, 7, 7]")
+    )
+    path = write("vllm.log", log)
+    assert detect_format(path) == "vllm"
+    trace = read(path, spread_arrivals_s=0)
+    assert trace.request_ids == ["cmpl-a-0", "b"]
+    assert trace.arrival_s.tolist() == [0.0, 2.0]
+    assert trace.input_tokens.tolist() == [4, 5]
+    assert trace.output_tokens.tolist() == [4, 3]
+    assert trace.max_output_tokens.tolist() == [64, 64]
+    assert trace.shared_tokens.tolist() == [0, 3]
+    assert "1 row left out: no answer (line 4)" in trace.notes
+    assert "dates without a year" in trace.notes[0]
+
+
+def test_vllm_at_debug_level_and_over_new_year(write):
+    def request(name: str, date: str) -> str:
+        return (
+            f"DEBUG {date} [request_logger.py:53] Request {name} details: prompt: 'x', prompt_token_ids: [1, 2], "
+            f"prompt_embeds shape: None.\n"
+            f"INFO {date} [request_logger.py:63] Received request {name}: params: SamplingParams(max_tokens=9), "
+            f"lora_request: None.\n"
+        )
+
+    done = " (streaming complete): output: '<streaming_complete: 8 tokens>', output_token_ids: None, finish_reason: x\n"
+    log = request("a", "12-31 23:59:59") + request("b", "01-01 00:00:01")
+    log += "".join(f"INFO 01-01 00:00:02 [l.py:98] Generated response {name}{done}" for name in "ab")
+    trace = read(write("vllm.log", log), spread_arrivals_s=0)
+    assert trace.arrival_s.tolist() == [0.0, 2.0]
+    assert trace.output_tokens.tolist() == [8, 8]
+    assert trace.max_output_tokens.tolist() == [9, 9]
+
+
+def test_vllm_logs_that_lack_lengths_say_which(write):
+    asked = vllm("a", 1, "None")
+    assert "prompt_token_ids: absent: vLLM writes it with --enable-log-requests" in refused(write("v.log", asked))
+    asked = vllm("a", 1, "[1, 2]")
+    assert "output_token_ids: absent: vLLM writes it with" in refused(write("v.log", asked))
