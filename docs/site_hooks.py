@@ -1,11 +1,13 @@
 """Hooks of the documentation site (``mkdocs.yml``): pages are read on GitHub and on the site, with the same links.
 
 README.md becomes the first page; CONTRIBUTING.md and CHANGELOG.md join the pages in ``docs``. Headings get GitHub's
-fragments. Remarks behind the language of a fence, which tell the tests why a block is slow, are dropped.
+fragments. Remarks behind the language of a fence, which tell the tests why a block is slow, are dropped. Tables stand
+apart from the markers of those that write them. Files that the site lacks are named.
 """
 
 from __future__ import annotations
 
+import posixpath
 import re
 from pathlib import Path
 from typing import Any
@@ -31,12 +33,24 @@ def on_files(files: Any, config: Any) -> Any:
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
+def on_page_markdown(markdown: str, page: Any = None, **_: Any) -> str:
     """Turn a page as GitHub shows it into one for the site."""
     text = re.sub(r"^```(\w+) [^\n`]*$", r"```\1", markdown, flags=re.MULTILINE)
-    for uri, name in OUTSIDE.items():
-        text = re.sub(rf"\]\((?:\.\./)+{re.escape(name)}((?:#[^)]*)?)\)", rf"]({uri}\1)", text)
-    return text
+    text = re.sub(r"^(<!-- .*-->)\n(?=\|)", r"\1\n\n", text, flags=re.MULTILINE)
+    text = re.sub(r"^(\|.*\|)\n(?=<!-- )", r"\1\n\n", text, flags=re.MULTILINE)
+    folder = "" if page is None else posixpath.dirname(page.file.src_uri)
+    return re.sub(r"\[([^\]]+)\]\((\.\./[^)#]+)((?:#[^)]*)?)\)", lambda link: _outer_link(link, folder), text)
+
+
+def _outer_link(link: re.Match[str], folder: str) -> str:
+    """A link that begins with ``../``: to a page of the site, or to a file that is named instead."""
+    path = posixpath.normpath(posixpath.join("docs", folder, link[2]))
+    if path.startswith("docs/"):
+        return link[0]
+    uri = next((uri for uri, name in OUTSIDE.items() if name == path), None)
+    if uri is None:
+        return f"{link[1]} (`{path}`)"
+    return f"[{link[1]}]({posixpath.relpath(uri, folder or '.')}{link[3]})"
 
 
 def inner_links(text: str) -> str:

@@ -91,6 +91,16 @@ def _azure(path: Path) -> None:
     path.write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *rows]) + "\n")
 
 
+def _spend_logs(path: Path) -> None:
+    """LiteLLM's table, two turns of a session and another."""
+    rows = [
+        f"{at},2026-08-01T09:00:{at:02}Z,2026-08-01T09:00:{at + 2:02}Z,qwen3-32b,{800 + at},120,s{at % 20},success"
+        for at in (0, 5, 20)
+    ]
+    head = "request_id,startTime,endTime,model,prompt_tokens,completion_tokens,session_id,status"
+    path.write_text("\n".join([head, *rows]) + "\n")
+
+
 def _own(path: Path) -> None:
     (table,) = blocks(ROOT / "docs" / "traces.md", "csv")
     path.write_text(table.text)
@@ -180,6 +190,7 @@ _MAKERS: dict[str, Callable[[Path], None]] = {
     "conversation_trace.jsonl.gz": _mooncake,
     "AzureLLMInferenceTrace_conv.csv": _azure,
     "own.csv": _own,
+    "spend-logs.csv": _spend_logs,
     "my-model/config.json": _config,
     "a.yaml": _deployment,
     "b.yaml": _deployment,

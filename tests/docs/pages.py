@@ -5,14 +5,10 @@ import shlex
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-
-#: Verbs and options that pages may show before the program has them; once it has, they are run as all others.
-PENDING = {"size", "--time-unit"}
 
 _FENCE = re.compile(r"^```(\w*)([^\n`]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _SHELL = ("console", "bash", "sh", "shell")
@@ -66,23 +62,6 @@ def links(page: Path) -> list[Snippet]:
         for match in re.finditer(r"\]\(([^)\s]+)\)", re.sub(r"`[^`\n]*`", lambda code: " " * len(code[0]), text))
         if not re.match(r"[a-z]+:", match[1])
     ]
-
-
-def pending(arguments: list[str]) -> bool:
-    """Whether a command is of a verb or option that pages tell of before the program has it."""
-    import typer.main
-
-    from hisearch.cli.main import app
-
-    command: Any = typer.main.get_command(app)
-    for word in arguments:
-        if word in PENDING and word.startswith("-"):
-            return word not in {name for parameter in command.params for name in parameter.opts}
-        if hasattr(command, "commands") and not word.startswith("-"):
-            if word not in command.commands:
-                return word in PENDING
-            command = command.commands[word]
-    return False
 
 
 def commands(page: Path) -> list[tuple[Snippet, list[str]]]:

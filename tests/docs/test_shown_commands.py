@@ -15,7 +15,7 @@ import pytest
 
 from tests.cli.conftest import Hisearch, hisearch
 from tests.docs.given import SIMULATIONS, provide
-from tests.docs.pages import PAGES, ROOT, Snippet, blocks, commands, pending, programs
+from tests.docs.pages import PAGES, ROOT, Snippet, blocks, commands, programs
 
 __all__ = ["hisearch"]
 
@@ -54,7 +54,7 @@ ELSEWHERE = {
 #: Pages whose commands take more than five seconds together.
 SLOW = {
     "agents.md", "choose-a-gpu.md", "cli.md", "confidence.md", "disaggregate.md", "fp8.md", "growth.md", "own-model.md",
-    "runs.md",
+    "prices.md", "runs.md", "size.md",
 }  # fmt: skip
 #: Other programs -> why their lines are not run.
 OTHERS = {
@@ -109,7 +109,7 @@ def test_the_commands_of_a_page_run(
     for name in ("studies", "slos"):
         Path(name).symlink_to(ROOT / name)
     for place, arguments in shown(page):
-        if any(word in ELSEWHERE for word in arguments) or pending(arguments):
+        if any(word in ELSEWHERE for word in arguments):
             continue
         short = _short(arguments)
         provide([*arguments, *short], lambda folder: shutil.copytree(finished_run, folder))
@@ -124,6 +124,8 @@ def _expanded(word: str) -> list[str]:
 
 
 def _short(arguments: list[str]) -> tuple[str, ...]:
+    if any(word.startswith("spec.budget.") for word in arguments) and "--resume" in arguments:
+        return ("--set", f"spec.budget.simulations={2 * SIMULATIONS}", "-q")
     if "--resume" in arguments or (arguments[0] == "compare" and "--trace" not in arguments):
         return ("-q",)
     lighter = ("--set", "spec.workload.load=0.2")

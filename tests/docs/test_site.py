@@ -61,7 +61,9 @@ def test_headings_have_the_same_fragments_as_elsewhere(hooks: Any, page: Path) -
 
 def test_remarks_and_outer_links_are_changed(hooks: Any) -> None:
     assert hooks.on_page_markdown("```sh slow: why\nx\n```\n") == "```sh\nx\n```\n"
-    assert hooks.on_page_markdown("[a](../../README.md#x)") == "[a](index.md#x)"
+    assert hooks.on_page_markdown("[a](../README.md#x)") == "[a](index.md#x)"
+    assert hooks.on_page_markdown("[a](../tests/b.md)") == "a (`tests/b.md`)"
+    assert hooks.on_page_markdown("<!-- a -->\n| b |\n<!-- /a -->\n") == "<!-- a -->\n\n| b |\n\n<!-- /a -->\n"
     assert hooks.inner_links("[a](docs/b.md) [L](LICENSE)") == "[a](b.md) L"
 
 
