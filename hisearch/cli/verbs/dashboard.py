@@ -13,7 +13,7 @@ def dashboard(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8080,
 ) -> None:
-    """Show runs in a browser: progress, reports, a comparison, every trial.
+    """Show runs in a browser: progress, reports, comparisons.
 
     Serves until interrupted, and only reads the folders; a run that is still going on is followed. With the extra
     `dashboard`, optuna-dashboard shows the trials as well.
