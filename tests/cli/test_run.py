@@ -78,7 +78,7 @@ def test_how_sure_it_is_and_other_rules(hisearch: Hisearch, workdir: Path) -> No
     ran = hisearch("run", "small.yaml", "--out", "r", "-q", "-v", "--recommend", "best_value")
     assert ran.code == 0
     for expected in (
-        "meets the whole SLO with a probability of",
+        "it meets the whole SLO in",
         "What would change the answer",
         "with its default settings",
     ):
