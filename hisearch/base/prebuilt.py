@@ -69,8 +69,8 @@ def _missing_features(kind: Target) -> list[str]:
 
 def folder(name: str) -> Path | None:
     """The folder ``name`` of the on-disk cache among the kernels brought along, where it is there and may be loaded."""
-    found = FOLDER / name
-    return found if found.is_dir() and refusal() is None else None
+    folder = FOLDER / name
+    return folder if folder.is_dir() and refusal() is None else None
 
 
 def description() -> dict[str, Any]:

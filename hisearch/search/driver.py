@@ -36,7 +36,7 @@ from hisearch.specs.wording import counted
 MOST_CANDIDATES = 40
 
 #: Share of the simulations held back for alternatives whose prices are reported: other accelerator, other engine, the
-#: checkpoint's formats. The budget must be large enough for the search itself to find its way.
+#: checkpoint's formats. Chosen: with 0.15 a small proof of the search fell below 99.5 % of the exhaustive hypervolume.
 ALTERNATIVES_SHARE = 0.1
 LEAST_FOR_ALTERNATIVES = 64
 

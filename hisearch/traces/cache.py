@@ -132,6 +132,5 @@ def write_compiled(path: Path, trace: CompiledTrace, key: str) -> None:
             raw.close()
             temporary.chmod(0o644)
             temporary.replace(path)
-        except BaseException:
+        finally:
             temporary.unlink(missing_ok=True)
-            raise

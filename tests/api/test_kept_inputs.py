@@ -13,7 +13,8 @@ import hisearch as hs
 from hisearch.api.run_lock import is_running, lock_run
 from hisearch.api.studies.study import load_study
 from hisearch.specs.documents.catalogue import shipped_root
-from hisearch.specs.documents.kept import INPUTS
+from hisearch.specs.documents.kept import INPUTS, changed_since, keep_documents
+from hisearch.specs.documents.references import kept_operators
 from hisearch.specs.documents.resolved import KEPT_TRACE
 from hisearch.specs.errors import SpecError
 
@@ -175,3 +176,29 @@ def test_an_answer_that_cannot_be_written_is_returned(
     result = load_study(run_there / "mine.yaml").run(workers=1, run_dir=tmp_path / "run")
     assert result.recommendation is not None
     assert "No space left on device" in result.unwritten
+
+
+def test_measured_operators_are_beside_their_profile_and_kept_with_it(tmp_path: Path) -> None:
+    (tmp_path / "cards/tables").mkdir(parents=True)
+    (tmp_path / "cards/tables/gemm.csv").write_text("m,n,k,seconds\n")
+    profile = (shipped_root() / "profiles/latency/roofline.yaml").read_text()
+    profile = profile.replace("name: roofline", "name: ours").replace("spec:\n", "spec:\n  operators: tables\n", 1)
+    (tmp_path / "cards/ours.yaml").write_text(profile)
+    rows = "\n".join(f"{second},100,10" for second in range(20))
+    (tmp_path / "mine.csv").write_text(f"arrival_s,input_tokens,output_tokens\n{rows}\n")
+    (tmp_path / "mine.yaml").write_text(STUDY.replace("profile: auto", "profile: cards/ours.yaml"))
+    study = load_study(tmp_path / "mine.yaml").resolved
+    assert study.profile.spec.operators == str(tmp_path / "cards/tables")
+    run = tmp_path / "run"
+    run.mkdir()
+    keep_documents([study], run)
+    kept = next((run / INPUTS).rglob("gemm.csv"))
+    (run / "study.yaml").write_text(study.to_yaml())
+    shutil.rmtree(tmp_path / "cards")
+    run.rename(tmp_path / "moved")
+    moved = load_study(tmp_path / "moved/study.yaml").resolved
+    assert Path(str(moved.profile.spec.operators)) == tmp_path / "moved" / kept.parent.relative_to(run)
+    assert list(changed_since(tmp_path / "moved")) == []
+    shutil.rmtree(kept_operators(moved.profile.path))
+    with pytest.raises(SpecError, match="no folder or file of measured operators at"):
+        load_study(tmp_path / "moved/study.yaml")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hisearch.score.terms import TermCheck
 from hisearch.search.confidence.assessment import Assessor
-from hisearch.search.confidence.assurance import Assured, Likelihood, Walk, first_of
+from hisearch.search.confidence.assurance import WRONGLY, Assured, Likelihood, Walk, few_of, first_of
 from hisearch.search.confidence.chance_constrained import ChanceConstrained, find_chance_constrained
 from hisearch.search.confidence.conclusion_words import format_chance_constrained
 from hisearch.search.confidence.uncertainty import factors_of
@@ -70,6 +70,16 @@ def test_it_finds_what_looking_at_all_finds(at_least: float) -> None:
     assert price_of(outcome.trial) == min(enough)
     assert assessor.simulations < DRAWS * (outcome.looked_at + 2)
     assert outcome.trial in runner.trials
+
+
+@given(draws=st.integers(1, 300), at_least=st.sampled_from([0.01, 0.5, 0.8, 0.9, 0.95, 0.99, 0.999]))
+def test_the_few_that_reject_first_seldom_reject_what_is_likely_enough(draws: int, at_least: float) -> None:
+    allowed = math.floor((1 - at_least) * draws + 1e-9)
+    few = few_of(range(draws), at_least, allowed)
+    assert len(set(few)) == len(few) <= allowed
+    assert all(allowed <= draw < allowed + (draws - allowed + 1) // 2 for draw in few)
+    if few:
+        assert (1 - at_least) ** len(few) <= WRONGLY + 1e-9 < (1 - at_least) ** (len(few) - 1)
 
 
 def test_l6_workers_change_nothing() -> None:

@@ -175,11 +175,11 @@ def _headroom(result: StudyResult, asked: Asked) -> str:
     return f"{text}; more was not tried"
 
 
-def _held_back(found: Limiting | None) -> str:
+def _held_back(limit: Limiting | None) -> str:
     """The tightest term, and its resource."""
-    if found is None:
+    if limit is None:
         return ""
-    check, resource = found.check, found.resource
+    check, resource = limit.check, limit.resource
     if check.value_s is None or not math.isfinite(check.value_s):
         return f"{titled(check)}: requests wait without end"
     margin = check.margin or 0.0
@@ -192,7 +192,7 @@ def _held_back(found: Limiting | None) -> str:
     show = quantity(check.label).show
     return (
         f"{resource}: a quarter more would take {titled(check)} ({state}) from {show(check.value_s)} to "
-        f"{show(found.relieved_s[resource])}"
+        f"{show(limit.relieved_s[resource])}"
     )
 
 
@@ -250,7 +250,7 @@ def _go_on(result: StudyResult) -> str:
 
 def to_dict(result: StudyResult, asked: Asked) -> dict[str, Any]:
     """The answer for machines; see docs/cli.md."""
-    found, cheaper = limiting(result), next_cheaper(result)
+    limit, cheaper = limiting(result), next_cheaper(result)
     return {
         **run_view.to_dict(result),
         "question": asked.question,
@@ -258,13 +258,13 @@ def to_dict(result: StudyResult, asked: Asked) -> dict[str, Any]:
         "requests": asked.requests,
         "cautions": _cautions(result, asked),
         "held_back_by": None
-        if found is None
+        if limit is None
         else {
-            "label": found.check.label,
-            "value_s": found.check.value_s,
-            "bound_s": found.check.bound_s,
-            "resource": found.resource or None,
-            "relieved_s": dict(found.relieved_s),
+            "label": limit.check.label,
+            "value_s": limit.check.value_s,
+            "bound_s": limit.check.bound_s,
+            "resource": limit.resource or None,
+            "relieved_s": dict(limit.relieved_s),
             "times_relieved": 1.0 / RELIEF,
         },
         "next_cheaper": None if cheaper is None else run_view.trial_to_dict(cheaper),

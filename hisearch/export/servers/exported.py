@@ -23,9 +23,10 @@ from hisearch.search.model.deployments import SHAPES, format_devices, shape_of
 from hisearch.specs.base import ENGINE_TITLES, EngineName
 from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
 
-#: Seconds between a pod's notice to end and the engine's: routers and Services have forgotten it by then.
+#: Seconds between a pod's notice to end and the engine's. Assumed: routers and Services forget it within some seconds.
 LEAVING_S = 15
-#: Bounds of a server's time to finish its requests, and what it gets where no request was simulated; seconds.
+#: Bounds of a server's time to finish its requests, and what it gets where no request was simulated; seconds, assumed
+#: (30 s is Kubernetes' own default, terminationGracePeriodSeconds).
 LEAST_GRACE_S, USUAL_GRACE_S, MOST_GRACE_S = 30.0, 300.0, 3600.0
 
 

@@ -86,6 +86,8 @@ def _cut_out(sim, v, d, begin, end):
 @kernel
 def use(sim, v, trace_node, begin, end, loads):
     """Add ``loads`` to the loads that read the blocks, all of which are held."""
+    if loads < 0:
+        sim.stores[v].evictable = sim.stores[v].capacity
     s = trace_node
     while s > 0:
         d = sim.run_deepest_cached[v, s] if runs.low(sim, s) < end else -1
@@ -157,6 +159,19 @@ def _idle(sim, v, k, enough):
 
 
 @kernel
+def _evictable(sim, v):
+    """Blocks that no load reads and that no request is storing."""
+    count = 0
+    for k in (tl.RECENT, tl.FREQUENT):
+        d = runs.first(sim, v, k)
+        while d >= 0:
+            if sim.runs[d].owner < 0 and sim.runs[d].users == 0:
+                count += runs.length(sim, d)
+            d = sim.runs[d].next
+    return count
+
+
+@kernel
 def _evict_from(sim, v, k, count):
     d = runs.first(sim, v, k)
     while count > 0:
@@ -211,6 +226,7 @@ def _evict(sim, v, count):
         _cut_ghosts(sim, v, tl.RECENT_GHOSTS)
         _cut_ghosts(sim, v, tl.FREQUENT_GHOSTS)
     store.evicted += count
+    store.evictable -= count
     return DONE
 
 
@@ -307,12 +323,18 @@ def _protect_eligible(sim, v, trace_node, begin, end):
 
 @kernel
 def _evict_for(sim, v, trace_node, begin, end, missing):
-    """Evict for ``missing`` more blocks, but none of the blocks to be stored; returns whether they fit."""
+    """Evict for ``missing`` more blocks, but none of the blocks to be stored; returns whether they fit.
+
+    While running requests fill the store, every one of their steps asks in vain. Only the end of a store or a load
+    makes more blocks evictable, so the list is searched once between two of these.
+    """
     store = sim.stores[v]
     held = runs.size(sim, v, tl.RECENT) + runs.size(sim, v, tl.FREQUENT)
     short = held + missing - store.capacity
     if short <= 0:
         return True
+    if short > store.evictable:
+        return False
     if missing == end - begin and not sim.offloading.arc and _trim_first(sim, v, short):
         return True
     _protect_eligible(sim, v, trace_node, begin, end)
@@ -321,6 +343,8 @@ def _evict_for(sim, v, trace_node, begin, end, missing):
         host_use.settle(sim, v)
         _protect_eligible(sim, v, trace_node, begin, end)
         verdict = _evict(sim, v, short)
+    if verdict == TOO_FEW:
+        store.evictable = _evictable(sim, v)
     return verdict == DONE
 
 
@@ -389,6 +413,7 @@ def _trim_first(sim, v, short):
         return False
     runs.trim(sim, v, d, short)
     sim.stores[v].evicted += short
+    sim.stores[v].evictable -= short
     return True
 
 
@@ -419,6 +444,7 @@ def extend(sim, v, trace_node, begin, end, r):
 @kernel
 def end_store(sim, v, trace_node, end, r):
     """Let look-ups find the blocks before ``end`` that request ``r`` stores."""
+    sim.stores[v].evictable = sim.stores[v].capacity
     s = trace_node
     while s > 0:
         d = sim.run_deepest_cached[v, s] if runs.low(sim, s) < end else -1

@@ -219,6 +219,7 @@ def reset(sim):
     sim.run_deepest_cached[:] = -1
     for v in range(sim.offloading.stores):
         sim.stores[v].age = 1
+        sim.stores[v].evictable = sim.stores[v].capacity
         for k in range(tl.LISTS):
             sim.run_rows[v, 3 * k + tl.HEAD] = -1
             sim.run_rows[v, 3 * k + tl.TAIL] = -1

@@ -59,6 +59,7 @@ STORE = np.dtype(
     [
         ("target", "f8"),  # ARC: target size of T1
         ("capacity", "i8"),
+        ("evictable", "i8"),  # upper bound on the blocks that can be evicted
         ("peak", "i8"),  # most blocks held
         ("evicted", "i8"),
         ("stored", "i8"),

@@ -44,8 +44,8 @@ def trades(data: ReportInput) -> tuple[Trade, ...]:
     """The three trades, in the order of ``ROLES``; () without a recommendation."""
     if data.recommendation is None:
         return ()
-    found = {"cheaper": _cheaper(data), "surer": _surer(data), "faster": _faster(data)}
-    return tuple(_trade(role, found[role], data) for role in ROLES)
+    trials = {"cheaper": _cheaper(data), "surer": _surer(data), "faster": _faster(data)}
+    return tuple(_trade(role, trials[role], data) for role in ROLES)
 
 
 def first_latency(data: ReportInput) -> str | None:
@@ -124,7 +124,7 @@ def _best(data: ReportInput) -> Trial:
 
 def _trade(role: Role, trial: Trial | None, data: ReportInput) -> Trade:
     if trial is None:
-        return Trade(role, None, "", "", _none_found(role, data), "", "", False)
+        return Trade(role, None, "", "", _reason_for_none(role, data), "", "", False)
     effect = {"cheaper": _effect_of_cheaper, "surer": _effect_of_surer, "faster": _effect_of_faster}[role]
     return Trade(
         role,
@@ -147,7 +147,7 @@ def price_change(trial: Trial, best: Trial) -> str:
     return f"{'+' if change > 0 else '−'}{usd(abs(change))}{share}"
 
 
-def _none_found(role: Role, data: ReportInput) -> str:
+def _reason_for_none(role: Role, data: ReportInput) -> str:
     if role == "surer":
         known = data.confidence.chance if data.confidence is not None else None
         if known is None:

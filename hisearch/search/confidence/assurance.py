@@ -3,16 +3,19 @@
 For the cheapest, the candidates are walked by ascending price, at equal prices those with wider formats first. They are
 the trials of the complete trace that met the SLO and, for the best of every accelerator with every engine, one replica
 more at a time. For another rule they are walked in the rule's own order. Each is simulated in batches under the draws
-of ``confidence.uncertainty``, hardest draws of the rule's first choice first. It is rejected once it misses the SLO
-under more draws than the required probability allows. Candidates are skipped if none of their margins is wider than a
-rejected one's: equally tight ones will miss as often.
+of ``confidence.uncertainty``, ordered by how hard they were on the rule's first choice: a few that are easier than
+those it may miss, then the others, hardest first. It is rejected once it misses all of the few, or the SLO under more
+draws than the required probability allows. The few are so many that a deployment which is likely enough misses all of
+them in at most ``WRONGLY`` of cases, even if hardness on one told nothing of another; that costs money, never
+certainty. Candidates are skipped if none of their margins is wider than a rejected one's: equally tight ones will miss
+as often.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from hisearch.search.confidence.assessment import BATCH, Assessor
@@ -25,6 +28,9 @@ from hisearch.search.model.sizing import LEAST_GAIN
 from hisearch.search.model.trial import Trial, price_of
 from hisearch.search.refine.local_search import STAGE, Within, all_are
 from hisearch.search.select.recommend import cheapest
+
+#: Share of likely enough deployments that the first few draws may reject.
+WRONGLY = 0.01
 
 
 @dataclass(frozen=True)
@@ -57,7 +63,10 @@ class Likelihood:
         self._allowed = math.floor((1.0 - at_least) * draws + 1e-9)
         evaluations = assessor.known(hardest_on.deployment, range(draws))
         worst = [evaluation.worst_violation for evaluation in evaluations]
-        self._order = sorted(range(draws), key=lambda number: (-worst[number], number))
+        hardest = sorted(range(draws), key=lambda number: (-worst[number], number))
+        self._few = few_of(hardest, at_least, self._allowed)
+        rest = [number for number in hardest if number not in self._few]
+        self._batches = [self._few] * bool(self._few) + [rest[k : k + BATCH] for k in range(0, draws, BATCH)]
         self._rejected: list[Trial] = []
 
     @property
@@ -71,13 +80,12 @@ class Likelihood:
             return False
         self.looked_at += 1
         missed = 0
-        for start in range(0, len(self._order), BATCH):
+        for batch in self._batches:
             if self.simulations >= self._limit or self._assessor.out_of_time:
                 return None
-            batch = self._order[start : start + BATCH]
             self._assessor.evaluations([trial.deployment], [batch])
             missed += sum(not evaluation.feasible for evaluation in self._assessor.known(trial.deployment, batch))
-            if missed > self._allowed:
+            if missed > self._allowed or (batch is self._few and missed == len(batch)):
                 self._rejected.append(trial)
                 return False
         return True
@@ -85,6 +93,20 @@ class Likelihood:
     def assured(self, trial: Trial | None, spent: bool = False) -> Assured:
         """The result of the walk."""
         return Assured(trial, self.looked_at, self.simulations, spent)
+
+
+def few_of(hardest: Sequence[int], at_least: float, allowed: int) -> list[int]:
+    """The draws by which hopeless deployments are rejected first; none if the rule itself rejects them as soon.
+
+    hardest: all draws, the hardest first. allowed: draws that a likely enough deployment may miss. The few lie in the
+    harder half of the others.
+    """
+    count = math.ceil(math.log(WRONGLY) / math.log(1.0 - at_least))
+    others = len(hardest) - allowed
+    spread = 2 * (count + 1)
+    if count > allowed or others < spread:
+        return []
+    return [hardest[allowed + (place + 1) * others // spread] for place in range(count)]
 
 
 def first_of(order: Iterable[Trial], likelihood: Likelihood) -> Assured:

@@ -324,6 +324,7 @@ class _Course:
 
         left = settings.search - self._counts.get("search for confidence", 0)
         likelihood = Likelihood(self._assessor, at_least, left, first.trial)
+        self._runner.extend(GROWN)
         with self._counting("search for the checkpoint's formats"):
             assured = Walk(problem, self._runner, likelihood, keeps).run()
         return None if assured.trial is None else Priced(assured.trial, self._under_all_draws(assured.trial))

@@ -22,7 +22,7 @@ from hisearch.search.model.job import Evaluate, Evaluation, Job, evaluate_safely
 Ended = Generator[tuple[int, Evaluation], None, None]
 
 
-#: More workers than this on a core only wait for each other.
+#: Most workers per core; assumed. Far fewer already only wait for each other.
 WORKERS_PER_CORE = 64
 
 

@@ -18,6 +18,7 @@ from typing import Any
 from hisearch.specs.documents.catalogue import Catalogue, is_path
 from hisearch.specs.documents.document import Document
 from hisearch.specs.documents.kinds import FOLDERS
+from hisearch.specs.documents.references import kept_operators
 from hisearch.specs.documents.resolved import KEPT_TRACE, ResolvedStudy
 from hisearch.specs.errors import SpecError, UnknownReferenceError
 
@@ -72,6 +73,10 @@ def _write(folder: Path, document: Document[Any]) -> str:
         place = place.with_name(f"{document.name}-{number}.yaml")
     (folder / place).parent.mkdir(parents=True, exist_ok=True)
     (folder / place).write_bytes(text)
+    operators = document.spec.operators if document.kind == "LatencyProfile" else None
+    if operators is not None:
+        copy = shutil.copytree if Path(operators).is_dir() else shutil.copy
+        copy(operators, kept_operators(folder / place))
     return place.as_posix()
 
 
@@ -160,10 +165,12 @@ def changed_since(folder: Path, catalogue: Catalogue | None = None) -> Iterator[
     kept = kept_beside(folder / "study.yaml", catalogue)
     for key in kept.files if kept is not None else ():
         kind, _, ref = key.partition("/")
+        if is_path(ref) and not Path(ref).is_absolute():
+            continue  # relative to the study's own folder, which the run does not know
         assert kept is not None
         then = kept.get(kind, ref)
         try:
-            now = catalogue.get(kind, ref, folder) if not is_path(ref) or Path(ref).is_absolute() else None
+            now = catalogue.get(kind, ref, folder)
         except SpecError:
             now = None
         if now is None or now.digest != then.digest:

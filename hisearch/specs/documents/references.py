@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,6 +17,11 @@ from hisearch.specs.machines.profile import LatencyProfileSpec
 from hisearch.specs.models.model import ModelSpec
 from hisearch.specs.studies.study import StudySpec
 from hisearch.specs.workloads.workload import WorkloadSpec
+
+
+def kept_operators(profile: Path) -> Path:
+    """Where a run keeps the measured operators of the profile in ``profile``."""
+    return profile.with_suffix(".operators")
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,18 @@ class Resolver:
                 f"profile '{profile.name}' names no operator tables; copy it ({shown_path(profile.path)}) and add "
                 "operators: FOLDER, a folder of measured tables (docs/latency.md)",
             )
-        return profile
+        return profile if profile.spec.operators is None else self._with_operators(profile)
+
+    def _with_operators(self, profile: Document[LatencyProfileSpec]) -> Document[LatencyProfileSpec]:
+        """The profile with the full path of its measured operators: a run's own copy, or from the profile's folder."""
+        ref = Path(str(profile.spec.operators)).expanduser()
+        base = self._base(profile, "spec.operators") or self.catalogue.root
+        tried = list(dict.fromkeys((kept_operators(profile.path), base / ref, self.catalogue.root / ref)))
+        path = next((candidate for candidate in tried if candidate.exists()), None)
+        if path is None:
+            places = " or ".join(shown_path(candidate) for candidate in tried[1:])
+            raise profile.error("spec.operators", f"no folder or file of measured operators at {places}")
+        return replace(profile, spec=profile.spec.model_copy(update={"operators": str(path.resolve())}))
 
     def _defined(self, kind: str, name: str) -> Document[Any] | None:
         """The deployment's own definition of that name."""

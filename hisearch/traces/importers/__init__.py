@@ -65,9 +65,9 @@ def detect_format(path: Path, *, has_columns: bool = False) -> str:
     if format_name is None:
         sample = table_sample(path)
         what = "fields" if container == "json" else "columns"
-        seen, told = one_line(", ".join(sorted(sample))[:80]), one_line(proposal(sample))
+        seen, hint = one_line(", ".join(sorted(sample))[:80]), one_line(proposal(sample))
         message = (
-            f"format not recognised by its {what} ({seen}); {told}; or name its format (--format, or spec.file.format "
+            f"format not recognised by its {what} ({seen}); {hint}; or name its format (--format, or spec.file.format "
             f"in a Workload), one of {', '.join(TRACE_FORMATS)}"
         )
         raise TraceError.at(message, path=path, line=1)
