@@ -26,6 +26,7 @@ from hisearch.api.run_folder import (
     write_tree,
 )
 from hisearch.api.run_lock import lock_run
+from hisearch.base.shown import Shown
 from hisearch.search.model.deployments import describe
 from hisearch.search.select.fleet_front import Combination, cheapest, combine
 from hisearch.specs.documents.kept import keep_documents
@@ -152,13 +153,18 @@ class FleetStudy:
             )
 
 
-@dataclass(frozen=True)
-class FleetResult:
+@dataclass(frozen=True, repr=False)
+class FleetResult(Shown):
     """The result of a study of several models. results: of each model's own study that was begun."""
 
     resolved: ResolvedFleetStudy
     results: Mapping[str, StudyResult]
     run_dir: Path
+
+    def facts(self) -> dict[str, str]:
+        """See ``Shown``."""
+        parts = {name: result.facts()["recommendation"] for name, result in self.results.items()}
+        return parts | {"missed": listed(self.missed)} if self.missed else parts
 
     @property
     def stopped(self) -> str:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hisearch.base.shown import Shown
+from hisearch.specs.wording import format_percent
 from hisearch.verify.cases import Case
 from hisearch.verify.diagnosis import Diagnosis, diagnose, refit
 from hisearch.verify.findings import format_finding
@@ -64,8 +66,8 @@ class CrossCheck:
     error_after: float
 
 
-@dataclass(frozen=True)
-class Verification:
+@dataclass(frozen=True, repr=False)
+class Verification(Shown):
     """The result of ``verify_run``.
 
     trial: whose deployment was measured. stated_error: of its latency profile. agrees: the measurements are within it.
@@ -82,6 +84,13 @@ class Verification:
     agrees: bool
     profile_name: str
     profiles: tuple[Recalibrated, ...]
+
+    def facts(self) -> dict[str, str]:
+        """See ``Shown``."""
+        verdict = "within" if self.agrees else "beyond"
+        facts = {"measured": f"{len(self.measurements)} runs of trial {self.trial}"}
+        facts["verdict"] = f"{verdict} the stated error of {format_percent(self.stated_error)}"
+        return facts | {f"finding {place}": text for place, text in enumerate(self.findings[:3], start=1)}
 
     @property
     def findings(self) -> list[str]:

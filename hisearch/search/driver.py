@@ -35,8 +35,9 @@ from hisearch.specs.wording import counted
 #: Most candidates that stage 1 passes on.
 MOST_CANDIDATES = 40
 
-#: Share of the simulations held back for alternatives whose prices are reported: other accelerator, other engine, the
-#: checkpoint's formats. Chosen: with 0.15 a small proof of the search fell below 99.5 % of the exhaustive hypervolume.
+#: Simulations beyond the budget for alternatives whose prices are reported, as a share of it: other accelerator, other
+#: engine, the checkpoint's formats. Chosen. Held back from the budget they cost the search itself: a tenth
+#: took 0.8 % of the exhaustive hypervolume on the space of docs/notes/2026-11-search-proof.md.
 ALTERNATIVES_SHARE = 0.1
 LEAST_FOR_ALTERNATIVES = 64
 
@@ -108,14 +109,19 @@ def search(
         raise NothingFitsError(execution)
 
     rounds = Rounds(problem, execution, runner, checkpoint, without)
-    rounds.run(budget - reserve - _held_back(budget))
-    rounds.price_alternatives(budget - reserve)
     rounds.run(budget - reserve)
     if recommended(runner.trials, problem.objectives) is None:
         rounds.use_up(budget)
+    searched, more = runner.simulations, _for_alternatives(budget)
+    if more:
+        spare = max(budget - reserve - searched, 0)
+        runner.extend(spare + more)
+        rounds.price_alternatives(searched + spare + more)
+        runner.extend(max(budget - searched, 0))
+    for_alternatives = runner.simulations - searched
 
     recommendation = recommend(runner.trials, problem.objectives)
-    headroom_sims = min(CAPACITY_SIMULATIONS, budget - runner.simulations)
+    headroom_sims = min(CAPACITY_SIMULATIONS, budget - searched)
     # With objectives at other loads every trial has a capacity of its own; a larger population is no larger load.
     looked_for = not AT_OTHER_LOADS.isdisjoint(problem.objectives) or not problem.demand.scales_with_load
     if recommendation is not None and headroom_sims > 0 and not runner.stopped and not looked_for:
@@ -130,7 +136,7 @@ def search(
         recommendation=recommendation,
         nearest_miss=nearest_miss(runner.trials) if recommendation is None else None,
         headroom=headroom(runner.trials, recommendation.trial) if recommendation is not None else None,
-        ending=_ending(problem, runner, execution, recommendation, rounds),
+        ending=_ending(problem, runner, execution, recommendation, rounds, runner.simulations - for_alternatives),
     )
 
 
@@ -140,8 +146,12 @@ def _ending(
     execution: ExecutionReport,
     recommendation: Recommendation | None,
     rounds: Rounds,
+    used: int,
 ) -> Ending:
-    """What the budget left untried, which limit applied, and what the search's own rules left out."""
+    """What the budget left untried, which limit applied, and what the search's own rules left out.
+
+    used: simulations that count against the budget.
+    """
     settings = untried_settings(*count_settings(problem, rounds.cache_bases, runner.trials))
     first, rest = [], set[str]()
     if not none_can_serve(runner.trials):
@@ -161,7 +171,7 @@ def _ending(
         stopped=by_simulations if runner.stopped in {"", "simulations"} else runner.stopped,
         untried=untried if runner.trials else untried[:1],
         budget=problem.budget,
-        used=runner.simulations,
+        used=used,
         left_out=tuple(reason for reason in left_out if reason),
     )
 
@@ -174,8 +184,8 @@ def _execution_stage(problem: Problem, runner: TrialRunner) -> ExecutionReport:
     return report
 
 
-def _held_back(budget: int) -> int:
-    """Simulations for the alternatives whose prices are reported; what they do not need goes on with the search."""
+def _for_alternatives(budget: int) -> int:
+    """Simulations beyond the budget for the alternatives whose prices are reported."""
     return round(budget * ALTERNATIVES_SHARE) if budget >= LEAST_FOR_ALTERNATIVES else 0
 
 

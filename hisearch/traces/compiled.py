@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from hisearch.base.dtypes import F8, I4, I8
+from hisearch.base.shown import Shown
 
 if TYPE_CHECKING:
     from hisearch.traces.agents import AgentArrays
@@ -75,8 +76,8 @@ def with_tree(columns: dict[str, np.ndarray], tree: Sequence[np.ndarray]) -> Tra
     )
 
 
-@dataclass(frozen=True)
-class CompiledTrace:
+@dataclass(frozen=True, repr=False)
+class CompiledTrace(Shown):
     """Arrays with the data that people need about them.
 
     ``block_tokens`` is the size of the blocks by which sharing is known; 1 where it is known to the token. ``agents``:
@@ -97,6 +98,17 @@ class CompiledTrace:
 
     def __len__(self) -> int:
         return len(self.arrays.arrival_s)
+
+    def facts(self) -> dict[str, str]:
+        """See ``Shown``."""
+        count, span_s = len(self), self.span_s
+        facts = {"name": self.name, "requests": f"{count:,}", "span": f"{span_s:,.0f} s"}
+        if span_s > 0:
+            facts["rate"] = f"{count / span_s:.3g} requests/s"
+        if count:
+            tokens = (self.arrays.input_tokens.mean(), self.arrays.output_tokens.mean())
+            facts |= {"tokens": "{:,.0f} in, {:,.0f} out on average".format(*tokens)}
+        return facts
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -3,7 +3,13 @@ from pathlib import Path
 import optuna
 import pytest
 
-from hisearch.search.driver import CAPACITY_SIMULATIONS, SearchOutcome, search
+from hisearch.search.driver import (
+    ALTERNATIVES_SHARE,
+    CAPACITY_SIMULATIONS,
+    LEAST_FOR_ALTERNATIVES,
+    SearchOutcome,
+    search,
+)
 from hisearch.search.evaluate.runner import TrialRunner
 from hisearch.search.model.job import Evaluation, Job
 from hisearch.search.model.problem import Problem
@@ -69,7 +75,9 @@ def test_the_recommendation_is_the_cheapest_feasible_trial() -> None:
 def test_the_budget_holds_whatever_its_size(simulations: int) -> None:
     evaluate = FakeEvaluator()
     outcome = run(make_problem(simulations=simulations), evaluate=evaluate)
-    assert len(outcome.trials) <= simulations
+    beyond = round(simulations * ALTERNATIVES_SHARE) if simulations >= LEAST_FOR_ALTERNATIVES else 0
+    assert len(outcome.trials) <= simulations + beyond
+    assert outcome.ending.used <= simulations
     assert evaluate.calls.total() == len(outcome.trials)
     assert any(t.comparable for t in outcome.trials)
 

@@ -51,7 +51,7 @@ def _or_none(value: float) -> float | None:
     return None if math.isnan(value) else float(value)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SimulatedDeployment(SimulatedRun):
     """``SimulatedRun`` with its tables."""
 

@@ -17,8 +17,10 @@ from hisearch.api.deployments.replay import (
     stated_metrics,
 )
 from hisearch.base.dtypes import I4
+from hisearch.base.shown import Shown
 from hisearch.hardware.prices import CostBreakdown
 from hisearch.score.evaluate import Score
+from hisearch.search.model.deployments import describe
 from hisearch.simulate.plans.fleet import FleetPlan
 from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.simulate.results.result import Result
@@ -32,8 +34,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-@dataclass(frozen=True)
-class SimulatedRun:
+@dataclass(frozen=True, repr=False)
+class SimulatedRun(Shown):
     """A deployment, its workload, and the result of the simulation.
 
     slo: None where none was given; ``metrics`` then lacks goodput and attainment. load: factor on the arrival rate.
@@ -49,6 +51,19 @@ class SimulatedRun:
     load: float
     seed: int
     horizon_s: float
+
+    def facts(self) -> dict[str, str]:
+        """See ``Shown``."""
+        outcomes = self.outcomes()
+        facts = {
+            "deployment": describe(self.resolved.deployment),
+            "trace": f"{self.trace.name}, {len(self.trace):,} requests, {outcomes['finished']:,} finished",
+            "price": f"${self.cost.total:,.2f} per hour",
+        }
+        if self.feasible is not None:
+            facts["SLO"] = "met" if self.feasible else "missed"
+        latencies = ("ttft_p50_s", "ttft_p99_s", "tpot_p50_s", "tpot_p99_s")
+        return facts | {name: f"{self.metrics[name]:.3g} s" for name in latencies if name in self.metrics}
 
     @property
     def plan(self) -> WorkerPlan:

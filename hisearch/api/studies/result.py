@@ -24,8 +24,11 @@ from hisearch.api.run_folder import (
     write_text,
     write_tree,
 )
+from hisearch.base.shown import Shown
+from hisearch.search.model.deployments import describe
+from hisearch.search.model.trial import price_of
 from hisearch.specs.documents.resolved import ResolvedStudy
-from hisearch.specs.wording import listed
+from hisearch.specs.wording import format_percent, listed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,8 +48,8 @@ if TYPE_CHECKING:
 _ENGINES = ("sglang", "vllm", "trtllm")
 
 
-@dataclass(frozen=True)
-class StudyResult:
+@dataclass(frozen=True, repr=False)
+class StudyResult(Shown):
     """The result of a study.
 
     provenance: plain data, as in ``provenance.json``. run_dir: the run folder. closeup: details of the highlighted
@@ -64,6 +67,21 @@ class StudyResult:
     kept_in: Path | None = None
     former: tuple[Path, ...] = ()
     unwritten: str = ""
+
+    def facts(self) -> dict[str, str]:
+        """See ``Shown``."""
+        feasible = sum(trial.meets_slo for trial in self.trials)
+        facts = {"study": self.resolved.name}
+        if self.recommendation is None:
+            facts["recommendation"] = "none: " + (self.failure.text if self.failure else "nothing meets the SLO")
+        else:
+            trial = self.recommendation.trial
+            facts["recommendation"] = describe(trial.deployment)
+            facts["price"] = f"${price_of(trial):,.2f} per hour"
+        if self.confidence is not None and self.confidence.chance is not None:
+            facts["chance to hold the SLO"] = format_percent(self.confidence.chance)
+        facts["trials"] = f"{len(self.trials):,}, {feasible:,} within the SLO, {len(self.front):,} on the front"
+        return facts | {"folder": str(self.run_dir)}
 
     @property
     def trials(self) -> tuple[Trial, ...]:

@@ -34,6 +34,7 @@ from hisearch.api.run_folder import (
 )
 from hisearch.api.run_lock import lock_run
 from hisearch.api.studies.result import StudyResult
+from hisearch.base.shown import Shown
 from hisearch.search.records.interrupts import Interrupts
 from hisearch.specs.documents.resolve import load_study as resolve_study
 from hisearch.specs.documents.resolved import ResolvedStudy
@@ -65,13 +66,20 @@ def load_study(path: str | Path, overrides: Iterable[str] = ()) -> Study:
     return Study(resolve_study(path, tuple(overrides)))
 
 
-class Study:
+class Study(Shown):
     """A study that can be run. ``trace`` is compiled at first use."""
 
     def __init__(self, resolved: ResolvedStudy, trace: CompiledTrace | None = None) -> None:
         """Wrap a resolved study; ``trace`` replaces the workload that it names."""
         self.resolved = resolved
         self._given_trace = trace
+
+    def facts(self) -> dict[str, str]:
+        """See ``Shown``."""
+        resolved, workload = self.resolved, self.resolved.workload
+        traffic = str(workload) if isinstance(workload, Path) else workload.name
+        named = {"model": resolved.model_name, "workload": traffic, "SLO": resolved.slo.name}
+        return {"name": self.name, **named, "budget": f"{resolved.study.budget.simulations:,} simulations"}
 
     @property
     def name(self) -> str:

@@ -6,11 +6,15 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from hisearch.base.shown import Shown
 from hisearch.score.metrics import metric_of
+from hisearch.score.quantities import titled
 from hisearch.score.terms import Check, RejectionCheck, TermCheck, is_of_size, worst_check
 from hisearch.score.terms import worst_margin as worst_margin_of
+from hisearch.search.model.deployments import describe
 from hisearch.specs.deployments.deployment import DeploymentSpec
 from hisearch.specs.studies.study import MAXIMISED, RuleName
+from hisearch.specs.wording import format_percent
 
 __all__ = ["Recommendation", "TermCheck", "Trial", "is_maximised", "metric_of", "price_of"]
 
@@ -36,8 +40,8 @@ class Verdict:
         return max((check.violation for check in self.slo), default=math.inf)
 
 
-@dataclass(frozen=True)
-class Trial(Verdict):
+@dataclass(frozen=True, repr=False)
+class Trial(Verdict, Shown):
     """One simulated deployment.
 
     number: position in the study, from 0. stage: 1, 2 or 3, or 4 for the comparisons after them. parameters: the
@@ -60,6 +64,14 @@ class Trial(Verdict):
     slice_fraction: float = 1.0
     load: float = 1.0
     simulations: int = 1
+
+    def facts(self) -> dict[str, str]:
+        """See ``Shown``."""
+        verdict = self.error or ("meets the SLO" if self.feasible else "misses the SLO")
+        facts = {"number": str(self.number), "deployment": describe(self.deployment), "verdict": verdict}
+        if "usd_per_hour" in self.metrics:
+            facts["price"] = f"${price_of(self):,.2f} per hour"
+        return facts | {titled(check): _format_margin(check) for check in self.slo}
 
     @property
     def comparable(self) -> bool:
@@ -101,13 +113,21 @@ class Trial(Verdict):
         return self.metrics[metric_of(name)]
 
 
+def _format_margin(check: Check) -> str:
+    if check.margin is None:
+        return "met" if check.holds else "missed"
+    if check.margin == -math.inf:
+        return "requests that never ended"
+    return f"{format_percent(abs(check.margin))} {'to spare' if check.holds else 'beyond the limit'}"
+
+
 def price_of(trial: Trial) -> float:
     """Dollars per hour without the last bits, which depend on the order of summation."""
     return round(trial.metrics["usd_per_hour"], 6)
 
 
-@dataclass(frozen=True)
-class Recommendation:
+@dataclass(frozen=True, repr=False)
+class Recommendation(Shown):
     """The recommended deployment, the reason, and its closest competitors.
 
     rule: the rule that chose it (``specs.studies.study.RuleName``). against_baseline: a sentence that compares it with
@@ -120,3 +140,7 @@ class Recommendation:
     rule: RuleName = "cheapest"
     baseline: Trial | None = None
     against_baseline: str = ""
+
+    def facts(self) -> dict[str, str]:
+        """See ``Shown``."""
+        return self.trial.facts() | {"rule": self.rule, "reason": self.reason}

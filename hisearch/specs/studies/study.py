@@ -68,7 +68,11 @@ class WorkloadRef(Strict):
 class BudgetSpec(Strict):
     """When to stop: whichever is reached first."""
 
-    simulations: Count = Field(300, description="Every simulation counts, of slices and at other loads too.")
+    simulations: Count = Field(
+        300,
+        description="Every simulation counts, of slices and at other loads too. From 64 on, a tenth more may price "
+        "alternatives.",
+    )
     seconds: Positive = Field(
         600.0, description="Wall time, looked at between batches; results then depend on the machine."
     )
