@@ -14,6 +14,7 @@ from hisearch.specs.source import read_source, text_source
 from hisearch.specs.wording import counted, listed
 
 if TYPE_CHECKING:
+    from hisearch.latency.served_errors import ServedErrors
     from hisearch.report.data.inputs import PriceNote, ProfileNote
     from hisearch.search.driver import SearchOutcome
     from hisearch.search.model.trial import Trial
@@ -160,22 +161,23 @@ def profile_note(resolved: ResolvedStudy, chosen: Trial | None) -> ProfileNote:
             whose = "space" if chosen is None else "deployment"
             of_several = f"; errs most of the {whose}'s {len(specs)}" if len(specs) > 1 else ""
             name = f"{name} ({resolved.profile.name}{of_several})"
-    served = "" if chosen is None else _served(resolved, chosen, profile)
-    return ProfileNote(name, profile.evidence, profile.relative_error, profile.provenance.source, served)
+    served = None if chosen is None else _served(resolved, chosen, profile)
+    texts = ("", "") if served is None else (str(served), served.spans)
+    return ProfileNote(name, profile.evidence, profile.relative_error, profile.provenance.source, *texts)
 
 
-def _served(resolved: ResolvedStudy, chosen: Trial, profile: LatencyProfileSpec) -> str:
-    """The error of served runs like ``chosen``, as text: of the pool with the widest TTFT error."""
+def _served(resolved: ResolvedStudy, chosen: Trial, profile: LatencyProfileSpec) -> ServedErrors | None:
+    """The errors of served runs like ``chosen``: of the pool with the widest TTFT error."""
     from hisearch.latency.served_errors import plain_name, served_errors
 
     if profile.laws is None:
-        return ""
+        return None
     model, each_its_own = plain_name(resolved.model.spec.huggingface_id), resolved.profile.spec.estimator == "auto"
     pool_errors = []
     for pool in chosen.deployment.pools:
         is_measured = each_its_own or pool.accelerator == profile.laws.accelerator
         pool_errors.append(served_errors(pool.engine.name, pool.accelerator if is_measured else None, model))
-    return str(max(filter(None, pool_errors), key=lambda errors: errors.ttft.width, default=""))
+    return max(filter(None, pool_errors), key=lambda errors: errors.ttft.width, default=None)
 
 
 def what_differs(folder: Path, resolved: ResolvedStudy) -> str:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from hisearch.api.provenance import price_notes, profile_note
 from hisearch.api.run_folder import CONFIDENCE_JOURNAL, write_text
 from hisearch.report.data.stored import CONFIDENCE
+from hisearch.search.confidence.answer import Question
 from hisearch.search.confidence.assessment import Assessor, at_prices
-from hisearch.search.confidence.conclusion import Question, conclude
+from hisearch.search.confidence.conclusion import conclude
 from hisearch.search.confidence.record import to_dict
 from hisearch.search.confidence.uncertainty import Draw, PriceRange, Uncertainty, normal_draws, with_factors
 from hisearch.search.records.journal import Journal

@@ -197,7 +197,7 @@ def _show_origin(result: StudyResult, *, heading: bool = True) -> None:
     if heading:
         output.heading("What this rests on")
     output.say(
-        f"Step times: profile {profile.name}, {profile.evidence}, error about {percent(profile.relative_error)}."
+        f"Step times: profile {profile.name}, {profile.evidence}, {profile.error}."
         + (f" Prices of {', '.join(assumed)} are assumptions." * bool(assumed))
     )
     ended = "" if result.stopped else f"; {result.outcome.ending.describe()}"

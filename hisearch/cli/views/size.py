@@ -149,8 +149,12 @@ def _shortfall(result: StudyResult, required: float) -> str:
     nominal = known.nominal if known is not None else None
     if nominal is None:
         return ""
-    cheaper = _short(result, result.trial(nominal.trial).deployment)
-    return f". Cheaper, but {format_percent(nominal.chance)}: {cheaper} at {usd(nominal.usd_per_hour)} per hour"
+    rows = [priced for priced in (known.between if known is not None else None, nominal) if priced is not None]
+    return ". Cheaper, but " + "; ".join(
+        f"{format_percent(row.chance)}: {_short(result, result.trial(row.trial).deployment)} at "
+        f"{usd(row.usd_per_hour)} per hour"
+        for row in rows
+    )
 
 
 def _short(result: StudyResult, deployment: DeploymentSpec) -> str:
@@ -236,8 +240,8 @@ def _rests_on(result: StudyResult, asked: Asked) -> str:
     prices = "; prices are assumed" if assumed else ""
     requests = asked.requests.replace(" are simulated", "").removesuffix(".")
     return (
-        f"{counted(result.outcome.ending.used, 'simulation')} of {requests}; {profile.evidence} step times, error "
-        f"about {format_percent(profile.relative_error)}{prices}"
+        f"{counted(result.outcome.ending.used, 'simulation')} of {requests}; {profile.evidence} step times, "
+        f"{profile.error}{prices}"
     )
 
 

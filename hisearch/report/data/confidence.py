@@ -102,9 +102,10 @@ class Confidence:
     interval. level: of the intervals, None where not stated. summary: as text. satisfied: whether the requested
     probability is reached, None without a request. rules_within: as text, the price limit of rules that need one.
     draws: behind ``chance``, 0 where not stated. sentences: what would change the answer, by kind. simulations: by
-    purpose. nominal: the rule's own choice, None where it is the recommendation. own_formats: the cheapest that keeps
-    the checkpoint's formats and is as likely as required; None where not searched or not found. chance_constrained:
-    None where it was not searched. sensitivity: thresholds at which the answer changes, as written.
+    purpose. nominal: the rule's own choice, None where it is the recommendation. between: the likeliest that costs less
+    than the recommendation, None where it is no likelier than ``nominal``. own_formats: the cheapest that keeps the
+    checkpoint's formats and is as likely as required; None where not searched, or where there is none.
+    chance_constrained: None where it was not searched. sensitivity: thresholds at which the answer changes, as written.
     """
 
     terms: Mapping[str, _Probability] = field(default_factory=dict)
@@ -124,6 +125,7 @@ class Confidence:
     chance_range: Annotated[_Interval | None, _ChanceRange] = None
     draws: int = 0
     nominal: Priced | None = None
+    between: Priced | None = None
     own_formats: Priced | None = None
     chance_constrained: Annotated[
         ChanceConstrained | None, Field(validation_alias=AliasChoices("chance_constrained", "surer"))
@@ -134,7 +136,7 @@ class Confidence:
         """The probability of a trial, from most draws; None where it was not looked into."""
         if trial == recommended and self.chance is not None:
             return Chance(self.chance, self.chance_range, self.draws)
-        for other in (self.chance_constrained, self.nominal, self.own_formats):
+        for other in (self.chance_constrained, self.nominal, self.between, self.own_formats):
             if other is not None and other.trial == trial and other.chance is not None:
                 return Chance(other.chance, other.chance_range, other.draws)
         candidate = next((row for row in self.candidates if row.trial == trial), None)

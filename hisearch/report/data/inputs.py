@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from hisearch.report.data.closeup import Closeup, LoadPoint
 from hisearch.report.data.confidence import Confidence
+from hisearch.score.quantities import percent
 from hisearch.search.model.trial import Recommendation, Trial, metric_of
 from hisearch.specs.base import Evidence
 from hisearch.specs.studies.slo import SloTerm
@@ -42,8 +43,8 @@ class PriceNote:
 class ProfileNote:
     """The latency profile behind every figure.
 
-    relative_error: stated error of one step (0.2 = 20 %). served: a sentence on how far served runs were off; empty
-    where none is known.
+    relative_error: stated error of one step (0.2 = 20 %). served: a sentence on how far served runs were off,
+    served_spans: the same in short; empty where none is known.
     """
 
     name: str
@@ -51,6 +52,13 @@ class ProfileNote:
     relative_error: float
     source: str
     served: str = ""
+    served_spans: str = ""
+
+    @property
+    def error(self) -> str:
+        """What draws of the step times rest on, in short: the error of served runs, else that of a step."""
+        step = f"error of a step about {percent(self.relative_error)}"
+        return f"{step}; {self.served_spans}" if self.served_spans else step
 
 
 @dataclass(frozen=True)

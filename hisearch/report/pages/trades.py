@@ -66,11 +66,12 @@ def violation_of(trial: Trial) -> str:
 
 
 def _cheaper(data: ReportInput) -> Trial | None:
-    """The rule's own choice, else the cheapest that meets the SLO for less, else the nearest miss that costs less."""
+    """The likeliest for less, else the rule's own choice, else the cheapest that meets the SLO, else the nearest miss."""
     best = _best(data)
-    nominal = data.confidence.nominal if data.confidence is not None else None
-    if nominal is not None and nominal.usd_per_hour < price_of(best):
-        return next(trial for trial in data.trials if trial.number == nominal.trial)
+    known = data.confidence or Confidence()
+    for priced in (known.between, known.nominal):
+        if priced is not None and priced.usd_per_hour < price_of(best):
+            return next(trial for trial in data.trials if trial.number == priced.trial)
     less = [trial for trial in data.trials if trial.comparable and price_of(trial) < price_of(best)]
     meeting = [trial for trial in less if trial.feasible]
     if meeting:
@@ -161,8 +162,16 @@ def _effect_of_cheaper(trial: Trial, data: ReportInput) -> str:
         return violation_of(trial)
     chance = format_chance(_chance(trial, data))
     if chance:
-        return f"{chance} likely to hold the SLO{_instead(data)}"
+        return f"{chance} likely to hold the SLO{_instead(data)}{_cheapest(trial, data)}"
     return f"{percent(trial.worst_margin)} of the tightest bound left, not {percent(_best(data).worst_margin)}"
+
+
+def _cheapest(trial: Trial, data: ReportInput) -> str:
+    """The nominally cheapest, where the trade is another one: ``; the cheapest, $64.80, with 42 %``."""
+    nominal = data.confidence.nominal if data.confidence is not None else None
+    if nominal is None or nominal.trial == trial.number:
+        return ""
+    return f"; the cheapest, {usd(nominal.usd_per_hour)}, with {format_percent(nominal.chance)}"
 
 
 def _effect_of_surer(trial: Trial, data: ReportInput) -> str:

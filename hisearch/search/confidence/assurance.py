@@ -68,6 +68,7 @@ class Likelihood:
         rest = [number for number in hardest if number not in self._few]
         self._batches = [self._few] * bool(self._few) + [rest[k : k + BATCH] for k in range(0, draws, BATCH)]
         self._rejected: list[Trial] = []
+        self._shares: list[tuple[float, float, int, Trial]] = []
 
     @property
     def simulations(self) -> int:
@@ -79,16 +80,23 @@ class Likelihood:
         if any(_no_wider(trial, rejected) for rejected in self._rejected):
             return False
         self.looked_at += 1
-        missed = 0
+        tested = missed = 0
         for batch in self._batches:
             if self.simulations >= self._limit or self._assessor.out_of_time:
                 return None
             self._assessor.evaluations([trial.deployment], [batch])
             missed += sum(not evaluation.feasible for evaluation in self._assessor.known(trial.deployment, batch))
+            tested += len(batch)
             if missed > self._allowed or (batch is self._few and missed == len(batch)):
+                self._shares.append((missed / tested, price_of(trial), trial.number, trial))
                 self._rejected.append(trial)
                 return False
         return True
+
+    def likeliest_rejected(self, usd: float) -> Trial | None:
+        """Of what was rejected and costs less than ``usd``, that which missed the least share of its draws."""
+        less = [row for row in self._shares if row[1] < usd]
+        return min(less, key=lambda row: row[:3], default=(0.0, 0.0, 0, None))[3]
 
     def assured(self, trial: Trial | None, spent: bool = False) -> Assured:
         """The result of the walk."""

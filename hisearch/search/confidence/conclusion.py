@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-from hisearch.hardware.price_book import PriceBook
 from hisearch.score.capacity import Capacity
+from hisearch.search.confidence.answer import Candidate, Conclusion, Priced, Question
 from hisearch.search.confidence.assessment import Assessment, Assessor
 from hisearch.search.confidence.assurance import Assured, Likelihood, Walk, first_of
 from hisearch.search.confidence.baseline import SIMULATIONS as BASELINE_SIMULATIONS
@@ -39,9 +39,9 @@ from hisearch.search.select.rules import (
     recommend_by,
     table_limit_usd,
 )
-from hisearch.search.select.setting_sensitivity import Setting, single_changes
+from hisearch.search.select.setting_sensitivity import single_changes
 from hisearch.specs.deployments.deployment import DeploymentSpec
-from hisearch.specs.studies.study import PRICE, ConfidenceSpec, RecommendSpec, RuleName
+from hisearch.specs.studies.study import PRICE, RecommendSpec, RuleName
 from hisearch.specs.wording import format_percent
 
 _T = TypeVar("_T")
@@ -59,73 +59,6 @@ _ORDERS: Mapping[RuleName, str] = {
 
 #: Most new deployments that a walk up the prices may simulate, beyond the search's budget.
 GROWN = 64
-
-
-@dataclass(frozen=True)
-class Question:
-    """Input of a conclusion. memory_bytes: of every accelerator, by name."""
-
-    recommend: RecommendSpec
-    confidence: ConfidenceSpec
-    book: PriceBook
-    memory_bytes: Mapping[str, float]
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A deployment compared with the recommendation, under the first of the same draws.
-
-    cheapest: share of these draws in which it is the cheapest assessed deployment that meets the SLO.
-    """
-
-    trial: Trial
-    assessment: Assessment
-    cheapest: float
-
-
-@dataclass(frozen=True)
-class Priced:
-    """A deployment beside the recommendation, with its probability of meeting the SLO."""
-
-    trial: Trial
-    assessment: Assessment
-
-
-@dataclass(frozen=True)
-class Conclusion:
-    """Results of the steps after a search.
-
-    assessment: of the recommendation; candidates[0] is the same under the first draws alone. at_least: required
-    probability; assured: the search for it, None if the first choice has it. satisfied: whether the recommendation has
-    it, None if none is required. confirmed: the recommendation under fresh draws that did not select it. by_rule: the
-    recommendation of each rule; limit_usd: price limit of lowest_latency and most_headroom there; limit_given: the
-    study sets it. nominal: the rule's own choice, if another one is recommended for its probability. own_formats: the
-    cheapest that keeps the checkpoint's formats and has the required probability, if the recommendation has narrower
-    ones; None also where none was found.
-    chance_constrained: the price of a higher probability, if none is required and the recommendation's is low.
-    simulations: number by purpose.
-    """
-
-    recommendation: Recommendation
-    assessment: Assessment | None = None
-    candidates: tuple[Candidate, ...] = ()
-    at_least: float | None = None
-    assured: Assured | None = None
-    satisfied: bool | None = None
-    confirmed: Assessment | None = None
-    by_rule: tuple[Recommendation, ...] = ()
-    limit_usd: float = math.inf
-    limit_given: bool = False
-    steps: tuple[StepChange, ...] = ()
-    faster: Faster | None = None
-    prices: tuple[PriceBreakEven, ...] = ()
-    settings: tuple[Setting, ...] = ()
-    headroom: Capacity | None = None
-    next_purchase: NextPurchase | None = None
-    nominal: Priced | None = None
-    own_formats: Priced | None = None
-    chance_constrained: ChanceConstrained | None = None
-    simulations: Mapping[str, int] = field(default_factory=dict)
 
 
 def conclude(
@@ -154,6 +87,7 @@ class _Course:
         self._left = self._settings.what_if
         self._counts: dict[str, int] = {}
         self._loads: dict[int, Capacity] = {}
+        self._likelihood: Likelihood | None = None
 
     @property
     def _trials(self) -> Sequence[Trial]:
@@ -167,6 +101,7 @@ class _Course:
         by_rule = self._by_rule(limit_usd)
         first = self._recommended(self._question.recommend)
         recommendation, assured, satisfied = self._assured(first)
+        between = self._between(first, recommendation)
         assessment, candidates = self._assess(recommendation, first.trial)
         confirmed = self._confirmed(recommendation)
         baseline = self._counted("baseline", BASELINE_SIMULATIONS, lambda: self._baseline(recommendation.trial))
@@ -186,7 +121,7 @@ class _Course:
             limit_usd, self._question.recommend.usd_per_hour is not None, steps, faster,
             self._prices(recommendation.trial) if least else (),
             tuple(setting for setting in changes if least or not setting.trial.feasible),
-            load_headroom, purchase, self._nominal(first, recommendation),
+            load_headroom, purchase, self._nominal(first, recommendation), between,
             self._own_formats(first, recommendation) if satisfied else None, chance_constrained, self._counts,
         )  # fmt: skip
         return self._concluded(recommendation, load_headroom), conclusion
@@ -290,8 +225,9 @@ class _Course:
             return first, None, True
         if assessed.draws < settings.draws:  # time ran out
             return first, Assured(None, 0, 0, spent=True), False
+        self._likelihood = Likelihood(self._assessor, at_least, settings.search, first.trial)
         with self._counting("search for confidence"):
-            assured = self._first_likely(first, Likelihood(self._assessor, at_least, settings.search, first.trial))
+            assured = self._first_likely(first, self._likelihood)
         if assured.trial is None:
             return first, assured, False
         likely = self._assessor.assess([assured.trial], [settings.draws], settings.level)[0]
@@ -310,6 +246,17 @@ class _Course:
         if first.trial.number == recommendation.trial.number:
             return None
         return Priced(first.trial, self._under_all_draws(first.trial))
+
+    def _between(self, first: Recommendation, recommendation: Recommendation) -> Priced | None:
+        """The likeliest that costs less than the recommendation; None unless it is likelier than the first choice."""
+        if self._likelihood is None or first.trial.number == recommendation.trial.number or self._assessor.out_of_time:
+            return None
+        trial = self._likelihood.likeliest_rejected(price_of(recommendation.trial))
+        if trial is None or trial.number == first.trial.number:
+            return None
+        priced = Priced(trial, self._under_all_draws(trial))
+        least = self._under_all_draws(first.trial).all_terms_range[1]
+        return priced if priced.assessment.all_terms > least else None
 
     def _own_formats(self, first: Recommendation, recommendation: Recommendation) -> Priced | None:
         """The cheapest that keeps the checkpoint's formats and is as likely as required."""

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from hisearch.hardware.price_book import PER_HOUR
 from hisearch.score.quantities import HOURS_PER_MONTH, quantity
+from hisearch.search.confidence.answer import Conclusion, Priced
 from hisearch.search.confidence.assessment import Assessment
 from hisearch.search.confidence.chance_constrained import ChanceConstrained
 from hisearch.search.confidence.changes import StepChange
-from hisearch.search.confidence.conclusion import Conclusion, Priced
 from hisearch.search.confidence.step_sensitivity import EVERY_TERM, MOST_FACTOR
 from hisearch.search.model.deployments import describe, parameters_of, setting_name
 from hisearch.search.model.trial import Recommendation, Trial, price_of
@@ -44,6 +44,11 @@ def format_chance_constrained(outcome: ChanceConstrained | None, best: Trial) ->
 def format_nominal(nominal: Priced, recommendation: Recommendation) -> str:
     """What the rule's own choice costs less than the recommendation, and how likely it is to meet the SLO."""
     return _WORDS.say("nominal", nominal, recommendation)
+
+
+def format_between(between: Priced, conclusion: Conclusion) -> str:
+    """What the likeliest cheaper one costs less than the recommendation, and how likely it is to meet the SLO."""
+    return _WORDS.say("between", between, conclusion.recommendation)
 
 
 def format_step(change: StepChange, best: Trial) -> str:

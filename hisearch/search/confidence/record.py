@@ -11,10 +11,11 @@ from typing import Any
 
 from hisearch.score.capacity import Capacity
 from hisearch.score.terms import LimitCheck, check_from_json
+from hisearch.search.confidence.answer import Conclusion, Priced
 from hisearch.search.confidence.assessment import Assessment
 from hisearch.search.confidence.baseline import BASELINE
-from hisearch.search.confidence.conclusion import Conclusion, Priced
 from hisearch.search.confidence.conclusion_words import (
+    format_between,
     format_chance,
     format_chance_constrained,
     format_limit,
@@ -63,12 +64,18 @@ def to_dict(conclusion: Conclusion, varied: list[str]) -> dict[str, Any]:
             "simulations": headroom.simulations,
         },
         "nominal": _nominal(conclusion),
+        "between": _between(conclusion),
         "own_formats": None if conclusion.own_formats is None else _priced(conclusion.own_formats),
         "chance_constrained": _chance_constrained(conclusion),
         "sensitivity": _sensitivity(conclusion),
         "sentences": sentences(conclusion),
         "simulations": dict(conclusion.simulations),
     }
+
+
+def _between(conclusion: Conclusion) -> dict[str, Any] | None:
+    between = conclusion.between
+    return None if between is None else _priced(between) | {"sentence": format_between(between, conclusion)}
 
 
 def _nominal(conclusion: Conclusion) -> dict[str, Any] | None:
