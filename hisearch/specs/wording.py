@@ -14,9 +14,12 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 
 
 def closest(word: str, known: Iterable[str]) -> str:
-    """``"; did you mean 'x'?"`` for the closest known word, or ``""`` where none is near."""
-    suggestion = nearest(word, known)
-    return f"; did you mean '{suggestion}'?" if suggestion is not None else ""
+    """``"; did you mean 'x'?"`` for what begins with the word, else for the closest; ``""`` where none is near."""
+    names = list(known)
+    begun = sorted(name for name in names if word and name.lower().startswith(f"{word.lower()}-"))
+    near = nearest(word, names)
+    suggestions = begun[:3] or ([near] if near is not None else [])
+    return f"; did you mean {' or '.join(repr(name) for name in suggestions)}?" if suggestions else ""
 
 
 def unknown(word: str, known: Iterable[str]) -> str:

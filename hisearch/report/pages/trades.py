@@ -66,7 +66,7 @@ def violation_of(trial: Trial) -> str:
 
 
 def _cheaper(data: ReportInput) -> Trial | None:
-    """The likeliest for less, else the rule's own choice, else the cheapest that meets the SLO, else the nearest miss."""
+    """The likeliest for less, the rule's own choice, the cheapest within the SLO, or the nearest miss."""
     best = _best(data)
     known = data.confidence or Confidence()
     for priced in (known.between, known.nominal):
@@ -191,4 +191,8 @@ def _chance(trial: Trial, data: ReportInput) -> Chance | None:
 def _effect_of_faster(trial: Trial, data: ReportInput) -> str:
     latency = first_latency(data) or ""
     shown, metric = quantity(latency), metric_of(latency)
-    return f"{shown.label} {shown.show(trial.metrics[metric])}, not {shown.show(_best(data).metrics[metric])}"
+    best = _best(data)
+    text = f"{shown.label} {shown.show(trial.metrics[metric])}, not {shown.show(best.metrics[metric])}"
+    if price_of(trial) == price_of(best) and trial.worst_margin < best.worst_margin:
+        return f"{text}; {percent(trial.worst_margin)} of its tightest bound left, not {percent(best.worst_margin)}"
+    return text

@@ -153,7 +153,7 @@ def _follow_ended(requests: Requests, sessions: Sequence[Hashable | None], ends:
 def _no_request(row: Fields, names: LogFields, inputs: str | None, outputs: str | None) -> str:
     """Why a row is no request to an engine; "" where it is one."""
     status = _first(row, names.statuses)
-    if status is not None and _failed(row.values[status]):
+    if status is not None and failed(row.values[status]):
         return "failed"
     hit = _first(row, names.cache_hits)
     if hit is not None and str(row.values[hit]).lower() in ("true", "1", "hit"):
@@ -165,7 +165,8 @@ def _no_request(row: Fields, names: LogFields, inputs: str | None, outputs: str 
     return ""
 
 
-def _failed(status: object) -> bool:
+def failed(status: object) -> bool:
+    """True for the status of a request that failed: of HTTP 400 and more, or a word for it."""
     text = str(status).strip().lower()
     return text in ("failure", "failed", "error") or (text.isdecimal() and len(text) == 3 and int(text) >= 400)
 

@@ -68,7 +68,8 @@ class BadRows:
         """
         self.count += 1
         if self.count > self.allowed:
-            more = f" (and {self.allowed} broken rows before it, as many as allowed)" if self.allowed else ""
+            before = f" (and {self.allowed} broken rows before it, as many as allowed)" if self.allowed else ""
+            more = f"{before}; to leave such rows out: --skip-bad N, or skip_bad of a Workload's file"
             raise TraceError.at(error.message + more, path=self.path, line=line, key=error.field) from error
         if len(self.first) < _SHOWN:
             self.first.append((line, error))

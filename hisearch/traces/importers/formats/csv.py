@@ -6,6 +6,7 @@ import math
 from collections.abc import Hashable
 
 from hisearch.base.policies import TraceFormat
+from hisearch.traces.importers.logs import failed
 from hisearch.traces.reading.columns import ARRIVALS, MAP_COLUMNS, TABLE_FIELDS, proposal
 from hisearch.traces.reading.errors import TraceError
 from hisearch.traces.reading.rows import Fields, RowError, one_line
@@ -25,6 +26,8 @@ FORMAT = TraceFormat(
 _MAPPED_ONLY = ("model",)
 #: Fields that a row may leave blank.
 _OPTIONAL = ("id", "session", "tenant", "think_s")
+#: Columns that say whether a request failed, unless they are mapped to something else.
+_STATUSES = ("status", "status_code", "response_code", "http_status")
 
 
 def read(source: Source) -> Trace:
@@ -33,7 +36,8 @@ def read(source: Source) -> Trace:
     ``input_tokens`` and ``output_tokens`` are needed. Without ``columns`` every column with the name of a hisearch
     field is that field, except ``model``, which only a mapping names. The arrival may be dates, or numbers as
     ``reading.times`` tells them; without it ``arrivals`` must say when sessions start. Rows of one ``session`` follow
-    each other up, ``think_s`` after their predecessor's end. Contents are not recorded: nothing is shared.
+    each other up, ``think_s`` after their predecessor's end. Rows whose ``status`` (or ``status_code``) says that they
+    failed are left out. Contents are not recorded: nothing is shared.
     """
     columns = _columns(source)
     arrival = _arrival_field(source, columns)
@@ -43,8 +47,12 @@ def read(source: Source) -> Trace:
     tenants = Codes()
     names: list[Hashable | None] = []
     thinks: list[float] = []
+    statuses = [column for column in _STATUSES if column not in columns.values()]
     unseen = {columns[field] for field in _OPTIONAL if field in columns}
     for line, row in table_rows(source.path, source.bad):
+        if any(row.filled(column) and failed(row.values[column]) for column in statuses):
+            source.understood.leave_out(line, "failed")
+            continue
         with source.bad.row(line):
             unseen = {column for column in unseen if not row.has(column)} if unseen else unseen
             inputs = row.tokens(_column(row, columns, "input_tokens"))
