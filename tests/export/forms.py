@@ -29,6 +29,7 @@ _SERVICE: dict[str, Any] = {
     },
     "healthcheck": {"test": _WORDS, "interval": str, "timeout": str, "start_period": str},
     "restart": str,
+    "stop_grace_period": str,
     "configs": [{"source": str, "target": str}],
 }
 COMPOSE = {"name": str, "services": {"*": _SERVICE}, "configs": {"*": {"file": str, "content": str}}}

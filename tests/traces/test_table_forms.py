@@ -168,3 +168,10 @@ def test_a_service_s_own_table_in_parquet(tmp_path):
     pq.write_table(pa.table(columns), path)
     assert detect_format(path) == "burstgpt"
     assert read(path).input_tokens.tolist() == [9, 8]
+
+
+def test_failed_rows_of_a_table_are_left_out_and_counted(write):
+    rows = "0,5,6,200\n1,5,6,500\n2,5,6,OK\n3,5,6,failed\n4,5,6,\n"
+    trace = read(write("s.csv", "arrival_s,input_tokens,output_tokens,status\n" + rows))
+    assert trace.arrival_s.tolist() == [0.0, 2.0, 4.0]
+    assert any("2" in note and "failed" in note for note in trace.notes)

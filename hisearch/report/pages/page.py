@@ -106,7 +106,8 @@ def growth(data: ReportInput) -> tuple[Fact, ...]:
     if not held_points:
         return ()
     broken = points[len(held_points)] if len(held_points) < len(points) else None
-    load, least = held_points[-1].load, math.inf if broken is None else broken.load
+    least = math.inf if broken is None else broken.load
+    load = _largest_load(data, held_points[-1].load, least)
     searched = data.confidence.headroom if data.confidence is not None else {}
     if searched:
         load, least = searched["load"], searched["infeasible_load"] or math.inf
@@ -115,6 +116,15 @@ def growth(data: ReportInput) -> tuple[Fact, ...]:
     missed = [] if broken is None else [line.term for line in term_lines(broken.terms) if not line.met]
     meaning = f"at {least:.3g} × {listed(missed) or 'the SLO'} breaks"
     return (Fact("Holds up to", f"{load:.3g} ×", "this load", meaning),)
+
+
+def _largest_load(data: ReportInput, low: float, high: float) -> float:
+    """The largest load between at which the search saw the recommendation hold; ``low`` without one."""
+    if data.recommendation is None:
+        return low
+    best = data.recommendation.trial.deployment
+    held_loads = (t.load for t in data.trials if t.deployment == best and t.slice_fraction == 1.0 and t.feasible)
+    return max((load for load in held_loads if low < load < high), default=low)
 
 
 #: Metric -> name, format, unit, meaning.

@@ -38,6 +38,10 @@ class RowError(ValueError):
         self.message = one_line(message)
 
 
+#: What is wrong with a field that has no value.
+MISSING = "missing"
+
+
 class BadRows:
     """Counts a file's broken rows and refuses the first beyond ``allowed``.
 
@@ -68,8 +72,9 @@ class BadRows:
         """
         self.count += 1
         if self.count > self.allowed:
-            before = f" (and {self.allowed} broken rows before it, as many as allowed)" if self.allowed else ""
-            more = f"{before}; to leave such rows out: --skip-bad N, or skip_bad of a Workload's file"
+            more = f" (and {self.allowed} broken rows before it, as many as allowed)" if self.allowed else ""
+            if error.message == MISSING and not self.allowed:
+                more = " (--skip-bad N leaves out up to N such rows)"
             raise TraceError.at(error.message + more, path=self.path, line=line, key=error.field) from error
         if len(self.first) < _SHOWN:
             self.first.append((line, error))
@@ -105,7 +110,7 @@ class Fields:
         """The value as it is; missing and null are refused."""
         value = self._values.get(field)
         if value is None or value == "":
-            raise RowError(field, "missing")
+            raise RowError(field, MISSING)
         return value
 
     def number(self, field: str, minimum: float = 0.0, maximum: float = math.inf) -> float:
