@@ -20,6 +20,7 @@ class OrderedSet(dict[Any, None]):
         super().__init__(dict.fromkeys(items))
 
     def add(self, item: Any) -> None:
+        """Put an item behind the others."""
         self[item] = None
 
 
