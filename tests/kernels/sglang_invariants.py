@@ -61,7 +61,7 @@ def committed_tokens(sim: la.Sim, w: int, r: int) -> int:
 
 
 def check_reserves(sim: la.Sim, w: int) -> None:
-    """The sums over running requests are what walking over them gives; those of which all is reserved have their own."""
+    """The sums over running requests are what walking over them gives; fully reserved ones have their own."""
     worker = sim.workers[w]
     longest = int(sim.config.capacity_pages * sim.config.page_tokens) - 1
     longest -= int(sim.config.page_tokens) if sim.pinned.any() and not sim.config.prefix_caching else 1
