@@ -15,15 +15,20 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
 from hisearch.base.engine_rules import MODELLED
 from hisearch.specs.base import EngineName
 from hisearch.validate.difference import TOLERANCE_S, FirstDifference, equal_steps, first_difference
-from hisearch.validate.recording import EngineRecording, RecordingError, SglangSettings, read_recording
+from hisearch.validate.recording import EngineRecording, RecordingError, read_recording
 from hisearch.validate.replay import Run, recorded_law, recorded_run, restated_run, simulated_run, without_cache
 from hisearch.validate.step_law import StepLaw
+
+#: Passes of an idle SGLang scheduler with requests waiting and copies under way: the engine repeats them at once, the
+#: clock of the first recordings skipped them up to the next event. A recording does not say which.
+IdlePasses = Literal["repeated", "skipped"]
 
 #: Length of every step where the scheduler is verified alone, seconds.
 ALONE_STEP_S = 0.02
@@ -44,7 +49,7 @@ class SchedulerCase:
         reused_equal: whether every request hits the same tokens in the cache; None where not recorded.
         preempted, simulated_preempted: requests that lost their KV, counted once for each time.
         ignored: keys of the recording's requests that the replay does not use.
-        jumps: whether it is equal without the passes that an idle scheduler repeats (see ``_replayed``).
+        idle_passes: how it was replayed (see ``IdlePasses``).
         error: why the recording cannot be used or simulated; everything else is then None or 0.
         ok: no difference at all.
     """
@@ -64,18 +69,21 @@ class SchedulerCase:
     preempted: int = 0
     simulated_preempted: int = 0
     ignored: tuple[str, ...] = ()
-    jumps: bool = False
+    idle_passes: IdlePasses = "repeated"
     mean_ttft_s: float = math.nan
     simulated_mean_ttft_s: float = math.nan
     error: str | None = None
     ok: bool = False
 
 
-def validate_recording(path: Path, *, alone: bool = False, step_s: float = ALONE_STEP_S) -> SchedulerCase:
+def validate_recording(
+    path: Path, *, alone: bool = False, step_s: float = ALONE_STEP_S, idle_passes: IdlePasses = "repeated"
+) -> SchedulerCase:
     """Replay a recording and compare every step and every request.
 
     Args:
         path: a recording, ``.json`` or ``.json.gz``.
+        idle_passes: the clock of its recorder (see ``IdlePasses``).
         alone: verify the scheduler alone (see the module's documentation).
         step_s: length of every step then, seconds.
 
@@ -86,31 +94,25 @@ def validate_recording(path: Path, *, alone: bool = False, step_s: float = ALONE
     """
     if not (step_s > 0 and math.isfinite(step_s)):
         raise ValueError(f"step_s must be a positive number, not {step_s}")
-    recording = read_recording(path)
+    recording = _read(path, idle_passes)
     if alone:
         recording = without_cache(recording)
         law = StepLaw(step_s, 0.0, 0.0)
         return _compare(recording, restated_run(recording, law), simulated_run(recording, law))
-    return _replayed(recording, recorded_run(recording), recorded_law(recording))
+    law = recorded_law(recording)
+    return _compare(recording, recorded_run(recording), simulated_run(recording, law))
 
 
-def _replayed(recording: EngineRecording, engine: Run, law: StepLaw) -> SchedulerCase:
-    """Replay a recording; one with storage that is not equal, also as if its recorder had left out idle passes.
-
-    The recorder of the first recordings did: an idle scheduler beside copies under way passed again at the next event.
-    The engine passes again at once. A recording does not say which of the two it is.
-    """
-    case = _compare(recording, engine, simulated_run(recording, law))
-    tiers = recording.settings.hicache if isinstance(recording.settings, SglangSettings) else None
-    if case.ok or not (tiers or {}).get("storage"):
-        return case
-    jumping = replace(recording, jumps=True)
-    other = _compare(jumping, engine, simulated_run(jumping, law))
-    return other if other.ok else case
+def _read(path: Path, idle_passes: IdlePasses) -> EngineRecording:
+    return replace(read_recording(path), jumps=idle_passes == "skipped")
 
 
 def validate_recordings(
-    paths: Iterable[Path], *, alone: bool = False, step_s: float = ALONE_STEP_S
+    paths: Iterable[Path],
+    *,
+    alone: bool = False,
+    step_s: float = ALONE_STEP_S,
+    idle_passes: IdlePasses = "repeated",
 ) -> Iterator[SchedulerCase]:
     """``validate_recording`` for several; an unusable one yields a case with its ``error``, and the others go on.
 
@@ -119,12 +121,12 @@ def validate_recordings(
     """
     for path in paths:
         try:
-            yield validate_recording(path, alone=alone, step_s=step_s)
+            yield validate_recording(path, alone=alone, step_s=step_s, idle_passes=idle_passes)
         except (RecordingError, OSError) as error:
             yield _unusable(path, error)
 
 
-def validate_by_release(paths: Iterable[Path]) -> Iterator[SchedulerCase]:
+def validate_by_release(paths: Iterable[Path], *, idle_passes: IdlePasses = "repeated") -> Iterator[SchedulerCase]:
     """Replay recordings by the rules of each modelled release of their engine, oldest first.
 
     How far off the others are is what it costs to simulate with the rules of another release.
@@ -134,7 +136,7 @@ def validate_by_release(paths: Iterable[Path]) -> Iterator[SchedulerCase]:
     """
     for path in paths:
         try:
-            recording = read_recording(path)
+            recording = _read(path, idle_passes)
             engine, law = recorded_run(recording), recorded_law(recording)
         except (RecordingError, OSError) as error:
             yield _unusable(path, error)
@@ -142,7 +144,7 @@ def validate_by_release(paths: Iterable[Path]) -> Iterator[SchedulerCase]:
         for version in MODELLED[recording.engine]:
             by_rules = replace(recording, version=version)
             try:
-                yield _replayed(by_rules, engine, law)
+                yield _compare(by_rules, engine, simulated_run(by_rules, law))
             except RecordingError as error:
                 yield replace(_unusable(path, error), engine=recording.engine, version=version)
 
@@ -178,7 +180,7 @@ def _compare(recording: EngineRecording, engine: Run, simulated: Run) -> Schedul
         sum(len(step.lost) for step in engine.steps),
         sum(len(step.lost) for step in simulated.steps),
         recording.ignored,
-        recording.jumps,
+        "skipped" if recording.jumps else "repeated",
         float(np.mean(engine.first_token_s - arrival_s)),
         float(np.mean(simulated.first_token_s - arrival_s)),
         ok=same_steps and in_time and reused is not False and copied is not False,

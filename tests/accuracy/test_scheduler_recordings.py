@@ -38,7 +38,9 @@ def test_every_step_of_the_engine_is_reproduced(path: Path) -> None:
         with pytest.raises(RecordingError, match="not simulated"):
             validate_recording(path)
         return
-    case = validate_recording(path)
+    # The clock of the first round's recorder of SGLang skipped passes of an idle scheduler.
+    first_round = path.parent.name == "sglang_scheduler"
+    case = validate_recording(path, idle_passes="skipped" if first_round else "repeated")
     assert case.first_difference is None
     assert (case.equal_steps, case.simulated_steps) == (case.steps, case.steps)
     assert case.ok

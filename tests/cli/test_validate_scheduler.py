@@ -12,6 +12,7 @@ from tests.validate.recordings import VLLM, Made, make
 ROW = {
     "file", "steps", "equal_steps", "first_difference", "first_token_max_error_s", "finish_max_error_s",
 }  # fmt: skip
+SKIP = "--skip-idle-passes"
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +32,15 @@ def test_equal(hisearch: Hisearch, made: Made, tmp_path: Path) -> None:
     shown = hisearch("validate", "scheduler", path, "--quiet")
     assert (shown.code, shown.err) == (0, "")
     assert "1 of 1 recording replayed as the engine decided, step by step" in shown.out
+
+
+def test_skipped_idle_passes_are_said(hisearch: Hisearch, made: Made, tmp_path: Path) -> None:
+    path = made.write(tmp_path / "good.json.gz")
+    rows = [hisearch("validate", "scheduler", path, "--json", *more).json["cases"][0] for more in ((), (SKIP,))]
+    assert [(row["ok"], row["idle_passes"]) for row in rows] == [(True, "repeated"), (True, "skipped")]
+    shown = hisearch("validate", "scheduler", path, SKIP).out
+    assert "step by step, idle passes skipped" in shown
+    assert "idle passes skipped" not in hisearch("validate", "scheduler", path).out
 
 
 def test_difference_is_explained_side_by_side(hisearch: Hisearch, made: Made, tmp_path: Path) -> None:

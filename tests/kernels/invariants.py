@@ -248,9 +248,11 @@ def _check_lists(sim: la.Sim, w: int) -> list[int]:
         finished_pending = [r for r in running if sim.requests[r].outcome == la.FINISHED]
         assert len(finished_pending) == worker.finished_pending
         sglang.check_reserves(sim, w)
-        batch = sglang.unjoined(sim, w)
-        decoding = [r for r in running if r not in batch and r not in finished_pending]
+        draining = sglang.draining(sim, w)
+        unjoined = [r for r in sglang.unjoined(sim, w) if r not in draining]
+        decoding = [r for r in running if r not in unjoined and r not in finished_pending]
         assert len(decoding) == worker.decoding
+        batch = unjoined + draining
     mine = [r for r in range(len(sim.requests)) if sim.requests[r].worker == w]
     live = [r for r in mine if sim.requests[r].outcome == la.IN_FLIGHT]
     held = []

@@ -14,7 +14,7 @@ from tests.kernels.invariants import check, check_at_rest, run_until
 from tests.kernels.systems import System, crowded, examples, sglang_engines, systems, vllm_engines
 from tests.kernels.tier_systems import TieredSystem, chains, limited_stores, tiered
 
-_ENGINES = {"vllm": vllm_engines(), "sglang": sglang_engines()}
+_ENGINES = {"vllm": vllm_engines(), "sglang": sglang_engines(version=None)}
 
 
 @pytest.mark.parametrize(("name", "host"), [("vllm", False), ("sglang", False), ("sglang", True)])

@@ -8,6 +8,7 @@ import os
 import random
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,8 +16,10 @@ from hisearch.record import sglang
 from hisearch.record.__main__ import main
 from hisearch.record.cases import CaseError, EngineError, check_settings
 from hisearch.record.sglang.copies import Device
+from hisearch.record.sglang.hicache_0_5_23 import next_deadline
 from hisearch.record.sglang.random_cases import draw_case
 from hisearch.record.sglang.run import check
+from hisearch.record.sglang.scheduler import OrderedSet
 from hisearch.record.sglang.timeline import Finished, StuckError, Timeline, step_latency_s
 from hisearch.record.sglang.tokens import token_ids
 from hisearch.record.sglang.virtual_threads import VirtualThreads
@@ -107,6 +110,28 @@ def test_virtual_threads_wait_in_virtual_time() -> None:
     threads.advance()
     assert seen == [("a", 2.0), ("b", 4.0)]
     threads.close()
+
+
+def test_an_idle_scheduler_wakes_behind_the_next_deadline_of_a_prefetch() -> None:
+    timeline = Timeline([], overlap=False, spins=True)
+    timeline.clock = 2.0
+    waits = {name: _wait(began_s) for name, began_s in (("past", 0.5), ("next", 1.5), ("later", 1.8), ("none", None))}
+    tree = SimpleNamespace(_storage_prefetch_wait=waits, ongoing_prefetch=[*waits, "not polled"])
+    assert next_deadline(tree, timeline) == 2.5 + 1e-6
+    tree.ongoing_prefetch = ["past", "none"]
+    assert next_deadline(tree, timeline) is None
+
+
+def _wait(began_s: float | None) -> SimpleNamespace:
+    timer = SimpleNamespace(started_at=began_s, running=began_s is not None)
+    return SimpleNamespace(timer=timer, timeout_s=1.0)
+
+
+def test_preempted_requests_are_queued_in_the_order_of_their_choice() -> None:
+    chosen = OrderedSet([15, 13, 7])
+    chosen.add(2)
+    assert list(chosen) == [15, 13, 7, 2]
+    assert 13 in chosen
 
 
 def test_an_unknown_setting_is_named() -> None:

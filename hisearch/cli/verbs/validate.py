@@ -14,6 +14,7 @@ from hisearch.cli.errors import ERROR
 
 if TYPE_CHECKING:
     from hisearch.validate.cache_settings import CacheSettings
+    from hisearch.validate.scheduler import IdlePasses
 
 app = typer.Typer(help="Hold one part of hisearch against recorded truth.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -180,6 +181,14 @@ def scheduler(
         bool,
         typer.Option("--versions", help="Replay by the rules of every modelled release, and tell how far off each is."),
     ] = False,
+    skip_idle_passes: Annotated[
+        bool,
+        typer.Option(
+            "--skip-idle-passes",
+            help="An idle SGLang scheduler passes again at the next event, not at once as in the engine: the clock of "
+            "the first recordings. The verdict says so.",
+        ),
+    ] = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -197,10 +206,11 @@ def scheduler(
     if versions and alone:
         raise typer.BadParameter("cannot be combined with --alone", param_hint="--versions")
     note_compilation(quiet)
+    idle_passes: IdlePasses = "skipped" if skip_idle_passes else "repeated"
     if versions:
-        cases = list(validate_by_release(files))
+        cases = list(validate_by_release(files, idle_passes=idle_passes))
     else:
-        cases = list(validate_recordings(files, alone=alone, step_s=step_s or ALONE_STEP_S))
+        cases = list(validate_recordings(files, alone=alone, step_s=step_s or ALONE_STEP_S, idle_passes=idle_passes))
     equal_files = {case.file for case in cases if case.ok}
     ok = all(case.ok or (versions and case.file in equal_files) for case in cases)
     document = {"cases": cases, "ok": ok, "alone": alone}

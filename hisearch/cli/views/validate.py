@@ -29,7 +29,8 @@ def show(cases: Sequence[SchedulerCase], *, alone: bool) -> None:
     exact = sum(case.ok for case in cases)
     output.say()
     reference = "as the restated rules are" if alone else "as the engine decided"
-    output.say(f"{exact} of {counted(len(cases), 'recording')} replayed {reference}, step by step", bold=True)
+    clock = ", idle passes skipped" if any(case.idle_passes == "skipped" for case in cases) else ""
+    output.say(f"{exact} of {counted(len(cases), 'recording')} replayed {reference}, step by step{clock}", bold=True)
 
 
 def show_releases(cases: Sequence[SchedulerCase]) -> None:
@@ -51,7 +52,7 @@ def _release_row(case: SchedulerCase) -> tuple[str, ...]:
         f"{engine_s:.3f} s",
         f"{simulated_s:.3f} s",
         f"{simulated_s / engine_s - 1:+.1%}" if abs(simulated_s - engine_s) > 1e-9 else "0",
-        "equal" if case.ok else "different",
+        _verdict(case),
     )
 
 
@@ -75,8 +76,13 @@ def _row(case: SchedulerCase) -> tuple[str, ...]:
         f"{case.equal_steps:,}",
         _error(case.first_token_max_error_s),
         _error(case.finish_max_error_s),
-        "equal" if case.ok else "different",
+        _verdict(case),
     )
+
+
+def _verdict(case: SchedulerCase) -> str:
+    verdict = "equal" if case.ok else "different"
+    return verdict if case.idle_passes == "repeated" else f"{verdict}, idle passes skipped"
 
 
 def _error(error_s: float | None) -> str:

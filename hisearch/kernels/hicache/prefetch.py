@@ -23,14 +23,16 @@ RETRY_PASSES, MOST_RETRIES = 8, 8
 
 @kernel
 def enter(sim, w, r):
-    """``r`` enters the queue: it has not been looked up."""
+    """``r`` enters the queue: it has not been looked up, and its wait for a fetch begins anew.
+
+    The engine forgets a wait at the admission (``UnifiedRadixCache.finish_storage_prefetch_admission``).
+    """
     cancel(sim, w, r)
     lookup = sim.lookups[r]
     lookup.matched = 0
     lookup.attempts = 0
-    if sim.requests[r].preemptions == 0:
-        lookup.waits = 0
-        lookup.late = 0
+    lookup.waits = 0
+    lookup.late = 0
 
 
 @kernel

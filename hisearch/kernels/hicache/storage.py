@@ -192,7 +192,8 @@ def next_deadline_s(sim, w):
         if f >= 0:
             at = sim.fetches[f].begun_s + _deadline_s(sim, f) + AFTER_DEADLINE_S
             if sim.config.fetches_by_hits:
-                at = sim.lookups[r].wait_s + sim.lookups[r].timeout_s + AFTER_DEADLINE_S
+                wait = sim.lookups[r]
+                at = wait.wait_s + wait.timeout_s + AFTER_DEADLINE_S if wait.waits else la.FOREVER_S
             if at > sim.workers[w].now_s:
                 time = min(time, at)
         r = sim.requests[r].next

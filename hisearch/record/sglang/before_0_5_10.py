@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from hisearch.record.sglang import hicache_0_5_9
-from hisearch.record.sglang.scheduler import Recording
+from hisearch.record.sglang.scheduler import OrderedSet, Recording
 from hisearch.record.sglang.settings import CONTEXT_TOKENS, Ignored, arguments, pool_tokens
 from hisearch.record.sglang.timeline import Ticks, Timeline
 
@@ -26,13 +26,14 @@ def build(config: dict[str, Any], timeline: Timeline, vocabulary: int) -> Any:
         vocabulary: number of token ids.
     """
     from sglang.srt import server_args
-    from sglang.srt.managers import schedule_batch, scheduler
+    from sglang.srt.managers import schedule_batch, schedule_policy, scheduler
     from sglang.srt.mem_cache import hiradix_cache, radix_cache
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
     ticks = Ticks(timeline)
     for module in (radix_cache, hiradix_cache, scheduler, schedule_batch):
         module.time = ticks
+    schedule_policy.set = OrderedSet
     args = _server_args(server_args.ServerArgs, arguments(config))
     args.pp_max_micro_batch_size = args.max_running_requests
     server_args.set_global_server_args_for_scheduler(args)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from hisearch.record.sglang import hicache_0_5_23
-from hisearch.record.sglang.scheduler import Recording
+from hisearch.record.sglang.scheduler import OrderedSet, Recording
 from hisearch.record.sglang.settings import CONTEXT_TOKENS, Ignored, arguments, pool_tokens
 from hisearch.record.sglang.timeline import Ticks, Timeline
 
@@ -27,7 +27,7 @@ def build(config: dict[str, Any], timeline: Timeline, vocabulary: int) -> Any:
         timeline: the clock.
         vocabulary: number of token ids.
     """
-    from sglang.srt.managers import schedule_batch, scheduler
+    from sglang.srt.managers import schedule_batch, schedule_policy, scheduler
     from sglang.srt.managers.scheduler_components.batch_result_processor import SchedulerBatchResultProcessor
     from sglang.srt.managers.scheduler_components.new_token_ratio_tracker import NewTokenRatioTracker
     from sglang.srt.managers.scheduler_components.recv_skipper import SchedulerRecvSkipper
@@ -41,6 +41,7 @@ def build(config: dict[str, Any], timeline: Timeline, vocabulary: int) -> Any:
     get_parallel().override_permanently(**dict.fromkeys(_RANKS, 0), **dict.fromkeys(_GROUPS))
     ticks = Ticks(timeline)
     _replace_time(ticks)
+    schedule_policy.set = OrderedSet
 
     if config.get("hicache") is not None:
         hicache_0_5_23.install_laws(config["hicache"], timeline, ticks)
@@ -80,6 +81,8 @@ def build(config: dict[str, Any], timeline: Timeline, vocabulary: int) -> Any:
             self.tp_worker = _Worker()
             self.req_to_token_pool, self.token_to_kv_pool_allocator = _pools(chosen, self.max_total_num_tokens)
             self.tree_cache = _tree(self, chosen)
+            if self.enable_hicache_storage:
+                timeline.wakes.append(lambda: hicache_0_5_23.next_deadline(self.tree_cache, timeline))
             self.init_running_status()
             self.chunked_prefill_size = chosen["chunked_prefill_size"] if chosen["chunked_prefill_size"] > 0 else None
             self.is_mixed_chunk = self.chunked_prefill_size is not None and chosen["enable_mixed_chunk"]

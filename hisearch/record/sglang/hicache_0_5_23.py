@@ -28,6 +28,7 @@ def install_laws(hicache: dict[str, Any], timeline: Timeline, ticks: Ticks) -> N
     from sglang.srt.mem_cache import l2_transfer, storage, unified_radix_cache
     from sglang.srt.mem_cache.hybrid_cache import hybrid_cache_controller, hybrid_pool_assembler
     from sglang.srt.mem_cache.pool_host.base import HostKVCache
+    from sglang.srt.utils import poll_timer
 
     torch.distributed.get_world_size = lambda group=None: 1
     device = Device(timeline)
@@ -50,6 +51,8 @@ def install_laws(hicache: dict[str, Any], timeline: Timeline, ticks: Ticks) -> N
         module.Queue = threads.queue_class()
         module.time = clock
     unified_radix_cache.time = clock
+    # Deadlines of prefetches are timed outside of the tree's modules.
+    poll_timer.time = clock
     storage.StorageBackendFactory.create_backend = staticmethod(lambda *_, **__: laws)
 
     class HostPool(HostKVCache):  # type: ignore[misc]
@@ -104,6 +107,13 @@ def install_laws(hicache: dict[str, Any], timeline: Timeline, ticks: Ticks) -> N
             return answer
 
     hybrid_cache_controller.HybridCacheController = hybrid_pool_assembler.HybridCacheController = Controller
+
+
+def next_deadline(tree: Any, timeline: Timeline) -> float | None:
+    """When the next prefetch times out that a request waits for, and a microsecond more."""
+    waits = (tree._storage_prefetch_wait.get(handle) for handle in tree.ongoing_prefetch)
+    times = [wait.timer.started_at + wait.timeout_s + 1e-6 for wait in waits if wait is not None and wait.timer.running]
+    return min((time for time in times if time > timeline.clock), default=None)
 
 
 def kv_cache(size: int, page: int) -> Any:

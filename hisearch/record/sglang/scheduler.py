@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
 from hisearch.record.sglang.timeline import Timeline
+
+
+class OrderedSet(dict[Any, None]):
+    """Stands in for ``set`` in the engine's schedule policy: iterates in order of insertion.
+
+    The engine queues the requests that one request preempts in the order of a set, which is that of their addresses. A
+    recording has them in the order in which the engine chose them.
+    """
+
+    def __init__(self, items: Iterable[Any] = ()) -> None:
+        super().__init__(dict.fromkeys(items))
+
+    def add(self, item: Any) -> None:
+        """Put an item behind the others."""
+        self[item] = None
 
 
 class Recording:

@@ -138,8 +138,9 @@ class FetchesByHits:
         self._look_up(live)
 
     def admit(self, live: LiveRequest) -> None:
-        """A request is admitted: it is not looked up again."""
-        self.storage.look_ups[live.request.id].retry = False
+        """A request is admitted: it is not looked up again, and its wait is over (a retracted one waits anew)."""
+        look_up = self.storage.look_ups[live.request.id]
+        look_up.retry, look_up.late, look_up.wait_s = False, False, None
 
     def _look_up(self, live: LiveRequest) -> None:
         """Match a request in both tiers, and query storage for the rest, unless it is too little or too much."""
