@@ -220,7 +220,8 @@ class LmcacheWorker(VllmWorker):
         first = load.on_device // self.lmcache.chunk_tokens
         keys = self._keys(live, first, load.find.chunks)
         at_s = self.store.read(keys, at_s)
-        return send_over((self.to_device, *self.store.ways[0].read), at_s, len(keys) * self.lmcache.chunk_tokens)
+        tokens = load.find.chunks * self.lmcache.chunk_tokens - load.on_device
+        return send_over((self.to_device, *self.store.ways[0].read), at_s, tokens)
 
     def _chunks_to_save(self, live: LiveRequest) -> tuple[int, int]:
         """First and last chunk (excluded) to be saved after this step."""

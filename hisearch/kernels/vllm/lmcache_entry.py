@@ -100,7 +100,7 @@ def _load(sim, w, resumed, at_s):
         if (sim.requests[r].preemptions > 0) == resumed and offloaded.load_tokens > 0:
             begin = offloaded.on_device // size
             at_s = lmcache.read(sim, w, lists.path_end(sim, r), begin, offloaded.found, at_s)
-            at_s = _copy(sim, w, 1, at_s, (offloaded.found - begin) * size)
+            at_s = _copy(sim, w, 1, at_s, offloaded.found * size - offloaded.on_device)
         r = sim.requests[r].next
     return at_s
 
