@@ -72,6 +72,7 @@ class LmcacheConfig:
         save_decode: save outputs as well.
         network: law of a node's network, out and in.
         workers_per_node: workers of a node.
+        worker_apart: the worker runs in a process of its own, and does not hold the scheduler.
     """
 
     to_host: CopyLaw
@@ -81,6 +82,7 @@ class LmcacheConfig:
     save_decode: bool = False
     network: CopyLaw = _AT_ONCE
     workers_per_node: int = 1
+    worker_apart: bool = False
 
     def sharing(self, tier: LmcacheTier, workers: int) -> int:
         """Workers to a store."""
@@ -189,10 +191,11 @@ class LmcacheWorker(VllmWorker):
         """Start and end of a step: loads, computation, saves."""
         start_s = max(now, self.device_free_s)
         order = self._order()
-        at_s = start_s
+        at_s, held_s = start_s, now
         for live in order:
-            if live in self._admitted:
+            if live in self._admitted and self._admitted[live].tokens > 0:
                 at_s = self._load(live, self._admitted[live], at_s)
+                held_s = at_s
         at_s += seconds
         for live in order:
             if live in self._admitted:
@@ -204,6 +207,9 @@ class LmcacheWorker(VllmWorker):
                     (self.to_host, *self.store.ways[0].write), at_s, len(reserved) * self.lmcache.chunk_tokens
                 )
                 self.store.save(reserved, at_s)
+                held_s = at_s
+        if not self.lmcache.worker_apart:
+            self.held_s = held_s
         return start_s, at_s
 
     def _order(self) -> list[LiveRequest]:
@@ -215,8 +221,6 @@ class LmcacheWorker(VllmWorker):
 
     def _load(self, live: LiveRequest, load: _Load, at_s: float) -> float:
         """Copy the request's hits to the device; returns when they are there."""
-        if load.tokens == 0:
-            return at_s
         first = load.on_device // self.lmcache.chunk_tokens
         keys = self._keys(live, first, load.find.chunks)
         at_s = self.store.read(keys, at_s)
