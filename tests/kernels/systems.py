@@ -504,6 +504,7 @@ def lmcache_systems() -> st.SearchStrategy[System]:
         save_decode=st.booleans(),
         network=COPY_LAWS,
         workers_per_node=st.sampled_from([1, 2, 2, 3]),
+        worker_apart=st.booleans(),
     )
     return st.builds(replace, systems(vllm_engines(), repeats=True), lmcache=settings)
 

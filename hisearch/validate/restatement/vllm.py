@@ -401,7 +401,8 @@ def drive(worker: VllmWorker, requests: list[Request]) -> Recording:
     steps: list[Step] = []
     now = 0.0
     while pending or worker.has_work:
-        if not worker.has_work:
+        # An extra decode of a request that has finished is waited for too.
+        if not worker.has_work and not worker.outstanding:
             now = max(now, pending[0].arrival_s)
         while pending and pending[0].arrival_s <= now:
             worker.receive(pending.pop(0))
