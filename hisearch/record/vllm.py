@@ -157,7 +157,7 @@ class _Run:
         self.case = case
         self.asynchronous = bool(case.settings.get("async_scheduling", False))
         self.scheduler, self.hasher = make_scheduler(case.settings)
-        offload, block_tokens = case.settings.get("offload"), case.settings[BLOCK_KEY]
+        offload, block_tokens = case.settings.get("offload", {}), case.settings[BLOCK_KEY]
         self.worker: vllm_offload.Worker | None = None
         self.lmcache: vllm_lmcache.Worker | None = None
         if _is_lmcache(case.settings):
@@ -359,7 +359,7 @@ def _kv_cache_config(settings: dict[str, Any]) -> Any:
         specs.append(SlidingWindowSpec(sliding_window=window, **shape))
     groups = [KVCacheGroupSpec([f"layer{index}"], spec) for index, spec in enumerate(specs)]
     tensors = []
-    if settings.get("offload"):  # The host's blocks are counted from the tensors' pages.
+    if settings.get("offload") and not _is_lmcache(settings):  # The host's blocks are counted from the tensors' pages.
         size = settings["num_blocks"] * specs[0].page_size_bytes
         tensors.append(KVCacheTensor(size=size, shared_by=groups[0].layer_names))
     return KVCacheConfig(num_blocks=settings["num_blocks"], kv_cache_tensors=tensors, kv_cache_groups=groups)

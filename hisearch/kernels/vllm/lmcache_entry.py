@@ -1,8 +1,10 @@
 """vLLM with LMCache's connector: the step rule of ``vllm``, with steps that wait for loads and saves.
 
-Rules and sources: ``tests.reference.lmcache``. A decode's tracked tokens grow by one with each step, at most up
-to those known when the step is formed. They are not updated step by step: unless outputs are saved, only those of
-preempted requests are ever read (``_note_lost``).
+Rules and sources: ``tests.reference.lmcache``. Where one rank runs in the scheduler's process, its loads and saves
+hold the next pass (``held_s`` of ``_launch``); gaps between tokens are still those of the steps' ends.
+
+A decode's tracked tokens grow by one with each step, at most up to those known when the step is formed. They are not
+updated step by step: unless outputs are saved, only those of preempted requests are ever read (``_note_lost``).
 """
 
 from __future__ import annotations
