@@ -83,9 +83,10 @@ def install() -> str:
     return version
 
 
-def _operations() -> StandInModule:
+def _operations() -> Any:
     """LMCache's operations in C: memory that is not pinned, and a copy that counts tokens."""
-    operations, memory = StandInModule("lmcache.c_ops"), {}
+    operations: Any = StandInModule("lmcache.c_ops")
+    memory: dict[int, Any] = {}
 
     def alloc_pinned_ptr(size: int, *_: Any) -> int:
         buffer = (ctypes.c_uint8 * size)()
@@ -144,9 +145,10 @@ def _service_factory() -> type:
     from lmcache.v1.cache_engine import LMCacheEngineBuilder
     from lmcache.v1.lookup_client.lmcache_lookup_client import LMCacheLookupClient
 
-    class Factory(vllm_service_factory.VllmServiceFactory):  # type: ignore[misc, name-defined]
+    class Factory(vllm_service_factory.VllmServiceFactory):  # type: ignore[misc]
         def get_or_create_metadata(self) -> Any:
-            role, self.role = self.role, "scheduler"  # The other asks for GPUs.
+            role: str = self.role
+            self.role: str = "scheduler"  # The other asks for GPUs.
             metadata = super().get_or_create_metadata()
             self.role = metadata.role = role
             return metadata

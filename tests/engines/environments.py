@@ -136,10 +136,7 @@ _ROWS = (
     ),
     Engine(
         "vllm", "0.33.0", (*_VLLM, "oss-harmony>=0.0.11"),
-        (
-            "vllm==0.33.0", "llguidance<1.8", "xgrammar==0.2.8", "apache-tvm-ffi==0.1.11", "outlines_core==0.2.14",
-            *_LMCACHE,
-        ),
+        ("vllm==0.33.0", "llguidance<1.8", "xgrammar==0.2.8", "apache-tvm-ffi==0.1.11", "outlines_core==0.2.14"),
         ((3, 11), (3, 14)),
     ),
     Engine("sglang", "0.5.9", _SGLANG, ("sglang==0.5.9",), ((3, 10), (3, 13))),
