@@ -314,7 +314,7 @@ def make_scheduler(settings: dict[str, Any]) -> tuple[Any, Any]:
         page_bytes = cache_config.kv_cache_groups[0].kv_cache_spec.page_size_bytes
         if _is_lmcache(settings):
             offload = vllm_lmcache.checked(settings["offload"], settings["block_size"])
-            more = vllm_lmcache.connector_config(offload, page_bytes, settings["block_size"])
+            more = vllm_lmcache.connector_config(offload, page_bytes, settings["block_size"], version())
         else:
             offload = vllm_offload.checked(settings["offload"])
             more = vllm_offload.connector_config(offload, settings["block_size"], page_bytes)

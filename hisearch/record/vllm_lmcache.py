@@ -24,6 +24,8 @@ from hisearch.record.standins import MissingPackages, StandInModule
 
 #: Releases of LMCache with an adapter that fits the recorder, as (major, minor).
 VERSIONS = ((0, 4), (0, 4))
+#: The vLLM that these were made for. vLLM 0.33 hands resumed requests to the connector as new ones: they lose tokens.
+VLLM = "0.19"
 #: Key of ``offload`` with ``connector: lmcache`` -> default; None where it must be given.
 KEYS: dict[str, Any] = {
     "connector": "lmcache", "capacity_tokens": None, "to_host": None, "to_device": None, "chunk_tokens": 256,
@@ -56,11 +58,14 @@ def checked(given: dict[str, Any], block_tokens: int) -> dict[str, Any]:
     return offload
 
 
-def install() -> str:
+def install(vllm: str = f"{VLLM}.0") -> str:
     """Import LMCache with stand-ins for what needs a GPU; returns its version.
 
+    Args:
+        vllm: the installed vLLM's version.
+
     Raises:
-        EngineError: not installed, or of another release.
+        EngineError: not installed, or of a release that does not fit.
     """
     from importlib.metadata import PackageNotFoundError
     from importlib.metadata import version as installed_version
@@ -73,10 +78,14 @@ def install() -> str:
     if not VERSIONS[0] <= release <= VERSIONS[1]:
         first, last = (".".join(map(str, ends)) for ends in VERSIONS)
         raise EngineError(f"LMCache {version} is installed; expected a version from {first} to {last}")
+    if not vllm.startswith(f"{VLLM}."):
+        raise EngineError(f"LMCache {version} is recorded under vLLM {VLLM}, not {vllm}, for which it was not made")
     if "lmcache" not in sys.modules:
         os.environ.setdefault("LMCACHE_TRACK_USAGE", "false")
         os.environ.setdefault("LMCACHE_LOG_LEVEL", "ERROR")
         sys.meta_path.append(MissingPackages("lmcache", ("torch", "numpy", "sortedcontainers", "vllm")))
+        modules: dict[str, Any] = sys.modules
+        modules["opentelemetry.sdk._logs"] = None  # LMCache does without; a stand-in could not take its messages.
         import lmcache  # It puts slow ones in Python in the place of its operations, which these replace.
 
         sys.modules["lmcache.c_ops"] = lmcache.c_ops = _operations()
@@ -108,11 +117,11 @@ def _operations() -> Any:
     return operations
 
 
-def connector_config(offload: dict[str, Any], page_bytes: int, block_tokens: int) -> dict[str, Any]:
+def connector_config(offload: dict[str, Any], page_bytes: int, block_tokens: int, vllm: str) -> dict[str, Any]:
     """Arguments of ``VllmConfig`` that switch the connector on; the host holds whole chunks of ``capacity_tokens``."""
     from vllm.config import KVTransferConfig
 
-    install()
+    install(vllm)
     size = offload["chunk_tokens"]
     _configure(
         chunk_size=size,

@@ -20,7 +20,7 @@ from tests.engines.shrink import shrink_recording
 
 #: Least share of the cases that has to be recorded: an engine may fail on a few by its own fault.
 LEAST_RECORDED = 0.75
-#: The engine that also records LMCache's connector; what vLLM 0.33 does otherwise with a connector is not simulated.
+#: The engine that also records LMCache's connector: the recorded LMCache was made for it.
 LMCACHE_UNDER = "vllm-0.19.1"
 
 
