@@ -219,16 +219,16 @@ def _launch(sim, w, now):
     worker = sim.workers[w]
     before = worker.newest_end_s
     start = max(now, before)
+    saves, loads = sim.links[2 * w].transfers, sim.links[2 * w + 1].transfers
     at_s = _load(sim, w, False, start)
     at_s = _load(sim, w, True, at_s)
-    held_s = at_s if at_s > start else now
+    held_s = at_s if sim.links[2 * w + 1].transfers > loads else now
     at_s += vllm.price(sim, w)
-    computed_s = at_s
     at_s = _save_admitted(sim, w, False, at_s)
     if worker.batch_size > 0 or sim.offloading.save_decode:
         at_s = _save_running(sim, w, at_s)
     at_s = _save_admitted(sim, w, True, at_s)
-    if at_s > computed_s:
+    if sim.links[2 * w].transfers > saves:
         held_s = at_s
     if sim.offloading.worker_apart:
         held_s = now
