@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 import os
 import sys
@@ -21,7 +22,10 @@ def main(arguments: list[str] | None = None) -> int:
         if options.cases:
             cases = [case for path in options.cases for case in read_cases(path, engine.SETTINGS, engine.BLOCK_KEY)]
         else:
-            cases = random_cases(options.random, options.seed, engine.draw)
+            draw = engine.draw
+            if getattr(options, "connector", None):
+                draw = functools.partial(draw, connector=options.connector)
+            cases = random_cases(options.random, options.seed, draw)
         engine.version()
         failed = record_cases(cases, options.out, engine.record)
     except (CaseError, EngineError) as error:
@@ -46,6 +50,10 @@ def _parser() -> argparse.ArgumentParser:
         )
         source.add_argument("--random", type=int, metavar="N", help="draw N cases, of the seeds SEED to SEED + N - 1")
         command.add_argument("--seed", type=int, default=0, metavar="SEED", help="of --random (default: 0)")
+        if name == "vllm":
+            command.add_argument(
+                "--connector", choices=("lmcache",), help="draw cases of --random with this KV connector, as installed"
+            )
         command.add_argument(
             "--out", type=Path, required=True, metavar="DIR", help="folder of the recordings; what it holds is skipped"
         )

@@ -16,9 +16,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hisearch.record import vllm_offload
+from hisearch.record import vllm_lmcache, vllm_offload
 from hisearch.record.cases import LAW, Case, CaseError, EngineError, Setting, step_latency_s
-from hisearch.record.vllm_random import random_case
+from hisearch.record.vllm_random import random_case, random_lmcache_case
 from hisearch.record.workload import END_TOKEN, Row, token_texts
 
 VERSIONS = ((0, 19), (0, 33))
@@ -109,11 +109,20 @@ def record(case: Case) -> dict[str, Any]:
     if run.worker is not None:
         copied = {"stored_tokens": run.worker.to_host.tokens, "loaded_tokens": run.worker.to_device.tokens}
         recording |= copied | {"engine": f"vllm {engine} (v1 scheduler, OffloadingConnector scheduler and worker side)"}
+    if run.lmcache is not None:
+        copies = run.lmcache.copies
+        recording |= {"stored_tokens": copies.stored_tokens, "loaded_tokens": copies.loaded_tokens}
+        recording["engine"] = f"vllm {engine} (v1 scheduler, LMCache {vllm_lmcache.install()}, {kind} scheduling)"
     return recording
 
 
+def _is_lmcache(settings: dict[str, Any]) -> bool:
+    return bool(settings.get("offload", {}).get("connector") == "lmcache")
+
+
 def _check(case: Case) -> None:
-    if case.settings.get("offload") and case.settings.get("async_scheduling"):
+    has_other = case.settings.get("offload") and not _is_lmcache(case.settings)
+    if has_other and case.settings.get("async_scheduling"):
         raise CaseError(f"{case.source}: {case.name}: offload: recorded with synchronous scheduling alone")
     usable = (case.settings["num_blocks"] - 1) * case.settings["block_size"]
     longest = min(usable, case.settings.get("max_model_len", 65536) - 1)
@@ -125,12 +134,17 @@ def _check(case: Case) -> None:
             )
 
 
-def draw(rng: random.Random) -> tuple[dict[str, Any], list[Row], int]:
-    """Settings, requests and block size of a random case, without settings that the installed vLLM does not have."""
+def draw(rng: random.Random, connector: str | None = None) -> tuple[dict[str, Any], list[Row], int]:
+    """Settings, requests and block size of a random case, without settings that the installed vLLM does not have.
+
+    Args:
+        rng: for all that is drawn.
+        connector: "lmcache" for a case with LMCache's connector; None: no connector.
+    """
     version()
     from vllm.config import SchedulerConfig
 
-    settings, rows, block_tokens = random_case(rng)
+    settings, rows, block_tokens = random_lmcache_case(rng) if connector == "lmcache" else random_case(rng)
     if "watermark" not in inspect.signature(SchedulerConfig).parameters:
         del settings["watermark"]
     return settings, rows, block_tokens
@@ -143,12 +157,13 @@ class _Run:
         self.case = case
         self.asynchronous = bool(case.settings.get("async_scheduling", False))
         self.scheduler, self.hasher = make_scheduler(case.settings)
-        offload = case.settings.get("offload")
-        self.worker = (
-            vllm_offload.Worker(self.scheduler, vllm_offload.checked(offload), case.settings[BLOCK_KEY])
-            if offload
-            else None
-        )
+        offload, block_tokens = case.settings.get("offload", {}), case.settings[BLOCK_KEY]
+        self.worker: vllm_offload.Worker | None = None
+        self.lmcache: vllm_lmcache.Worker | None = None
+        if _is_lmcache(case.settings):
+            self.lmcache = vllm_lmcache.Worker(self.scheduler, vllm_lmcache.checked(offload, block_tokens))
+        elif offload:
+            self.worker = vllm_offload.Worker(self.scheduler, vllm_offload.checked(offload), block_tokens)
         self.rows = {str(row["id"]): row for row in case.requests}
         self.texts = {str(name): text for name, text in token_texts(case.requests, case.settings[BLOCK_KEY]).items()}
         self.waiting = deque(case.requests)
@@ -211,13 +226,18 @@ class _Run:
         step["batch"] = [list(entry) for entry in batch]
         step["preempted"] = sorted(self.rows[name]["id"] for name in output.preempted_req_ids or ())
         self.steps.append(step)
-        self.device_free_s = start_s + step_latency_s(batch)
+        if self.lmcache is None:
+            self.device_free_s = start_s + step_latency_s(batch)
+        else:
+            self.device_free_s, held_s = self.lmcache.run(output, start_s, step_latency_s(batch))
+            self.clock = self.clock if held_s is None else held_s
         sampling = [request.request_id for request in requests if not request.is_prefill_chunk]
         self.outstanding.append((output, sampling, copied, self.device_free_s))
         return True
 
     def _process(self, output: Any, sampling: list[str], copied: dict[str, Any], end_s: float) -> None:
-        self.clock = end_s
+        # A scheduler that was held beyond the step's end takes in its results when it is not held any more.
+        self.clock = end_s = max(self.clock, end_s)
         names = list(output.num_scheduled_tokens)
         chosen = set(sampling)
         sampled = [[self._next_token(name)] if name in chosen else [] for name in names]
@@ -292,8 +312,12 @@ def make_scheduler(settings: dict[str, Any]) -> tuple[Any, Any]:
     cache_config, more = _kv_cache_config(settings), {}
     if settings.get("offload"):
         page_bytes = cache_config.kv_cache_groups[0].kv_cache_spec.page_size_bytes
-        offload = vllm_offload.checked(settings["offload"])
-        more = vllm_offload.connector_config(offload, settings["block_size"], page_bytes)
+        if _is_lmcache(settings):
+            offload = vllm_lmcache.checked(settings["offload"], settings["block_size"])
+            more = vllm_lmcache.connector_config(offload, page_bytes, settings["block_size"], version())
+        else:
+            offload = vllm_offload.checked(settings["offload"])
+            more = vllm_offload.connector_config(offload, settings["block_size"], page_bytes)
     config = VllmConfig(
         model_config=model, scheduler_config=SchedulerConfig(**arguments), device_config=DeviceConfig(device="cpu"),
         cache_config=CacheConfig(block_size=settings["block_size"], enable_prefix_caching=prefix), **more,
@@ -335,7 +359,7 @@ def _kv_cache_config(settings: dict[str, Any]) -> Any:
         specs.append(SlidingWindowSpec(sliding_window=window, **shape))
     groups = [KVCacheGroupSpec([f"layer{index}"], spec) for index, spec in enumerate(specs)]
     tensors = []
-    if settings.get("offload"):  # The host's blocks are counted from the tensors' pages.
+    if settings.get("offload") and not _is_lmcache(settings):  # The host's blocks are counted from the tensors' pages.
         size = settings["num_blocks"] * specs[0].page_size_bytes
         tensors.append(KVCacheTensor(size=size, shared_by=groups[0].layer_names))
     return KVCacheConfig(num_blocks=settings["num_blocks"], kv_cache_tensors=tensors, kv_cache_groups=groups)

@@ -8,6 +8,22 @@ from typing import Any
 from hisearch.record.workload import Row, make_requests
 
 
+def random_lmcache_case(rng: random.Random) -> tuple[dict[str, Any], list[Row], int]:
+    """Draw a case with LMCache's connector: chunks of few blocks, and host memory of few or many requests."""
+    settings, rows, block = random_case(rng)
+    size = block * rng.choice((1, 2, 4, 4, 16))
+    size = max(size, 16)
+    tokens = [row["input_tokens"] + row["output_tokens"] for row in rows]
+    held = sum(tokens) * rng.choice((0.02, 0.05, 0.1, 0.2, 0.5, 2.0))
+    base_s, per_token_s = rng.choice((0.0, 1e-4, 2e-3)), rng.choice((1e-7, 2e-6, 2e-5))
+    settings["offload"] = {
+        "connector": "lmcache", "capacity_tokens": max(int(held), 2 * size), "chunk_tokens": size,
+        "to_host": [base_s, per_token_s], "to_device": [base_s * rng.choice((0.5, 1, 2)), per_token_s],
+        "eviction": rng.choice(("lru", "lru", "lru", "lfu", "fifo", "mru")), "save_decode": rng.random() < 0.5,
+    }  # fmt: skip
+    return settings, rows, block
+
+
 def random_case(rng: random.Random) -> tuple[dict[str, Any], list[Row], int]:
     """Draw settings (by their names in a recording), requests and the block size.
 

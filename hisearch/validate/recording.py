@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 
 from hisearch.base.engine_rules import MODELLED
 from hisearch.specs.base import EngineName, NonNegative, NonNegativeInt, Positive
@@ -69,6 +69,23 @@ class OffloadSettings(_Settings):
     worker_apart: bool = False
 
 
+class LmcacheSettings(_Settings):
+    """``config.offload`` with ``connector: lmcache``: LMCache's connector, host memory alone."""
+
+    connector: Literal["lmcache"]
+    capacity_tokens: _Tokens
+    to_host: CopySettings
+    to_device: CopySettings
+    chunk_tokens: _Tokens = 256
+    eviction: Literal["lru", "lfu", "fifo", "mru"] = "lru"
+    save_decode: bool = False
+
+
+def _connector_of(offload: Any) -> str:
+    given = offload.get("connector") if isinstance(offload, dict) else getattr(offload, "connector", None)
+    return "offload" if given is None else "lmcache"
+
+
 class VllmSettings(_Settings):
     """``config`` of a vLLM recording; absent settings are vLLM's defaults."""
 
@@ -84,7 +101,13 @@ class VllmSettings(_Settings):
     async_scheduling: bool = False
     max_model_len: _Tokens = 65536
     watermark: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    offload: OffloadSettings | None = None
+    offload: (
+        Annotated[
+            Annotated[OffloadSettings, Tag("offload")] | Annotated[LmcacheSettings, Tag("lmcache")],
+            Discriminator(_connector_of),
+        ]
+        | None
+    ) = None
 
     @model_validator(mode="after")
     def _check(self) -> VllmSettings:
@@ -176,7 +199,7 @@ class EngineRecording:
         steps, first_token_s, finish_s: what the engine did, times in seconds by the request's id as text; all of them
             or none (None).
         reused_tokens: tokens found in the cache at first scheduling, by id; None where not recorded.
-        copied_tokens: to and from host memory by the offloading connector; None where not recorded.
+        copied_tokens: to and from host memory by the KV connector; None where not recorded.
         ignored: keys of ``requests`` that the replay does not use.
         jumps: the recorder left out passes of an idle scheduler beside copies under way (see ``MovementPlan.jumps``).
     """

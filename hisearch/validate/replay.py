@@ -19,7 +19,7 @@ from hisearch.simulate.plans.tier_plan import MovementPlan, TierPlan, TransferLa
 from hisearch.specs.base import EngineName
 from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.validate.recorded_trace import compiled_trace, declared_limit
-from hisearch.validate.recording import EngineRecording, RequestRow, SglangSettings, VllmSettings
+from hisearch.validate.recording import EngineRecording, LmcacheSettings, RequestRow, SglangSettings, VllmSettings
 from hisearch.validate.restatement import sglang, vllm
 from hisearch.validate.restatement.content import BlockContent
 from hisearch.validate.restatement.recording import Cost, Recording, Request, Step
@@ -144,9 +144,17 @@ def simulated_run(recording: EngineRecording, law: StepLaw) -> Run:
     reused = requests.hit_tokens + requests.host_hit_tokens + requests.storage_hit_tokens
     copied = None
     if recording.copied_tokens is not None:
-        host = next(store for store in result.stores if store.tier == 1)
-        copied = (host.stored_tokens, host.read_tokens)
+        copied = _copied(recording, result)
     return Run(_decisions(result, recording.engine), requests.first_token_s, requests.finish_s, reused, copied)
+
+
+def _copied(recording: EngineRecording, result: Result) -> tuple[int, int]:
+    """Tokens copied to host memory and back; LMCache copies chunks that it has too."""
+    if isinstance(getattr(recording.settings, "offload", None), LmcacheSettings):
+        to_host, to_device = (next(use for use in result.links if use.write is write) for write in (True, False))
+        return to_host.tokens, to_device.tokens
+    host = next(store for store in result.stores if store.tier == 1)
+    return host.stored_tokens, host.read_tokens
 
 
 def _decisions(result: Result, engine: EngineName) -> list[Decision]:
@@ -237,10 +245,21 @@ def _sglang(settings: SglangSettings, version: str) -> EngineSpec:
 
 
 def _offloading(settings: VllmSettings) -> dict[str, Any]:
-    """Arguments of a plan for the recording's host memory behind vLLM's offloading connector."""
+    """Arguments of a plan for the recording's host memory behind vLLM's offloading connector or LMCache's."""
     offload = settings.offload
     if offload is None:
         return {}
+    if isinstance(offload, LmcacheSettings):
+        size = offload.chunk_tokens
+        movement = MovementPlan(
+            "lmcache",
+            chunk_tokens=size,
+            save_decode=offload.save_decode,
+            host_read=TransferLaw(*offload.to_device),
+            host_write=TransferLaw(*offload.to_host),
+        )
+        tier = TierPlan("host", "worker", offload.capacity_tokens // size * size, size, offload.eviction)
+        return {"tiers": (tier,), "movement": movement}
     block_tokens = settings.block_size * offload.block_size_factor
     capacity = offload.capacity_tokens // block_tokens * block_tokens
     movement = MovementPlan(

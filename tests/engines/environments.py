@@ -23,6 +23,8 @@ _VLLM = (
     "pybase64", "cbor2", "einops", "packaging", "partial-json-parser", "gguf", "aiohttp", "openai", "protobuf",
     "uvloop", "setproctitle", "fastapi", "lark", "orjson", "ijson", "jsonschema", "diskcache", "python-json-logger",
 )  # fmt: skip
+#: LMCache under vLLM: its own code, and what keeps its order; hisearch.record puts stand-ins in the place of the rest.
+_LMCACHE = ("lmcache==0.4.4", "sortedcontainers")
 #: What SGLang's scheduler imports; hisearch.record puts stand-ins in the place of kernels and of what runs a model.
 _SGLANG = ("numpy", "pydantic", "msgspec", "orjson", "packaging", "psutil", "pyyaml", "pyzmq", "requests", "tqdm")
 
@@ -129,7 +131,7 @@ def _run(title: str, command: Sequence[str]) -> None:
 _ROWS = (
     Engine(
         "vllm", "0.19.1", (*_VLLM, "openai-harmony>=0.0.3"),
-        ("vllm==0.19.1", "llguidance<1.4", "xgrammar<0.2", "apache-tvm-ffi", "outlines_core==0.2.11"),
+        ("vllm==0.19.1", "llguidance<1.4", "xgrammar<0.2", "apache-tvm-ffi", "outlines_core==0.2.11", *_LMCACHE),
         ((3, 10), (3, 13)),
     ),
     Engine(

@@ -20,6 +20,8 @@ from tests.engines.shrink import shrink_recording
 
 #: Least share of the cases that has to be recorded: an engine may fail on a few by its own fault.
 LEAST_RECORDED = 0.75
+#: The engine that also records LMCache's connector: the recorded LMCache was made for it.
+LMCACHE_UNDER = "vllm-0.19.1"
 
 
 def main() -> int:
@@ -34,6 +36,10 @@ def main() -> int:
     for title in options.engine or ENGINES:
         try:
             is_equal = compare(ENGINES[title], options.cases, options.seed, shorten=not options.keep_long)
+            if title == LMCACHE_UNDER:
+                is_equal &= compare(
+                    ENGINES[title], options.cases, options.seed, connector="lmcache", shorten=not options.keep_long
+                )
             is_equal &= parse(ENGINES[title])
         except NoEngineError as error:
             print(f"{title}: {error}", file=sys.stderr)
@@ -43,21 +49,25 @@ def main() -> int:
     return status
 
 
-def compare(engine: Engine, cases: int, seed: int, *, shorten: bool) -> bool:
-    """Whether all that the engine records is simulated step by step; prints how much, and what differs."""
-    out = ROOT / ".engines" / "recordings" / f"{engine.title}-{seed}"
-    record(engine, out, "--random", str(cases), "--seed", str(seed))
+def compare(engine: Engine, cases: int, seed: int, *, connector: str = "", shorten: bool) -> bool:
+    """Whether all that the engine records is simulated step by step; prints how much, and what differs.
+
+    ``connector``: a KV connector that the cases have.
+    """
+    title = f"{engine.title}-{connector}" if connector else engine.title
+    out = ROOT / ".engines" / "recordings" / f"{title}-{seed}"
+    record(engine, out, "--random", str(cases), "--seed", str(seed), *(["--connector", connector] if connector else []))
     recordings = sorted(out.glob("*.json.gz"))
     wrong = [case for case in validate_recordings(recordings) if not case.ok]
-    print(f"{engine.title}: {len(recordings) - len(wrong)} of {len(recordings)} recordings simulated step by step")
+    print(f"{title}: {len(recordings) - len(wrong)} of {len(recordings)} recordings simulated step by step")
     if len(recordings) < cases:
-        print(f"{engine.title}: the engine failed on {cases - len(recordings)} of {cases} cases (see above)")
+        print(f"{title}: the engine failed on {cases - len(recordings)} of {cases} cases (see above)")
     for case in wrong:
         print(f"  {case.file}: {case.error or _step(case)}")
     differing = [case for case in wrong if case.error is None]
     if differing and shorten:
         least = min(differing, key=lambda case: case.steps or 0)
-        kept = ROOT / ".engines" / "differences" / f"{engine.title}-{Path(least.file).name}"
+        kept = ROOT / ".engines" / "differences" / f"{title}-{Path(least.file).name}"
         print(f"  shortest case that differs: {shrink_recording(Path(least.file), engine.title, kept)}")
     return not wrong and len(recordings) >= LEAST_RECORDED * cases
 

@@ -276,6 +276,7 @@ def with_lmcache(bare: WorkerPlan, settings: lmcache.LmcacheConfig) -> WorkerPla
         host_write=transfer_law(settings.to_host),
         network_read=transfer_law(settings.network),
         network_write=transfer_law(settings.network),
+        worker_apart=settings.worker_apart,
     )
     return replace(bare, tiers=tiers, movement=movement, workers_per_node=settings.workers_per_node)
 
@@ -503,6 +504,7 @@ def lmcache_systems() -> st.SearchStrategy[System]:
         save_decode=st.booleans(),
         network=COPY_LAWS,
         workers_per_node=st.sampled_from([1, 2, 2, 3]),
+        worker_apart=st.booleans(),
     )
     return st.builds(replace, systems(vllm_engines(), repeats=True), lmcache=settings)
 

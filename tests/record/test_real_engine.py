@@ -7,7 +7,21 @@ from pathlib import Path
 import pytest
 
 from hisearch.validate.scheduler import validate_recordings
-from tests.engines.environments import ENGINES, record
+from tests.engines.environments import ENGINES, NoEngineError, record
+
+
+@pytest.mark.slow
+def test_lmcache_under_vllm_is_recorded_and_simulated(tmp_path: Path) -> None:
+    engine = ENGINES["vllm-0.19.1"]
+    if not engine.is_there():
+        pytest.skip(f"NOT CHECKED: no {engine.title}; run `make test-engines`, or set {engine.variable} to its Python")
+    try:
+        record(engine, tmp_path, "--random", "3", "--seed", "9", "--connector", "lmcache")
+    except NoEngineError as error:
+        pytest.skip(f"NOT CHECKED: {error}")
+    cases = list(validate_recordings(sorted(tmp_path.glob("*.json.gz"))))
+    assert len(cases) == 3
+    assert [case.file for case in cases if not case.ok] == []
 
 
 @pytest.mark.slow

@@ -188,6 +188,7 @@ class Cluster:
     def _form(self, worker: int, now: float) -> None:
         engine, tally, ends = self.engines[worker], self.tallies[worker], self.ends[worker]
         step = engine.form(now)
+        held_s = max(now, getattr(engine, "held_s", 0.0))
         if step is not None:
             ends.append(step.end_s)
             tally.steps.append(step)
@@ -204,9 +205,9 @@ class Cluster:
             if look_again_s is not None:
                 heapq.heappush(self.events, (look_again_s, _LOOK, worker))
         elif ends and (step is None or len(ends) == engine.most_outstanding):
-            heapq.heappush(self.events, (ends[0], _STEP_END, worker))
+            heapq.heappush(self.events, (max(ends[0], held_s), _STEP_END, worker))
         else:
-            heapq.heappush(self.events, (now, _PASS, worker))
+            heapq.heappush(self.events, (held_s, _PASS, worker))
 
     def _end_step(self, worker: int, now: float) -> None:
         self.ends[worker].popleft()

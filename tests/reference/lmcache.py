@@ -1,8 +1,8 @@
-"""vLLM 0.19 with LMCache's connector, restated on top of the scheduler.
+"""vLLM with LMCache's connector, restated on top of the scheduler.
 
-There is no recording of it. Every rule below was looked up in LMCache (of spring 2026; ``integration/vllm/
-vllm_v1_adapter.py``, ``v1/cache_engine.py``, ``v1/gpu_connector``) unless it is marked *assumed*. Rules of the tiers
-are in ``lmcache_store``.
+Held against recordings of LMCache 0.4.4 (``hisearch.record.vllm_lmcache``) for one rank with host memory alone. Every
+rule below is LMCache's (``integration/vllm/vllm_v1_adapter.py``, ``v1/cache_engine.py``, ``v1/gpu_connector``) unless
+it is marked *assumed*. Rules of the tiers are in ``lmcache_store``.
 
 - Chunks are 256 tokens; a partial chunk at the end of a sequence is not stored. (``save_unfull_chunk`` off)
 - A waiting request is looked up when a pass first reaches it, with all its known tokens. The hits stay pinned until it
@@ -10,17 +10,23 @@ are in ``lmcache_store``.
 - Hits beyond those on the device are loaded; if all known tokens hit, the last is computed again. Device blocks for
   them are taken at admission and can be hit at once, as if they were computed in the step.
 - The step that admits a request waits for its load. Request by request, chunks are loaded from the one in which the
-  device's hits end. Chunks that host memory lacks are read from the stores behind it. All are then copied to the
-  device. (start_load_kv, retrieve)
+  device's hits end. Chunks that host memory lacks are read from the stores behind it. All tokens behind those on the
+  device are then copied to it. (start_load_kv, retrieve; gpu_connectors.to_gpu: skip_prefix_n_tokens)
+- A copy is waited for. A single rank runs in the scheduler's process, which passes again, and takes in results of the
+  step before, when its loads have ended and, if anything was saved, its saves. (vLLM: v1/executor/uniproc_executor.py;
+  gpu_connectors: load_stream.synchronize, store_stream.synchronize)
 - After the step's computation, request by request (new ones, running ones, then resumed ones), pinned chunks are
   released and full chunks among its tokens so far are copied to the host. The step lasts until then. (wait_for_save;
   the copy is waited for)
 - Chunks count as saved if the look-up hit them or if they were saved. Nothing is saved before the next chunk boundary.
   Nothing is saved either once the request decodes (a step with one new token, also after a preemption), unless
   ``save_decode`` is set. A resumed request starts again with its new look-up. (RequestTracker, ReqMeta)
-- With asynchronous scheduling a token in flight is not yet among a request's tokens. (build_connector_meta)
-- *Assumed*: loads begin when the device is free. A step's effect on the tiers is decided when it is formed; chunks that
-  it saves can be hit from the end of their copy on.
+- With asynchronous scheduling a token in flight is not yet among a request's tokens. An extra decode behind an
+  end-of-sequence token counts as any other. (build_connector_meta)
+- Loads begin when the device is free: before each, slots are copied to the device behind what it computes.
+  (start_load_kv: slot_mapping.to)
+- *Assumed*, of ranks in processes of their own (``worker_apart``): the scheduler does not wait. A step's effect on the
+  tiers is decided when it is formed; chunks that it saves can be hit from the end of their copy on.
 """
 
 from __future__ import annotations
@@ -72,6 +78,7 @@ class LmcacheConfig:
         save_decode: save outputs as well.
         network: law of a node's network, out and in.
         workers_per_node: workers of a node.
+        worker_apart: the worker runs in a process of its own, and does not hold the scheduler.
     """
 
     to_host: CopyLaw
@@ -81,6 +88,7 @@ class LmcacheConfig:
     save_decode: bool = False
     network: CopyLaw = _AT_ONCE
     workers_per_node: int = 1
+    worker_apart: bool = False
 
     def sharing(self, tier: LmcacheTier, workers: int) -> int:
         """Workers to a store."""
@@ -189,10 +197,11 @@ class LmcacheWorker(VllmWorker):
         """Start and end of a step: loads, computation, saves."""
         start_s = max(now, self.device_free_s)
         order = self._order()
-        at_s = start_s
+        at_s, held_s = start_s, now
         for live in order:
-            if live in self._admitted:
+            if live in self._admitted and self._admitted[live].tokens > 0:
                 at_s = self._load(live, self._admitted[live], at_s)
+                held_s = at_s
         at_s += seconds
         for live in order:
             if live in self._admitted:
@@ -204,6 +213,9 @@ class LmcacheWorker(VllmWorker):
                     (self.to_host, *self.store.ways[0].write), at_s, len(reserved) * self.lmcache.chunk_tokens
                 )
                 self.store.save(reserved, at_s)
+                held_s = at_s
+        if not self.lmcache.worker_apart:
+            self.held_s = held_s
         return start_s, at_s
 
     def _order(self) -> list[LiveRequest]:
@@ -215,12 +227,11 @@ class LmcacheWorker(VllmWorker):
 
     def _load(self, live: LiveRequest, load: _Load, at_s: float) -> float:
         """Copy the request's hits to the device; returns when they are there."""
-        if load.tokens == 0:
-            return at_s
         first = load.on_device // self.lmcache.chunk_tokens
         keys = self._keys(live, first, load.find.chunks)
         at_s = self.store.read(keys, at_s)
-        return send_over((self.to_device, *self.store.ways[0].read), at_s, len(keys) * self.lmcache.chunk_tokens)
+        tokens = load.find.chunks * self.lmcache.chunk_tokens - load.on_device
+        return send_over((self.to_device, *self.store.ways[0].read), at_s, tokens)
 
     def _chunks_to_save(self, live: LiveRequest) -> tuple[int, int]:
         """First and last chunk (excluded) to be saved after this step."""

@@ -1,8 +1,10 @@
 """vLLM with LMCache's connector: the step rule of ``vllm``, with steps that wait for loads and saves.
 
-Rules and sources: ``tests.reference.lmcache``. A decode's tracked tokens grow by one with each step, at most up
-to those known when the step is formed. They are not updated step by step: unless outputs are saved, only those of
-preempted requests are ever read (``_note_lost``).
+Rules and sources: ``tests.reference.lmcache``. Where one rank runs in the scheduler's process, its loads and saves
+hold the next pass (``held_s`` of ``_launch``); gaps between tokens are still those of the steps' ends.
+
+A decode's tracked tokens grow by one with each step, at most up to those known when the step is formed. They are not
+updated step by step: unless outputs are saved, only those of preempted requests are ever read (``_note_lost``).
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from hisearch.base.jit import kernel
 from hisearch.kernels.cache import block_table, queue
 from hisearch.kernels.engine import device
 from hisearch.kernels.engine.engine_calls import Op
+from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import heaps, links, lists
 from hisearch.kernels.vllm import entry as vllm
@@ -100,7 +103,7 @@ def _load(sim, w, resumed, at_s):
         if (sim.requests[r].preemptions > 0) == resumed and offloaded.load_tokens > 0:
             begin = offloaded.on_device // size
             at_s = lmcache.read(sim, w, lists.path_end(sim, r), begin, offloaded.found, at_s)
-            at_s = _copy(sim, w, 1, at_s, (offloaded.found - begin) * size)
+            at_s = _copy(sim, w, 1, at_s, offloaded.found * size - offloaded.on_device)
         r = sim.requests[r].next
     return at_s
 
@@ -172,11 +175,42 @@ def _save_running(sim, w, at_s):
     r = worker.running_head
     while r >= 0 and r != sim.connectors[w].first_admitted:
         request = sim.requests[r]
-        decodes = request.state == la.DECODING
-        if (decodes and sim.offloading.save_decode) or (not decodes and request.mark == worker.launched + 1):
+        decodes = request.state == la.DECODING or request.state == la.DRAINING
+        takes_part = request.state == la.DECODING or request.mark == worker.launched + 1
+        if takes_part and (sim.offloading.save_decode or not decodes):
             at_s = _save(sim, w, r, at_s)
         r = request.next
     return at_s
+
+
+@kernel
+def _delay_first_token(sim, w, r, until_s):
+    """Let the first token of ``r``, if the newest step launched made it, come at ``until_s``."""
+    request = sim.requests[r]
+    if request.generated != 1 or request.sampled_step != sim.workers[w].launched:
+        return
+    from_s = request.first_token_s
+    request.first_token_s = until_s
+    late_s = sim.fleet.config.late_s
+    arrival_s = sim.fleet.arrival_s[r]
+    if from_s - arrival_s <= late_s < until_s - arrival_s and sim.config.role != fl.PREFILL:
+        sim.fleet.counters[fl.LATE] += 1
+
+
+@kernel
+def _delay_results(sim, w, until_s):
+    """Let the results of the outstanding step, which the scheduler takes in next, wait until ``until_s``."""
+    worker = sim.workers[w]
+    if worker.outstanding == 0 or until_s <= worker.oldest_end_s:
+        return
+    r = worker.running_head
+    while r >= 0:
+        _delay_first_token(sim, w, r, until_s)
+        r = sim.requests[r].next
+    r = worker.lost_head
+    while r >= 0:
+        _delay_first_token(sim, w, r, until_s)
+        r = sim.requests[r].prev_aside
 
 
 @kernel
@@ -185,15 +219,25 @@ def _launch(sim, w, now):
     worker = sim.workers[w]
     before = worker.newest_end_s
     start = max(now, before)
+    saves, loads = sim.links[2 * w].transfers, sim.links[2 * w + 1].transfers
     at_s = _load(sim, w, False, start)
     at_s = _load(sim, w, True, at_s)
+    held_s = at_s if sim.links[2 * w + 1].transfers > loads else now
     at_s += vllm.price(sim, w)
     at_s = _save_admitted(sim, w, False, at_s)
     if worker.batch_size > 0 or sim.offloading.save_decode:
         at_s = _save_running(sim, w, at_s)
     at_s = _save_admitted(sim, w, True, at_s)
+    if sim.links[2 * w].transfers > saves:
+        held_s = at_s
+    if sim.offloading.worker_apart:
+        held_s = now
+    _delay_results(sim, w, held_s)
     device.queue(sim, w, start, at_s)
     vllm.account(sim, w, now, before)
+    if worker.event_s < held_s:
+        # The scheduler's process loads and saves: its next pass comes after that.
+        heaps.event_set(sim, w, held_s)
 
 
 @kernel

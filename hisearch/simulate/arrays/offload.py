@@ -92,6 +92,7 @@ def _settings(plan: WorkerPlan, stores: int, workers: int) -> Any:
     settings["arc"] = plan.tiers[0].eviction == "arc"
     settings["threshold"] = _threshold(plan)
     settings["save_decode"] = plan.movement.save_decode
+    settings["worker_apart"] = plan.movement.worker_apart
     return settings
 
 

@@ -63,6 +63,7 @@ class MovementPlan:
     the node's network, if a tier lies behind it. layers: of the model, which a load-back loads one by one.
     writes_back_output: of a decode worker, whose single tier passes its output on to the storage of the prefill
     workers (see ``kernels.vllm.output_write_back``).
+    worker_apart: a worker of vLLM runs in processes of its own: LMCache's loads and saves do not hold the scheduler.
     jumps: an idle scheduler does not pass again before the next event. The engine does; some recordings of it do not.
     """
 
@@ -83,4 +84,5 @@ class MovementPlan:
     network_write: TransferLaw | None = None
     layers: int = 1
     writes_back_output: bool = False
+    worker_apart: bool = False
     jumps: bool = False

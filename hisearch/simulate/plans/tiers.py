@@ -208,4 +208,6 @@ def _movement_plan(
         network_write=network,
         layers=model.layers,
         writes_back_output=pool.role == "decode",
+        # A single rank runs in the scheduler's process (vLLM: config.parallel, v1.executor.uniproc_executor).
+        worker_apart=pool.parallelism.ranks > 1,
     )

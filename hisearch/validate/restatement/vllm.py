@@ -79,6 +79,7 @@ class VllmWorker:
         first_scheduled_s, reused_tokens: by request id, at the first admission.
         preemptions: by request id, only those that had one.
         launch_s: earliest start of the newest pass's batch; 0: at once.
+        held_s: until when the newest launch holds the scheduler; results that it keeps waiting count from then on.
         look_again_s: when to try again if the newest pass formed no batch and none is outstanding; None: never.
     """
 
@@ -97,6 +98,7 @@ class VllmWorker:
         self.device_free_s = 0.0
         self.look_again_s: float | None = None
         self.launch_s = 0.0
+        self.held_s = 0.0
         self._shares: dict[LiveRequest, int] = {}
         self._preempted: list[LiveRequest] = []
         self._futile = 0
@@ -186,6 +188,7 @@ class VllmWorker:
     def process(self) -> list[Request]:
         """Take in the results of the oldest outstanding batch, at its end; returns the requests that finished."""
         done = self.outstanding.pop(0)
+        end_s = max(done.step.end_s, self.held_s)
         finished = []
         for live in done.live:
             if live.request.id in self.finish_s:
@@ -194,11 +197,11 @@ class VllmWorker:
                 live.in_flight -= 1
                 live.generated += 1
                 if live.generated == 1:
-                    self.first_token_s[live.request.id] = done.step.end_s
+                    self.first_token_s[live.request.id] = end_s
             if live in self.running:
                 self._publish(live, live.computed - live.in_flight)
             if live.generated == live.request.output_tokens:
-                self._finish(live, done.step.end_s)
+                self._finish(live, end_s)
                 finished.append(live.request)
         return finished
 
@@ -398,16 +401,18 @@ def drive(worker: VllmWorker, requests: list[Request]) -> Recording:
     steps: list[Step] = []
     now = 0.0
     while pending or worker.has_work:
-        if not worker.has_work:
+        # An extra decode of a request that has finished is waited for too.
+        if not worker.has_work and not worker.outstanding:
             now = max(now, pending[0].arrival_s)
         while pending and pending[0].arrival_s <= now:
             worker.receive(pending.pop(0))
         step = worker.form(now)
         if step is not None:
             steps.append(step)
+            now = max(now, worker.held_s)
         if worker.outstanding:
             if step is None or len(worker.outstanding) == worker.most_outstanding:
-                now = worker.outstanding[0].step.end_s
+                now = max(now, worker.outstanding[0].step.end_s)
                 worker.process()
         elif worker.has_work:
             events = [request.arrival_s for request in pending[:1]]
