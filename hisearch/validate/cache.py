@@ -216,6 +216,7 @@ def _page_sim(
     nodes = np.zeros(count, layout.PAGE).view(np.recarray)
     nodes.above, nodes.trace_node = above, item
     links = np.zeros(count, layout.PAGE_LINK).view(np.recarray)
+    links.behind = -1
     config = np.zeros(1, layout.PAGE_CONFIG).view(np.recarray)
     config.page_tokens, config.attention_tokens = page_tokens, settings.attention_tokens or 0.0
     # All slacks from the trace's tokens on are one, and so are all below 0, while settings may be any integers.

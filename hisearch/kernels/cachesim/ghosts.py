@@ -27,7 +27,7 @@ def _take_out(sim, b):
     head, tail = _remove(sim.links, ghosts.head, ghosts.tail, b)
     ghosts.head = head
     ghosts.tail = tail
-    ghosts.size -= 1
+    ghosts.pages -= 1
     sim.links[b].ghosts = -1
 
 
@@ -37,7 +37,7 @@ def recall(sim, b):
     which = sim.links[b].ghosts
     if which <= 0:
         return 0
-    _recalled(sim.trees[0].eviction, sim, 0, which, sim.ghosts[1].size, sim.ghosts[2].size)
+    _recalled(sim.trees[0].eviction, sim, 0, which, sim.ghosts[1].pages, sim.ghosts[2].pages)
     _take_out(sim, b)
     return np.int64(which)
 
@@ -57,7 +57,7 @@ def make_room(sim, recalled):
         head, tail = _insert(sim.links, ghosts.head, ghosts.tail, ghosts.tail, b)
         ghosts.head = head
         ghosts.tail = tail
-        ghosts.size += 1
+        ghosts.pages += 1
         sim.links[b].ghosts = which
 
 
@@ -65,7 +65,7 @@ def make_room(sim, recalled):
 def forget(sim):
     """Forget what is too much to remember, the longest gone first."""
     while True:
-        which = _forgets(sim.trees[0].eviction, sim, 0, sim.ghosts[1].size, sim.ghosts[2].size)
+        which = _forgets(sim.trees[0].eviction, sim, 0, sim.ghosts[1].pages, sim.ghosts[2].pages)
         if which == 0:
             return
         _take_out(sim, sim.ghosts[which].head)

@@ -147,7 +147,6 @@ def hold(sim, policy, b, k, i, length, queue):
     if _CHANCES >> policy & 1:
         page.hits = 0
     if expires(sim):
-        sim.links[b].behind = -1
         sim.links[b].tokens = min(length - k * sim.config.page_tokens, sim.config.page_tokens)
         if page.above >= 0:
             above = sim.links[page.above]

@@ -29,8 +29,8 @@ PAGE_RANK = np.dtype([("priority", "i4")])
 #: stand behind it, and its tokens.
 PAGE_LINK = np.dtype([(name, "i4") for name in ("prev", "next", "ghosts", "behind", "tokens")])
 
-#: Ends and size of a list of pages that have gone.
-GHOSTS = np.dtype([("head", "i4"), ("tail", "i4"), ("size", "i8")], align=True)
+#: Ends and number of pages of a list of those that have gone.
+GHOSTS = np.dtype([("head", "i4"), ("tail", "i4"), ("pages", "i8")], align=True)
 
 #: The cache; named as in ``TREE``. serial: order of storing of the next page.
 PAGE_TREE = np.dtype(
