@@ -130,7 +130,7 @@ def test_no_folder_is_crowded() -> None:
 def _record_fields() -> set[str]:
     """Fields of every record and of every table of arrays that kernels see."""
     fields = set[str]()
-    for name in ("agents", "fleet", "hicache", "sim", "tiers"):
+    for name in ("agents", "fleet", "hicache", "pages", "sim", "tiers"):
         for value in vars(importlib.import_module(f"hisearch.kernels.layout.{name}")).values():
             fields |= set(getattr(value, "names", None) or ())
             fields |= set(getattr(value, "FIELDS", ()))

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
 from hisearch.api.deployments.replay import NO_SLO, ModelShare, Replay, pool_costs, slo_for, stated_metrics
-from hisearch.api.provenance import price_notes
+from hisearch.api.fronts import compare_fronts, question_of
 from hisearch.api.studies.closeup import can_log
 from hisearch.report.data.comparison import (
     Change,
@@ -29,13 +29,11 @@ from hisearch.report.data.comparison import (
     explain,
     time_rows,
 )
-from hisearch.score.quantities import usd
 from hisearch.score.stated import stated
 from hisearch.specs.wording import counted, listed
 
 if TYPE_CHECKING:
     from hisearch.api.studies.result import StudyResult
-    from hisearch.base.dtypes import F8
     from hisearch.score.evaluate import Score
     from hisearch.search.model.trial import Trial
     from hisearch.simulate.results.result import Result
@@ -132,8 +130,8 @@ def compare_runs(a: str | Path | StudyResult, b: str | Path | StudyResult) -> Co
         workload=workloads[0] if workloads[0] == workloads[1] else f"A: {workloads[0]}; B: {workloads[1]}",
         seeds=(worlds[0].seed,) if same else tuple(world.seed for world in worlds),
         notes=notes,
-        question=changes_between(*(_question(result) for result in results)),
-        fronts=_fronts(results) if same else None,
+        question=changes_between(*(question_of(result) for result in results)),
+        fronts=compare_fronts(results) if same else None,
         same_workload=same,
     )
 
@@ -364,38 +362,3 @@ def _facts(replay: Replay, result: Result) -> dict[str, tuple[float, str]]:
         "busiest link": (busiest / result.makespan_s if result.makespan_s else 0.0, "%"),
         "busiest worker's share of requests": (float(workers.requests.max()) / max(len(requests.finished), 1), "%"),
     }
-
-
-def _question(result: StudyResult) -> dict[str, Any]:
-    """A run's study as plain values: its spec with all that it names."""
-    resolved = result.resolved
-    question: dict[str, Any] = resolved.study.model_dump(mode="json", exclude_none=True)
-    question.pop("pins", None)
-    trace = result.provenance["trace"]
-    question["workload"] = {"name": trace["name"], "digest": trace["digest"][:16], "load": resolved.study.workload.load}
-    question["model"] = resolved.model_name
-    question["slo"] = resolved.slo.spec.model_dump(mode="json")
-    question["space"] = resolved.space.spec.model_dump(mode="json")
-    question["profile"] = resolved.profile.name
-    question["prices"] = {
-        note.item: f"{usd(note.price)} per {note.unit.partition('/')[2]}" for note in price_notes(resolved)
-    }
-    return question
-
-
-def _fronts(results: Sequence[StudyResult]) -> Fronts | None:
-    """Points of each front that the other dominates; None where objectives or SLOs differ."""
-    from hisearch.search.select.pareto import minimised
-
-    objectives = [tuple(result.resolved.study.objectives) for result in results]
-    slos = [result.resolved.slo.spec for result in results]
-    feasible = [result.recommendation is not None for result in results]
-    if objectives[0] != objectives[1] or slos[0] != slos[1] or not all(feasible):
-        return None
-    a, b = (minimised(result.front, objectives[0]) for result in results)
-    return Fronts(len(a), len(b), _beaten(a, b), _beaten(b, a))
-
-
-def _beaten(points: F8, others: F8) -> int:
-    """Number of ``points`` (n, d) dominated by one of ``others`` (m, d), all minimised."""
-    return sum(bool(((others <= point).all(axis=1) & (others < point).any(axis=1)).any()) for point in points)

@@ -18,7 +18,7 @@ from hisearch.base.linking import PartCompiler, WholeCompiler
 OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 
 
-def kernel(function: Any) -> Any:
+def kernel(function: Any, **options: Any) -> Any:
     """Compile ``function``: for Python callers, cached on disk; for other kernels, without wrappers.
 
     Calls from other kernels use a separate compilation. It omits the wrappers that Python needs and takes a third of
@@ -30,7 +30,8 @@ def kernel(function: Any) -> Any:
     outer = _njit(pipeline_class=WholeCompiler, **OPTIONS)(function)
     if function.__module__.startswith("hisearch."):
         outer._cache = KernelCache(function)
-    inner = _njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, pipeline_class=PartCompiler, **OPTIONS)(function)
+    parts = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "pipeline_class": PartCompiler}
+    inner = _njit(**parts, **OPTIONS, **options)(function)
 
     def call_template(args: Any, kws: Any) -> Any:
         _, args = outer._compiler.fold_argument_types(args, kws)
@@ -40,6 +41,11 @@ def kernel(function: Any) -> Any:
     outer.get_overload = inner.get_overload
     outer.get_compile_result = inner.get_compile_result
     return outer
+
+
+def inlined_kernel(function: Any) -> Any:
+    """``kernel`` for what is small and called often: LLVM puts its code into every caller, however many there are."""
+    return kernel(function, forceinline=True)
 
 
 def _widened(arg: Any) -> Any:

@@ -133,7 +133,8 @@ class EvictionPolicy(Policy):
     for which leaves stand in a line. hits: it asks for hits, with every_hit for more than slru counts. newest_first: of
     what was used together the deepest goes last. priorities: it asks for the requests' priorities. next_use: it knows
     the trace (an oracle). reach: it asks how far sequences reach. queues: it keeps two queues and remembers what it
-    evicted, page by page.
+    evicted, page by page. pages: what goes first in a cache of single pages (``validate cache``), "" where such a cache
+    has no such policy.
     """
 
     engine: bool = False
@@ -146,6 +147,7 @@ class EvictionPolicy(Policy):
     next_use: bool = False
     reach: bool = False
     queues: bool = False
+    pages: str = ""
 
 
 @dataclass(frozen=True)
@@ -217,6 +219,11 @@ class Registry(Mapping[str, P], Generic[P]):
         """Number by which kernels know a policy."""
         return list(self.policies).index(name)
 
+    def subset(self, condition: Callable[[P], bool]) -> Registry[P]:
+        """The policies that meet ``condition``, with codes of their own."""
+        policies = {name: policy for name, policy in self.policies.items() if condition(policy)}
+        return Registry(self.package, policies, {name: self.modules[name] for name in policies})
+
     def mask(self, condition: Callable[[P], bool]) -> int:
         """Bits of the policies that meet ``condition``: bit ``code`` is set."""
         return sum(1 << code for code, policy in enumerate(self.policies.values()) if condition(policy))
@@ -282,7 +289,7 @@ def kernel_text() -> str:
         [
             (
                 name,
-                replace(policy, summary="", parameters=()),
+                replace(policy, summary="", parameters=(), **({"pages": "."} if getattr(policy, "pages", "") else {})),
                 [(parameter.name, parameter.dtype) for parameter in policy.parameters],
             )
             for registry in registries

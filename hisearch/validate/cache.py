@@ -18,13 +18,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from hisearch.base.dtypes import I8
+import numpy as np
+
+from hisearch.base.dtypes import I4, I8
+from hisearch.base.policies import EVICTIONS
 from hisearch.specs.wording import unknown
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.stats import default_block_tokens, lru_hit_curve
 from hisearch.validate.cache_settings import RECLAIMS, CacheSettings, complete_settings, earliest_arrivals_s
+
+if TYPE_CHECKING:
+    from hisearch.kernels.layout.pages import PageSim
 
 #: Distinct pages up to which the policies that look at single pages are run: about 2 GB of their state.
 MAX_PAGES = 40_000_000
@@ -41,26 +47,8 @@ class Policy:
 #: By name. "Stored" and "used" are counted in requests; ties do not occur among leaves, but under belady, where they do
 #: not matter. Settings are those of ``CacheSettings``.
 POLICIES: dict[str, Policy] = {
-    "lru": Policy("least recently used, as vLLM and SGLang do by default"),
-    "lfu": Policy("least often used since it was stored, then least recently used"),
-    "fifo": Policy("stored first"),
-    "mru": Policy("most recently used"),
-    "filo": Policy("stored last"),
-    "slru": Policy("least recently used of those never used again since they were stored, then of the others"),
-    "clock": Policy("stored first, but one that was used again goes back to the end of the line, once for each pass"),
-    "arc": Policy("adaptive replacement: lists of once and of often used pages, sized by what was evicted too early"),
-    "tlru": Policy(
-        "tail-optimised lru: first a page without which the next prompt of every sequence that used it since it was "
-        "stored still leaves no more than tail_tokens to compute, turn_tokens of them new; then least recently used"
-    ),
-    "gdsf": Policy(
-        "greedy dual by frequency and cost: least clock + uses * cost, the clock being the greatest such value evicted "
-        "before the last use, the cost that of computing the page's tokens again; then least recently used"
-    ),
-    "ttl": Policy("least recently used; a page expires ttl_s after its last use and is not hit from then on"),
-    "priority": Policy("lowest of the greatest priority values of those that used it, then least recently used"),
-    "belady": Policy("next looked up last; what was just stored may go at once", oracle=True),
-}
+    name: Policy(policy.pages, oracle=policy.next_use) for name, policy in EVICTIONS.items() if policy.pages
+} | {"ttl": Policy("least recently used; a page expires ttl_s after its last use and is not hit from then on")}
 
 
 @dataclass(frozen=True)
@@ -163,19 +151,12 @@ def kernels_compiled(policies: Sequence[str]) -> bool:
     """True where the kernels of these policies are in the on-disk cache."""
     from hisearch.base.kernel_cache import is_cached
 
-    shared = ("hisearch.kernels.cachesim.page_cache", "policy_hits")
-    return all(is_cached(*_KERNELS.get(name, shared)) for name in policies)
+    kernels = {_REUSE if name == "lru" else _REPLAY for name in policies}
+    return all(is_cached(*kernel) for kernel in kernels)
 
 
-#: Entry points of policies that have their own.
-_KERNELS = {
-    "lru": ("hisearch.traces._reuse", "reuse_distances"),
-    "arc": ("hisearch.kernels.cachesim.arc", "arc_hits"),
-    "ttl": ("hisearch.kernels.cachesim.page_ttl", "ttl_hits"),
-    "tlru": ("hisearch.kernels.cachesim.page_value", "value_hits"),
-    "gdsf": ("hisearch.kernels.cachesim.page_value", "value_hits"),
-    "priority": ("hisearch.kernels.cachesim.page_value", "value_hits"),
-}  # fmt: skip
+#: Entry points, of lru's hits in total, and of all others.
+_REUSE, _REPLAY = ("hisearch.traces._reuse", "reuse_distances"), ("hisearch.kernels.cachesim.replay", "replay")
 
 
 def _tokens(trace: CompiledTrace) -> int:
@@ -202,30 +183,80 @@ def run_cache(
     settings: CacheSettings,
 ) -> CacheRun:
     """One cache under any policy, request by request; settings as ``complete_settings`` returns them."""
-    from hisearch.kernels.cachesim import arc, page_cache, page_ttl, page_value
+    from hisearch.kernels.cachesim import chains, replay
 
     arrays = trace.arrays
-    tree = (arrays.parent, arrays.start_tokens, arrays.end_tokens, arrays.prompt_node, arrays.output_node)
-    if policy == "ttl":
-        expiry = page_ttl.Expiry(
-            earliest_arrivals_s(trace),
-            float(settings.ttl_s or 0.0),
-            RECLAIMS.index(settings.reclaim or RECLAIMS[0]),
-            float(settings.reclaim_period_s or math.inf),
-        )
-        hits, peak, expired = page_ttl.ttl_hits(expiry, capacity_pages, *tree, page_tokens, include_outputs)
-        return CacheRun(hits, int(peak), int(expired))
-    if policy == "arc":
-        hits, peak = arc.arc_hits(capacity_pages, *tree, page_tokens, include_outputs)
-    elif hasattr(page_value, policy.upper()):
-        # All slacks from the trace's tokens on are one, and so are all below 0, while settings may be any integers.
-        slack = min(max((settings.tail_tokens or 0) - (settings.turn_tokens or 0), -1), _tokens(trace))
-        rule = page_value.Rule(
-            getattr(page_value, policy.upper()), capacity_pages, page_tokens, slack,
-            float(settings.attention_tokens or 0.0),
-        )  # fmt: skip
-        hits, peak = page_value.value_hits(rule, arrays.priority, *tree, include_outputs)
-    else:
-        code = getattr(page_cache, policy.upper())
-        hits, peak = page_cache.policy_hits(code, capacity_pages, *tree, page_tokens, include_outputs)
-    return CacheRun(hits, int(peak), None)
+    partial = not include_outputs
+    stored = arrays.output_node if include_outputs else arrays.prompt_node
+    tree = (arrays.parent, arrays.start_tokens, arrays.end_tokens)
+    above, item, last, tail = chains.page_chains(*tree, stored, page_tokens, partial)
+    lookups = _lookups(trace, page_tokens, partial) if POLICIES[policy].oracle else None
+    sim = _page_sim(trace, policy, capacity_pages, page_tokens, settings, above, item, lookups)
+    room = np.empty(chains.longest_chain(arrays.end_tokens, stored, page_tokens), np.int32)
+    hits = np.zeros(len(trace), np.int64)
+    peak = replay.replay(sim, *tree, arrays.prompt_node, stored, partial, (above, last, tail), room, hits)
+    return CacheRun(hits, int(peak), int(sim.trees[0].expired_tokens) if policy == "ttl" else None)
+
+
+def _page_sim(
+    trace: CompiledTrace,
+    policy: str,
+    capacity_pages: int,
+    page_tokens: int,
+    settings: CacheSettings,
+    above: I4,
+    item: I4,
+    lookups: tuple[I4, I8, I8] | None,
+) -> PageSim:
+    """An empty cache of the pages ``above``, ``item`` (see ``page_chains``)."""
+    from hisearch.kernels.cachesim import pages
+    from hisearch.kernels.layout import pages as layout
+
+    count = len(above)
+    nodes = np.zeros(count, layout.PAGE).view(np.recarray)
+    nodes.above, nodes.trace_node = above, item
+    links = np.zeros(count, layout.PAGE_LINK).view(np.recarray)
+    links.behind = -1
+    config = np.zeros(1, layout.PAGE_CONFIG).view(np.recarray)
+    config.page_tokens, config.attention_tokens = page_tokens, settings.attention_tokens or 0.0
+    # All slacks from the trace's tokens on are one, and so are all below 0, while settings may be any integers.
+    config.slack_tokens = min(max((settings.tail_tokens or 0) - (settings.turn_tokens or 0), -1), _tokens(trace))
+    config.ttl_s = (settings.ttl_s or 0.0) if policy == "ttl" else math.inf
+    config.reclaim = RECLAIMS.index(settings.reclaim or RECLAIMS[0])
+    config.period_s = settings.reclaim_period_s or math.inf
+    cache = np.zeros(1, layout.PAGE_TREE).view(np.recarray)
+    cache.capacity_pages = cache.free_pages = capacity_pages
+    cache.eviction = pages.POLICIES.code("lru" if policy == "ttl" else policy)
+    ghosts = np.zeros(3, layout.GHOSTS).view(np.recarray)
+    ghosts.head = ghosts.tail = -1
+    users, users_next, users_end = lookups or (np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.int64))
+    return layout.PageSim(
+        config=config,
+        nodes=nodes,
+        hosted=np.zeros(count, layout.PAGE_HOSTED).view(np.recarray),
+        node_ranks=np.zeros(count, layout.PAGE_RANK).view(np.recarray),
+        links=links,
+        trees=cache,
+        ghosts=ghosts,
+        leaves=np.empty((2, len(trace) + 1), np.int32),
+        leaf_count=np.zeros(2, np.int64),
+        users=users,
+        users_next=users_next,
+        users_end=users_end,
+        time_s=earliest_arrivals_s(trace) if policy == "ttl" else np.empty(0),
+        priority=np.ascontiguousarray(trace.arrays.priority, np.int32),
+    )
+
+
+def _lookups(trace: CompiledTrace, page_tokens: int, partial: bool) -> tuple[I4, I8, I8]:
+    """The requests that look up each item, in order, and where those of each begin and end."""
+    from hisearch.kernels.cachesim import replay
+
+    arrays = trace.arrays
+    prompts = (arrays.parent, arrays.start_tokens, arrays.end_tokens, arrays.prompt_node, page_tokens, partial)
+    counts = np.zeros(2 * len(arrays.parent), np.int64)
+    replay.count_lookups(*prompts, counts)
+    ends = np.cumsum(counts)
+    users = np.empty(int(counts.sum()), np.int32)
+    replay.list_lookups(*prompts, users, ends - counts)
+    return users, ends - counts, ends

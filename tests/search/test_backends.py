@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hisearch.api.studies.study import make_backend
+from hisearch.api.studies.backends import make_backend
 from hisearch.search.driver import search
 from hisearch.search.evaluate.backends import Backend, BackendError, Processes, Threads
 from hisearch.search.evaluate.payload import Payload, evaluate_shipped, mismatches, program_facts, unpack_in_process

@@ -33,6 +33,7 @@ from hisearch.api.run_folder import (
     write_text,
 )
 from hisearch.api.run_lock import lock_run
+from hisearch.api.studies.backends import make_backend
 from hisearch.api.studies.result import StudyResult
 from hisearch.base.shown import Shown
 from hisearch.search.records.interrupts import Interrupts
@@ -43,14 +44,11 @@ if TYPE_CHECKING:
     from hisearch.search.driver import SearchOutcome
     from hisearch.search.evaluate.backends import Backend
     from hisearch.search.evaluate.simulation import Simulation, World
-    from hisearch.search.model.job import Evaluate
     from hisearch.search.model.population import Population
     from hisearch.search.model.problem import Problem
     from hisearch.search.records.progress import Progress
     from hisearch.simulate.engine import Variant
     from hisearch.traces.compiled import CompiledTrace
-
-BACKENDS = ("threads", "loky", "dask")
 
 
 def load_study(path: str | Path, overrides: Iterable[str] = ()) -> Study:
@@ -395,22 +393,3 @@ class Study(Shown):
                     database.write_behind(outcome.trials)
         facts = {"workers": runner.workers, "replayed": runner.replayed, "inputs_digest": inputs}
         return outcome, facts | {"backend": backend.facts()}
-
-
-def make_backend(name: str, evaluate: Evaluate, workers: int | None = None, scheduler: str | None = None) -> Backend:
-    """A backend by its name; see ``hisearch.search.evaluate.backends``.
-
-    Raises:
-        ValueError: no such backend, workers below 1, or a scheduler with another backend than dask, or none with it.
-    """
-    if name not in BACKENDS:
-        raise ValueError(f"no backend '{name}'; known: {', '.join(BACKENDS)}")
-    if (scheduler is not None) != (name == "dask"):
-        raise ValueError("the backend dask, and it alone, needs a scheduler's address: tcp://HOST:PORT")
-    if scheduler is not None:
-        from hisearch.search.evaluate.dask_cluster import DaskCluster
-
-        return DaskCluster(evaluate, scheduler, workers)
-    from hisearch.search.evaluate.backends import Processes, Threads
-
-    return Threads(evaluate, workers) if name == "threads" else Processes(evaluate, workers)

@@ -40,7 +40,7 @@ class Place:
 
 def place_of(workers: int | None, backend: str | None, scheduler: str | None, storage: str | None) -> Place:
     """The options as a ``Place``, checked against one another."""
-    from hisearch.api.studies.study import BACKENDS
+    from hisearch.api.studies.backends import BACKENDS
     from hisearch.specs.storage_url import checked_storage_url
 
     backend = backend or ("threads" if scheduler is None else "dask")

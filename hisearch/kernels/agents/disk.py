@@ -16,7 +16,7 @@ from hisearch.kernels.cache import eviction, load_queue, objects, predicted_call
 from hisearch.kernels.hicache import stores
 from hisearch.kernels.layout import agents as al
 from hisearch.kernels.layout import sim as la
-from hisearch.kernels.traffic import links, server_heap
+from hisearch.kernels.traffic import heaps, links
 
 
 @kernel
@@ -116,7 +116,7 @@ def begin(sim, w, o, a, now):
     loader.read_begun_s = max(now, sim.links[number].free_s)
     k = objects.server(sim, w, al.DISK)
     sim.servers[k].end_s = links.carry(sim, number, now, sim.agents.things[o].read_s, _tokens(sim, o))
-    server_heap.enter(sim, k)
+    heaps.server_set(sim, k)
 
 
 @kernel
@@ -132,7 +132,7 @@ def _note_read(sim, w, o):
 def end(sim, w):
     """End the read under way: its object is in host memory."""
     loader = sim.agents.loaders[w]
-    server_heap.leave(sim, objects.server(sim, w, al.DISK))
+    heaps.server_clear(sim, objects.server(sim, w, al.DISK))
     loader.reads_ahead += loader.read_ahead
     _note_read(sim, w, loader.reading)
     loader.reading = -1
@@ -150,7 +150,7 @@ def interrupt(sim, w, now):
         return False
     until_s = max(now, loader.read_begun_s)
     links.call_back(sim, _link(sim, w), until_s, sim.agents.things[o].read_s, _tokens(sim, o))
-    server_heap.leave(sim, k)
+    heaps.server_clear(sim, k)
     sim.agents.objects[w, o].on_host = al.DROPPED
     sim.trees[loader.copies].free_pages += sim.agents.things[o].pages
     loader.reading = -1

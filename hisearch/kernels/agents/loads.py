@@ -24,7 +24,7 @@ from hisearch.kernels.agents import fetch as agents_fetch
 from hisearch.kernels.agents import kv as agents_kv
 from hisearch.kernels.cache import eviction, objects, predicted_calls, radix
 from hisearch.kernels.layout import agents as al
-from hisearch.kernels.traffic import server_heap
+from hisearch.kernels.traffic import heaps
 
 
 @kernel
@@ -106,7 +106,7 @@ def _transfer(sim, w, o, a, seconds, now):
     link.free_s = loader.begun_s + seconds
     k = objects.server(sim, w, al.LOADER)
     sim.servers[k].end_s = link.free_s
-    server_heap.enter(sim, k)
+    heaps.server_set(sim, k)
 
 
 @kernel
@@ -122,13 +122,13 @@ def look_again(sim, w, at_s):
     k = objects.server(sim, w, al.CLOCK)
     if sim.servers[k].slot < 0 or at_s < sim.servers[k].end_s:
         sim.servers[k].end_s = at_s
-        server_heap.enter(sim, k)
+        heaps.server_set(sim, k)
 
 
 @kernel
 def rest(sim, w):
     """Clear worker ``w``'s clock."""
-    server_heap.leave(sim, objects.server(sim, w, al.CLOCK))
+    heaps.server_clear(sim, objects.server(sim, w, al.CLOCK))
 
 
 @kernel
@@ -297,7 +297,7 @@ def _interrupt(sim, w, now):
     if link.free_s == end_s and end_s > now:
         moved_s = max(now - loader.begun_s, 0.0)
         link.free_s = min(max(now, loader.begun_s), link.free_s)
-    server_heap.leave(sim, k)
+    heaps.server_clear(sim, k)
     loader.object = -1
     loader.preempted += 1
     loader.wasted_s += moved_s
@@ -340,7 +340,7 @@ def end_load(sim, w):
     agents = sim.agents
     loader = agents.loaders[w]
     o = loader.object
-    server_heap.leave(sim, objects.server(sim, w, al.LOADER))
+    heaps.server_clear(sim, objects.server(sim, w, al.LOADER))
     if o == objects.kv(sim):
         _end_kv(sim, w)
         return

@@ -6,10 +6,13 @@ A block has a slot of its block table and is found by hash. All operations take 
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
+from hisearch.kernels.core.linked_list import linked_list
 from hisearch.kernels.layout import tiers as tl
 
 #: Knuth's multiplicative hash: spreads neighbouring keys.
 _GOLDEN = 2654435761
+
+_insert, _remove = linked_list()
 
 
 @kernel
@@ -104,37 +107,19 @@ def last(sim, v, k):
 def take_out(sim, v, slot):
     """Take the slot out of its list."""
     block = sim.blocks[v, slot]
-    row = 3 * block.list
-    if block.prev >= 0:
-        sim.blocks[v, block.prev].next = block.next
-    else:
-        sim.block_table_rows[v, row + tl.HEAD] = block.next
-    if block.next >= 0:
-        sim.blocks[v, block.next].prev = block.prev
-    else:
-        sim.block_table_rows[v, row + tl.TAIL] = block.prev
-    sim.block_table_rows[v, row + tl.SIZE] -= 1
+    ends = sim.block_table_rows[v][3 * block.list :]
+    ends[tl.HEAD], ends[tl.TAIL] = _remove(sim.blocks[v], ends[tl.HEAD], ends[tl.TAIL], slot)
+    ends[tl.SIZE] -= 1
     block.list = -1
 
 
 @kernel
 def insert(sim, v, slot, k, before):
     """Put the slot, which is in no list, into list ``k`` behind slot ``before``; -1: at the front."""
-    block = sim.blocks[v, slot]
-    row = 3 * k
-    after = sim.blocks[v, before].next if before >= 0 else sim.block_table_rows[v, row + tl.HEAD]
-    block.list = k
-    block.prev = before
-    block.next = after
-    if before >= 0:
-        sim.blocks[v, before].next = slot
-    else:
-        sim.block_table_rows[v, row + tl.HEAD] = slot
-    if after >= 0:
-        sim.blocks[v, after].prev = slot
-    else:
-        sim.block_table_rows[v, row + tl.TAIL] = slot
-    sim.block_table_rows[v, row + tl.SIZE] += 1
+    ends = sim.block_table_rows[v][3 * k :]
+    sim.blocks[v, slot].list = k
+    ends[tl.HEAD], ends[tl.TAIL] = _insert(sim.blocks[v], ends[tl.HEAD], ends[tl.TAIL], before, slot)
+    ends[tl.SIZE] += 1
 
 
 @kernel

@@ -18,6 +18,7 @@ from hisearch.kernels.cache import (
     recency,
 )
 from hisearch.kernels.core.dispatch import dispatcher
+from hisearch.kernels.core.heap import indexed_heap
 
 #: ``NODE.heap_slot`` of the leaf at place 0 of a line; smaller ones are places in a heap.
 LINE = 1 << 30
@@ -75,33 +76,22 @@ def first(sim, v):
 
 
 @kernel
-def _sift(sim, v, slot):
-    """Restore the order of cache ``v``'s heap around ``slot``, whose leaf's place has changed."""
-    row = sim.evict_heap[v]
-    top = sim.trees[v].line_places
-    size = sim.trees[v].heap_size
-    policy = sim.trees[v].eviction
-    d = row[top + slot]
-    while slot > 0:
-        up = (slot - 1) >> 1
-        if not _before(sim, policy, d, row[top + up]):
-            break
-        row[top + slot] = row[top + up]
-        sim.nodes[row[top + slot]].heap_slot = slot
-        slot = up
-    while True:
-        down = 2 * slot + 1
-        if down >= size:
-            break
-        if down + 1 < size and _before(sim, policy, row[top + down + 1], row[top + down]):
-            down += 1
-        if not _before(sim, policy, row[top + down], d):
-            break
-        row[top + slot] = row[top + down]
-        sim.nodes[row[top + slot]].heap_slot = slot
-        slot = down
-    row[top + slot] = d
-    sim.nodes[d].heap_slot = slot
+def _goes_before(order, a, b):
+    return _before(order[0], order[1], a, b)
+
+
+@kernel
+def _note_slot(order, d, slot):
+    order[0].nodes[d].heap_slot = slot
+
+
+_sift, _push, _remove = indexed_heap(_goes_before, _note_slot)
+
+
+@kernel
+def _heap(sim, v):
+    """Cache ``v``'s heap, behind its line."""
+    return sim.evict_heap[v][sim.trees[v].line_places :]
 
 
 @kernel
@@ -176,10 +166,7 @@ def _place(sim, v, d):
     cache = sim.trees[v]
     if cache.line_places > 0 and _joins_line(sim, v, d):
         return
-    slot = cache.heap_size
-    sim.evict_heap[v, cache.line_places + slot] = d
-    cache.heap_size = slot + 1
-    _sift(sim, v, slot)
+    cache.heap_size = _push((sim, cache.eviction), _heap(sim, v), cache.heap_size, d)
 
 
 @kernel
@@ -197,27 +184,24 @@ def withdraw(sim, v, d):
     if slot < 0:
         return
     cache = sim.trees[v]
-    node.heap_slot = -1
-    row = sim.evict_heap[v]
     if slot >= LINE:
+        node.heap_slot = -1
+        row = sim.evict_heap[v]
         row[slot - LINE] = -1
         while cache.line_begin < cache.line_end and row[cache.line_begin] < 0:
             cache.line_begin += 1
         while cache.line_begin < cache.line_end and row[cache.line_end - 1] < 0:
             cache.line_end -= 1
         return
-    size = cache.heap_size - 1
-    cache.heap_size = size
-    if slot != size:
-        row[cache.line_places + slot] = row[cache.line_places + size]
-        _sift(sim, v, slot)
+    cache.heap_size = _remove((sim, cache.eviction), _heap(sim, v), cache.heap_size, slot)
 
 
 @kernel
 def moved(sim, v, d):
     """The place of leaf ``d``, which may be evicted from cache ``v``, has changed."""
-    if sim.trees[v].line_places > 0:
+    cache = sim.trees[v]
+    if cache.line_places > 0:
         withdraw(sim, v, d)
         _place(sim, v, d)
     else:
-        _sift(sim, v, sim.nodes[d].heap_slot)
+        _sift((sim, cache.eviction), _heap(sim, v), cache.heap_size, sim.nodes[d].heap_slot)

@@ -252,7 +252,7 @@ def _fill(sim, v, s, begin, end, r):
         if top < end and d >= 0 and _continues(sim, v, d, top, r):
             runs.extend(sim, v, d, end - top)
         elif top < end:
-            deeper = runs.insert(sim, v, s, top, end, deeper, d)
+            deeper = runs.insert(sim, v, s, top, end, deeper)
             sim.runs[deeper].owner = r
         if d < 0:
             return

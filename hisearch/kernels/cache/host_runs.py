@@ -7,6 +7,7 @@ first; ``run_deepest_cached`` has the first.
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
+from hisearch.kernels.core.linked_list import linked_list
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.layout import tiers as tl
 
@@ -63,70 +64,45 @@ def _acquire(sim):
     return d
 
 
+_insert_run, _remove_run = linked_list()
+_insert_higher, _remove_higher = linked_list("deeper", "higher")
+
+
 @kernel
 def _link(sim, v, d, k, before):
     """Put run ``d`` into list ``k`` behind the run ``before``; -1: at the front."""
-    run = sim.runs[d]
-    rows = sim.run_rows[v]
-    after = sim.runs[before].next if before >= 0 else rows[3 * k + tl.HEAD]
-    run.list = k
-    run.prev = before
-    run.next = after
-    if before >= 0:
-        sim.runs[before].next = d
-    else:
-        rows[3 * k + tl.HEAD] = d
-    if after >= 0:
-        sim.runs[after].prev = d
-    else:
-        rows[3 * k + tl.TAIL] = d
+    ends = sim.run_rows[v][3 * k :]
+    sim.runs[d].list = k
+    ends[tl.HEAD], ends[tl.TAIL] = _insert_run(sim.runs, ends[tl.HEAD], ends[tl.TAIL], before, d)
 
 
 @kernel
 def _unlink(sim, v, d):
-    run = sim.runs[d]
-    row = 3 * run.list
-    if run.prev >= 0:
-        sim.runs[run.prev].next = run.next
-    else:
-        sim.run_rows[v, row + tl.HEAD] = run.next
-    if run.next >= 0:
-        sim.runs[run.next].prev = run.prev
-    else:
-        sim.run_rows[v, row + tl.TAIL] = run.prev
+    ends = sim.run_rows[v][3 * sim.runs[d].list :]
+    ends[tl.HEAD], ends[tl.TAIL] = _remove_run(sim.runs, ends[tl.HEAD], ends[tl.TAIL], d)
 
 
 @kernel
-def _deepest_cached(sim, v, d, deeper, higher):
-    """Link run ``d`` between two others of its trace node, either of which may be -1."""
-    run = sim.runs[d]
-    run.deeper = deeper
-    run.higher = higher
-    if deeper >= 0:
-        sim.runs[deeper].higher = d
-    else:
-        sim.run_deepest_cached[v, run.trace_node] = d
-    if higher >= 0:
-        sim.runs[higher].deeper = d
+def _deepest_cached(sim, v, d, deeper):
+    """Link run ``d`` behind the run ``deeper`` of its trace node, -1: as the deepest."""
+    heads = sim.run_deepest_cached[v]
+    s = sim.runs[d].trace_node
+    heads[s], _ = _insert_higher(sim.runs, heads[s], -1, deeper, d)
 
 
 @kernel
 def _give_back(sim, v, d):
     """Forget run ``d``, which is in no list."""
     run = sim.runs[d]
-    if run.deeper >= 0:
-        sim.runs[run.deeper].higher = run.higher
-    else:
-        sim.run_deepest_cached[v, run.trace_node] = run.higher
-    if run.higher >= 0:
-        sim.runs[run.higher].deeper = run.deeper
+    heads = sim.run_deepest_cached[v]
+    heads[run.trace_node], _ = _remove_higher(sim.runs, heads[run.trace_node], -1, d)
     run.next = sim.counters[la.FREE_RUN]
     sim.counters[la.FREE_RUN] = d
     sim.counters[la.RUNS_LEFT] += 1
 
 
 @kernel
-def insert(sim, v, s, begin, end, deeper, higher):
+def insert(sim, v, s, begin, end, deeper):
     """Insert a run at the end of the first list: blocks ``begin`` to ``end`` of node ``s``, between two of its runs."""
     d = _acquire(sim)
     run = sim.runs[d]
@@ -137,7 +113,7 @@ def insert(sim, v, s, begin, end, deeper, higher):
     run.users = 0
     run.owner = -1
     run.age = 0
-    _deepest_cached(sim, v, d, deeper, higher)
+    _deepest_cached(sim, v, d, deeper)
     _link(sim, v, d, tl.RECENT, sim.run_rows[v, 3 * tl.RECENT + tl.TAIL])
     sim.run_rows[v, 3 * tl.RECENT + tl.SIZE] += end - begin
     return d
@@ -158,7 +134,7 @@ def cut(sim, v, d, at):
     upper.age = run.age
     run.begin = at
     _link(sim, v, u, run.list, d)
-    _deepest_cached(sim, v, u, d, run.higher)
+    _deepest_cached(sim, v, u, d)
     return u
 
 

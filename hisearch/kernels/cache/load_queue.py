@@ -7,13 +7,23 @@ disk has.
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
+from hisearch.kernels.core.heap import indexed_heap
 
 
 @kernel
-def _sooner(sim, a, b):
-    call_a = sim.agents.agents[a].predicted_call
-    call_b = sim.agents.agents[b].predicted_call
-    return call_a < call_b or (call_a == call_b and a < b)
+def _sooner(queue, a, b):
+    agents = queue[0].agents.agents
+    return agents[a].predicted_call < agents[b].predicted_call or (
+        agents[a].predicted_call == agents[b].predicted_call and a < b
+    )
+
+
+@kernel
+def _note_slot(queue, a, slot):
+    queue[0].agents.line_slot[queue[1], a] = slot
+
+
+_sift, _push, _remove = indexed_heap(_sooner, _note_slot)
 
 
 @kernel
@@ -35,56 +45,20 @@ def read_row(sim, w):
 
 
 @kernel
-def _sift(sim, row, slot):
-    line = sim.agents.line[row]
-    slots = sim.agents.line_slot[row]
-    size = sim.agents.line_size[row]
-    a = line[slot]
-    while slot > 0:
-        up = (slot - 1) >> 1
-        if not _sooner(sim, a, line[up]):
-            break
-        line[slot] = line[up]
-        slots[line[slot]] = slot
-        slot = up
-    while True:
-        down = 2 * slot + 1
-        if down >= size:
-            break
-        if down + 1 < size and _sooner(sim, line[down + 1], line[down]):
-            down += 1
-        if not _sooner(sim, line[down], a):
-            break
-        line[slot] = line[down]
-        slots[line[slot]] = slot
-        slot = down
-    line[slot] = a
-    slots[a] = slot
-
-
-@kernel
 def stand(sim, row, a):
     """Put agent ``a`` into queue ``row``, or move it to its new place."""
-    slots = sim.agents.line_slot[row]
-    if slots[a] < 0:
-        size = sim.agents.line_size[row]
-        slots[a] = size
-        sim.agents.line[row, size] = a
-        sim.agents.line_size[row] = size + 1
-    _sift(sim, row, slots[a])
+    line = sim.agents.line[row]
+    size = sim.agents.line_size[row]
+    slot = sim.agents.line_slot[row, a]
+    if slot < 0:
+        sim.agents.line_size[row] = _push((sim, row), line, size, a)
+    else:
+        _sift((sim, row), line, size, slot)
 
 
 @kernel
 def step_out(sim, row, a):
     """Take agent ``a`` out of queue ``row``."""
-    slots = sim.agents.line_slot[row]
-    slot = slots[a]
-    if slot < 0:
-        return
-    size = sim.agents.line_size[row] - 1
-    sim.agents.line_size[row] = size
-    slots[a] = -1
-    if slot != size:
-        sim.agents.line[row, slot] = sim.agents.line[row, size]
-        slots[sim.agents.line[row, slot]] = slot
-        _sift(sim, row, slot)
+    slot = sim.agents.line_slot[row, a]
+    if slot >= 0:
+        sim.agents.line_size[row] = _remove((sim, row), sim.agents.line[row], sim.agents.line_size[row], slot)

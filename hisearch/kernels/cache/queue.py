@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from hisearch.base.jit import kernel
 from hisearch.kernels.cache import copies, tree
+from hisearch.kernels.core.linked_list import linked_list
 from hisearch.kernels.layout import sim as la
 
 
@@ -25,19 +26,17 @@ def run_pages(sim, d):
     return (sim.nodes[d].end - sim.nodes[d].begin) // sim.config.page_tokens
 
 
+_insert, _remove = linked_list()
+
+
 @kernel
 def unlink(sim, v, d):
     """Take ``d`` out of queue ``v``."""
     node = sim.nodes[d]
     store = sim.trees[v]
-    if node.prev >= 0:
-        sim.nodes[node.prev].next = node.next
-    else:
-        store.head = node.next
-    if node.next >= 0:
-        sim.nodes[node.next].prev = node.prev
-    else:
-        store.tail = node.prev
+    head, tail = _remove(sim.nodes, store.head, store.tail, d)
+    store.head = head
+    store.tail = tail
     node.next = -1
     node.prev = -1
     node.queued = 0
@@ -46,20 +45,11 @@ def unlink(sim, v, d):
 @kernel
 def link_after(sim, v, d, before):
     """Put ``d`` into queue ``v`` behind ``before``; -1: at the front."""
-    node = sim.nodes[d]
     store = sim.trees[v]
-    after = sim.nodes[before].next if before >= 0 else store.head
-    node.prev = before
-    node.next = after
-    node.queued = la.FREE if v < sim.config.workers else la.ON_HOST
-    if before >= 0:
-        sim.nodes[before].next = d
-    else:
-        store.head = d
-    if after >= 0:
-        sim.nodes[after].prev = d
-    else:
-        store.tail = d
+    head, tail = _insert(sim.nodes, store.head, store.tail, before, d)
+    store.head = head
+    store.tail = tail
+    sim.nodes[d].queued = la.FREE if v < sim.config.workers else la.ON_HOST
 
 
 @kernel

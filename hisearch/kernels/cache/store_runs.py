@@ -14,6 +14,7 @@ from hisearch.base.jit import kernel
 from hisearch.base.policies import EVICTIONS
 from hisearch.kernels.cache import eviction, tree
 from hisearch.kernels.core.dispatch import dispatcher
+from hisearch.kernels.core.linked_list import linked_list
 
 #: Depth at which attention makes a token cost twice the first one: Qwen3-32B in bf16 on one H100, by roofline.
 ATTENTION_TOKENS = 23_000
@@ -22,6 +23,7 @@ DEPTHS = 2**30
 #: Bits of the policies under which the deepest of what was used together goes last.
 _NEWEST_FIRST = EVICTIONS.mask(lambda policy: policy.newest_first)
 
+_link, _unlink = linked_list()
 _moves_on = dispatcher(EVICTIONS, "moves_on", "sim, d", otherwise="False")
 
 
@@ -126,12 +128,8 @@ def remove(sim, v, d):
     """Take run ``d`` out."""
     node = sim.nodes[d]
     eviction.withdraw(sim, row(sim, v, d), d)
-    if node.prev >= 0:
-        sim.nodes[node.prev].next = node.next
-    else:
-        sim.deepest_cached[v, node.trace_node] = node.next
-    if node.next >= 0:
-        sim.nodes[node.next].prev = node.prev
+    s = node.trace_node
+    sim.deepest_cached[v, s], _ = _unlink(sim.nodes, sim.deepest_cached[v, s], -1, d)
     _resize(sim, v, d, -pages(sim, node.end - node.begin))
     tree.release_node(sim, d)
 
@@ -153,22 +151,14 @@ def _insert(sim, v, s, before, begin, end, queue):
     """Insert a run of trace node ``s`` behind ``before``; -1: as its first."""
     d = tree.acquire_node(sim)
     node = sim.nodes[d]
-    after = sim.nodes[before].next if before >= 0 else sim.deepest_cached[v, s]
     node.trace_node = s
     node.begin = begin
     node.end = end
     node.parent = -1
-    node.prev = before
-    node.next = after
     node.hits = 0
     sim.hosted[d].queue = queue
     node.serial = stamp(sim, v, sim.trees[v].tick, begin)
-    if before >= 0:
-        sim.nodes[before].next = d
-    else:
-        sim.deepest_cached[v, s] = d
-    if after >= 0:
-        sim.nodes[after].prev = d
+    sim.deepest_cached[v, s], _ = _link(sim.nodes, sim.deepest_cached[v, s], -1, before, d)
     _resize(sim, v, d, pages(sim, end - begin))
     return d
 

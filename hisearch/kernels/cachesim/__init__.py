@@ -1,6 +1,7 @@
 """A cache by itself, for ``validate cache``: pages, policies, hits.
 
-``page_cache``, ``page_value`` and ``page_ttl`` each replay a trace; ``arc`` is ARC; the rest are their lists and heaps.
+``replay`` serves a trace's requests; ``pages`` has what is resident, and evicts; ``ghosts`` are of arc, ``expiry`` is
+of ttl; ``chains`` numbers pages. Policies are those of ``cache.evictions``.
 
-Imports ``base`` alone.
+Imports ``core``, ``layout`` and ``cache.evictions``.
 """

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
+from hisearch.kernels.core.linked_list import linked_list
 from hisearch.kernels.traffic import lists
+
+_insert_prompt, _remove_prompt = linked_list("prev_aside", "next_aside")
 
 
 @kernel
@@ -35,32 +38,18 @@ def add_prompt(sim, w, r):
     before = worker.prompts_tail
     while before >= 0 and requests[before].order > requests[r].order:
         before = requests[before].prev_aside
-    after = requests[before].next_aside if before >= 0 else worker.prompts_head
-    requests[r].prev_aside = before
-    requests[r].next_aside = after
-    if before >= 0:
-        requests[before].next_aside = r
-    else:
-        worker.prompts_head = r
-    if after >= 0:
-        requests[after].prev_aside = r
-    else:
-        worker.prompts_tail = r
+    head, tail = _insert_prompt(requests, worker.prompts_head, worker.prompts_tail, before, r)
+    worker.prompts_head = head
+    worker.prompts_tail = tail
 
 
 @kernel
 def remove_prompt(sim, w, r):
     """Take ``r`` out of the unfinished prompts."""
     worker = sim.workers[w]
-    request = sim.requests[r]
-    if request.prev_aside >= 0:
-        sim.requests[request.prev_aside].next_aside = request.next_aside
-    else:
-        worker.prompts_head = request.next_aside
-    if request.next_aside >= 0:
-        sim.requests[request.next_aside].prev_aside = request.prev_aside
-    else:
-        worker.prompts_tail = request.prev_aside
+    head, tail = _remove_prompt(sim.requests, worker.prompts_head, worker.prompts_tail, r)
+    worker.prompts_head = head
+    worker.prompts_tail = tail
 
 
 @kernel

@@ -14,7 +14,7 @@ from hisearch.kernels.cache import store, store_eviction
 from hisearch.kernels.hicache import stores
 from hisearch.kernels.layout import hicache as hl
 from hisearch.kernels.layout import sim as la
-from hisearch.kernels.traffic import moves, server_heap
+from hisearch.kernels.traffic import heaps, moves
 from hisearch.kernels.vllm import output_write_back
 
 
@@ -41,10 +41,10 @@ def _part_end(sim, k, now):
 def start(sim, k, now):
     """Let server ``k`` begin the next batch of the job at the head of its queue, or go idle."""
     if sim.servers[k].head < 0:
-        server_heap.leave(sim, k)
+        heaps.server_clear(sim, k)
         return
     sim.servers[k].end_s = _part_end(sim, k, now)
-    server_heap.enter(sim, k)
+    heaps.server_set(sim, k)
 
 
 @kernel
@@ -284,7 +284,7 @@ def halt(sim, w):
         m = after
     for k in range(first, first + hl.SERVERS):
         sim.servers[k].head = -1
-        server_heap.leave(sim, k)
+        heaps.server_clear(sim, k)
 
 
 @kernel

@@ -1,15 +1,13 @@
-"""Indexed binary heaps: finish times of one worker, next events of all workers of a pool.
-
-Each heap is written out for its own key: a comparison passed as a function would cost a call per level.
-"""
+"""Heaps of finish times of one worker, of next events of all workers of a pool, and of busy servers."""
 
 from __future__ import annotations
 
-from hisearch.base.jit import kernel
+from hisearch.base.jit import inlined_kernel, kernel
+from hisearch.kernels.core.heap import indexed_heap
 from hisearch.kernels.layout import sim as la
 
 
-@kernel
+@inlined_kernel
 def _finishes_before(requests, a, b):
     """Order of finishing: by clock, then by order of admission."""
     fa = requests[a].finish_clock
@@ -17,53 +15,27 @@ def _finishes_before(requests, a, b):
     return fa < fb or (fa == fb and requests[a].order < requests[b].order)
 
 
-@kernel
-def _finish_sift(heap, size, slot, requests):
-    r = heap[slot]
-    while slot > 0:
-        up = (slot - 1) >> 1
-        if not _finishes_before(requests, r, heap[up]):
-            break
-        heap[slot] = heap[up]
-        requests[heap[slot]].heap_slot = slot
-        slot = up
-    while True:
-        down = 2 * slot + 1
-        if down >= size:
-            break
-        if down + 1 < size and _finishes_before(requests, heap[down + 1], heap[down]):
-            down += 1
-        if not _finishes_before(requests, heap[down], r):
-            break
-        heap[slot] = heap[down]
-        requests[heap[slot]].heap_slot = slot
-        slot = down
-    heap[slot] = r
+@inlined_kernel
+def _note_finish_slot(requests, r, slot):
     requests[r].heap_slot = slot
+
+
+_, _finish_push, _finish_remove = indexed_heap(_finishes_before, _note_finish_slot)
 
 
 @kernel
 def finish_push(sim, w, r):
     """Add decoding request ``r`` to worker ``w``'s finish heap."""
     worker = sim.workers[w]
-    slot = worker.finish_heap_size
-    sim.finish_heap[w, slot] = r
-    worker.finish_heap_size = slot + 1
-    _finish_sift(sim.finish_heap[w], slot + 1, slot, sim.requests)
+    worker.finish_heap_size = _finish_push(sim.requests, sim.finish_heap[w], worker.finish_heap_size, r)
 
 
 @kernel
 def finish_remove(sim, w, r):
     """Take request ``r`` out of worker ``w``'s finish heap."""
     worker = sim.workers[w]
-    heap = sim.finish_heap[w]
     slot = sim.requests[r].heap_slot
-    size = worker.finish_heap_size - 1
-    worker.finish_heap_size = size
-    sim.requests[r].heap_slot = -1
-    if slot != size:
-        heap[slot] = heap[size]
-        _finish_sift(heap, size, slot, sim.requests)
+    worker.finish_heap_size = _finish_remove(sim.requests, sim.finish_heap[w], worker.finish_heap_size, slot)
 
 
 @kernel
@@ -85,7 +57,7 @@ def finish_count(sim, w, clock):
         k += 1
 
 
-@kernel
+@inlined_kernel
 def _event_before(workers, a, b):
     """Order of worker events: by time; at equal times ends of steps before starts; then by index."""
     time_a = workers[a].event_s
@@ -99,29 +71,12 @@ def _event_before(workers, a, b):
     return a < b
 
 
-@kernel
-def _event_sift(heap, size, slot, workers):
-    w = heap[slot]
-    while slot > 0:
-        up = (slot - 1) >> 1
-        if not _event_before(workers, w, heap[up]):
-            break
-        heap[slot] = heap[up]
-        workers[heap[slot]].event_slot = slot
-        slot = up
-    while True:
-        down = 2 * slot + 1
-        if down >= size:
-            break
-        if down + 1 < size and _event_before(workers, heap[down + 1], heap[down]):
-            down += 1
-        if not _event_before(workers, heap[down], w):
-            break
-        heap[slot] = heap[down]
-        workers[heap[slot]].event_slot = slot
-        slot = down
-    heap[slot] = w
+@inlined_kernel
+def _note_event_slot(workers, w, slot):
     workers[w].event_slot = slot
+
+
+_event_sift, _event_push, _event_remove = indexed_heap(_event_before, _note_event_slot)
 
 
 @kernel
@@ -129,24 +84,51 @@ def event_set(sim, w, time_s):
     """Set worker ``w``'s next event to ``time_s``."""
     worker = sim.workers[w]
     worker.event_s = time_s
-    slot = worker.event_slot
-    if slot < 0:
-        slot = sim.counters[la.EVENT_HEAP]
-        sim.counters[la.EVENT_HEAP] = slot + 1
-        sim.event_heap[slot] = w
-    _event_sift(sim.event_heap, sim.counters[la.EVENT_HEAP], slot, sim.workers)
+    size = sim.counters[la.EVENT_HEAP]
+    if worker.event_slot < 0:
+        sim.counters[la.EVENT_HEAP] = _event_push(sim.workers, sim.event_heap, size, w)
+    else:
+        _event_sift(sim.workers, sim.event_heap, size, worker.event_slot)
 
 
 @kernel
 def event_clear(sim, w):
     """Clear worker ``w``'s next event."""
-    worker = sim.workers[w]
-    slot = worker.event_slot
-    if slot < 0:
-        return
-    size = sim.counters[la.EVENT_HEAP] - 1
-    sim.counters[la.EVENT_HEAP] = size
-    worker.event_slot = -1
-    if slot != size:
-        sim.event_heap[slot] = sim.event_heap[size]
-        _event_sift(sim.event_heap, size, slot, sim.workers)
+    slot = sim.workers[w].event_slot
+    if slot >= 0:
+        size = sim.counters[la.EVENT_HEAP]
+        sim.counters[la.EVENT_HEAP] = _event_remove(sim.workers, sim.event_heap, size, slot)
+
+
+@inlined_kernel
+def _serves_before(servers, a, b):
+    """Order of busy servers: by the end of the present part of their job, then by worker and kind."""
+    end_a = servers[a].end_s
+    end_b = servers[b].end_s
+    return end_a < end_b or (end_a == end_b and a < b)
+
+
+@inlined_kernel
+def _note_server_slot(servers, k, slot):
+    servers[k].slot = slot
+
+
+_server_sift, _server_push, _server_remove = indexed_heap(_serves_before, _note_server_slot)
+
+
+@kernel
+def server_set(sim, k):
+    """Insert server ``k``, the present part of whose job ends at its ``end_s``; or update it after a change of that."""
+    size = sim.counters[la.SERVING]
+    if sim.servers[k].slot < 0:
+        sim.counters[la.SERVING] = _server_push(sim.servers, sim.server_heap, size, k)
+    else:
+        _server_sift(sim.servers, sim.server_heap, size, sim.servers[k].slot)
+
+
+@kernel
+def server_clear(sim, k):
+    """Remove server ``k``, which is idle."""
+    slot = sim.servers[k].slot
+    if slot >= 0:
+        sim.counters[la.SERVING] = _server_remove(sim.servers, sim.server_heap, sim.counters[la.SERVING], slot)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
+from hisearch.kernels.core.linked_list import linked_list
 from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import flow, heaps, kv_transfer
+
+_insert, _remove = linked_list()
 
 
 @kernel
@@ -50,18 +53,9 @@ def path_at(sim, w, r, tokens):
 def wait_after(sim, w, before, r):
     """Queue ``r`` behind the waiting request ``before``; -1: at the head."""
     worker = sim.workers[w]
-    requests = sim.requests
-    after = requests[before].next if before >= 0 else worker.waiting_head
-    requests[r].prev = before
-    requests[r].next = after
-    if before >= 0:
-        requests[before].next = r
-    else:
-        worker.waiting_head = r
-    if after >= 0:
-        requests[after].prev = r
-    else:
-        worker.waiting_tail = r
+    head, tail = _insert(sim.requests, worker.waiting_head, worker.waiting_tail, before, r)
+    worker.waiting_head = head
+    worker.waiting_tail = tail
     worker.waiting += 1
 
 
@@ -98,15 +92,9 @@ def wait_by_urgency(sim, w, r):
 def stop_waiting(sim, w, r):
     """Take ``r`` out of the waiting list."""
     worker = sim.workers[w]
-    request = sim.requests[r]
-    if request.prev >= 0:
-        sim.requests[request.prev].next = request.next
-    else:
-        worker.waiting_head = request.next
-    if request.next >= 0:
-        sim.requests[request.next].prev = request.prev
-    else:
-        worker.waiting_tail = request.prev
+    head, tail = _remove(sim.requests, worker.waiting_head, worker.waiting_tail, r)
+    worker.waiting_head = head
+    worker.waiting_tail = tail
     worker.waiting -= 1
 
 
@@ -114,18 +102,9 @@ def stop_waiting(sim, w, r):
 def run_after(sim, w, before, r):
     """Put ``r`` into the running list behind ``before``; -1: at its head."""
     worker = sim.workers[w]
-    requests = sim.requests
-    after = requests[before].next if before >= 0 else worker.running_head
-    requests[r].prev = before
-    requests[r].next = after
-    if before >= 0:
-        requests[before].next = r
-    else:
-        worker.running_head = r
-    if after >= 0:
-        requests[after].prev = r
-    else:
-        worker.running_tail = r
+    head, tail = _insert(sim.requests, worker.running_head, worker.running_tail, before, r)
+    worker.running_head = head
+    worker.running_tail = tail
     worker.running += 1
 
 
@@ -159,15 +138,9 @@ def number_first(sim, w, r):
 def stop_running(sim, w, r):
     """Take ``r`` out of the running list."""
     worker = sim.workers[w]
-    request = sim.requests[r]
-    if request.prev >= 0:
-        sim.requests[request.prev].next = request.next
-    else:
-        worker.running_head = request.next
-    if request.next >= 0:
-        sim.requests[request.next].prev = request.prev
-    else:
-        worker.running_tail = request.prev
+    head, tail = _remove(sim.requests, worker.running_head, worker.running_tail, r)
+    worker.running_head = head
+    worker.running_tail = tail
     worker.running -= 1
 
 

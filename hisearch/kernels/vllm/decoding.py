@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from hisearch.base.jit import kernel
 from hisearch.kernels.cache import queue
+from hisearch.kernels.core.linked_list import linked_list
 from hisearch.kernels.engine import device, schedulers
 from hisearch.kernels.engine.engine_calls import Op
 from hisearch.kernels.layout import fleet as fl
@@ -34,35 +35,27 @@ CLIP_OUTPUT_TOKENS = 4096
 LOCAL, WAITING, IN_TRANSFER, RECEIVED = 0, 1, 2, 3
 
 
+_insert, _remove = linked_list()
+
+
 @kernel
 def _add_pending(sim, w, r):
     worker = sim.workers[w]
-    request = sim.requests[r]
-    request.away = IN_TRANSFER
-    request.prev = worker.kv_pending_tail
-    request.next = -1
-    if worker.kv_pending_tail >= 0:
-        sim.requests[worker.kv_pending_tail].next = r
-    else:
-        worker.kv_pending_head = r
-    worker.kv_pending_tail = r
+    sim.requests[r].away = IN_TRANSFER
+    head, tail = _insert(sim.requests, worker.kv_pending_head, worker.kv_pending_tail, worker.kv_pending_tail, r)
+    worker.kv_pending_head = head
+    worker.kv_pending_tail = tail
     worker.kv_pending += 1
 
 
 @kernel
 def _remove_pending(sim, w, r):
     worker = sim.workers[w]
-    request = sim.requests[r]
-    if request.prev >= 0:
-        sim.requests[request.prev].next = request.next
-    else:
-        worker.kv_pending_head = request.next
-    if request.next >= 0:
-        sim.requests[request.next].prev = request.prev
-    else:
-        worker.kv_pending_tail = request.prev
+    head, tail = _remove(sim.requests, worker.kv_pending_head, worker.kv_pending_tail, r)
+    worker.kv_pending_head = head
+    worker.kv_pending_tail = tail
     worker.kv_pending -= 1
-    request.away = LOCAL
+    sim.requests[r].away = LOCAL
 
 
 @kernel

@@ -9,6 +9,7 @@ from __future__ import annotations
 from hisearch.base.jit import kernel
 from hisearch.kernels.cache import block_table, queue
 from hisearch.kernels.cache import host_runs as runs
+from hisearch.kernels.core.linked_list import linked_list
 from hisearch.kernels.engine import device
 from hisearch.kernels.engine.cost import fast_forward
 from hisearch.kernels.engine.engine_calls import Op
@@ -32,6 +33,9 @@ def _more_urgent(sim, a, b):
     return arrival_a < arrival_b or (arrival_a == arrival_b and a < b)
 
 
+_insert, _remove = linked_list()
+
+
 @kernel
 def _skip(sim, w, r):
     """Append ``r`` to the skipped requests; under priority scheduling, insert it in order."""
@@ -40,32 +44,18 @@ def _skip(sim, w, r):
     if sim.config.schedule == la.PRIORITY:
         while before >= 0 and _more_urgent(sim, r, before):
             before = sim.requests[before].prev
-    after = sim.requests[before].next if before >= 0 else connector.skipped_head
-    sim.requests[r].prev = before
-    sim.requests[r].next = after
-    if before >= 0:
-        sim.requests[before].next = r
-    else:
-        connector.skipped_head = r
-    if after >= 0:
-        sim.requests[after].prev = r
-    else:
-        connector.skipped_tail = r
+    head, tail = _insert(sim.requests, connector.skipped_head, connector.skipped_tail, before, r)
+    connector.skipped_head = head
+    connector.skipped_tail = tail
     connector.skipped += 1
 
 
 @kernel
 def _stop_skipping(sim, w, r):
     connector = sim.connectors[w]
-    request = sim.requests[r]
-    if request.prev >= 0:
-        sim.requests[request.prev].next = request.next
-    else:
-        connector.skipped_head = request.next
-    if request.next >= 0:
-        sim.requests[request.next].prev = request.prev
-    else:
-        connector.skipped_tail = request.prev
+    head, tail = _remove(sim.requests, connector.skipped_head, connector.skipped_tail, r)
+    connector.skipped_head = head
+    connector.skipped_tail = tail
     connector.skipped -= 1
 
 

@@ -20,7 +20,7 @@ from hisearch.kernels.cache import tree
 from hisearch.kernels.engine import engine_calls
 from hisearch.kernels.engine.engine_calls import Op
 from hisearch.kernels.layout import hicache as hl
-from hisearch.kernels.traffic import links, lists, pools, server_heap
+from hisearch.kernels.traffic import heaps, links, lists, pools
 from hisearch.kernels.vllm import memory
 
 #: Servers of a decode worker: offsets from ``SERVERS w``.
@@ -38,14 +38,14 @@ def _start(sim, k, now):
     """Let server ``k`` begin the next batch of the job at the head of its queue at ``now``, or go idle."""
     server = sim.servers[k]
     if server.head < 0:
-        server_heap.leave(sim, k)
+        heaps.server_clear(sim, k)
         return
     write_back = sim.fleet.output_write_back[server.head]
     if k % hl.SERVERS == COPIER:
         server.end_s = write_back.copied_s
     else:
         server.end_s = _sent_s(sim, k // hl.SERVERS, part_end(sim, write_back) - write_back.written, now)
-    server_heap.enter(sim, k)
+    heaps.server_set(sim, k)
 
 
 @kernel
@@ -143,7 +143,7 @@ def halt(sim, w):
     """Cancel the copies and writes of worker ``w``, which has died, and empty its host pool."""
     for k in range(hl.SERVERS * w, hl.SERVERS * w + WRITER + 1):
         sim.servers[k].head = -1
-        server_heap.leave(sim, k)
+        heaps.server_clear(sim, k)
     pool = sim.trees[host_pool(sim, w)]
     pool.free_pages = pool.capacity_pages
 

@@ -5,6 +5,8 @@ To add one: a file that assigns an ``EvictionPolicy`` to ``EVICTION`` (see ``bas
 it declares as parameters are fields of ``Sim.store_tiers`` (``store_runs.tier_of``). The same rule, slowly, belongs
 into ``tests/kernels/store_reference.py`` and ``tests/kernels/sglang_invariants.py: eviction_key``.
 
+A policy that says what goes first among single ``pages`` is one of ``validate cache`` too (``cachesim.pages``).
+
 What else a policy may have, of store v and the run d whose turn has come::
 
     entering(sim, d)                  d may be evicted from now on: set its key

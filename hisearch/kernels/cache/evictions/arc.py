@@ -15,7 +15,12 @@ from hisearch.base.jit import kernel
 from hisearch.base.policies import EvictionPolicy
 from hisearch.kernels.cache import recency
 
-EVICTION = EvictionPolicy("Adaptive (Megiddo and Modha).", recency=True, queues=True)
+EVICTION = EvictionPolicy(
+    "Adaptive (Megiddo and Modha).",
+    recency=True,
+    queues=True,
+    pages="adaptive replacement: lists of once and of often used pages, sized by what was evicted too early",
+)
 
 
 @kernel

@@ -10,7 +10,9 @@ from hisearch.base.policies import EvictionPolicy
 from hisearch.kernels.cache import foresight, recency
 
 EVICTION = EvictionPolicy(
-    "Latest next use first, by an oracle that knows the trace: bounds what a policy could reach.", next_use=True
+    "Latest next use first, by an oracle that knows the trace: bounds what a policy could reach.",
+    next_use=True,
+    pages="next looked up last; what was just stored may go at once",
 )
 
 

@@ -6,7 +6,10 @@ from hisearch.base.jit import kernel
 from hisearch.base.policies import EvictionPolicy
 from hisearch.kernels.layout.hicache import GOES, GOES_ROUND
 
-EVICTION = EvictionPolicy("What was cached first goes first, unless it was used since: then it goes round once.")
+EVICTION = EvictionPolicy(
+    "What was cached first goes first, unless it was used since: then it goes round once.",
+    pages="stored first, but one that was used again goes back to the end of the line, once for each pass",
+)
 
 
 @kernel

@@ -5,7 +5,11 @@ from __future__ import annotations
 from hisearch.base.jit import kernel
 from hisearch.base.policies import EvictionPolicy
 
-EVICTION = EvictionPolicy("What was cached first goes first.", engine=True)
+EVICTION = EvictionPolicy(
+    "What was cached first goes first.",
+    engine=True,
+    pages="stored first",
+)
 
 
 @kernel

@@ -5,7 +5,12 @@ from __future__ import annotations
 from hisearch.base.jit import kernel
 from hisearch.base.policies import EvictionPolicy
 
-EVICTION = EvictionPolicy("What was cached last goes first.", engine=True, newest_first=True)
+EVICTION = EvictionPolicy(
+    "What was cached last goes first.",
+    engine=True,
+    newest_first=True,
+    pages="stored last",
+)
 
 
 @kernel

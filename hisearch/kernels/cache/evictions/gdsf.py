@@ -9,7 +9,11 @@ from hisearch.base.jit import kernel
 from hisearch.base.policies import EvictionPolicy
 from hisearch.kernels.cache import recency
 
-EVICTION = EvictionPolicy("Lowest recompute cost per byte first, aged.")
+EVICTION = EvictionPolicy(
+    "Lowest recompute cost per byte first, aged.",
+    pages="greedy dual by frequency and cost: least clock + uses * cost, the clock being the greatest such value "
+    "evicted before the last use, the cost that of computing the page's tokens again; then least recently used",
+)
 
 
 @kernel

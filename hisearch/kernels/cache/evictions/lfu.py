@@ -6,7 +6,13 @@ from hisearch.base.jit import kernel
 from hisearch.base.policies import EvictionPolicy
 from hisearch.kernels.cache import recency
 
-EVICTION = EvictionPolicy("Least frequently used first.", engine=True, hits=True, every_hit=True)
+EVICTION = EvictionPolicy(
+    "Least frequently used first.",
+    engine=True,
+    hits=True,
+    every_hit=True,
+    pages="least often used since it was stored, then least recently used",
+)
 
 
 @kernel

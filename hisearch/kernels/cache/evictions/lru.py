@@ -6,7 +6,12 @@ from hisearch.base.jit import kernel
 from hisearch.base.policies import EvictionPolicy
 from hisearch.kernels.cache import recency
 
-EVICTION = EvictionPolicy("Least recently used first.", engine=True, recency=True)
+EVICTION = EvictionPolicy(
+    "Least recently used first.",
+    engine=True,
+    recency=True,
+    pages="least recently used, as vLLM and SGLang do by default",
+)
 
 
 @kernel

@@ -10,7 +10,12 @@ from hisearch.base.jit import kernel
 from hisearch.base.policies import EvictionPolicy
 from hisearch.kernels.cache import recency
 
-EVICTION = EvictionPolicy("Lowest request priority first.", engine=True, priorities=True)
+EVICTION = EvictionPolicy(
+    "Lowest request priority first.",
+    engine=True,
+    priorities=True,
+    pages="lowest of the greatest priority values of those that used it, then least recently used",
+)
 
 
 @kernel

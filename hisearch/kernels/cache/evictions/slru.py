@@ -7,7 +7,10 @@ from hisearch.base.policies import EvictionPolicy
 from hisearch.kernels.cache import recency
 
 EVICTION = EvictionPolicy(
-    "What has had fewer than two hits, then the others, by last use each.", engine=True, hits=True
+    "What has had fewer than two hits, then the others, by last use each.",
+    engine=True,
+    hits=True,
+    pages="least recently used of those never used again since they were stored, then of the others",
 )
 
 #: Nodes with so many hits are protected.

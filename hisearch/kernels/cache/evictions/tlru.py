@@ -22,6 +22,8 @@ EVICTION = EvictionPolicy(
         Parameter("turn_tokens", 1024, "new tokens that a session's next turn is expected to bring.", at_least=1),
     ),
     reach=True,
+    pages="tail-optimised lru: first a page without which the next prompt of every sequence that used it since it was "
+    "stored still leaves no more than tail_tokens to compute, turn_tokens of them new; then least recently used",
 )
 
 

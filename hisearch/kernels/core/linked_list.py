@@ -1,0 +1,52 @@
+"""The doubly linked list of all kernels: items of a structured array, linked by two of its fields.
+
+An item's link is the number of a neighbour, -1 for none. The caller keeps the list's ends, -1 of an empty one, and
+stores what the kernels return. Lists without a tail hand in -1 for it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hisearch.base.jit import inlined_kernel
+
+
+def linked_list(previous: str = "prev", following: str = "next") -> tuple[Any, Any]:
+    """Kernels of lists that are linked by the fields ``previous`` and ``following``: ``insert``, ``remove``.
+
+    Returns:
+        ``insert(items, head, tail, before, item)`` puts an item behind ``before``; -1: at the head.
+        ``remove(items, head, tail, item)`` takes one out, and leaves its own links as they are. Both return the new
+        (head, tail).
+    """
+
+    @inlined_kernel
+    def insert(items, head, tail, before, item):
+        after = items[before][following] if before >= 0 else head
+        items[item][previous] = before
+        items[item][following] = after
+        if before >= 0:
+            items[before][following] = item
+        else:
+            head = item
+        if after >= 0:
+            items[after][previous] = item
+        else:
+            tail = item
+        return head, tail
+
+    @inlined_kernel
+    def remove(items, head, tail, item):
+        before = items[item][previous]
+        after = items[item][following]
+        if before >= 0:
+            items[before][following] = after
+        else:
+            head = after
+        if after >= 0:
+            items[after][previous] = before
+        else:
+            tail = before
+        return head, tail
+
+    return insert, remove
