@@ -15,7 +15,7 @@ from hisearch.specs.wording import format_percent
 from hisearch.verify.cases import Case
 from hisearch.verify.diagnosis import Diagnosis, diagnose, refit
 from hisearch.verify.findings import format_finding
-from hisearch.verify.measured import read_measurements
+from hisearch.traces.importers import read_measurements
 from hisearch.verify.prediction import Correction, Predictor
 from hisearch.verify.recalibrated import Recalibrated, recalibrated, write_profiles
 

@@ -217,6 +217,10 @@ class Registry(Mapping[str, P], Generic[P]):
         """Number by which kernels know a policy."""
         return list(self.policies).index(name)
 
+    def joined(self, other: Registry[P]) -> Registry[P]:
+        """The policies of both, these first; the package is this one's."""
+        return Registry(self.package, self.policies | other.policies, self.modules | other.modules)
+
     def mask(self, condition: Callable[[P], bool]) -> int:
         """Bits of the policies that meet ``condition``: bit ``code`` is set."""
         return sum(1 << code for code, policy in enumerate(self.policies.values()) if condition(policy))
@@ -332,5 +336,7 @@ EVICTIONS = read_policies("kernels/cache/evictions", EvictionPolicy, "EVICTION",
 #: Orders of the waiting queue.
 QUEUE_ORDERS = read_policies("kernels/sglang/orders", QueueOrder, "ORDER", first="fcfs")
 
+#: Results of benchmark tools: trace formats with ``measurements(results)`` besides ``read(source)``.
+BENCHMARKS = read_policies("traces/importers/benchmarks", TraceFormat, "FORMAT")
 #: Trace formats: ``read(source)`` returns the trace of a file.
-TRACE_FORMATS = read_policies("traces/importers/formats", TraceFormat, "FORMAT")
+TRACE_FORMATS = read_policies("traces/importers/formats", TraceFormat, "FORMAT").joined(BENCHMARKS)

@@ -20,7 +20,7 @@ from hisearch.specs.machines.profile import CorrectionSpec
 from hisearch.traces.changes.replay import Replay
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.sampling import stream
-from hisearch.verify.measured import PERCENTILES, Measurement, MeasurementError, PerRequest
+from hisearch.traces.importers.measurement import PERCENTILES, Measurement, PerRequest
 from hisearch.verify.neighbours import Neighbours, Placed
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.machines.profile import CorrectionSpec, LatencyProfileSpec
 from hisearch.verify.cases import Case
 from hisearch.verify.correction_search import CorrectionSearch
-from hisearch.verify.measured import read_measurements
+from hisearch.traces.importers import read_measurements
 from hisearch.verify.prediction import JITTER_S, Correction, Predictor
 from tests.cli.conftest import Hisearch
 from tests.verify.documents import STUDY, measure, write_guidellm, write_sglang, write_vllm
