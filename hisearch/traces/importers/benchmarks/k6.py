@@ -221,8 +221,8 @@ def _summary(item: ResultObject) -> Measurement:
 def _trend(item: ResultObject, metric: _Metric) -> dict[str, float]:
     """Figures of a trend. Percentile names have parentheses: ``p(95)``."""
     values = _values(item)
-    keys = {f"{metric.role}_mean_s": "avg", f"{metric.role}_p50_s": "med"}
-    keys |= {f"{metric.role}_p{percent}_s": f"p({percent})" for percent in PERCENTILES}
+    keys = {f"{metric.role}_p{percent}_s": f"p({percent})" for percent in PERCENTILES}
+    keys |= {f"{metric.role}_mean_s": "avg", f"{metric.role}_p50_s": values.first("med", "p(50)") or "med"}
     return values.seconds(keys, metric.unit_s)
 
 
