@@ -332,7 +332,9 @@ def _standing(simulation: Simulation, trial: Trial, fleet: FleetPlan, verificati
     from hisearch.score.terms import check_to_dict
 
     correction = verification.diagnosis.correction
-    evaluation = simulation.evaluate_fleet(trial.deployment, corrected_fleet(fleet, correction, front_end=True), trial.load)
+    evaluation = simulation.evaluate_fleet(
+        trial.deployment, corrected_fleet(fleet, correction, front_end=True), trial.load
+    )
     checks = tuple(check_to_dict(check) for check in evaluation.slo)
     if verification.unexplained is not None:
         return Standing(trial.number, None, checks, "not known: the difference is not explained")
@@ -377,9 +379,7 @@ def _compared(case: Case, correction: Correction, notes: tuple[str, ...], run: M
     ]  # fmt: skip
     hit_rate = case.predict(Correction()).hit_rate
     growing = measurement.requests.growing_wait() if measurement.requests is not None else None
-    return Compared(
-        run.tool, run.source, run.sent, run.failed, run.pacing, hit_rate, growing, tuple(rows), notes
-    )
+    return Compared(run.tool, run.source, run.sent, run.failed, run.pacing, hit_rate, growing, tuple(rows), notes)
 
 
 def _cross_check(cases: Sequence[Case], terms: Sequence[str]) -> CrossCheck | None:

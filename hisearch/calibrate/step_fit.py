@@ -223,7 +223,7 @@ def _solve(matrix: F8, latency_s: F8, regime: I8) -> F8:
     """Coefficients with the least Huber loss of relative errors, none negative; see the module on one-sided noise."""
     relative = matrix / latency_s[:, None]
     present = np.bincount(regime, minlength=len(REGIMES))
-    share = present[regime] ** -0.25
+    share = np.asarray(present[regime] ** -0.25, dtype=np.float64)
     solution = _reweighted(relative, share, lambda logs: _huber_weights(logs, regime))
     logs = _log_ratios(matrix, solution, latency_s)
     leaning = [index for index in range(len(REGIMES)) if _leans(logs[regime == index])]

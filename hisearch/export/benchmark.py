@@ -34,7 +34,8 @@ _TOOLS = {
 }
 #: Every path that ``benchmark_files`` may write.
 BENCHMARK_PATHS = tuple(
-    f"{BENCHMARK}/{name}" for name in ("README.md", REQUESTS, "prompts.py", "warmup.py", *(f"{tool}.sh" for tool in _TOOLS))
+    f"{BENCHMARK}/{name}"
+    for name in ("README.md", REQUESTS, "prompts.py", "warmup.py", *(f"{tool}.sh" for tool in _TOOLS))
 )
 
 

@@ -18,9 +18,9 @@ from hisearch.latency.corrections import corrected
 from hisearch.specs.machines.profile import CorrectionSpec
 from hisearch.traces.changes.replay import Replay
 from hisearch.traces.compiled import CompiledTrace
-from hisearch.traces.sampling import stream
 from hisearch.traces.importers.measured_trace import arrivals as drawn_arrivals
 from hisearch.traces.importers.measurement import PERCENTILES, Measurement, PerRequest
+from hisearch.traces.sampling import stream
 from hisearch.verify.neighbours import Neighbours, Placed
 from hisearch.verify.requests import MeasurementError
 

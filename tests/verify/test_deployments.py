@@ -10,21 +10,27 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hisearch.api.deployments.deployment import plan_deployment
 from hisearch.api.deployments.workload import load_trace
 from hisearch.api.studies.result import StudyResult
 from hisearch.api.studies.study import load_study
 from hisearch.api.verify import verify_deployment, verify_run
 from hisearch.simulate.engine import simulate_fleet
 from hisearch.simulate.results.tables import RequestTable
-from hisearch.specs.documents.resolve import load_deployment
 from hisearch.specs.machines.profile import CorrectionSpec
 from hisearch.traces.changes.replay import Replay, replay_of
 from hisearch.traces.importers.measurement import Measurement
-from hisearch.verify.prediction import Correction, corrected_fleet
+from hisearch.verify.prediction import Correction
 from hisearch.verify.requests import MeasurementError, requests_of
 from tests.cli.conftest import Hisearch
-from tests.verify.documents import STUDY, measure, write_guidellm, write_sglang, write_vllm
+from tests.verify.documents import (
+    STUDY,
+    measure,
+    random_requests,
+    served,
+    write_guidellm,
+    write_sglang,
+    write_vllm,
+)
 
 DEPLOYMENT = """\
 apiVersion: hisearch/v1
@@ -35,7 +41,6 @@ spec:
   pools:
     - {name: all, replicas: 1, accelerator: l40s, engine: {name: vllm, max_running_requests: 64}}
 """
-REQUESTS = 160
 
 
 @pytest.fixture(scope="module")
@@ -45,29 +50,13 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def random_requests(count: int = REQUESTS, rate_rps: float = 2.0) -> Replay:
-    """As of ``--dataset-name random``: prompts share nothing."""
-    draw = np.random.default_rng(1)
-    return Replay(
-        np.cumsum(draw.exponential(1 / rate_rps, count)), draw.integers(300, 1500, count),
-        draw.integers(20, 200, count), tuple((place,) for place in range(count)), 1 << 30, np.arange(count),
-    )  # fmt: skip
-
-
-def served(
-    path: Path, replay: Replay, correction: Correction = Correction(), *, in_flight: int | None = None, **settings: str
-) -> RequestTable:
-    """What a corrected deployment does with the requests, as the simulator says."""
-    fleet = plan_deployment(load_deployment(path, [f"{key}={value}" for key, value in settings.items()]))
-    trace = replay.compile("served", in_flight=in_flight)
-    return simulate_fleet(corrected_fleet(fleet, correction), trace, pooled=in_flight is not None).requests
-
-
 Write = Callable[[Path, RequestTable], Path]
 
 
 @pytest.mark.parametrize("write", [write_guidellm, lambda path, table: write_vllm(path, table, rate=2.0)])
-def test_an_operator_s_own_benchmark_is_simulated_as_it_was_sent(deployment: Path, tmp_path: Path, write: Write) -> None:
+def test_an_operator_s_own_benchmark_is_simulated_as_it_was_sent(
+    deployment: Path, tmp_path: Path, write: Write
+) -> None:
     table = served(deployment, random_requests(), Correction(decode=1.4))
     verification = verify_deployment(deployment, [write(tmp_path / "m.json", table)])
     assert verification.diagnosis.terms == ("decode",)
@@ -77,9 +66,7 @@ def test_an_operator_s_own_benchmark_is_simulated_as_it_was_sent(deployment: Pat
     assert compared.notes[0] == "requests as in the file: their prompts are taken to share nothing"
     assert (verification.run_dir, verification.trial, verification.standing) == (None, None, None)
     assert verification.write_profile(tmp_path / "p.yaml") == [tmp_path / "p.yaml"]
-    again = verify_deployment(
-        deployment, [tmp_path / "m.json"], overrides=[f"spec.profile={tmp_path / 'p.yaml'}"]
-    )
+    again = verify_deployment(deployment, [tmp_path / "m.json"], overrides=[f"spec.profile={tmp_path / 'p.yaml'}"])
     assert again.agrees
     assert again.diagnosis.terms == ()
     assert again.diagnosis.error_before < 0.01

@@ -24,9 +24,9 @@ from hisearch.simulate.engine import simulate_fleet
 from hisearch.specs.deployments.routing import RouterSpec
 from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.machines.profile import CorrectionSpec, LatencyProfileSpec
+from hisearch.traces.importers import read_measurements
 from hisearch.verify.cases import Case
 from hisearch.verify.correction_search import CorrectionSearch
-from hisearch.traces.importers import read_measurements
 from hisearch.verify.prediction import JITTER_S, Correction, Predictor
 from tests.cli.conftest import Hisearch
 from tests.verify.documents import STUDY, measure, write_guidellm, write_sglang, write_vllm

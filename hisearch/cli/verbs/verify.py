@@ -184,7 +184,9 @@ def _show_standing(verification: Verification) -> None:
     standing = verification.standing
     if standing is not None:
         verdict = {True: "stands", False: "does not stand", None: "may stand or not"}[standing.stands]
-        output.say(f"- Trial {standing.trial} {verdict}. Under the correction, on the study's workload: {standing.text}.")
+        output.say(
+            f"- Trial {standing.trial} {verdict}. Under the correction, on the study's workload: {standing.text}."
+        )
 
 
 def _no_profile(verification: Verification) -> str:

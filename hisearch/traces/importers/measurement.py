@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from hisearch.base.dtypes import F8, I8
+from hisearch.specs.errors import SpecError
 from hisearch.specs.wording import counted
 from hisearch.traces.reading.errors import TraceError
 from hisearch.traces.reading.rows import MAX_TOKENS, BadRows, RowError, decoded, json_rows, short
@@ -227,13 +228,12 @@ class ResultObject:
     data: Mapping[str, Any]
     prefix: str = ""
 
-    def refuse(self, key: str, message: str) -> TraceError:
-        """The error of a key."""
-        error: TraceError = TraceError.at(message, path=self.path, line=self.line, key=f"{self.prefix}{key}")
-        return error
+    def refuse(self, key: str, message: str) -> SpecError:
+        """The error of a key, a ``TraceError``."""
+        return TraceError.at(message, path=self.path, line=self.line, key=f"{self.prefix}{key}")
 
     def get(self, key: str) -> Any:
-        """The value of a dotted key; None where it is absent. Names in a path may have dots in parentheses."""
+        """The value of a dotted key; None where it is absent."""
         value: Any = self.data
         for name in key.split("."):
             value = value.get(name) if isinstance(value, Mapping) else None
