@@ -263,12 +263,12 @@ def verify_deployment(
     from hisearch.traces.changes.replay import replay_of
     from hisearch.traces.changes.selection import head
 
-    runs = _read(measured)
     resolved = load_deployment(deployment, tuple(overrides))
+    runs = _read(measured)
     fleet = plan_deployment(resolved)
     known, name = None, ""
     if trace is not None:
-        workload = head(load_trace(trace, seed=seed), max(run.sent for run in runs))
+        workload = head(load_trace(trace, seed=seed), max((run.sent for run in runs), default=1))
         # Follow-ups get the times at which they arrive: a client knows nothing of sessions.
         known = replay_of(workload, simulate_fleet(fleet, workload, seed=seed).requests.arrival_s, len(workload))
         name = workload.name
@@ -277,16 +277,15 @@ def verify_deployment(
 
 
 def _read(measured: Iterable[str | Path]) -> list[Measurement]:
-    runs = [measurement for path in measured for measurement in read_measurements(Path(path))]
-    if not runs:
-        raise ValueError("no measurement is given")
-    return runs
+    return [measurement for path in measured for measurement in read_measurements(Path(path))]
 
 
 def _verified(subject: _Subject, runs: Sequence[Measurement]) -> Verification:
     """Everything but what only a run has."""
     from hisearch.simulate.engine import simulate_fleet
 
+    if not runs:
+        raise ValueError("no measurement is given")
     fleet = _ignoring_eos(subject.fleet)
     sent = [requests_of(run, subject.known, subject.known_name, only=subject.only) for run in runs]
     cases = [

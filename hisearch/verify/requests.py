@@ -54,8 +54,8 @@ def requests_of(measurement: Measurement, known: Replay | None, name: str, *, on
         reason = difference or "the file does not have the requests one by one with their token counts"
         raise MeasurementError(
             f"{measurement.source}: {reason}: these are other requests than any that are known. Give the trace that "
-            "was sent with --trace, or let the tool keep requests (vllm bench serve --save-detailed, sglang.bench_serving "
-            "--output-details)"
+            "was sent with --trace, or let the tool keep requests (vllm bench serve --save-detailed, "
+            "sglang.bench_serving --output-details)"
         )
     other = f"{difference}; " if difference else ""
     failed = f"; {counted(measurement.failed, 'failed request')} left out" if measurement.failed else ""
