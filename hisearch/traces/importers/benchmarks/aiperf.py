@@ -30,7 +30,7 @@ FORMAT = TraceFormat(
     times="request_start_ns holds nanoseconds",
 )
 
-_NOTE = "inter_token_latency of AIPerf is (last token - first token) / (tokens - 1) of a request: TPOT"
+_NOTE = "AIPerf's inter_token_latency is (last token - first token) / (tokens - 1) of a request: TPOT"
 #: Nanoseconds since 1970, at most.
 _LATEST_NS = 1e19
 _STEMS = {"ttft": "time_to_first_token", "tpot": "inter_token_latency", "e2e": "request_latency"}

@@ -50,7 +50,7 @@ _CUSTOM = {
 _UNIT_SUFFIXES = {"_ms": 1e-3, "_s": 1.0, "_seconds": 1.0}
 _NOTES = (
     "E2E is http_req_duration: from the first byte sent to the last one received, without connecting",
-    "k6 has no TTFT of its own (http_req_waiting ends with the headers): a script's metric ttft is read",
+    "TTFT is a metric of the script: k6 has none of its own (http_req_waiting ends with the headers)",
 )
 
 

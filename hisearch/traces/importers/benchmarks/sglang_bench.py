@@ -12,7 +12,7 @@ from hisearch.traces.trace import Trace
 FORMAT = TraceFormat(
     "Results of sglang.bench_serving.",
     json_fields=(("sharegpt_output_len", "dataset_name", "max_concurrency"), ("sharegpt_output_len", "request_rate")),
-    times="times are not recorded: arrivals are drawn at the stated rate",
+    times="not recorded",
 )
 
 
