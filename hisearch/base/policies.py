@@ -217,10 +217,6 @@ class Registry(Mapping[str, P], Generic[P]):
         """Number by which kernels know a policy."""
         return list(self.policies).index(name)
 
-    def joined(self, other: Registry[P]) -> Registry[P]:
-        """The policies of both, these first; the package is this one's."""
-        return Registry(self.package, self.policies | other.policies, self.modules | other.modules)
-
     def mask(self, condition: Callable[[P], bool]) -> int:
         """Bits of the policies that meet ``condition``: bit ``code`` is set."""
         return sum(1 << code for code, policy in enumerate(self.policies.values()) if condition(policy))
@@ -232,6 +228,10 @@ class Registry(Mapping[str, P], Generic[P]):
         return values | {
             state.name: values[state.initial] if isinstance(state.initial, str) else state.initial for state in states
         }
+
+    def joined(self, other: Registry[P]) -> Registry[P]:
+        """The policies of both, these first; the package is this one's."""
+        return Registry(self.package, self.policies | other.policies, self.modules | other.modules)
 
     def parameters(self) -> dict[str, Parameter]:
         """Every parameter by name; policies that share one describe it each."""
