@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from hisearch.api.studies.study import Study as Study
     from hisearch.api.studies.study import load_study as load_study
     from hisearch.api.verify import Verification as Verification
+    from hisearch.api.verify import verify_deployment as verify_deployment
     from hisearch.api.verify import verify_run as verify_run
     from hisearch.traces.stats import trace_stats as trace_stats
 
@@ -50,6 +51,7 @@ _HOMES = {
     "simulate_deployment": "hisearch.api.deployments.deployment",
     "size": "hisearch.api.studies.size",
     "trace_stats": "hisearch.traces.stats",
+    "verify_deployment": "hisearch.api.verify",
     "verify_run": "hisearch.api.verify",
 }
 

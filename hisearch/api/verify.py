@@ -1,4 +1,4 @@
-"""Compares a run with measurements: ``hisearch.verify_run(...)``, all that ``hisearch verify`` does."""
+"""Compares a deployment, or a run's, with measurements: ``hisearch.verify_run(...)``, ``verify_deployment(...)``."""
 
 from __future__ import annotations
 
@@ -11,18 +11,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hisearch.base.shown import Shown
-from hisearch.specs.wording import format_percent
+from hisearch.specs.wording import counted, format_percent, listed
+from hisearch.traces.importers import read_measurements
 from hisearch.verify.cases import Case
 from hisearch.verify.diagnosis import Diagnosis, diagnose, refit
-from hisearch.verify.findings import format_finding
-from hisearch.verify.measured import read_measurements
-from hisearch.verify.prediction import Correction, Predictor
+from hisearch.verify.findings import format_finding, unexplained
+from hisearch.verify.prediction import Correction, Predictor, corrected_fleet
 from hisearch.verify.recalibrated import Recalibrated, recalibrated, write_profiles
+from hisearch.verify.requests import requests_of
 
 if TYPE_CHECKING:
     from hisearch.api.studies.result import StudyResult
+    from hisearch.search.evaluate.simulation import Simulation
     from hisearch.search.model.trial import Trial
     from hisearch.simulate.plans.fleet import FleetPlan
+    from hisearch.specs.deployments.deployment import DeploymentSpec
+    from hisearch.specs.documents.resolved import ResolvedDeployment, ResolvedStudy
+    from hisearch.traces.changes.replay import Replay
+    from hisearch.traces.importers.measurement import Measurement
 
 #: Fewest requests for a cross-check of two halves.
 _FEWEST = 40
@@ -44,17 +50,21 @@ class Row:
 class Compared:
     """A measurement and its prediction.
 
-    hit_rate: predicted share of prompt tokens that hit the cache. growing_wait: median TTFT, seconds, of the first and
-    last quarter of the requests where waits kept growing; None where they did not, or that is not known.
+    pacing: how the client sent its requests. hit_rate: predicted share of prompt tokens that hit the cache.
+    growing_wait: median TTFT, seconds, of the first and last quarter of the requests where waits kept growing; None
+    where they did not, or that is not known. notes: where the simulated requests are from, and what the tool's names
+    mean.
     """
 
     tool: str
     source: str
     requests: int
     failed: int
+    pacing: str
     hit_rate: float
     growing_wait: tuple[float, float] | None
     rows: tuple[Row, ...]
+    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -66,29 +76,49 @@ class CrossCheck:
     error_after: float
 
 
-@dataclass(frozen=True, repr=False)
-class Verification(Shown):
-    """The result of ``verify_run``.
+@dataclass(frozen=True)
+class Standing:
+    """Whether a trial still meets its study's SLO under the corrected profile.
 
-    trial: whose deployment was measured. stated_error: of its latency profile. agrees: the measurements are within it.
-    cross_check: None where there is too little data to hold out. profiles: recalibrated, one for each that prices
-    pools; empty where no term of a profile is corrected. profile_name: of the profile to use for all pools.
+    trial: its number. stands: None where the correction does not explain the measurements, so that nobody can say.
+    terms: of the SLO, as ``score.terms`` lists them: limits and values under the corrected profile. text: the same in
+    words.
     """
 
-    run_dir: Path
     trial: int
+    stands: bool | None
+    terms: tuple[dict[str, Any], ...]
+    text: str
+
+
+@dataclass(frozen=True, repr=False)
+class Verification(Shown):
+    """The result of ``verify_run`` and ``verify_deployment``.
+
+    deployment: its name. run_dir, trial: the run, and the trial whose deployment was measured; None outside a run.
+    profile: name of the latency profile that predicted. stated_error: of that profile. agrees: the measurements are
+    within it. cross_check: None where there is too little data to hold out. profiles: recalibrated, one for each that
+    prices pools; empty where no term of a profile is corrected. profile_name: of the profile to use for all pools.
+    standing: of the trial in its study; None outside a run.
+    """
+
+    deployment: str
+    run_dir: Path | None
+    trial: int | None
     measurements: tuple[Compared, ...]
     diagnosis: Diagnosis
     cross_check: CrossCheck | None
+    profile: str
     stated_error: float
     agrees: bool
     profile_name: str
     profiles: tuple[Recalibrated, ...]
+    standing: Standing | None
 
     def facts(self) -> dict[str, str]:
         """See ``Shown``."""
         verdict = "within" if self.agrees else "beyond"
-        facts = {"measured": f"{len(self.measurements)} runs of trial {self.trial}"}
+        facts = {"measured": f"{counted(len(self.measurements), 'run')} of {self.deployment}"}
         facts["verdict"] = f"{verdict} the stated error of {format_percent(self.stated_error)}"
         return facts | {f"finding {place}": text for place, text in enumerate(self.findings[:3], start=1)}
 
@@ -96,6 +126,11 @@ class Verification(Shown):
     def findings(self) -> list[str]:
         """The corrected terms as sentences, the largest effect first."""
         return [format_finding(name, self.diagnosis) for name in self.diagnosis.terms]
+
+    @property
+    def unexplained(self) -> str | None:
+        """What the corrections leave, as a sentence; None where the measurements are explained."""
+        return unexplained(self.diagnosis, self.stated_error)
 
     @property
     def overloads(self) -> list[str]:
@@ -128,61 +163,189 @@ class Verification(Shown):
         del data["profiles"]
         data["diagnosis"]["alternatives"] = [alternative.name for alternative in self.diagnosis.alternatives]
         return data | {
-            "findings": self.findings, "overloads": self.overloads, "recalibrated": bool(self.profiles)
-        }  # fmt: skip
+            "findings": self.findings,
+            "unexplained": self.unexplained,
+            "overloads": self.overloads,
+            "recalibrated": bool(self.profiles),
+        }
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """What was measured. known: the requests that a client with so many was to send, and what messages call them.
+
+    only: measurements of other requests than ``known`` are refused.
+    """
+
+    name: str
+    resolved: ResolvedStudy | ResolvedDeployment
+    deployment: DeploymentSpec
+    fleet: FleetPlan
+    seed: int
+    known: Replay | None
+    known_name: str
+    only: bool = False
 
 
 def verify_run(
-    run: str | Path | StudyResult, measured: Iterable[str | Path], *, trial: int | None = None
+    run: str | Path | StudyResult,
+    measured: Iterable[str | Path],
+    *,
+    trial: int | None = None,
+    profile: str | Path | None = None,
 ) -> Verification:
     """Compare measurements of a run's deployment with the simulation of the same requests.
 
+    Measurements by the scripts in ``benchmark/`` are of the run's own requests. Of other requests those in the measured
+    file are simulated, where it has them.
+
     Args:
         run: the folder of a finished run, or its result.
-        measured: outputs of guidellm, sglang.bench_serving or vllm bench serve, sent by the scripts in ``benchmark/``.
+        measured: results of benchmark tools, see docs/traces.md.
         trial: number of the trial whose deployment was measured; the recommendation's where absent.
+        profile: name or path of a latency profile to predict with instead of the study's, such as one that an earlier
+            measurement has corrected.
 
     Raises:
-        OSError, MeasurementError: a file cannot be used.
-        ValueError: there is no such trial, or the deployment cannot serve what was sent.
+        OSError, SpecError: a file cannot be used.
+        ValueError: there is no such trial, the deployment cannot serve what was sent, or nobody knows what that was.
     """
     from hisearch.api.studies.exporting import benchmark_of
     from hisearch.api.studies.stored_run import load_run
-    from hisearch.simulate.engine import simulate_fleet
+    from hisearch.search.evaluate.simulation import Simulation
+    from hisearch.specs.documents.catalogue import Catalogue
     from hisearch.traces.changes.replay import USUAL_REQUESTS
 
     result = load_run(run) if isinstance(run, str | Path) else run
-    runs = [measurement for path in measured for measurement in read_measurements(Path(path))]
+    runs = _read(measured)
     chosen = _chosen(result, trial)
     replay = benchmark_of(result.simulation, chosen, USUAL_REQUESTS)
-    fleet = _ignoring_eos(result.simulation.fleet(chosen.deployment))
-    seed = result.resolved.study.seed
-    predictors = [
-        Predictor(measurement, replay, fleet, partial(simulate_fleet, seed=seed), seed) for measurement in runs
-    ]
+    simulation, resolved = result.simulation, result.resolved
+    if profile is not None:
+        document = Catalogue().get("LatencyProfile", str(profile))
+        resolved = replace(resolved, profile=document)
+        simulation = Simulation(replace(simulation.world, profile_name=document.name, profile=document.spec))
+    fleet = simulation.fleet(chosen.deployment)
+    name = f"trial {chosen.number} of {result.run_dir}"
+    seed = resolved.study.seed
+    subject = _Subject(name, resolved, chosen.deployment, fleet, seed, replay, "the run's benchmark")
+    verification = replace(_verified(subject, runs), run_dir=result.run_dir, trial=chosen.number)
+    return replace(verification, standing=_standing(simulation, chosen, fleet, verification))
+
+
+def verify_deployment(
+    deployment: str | Path,
+    measured: Iterable[str | Path],
+    *,
+    trace: str | Path | None = None,
+    overrides: Iterable[str] = (),
+    seed: int = 0,
+) -> Verification:
+    """Compare measurements of any deployment with its simulation.
+
+    Args:
+        deployment: name or path of a Deployment.
+        measured: results of benchmark tools, see docs/traces.md.
+        trace: the workload, or trace file, whose first requests were sent; where absent they are taken from the
+            measured file, and their prompts share nothing.
+        overrides: ``key.path=value`` settings on the deployment, as of ``--set``; ``spec.profile`` names the latency
+            profile.
+        seed: of the workload, of arrivals that no file records, and of the router's random stream.
+
+    Raises:
+        OSError, SpecError: a file cannot be used.
+        ValueError: the deployment cannot serve what was sent, or nobody knows what that was.
+    """
+    from hisearch.api.deployments.deployment import plan_deployment
+    from hisearch.api.deployments.workload import load_trace
+    from hisearch.simulate.engine import simulate_fleet
+    from hisearch.specs.documents.resolve import load_deployment
+    from hisearch.traces.changes.replay import replay_of
+    from hisearch.traces.changes.selection import head
+
+    resolved = load_deployment(deployment, tuple(overrides))
+    runs = _read(measured)
+    fleet = plan_deployment(resolved)
+    known, name = None, ""
+    if trace is not None:
+        workload = head(load_trace(trace, seed=seed), max((run.sent for run in runs), default=1))
+        # Follow-ups get the times at which they arrive: a client knows nothing of sessions.
+        known = replay_of(workload, simulate_fleet(fleet, workload, seed=seed).requests.arrival_s, len(workload))
+        name = workload.name
+    subject = _Subject(resolved.name, resolved, resolved.deployment, fleet, seed, known, name, only=trace is not None)
+    return _verified(subject, runs)
+
+
+def _read(measured: Iterable[str | Path]) -> list[Measurement]:
+    return [measurement for path in measured for measurement in read_measurements(Path(path))]
+
+
+def _verified(subject: _Subject, runs: Sequence[Measurement]) -> Verification:
+    """Everything but what only a run has."""
+    from hisearch.simulate.engine import simulate_fleet
+
+    if not runs:
+        raise ValueError("no measurement is given")
+    fleet = _ignoring_eos(subject.fleet)
+    sent = [requests_of(run, subject.known, subject.known_name, only=subject.only) for run in runs]
     cases = [
-        Case(measurement, predict, measurement.requests.rows if measurement.requests is not None else None)
-        for measurement, predict in zip(runs, predictors, strict=True)
+        Case(
+            of_run.measurement,
+            Predictor(
+                of_run.measurement, of_run.replay, fleet, partial(simulate_fleet, seed=subject.seed), subject.seed
+            ),
+            of_run.measurement.requests.rows if of_run.measurement.requests is not None else None,
+        )
+        for of_run in sent
     ]
     diagnosis = diagnose(cases)
     check = _cross_check(cases, diagnosis.terms)
     error = check.error_after if check is not None else diagnosis.error_after
     checked = check.how if check is not None else "no data was held out"
     profiles = recalibrated(
-        result.resolved, chosen.deployment, diagnosis, (error, checked), [measurement.source for measurement in runs]
+        subject.resolved, subject.deployment, diagnosis, (error, checked), [run.source for run in runs]
     )
     stated = max(pool.plan.costs.relative_error for pool in fleet.pools)
+    compared = [
+        _compared(case, diagnosis.correction, (of_run.note, *of_run.measurement.notes), run)
+        for case, of_run, run in zip(cases, sent, runs, strict=True)
+    ]
     return Verification(
-        result.run_dir,
-        chosen.number,
-        tuple(_compared(case, diagnosis.correction) for case in cases),
-        diagnosis,
-        check,
-        stated,
-        diagnosis.error_before <= stated,
-        f"{result.resolved.profile.name}-measured",
-        profiles,
+        deployment=subject.name,
+        run_dir=None,
+        trial=None,
+        measurements=tuple(compared),
+        diagnosis=diagnosis,
+        cross_check=check,
+        profile=subject.resolved.profile.name,
+        stated_error=stated,
+        agrees=diagnosis.error_before <= stated,
+        profile_name=f"{subject.resolved.profile.name.removesuffix('-measured')}-measured",
+        profiles=profiles,
+        standing=None,
     )
+
+
+def _standing(simulation: Simulation, trial: Trial, fleet: FleetPlan, verification: Verification) -> Standing:
+    """Simulate the study's own workload on the corrected deployment, and hold it against the SLO."""
+    from hisearch.score.terms import check_to_dict
+
+    correction = verification.diagnosis.correction
+    evaluation = simulation.evaluate_fleet(
+        trial.deployment, corrected_fleet(fleet, correction, front_end=True), trial.load
+    )
+    checks = tuple(check_to_dict(check) for check in evaluation.slo)
+    if verification.unexplained is not None:
+        return Standing(trial.number, None, checks, "not known: the difference is not explained")
+    broken = [
+        f"{check.label} by {format_percent(-check.margin)} of its bound" if check.margin is not None else check.label
+        for check in evaluation.slo
+        if not check.holds
+    ]
+    text = "it meets the SLO" if evaluation.feasible else f"it misses the SLO: {listed(broken)}"
+    if correction.hits_lost:
+        text += "; with all its cache hits, though some are lost"
+    return Standing(trial.number, evaluation.feasible, checks, text)
 
 
 def _chosen(result: StudyResult, number: int | None) -> Trial:
@@ -198,8 +361,8 @@ def _ignoring_eos(fleet: FleetPlan) -> FleetPlan:
     return replace(fleet, pools=tuple(replace(p, plan=replace(p.plan, ignore_eos=True)) for p in fleet.pools))
 
 
-def _compared(case: Case, correction: Correction) -> Compared:
-    """Every figure that the measurement and the prediction share."""
+def _compared(case: Case, correction: Correction, notes: tuple[str, ...], run: Measurement) -> Compared:
+    """Every figure that the measurement and the prediction share; ``run``: as it was read."""
     measurement = case.measurement
     predicted, corrected = (
         case.predict(applied).figures | case.predicted(applied) for applied in (Correction(), correction)
@@ -215,9 +378,7 @@ def _compared(case: Case, correction: Correction) -> Compared:
     ]  # fmt: skip
     hit_rate = case.predict(Correction()).hit_rate
     growing = measurement.requests.growing_wait() if measurement.requests is not None else None
-    return Compared(
-        measurement.tool, measurement.source, measurement.sent, measurement.failed, hit_rate, growing, tuple(rows)
-    )
+    return Compared(run.tool, run.source, run.sent, run.failed, run.pacing, hit_rate, growing, tuple(rows), notes)
 
 
 def _cross_check(cases: Sequence[Case], terms: Sequence[str]) -> CrossCheck | None:

@@ -236,6 +236,10 @@ class Registry(Mapping[str, P], Generic[P]):
             state.name: values[state.initial] if isinstance(state.initial, str) else state.initial for state in states
         }
 
+    def joined(self, other: Registry[P]) -> Registry[P]:
+        """The policies of both, these first; the package is this one's."""
+        return Registry(self.package, self.policies | other.policies, self.modules | other.modules)
+
     def parameters(self) -> dict[str, Parameter]:
         """Every parameter by name; policies that share one describe it each."""
         merged: dict[str, Parameter] = {}
@@ -339,5 +343,7 @@ EVICTIONS = read_policies("kernels/cache/evictions", EvictionPolicy, "EVICTION",
 #: Orders of the waiting queue.
 QUEUE_ORDERS = read_policies("kernels/sglang/orders", QueueOrder, "ORDER", first="fcfs")
 
+#: Results of benchmark tools: trace formats with ``measurements(results)`` besides ``read(source)``.
+BENCHMARKS = read_policies("traces/importers/benchmarks", TraceFormat, "FORMAT")
 #: Trace formats: ``read(source)`` returns the trace of a file.
-TRACE_FORMATS = read_policies("traces/importers/formats", TraceFormat, "FORMAT")
+TRACE_FORMATS = read_policies("traces/importers/formats", TraceFormat, "FORMAT").joined(BENCHMARKS)

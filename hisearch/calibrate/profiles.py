@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import importlib.metadata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ from hisearch.calibrate.build import Measured, Target, build_profile
 from hisearch.calibrate.former import former_folder
 from hisearch.calibrate.own_tables import FASTEST, SLOWEST, check_fit_for, read_own
 from hisearch.calibrate.shipped import ENGINES, data_folder, fit_shipped
-from hisearch.calibrate.step_fit import fit_steps
+from hisearch.calibrate.step_fit import RegimeNoise, fit_steps
 from hisearch.calibrate.step_log import StepLog, read_step_logs
 from hisearch.calibrate.writing import profile_yaml
 from hisearch.latency.estimator import compile_costs
@@ -26,7 +26,7 @@ from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.machines.hardware import AcceleratorSpec
 from hisearch.specs.machines.host import EngineOverhead
 from hisearch.specs.machines.profile import AicNames, LatencyProfileSpec, ProfileChoice
-from hisearch.specs.machines.regression import StepRegression
+from hisearch.specs.machines.regression import Regime, StepRegression
 from hisearch.specs.models.model import ModelSpec
 from hisearch.specs.wording import format_percent
 
@@ -200,7 +200,7 @@ def calibrate_steps(files: Sequence[Path], worker: LoggedWorker, *, source: str,
             "engines": {worker.engine: EngineOverhead(step_s=0.0, evidence="fitted")},
             "regressions": [law],
             "relative_error": worst,
-            "provenance": Provenance(source=source, as_of=_today(), notes=_notes(law)),
+            "provenance": Provenance(source=source, as_of=_today(), notes=_notes(law, fit.noise)),
         }
     )
     title = f"{ENGINE_TITLES[worker.engine]} {worker.engine_version}".strip()
@@ -283,8 +283,13 @@ def _check_seconds(
         )
 
 
-def _notes(law: StepRegression) -> str:
-    """The errors as text."""
+def _notes(law: StepRegression, noise: Mapping[Regime, RegimeNoise]) -> str:
+    """The errors as text, and what was set aside."""
+    noisy = [
+        f" In {regime} steps the noise is on one side: {format_percent(of_regime.share)} of them were set aside as "
+        f"disturbed, and all together took {format_percent(of_regime.excess, 1)} longer than the law says."
+        for regime, of_regime in noise.items()
+    ]
     parts = [
         f"{regime} {format_percent(error.median, 1)} median, {format_percent(error.p90, 1)} p90 over "
         f"{error.steps:,} steps"
@@ -294,7 +299,7 @@ def _notes(law: StepRegression) -> str:
         "Errors on runs of consecutive steps left out of the fit: "
         + "; ".join(parts)
         + ". relative_error is the largest "
-        "median. Energy is the roofline's."
+        "median. Energy is the roofline's." + "".join(noisy)
     )
 
 

@@ -15,6 +15,12 @@ minimise the Huber loss of relative errors. Beyond ``HUBER`` times the spread of
 step's pull no longer grows: a pause of the process does not bend the law. A regime's steps count by the root of their
 number, since a log has a hundred decode steps for each prompt.
 
+Noise on one side. A pause, another process or a slow copy only lengthens a step. Where many steps have one, the median
+step is a disturbed one, and the law would follow the load of that hour. A regime whose residuals lean to the long side
+(``LEAN``) is fitted to its mode instead: steps beyond ``TRIM`` spreads above it count for nothing. The spread is that
+of the short side, which no such noise reaches. A lower quantile would need to know how many steps are disturbed; the
+mode does not, and is the median where noise has two sides. What is set aside is stated (``RegimeNoise``).
+
 Errors are those of held-out steps: runs of consecutive steps, a fifth of the log at a time. A step nearly repeats the
 one before it.
 """
@@ -22,6 +28,7 @@ one before it.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -42,6 +49,14 @@ LEAST_STEPS, LEAST_BETWEEN = 50, 8
 HUBER = 1.345
 #: Standard deviations of a normal distribution in one median absolute deviation.
 NORMAL_MAD = 1.4826
+#: Quantiles of residuals, and from which lean on noise counts as one-sided: ``(high + low - 2 median) / (high - low)``.
+#: It is 0 of symmetric residuals and 0.46 of exponential ones.
+LEAN_AT, LEAN = (0.1, 0.5, 0.9), 0.3
+#: Spreads above the law beyond which a step is set aside as disturbed, where noise is one-sided; and the least share of
+#: a regime's steps that are kept.
+TRIM, LEAST_KEPT = 2.5, 0.2
+#: Fewest steps of a regime whose lean counts.
+LEAST_LEANING = 50
 #: Least spread of relative errors, and most rounds of reweighting.
 LEAST_SPREAD, ROUNDS = 1e-6, 30
 #: Folds of the log, held out in turn, and runs of consecutive steps in each.
@@ -56,12 +71,23 @@ class StepLaw(NamedTuple):
     token_s: list[float]
 
 
+class RegimeNoise(NamedTuple):
+    """What a fit set aside as one-sided noise.
+
+    share: of the regime's steps. excess: the logged time of all its steps over the law's, minus 1.
+    """
+
+    share: float
+    excess: float
+
+
 class StepFit(NamedTuple):
-    """A law, its errors on held-out steps, and the logged ranges."""
+    """A law, its errors on held-out steps, the logged ranges, and regimes whose noise is one-sided."""
 
     law: StepLaw
     errors: dict[Regime, RegimeError]
     ranges: StepRanges
+    noise: dict[Regime, RegimeNoise]
 
 
 class _Sums(NamedTuple):
@@ -117,7 +143,16 @@ def fit_steps(log: StepLog, seed: int = 0) -> StepFit:
         context_tokens=int(sums.context.max()),
         cached_tokens=int(log.cached[~log.decode].max()),
     )
-    return StepFit(law, errors, ranges)
+    logs = _log_ratios(matrix, solution, log.latency_s)
+    seconds = matrix @ solution
+    noise = {}
+    for index, name in enumerate(REGIMES):
+        of_regime = regime == index
+        if _leans(logs[of_regime]):
+            beyond = logs[of_regime] > TRIM * _short_spread(logs[of_regime])
+            excess = log.latency_s[of_regime].sum() / seconds[of_regime].sum() - 1.0
+            noise[name] = RegimeNoise(_percent(beyond.mean()), _percent(excess))
+    return StepFit(law, errors, ranges, noise)
 
 
 def _sums(log: StepLog) -> _Sums:
@@ -185,21 +220,85 @@ def _folds(log: StepLog, seed: int) -> I8:
 
 
 def _solve(matrix: F8, latency_s: F8, regime: I8) -> F8:
-    """Coefficients with the least Huber loss of relative errors, none negative."""
+    """Coefficients with the least Huber loss of relative errors, none negative; see the module on one-sided noise."""
     relative = matrix / latency_s[:, None]
     present = np.bincount(regime, minlength=len(REGIMES))
-    share = present[regime] ** -0.25
-    weights = np.ones(len(latency_s))
-    solution = np.zeros(matrix.shape[1])
+    share = np.asarray(present[regime] ** -0.25, dtype=np.float64)
+    solution = _reweighted(relative, share, lambda logs: _huber_weights(logs, regime))
+    logs = _log_ratios(matrix, solution, latency_s)
+    leaning = [index for index in range(len(REGIMES)) if _leans(logs[regime == index])]
+    if not leaning:
+        return solution
+
+    def weights(logs: F8, middles: dict[int, float] | None = None) -> F8:
+        values = _huber_weights(logs, regime)
+        for index in leaning:
+            of_regime = regime == index
+            values[of_regime] = _one_sided_weights(logs[of_regime] - (middles or {}).get(index, 0.0))
+        return values
+
+    modes = {index: _half_sample_mode(logs[regime == index]) for index in leaning}
+    return _reweighted(relative, share, weights, weights(logs, modes))
+
+
+def _reweighted(relative: F8, share: F8, weights_of: Callable[[F8], F8], first: F8 | None = None) -> F8:
+    """The fit whose weights follow from its own residuals; ``first``: weights to begin with."""
+    weights = np.ones(len(relative)) if first is None else first
+    solution = np.zeros(relative.shape[1])
     for _ in range(ROUNDS):
         before, solution = solution, _non_negative(relative, weights * share)
-        errors = np.abs(relative @ solution - 1.0)
-        spread = np.array([np.median(errors[regime == r]) if present[r] else 1.0 for r in range(len(REGIMES))])
-        limit = HUBER * np.maximum(NORMAL_MAD * spread, LEAST_SPREAD)[regime]
-        weights = np.sqrt(np.minimum(1.0, limit / np.maximum(errors, LEAST_SPREAD)))
+        weights = weights_of(-np.log(np.maximum(relative @ solution, LEAST_SPREAD)))
         if np.allclose(solution, before, rtol=1e-6, atol=0.0):
             break
     return solution
+
+
+def _log_ratios(matrix: F8, solution: F8, latency_s: F8) -> F8:
+    """log(logged / law) of each step."""
+    return np.asarray(np.log(latency_s / np.maximum(matrix @ solution, LEAST_SPREAD * latency_s)))
+
+
+def _huber_weights(logs: F8, regime: I8) -> F8:
+    """Square roots of the weights by which Huber's loss is a weighted square."""
+    # As relative errors of the law.
+    errors = np.abs(np.expm1(-logs))
+    spread = np.array([
+        np.median(errors[regime == index]) if (regime == index).any() else 1.0 for index in range(len(REGIMES))
+    ])  # fmt: skip
+    limit = HUBER * np.maximum(NORMAL_MAD * spread, LEAST_SPREAD)[regime]
+    return np.asarray(np.sqrt(np.minimum(1.0, limit / np.maximum(errors, LEAST_SPREAD))))
+
+
+def _one_sided_weights(logs: F8) -> F8:
+    """The same of one regime with noise on the long side: nothing beyond ``TRIM`` spreads of the short side."""
+    spread = _short_spread(logs)
+    weights = np.sqrt(np.minimum(1.0, HUBER * spread / np.maximum(-logs, LEAST_SPREAD)))
+    return np.asarray(np.where(logs > 0, logs <= TRIM * spread, weights))
+
+
+def _short_spread(logs: F8) -> float:
+    """Standard deviation of the residuals below 0, as if they were normal; enough to keep ``LEAST_KEPT`` of all."""
+    below = -logs[logs < 0]
+    spread = NORMAL_MAD * float(np.median(below)) if len(below) else 0.0
+    return max(spread, float(np.quantile(np.abs(logs), LEAST_KEPT)) / TRIM, LEAST_SPREAD)
+
+
+def _leans(logs: F8) -> bool:
+    """Whether the residuals of a regime lean to the long side."""
+    if len(logs) < LEAST_LEANING:
+        return False
+    low, middle, high = np.quantile(logs, LEAN_AT)
+    return bool(high + low - 2.0 * middle > LEAN * max(high - low, LEAST_SPREAD))
+
+
+def _half_sample_mode(values: F8) -> float:
+    """The mode: the densest half of the values, the densest half of that, and so on (Bickel and Fruehwirth, 2006)."""
+    kept = np.sort(values)
+    while len(kept) > 2:
+        half = -(-len(kept) // 2)
+        start = int(np.argmin(kept[half - 1 :] - kept[: len(kept) - half + 1]))
+        kept = kept[start : start + half]
+    return float(kept.mean())
 
 
 def _non_negative(relative: F8, weights: F8) -> F8:

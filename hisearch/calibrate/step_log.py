@@ -1,12 +1,12 @@
 """Logs of engine steps: the requests in the batch, their tokens, and the step's latency.
 
-The file's name says which of two formats it has (``.gz`` may follow):
+A file has one of two formats, told by its content; it may be gzip:
 
-``.jsonl``  a line for each step::
+JSON lines  a line for each step::
 
     {"latency_s": 0.0123, "requests": [{"new_tokens": 512, "cached_tokens": 0}, {"new_tokens": 1, "cached_tokens": 9}]}
 
-``.csv``    a row for each request of a step: ``step, latency_s, new_tokens, cached_tokens`` and, optionally, ``kind``;
+CSV         a row for each request of a step: ``step, latency_s, new_tokens, cached_tokens`` and, optionally, ``kind``;
             rows of a step are consecutive and repeat its number and latency.
 
 ``cached_tokens`` are the request's tokens before this step. ``kind`` is ``prefill`` or ``decode``; where absent, one
@@ -24,6 +24,7 @@ import numpy as np
 from hisearch.base.dtypes import BOOL, F8, I8
 from hisearch.traces.reading.errors import TraceError
 from hisearch.traces.reading.rows import BadRows, Fields, RowError, csv_names, csv_rows, json_rows
+from hisearch.traces.reading.text import is_parquet, lines, open_text
 
 KINDS = ("prefill", "decode")
 COLUMNS = ("step", "latency_s", "new_tokens", "cached_tokens")
@@ -89,10 +90,16 @@ def read_step_logs(paths: Iterable[Path]) -> StepLog:
 
 def _steps(path: Path) -> Iterator[tuple[float, list[_Share]]]:
     """Latency and requests of each step."""
-    form = Path(path.name.removesuffix(".gz")).suffix
-    if form not in (".jsonl", ".csv"):
-        raise TraceError.at("expected a name ending in .jsonl, .csv, .jsonl.gz or .csv.gz", path=path)
-    yield from (_json_steps if form == ".jsonl" else _csv_steps)(path, BadRows(path))
+    if is_parquet(path):
+        raise TraceError.at("expected JSON lines or CSV, found a parquet file", path=path)
+    yield from (_json_steps if _is_json(path) else _csv_steps)(path, BadRows(path))
+
+
+def _is_json(path: Path) -> bool:
+    """Whether the first line that is not blank begins a JSON value; True where there is none."""
+    with open_text(path) as text:
+        first = next((line for line in lines(text, path) if line.strip()), "{")
+    return first.lstrip().startswith(("{", "["))
 
 
 def _json_steps(path: Path, bad: BadRows) -> Iterator[tuple[float, list[_Share]]]:

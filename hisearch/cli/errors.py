@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 from hisearch.cli.compilation import end_notes
 
 #: Exit codes.
-ERROR, USAGE, DISAGREES, NOTHING_FEASIBLE, INTERRUPTED = 1, 2, 98, 99, 130
+ERROR, USAGE, MISSES_SLO, DISAGREES, NOTHING_FEASIBLE, INTERRUPTED = 1, 2, 97, 98, 99, 130
 
 
 class ReportingGroup(TyperGroup):

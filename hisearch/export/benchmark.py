@@ -34,7 +34,8 @@ _TOOLS = {
 }
 #: Every path that ``benchmark_files`` may write.
 BENCHMARK_PATHS = tuple(
-    f"{BENCHMARK}/{name}" for name in ("README.md", REQUESTS, "prompts.py", *(f"{tool}.sh" for tool in _TOOLS))
+    f"{BENCHMARK}/{name}"
+    for name in ("README.md", REQUESTS, "prompts.py", "warmup.py", *(f"{tool}.sh" for tool in _TOOLS))
 )
 
 
@@ -65,5 +66,5 @@ def benchmark_files(export: Export) -> dict[str, str]:
         )
         for name, tool in _TOOLS.items()
     }
-    prompts = source("prompts.py.txt")
-    return dict(zip(BENCHMARK_PATHS, (readme, replay.text(), prompts, *scripts.values()), strict=True))
+    programs = (source("prompts.py.txt"), source("warmup.py.txt"))
+    return dict(zip(BENCHMARK_PATHS, (readme, replay.text(), *programs, *scripts.values()), strict=True))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hisearch.verify.measured import Measurement
+from hisearch.traces.importers.measurement import Measurement
 from hisearch.verify.prediction import Correction, Predictor, parts
 
 #: Figures whose differences count. ITL percentiles do not: tools see bundles of tokens.

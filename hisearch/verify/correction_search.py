@@ -103,7 +103,9 @@ class CorrectionSearch:
         Both lengthen queues, so the best value of one alone is far from its value with the other, and no search from
         there finds both. Step times give the factor at each share of lost hits.
         """
-        lost = next(term for term in self.terms if term.name == "hits_lost")
+        lost = next((term for term in self.terms if term.name == "hits_lost"), None)
+        if lost is None:
+            return []
         best: list[Variables] = []
         for term in (term for term in self.terms if term.name in FACTORS):
             guesses = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hisearch.specs.wording import format_percent
+from hisearch.verify.correction_search import EXPLAINED
 from hisearch.verify.diagnosis import Diagnosis
 from hisearch.verify.prediction import POOL, Correction
 from hisearch.verify.ranges import TANGLED
@@ -15,6 +16,26 @@ _NARROW_S = 0.005
 def format_finding(name: str, diagnosis: Diagnosis) -> str:
     """A corrected term and how precisely it is known."""
     return f"{_format_value(name, diagnosis.correction)}{_format_uncertainty(name, diagnosis)}"
+
+
+def unexplained(diagnosis: Diagnosis, stated_error: float) -> str | None:
+    """What the corrections leave of a difference that is worth one; None where that is little.
+
+    Args:
+        diagnosis: of the measurements.
+        stated_error: of the profile; a difference within it needs no explanation.
+    """
+    enough = max(stated_error, EXPLAINED)
+    if diagnosis.error_after <= enough:
+        return None
+    left = format_percent(diagnosis.error_after)
+    if diagnosis.terms:
+        return f"The corrected terms leave a difference of {left}, so that something else is off too: {_ELSEWHERE}"
+    best = min(diagnosis.alone, key=lambda term: term.error)
+    return (
+        f"No single term of the model explains the difference of {left}: the best by itself, {best.meaning}, leaves "
+        f"{format_percent(best.error)}. Several things differ, or something that is no such term: {_ELSEWHERE}"
+    )
 
 
 def _format_value(name: str, correction: Correction) -> str:
@@ -56,6 +77,10 @@ def _format_ends(name: str, low: float, high: float) -> str:
     return f"{low:.3g} and {high:.3g} times"
 
 
+_ELSEWHERE = (
+    "settings of the server other than the deployment states (overlap, chunk size, batch limits, caching), another "
+    "model, format or device, or a client that is itself the limit"
+)
 _TANGLED_TEXT = {"prefill": "prefill", "hits_lost": "prompts that lose their hits"}
 
 

@@ -25,7 +25,7 @@ from hisearch.latency.corrections import corrected_seconds
 from hisearch.latency.costs import StepCosts
 from hisearch.latency.many_steps import Stacked
 from hisearch.specs.machines.profile import CorrectionSpec
-from hisearch.verify.measured import PerRequest
+from hisearch.traces.importers.measurement import PerRequest
 
 if TYPE_CHECKING:
     from hisearch.simulate.plans.fleet import FleetPlan, PoolPlan

@@ -6,7 +6,6 @@ Notation
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,17 +18,16 @@ from hisearch.latency.corrections import corrected
 from hisearch.specs.machines.profile import CorrectionSpec
 from hisearch.traces.changes.replay import Replay
 from hisearch.traces.compiled import CompiledTrace
+from hisearch.traces.importers.measured_trace import arrivals as drawn_arrivals
+from hisearch.traces.importers.measurement import PERCENTILES, Measurement, PerRequest
 from hisearch.traces.sampling import stream
-from hisearch.verify.measured import PERCENTILES, Measurement, MeasurementError, PerRequest
 from hisearch.verify.neighbours import Neighbours, Placed
+from hisearch.verify.requests import MeasurementError
 
 if TYPE_CHECKING:
     from hisearch.simulate.plans.fleet import FleetPlan, PoolPlan, TransferPlan
     from hisearch.simulate.results.result import Result
 
-#: Tolerance between the tool's count of prompt tokens and the replay's: a share, and a chat template's tokens.
-TOKENS_TOLERANCE = 0.1
-TEMPLATE_TOKENS = 64
 #: Draws of Poisson arrivals whose times the tool did not write.
 DRAWS = 5
 #: Choices of the prompts that lose their hits: the first is fitted with, the others measure luck.
@@ -75,7 +73,7 @@ class Correction:
 class Prediction:
     """Figures in seconds and per second, under the names of ``score.metrics``, and the requests one by one.
 
-    placed: where each request was served; None where arrivals were drawn more than once.
+    placed: where each request was served; None where arrivals were drawn more than once, as is when each was sent.
     """
 
     figures: dict[str, float]
@@ -103,26 +101,29 @@ class Predictor:
         measurement: Measurement,
         replay: Replay,
         plan: FleetPlan,
-        run: Callable[[FleetPlan, CompiledTrace], Result],
+        run: Callable[..., Result],
         seed: int = 0,
     ) -> None:
         """Prepare predictions.
 
         Args:
             measurement: of the deployment.
-            replay: the requests that the benchmark was to send.
+            replay: the requests that were sent, see ``requests.requests_of``.
             plan: the deployment, uncorrected.
-            run: simulates it on a trace.
-            seed: of Poisson arrivals, and of which requests lose their hits.
+            run: simulates it on a trace; ``pooled`` says that a request follows any that ends.
+            seed: of random arrivals, and of which requests lose their hits.
 
         Raises:
-            MeasurementError: the measurement is of other requests, or of a client whose times are not known.
+            MeasurementError: the times at which the client sent its requests are not known.
         """
         self._plan, self._run = plan, run
         self.transfers_kv = plan.transfers_kv
         unified = [pool.name for pool in plan.pools if pool.role == "unified"]
         self.unequal_pools = tuple(unified) if len(unified) > 1 else ()
-        self._replay = _of_measurement(measurement, replay)
+        self._replay = replay
+        named = [name for ids in replay.block_ids for name in ids]
+        self.shares_prompts = len(set(named)) < len(named)
+        self._in_flight = measurement.concurrency if measurement.is_closed_loop else None
         self._arrivals_s = _arrivals(measurement, self._replay, seed)
         chance = stream("verify", seed)
         self._orders = tuple(chance.permutation(len(self._replay)) for _ in range(CHOICES))
@@ -177,7 +178,7 @@ class Predictor:
             return None
         key = correction, choice
         if key not in self._own_steps:
-            counted = self._neighbours.of(replace(prediction.requests, start_s=self._arrivals_s[0]))
+            counted = self._neighbours.of(prediction.requests)
             self._own_steps[key] = counted.differences(prediction.placed, correction.factors_of)
         return self._own_steps[key]
 
@@ -192,7 +193,7 @@ class Predictor:
             return 0.0
         if correction not in self._luck:
             swapped = self(correction, 1)
-            counted = self._neighbours.of(replace(swapped.requests, start_s=self._arrivals_s[0]))
+            counted = self._neighbours.of(swapped.requests)
             assert swapped.placed is not None, "arrivals that are drawn once place every request"
             with_neighbours_of_first, with_neighbours_of_swapped = (
                 counted.differences(placed_by, correction.factors_of)[1] for placed_by in (placed, swapped.placed)
@@ -212,9 +213,10 @@ class Predictor:
         usual = self(correction)
         if usual.placed is None or sum(pool.slots for pool in self._plan.pools) < 2:
             return Placing(usual.figures, (0.0, 0.0))
-        arrival_s = self._arrivals_s[0] + self._jitter(len(self._replay))
-        result = self._run(self._plan, self._replay.compile(self._name, arrival_s))
-        requests = replace(self._requests(result, arrival_s), start_s=arrival_s)
+        arrival_s = self._arrivals_s[0]
+        arrival_s = arrival_s if self._in_flight is not None else arrival_s + self._jitter(len(self._replay))
+        result = self._simulate(self._plan, self._compiled(self._replay, arrival_s, JITTER_S))
+        requests = self._requests(result, arrival_s)
         if self._neighbours is None:
             return Placing(requests.figures(), (0.0, 0.0))
         counted = self._neighbours.of(requests)
@@ -226,12 +228,13 @@ class Predictor:
         """Predict over all draws of the arrivals together; ``choice``: of the prompts that lose their hits."""
         plan = corrected_fleet(self._plan, correction)
         traces = self._draws(round(correction.hits_lost * len(self._replay)), choice)
-        results = [self._run(plan, trace) for trace in traces]
+        results = [self._simulate(plan, trace) for trace in traces]
         served = [self._requests(*pair) for pair in zip(results, self._arrivals_s, strict=True)]
         columns = [np.concatenate([getattr(draw, name) for draw in served]) for name in _COLUMNS]
         rows, ttft_s, e2e_s, inputs, outputs = columns
         late_s = correction.front_end_s
-        requests = PerRequest(rows, None, ttft_s + late_s, e2e_s + late_s, inputs, outputs)
+        start_s = served[0].start_s if len(served) == 1 else None
+        requests = PerRequest(rows, start_s, ttft_s + late_s, e2e_s + late_s, inputs, outputs)
         figures = requests.figures()
         gaps = int((outputs - 1).sum())
         if gaps:
@@ -243,6 +246,14 @@ class Predictor:
         figures["output_tokens_per_s"] = float(outputs.sum()) / sum(spans_s)
         placed = self._placed(results[0], self._arrivals_s[0]) if len(results) == 1 else None
         return Prediction(figures, requests, placed, float(np.mean([result.hit_rate for result in results])))
+
+    def _simulate(self, plan: FleetPlan, trace: CompiledTrace) -> Result:
+        """One simulation; in a closed loop the next request is sent when any ends."""
+        return self._run(plan, trace) if self._in_flight is None else self._run(plan, trace, pooled=True)
+
+    def _compiled(self, replay: Replay, arrival_s: F8, late_s: float = 0.0) -> CompiledTrace:
+        """``late_s``: that a client waits before the next request of a closed loop."""
+        return replay.compile(self._name, arrival_s, in_flight=self._in_flight, think_s=late_s)
 
     def _placed(self, result: Result, arrival_s: F8) -> Placed:
         """Workers and hits of requests, in the tool's order."""
@@ -259,8 +270,9 @@ class Predictor:
                 "the deployment cannot serve them"
             )
         back = np.argsort(np.argsort(arrival_s, kind="stable"))
+        start_s = arrival_s if self._in_flight is None else table.sent_s[back]
         return PerRequest(
-            np.arange(len(back)), None, table.ttft_s[back], table.e2e_s[back], table.input_tokens[back],
+            np.arange(len(back)), start_s, table.ttft_s[back], table.e2e_s[back], table.input_tokens[back],
             table.output_tokens[back],
         )  # fmt: skip
 
@@ -272,7 +284,7 @@ class Predictor:
                 blocks[index] = tuple(range(fresh, fresh + len(blocks[index])))
                 fresh += len(blocks[index])
             replay = replace(self._replay, block_ids=tuple(blocks))
-            self._traces[alone, choice] = tuple(replay.compile(self._name, arrival_s) for arrival_s in self._arrivals_s)
+            self._traces[alone, choice] = tuple(self._compiled(replay, arrival_s) for arrival_s in self._arrivals_s)
         return self._traces[alone, choice]
 
 
@@ -288,11 +300,17 @@ def distance(measured: F8, predicted: F8) -> float:
     return sum(parts(measured, predicted))
 
 
-def corrected_fleet(plan: FleetPlan, correction: Correction) -> FleetPlan:
-    """The deployment with corrected step times and KV transfers."""
+def corrected_fleet(plan: FleetPlan, correction: Correction, *, front_end: bool = False) -> FleetPlan:
+    """The deployment with corrected step times and KV transfers.
+
+    front_end: with the front end's correction too, which a prediction adds to latencies instead.
+    """
+    late_s = correction.front_end_s if front_end else 0.0
 
     def pool_of(pool: PoolPlan) -> PoolPlan:
         costs = corrected(pool.plan.costs, correction.factors_of(pool.name))
+        if late_s:
+            costs = replace(costs, front_end=costs.front_end._replace(request_s=costs.front_end.request_s + late_s))
         return replace(pool, plan=replace(pool.plan, costs=costs))
 
     def transfer_of(transfer: TransferPlan) -> TransferPlan:
@@ -309,53 +327,29 @@ def _neighbours(measurement: Measurement, plan: FleetPlan) -> Neighbours | None:
     measured. TTFT and TPOT then belong to different workers, so neither hides an error in the other.
     """
     requests = measurement.requests
-    timed = requests is not None and requests.start_s is not None
+    timed = requests is not None and requests.start_s is not None and not np.isnan(requests.ttft_s).any()
     plain = all(pool.plan.scheduler_kind == "alone" and pool.plan.agents is None for pool in plan.pools)
     if requests is None or not timed or not plain or plan.transfers_kv:
         return None
     return Neighbours(requests, plan)
 
 
-def _of_measurement(measurement: Measurement, replay: Replay) -> Replay:
-    """The requests of the replay that were sent.
-
-    Raises:
-        MeasurementError: more was sent, or prompts of other lengths.
-    """
-    count = measurement.sent
-    if count > len(replay):
-        raise MeasurementError(
-            f"{measurement.source}: {count} requests were sent, the run's benchmark has {len(replay)}: measure with "
-            "the scripts in its folder benchmark/"
-        )
-    sent = Replay(
-        replay.arrival_s[:count], replay.input_tokens[:count], replay.output_tokens[:count], replay.block_ids[:count],
-        replay.block_tokens, replay.indices[:count],
-    )  # fmt: skip
-    completed = count - measurement.failed
-    expected, measured = float(sent.input_tokens.mean()), measurement.input_tokens / completed
-    if abs(measured - expected) > TOKENS_TOLERANCE * expected + TEMPLATE_TOKENS:
-        raise MeasurementError(
-            f"{measurement.source}: its prompts have {measured:,.0f} tokens on average, those of the run's benchmark "
-            f"{expected:,.0f}: these are other requests"
-        )
-    return sent
-
-
 def _arrivals(measurement: Measurement, replay: Replay, seed: int) -> tuple[F8, ...]:
-    """When each request was sent, seconds from the first one, shape (N,); several draws where unknown."""
+    """When each request was sent, seconds from the first one, shape (N,); several draws where unknown.
+
+    In a closed loop only the first ``concurrency`` have a time: 0.
+    """
     requests = measurement.requests
+    if measurement.is_closed_loop:
+        return (np.zeros(len(replay)),)
     if requests is not None and requests.start_s is not None:
         arrival_s = np.interp(np.arange(len(replay)), requests.rows, requests.start_s)
         return (np.asarray(np.maximum(arrival_s - arrival_s.min(), 0.0)),)
-    if measurement.concurrency is not None:
+    if measurement.concurrency is not None and measurement.concurrency < measurement.sent:
         raise MeasurementError(
             f"{measurement.source}: max_concurrency: the client held requests back, and the file does not say until "
             "when: run vllm bench serve with --save-detailed, or guidellm"
         )
     if measurement.rate_rps is None:
         return (replay.arrival_s,)
-    if math.isinf(measurement.rate_rps):
-        return (np.zeros(len(replay)),)
-    draws = stream("verify arrivals", seed).exponential(1.0 / measurement.rate_rps, (DRAWS, len(replay)))
-    return tuple(np.cumsum(gaps) - gaps[0] for gaps in draws)
+    return drawn_arrivals(measurement, len(replay), DRAWS, seed)

@@ -64,7 +64,7 @@ def ranges(search: Search, best: Mapping[str, float], tolerance: float) -> dict[
     for name in best:
         term = by_name[name]
         points += [_farthest(explains, best, name, bound) for bound in (term.low, term.high)]
-    if any(name in best for name in TANGLED):
+    if any(name in best for name in TANGLED) and by_name.keys() >= set(TANGLED):
         points += [point for point in _pairs(search, best, by_name) if explains(point)]
     corrections = [correction_of(point) for point in points]
     names = dict.fromkeys(name for point in points for name in point)

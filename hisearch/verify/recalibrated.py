@@ -13,7 +13,7 @@ from hisearch.verify.prediction import Correction
 if TYPE_CHECKING:
     from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
     from hisearch.specs.documents.document import Document
-    from hisearch.specs.documents.resolved import ResolvedStudy
+    from hisearch.specs.documents.resolved import ResolvedDeployment, ResolvedStudy
     from hisearch.specs.machines.profile import LatencyProfileSpec
     from hisearch.verify.diagnosis import Diagnosis
 
@@ -39,7 +39,7 @@ class Recalibrated:
 
 
 def recalibrated(
-    resolved: ResolvedStudy,
+    resolved: ResolvedStudy | ResolvedDeployment,
     deployment: DeploymentSpec,
     diagnosis: Diagnosis,
     checked: tuple[float, str],
@@ -48,7 +48,7 @@ def recalibrated(
     """The corrected profiles of the deployment's pools; empty where nothing changes.
 
     Args:
-        resolved: the study.
+        resolved: the study, or the deployment.
         deployment: what was measured.
         diagnosis: which terms are off.
         checked: error on held-out data, and how it was measured.
@@ -76,7 +76,7 @@ def write_profiles(name: str, profiles: Sequence[Recalibrated], path: Path) -> l
     from hisearch.specs.machines.profile import ProfileChoice
 
     if not profiles:
-        raise ValueError("there is no profile to write: nothing that a latency profile holds is off")
+        raise ValueError("there is no profile to write: no correction of a latency profile explains the measurements")
     if len(profiles) == 1:
         texts = {path: profile_yaml(name, _DESCRIPTION, profiles[0].profile)}
     else:
@@ -118,7 +118,7 @@ def write_profiles(name: str, profiles: Sequence[Recalibrated], path: Path) -> l
 
 
 def _corrected(
-    resolved: ResolvedStudy,
+    resolved: ResolvedStudy | ResolvedDeployment,
     pools: Sequence[PoolSpec],
     diagnosis: Diagnosis,
     checked: tuple[float, str],
@@ -177,7 +177,7 @@ def _of_pools(correction: Correction, pools: Sequence[PoolSpec]) -> tuple[Correc
     return replace(correction, pools=()), f"One profile cannot hold one factor per pool ({factors}): left out. "
 
 
-def _concrete_profile(resolved: ResolvedStudy, pool: PoolSpec) -> Document[LatencyProfileSpec]:
+def _concrete_profile(resolved: ResolvedStudy | ResolvedDeployment, pool: PoolSpec) -> Document[LatencyProfileSpec]:
     """The profile that prices a pool; ``auto`` is resolved to the profile that it selects."""
     from hisearch.latency.estimators.auto import AutoEstimator
     from hisearch.specs.documents.catalogue import Catalogue

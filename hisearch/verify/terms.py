@@ -54,7 +54,8 @@ def pool_term(name: str) -> Term:
 def terms_of(predict: Predictor) -> tuple[Term, ...]:
     """Terms of a deployment that may be wrong."""
     hand_over = (HAND_OVER,) if predict.transfers_kv else ()
-    return (*TERMS, *hand_over, *(pool_term(name) for name in predict.unequal_pools))
+    terms = TERMS if predict.shares_prompts else tuple(term for term in TERMS if term.name != "hits_lost")
+    return (*terms, *hand_over, *(pool_term(name) for name in predict.unequal_pools))
 
 
 def correction_of(variables: Variables) -> Correction:

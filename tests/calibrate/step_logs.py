@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from hisearch.calibrate.step_fit import COEFFICIENTS, StepLaw, _matrix, _sums
+from hisearch.calibrate.step_log import StepLog
 from hisearch.latency.costs import StepCosts
 from hisearch.latency.step_cost import step_seconds
 
@@ -28,6 +30,23 @@ def drawn_steps(count: int, seed: int = 0) -> list[Step]:
 def timed(costs: StepCosts, steps: list[Step]) -> np.ndarray:
     """Seconds of each step."""
     return np.array([step_seconds(costs, chunks, [tokens + 1 for tokens in decodes]) for chunks, decodes in steps])
+
+
+def log_of(steps: list[Step], latency_s: np.ndarray) -> StepLog:
+    """The log of one worker."""
+    rows = [
+        (number, new, cached, decode)
+        for number, (chunks, decodes) in enumerate(steps)
+        for new, cached, decode in [*((*chunk, False) for chunk in chunks), *((1, tokens, True) for tokens in decodes)]
+    ]
+    step, new, cached, decode = (np.array(column) for column in zip(*rows, strict=True))
+    return StepLog(latency_s, np.zeros(len(steps), np.int64), step, new, cached, decode)
+
+
+def law_seconds(law: StepLaw, log: StepLog) -> np.ndarray:
+    """What a fitted law says of each step."""
+    coefficients = [law.coefficients[name] for name in COEFFICIENTS]
+    return _matrix(_sums(log), np.array(law.tokens, dtype=np.float64)) @ [*coefficients, *np.diff(law.token_s)]
 
 
 def write_jsonl(path: Path, steps: list[Step], latency_s: np.ndarray) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.machines.profile import LatencyProfileSpec
 from hisearch.traces.reading.errors import TraceError
-from tests.calibrate.step_logs import drawn_steps, timed, write_csv, write_jsonl
+from tests.calibrate.step_logs import drawn_steps, law_seconds, log_of, timed, write_csv, write_jsonl
 
 CATALOGUE = Catalogue()
 LLAMA = CATALOGUE.get("Model", "llama-3.1-8b").spec
@@ -38,6 +39,50 @@ def compiled(name: str, profile: LatencyProfileSpec, *, ranks: int = 1, kv_dtype
 
 
 SCALED = compiled("vllm-h100-sxm", CATALOGUE.get("LatencyProfile", "vllm-h100-sxm").spec).seconds
+
+
+class TestNoise:
+    """Decode steps of a known law, disturbed; the law's error is that of its prices for undisturbed steps."""
+
+    @staticmethod
+    def law_error(disturb: Callable[[np.random.Generator, np.ndarray], np.ndarray], count: int = 1200) -> float:
+        steps = drawn_steps(count)
+        clean_s = timed(SCALED, steps)
+        rng = np.random.default_rng(5)
+        log = log_of(steps, disturb(rng, clean_s) * np.exp(0.01 * rng.standard_normal(count)))
+        priced_s = law_seconds(fit_steps(log).law, log)
+        return float(np.median(priced_s / clean_s) - 1.0)
+
+    @pytest.mark.parametrize("share", [0.0, 0.1, 0.3, 0.6, 0.8])
+    def test_pauses_do_not_bend_the_law_however_many_steps_have_one(self, share: float) -> None:
+        def paused(rng: np.random.Generator, clean_s: np.ndarray) -> np.ndarray:
+            return clean_s * (1.0 + rng.exponential(0.4, len(clean_s)) * (rng.random(len(clean_s)) < share))
+
+        assert abs(self.law_error(paused)) < 0.02
+
+    def test_where_no_step_is_undisturbed_the_law_stays_below_the_median(self) -> None:
+        def busy(rng: np.random.Generator, clean_s: np.ndarray) -> np.ndarray:
+            return clean_s * (1.0 + rng.exponential(0.3, len(clean_s)))
+
+        # The median step takes 21 % longer; what is usual cannot be told from what is noise.
+        assert 0.0 < self.law_error(busy) < 0.2
+
+    def test_noise_on_both_sides_is_fitted_through_its_middle(self) -> None:
+        def jittered(rng: np.random.Generator, clean_s: np.ndarray) -> np.ndarray:
+            return clean_s * np.exp(0.2 * rng.standard_normal(len(clean_s)))
+
+        # Squares of relative errors lean to the short side, by about the variance.
+        assert -0.05 < self.law_error(jittered) < 0.01
+
+    def test_what_is_set_aside_is_stated(self) -> None:
+        steps = drawn_steps(1200)
+        clean_s = timed(SCALED, steps)
+        rng = np.random.default_rng(3)
+        paused = rng.random(len(steps)) < 0.4
+        fit = fit_steps(log_of(steps, clean_s * np.where(paused, 1.5, 1.0) * np.exp(0.01 * rng.standard_normal(1200))))
+        assert fit.noise["decode"].share == pytest.approx(0.4, abs=0.05)
+        assert fit.noise["decode"].excess == pytest.approx(0.2, abs=0.05)
+        assert fit_steps(log_of(steps, clean_s * np.exp(0.01 * rng.standard_normal(1200)))).noise == {}
 
 
 def test_milliseconds_are_no_seconds(tmp_path: Path) -> None:
@@ -57,11 +102,21 @@ class TestReading:
             np.testing.assert_array_equal(mine, theirs)
         assert from_jsonl.decode.sum() == sum(len(decodes) for _, decodes in steps)
 
+    def test_a_log_is_told_by_its_content(self, tmp_path: Path) -> None:
+        steps = drawn_steps(30)
+        latency_s = timed(SCALED, steps)
+        named = [read_step_logs([write_jsonl(tmp_path / "a.jsonl", steps, latency_s)])]
+        named += [read_step_logs([write_csv(tmp_path / "a.csv", steps, latency_s)])]
+        for name, expected in zip(("a.jsonl", "a.csv"), named, strict=True):
+            for other in ("steps.log", "steps", "a.txt.gz"):
+                (tmp_path / other).write_bytes((tmp_path / name).read_bytes())
+                np.testing.assert_array_equal(read_step_logs([tmp_path / other]).latency_s, expected.latency_s)
+
     @pytest.mark.parametrize(
         ("name", "text", "expected"),
         [
             ("a.jsonl", "", "no steps"),
-            ("a.txt", "", "expected a name ending in .jsonl, .csv"),
+            ("a.txt", "PAR1", "expected JSON lines or CSV, found a parquet file"),
             ("a.jsonl", "{", ":1: expected a JSON object"),
             ("a.jsonl", '{"latency_s": 1}', ":1: requests: missing"),
             ("a.jsonl", '{"latency_s": 0, "requests": [{"new_tokens": 1, "cached_tokens": 0}]}', ":1: latency_s"),

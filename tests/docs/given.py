@@ -18,12 +18,13 @@ from hisearch.traces.changes.ordering import in_arrival_order
 from hisearch.traces.generate import generate_trace
 from hisearch.traces.reading.canonical import write_trace
 from hisearch.traces.trace import Trace
+from hisearch.verify.prediction import Correction
 from tests.calibrate import step_logs
 from tests.calibrate.test_build import write_own_tables
 from tests.docs.pages import PAGES, ROOT, blocks
 from tests.latency.operator_folder import write_tables
 from tests.validate import recordings, test_batch, test_e2e, test_open_loop, test_silicon
-from tests.verify.documents import measure, write_guidellm
+from tests.verify.documents import measure, random_requests, served, write_guidellm, write_vllm
 
 #: Options that name what a command writes.
 OUTPUTS = {"-o", "--output", "--out", "--keep", "--profile", "--html", "--rows", "--requests", "--series"}
@@ -56,10 +57,18 @@ def provide(arguments: Sequence[str], runs: Callable[[Path], None]) -> None:
             path.write_text(text.replace("simulations: 400", f"simulations: {SIMULATIONS}"))
             provide([word for word in path.read_text().replace(",", " ").split() if word in _MAKERS], runs)
         elif before == "--measured":
-            _, _, table = measure(load_run(arguments[1]), factors=CorrectionSpec(decode=1.5))
-            write_guidellm(path, table)
+            _measured(path, arguments[1])
         elif name in _MAKERS:
             _MAKERS[name](path)
+
+
+def _measured(path: Path, target: str) -> None:
+    """A benchmark of a run's deployment, or of one by name, whose decode is slow."""
+    if Path(target).is_dir():
+        _, _, table = measure(load_run(target), factors=CorrectionSpec(decode=1.5))
+        write_guidellm(path, table)
+    else:
+        write_vllm(path, served(target, random_requests(_REQUESTS), Correction(decode=1.5)), rate=2.0)
 
 
 def _shown(name: str) -> str:

@@ -42,8 +42,9 @@ SHORT = {
 }
 #: Likewise of a study: searches of a few simulations end on routers that sglang-router's command line lacks.
 SHORT_STUDY = {"one-pool-or-apart": ("--set", "spec.space=exportable-pools.yaml")}
-#: A recommendation, a measurement within the stated error; and one beyond it, nothing that meets the SLO.
-EXPECTED = {0, 98, 99}
+#: A recommendation, a measurement within the stated error; one that breaks the recommendation's SLO, one beyond the
+#: error, nothing that meets the SLO.
+EXPECTED = {0, 97, 98, 99}
 #: Words of a command that is not run here -> why.
 ELSEWHERE = {
     "dashboard": "serves until it is interrupted: tests/api/test_dashboard.py",
@@ -68,6 +69,7 @@ OTHERS = {
     "make": "sets up an environment: targets are checked below",
     "dask": "serves until it is interrupted: tests/cli/test_distributed.py",
     "optuna-dashboard": "serves until it is interrupted: tests/api/test_dashboard.py",
+    "vllm": "needs a server: its results are read in tests/traces/test_benchmarks.py",
     "deploy/benchmark/guidellm.sh": "needs a deployment: tests/export/test_export_scripts.py",
 }
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import http.server
 import json
 import os
 import re
 import subprocess
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +29,10 @@ _PROGRAMS = {
 }
 STUB = """#!/bin/bash
 printf '%s\\n' "$@"
+"""
+#: Writes the prompts' file, and the words of the warm-up.
+PYTHON = """#!/bin/bash
+case "$1" in */warmup.py) printf '%s\\n' "$@" > warmup.txt ;; *) : > "$3" ;; esac
 """
 
 
@@ -50,7 +57,7 @@ def run(folder: Path, tool: str, **environment: str) -> list[str]:
     stubs = folder.parent.parent / "stubs"
     stubs.mkdir(exist_ok=True)
     for name in ("guidellm", "vllm", "python", "python3"):
-        (stubs / name).write_text(STUB if name != "python3" else '#!/bin/bash\n: > "$3"\n')
+        (stubs / name).write_text(STUB if name != "python3" else PYTHON)
         (stubs / name).chmod(0o755)
     path = f"{stubs}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
@@ -94,6 +101,54 @@ def test_the_environment_says_where_and_what(folder: Path) -> None:
     assert parsed["--result-filename"] == ["/tmp/o"]
 
 
+@pytest.mark.parametrize("tool", _PROGRAMS)
+def test_a_warm_up_that_is_not_measured_comes_first(folder: Path, tool: str) -> None:
+    """The tools' own send a measured prompt, which is in the cache from then on."""
+    words = run(folder, tool, URL="http://10.0.0.1:9", MODEL="m", TOKENIZER="t")
+    sent = folder.parent.parent / "stubs" / "warmup.txt"
+    assert sent.read_text().splitlines()[1:] == [
+        f"{folder}/requests.jsonl", "--url", "http://10.0.0.1:9", "--model", "m", "--count", "32",
+    ]  # fmt: skip
+    if tool == "sglang":
+        assert words[words.index("--warmup-requests") + 1] == "0"
+    if tool == "vllm":
+        assert words[words.index("--ready-check-timeout-sec") + 1] == "0"
+    sent.unlink()
+    run(folder, tool, MODEL="m", TOKENIZER="t", WARMUP="0")
+    assert not sent.exists()
+
+
+def test_the_warm_up_is_of_the_measured_lengths_and_stops_where_nobody_serves(folder: Path) -> None:
+    bodies: list[dict[str, Any]] = []
+
+    class Server(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            assert self.path == "/v1/completions"
+            assert self.headers["Authorization"] == "Bearer secret"
+            bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    words = [sys.executable, str(folder / "warmup.py"), str(folder / "requests.jsonl"), "--model", "m", "--count", "4"]
+    environment = {"PATH": os.environ["PATH"], "OPENAI_API_KEY": "secret"}
+    for url, code in ((f"http://127.0.0.1:{server.server_port}", 0), ("http://127.0.0.1:1", 1)):
+        done = subprocess.run(
+            [*words, "--url", url], capture_output=True, text=True, env=environment, timeout=30, check=False
+        )
+        assert done.returncode == code, done.stderr
+    server.shutdown()
+    server.server_close()
+    assert "no request of the warm-up was served" in done.stderr
+    assert sorted(body["max_tokens"] for body in bodies) == [2, 3, 4, 5]
+    assert len({body["prompt"].split()[1] for body in bodies}) == 4
+
+
 def test_the_requests_are_there_and_documented(folder: Path) -> None:
     rows = [json.loads(line) for line in (folder / "requests.jsonl").read_text().splitlines()]
     assert [row["output_tokens"] for row in rows] == [5, 4, 3, 2, 1]
@@ -103,17 +158,29 @@ def test_the_requests_are_there_and_documented(folder: Path) -> None:
     assert "`benchmark/`" in (folder.parent / "README.md").read_text()
 
 
-def test_prompts_have_the_stated_tokens_and_share_what_they_share(folder: Path, tmp_path: Path) -> None:
-    """With a tokenizer of one token a word, which stands in for transformers."""
+#: Tokenizers that stand in for transformers', with 5,000 words of one token each.
+_WORD = "'w' + ''.join(chr(97 + int(c)) for c in str(tokens[0]))"
+_TOKENIZERS = {
+    # A blank belongs to the word behind it, as in byte-level BPE.
+    "byte-level": (f"' ' + {_WORD}", "re.findall(' ?[a-z]+| ', text)"),
+    # A blank is put before every text, and decoding drops the first one, as in SentencePiece.
+    "SentencePiece": (_WORD, "re.findall(' ?[a-z]+| ', ' ' + text)"),
+}
+
+
+@pytest.mark.parametrize("kind", _TOKENIZERS)
+def test_prompts_have_the_stated_tokens_and_share_what_they_share(folder: Path, tmp_path: Path, kind: str) -> None:
+    decoded, encoded = _TOKENIZERS[kind]
     package = tmp_path / "lib" / "transformers"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(
+        "import re\n"
         "class AutoTokenizer:\n"
         "    @classmethod\n"
         "    def from_pretrained(cls, name): return cls()\n"
         "    def __len__(self): return 5000\n"
-        "    def decode(self, tokens): return ' w' + ''.join(chr(97 + int(c)) for c in str(tokens[0]))\n"
-        "    def encode(self, text, add_special_tokens): return text.split()\n"
+        f"    def decode(self, tokens): return {decoded}\n"
+        f"    def encode(self, text, add_special_tokens): return {encoded}\n"
     )
     rows = [
         {"arrival_s": 0, "input_tokens": 40, "output_tokens": 7, "block_ids": [0, 1, 2]},

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from benchmark_files import REQUESTS
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_importers import MOONCAKE, WEKA, read, refused
@@ -130,6 +131,8 @@ SEEDS = {
     "azure": "TIMESTAMP,ContextTokens,GeneratedTokens\n2026-08-01 09:00:00.5,1,2\n2026-08-01 09:00:01,1,2\n",
     "burstgpt": "Timestamp,Session ID,Elapsed time,Request tokens,Response tokens\n0,7,4,10,20\n9,7,4,10,20\n",
     "sharegpt_lengths": "num_prefill_tokens,num_decode_tokens\n10,20\n35,5\n",
+    "replay": jsonl({"arrival_s": 0, "input_tokens": 40, "output_tokens": 5, "block_ids": [0, 1, 2]}),
+    **REQUESTS,
 }
 ODD = st.sampled_from([
     "0", "-1", "1e300", "NaN", "null", "true", '"', "[", "]", "{", "}", ",", ";", ":", "\n", "\r", "\0", "|", "\t", " ",

@@ -10,14 +10,18 @@ from typing import Any
 
 import numpy as np
 
+from hisearch.api.deployments.deployment import plan_deployment
 from hisearch.api.studies.exporting import benchmark_of
 from hisearch.api.studies.result import StudyResult
 from hisearch.latency.corrections import corrected
 from hisearch.simulate.engine import simulate_fleet
 from hisearch.simulate.results.tables import RequestTable
+from hisearch.specs.documents.resolve import load_deployment
 from hisearch.specs.machines.profile import CorrectionSpec
 from hisearch.traces.changes.replay import Replay
+from hisearch.verify.prediction import Correction, corrected_fleet
 
+_AS_PREDICTED = Correction()
 STUDY = """\
 apiVersion: hisearch/v1
 kind: Study
@@ -103,6 +107,29 @@ def measure(
     columns["first_token_s"] = columns["first_token_s"] + front_end_s
     columns["finish_s"] = columns["finish_s"] + front_end_s
     return replay, times, RequestTable(**columns)
+
+
+def random_requests(count: int = 160, rate_rps: float = 2.0) -> Replay:
+    """As of ``--dataset-name random``: prompts share nothing."""
+    draw = np.random.default_rng(1)
+    return Replay(
+        np.cumsum(draw.exponential(1 / rate_rps, count)), draw.integers(300, 1500, count),
+        draw.integers(20, 200, count), tuple((place,) for place in range(count)), 1 << 30, np.arange(count),
+    )  # fmt: skip
+
+
+def served(
+    ref: str | Path,
+    replay: Replay,
+    correction: Correction = _AS_PREDICTED,
+    *,
+    in_flight: int | None = None,
+    **settings: str,
+) -> RequestTable:
+    """What a corrected deployment does with the requests, as the simulator says."""
+    fleet = plan_deployment(load_deployment(ref, [f"{key}={value}" for key, value in settings.items()]))
+    trace = replay.compile("served", in_flight=in_flight)
+    return simulate_fleet(corrected_fleet(fleet, correction), trace, pooled=in_flight is not None).requests
 
 
 def _gaps(table: RequestTable) -> list[list[float]]:

@@ -8,7 +8,7 @@ import pytest
 from hisearch.api.studies.result import StudyResult
 from hisearch.api.studies.study import load_study
 from hisearch.specs.machines.profile import CorrectionSpec
-from hisearch.verify.measured import PerRequest
+from hisearch.traces.importers.measurement import PerRequest
 from hisearch.verify.neighbours import FEWEST_GAPS, Neighbours, Placed
 from tests.verify.documents import STUDY, measure
 

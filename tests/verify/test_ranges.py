@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hisearch.traces.importers.measurement import PerRequest
 from hisearch.verify.findings import is_told
-from hisearch.verify.measured import PerRequest
 from hisearch.verify.ranges import ranges
 from hisearch.verify.terms import TERMS, Term, Variables, correction_of
 

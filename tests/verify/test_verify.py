@@ -24,9 +24,9 @@ from hisearch.simulate.engine import simulate_fleet
 from hisearch.specs.deployments.routing import RouterSpec
 from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.machines.profile import CorrectionSpec, LatencyProfileSpec
+from hisearch.traces.importers import read_measurements
 from hisearch.verify.cases import Case
 from hisearch.verify.correction_search import CorrectionSearch
-from hisearch.verify.measured import read_measurements
 from hisearch.verify.prediction import JITTER_S, Correction, Predictor
 from tests.cli.conftest import Hisearch
 from tests.verify.documents import STUDY, measure, write_guidellm, write_sglang, write_vllm
@@ -294,7 +294,7 @@ def test_what_cannot_be_compared_is_refused(result: StudyResult, tmp_path: Path)
     for changed, reason in (
         ({"total_input_tokens": 100}, "these are other requests"),
         ({"max_concurrency": 8}, "max_concurrency: the client held requests back"),
-        ({"num_prompts": 5000}, "5000 requests were sent, the run's benchmark has 400"),
+        ({"num_prompts": 5000}, "5,000 requests were sent, the run's benchmark has 400"),
         ({"request_throughput": None}, "request_throughput: expected a number of at least 0, got None"),
         ({"completed": 0}, "completed: no request succeeded"),
         ({"mean_ttft_ms": -5.0}, "mean_ttft_ms: expected a number of at least 0, got -5.0"),
@@ -347,9 +347,9 @@ def test_text_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
     ("text", "reason"),
     [
         ("", "empty: the benchmark wrote nothing"),
-        ("[1]", "expected a JSON object"),
-        ('{"a": 1}', "expected the output of sglang.bench_serving, vllm bench serve or guidellm"),
-        ('{"server_info": null}\n{', "x:2: expected JSON"),
+        ("[1]", "expected a JSON object, got 1"),
+        ('{"a": 1}', "expected results of AIPerf, guidellm, .*; its fields are a"),
+        ('{"sharegpt_output_len": null, "request_rate": 1}\n{', "x:2: expected a JSON object"),
         ('{"benchmarks": []}', "benchmarks: expected at least one"),
         ('{"benchmarks": [{"requests": {"successful": [{}]}}]}', "request_start_time"),
     ],

@@ -191,7 +191,7 @@ def hosts(
 @app.command("steps")
 def steps(
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILE…", help="Logs of steps, .jsonl or .csv, .gz too (docs/latency.md).")
+        list[Path], typer.Argument(metavar="FILE…", help="Logs of steps, JSON lines or CSV (docs/latency.md).")
     ],
     model: Annotated[str, typer.Option("--model", metavar="NAME", help="Name or path of the Model that was served.")],
     accelerator: Annotated[

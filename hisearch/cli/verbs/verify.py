@@ -1,4 +1,4 @@
-"""``hisearch verify``: compares a run with measurements of its deployment."""
+"""``hisearch verify``: compares a run, or a deployment, with measurements."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from hisearch.cli import options
 from hisearch.cli.compilation import note_compilation
-from hisearch.cli.errors import DISAGREES
+from hisearch.cli.errors import DISAGREES, MISSES_SLO
 from hisearch.specs.wording import format_percent
 
 if TYPE_CHECKING:
@@ -17,47 +17,91 @@ if TYPE_CHECKING:
 
 
 def verify(
-    run_dir: options.RunDir,
+    target: Annotated[
+        str,
+        typer.Argument(metavar="RUN_DIR|DEPLOYMENT", help="Folder of a finished run, or a deployment by name or file."),
+    ],
     measured: Annotated[
         list[Path],
         typer.Option(
             "--measured",
             metavar="FILE",
-            help="Output of guidellm, sglang.bench_serving or vllm bench serve; may be given more than once.",
+            help="Results of vllm bench serve, sglang.bench_serving, guidellm, AIPerf, inference-perf or k6; may be "
+            "given more than once.",
         ),
     ],
     trial: Annotated[
-        int | None, typer.Option(min=0, help="The trial that was measured; the recommendation where absent.")
+        int | None,
+        typer.Option(min=0, help="Of a run: the trial that was measured; the recommendation where absent."),
+    ] = None,
+    trace: Annotated[
+        str | None,
+        typer.Option(
+            help="Of a deployment: the workload or trace file that was sent; where absent, the requests in FILE."
+        ),
+    ] = None,
+    settings: options.Setting = None,
+    predict_with: Annotated[
+        Path | None,
+        typer.Option(
+            "--predict-with",
+            metavar="PROFILE",
+            help="A latency profile to predict with, such as an earlier --profile; the run's or deployment's own where "
+            "absent.",
+        ),
     ] = None,
     profile: Annotated[
         Path | None, typer.Option("--profile", metavar="OUT.yaml", help="Write the recalibrated latency profile here.")
     ] = None,
+    seed: options.Seed = 0,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Hold a run against measurements of its deployment.
+    """Hold a run, or any deployment, against measurements of it.
 
     Lays what was measured beside what was predicted. The measured requests are simulated again, each term of the model
     corrected in turn; the smallest correction that explains the difference is named, and offered as a latency profile.
-    Of a study of several models name the run of one of them, RUN_DIR/models/NAME. Exits with 98 where measured and
-    predicted differ by more than the profile's stated error.
+    Of a run it says whether the recommendation still meets the SLO under that correction. Of a study of several models
+    name the run of one of them, RUN_DIR/models/NAME. Exits with 98 where measured and predicted differ by more than the
+    profile's stated error, with 97 where the measured trial misses the SLO under the correction.
     """
     if profile is not None and profile.exists():
         raise FileExistsError(f"{profile}: exists already; it is not overwritten")
-    from hisearch.api.verify import verify_run
+    from hisearch.api.verify import verify_deployment, verify_run
     from hisearch.cli import output
 
     options.check_places(profile)
+    of_run = Path(target).is_dir()
+    _check_options(of_run, trial=trial, trace=trace, settings=settings)
     note_compilation(quiet)
-    verification = verify_run(run_dir, measured, trial=trial)
+    if of_run:
+        verification = verify_run(target, measured, trial=trial, profile=predict_with)
+    else:
+        chosen = [f"spec.profile={predict_with}"] if predict_with is not None else []
+        verification = verify_deployment(
+            target, measured, trace=trace, overrides=[*(settings or ()), *chosen], seed=seed
+        )
     written = verification.write_profile(profile) if profile is not None and verification.profiles else []
     output.result(
         as_json,
         lambda: verification.to_dict() | {"profile_path": written[0] if written else None},
         lambda: _show(verification, profile),
     )
+    standing = verification.standing
+    if standing is not None and standing.stands is False:
+        raise typer.Exit(MISSES_SLO)
     if not verification.agrees:
         raise typer.Exit(DISAGREES)
+
+
+def _check_options(of_run: bool, *, trial: int | None, trace: str | None, settings: list[str] | None) -> None:
+    """Refuse options of the other kind of target."""
+    if of_run and trace is not None:
+        raise typer.BadParameter("a run has its own workload; give a deployment with --trace", param_hint="--trace")
+    if of_run and settings:
+        raise typer.BadParameter("settings are for a deployment, such as the run's exported one", param_hint="--set")
+    if not of_run and trial is not None:
+        raise typer.BadParameter("a deployment has no trials; expected the folder of a run", param_hint="--trial")
 
 
 def _show(verification: Verification, profile: Path | None) -> None:
@@ -66,6 +110,8 @@ def _show(verification: Verification, profile: Path | None) -> None:
     for measurement in verification.measurements:
         failed = f", {measurement.failed} of them failed" if measurement.failed else ""
         output.heading(f"{measurement.source}: {measurement.tool}, {measurement.requests:,} requests{failed}")
+        for note in (measurement.pacing, *measurement.notes):
+            output.say(f"{note[0].upper()}{note[1:]}.")
         rows = [
             (row.figure, _text(row.figure, row.measured), _text(row.figure, row.predicted),
              format_percent(row.error, 1, signed=True), _text(row.figure, row.corrected),
@@ -75,8 +121,9 @@ def _show(verification: Verification, profile: Path | None) -> None:
         output.table(("figure", "measured", "predicted", "error", "corrected", "error"), rows, numbers=(1, 2, 3, 4, 5))
     diagnosis = verification.diagnosis
     output.heading("What is off")
-    for text in verification.findings or ["Nothing that is worth a correction."]:
-        output.say(f"- {text}.".replace("..", "."))
+    left = [verification.unexplained] if verification.unexplained is not None else []
+    for text in [*verification.findings, *left] or ["Nothing that is worth a correction"]:
+        output.say(f"- {text}.")
     for text in verification.overloads:
         output.say(f"- {text}.")
     if diagnosis.alternatives:
@@ -111,8 +158,9 @@ def _show(verification: Verification, profile: Path | None) -> None:
             for term in diagnosis.alone
         ]
     )
+    _show_standing(verification)
     if not verification.profiles:
-        output.say("No recalibrated profile: nothing that a latency profile holds is off.")
+        output.say(f"No recalibrated profile: {_no_profile(verification)}.")
     elif profile is not None:
         output.say(f"Recalibrated profile: {profile}")
     else:
@@ -120,6 +168,34 @@ def _show(verification: Verification, profile: Path | None) -> None:
             "Write the recalibrated profile with --profile OUT.yaml; name it as profile of a search space, or simulate "
             "with --set spec.profile=OUT.yaml."
         )
+
+
+def _show_standing(verification: Verification) -> None:
+    """Whether the profile and the recommendation still hold."""
+    from hisearch.cli import output
+
+    holds = "holds" if verification.agrees else "does not hold"
+    output.heading("Does it still hold")
+    output.say(
+        f"- The latency profile {verification.profile} {holds}: it states an error of "
+        f"{format_percent(verification.stated_error, 1)}, and is off by "
+        f"{format_percent(verification.diagnosis.error_before, 1)}."
+    )
+    standing = verification.standing
+    if standing is not None:
+        verdict = {True: "stands", False: "does not stand", None: "may stand or not"}[standing.stands]
+        output.say(
+            f"- Trial {standing.trial} {verdict}. Under the correction, on the study's workload: {standing.text}."
+        )
+
+
+def _no_profile(verification: Verification) -> str:
+    """Why none is offered."""
+    if verification.diagnosis.terms:
+        return "what is off is no part of one"
+    if verification.unexplained is not None:
+        return "no correction explains the difference"
+    return "nothing that a latency profile holds is off"
 
 
 def _text(figure: str, value: float) -> str:

@@ -255,6 +255,14 @@ class Simulation:
         pools = [replace(pool, plan=replace(pool.plan, costs=disturb(pool.plan.costs))) for pool in fleet.pools]
         return self._scored(deployment, replace(fleet, pools=tuple(pools)), trace, load)
 
+    def evaluate_fleet(self, deployment: DeploymentSpec, fleet: FleetPlan, load: float = 1.0) -> Evaluation:
+        """Simulate another plan of a deployment on the study's trace, at ``load`` times its own load, and score it.
+
+        Raises:
+            ValueError: it cannot be simulated.
+        """
+        return self._scored(deployment, fleet, self.slice(1.0), load)
+
     def _scored(
         self,
         deployment: DeploymentSpec,

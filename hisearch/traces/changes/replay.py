@@ -12,6 +12,7 @@ Notation
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,26 +74,38 @@ class Replay:
         """JSON lines of ``rows``."""
         return "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in self.rows())
 
-    def compile(self, name: str, arrival_s: F8 | None = None) -> CompiledTrace:
+    def compile(
+        self, name: str, arrival_s: F8 | None = None, *, in_flight: int | None = None, think_s: float = 0.0
+    ) -> CompiledTrace:
         """The replay as a trace of independent requests.
 
         Args:
             name: what reports call it.
             arrival_s: shape (N,), other times than its own, in seconds; they need not rise.
+            in_flight: of a closed loop, to be simulated ``pooled``: so many requests are sent at once, and every other
+                one when any has ended, whatever the times.
+            think_s: in a closed loop, between the end of a request and the next one.
         """
         requests = Requests()
         times = self.arrival_s if arrival_s is None else arrival_s
+        first = len(self) if in_flight is None else in_flight
+        times = times if in_flight is None else np.zeros(len(self))
         for index in range(len(self)):
+            follows = index >= first
             requests.add(
-                float(times[index]),
+                math.nan if follows else float(times[index]),
                 int(self.input_tokens[index]),
                 int(self.output_tokens[index]),
                 ids=self.block_ids[index],
                 known_tokens=int(self.input_tokens[index]),
+                previous=index - first if follows else -1,
+                think_s=think_s,
             )
         path = Path(name)
         source = Source(path, TraceFileSpec(path=name), 0, BadRows(path))
-        return compile_trace(requests.build(source, block_tokens=self.block_tokens), name, "open_loop")
+        looped = in_flight is not None
+        trace = requests.build(source, block_tokens=self.block_tokens, open_loop=not looped)
+        return compile_trace(trace, name, "closed_loop" if looped else "open_loop")
 
 
 def replay_of(trace: CompiledTrace, arrival_s: F8, limit: int = USUAL_REQUESTS) -> Replay:

@@ -1,6 +1,6 @@
 """Trace formats in: detection of a file's format by its content, and its reading.
 
-``formats`` has a file for each format, and says how to add one.
+``formats`` has a file for each format, and says how to add one; ``benchmarks`` the same for results of benchmark tools.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
-from hisearch.base.policies import TRACE_FORMATS
+from hisearch.base.policies import BENCHMARKS, TRACE_FORMATS
 from hisearch.specs.workloads.workload import TraceFileSpec
 from hisearch.traces.changes.spreading import spread_arrivals, starts_on_quantum
+from hisearch.traces.importers.measurement import Measurement, document_in, read_results
 from hisearch.traces.reading.canonical import FORMAT, is_header
 from hisearch.traces.reading.columns import ARRIVALS, proposal
 from hisearch.traces.reading.errors import TraceError
@@ -34,6 +35,7 @@ _BY_RANK = sorted(TRACE_FORMATS.items(), key=lambda named: named[1].rank)
 #: Fields that identify a format, in the order in which they are looked for.
 _JSON_FIELDS = [(name, frozenset(fields)) for name, known in _BY_RANK for fields in known.json_fields]
 _CSV_FIELDS = [(name, frozenset(fields)) for name, known in _BY_RANK for fields in known.csv_fields]
+_BENCHMARK_FIELDS = [(name, fields) for name, fields in _JSON_FIELDS if name in BENCHMARKS]
 _AMONG_LINES = [(name, fields) for name, fields in _JSON_FIELDS if TRACE_FORMATS[name].among_lines]
 _LINES = [(name, re.compile(known.line_pattern)) for name, known in _BY_RANK if known.line_pattern]
 #: Rows of JSON and lines of a log in which a format's marks are looked for: services log other things too.
@@ -89,6 +91,9 @@ def _detect_json(path: Path) -> str | None:
         name = _by_fields(_JSON_FIELDS, flat(row.values))
         if name is not None:
             return name
+    document = document_in(path) if none else None
+    if document is not None:
+        return _by_fields(_JSON_FIELDS, flat(document))
     if none and broken.first:
         line, error = broken.first[0]
         raise TraceError.at(error.message, path=path, line=line, key=error.field)
@@ -125,6 +130,22 @@ def _fields_of(line: str) -> Collection[str]:
     except RowError:
         return ()
     return flat(value).keys()
+
+
+def read_measurements(path: Path) -> list[Measurement]:
+    """Every run in a file of a benchmark tool's results.
+
+    Raises:
+        TraceError: the file cannot be read, is none of a known tool, or lacks what is needed.
+    """
+    results = read_results(path, BadRows(path))
+    name = next((known for _, row in results.rows if (known := _by_fields(_BENCHMARK_FIELDS, flat(row)))), None)
+    if name is None:
+        tools = ", ".join(declared.summary.removeprefix("Results of ").rstrip(".") for declared in BENCHMARKS.values())
+        seen = one_line(", ".join(sorted(results.rows[0][1]))[:80])
+        raise TraceError.at(f"expected results of {tools}; its fields are {seen}", path=path, line=results.rows[0][0])
+    runs: list[Measurement] = import_module(BENCHMARKS.modules[name]).measurements(results)
+    return runs
 
 
 def read_trace(path: Path, spec: TraceFileSpec, *, seed: int = 0) -> Trace:

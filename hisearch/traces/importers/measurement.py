@@ -1,0 +1,385 @@
+"""What results of benchmark tools have in common: a run of a client, summed up and perhaps request by request.
+
+Notation
+    N   successful requests of a run
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hisearch.base.dtypes import F8, I8
+from hisearch.specs.errors import SpecError
+from hisearch.specs.wording import counted
+from hisearch.traces.reading.errors import TraceError
+from hisearch.traces.reading.rows import MAX_TOKENS, BadRows, RowError, decoded, json_rows, short
+from hisearch.traces.reading.text import open_text
+from hisearch.traces.reading.times import LONGEST_S
+
+#: Percentiles that are compared.
+PERCENTILES = (50, 90, 95, 99)
+#: Characters of a file of results: ten thousand requests with every gap between their tokens take half of it.
+MAX_RESULTS = 1 << 28
+#: A median TTFT that grows from quarter to quarter, by this factor in all, shows an overload: the queue never empties.
+#: Then the fewest requests for which this is tested.
+OVERLOADED, LEAST_REQUESTS = 5.0, 40
+#: Units of times, in seconds.
+UNITS_S = {"s": 1.0, "sec": 1.0, "seconds": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+
+
+@dataclass(frozen=True)
+class PerRequest:
+    """Successful requests, arrays of length N, in the order in which they were sent.
+
+    rows: their places in that order, failed ones included. start_s: when each was sent, from the first one; None where
+    the tool does not record it. ttft_s, e2e_s: seconds; TTFT is NaN where the responses were not streamed.
+    input_tokens, output_tokens: as the tool counted them.
+    """
+
+    rows: I8
+    start_s: F8 | None
+    ttft_s: F8
+    e2e_s: F8
+    input_tokens: I8
+    output_tokens: I8
+
+    def keep(self, mask: np.ndarray) -> PerRequest:
+        """The requests under ``mask``, shape (N,)."""
+        start_s = None if self.start_s is None else self.start_s[mask]
+        return PerRequest(
+            self.rows[mask], start_s, self.ttft_s[mask], self.e2e_s[mask], self.input_tokens[mask],
+            self.output_tokens[mask],
+        )  # fmt: skip
+
+    def growing_wait(self) -> tuple[float, float] | None:
+        """Median TTFT of the first and of the last quarter of the requests, if it grew throughout.
+
+        None if it did not grow by ``OVERLOADED`` in all, or if it is not known when requests were sent.
+        """
+        if self.start_s is None or len(self.start_s) < LEAST_REQUESTS:
+            return None
+        quarters = np.array_split(self.ttft_s[np.argsort(self.start_s, kind="stable")], 4)
+        medians = [float(np.median(quarter)) for quarter in quarters]
+        rising = all(earlier < later for earlier, later in itertools.pairwise(medians))
+        return (medians[0], medians[-1]) if rising and medians[-1] > OVERLOADED * medians[0] else None
+
+    def figures(self) -> dict[str, float]:
+        """Means and percentiles of TTFT, TPOT and E2E, seconds."""
+        return latency_figures(self.ttft_s, self.e2e_s, self.output_tokens)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One run of a benchmark.
+
+    tool: its name. path, line: where the run stands; line is None in a file of one run. part: which run of a document.
+    sent, failed: requests. rate_rps: of random arrivals, infinite where all came at once, None where times are recorded
+    or the trace's own. burstiness: shape of the gamma distribution of gaps between arrivals, 1 for a Poisson process.
+    concurrency: most requests that the client had in flight, or None. input_tokens: of all successful prompts, None
+    where not stated. figures: seconds and rates under the names of ``score.metrics``. requests: one by one, if the
+    tool kept them. notes: what the tool's names mean, where that differs from ours.
+    """
+
+    tool: str
+    path: Path
+    line: int | None
+    part: str
+    sent: int
+    failed: int
+    rate_rps: float | None
+    concurrency: int | None
+    input_tokens: int | None
+    figures: dict[str, float]
+    requests: PerRequest | None
+    burstiness: float = 1.0
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def source(self) -> str:
+        """The file, and which run of it."""
+        place = str(self.path) if self.line is None else f"{self.path}:{self.line}"
+        return f"{place} {self.part}" if self.part else place
+
+    @property
+    def is_closed_loop(self) -> bool:
+        """Whether a request was sent as soon as another one ended, and for no other reason."""
+        held = self.concurrency is not None and self.concurrency < self.sent
+        return held and (self.rate_rps is None or math.isinf(self.rate_rps))
+
+    @property
+    def pacing(self) -> str:
+        """How the client sent its requests, as text."""
+        held = "" if self.concurrency is None else f", at most {counted(self.concurrency, 'request')} in flight"
+        if self.is_closed_loop:
+            return f"closed loop{held}"
+        if self.rate_rps is None:
+            return f"at recorded times{held}"
+        if math.isinf(self.rate_rps):
+            return f"all at once{held}"
+        shape = "Poisson arrivals" if self.burstiness == 1.0 else f"gamma arrivals of shape {self.burstiness:g}"
+        return f"{shape} at {self.rate_rps:g} requests/s{held}"
+
+
+def latency_figures(ttft_s: F8, e2e_s: F8, output_tokens: I8) -> dict[str, float]:
+    """Means and percentiles of requests' latencies, seconds.
+
+    TPOT only if some request has a second token, TTFT and TPOT only if all TTFTs are known.
+    """
+    several = output_tokens > 1
+    values = {"e2e": e2e_s}
+    if not np.isnan(ttft_s).any():
+        values["ttft"] = ttft_s
+        if several.any():
+            values["tpot"] = (e2e_s - ttft_s)[several] / (output_tokens[several] - 1)
+    figures = {}
+    for name, seconds in values.items():
+        figures[f"{name}_mean_s"] = float(seconds.mean())
+        for percent, value in zip(PERCENTILES, np.percentile(seconds, PERCENTILES), strict=True):
+            figures[f"{name}_p{percent}_s"] = float(value)
+    return figures
+
+
+@dataclass(frozen=True)
+class Results:
+    """The objects of a file of results, with their lines; broken rows are counted in ``bad``."""
+
+    path: Path
+    rows: list[tuple[int, Mapping[str, Any]]]
+    bad: BadRows
+
+    def objects(self) -> Iterator[ResultObject]:
+        """One by one; the line counts only where there are several."""
+        for line, data in self.rows:
+            yield ResultObject(self.path, line if len(self.rows) > 1 else None, data)
+
+
+def read_results(path: Path, bad: BadRows) -> Results:
+    """The objects of a JSON document, of a JSON array, or of JSON lines.
+
+    Raises:
+        TraceError: the file cannot be read, or holds anything else.
+    """
+    with open_text(path) as stream:
+        text = stream.read(MAX_RESULTS + 1)
+    if len(text) > MAX_RESULTS:
+        raise TraceError.at(f"expected at most {MAX_RESULTS:,} characters of results", path=path)
+    if not text.strip():
+        raise TraceError.at("empty: the benchmark wrote nothing, or has not ended", path=path)
+    if text.lstrip().startswith("["):
+        rows = [(line, row.values) for line, row in json_rows(path, bad)]
+    else:
+        document = _document(text)
+        rows = [(1, document)] if document is not None else list(_lines(text, bad))
+    if not rows:
+        raise TraceError.at("expected JSON objects, one a line or in an array", path=path)
+    return Results(path, rows, bad)
+
+
+def document_in(path: Path) -> Mapping[str, Any] | None:
+    """The content of a file that is one JSON object over several lines; None for any other.
+
+    Raises:
+        TraceError: the file cannot be read.
+    """
+    with open_text(path) as stream:
+        text = stream.read(MAX_RESULTS + 1)
+    return _document(text) if len(text) <= MAX_RESULTS else None
+
+
+def _document(text: str) -> Mapping[str, Any] | None:
+    """The text as one JSON object; None where it is none."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _lines(text: str, bad: BadRows) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    for line, content in enumerate(text.splitlines(), 1):
+        if not content.strip():
+            continue
+        value: Any = None
+        with bad.row(line):
+            value = decoded(content)
+            if not isinstance(value, dict):
+                raise RowError("", f"expected a JSON object, got {short(value)}")
+        if isinstance(value, dict):
+            yield line, value
+
+
+@dataclass(frozen=True)
+class ResultObject:
+    """One object of a file, with errors that name file, line and key. Keys of nested objects are dotted.
+
+    prefix: key of the object in its document, with a dot behind it, or "".
+    """
+
+    path: Path
+    line: int | None
+    data: Mapping[str, Any]
+    prefix: str = ""
+
+    def refuse(self, key: str, message: str) -> SpecError:
+        """The error of a key, a ``TraceError``."""
+        return TraceError.at(message, path=self.path, line=self.line, key=f"{self.prefix}{key}")
+
+    def get(self, key: str) -> Any:
+        """The value of a dotted key; None where it is absent."""
+        value: Any = self.data
+        for name in key.split("."):
+            value = value.get(name) if isinstance(value, Mapping) else None
+        return value
+
+    def first(self, *keys: str) -> str | None:
+        """The first of some keys that has a value."""
+        return next((key for key in keys if self.get(key) is not None), None)
+
+    def number(self, key: str, most: float = LONGEST_S * 1e3) -> float:
+        """A finite number from 0 to ``most``."""
+        return self.checked(key, [self.get(key)], key, most)[0]
+
+    def count(self, key: str) -> int:
+        """A whole number of at least 0."""
+        return int(self.number(key, MAX_TOKENS * 1e6))
+
+    def numbers(self, key: str) -> F8:
+        """A list of finite numbers of at least 0."""
+        return np.array(self.checked(key, self.get(key)), dtype=np.float64)
+
+    def checked(self, key: str, values: Any, name: str = "", most: float = LONGEST_S * 1e3) -> list[float]:
+        """``values``, a list of finite numbers from 0 to ``most``; ``name``: of a single value.
+
+        Raises:
+            TraceError: it is none; names the key.
+        """
+        if not isinstance(values, list):
+            raise self.refuse(key, f"expected a list, got {short(values)}")
+        for at, value in enumerate(values):
+            where = name or f"{key}[{at}]"
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not number or not value >= 0:
+                raise self.refuse(where, f"expected a number of at least 0, got {short(value)}")
+            if not value <= most:
+                raise self.refuse(where, f"expected at most {most:g}, got {short(value)}")
+        return [float(value) for value in values]
+
+    def seconds(self, names: Mapping[str, str], unit_s: float) -> dict[str, float]:
+        """Figure -> seconds, of the keys that exist."""
+        return {figure: self.number(key) * unit_s for figure, key in names.items() if self.get(key) is not None}
+
+    def inner(self, key: str) -> ResultObject:
+        """A nested object.
+
+        Raises:
+            TraceError: there is none.
+        """
+        value = self.get(key)
+        if not isinstance(value, Mapping):
+            raise self.refuse(key, f"expected an object, got {short(value)}")
+        return ResultObject(self.path, self.line, value, f"{self.prefix}{key}.")
+
+    def measurement(
+        self,
+        tool: str,
+        *,
+        sent: int,
+        failed: int,
+        figures: dict[str, float],
+        part: str = "",
+        rate_rps: float | None = None,
+        concurrency: int | None = None,
+        input_tokens: int | None = None,
+        requests: PerRequest | None = None,
+        burstiness: float = 1.0,
+        notes: tuple[str, ...] = (),
+    ) -> Measurement:
+        """The run that this object is of; see ``Measurement``.
+
+        Raises:
+            TraceError: no request succeeded.
+        """
+        if sent <= failed:
+            raise self.refuse("", "no request succeeded")
+        return Measurement(
+            tool, self.path, self.line, part, sent, failed, rate_rps, concurrency, input_tokens, figures, requests,
+            burstiness, notes,
+        )  # fmt: skip
+
+
+@dataclass
+class RequestRows:
+    """Requests of a tool that writes one object each, in any order. Times are of one clock, in seconds."""
+
+    start_s: list[float] = field(default_factory=list)
+    ttft_s: list[float] = field(default_factory=list)
+    e2e_s: list[float] = field(default_factory=list)
+    input_tokens: list[int] = field(default_factory=list)
+    output_tokens: list[int] = field(default_factory=list)
+    failed_s: list[float] = field(default_factory=list)
+
+    def add(self, start_s: float, ttft_s: float, e2e_s: float, input_tokens: float, output_tokens: float) -> None:
+        """Append a successful request."""
+        self.start_s.append(start_s)
+        self.ttft_s.append(ttft_s)
+        self.e2e_s.append(e2e_s)
+        self.input_tokens.append(int(input_tokens))
+        self.output_tokens.append(int(output_tokens))
+
+    @property
+    def sent(self) -> int:
+        """Requests, failed ones included."""
+        return len(self.start_s) + len(self.failed_s)
+
+    def built(self) -> PerRequest:
+        """The requests in the order in which they were sent; at least one."""
+        order = np.argsort(self.start_s, kind="stable")
+        start = np.array(self.start_s)[order]
+        sent = np.sort(np.concatenate((start, self.failed_s)))
+        places = np.searchsorted(sent, start) + _among_equals(start)
+        columns = (np.array(values)[order] for values in (self.ttft_s, self.e2e_s))
+        tokens = (np.array(values, dtype=np.int64)[order] for values in (self.input_tokens, self.output_tokens))
+        return PerRequest(places, start - sent[0], *columns, *tokens)
+
+
+def _among_equals(values: F8) -> I8:
+    """Place of each value among those equal to it; ``values`` rise."""
+    index = np.arange(len(values))
+    return index - np.searchsorted(values, values)
+
+
+def rates_of(requests: PerRequest) -> dict[str, float]:
+    """Throughput from the first request sent to the last token, where it is known when requests were sent."""
+    if requests.start_s is None:
+        return {}
+    span_s = float((requests.start_s + requests.e2e_s).max() - requests.start_s.min())
+    if not span_s > 0:
+        return {}
+    tokens = float(requests.output_tokens.sum())
+    rates = {"throughput_rps": len(requests.rows) / span_s}
+    return rates | ({"output_tokens_per_s": tokens / span_s} if tokens else {})
+
+
+def names_of(stem: str, tool_stem: str, mean: str, percentiles: str, median: str | None = None) -> dict[str, str]:
+    """Our figure -> a tool's key: ``tool_stem`` and ``mean``, and ``percentiles`` with ``{}`` for the percent."""
+    keys = {f"{stem}_mean_s": f"{tool_stem}{mean}"}
+    keys |= {f"{stem}_p{percent}_s": f"{tool_stem}{percentiles.format(percent)}" for percent in PERCENTILES}
+    return keys if median is None else keys | {f"{stem}_p50_s": f"{tool_stem}{median}"}
+
+
+def check_latencies(item: ResultObject, figures: Mapping[str, float], expected: Sequence[str]) -> None:
+    """Refuse a summary without any latency.
+
+    Raises:
+        TraceError: names the keys that were expected.
+    """
+    if not any(name.startswith(("ttft", "tpot", "e2e")) for name in figures):
+        raise item.refuse(expected[0], f"missing; expected latencies under {', '.join(expected)}")
