@@ -36,13 +36,12 @@ import os
 import queue
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
-from vllm.v1.core.sched.async_scheduler import AsyncScheduler  # type: ignore[import-not-found]
-from vllm.v1.core.sched.scheduler import Scheduler  # type: ignore[import-not-found]
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.scheduler import Scheduler
 
 FOLDER, LIMIT_MIB = "HISEARCH_STEP_LOG", "HISEARCH_STEP_LOG_MIB"
 _DEFAULT_FOLDER, _DEFAULT_MIB = "hisearch-step-log", 256.0
@@ -293,7 +292,7 @@ def _named(row: dict[str, Any]) -> dict[str, Any]:
 
 def _name(block: Any) -> int:
     """A number of 53 bits for a block's hash, which is bytes or an integer."""
-    value = block if isinstance(block, int) else int.from_bytes(bytes(block)[:8], "big")
+    value: int = block if isinstance(block, int) else int.from_bytes(bytes(block)[:8], "big")
     return value & (2**_BLOCK_NAME_BITS - 1)
 
 
@@ -383,5 +382,6 @@ class StepLogScheduler(AsyncScheduler):  # type: ignore[misc]
     """
 
     def __new__(cls, *arguments: Any, **named: Any) -> Any:
+        """The scheduler that the configuration asks for."""
         config = named["vllm_config"] if "vllm_config" in named else arguments[0]
         return (_Asynchronous if config.scheduler_config.async_scheduling else _Synchronous)(*arguments, **named)

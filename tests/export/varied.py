@@ -96,13 +96,13 @@ _OF_ROLES: dict[str, dict[str, tuple[str, dict[str, dict[str, Any]]]]] = {
     "vllm-0.19.1": {
         "joined": ("dense", _PREFILL_TIERS),
         "joined lmcache": ("dense", {"prefill": {"tiers": [_DRAM]} | _LMCACHE}),
-        "windows apart": ("windows", {}),
-        "linear apart": ("linear", {}),
+        "windows disaggregated": ("windows", {}),
+        "linear disaggregated": ("linear", {}),
     },
     "vllm-0.33.0": {
         "joined": ("dense", _PREFILL_TIERS),
         "joined windows": ("windows", _PREFILL_TIERS),
-        "linear apart": ("linear", {}),
+        "linear disaggregated": ("linear", {}),
     },
 }
 _ROLES = ("prefill", "decode")

@@ -29,8 +29,9 @@ def main() -> None:
     add_block_ids(rows, block_tokens)
     plain = vllm.record(Case("plain", settings, rows))
 
-    from hisearch.observe import vllm_step_log
     from vllm.config import SchedulerConfig  # type: ignore[import-not-found]
+
+    from hisearch.observe import vllm_step_log
 
     SchedulerConfig.get_scheduler_cls = lambda _: vllm_step_log.StepLogScheduler
     if broken:

@@ -68,7 +68,7 @@ def test_the_log_says_what_was_decided(title: str, mode: str, tmp_path: Path) ->
     (steps_file,) = tmp_path.glob("steps-*.jsonl")
     log = read_step_logs([steps_file])
     assert len(log.latency_s) == len(expected)
-    assert log.decode.any() and not log.decode.all()
+    assert 0 < log.decode.sum() < len(log.decode)
 
     (trace_file,) = tmp_path.glob("trace-*.jsonl")
     trace = read_trace(trace_file, TraceFileSpec(path=str(trace_file)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import closing
@@ -17,11 +18,11 @@ from typing import Any
 
 from hisearch.api.deployments.deployment import plan_pool, simulate_deployment
 from hisearch.calibrate.step_log import StepLog, read_step_logs
-from hisearch.cli.main import main as hisearch
 from hisearch.export.deployment import export_deployment
 from hisearch.export.engines.launch import Launch
 from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.documents.resolve import load_deployment
+from tests.engines.environments import ROOT
 from tests.serving.documents import write_deployment, write_documents
 from tests.serving.environment import VERSION, server_python
 from tests.serving.server import drive, make_model, served
@@ -92,14 +93,14 @@ def go_round(folder: Path, rates: tuple[float, ...], requests: int, say: Callabl
         loads.append(Load(rate_rps, measured, *(_behind(logs, kind, warm) for kind in ("trace", "steps"))))
         say(f"{rate_rps:g}/s: TTFT {measured['mean_ttft_ms']:.1f} ms, TPOT {measured['mean_tpot_ms']:.2f} ms (means)")
     profile = folder / "mine.yaml"
-    hisearch([
-        "calibrate", "steps", str(loads[0].steps), "--model", str(folder / "tiny.yaml"), "--accelerator",
-        str(folder / "core.yaml"), "--engine", "vllm", "--engine-version", VERSION, "-o", str(profile),
-    ])  # fmt: skip
+    documents = ["--model", str(folder / "tiny.yaml"), "--accelerator", str(folder / "core.yaml")]
+    command = [sys.executable, "-m", "hisearch", "calibrate", "steps", str(loads[0].steps), *documents]
+    command += ["--engine", "vllm", "--engine-version", VERSION, "-o", str(profile)]
+    subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
     deployment = write_deployment(folder, profile.name)
     for load in loads:
         metrics = simulate_deployment(deployment, str(load.trace), catalogue=catalogue).metrics
-        load.predicted = {"ttft": metrics.ttft_s.mean, "tpot": metrics.tpot_s.mean}
+        load.predicted = {name: metrics[f"{name}_mean_s"] for name in ("ttft", "tpot")}
         say(f"{load.rate_rps:g}/s: " + ", ".join(f"{name} {error:+.1%}" for name, error in load.errors().items()))
     log = (folder / "load-0/server.log").read_text()
     return Circle(loads, log, read_step_logs([loads[0].steps]), tokens, pool.engine)
@@ -121,4 +122,4 @@ def _behind(logs: Path, kind: str, warm: dict[Path, int]) -> Path:
 
 
 if __name__ == "__main__":
-    go_round(Path(sys.argv[1]), (2.0, 4.0), 60)
+    go_round(Path(sys.argv[1]), (2.0, 1.0, 1.5), 50)

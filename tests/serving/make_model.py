@@ -11,10 +11,11 @@ import sys
 from pathlib import Path
 
 VOCABULARY = 2048
-#: Large enough that a step takes milliseconds on two cores, small enough that thousands of steps take a minute.
+#: Large enough that a step takes ten milliseconds, many times what the front end takes for a token; small enough that
+#: thousands of steps take a minute.
 CONFIG = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "bfloat16", "vocab_size": VOCABULARY,
-    "hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 4,
+    "hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 8, "num_attention_heads": 8,
     "num_key_value_heads": 2, "head_dim": 64, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5,
     "rope_theta": 10000.0, "bos_token_id": 0, "eos_token_id": 1, "tie_word_embeddings": False,
 }  # fmt: skip

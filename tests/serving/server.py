@@ -80,8 +80,8 @@ def drive(python: Path, url: str, model: Path, out: Path, *, requests: int, rate
     """What ``vllm bench serve`` measures."""
     command = [
         str(python.with_name("vllm")), "bench", "serve", "--backend", "openai", "--endpoint", "/v1/completions",
-        "--base-url", url, "--model", str(model), "--dataset-name", "random", "--random-input-len", "256",
-        "--random-output-len", "32", "--random-range-ratio", "0.5", "--num-prompts", str(requests), "--request-rate",
+        "--base-url", url, "--model", str(model), "--dataset-name", "random", "--random-input-len", "128",
+        "--random-output-len", "48", "--random-range-ratio", "0.5", "--num-prompts", str(requests), "--request-rate",
         str(rate_rps), "--seed", str(seed), "--ignore-eos", "--save-result", "--result-filename", str(out),
         "--num-warmups", "2",
     ]  # fmt: skip
