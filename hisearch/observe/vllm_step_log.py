@@ -45,7 +45,8 @@ from vllm.v1.core.sched.scheduler import Scheduler
 
 FOLDER, LIMIT_MIB = "HISEARCH_STEP_LOG", "HISEARCH_STEP_LOG_MIB"
 _DEFAULT_FOLDER, _DEFAULT_MIB = "hisearch-step-log", 256.0
-_BLOCK_NAME_BITS = 53
+#: Names of blocks are integers of 53 bits, which JSON's readers keep.
+_BLOCK_NAMES = 1 << 53
 #: Seconds between flushes to the files.
 _FLUSH_S = 1.0
 _logger = logging.getLogger("vllm.hisearch_step_log")
@@ -292,8 +293,8 @@ def _named(row: dict[str, Any]) -> dict[str, Any]:
 
 def _name(block: Any) -> int:
     """A number of 53 bits for a block's hash, which is bytes or an integer."""
-    value: int = block if isinstance(block, int) else int.from_bytes(bytes(block)[:8], "big")
-    return value & (2**_BLOCK_NAME_BITS - 1)
+    value = block if isinstance(block, int) else int.from_bytes(bytes(block)[:8], "big")
+    return int(value) % _BLOCK_NAMES
 
 
 class _Logging:

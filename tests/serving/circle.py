@@ -10,6 +10,7 @@ import json
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -29,6 +30,9 @@ from tests.serving.server import drive, make_model, served
 
 #: Flags of a server on CPUs without weights, behind those that are exported.
 FLAGS = ("--load-format", "dummy", "--enforce-eager")
+
+#: Until the log's thread has written all.
+SETTLE_S = 3.0
 
 
 @dataclass
@@ -88,9 +92,10 @@ def go_round(folder: Path, rates: tuple[float, ...], requests: int, say: Callabl
         logs = folder / f"load-{number}"
         with served(folder / "export/vllm/run.sh", model, python, logs, free_port(), *FLAGS) as url:
             drive(python, url, model, logs / "warm-up.json", requests=8, rate_rps=4, seed=99)
+            time.sleep(SETTLE_S)
             warm = {path: path.stat().st_size for path in logs.glob("*-*.jsonl")}
             measured = drive(python, url, model, logs / "bench.json", requests=requests, rate_rps=rate_rps, seed=number)
-        loads.append(Load(rate_rps, measured, *(_behind(logs, kind, warm) for kind in ("trace", "steps"))))
+        loads.append(Load(rate_rps, measured, *(_behind(logs, kind, warm, requests) for kind in ("trace", "steps"))))
         say(f"{rate_rps:g}/s: TTFT {measured['mean_ttft_ms']:.1f} ms, TPOT {measured['mean_tpot_ms']:.2f} ms (means)")
     profile = folder / "mine.yaml"
     documents = ["--model", str(folder / "tiny.yaml"), "--accelerator", str(folder / "core.yaml")]
@@ -106,13 +111,14 @@ def go_round(folder: Path, rates: tuple[float, ...], requests: int, say: Callabl
     return Circle(loads, log, read_step_logs([loads[0].steps]), tokens, pool.engine)
 
 
-def _behind(logs: Path, kind: str, warm: dict[Path, int]) -> Path:
-    """What a log holds behind the warm-up's part, as a file of its own; a trace begins with its first request."""
+def _behind(logs: Path, kind: str, warm: dict[Path, int], requests: int) -> Path:
+    """What a log holds behind the warm-up, as a file of its own; of a trace the benchmark's own requests."""
     (path,) = [path for path in logs.glob(f"{kind}-*.jsonl") if path.stat().st_size]
     lines = path.read_bytes()[warm.get(path, 0) :].splitlines()
     kept = logs / f"{kind}.jsonl"
     if kind == "trace":
-        rows = [json.loads(line) for line in lines]
+        # The benchmark sends a request to see whether the server answers, and measures those behind it.
+        rows = [json.loads(line) for line in lines[-requests:]]
         first_s = rows[0]["arrival_s"]
         for row in rows:
             row["arrival_s"] = round(row["arrival_s"] - first_s, 6)

@@ -83,7 +83,6 @@ def drive(python: Path, url: str, model: Path, out: Path, *, requests: int, rate
         "--base-url", url, "--model", str(model), "--dataset-name", "random", "--random-input-len", "128",
         "--random-output-len", "48", "--random-range-ratio", "0.5", "--num-prompts", str(requests), "--request-rate",
         str(rate_rps), "--seed", str(seed), "--ignore-eos", "--save-result", "--result-filename", str(out),
-        "--num-warmups", "2",
     ]  # fmt: skip
     done = subprocess.run(command, env=_environment(python), capture_output=True, text=True, check=False, timeout=900)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -53,13 +53,15 @@ def test_steps_stay_within_the_settings_and_account_for_every_token(circle: Circ
     for load in circle.loads:
         steps = [json.loads(line) for line in load.steps.read_text().splitlines()]
         rows = [json.loads(line) for line in load.trace.read_text().splitlines()[1:]]
-        assert len(rows) == load.measured["completed"] + 2 or len(rows) == load.measured["completed"]
+        assert len(rows) == load.measured["completed"]
         assert max(len(step["requests"]) for step in steps) <= circle.engine.max_running_requests
         assert max(step["prompt_tokens"] + step["decode_tokens"] for step in steps) <= circle.engine.chunk_tokens
-        # Every token but a request's last is computed once, or was in the prefix cache.
+        # Every token but a request's last is computed once, or was in the prefix cache: of the measured requests, and
+        # of one more.
         computed = sum(step["prompt_tokens"] + step["decode_tokens"] + step["hit_tokens"] for step in steps)
         assert sum(step["preempted"] for step in steps) == 0
-        assert computed == sum(row["input_tokens"] + row["output_tokens"] - 1 for row in rows)
+        more = computed - sum(row["input_tokens"] + row["output_tokens"] - 1 for row in rows)
+        assert 0 < more <= max(row["input_tokens"] + row["output_tokens"] for row in rows) * 1.5
 
 
 @pytest.mark.slow
