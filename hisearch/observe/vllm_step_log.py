@@ -21,7 +21,8 @@ A step's latency is the time that it adds: with synchronous scheduling from its 
 its results where nothing is left to do; with asynchronous scheduling from the end of the step before it, or its own
 pass where that is later, to its results.
 
-Lines are formatted and written by a thread of their own. Steps beyond HISEARCH_STEP_LOG_MIB (256) replace the oldest
+Lines are formatted and written by a thread of their own, and reach the files within a second or two: what a server
+does just before it is killed may be missing. Steps beyond HISEARCH_STEP_LOG_MIB (256) replace the oldest
 half, in ``steps-PID.1.jsonl``; the trace ends there. Where anything here fails, that is logged once and switched off:
 the server goes on without a log.
 """

@@ -95,6 +95,7 @@ def go_round(folder: Path, rates: tuple[float, ...], requests: int, say: Callabl
             time.sleep(SETTLE_S)
             warm = {path: path.stat().st_size for path in logs.glob("*-*.jsonl")}
             measured = drive(python, url, model, logs / "bench.json", requests=requests, rate_rps=rate_rps, seed=number)
+            time.sleep(SETTLE_S)
         loads.append(Load(rate_rps, measured, *(_behind(logs, kind, warm, requests) for kind in ("trace", "steps"))))
         say(f"{rate_rps:g}/s: TTFT {measured['mean_ttft_ms']:.1f} ms, TPOT {measured['mean_tpot_ms']:.2f} ms (means)")
     profile = folder / "mine.yaml"
