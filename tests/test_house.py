@@ -15,8 +15,8 @@ import hisearch
 ROOT = Path(hisearch.__file__).parent
 #: Packages from the lowest floor up; a module imports from its own floor and from those below.
 FLOORS = (
-    ("base", "record"), ("specs",), ("traces", "hardware"), ("latency",), ("kernels", "calibrate"), ("simulate",),
-    ("score", "validate", "verify"), ("search",), ("report",), ("export",), ("api",), ("cli",),
+    ("base", "record", "observe"), ("specs",), ("traces", "hardware"), ("latency",), ("kernels", "calibrate"),
+    ("simulate",), ("score", "validate", "verify"), ("search",), ("report",), ("export",), ("api",), ("cli",),
 )  # fmt: skip
 
 

@@ -66,6 +66,8 @@ OTHERS = {
     "git": "clones from an address that pages do not know",
     "cd": "belongs to the clone",
     "mkdir": "makes a folder",
+    "cp": "copies a file to a server",
+    "vllm": "serves a model: tests/serving and tests/observe run the step log in it",
     "make": "sets up an environment: targets are checked below",
     "dask": "serves until it is interrupted: tests/cli/test_distributed.py",
     "optuna-dashboard": "serves until it is interrupted: tests/api/test_dashboard.py",

@@ -6,31 +6,38 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.engines.environments import ROOT, Engine, NoEngineError
-from tests.export.varied import varied
+from tests.export.varied import Command, varied
 
 _SCRIPT = Path(__file__).with_name("parse_commands.py")
 
 
-def refused_commands(engine: Engine) -> tuple[dict[str, str], int]:
-    """Name -> the parser's error, of varied deployments that it refuses; and how many it was asked about."""
-    commands = varied(engine.name, engine.version)
-    answers = errors_of(engine, commands)
-    return {name: error for name, error in answers.items() if error}, len(commands)
+class Answers(NamedTuple):
+    """Name -> text, of command lines: refused with the parser's error, or not checked to the end with the reason."""
+
+    refused: dict[str, str]
+    unchecked: dict[str, str]
+    asked: int
 
 
-def errors_of(engine: Engine, commands: dict[str, list[str]]) -> dict[str, str]:
-    """Name -> the parser's error, or "".
+def refused_commands(engine: Engine) -> Answers:
+    """What the engine's parser and configuration say to varied deployments."""
+    return answers_to(engine, varied(engine.name, engine.version))
+
+
+def answers_to(engine: Engine, commands: dict[str, Command]) -> Answers:
+    """What the engine says to command lines.
 
     Raises:
         NoEngineError: the parser could not be imported.
     """
     command, environment = [str(engine.python()), str(_SCRIPT), engine.name], os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        command, input=json.dumps(commands), text=True, capture_output=True, check=False, env=environment
-    )
+    text = json.dumps({name: line._asdict() for name, line in commands.items()})
+    done = subprocess.run(command, input=text, text=True, capture_output=True, check=False, env=environment)
     if done.returncode:
         raise NoEngineError(f"{engine.title}: its parser was not imported:\n{done.stderr.strip()[-600:]}")
-    answers: dict[str, str] = json.loads(done.stdout)
-    return answers
+    answers = json.loads(done.stdout)
+    texts = ({name: said[key] for name, said in answers.items() if said[key]} for key in ("error", "unchecked"))
+    return Answers(*texts, len(answers))

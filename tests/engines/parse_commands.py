@@ -1,8 +1,11 @@
 """Push command lines through an engine's own argument parser: run with the Python that has the engine.
 
-Reads {name: words} as JSON from standard input, the words without program and model, and writes {name: error} with ""
-for those that the parser takes; with ``--flags`` it writes what the parser has instead. No GPU: vLLM is told that it
-runs on one, and makes its whole configuration for a model of Qwen3's shape. SGLang's kernels are replaced by stand-ins.
+Reads {name: {"words": words, "model": kind}} as JSON from standard input, the words without program and model. Writes
+{name: {"error": error, "unchecked": reason}}, both "" where it is taken and all was checked; with ``--flags`` it
+writes what the parser has instead.
+
+No GPU: vLLM is told that it runs on one, makes its whole configuration for a model of that kind (``MODELS``), and its
+connectors' classes are asked whether they support it. SGLang's kernels are replaced by stand-ins.
 """
 
 from __future__ import annotations
@@ -15,13 +18,14 @@ import json
 import os
 import sys
 import tempfile
+import types
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-#: Parser, and what makes the engine's own arguments of what it returns.
-Parser = tuple[argparse.ArgumentParser, Callable[[Any], Any]]
+#: Parser, and what makes the engine's own arguments of what it returns; its text says what could not be checked.
+Parser = tuple[argparse.ArgumentParser, Callable[[Any, str], str]]
 
 
 #: Fields of what vLLM's registry says of a model; all others are False.
@@ -30,12 +34,28 @@ _MODEL_INFO = {
     "default_seq_pooling_type": "LAST", "default_tok_pooling_type": "ALL", "score_type": "bi-encoder",
     "supported_video_pruning_methods": (),
 }  # fmt: skip
-#: A model's configuration: 64 layers in groups of 8 KV heads, with experts and without.
-_MODEL = {
+_SHAPE = {
     "hidden_size": 5120, "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 128, "num_hidden_layers": 64,
     "intermediate_size": 25600, "vocab_size": 151936, "max_position_embeddings": 40960, "torch_dtype": "bfloat16",
 }  # fmt: skip
 _EXPERTS = {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 1536}
+_ALTERNATING = [("sliding_attention", "full_attention")[layer % 2] for layer in range(64)]
+_LATENT = {
+    "kv_lora_rank": 512, "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+    "num_key_value_heads": 64,
+}  # fmt: skip
+#: Kind of model -> its architecture, and its ``config.json`` where it differs from ``_SHAPE``.
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "dense": ("Qwen3ForCausalLM", {"model_type": "qwen3"}),
+    "experts": ("Qwen3MoeForCausalLM", {"model_type": "qwen3_moe", **_EXPERTS}),
+    "windows": (
+        "GptOssForCausalLM", {"model_type": "gpt_oss", "sliding_window": 128, "layer_types": _ALTERNATING},
+    ),
+    "linear": ("Qwen3NextForCausalLM", {"model_type": "qwen3_next", **_EXPERTS}),
+    "mla": ("DeepseekV3ForCausalLM", {"model_type": "deepseek_v3", **_LATENT}),
+}  # fmt: skip
+#: Kinds that are not what was simulated, or do not start, where vLLM turns its hybrid KV cache manager off.
+_OF_SEVERAL_ATTENTIONS = ("windows", "linear")
 
 
 def vllm_parser() -> Parser:
@@ -56,6 +76,18 @@ def vllm_parser() -> Parser:
     }  # fmt: skip
     names |= {name: staticmethod(lambda *_, _answer=answer, **__: _answer) for name, answer in answers.items()}
     platforms._current_platform = type("NamedGpu", (Platform,), names)()
+    kernels: Any = types.ModuleType("vllm.vllm_flash_attn")  # Kernels that connectors import and nothing here calls.
+    kernels.__getattr__ = lambda _: None
+    sys.modules[kernels.__name__] = kernels
+    from vllm import _custom_ops as operators  # type: ignore[import-not-found]
+
+    for name in vars(operators):
+        if "_supports_" in name:  # Questions to kernels about the accelerator.
+            setattr(operators, name, lambda *_: True)
+    from vllm.triton_utils import triton  # type: ignore[import-not-found]
+
+    # Without Triton, vLLM's stand-in for it makes functions of configurations, whose fields modules read.
+    triton.Config = lambda kwargs, **fields: types.SimpleNamespace(kwargs=kwargs, **fields)
     import vllm.utils.torch_utils as counted  # type: ignore[import-not-found]
 
     counted.cuda_device_count_stateless = lambda: 8
@@ -75,21 +107,51 @@ def vllm_parser() -> Parser:
     from vllm.usage.usage_lib import UsageContext  # type: ignore[import-not-found]
     from vllm.utils.argparse_utils import FlexibleArgumentParser  # type: ignore[import-not-found]
 
-    def configuration(parsed: Any) -> None:
+    def configuration(parsed: Any, kind: str) -> str:
         with tempfile.TemporaryDirectory() as folder:
-            kind, more = ("qwen3_moe", _EXPERTS) if parsed.enable_expert_parallel else ("qwen3", {})
-            architecture = "Qwen3MoeForCausalLM" if more else "Qwen3ForCausalLM"
-            text = json.dumps({"architectures": [architecture], "model_type": kind} | _MODEL | more)
+            architecture, more = MODELS[kind]
+            text = json.dumps({"architectures": [architecture]} | _SHAPE | more)
             Path(folder, "config.json").write_text(text, encoding="utf-8")
             parsed.model, parsed.skip_tokenizer_init = folder, True
             cli_args.validate_parsed_serve_args(parsed)
             arguments = AsyncEngineArgs.from_cli_args(parsed)
             try:
-                arguments.create_engine_config(UsageContext.OPENAI_API_SERVER)
+                made = arguments.create_engine_config(UsageContext.OPENAI_API_SERVER)
             except (ImportError, AttributeError) as error:  # Kernels and packages that only a GPU's machine has.
-                print(f"configuration not made: {error}", file=sys.stderr)
+                return f"configuration not made: {error}"
+            return _check_connectors(made, kind)
 
     return cli_args.make_arg_parser(FlexibleArgumentParser()), configuration
+
+
+def _check_connectors(made: Any, kind: str) -> str:
+    """Look at what ``KVConnectorFactory.create_connector`` and the KV cache's configuration would refuse later.
+
+    Returns:
+        What could not be checked.
+
+    Raises:
+        ValueError: the hybrid KV cache manager is on, and a connector lacks it; or it is off, and the model needs it.
+    """
+    from vllm.distributed.kv_transfer.kv_connector.factory import (  # type: ignore[import-not-found]
+        KVConnectorFactory,
+    )
+    from vllm.distributed.kv_transfer.kv_connector.v1 import supports_hma  # type: ignore[import-not-found]
+
+    unchecked = ""
+    transfer, is_on = made.kv_transfer_config, not made.scheduler_config.disable_hybrid_kv_cache_manager
+    if transfer is not None and is_on:
+        try:
+            connector = KVConnectorFactory.get_connector_class(transfer)
+        except (ImportError, AttributeError) as error:  # A connector's own package, or kernels.
+            unchecked = f"connector not asked: {error}"
+        else:
+            asked = getattr(KVConnectorFactory, "supports_hma_config", None)
+            if not (asked(transfer) if asked else supports_hma(connector)):
+                raise ValueError(f"connector {connector.__name__} does not support the hybrid manager, which is on")
+    if kind in _OF_SEVERAL_ATTENTIONS and not is_on:
+        raise ValueError(f"the hybrid KV cache manager is off for a model of kind {kind}")
+    return unchecked
 
 
 def sglang_parser() -> Parser:
@@ -99,28 +161,30 @@ def sglang_parser() -> Parser:
     install(version("sglang"))
     from sglang.srt.server_args import ServerArgs  # type: ignore[import-not-found]
 
-    def arguments(parsed: Any) -> Any:
+    def arguments(parsed: Any, _: str) -> str:
         # 0.5.9 looks at the model when its arguments are made; 0.5.23 does so later.
-        return parsed if version("sglang") == "0.5.9" else ServerArgs.from_cli_args(parsed)
+        if version("sglang") != "0.5.9":
+            ServerArgs.from_cli_args(parsed)
+        return ""
 
     parser = argparse.ArgumentParser()
     ServerArgs.add_cli_args(parser)
     return parser, arguments
 
 
-def error_of(parser: Parser, words: list[str]) -> str:
-    """The error, or "" where the command line is taken."""
+def answer_to(parser: Parser, words: list[str], kind: str) -> dict[str, str]:
+    """The error, and what was not checked; "" where the command line is taken, and all was."""
     said = io.StringIO()
+    error = unchecked = ""
     try:
         with contextlib.redirect_stderr(said):
-            parser[1](parser[0].parse_args(words))
+            unchecked = parser[1](parser[0].parse_args(words), kind)
     except SystemExit:
-        return said.getvalue().strip().splitlines()[-1]
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    finally:
-        print(said.getvalue(), file=sys.stderr, end="")
-    return ""
+        error = said.getvalue().strip().splitlines()[-1]
+    except Exception as raised:
+        error = f"{type(raised).__name__}: {raised}"
+    print(said.getvalue(), file=sys.stderr, end="")
+    return {"error": error, "unchecked": unchecked}
 
 
 def flags_of(parser: argparse.ArgumentParser) -> dict[str, dict[str, Any]]:
@@ -147,7 +211,8 @@ def main() -> None:
         answer: dict[str, Any] = flags_of(parser[0])
     else:
         leading = ["--model-path", "model"] if engine == "sglang" else ["model"]
-        answer = {name: error_of(parser, [*leading, *words]) for name, words in json.load(sys.stdin).items()}
+        asked = json.load(sys.stdin).items()
+        answer = {name: answer_to(parser, [*leading, *command["words"]], command["model"]) for name, command in asked}
     with answers:
         json.dump(answer, answers)
 

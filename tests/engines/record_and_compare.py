@@ -79,10 +79,10 @@ def _step(case: SchedulerCase) -> str:
 
 def parse(engine: Engine) -> bool:
     """Whether the engine's own parser takes the command lines that exports write; prints those that it refuses."""
-    refused, asked = refused_commands(engine)
+    refused, unchecked, asked = refused_commands(engine)
     print(f"{engine.title}: its parser takes {asked - len(refused)} of {asked} exported command lines")
-    for name, error in refused.items():
-        print(f"  {name}: {error}")
+    for name, text in [*refused.items(), *unchecked.items()]:
+        print(f"  {name}: {text}")
     return not refused
 
 

@@ -93,6 +93,15 @@ def test_a_replica_starts_with_its_devices_port_and_flags(export: Any, tmp_path:
     assert "<--max-total-tokens><400000>" in done.stdout
 
 
+def test_further_arguments_go_to_the_engine(export: Any, tmp_path: Path) -> None:
+    script = export(engine={"name": "vllm"}, pool={"tensor_parallel": 4}) / "vllm" / "run.sh"
+    more = ("--load-format", "dummy", "--served-model-name", "two words")
+    for unit in ("replica", "host"):
+        done = call(script, unit, "1", *more, stubs=tmp_path / "stubs")
+        assert done.stdout.endswith("><--load-format><dummy><--served-model-name><two words>\n"), done.stderr
+        assert "<--port><800" in done.stdout
+
+
 def test_trtllm_is_given_its_options_file(export: Any, tmp_path: Path) -> None:
     folder = export(engine={"name": "trtllm"}, pool={"tensor_parallel": 4}) / "trtllm"
     done = call(folder / "run.sh", "replica", "1", stubs=tmp_path / "stubs")

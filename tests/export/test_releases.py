@@ -13,7 +13,7 @@ from hisearch.export.context import ExportContext
 from hisearch.export.engines.flags import engine_flags
 from hisearch.export.engines.launch import ExportError, Launch
 from hisearch.export.engines.releases import CHANGES, READ, exported_release, is_changed, release_notice
-from hisearch.specs.deployments.deployment import DeploymentSpec, EngineSpec
+from hisearch.specs.deployments.deployment import DeploymentSpec, EngineSpec, PoolSpec
 from hisearch.specs.versions import version_key
 from tests.export.command_lines import known_flags, parse
 from tests.export.conftest import export_all
@@ -25,7 +25,7 @@ def test_every_command_is_one_that_the_release_takes(title: str) -> None:
     engine, version = title.split("-")
     commands = varied(engine, version)
     assert len(commands) >= 16
-    for words in commands.values():
+    for words, _ in commands.values():
         parse(engine, words, version)
 
 
@@ -154,23 +154,56 @@ def test_vllm_without_chunks_takes_what_a_step_holds(of: Any, chunked: bool, lon
     assert ("--max-model-len", longest) in engine_flags(of(name="vllm", chunked_prefill=chunked))
 
 
+_HEADS = {"key_heads": 16, "value_heads": 32, "key_head_dim": 128, "value_head_dim": 128}
+_LINEAR = {"linear_attention": {"layers": 3, **_HEADS}}
+_WINDOWS = {"sliding_window_tokens": 128}
+_HOST, _NODE = ({"medium": "ddr5", "gib": 64, "scope": scope} for scope in ("worker", "node"))
+_LMCACHE = {"movement": {"kv_connector": "lmcache"}}
+_PREFILL = {"role": "prefill"}
+
+
 @pytest.mark.parametrize(
-    ("version", "movement", "refused"),
-    [("0.19.1", {}, True), ("0.33.0", {}, False), ("0.33.0", {"kv_connector": "lmcache"}, True)],
+    ("version", "model", "pool", "said"),
+    [
+        ("0.19.1", _LINEAR, {}, set()),
+        ("0.19.1", _LINEAR, {"tiers": [_HOST]}, "models with linear attention do not start; .* 0.22.0 or newer"),
+        ("0.19.1", _WINDOWS, {"tiers": [_HOST]}, "layers with a window keep their complete context"),
+        ("0.19.1", {}, {"tiers": [_HOST]}, {"--disable-hybrid-kv-cache-manager"}),
+        ("0.19.1", {}, {"tiers": [_HOST]} | _LMCACHE, {"--disable-hybrid-kv-cache-manager"}),
+        ("0.19.1", {}, _PREFILL, set()),
+        ("0.19.1", _LINEAR, _PREFILL, {"--no-disable-hybrid-kv-cache-manager"}),
+        ("0.19.1", _WINDOWS, _PREFILL, {"--no-disable-hybrid-kv-cache-manager"}),
+        ("0.19.1", _WINDOWS, _PREFILL | {"tiers": [_HOST]}, "NixlConnector, OffloadingConnector"),
+        ("0.19.1", {}, _PREFILL | {"tiers": [_HOST]}, set()),
+        ("0.33.0", _LINEAR, {"tiers": [_HOST]}, set()),
+        ("0.33.0", _LINEAR, {"tiers": [_HOST]} | _LMCACHE, "movement.kv_connector: offload"),
+        ("0.33.0", _WINDOWS, {"tiers": [_NODE]} | _LMCACHE, "LMCacheMPConnector"),
+        ("0.33.0", _LINEAR, _PREFILL, set()),
+        ("0.33.0", _WINDOWS, _PREFILL | {"tiers": [_HOST]}, set()),
+    ],
 )
-def test_linear_attention_needs_the_hybrid_manager(
-    build_deployment: Any, build_model: Any, build_accelerator: Any, version: str, movement: Any, refused: bool
+def test_models_of_several_kinds_of_attention_keep_the_hybrid_manager(
+    build_deployment: Any, build_model: Any, build_accelerator: Any, version: str, model: Any, pool: Any, said: Any
 ) -> None:
-    heads = {"key_heads": 16, "value_heads": 32, "key_head_dim": 128, "value_head_dim": 128}
-    model = build_model(linear_attention={"layers": 3, **heads})
-    pool = {"tiers": [{"medium": "ddr5", "gib": 64, "scope": "worker"}], "movement": movement}
-    made = build_deployment(engine={"name": "vllm", "version": version}, pool=pool).pool
-    launch = Launch(made, model, build_accelerator(), 400_000)
-    if refused:
-        with pytest.raises(ExportError, match="turns its hybrid KV cache manager off"):
+    made = build_deployment(engine={"name": "vllm", "version": version}).pool
+    made = PoolSpec.model_validate(made.model_dump(mode="json") | pool)
+    launch = Launch(made, build_model(**model), build_accelerator(), 400_000)
+    if isinstance(said, str):
+        with pytest.raises(ExportError, match=f"turns its hybrid KV cache manager off .*{said}"):
             engine_flags(launch)
     else:
-        assert "--disable-hybrid-kv-cache-manager" not in {flag for flag, *_ in engine_flags(launch)}
+        assert {flag for flag, *_ in engine_flags(launch) if "hybrid" in flag} == said
+
+
+@pytest.mark.parametrize("page_tokens", [1, 8, 24])
+def test_blocks_that_no_backend_takes_are_refused(
+    build_deployment: Any, build_model: Any, build_accelerator: Any, page_tokens: int
+) -> None:
+    made = build_deployment(engine={"name": "vllm", "page_tokens": page_tokens}).pool
+    with pytest.raises(
+        ExportError, match=f"blocks of {page_tokens} tokens; set engine.page_tokens to a multiple of 16"
+    ):
+        engine_flags(Launch(made, build_model(), build_accelerator(), 400_000))
 
 
 def test_pools_of_two_releases_are_refused(build_model: Any, build_accelerator: Any, tmp_path: Path) -> None:

@@ -290,7 +290,6 @@ def test_charts(case: DeploymentSpec, write: Any) -> None:
         (disaggregated("sglang", transfer={"order": "prefill_first"}), "no transfer.order prefill_first"),
         (disaggregated("vllm", transfer={"order": "reserve_first"}), "no transfer.order reserve_first"),
         (disaggregated("sglang", transfer={"granularity": "layer"}), "no transfer.granularity layer"),
-        (disaggregated("vllm", prefill={"tiers": [{"medium": "ddr5", "gib": 64}]}), "one --kv-transfer-config"),
         (disaggregated("sglang", decode_router={"policy": "weighted"}), "sglang-router 0.3.2 has no policy weighted"),
         (disaggregated("vllm", router={"policy": "kv_aware"}), "vllm-router 0.1.17 has no policy kv_aware"),
         (disaggregated("trtllm", router={"policy": "random"}), "nothing like random"),
@@ -341,3 +340,26 @@ def test_decode_workers_that_write_to_the_prefill_pools_storage(write: Any) -> N
         assert flags["--hicache-storage-backend"] == ["mooncake"]
     assert "--hicache-storage-prefetch-policy" not in by_role["decode"]
     assert "--hicache-write-policy" not in by_role["decode"]
+
+
+@pytest.mark.parametrize(("version", "told"), [("0.19.1", {}), ("0.33.0", {"offload_prompt_only": False})])
+def test_tiers_of_disaggregated_vllm_join_what_moves_kv_between_workers(version: str, told: Any, write: Any) -> None:
+    deployment = disaggregated("vllm", version, prefill={"tiers": [{"medium": "ddr5", "gib": 64}]})
+    script = (write(deployment) / "vllm/run.sh").read_text()
+    configs = [
+        json.loads(line.split("'")[1]) for line in script.splitlines() if line.strip().startswith("--kv-transfer")
+    ]
+    nixl = {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
+    offload = {
+        "kv_connector": "OffloadingConnector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {"cpu_bytes_to_use": 64 * 2**30} | told,
+    }
+    multi = {
+        "kv_connector": "MultiConnector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {"connectors": [nixl, offload]},
+    }
+    assert configs == [multi] * 9 + [nixl] * 2
+    # --kv-offloading-size would replace the connector by the one of offloading alone.
+    assert "--kv-offloading" not in script

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from hisearch.base.engine_rules import MODELLED
 from hisearch.export.engines.launch import Launch
@@ -18,6 +18,15 @@ _DRAM = {"medium": "ddr5", "gib": 256, "scope": "worker"}
 _DISK = {"medium": "nvme-gen5", "gib": 3500, "scope": "node"}
 _STORE = {"medium": "nvme-gen5", "gib": 4000, "scope": "cluster"}
 _ADAPTERS = {"adapters": {"rank": 16}, "slots": 4}
+
+
+class Command(NamedTuple):
+    """A server's command line. words: behind the program and its model. model: kind of model that it serves."""
+
+    words: list[str]
+    model: str = "dense"
+
+
 #: Name -> settings of the engine, and of its pool.
 Settings = dict[str, tuple[dict[str, Any], dict[str, Any]]]
 _BOTH: Settings = {
@@ -60,31 +69,78 @@ _OF_RELEASE: dict[str, Settings] = {
     "sglang-0.5.9": {"lmcache": ({}, {"tiers": [_DRAM], "movement": {"kv_connector": "lmcache"}})},
     "sglang-0.5.23": {"slru": ({"eviction": "slru"}, {})},
 }
+_LMCACHE = {"movement": {"kv_connector": "lmcache"}}
+_PREFILL_TIERS: dict[str, dict[str, Any]] = {"prefill": {"tiers": [_DRAM]}}
+#: vLLM on models of other attention: name -> kind of model, settings of its pool.
+_OF_MODELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
+    "vllm-0.19.1": {
+        "windows": ("windows", {}),
+        "linear": ("linear", {}),
+        "mla": ("mla", {}),
+        "mla, host memory": ("mla", {"tiers": [_DRAM]}),
+        "mla, lmcache": ("mla", {"tiers": [_DRAM]} | _LMCACHE),
+        "mla, fp8 KV": ("mla", {"kv_dtype": "fp8"}),
+    },
+    "vllm-0.33.0": {
+        "windows": ("windows", {}),
+        "linear": ("linear", {}),
+        "mla": ("mla", {}),
+        "windows, host memory": ("windows", {"tiers": [_DRAM]}),
+        "linear, host memory": ("linear", {"tiers": [_DRAM]}),
+        "windows, arc": ("windows", {"tiers": [{**_DRAM, "eviction": "arc"}]}),
+        "mla, lmcache": ("mla", {"tiers": [_DRAM]} | _LMCACHE),
+    },
+}
+#: Disaggregated: name -> kind of model, settings of each role's pool.
+_OF_ROLES: dict[str, dict[str, tuple[str, dict[str, dict[str, Any]]]]] = {
+    "vllm-0.19.1": {
+        "joined": ("dense", _PREFILL_TIERS),
+        "joined lmcache": ("dense", {"prefill": {"tiers": [_DRAM]} | _LMCACHE}),
+        "windows disaggregated": ("windows", {}),
+        "linear disaggregated": ("linear", {}),
+    },
+    "vllm-0.33.0": {
+        "joined": ("dense", _PREFILL_TIERS),
+        "joined windows": ("windows", _PREFILL_TIERS),
+        "linear disaggregated": ("linear", {}),
+    },
+}
+_ROLES = ("prefill", "decode")
+_MLA = {"kv_lora_rank": 512, "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
+_HEADS = {"key_heads": 16, "value_heads": 32, "key_head_dim": 128, "value_head_dim": 128}
+#: Kind of model -> how it differs from the dense one.
+_MODELS: dict[str, dict[str, Any]] = {
+    "dense": {},
+    "windows": {"sliding_window_tokens": 128},
+    "linear": {"linear_attention": {"layers": 48, **_HEADS}},
+    "mla": {"attention": "mla", "mla": _MLA},
+}
 _EXPERTS = {"experts": 128, "experts_per_token": 8, "expert_intermediate_size": 1536}
 
 
-def varied(engine: str, version: str) -> dict[str, list[str]]:
-    """Name -> words behind the program and its model, of varied servers of a release."""
-    given = {"name": engine, "version": version}
-    cases = _BOTH | _OF_ENGINE[engine] | _OF_RELEASE.get(f"{engine}-{version}", {})
-    commands: dict[str, list[str]] = {}
+def varied(engine: str, version: str) -> dict[str, Command]:
+    """Name -> command lines of varied servers of a release."""
+    given, title = {"name": engine, "version": version}, f"{engine}-{version}"
+    cases = _BOTH | _OF_ENGINE[engine] | _OF_RELEASE.get(title, {})
+    commands: dict[str, Command] = {}
+    base = {"accelerator": "h100-sxm", "tensor_parallel": 2}
     for name, (settings, pool) in cases.items():
-        base = {"accelerator": "h100-sxm", "tensor_parallel": 2, "engine": given | settings}
-        (commands[name],) = _words([base | pool])
+        (commands[name],) = _commands([base | {"engine": given | settings} | pool])
+    for name, (kind, pool) in _OF_MODELS.get(title, {}).items():
+        (commands[name],) = _commands([base | {"engine": given} | pool], kind)
     groups = {"attention_data_parallel": 4, "expert_parallel": 8 if engine == "vllm" else 4, "tensor_parallel": 2}
-    (commands["attention groups"],) = _words([{"accelerator": "h100-sxm", "engine": given} | groups], experts=True)
-    roles = [
-        {"name": "prefill", "role": "prefill", "accelerator": "h100-sxm", "engine": given},
-        {"name": "decode", "role": "decode", "accelerator": "h100-sxm", "tensor_parallel": 2, "engine": given},
-    ]
-    commands |= zip(("prefill", "decode"), _words(roles, transfer={"fabric": "ib-ndr-400"}), strict=True)
+    (commands["attention groups"],) = _commands([base | {"engine": given} | groups], "experts")
+    for name, (kind, pools) in ({"": ("dense", {})} | _OF_ROLES.get(title, {})).items():
+        roles = [base | {"name": role, "role": role, "engine": given} | pools.get(role, {}) for role in _ROLES]
+        names = [f"{role} {name}".strip() for role in _ROLES]
+        commands |= zip(names, _commands(roles, kind, transfer={"fabric": "ib-ndr-400"}), strict=True)
     return commands
 
 
-def _words(pools: list[dict[str, Any]], *, experts: bool = False, **changes: Any) -> list[list[str]]:
-    """Arguments of the first server of each pool."""
+def _commands(pools: list[dict[str, Any]], kind: str = "dense", **changes: Any) -> list[Command]:
+    """Command lines of the first server of each pool."""
     deployment = DeploymentSpec.model_validate({"model": "qwen3-32b", "pools": pools} | changes)
-    model = make_model(**({"moe": _EXPERTS} if experts else {}))
+    model = make_model(**({"moe": _EXPERTS} if kind == "experts" else _MODELS[kind]))
     launches = [Launch(pool, model, make_accelerator(), 400_000) for pool in deployment.pools]
     export = export_of(deployment, launches, [8] * len(launches))
-    return [list(server_container(server, deployment, 8000).arguments) for server in export.firsts]
+    return [Command(list(server_container(server, deployment, 8000).arguments), kind) for server in export.firsts]

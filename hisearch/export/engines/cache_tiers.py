@@ -79,8 +79,8 @@ def storage_settings(pool: PoolSpec) -> dict[str, float] | None:
 
 
 def offloading_backend(pool: PoolSpec) -> str | None:
-    """VLLM's ``--kv-offloading-backend``; None where LMCache is named by ``--kv-transfer-config``."""
-    if not has_tiers(pool) or has_server(pool):
+    """VLLM's ``--kv-offloading-backend``; None where ``--kv-transfer-config`` names the connector."""
+    if not has_tiers(pool) or has_server(pool) or pool.role != "unified":
         return None
     if pool.kv_connector != "lmcache":
         return "native"
@@ -97,14 +97,31 @@ def has_server(pool: PoolSpec) -> bool:
     return is_moved_by(pool, "lmcache") and pool.tiers[0].scope not in (None, "worker")
 
 
-def offloading_settings(pool: PoolSpec) -> dict[str, Any] | None:
-    """VLLM's ``--kv-transfer-config``, where the connector needs more settings than its size."""
+def transfer_settings(pool: PoolSpec) -> dict[str, Any] | None:
+    """VLLM's ``--kv-transfer-config``: what moves KV between workers, and tiers that need more settings than a size."""
+    tiers = _tier_connector(pool)
+    if pool.role == "unified":
+        return tiers
+    between_workers = {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
+    if tiers is None:
+        return between_workers
+    return {
+        "kv_connector": "MultiConnector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {"connectors": [between_workers, tiers]},
+    }
+
+
+def _tier_connector(pool: PoolSpec) -> dict[str, Any] | None:
+    """VLLM's connector of the tiers; None where there is none, or ``--kv-offloading-backend`` says enough."""
     if has_server(pool):
         return {"kv_connector": "LMCacheMPConnector", "kv_role": "kv_both"}
     if is_moved_by(pool, "lmcache") and offloading_backend(pool) is None:
         return {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}
     settings: dict[str, Any] = {}
     if is_moved_by(pool, "offload"):
+        if offloading_backend(pool) is None:
+            settings["cpu_bytes_to_use"] = int(pool.tiers[0].gib * _BYTES_PER_GIB / pool.attention_data_parallel)
         if is_changed(pool.engine, "offloads_prompts_alone"):
             settings["offload_prompt_only"] = False
         if pool.tiers[0].eviction != "lru":
@@ -114,6 +131,17 @@ def offloading_settings(pool: PoolSpec) -> dict[str, Any] | None:
     if not settings:
         return None
     return {"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": settings}
+
+
+def vllm_connectors(pool: PoolSpec) -> tuple[str, ...]:
+    """VLLM's connectors of a worker, by their names in ``--kv-transfer-config``, however they are stated."""
+    backend, settings = offloading_backend(pool), transfer_settings(pool)
+    if backend is not None:
+        return ("OffloadingConnector" if backend == "native" else "LMCacheConnectorV1",)
+    if settings is None:
+        return ()
+    joined = settings.get("kv_connector_extra_config", {}).get("connectors", [settings])
+    return tuple(connector["kv_connector"] for connector in joined)
 
 
 def variables(pool: PoolSpec, model: ModelSpec) -> list[Variable]:
@@ -194,5 +222,5 @@ def notes(pool: PoolSpec) -> list[str]:
         storage=storage_tier(pool),
         backend=storage_backend(pool),
         has_server=has_server(pool),
-        offloading=offloading_settings(pool) is not None,
+        offloading=_tier_connector(pool) is not None,
     )

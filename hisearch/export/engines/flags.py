@@ -16,15 +16,15 @@ from hisearch.base.policies import QUEUE_ORDERS
 from hisearch.export.engines import agents
 from hisearch.export.engines.cache_tiers import (
     has_hicache_tree,
-    has_server,
     hicache_gb_per_rank,
     is_moved_by,
     offloading_backend,
     offloading_gib,
-    offloading_settings,
     storage_backend,
     storage_settings,
     storage_tier,
+    transfer_settings,
+    vllm_connectors,
 )
 from hisearch.export.engines.launch import ExportError, Launch
 from hisearch.export.engines.releases import SGLANG_EVICTIONS, exported_release, is_changed
@@ -173,17 +173,54 @@ def _sglang_lmcache(launch: Launch) -> Value:
     return is_moved_by(launch.pool, "lmcache")
 
 
-def _vllm_without_hybrid_manager(launch: Launch) -> Value:
-    """Off for connectors that lack it; models with linear attention do not start without it."""
-    needs_flag = offloading_backend(launch.pool) is not None and not _says(launch, "knows_offloading_connector")
-    in_process = is_moved_by(launch.pool, "lmcache") and not has_server(launch.pool)
-    if launch.model.linear_attention is not None and (needs_flag or in_process):
-        other = "" if in_process else ", or set engine.version to 0.22.0 or newer"
-        raise ExportError(
-            f"{_version(launch)} turns its hybrid KV cache manager off for these tiers, without which models with "
-            f"linear attention do not start; leave the tiers out{other}"
-        )
-    return needs_flag
+#: Connectors that support the hybrid KV cache manager (``SupportsHMA``): in each release, and since
+#: ``knows_offloading_connector``. Read in 0.19.1 and 0.33.0.
+_HYBRID_CONNECTORS, _HYBRID_CONNECTORS_LATER = {"NixlConnector"}, {"NixlConnector", "OffloadingConnector"}
+
+
+def _vllm_hybrid_manager(launch: Launch) -> bool | None:
+    """What to say of the hybrid KV cache manager: on or off; None where vLLM decides as was simulated.
+
+    The manager keeps windows and linear attention's states apart from full attention. Without it, layers with windows
+    keep their complete context, and models with linear attention do not start.
+
+    Raises:
+        ExportError: the model needs the manager, which a connector lacks.
+    """
+    connectors, decides = vllm_connectors(launch.pool), _says(launch, "knows_offloading_connector")
+    if not connectors:
+        return None
+    able = set(connectors) <= (_HYBRID_CONNECTORS_LATER if decides else _HYBRID_CONNECTORS)
+    # MultiConnector was not able before, whatever it joins.
+    able = able and (decides or len(connectors) == 1)
+    if _needs_hybrid_manager(launch):
+        if not able:
+            raise ExportError(_without_hybrid_manager(launch, connectors))
+        return None if decides else True
+    return False if offloading_backend(launch.pool) is not None and not decides else None
+
+
+def _needs_hybrid_manager(launch: Launch) -> bool:
+    return launch.model.linear_attention is not None or launch.model.sliding_window_tokens > 0
+
+
+def _without_hybrid_manager(launch: Launch, connectors: tuple[str, ...]) -> str:
+    """Why a model of several kinds of attention is refused."""
+    pool, linear = launch.pool, launch.model.linear_attention is not None
+    lost = (
+        "models with linear attention do not start"
+        if linear
+        else "layers with a window keep their complete context, in memory that was simulated as free"
+    )
+    remedies = ["leave the tiers out"]
+    if set(connectors) <= _HYBRID_CONNECTORS_LATER:
+        remedies.append("set engine.version to 0.22.0 or newer")
+    elif pool.kv_connector == "lmcache":
+        remedies.append("set movement.kv_connector: offload with engine.version 0.22.0 or newer")
+    return (
+        f"{_version(launch)} turns its hybrid KV cache manager off for these tiers ({', '.join(connectors)}), without "
+        f"which {lost}; {', or '.join(remedies)}"
+    )
 
 
 def _watermark(launch: Launch) -> Value:
@@ -198,9 +235,23 @@ def _watermark(launch: Launch) -> Value:
 VLLM_MLA_BLOCK = 64
 
 
+#: Attention on GPUs takes blocks of multiples of 16 tokens (``get_supported_kernel_block_sizes``: 16, 32, 64, 128 or
+#: MultipleOf(16) in each backend but AITER's for MLA).
+VLLM_BLOCK_MULTIPLE = 16
+
+
 def vllm_block_size(launch: Launch) -> int:
-    """Tokens of a block: as simulated, but 64 in the place of vLLM's default under MLA."""
+    """Tokens of a block: as simulated, but 64 in the place of vLLM's default under MLA.
+
+    Raises:
+        ExportError: no attention backend takes it.
+    """
     page = launch.pool.engine.page_size
+    if page % VLLM_BLOCK_MULTIPLE:
+        raise ExportError(
+            f"{_version(launch)} has no attention backend on GPUs for blocks of {page} tokens; set engine.page_tokens "
+            f"to a multiple of {VLLM_BLOCK_MULTIPLE}, or leave it out"
+        )
     return VLLM_MLA_BLOCK if launch.model.mla is not None and page == PAGE_TOKENS["vllm"] else page
 
 
@@ -309,8 +360,9 @@ VLLM: Table = (
     *((flag, _of_adapters(value_of)) for flag, value_of in agents.TABLES["vllm"]),
     ("--kv-offloading-backend", lambda c: offloading_backend(c.pool)),
     ("--kv-offloading-size", lambda c: offloading_gib(c.pool)),
-    ("--kv-transfer-config", lambda c: offloading_settings(c.pool)),
-    ("--disable-hybrid-kv-cache-manager", _vllm_without_hybrid_manager),
+    ("--kv-transfer-config", lambda c: transfer_settings(c.pool)),
+    ("--disable-hybrid-kv-cache-manager", lambda c: _vllm_hybrid_manager(c) is False),
+    ("--no-disable-hybrid-kv-cache-manager", lambda c: _vllm_hybrid_manager(c) is True),
 )
 
 TRTLLM: Table = (

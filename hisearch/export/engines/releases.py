@@ -49,8 +49,9 @@ CHANGES: dict[EngineName, tuple[Change, ...]] = {
         Change(
             "knows_offloading_connector",
             "0.22.0",
-            "`--disable-hybrid-kv-cache-manager` with `--kv-offloading-backend`, whose connectors do not support it.",
-            "Nothing: the engine knows the connector when it decides.",
+            "`--disable-hybrid-kv-cache-manager` with `--kv-offloading-backend`, whose connectors do not support it; "
+            "`--no-disable-hybrid-kv-cache-manager` with NIXL where the model has windows or linear attention.",
+            "Nothing: the engine decides by its connectors.",
             "config.vllm.VllmConfig.__post_init__",
         ),
         Change(

@@ -7,10 +7,8 @@ TensorRT-LLM 1.1 (``cache_transceiver_config`` of its options; context servers r
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-from hisearch.export.engines.cache_tiers import has_tiers
 from hisearch.export.engines.launch import ExportError, Launch
 from hisearch.export.engines.releases import exported_release, is_changed
 from hisearch.export.engines.trtllm_options import llm_api_options
@@ -101,10 +99,6 @@ def check_expressible(deployment: DeploymentSpec) -> None:
         raise ExportError(f"{version} has no transfer.granularity {transfer.granularity}")
     if transfer.local_prefill_tokens != usual.local_prefill_tokens and engine != "trtllm":
         raise ExportError(f"{version} has no transfer.local_prefill_tokens; TensorRT-LLM alone has")
-    if engine == "vllm" and any(has_tiers(pool) for pool in deployment.pools):
-        raise ExportError(
-            f"{version} takes one --kv-transfer-config: cache tiers do not combine with prefill/decode disaggregation"
-        )
 
 
 def role_flags(server: Server, deployment: DeploymentSpec) -> list[tuple[str, ...]]:
@@ -112,10 +106,7 @@ def role_flags(server: Server, deployment: DeploymentSpec) -> list[tuple[str, ..
     pool = server.launch.pool
     if pool.role == "unified":
         return []
-    if pool.engine.name == "vllm":
-        connector = {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
-        return [("--kv-transfer-config", json.dumps(connector))]
-    if pool.engine.name == "trtllm":
+    if pool.engine.name in ("vllm", "trtllm"):  # vLLM's connectors do not differ by role.
         return []
     flags: list[tuple[str, ...]] = [
         ("--disaggregation-mode", pool.role),
