@@ -67,11 +67,10 @@ OTHERS = {
     "cd": "belongs to the clone",
     "mkdir": "makes a folder",
     "cp": "copies a file to a server",
-    "vllm": "serves a model: tests/serving and tests/observe run the step log in it",
+    "vllm": "serves a model: tests/serving and tests/observe run the step log in it, tests/traces/test_benchmarks.py reads results",
     "make": "sets up an environment: targets are checked below",
     "dask": "serves until it is interrupted: tests/cli/test_distributed.py",
     "optuna-dashboard": "serves until it is interrupted: tests/api/test_dashboard.py",
-    "vllm": "needs a server: its results are read in tests/traces/test_benchmarks.py",
     "deploy/benchmark/guidellm.sh": "needs a deployment: tests/export/test_export_scripts.py",
 }
 
