@@ -67,7 +67,7 @@ OTHERS = {
     "cd": "belongs to the clone",
     "mkdir": "makes a folder",
     "cp": "copies a file to a server",
-    "vllm": "serves a model: tests/serving and tests/observe run the step log in it, tests/traces/test_benchmarks.py reads results",
+    "vllm": "serves a model: tests/serving, tests/observe; results: tests/traces/test_benchmarks.py",
     "make": "sets up an environment: targets are checked below",
     "dask": "serves until it is interrupted: tests/cli/test_distributed.py",
     "optuna-dashboard": "serves until it is interrupted: tests/api/test_dashboard.py",
