@@ -27,7 +27,8 @@ class Trade(NamedTuple):
     """A trade against the recommendation.
 
     trial: None where there is none, ``effect`` then says so. change: of the price, as text. effect: what it gives or
-    takes, as text. hardware, line: short and full description. meets: it meets the SLO in the simulation.
+    takes, as text. hardware, line: short and full description. meets: it meets the SLO in the simulation, with 90 %
+    or more where its probability is known.
     """
 
     role: Role
@@ -126,6 +127,7 @@ def _best(data: ReportInput) -> Trial:
 def _trade(role: Role, trial: Trial | None, data: ReportInput) -> Trade:
     if trial is None:
         return Trade(role, None, "", "", _reason_for_none(role, data), "", "", False)
+    chance = _chance(trial, data)
     effect = {"cheaper": _effect_of_cheaper, "surer": _effect_of_surer, "faster": _effect_of_faster}[role]
     return Trade(
         role,
@@ -135,7 +137,7 @@ def _trade(role: Role, trial: Trial | None, data: ReportInput) -> Trade:
         effect(trial, data),
         hardware(trial.deployment),
         describe(trial.deployment),
-        trial.feasible,
+        trial.feasible and (chance is None or chance.value >= SURE),
     )
 
 
