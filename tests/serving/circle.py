@@ -118,7 +118,7 @@ def _behind(logs: Path, kind: str, warm: dict[Path, int], requests: int) -> Path
     lines = path.read_bytes()[warm.get(path, 0) :].splitlines()
     kept = logs / f"{kind}.jsonl"
     if kind == "trace":
-        # The benchmark sends a request to see whether the server answers, and measures those behind it.
+        # Some releases of the benchmark send a request first to see whether the server answers.
         rows = [json.loads(line) for line in lines[-requests:]]
         first_s = rows[0]["arrival_s"]
         for row in rows:
