@@ -12,7 +12,7 @@ SHARED ?= $(HISEARCH_SHARED)
 PREPARE := from hisearch.kernels.engine.engine_calls import ENGINES; from hisearch.kernels.fleet.compilation import prepare; prepare(ENGINES)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart wheel test test-slow test-engines lint format docs site bench prove-search agents accuracy hardware profiles clean
+.PHONY: help quickstart wheel test test-slow test-engines test-serving lint format docs site bench prove-search agents accuracy hardware profiles clean
 
 help: ## Explain the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ test-slow: $(STAMP) ## Run the rest: slow tests, and every property test at full
 
 test-engines: $(STAMP) ## Install the modelled engines (7 GB, no GPU); 40 fresh cases of each and its parser against hisearch (half an hour)
 	$(BIN)/python tests/engines/record_and_compare.py
+
+test-serving: $(STAMP) ## Install vLLM for CPUs (2 GB), serve a tiny model with an exported command, calibrate and predict (five minutes)
+	HISEARCH_SERVING=1 $(BIN)/python -m pytest -q -rs -s tests/serving
 
 lint: $(STAMP) ## Format check, lint, types
 	$(BIN)/ruff format --check .

