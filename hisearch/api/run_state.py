@@ -155,9 +155,9 @@ def _filters(trials: Sequence[Trial]) -> tuple[tuple[str, str, int], ...]:
     counts = {name: Counter(format_setting(values[name]) for values in chosen) for name in _FILTERS}
     return tuple(
         (name, value, count)
-        for name, found in counts.items()
-        if len(found) > 1
-        for value, count in found.most_common(4)
+        for name, values in counts.items()
+        if len(values) > 1
+        for value, count in values.most_common(4)
     )
 
 

@@ -59,10 +59,10 @@ class KernelCache(FunctionCache):
             return _is_unchanged(self._module) and bool(super().check_cachable(data))  # type: ignore[no-untyped-call]
 
     def _load_overload(self, sig: Any, target_context: Any) -> Any:
-        found = super()._load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+        overload = super()._load_overload(sig, target_context)  # type: ignore[no-untyped-call]
         folder, target = prebuilt.folder(self._impl.locator.get_source_stamp()), prebuilt.target()
-        if found is not None or folder is None or target is None:
-            return found
+        if overload is not None or folder is None or target is None:
+            return overload
         _, (triple, _, _), code = self._index_key(sig, target_context.codegen())  # type: ignore[no-untyped-call]
         key = (sig, (triple, target.cpu, target.features), code)
         file = IndexDataCacheFile(str(folder), self._impl.filename_base, folder.name)  # type: ignore[no-untyped-call]

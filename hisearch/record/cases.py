@@ -265,3 +265,19 @@ def write_recording(path: Path, recording: Mapping[str, Any]) -> None:
     temporary = path.with_name(f".{path.name}.part")
     temporary.write_bytes(gzip.compress(text.encode(), compresslevel=6, mtime=0))
     temporary.replace(path)
+
+
+def offload_settings(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """``offload`` of a case with a connector's ``defaults``, where None marks a key that must be given.
+
+    Raises:
+        CaseError: an unknown key, or one missing.
+    """
+    for key in given:
+        if key not in defaults:
+            raise CaseError(f"offload: {key}: unknown key; expected one of {', '.join(defaults)}")
+    offload = {**defaults, **given}
+    for key, value in offload.items():
+        if value is None:
+            raise CaseError(f"offload: {key}: missing")
+    return offload

@@ -19,7 +19,7 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
-from hisearch.record.cases import CaseError, EngineError
+from hisearch.record.cases import CaseError, EngineError, offload_settings
 from hisearch.record.standins import MissingPackages, StandInModule
 
 #: Releases of LMCache with an adapter that fits the recorder, as (major, minor).
@@ -44,13 +44,7 @@ def checked(given: dict[str, Any], block_tokens: int) -> dict[str, Any]:
     Raises:
         CaseError: an unknown key, one missing, or chunks that are not whole blocks.
     """
-    for key in given:
-        if key not in KEYS:
-            raise CaseError(f"offload: {key}: unknown key; expected one of {', '.join(KEYS)}")
-    offload = KEYS | given
-    for key, value in offload.items():
-        if value is None:
-            raise CaseError(f"offload: {key}: missing")
+    offload = offload_settings(given, KEYS)
     if offload["chunk_tokens"] % block_tokens or offload["chunk_tokens"] % _ALIGNED_TOKENS:
         raise CaseError(f"offload: chunk_tokens: expected whole blocks of {block_tokens} and {_ALIGNED_TOKENS} tokens")
     if offload["eviction"] not in _EVICTIONS:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hisearch.record.cases import CaseError
+from hisearch.record.cases import CaseError, offload_settings
 
 #: Key of ``offload`` -> default; None where it must be given.
 KEYS: dict[str, Any] = {
@@ -23,14 +23,7 @@ def checked(given: dict[str, Any]) -> dict[str, Any]:
     Raises:
         CaseError: an unknown key, or one missing.
     """
-    for key in given:
-        if key not in KEYS:
-            raise CaseError(f"offload: {key}: unknown key; expected one of {', '.join(KEYS)}")
-    offload = KEYS | given
-    for key, value in offload.items():
-        if value is None:
-            raise CaseError(f"offload: {key}: missing")
-    return offload
+    return offload_settings(given, KEYS)
 
 
 def connector_config(offload: dict[str, Any], block_tokens: int, page_bytes: int) -> dict[str, Any]:

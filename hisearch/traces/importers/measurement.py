@@ -350,6 +350,30 @@ class RequestRows:
         return PerRequest(places, start - sent[0], *columns, *tokens)
 
 
+def measurement_of(
+    rows: RequestRows, results: Results, tool: str, key: str, notes: tuple[str, ...] = ()
+) -> Measurement:
+    """The measurement of a tool's requests. key: what a failed request lacks, for the error where all failed.
+
+    Raises:
+        TraceError: no request succeeded.
+    """
+    whole = ResultObject(results.path, None, {})
+    if not rows.start_s:
+        raise whole.refuse(key, "no request succeeded")
+    requests = rows.built()
+    known = bool((requests.input_tokens > 0).all())
+    return whole.measurement(
+        tool,
+        sent=rows.sent,
+        failed=len(rows.failed_s),
+        figures=requests.figures() | rates_of(requests),
+        input_tokens=int(requests.input_tokens.sum()) if known else None,
+        requests=requests,
+        notes=notes,
+    )
+
+
 def _among_equals(values: F8) -> I8:
     """Place of each value among those equal to it; ``values`` rise."""
     index = np.arange(len(values))

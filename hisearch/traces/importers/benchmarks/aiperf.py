@@ -13,8 +13,8 @@ from hisearch.traces.importers.measurement import (
     ResultObject,
     Results,
     check_latencies,
+    measurement_of,
     names_of,
-    rates_of,
     read_results,
 )
 from hisearch.traces.reading.source import Source
@@ -69,20 +69,7 @@ def _of_requests(results: Results, objects: list[ResultObject]) -> Measurement:
             rows.failed_s.append(start_s)
             continue
         rows.add(start_s, *_request(item))
-    whole = ResultObject(results.path, None, {})
-    if not rows.start_s:
-        raise whole.refuse("metrics", "no request succeeded")
-    requests = rows.built()
-    known = bool((requests.input_tokens > 0).all())
-    return whole.measurement(
-        "aiperf",
-        sent=rows.sent,
-        failed=len(rows.failed_s),
-        figures=requests.figures() | rates_of(requests),
-        input_tokens=int(requests.input_tokens.sum()) if known else None,
-        requests=requests,
-        notes=(_NOTE,),
-    )
+    return measurement_of(rows, results, "aiperf", "metrics", (_NOTE,))
 
 
 def _request(item: ResultObject) -> tuple[float, float, float, float]:

@@ -12,8 +12,8 @@ from hisearch.traces.importers.measurement import (
     ResultObject,
     Results,
     check_latencies,
+    measurement_of,
     names_of,
-    rates_of,
     read_results,
 )
 from hisearch.traces.reading.source import Source
@@ -74,19 +74,7 @@ def _of_requests(results: Results, objects: list[ResultObject]) -> Measurement:
             raise item.refuse("start_time", "expected a time before the tokens'")
         count = item.count(inputs) if inputs else 0
         rows.add(start_s, first_s - start_s, end_s - start_s, count, item.count(outputs))
-    whole = ResultObject(results.path, None, {})
-    if not rows.start_s:
-        raise whole.refuse("error", "no request succeeded")
-    requests = rows.built()
-    known = bool((requests.input_tokens > 0).all())
-    return whole.measurement(
-        "inference-perf",
-        sent=rows.sent,
-        failed=len(rows.failed_s),
-        figures=requests.figures() | rates_of(requests),
-        input_tokens=int(requests.input_tokens.sum()) if known else None,
-        requests=requests,
-    )
+    return measurement_of(rows, results, "inference-perf", "error")
 
 
 def _summary(item: ResultObject) -> Measurement:
