@@ -23,8 +23,8 @@ def main(arguments: list[str] | None = None) -> int:
             cases = [case for path in options.cases for case in read_cases(path, engine.SETTINGS, engine.BLOCK_KEY)]
         else:
             draw = engine.draw
-            if getattr(options, "connector", None):
-                draw = functools.partial(draw, connector=options.connector)
+            if getattr(options, "feature", None):
+                draw = functools.partial(draw, feature=options.feature)
             cases = random_cases(options.random, options.seed, draw)
         engine.version()
         failed = record_cases(cases, options.out, engine.record)
@@ -52,7 +52,10 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--seed", type=int, default=0, metavar="SEED", help="of --random (default: 0)")
         if name == "vllm":
             command.add_argument(
-                "--connector", choices=("lmcache",), help="draw cases of --random with this KV connector, as installed"
+                "--with",
+                dest="feature",
+                choices=("lmcache", "windows"),
+                help="draw cases of --random with LMCache's connector, as installed, or with sliding windows",
             )
         command.add_argument(
             "--out", type=Path, required=True, metavar="DIR", help="folder of the recordings; what it holds is skipped"

@@ -18,7 +18,7 @@ from typing import Any
 
 from hisearch.record import vllm_lmcache, vllm_offload
 from hisearch.record.cases import LAW, Case, CaseError, EngineError, Setting, step_latency_s
-from hisearch.record.vllm_random import random_case, random_lmcache_case
+from hisearch.record.vllm_random import random_case, random_lmcache_case, random_window_case
 from hisearch.record.workload import END_TOKEN, Row, token_texts
 
 VERSIONS = ((0, 19), (0, 33))
@@ -39,6 +39,9 @@ SETTINGS = {
     "watermark": Setting("watermark", (float, int), "a number from 0 to 1", default=0.0),
     "sliding_window": Setting("sliding_window", *_INTEGER, default=0),
     "hybrid_window": Setting("hybrid_window", *_INTEGER, default=0),
+    "prefix_cache_retention_interval": Setting(
+        "prefix_cache_retention_interval", (int, type(None)), "an integer or null", default=None
+    ),
     "offload": Setting("offload", (dict,), "a mapping", default={}),
 }
 #: Settings under the same name in a recording and as an argument of vLLM's ``SchedulerConfig``.
@@ -134,20 +137,32 @@ def _check(case: Case) -> None:
             )
 
 
-def draw(rng: random.Random, connector: str | None = None) -> tuple[dict[str, Any], list[Row], int]:
+#: What a random case may have beside the settings of every case.
+FEATURES = {"lmcache": random_lmcache_case, "windows": random_window_case}
+
+
+def draw(rng: random.Random, feature: str | None = None) -> tuple[dict[str, Any], list[Row], int]:
     """Settings, requests and block size of a random case, without settings that the installed vLLM does not have.
 
     Args:
         rng: for all that is drawn.
-        connector: "lmcache" for a case with LMCache's connector; None: no connector.
+        feature: of ``FEATURES``; None: neither a connector nor windows.
     """
     version()
     from vllm.config import SchedulerConfig
 
-    settings, rows, block_tokens = random_lmcache_case(rng) if connector == "lmcache" else random_case(rng)
+    settings, rows, block_tokens = (FEATURES[feature] if feature else random_case)(rng)
     if "watermark" not in inspect.signature(SchedulerConfig).parameters:
         del settings["watermark"]
+    if not _has_retention():
+        settings.pop("prefix_cache_retention_interval", None)
     return settings, rows, block_tokens
+
+
+def _has_retention() -> bool:
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+
+    return "prefix_cache_retention_interval" in inspect.signature(KVCacheConfig).parameters
 
 
 class _Run:
@@ -362,7 +377,12 @@ def _kv_cache_config(settings: dict[str, Any]) -> Any:
     if settings.get("offload") and not _is_lmcache(settings):  # The host's blocks are counted from the tensors' pages.
         size = settings["num_blocks"] * specs[0].page_size_bytes
         tensors.append(KVCacheTensor(size=size, shared_by=groups[0].layer_names))
-    return KVCacheConfig(num_blocks=settings["num_blocks"], kv_cache_tensors=tensors, kv_cache_groups=groups)
+    more: dict[str, Any] = {}
+    if (interval := settings.get("prefix_cache_retention_interval")) is not None:
+        if not _has_retention():
+            raise CaseError(f"prefix_cache_retention_interval: vLLM {version()} has no such setting")
+        more["prefix_cache_retention_interval"] = interval
+    return KVCacheConfig(num_blocks=settings["num_blocks"], kv_cache_tensors=tensors, kv_cache_groups=groups, **more)
 
 
 def _hash_function(name: str) -> Any:

@@ -24,6 +24,17 @@ def random_lmcache_case(rng: random.Random) -> tuple[dict[str, Any], list[Row], 
     return settings, rows, block
 
 
+def random_window_case(rng: random.Random) -> tuple[dict[str, Any], list[Row], int]:
+    """Draw a case whose layers have a sliding window, all of them or some beside full attention."""
+    settings, rows, block = random_case(rng)
+    window = max(2, int(block * rng.choice((0.5, 1, 2, 2, 4, 8, 16)) + rng.choice((0, 0, 1, -1, 5))))
+    settings["sliding_window" if rng.random() < 0.35 else "hybrid_window"] = window
+    if "hybrid_window" in settings:
+        settings["num_blocks"] += int(settings["num_blocks"] * rng.uniform(0.3, 1.0))
+    settings["prefix_cache_retention_interval"] = rng.choice((None, 0, 0, 0, 2 * block, 4 * block))
+    return settings, rows, block
+
+
 def random_case(rng: random.Random) -> tuple[dict[str, Any], list[Row], int]:
     """Draw settings (by their names in a recording), requests and the block size.
 

@@ -29,13 +29,6 @@ _Tokens = Annotated[int, Field(ge=1, le=2**31 - 1)]
 _BlockId = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
 
-#: Settings that recordings have and the kernels do not.
-_NOT_SIMULATED = {
-    "sliding_window": "KV blocks that fall out of an attention window are not simulated: every block counts as full",
-    "hybrid_window": "several groups of KV blocks, such as full and window attention, are not simulated",
-}
-
-
 class RecordingError(SpecError):
     """A recording that cannot be used; ``str`` of it is ``file: key: what is wrong``."""
 
@@ -101,6 +94,9 @@ class VllmSettings(_Settings):
     async_scheduling: bool = False
     max_model_len: _Tokens = 65536
     watermark: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    sliding_window: NonNegativeInt = 0
+    hybrid_window: NonNegativeInt = 0
+    prefix_cache_retention_interval: NonNegativeInt | None = None
     offload: (
         Annotated[
             Annotated[OffloadSettings, Tag("offload")] | Annotated[LmcacheSettings, Tag("lmcache")],
@@ -116,7 +112,16 @@ class VllmSettings(_Settings):
                 f"max_tokens {self.max_tokens} is less than max_num_seqs {self.max_num_seqs}: vLLM needs one token of "
                 "the budget for each running request"
             )
+        if self.sliding_window and self.hybrid_window:
+            raise ValueError("sliding_window is the only group of layers, hybrid_window one beside full attention")
+        if self.offload is not None and self.has_windows:
+            raise ValueError("offload beside sliding_window or hybrid_window is not simulated")
         return self
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether some layers have a sliding window, with blocks of their own."""
+        return bool(self.sliding_window or self.hybrid_window)
 
 
 class SglangSettings(_Settings):
@@ -365,7 +370,7 @@ def _first_problem(path: Path, prefix: str, model: type[BaseModel], error: Valid
         message = "required, and missing"
     elif kind == "extra_forbidden":
         name = str(location[-1])
-        message = _NOT_SIMULATED.get(name, f"this setting is not simulated{unknown(name, model.model_fields)}")
+        message = f"this setting is not simulated{unknown(name, model.model_fields)}"
     elif kind == "value_error":
         message = str(context["error"])
     elif kind == "literal_error":

@@ -15,12 +15,13 @@ from hisearch.latency.costs import CompiledCosts
 from hisearch.latency.step_cost import law_costs
 from hisearch.simulate import Result, WorkerPlan, simulate
 from hisearch.simulate.engine import EngineOutOfMemory
+from hisearch.simulate.plans.groups_plan import GroupsPlan
 from hisearch.simulate.plans.tier_plan import MovementPlan, TierPlan, TransferLaw
 from hisearch.specs.base import EngineName
 from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.validate.recorded_trace import compiled_trace, declared_limit
 from hisearch.validate.recording import EngineRecording, LmcacheSettings, RequestRow, SglangSettings, VllmSettings
-from hisearch.validate.restatement import sglang, vllm
+from hisearch.validate.restatement import sglang, vllm, vllm_groups
 from hisearch.validate.restatement.content import BlockContent
 from hisearch.validate.restatement.recording import Cost, Recording, Request, Step
 from hisearch.validate.restatement.sglang_host_config import HostTierConfig
@@ -183,14 +184,14 @@ def worker_plan(recording: EngineRecording, law: StepLaw) -> WorkerPlan:
         RecordingError: as ``simulated_run``.
     """
     settings = recording.settings
-    tiers: dict[str, Any] = {}
+    more: dict[str, Any] = {}
     try:
         if isinstance(settings, VllmSettings):
             engine, capacity = _vllm(settings), (settings.num_blocks - 1) * settings.block_size
-            tiers = _offloading(settings)
+            more = _offloading(settings) | _groups(settings)
             _refuse_long_requests(recording, settings.max_model_len)
         else:
-            tiers = _hicache(recording, settings)
+            more = _hicache(recording, settings)
             engine, page = _sglang(settings, recording.version), settings.page_size
             capacity = settings.max_total_tokens // page * page
     except ValidationError as error:
@@ -201,7 +202,7 @@ def worker_plan(recording: EngineRecording, law: StepLaw) -> WorkerPlan:
     # A simulation does not read the memory plan of a worker.
     engine = engine.model_copy(update={"version": recording.version})
     pinned = tuple(row.max_output_tokens is None for row in recording.requests)
-    return WorkerPlan(engine, costs, None, capacity, ignore_eos=pinned, **tiers)  # type: ignore[arg-type]
+    return WorkerPlan(engine, costs, None, capacity, ignore_eos=pinned, **more)  # type: ignore[arg-type]
 
 
 def _vllm(settings: VllmSettings) -> EngineSpec:
@@ -242,6 +243,19 @@ def _sglang(settings: SglangSettings, version: str) -> EngineSpec:
         preemption_threshold=settings.priority_scheduling_preemption_threshold,
         prefill_max_requests=settings.prefill_max_requests,
     )
+
+
+def _groups(settings: VllmSettings) -> dict[str, Any]:
+    """Arguments of a plan for the recording's groups of KV blocks, and the longest request that they are made for."""
+    if not settings.has_windows:
+        return {}
+    groups = GroupsPlan(
+        full=1 if settings.hybrid_window else 0,
+        windowed=1,
+        window_tokens=settings.hybrid_window or settings.sliding_window,
+        retention_tokens=settings.prefix_cache_retention_interval,
+    )
+    return {"groups": groups, "max_request_tokens": settings.max_model_len}
 
 
 def _offloading(settings: VllmSettings) -> dict[str, Any]:
@@ -335,7 +349,7 @@ def restated_run(recording: EngineRecording, law: StepLaw) -> Run:
     requests = [_restated(index, row, recording) for index, row in enumerate(recording.requests)]
     try:
         if isinstance(settings, VllmSettings):
-            done = vllm.replay(vllm.VllmConfig.from_recording(settings.model_dump(), recording.version), requests, cost)
+            done = _replay_vllm(recording, settings, requests, cost)
         else:
             done = _replay_sglang(recording, settings, requests, cost)
     except (ValueError, RuntimeError) as error:
@@ -347,6 +361,17 @@ def restated_run(recording: EngineRecording, law: StepLaw) -> Run:
         np.array([done.finish_s.get(index, np.nan) for index in range(count)]),
         np.array([done.reused_tokens.get(index, 0) for index in range(count)]),
     )
+
+
+def _replay_vllm(
+    recording: EngineRecording, settings: VllmSettings, requests: list[Request], cost: Cost
+) -> Recording:
+    given = settings.model_dump()
+    if settings.has_windows:
+        return vllm_groups.replay(vllm_groups.GroupsConfig.from_recording(given, recording.version), requests, cost)
+    for key in ("sliding_window", "hybrid_window", "prefix_cache_retention_interval"):
+        del given[key]
+    return vllm.replay(vllm.VllmConfig.from_recording(given, recording.version), requests, cost)
 
 
 def _replay_sglang(

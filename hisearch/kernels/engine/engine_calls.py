@@ -48,14 +48,14 @@ class Op(enum.IntEnum):
 MODULES = {
     la.VLLM: "vllm.entry", la.SGLANG: "sglang.entry", la.TRTLLM: "trtllm.entry",
     la.VLLM_OFFLOAD: "vllm.offload_entry", la.VLLM_LMCACHE: "vllm.lmcache_entry", la.DECODE_WORKER: "vllm.decoding",
-    la.AGENTS: "agents.entry",
+    la.AGENTS: "agents.entry", la.VLLM_GROUPS: "vllm.groups_entry",
 }  # fmt: skip
 
 #: Names of engines in messages about compilation.
 NAMES = {
     la.VLLM: "vLLM", la.SGLANG: "SGLang", la.TRTLLM: "TensorRT-LLM",
     la.VLLM_OFFLOAD: "vLLM's offloading", la.VLLM_LMCACHE: "vLLM with LMCache", la.DECODE_WORKER: "decode workers",
-    la.AGENTS: "agents",
+    la.AGENTS: "agents", la.VLLM_GROUPS: "vLLM with groups of KV blocks",
 }  # fmt: skip
 
 #: All engines.

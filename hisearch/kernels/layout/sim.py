@@ -29,6 +29,7 @@ from hisearch.kernels.layout import (
     vllm_fields,
 )
 from hisearch.kernels.layout import hicache as hl
+from hisearch.kernels.layout import kv_groups as gl
 from hisearch.kernels.layout import tiers as tl
 from hisearch.kernels.layout.costs import Costs
 from hisearch.kernels.layout.fleet import Fleet, Trace
@@ -43,6 +44,8 @@ VLLM_OFFLOAD, VLLM_LMCACHE = 3, 4
 DECODE_WORKER = 5
 # Entry for agents, called by SGLang or vLLM; not an engine.
 AGENTS = 6
+# Engine entry of vLLM for models with several groups of KV blocks; its engine is VLLM.
+VLLM_GROUPS = 7
 # Codes of eviction policies that other kernels know.
 LRU, LFU, FIFO, MRU, DISTANCE = (EVICTIONS.code(name) for name in ("lru", "lfu", "fifo", "mru", "distance"))
 # TensorRT-LLM's capacity policies.
@@ -297,6 +300,9 @@ class Sim(Handle):
         the path, and one past the number of its last block; path (2, blocks of the longest path): scratch. Of LMCache's
         T tiers: writes (stores behind host memory, writes): rings; groups (L, slots); worker_stores (W, T): each
         worker's block table in each tier; matched_chunks_in (N, T): chunks that a request's look-up matched there.
+    kv_groups: groups of KV blocks under vLLM; of length 1 where there is only one group: kv_pools (W,), kv_blocks
+        (W, blocks), kv_buckets (W, a power of two), held (N,) and kv_tables (W max_running, pages of all groups):
+        blocks of running requests, with next_tables (W max_running,), the list of free tables.
     residue (W, P): decoding requests by (tokens computed - clock) mod P.
     finish_heap, batch (W, max_running); evict_heap (trees, 2 leaves): request and node indices.
     launches (2 W,), prompts (2 W, max_running): SGLang's outstanding steps and the requests whose prompts they compute,
@@ -365,6 +371,13 @@ class Sim(Handle):
         "groups": Array(tl.GROUP, 2),
         "worker_stores": Array("i4", 2),
         "matched_chunks_in": Array("i8", 2),
+        "kv_groups": Record(gl.GROUPS),
+        "kv_pools": Array(gl.POOL, 1),
+        "kv_blocks": Array(gl.BLOCK, 2),
+        "kv_buckets": Array("i4", 2),
+        "kv_tables": Array("i4", 2),
+        "next_tables": Array("i4", 1),
+        "held": Array(gl.HELD, 1),
         "deepest_cached": Array("i4", 2),
         "trace_paths": Array("i4", 2),
         "residue": Array("i8", 2),

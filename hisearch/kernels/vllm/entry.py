@@ -65,15 +65,7 @@ def set_out(sim, w, now, preempted):
     worker = sim.workers[w]
     note_peak(sim, w)
     if worker.batch_size == 0 and worker.decoding == 0:
-        if sim.config.objects:
-            # Requests that this pass passed over may wait for loads that nothing else would begin.
-            engine_calls.call_engine(sim.config.objects, sim, al.PASS, w, 0, now)
-        skip_decode(sim, w)
-        if preempted and worker.outstanding == 0 and sim.config.scheduler_kind != la.LOCKSTEP:
-            worker.phase = la.FORMING
-            heaps.event_set(sim, w, now)
-        else:
-            device.await_next(sim, w, now, False)
+        stand_by(sim, w, now, preempted)
         return
     if sim.config.scheduler_kind == la.LOCKSTEP:
         hold_back(sim, w)
@@ -84,6 +76,21 @@ def set_out(sim, w, now, preempted):
         device.plan_fast_forward(sim, w, now, limit)
     else:
         launch(sim, w, now, now)
+
+
+@kernel
+def stand_by(sim, w, now, preempted):
+    """Pass again at once where the pass at ``now``, which formed no batch, preempted; else wait."""
+    worker = sim.workers[w]
+    if sim.config.objects:
+        # Requests that this pass passed over may wait for loads that nothing else would begin.
+        engine_calls.call_engine(sim.config.objects, sim, al.PASS, w, 0, now)
+    skip_decode(sim, w)
+    if preempted and worker.outstanding == 0 and sim.config.scheduler_kind != la.LOCKSTEP:
+        worker.phase = la.FORMING
+        heaps.event_set(sim, w, now)
+    else:
+        device.await_next(sim, w, now, False)
 
 
 @kernel

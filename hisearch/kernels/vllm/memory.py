@@ -274,11 +274,8 @@ def _leave_batch(sim, w, r):
 
 
 @kernel
-def preempt(sim, w, r):
-    """Preempt ``r``: it leaves the running list and the batch being formed, loses all its KV and waits again.
-
-    If its last token is in flight, it finishes while it waits.
-    """
+def stop(sim, w, r):
+    """Take ``r`` out of the batch being formed, to preempt it: (its tokens with pages, those of them findable)."""
     if sim.config.objects:
         engine_calls.call_engine(sim.config.objects, sim, al.LET_GO, w, r, 0.0)
     worker = sim.workers[w]
@@ -307,7 +304,14 @@ def preempt(sim, w, r):
             allocated += request.chunk
             findable = final_tokens(sim, r) if request.state == la.DRAINING else allocated
             _leave_batch(sim, w, r)
-    release(sim, w, r, allocated, findable)
+    return allocated, findable
+
+
+@kernel
+def wait_again(sim, w, r):
+    """Let ``r``, which lost all its KV, wait again. If its last token is in flight, it finishes while it waits."""
+    worker = sim.workers[w]
+    request = sim.requests[r]
     lists.stop_running(sim, w, r)
     if request.state == la.DRAINING:
         worker.draining -= 1
@@ -328,6 +332,14 @@ def preempt(sim, w, r):
         lists.wait_by_urgency(sim, w, r)
     else:
         lists.wait_first(sim, w, r)
+
+
+@kernel
+def preempt(sim, w, r):
+    """Preempt ``r``: it leaves the running list and the batch being formed, loses all its KV and waits again."""
+    allocated, findable = stop(sim, w, r)
+    release(sim, w, r, allocated, findable)
+    wait_again(sim, w, r)
 
 
 @kernel

@@ -15,7 +15,7 @@ from hisearch.kernels.vllm import memory
 
 
 @kernel
-def _cut(sim, w, tokens):
+def cut(sim, w, tokens):
     """``tokens`` of one request, cut to what a step computes of it at most."""
     limit = sim.config.long_prefill_tokens
     if limit <= 0 or (sim.config.lone_prompt_uncut and _is_alone(sim, w)):
@@ -32,7 +32,7 @@ def _is_alone(sim, w):
 
 
 @kernel
-def _missing(sim, r):
+def missing_tokens(sim, r):
     """Known tokens of the unfinished prompt ``r`` that are not computed."""
     request = sim.requests[r]
     return sim.trace.input_tokens[r] + request.generated - request.computed
@@ -51,13 +51,19 @@ def _schedule_chunk(sim, w, r, tokens, pages):
 
     A resumed request with all but its newest output token cached decodes at once, among the prompts.
     """
+    queue.take(sim, sim.workers[w].cache_id, pages)
+    memory.publish(sim, w, r, sim.requests[r].computed + tokens)
+    put_chunk(sim, w, r, tokens)
+
+
+@kernel
+def put_chunk(sim, w, r, tokens):
+    """Put ``tokens`` more of ``r``'s known tokens into the batch."""
     worker = sim.workers[w]
     request = sim.requests[r]
-    queue.take(sim, sim.workers[w].cache_id, pages)
-    memory.publish(sim, w, r, request.computed + tokens)
     request.chunk = tokens
     request.mark = worker.launched + 1
-    complete = tokens == _missing(sim, r)
+    complete = tokens == missing_tokens(sim, r)
     sim.batch[w, worker.batch_size] = r
     worker.batch_size += 1
     if complete and tokens == 1 and request.generated > 0:
@@ -69,7 +75,7 @@ def _schedule_chunk(sim, w, r, tokens, pages):
 
 
 @kernel
-def _goes_on(sim, w, r):
+def goes_on(sim, w, r):
     """Whether ``r``, whose last token is in flight, decodes once more: only its results tell that it has ended."""
     if sim.trace.max_output_tokens[r] == sim.trace.output_tokens[r]:
         return False
@@ -79,9 +85,15 @@ def _goes_on(sim, w, r):
 @kernel
 def _schedule_extra(sim, w, r, pages):
     """Let ``r``, whose last token is in flight, decode once more in vain; takes ``pages`` pages, which are free."""
+    queue.take(sim, sim.workers[w].cache_id, pages)
+    put_extra(sim, w, r)
+
+
+@kernel
+def put_extra(sim, w, r):
+    """Put the extra decode of ``r`` into the batch."""
     worker = sim.workers[w]
     request = sim.requests[r]
-    queue.take(sim, worker.cache_id, pages)
     request.chunk = 1
     request.mark = worker.launched + 1
     request.part = la.LATE_DECODE
@@ -98,7 +110,7 @@ def _everything_fits(sim, w):
     pages = lists.pages_needed(sim, w, 0) if worker.decoding > 0 else 0
     r = worker.endings_new
     while r >= 0:
-        if _goes_on(sim, w, r):
+        if goes_on(sim, w, r):
             budget -= 1
             pages += _pages_for(sim, r, 1)
         r = sim.requests[r].next_aside
@@ -106,7 +118,7 @@ def _everything_fits(sim, w):
         return False
     r = worker.prompts_head
     while r >= 0:
-        chunk = _cut(sim, w, _missing(sim, r))
+        chunk = cut(sim, w, missing_tokens(sim, r))
         share = min(chunk, budget)
         if share < chunk and r != worker.running_tail:
             return False
@@ -125,13 +137,13 @@ def _serve_all(sim, w):
         queue.take(sim, sim.workers[w].cache_id, lists.pages_needed(sim, w, 0))
     r = worker.endings_new
     while r >= 0:
-        if _goes_on(sim, w, r):
+        if goes_on(sim, w, r):
             _schedule_extra(sim, w, r, _pages_for(sim, r, 1))
             budget -= 1
         r = sim.requests[r].next_aside
     r = worker.prompts_head
     while r >= 0 and budget > 0:
-        share = min(_cut(sim, w, _missing(sim, r)), budget)
+        share = min(cut(sim, w, missing_tokens(sim, r)), budget)
         _schedule_chunk(sim, w, r, share, _pages_for(sim, r, share))
         budget -= share
         r = sim.requests[r].next_aside
@@ -139,7 +151,7 @@ def _serve_all(sim, w):
 
 
 @kernel
-def _choose_victim(sim, w):
+def choose_victim(sim, w):
     """Request to preempt. fcfs: the last running one; priority: the least urgent, among equals the foremost."""
     worker = sim.workers[w]
     if sim.config.schedule != la.PRIORITY:
@@ -165,7 +177,7 @@ def _serve_in_order(sim, w):
     r = worker.running_head
     while r >= 0 and budget > 0:
         request = sim.requests[r]
-        if request.state == la.DRAINING and not _goes_on(sim, w, r):
+        if request.state == la.DRAINING and not goes_on(sim, w, r):
             r = request.next
             continue
         share = 1
@@ -175,13 +187,13 @@ def _serve_in_order(sim, w):
             computed = sim.trace.input_tokens[r] + lists.generated_tokens(sim, w, r) - 1
             needed = 1 if computed % sim.config.page_tokens == 0 else 0
         else:
-            share = min(_cut(sim, w, _missing(sim, r)), budget)
+            share = min(cut(sim, w, missing_tokens(sim, r)), budget)
             needed = _pages_for(sim, r, share)
         served = True
         passed_over = 0
         after = request.next
         while served and needed > sim.trees[sim.workers[w].cache_id].free_pages:
-            victim = _choose_victim(sim, w)
+            victim = choose_victim(sim, w)
             if sim.requests[victim].mark == serial:
                 budget += 1 if sim.requests[victim].state == la.DECODING else sim.requests[victim].chunk
             elif sim.requests[victim].order < request.order and not sim.config.exact_victims:
@@ -208,12 +220,12 @@ def _serve_in_order(sim, w):
             # The engine's position in the list is not moved back for a victim ahead of it that was not in the batch.
             r = sim.requests[r].next
             passed_over -= 1
-    _skip_decode(sim, w, serial)
+    leave_out_decodes(sim, w, serial)
     return budget, preempted
 
 
 @kernel
-def _skip_decode(sim, w, serial):
+def leave_out_decodes(sim, w, serial):
     """Skip the decodes that the pass did not reach."""
     worker = sim.workers[w]
     last = -1
@@ -283,7 +295,7 @@ def hold(sim, w, r, trace_node, limit, cached):
 @kernel
 def share_of(sim, w, r, cached, budget):
     """Tokens of ``r`` after its ``cached`` ones that a step computes; 0 if the budget does not suffice."""
-    share = _cut(sim, w, sim.trace.input_tokens[r] + sim.requests[r].generated - cached)
+    share = cut(sim, w, sim.trace.input_tokens[r] + sim.requests[r].generated - cached)
     if share > budget:
         return budget if sim.config.chunked_prefill else 0
     return share

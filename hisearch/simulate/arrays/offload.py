@@ -50,24 +50,35 @@ def arrays(
     """
     kv_connector = kv_connector_of(plan)
     fields = _empty_fields()
+    if plan.groups is not None:
+        return fields | _block_keys(trace, plan.engine.page_size)
     if not kv_connector:
         return fields
     size = plan.tiers[0].page_tokens
     stores = store_count(plan, workers)
-    bounds = np.stack([trace.start_tokens // size, trace.end_tokens // size], axis=1).astype(np.int64)
-    block_counts = bounds[:, 1] - bounds[:, 0]
-    fields |= {
+    keys = _block_keys(trace, size)
+    fields |= keys | {
         "offloading": _settings(plan, stores, workers),
         "offloaded": _records(len(trace.arrival_s), tl.OFFLOADED),
         "connectors": _records(workers, tl.CONNECTOR),
-        "block_base": np.concatenate([[0], np.cumsum(block_counts)[:-1]]).astype(np.int64),
-        "node_blocks": bounds,
-        "path": np.empty((2, int(trace.end_tokens.max(initial=0)) // size + 1), np.int64),
     }
-    blocks = int(block_counts.sum())
+    blocks = int(np.diff(keys["node_blocks"], axis=1).sum())
     if kv_connector == "lmcache":
         return fields | chunk_arrays.arrays(plan, len(trace.arrival_s), workers, blocks, places)
     return fields | _runs(plan, stores, workers, record_limit, len(trace.parent)) | _counts(plan, stores, blocks)
+
+
+def _block_keys(trace: TraceArrays, size: int) -> dict[str, Any]:
+    """Fields that number the blocks of ``size`` tokens of all paths."""
+    bounds = np.stack([trace.start_tokens // size, trace.end_tokens // size], axis=1).astype(np.int64)
+    settings = _records(1, tl.OFFLOADING)
+    settings["block_tokens"] = size
+    return {
+        "offloading": settings,
+        "block_base": np.concatenate([[0], np.cumsum(bounds[:, 1] - bounds[:, 0])[:-1]]).astype(np.int64),
+        "node_blocks": bounds,
+        "path": np.empty((2, int(trace.end_tokens.max(initial=0)) // size + 1), np.int64),
+    }
 
 
 def store_count(plan: WorkerPlan, workers: int) -> int:

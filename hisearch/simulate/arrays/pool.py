@@ -21,6 +21,7 @@ from hisearch.kernels.layout import sim as la
 from hisearch.kernels.layout import tree as tree_layout
 from hisearch.latency.costs import HostFloor, LateCosts, StepCosts
 from hisearch.simulate.arrays import agents as agent_arrays
+from hisearch.simulate.arrays import groups as group_arrays
 from hisearch.simulate.arrays import offload as offload_arrays
 from hisearch.simulate.arrays import tiers as tier_arrays
 from hisearch.simulate.plans.plan import WorkerPlan
@@ -63,6 +64,8 @@ def entry_of(plan: WorkerPlan, role: int = fl.UNIFIED) -> int:
     """The kernels that a pool runs (see ``kernels.engine.engine_calls``)."""
     if role == fl.DECODE:
         return DECODE_ENTRY
+    if plan.groups is not None:
+        return la.VLLM_GROUPS
     return offload_arrays.engine_entry(ENGINES[plan.engine.name], offload_arrays.kv_connector_of(plan))
 
 
@@ -333,6 +336,7 @@ def allocate(
         server_heap=np.empty(servers, np.int32),
         log_fetches=records(log_limit, hl.FETCH_LOG),
         **offload_arrays.arrays(plan, trace, workers, node_limit, places),
+        **group_arrays.arrays(plan, trace, workers),
         deepest_cached=np.empty((searched_trees, len(trace.parent)), np.int32),
         trace_paths=np.empty((workers, owners.depth(trace.parent) + 1), np.int32),
         residue=np.zeros((workers, config.page_tokens), np.int64),

@@ -16,6 +16,7 @@ from hisearch.latency.estimator import compile_costs
 from hisearch.latency.sharding import InvalidParallelism, Parallelism
 from hisearch.simulate.plans.agent_memory import plan_agents, with_adapters, with_disk
 from hisearch.simulate.plans.agent_plan import AgentPlan
+from hisearch.simulate.plans.groups_plan import GroupsPlan
 from hisearch.simulate.plans.tier_plan import MovementPlan, TierPlan
 from hisearch.simulate.plans.tiers import TierRefused, Tiers, plan_tiers
 from hisearch.specs.base import ENGINE_TITLES
@@ -52,6 +53,7 @@ class WorkerPlan:
     workers_per_node: workers that share stores of node scope.
     split: parallelism of the worker's copy of the model. power: draw besides that of its steps.
     agents: memory that they need besides KV, and its policy; None: no agents.
+    groups: of KV blocks, under vLLM; None: a single group without a window.
     """
 
     engine: EngineSpec
@@ -66,6 +68,7 @@ class WorkerPlan:
     agents: AgentPlan | None = None
     split: Parallelism = ONE
     power: PowerPlan = PowerPlan()  # noqa: RUF009  (frozen)
+    groups: GroupsPlan | None = None
 
     @property
     def ranks(self) -> int:

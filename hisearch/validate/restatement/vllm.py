@@ -260,7 +260,7 @@ class VllmWorker:
         if not self.config.chunked_prefill and share > self._budget:
             return False
         share = min(share, self._budget)
-        if self.config.scheduler_reserve_full_isl and not self._fits(live, hits, live.known):
+        if self.config.scheduler_reserve_full_isl and not self._fits_whole(live, hits):
             return False
         if not self._fits(live, hits, cached + share):
             return False
@@ -298,6 +298,10 @@ class VllmWorker:
                     break
                 hits.append(block)
         return hits
+
+    def _fits_whole(self, live: LiveRequest, hits: list[int]) -> bool:
+        """Whether all known tokens fit."""
+        return self._fits(live, hits, live.known)
 
     def _fits(self, live: LiveRequest, hits: list[int], tokens: int) -> bool:
         """Whether ``tokens`` in all fit, with ``hits`` reused; a hit in the free queue also leaves it."""

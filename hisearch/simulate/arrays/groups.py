@@ -1,0 +1,65 @@
+"""From groups of KV blocks to the kernels' arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hisearch.kernels.layout import kv_groups as gl
+from hisearch.simulate.plans.plan import WorkerPlan
+from hisearch.specs.deployments.engine_rules import rules_in_force
+from hisearch.traces.compiled import TraceArrays
+
+
+def arrays(plan: WorkerPlan, trace: TraceArrays, workers: int) -> dict[str, Any]:
+    """The fields of ``layout.Sim`` for groups of KV blocks; of length 1 where the plan has none.
+
+    Args:
+        plan: one worker.
+        trace: compiled.
+        workers: how many.
+    """
+    if plan.groups is None:
+        return _fields(_settings(plan, 1), 1, 1, 1, 1, 1)
+    page = plan.engine.page_size
+    longest = int((trace.input_tokens + trace.output_tokens).max(initial=0))
+    settings = _settings(plan, -(-longest // page) + 1)
+    columns = plan.groups.full * settings["table_pages"] + plan.groups.windowed * settings["ring_pages"]
+    blocks = plan.kv_capacity_tokens // page
+    return _fields(
+        settings, workers, blocks, plan.scheduler_running_requests, int(columns[0]), len(trace.arrival_s)
+    )
+
+
+def _settings(plan: WorkerPlan, table_pages: int) -> Any:
+    settings = np.zeros(1, gl.GROUPS).view(np.recarray)
+    groups, engine = plan.groups, plan.engine
+    if groups is None:
+        return settings
+    page = engine.page_size
+    rules = rules_in_force("vllm", engine.version)
+    steps = 2 if engine.overlap and rules["frees_processed"] else 1
+    # Blocks leave the window when the next tokens get theirs: until then those of a step or two are held beside it.
+    most = min(groups.window_tokens - 1 + steps * engine.chunk_tokens, plan.max_request_tokens)
+    settings["full"] = groups.full
+    settings["windowed"] = groups.windowed
+    settings["window_tokens"] = groups.window_tokens
+    settings["admitted_pages"] = -(-most // page) + 1 if rules["caps_windows"] else np.iinfo(np.int64).max
+    settings["retention_pages"] = -1 if groups.retention_tokens is None else groups.retention_tokens // page
+    settings["ring_pages"] = min(-(-(groups.window_tokens + 3 * engine.chunk_tokens) // page) + 2, table_pages)
+    settings["table_pages"] = table_pages
+    return settings
+
+
+def _fields(settings: Any, workers: int, blocks: int, tables: int, columns: int, requests: int) -> dict[str, Any]:
+    buckets = 1 << max(2 * blocks - 1, 1).bit_length()
+    return {
+        "kv_groups": settings,
+        "kv_pools": np.zeros(workers, gl.POOL).view(np.recarray),
+        "kv_blocks": np.zeros((workers, blocks), gl.BLOCK).view(np.recarray),
+        "kv_buckets": np.zeros((workers, buckets), np.int32),
+        "kv_tables": np.zeros((workers * tables, columns), np.int32),
+        "next_tables": np.zeros(workers * tables, np.int32),
+        "held": np.zeros(requests, gl.HELD).view(np.recarray),
+    }
