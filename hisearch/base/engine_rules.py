@@ -65,14 +65,14 @@ RULES: dict[str, tuple[Rule, ...]] = {
         ),
         Rule(
             "caps_windows",
-            "0.33.0",
+            "0.20.0",
             "Admission counts all blocks of a request for layers with a sliding window too.",
             "It counts those of the window and of the tokens in flight, and one more.",
             "kv_cache_interface.SlidingWindowSpec.max_admission_blocks_per_request",
         ),
         Rule(
             "frees_processed",
-            "0.33.0",
+            "0.26.0",
             "Blocks leave the window by the tokens that are scheduled.",
             "They leave it by those whose results are known.",
             "kv_cache_manager.KVCacheManager.allocate_slots",

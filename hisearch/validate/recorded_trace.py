@@ -40,7 +40,11 @@ def declared_limit(recording: EngineRecording, row: RequestRow) -> int:
         return row.output_tokens
     settings = recording.settings
     if isinstance(settings, VllmSettings):
-        most = (settings.num_blocks - 1) * settings.block_size - row.input_tokens + 1
+        blocks = settings.num_blocks - 1
+        if settings.hybrid_window:
+            blocks -= 1  # A window has a block at least.
+        pool = settings.max_model_len if settings.sliding_window else blocks * settings.block_size
+        most = pool - row.input_tokens + 1
     else:
         page = settings.page_size
         pool = settings.max_total_tokens // page * page

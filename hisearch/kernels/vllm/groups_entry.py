@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from hisearch.base.jit import kernel
 from hisearch.kernels.cache import queue
-from hisearch.kernels.engine import log
+from hisearch.kernels.engine import log, schedulers
 from hisearch.kernels.engine.engine_calls import Op
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import lists
@@ -27,6 +27,10 @@ def form(sim, w, now):
         groups_step.admit_waiting(sim, w, now, budget)
     vllm.note_peak(sim, w)
     if worker.batch_size == 0 and worker.decoding == 0:
+        alone = worker.outstanding == 0 and schedulers.running(sim, w) == 0 and not preempted
+        if alone and worker.waiting > 0:
+            # The pool is free, and the first in the queue does not fit: nothing that comes will change that.
+            sim.counters[la.FAULT] = la.STUCK
         vllm.stand_by(sim, w, now, preempted)
     elif sim.config.scheduler_kind == la.LOCKSTEP:
         vllm.hold_back(sim, w)

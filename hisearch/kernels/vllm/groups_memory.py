@@ -233,37 +233,15 @@ def release(sim, w, r, findable):
 
 
 @kernel
-def _needed_alone(sim, r, declared):
-    """Most blocks that ``r`` needs at once while it is served alone, up to ``declared`` tokens."""
-    groups = sim.kv_groups
-    page = sim.config.page_tokens
-    prompt = sim.trace.input_tokens[r]
-    needed = 0
-    if sim.config.reserve_full_prompt:
-        pages = lists.pages(sim, prompt)
-        needed = groups.full * pages + groups.windowed * min(pages, groups.admitted_pages)
-    # With results outstanding, blocks are freed a step later.
-    late = 1 if sim.config.overlap and sim.config.frees_processed else 0
-    chunk = sim.config.long_prefill_tokens if sim.config.long_prefill_tokens > 0 else sim.config.chunk_tokens
-    end = 0
-    while end < prompt:
-        begin = end
-        end = min(end + chunk, prompt)
-        known = max(begin - late * chunk, 0)
-        needed = max(needed, _groups(sim) * lists.pages(sim, end) - groups.windowed * skipped_pages(sim, known))
-    for end in range(max(prompt, declared - page) + 1, declared + 1):
-        known = end - 1 - late
-        needed = max(needed, _groups(sim) * lists.pages(sim, end) - groups.windowed * skipped_pages(sim, known))
-    return needed
-
-
-@kernel
 def never_fits(sim, r):
-    """True if ``r`` does not even fit alone, or, without chunked prefill, exceeds a step's budget."""
+    """True if full attention's blocks of ``r`` do not fit, or, without chunked prefill, it exceeds a step's budget.
+
+    Requests whose windows do not fit are refused as too long (``max_request_tokens``), or stop the engine.
+    """
     declared = sim.trace.input_tokens[r] + sim.trace.max_output_tokens[r] - 1
     if not sim.config.chunked_prefill and declared > sim.config.chunk_tokens:
         return True
-    return _needed_alone(sim, r, declared) > sim.config.capacity_pages
+    return sim.kv_groups.full * lists.pages(sim, declared) + sim.kv_groups.windowed > sim.config.capacity_pages
 
 
 @kernel

@@ -55,7 +55,8 @@ class GroupsConfig(VllmConfig):
     @property
     def max_in_flight_tokens(self) -> int:
         """Tokens that may be scheduled without their results being known."""
-        return self.max_tokens * (2 if self.async_scheduling else 1)
+        steps = 2 if self.async_scheduling and "frees_processed" in self.rules else 1
+        return self.max_tokens * steps
 
 
 @dataclass
@@ -77,31 +78,15 @@ class GroupsWorker(VllmWorker):
         self._junction: dict[LiveRequest, int] = {}
 
     def rejection(self, request: Request) -> str | None:
-        """Why the request can never be served, or None: it must fit into the pool alone, from its first chunk on."""
+        """Why the request can never be served, or None; its windows' blocks are the business of ``max_model_len``."""
         total = request.input_tokens + request.max_output_tokens - 1
         if not self.config.chunked_prefill and total > self.config.max_tokens:
             return f"{total} tokens exceed the step budget of {self.config.max_tokens} and chunked prefill is off"
-        needed = self._needed_alone(request.input_tokens, total)
+        pages = -(-total // self.config.block_size)
+        needed = sum(1 if window else pages for window in self.config.windows)
         if needed > self.pool.usable_blocks:
             return f"{total} tokens need {needed} blocks, more than the pool's {self.pool.usable_blocks}"
         return None
-
-    def _needed_alone(self, prompt: int, total: int) -> int:
-        """Most blocks that a request needs at once while it is served alone."""
-        needed = 0
-        if self.config.scheduler_reserve_full_isl:
-            needed = sum(self._required(prompt, window, cap=True) for window in self.config.windows)
-        # With results outstanding, blocks are freed a step later.
-        late = 1 if self.config.async_scheduling and "frees_processed" in self.config.rules else 0
-        chunk = self.config.long_prefill_token_threshold or self.config.max_tokens
-        ends = [0, 0, *range(chunk, prompt, chunk), prompt]
-        steps = [(ends[index - 1 - late], ends[index]) for index in range(2, len(ends))]
-        first_last = max(prompt, total - self.config.block_size)
-        steps += [(end - 1 - late, end) for end in range(first_last + 1, total + 1)]
-        for computed, end in steps:
-            pages = -(-end // self.config.block_size)
-            needed = max(needed, sum(pages - self._skipped(window, computed) for window in self.config.windows))
-        return needed
 
     # ---- blocks ----------------------------------------------------------------------------------------------------
 
