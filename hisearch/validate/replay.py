@@ -363,14 +363,10 @@ def restated_run(recording: EngineRecording, law: StepLaw) -> Run:
     )
 
 
-def _replay_vllm(
-    recording: EngineRecording, settings: VllmSettings, requests: list[Request], cost: Cost
-) -> Recording:
+def _replay_vllm(recording: EngineRecording, settings: VllmSettings, requests: list[Request], cost: Cost) -> Recording:
     given = settings.model_dump()
     if settings.has_windows:
         return vllm_groups.replay(vllm_groups.GroupsConfig.from_recording(given, recording.version), requests, cost)
-    for key in ("sliding_window", "hybrid_window", "prefix_cache_retention_interval"):
-        del given[key]
     return vllm.replay(vllm.VllmConfig.from_recording(given, recording.version), requests, cost)
 
 

@@ -36,9 +36,9 @@ def main() -> int:
     for title in options.engine or ENGINES:
         try:
             is_equal = compare(ENGINES[title], options.cases, options.seed, shorten=not options.keep_long)
-            if title == LMCACHE_UNDER:
+            for feature in features(ENGINES[title]):
                 is_equal &= compare(
-                    ENGINES[title], options.cases, options.seed, connector="lmcache", shorten=not options.keep_long
+                    ENGINES[title], options.cases, options.seed, feature=feature, shorten=not options.keep_long
                 )
             is_equal &= parse(ENGINES[title])
         except NoEngineError as error:
@@ -49,14 +49,21 @@ def main() -> int:
     return status
 
 
-def compare(engine: Engine, cases: int, seed: int, *, connector: str = "", shorten: bool) -> bool:
+def features(engine: Engine) -> list[str]:
+    """What cases are recorded with beside the settings of every case."""
+    if engine.name != "vllm":
+        return []
+    return ["windows", "lmcache"] if engine.title == LMCACHE_UNDER else ["windows"]
+
+
+def compare(engine: Engine, cases: int, seed: int, *, feature: str = "", shorten: bool) -> bool:
     """Whether all that the engine records is simulated step by step; prints how much, and what differs.
 
-    ``connector``: a KV connector that the cases have.
+    ``feature``: see ``features``.
     """
-    title = f"{engine.title}-{connector}" if connector else engine.title
+    title = f"{engine.title}-{feature}" if feature else engine.title
     out = ROOT / ".engines" / "recordings" / f"{title}-{seed}"
-    record(engine, out, "--random", str(cases), "--seed", str(seed), *(["--connector", connector] if connector else []))
+    record(engine, out, "--random", str(cases), "--seed", str(seed), *(["--with", feature] if feature else []))
     recordings = sorted(out.glob("*.json.gz"))
     wrong = [case for case in validate_recordings(recordings) if not case.ok]
     print(f"{title}: {len(recordings) - len(wrong)} of {len(recordings)} recordings simulated step by step")

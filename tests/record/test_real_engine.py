@@ -11,12 +11,15 @@ from tests.engines.environments import ENGINES, NoEngineError, record
 
 
 @pytest.mark.slow
-def test_lmcache_under_vllm_is_recorded_and_simulated(tmp_path: Path) -> None:
-    engine = ENGINES["vllm-0.19.1"]
+@pytest.mark.parametrize(
+    ("title", "feature"), [("vllm-0.19.1", "lmcache"), ("vllm-0.19.1", "windows"), ("vllm-0.33.0", "windows")]
+)
+def test_features_of_vllm_are_recorded_and_simulated(title: str, feature: str, tmp_path: Path) -> None:
+    engine = ENGINES[title]
     if not engine.is_there():
         pytest.skip(f"NOT CHECKED: no {engine.title}; run `make test-engines`, or set {engine.variable} to its Python")
     try:
-        record(engine, tmp_path, "--random", "3", "--seed", "9", "--connector", "lmcache")
+        record(engine, tmp_path, "--random", "3", "--seed", "9", "--with", feature)
     except NoEngineError as error:
         pytest.skip(f"NOT CHECKED: {error}")
     cases = list(validate_recordings(sorted(tmp_path.glob("*.json.gz"))))

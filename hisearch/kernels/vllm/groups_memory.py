@@ -9,7 +9,6 @@ from __future__ import annotations
 from hisearch.base.jit import kernel
 from hisearch.kernels.cache import block_table
 from hisearch.kernels.engine import schedulers
-from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import lists
 from hisearch.kernels.vllm import groups_pool as pool
 
@@ -123,10 +122,10 @@ def publish(sim, w, r, tokens):
 @kernel
 def _found_in(sim, v, first, end, page_key):
     """Whether all groups from ``first`` to ``end`` (excluded) have the page."""
-    for group in range(first, end):
-        if pool.find(sim, v, pool.key_of(sim, page_key, group)) < 0:
-            return False
-    return True
+    group = first
+    while group < end and pool.find(sim, v, pool.key_of(sim, page_key, group)) >= 0:
+        group += 1
+    return group == end
 
 
 @kernel

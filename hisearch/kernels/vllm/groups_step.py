@@ -61,7 +61,9 @@ def serve_running(sim, w):
         served = True
         passed_over = 0
         after = request.next
-        while served and groups_memory.missing_blocks(sim, w, r, computed, share) > sim.trees[worker.cache_id].free_pages:
+        while (
+            served and groups_memory.missing_blocks(sim, w, r, computed, share) > sim.trees[worker.cache_id].free_pages
+        ):
             victim = step.choose_victim(sim, w)
             if sim.requests[victim].mark == serial:
                 budget += 1 if sim.requests[victim].state == la.DECODING else sim.requests[victim].chunk

@@ -27,9 +27,7 @@ def arrays(plan: WorkerPlan, trace: TraceArrays, workers: int) -> dict[str, Any]
     settings = _settings(plan, -(-longest // page) + 1)
     columns = plan.groups.full * settings["table_pages"] + plan.groups.windowed * settings["ring_pages"]
     blocks = plan.kv_capacity_tokens // page
-    return _fields(
-        settings, workers, blocks, plan.scheduler_running_requests, int(columns[0]), len(trace.arrival_s)
-    )
+    return _fields(settings, workers, blocks, plan.scheduler_running_requests, int(columns[0]), len(trace.arrival_s))
 
 
 def _settings(plan: WorkerPlan, table_pages: int) -> Any:

@@ -21,6 +21,10 @@ from hisearch.validate.restatement.vllm_state import LiveRequest, Outstanding
 FUTILE_PREEMPTIONS = 1000
 
 
+#: Settings of a recording that ``vllm_groups`` reads.
+WINDOW_SETTINGS = ("sliding_window", "hybrid_window", "prefix_cache_retention_interval")
+
+
 class StuckError(RuntimeError):
     """The engine makes no progress: see ``FUTILE_PREEMPTIONS``."""
 
@@ -66,7 +70,8 @@ class VllmConfig:
         """
         if config.get("offload") is not None:
             raise ValueError("offload: the connector is not restated")
-        settings = {key: value for key, value in config.items() if key not in ("max_model_len", "offload")}
+        others = ("max_model_len", "offload", *WINDOW_SETTINGS)
+        settings = {key: value for key, value in config.items() if key not in others}
         return cls(**settings, rules=rules_of("vllm", version))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from hisearch.specs.deployments.engine_rules import rules_of
 from hisearch.validate.restatement.content import page
 from hisearch.validate.restatement.recording import Cost, Recording, Request
-from hisearch.validate.restatement.vllm import VllmConfig, VllmWorker, drive
+from hisearch.validate.restatement.vllm import WINDOW_SETTINGS, VllmConfig, VllmWorker, drive
 from hisearch.validate.restatement.vllm_state import LiveRequest
 
 #: A page of a group that holds no block: it is out of the window.
@@ -42,8 +42,7 @@ class GroupsConfig(VllmConfig):
         """As ``VllmConfig.from_recording``; ``sliding_window`` is one group, ``hybrid_window`` two."""
         if config.get("offload") is not None:
             raise ValueError("offload: the connector is not restated")
-        others = ("offload", "sliding_window", "hybrid_window", "prefix_cache_retention_interval")
-        settings = {key: value for key, value in config.items() if key not in others}
+        settings = {key: value for key, value in config.items() if key not in ("offload", *WINDOW_SETTINGS)}
         alone = config.get("sliding_window", 0)
         return cls(
             **settings,
@@ -61,7 +60,7 @@ class GroupsConfig(VllmConfig):
 
 @dataclass
 class _Table:
-    """A request's blocks of one group, ``_NULL`` where it holds none; the first ``hashed`` were offered to the cache."""
+    """A request's blocks of one group, ``_NULL`` where it holds none; the cache was offered the first ``hashed``."""
 
     blocks: list[int] = field(default_factory=list)
     hashed: int = 0
