@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from hisearch.validate.recording import RecordingError
 from hisearch.validate.scheduler import validate_recording
 from tests.reference.recorded import shared_directory
 
@@ -21,10 +20,8 @@ def recordings(folder: str) -> list[Any]:
 
 
 ALL = [*recordings("vllm_scheduler"), *recordings("sglang_scheduler")]
-#: Every fourth recording of several releases: all of them take minutes (`hisearch validate scheduler`). Those of window
-#: attention ask for what is not simulated.
+#: Every fourth recording of several releases: all of them take minutes (`hisearch validate scheduler`).
 RELEASES = recordings("engines/*")[::4]
-WINDOWS = ("window512", "hybrid_window512")
 
 
 def name(path: Path | None) -> str:
@@ -34,10 +31,6 @@ def name(path: Path | None) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("path", [*ALL, *RELEASES], ids=name)
 def test_every_step_of_the_engine_is_reproduced(path: Path) -> None:
-    if path.name.removesuffix(".json.gz") in WINDOWS:
-        with pytest.raises(RecordingError, match="not simulated"):
-            validate_recording(path)
-        return
     # The clock of the first round's recorder of SGLang skipped passes of an idle scheduler.
     first_round = path.parent.name == "sglang_scheduler"
     case = validate_recording(path, idle_passes="skipped" if first_round else "repeated")
