@@ -40,7 +40,7 @@ class FakePlanner:
     def can_build(self, pool: PoolSpec) -> bool:
         return True
 
-    def kv_capacity_tokens(self, pool: PoolSpec) -> int:
+    def requests_kv_tokens(self, pool: PoolSpec, context_tokens: float) -> int:
         if pool.accelerator == "tiny":
             raise DoesNotFit("the model does not fit: 3.00 GiB short on each rank", 3.0 * 2**30)
         return 100_000 * pool.tensor_parallel

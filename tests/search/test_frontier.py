@@ -81,10 +81,10 @@ class TightPlanner(FakePlanner):
 
     least = starting_memory_fraction(make_problem().space.cache)
 
-    def kv_capacity_tokens(self, pool: PoolSpec) -> int:
+    def requests_kv_tokens(self, pool: PoolSpec, context_tokens: float) -> int:
         if not self.can_build(pool):
             raise DoesNotFit("the model does not fit: 0.92 GiB short on each rank", 0.92 * 2**30)
-        return super().kv_capacity_tokens(pool)
+        return super().requests_kv_tokens(pool, context_tokens)
 
     def can_build(self, pool: PoolSpec) -> bool:
         return pool.engine.memory_fraction >= self.least

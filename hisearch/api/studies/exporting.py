@@ -164,7 +164,7 @@ class ExportablePlanner:
 
     def __init__(self, resolved: ResolvedStudy, simulation: Simulation) -> None:
         self._resolved, self._simulation = resolved, simulation
-        self.kv_capacity_tokens = simulation.kv_capacity_tokens
+        self.requests_kv_tokens = simulation.requests_kv_tokens
         self.costs = simulation.costs
         self.usd_per_hour = simulation.usd_per_hour
 

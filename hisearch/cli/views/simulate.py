@@ -129,7 +129,9 @@ def _kv_memory(simulated: SimulatedDeployment) -> str:
         return "per worker: " + ", ".join(f"{pool.name} {counted(pool.kv_capacity_tokens, 'token')}" for pool in pools)
     host_tokens = simulated.plan.host_capacity_tokens
     host = f", {host_tokens:,} in its host tier" if host_tokens else ""
-    return f"{counted(simulated.plan.kv_capacity_tokens, 'token')} per worker{host}"
+    plan = simulated.plan
+    groups = "" if plan.groups is None else f" in {counted(plan.groups.count, 'group')} of layers, more beyond windows"
+    return f"{counted(plan.least_kv_tokens, 'token')} per worker{groups}{host}"
 
 
 #: Components of ``score.energy.EnergyParts``, in words.

@@ -29,6 +29,7 @@ from hisearch.export.engines.cache_tiers import (
 from hisearch.export.engines.launch import ExportError, Launch
 from hisearch.export.engines.releases import SGLANG_EVICTIONS, exported_release, is_changed
 from hisearch.export.engines.weights import HALF_OR_FULL, needs_checkpoint
+from hisearch.latency.device_memory.kv_groups import kv_groups_of
 from hisearch.specs.base import EngineName
 from hisearch.specs.deployments.routing import RouterName, RouterSpec
 from hisearch.specs.models.pages import PAGE_TOKENS
@@ -258,18 +259,23 @@ def vllm_block_size(launch: Launch) -> int:
 def vllm_blocks(launch: Launch) -> int | None:
     """Number of simulated blocks, including the one that vLLM reserves.
 
-    None for a model with linear attention or a sliding window: vLLM's blocks then do not cover all layers.
+    None for a model with linear attention, or with windows that were set aside: vLLM's blocks cover other layers then.
     """
     model = launch.model
-    if model.linear_attention is not None or model.sliding_window_tokens:
+    windows = model.sliding_window_tokens > 0 and not model.windows_are_chunks
+    if model.linear_attention is not None or (windows and kv_groups_of(launch.pool, model) is None):
         return None
     return launch.kv_capacity_tokens // vllm_block_size(launch)
 
 
 def _vllm_longest(launch: Launch) -> int:
     """Most tokens of a request. Without chunked prefill vLLM starts only where a step's budget holds all of them."""
-    engine = launch.pool.engine
-    longest = min(launch.model.max_context_tokens, launch.kv_capacity_tokens - vllm_block_size(launch))
+    engine, groups = launch.pool.engine, kv_groups_of(launch.pool, launch.model)
+    longest, size = launch.model.max_context_tokens, vllm_block_size(launch)
+    if groups is None:
+        longest = min(longest, launch.kv_capacity_tokens - size)
+    else:
+        longest = groups.longest_request_tokens(launch.kv_capacity_tokens // size - 1, engine, longest)
     return longest if engine.chunked_prefill else min(longest, engine.chunk_tokens)
 
 

@@ -12,7 +12,7 @@ from hisearch.kernels.engine import device
 from hisearch.kernels.layout import hicache as hl
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import lists
-from hisearch.kernels.vllm import memory
+from hisearch.kernels.vllm import groups_memory, memory
 
 
 @kernel
@@ -30,6 +30,12 @@ def catch_up(sim, w, now):
             queue.take(sim, worker.cache_id, pages)
             worker.fast_forward_pages += pages
     return steps
+
+
+@kernel
+def _has_groups(sim):
+    """Whether the worker's KV lies in groups of blocks, which take and publish pages at every step."""
+    return sim.kv_groups.full + sim.kv_groups.windowed > 0
 
 
 @kernel
@@ -63,8 +69,11 @@ def _findable(sim, w, r, ahead):
 @kernel
 def cached_tokens(sim, w, trace_node, limit, now):
     """Tokens of the path to ``trace_node``, at most ``limit`` (whole pages), in the HBM of worker ``w`` at ``now``."""
-    ahead = catch_up(sim, w, now)
     cache_id = sim.workers[w].cache_id
+    if _has_groups(sim):
+        pages, _ = groups_memory.cached_pages(sim, cache_id, trace_node, limit // sim.config.page_tokens)
+        return pages * sim.config.page_tokens
+    ahead = catch_up(sim, w, now)
     cached, d = tree.match(sim, cache_id, trace_node, limit)
     cached = min(cached, sim.nodes[_in_hbm(sim, d)].end)
     if sim.config.engine != la.VLLM or not sim.config.shared_outputs:
@@ -88,8 +97,15 @@ def depict(sim, w, prefix_index, word, bit, now):
 
     ``prefix_index``: as in ``Fleet``; modified in place in column ``word``.
     """
-    ahead = catch_up(sim, w, now)
     cache_id = sim.workers[w].cache_id
+    if _has_groups(sim):
+        for s in range(1, prefix_index.shape[0]):
+            pages = sim.trace.end_tokens[s] // sim.config.page_tokens
+            cached, _ = groups_memory.cached_pages(sim, cache_id, s, pages)
+            if 0 < pages == cached:
+                prefix_index[s, word] |= bit
+        return
+    ahead = catch_up(sim, w, now)
     for s in range(1, prefix_index.shape[0]):
         d = sim.deepest_cached[cache_id, s]
         if d >= 0:

@@ -142,25 +142,31 @@ def _windowed_hit(sim, v, most):
 
 
 @kernel
+def cached_pages(sim, v, trace_node, most):
+    """Pages of the path to ``trace_node``, ``most`` at most, that all groups of pool ``v`` find, and full groups alone.
+
+    The keys of all ``most`` pages are in ``sim.path`` then.
+    """
+    groups = sim.kv_groups
+    block_table.fill_path(sim, trace_node, 0, most)
+    full = most
+    if groups.full > 0:
+        full = 0
+        while full < most and _found_in(sim, v, 0, groups.full, sim.path[0, full]):
+            full += 1
+    return _windowed_hit(sim, v, full) if groups.windowed > 0 else full, full
+
+
+@kernel
 def look_up(sim, w, r):
     """Pages of the longest prefix of the waiting ``r`` that all groups find; their keys are in ``sim.path`` then."""
-    groups = sim.kv_groups
     sim.held[r].junction = 0
     if not sim.config.prefix_caching:
         return 0
-    v = sim.workers[w].cache_id
     most = (sim.trace.input_tokens[r] + sim.requests[r].generated - 1) // sim.config.page_tokens
-    block_table.fill_path(sim, sim.trace.output_node[r], 0, most)
-    hit = most
-    if groups.full > 0:
-        hit = 0
-        while hit < most and _found_in(sim, v, 0, groups.full, sim.path[0, hit]):
-            hit += 1
-    longest = hit
-    if groups.windowed > 0:
-        hit = _windowed_hit(sim, v, hit)
-    if groups.full > 0 and longest > hit:
-        sim.held[r].junction = longest
+    hit, full = cached_pages(sim, sim.workers[w].cache_id, sim.trace.output_node[r], most)
+    if sim.kv_groups.full > 0 and full > hit:
+        sim.held[r].junction = full
     return hit
 
 

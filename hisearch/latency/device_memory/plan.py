@@ -23,6 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hisearch.latency.device_memory.constants import COLLECTIVE_BYTES, CUDA_GRAPH_BYTES, GIB, RUNTIME_BYTES, constant
+from hisearch.latency.device_memory.kv_groups import KvGroups
 from hisearch.latency.device_memory.profiling_run import (
     forward_bytes,
     outside_torch_bytes,
@@ -33,12 +34,13 @@ from hisearch.latency.device_memory.profiling_run import (
 )
 from hisearch.latency.parameters import (
     kv_bytes_per_token_per_rank,
+    layer_kv_bytes_per_token,
     redundant_expert_bytes_per_rank,
     state_bytes_per_sequence_per_rank,
     weight_bytes_per_rank,
     window_kv_bytes_per_token_per_rank,
 )
-from hisearch.latency.sharding import Parallelism, parallelism_of
+from hisearch.latency.sharding import Parallelism, parallelism_of, shard
 from hisearch.specs.base import DType, EngineName
 from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.specs.machines.hardware import AcceleratorSpec
@@ -67,7 +69,10 @@ class Elsewhere:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Bytes per rank, and the KV capacity of the worker in tokens (every rank holds its shard of the same tokens)."""
+    """Bytes per rank, and the KV capacity of the worker in tokens (every rank holds its shard of the same tokens).
+
+    kv_groups: vLLM's groups of layers; capacity and bytes per token are then of the layers of one group.
+    """
 
     weights_bytes: float
     activation_bytes: float
@@ -75,6 +80,18 @@ class MemoryPlan:
     window_kv_bytes: float
     kv_bytes_per_token_per_rank: float
     kv_capacity_tokens: int
+    kv_groups: KvGroups | None = None
+
+    def requests_tokens(self, context_tokens: float) -> float:
+        """Tokens of decoding requests with ``context_tokens`` each that the KV pool holds."""
+        if self.kv_groups is None:
+            return float(self.kv_capacity_tokens)
+        return self.kv_capacity_tokens * context_tokens / self.kv_groups.held_tokens(context_tokens)
+
+    @property
+    def least_kv_tokens(self) -> int:
+        """Tokens that fit whatever their requests: with groups, each page has a block in every one of them."""
+        return self.kv_capacity_tokens // (1 if self.kv_groups is None else self.kv_groups.count)
 
     @property
     def kv_bytes(self) -> float:
@@ -95,14 +112,17 @@ def plan_memory(
     elsewhere: Elsewhere = Elsewhere(),
     engine_version: str | None = None,
     eager: bool = False,
+    kv_groups: KvGroups | None = None,
 ) -> MemoryPlan:
     """How one rank's memory is divided; ``weight_dtype`` None is the model's own.
 
     ``parallelism``: the split, where it is more than tensor parallelism; the capacity is then of one attention group.
     ``elsewhere``: bytes on other devices than the accelerator. ``engine_version``: vLLM's, which profiles differently
     by version; None: the engine's own. ``eager``: without compilation and CUDA graphs.
-    Sliding-window layers keep the window of every running request and one chunk. Linear-attention layers keep a state
-    of every running request. Their memory is set aside first; the capacity counts the KV of the other layers.
+    ``kv_groups``: in which vLLM keeps layers with windows; their blocks come from one pool. Otherwise sliding-window
+    layers keep the window of every running request and one chunk, under vLLM all KV where windows are chunks.
+    Linear-attention layers keep a state of every running request. Such memory is set aside first; the capacity counts
+    the KV of the other layers.
 
     Raises:
         InvalidParallelism: the model cannot be split over ``tensor_parallel`` ranks.
@@ -133,6 +153,10 @@ def plan_memory(
             _check_headroom(what, available - budget, activation + CUDA_GRAPH_BYTES, engine)
     per_token = kv_bytes_per_token_per_rank(model, split, kv_dtype)
     window = _window_bytes(model, split, kv_dtype, engine)
+    if kv_groups is not None:
+        per_token, window = kv_groups.layers * layer_kv_bytes_per_token(model, shard(model, split), kv_dtype), 0.0
+    elif engine.name == "vllm" and model.windows_are_chunks:
+        per_token, window = per_token + window_kv_bytes_per_token_per_rank(model, split, kv_dtype), 0.0
     window += engine.max_running_requests * state_bytes_per_sequence_per_rank(model, split)
     spare = budget - weights - window
     if elsewhere.kv_space_bytes is not None:
@@ -148,7 +172,7 @@ def plan_memory(
             short,
         )
     capacity = int(spare // (per_token * page)) * page
-    return MemoryPlan(weights, activation, runtime, window, per_token, capacity)
+    return MemoryPlan(weights, activation, runtime, window, per_token, capacity, kv_groups)
 
 
 def usable_bytes(accelerator: AcceleratorSpec) -> float:

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from hisearch.hardware.price_book import PriceBook
 from hisearch.hardware.prices import CostBreakdown, mean_cost
-from hisearch.latency.device_memory.plan import DoesNotFit
+from hisearch.latency.device_memory.plan import DoesNotFit, MemoryPlan
 from hisearch.latency.sharding import InvalidParallelism
 from hisearch.score.capacity import capacity
 from hisearch.score.evaluate import Score, evaluate
@@ -144,16 +144,22 @@ class Simulation:
         return PriceBook(world.accelerators, world.hosts, world.media, world.devices)
 
     def kv_capacity_tokens(self, pool: PoolSpec) -> int:
-        """KV tokens that one worker holds.
+        """KV capacity of one worker in the tokens of its pages (see ``WorkerPlan``).
 
         Raises:
             DoesNotFit, InvalidParallelism, DevicesRefused: see ``plan_worker``.
         """
+        return self._memory(pool).kv_capacity_tokens
+
+    def requests_kv_tokens(self, pool: PoolSpec, context_tokens: float) -> int:
+        """Tokens of requests with ``context_tokens`` each that a worker holds; errors as of ``kv_capacity_tokens``."""
+        return int(self._memory(pool).requests_tokens(context_tokens))
+
+    def _memory(self, pool: PoolSpec) -> MemoryPlan:
         world = self._world
         check_split(pool, world.model)
         devices = worker_devices(pool, world.devices, self._ffn_accelerator(pool))
-        plan = plan_pool_memory(pool, world.model, self._accelerator(pool), world.profile, devices)
-        return plan.kv_capacity_tokens
+        return plan_pool_memory(pool, world.model, self._accelerator(pool), world.profile, devices)
 
     def can_build(self, pool: PoolSpec) -> bool:
         """True if ``plan`` would succeed, and a full host has the memory and disks that its workers' tiers need.

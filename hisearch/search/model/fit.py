@@ -141,7 +141,7 @@ def fit_of(pool: PoolSpec, model: ModelSpec, hardware: Hardware, profile: Latenc
         return replace(empty, gib_short=error.bytes_short / GIB, problem=str(error))
     except (InvalidParallelism, DevicesRefused) as error:
         return replace(empty, gib_short=math.inf, problem=str(error))
-    return replace(empty, kv_capacity_tokens=plan.kv_capacity_tokens, note=_loading_note(pool, model, accelerator))
+    return replace(empty, kv_capacity_tokens=plan.least_kv_tokens, note=_loading_note(pool, model, accelerator))
 
 
 def _loading_note(pool: PoolSpec, model: ModelSpec, accelerator: AcceleratorSpec) -> str:

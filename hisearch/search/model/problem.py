@@ -24,8 +24,8 @@ OWN_KV_BYTES = 2.0
 class Planner(Protocol):
     """Facts about workers that need no simulation."""
 
-    def kv_capacity_tokens(self, pool: PoolSpec) -> int:
-        """KV tokens in one worker's memory; cheap to compute.
+    def requests_kv_tokens(self, pool: PoolSpec, context_tokens: float) -> int:
+        """Tokens of requests with ``context_tokens`` each in one worker's KV memory; cheap to compute.
 
         Raises:
             ValueError: the model does not fit, or cannot be split this way (``DoesNotFit``, ``InvalidParallelism``).

@@ -48,7 +48,7 @@ class Expectations:
         if worker is None:
             return None
         try:
-            kv_tokens = self._problem.planner.kv_capacity_tokens(pool)
+            kv_tokens = self._problem.planner.requests_kv_tokens(pool, self._problem.demand.mean_context_tokens)
         except ValueError:  # stage 1 knows the worker with another memory fraction
             return None
         estimate = worker.estimate

@@ -119,7 +119,8 @@ def _may_be_saved(problem: Problem, miss: Trial) -> bool:
 def _most_rps(problem: Problem, pool: PoolSpec) -> float:
     """Requests per second of a pool at the unlimited cache's hit rate, with the estimate's error in its favour."""
     bare, demand = pool.model_copy(update={"tiers": []}), problem.demand
-    costs, kv_tokens = problem.planner.costs(bare), problem.planner.kv_capacity_tokens(bare)
+    costs = problem.planner.costs(bare)
+    kv_tokens = problem.planner.requests_kv_tokens(bare, demand.mean_context_tokens)
     best = estimate(costs.seconds, pool.engine, kv_tokens, demand, problem.slo, demand.ideal_hit_rate)
     return pool.replicas * best.capacity_rps * (1 + max(costs.relative_error, LEAST_MARGIN))
 

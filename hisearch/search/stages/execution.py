@@ -240,7 +240,7 @@ def size_group(
             refusals.count(reason)
             continue
         try:
-            tokens = problem.planner.kv_capacity_tokens(pool)
+            tokens = problem.planner.requests_kv_tokens(pool, problem.demand.mean_context_tokens)
             problem.planner.usd_per_hour(alone_of(problem, pool))
         except ValueError as error:
             refusals.refused(error)

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from hisearch.kernels.layout import kv_groups as gl
+from hisearch.latency.device_memory.kv_groups import admitted_pages
 from hisearch.simulate.plans.plan import WorkerPlan
-from hisearch.specs.deployments.engine_rules import rules_in_force
 from hisearch.traces.compiled import TraceArrays
 
 
@@ -36,14 +36,11 @@ def _settings(plan: WorkerPlan, table_pages: int) -> Any:
     if groups is None:
         return settings
     page = engine.page_size
-    rules = rules_in_force("vllm", engine.version)
-    steps = 2 if engine.overlap and rules["frees_processed"] else 1
-    # Blocks leave the window when the next tokens get theirs: until then those of a step or two are held beside it.
-    most = min(groups.window_tokens - 1 + steps * engine.chunk_tokens, plan.max_request_tokens)
+    most = admitted_pages(groups.window_tokens, engine, plan.max_request_tokens)
     settings["full"] = groups.full
     settings["windowed"] = groups.windowed
     settings["window_tokens"] = groups.window_tokens
-    settings["admitted_pages"] = -(-most // page) + 1 if rules["caps_windows"] else np.iinfo(np.int64).max
+    settings["admitted_pages"] = np.iinfo(np.int64).max if most is None else most
     settings["retention_pages"] = -1 if groups.retention_tokens is None else groups.retention_tokens // page
     settings["ring_pages"] = min(-(-(groups.window_tokens + 3 * engine.chunk_tokens) // page) + 2, table_pages)
     settings["table_pages"] = table_pages

@@ -17,3 +17,8 @@ class GroupsPlan:
     windowed: int
     window_tokens: int
     retention_tokens: int | None = None
+
+    @property
+    def count(self) -> int:
+        """All groups."""
+        return self.full + self.windowed

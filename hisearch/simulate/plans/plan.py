@@ -8,6 +8,7 @@ from typing import Literal
 
 from hisearch.hardware.power import PowerPlan, plan_power
 from hisearch.latency.costs import CompiledCosts
+from hisearch.latency.device_memory.kv_groups import kv_groups_of
 from hisearch.latency.device_memory.plan import Elsewhere, MemoryPlan, plan_memory
 from hisearch.latency.devices.build import WorkerDevices
 from hisearch.latency.devices.fitted import profile_at_hand
@@ -46,8 +47,9 @@ NO_WINDOW = 2**62
 class WorkerPlan:
     """Everything a simulation needs to know about a worker.
 
-    kv_capacity_tokens: of HBM, in full pages.
-    max_request_tokens: the model's window; requests with prompt and declared output beyond it are refused.
+    kv_capacity_tokens: of HBM, in full pages; with groups, blocks of any group times the tokens of a page.
+    max_request_tokens: requests with prompt and declared output beyond it are refused: the model's longest, and with
+        groups the longest that the pool admits.
     ignore_eos: whether requests make exactly as many tokens as they declare, as in benchmarks: all, or by request.
     tiers: below HBM, nearest first. movement: how KV moves between them; None without tiers.
     workers_per_node: workers that share stores of node scope.
@@ -74,6 +76,11 @@ class WorkerPlan:
     def ranks(self) -> int:
         """Accelerators of the worker."""
         return self.split.ranks
+
+    @property
+    def least_kv_tokens(self) -> int:
+        """KV tokens that fit whatever their requests; see ``MemoryPlan``."""
+        return self.kv_capacity_tokens // (1 if self.groups is None else self.groups.count)
 
     @property
     def schedulers(self) -> int:
@@ -174,18 +181,23 @@ def plan_worker(
         max_context_tokens=memory.kv_capacity_tokens,
         devices=attached,
     )
+    kv = memory.kv_groups
+    longest = model.max_context_tokens
+    if kv is not None:
+        longest = kv.longest_request_tokens(memory.kv_capacity_tokens // engine.page_size, engine, longest)
     return WorkerPlan(
         engine,
         with_adapters(costs, pool, model, accelerator),
         memory,
         memory.kv_capacity_tokens - _tokens_of_objects(pool, agents),
-        max_request_tokens=model.max_context_tokens,
+        max_request_tokens=longest,
         tiers=tiers.plans,
         movement=tiers.movement,
         workers_per_node=tiers.workers_per_node,
         split=pool.parallelism,
         power=plan_power(pool.parallelism, model, accelerator, host),
         agents=agents,
+        groups=None if kv is None else GroupsPlan(kv.full, kv.windowed, kv.window_tokens),
     )
 
 
@@ -230,6 +242,7 @@ def plan_pool_memory(
         engine=pool.engine,
         accelerator_name=pool.accelerator,
         elsewhere=elsewhere,
+        kv_groups=kv_groups_of(pool, model),
     )
 
 

@@ -328,7 +328,11 @@ def _chunked_attention(config: _Config) -> dict[str, Any]:
     layers, kinds = config.need("num_hidden_layers"), config.get("no_rope_layers", [])
     every = max(config.count("no_rope_layer_interval", 4), 1)
     chunked = sum(bool(kind) for kind in kinds) / len(kinds) if kinds else (layers - layers // every) / layers
-    return {"sliding_window_tokens": window, "sliding_window_layer_fraction": chunked} if window and chunked else {}
+    if not window or not chunked:
+        return {}
+    return {
+        "sliding_window_tokens": window, "sliding_window_layer_fraction": chunked, "windows_are_chunks": True
+    }  # fmt: skip
 
 
 def _modelopt_config(source: Source) -> dict[str, Any]:

@@ -136,6 +136,10 @@ class ModelSpec(Strict):
     moe: MoeSpec | None = Field(None, description="Absent for a dense model.")
     sliding_window_tokens: NonNegativeInt = Field(0, description="Attention window; 0: full attention in every layer.")
     sliding_window_layer_fraction: Fraction = Field(0.5, description="Share of layers that use the window.")
+    windows_are_chunks: bool = Field(
+        default=False,
+        description="Attention stays within chunks of the window's size (Llama 4); vLLM keeps the KV of all chunks.",
+    )
     attention_stays_wide: bool = Field(
         default=False, description="Attention weights keep 16 bits where the rest is quantised (gpt-oss)."
     )
