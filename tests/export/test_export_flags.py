@@ -162,27 +162,30 @@ def test_vllm_settings(launch: Any) -> None:
     assert ("--max-num-batched-tokens", "8192") in flags
 
 
+LINEAR = {"layers": 3, "key_heads": 16, "value_heads": 32, "key_head_dim": 128, "value_head_dim": 128}
+
+
 @pytest.mark.parametrize(
-    "changes",
-    [
-        {"sliding_window_tokens": 4096},
-        {
-            "linear_attention": {
-                "layers": 3,
-                "key_heads": 16,
-                "value_heads": 32,
-                "key_head_dim": 128,
-                "value_head_dim": 128,
-            }
-        },
-    ],
+    ("changes", "role"), [({"linear_attention": LINEAR}, "unified"), ({"sliding_window_tokens": 4096}, "prefill")]
 )
 def test_blocks_that_are_not_tokens_of_every_layer_are_left_to_vllm(
-    build_deployment: Any, build_model: Any, build_accelerator: Any, changes: dict[str, Any]
+    build_deployment: Any, build_model: Any, build_accelerator: Any, changes: dict[str, Any], role: str
 ) -> None:
-    pool = build_deployment(engine={"name": "vllm"}).pool
+    pool = build_deployment(engine={"name": "vllm"}).pool.model_copy(update={"role": role})
     launch = Launch(pool, build_model(**changes), build_accelerator(), 400_000)
     assert "--num-gpu-blocks-override" not in {flag for flag, *_ in engine_flags(launch)}
+
+
+def test_blocks_of_groups_and_the_longest_request_that_they_hold(
+    build_deployment: Any, build_model: Any, build_accelerator: Any
+) -> None:
+    """Half of the layers have a window of 64 tokens: 1,000 blocks, one of them vLLM's own."""
+    pool = build_deployment(engine={"name": "vllm", "chunk_tokens": 512, "max_running_requests": 64}).pool
+    model = build_model(sliding_window_tokens=64, max_context_tokens=1_000_000)
+    flags = {flag: values for flag, *values in engine_flags(Launch(pool, model, build_accelerator(), 16_000))}
+    assert flags["--num-gpu-blocks-override"] == ["1000"]
+    # 63 tokens of the window, 1,024 of two steps in flight: 68 pages and one more; the other 930 are full attention's.
+    assert flags["--max-model-len"] == [str(930 * 16)]
 
 
 def test_schedulers_are_exported(launch: Any) -> None:

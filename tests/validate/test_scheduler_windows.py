@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ from hypothesis import strategies as st
 
 from hisearch.record.vllm_random import random_window_case
 from hisearch.record.workload import add_block_ids
-from hisearch.simulate.engine import EngineStuck
+from hisearch.simulate.engine import EngineStuck, simulate
+from hisearch.validate.recorded_trace import compiled_trace
 from hisearch.validate.recording import RecordingError, read_recording
-from hisearch.validate.replay import recorded_law, simulated_run
+from hisearch.validate.replay import recorded_law, simulated_run, worker_plan
 from hisearch.validate.restatement.content import BlockContent
 from hisearch.validate.restatement.recording import Recording, Request
 from hisearch.validate.restatement.vllm import StuckError, drive
@@ -38,8 +40,10 @@ def drawn(seed: int) -> tuple[dict[str, Any], list[dict[str, Any]], int]:
     return settings, rows, block
 
 
-def driven(settings: dict[str, Any], rows: list[dict[str, Any]], block: int, release: str) -> tuple[Any, Recording]:
-    """The restated worker, and what it decided."""
+def driven(
+    settings: dict[str, Any], rows: list[dict[str, Any]], block: int, release: str, config: GroupsConfig | None = None
+) -> tuple[Any, Recording]:
+    """The restated worker, and what it decided; ``config``: in place of the settings' own."""
     requests = [
         Request(
             row["id"], row["arrival_s"], row["input_tokens"], row["output_tokens"],
@@ -48,7 +52,7 @@ def driven(settings: dict[str, Any], rows: list[dict[str, Any]], block: int, rel
         )
         for row in rows
     ]  # fmt: skip
-    worker = GroupsWorker(GroupsConfig.from_recording(settings, release), reference_law)
+    worker = GroupsWorker(config or GroupsConfig.from_recording(settings, release), reference_law)
     return worker, drive(worker, requests)
 
 
@@ -144,3 +148,35 @@ def test_cases_have_both_kinds_and_preempt() -> None:
         seen["preempted"] += any(step.preempted for step in done.steps)
         seen["hits"] += bool(np.any(list(done.reused_tokens.values())))
     assert min(seen[what] for what in ("hybrid", "alone", "preempted", "hits")) >= 5
+
+
+@pytest.mark.property
+@examples(100)
+@given(
+    seed=st.integers(0, 10**6), release=st.sampled_from(RELEASES), full=st.integers(0, 2), windowed=st.integers(1, 4)
+)
+def test_any_number_of_groups_equals_the_restatement(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, release: str, full: int, windowed: int
+) -> None:
+    """As models have it whose kinds of layers are not as many: Gemma 3 has one full group and six with a window."""
+    settings, rows, block = drawn(seed)
+    window = settings.get("hybrid_window") or settings["sliding_window"]
+    settings = settings | {"num_blocks": 1 + settings["num_blocks"] * (full + windowed)}
+    config = replace(GroupsConfig.from_recording(settings, release), windows=(0,) * full + (window,) * windowed)
+    try:
+        _, done = driven(settings, rows, block, release, config)
+    except (StuckError, ValueError):
+        assume(False)
+    path = tmp_path_factory.mktemp("groups") / "case.json"
+    stated = {"engine": f"vllm {release}", "config": settings, "step_latency_s": LAW, "requests": rows}
+    times = {"first_token_s": done.first_token_s, "finish_s": done.finish_s}
+    path.write_text(json.dumps(stated | {"steps": []} | times))
+    recording = read_recording(path)
+    plan = worker_plan(recording, recorded_law(recording))
+    assert plan.groups is not None
+    groups = replace(plan.groups, full=full, windowed=windowed)
+    result = simulate(replace(plan, groups=groups), compiled_trace(recording))
+    names = [row.id for row in recording.requests]
+    np.testing.assert_allclose(result.requests.first_token_s, [done.first_token_s[name] for name in names], atol=2e-9)
+    np.testing.assert_allclose(result.requests.finish_s, [done.finish_s[name] for name in names], atol=2e-9)
+    assert int(result.requests.preemptions.sum()) == sum(len(step.preempted) for step in done.steps)
