@@ -77,6 +77,28 @@ RULES: dict[str, tuple[Rule, ...]] = {
             "They leave it by those whose results are known.",
             "kv_cache_manager.KVCacheManager.allocate_slots",
         ),
+        Rule(
+            "defers_frees",
+            "0.30.0",
+            "With a KV connector too, blocks are free when their request ends or is preempted.",
+            "With one and asynchronous scheduling they are once the steps launched by then have ended; a request in the "
+            "newest step is not preempted.",
+            "sched.scheduler.Scheduler._free_request_blocks",
+        ),
+        Rule(
+            "resumes_as_new",
+            "0.25.0",
+            "LMCache is told all tokens of a resumed request.",
+            "It is told those of its prompt, as of a new one: hits beyond them are not loaded.",
+            "sched.scheduler.Scheduler.schedule, config.vllm.VllmConfig.use_v2_model_runner",
+        ),
+        Rule(
+            "unpins_loaded",
+            "0.32.0",
+            "LMCache keeps chunks that a request hits until its own saves.",
+            "LMCache 0.5.6 keeps those that it loads until they are loaded.",
+            "lmcache.integration.vllm.vllm_v1_adapter.LMCacheConnectorV1Impl.start_load_kv",
+        ),
     ),
     "sglang": (
         Rule(

@@ -20,6 +20,8 @@ WORKER: list[tuple[str, str]] = [
     ("skipped_head", "i4"),  # decodes that the step being formed leaves out
     ("futile", "i4"),  # preemptions since the last sampled token
     ("lost_head", "i4"),  # requests preempted in the newest pass, by prev_aside
+    ("deferred_head", "i4"),  # finished requests whose pages are freed with the newest step's results, by next_aside
+    ("deferred_tail", "i4"),
 ]
 
 #: Settings of a pool.

@@ -194,6 +194,9 @@ def _serve_in_order(sim, w):
         after = request.next
         while served and needed > sim.trees[sim.workers[w].cache_id].free_pages:
             victim = choose_victim(sim, w)
+            if memory.defers(sim, w, victim):
+                leave_out_decodes(sim, w, serial)
+                return budget, preempted
             if sim.requests[victim].mark == serial:
                 budget += 1 if sim.requests[victim].state == la.DECODING else sim.requests[victim].chunk
             elif sim.requests[victim].order < request.order and not sim.config.exact_victims:
@@ -233,9 +236,9 @@ def leave_out_decodes(sim, w, serial):
     while r >= 0:
         request = sim.requests[r]
         if request.state == la.DECODING and request.mark != serial:
+            memory.rejoin_in_vain(sim, w, r)
             if request.joined_step <= worker.launched:
                 memory.note_newest_token(sim, w, r)
-                memory.rejoin_in_vain(sim, w, r)
                 request.waits = memory.newest_waits(sim, w, r)
                 request.sampled_step = worker.launched
             lists.leave_decode(sim, w, r)

@@ -129,7 +129,11 @@ def _rules(plan: WorkerPlan) -> dict[str, bool]:
     """Whether each dated rule of every engine holds."""
     engine = plan.engine
     rules = {rule: holds for name in RULES for rule, holds in rules_in_force(name, _release(engine, name)).items()}
-    return rules | {"fetches_by_hits": engine.name == "sglang" and tier_arrays.fetches_by_hits(plan)}
+    lmcache = plan.movement is not None and plan.movement.kv_connector == "lmcache"
+    return rules | {
+        "fetches_by_hits": engine.name == "sglang" and tier_arrays.fetches_by_hits(plan),
+        "defers_frees": rules["defers_frees"] and lmcache and engine.overlap,
+    }
 
 
 def _release(engine: EngineSpec, name: str) -> str:
