@@ -255,7 +255,10 @@ def defers(sim, w, r):
     worker = sim.workers[w]
     if not sim.config.defers_frees or worker.outstanding == 0:
         return False
-    return sim.requests[r].mark == worker.launched or newest_step(sim, w, r) == worker.launched
+    request = sim.requests[r]
+    # One that is in the batch being formed may have been in the newest step too.
+    mark = request.mark_before if request.mark > worker.launched else request.mark
+    return mark == worker.launched or newest_step(sim, w, r) == worker.launched
 
 
 @kernel

@@ -62,6 +62,7 @@ def put_chunk(sim, w, r, tokens):
     worker = sim.workers[w]
     request = sim.requests[r]
     request.chunk = tokens
+    request.mark_before = request.mark
     request.mark = worker.launched + 1
     complete = tokens == missing_tokens(sim, r)
     sim.batch[w, worker.batch_size] = r
