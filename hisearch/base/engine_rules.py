@@ -78,6 +78,13 @@ RULES: dict[str, tuple[Rule, ...]] = {
             "kv_cache_manager.KVCacheManager.allocate_slots",
         ),
         Rule(
+            "offloads_prompts",
+            "0.23.0",
+            "The offloading connector copies prompts and outputs to host memory.",
+            "It copies prompts alone.",
+            "distributed.kv_transfer.kv_connector.v1.offloading.scheduler.SchedulerOffloadConfig.offload_prompt_only",
+        ),
+        Rule(
             "defers_frees",
             "0.30.0",
             "With a KV connector too, blocks are free when their request ends or is preempted.",
@@ -101,6 +108,13 @@ RULES: dict[str, tuple[Rule, ...]] = {
         ),
     ),
     "sglang": (
+        Rule(
+            "relaxes_groups",
+            "0.3.6",
+            "Admission takes schedule_conservativeness as it is.",
+            "Under attention groups it takes 0.3 times that.",
+            "server_args.ServerArgs._handle_data_parallelism",
+        ),
         Rule(
             "charges_page",
             "0.5.10",
@@ -280,6 +294,9 @@ RULES: dict[str, tuple[Rule, ...]] = {
     ),
 }
 
+
+#: What SGLang multiplies its schedule conservativeness by under attention groups (``relaxes_groups``).
+GROUPS_CONSERVATIVENESS = 0.3
 
 #: First releases that have a setting, by engine and key of the deployment's engine.
 SETTINGS_SINCE: dict[str, dict[str, str]] = {"vllm": {"watermark": "0.24.0"}, "sglang": {}}

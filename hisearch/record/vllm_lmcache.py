@@ -22,10 +22,9 @@ from typing import Any
 from hisearch.record.cases import CaseError, EngineError, offload_settings
 from hisearch.record.standins import MissingPackages, StandInModule
 
-#: Releases of LMCache with an adapter that fits the recorder, as (major, minor).
-VERSIONS = ((0, 4), (0, 5))
-#: The vLLM that these were made for. vLLM 0.33 hands resumed requests to the connector as new ones: they lose tokens.
-VLLM = "0.19"
+#: Releases of vLLM -> those of LMCache that were made for it, and the one to install. vLLM 0.33 hands resumed requests
+#: to the connector as new ones, by which both lose loads; LMCache 0.5 goes on where 0.4 stops.
+VERSIONS = {"0.19": ("0.4", "0.4.4"), "0.33": ("0.5", "0.5.6")}
 #: Key of ``offload`` with ``connector: lmcache`` -> default; None where it must be given.
 KEYS: dict[str, Any] = {
     "connector": "lmcache", "capacity_tokens": None, "to_host": None, "to_device": None, "chunk_tokens": 256,
@@ -52,26 +51,29 @@ def checked(given: dict[str, Any], block_tokens: int) -> dict[str, Any]:
     return offload
 
 
-def install(vllm: str = f"{VLLM}.0") -> str:
+def install(vllm: str) -> str:
     """Import LMCache with stand-ins for what needs a GPU; returns its version.
 
     Args:
         vllm: the installed vLLM's version.
 
     Raises:
-        EngineError: not installed, or of a release that does not fit.
+        EngineError: not installed, or of a release that was not made for this vLLM.
     """
     from importlib.metadata import PackageNotFoundError
     from importlib.metadata import version as installed_version
 
+    release = ".".join(vllm.split(".")[:2])
+    if release not in VERSIONS:
+        raise EngineError(f"LMCache is recorded under vLLM {' and '.join(VERSIONS)}, not {vllm}")
+    fitting, newest = VERSIONS[release]
     try:
         version = installed_version("lmcache")
     except PackageNotFoundError:
-        raise EngineError("LMCache is not installed: pip install --no-deps lmcache==0.4.4 sortedcontainers") from None
-    release = tuple(int(part) for part in version.split(".")[:2])
-    if not VERSIONS[0] <= release <= VERSIONS[1]:
-        first, last = (".".join(map(str, ends)) for ends in VERSIONS)
-        raise EngineError(f"LMCache {version} is installed; expected a version from {first} to {last}")
+        message = f"LMCache is not installed: pip install --no-deps lmcache=={newest} sortedcontainers"
+        raise EngineError(message) from None
+    if not version.startswith(f"{fitting}."):
+        raise EngineError(f"LMCache {version} is installed; vLLM {vllm} expects {fitting}, such as {newest}")
     if "lmcache" not in sys.modules:
         os.environ.setdefault("LMCACHE_TRACK_USAGE", "false")
         os.environ.setdefault("LMCACHE_LOG_LEVEL", "ERROR")

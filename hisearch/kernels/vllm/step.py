@@ -78,7 +78,7 @@ def put_chunk(sim, w, r, tokens):
 @kernel
 def goes_on(sim, w, r):
     """Whether ``r``, whose last token is in flight, decodes once more: only its results tell that it has ended."""
-    if sim.trace.max_output_tokens[r] == sim.trace.output_tokens[r]:
+    if sim.ends_by_limit[r]:
         return False
     return memory.newest_step(sim, w, r) == sim.workers[w].launched
 
