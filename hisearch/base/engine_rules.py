@@ -82,14 +82,14 @@ RULES: dict[str, tuple[Rule, ...]] = {
             "0.23.0",
             "The offloading connector copies prompts and outputs to host memory.",
             "It copies prompts alone.",
-            "distributed.kv_transfer.kv_connector.v1.offloading.scheduler.SchedulerOffloadConfig.offload_prompt_only",
+            "kv_connector.v1.offloading.scheduler.SchedulerOffloadConfig.offload_prompt_only",
         ),
         Rule(
             "defers_frees",
             "0.30.0",
             "With a KV connector too, blocks are free when their request ends or is preempted.",
-            "With one and asynchronous scheduling they are once the steps launched by then have ended; a request in the "
-            "newest step is not preempted.",
+            "With one and asynchronous scheduling they are once the steps launched by then have ended. A request in "
+            "the newest step is not preempted.",
             "sched.scheduler.Scheduler._free_request_blocks",
         ),
         Rule(

@@ -9,8 +9,7 @@ import numpy as np
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from hisearch.base.engine_rules import GROUPS_CONSERVATIVENESS
-from hisearch.base.engine_rules import MODELLED
+from hisearch.base.engine_rules import GROUPS_CONSERVATIVENESS, MODELLED
 from hisearch.latency.step_cost import step_seconds
 from hisearch.simulate import Result
 from hisearch.simulate.engine import EngineOutOfMemory, EngineStuck
