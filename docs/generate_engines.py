@@ -64,7 +64,7 @@ PROCESS = """\
    ([cli.md](cli.md#python--m-hisearchrecord-vllm--sglang)).
 2. `hisearch validate scheduler recordings/*.json.gz` compares every step, and explains the first difference.
    `--versions` tells how far off the rules of each modelled release are. `record vllm --with windows` adds
-   sliding windows, `--with lmcache` LMCache's connector under vLLM 0.19.1 ([figures](accuracy-details.md)).
+   sliding windows, `--with lmcache` LMCache's connector ([figures](accuracy-details.md)).
 3. A difference becomes a rule: named, dated by the release that brought it, with its place in the engine's source.
 4. `docs/generate_engine_flags.py FOLDER --write` reads its flags out of its wheel; what exports have to say otherwise
    goes into `hisearch/export/engines/releases.py`.

@@ -77,8 +77,44 @@ RULES: dict[str, tuple[Rule, ...]] = {
             "They leave it by those whose results are known.",
             "kv_cache_manager.KVCacheManager.allocate_slots",
         ),
+        Rule(
+            "offloads_prompts",
+            "0.23.0",
+            "The offloading connector copies prompts and outputs to host memory.",
+            "It copies prompts alone.",
+            "kv_connector.v1.offloading.scheduler.SchedulerOffloadConfig.offload_prompt_only",
+        ),
+        Rule(
+            "defers_frees",
+            "0.30.0",
+            "With a KV connector too, blocks are free when their request ends or is preempted.",
+            "With one and asynchronous scheduling they are once the steps launched by then have ended. A request in "
+            "the newest step is not preempted.",
+            "sched.scheduler.Scheduler._free_request_blocks",
+        ),
+        Rule(
+            "resumes_as_new",
+            "0.25.0",
+            "LMCache is told all tokens of a resumed request.",
+            "It is told those of its prompt, as of a new one: hits beyond them are not loaded.",
+            "sched.scheduler.Scheduler.schedule, config.vllm.VllmConfig.use_v2_model_runner",
+        ),
+        Rule(
+            "unpins_loaded",
+            "0.32.0",
+            "LMCache keeps chunks that a request hits until its own saves.",
+            "LMCache 0.5.6 keeps those that it loads until they are loaded.",
+            "lmcache.integration.vllm.vllm_v1_adapter.LMCacheConnectorV1Impl.start_load_kv",
+        ),
     ),
     "sglang": (
+        Rule(
+            "relaxes_groups",
+            "0.3.6",
+            "Admission takes schedule_conservativeness as it is.",
+            "Under attention groups it takes 0.3 times that.",
+            "server_args.ServerArgs._handle_data_parallelism",
+        ),
         Rule(
             "charges_page",
             "0.5.10",
@@ -258,6 +294,9 @@ RULES: dict[str, tuple[Rule, ...]] = {
     ),
 }
 
+
+#: What SGLang multiplies its schedule conservativeness by under attention groups (``relaxes_groups``).
+GROUPS_CONSERVATIVENESS = 0.3
 
 #: First releases that have a setting, by engine and key of the deployment's engine.
 SETTINGS_SINCE: dict[str, dict[str, str]] = {"vllm": {"watermark": "0.24.0"}, "sglang": {}}

@@ -115,7 +115,7 @@ def record(case: Case) -> dict[str, Any]:
     if run.lmcache is not None:
         copies = run.lmcache.copies
         recording |= {"stored_tokens": copies.stored_tokens, "loaded_tokens": copies.loaded_tokens}
-        recording["engine"] = f"vllm {engine} (v1 scheduler, LMCache {vllm_lmcache.install()}, {kind} scheduling)"
+        recording["engine"] = f"vllm {engine} (v1 scheduler, LMCache {vllm_lmcache.install(engine)}, {kind} scheduling)"
     return recording
 
 

@@ -22,10 +22,9 @@ from typing import Any
 from hisearch.record.cases import CaseError, EngineError, offload_settings
 from hisearch.record.standins import MissingPackages, StandInModule
 
-#: Releases of LMCache with an adapter that fits the recorder, as (major, minor).
-VERSIONS = ((0, 4), (0, 4))
-#: The vLLM that these were made for. vLLM 0.33 hands resumed requests to the connector as new ones: they lose tokens.
-VLLM = "0.19"
+#: Releases of vLLM -> those of LMCache that were made for it, and the one to install. vLLM 0.33 hands resumed requests
+#: to the connector as new ones, by which both lose loads; LMCache 0.5 goes on where 0.4 stops.
+VERSIONS = {"0.19": ("0.4", "0.4.4"), "0.33": ("0.5", "0.5.6")}
 #: Key of ``offload`` with ``connector: lmcache`` -> default; None where it must be given.
 KEYS: dict[str, Any] = {
     "connector": "lmcache", "capacity_tokens": None, "to_host": None, "to_device": None, "chunk_tokens": 256,
@@ -52,42 +51,58 @@ def checked(given: dict[str, Any], block_tokens: int) -> dict[str, Any]:
     return offload
 
 
-def install(vllm: str = f"{VLLM}.0") -> str:
+def install(vllm: str) -> str:
     """Import LMCache with stand-ins for what needs a GPU; returns its version.
 
     Args:
         vllm: the installed vLLM's version.
 
     Raises:
-        EngineError: not installed, or of a release that does not fit.
+        EngineError: not installed, or of a release that was not made for this vLLM.
     """
     from importlib.metadata import PackageNotFoundError
     from importlib.metadata import version as installed_version
 
+    release = ".".join(vllm.split(".")[:2])
+    if release not in VERSIONS:
+        raise EngineError(f"LMCache is recorded under vLLM {' and '.join(VERSIONS)}, not {vllm}")
+    fitting, newest = VERSIONS[release]
     try:
         version = installed_version("lmcache")
     except PackageNotFoundError:
-        raise EngineError("LMCache is not installed: pip install --no-deps lmcache==0.4.4 sortedcontainers") from None
-    release = tuple(int(part) for part in version.split(".")[:2])
-    if not VERSIONS[0] <= release <= VERSIONS[1]:
-        first, last = (".".join(map(str, ends)) for ends in VERSIONS)
-        raise EngineError(f"LMCache {version} is installed; expected a version from {first} to {last}")
-    if not vllm.startswith(f"{VLLM}."):
-        raise EngineError(f"LMCache {version} is recorded under vLLM {VLLM}, not {vllm}, for which it was not made")
+        message = f"LMCache is not installed: pip install --no-deps lmcache=={newest} sortedcontainers"
+        raise EngineError(message) from None
+    if not version.startswith(f"{fitting}."):
+        raise EngineError(f"LMCache {version} is installed; vLLM {vllm} expects {fitting}, such as {newest}")
     if "lmcache" not in sys.modules:
         os.environ.setdefault("LMCACHE_TRACK_USAGE", "false")
         os.environ.setdefault("LMCACHE_LOG_LEVEL", "ERROR")
         sys.meta_path.append(MissingPackages("lmcache", ("torch", "numpy", "sortedcontainers", "vllm")))
         modules: dict[str, Any] = sys.modules
         modules["opentelemetry.sdk._logs"] = None  # LMCache does without; a stand-in could not take its messages.
-        import lmcache  # It puts slow ones in Python in the place of its operations, which these replace.
+        import lmcache
 
-        sys.modules["lmcache.c_ops"] = lmcache.c_ops = _operations()
+        if hasattr(lmcache, "device_ops"):  # Those of the CPU, from 0.5 on: its plain memory will do.
+            lmcache.device_ops.multi_layer_kv_transfer = _COPIED.count
+        else:  # Importing LMCache puts slow ones in Python in the place of its operations, which these replace.
+            sys.modules["lmcache.c_ops"] = lmcache.c_ops = _operations()
     return version
 
 
+class _Copied:
+    """Stands for the kernel that copies a chunk: it counts tokens."""
+
+    tokens = 0
+
+    def count(self, chunk: Any, pages: Any, slots: Any, *_: Any, skip_prefix_n_tokens: int = 0, **__: Any) -> None:
+        self.tokens += len(slots) - skip_prefix_n_tokens
+
+
+_COPIED = _Copied()
+
+
 def _operations() -> Any:
-    """LMCache's operations in C: memory that is not pinned, and a copy that counts tokens."""
+    """LMCache's operations in C, as of 0.4: memory that is not pinned, and copies that are counted."""
     operations: Any = StandInModule("lmcache.c_ops")
     memory: dict[int, Any] = {}
 
@@ -100,14 +115,8 @@ def _operations() -> Any:
     def free_pinned_ptr(pointer: int, *_: Any) -> None:
         memory.pop(pointer, None)
 
-    def multi_layer_kv_transfer(
-        chunk: Any, pages: Any, slots: Any, *_: Any, skip_prefix_n_tokens: int = 0, **__: Any
-    ) -> None:
-        operations.copied += len(slots) - skip_prefix_n_tokens
-
-    operations.copied = 0
     operations.alloc_pinned_ptr, operations.free_pinned_ptr = alloc_pinned_ptr, free_pinned_ptr
-    operations.multi_layer_kv_transfer = multi_layer_kv_transfer
+    operations.multi_layer_kv_transfer = _COPIED.count
     return operations
 
 
@@ -205,7 +214,6 @@ class _Call:
 
 def _copying_connector(metadata: Any) -> Any:
     """LMCache's GPU connector on a clock (``_Clock``), which ``Worker`` sets."""
-    import lmcache.c_ops as operations
     from lmcache.v1.gpu_connector.gpu_connectors import VLLMPagedMemGPUConnectorV2
 
     class Connector(VLLMPagedMemGPUConnectorV2):  # type: ignore[misc]
@@ -217,6 +225,7 @@ def _copying_connector(metadata: Any) -> Any:
             self.hidden_dim_size = metadata.kv_shape[3] * metadata.kv_shape[4]
             self.store_stream = self.load_stream = SimpleNamespace(synchronize=lambda: None)
             self.device = self.page_buffer_size = self.gpu_kv_format = self.block_size = self.head_size = None
+            self.engine_kv_format = self.block_stride_elems = None
 
         def initialize_kvcaches_ptr(self, **kwargs: Any) -> None:
             self.kvcaches = kwargs["kvcaches"]
@@ -225,14 +234,14 @@ def _copying_connector(metadata: Any) -> Any:
             return None
 
         def batched_to_gpu(self, memory_objs: Any, starts: Any, ends: Any, **kwargs: Any) -> None:
-            operations.copied = 0
+            _COPIED.tokens = 0
             super().batched_to_gpu(memory_objs, starts, ends, **kwargs)
-            self.copies.load(operations.copied)
+            self.copies.load(_COPIED.tokens)
 
         def batched_from_gpu(self, memory_objs: Any, starts: Any, ends: Any, **kwargs: Any) -> None:
-            operations.copied = 0
+            _COPIED.tokens = 0
             super().batched_from_gpu(memory_objs, starts, ends, **kwargs)
-            self.copies.store(operations.copied)
+            self.copies.store(_COPIED.tokens)
 
     return Connector()
 

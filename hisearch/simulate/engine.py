@@ -188,7 +188,7 @@ def simulate_fleet(
             raise ValueError(f"replicas must be at least 1, not {pool.replicas}")
     if pooled and trace.agents is not None:
         raise ValueError("pooled: agents call in a loop of their own")
-    plan = _with_objects(plan, trace)
+    plan = _with_endings(_with_objects(plan, trace), trace)
     if not (load > 0 and math.isfinite(load)):
         raise ValueError(f"load must be a positive number, not {load}")
     _prepare([pool_arrays.entry_of(pool.plan, fleet_arrays.ROLES[pool.role]) for pool in plan.pools])
@@ -232,6 +232,17 @@ def _with_objects(plan: FleetPlan, trace: CompiledTrace) -> FleetPlan:
     except agent_arrays.ObjectsDoNotFit as error:
         raise ObjectsLeaveTooLittleMemory(str(error)) from error
     return replace(plan, pools=pools)
+
+
+def _with_endings(plan: FleetPlan, trace: CompiledTrace) -> FleetPlan:
+    """The fleet told how outputs end, as far as the workload says so and the plan does not."""
+    if trace.ignore_eos is None:
+        return plan
+    arrays = trace.arrays
+    stated = trace.ignore_eos or bool((arrays.max_output_tokens > arrays.output_tokens).any())
+    told = {"ignore_eos": trace.ignore_eos, "limits_stated": stated}
+    pools = (pool if pool.plan.ignore_eos else replace(pool, plan=replace(pool.plan, **told)) for pool in plan.pools)
+    return replace(plan, pools=tuple(pools))
 
 
 def _log_limit(trace: CompiledTrace) -> int:

@@ -82,7 +82,8 @@ class CompiledTrace(Shown):
 
     ``block_tokens`` is the size of the blocks by which sharing is known; 1 where it is known to the token. ``agents``:
     whose requests they are, ``models``: which models they ask for, where the trace says so. ``notes``: what the trace's
-    file was taken for; ``cautions``: what else a reader of results should know.
+    file was taken for; ``cautions``: what else a reader of results should know. ``ignore_eos``: whether the engine is
+    asked to ignore end-of-sequence tokens; None where nobody says, and then outputs that fill their limit end by it.
     """
 
     name: str
@@ -95,6 +96,7 @@ class CompiledTrace(Shown):
     agents: AgentArrays | None = None
     models: RequestModels | None = None
     notes: tuple[str, ...] = field(default=())
+    ignore_eos: bool | None = None
 
     def __len__(self) -> int:
         return len(self.arrays.arrival_s)

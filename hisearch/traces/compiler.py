@@ -106,6 +106,7 @@ def freeze(
     agents: AgentArrays | None = None,
     models: RequestModels | None = None,
     notes: tuple[str, ...] = (),
+    ignore_eos: bool | None = None,
 ) -> CompiledTrace:
     """A compiled trace of contiguous, read-only arrays of the contract's types, with their digest."""
     columns: dict[str, Any] = {}
@@ -117,8 +118,9 @@ def freeze(
     requested = None if models is None else frozen_models(models)
     digest = digest_of(result, frozen_agents, requested)
     return CompiledTrace(
-        name, result, request_ids, digest, skipped_rows, cautions, block_tokens, frozen_agents, requested, notes
-    )
+        name, result, request_ids, digest, skipped_rows, cautions, block_tokens, frozen_agents, requested, notes,
+        ignore_eos,
+    )  # fmt: skip
 
 
 def digest_of(arrays: TraceArrays, agents: AgentArrays | None = None, models: RequestModels | None = None) -> str:
@@ -160,4 +162,5 @@ def scale_load(trace: CompiledTrace, factor: float) -> CompiledTrace:
         trace.agents,
         trace.models,
         trace.notes,
+        trace.ignore_eos,
     )

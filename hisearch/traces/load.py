@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,7 @@ def load_workload(
         key = cache_key({"generator": generator.model_dump(mode="json"), "seed": seed})
         compiled = load_cached(key, name) or _store(key, generate_trace(generator, seed=seed), name)
         limits = [] if limit is None else [limit]
+    compiled = replace(compiled, ignore_eos=spec.ignore_eos)
     return head(compiled, min(limits)) if limits else compiled
 
 
@@ -94,7 +96,9 @@ def load_reference(ref: WorkloadRef, workload: Document[WorkloadSpec] | Path, se
 
 def reference_key(ref: WorkloadRef, workload: Document[WorkloadSpec] | Path, seed: int) -> str:
     """Hash of what decides the trace of ``load_reference``, besides the content of its file; hexadecimal."""
-    described = str(workload) if isinstance(workload, Path) else workload.spec.model_dump(mode="json")
+    described = (
+        str(workload) if isinstance(workload, Path) else workload.spec.model_dump(mode="json", exclude={"ignore_eos"})
+    )
     asked = {"workload": described, "limit": ref.limit, "skip_bad": ref.skip_bad, "models": ref.models, "seed": seed}
     return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 

@@ -23,8 +23,8 @@ _VLLM = (
     "pybase64", "cbor2", "einops", "packaging", "partial-json-parser", "gguf", "aiohttp", "openai", "protobuf",
     "uvloop", "setproctitle", "fastapi", "lark", "orjson", "ijson", "jsonschema", "diskcache", "python-json-logger",
 )  # fmt: skip
-#: LMCache under vLLM: its own code, and what keeps its order; hisearch.record puts stand-ins in the place of the rest.
-_LMCACHE = ("lmcache==0.4.4", "sortedcontainers")
+#: What keeps LMCache's order; hisearch.record puts stand-ins in the place of the rest that it imports.
+_LMCACHE = ("sortedcontainers",)
 #: What SGLang's scheduler imports; hisearch.record puts stand-ins in the place of kernels and of what runs a model.
 _SGLANG = ("numpy", "pydantic", "msgspec", "orjson", "packaging", "psutil", "pyyaml", "pyzmq", "requests", "tqdm")
 
@@ -131,12 +131,14 @@ def _run(title: str, command: Sequence[str]) -> None:
 _ROWS = (
     Engine(
         "vllm", "0.19.1", (*_VLLM, "openai-harmony>=0.0.3"),
-        ("vllm==0.19.1", "llguidance<1.4", "xgrammar<0.2", "apache-tvm-ffi", "outlines_core==0.2.11", *_LMCACHE),
+        ("vllm==0.19.1", "llguidance<1.4", "xgrammar<0.2", "apache-tvm-ffi", "outlines_core==0.2.11", "lmcache==0.4.4",
+         *_LMCACHE),
         ((3, 10), (3, 13)),
     ),
     Engine(
         "vllm", "0.33.0", (*_VLLM, "oss-harmony>=0.0.11"),
-        ("vllm==0.33.0", "llguidance<1.8", "xgrammar==0.2.8", "apache-tvm-ffi==0.1.11", "outlines_core==0.2.14"),
+        ("vllm==0.33.0", "llguidance<1.8", "xgrammar==0.2.8", "apache-tvm-ffi==0.1.11", "outlines_core==0.2.14",
+         "lmcache==0.5.6", *_LMCACHE),
         ((3, 11), (3, 14)),
     ),
     Engine("sglang", "0.5.9", _SGLANG, ("sglang==0.5.9",), ((3, 10), (3, 13))),

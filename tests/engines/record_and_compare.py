@@ -20,8 +20,6 @@ from tests.engines.shrink import shrink_recording
 
 #: Least share of the cases that has to be recorded: an engine may fail on a few by its own fault.
 LEAST_RECORDED = 0.75
-#: The engine that also records LMCache's connector: the recorded LMCache was made for it.
-LMCACHE_UNDER = "vllm-0.19.1"
 
 
 def main() -> int:
@@ -51,9 +49,7 @@ def main() -> int:
 
 def features(engine: Engine) -> list[str]:
     """What cases are recorded with beside the settings of every case."""
-    if engine.name != "vllm":
-        return []
-    return ["windows", "lmcache"] if engine.title == LMCACHE_UNDER else ["windows"]
+    return ["windows", "lmcache"] if engine.name == "vllm" else []
 
 
 def compare(engine: Engine, cases: int, seed: int, *, feature: str = "", shorten: bool) -> bool:

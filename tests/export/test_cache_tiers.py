@@ -76,8 +76,7 @@ def test_vllm_s_offloading(pool: Any, flags: Any) -> None:
     assert connector == {
         "kv_connector": "OffloadingConnector",
         "kv_role": "kv_both",
-        # Outputs were simulated to be offloaded, which later releases do where they are told to.
-        "kv_connector_extra_config": {"offload_prompt_only": False, "eviction_policy": "arc", "store_threshold": 2},
+        "kv_connector_extra_config": {"eviction_policy": "arc", "store_threshold": 2},
     }
     old = flags(pool("vllm", [DRAM], version="0.19.1"))
     assert old == usual | {"--disable-hybrid-kv-cache-manager": ""}

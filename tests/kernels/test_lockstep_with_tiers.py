@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from hisearch.base.engine_rules import MODELLED
+from hisearch.base.engine_rules import GROUPS_CONSERVATIVENESS, MODELLED
 from hisearch.latency.step_cost import step_seconds
 from hisearch.simulate import Result
 from hisearch.simulate.engine import EngineOutOfMemory, EngineStuck
@@ -57,7 +57,9 @@ def restated(system: GroupedSystem) -> Recording | None:
         config = system.reference_config(streams.next())
         assert config.hicache is not None
         to_host, to_device = (through(law, system.memory) for law in (config.hicache.to_host, config.hicache.to_device))
-        configs.append(replace(config, hicache=replace(config.hicache, to_host=to_host, to_device=to_device)))
+        hicache = replace(config.hicache, to_host=to_host, to_device=to_device)
+        conservativeness = GROUPS_CONSERVATIVENESS * config.schedule_conservativeness
+        configs.append(replace(config, hicache=hicache, schedule_conservativeness=conservativeness))
     alone = SglangWorker(configs[0], lambda _chunks, _decodes, _sampling: 0.0)
     requests = [request for request in system.reference_requests() if alone.rejection(request) is None]
     law = CopyLaw(system.memory.base_s, system.memory.s_per_token)

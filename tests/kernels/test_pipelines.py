@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, reject
+from hypothesis import example, given, reject
 from hypothesis import strategies as st
 
 from hisearch.latency.sharding import Parallelism
@@ -121,20 +121,22 @@ def test_the_mean_latencies_are_those_of_one_queue(seed: int, stages: int, chunk
 
 
 @examples(20, always=True)
+@example(seed=399, engine_version=("sglang", "0.5.9"), stages=4, capacity=450, workers=1)
 @given(
     seed=st.integers(0, 10_000),
-    name=st.sampled_from(ENGINES),
+    engine_version=st.sampled_from([("vllm", ""), ("sglang", "0.5.9"), ("sglang", "")]),
     stages=st.integers(2, 4),
-    capacity=st.integers(800, 4000),
+    capacity=st.integers(450, 4000),
     workers=st.integers(1, 2),
 )
 def test_every_request_is_served_and_one_memory_holds_them_all(
-    seed: int, name: str, stages: int, capacity: int, workers: int
+    seed: int, engine_version: tuple[str, str], stages: int, capacity: int, workers: int
 ) -> None:
     """Laws L1, L3 and L4, with prefixes shared by all micro-batches, follow-ups, and little memory."""
     shape = TraceShape(40, rate_rps=40.0, prompt_tokens=120, output_tokens=30)
     trace = compiled(random_trace(seed, shape))
-    spec = engine(name, chunk_tokens=64, prefix_caching=True, max_running_requests=8)
+    name, version = engine_version
+    spec = engine(name, version=version, chunk_tokens=64, prefix_caching=True, max_running_requests=8)
     try:
         result = simulate(pipe_plan(spec, stages, capacity), trace, replicas=workers)
     except EngineOutOfMemory:

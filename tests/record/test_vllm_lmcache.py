@@ -80,5 +80,9 @@ def test_a_step_waits_for_its_copies_and_holds_the_scheduler(
 def test_lmcache_that_is_not_installed() -> None:
     if any("lmcache" in path for path in sys.path):
         pytest.skip("LMCache is on the path")
-    with pytest.raises(EngineError, match="pip install --no-deps lmcache"):
-        vllm_lmcache.install()
+    with pytest.raises(EngineError, match=r"pip install --no-deps lmcache==0\.4\.4 "):
+        vllm_lmcache.install("0.19.1")
+    with pytest.raises(EngineError, match=r"pip install --no-deps lmcache==0\.5\.6 "):
+        vllm_lmcache.install("0.33.0")
+    with pytest.raises(EngineError, match=r"recorded under vLLM 0.19 and 0.33, not 0.24.0"):
+        vllm_lmcache.install("0.24.0")

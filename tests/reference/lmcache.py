@@ -155,6 +155,7 @@ class LmcacheWorker(VllmWorker):
         if lmcache.chunk_tokens % config.block_size:
             raise ValueError(f"chunk_tokens {lmcache.chunk_tokens}: expected whole blocks of {config.block_size}")
         self.lmcache = lmcache
+        self.defers_frees = config.async_scheduling and "defers_frees" in config.rules
         self.store = lmcache.new_stores()[0] if store is None else store
         self.to_host = Link(lmcache.to_host)
         self.to_device = Link(lmcache.to_device)
@@ -198,14 +199,19 @@ class LmcacheWorker(VllmWorker):
         start_s = max(now, self.device_free_s)
         order = self._order()
         at_s, held_s = start_s, now
+        unpins_loaded = "unpins_loaded" in self.config.rules
         for live in order:
             if live in self._admitted and self._admitted[live].tokens > 0:
-                at_s = self._load(live, self._admitted[live], at_s)
-                held_s = at_s
+                first, end = self._chunks_to_load(live, self._admitted[live])
+                if end > first:
+                    held_s = at_s = self._load(live, self._admitted[live].on_device, first, end, at_s)
+                if unpins_loaded:
+                    self.store.unpin(self._admitted[live].find)
         at_s += seconds
         for live in order:
-            if live in self._admitted:
-                self.store.unpin(self._admitted[live].find)
+            load = self._admitted.get(live)
+            if load is not None and not (load.tokens > 0 and unpins_loaded):
+                self.store.unpin(load.find)
             keys = self._keys(live, *self._chunks_to_save(live))
             reserved = self.store.reserve(keys, at_s) if keys else []
             if reserved:
@@ -219,27 +225,37 @@ class LmcacheWorker(VllmWorker):
         return start_s, at_s
 
     def _order(self) -> list[LiveRequest]:
-        """New requests, running ones, resumed ones."""
+        """New requests, running ones, resumed ones; or the resumed ones next to the new ones."""
         running = [live for live in self._shares if live not in self._admitted]
         new = [live for live in self._admitted if live.preemptions == 0]
         resumed = [live for live in self._admitted if live.preemptions > 0]
-        return [*new, *running, *resumed]
+        return [*new, *resumed, *running] if "resumes_as_new" in self.config.rules else [*new, *running, *resumed]
 
-    def _load(self, live: LiveRequest, load: _Load, at_s: float) -> float:
+    def _chunks_to_load(self, live: LiveRequest, load: _Load) -> tuple[int, int]:
+        """First and last chunk (excluded) to be loaded."""
+        size = self.lmcache.chunk_tokens
+        end = load.find.chunks
+        if "resumes_as_new" in self.config.rules:
+            end = min(end, self._handed_tokens(live) // size)
+        return load.on_device // size, end
+
+    def _load(self, live: LiveRequest, on_device: int, first: int, end: int, at_s: float) -> float:
         """Copy the request's hits to the device; returns when they are there."""
-        first = load.on_device // self.lmcache.chunk_tokens
-        keys = self._keys(live, first, load.find.chunks)
-        at_s = self.store.read(keys, at_s)
-        tokens = load.find.chunks * self.lmcache.chunk_tokens - load.on_device
+        tokens = end * self.lmcache.chunk_tokens - on_device
+        at_s = self.store.read(self._keys(live, first, end), at_s)
         return send_over((self.to_device, *self.store.ways[0].read), at_s, tokens)
+
+    def _handed_tokens(self, live: LiveRequest) -> int:
+        """Tokens of an admitted request that are handed over as those of a new one: none of its output."""
+        return min(live.computed + self._shares[live], live.request.input_tokens)
 
     def _chunks_to_save(self, live: LiveRequest) -> tuple[int, int]:
         """First and last chunk (excluded) to be saved after this step."""
         size = self.lmcache.chunk_tokens
         share = self._shares[live]
         load = self._admitted.get(live)
-        if load is not None and live.preemptions == 0:
-            self._trackers[live] = _Tracker(live.computed + share, load.find.chunks * size)
+        if load is not None and (live.preemptions == 0 or "resumes_as_new" in self.config.rules):
+            self._trackers[live] = _Tracker(self._handed_tokens(live), load.find.chunks * size)
         else:
             self._track(live, share, load)
         tracker = self._trackers[live]

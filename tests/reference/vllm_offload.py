@@ -26,8 +26,9 @@ Loads
 Stores
 - After every pass, each scheduled request (new ones, running ones, then resumed ones; each in order) offers blocks to
   the manager. These are the whole blocks among its known tokens computed by the end of this step, from the first block
-  not offered before: prompts and outputs alike, also device hits. Without space they are tried again with its next
-  step. A store touches all its blocks so far. [conn scheduler.py: _get_reqs_to_store; yield_req_data]
+  not offered before: prompts and outputs alike, from 0.23 on prompts alone; also device hits. Without space they are
+  tried again with its next step. A store touches all its blocks so far.
+  [conn scheduler.py: _get_reqs_to_store; yield_req_data]
 - A load counts all blocks up to its end as offered; preemption does not reset this. [same]
 - A request's stores of a step are one transfer. The next pass begins it, with or without a batch, after the batches
   then on the device have run. A load begins in its own pass. [conn worker.py; kv_offload/worker/cpu_gpu.py]
@@ -321,7 +322,10 @@ class OffloadWorker(VllmWorker):
         resumed = [live for live in self._admitted if live.preemptions > 0]
         for live in [*new, *running, *resumed]:
             offload = self._offload(live)
-            count = min(live.computed + self._shares[live], live.known) // self.block_tokens
+            tokens = min(live.computed + self._shares[live], live.known)
+            if "offloads_prompts" in self.config.rules:
+                tokens = min(tokens, live.request.input_tokens)
+            count = tokens // self.block_tokens
             if count <= offload.offered:
                 continue
             keys = self._keys(live, count)

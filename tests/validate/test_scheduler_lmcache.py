@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from hisearch.base.engine_rules import MODELLED
 from hisearch.record.vllm_random import random_lmcache_case
 from hisearch.record.workload import add_block_ids
 from hisearch.specs.deployments.engine_rules import rules_of
@@ -22,10 +23,15 @@ from tests.reference.lmcache import LmcacheConfig, LmcacheTier, LmcacheWorker
 from tests.reference.recorded import recorded_law
 from tests.validate.recordings import LAW
 
-RELEASE = "0.33.0"
+
+class _Worker(LmcacheWorker):
+    """Takes every request: none of a random case is too long, whatever its declared limit."""
+
+    def rejection(self, request: Request) -> str | None:
+        return None
 
 
-def document(seed: int) -> dict[str, Any]:
+def document(seed: int, release: str = "0.33.0") -> dict[str, Any]:
     """A random case and what the reference makes of it."""
     settings, rows, block = random_lmcache_case(random.Random(seed))
     add_block_ids(rows, block)
@@ -45,7 +51,7 @@ def document(seed: int) -> dict[str, Any]:
         offload["save_decode"],
     )  # fmt: skip
     bare = {key: value for key, value in settings.items() if key not in ("offload", "max_model_len")}
-    worker = LmcacheWorker(VllmConfig(**bare, rules=rules_of("vllm", RELEASE)), lmcache, recorded_law)
+    worker = _Worker(VllmConfig(**bare, rules=rules_of("vllm", release)), lmcache, recorded_law)
     done = drive(worker, requests)
     steps = [
         {
@@ -58,18 +64,19 @@ def document(seed: int) -> dict[str, Any]:
     ]
     copied = {"stored_tokens": worker.to_host.tokens, "loaded_tokens": worker.to_device.tokens}
     times = {"first_token_s": done.first_token_s, "finish_s": done.finish_s}
-    stated = {"engine": f"vllm {RELEASE}", "config": settings, "step_latency_s": LAW, "requests": rows, "steps": steps}
+    stated = {"engine": f"vllm {release}", "config": settings, "step_latency_s": LAW, "requests": rows, "steps": steps}
     return stated | times | copied
 
 
-@pytest.mark.parametrize("seed", [8, 16, 33, 45, 1068])
-def test_every_step_is_simulated(seed: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("release", MODELLED["vllm"])
+@pytest.mark.parametrize("seed", [2, 8, 16, 33, 45, 1051, 1068])
+def test_every_step_is_simulated(seed: int, release: str, tmp_path: Path) -> None:
     path = tmp_path / "case.json"
-    path.write_text(json.dumps(document(seed)))
+    path.write_text(json.dumps(document(seed, release)))
     case = validate_recording(path)
     assert case.first_difference is None
     assert (case.ok, case.copied_equal) == (True, True)
-    made = document(seed)
+    made = document(seed, release)
     path.write_text(json.dumps(made | {"loaded_tokens": made["loaded_tokens"] + 1}))
     assert validate_recording(path).copied_equal is False
 

@@ -133,7 +133,9 @@ class Study(Shown):
             return None
         name = trace_name(workload) if isinstance(workload, Path) else workload.name
         try:
-            return read_compiled(path, name, self._trace_key)
+            trace = read_compiled(path, name, self._trace_key)
+            ignores = False if isinstance(workload, Path) else workload.spec.ignore_eos
+            return replace(trace, ignore_eos=ignores)
         except ValueError as error:
             if resolved.trace_file is None or not resolved.trace_file.is_file():
                 message = f"the run's own copy of {resolved.trace_file}, which is gone, cannot be used: {error}"

@@ -122,8 +122,6 @@ def _tier_connector(pool: PoolSpec) -> dict[str, Any] | None:
     if is_moved_by(pool, "offload"):
         if offloading_backend(pool) is None:
             settings["cpu_bytes_to_use"] = int(pool.tiers[0].gib * _BYTES_PER_GIB / pool.attention_data_parallel)
-        if is_changed(pool.engine, "offloads_prompts_alone"):
-            settings["offload_prompt_only"] = False
         if pool.tiers[0].eviction != "lru":
             settings["eviction_policy"] = pool.tiers[0].eviction
         if pool.movement.store_threshold > 0:

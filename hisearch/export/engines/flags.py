@@ -149,16 +149,6 @@ def _schedule_policy(launch: Launch) -> str:
     return QUEUE_ORDERS[name].flag
 
 
-#: SGLang's factor on ``--schedule-conservativeness`` under attention groups (``_handle_data_parallelism``).
-SGLANG_GROUPS_CONSERVATIVENESS = 0.3
-
-
-def _conservativeness(launch: Launch) -> Value:
-    """The value that the engine brings to the simulated one."""
-    stated = launch.pool.engine.schedule_conservativeness
-    return stated / SGLANG_GROUPS_CONSERVATIVENESS if launch.pool.attention_data_parallel > 1 else stated
-
-
 def _sglang_fusion(launch: Launch) -> Value:
     """All-reduce fusion by FlashInfer, where stated."""
     fused = launch.pool.engine.fused_all_reduce
@@ -319,7 +309,7 @@ SGLANG: Table = (
     ),
     ("--prefill-max-requests", lambda c: c.pool.engine.prefill_max_requests),
     ("--disable-overlap-schedule", lambda c: not c.pool.engine.overlap),
-    ("--schedule-conservativeness", _conservativeness),
+    ("--schedule-conservativeness", lambda c: c.pool.engine.schedule_conservativeness),
     ("--radix-eviction-policy", _radix_eviction),
     ("--disable-radix-cache", lambda c: not c.pool.engine.prefix_caching),
     *((flag, _of_adapters(value_of)) for flag, value_of in agents.TABLES["sglang"]),

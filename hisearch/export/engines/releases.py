@@ -62,13 +62,6 @@ CHANGES: dict[EngineName, tuple[Change, ...]] = {
             "config.vllm.VllmConfig._post_init_kv_transfer_config",
         ),
         Change(
-            "offloads_prompts_alone",
-            "0.23.0",
-            "Nothing: outputs are offloaded too.",
-            "`offload_prompt_only: false` in `--kv-transfer-config`, as outputs were simulated to be offloaded.",
-            "v1.kv_offload.base.OffloadingSpec",
-        ),
-        Change(
             "has_watermark",
             "0.24.0",
             "`engine.watermark` is refused.",

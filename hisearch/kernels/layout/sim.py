@@ -310,6 +310,7 @@ class Sim(Handle):
     ends (2 W, max_running + 1): SGLang without radix cache: tokens left and held of requests, by tokens left; scratch.
     queue_order (2, N): requests of the waiting queue being sorted; scratch. shuffle_rng (W,): streams of random orders.
     pinned (N,): 1 where the client has the engine ignore end-of-sequence tokens, as benchmarks do.
+    ends_by_limit (N,): 1 where an output ends by its declared limit, which the engine sees one step ahead.
     owner_head (M,), owner, next_owner: requests whose output covers a trace node (see ``owners``).
     pledged (M,): pass in which a page in a trace node was pledged (see ``trtllm.step``), empty elsewhere.
     stage_free_s (workers, schedulers): when a stage of a pipeline has finished all its batches. shared_s,
@@ -391,6 +392,7 @@ class Sim(Handle):
         "shuffle_rng": Array("u8", 1),
         "evict_heap": Array("i4", 2),
         "pinned": Array("i1", 1),
+        "ends_by_limit": Array("i1", 1),
         "owner_head": Array("i4", 1),
         "owner": Array("i4", 1),
         "next_owner": Array("i4", 1),

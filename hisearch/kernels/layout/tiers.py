@@ -111,6 +111,7 @@ OFFLOADED = np.dtype(
         ("on_device", "i8"),  # tokens cached on the device at its last look-up
         ("found", "i8"),  # LMCache: chunks that its look-up matched
         ("tracked", "i8"),  # LMCache: leading tokens in the request's tracker
+        ("tracked_at", "i8"),  # LMCache: tokens of the request when ``tracked`` was noted, without one sampled then
         ("saved", "i8"),  # LMCache: leading tokens already saved
         ("use_age", "i4"),  # the store's age at its last use of the store, and the place of that in Sim.uses
         ("use_at", "i4"),

@@ -8,6 +8,7 @@ from hisearch.base.engine_rules import fields_of
 REQUEST: list[tuple[str, str]] = [
     ("sampled_step", "i8"),  # serial of the newest step that sampled a token for it; see ``vllm.memory``
     ("mark", "i8"),  # serial of the newest step that it was put into
+    ("mark_before", "i8"),  # ``mark`` before the newest chunk of its prompt
     ("skipped_step", "i4"),  # 1 where it was skipped in the step before it joined the decodes
     ("waits", "i4"),  # see ``vllm.memory.newest_waits``
     ("redirect", "i4"),  # first redirect record of its path (see ``queue``), -1: none
@@ -20,6 +21,8 @@ WORKER: list[tuple[str, str]] = [
     ("skipped_head", "i4"),  # decodes that the step being formed leaves out
     ("futile", "i4"),  # preemptions since the last sampled token
     ("lost_head", "i4"),  # requests preempted in the newest pass, by prev_aside
+    ("deferred_head", "i4"),  # finished requests whose pages are freed with the newest step's results, by next_aside
+    ("deferred_tail", "i4"),
 ]
 
 #: Settings of a pool.

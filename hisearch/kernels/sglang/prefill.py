@@ -79,7 +79,9 @@ def _may_try(sim, w):
     """Whether a pass tries to prefill; it marks the batch as full where that has no places."""
     worker = sim.workers[w]
     places = sim.config.max_running - worker.running
-    if sim.config.preempts or (sim.config.filters_every_pass and worker.running == 0):
+    # Micro-batches of a pipeline share the engine's queue: what an empty one leaves, another that has places takes.
+    reopens = sim.config.filters_every_pass or sim.config.scheduler_kind == la.PIPE
+    if sim.config.preempts or (reopens and worker.running == 0):
         worker.full = 0
     if worker.chunked < 0 and (worker.full or worker.waiting == 0):
         return False

@@ -330,7 +330,7 @@ def complete(sim, w, now):
                 memory.publish(sim, w, r, request.computed)
                 request.away = 1
             elif sim.config.store_pool < 0 or not output_write_back.set_out(sim, w, r, now):
-                memory.release(sim, w, r, request.computed, memory.final_tokens(sim, r))
+                memory.release_finished(sim, w, r)
             lists.stop_running(sim, w, r)
             worker.draining -= 1
         lists.note_finished(sim, w, r, now)

@@ -4,7 +4,8 @@ Rules and sources: ``tests.reference.lmcache``. Where one rank runs in the sched
 hold the next pass (``held_s`` of ``_launch``); gaps between tokens are still those of the steps' ends.
 
 A decode's tracked tokens grow by one with each step, at most up to those known when the step is formed. They are not
-updated step by step: unless outputs are saved, only those of preempted requests are ever read (``_note_lost``).
+updated step by step: unless outputs are saved, only those of preempted requests are ever read (``_note_lost``). Where a
+resumed request is handed over as a new one (``resumes_as_new``), they stay behind by the output that it had.
 """
 
 from __future__ import annotations
@@ -94,18 +95,45 @@ def _copy(sim, w, back, now, tokens):
 
 
 @kernel
+def _handed_tokens(sim, r):
+    """Tokens of the admitted ``r`` that are handed over as those of a new request: none of its output."""
+    return min(sim.requests[r].computed + sim.requests[r].chunk, sim.trace.input_tokens[r])
+
+
+@kernel
+def _load_one(sim, w, r, at_s):
+    """Load the cached chunks of the admitted ``r`` to the device; returns when they have arrived."""
+    size = sim.offloading.block_tokens
+    offloaded = sim.offloaded[r]
+    end = offloaded.found
+    if sim.config.resumes_as_new:
+        end = min(end, _handed_tokens(sim, r) // size)
+    tokens = end * size - offloaded.on_device
+    if tokens > 0:
+        at_s = lmcache.read(sim, w, lists.path_end(sim, r), offloaded.on_device // size, end, at_s)
+        at_s = _copy(sim, w, 1, at_s, tokens)
+    if sim.config.unpins_loaded:
+        lmcache.unpin(sim, w, r, lists.path_end(sim, r))
+    return at_s
+
+
+@kernel
 def _load(sim, w, resumed, at_s):
     """Load the cached chunks of admitted requests to the device; returns when they have arrived."""
-    size = sim.offloading.block_tokens
     r = sim.connectors[w].first_admitted
     while r >= 0:
-        offloaded = sim.offloaded[r]
-        if (sim.requests[r].preemptions > 0) == resumed and offloaded.load_tokens > 0:
-            begin = offloaded.on_device // size
-            at_s = lmcache.read(sim, w, lists.path_end(sim, r), begin, offloaded.found, at_s)
-            at_s = _copy(sim, w, 1, at_s, offloaded.found * size - offloaded.on_device)
+        if (sim.requests[r].preemptions > 0) == resumed and sim.offloaded[r].load_tokens > 0:
+            at_s = _load_one(sim, w, r, at_s)
         r = sim.requests[r].next
     return at_s
+
+
+@kernel
+def _tracked_decode(sim, w, r):
+    """Tracked tokens of the decoding ``r`` for the step being formed: one more for each of its steps since."""
+    sampled = sim.trace.input_tokens[r] + memory.sampled(sim, w, r)
+    offloaded = sim.offloaded[r]
+    return min(offloaded.tracked + sampled - offloaded.tracked_at, sampled - memory.in_flight(sim, w, r))
 
 
 @kernel
@@ -116,15 +144,15 @@ def _track(sim, w, r):
     found_tokens = offloaded.found * sim.offloading.block_tokens
     if request.state == la.DECODING or request.state == la.DRAINING:
         sampled = sim.trace.input_tokens[r] + memory.sampled(sim, w, r)
-        known = sampled - memory.in_flight(sim, w, r)
-        # After a fast-forward, as in its last step.
-        before = max(offloaded.tracked, sampled - 2) if sim.config.overlap else known - 1
-        offloaded.tracked = min(before + 1, known)
+        offloaded.tracked = _tracked_decode(sim, w, r)
+        offloaded.tracked_at = sampled
         return
     known = sim.trace.input_tokens[r] + request.generated
-    if request.state == la.ADMITTED and request.preemptions == 0:
-        offloaded.tracked = request.computed + request.chunk
+    offloaded.tracked_at = known
+    if request.state == la.ADMITTED and (request.preemptions == 0 or sim.config.resumes_as_new):
+        offloaded.tracked = _handed_tokens(sim, r)
         offloaded.saved = found_tokens
+        offloaded.decodes = 0
         return
     begin = min(request.computed, offloaded.tracked)
     new = min(begin + request.chunk, known) - begin
@@ -143,7 +171,7 @@ def _save(sim, w, r, at_s):
     size = sim.offloading.block_tokens
     offloaded = sim.offloaded[r]
     trace_node = lists.path_end(sim, r)
-    if sim.requests[r].state == la.ADMITTED:
+    if sim.requests[r].state == la.ADMITTED and not (sim.config.unpins_loaded and offloaded.load_tokens > 0):
         lmcache.unpin(sim, w, r, trace_node)
     _track(sim, w, r)
     begin = offloaded.saved // size
@@ -225,9 +253,12 @@ def _launch(sim, w, now):
     held_s = at_s if sim.links[2 * w + 1].transfers > loads else now
     at_s += vllm.price(sim, w)
     at_s = _save_admitted(sim, w, False, at_s)
+    if sim.config.resumes_as_new:
+        at_s = _save_admitted(sim, w, True, at_s)
     if worker.batch_size > 0 or sim.offloading.save_decode:
         at_s = _save_running(sim, w, at_s)
-    at_s = _save_admitted(sim, w, True, at_s)
+    if not sim.config.resumes_as_new:
+        at_s = _save_admitted(sim, w, True, at_s)
     if sim.links[2 * w].transfers > saves:
         held_s = at_s
     if sim.offloading.worker_apart:
@@ -243,14 +274,15 @@ def _launch(sim, w, now):
 @kernel
 def _fast_forward_limit(sim, w, preempted):
     """Steps as for ``vllm.fast_forward_limit``, in which also nothing is saved."""
+    if sim.workers[w].deferred_head >= 0:
+        return 1
     limit = vllm.fast_forward_limit(sim, w, preempted)
     if limit == 1 or not sim.offloading.save_decode:
         return limit
     size = sim.offloading.block_tokens
     r = sim.workers[w].running_head
     while r >= 0:
-        tokens = sim.trace.input_tokens[r] + memory.sampled(sim, w, r) - memory.in_flight(sim, w, r)
-        limit = min(limit, sim.offloaded[r].saved // size * size + size - tokens)
+        limit = min(limit, sim.offloaded[r].saved // size * size + size - _tracked_decode(sim, w, r))
         r = sim.requests[r].next
     return max(limit, 1)
 
@@ -288,6 +320,7 @@ def form(sim, w, now):
 @kernel
 def _reset(sim, w):
     queue.reset(sim, w, sim.config.capacity_pages)
+    sim.workers[w].deferred_head = -1
     if w == 0:
         for v in range(sim.block_tables.shape[0]):
             block_table.reset(sim, v)
@@ -298,6 +331,7 @@ def engine_entry(sim, op, w, r, now):
     if op == Op.FORM_BATCH:
         form(sim, w, now)
     elif op == Op.COMPLETE_STEP:
+        memory.release_deferred(sim, w)
         vllm.complete(sim, w, now)
     elif op == Op.RECEIVE:
         vllm.receive(sim, w, r, now)

@@ -250,6 +250,47 @@ def release(sim, w, r, allocated, findable):
 
 
 @kernel
+def defers(sim, w, r):
+    """Whether pages of ``r`` would be freed later: the newest step, which is under way, may write them."""
+    worker = sim.workers[w]
+    if not sim.config.defers_frees or worker.outstanding == 0:
+        return False
+    request = sim.requests[r]
+    # One that is in the batch being formed may have been in the newest step too.
+    mark = request.mark_before if request.mark > worker.launched else request.mark
+    return mark == worker.launched or newest_step(sim, w, r) == worker.launched
+
+
+@kernel
+def release_finished(sim, w, r):
+    """Free the pages of ``r``, which has finished; or publish them, and free them with the newest step's results."""
+    request = sim.requests[r]
+    if not defers(sim, w, r):
+        release(sim, w, r, request.computed, final_tokens(sim, r))
+        return
+    publish(sim, w, r, final_tokens(sim, r))
+    request.next_aside = -1
+    worker = sim.workers[w]
+    if worker.deferred_head < 0:
+        worker.deferred_head = r
+    else:
+        sim.requests[worker.deferred_tail].next_aside = r
+    worker.deferred_tail = r
+
+
+@kernel
+def release_deferred(sim, w):
+    """Free the pages of finished requests that waited for the results of the step that is taken in."""
+    worker = sim.workers[w]
+    r = worker.deferred_head
+    worker.deferred_head = -1
+    while r >= 0:
+        after = sim.requests[r].next_aside
+        release(sim, w, r, sim.requests[r].computed, final_tokens(sim, r))
+        r = after
+
+
+@kernel
 def final_tokens(sim, r):
     """Computed tokens of ``r``, which has made its last token, without that of an extra decode behind it."""
     return sim.trace.input_tokens[r] + sim.requests[r].generated - 1

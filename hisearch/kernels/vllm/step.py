@@ -62,6 +62,7 @@ def put_chunk(sim, w, r, tokens):
     worker = sim.workers[w]
     request = sim.requests[r]
     request.chunk = tokens
+    request.mark_before = request.mark
     request.mark = worker.launched + 1
     complete = tokens == missing_tokens(sim, r)
     sim.batch[w, worker.batch_size] = r
@@ -77,7 +78,7 @@ def put_chunk(sim, w, r, tokens):
 @kernel
 def goes_on(sim, w, r):
     """Whether ``r``, whose last token is in flight, decodes once more: only its results tell that it has ended."""
-    if sim.trace.max_output_tokens[r] == sim.trace.output_tokens[r]:
+    if sim.ends_by_limit[r]:
         return False
     return memory.newest_step(sim, w, r) == sim.workers[w].launched
 
@@ -194,6 +195,9 @@ def _serve_in_order(sim, w):
         after = request.next
         while served and needed > sim.trees[sim.workers[w].cache_id].free_pages:
             victim = choose_victim(sim, w)
+            if memory.defers(sim, w, victim):
+                leave_out_decodes(sim, w, serial)
+                return budget, preempted
             if sim.requests[victim].mark == serial:
                 budget += 1 if sim.requests[victim].state == la.DECODING else sim.requests[victim].chunk
             elif sim.requests[victim].order < request.order and not sim.config.exact_victims:
@@ -233,9 +237,9 @@ def leave_out_decodes(sim, w, serial):
     while r >= 0:
         request = sim.requests[r]
         if request.state == la.DECODING and request.mark != serial:
+            memory.rejoin_in_vain(sim, w, r)
             if request.joined_step <= worker.launched:
                 memory.note_newest_token(sim, w, r)
-                memory.rejoin_in_vain(sim, w, r)
                 request.waits = memory.newest_waits(sim, w, r)
                 request.sampled_step = worker.launched
             lists.leave_decode(sim, w, r)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hisearch.base.engine_rules import RULES
+from hisearch.base.engine_rules import GROUPS_CONSERVATIVENESS, RULES
 from hisearch.base.policies import EVICTIONS, QUEUE_ORDERS
 from hisearch.kernels.core import owners
 from hisearch.kernels.core.gap_bins import BINS
@@ -106,7 +106,7 @@ def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
         preemption_threshold=engine.preemption_threshold,
         max_request_tokens=plan.max_request_tokens,
         horizon_s=math.inf,
-        conservativeness=engine.schedule_conservativeness,
+        conservativeness=_conservativeness(plan),
         eviction=la.DISTANCE if agent_arrays.evicts_by_predicted_call(plan.agents) else EVICTIONS.code(engine.eviction),
         schedule=QUEUE_ORDERS.code("priority" if engine.by_priority and engine.schedule == "fcfs" else engine.schedule),
         # While results are taken in, the other micro-batches keep a pipeline busy.
@@ -125,11 +125,22 @@ def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
     )
 
 
+def _conservativeness(plan: WorkerPlan) -> float:
+    """SGLang's schedule conservativeness, as its schedulers take it."""
+    stated = plan.engine.schedule_conservativeness
+    relaxed = plan.split.attention_data > 1 and rules_in_force("sglang", plan.engine.version)["relaxes_groups"]
+    return stated * GROUPS_CONSERVATIVENESS if relaxed else stated
+
+
 def _rules(plan: WorkerPlan) -> dict[str, bool]:
     """Whether each dated rule of every engine holds."""
     engine = plan.engine
     rules = {rule: holds for name in RULES for rule, holds in rules_in_force(name, _release(engine, name)).items()}
-    return rules | {"fetches_by_hits": engine.name == "sglang" and tier_arrays.fetches_by_hits(plan)}
+    lmcache = plan.movement is not None and plan.movement.kv_connector == "lmcache"
+    return rules | {
+        "fetches_by_hits": engine.name == "sglang" and tier_arrays.fetches_by_hits(plan),
+        "defers_frees": rules["defers_frees"] and lmcache and engine.overlap,
+    }
 
 
 def _release(engine: EngineSpec, name: str) -> str:
@@ -308,6 +319,8 @@ def allocate(
     priorities = EVICTIONS[plan.engine.eviction].priorities or tier_arrays.by_priority(plan)
     has_node_ranks = radix and (priorities or order.weighs_nodes)
     pinned = np.broadcast_to(plan.ignore_eos, count).astype(np.int8)
+    fills_limit = trace.output_tokens == trace.max_output_tokens
+    ends_by_limit = (pinned != 0) | (fills_limit if plan.limits_stated else False)
     ends = radix and pinned.any() and not config.prefix_caching
     runs_vllm = config.engine == la.VLLM or config.role == fl.DECODE
     in_order = trace._replace(previous=np.full_like(trace.previous, -1)) if pooled else trace
@@ -350,6 +363,7 @@ def allocate(
         shuffle_rng=_shuffle_streams(seed, workers),
         evict_heap=np.empty((trees, 2 * _most_leaves(plan, config, nodes) if radix or pools else 1), np.int32),
         pinned=pinned,
+        ends_by_limit=ends_by_limit.astype(np.int8),
         owner_head=owner_head,
         owner=owner,
         next_owner=next_owner,

@@ -51,6 +51,8 @@ class WorkerPlan:
     max_request_tokens: requests with prompt and declared output beyond it are refused: the model's longest, and with
         groups the longest that the pool admits.
     ignore_eos: whether requests make exactly as many tokens as they declare, as in benchmarks: all, or by request.
+    limits_stated: whether outputs that fill their limit end by it; False: clients state none, and an end-of-sequence
+        token ends all outputs.
     tiers: below HBM, nearest first. movement: how KV moves between them; None without tiers.
     workers_per_node: workers that share stores of node scope.
     split: parallelism of the worker's copy of the model. power: draw besides that of its steps.
@@ -64,6 +66,7 @@ class WorkerPlan:
     kv_capacity_tokens: int
     max_request_tokens: int = NO_WINDOW
     ignore_eos: bool | tuple[bool, ...] = False
+    limits_stated: bool = True
     tiers: tuple[TierPlan, ...] = ()
     movement: MovementPlan | None = None
     workers_per_node: int = 1

@@ -161,6 +161,12 @@ class WorkloadSpec(Strict):
     file: TraceFileSpec | None = Field(None, description="Requests read from a file.")
     generator: GeneratorSpec | None = Field(None, description="Requests drawn from distributions.")
     agents: AgentWorkloadSpec | None = Field(None, description="Requests of a population of agents.")
+    ignore_eos: bool = Field(
+        False,
+        description="Whether clients have the engine ignore end-of-sequence tokens, as benchmarks do: outputs end by "
+        "their limit, which the engine knows. Else they end by such a token, unless the trace has limits and an output "
+        "fills its own.",
+    )
     provenance: Provenance | None = Field(None, description="Where the facts come from.")
 
     @model_validator(mode="after")

@@ -197,8 +197,9 @@ def assemble(table: SessionTable, drawn: I8, start_s: F8) -> CompiledTrace:
     drawn_arrays = with_tree(columns, tree)
     skipped, cautions = trace.skipped_rows, trace.cautions
     return freeze(
-        trace.name, drawn_arrays, ids, skipped, cautions, trace.block_tokens, models=models, notes=trace.notes
-    )
+        trace.name, drawn_arrays, ids, skipped, cautions, trace.block_tokens, models=models, notes=trace.notes,
+        ignore_eos=trace.ignore_eos,
+    )  # fmt: skip
 
 
 def _tree_of_copies(table: SessionTable, drawn: I8, copy_of: I8, source: I8) -> tuple[np.ndarray, ...]:

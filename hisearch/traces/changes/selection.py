@@ -71,4 +71,5 @@ def _chosen(trace: CompiledTrace, kept: I8) -> CompiledTrace:
         None if trace.agents is None else reordered(trace.agents, kept),
         chosen(trace.models, kept),
         trace.notes,
+        trace.ignore_eos,
     )

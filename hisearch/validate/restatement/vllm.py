@@ -86,6 +86,7 @@ class VllmWorker:
         launch_s: earliest start of the newest pass's batch; 0: at once.
         held_s: until when the newest launch holds the scheduler; results that it keeps waiting count from then on.
         look_again_s: when to try again if the newest pass formed no batch and none is outstanding; None: never.
+    defers_frees: blocks of a request in an outstanding batch are freed with the results of the newest batch launched.
     """
 
     def __init__(self, config: VllmConfig, cost: Cost) -> None:
@@ -104,6 +105,9 @@ class VllmWorker:
         self.look_again_s: float | None = None
         self.launch_s = 0.0
         self.held_s = 0.0
+        self.defers_frees = False
+        self._launched = 0
+        self._deferred: list[tuple[int, list[int]]] = []
         self._shares: dict[LiveRequest, int] = {}
         self._preempted: list[LiveRequest] = []
         self._futile = 0
@@ -182,6 +186,9 @@ class VllmWorker:
             self._futile = 0
         self._advance(sampled)
         self.device_free_s = end_s
+        self._launched += 1
+        for live in self._shares:
+            live.newest_batch = self._launched
         self.outstanding.append(Outstanding(step, list(self._shares), sampled))
         return step
 
@@ -193,6 +200,7 @@ class VllmWorker:
     def process(self) -> list[Request]:
         """Take in the results of the oldest outstanding batch, at its end; returns the requests that finished."""
         done = self.outstanding.pop(0)
+        self._free_deferred()
         end_s = max(done.step.end_s, self.held_s)
         finished = []
         for live in done.live:
@@ -235,6 +243,8 @@ class VllmWorker:
             share = min(self._cut(live.known + live.in_flight - live.computed), self._budget)
             while self._blocks_missing(live, share) > len(self.pool.free):
                 victim = self._choose_victim()
+                if self._defers(victim):
+                    return
                 ahead = self.running.index(victim) < position and "exact_victims" in self.config.rules
                 if victim in self._shares or ahead:
                     position -= 1
@@ -378,9 +388,21 @@ class VllmWorker:
         self.finish_s[live.request.id] = now
 
     def _release(self, live: LiveRequest) -> None:
-        self.pool.release(live.blocks)
+        if self._defers(live):
+            self._deferred.append((self._launched, live.blocks))
+        else:
+            self.pool.release(live.blocks)
         live.blocks = []
         live.hashed = 0
+
+    def _defers(self, live: LiveRequest) -> bool:
+        """Whether the request's blocks would be freed later: a batch that is not processed yet may write them."""
+        return self.defers_frees and live.newest_batch > self._launched - len(self.outstanding)
+
+    def _free_deferred(self) -> None:
+        """Free the blocks that wait for batches processed by now."""
+        while self._deferred and self._deferred[0][0] <= self._launched - len(self.outstanding):
+            self.pool.release(self._deferred.pop(0)[1])
 
     def _insert_by_urgency(self, live: LiveRequest) -> None:
         self.waiting.append(live)

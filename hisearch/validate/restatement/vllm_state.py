@@ -14,6 +14,7 @@ class LiveRequest:
 
     Attributes:
         blocks: held blocks, first to last; the first ``hashed`` of them are findable through this request.
+        newest_batch: serial of the newest batch that it was in; 0: none.
     """
 
     request: Request
@@ -23,6 +24,7 @@ class LiveRequest:
     blocks: list[int] = field(default_factory=list)
     hashed: int = 0
     preemptions: int = 0
+    newest_batch: int = 0
 
     @property
     def known(self) -> int:
