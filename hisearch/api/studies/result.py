@@ -161,7 +161,8 @@ class StudyResult(Shown):
     def caution(self) -> str:
         """A caution about a search that was cut short, as sentences; "" for a complete one."""
         beyond_hope = self.failure is not None and self.failure.hopeless
-        return self.outcome.ending.caution(self.recommendation is not None, beyond_hope)
+        run = shlex.quote(str(self.run_dir))
+        return self.outcome.ending.caution(self.recommendation is not None, beyond_hope, run)
 
     @property
     def formats(self) -> str:
@@ -290,7 +291,7 @@ class StudyResult(Shown):
             failure_heading=failure.heading if failure is not None else "",
             cut_short=self.caution,
             cut_short_brief=self.outcome.ending.brief(
-                self.recommendation is not None, bool(failure and failure.hopeless)
+                self.recommendation is not None, bool(failure and failure.hopeless), shlex.quote(str(self.run_dir))
             ),
             not_exported=refused.read_text(encoding="utf-8").strip() if refused and refused.is_file() else "",
             formats=self.formats,

@@ -27,6 +27,7 @@ from hisearch.search.model.estimates import (
     expected_hit_rate,
     largest,
     least_tpot_s,
+    least_ttft_s,
     prefill_seconds,
     tpot_bound_s,
     ttft_bound,
@@ -154,7 +155,8 @@ def _size_prefill(problem: Problem, pool: PoolSpec, kv_tokens: int, costs: Compi
         Shortfall.LOAD: demand.least_rps / (most * kindest.capacity_rps),
     }
     usd = problem.planner.usd_per_hour(alone_of(problem, pool))
-    return priced(problem, pool, expected, margin, shortfalls, usd)
+    least_s = least_ttft_s(costs.seconds, engine, demand, slo)
+    return priced(problem, pool, expected, margin, shortfalls, usd, least_s)
 
 
 def _size_decode(problem: Problem, pool: PoolSpec, kv_tokens: int, costs: CompiledCosts) -> Candidate:
