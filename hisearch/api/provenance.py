@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _PACKAGES = ("hisearch", "numpy", "numba", "scipy", "optuna", "moocore", "joblib", "pandas")
 
 #: Keys of a study that decide the outcome of its simulations; files that it names are under ``pins``.
-_DECISIVE = ("model", "workload", "slo", "seed", "limits", "objectives", "pins")
+_DECISIVE = ("model", "workload", "slo", "seed", "limits", "availability", "objectives", "pins")
 
 #: Most further keys that are listed.
 _OTHERS = 6

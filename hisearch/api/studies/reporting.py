@@ -69,6 +69,7 @@ def basic_input(
         recommendation=recommendation,
         nearest_miss=missed,
         progress=hypervolume_progress(trials, study.objectives),
+        replicas_down=study.availability.replicas_down,
         costs=_cost_rows(resolved, [*([chosen] if chosen is not None else []), *shown]),
         provenance=RunRecord(
             profile=profile_note(resolved, chosen),

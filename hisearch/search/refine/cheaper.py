@@ -10,7 +10,7 @@ from hisearch.search.model.problem import Problem
 from hisearch.search.model.trial import Trial, price_of
 from hisearch.search.refine.local_search import MayServe
 from hisearch.search.stages.ending import unseen
-from hisearch.search.stages.execution import replicas_for
+from hisearch.search.stages.execution import replicas_needed
 from hisearch.search.stages.shortlist import configs_of, deployment
 from hisearch.specs.deployments.deployment import DeploymentSpec
 from hisearch.specs.studies.study import PRICE
@@ -44,7 +44,7 @@ def _below(problem: Problem, candidate: Kept, limit: float) -> DeploymentSpec | 
     else:
         usd, most = candidate.usd_per_hour / candidate.replicas, candidate.max_replicas
         rate = candidate.estimate.capacity_rps * faster
-        least_usd = usd * replicas_for(problem.demand.peak_rps, rate, most)
+        least_usd = usd * replicas_needed(problem, rate, most)
         bounded = usd > 0 and math.isfinite(limit)
         below = math.ceil(limit / usd - _ROUNDING) - 1 if bounded else candidate.replicas
         counts = (min(max(below, 1), most),)

@@ -46,6 +46,7 @@ from hisearch.search.stages.execution import (
     groups,
     priced,
     replicas_for,
+    replicas_needed,
     select,
     size_group,
 )
@@ -261,7 +262,7 @@ def _mixes(problem: Problem, unified: Sequence[Candidate], of_each: int) -> Iter
 
 def _share(problem: Problem, side: Candidate, name: str) -> Candidate:
     """A unified worker as one of two pools, each of which carries half of the load."""
-    replicas = replicas_for(problem.demand.peak_rps / 2, side.estimate.capacity_rps, side.max_replicas)
+    replicas = replicas_needed(problem, side.estimate.capacity_rps, side.max_replicas, 0.5)
     pool = side.pool.model_copy(update={"name": name})
     return replace(side, pool=pool, replicas=replicas, usd_per_hour=side.usd_per_hour / side.replicas * replicas)
 

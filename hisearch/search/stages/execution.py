@@ -304,7 +304,7 @@ def priced(
     figure, as a share of its bound. usd: dollars per hour of one replica. least_ttft_s: TTFT at zero load.
     """
     most = problem.max_replicas(pool)
-    replicas = replicas_for(problem.demand.peak_rps, expected.capacity_rps, most)
+    replicas = replicas_needed(problem, expected.capacity_rps, most)
     reason, excess = _worst(misses, margin)
     certain = dict(misses)
     if Shortfall.TTFT in certain:
@@ -338,7 +338,7 @@ def _misses(problem: Problem, pool: PoolSpec, kv_tokens: int, costs: CompiledCos
     best = estimate(costs.seconds, engine, kv_tokens, demand, slo, demand.ideal_hit_rate)
     single = engine.model_copy(update={"max_running_requests": 1})
     alone = estimate(costs.seconds, single, kv_tokens, demand, slo, demand.ideal_hit_rate)
-    most_rps = problem.max_replicas(pool) * best.capacity_rps
+    most_rps = max(problem.max_replicas(pool) - problem.replicas_down, 1) * best.capacity_rps
     return {
         Shortfall.TPOT: least_tpot_s(costs.seconds, demand) / tpot_bound_s(slo, demand),
         Shortfall.TTFT: alone.ttft_s / ttft_bound(slo)[0],
@@ -349,6 +349,12 @@ def _misses(problem: Problem, pool: PoolSpec, kv_tokens: int, costs: CompiledCos
 def replicas_for(rps: float, capacity_rps: float, most: int) -> int:
     """Replicas with ``capacity_rps`` that the rate ``rps`` needs, between 1 and ``most``."""
     return min(max(math.ceil(rps / capacity_rps), 1), most)
+
+
+def replicas_needed(problem: Problem, capacity_rps: float, most: int, share: float = 1.0) -> int:
+    """Replicas for a share of the busiest minute with those away that may be, between 1 and ``most``."""
+    serving = replicas_for(problem.demand.peak_rps * share, capacity_rps, most)
+    return min(serving + problem.replicas_down, most)
 
 
 def replicas_of_group(pool: PoolSpec) -> int:
