@@ -62,8 +62,8 @@ docs: $(STAMP) ## Write docs/specs.md, reference.md, engines.md and python.md fr
 	$(BIN)/python docs/generate_engines.py --write
 	$(BIN)/python docs/generate_python.py --write
 
-site: $(STAMP) ## Build the documentation site into build/site, without a warning
-	$(BIN)/mkdocs build --strict
+site: $(STAMP) ## Build the documentation site into build/site/VERSION (SITE_VERSION=NAME), without a warning
+	$(BIN)/python docs/build_site.py $(SITE_VERSION)
 
 bench: $(STAMP) ## Measure speed, write the tables of docs/performance.md (TRACE=FILE: Mooncake's conversation trace)
 	$(BIN)/python docs/generate_performance.py --write $(if $(TRACE),--trace $(TRACE))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _PACKAGES = ("hisearch", "numpy", "numba", "scipy", "optuna", "moocore", "joblib", "pandas")
 
 #: Keys of a study that decide the outcome of its simulations; files that it names are under ``pins``.
-_DECISIVE = ("model", "workload", "slo", "seed", "limits", "objectives", "pins")
+_DECISIVE = ("model", "workload", "slo", "seed", "limits", "availability", "objectives", "pins")
 
 #: Most further keys that are listed.
 _OTHERS = 6
@@ -51,11 +51,11 @@ def provenance(
         trace: the compiled workload.
         run: facts of the execution: workers, wall time, replayed simulations, digest of the journal's inputs.
     """
+    from hisearch.search.model.simulation_counts import count_simulations
     from hisearch.search.stages.ending import FINISHED
 
     trials = outcome.trials
-    on_whole_trace = sum(trial.simulations for trial in trials if trial.slice_fraction == 1.0)
-    budget = resolved.study.budget
+    counts, budget = count_simulations(trials), resolved.study.budget
     return {
         "study": resolved.name,
         "versions": {"python": platform.python_version()} | {name: version(name) for name in _PACKAGES},
@@ -75,13 +75,16 @@ def provenance(
         "budget": {
             "simulations": budget.simulations,
             "seconds": budget.wall_s,
-            "simulations_used": outcome.ending.used,
-            "whole_trace": on_whole_trace,
-            "slices": sum(trial.slice_fraction < 1.0 for trial in trials),
+            "simulations_used": counts.total,
+            "within_budget": outcome.ending.used,
+            **counts._asdict(),
+            "trials": len(trials),
             "failed": sum(bool(trial.error) for trial in trials),
             "stopped": outcome.stopped or FINISHED,
             "untried": list(outcome.ending.untried),
             "left_out": list(outcome.ending.left_out),
+            "likely": list(outcome.ending.likely),
+            "proven": outcome.ending.proven,
         },
         "stage_1": {"combinations": outcome.execution.combinations, "skipped": outcome.execution.skipped},
         "run": run,
@@ -89,24 +92,20 @@ def provenance(
 
 
 def format_simulations(facts: dict[str, Any]) -> str:
-    """``394 simulations, 248 of them on the whole trace, none new: all are stored ones of an earlier run``.
+    """``394 simulations: 369 of the whole trace and 25 of slices of it; all are stored ones of an earlier run``.
 
     Args:
         facts: what ``provenance`` returned.
     """
-    used, on_whole_trace, replayed = (
-        facts["budget"]["simulations_used"],
-        facts["budget"]["whole_trace"],
-        facts["run"]["replayed"],
-    )
-    text = counted(used, "simulation")
-    if on_whole_trace < used:
-        text += f", {on_whole_trace:,} of them on the whole trace"
+    from hisearch.search.model.simulation_counts import SimulationCounts
+
+    counts = SimulationCounts(*(facts["budget"].get(kind, 0) for kind in SimulationCounts._fields))
+    text, replayed = counts.describe(), facts["run"]["replayed"]
     if not replayed:
         return text
-    if replayed == used:
-        return f"{text}, none of them new: all are stored ones of an earlier run"
-    return f"{text}, {replayed:,} of them stored ones of an earlier run"
+    if replayed == facts["budget"].get("trials"):
+        return f"{text}; none of them new: all are stored ones of an earlier run"
+    return f"{text}; {replayed:,} of them stored ones of an earlier run"
 
 
 def price_notes(resolved: ResolvedStudy) -> tuple[PriceNote, ...]:

@@ -225,7 +225,7 @@ def verify_run(
         document = Catalogue().get("LatencyProfile", str(profile))
         resolved = replace(resolved, profile=document)
         simulation = Simulation(replace(simulation.world, profile_name=document.name, profile=document.spec))
-    fleet = simulation.fleet(chosen.deployment)
+    fleet = simulation.fleet(chosen.deployment, whole=True)
     name = f"trial {chosen.number} of {result.run_dir}"
     seed = resolved.study.seed
     subject = _Subject(name, resolved, chosen.deployment, fleet, seed, replay, "the run's benchmark")

@@ -34,6 +34,7 @@ _OTHERS = {
     ),
     "usd_per_agent_hour": ("Cost of an agent", "of the largest population of this kind that meets the SLO", "USD/hour"),
     "accelerators": ("Accelerators", "that the deployment is made of", ""),
+    "replicas": ("Replicas", "of the smallest pool, of which some may be down", ""),
     "mean_w": ("Power", "of accelerators, hosts, links and media", "W"),
     "joules_per_token": ("Energy per token", "prompt and output tokens", "J"),
 }

@@ -25,6 +25,9 @@ REASON_TEXTS = {
 #: Label of every ``RejectionCheck``, which is also the key of its value among the metrics.
 REJECTED = "rejected_fraction"
 
+#: Label of the check that enough replicas are left while some are down.
+REPLICAS = "replicas"
+
 
 @dataclass(frozen=True)
 class TermCheck:

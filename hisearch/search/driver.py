@@ -11,22 +11,15 @@ import numpy as np
 from hisearch.score.capacity import Capacity
 from hisearch.score.evaluate import Score
 from hisearch.search.evaluate.runner import TrialRunner
+from hisearch.search.leftovers import ending_of
 from hisearch.search.model.job import Job
 from hisearch.search.model.problem import Problem
 from hisearch.search.model.trial import Recommendation, Trial
-from hisearch.search.rounds import Rounds, none_can_serve
+from hisearch.search.rounds import Rounds
 from hisearch.search.select.headroom import headroom, largest_load
 from hisearch.search.select.pareto import front
 from hisearch.search.select.recommend import nearest_miss, recommend, recommended
-from hisearch.search.stages.cache import count_settings
-from hisearch.search.stages.ending import (
-    Ending,
-    Untried,
-    dropped_candidates,
-    untried_candidates,
-    untried_replicas,
-    untried_settings,
-)
+from hisearch.search.stages.ending import Ending, Untried
 from hisearch.search.stages.execution import ExecutionReport
 from hisearch.search.stages.screening import combinations, screen
 from hisearch.specs.studies.study import AT_OTHER_LOADS
@@ -136,43 +129,7 @@ def search(
         recommendation=recommendation,
         nearest_miss=nearest_miss(runner.trials) if recommendation is None else None,
         headroom=headroom(runner.trials, recommendation.trial) if recommendation is not None else None,
-        ending=_ending(problem, runner, execution, recommendation, rounds, runner.simulations - for_alternatives),
-    )
-
-
-def _ending(
-    problem: Problem,
-    runner: TrialRunner,
-    execution: ExecutionReport,
-    recommendation: Recommendation | None,
-    rounds: Rounds,
-    used: int,
-) -> Ending:
-    """What the budget left untried, which limit applied, and what the search's own rules left out.
-
-    used: simulations that count against the budget.
-    """
-    settings = untried_settings(*count_settings(problem, rounds.cache_bases, runner.trials))
-    first, rest = [], set[str]()
-    if not none_can_serve(runner.trials):
-        first.append(untried_candidates(execution.kept, runner.trials))
-        rest |= runner.untried()
-    if not rounds.cache_ended:
-        first.append(settings if rounds.cache_begun else Untried.CACHE)
-    if recommendation is not None:
-        best = recommendation.trial
-        rest.add(untried_replicas(best, runner.trials))
-        if problem.demand.scales_with_load and headroom(runner.trials, best) is None:
-            rest.add(Untried.LOADS)
-    untried = tuple(reason for reason in (*first, *(item for item in Untried if item in rest)) if reason)
-    left_out = (dropped_candidates(execution.kept, runner.trials), settings if rounds.cache_ended else "")
-    by_simulations = "simulations" if untried else ""
-    return Ending(
-        stopped=by_simulations if runner.stopped in {"", "simulations"} else runner.stopped,
-        untried=untried if runner.trials else untried[:1],
-        budget=problem.budget,
-        used=used,
-        left_out=tuple(reason for reason in left_out if reason),
+        ending=ending_of(problem, runner, execution, recommendation, rounds, for_alternatives),
     )
 
 

@@ -11,15 +11,19 @@ from hisearch.search.model.job import Job
 from hisearch.search.model.problem import Problem
 from hisearch.search.model.trial import Trial
 from hisearch.search.refine.alternatives import search_alternatives, size_alternatives
+from hisearch.search.refine.cheaper import cheaper_candidates
 from hisearch.search.refine.frontier import Frontier
-from hisearch.search.refine.local_search import descend, local_search
+from hisearch.search.refine.local_search import STAGE, descend, local_search
 from hisearch.search.refine.tier_tries import try_tiers
+from hisearch.search.select.failure import refuted
 from hisearch.search.select.pareto import front
 from hisearch.search.select.recommend import recommended
 from hisearch.search.stages.cache import search_cache
 from hisearch.search.stages.ending import Untried
 from hisearch.search.stages.execution import ExecutionReport
+from hisearch.search.stages.routing import STAGE as ROUTING
 from hisearch.search.stages.routing import search_routing, simulate_as_sized
+from hisearch.search.stages.shortlist import configs_of, deployment
 from hisearch.specs.deployments.deployment import DeploymentSpec
 
 #: Simulations that stage 2 may use per candidate; sets how many candidates a budget allows.
@@ -40,6 +44,12 @@ LEAST_FRONT_SIMULATIONS = 32
 LEAST_ROUND_SIMULATIONS = 8
 
 
+#: Candidates that are simulated where stage 1 has ruled out every worker: to measure the miss, and to refute it.
+NEAREST = 8
+
+#: Most simulations at a time for candidates that the budget did not reach and that may be cheaper.
+CHEAPER_SIMULATIONS = 4
+
 #: Share of a round's simulations for stage 2; stage 3 gets the rest.
 ROUTING_SHARE = 0.6
 
@@ -55,6 +65,7 @@ def none_can_serve(trials: Sequence[Trial]) -> bool:
 class Rounds:
     """The stages and the steps after them, in rounds, with a record of the untried part of stage 3.
 
+    proven: stage 1 has ruled out every worker, and no simulation of the nearest ones refutes it; the search then ends.
     cache_begun: stage 3 simulated something. cache_ended: its last run had enough simulations. cache_bases: deployments
     that its rounds could have varied.
     """
@@ -69,6 +80,7 @@ class Rounds:
     ) -> None:
         self._without = without
         self._front_ended_at: tuple[int, ...] = ()
+        self.proven = False
         self.cache_ended, self.cache_begun = True, False
         self.cache_bases: list[DeploymentSpec] = []
         self._problem, self._execution, self._runner, self._checkpoint = problem, execution, runner, checkpoint
@@ -77,7 +89,11 @@ class Rounds:
 
     @property
     def _over(self) -> bool:
-        return bool(self._runner.stopped) or none_can_serve(self._runner.trials)
+        return self.proven or bool(self._runner.stopped) or none_can_serve(self._runner.trials)
+
+    def may_serve(self, trials: Sequence[Trial], deployments: Sequence[DeploymentSpec]) -> Sequence[DeploymentSpec]:
+        """See ``Frontier.may_serve``."""
+        return self._frontier.may_serve(trials, deployments)
 
     def run(self, until: int) -> None:
         """Run rounds for as many candidates as the budget allows, then comparisons; repeat both with what is left.
@@ -85,6 +101,8 @@ class Rounds:
         A remainder too small for a further round widens the front. What the front does not need goes to neighbours of
         the recommendation that probably miss the SLO.
         """
+        if self._execution.hopeless:
+            self._measure_nearest(until)
         while not self._over:
             sims_left = until - self._runner.simulations
             shared = until - round(sims_left * COMPARISON_SHARE)
@@ -99,6 +117,24 @@ class Rounds:
         if not self._over:
             self._widen(until)
             self._compare_unlikely(until)
+
+    def _measure_nearest(self, until: int) -> None:
+        """Simulate the candidates that miss stage 1's bounds by least; the search ends unless one meets all latencies.
+
+        The bounds hold at zero load, for any number of replicas and for any cache. The nearest of all also gets as many
+        replicas as are allowed, which refutes a bound that is too strict.
+        """
+        runner = self._runner
+        nearest = self._execution.kept[: min(NEAREST, max(until - runner.simulations, 1))]
+        runner.progress.started("2 nearest to the SLO", len(nearest) + 1)
+        simulate_as_sized(self._problem, nearest, runner, until)
+        if isinstance(first := nearest[0], Candidate):
+            config = configs_of(self._problem, first)[0]
+            largest = deployment(self._problem, first, (first.max_replicas,), config)
+            runner.run([Job(ROUTING, largest, parameters_of(largest))], until)
+        measured = any(trial.comparable for trial in runner.trials)
+        self.proven = measured and not runner.stopped and not refuted(runner.trials)
+        self._end_stage()
 
     def _go_on_with_cache(self, until: int) -> None:
         """Continue stage 3 if it ran out of simulations, with those that are left, until it has no proposals."""
@@ -187,9 +223,22 @@ class Rounds:
             return
         runner = self._runner
         runner.progress.started("4 alternatives", max(until - runner.simulations, 0))
+        self._try_cheaper(until)
         size_alternatives(self._problem, self._execution.sized, runner, until)
-        search_alternatives(self._problem, runner, until, self._frontier.may_serve)
+        for last in (until - CHEAPER_SIMULATIONS, until):  # the trials since may let others hope
+            search_alternatives(self._problem, runner, last, self._frontier.may_serve)
+            self._try_cheaper(until)
         self._end_stage()
+
+    def _try_cheaper(self, until: int) -> None:
+        """Simulate the candidates that the budget did not reach and that may be cheaper than the recommendation."""
+        problem, runner = self._problem, self._runner
+        best = recommended(runner.considered, problem.objectives)
+        if best is None:
+            return
+        deployments = cheaper_candidates(problem, self._execution.kept, runner.considered, best, self.may_serve)
+        jobs = [Job(STAGE, deployment, parameters_of(deployment)) for deployment in deployments]
+        runner.run(jobs, min(until, runner.simulations + CHEAPER_SIMULATIONS))
 
     def _compare(self, until: int) -> None:
         """Try alternatives on other hardware and engines, then the neighbours, until the recommendation stands."""

@@ -9,24 +9,32 @@ from typing import Any
 import pytest
 
 from hisearch.api.provenance import format_simulations, hisearch_version, price_notes, profile_note, what_differs
+from hisearch.api.run_state import RunReader
+from hisearch.api.studies.reporting import input_so_far
 from hisearch.api.studies.result import StudyResult
 from hisearch.api.studies.study import load_study
+from hisearch.cli.views import run as run_view
 
 
-def facts(used: int, on_whole_trace: int, replayed: int) -> dict[str, Any]:
-    return {"budget": {"simulations_used": used, "whole_trace": on_whole_trace}, "run": {"replayed": replayed}}
+def facts(whole: int, slices: int, other_loads: int, replayed: int) -> dict[str, Any]:
+    counts = {"whole_trace": whole, "slices": slices, "other_loads": other_loads}
+    return {"budget": {**counts, "trials": whole + slices + other_loads}, "run": {"replayed": replayed}}
 
 
 @pytest.mark.parametrize(
     ("counts", "text"),
     [
-        ((1, 1, 0), "1 simulation"),
-        ((9, 4, 0), "9 simulations, 4 of them on the whole trace"),
-        ((9, 9, 9), "9 simulations, none of them new: all are stored ones of an earlier run"),
-        ((9, 4, 3), "9 simulations, 4 of them on the whole trace, 3 of them stored ones of an earlier run"),
+        ((1, 0, 0, 0), "1 simulation"),
+        ((4, 5, 0, 0), "9 simulations: 4 of the whole trace and 5 of slices of it"),
+        ((9, 0, 0, 9), "9 simulations; none of them new: all are stored ones of an earlier run"),
+        (
+            (4, 3, 2, 3),
+            "9 simulations: 4 of the whole trace, 3 of slices of it and 2 at other loads; 3 of them stored ones of an "
+            "earlier run",
+        ),
     ],
 )
-def test_simulations_are_told_apart(counts: tuple[int, int, int], text: str) -> None:
+def test_simulations_are_told_apart(counts: tuple[int, int, int, int], text: str) -> None:
     assert format_simulations(facts(*counts)) == text
 
 
@@ -68,3 +76,15 @@ def test_another_version_is_named(result: StudyResult, study_file: Path, tmp_pat
     assert what_differs(tmp_path, load_study(study_file).resolved) == (
         f"the study is the same, but hisearch was 0.0.1, and is {hisearch_version()} now"
     )
+
+
+def test_one_count_of_simulations_stands_everywhere(result: StudyResult) -> None:
+    budget, total = result.provenance["budget"], result.simulations
+    assert budget["simulations_used"] == budget["whole_trace"] + budget["slices"] + budget["other_loads"] == total
+    assert budget["within_budget"] <= total
+    text = format_simulations(result.provenance)
+    assert text.startswith(f"{total:,} simulation")
+    assert result.report_input().provenance.settings["Simulated"] == text
+    assert run_view.to_dict(result)["simulations"] == total
+    assert RunReader().state(result.run_dir).simulations == total
+    assert input_so_far(result.run_dir).provenance.settings["Simulated"] == text

@@ -177,3 +177,40 @@ def test_cutting_to_nothing_is_refused() -> None:
     assert len(first_requests(trace, 10)) == 10
     with pytest.raises(ValueError, match="at least 1 request"):
         first_requests(trace, 0)
+
+
+@pytest.mark.parametrize("name", ["t.jsonl", "t.jsonl.gz", "t.parquet"])
+def test_rows_left_out_at_import_are_said_by_all_that_read_the_trace(
+    hisearch: Hisearch, workdir: Path, name: str
+) -> None:
+    rows = ["arrival_s,input_tokens,output_tokens", *(f"{n},200,20" for n in range(40)), "40,0,20", "41,200,x"]
+    (workdir / "logs.csv").write_text("\n".join(rows) + "\n")
+    note = "logs.csv: 2 broken rows left out: lines 42 and 43"
+    imported = hisearch("trace", "import", "logs.csv", "-o", name, "--skip-bad", 2)
+    assert imported.code == 0
+    assert "2 broken rows left out: lines 42 and 43" in imported.out + imported.err
+    stats = hisearch("trace", "stats", name)
+    assert note in stats.out
+    assert any(note in text for text in hisearch("trace", "stats", name, "--json").json["notes"])
+    simulated = hisearch("simulate", "pair.yaml", "--trace", name)
+    assert note in simulated.out + simulated.err
+    ran = hisearch("run", "small.yaml", "--out", "r", "--set", f"spec.workload.trace={name}")
+    assert ran.code in (0, 99)
+    assert note in ran.err
+    assert any(note in text for text in json.loads((workdir / "r" / "provenance.json").read_text())["trace"]["notes"])
+    assert hisearch("trace", "import", name, "-o", "again.jsonl").code == 0
+    assert hisearch("trace", "merge", "again.jsonl", name, "-o", "both.jsonl").code == 0
+    merged = hisearch("trace", "stats", "both.jsonl")
+    assert merged.out.count(note) == 1
+    assert load_trace(name).skipped_rows == 2
+
+
+def test_a_header_with_notes_of_another_kind_is_refused(hisearch: Hisearch, workdir: Path) -> None:
+    row = {"input_tokens": 5, "output_tokens": 2, "arrival_s": 0}
+    for notes in ("text", [1], {"a": 1}):
+        header = {"format": "hisearch-trace", "version": 1, "import_notes": notes}
+        (workdir / "t.jsonl").write_text(json.dumps(header) + "\n" + json.dumps(row) + "\n")
+        assert "import_notes: expected a list of texts" in hisearch("trace", "stats", "t.jsonl").err
+    header = {"format": "hisearch-trace", "version": 1, "import_notes": ["a\x1b[31m\nb"]}
+    (workdir / "t.jsonl").write_text(json.dumps(header) + "\n" + json.dumps(row) + "\n")
+    assert "\x1b" not in hisearch("trace", "stats", "t.jsonl").out

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-import os
+import json
 import re
 import subprocess
 import sys
@@ -40,14 +40,19 @@ def test_every_page_stands_once_in_the_navigation() -> None:
     assert set(named) == written | set(OUTSIDE)
 
 
-@pytest.fixture(scope="module")
-def hooks() -> Any:
-    spec = importlib.util.spec_from_file_location("site_hooks", ROOT / "docs" / "site_hooks.py")
+def module_of(name: str) -> Any:
+    """A module of ``docs``."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def hooks() -> Any:
+    return module_of("site_hooks")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -76,12 +81,44 @@ def test_a_how_to_is_short(page: Path) -> None:
     assert len(page.read_text(encoding="utf-8").split()) <= 250
 
 
+@pytest.fixture(scope="module")
+def builder() -> Any:
+    return module_of("build_site")
+
+
+def test_versions_are_listed_the_newest_first(builder: Any, tmp_path: Path) -> None:
+    for name in ("0.9.0", "0.10.0", "0.10.0.dev1", "1.0.0rc1"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "index.html").write_text("")
+    (tmp_path / "assets").mkdir()
+    names = builder.list_versions(tmp_path)
+    assert names == ["1.0.0rc1", "0.10.0", "0.10.0.dev1", "0.9.0"]
+    entries = json.loads((tmp_path / "versions.json").read_text())
+    assert [entry["version"] for entry in entries] == names
+    assert [entry["aliases"] for entry in entries] == [["latest"], [], [], []]
+    links = re.findall(r'href="([^"]+)"', (tmp_path / "index.html").read_text())
+    assert links == [f"{name}/index.html" for name in names]
+    assert all((tmp_path / link).is_file() for link in links)
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", "../x", "-x", "a b"])
+def test_a_version_is_the_name_of_a_folder(builder: Any, tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="expected a version"):
+        builder.build(name, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.slow
-def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+def test_the_site_is_built_without_a_warning_beside_earlier_versions(tmp_path: Path) -> None:
     pytest.importorskip("material")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
-    environment = os.environ | {"NO_MKDOCS_2_WARNING": "true", "DISABLE_MKDOCS_2_WARNING": "true"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    (tmp_path / "0.0.1").mkdir()
+    (tmp_path / "0.0.1" / "index.html").write_text("")
+    command = [sys.executable, "docs/build_site.py", "0.0.2", "--site", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert (tmp_path / "site" / "how-to" / "size.html").is_file()
-    assert (tmp_path / "site" / "search" / "search_index.json").is_file()
+    assert "WARNING" not in done.stdout + done.stderr
+    site = tmp_path / "0.0.2"
+    assert (site / "how-to" / "size.html").is_file()
+    assert (site / "search" / "search_index.json").is_file()
+    assert [entry["version"] for entry in json.loads((tmp_path / "versions.json").read_text())] == ["0.0.2", "0.0.1"]
+    assert '"provider": "mike"' in (site / "index.html").read_text()

@@ -38,7 +38,7 @@ _DYNAMO_SERVICE = {
     "componentType": str,
     "subComponentType": str,
     "replicas": int,
-    "resources": {"requests": {"cpu": str, "memory": str}, "limits": {"gpu": str}},
+    "resources": {"requests": {"cpu": str, "memory": str}, "limits": {"gpu": str, "memory": str}},
     "sharedMemory": {"size": str},
     "extraPodSpec": {"volumes": POD, "mainContainer": POD, "nodeSelector": {"*": str}},
 }

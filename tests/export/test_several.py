@@ -13,6 +13,7 @@ import yaml
 from hisearch.base.engine_rules import MODELLED
 from hisearch.export.engines.launch import ExportError
 from hisearch.export.engines.releases import READ, exported_release
+from hisearch.export.servers.node_labels import node_label
 from hisearch.specs.deployments.deployment import DeploymentSpec
 from tests.export import forms
 from tests.export.command_lines import OF_DYNAMO, parse
@@ -218,7 +219,7 @@ def test_kubernetes(case: DeploymentSpec, write: Any) -> None:
         assert spec["replicas"] == pool.replicas
         assert services[spec["serviceName"]]["clusterIP"] == "None"
         assert services[spec["serviceName"]]["selector"] == spec["template"]["metadata"]["labels"]
-        assert spec["template"]["spec"]["nodeSelector"] == {"hisearch/accelerator": pool.accelerator}
+        assert spec["template"]["spec"]["nodeSelector"] == dict([node_label(pool.accelerator)])
         names += [f"{name}-{number}.{name}" for number in range(pool.replicas)]
     (router,) = [manifest for manifest in manifests if manifest["kind"] == "Deployment"]
     router_text = json.dumps([router, *(m for m in manifests if m["kind"] == "ConfigMap")])

@@ -121,7 +121,7 @@ def test_kubernetes(exported: tuple[Path, Launch]) -> None:
     pod = workers["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert workers["spec"]["replicas"] == pool.replicas
-    assert container["resources"]["limits"] == {"nvidia.com/gpu": str(pool.tensor_parallel)}
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == str(pool.tensor_parallel)
     flags = engine_words(behind(container["command"] + container["args"], *_BEGINNING[pool.engine.name]), launch)
     assert flags["--port"] == [str(container["ports"][0]["containerPort"])]
     assert {volume["name"] for volume in pod["volumes"]} == {mount["name"] for mount in container["volumeMounts"]}
@@ -208,7 +208,8 @@ def test_dynamo(exported: tuple[Path, Launch]) -> None:
     forms.check(graph, forms.DYNAMO)
     worker = graph["spec"]["services"]["Worker"]
     assert worker["replicas"] == pool.replicas
-    assert worker["resources"]["limits"] == {"gpu": str(pool.tensor_parallel)}
+    assert worker["resources"]["limits"]["gpu"] == str(pool.tensor_parallel)
+    assert worker["resources"]["limits"]["memory"] == worker["resources"]["requests"]["memory"]
     container = worker["extraPodSpec"]["mainContainer"]
     assert container["command"] == ["python3", "-m", f"dynamo.{pool.engine.name}"]
     args = container["args"]

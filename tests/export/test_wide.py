@@ -118,7 +118,7 @@ def test_the_manifest_is_a_leader_worker_set(export: Any, engine: str, replicas:
     simulated = {flag[0]: list(flag[1:]) for flag in engine_flags(launch)}
     for role in ("leader", "worker"):
         (container,) = template[f"{role}Template"]["spec"]["containers"]
-        assert container["resources"]["limits"] == {"nvidia.com/gpu": "8"}
+        assert container["resources"]["limits"]["nvidia.com/gpu"] == "8"
         words = container["command"] + container["args"]
         parsed = parse(engine, words[words.index("$(MODEL)") + 1 :])
         assert {flag: parsed[flag] for flag in simulated} == simulated

@@ -186,3 +186,20 @@ def test_every_caution_has_a_line_and_a_tab(build_input: Any) -> None:
     assert lines["Changes the model"] == ("fp8 weights: answers differ", "trades")
     assert lines["May miss the SLO"][1] == "sensitivity"
     assert all(brief and len(brief.split()) <= 25 for brief, _ in lines.values())
+
+
+def test_marks_that_coincide_are_one_mark_with_all_names(build_input: Any) -> None:
+    data = build_input()
+    best = data.recommendation.trial
+    other = next(trial for trial in data.trials if trial.meets_slo and price_of(trial) != price_of(best))
+    names = [
+        Named("chosen", best, ("Recommendation", "$9 an hour")),
+        Named("cheaper", other, ("Cheaper", "$5 an hour")),
+    ]
+    apart = decision(data, names)
+    assert apart is not None
+    assert len(apart.marks) == 2
+    twice = decision(data, [*names, Named("surer", best, ("Surer", "$9 an hour"))])
+    assert twice is not None
+    assert [mark.key for mark in twice.marks] == ["chosen", "cheaper"]
+    assert [line for line, _ in twice.marks[0].texts] == ["Recommendation = surer", "$9 an hour"]

@@ -10,8 +10,11 @@ from hisearch.search.driver import SearchOutcome, search
 from hisearch.search.evaluate.runner import TrialRunner
 from hisearch.search.model.problem import Problem
 from hisearch.search.records.progress import PlainProgress
+from hisearch.search.refine.cheaper import cheaper_candidates
+from hisearch.search.refine.local_search import all_may
+from hisearch.search.rounds import NEAREST
 from hisearch.search.select.failure import explain
-from hisearch.search.stages.ending import Ending, Untried, untried_settings
+from hisearch.search.stages.ending import Ending, Untried, unseen, untried_settings
 from hisearch.specs.studies.search_space import CacheSpace
 from hisearch.specs.studies.slo import SloSpec, SloTerm
 from hisearch.specs.studies.study import BudgetSpec
@@ -55,11 +58,65 @@ def test_a_small_budget_cuts_the_search_short_and_says_so(simulations: int) -> N
     ending = outcome.ending
     assert ending.stopped == "simulations"
     assert "candidates of stage 1" in ending.untried[0]
-    text = ending.caution(recommended=True)
+    text = ending.caution(recommended=True, run="runs/a")
     assert len(outcome.trials) == simulations
     count = f"{simulations} simulation{'s' * (simulations > 1)} ended"
-    assert text.startswith(f"The budget of {count} the search before it had tried {ending.untried[0]}")
-    assert "spec.budget.simulations" in text
+    assert text.startswith(f"The budget of {count} the search before it had tried {ending.likely[0]}")
+    assert f"hisearch run --resume runs/a --set spec.budget.simulations={2 * simulations}" in text
+    assert ending.brief(recommended=True, run="runs/a").startswith(f"{ending.likely[0]} ")
+
+
+def test_what_cannot_be_cheaper_does_not_count_as_cut_short() -> None:
+    ending = run(make_problem(simulations=300)).ending
+    assert ending.stopped == "simulations"
+    assert ending.untried
+    assert ending.likely == ()
+    assert ending.caution(recommended=True) == ending.brief(recommended=True) == ""
+    assert "none of it likely to change the recommendation" in ending.describe()
+
+
+def test_an_unseen_candidate_counts_if_it_may_be_cheaper_and_is_simulated_if_simulations_are_left() -> None:
+    problem = make_problem(simulations=20)
+    outcome = run(problem)
+    assert outcome.recommendation is not None
+    best, kept = outcome.recommendation.trial, outcome.execution.kept
+    unsimulated = unseen(kept, outcome.trials)
+    specs = cheaper_candidates(problem, kept, outcome.trials, best, all_may)
+    assert 0 < len(specs) < len(unsimulated)
+    prices = [problem.planner.usd_per_hour(spec) for spec in specs]
+    assert max(prices) < best.metrics["usd_per_hour"]
+    assert cheaper_candidates(problem, kept, outcome.trials, best, lambda _, specs: specs[:0]) == []
+
+
+def test_a_search_that_cannot_succeed_ends_after_the_nearest_candidates() -> None:
+    problem = make_problem(simulations=400)
+    tight = replace(problem, slo=SloSpec(terms=[SloTerm(metric="ttft_s", percentile=99, at_most_s=0.001)]))
+    outcome = search(tight, TrialRunner(FakeEvaluator(base_ttft_s=50.0), tight.budget, workers=1))
+    assert outcome.ending.proven
+    assert len(outcome.trials) <= NEAREST + 1
+    assert outcome.nearest_miss is not None
+    assert (outcome.stopped, outcome.ending.untried) == ("", ())
+    assert "miss TTFT even with a single request" in outcome.execution.hopeless
+    assert "step times alone rule out every worker of the space" in outcome.ending.describe()
+    assert outcome.ending.caution(recommended=False, hopeless=True) == ""
+
+
+def test_a_simulation_that_refutes_the_proof_lets_the_search_go_on() -> None:
+    problem = make_problem(simulations=100)
+    tight = replace(problem, slo=SloSpec(terms=[SloTerm(metric="ttft_s", percentile=99, at_most_s=0.001)]))
+    outcome = run(tight)  # the fake world's checks know nothing of this bound: simulations meet theirs
+    assert outcome.execution.hopeless
+    assert not outcome.ending.proven
+    assert outcome.recommendation is not None
+
+
+def test_an_infeasible_space_that_was_tried_in_full_ends_before_its_budget() -> None:
+    problem = small(3000)
+    outcome = search(problem, TrialRunner(FakeEvaluator(base_ttft_s=500.0), problem.budget, workers=1))
+    assert outcome.recommendation is None
+    assert not outcome.ending.proven
+    assert len(outcome.trials) < 1000
+    assert (outcome.stopped, outcome.ending.untried) == ("", ())
 
 
 def test_a_budget_that_was_not_used_up_says_for_what_the_rest_was_held_back() -> None:
@@ -105,8 +162,8 @@ def test_where_no_deployment_can_meet_the_slo_no_larger_budget_is_asked_for() ->
     nearest = min((1 + c.miss) * (1 + margin) - 1 for c in outcome.execution.sized)
     assert f"misses TPOT by {100 * nearest:.0f} % by step times alone" in hopeless
     text = outcome.ending.caution(recommended=False, hopeless=True)
-    assert text.endswith("A larger budget will not help.")
-    assert "Raise" not in text
+    assert text == ""
+    assert outcome.ending.proven
     assert explain(outcome.trials, hopeless).text.endswith(hopeless)
     assert run(problem).execution.hopeless == ""
 
@@ -144,19 +201,19 @@ def test_seconds_are_named_where_they_end_the_search() -> None:
     assert ending.stopped == "seconds"
     assert len(ending.untried) == 1
     assert ending.untried[0].startswith("any of ")
-    assert ending.caution(recommended=False).endswith("Raise spec.budget.seconds to search on.")
+    assert ending.caution(recommended=False).endswith("hisearch run --resume RUN --set spec.budget.seconds=2e-09")
 
 
 def test_an_interrupt_asks_for_no_larger_budget() -> None:
-    text = Ending("interrupted", ("some routers",), BudgetSpec(), 9).caution(recommended=True)
+    text = Ending("interrupted", ("some routers",), BudgetSpec(), 9, likely=("some routers",)).caution(recommended=True)
     assert text.startswith("An interrupt ended the search before it had tried some routers: a cheaper deployment may")
     assert "spec.budget" not in text
 
 
-def test_untried_loads_alone_promise_no_cheaper_deployment() -> None:
-    text = Ending("simulations", (Untried.LOADS,), BudgetSpec(), 300).caution(recommended=True)
-    assert "cheaper" not in text
-    assert "beyond this load" in text
+def test_untried_loads_alone_are_no_search_cut_short() -> None:
+    ending = Ending("simulations", (Untried.LOADS,), BudgetSpec(), 300)
+    assert ending.caution(recommended=True) == ""
+    assert "before it had tried larger loads" in ending.describe()
 
 
 @pytest.mark.slow

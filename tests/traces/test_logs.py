@@ -54,6 +54,28 @@ def test_litellm(write):
     assert table.input_tokens.tolist() == [10]
 
 
+def test_what_litellms_callbacks_write(write):
+    def call(name: str, second: float, **more: object) -> dict[str, object]:
+        start = 1785574800.0 + second
+        times = {"startTime": start, "endTime": start + 2.0, "completionStartTime": start + 0.4}
+        lengths = {"prompt_tokens": 100, "completion_tokens": 50, "total_tokens": 150}
+        of_key = {"metadata": {"user_api_key_team_id": f"team of {name[0]}"}}
+        return (
+            {"id": name, "trace_id": name[0], "status": "success", "cache_hit": None} | times | lengths | of_key | more
+        )
+
+    rows = [call("a1", 0.25), call("a2", 5.25), call("b1", 1.25), call("b2", 9.25, status="failure")]
+    path = write("callbacks.jsonl", rows)
+    assert detect_format(path) == "litellm"
+    trace = read(path)
+    assert trace.request_ids == ["a1", "b1", "a2"]
+    assert trace.arrival_s.tolist() == [0.0, 1.0, 5.0]
+    assert trace.previous.tolist() == [-1, -1, 0]
+    assert trace.think_s.tolist() == [0.0, 0.0, 3.0]
+    assert len(set(trace.tenant.tolist())) == 2
+    assert "2026-08-01 09:00:00" in trace.notes[0]
+
+
 USAGE = {"prompt_tokens": 30, "completion_tokens": 7, "total_tokens": 37}
 
 
@@ -103,6 +125,31 @@ def test_json_among_lines_of_plain_text(write):
     trace = read(path, skip_bad=1)
     assert len(trace) == 2
     assert "2 rows left out: no JSON object (lines 1 and 3)" in trace.notes
+
+
+def test_kongs_own_fields(write):
+    def row(at: int, status: int) -> dict[str, object]:
+        return {
+            "started_at": 1785574800123 + at, "latencies": {"request": 1500, "kong": 3}, "request": {"id": f"r{at}"},
+            "response": {"status": status}, "consumer": {"username": "ann"}, "session_id": "s",
+            "ai": {"proxy": {"usage": USAGE, "meta": {"response_model": "m"}}},
+        }  # fmt: skip
+
+    trace = read(write("kong.jsonl", [row(0, 200), row(4000, 200), row(5000, 503)]))
+    assert trace.request_ids == ["r0", "r4000"]
+    assert trace.think_s.tolist() == [0.0, 2.5]
+    assert "1 row left out: failed (line 3)" in trace.notes
+
+
+def test_envoys_former_names(write):
+    row = {
+        "start_time": "2026-01-01T09:00:00.250Z", "response_code": 200, "duration": 108,
+        "genai_model_name": "qwen2.5:0.5b", "genai_tokens_input": 44, "genai_tokens_output": 12,
+    }  # fmt: skip
+    path = write("access.jsonl", [row, row | {"start_time": "2026-01-01T09:00:01.250Z"}])
+    assert detect_format(path) == "envoy"
+    trace = read(path)
+    assert (trace.input_tokens.tolist(), trace.output_tokens.tolist()) == ([44, 44], [12, 12])
 
 
 def test_envoy(write):
@@ -187,3 +234,16 @@ def test_vllm_logs_that_lack_lengths_say_which(write):
     assert "prompt_token_ids: absent: vLLM writes it with --enable-log-requests" in refused(write("v.log", asked))
     asked = vllm("a", 1, "[1, 2]")
     assert "output_token_ids: absent: vLLM writes it with" in refused(write("v.log", asked))
+
+
+def test_a_preview_of_a_vllm_prompt_does_not_replace_the_complete_one(write):
+    ids = list(range(600))
+    head = "08-01 09:00:01 [request_logger.py:90]"
+    details = f"DEBUG {head} Request r details: prompt: None, prompt_token_ids: {ids}, prompt_embeds shape: None.\n"
+    received = (
+        f"INFO {head} Received request r: params: SamplingParams(n=1, max_tokens=64), lora_request: None, "
+        f"prompt_token_ids: {ids[:512]}.\n"
+    )
+    for lines in (details + received, received + details):
+        trace = read(write("vllm.log", lines + answered("r", "[1, 2]")), spread_arrivals_s=0)
+        assert (trace.input_tokens.tolist(), trace.max_output_tokens.tolist()) == ([600], [64])

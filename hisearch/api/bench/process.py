@@ -82,7 +82,7 @@ def _time_study(name: str) -> dict[str, Any]:
         started = time.perf_counter()
         result = study.run(STUDY_WORKERS, Path(folder) / "run")
         wall_s = time.perf_counter() - started
-    used = result.outcome.ending.used
+    used = result.simulations
     if result.stopped in {"seconds", "usd"}:
         raise ValueError(f"study {name} ran out of its budget of seconds after {used:,} simulations")
     return {

@@ -16,6 +16,7 @@ from hisearch.export.engines.launch import ExportError, Launch
 from hisearch.export.engines.releases import release_notice
 from hisearch.export.engines.weights import weights_notice
 from hisearch.export.expressible import check_deployment, check_worker, narrowed
+from hisearch.search.model.deployments import without_replicas
 from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.documents.document import Document
 from hisearch.specs.documents.resolved import ResolvedStudy, ships
@@ -56,7 +57,7 @@ def export_trial(
     launches = [launch_of(resolved, pool, simulation.kv_capacity_tokens(pool)) for pool in trial.deployment.pools]
     slots = [slots_of(resolved, pool) for pool in trial.deployment.pools]
     limit = len(simulation.slice(trial.slice_fraction)) if trial.slice_fraction < 1.0 else None
-    replay, inputs = replay_of(resolved, trial.load, limit)
+    replay, inputs = replay_of(resolved, trial.deployment, trial.load, limit)
     deployment = stand_alone(trial.deployment, resolved.model, resolved.profile, resolved.hardware)
     # The stand-alone deployment names its own definitions: its pools are used.
     launches = [launch._replace(pool=pool) for launch, pool in zip(launches, deployment.pools, strict=True)]
@@ -106,11 +107,14 @@ def benchmark_of(simulation: Simulation, trial: Trial, limit: int = USUAL_REQUES
     return replay_of_trace(trace, simulation.replay(trial.deployment, trace, trial.load).requests.arrival_s, limit)
 
 
-def replay_of(resolved: ResolvedStudy, load: float = 1.0, limit: int | None = None) -> tuple[str, dict[str, str]]:
+def replay_of(
+    resolved: ResolvedStudy, deployment: DeploymentSpec, load: float = 1.0, limit: int | None = None
+) -> tuple[str, dict[str, str]]:
     """The command that simulates an exported deployment as the study did, and the files that it reads.
 
     Args:
         resolved: the study.
+        deployment: what is exported; simulated without the replicas that the study takes to be away.
         load: factor on the study's own load.
         limit: number of requests, for a trial on a slice of the trace; None for the whole trace.
 
@@ -132,6 +136,11 @@ def replay_of(resolved: ResolvedStudy, load: float = 1.0, limit: int | None = No
     words += [word for name, value in options.items() if value != usual[name] for word in (name, value)]
     if limit is not None or workload.limit is not None:
         words += ["--limit", limit if limit is not None else workload.limit]
+    if down := study.availability.replicas_down:
+        left = without_replicas(deployment, down).pools
+        words += [
+            word for at, pool in enumerate(left) for word in ("--set", f"spec.pools.{at}.replicas={pool.replicas}")
+        ]
     return shlex.join(str(word) for word in words), inputs
 
 

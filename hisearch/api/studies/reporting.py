@@ -21,13 +21,13 @@ from hisearch.api.run_folder import CONFIDENCE_JOURNAL, JOURNAL, check_one_model
 from hisearch.api.run_lock import is_running
 from hisearch.report.data.inputs import CostRow, ReportInput, RunRecord, SoFar
 from hisearch.report.words.settings import STAGES
+from hisearch.search.model.simulation_counts import count_simulations
 from hisearch.search.records.journal import read_so_far
 from hisearch.search.select.failure import explain
 from hisearch.search.select.formats import brief_formats, describe_formats
 from hisearch.search.select.pareto import front, hypervolume_progress
 from hisearch.search.select.recommend import nearest_miss, recommend
 from hisearch.specs.documents.resolve import load_study
-from hisearch.specs.wording import counted
 
 if TYPE_CHECKING:
     from hisearch.hardware.prices import CostBreakdown
@@ -69,6 +69,7 @@ def basic_input(
         recommendation=recommendation,
         nearest_miss=missed,
         progress=hypervolume_progress(trials, study.objectives),
+        replicas_down=study.availability.replicas_down,
         costs=_cost_rows(resolved, [*([chosen] if chosen is not None else []), *shown]),
         provenance=RunRecord(
             profile=profile_note(resolved, chosen),
@@ -123,8 +124,7 @@ def input_so_far(folder: Path, *, refresh_s: int = 0, other: str = "") -> Report
     recommendation = recommend(trials, study.objectives)
     missed = nearest_miss(trials) if recommendation is None else None
     failure = explain(trials) if recommendation is None else None
-    on_whole_trace = sum(trial.simulations for trial in trials if trial.slice_fraction == 1.0)
-    simulated = f"{counted(journal.simulations, 'simulation')}, {on_whole_trace:,} of them on the whole trace"
+    simulated = count_simulations(trials).describe()
     on_front = front(trials, study.objectives)
     basis = basic_input(resolved, trials, on_front, recommendation, missed, _workload(resolved))
     latest_s = (folder / JOURNAL).stat().st_mtime

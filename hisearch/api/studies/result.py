@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from hisearch.report.data.closeup import Closeup
     from hisearch.report.data.confidence import Confidence
     from hisearch.report.data.inputs import ReportInput
+    from hisearch.report.data.spare import Spare
     from hisearch.search.driver import SearchOutcome
     from hisearch.search.evaluate.simulation import Simulation
     from hisearch.search.model.trial import Recommendation, Trial
@@ -161,7 +162,8 @@ class StudyResult(Shown):
     def caution(self) -> str:
         """A caution about a search that was cut short, as sentences; "" for a complete one."""
         beyond_hope = self.failure is not None and self.failure.hopeless
-        return self.outcome.ending.caution(self.recommendation is not None, beyond_hope)
+        run = shlex.quote(str(self.run_dir))
+        return self.outcome.ending.caution(self.recommendation is not None, beyond_hope, run)
 
     @property
     def formats(self) -> str:
@@ -290,7 +292,7 @@ class StudyResult(Shown):
             failure_heading=failure.heading if failure is not None else "",
             cut_short=self.caution,
             cut_short_brief=self.outcome.ending.brief(
-                self.recommendation is not None, bool(failure and failure.hopeless)
+                self.recommendation is not None, bool(failure and failure.hopeless), shlex.quote(str(self.run_dir))
             ),
             not_exported=refused.read_text(encoding="utf-8").strip() if refused and refused.is_file() else "",
             formats=self.formats,
@@ -299,7 +301,20 @@ class StudyResult(Shown):
             closeup=self.closeup,
             confidence=self.confidence,
             run=shlex.quote(str(self.run_dir)),
+            spare=self._spare(),
         )
+
+    def _spare(self) -> Spare | None:
+        """What one more replica costs: of the recommendation, and of what is as likely to hold the SLO as required."""
+        from hisearch.report.data.spare import cheapest_spare
+        from hisearch.specs.wording import SURE
+
+        best, known = self.recommendation, self.confidence
+        if best is None or self.resolved.study.availability.replicas_down:
+            return None
+        chances = {} if known is None else {t.number: known.chance_of(t.number, best.trial.number) for t in self.trials}
+        sure = [t for t in self.trials if t.meets_slo and (chance := chances.get(t.number)) and chance.value >= SURE]
+        return cheapest_spare([best.trial, *sure], self.simulation.usd_per_hour)
 
     def with_closeup(self, workers: int | None = None, progress: Progress | None = None) -> StudyResult:
         """The result with the report's details of the highlighted deployment, which is simulated for them.

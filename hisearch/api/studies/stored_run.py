@@ -78,8 +78,11 @@ def _rebuild(study: Study, folder: Path, place: Path, facts: dict[str, Any]) -> 
             stopped="" if budget["stopped"] == FINISHED else budget["stopped"],
             untried=tuple(budget["untried"]),
             budget=problem.budget,
-            used=sum(trial.simulations for trial in trials),
-            left_out=tuple(budget.get("left_out", ())),  # runs of earlier versions did not record it
+            used=int(budget.get("within_budget", budget["simulations_used"])),
+            # Runs of earlier versions did not record these.
+            left_out=tuple(budget.get("left_out", ())),
+            likely=tuple(budget.get("likely", budget["untried"])),
+            proven=bool(budget.get("proven", False)),
         ),
     )
     closeup = read_closeup(place / CLOSEUP) if (place / CLOSEUP).is_file() else None

@@ -187,6 +187,7 @@ class Study(Shown):
             capacity=not AT_OTHER_LOADS.isdisjoint(resolved.study.objectives),
             fabrics={name: document.spec for name, document in resolved.hardware.fabrics.items()},
             population=self._population(),
+            replicas_down=resolved.study.availability.replicas_down,
         )
 
     def _population(self) -> Population | None:
@@ -246,6 +247,7 @@ class Study(Shown):
             limits=study.limits_by_name,
             kept_page_tokens=kept_page_tokens(self.resolved.model.spec),
             checkpoint_dtype=self.resolved.model.spec.weight_dtype,
+            replicas_down=study.availability.replicas_down,
         )
 
     def run(

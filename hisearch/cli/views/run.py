@@ -200,7 +200,10 @@ def _show_origin(result: StudyResult, *, heading: bool = True) -> None:
         f"Step times: profile {profile.name}, {profile.evidence}, {profile.error}."
         + (f" Prices of {', '.join(assumed)} are assumptions." * bool(assumed))
     )
-    ended = "" if result.stopped else f"; {result.outcome.ending.describe()}"
+    ended = ""
+    if not result.caution:
+        unlikely = "; what its budget left untried is unlikely to change the answer (under Provenance)"
+        ended = unlikely if result.stopped else f"; {result.outcome.ending.describe()}"
     output.say(
         f"{format_simulations(result.provenance)}, in {result.provenance['run']['wall_time_s']:.1f} s{ended}. "
         f"Report: {result.run_dir / REPORT}"
@@ -259,8 +262,10 @@ def to_dict(result: StudyResult) -> dict[str, Any]:
         "stopped": result.stopped,
         "untried": list(result.outcome.ending.untried),
         "left_out": list(result.outcome.ending.left_out),
+        "likely": list(result.outcome.ending.likely),
+        "proven": result.outcome.ending.proven,
         "objectives": list(result.resolved.study.objectives),
-        "simulations": result.outcome.ending.used,
+        "simulations": result.simulations,
         "replayed": result.provenance["run"]["replayed"],
         "recommendation": recommendation,
         "confidence": confidence_view.to_dict(result),

@@ -228,7 +228,7 @@ def _cautions(result: StudyResult, asked: Asked) -> list[str]:
     if trial is not None:
         rejected = [check for check in trial.slo if isinstance(check, RejectionCheck) and check.requests]
         notes += [check.note for check in rejected]
-    if result.stopped:
+    if result.caution:
         notes.append(f"the search ended by its budget of {result.stopped}, before all was tried")
     return notes
 
@@ -240,7 +240,7 @@ def _rests_on(result: StudyResult, asked: Asked) -> str:
     prices = "; prices are assumed" if assumed else ""
     requests = asked.requests.replace(" are simulated", "").removesuffix(".")
     return (
-        f"{counted(result.outcome.ending.used, 'simulation')} of {requests}; {profile.evidence} step times, "
+        f"{counted(result.simulations, 'simulation')} of {requests}; {profile.evidence} step times, "
         f"{profile.error}{prices}"
     )
 
@@ -248,7 +248,7 @@ def _rests_on(result: StudyResult, asked: Asked) -> str:
 def _go_on(result: StudyResult) -> str:
     """The command that runs the study again, with a longer search where this one was cut short."""
     path = shlex.quote(str(result.run_dir / "study.yaml"))
-    more = f" --set spec.budget.simulations={_LONGER}" if result.stopped == "simulations" else ""
+    more = f" --set spec.budget.simulations={_LONGER}" if result.stopped == "simulations" and result.caution else ""
     return f"hisearch run {path}{more}"
 
 

@@ -14,8 +14,9 @@ from hisearch.export.engines.launch import Launch
 from hisearch.export.engines.releases import exported_release
 from hisearch.export.engines.weights import Checkpoint, needs_checkpoint, weights_to_bring
 from hisearch.export.rendering import resource_name
-from hisearch.export.servers.containers import engine_image
+from hisearch.export.servers.containers import Container, engine_image
 from hisearch.export.servers.fronts import Front, front_of
+from hisearch.export.servers.node_labels import node_label
 from hisearch.export.servers.placement import SERVICE_PORTS, Server, nodes_of, place
 from hisearch.export.servers.roles import check_expressible, check_spanning, is_disaggregated
 from hisearch.latency.parameters import weight_bytes_per_rank
@@ -28,6 +29,9 @@ LEAVING_S = 15
 #: Bounds of a server's time to finish its requests, and what it gets where no request was simulated; seconds, assumed
 #: (30 s is Kubernetes' own default, terminationGracePeriodSeconds).
 LEAST_GRACE_S, USUAL_GRACE_S, MOST_GRACE_S = 30.0, 300.0, 3600.0
+#: Local disk of a pod beside its KV: weights with a file that is being downloaded, compiled kernels and logs. Assumed.
+WEIGHTS_HEADROOM = 1.1
+CACHES_GIB = 20
 
 
 class HostUse(NamedTuple):
@@ -131,10 +135,14 @@ class Export:
         """Seconds between a pod's notice to end and the engine's."""
         return LEAVING_S
 
-    @property
-    def unequal(self) -> bool:
-        """True where pools have different accelerators."""
-        return len({launch.pool.accelerator for launch in self.launches}) > 1
+    def node_label(self, pool: PoolSpec) -> tuple[str, str]:
+        """Label and value of the nodes that have a pool's accelerators."""
+        return node_label(pool.accelerator)
+
+    def storage_gib(self, replica: Container) -> int:
+        """GiB of a replica's local disk on Kubernetes: weights with what a download needs, its own KV, caches, logs."""
+        own_kv_gib = replica.kv_gib if replica.kv_scope == "worker" else 0.0
+        return math.ceil(WEIGHTS_HEADROOM * self.weights_gib + own_kv_gib) + CACHES_GIB
 
     @property
     def front(self) -> Front:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from hisearch.report.data.closeup import Closeup, LoadPoint
 from hisearch.report.data.confidence import Confidence
+from hisearch.report.data.spare import Spare
 from hisearch.score.quantities import percent
 from hisearch.search.model.trial import Recommendation, Trial, metric_of
 from hisearch.specs.base import Evidence
@@ -126,7 +127,8 @@ class ReportInput:
     progress: simulation number -> hypervolume of the front so far.
     costs: of the recommendation and its runner-ups, or of the nearest miss. closeup: of the highlighted deployment, if
     made. confidence: how sure the recommendation is, if known. so_far: of a study that has not ended; its
-    recommendation is then the best so far. run: the run's folder, quoted for a shell.
+    recommendation is then the best so far. run: the run's folder, quoted for a shell. replicas_down: of each pool, away
+    in every simulation. spare: what one more replica costs, where none is away and something is recommended.
 
     Raises:
         ValueError: the parts contradict each other.
@@ -157,6 +159,8 @@ class ReportInput:
     confidence: Confidence | None = None
     so_far: SoFar | None = None
     run: str = "RUN"
+    replicas_down: int = 0
+    spare: Spare | None = None
 
     def __post_init__(self) -> None:
         if not 2 <= len(self.objectives) <= 4:

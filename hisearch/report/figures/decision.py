@@ -20,6 +20,8 @@ _MOST_USE = 4.0
 _LOG_RATIO = 4.0
 #: Mean width of a character, and height of a line, of labels; drawing units.
 _CHARACTER, _LINE = 6.7, 15.0
+#: Marks nearer to each other than this cover each other; drawing units, the radius of a mark.
+_COINCIDE = 8.0
 
 
 _Point = tuple[float, float]
@@ -208,8 +210,25 @@ def _text_box(text: str, y: float, size: Size) -> _Box:
     return right - _CHARACTER * len(text) - 6, y - 20, right, y
 
 
+def together(named: Sequence[Named], points: Mapping[int, _Point]) -> list[Named]:
+    """One entry for all whose marks coincide: the first one's, with the names of all in its first line.
+
+    named: most important first. points: place of each trial's mark, by its number.
+    """
+    kept: list[Named] = []
+    for entry in named:
+        at = points[entry.trial.number]
+        place = next((i for i, one in enumerate(kept) if math.dist(points[one.trial.number], at) < _COINCIDE), None)
+        if place is None:
+            kept.append(entry)
+            continue
+        first, *others = kept[place].texts
+        kept[place] = kept[place]._replace(texts=(f"{first} = {entry.texts[0].lower()}", *others))
+    return kept
+
+
 def _marks(named: Sequence[Named], points: Mapping[int, _Point], size: Size, bound_text: _Box) -> tuple[Mark, ...]:
-    taken = [bound_text]
+    named, taken = together(named, points), [bound_text]
     for entry in named:
         px, py = points[entry.trial.number]
         taken.append((px - 9, py - 9, px + 9, py + 9))

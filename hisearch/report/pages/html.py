@@ -113,10 +113,12 @@ def _named(data: ReportInput, three: Sequence[Trade]) -> list[Named]:
     price = usd(data.highlighted.metrics.get("usd_per_hour", 0.0))
     likely = f", {format_percent(chance)} likely" if chance is not None else ""
     named = [Named("chosen", data.highlighted, (data.title_of_chosen, f"{price} an hour{likely}"))]
-    for trade in three:
-        if trade.trial is not None and all(trade.trial.number != entry.trial.number for entry in named):
-            named.append(Named(trade.role, trade.trial, (capitalised(trade.role), trade.price)))
-    return named
+    trades_named = [
+        Named(trade.role, trade.trial, (capitalised(trade.role), trade.price))
+        for trade in three
+        if trade.trial is not None
+    ]
+    return named + trades_named
 
 
 def _plotly_js() -> str:

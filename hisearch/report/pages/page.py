@@ -21,7 +21,7 @@ from hisearch.score.terms import REJECTED
 from hisearch.search.model.deployments import differences, stores
 from hisearch.search.model.trial import Trial, metric_of
 from hisearch.specs.base import ENGINE_TITLES
-from hisearch.specs.wording import format_percent, listed
+from hisearch.specs.wording import counted, format_percent, listed
 
 
 class Fact(NamedTuple):
@@ -267,9 +267,29 @@ def cautions(data: ReportInput) -> tuple[Caution, ...]:
         Caution("SLO terms", " ".join(f"{note}." for note in remarks), "; ".join(remarks[:1]), "why"),
         Caution("Changes the model", data.formats, data.formats_brief or data.formats, "trades"),
         Caution("No launch scripts", exported, "it cannot be written as launch commands", "why"),
+        _availability(data),
         Caution("Search cut short", data.cut_short, data.cut_short_brief or data.cut_short, "provenance"),
     )
     return tuple(entry for entry in candidates if entry.text)
+
+
+def _availability(data: ReportInput) -> Caution:
+    """A single replica that nothing stands in for, or what is away in every figure; without text where neither is."""
+    if data.replicas_down:
+        down = f"with {counted(data.replicas_down, 'replica')} of each pool away, as spec.availability asks"
+        return Caution("Availability", f"All figures are {down}; the price counts them.", f"figures are {down}", "why")
+    alone = data.recommendation is not None and any(p.replicas == 1 for p in data.recommendation.trial.deployment.pools)
+    if not alone or data.spare is None:
+        return Caution("Single replica", "")
+    costs = usd(data.spare.usd_per_hour)
+    outage = "nothing answers while it is updated, drained or restarted"
+    return Caution(
+        "Single replica",
+        f"There is one replica: {outage}. The cheapest with a spare costs {costs} an hour. A study asks for it with "
+        "spec.availability.replicas_down: 1.",
+        f"{outage}; with a spare it costs {costs} an hour",
+        "trades",
+    )
 
 
 def caution(data: ReportInput) -> str | None:

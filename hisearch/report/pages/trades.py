@@ -1,4 +1,4 @@
-"""What a cheaper, a surer and a faster deployment costs, for the report's first screen and the terminal."""
+"""What a cheaper, a surer, a faster and an uninterrupted deployment cost, for the first screen and the terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hisearch.search.model.deployments import describe, hardware
 from hisearch.search.model.trial import Trial, metric_of, price_of
 from hisearch.specs.wording import SURE, format_percent
 
-Role = Literal["cheaper", "surer", "faster"]
+Role = Literal["cheaper", "surer", "faster", "survives an update"]
 ROLES: tuple[Role, ...] = ("cheaper", "surer", "faster")
 
 #: A faster deployment may cost this many times as much as the recommendation, where another is fast enough.
@@ -26,9 +26,10 @@ _DEARER = 2.0
 class Trade(NamedTuple):
     """A trade against the recommendation.
 
-    trial: None where there is none, ``effect`` then says so. change: of the price, as text. effect: what it gives or
-    takes, as text. hardware, line: short and full description. meets: it meets the SLO in the simulation, with 90 %
-    or more where its probability is known.
+    trial: None where there is none, ``effect`` then says so, and where it was simulated without its spare replica.
+    change: of the price, as text; "" without a deployment. effect: what it gives or takes, as text. hardware, line:
+    short and full description. meets: it meets the SLO in the simulation, with 90 % or more where its probability is
+    known.
     """
 
     role: Role
@@ -42,11 +43,29 @@ class Trade(NamedTuple):
 
 
 def trades(data: ReportInput) -> tuple[Trade, ...]:
-    """The three trades, in the order of ``ROLES``; () without a recommendation."""
+    """The trades in the order of ``ROLES``, then one more replica where it was priced; () without a recommendation."""
     if data.recommendation is None:
         return ()
     trials = {"cheaper": _cheaper(data), "surer": _surer(data), "faster": _faster(data)}
-    return tuple(_trade(role, trials[role], data) for role in ROLES)
+    return (*(_trade(role, trials[role], data) for role in ROLES), *_spare(data))
+
+
+def _spare(data: ReportInput) -> tuple[Trade, ...]:
+    """One more replica of each pool, so that the SLO holds while one is away; () where that is not known."""
+    if data.spare is None:
+        return ()
+    spare, best = data.spare, _best(data)
+    effect = "The SLO holds while a replica is updated, drained or lost"
+    chance = data.confidence.chance_of(spare.of_trial, best.number) if data.confidence is not None else None
+    effect += f", {format_chance(chance)} likely" if chance is not None else ""
+    line, price = hardware(spare.deployment), spare.usd_per_hour
+    change = price_change_of(price, best)
+    sure = chance is None or chance.value >= SURE
+    return (
+        Trade(
+            "survives an update", None, f"{usd(price)} an hour", change, effect, line, describe(spare.deployment), sure
+        ),
+    )
 
 
 def first_latency(data: ReportInput) -> str | None:
@@ -143,7 +162,12 @@ def _trade(role: Role, trial: Trial | None, data: ReportInput) -> Trade:
 
 def price_change(trial: Trial, best: Trial) -> str:
     """``+$11.40 (+54 %)``, ``−$4.80 (−23 %)``, ``same price``."""
-    change = price_of(trial) - price_of(best)
+    return price_change_of(price_of(trial), best)
+
+
+def price_change_of(price: float, best: Trial) -> str:
+    """The same of a price in dollars per hour."""
+    change = price - price_of(best)
     if change == 0:
         return "same price"
     share = f" ({format_percent(change / price_of(best), signed=True)})" if price_of(best) > 0 else ""

@@ -275,7 +275,9 @@ def at_prices(evaluation: Evaluation, nominal_usd: float, drawn_usd: float) -> E
             if name in metrics:
                 metrics[name] *= after / before
     checks = tuple(
-        replace(check, value=metrics[metric_of(check.label)]) if isinstance(check, LimitCheck) else check
+        replace(check, value=metrics.get(metric_of(check.label), check.value))
+        if isinstance(check, LimitCheck)
+        else check
         for check in evaluation.slo
     )
     return replace(evaluation, metrics=metrics, slo=checks, feasible=all(check.holds for check in checks))

@@ -81,7 +81,7 @@ class TrialRunner:
         self._clock = clock
         self._started_at = clock()
         self._by_key: dict[str, Trial] = {}
-        self._refused: dict[str, str] = {}
+        self._refused: dict[str, tuple[str, Job]] = {}
         self._simulations = 0
         self._simulations_each = simulations_each
         self._keep = keep
@@ -133,7 +133,7 @@ class TrialRunner:
         if pending and self.simulations >= self._budget.simulations and not self.stopped:
             self.stopped = "simulations"
         if what:
-            self._refused.update((key, what) for key in fresh if key not in self._by_key)
+            self._refused.update((key, (what, job)) for key, job in fresh.items() if key not in self._by_key)
         return [self._by_key.get(key) for key in keys]
 
     def _jobs_within(self, limit: int) -> int:
@@ -151,9 +151,13 @@ class TrialRunner:
         if self.stopped == "simulations":
             self.stopped = ""
 
+    def refused(self) -> list[tuple[str, Job]]:
+        """The jobs that the budget left out, each with its description as passed to ``run``."""
+        return [refused for key, refused in self._refused.items() if key not in self._by_key]
+
     def untried(self) -> set[str]:
         """Descriptions of the jobs that the budget left out, as passed to ``run``."""
-        return {what for key, what in self._refused.items() if key not in self._by_key}
+        return {what for what, _ in self.refused()}
 
     def _out_of_time(self) -> bool:
         if self._interrupts.received is not None:

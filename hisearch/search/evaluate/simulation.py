@@ -18,7 +18,8 @@ from hisearch.latency.device_memory.plan import DoesNotFit, MemoryPlan
 from hisearch.latency.sharding import InvalidParallelism
 from hisearch.score.capacity import capacity
 from hisearch.score.evaluate import Score, evaluate
-from hisearch.score.terms import worst_margin
+from hisearch.score.terms import REPLICAS, LimitCheck, worst_margin
+from hisearch.search.model.deployments import without_replicas
 from hisearch.search.model.job import Evaluation, Job
 from hisearch.search.model.population import Population
 from hisearch.simulate.plans.agent_memory import AgentsRefused
@@ -64,7 +65,8 @@ class World:
 
     accelerators, hosts, media, devices, fabrics: catalogue entries by name. load: the study's factor on the arrival
     rate. seed: of every simulation (common random numbers). limits: bounds by objective. capacity: it is an objective.
-    population: the agents, if the load is their number.
+    population: the agents, if the load is their number. replicas_down: replicas of each pool that are away in every
+    simulation, though paid for.
     """
 
     model: ModelSpec
@@ -82,6 +84,7 @@ class World:
     capacity: bool = False
     fabrics: Mapping[str, FabricSpec] = field(default_factory=dict)
     population: Population | None = None
+    replicas_down: int = 0
 
     def digest(self, version: str) -> str:
         """Digest of the content, the program's version and its kernels: a journal with another digest does not apply.
@@ -110,6 +113,7 @@ class World:
             "capacity": self.capacity,
             "fabrics": {name: _stated(spec) for name, spec in self.fabrics.items()},
             "population": _stated(self.population.spec) if self.population is not None else None,
+            "replicas_down": self.replicas_down,
         }
         content |= {name: value for name, value in later.items() if value}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
@@ -295,17 +299,24 @@ class Simulation:
             over_window=requests_over_window(trace, fleet.pools[0].plan.max_request_tokens),
             limits=self._world.limits,
         )
-        return Evaluation(score.metrics, score.slo, score.feasible, warnings=(*result.warnings, *score.warnings))
+        checks, down = score.slo, self._world.replicas_down
+        if down:
+            fewest = min(pool.replicas for pool in deployment.pools)
+            checks += (LimitCheck(REPLICAS, float(fewest), down + 1.0, at_least=True),)
+        feasible = all(check.holds for check in checks)
+        return Evaluation(score.metrics, checks, feasible, warnings=(*result.warnings, *score.warnings))
 
-    def fleet(self, deployment: DeploymentSpec) -> FleetPlan:
+    def fleet(self, deployment: DeploymentSpec, *, whole: bool = False) -> FleetPlan:
         """A deployment's pools, compiled at first use, and the transfers between them.
+
+        Without the replicas that the study takes to be away, unless ``whole``; one of each pool is always left.
 
         Raises:
             ValueError: a worker cannot be built.
         """
         fabric = deployment.transfer.fabric
         return plan_fleet(
-            deployment,
+            deployment if whole else without_replicas(deployment, self._world.replicas_down),
             [self.plan(pool) for pool in deployment.pools],
             models=dict.fromkeys(deployment.model_refs, self._world.model),
             usd_per_hour=[cost.total / pool.replicas for cost, pool in self._costs_of_pools(deployment)],

@@ -16,7 +16,8 @@ class Candidate:
     pool: one replica. estimate: at the expected hit rate. replicas: fewest that carry the busiest window by the
     estimate. usd_per_hour: of that many. rps_per_usd: capacity per dollar per hour. margin: relative error of the
     estimates. shortfall: why even the most favourable estimate misses the SLO, or ""; miss: by which share of the
-    bound.
+    bound. ruled_out: the same by bounds that no deployment of such workers can beat (TTFT and TPOT at zero load, all
+    the replicas allowed), or ""; ruled_out_by: by which share.
     """
 
     pool: PoolSpec
@@ -28,6 +29,8 @@ class Candidate:
     margin: float
     shortfall: str = ""
     miss: float = 0.0
+    ruled_out: str = ""
+    ruled_out_by: float = 0.0
 
     @property
     def sides(self) -> tuple[Candidate, ...]:

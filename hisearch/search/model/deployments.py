@@ -113,6 +113,13 @@ def one_less(deployment: DeploymentSpec) -> list[DeploymentSpec]:
     ]
 
 
+def without_replicas(deployment: DeploymentSpec, down: int) -> DeploymentSpec:
+    """What is left of a deployment with ``down`` replicas of each pool away: at least one of each."""
+    if down == 0:
+        return deployment
+    return resized(deployment, [max(pool.replicas - down, 1) for pool in deployment.pools])
+
+
 #: Names of the pools of unequal workers.
 MIXED_NAMES = ("main", "other")
 

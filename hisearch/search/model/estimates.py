@@ -103,6 +103,15 @@ def least_tpot_s(costs: StepCosts, demand: Demand) -> float:
     return decode_step_seconds(costs, 1, int(demand.input_tokens[decoding].min()))
 
 
+def least_ttft_s(costs: StepCosts, engine: EngineSpec, demand: Demand, slo: SloSpec) -> float:
+    """TTFT at the SLO's percentile that no worker can beat: at zero load, with every hit of an unlimited cache.
+
+    Only the new tokens' prefill counts, without reading the cached ones and without a wait for a running step.
+    """
+    new = float(np.percentile(demand.new_tokens, ttft_bound(slo)[1]))
+    return prefill_seconds(costs, engine.chunk_tokens, max(round(new), 1), 0)
+
+
 def largest(holds: Callable[[int], bool], most: int) -> int:
     """Largest n in [1, most] for which ``holds`` (true up to some n, false beyond); 0 if ``holds(1)`` is false."""
     low, high = 0, most + 1

@@ -52,7 +52,8 @@ class Problem:
     model, profile: names for the deployments. objectives: 2 to 4 names of ``specs.studies.study.Objective``. scopes: of
     the space's media, by name. limits: bounds by objective. refuses: why to skip a worker that could be built, or "";
     absent, no worker is skipped. kept_page_tokens: tokens of the engines' KV pages for the model; None for each
-    engine's own. checkpoint_dtype: format of the published weights, None where it is not known.
+    engine's own. checkpoint_dtype: format of the published weights, None where it is not known. replicas_down:
+    replicas of each pool that may be away while the SLO holds.
     """
 
     model: str
@@ -68,6 +69,7 @@ class Problem:
     refuses: Callable[[PoolSpec], str] | None = None
     kept_page_tokens: int | None = None
     checkpoint_dtype: DType | None = None
+    replicas_down: int = 0
 
     def keeps_formats(self, pool: PoolSpec) -> bool:
         """True if a pool serves the published weights in their own format, and KV as the model computes it."""

@@ -46,11 +46,11 @@ def explain(trials: Sequence[Trial], hopeless: str = "") -> Failure:
         hopeless: why stage 1 expects that no deployment can meet the SLO; "" if it does not. Left out if a simulation
             met every latency term.
     """
-    failure, hopeless = _explain(trials), "" if _refuted(trials) else hopeless
+    failure, hopeless = _explain(trials), "" if refuted(trials) else hopeless
     return replace(failure, text=f"{failure.text} {hopeless}".strip(), hopeless=bool(hopeless))
 
 
-def _refuted(trials: Sequence[Trial]) -> bool:
+def refuted(trials: Sequence[Trial]) -> bool:
     """True if a simulation met every latency term, which stage 1's estimates may have ruled out."""
     return any(
         trial.comparable and trial.slo and all(check.holds for check in trial.slo if isinstance(check, TermCheck))

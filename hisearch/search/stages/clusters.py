@@ -27,6 +27,7 @@ from hisearch.search.model.estimates import (
     expected_hit_rate,
     largest,
     least_tpot_s,
+    least_ttft_s,
     prefill_seconds,
     tpot_bound_s,
     ttft_bound,
@@ -45,6 +46,7 @@ from hisearch.search.stages.execution import (
     groups,
     priced,
     replicas_for,
+    replicas_needed,
     select,
     size_group,
 )
@@ -154,7 +156,8 @@ def _size_prefill(problem: Problem, pool: PoolSpec, kv_tokens: int, costs: Compi
         Shortfall.LOAD: demand.least_rps / (most * kindest.capacity_rps),
     }
     usd = problem.planner.usd_per_hour(alone_of(problem, pool))
-    return priced(problem, pool, expected, margin, shortfalls, usd)
+    least_s = least_ttft_s(costs.seconds, engine, demand, slo)
+    return priced(problem, pool, expected, margin, shortfalls, usd, least_s)
 
 
 def _size_decode(problem: Problem, pool: PoolSpec, kv_tokens: int, costs: CompiledCosts) -> Candidate:
@@ -259,7 +262,7 @@ def _mixes(problem: Problem, unified: Sequence[Candidate], of_each: int) -> Iter
 
 def _share(problem: Problem, side: Candidate, name: str) -> Candidate:
     """A unified worker as one of two pools, each of which carries half of the load."""
-    replicas = replicas_for(problem.demand.peak_rps / 2, side.estimate.capacity_rps, side.max_replicas)
+    replicas = replicas_needed(problem, side.estimate.capacity_rps, side.max_replicas, 0.5)
     pool = side.pool.model_copy(update={"name": name})
     return replace(side, pool=pool, replicas=replicas, usd_per_hour=side.usd_per_hour / side.replicas * replicas)
 

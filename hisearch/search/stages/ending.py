@@ -39,8 +39,9 @@ class Ending:
     """How a search ended.
 
     stopped: what ended it early: "simulations", "seconds", "usd" or "interrupted"; "" if nothing did. untried: texts of
-    what was left out. budget: the study's. used: simulations made. left_out: texts of what the search's own rules left
-    out, whatever the budget.
+    what was left out. budget: the study's. used: simulations made within it. left_out: texts of what the search's own
+    rules left out, whatever the budget. likely: texts of the untried that may change the recommendation. proven: stage
+    1 has ruled out every worker, so that the search ended early.
     """
 
     stopped: str
@@ -48,6 +49,8 @@ class Ending:
     budget: BudgetSpec
     used: int
     left_out: tuple[str, ...] = ()
+    likely: tuple[str, ...] = ()
+    proven: bool = False
 
     @property
     def key(self) -> str:
@@ -56,12 +59,19 @@ class Ending:
 
     def describe(self) -> str:
         """``the budget of 20 simulations ended the search before it had tried larger loads``."""
+        if self.proven:
+            return (
+                f"the search ended after {counted(self.used, 'simulation')}, of the workers nearest to the SLO: step "
+                "times alone rule out every worker of the space"
+            )
         rules = f"by its own rules it left out {listed(self.left_out)}" if self.left_out else ""
         if not self.stopped:
             return f"the search came to its end; {rules or 'it had nothing more to try'}"
         text = self._who()
         if self.untried:
             text += f" before it had tried {listed(self.untried)}"
+            if not self.likely:
+                text += ", none of it likely to change the recommendation"
         return f"{text}; {rules}" if rules else text
 
     def _who(self, *, short: bool = False) -> str:
@@ -80,46 +90,60 @@ class Ending:
             else (f"{text}, {left:,} of them held back for the last steps, which did not need them, ended the search")
         )
 
-    def caution(self, recommended: bool, hopeless: bool = False) -> str:
-        """Sentences for the reader of a search that was cut short; "" if it was not.
+    def caution(self, recommended: bool, hopeless: bool = False, run: str = "RUN") -> str:
+        """Sentences on a search that was cut short; "" if it was not, or nothing untried is likely to matter.
 
-        recommended: it found a deployment that meets the SLO. hopeless: stage 1 expects that none can.
+        recommended: it found a deployment that meets the SLO. hopeless: stage 1 expects that none can. run: the run's
+        folder, quoted for a shell.
         """
-        if not self.stopped:
+        if not self._matters(recommended):
             return ""
         text = capitalised(self._who(short=True))
-        if self.untried:
-            left = len(self.untried) - _NAMED
-            more = [f"{left} more (under Provenance in the report)"] if left > 0 else []
-            text += f" before it had tried {listed([*self.untried[:_NAMED], *more])}"
+        left = len(self.likely) - _NAMED
+        more = [f"{left} more (under Provenance in the report)"] if left > 0 else []
+        text += f" before it had tried {listed([*self.likely[:_NAMED], *more])}"
         if hopeless and not recommended:
             return f"{text}. A larger budget will not help."
-        text = f"{text}: {self._outlook(recommended)}."
-        return f"{text} Raise {self.key} to search on." if self.key else text
+        return f"{text}: {self._outlook(recommended)}. To search on: {self.resume(run)}"
 
-    def brief(self, recommended: bool, hopeless: bool = False) -> str:
-        """The same in half a line, without what was not tried."""
-        if not self.stopped:
+    def brief(self, recommended: bool, hopeless: bool = False, run: str = "RUN") -> str:
+        """The same in a line, with the first thing that was not tried."""
+        if not self._matters(recommended):
             return ""
-        outlook = "a larger one will not help" if hopeless and not recommended else self._outlook(recommended)
-        return f"{self._who(short=True)}: {outlook}"
+        if hopeless and not recommended:
+            return f"{self._who(short=True)}: a larger one will not help"
+        first = self.likely[0] if len(self.likely) == 1 else f"{self.likely[0]} and {len(self.likely) - 1} more"
+        return f"{first} untried: {self._outlook(recommended)}; go on with {self.resume(run)}"
+
+    def resume(self, run: str) -> str:
+        """The command that searches on, with twice the budget that ended the search."""
+        if not self.key:
+            return f"hisearch run --resume {run}"
+        return f"hisearch run --resume {run} --set {self.key}={2 * getattr(self.budget, self.stopped):g}"
+
+    def _matters(self, recommended: bool) -> bool:
+        """True if the search was cut short and what it left untried may change the recommendation."""
+        return bool(self.stopped) and (bool(self.likely) or not recommended)
 
     def _outlook(self, recommended: bool) -> str:
         """What a longer search might bring."""
-        if self.untried == (Untried.LOADS,):
-            return "what the recommended deployment can carry beyond this load is not known"
         if recommended:
             return "a cheaper deployment may meet the SLO"
         return "a longer one may find a deployment that meets the SLO"
 
 
+def unseen(kept: Sequence[Kept], trials: Sequence[Trial]) -> list[Kept]:
+    """Candidates without any simulation."""
+    seen = {key_of(trial.deployment.pools) for trial in trials}
+    return [candidate for candidate in kept if key_of(side.pool for side in candidate.sides) not in seen]
+
+
 def untried_candidates(kept: Sequence[Kept], trials: Sequence[Trial]) -> str:
     """``3 of 12 candidates of stage 1``: those without any simulation; "" if there are none."""
-    seen = {key_of(trial.deployment.pools) for trial in trials}
-    unseen = sum(key_of(side.pool for side in candidate.sides) not in seen for candidate in kept)
-    if unseen == len(kept):
+    count = len(unseen(kept, trials))
+    if count == len(kept):
         return f"any of {counted(len(kept), 'candidate')} of stage 1"
-    return f"{unseen:,} of {counted(len(kept), 'candidate')} of stage 1" if unseen else ""
+    return f"{count:,} of {counted(len(kept), 'candidate')} of stage 1" if count else ""
 
 
 def dropped_candidates(kept: Sequence[Kept], trials: Sequence[Trial]) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from operator import attrgetter
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from hisearch.search.model.estimates import (
     estimate,
     expected_hit_rate,
     least_tpot_s,
+    least_ttft_s,
     tpot_bound_s,
     ttft_bound,
 )
@@ -91,19 +92,19 @@ class ExecutionReport:
 
     @property
     def hopeless(self) -> str:
-        """Why no budget helps, if even the most favourable estimate of every worker misses the SLO; else ""."""
-        short_workers = [worker for worker in (*self.sized, *self.sides) if worker.shortfall]
-        if not short_workers or any(not candidate.shortfall for candidate in (*self.sized, *self.kept)):
+        """Why no budget helps, if every worker misses the SLO at zero load or with all replicas allowed; else ""."""
+        workers = [*self.sized, *self.sides]
+        if not workers or not all(worker.ruled_out for worker in workers):
             return ""
-        shortfalls = Counter(candidate.shortfall for candidate in short_workers)
+        shortfalls = Counter(worker.ruled_out for worker in workers)
         reasons = listed([f"{count:,} {_HOPELESS[shortfall][0]}" for shortfall, count in shortfalls.most_common()])
-        nearest = min(short_workers, key=lambda candidate: candidate.miss)
-        times = (1 + nearest.miss) * (1 + nearest.margin)
+        nearest = min(workers, key=lambda worker: worker.ruled_out_by)
+        times = (1 + nearest.ruled_out_by) * (1 + nearest.margin)
         pool = nearest.pool
-        miss = _HOPELESS[nearest.shortfall][1].format(share=format_percent(times - 1), times=f"{times:.3g}")
+        miss = _HOPELESS[nearest.ruled_out][1].format(share=format_percent(times - 1), times=f"{times:.3g}")
         return (
             "No deployment of this search space can meet the SLO, and a larger budget will not help: of "
-            f"{counted(len(self.sized) + len(self.sides), 'worker')} that can be built {reasons}. The nearest, "
+            f"{counted(len(workers), 'worker')} that can be built {reasons}. The nearest, "
             f"{pool.parallelism.ranks} × {pool.accelerator} with {ENGINE_TITLES[pool.engine.name]}, "
             f"{miss} by step times alone, whose error is taken to be {format_percent(nearest.margin)}."
         )
@@ -283,21 +284,32 @@ def _size(problem: Problem, pool: PoolSpec, kv_tokens: int, costs: CompiledCosts
     group = replicas_of_group(pool)
     together = deployment_of(problem.model, problem.profile, pool, group, RouterSpec())
     price = problem.planner.usd_per_hour(together) / group
-    return priced(problem, pool, expected, margin, _misses(problem, pool, kv_tokens, costs), price)
+    misses = _misses(problem, pool, kv_tokens, costs)
+    least_s = least_ttft_s(costs.seconds, pool.engine, problem.demand, problem.slo)
+    return priced(problem, pool, expected, margin, misses, price, least_s)
 
 
 def priced(
-    problem: Problem, pool: PoolSpec, expected: Estimate, margin: float, misses: Mapping[Shortfall, float], usd: float
+    problem: Problem,
+    pool: PoolSpec,
+    expected: Estimate,
+    margin: float,
+    misses: Mapping[Shortfall, float],
+    usd: float,
+    least_ttft_s: float = 0.0,
 ) -> Candidate:
     """A worker with the replicas for the busiest minute; a shortfall if it misses a bound beyond the margin.
 
     expected: estimate of one replica; margin: its relative error. misses: most favourable estimate of each bounded
-    figure, as a share of its bound. usd: dollars per hour of one replica.
+    figure, as a share of its bound. usd: dollars per hour of one replica. least_ttft_s: TTFT at zero load.
     """
     most = problem.max_replicas(pool)
-    reason = max(misses, key=lambda name: misses[name])
-    excess = misses[reason] / (1 + margin) - 1
-    replicas = replicas_for(problem.demand.peak_rps, expected.capacity_rps, most)
+    replicas = replicas_needed(problem, expected.capacity_rps, most)
+    reason, excess = _worst(misses, margin)
+    certain = dict(misses)
+    if Shortfall.TTFT in certain:
+        certain[Shortfall.TTFT] = min(certain[Shortfall.TTFT], least_ttft_s / ttft_bound(problem.slo)[0])
+    certain_reason, certain_excess = _worst(certain, margin)
     return Candidate(
         pool=pool,
         estimate=expected,
@@ -306,9 +318,18 @@ def priced(
         usd_per_hour=usd * replicas,
         rps_per_usd=expected.capacity_rps / max(usd, LEAST_PRICE),
         margin=margin,
-        shortfall=reason if excess > 0 else "",
-        miss=max(excess, 0.0),
+        shortfall=reason,
+        miss=excess,
+        ruled_out=certain_reason,
+        ruled_out_by=certain_excess,
     )
+
+
+def _worst(misses: Mapping[Shortfall, float], margin: float) -> tuple[Shortfall | Literal[""], float]:
+    """(the figure that misses its bound by most beyond the margin, share of the bound); ("", 0.0) if none does."""
+    reason = max(misses, key=lambda name: misses[name])
+    excess = misses[reason] / (1 + margin) - 1
+    return (reason, excess) if excess > 0 else ("", 0.0)
 
 
 def _misses(problem: Problem, pool: PoolSpec, kv_tokens: int, costs: CompiledCosts) -> dict[Shortfall, float]:
@@ -317,7 +338,7 @@ def _misses(problem: Problem, pool: PoolSpec, kv_tokens: int, costs: CompiledCos
     best = estimate(costs.seconds, engine, kv_tokens, demand, slo, demand.ideal_hit_rate)
     single = engine.model_copy(update={"max_running_requests": 1})
     alone = estimate(costs.seconds, single, kv_tokens, demand, slo, demand.ideal_hit_rate)
-    most_rps = problem.max_replicas(pool) * best.capacity_rps
+    most_rps = max(problem.max_replicas(pool) - problem.replicas_down, 1) * best.capacity_rps
     return {
         Shortfall.TPOT: least_tpot_s(costs.seconds, demand) / tpot_bound_s(slo, demand),
         Shortfall.TTFT: alone.ttft_s / ttft_bound(slo)[0],
@@ -328,6 +349,12 @@ def _misses(problem: Problem, pool: PoolSpec, kv_tokens: int, costs: CompiledCos
 def replicas_for(rps: float, capacity_rps: float, most: int) -> int:
     """Replicas with ``capacity_rps`` that the rate ``rps`` needs, between 1 and ``most``."""
     return min(max(math.ceil(rps / capacity_rps), 1), most)
+
+
+def replicas_needed(problem: Problem, capacity_rps: float, most: int, share: float = 1.0) -> int:
+    """Replicas for a share of the busiest minute with those away that may be, between 1 and ``most``."""
+    serving = replicas_for(problem.demand.peak_rps * share, capacity_rps, most)
+    return min(serving + problem.replicas_down, most)
 
 
 def replicas_of_group(pool: PoolSpec) -> int:

@@ -213,6 +213,16 @@ class ConfidenceSpec(Strict):
         return self.at_least or None
 
 
+class AvailabilitySpec(Strict):
+    """What may be away while the SLO holds."""
+
+    replicas_down: NonNegativeInt = Field(
+        0,
+        description="Replicas of each pool that may be down at once, for an update, a drained node or a failure. Every "
+        "simulation is of what is left; the price counts all.",
+    )
+
+
 class StudySpec(Strict):
     """The question: which deployment serves this workload within this SLO, at what price?"""
 
@@ -243,6 +253,7 @@ class StudySpec(Strict):
         description="Bounds on figures of a deployment that are not part of the SLO, in the objectives' own units "
         "(seconds, dollars, watts, joules): {usd_per_hour: {at_most: 40}, mean_w: {at_most: 6000}}.",
     )
+    availability: AvailabilitySpec = Field(AvailabilitySpec(), description="What may be down while the SLO holds.")
     budget: BudgetSpec = Field(BudgetSpec(), description="How long to search.")
     recommend: RecommendSpec = Field(RecommendSpec(), description="What to recommend.")
     confidence: ConfidenceSpec = Field(ConfidenceSpec(), description="How sure to be of it.")

@@ -57,7 +57,7 @@ def merged(traces: Sequence[Trace]) -> Trace:
     for name in ("session", "tenant"):
         columns[name] = np.concatenate(_disjoint([getattr(trace, name) for trace in traces]))
     named = [trace.models.names[k] for trace in traces if trace.models is not None for k in trace.models.model.tolist()]
-    return make_trace(
+    together = make_trace(
         **columns,  # type: ignore[arg-type]  # by name
         request_ids=[f"{k}/{name}" for k, trace in enumerate(traces, 1) for name in trace.request_ids],
         open_loop=loops.pop() if loops else True,
@@ -66,6 +66,7 @@ def merged(traces: Sequence[Trace]) -> Trace:
         block_tokens=math.gcd(*(trace.block_tokens for trace in traces)),
         models=models_of(named) if named else None,
     )
+    return replace(together, import_notes=tuple(dict.fromkeys(n for trace in traces for n in trace.import_notes)))
 
 
 def side_by_side(traces: Sequence[CompiledTrace], names: Sequence[str]) -> CompiledTrace:

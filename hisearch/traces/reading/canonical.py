@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from hisearch.traces.reading.errors import TraceError
-from hisearch.traces.reading.rows import Fields, Order, RowError, json_rows
+from hisearch.traces.reading.rows import Fields, Order, RowError, json_rows, one_line
 from hisearch.traces.reading.source import Codes, Requests, Source
 from hisearch.traces.reading.tables import header_in, parquet_rows, parquet_schema
 from hisearch.traces.reading.text import is_parquet
@@ -33,7 +33,9 @@ _FIELDS = frozenset({
     "id", "arrival_s", "input_tokens", "output_tokens", "max_output_tokens", "previous", "think_s", "session", "tenant",
     "priority", "model", "shares_with", "shared_tokens", "block_ids", "known_tokens", "token_ids", "output_token_ids",
 })  # fmt: skip
-_HEADER = ("format", "version", "block_tokens", "open_loop")
+_HEADER = ("format", "version", "block_tokens", "open_loop", "skipped_rows", "import_notes")
+#: Characters of a note of a header that are kept, and notes.
+_NOTE_CHARACTERS, _MOST_NOTES = 1000, 100
 _CONTENT = ("shares_with", "block_ids", "token_ids")
 
 
@@ -198,13 +200,24 @@ def read_canonical(source: Source) -> Trace:
         open_loop = header.raw("open_loop") if "open_loop" in header else False
         if not isinstance(open_loop, bool):
             raise RowError("open_loop", "expected true or false")
+        skipped = header.count("skipped_rows", minimum=0) if "skipped_rows" in header else 0
+        import_notes = _import_notes(header)
     except RowError as error:
         raise TraceError.at(error.message, path=source.path, line=line, key=error.field) from error
     reader = _Reader(block_tokens)
     for line, row in rows:
         with source.bad.row(line):
             reader.add(row)
-    return reader.finish(source, open_loop)
+    trace = reader.finish(source, open_loop)
+    return replace(trace, skipped_rows=trace.skipped_rows + skipped, import_notes=import_notes)
+
+
+def _import_notes(header: Fields) -> tuple[str, ...]:
+    """What the header says of the file that this one was made of; a line each."""
+    notes = header.raw("import_notes") if "import_notes" in header else []
+    if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
+        raise RowError("import_notes", "expected a list of texts")
+    return tuple(one_line(note[:_NOTE_CHARACTERS]) for note in notes[:_MOST_NOTES])
 
 
 def _parquet_rows(source: Source) -> Iterator[tuple[int, Fields]]:
@@ -223,6 +236,8 @@ def write_trace(trace: Trace, path: Path) -> None:
         raise TraceError.at("two requests have the same id", path=path, key="id")
     header = {"format": FORMAT, "version": VERSION, "open_loop": trace.open_loop}
     header |= {"block_tokens": trace.block_tokens} if trace.block_tokens > 1 else {}
+    header |= {"skipped_rows": trace.skipped_rows} if trace.skipped_rows else {}
+    header |= {"import_notes": list(trace.import_notes)} if trace.import_notes else {}
     if path.name.endswith(".parquet"):
         _write_parquet(trace, header, path)
     elif path.name.endswith((".jsonl", ".jsonl.gz")):

@@ -73,8 +73,12 @@ def notes_of(understood: Understood, defined: str, bad: BadRows, count: int) -> 
     notes += [f"table: {understood.table}"] if understood.table else []
     if understood.unordered:
         notes.append(f"{counted(understood.unordered, 'row')} of {count:,} came out of order of time; they were sorted")
-    if understood.rows_left_out:
-        notes.append(understood.rows_left_out)
+    return (*notes, *left_out_notes(understood, bad))
+
+
+def left_out_notes(understood: Understood, bad: BadRows) -> tuple[str, ...]:
+    """Which rows of the file are not in the trace, and why."""
+    notes = [understood.rows_left_out] if understood.rows_left_out else []
     if bad.count:
         faults = "; ".join(dict.fromkeys(str(error) for _, error in bad.first))
         places = _places([line for line, _ in bad.first], bad.count)

@@ -20,9 +20,16 @@ _FIELDS = LogFields(
     inputs=("prompt_tokens",),
     outputs=("completion_tokens",),
     ends=("endTime",),
-    ids=("request_id",),
-    sessions=("session_id",),
-    tenants=("team_id", "end_user", "user", "api_key"),
+    ids=("request_id", "id"),
+    sessions=("session_id", "trace_id"),
+    tenants=(
+        "team_id",
+        "metadata.user_api_key_team_id",
+        "end_user",
+        "user",
+        "metadata.user_api_key_user_id",
+        "api_key",
+    ),
     models=("model", "model_group"),
     statuses=("status",),
     cache_hits=("cache_hit",),
@@ -33,8 +40,10 @@ def read(source: Source) -> Trace:
     """Rows of LiteLLM's table ``LiteLLM_SpendLogs`` (github.com/BerriAI/litellm, litellm/proxy/schema.prisma).
 
     As CSV, JSON lines, an array as ``GET /spend/logs`` answers, or parquet. Times are dates without a zone, in UTC.
-    Calls of one ``session_id`` follow each other up, ``startTime`` after the predecessor's ``endTime``. Failures,
-    calls without output (embeddings) and answers from LiteLLM's own cache are left out. Prompts' contents are not
+    Also what LiteLLM's callbacks write to files, S3 and GCS (``litellm/types/utils.py``, ``StandardLoggingPayload``):
+    its times are seconds since 1970, its session is ``trace_id``, from which the table's ``session_id`` is taken
+    (``_get_session_id_for_spend_log``; a client that sends none gets one of its own for each call). Calls of one
+    session follow each other up, ``startTime`` after the predecessor's ``endTime``. Failures, calls without output (embeddings) and answers from LiteLLM's own cache are left out. Prompts' contents are not
     recorded in general: nothing is shared.
     """
     source.understood.table = table_note(source.path)

@@ -33,12 +33,12 @@ _FIELDS = LogFields(
     inputs=tuple(f"{place}usage.{name}" for place in _PLACES for name in ("prompt_tokens", "input_tokens")),
     outputs=tuple(f"{place}usage.{name}" for place in _PLACES for name in ("completion_tokens", "output_tokens")),
     ends=("end_time", "endTime", "ended_at", "finished_at"),
-    durations_ms=("duration_ms", "latency_ms"),
-    ids=("request_id", "requestId", "id", "response.id", "response.body.id", "body.id"),
+    durations_ms=("duration_ms", "latency_ms", "latencies.request"),
+    ids=("request_id", "requestId", "id", "response.id", "response.body.id", "body.id", "request.id"),
     sessions=("session_id", "conversation_id", "conversation.id", "metadata.session_id", "metadata.conversation_id"),
-    tenants=("tenant", "team_id", "user_id", "user", "request.user"),
+    tenants=("tenant", "team_id", "user_id", "user", "request.user", "consumer.username"),
     models=(*(f"{place}model" for place in _PLACES), "request.model", "ai.proxy.meta.response_model"),
-    statuses=("status_code", "status", "response.status_code", "upstream_status"),
+    statuses=("status_code", "status", "response.status_code", "response.status", "upstream_status"),
     cache_hits=("cache_hit", "cached"),
 )  # fmt: skip
 
@@ -46,7 +46,8 @@ _FIELDS = LogFields(
 def read(source: Source) -> Trace:
     """Logs with the ``usage`` of OpenAI's API (platform.openai.com/docs/api-reference), one JSON object per request.
 
-    The object is the response, or holds it under ``response``, ``response.body``, ``body`` or ``ai.proxy`` (Kong).
+    The object is the response, or holds it under ``response``, ``response.body``, ``body`` or ``ai.proxy`` (Kong,
+    whose serialiser logs ``started_at`` and ``latencies.request`` in milliseconds and ``response.status``).
     The arrival is the gateway's own start time where it logs one, else its ``timestamp``, else the response's
     ``created``. That counts whole seconds, over which arrivals are then spread, seeded. Where ends or latencies are
     logged, requests of one session follow each other up; else they come at their recorded times. Failures, rows

@@ -77,6 +77,7 @@ def read(source: Source) -> Trace:
     Prompts' lengths are their ``prompt_token_ids``, which ``--enable-log-requests`` writes (before 0.10: by default;
     since then at ``VLLM_LOGGING_LEVEL=DEBUG``), outputs' lengths their ``output_token_ids``, which
     ``--enable-log-outputs`` writes. Token ids tell which prompts share a prefix. ``max_tokens`` is the declared limit.
+    ``--enable-log-request-prompts`` alone writes the first 512 at INFO: such prompts are warned of as cut.
     Requests without an answer in the log are left out. Sessions are not recorded. ``--max-log-len`` cuts both lists.
     """
     logged = _logged(source)
@@ -141,7 +142,10 @@ def _take(logged: dict[str, _Logged], clock: _Clock, line: int, content: str) ->
         request = logged.setdefault(name, _Logged(line, clock.seconds(content[: match.start()])))
     ids = _PROMPT_IDS.match(content)
     if ids is not None and ids.group(1) is not None:
-        request.ids = _ids(ids.group(1))
+        found = _ids(ids.group(1))
+        # With --enable-log-request-prompts a preview of 512 ids follows the complete list.
+        if request.ids is None or len(found) > len(request.ids):
+            request.ids = found
     limits = _MAX_TOKENS.findall(content)
     if received is not None and limits:
         request.limit = int(limits[-1])
