@@ -21,6 +21,7 @@ from hisearch.simulate.engine import EngineOutOfMemory
 from hisearch.simulate.plans.tier_plan import MovementPlan, TierPlan, TransferLaw
 from hisearch.specs.base import EngineName
 from hisearch.specs.deployments.deployment import SCHEDULES, EngineSpec, EvictionName
+from hisearch.specs.deployments.engine_rules import rules_of
 from hisearch.specs.deployments.engine_settings import EVICTIONS_SINCE
 from hisearch.specs.deployments.routing import RouterName, RouterSpec
 from hisearch.specs.deployments.tiers import KV_CONNECTORS
@@ -343,6 +344,7 @@ def trtllm_config(
         host_blocks=host_tokens // engine.page_size,
         to_host=write,
         to_device=read,
+        rules=rules_of("trtllm", engine.version),
     )
 
 
@@ -456,11 +458,16 @@ def sglang_engines(*, mixed: bool = False, version: str | None = "0.5.9") -> st.
     )
 
 
+#: A release from before each of its rules, and the newest.
+TRTLLM_RELEASES = ("1.1.0", "1.2.1", "1.3.0rc8", "1.3.0rc12", "")
+
+
 def trtllm_engines() -> st.SearchStrategy[EngineSpec]:
     """TensorRT-LLM's settings."""
     return st.builds(
         EngineSpec,
         name=st.just("trtllm"),
+        version=st.sampled_from(TRTLLM_RELEASES),
         page_tokens=st.sampled_from([2, 4, 16]),
         max_running_requests=st.sampled_from([1, 2, 4, 16]),
         chunk_tokens=st.sampled_from([16, 50, 64, 256]),

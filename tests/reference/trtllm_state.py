@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from hisearch.specs.deployments.engine_rules import rules_of
 from hisearch.validate.restatement.recording import Request
 from hisearch.validate.restatement.transfers import CopyLaw
 
@@ -27,6 +28,7 @@ class TrtllmConfig:
         overlap_scheduler: a batch is formed while the one before it runs.
         host_blocks: blocks of the host cache, ``kv_cache_config.host_cache_size``.
         to_host, to_device: time to copy one block there and back.
+        rules: the dated rules that hold (``hisearch.base.engine_rules``).
     """
 
     max_batch_size: int
@@ -40,6 +42,7 @@ class TrtllmConfig:
     host_blocks: int = 0
     to_host: CopyLaw = AT_ONCE
     to_device: CopyLaw = AT_ONCE
+    rules: frozenset[str] = field(default_factory=lambda: rules_of("trtllm"))
 
 
 @dataclass(eq=False)

@@ -310,6 +310,7 @@ def allocate(
     pinned = np.broadcast_to(plan.ignore_eos, count).astype(np.int8)
     ends = radix and pinned.any() and not config.prefix_caching
     runs_vllm = config.engine == la.VLLM or config.role == fl.DECODE
+    by_trtllm = config.engine == la.TRTLLM
     in_order = trace._replace(previous=np.full_like(trace.previous, -1)) if pooled else trace
     owner_head, owner, next_owner = owners.find(in_order) if runs_vllm else (np.empty(0, np.int32),) * 3
     settings.shared_outputs = len(owner) > 0
@@ -344,7 +345,7 @@ def allocate(
         batch=np.empty((workers, config.max_running), np.int32),
         launches=records(2 * workers, la.LAUNCH),
         joins=np.empty((workers, config.max_running if radix else 1), la.JOIN).view(np.recarray),
-        prompts=np.empty((2 * workers, config.max_running) if radix else (1, 1), np.int32),
+        prompts=np.empty((2 * workers, config.max_running) if radix or by_trtllm else (1, 1), np.int32),
         ends=np.empty((2 * workers, config.max_running + 1) if ends else (1, 1), np.float64),
         queue_order=np.empty((2, count if sorts else 1), np.int32),
         shuffle_rng=_shuffle_streams(seed, workers),
@@ -353,7 +354,7 @@ def allocate(
         owner_head=owner_head,
         owner=owner,
         next_owner=next_owner,
-        pledged=np.zeros(len(trace.parent) if config.engine == la.TRTLLM else 0, np.int64),
+        pledged=np.zeros(len(trace.parent) if by_trtllm else 0, np.int64),
         stage_free_s=np.zeros((workers // config.schedulers, config.schedulers)),
         **_lockstep_arrays(plan),
         event_heap=np.empty(workers, np.int32),
