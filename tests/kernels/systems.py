@@ -338,6 +338,12 @@ def trtllm_config(
         num_blocks=capacity_tokens // engine.page_size,
         tokens_per_block=engine.page_size,
         policy=engine.capacity_policy,
+        chunking_policy=engine.chunking_policy,
+        batch_wait_timeout_iters=engine.batch_wait_timeout_iters,
+        batch_wait_max_tokens_ratio=engine.batch_wait_max_tokens_ratio,
+        enable_balance=engine.attention_dp_balance,
+        timeout_iters=engine.attention_dp_timeout_iters,
+        batching_wait_iters=engine.attention_dp_batching_wait_iters,
         enable_block_reuse=engine.prefix_caching,
         enable_chunked_prefill=engine.chunked_prefill,
         overlap_scheduler=engine.overlap,
@@ -474,7 +480,10 @@ def trtllm_engines() -> st.SearchStrategy[EngineSpec]:
         prefix_caching=st.sampled_from([True, True, True, False]),
         overlap=st.booleans(),
         chunked_prefill=st.sampled_from([True, True, True, False]),
-        capacity_policy=st.sampled_from(["guaranteed_no_evict", "max_utilization"]),
+        capacity_policy=st.sampled_from(2 * ["guaranteed_no_evict", "max_utilization"] + ["static_batch"]),
+        chunking_policy=st.sampled_from(["first_come_first_served", "first_come_first_served", "equal_progress"]),
+        batch_wait_timeout_iters=st.sampled_from([0, 0, 3]),
+        batch_wait_max_tokens_ratio=st.sampled_from([0.0, 0.0, 0.5]),
     )
 
 

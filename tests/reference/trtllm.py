@@ -23,6 +23,15 @@ from .trtllm_pool import TwoPools
 from .trtllm_state import LiveRequest, TrtllmConfig
 
 
+@dataclass(frozen=True)
+class Share:
+    """The chunk of a context, and the tokens that it counts for in the budget."""
+
+    live: LiveRequest
+    tokens: int
+    counted: int
+
+
 @dataclass
 class _Outstanding:
     """A batch on (or queued for) the device, the requests it makes a token for, and its contexts."""
@@ -63,6 +72,7 @@ class TrtllmWorker:
         self._paused: list[LiveRequest] = []
         self._pending_blocks: set[Hashable] = set()
         self._left_out: list[LiveRequest] = []
+        self._waited = 0
 
     @property
     def held_tokens(self) -> int:
@@ -99,16 +109,29 @@ class TrtllmWorker:
         """
         while self.queue and len(self.active) < self.config.max_batch_size:
             self.active.append(self.queue.pop(0))
-        # Copies wait for batches already queued on the device.
-        self.pool.copies_begin_s = max(now, self.device_free_s)
         while True:
-            contexts = self._fitting_contexts()
-            generations = [live for live in self.active if self._generates(live) and live not in self._left_out]
-            shares = self._share_out(contexts, len(generations))
+            shares, generations = self.choose()
+            shares = self._hold_back(shares, len(generations))
             if shares or generations:
-                break
+                return self.start(now, shares, generations)
             if not self._paused or self.outstanding:
                 return None
+
+    def choose(self) -> tuple[list[Share], list[LiveRequest]]:
+        """The contexts of the next batch with their shares, and its generations; requests are paused for them."""
+        contexts = self._fitting_contexts()
+        generations = [live for live in self.active if self._generates(live) and live not in self._left_out]
+        return self._share_out(contexts, len(generations)), generations
+
+    @property
+    def paused_any(self) -> bool:
+        """Whether the newest choice paused a request."""
+        return bool(self._paused)
+
+    def start(self, now: float, shares: list[Share], generations: list[LiveRequest]) -> Step:
+        """Form the batch that was chosen, and queue it on the device."""
+        # Copies wait for batches already queued on the device.
+        self.pool.copies_begin_s = max(now, self.device_free_s)
         contexts, batch = self._start_contexts(shares, len(generations), now)
         for live in generations:
             self._allocate(live, live.computed + 1)
@@ -140,21 +163,28 @@ class TrtllmWorker:
         self._paused = []
         self._left_out = []
         self._pending_blocks = self._blocks_being_made()
-        if self.config.policy == "guaranteed_no_evict":
-            return self._guaranteed_no_evict()
-        return self._max_utilization()
+        if self.config.policy == "max_utilization":
+            return self._max_utilization()
+        if self.config.policy == "static_batch" and any(live.started and not live.is_context for live in self.active):
+            return []
+        return self._guaranteed_no_evict()
 
     def _guaranteed_no_evict(self) -> list[LiveRequest]:
         """Contexts that may be computed, in order of arrival, while free blocks cover all that they will need.
 
         Blocks for the declared outputs of generations are set aside first. The first that does not fit ends the pass.
         """
-        available = len(self.pool.free)
-        for live in self.active:
-            if live.started and not live.is_context:
-                available -= self._blocks(live.declared) - len(live.blocks)
+        generating = [live for live in self.active if live.started and not live.is_context]
+        available = len(self.pool.free) - sum(self._blocks(live.declared) - len(live.blocks) for live in generating)
+        fitting = self._in_order(self.active, available)
+        if not fitting and not generating:
+            # The engine would stand still for good.
+            fitting = self._in_order([live for live in self.active if live.started], available)
+        return fitting
+
+    def _in_order(self, requests: list[LiveRequest], available: int) -> list[LiveRequest]:
         fitting = []
-        for live in self.active:
+        for live in requests:
             if live.started and not live.is_context:
                 continue
             if not live.started and self._better_later(live):
@@ -234,7 +264,7 @@ class TrtllmWorker:
         if "credits_reuse" not in self.config.rules:
             return 0
         cached, held = self._cached(live)
-        all_count = self.config.policy == "guaranteed_no_evict" or "credits_unheld" in self.config.rules
+        all_count = self.config.policy != "max_utilization" or "credits_unheld" in self.config.rules
         return (cached if all_count else held) * self.config.tokens_per_block
 
     def _blocks_being_made(self) -> set[Hashable]:
@@ -246,7 +276,7 @@ class TrtllmWorker:
     def _better_later(self, live: LiveRequest) -> bool:
         """Whether an earlier context is computing its first missing block; else it will compute that block itself."""
         missing = self._first_missing(live)
-        if missing is None:
+        if missing is None or self.config.policy == "static_batch":
             return False
         if missing in self._pending_blocks:
             return True
@@ -263,24 +293,70 @@ class TrtllmWorker:
 
     # ---- forming the batch ------------------------------------------------------------------------------------------
 
-    def _share_out(self, contexts: list[LiveRequest], generations: int) -> list[tuple[LiveRequest, int]]:
-        """Tokens of each context, first come first served from what the generations leave of the budget.
+    def _share_out(self, contexts: list[LiveRequest], generations: int) -> list[Share]:
+        """Tokens of each context, from what the generations leave of the budget.
 
-        The last chunk of a context that starts is counted without its cached tokens. Unfinished chunks come first.
+        The last chunk of a context that starts is counted without its cached tokens.
         """
         left = self.config.max_num_tokens - generations
+        if self.config.chunking_policy == "equal_progress" and self.config.enable_chunked_prefill:
+            return self._share_equally(contexts, left)
         shares = []
         for live in contexts:
             share = self._missing(live)
-            counted = share - (0 if live.started else self._credited_tokens(live))
+            counted = self._counted(live, share)
             if counted > left:
                 if not self.config.enable_chunked_prefill:
                     break
-                share = counted = left // self.config.tokens_per_block * self.config.tokens_per_block
+                share = left // self.config.tokens_per_block * self.config.tokens_per_block
+                counted = self._counted(live, share)
             if share > 0:
-                shares.append((live, share))
+                shares.append(Share(live, share, counted))
                 left -= counted
-        return self._unfinished_first(shares)
+        return shares
+
+    def _share_equally(self, contexts: list[LiveRequest], budget: int) -> list[Share]:
+        """A block for each context in turn, unless all fit."""
+        whole = [Share(live, self._missing(live), self._counted(live, self._missing(live))) for live in contexts]
+        if sum(share.counted for share in whole) <= budget:
+            return whole
+        sizes = [0] * len(contexts)
+        while True:
+            before = list(sizes)
+            if sum(map(self._counted, contexts, sizes)) >= budget:
+                break
+            for index, live in enumerate(contexts):
+                grown = list(sizes)
+                grown[index] = min(sizes[index] + self.config.tokens_per_block, self._missing(live))
+                if sum(map(self._counted, contexts, grown)) <= budget and grown[index] <= self.config.max_num_tokens:
+                    sizes = grown
+            if sizes == before:
+                break
+        return [
+            Share(live, size, self._counted(live, size)) for live, size in zip(contexts, sizes, strict=True) if size
+        ]
+
+    def _counted(self, live: LiveRequest, share: int) -> int:
+        """Tokens of the budget that a chunk counts for: only one that ends the prompt leaves its cached tokens out."""
+        credit = 0 if live.started else self._credited_tokens(live)
+        missing = self._missing(live)
+        return share if credit + share < missing else missing - credit
+
+    def _hold_back(self, shares: list[Share], generations: int) -> list[Share]:
+        """No contexts where they wait for a larger batch while generations run."""
+        config = self.config
+        if not config.batch_wait_timeout_iters and not config.batch_wait_max_tokens_ratio:
+            return shares
+        if not shares or not generations:
+            return shares
+        by_count = "credits_reuse" in config.rules
+        tokens = generations + sum(share.counted if by_count else share.live.known for share in shares)
+        late = self._waited >= config.batch_wait_timeout_iters
+        if late or tokens >= config.batch_wait_max_tokens_ratio * config.max_num_tokens:
+            self._waited = 0
+            return shares
+        self._waited += 1
+        return []
 
     def _missing(self, live: LiveRequest) -> int:
         return (live.prompt_tokens if live.started else live.known) - live.computed
@@ -289,12 +365,13 @@ class TrtllmWorker:
         return sorted(shares, key=lambda entry: entry[1] == self._missing(entry[0]))
 
     def _start_contexts(
-        self, shares: list[tuple[LiveRequest, int]], generations: int, now: float
+        self, chosen: list[Share], generations: int, now: float
     ) -> tuple[list[LiveRequest], list[BatchEntry]]:
-        """Start contexts; where they find less than was credited, the last ones are cut to the budget.
+        """Start contexts, unfinished chunks first; where they find less than was credited, the last ones are cut.
 
         A share keeps a block, and ends with one.
         """
+        shares = self._unfinished_first([(share.live, share.tokens) for share in chosen])
         for live, _ in shares:
             if not live.started:
                 self._start(live, now)

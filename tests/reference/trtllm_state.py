@@ -23,6 +23,9 @@ class TrtllmConfig:
         num_blocks: pool size.
         tokens_per_block: tokens per block.
         policy: ``capacity_scheduler_policy``.
+        chunking_policy: ``context_chunking_policy``.
+        batch_wait_timeout_iters, batch_wait_max_tokens_ratio: contexts wait for a larger batch.
+        enable_balance, timeout_iters, batching_wait_iters: of ``attention_dp_config``, see ``trtllm_lockstep``.
         enable_block_reuse: reuse the blocks of shared prefixes.
         enable_chunked_prefill: False: a prompt is never cut by the budget.
         overlap_scheduler: a batch is formed while the one before it runs.
@@ -35,7 +38,13 @@ class TrtllmConfig:
     max_num_tokens: int
     num_blocks: int
     tokens_per_block: int = 32
-    policy: Literal["guaranteed_no_evict", "max_utilization"] = "guaranteed_no_evict"
+    policy: Literal["guaranteed_no_evict", "max_utilization", "static_batch"] = "guaranteed_no_evict"
+    chunking_policy: Literal["first_come_first_served", "equal_progress"] = "first_come_first_served"
+    batch_wait_timeout_iters: int = 0
+    batch_wait_max_tokens_ratio: float = 0.0
+    enable_balance: bool = False
+    timeout_iters: int = 50
+    batching_wait_iters: int = 10
     enable_block_reuse: bool = True
     enable_chunked_prefill: bool = True
     overlap_scheduler: bool = True

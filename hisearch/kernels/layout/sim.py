@@ -48,8 +48,9 @@ AGENTS = 6
 VLLM_GROUPS = 7
 # Codes of eviction policies that other kernels know.
 LRU, LFU, FIFO, MRU, DISTANCE = (EVICTIONS.code(name) for name in ("lru", "lfu", "fifo", "mru", "distance"))
-# TensorRT-LLM's capacity policies.
-GUARANTEED_NO_EVICT, MAX_UTILIZATION = 0, 1
+# TensorRT-LLM's capacity policies, and how it cuts contexts.
+GUARANTEED_NO_EVICT, MAX_UTILIZATION, STATIC_BATCH = 0, 1, 2
+FIRST_COME_FIRST_SERVED, EQUAL_PROGRESS = 0, 1
 # Orders of the waiting queue.
 FCFS, PRIORITY, LPM = (QUEUE_ORDERS.code(name) for name in ("fcfs", "priority", "lpm"))
 

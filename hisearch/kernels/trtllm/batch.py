@@ -69,7 +69,8 @@ def budget_of(sim, w):
 
 
 @kernel
-def _missing_tokens(sim, r):
+def missing_tokens(sim, r):
+    """Tokens of context ``r`` that are not computed, or found in the cache if it has started."""
     return memory.known_tokens(sim, r) - sim.requests[r].computed
 
 
@@ -80,7 +81,7 @@ def _put_unfinished_first(sim, w):
     front = 0
     for k in range(sim.workers[w].batch_size):
         r = batch[k]
-        if sim.requests[r].chunk < _missing_tokens(sim, r):
+        if sim.requests[r].chunk < missing_tokens(sim, r):
             for j in range(k, front, -1):
                 batch[j] = batch[j - 1]
             batch[front] = r
@@ -120,13 +121,13 @@ def begin(sim, w, now):
         r = sim.batch[w, k]
         if sim.requests[r].state == la.WAITING:
             memory.start(sim, w, now, r)
-        sim.requests[r].chunk = min(sim.requests[r].chunk, _missing_tokens(sim, r))
+        sim.requests[r].chunk = min(sim.requests[r].chunk, missing_tokens(sim, r))
     _put_unfinished_first(sim, w)
     _trim(sim, w)
     for k in range(worker.batch_size):
         r = sim.batch[w, k]
         request = sim.requests[r]
-        request.part = la.PROMPT_ENDS if request.chunk == _missing_tokens(sim, r) else la.PROMPT_GOES_ON
+        request.part = la.PROMPT_ENDS if request.chunk == missing_tokens(sim, r) else la.PROMPT_GOES_ON
         worker.prefill_tokens += request.chunk
     if worker.decoding > 0:
         memory.take_decode_pages(sim, w, now, lists.pages_needed(sim, w, 0))

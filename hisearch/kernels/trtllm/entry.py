@@ -18,26 +18,27 @@ from hisearch.kernels.engine.cost import batch_cost
 from hisearch.kernels.engine.engine_calls import Op
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import heaps, lists
-from hisearch.kernels.trtllm import host, memory
-from hisearch.kernels.trtllm.step import compose
+from hisearch.kernels.trtllm import host, memory, ranks, shares, step
 
 
 @kernel
 def form(sim, w, now):
     """Form the next batch at ``now``, launch it and set the worker's next event."""
     worker = sim.workers[w]
+    if sim.config.scheduler_kind == la.LOCKSTEP:
+        _form_in_lockstep(sim, w, now)
+        return
     log.forget_lost(sim)
-    steady, paused = compose(sim, w, now)
+    steady = step.choose(sim, w)
+    steady = not shares.hold_back(sim, w) and steady
+    step.start(sim, w, now)
     worker.peak_pages = max(worker.peak_pages, sim.trees[w].capacity_pages - sim.trees[w].free_pages)
     if worker.batch_size == 0 and worker.decoding == 0:
-        if paused and worker.outstanding == 0 and sim.config.scheduler_kind != la.LOCKSTEP:
+        if worker.paused and worker.outstanding == 0:
             worker.phase = la.FORMING
             heaps.event_set(sim, w, now)
         else:
             device.await_next(sim, w, now, False)
-        return
-    if sim.config.scheduler_kind == la.LOCKSTEP:
-        schedulers.hold_back(sim, w, sim.batch[w], worker.batch_size, *lists.decodes(sim, w))
         return
     limit = 1
     if steady and worker.draining == 0 and worker.outstanding == sim.config.overlap and not _copies_last(sim, w, now):
@@ -47,6 +48,20 @@ def form(sim, w, now):
         device.plan_fast_forward(sim, w, now, limit)
     else:
         _launch(sim, w, now)
+
+
+@kernel
+def _form_in_lockstep(sim, w, now):
+    """Form rank ``w``'s batch of what ``ranks.choose_together`` chose."""
+    worker = sim.workers[w]
+    if worker.sits_out:
+        return
+    step.start(sim, w, now)
+    worker.peak_pages = max(worker.peak_pages, sim.trees[w].capacity_pages - sim.trees[w].free_pages)
+    if worker.batch_size > 0 or worker.decoding > 0:
+        schedulers.hold_back(sim, w, sim.batch[w], worker.batch_size, *lists.decodes(sim, w))
+    elif worker.paused and worker.outstanding == 0:
+        worker.look_s = now
 
 
 @kernel
@@ -194,6 +209,7 @@ def _end_requests(sim, w, r, now):
         memory.release(sim, w, r, request.computed + request.late_tokens, request.computed)
         lists.stop_running(sim, w, r)
         worker.draining -= 1
+        worker.active_tokens -= sim.trace.input_tokens[r]
         lists.note_finished(sim, w, r, now)
         r = request.next_aside
 
@@ -227,10 +243,11 @@ def _findable_tokens(sim, r, step):
 @kernel
 def receive(sim, w, r, now):
     """Queue request ``r`` at ``now``; end a fast-forward early if ``r`` might start in it."""
+    if sim.config.scheduler_kind == la.LOCKSTEP:
+        ranks.receive(sim, w, r)
+        return
     worker = sim.workers[w]
-    sim.requests[r].node = w
-    lists.number(sim, w, r)
-    lists.wait_last(sim, w, r)
+    memory.queue_up(sim, w, r)
     if worker.phase == la.IDLE:
         worker.phase = la.FORMING
         heaps.event_set(sim, w, now)
@@ -266,6 +283,9 @@ def engine_entry(sim, op, w, r, now):
         complete(sim, w, now)
     elif op == Op.RECEIVE:
         receive(sim, w, r, now)
+    elif op == Op.CHOOSE_TOGETHER:
+        log.forget_lost(sim)
+        ranks.choose_together(sim, w)
     elif op == Op.LAUNCH_LOCKSTEP:
         _launch(sim, w, now)
     elif op == Op.NEVER_FITS:
@@ -273,4 +293,5 @@ def engine_entry(sim, op, w, r, now):
     elif op != Op.RELEASE_KV:
         queue.reset(sim, w, sim.config.capacity_pages)
         host.reset(sim, w)
+        ranks.reset(sim, w)
     return 0

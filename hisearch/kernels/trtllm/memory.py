@@ -33,6 +33,15 @@ def declared_pages(sim, r):
 
 
 @kernel
+def queue_up(sim, w, r):
+    """Let ``r`` wait on scheduler ``w`` behind all others."""
+    sim.requests[r].node = w
+    lists.number(sim, w, r)
+    lists.wait_last(sim, w, r)
+    sim.workers[w].active_tokens += sim.trace.input_tokens[r]
+
+
+@kernel
 def never_fits(sim, r):
     """Whether prompt and declared output exceed the pool, or an unchunked prompt exceeds one step's budget.
 

@@ -2,7 +2,7 @@
 
 The capacity scheduler visits the active requests in order of arrival: the started ones and the first waiting ones, up
 to ``max_running`` in all. Every decode takes part. Contexts that fit share the rest of the budget, first come first
-served, in full pages unless they end. ``batch`` lists them, unfinished chunks first; ``REQUEST.chunk`` is their share.
+served or page by page in turn. ``batch`` lists them, unfinished chunks first; ``REQUEST.chunk`` is their share.
 Behind them it lists the requests that decode once more behind their last token: only the results of a step in flight
 tell that they have ended.
 
@@ -16,7 +16,7 @@ from hisearch.base.jit import kernel
 from hisearch.kernels.cache import tree
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import lists
-from hisearch.kernels.trtllm import batch, memory
+from hisearch.kernels.trtllm import batch, memory, shares
 
 _NO_END = 1 << 62
 
@@ -38,7 +38,7 @@ def _missing_node(sim, w, r):
 @kernel
 def _should_wait(sim, w, r):
     """Whether the waiting ``r`` should wait for a page being made; if not, ``r`` pledges to make it."""
-    if not sim.config.prefix_caching:
+    if not sim.config.prefix_caching or sim.config.capacity_policy == la.STATIC_BATCH:
         return False
     s = _missing_node(sim, w, r)
     if s < 0:
@@ -61,41 +61,6 @@ def _note_pages_in_progress(sim, w):
         if s >= 0:
             sim.pledged[s] = sim.counters[la.PASSES]
         r = sim.requests[r].next_aside
-
-
-@kernel
-def _credit(sim, w, r):
-    """Cached tokens of the waiting ``r`` that are taken off what its start counts for."""
-    if not sim.config.credits_reuse:
-        return 0
-    cached, held = memory.cached_tokens(sim, w, r)
-    if sim.config.capacity_policy == la.MAX_UTILIZATION and not sim.config.credits_unheld:
-        return held
-    return cached
-
-
-@kernel
-def _share(sim, w, r, budget):
-    """Put context ``r`` into the batch with its share of the ``budget``. Returns the budget left.
-
-    The window of a chunk that does not end the prompt moves on by what is cached: it counts in full.
-    """
-    worker = sim.workers[w]
-    request = sim.requests[r]
-    share = memory.known_tokens(sim, r) - request.computed
-    tokens = share
-    if request.state == la.WAITING:
-        tokens -= _credit(sim, w, r)
-    if tokens > budget:
-        if not sim.config.chunked_prefill:
-            return 0
-        share = tree.floor_page(sim, budget)
-        tokens = share
-    if share > 0:
-        request.chunk = share
-        sim.batch[w, worker.batch_size] = r
-        worker.batch_size += 1
-    return budget - tokens
 
 
 @kernel
@@ -136,7 +101,8 @@ def _fill(sim, w, available):
     """
     worker = sim.workers[w]
     requests = sim.requests
-    reserves = sim.config.capacity_policy == la.GUARANTEED_NO_EVICT
+    reserves = sim.config.capacity_policy != la.MAX_UTILIZATION
+    in_order = sim.config.chunking_policy == la.FIRST_COME_FIRST_SERVED
     budget = batch.budget_of(sim, w)
     places = sim.config.max_running - worker.running
     p = worker.prompts_head
@@ -148,7 +114,10 @@ def _fill(sim, w, available):
                 available -= _pages_to_come(sim, p)
                 if available < 0:
                     break
-            budget = _share(sim, w, p, budget)
+            if in_order:
+                budget = shares.share(sim, w, p, budget)
+            else:
+                shares.put(sim, w, p)
             p = requests[p].next_aside
             continue
         r = u
@@ -160,10 +129,33 @@ def _fill(sim, w, available):
         if available < 0:
             worker.full = 1
             break
+        if not in_order:
+            shares.put(sim, w, r)
+            continue
         before = budget
-        budget = _share(sim, w, r, budget)
+        budget = shares.share(sim, w, r, budget)
         all_served = all_served and budget < before
     return all_served
+
+
+@kernel
+def _go_on(sim, w):
+    """Schedule the contexts in progress that fit, where a waiting request before them ended a pass without any.
+
+    The engine would stand still for good.
+    """
+    available = sim.trees[w].free_pages
+    budget = batch.budget_of(sim, w)
+    r = sim.workers[w].prompts_head
+    while r >= 0 and budget > 0:
+        available -= _pages_to_come(sim, r)
+        if available < 0:
+            break
+        if sim.config.chunking_policy == la.FIRST_COME_FIRST_SERVED:
+            budget = shares.share(sim, w, r, budget)
+        else:
+            shares.put(sim, w, r)
+        r = sim.requests[r].next_aside
 
 
 @kernel
@@ -231,32 +223,17 @@ def _pause_and_fill(sim, w):
             continue
         if started:
             if requests[r].state == la.PROMPT:
-                sim.batch[w, worker.batch_size] = r
-                worker.batch_size += 1
+                shares.put(sim, w, r)
             s = requests[r].next
         else:
             if not passed_over:
-                sim.batch[w, worker.batch_size] = r
-                worker.batch_size += 1
+                shares.put(sim, w, r)
             places -= 1
             u = requests[r].next if places > 0 else -1
         if not passed_over:
             needed += more
     batch.leave_out_late(sim, w, end)
     return paused
-
-
-@kernel
-def _share_out(sim, w):
-    """Give the contexts in the batch their shares of the budget; those without a share leave it."""
-    worker = sim.workers[w]
-    listed = worker.batch_size
-    worker.batch_size = 0
-    budget = batch.budget_of(sim, w)
-    k = 0
-    while k < listed and budget > 0:
-        budget = _share(sim, w, sim.batch[w, k], budget)
-        k += 1
 
 
 @kernel
@@ -271,27 +248,40 @@ def _all_fit(sim, w, needed):
 
 
 @kernel
-def compose(sim, w, now):
-    """Compose the next batch at ``now``.
+def choose(sim, w):
+    """Choose the contexts of the next batch, and pause requests for them.
 
-    Returns (whether decodes may go on without another pass until one ends, whether a request was paused).
+    Returns whether decodes may go on without another pass until one ends.
     """
     worker = sim.workers[w]
     worker.batch_size = 0
     worker.full = 0
+    worker.paused = 0
     _note_pages_in_progress(sim, w)
     needed = batch.list_late(sim, w)
     if worker.decoding > 0:
         needed += lists.pages_needed(sim, w, 0)
+    if sim.config.capacity_policy == la.STATIC_BATCH and worker.decoding + worker.draining > 0:
+        worker.full = 1
+        return True
     steady = False
-    paused = False
-    if sim.config.capacity_policy == la.GUARANTEED_NO_EVICT:
+    if sim.config.capacity_policy != la.MAX_UTILIZATION:
         steady = _fill(sim, w, _unreserved_pages(sim, w))
+        if worker.batch_size == 0 and worker.decoding + worker.draining == 0:
+            _go_on(sim, w)
     elif _all_fit(sim, w, needed):
         steady = _fill(sim, w, sim.trees[w].free_pages - needed)
     else:
-        paused = _pause_and_fill(sim, w)
-        _share_out(sim, w)
+        worker.paused = _pause_and_fill(sim, w)
+        if sim.config.chunking_policy == la.FIRST_COME_FIRST_SERVED:
+            shares.share_in_order(sim, w)
+    if sim.config.chunking_policy == la.EQUAL_PROGRESS:
+        steady = shares.share_equally(sim, w) and steady
+    return steady
+
+
+@kernel
+def start(sim, w, now):
+    """Start the batch: its waiting requests, then the pages of its decodes."""
     batch.begin(sim, w, now)
     batch.add_late(sim, w, now)
-    return steady, paused

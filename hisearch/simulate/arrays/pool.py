@@ -38,7 +38,15 @@ DECODE_ENTRY = la.DECODE_WORKER
 
 ENGINES = {"vllm": la.VLLM, "sglang": la.SGLANG, "trtllm": la.TRTLLM}
 _SCHEDULER_KINDS = {"alone": la.SINGLE, "lockstep": la.LOCKSTEP, "pipe": la.PIPE}
-_CAPACITY_POLICIES = {"guaranteed_no_evict": la.GUARANTEED_NO_EVICT, "max_utilization": la.MAX_UTILIZATION}
+_CAPACITY_POLICIES = {
+    "guaranteed_no_evict": la.GUARANTEED_NO_EVICT,
+    "max_utilization": la.MAX_UTILIZATION,
+    "static_batch": la.STATIC_BATCH,
+}
+_CHUNKING_POLICIES = {
+    "first_come_first_served": la.FIRST_COME_FIRST_SERVED,
+    "equal_progress": la.EQUAL_PROGRESS,
+}
 
 
 def records(count: int, dtype: np.dtype[Any]) -> Any:
@@ -117,6 +125,12 @@ def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
         # Of all blocks: the pool has one more, which never holds KV.
         watermark_pages=int(engine.watermark * (plan.kv_capacity_tokens // page + 1)),
         capacity_policy=_CAPACITY_POLICIES[engine.capacity_policy],
+        chunking_policy=_CHUNKING_POLICIES[engine.chunking_policy],
+        wait_steps=engine.batch_wait_timeout_iters,
+        wait_tokens=engine.batch_wait_max_tokens_ratio * engine.chunk_tokens,
+        balances_ranks=engine.attention_dp_balance,
+        balance_timeout_steps=engine.attention_dp_timeout_iters,
+        balance_wait_steps=engine.attention_dp_batching_wait_iters,
         mixed_chunk=engine.mixed_chunk and engine.chunked_prefill,
         receive_interval=engine.receive_interval,
         shared_outputs=0,
