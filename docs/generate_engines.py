@@ -13,9 +13,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from hisearch.base.engine_rules import MODELLED, RULES, SETTINGS_SINCE
+from hisearch.base.engine_rules import MODELLED, RULES, SETTINGS_SINCE, UNRECORDED
 from hisearch.export.engines.releases import CHANGES, READ
 from hisearch.specs.base import ENGINE_TITLES
+from hisearch.specs.versions import version_key
 
 TARGET = Path(__file__).resolve().parent / "engines.md"
 
@@ -26,16 +27,19 @@ INTRODUCTION = """\
 `make docs` writes it again. -->
 
 An engine changes its decisions from release to release. `engine: {name: vllm, version: 0.33.0}` in a deployment or a
-space says which release runs; where it is absent, the newest modelled one does.
+space says which release runs; where it is absent, the newest known one does.
 
-| engine | modelled releases | older and newer ones |
-| --- | --- | --- |
-| vLLM | %(vllm)s | the nearest modelled release, which is said |
-| SGLang | %(sglang)s | likewise |
-| TensorRT-LLM | one, from its documentation | its rules are not dated |
+| engine | known releases | what holds them | older and newer ones |
+| --- | --- | --- | --- |
+| vLLM | %(vllm)s | recordings | the nearest known release, which is said |
+| SGLang | %(sglang)s | recordings | likewise |
+| TensorRT-LLM | %(trtllm)s | its source, read | likewise |
 
-*Modelled* means: recordings of the release's own scheduler are reproduced to the last step. A release between two
-modelled ones follows the rules dated up to it, which is said; no recording of it was compared.
+*Recordings* of the release's own scheduler are reproduced to the last step. TensorRT-LLM's scheduler needs its C++
+library, which needs a GPU: its rules were read in its public source and pull requests, and no recording confirms them.
+Theirs are dated by the first release behind the merge of the pull request, which may be one candidate off.
+
+A release between two known ones follows the rules dated up to it, which is said; no recording of it was compared.
 
 ## What changed
 
@@ -79,7 +83,7 @@ def sections() -> Iterator[str]:
     for engine, rules in RULES.items():
         yield f"### {ENGINE_TITLES[engine]}\n"
         yield "| since | rule | before | from then on | source |\n| --- | --- | --- | --- | --- |"
-        for rule in sorted(rules, key=lambda rule: [int(part) for part in rule.since.split(".")]):
+        for rule in sorted(rules, key=lambda rule: version_key(rule.since)):
             yield f"| {rule.since} | `{rule.name}` | {rule.before} | {rule.after} | `{rule.source}` |"
         later = SETTINGS_SINCE[engine]
         if later:
@@ -100,7 +104,7 @@ def command_sections() -> Iterator[str]:
 
 def text() -> str:
     """The page."""
-    releases = {engine: " and ".join(versions) for engine, versions in MODELLED.items()}
+    releases = {engine: " and ".join(versions) for engine, versions in (MODELLED | UNRECORDED).items()}
     read = {engine: " and ".join(versions) for engine, versions in READ.items()}
     rules, commands = "\n".join(sections()), "\n".join(command_sections())
     return f"{INTRODUCTION % releases}\n{rules}\n{COMMANDS % read}\n{commands}\n{PROCESS}"

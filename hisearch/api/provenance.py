@@ -133,10 +133,10 @@ def profile_note(resolved: ResolvedStudy, chosen: Trial | None) -> ProfileNote:
     """The latency profile with its evidence and error.
 
     An automatic profile is replaced by the selected one with the largest error, over the accelerators and engines of
-    ``chosen``, or of the space where that is None. It is kept where one of them has no profile of its own.
+    ``chosen``, or of the space where that is None. It is kept where one of them has neither a profile of its own nor
+    laws that are carried over to it.
     """
     from hisearch.latency.estimators.auto import AutoEstimator
-    from hisearch.latency.sheets import of_catalogue
     from hisearch.report.data.inputs import ProfileNote
 
     name, profile = resolved.profile.name, resolved.profile.spec
@@ -147,15 +147,9 @@ def profile_note(resolved: ResolvedStudy, chosen: Trial | None) -> ProfileNote:
         else:
             execution = resolved.space.spec.execution
             used = {(accelerator, engine) for accelerator in execution.accelerators for engine in execution.engines}
-        profile_names = {
-            auto.chosen(resolved.accelerators[accelerator].spec, engine) for accelerator, engine in sorted(used)
-        }
-        specs = {
-            profile_name: of_catalogue("LatencyProfile", profile_name)
-            for profile_name in profile_names
-            if profile_name is not None
-        }
-        if specs and None not in profile_names:
+        selected = [auto.selected(resolved.accelerators[accelerator].spec, engine) for accelerator, engine in used]
+        specs = dict(pair for pair in selected if pair is not None)
+        if specs and None not in selected:
             name, profile = max(specs.items(), key=lambda item: (item[1].relative_error, item[0]))
             whose = "space" if chosen is None else "deployment"
             of_several = f"; errs most of the {whose}'s {len(specs)}" if len(specs) > 1 else ""

@@ -32,6 +32,10 @@ class Rule:
 #: Releases whose decisions were recorded and are reproduced step by step, oldest first.
 MODELLED: dict[str, tuple[str, ...]] = {"vllm": ("0.19.1", "0.33.0"), "sglang": ("0.5.9", "0.5.23")}
 
+#: Releases whose rules were read in their source and compared with no recording, oldest first. A rule is dated by the
+#: first release behind the merge of its pull request.
+UNRECORDED: dict[str, tuple[str, ...]] = {"trtllm": ("1.1.0", "1.3.0rc27")}
+
 RULES: dict[str, tuple[Rule, ...]] = {
     "vllm": (
         Rule(
@@ -292,6 +296,37 @@ RULES: dict[str, tuple[Rule, ...]] = {
             "managers.scheduler.Scheduler._get_new_batch_prefill_raw",
         ),
     ),
+    "trtllm": (
+        Rule(
+            "ends_by_length",
+            "1.2.0rc3",
+            "With overlap, a request whose last token is in flight decodes once more.",
+            "It does not where its declared limit ends it.",
+            "_torch.pyexecutor.py_executor.PyExecutor, GENERATION_TO_COMPLETE; pull request 8587",
+        ),
+        Rule(
+            "credits_reuse",
+            "1.3.0rc7",
+            "A prompt that starts counts in full: its pages, and its tokens of the step's budget.",
+            "Cached pages that a request holds leave its need of pages, cached tokens its need of tokens; a chunk that "
+            "finds less is cut after its start.",
+            "batch_manager/kvCacheManager.cpp: getRemainingBlocksToCompletion; pull requests 11490, 11637, 12976",
+        ),
+        Rule(
+            "stores_computed",
+            "1.3.0rc11",
+            "All pages of a prompt can be found after its first chunk.",
+            "Those that are computed can be found after each chunk.",
+            "batch_manager/kvCacheManager.cpp: BlockManager::storeContextBlocks; pull request 12673",
+        ),
+        Rule(
+            "credits_unheld",
+            "1.3.0rc19",
+            "Under max_utilization, only cached tokens that a request holds leave the budget.",
+            "All cached ones do.",
+            "batch_manager/kvCacheManager.cpp: getNeededBlocksOneStep; pull request 15066",
+        ),
+    ),
 }
 
 
@@ -299,7 +334,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
 GROUPS_CONSERVATIVENESS = 0.3
 
 #: First releases that have a setting, by engine and key of the deployment's engine.
-SETTINGS_SINCE: dict[str, dict[str, str]] = {"vllm": {"watermark": "0.24.0"}, "sglang": {}}
+SETTINGS_SINCE: dict[str, dict[str, str]] = {"vllm": {"watermark": "0.24.0"}, "sglang": {}, "trtllm": {}}
 
 
 def fields_of(engine: str) -> list[tuple[str, str]]:

@@ -59,7 +59,7 @@ EngineName = Literal["vllm", "sglang", "trtllm"]
 ENGINE_TITLES: dict[EngineName, str] = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
 
 #: How a figure is known (law L8).
-Evidence = Literal["measured", "fitted", "published", "assumed"]
+Evidence = Literal["measured", "fitted", "published", "transferred", "assumed"]
 
 
 class Strict(BaseModel):

@@ -25,7 +25,7 @@ VERSIONS = {
     "guidellm": GUIDELLM_VERSION,
 }
 #: Those of the engines in Dynamo's images.
-OF_DYNAMO = {"sglang": "0.5.9", "vllm": "0.19.1", "trtllm": "1.1.0"}
+OF_DYNAMO = {"sglang": "0.5.9", "vllm": "0.19.1", "trtllm": "1.3.0rc5.post1"}
 
 
 def known_flags(program: str, version: str = "") -> dict[str, dict[str, Any]]:
@@ -33,9 +33,10 @@ def known_flags(program: str, version: str = "") -> dict[str, dict[str, Any]]:
 
     Args:
         program: as its list is called.
-        version: of the list; the newest where "".
+        version: of the list; the newest where "", and where a release of TensorRT-LLM has none.
     """
-    version = version or VERSIONS[program]
+    if not version or (program == "trtllm" and version not in READ["trtllm"]):
+        version = VERSIONS[program]
     document = json.loads((FLAGS / f"{program}-{version}.json").read_text())
     assert document["version"] == version
     flags: dict[str, dict[str, Any]] = document["flags"]

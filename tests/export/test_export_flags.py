@@ -234,7 +234,10 @@ def test_trtllm_settings(launch: Any) -> None:
         "dtype": "bfloat16",
         "enable_chunked_prefill": True,
         "disable_overlap_scheduler": False,
-        "scheduler_config": {"capacity_scheduler_policy": "MAX_UTILIZATION"},
+        "scheduler_config": {
+            "capacity_scheduler_policy": "MAX_UTILIZATION",
+            "context_chunking_policy": "FIRST_COME_FIRST_SERVED",
+        },
         "kv_cache_config": {
             "free_gpu_memory_fraction": 0.85,
             "max_tokens": 400_000,
@@ -244,6 +247,20 @@ def test_trtllm_settings(launch: Any) -> None:
             "dtype": "fp8",
             "host_cache_size": 64 * 2**30,  # of each of 4 ranks
         },
+    }
+
+
+def test_what_makes_trtllm_hold_contexts_back(launch: Any) -> None:
+    waits = {"batch_wait_timeout_iters": 3, "batch_wait_max_tokens_ratio": 0.5}
+    balance = {"attention_dp_balance": True, "attention_dp_timeout_iters": 7, "attention_dp_batching_wait_iters": 2}
+    alone = yaml.safe_load(server_options_text(launch(engine={"name": "trtllm", **waits, **balance})))
+    assert {key: alone[key] for key in waits} == waits
+    assert "attention_dp_config" not in alone
+    groups = launch(engine={"name": "trtllm", **balance}, pool={"attention_data_parallel": 4, "tensor_parallel": 1})
+    assert yaml.safe_load(server_options_text(groups))["attention_dp_config"] == {
+        "enable_balance": True,
+        "timeout_iters": 7,
+        "batching_wait_iters": 2,
     }
 
 

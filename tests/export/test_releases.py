@@ -58,7 +58,9 @@ def test_changes_are_dated_named_once_and_sourced(engine: Any) -> None:
         ("vllm", "nightly", "0.33.0"),
         ("sglang", "0.5.9+serial", "0.5.9"),
         ("sglang", "0.5.10.post1", "0.5.10.post1"),
-        ("trtllm", "1.2.0rc5", "1.1.0"),
+        ("trtllm", "", "1.3.0rc27"),
+        ("trtllm", "1.2.0rc5", "1.2.0rc5"),
+        ("trtllm", "1.0.0", "1.1.0"),
     ],
 )
 def test_which_release_is_exported(engine: Any, version: str, exported: str) -> None:
@@ -78,7 +80,7 @@ def of(build_deployment: Any, build_model: Any, build_accelerator: Any) -> Any:
 @pytest.mark.parametrize("version", ["", "0.19.1", "0.33.0"])
 def test_a_release_that_was_read_needs_no_notice(of: Any, version: str) -> None:
     assert release_notice([of(name="vllm", version=version)]) == ""
-    assert release_notice([of(name="trtllm", version="1.2.0rc5")]) == ""
+    assert release_notice([of(name="trtllm", version="1.1.0")]) == ""
 
 
 @pytest.mark.parametrize(
@@ -91,6 +93,12 @@ def test_a_release_that_was_read_needs_no_notice(of: Any, version: str) -> None:
 )
 def test_another_release_is_noticed(of: Any, version: str, words: str) -> None:
     assert words in release_notice([of(name="vllm", version=version)])
+
+
+@pytest.mark.parametrize("version", ["", "1.2.0rc5"])
+def test_releases_of_tensorrt_llm_have_the_flags_of_the_one_that_was_read(of: Any, version: str) -> None:
+    notice = release_notice([of(name="trtllm", version=version)])
+    assert f"The flags of TensorRT-LLM {version or '1.3.0rc27'} were not read. These are those of 1.1.0" in notice
 
 
 def test_a_release_between_has_the_changes_up_to_it(of: Any) -> None:

@@ -21,6 +21,7 @@ from hisearch.simulate.engine import EngineOutOfMemory
 from hisearch.simulate.plans.tier_plan import MovementPlan, TierPlan, TransferLaw
 from hisearch.specs.base import EngineName
 from hisearch.specs.deployments.deployment import SCHEDULES, EngineSpec, EvictionName
+from hisearch.specs.deployments.engine_rules import rules_of
 from hisearch.specs.deployments.engine_settings import EVICTIONS_SINCE
 from hisearch.specs.deployments.routing import RouterName, RouterSpec
 from hisearch.specs.deployments.tiers import KV_CONNECTORS
@@ -337,12 +338,19 @@ def trtllm_config(
         num_blocks=capacity_tokens // engine.page_size,
         tokens_per_block=engine.page_size,
         policy=engine.capacity_policy,
+        chunking_policy=engine.chunking_policy,
+        batch_wait_timeout_iters=engine.batch_wait_timeout_iters,
+        batch_wait_max_tokens_ratio=engine.batch_wait_max_tokens_ratio,
+        enable_balance=engine.attention_dp_balance,
+        timeout_iters=engine.attention_dp_timeout_iters,
+        batching_wait_iters=engine.attention_dp_batching_wait_iters,
         enable_block_reuse=engine.prefix_caching,
         enable_chunked_prefill=engine.chunked_prefill,
         overlap_scheduler=engine.overlap,
         host_blocks=host_tokens // engine.page_size,
         to_host=write,
         to_device=read,
+        rules=rules_of("trtllm", engine.version),
     )
 
 
@@ -456,18 +464,26 @@ def sglang_engines(*, mixed: bool = False, version: str | None = "0.5.9") -> st.
     )
 
 
+#: A release from before each of its rules, and the newest.
+TRTLLM_RELEASES = ("1.1.0", "1.2.1", "1.3.0rc8", "1.3.0rc12", "")
+
+
 def trtllm_engines() -> st.SearchStrategy[EngineSpec]:
     """TensorRT-LLM's settings."""
     return st.builds(
         EngineSpec,
         name=st.just("trtllm"),
+        version=st.sampled_from(TRTLLM_RELEASES),
         page_tokens=st.sampled_from([2, 4, 16]),
         max_running_requests=st.sampled_from([1, 2, 4, 16]),
         chunk_tokens=st.sampled_from([16, 50, 64, 256]),
         prefix_caching=st.sampled_from([True, True, True, False]),
         overlap=st.booleans(),
         chunked_prefill=st.sampled_from([True, True, True, False]),
-        capacity_policy=st.sampled_from(["guaranteed_no_evict", "max_utilization"]),
+        capacity_policy=st.sampled_from(2 * ["guaranteed_no_evict", "max_utilization"] + ["static_batch"]),
+        chunking_policy=st.sampled_from(["first_come_first_served", "first_come_first_served", "equal_progress"]),
+        batch_wait_timeout_iters=st.sampled_from([0, 0, 3]),
+        batch_wait_max_tokens_ratio=st.sampled_from([0.0, 0.0, 0.5]),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from hisearch.specs.deployments.engine_rules import rules_of
 from hisearch.validate.restatement.recording import Request
 from hisearch.validate.restatement.transfers import CopyLaw
 
@@ -22,24 +23,35 @@ class TrtllmConfig:
         num_blocks: pool size.
         tokens_per_block: tokens per block.
         policy: ``capacity_scheduler_policy``.
+        chunking_policy: ``context_chunking_policy``.
+        batch_wait_timeout_iters, batch_wait_max_tokens_ratio: contexts wait for a larger batch.
+        enable_balance, timeout_iters, batching_wait_iters: of ``attention_dp_config``, see ``trtllm_lockstep``.
         enable_block_reuse: reuse the blocks of shared prefixes.
         enable_chunked_prefill: False: a prompt is never cut by the budget.
         overlap_scheduler: a batch is formed while the one before it runs.
         host_blocks: blocks of the host cache, ``kv_cache_config.host_cache_size``.
         to_host, to_device: time to copy one block there and back.
+        rules: the dated rules that hold (``hisearch.base.engine_rules``).
     """
 
     max_batch_size: int
     max_num_tokens: int
     num_blocks: int
     tokens_per_block: int = 32
-    policy: Literal["guaranteed_no_evict", "max_utilization"] = "guaranteed_no_evict"
+    policy: Literal["guaranteed_no_evict", "max_utilization", "static_batch"] = "guaranteed_no_evict"
+    chunking_policy: Literal["first_come_first_served", "equal_progress"] = "first_come_first_served"
+    batch_wait_timeout_iters: int = 0
+    batch_wait_max_tokens_ratio: float = 0.0
+    enable_balance: bool = False
+    timeout_iters: int = 50
+    batching_wait_iters: int = 10
     enable_block_reuse: bool = True
     enable_chunked_prefill: bool = True
     overlap_scheduler: bool = True
     host_blocks: int = 0
     to_host: CopyLaw = AT_ONCE
     to_device: CopyLaw = AT_ONCE
+    rules: frozenset[str] = field(default_factory=lambda: rules_of("trtllm"))
 
 
 @dataclass(eq=False)

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hisearch.base.engine_rules import MODELLED
 from hisearch.export.engines.launch import Launch
 from hisearch.specs.base import ENGINE_TITLES, EngineName
 from hisearch.specs.deployments.deployment import EngineSpec
@@ -144,11 +143,9 @@ SGLANG_EVICTIONS = {"lru": "0.5.9", "lfu": "0.5.9", "slru": "0.5.10", "priority"
 def exported_release(engine: EngineSpec) -> str:
     """The release whose flags are written, and which images and packages are pinned to.
 
-    The one that ``engine.version`` names; the oldest or newest whose rules are modelled where it is older or newer, a
+    The one that ``engine.version`` names; the oldest or newest whose rules are known where it is older or newer, a
     nightly build or absent.
     """
-    if engine.name not in MODELLED:
-        return READ[engine.name][-1]
     return rules_version(engine.name, engine.version).partition("+")[0]
 
 
@@ -165,9 +162,9 @@ def release_notice(launches: Iterable[Launch]) -> str:
         engine = launch.pool.engine
         title, exported, read = ENGINE_TITLES[engine.name], exported_release(engine), READ[engine.name]
         named = engine.version.partition("+")[0]
-        if engine.name not in MODELLED or named in ("", *read):
+        if exported in read and named in ("", exported):
             continue
-        if named != exported:
+        if named not in ("", exported):
             return (
                 f"The deployment names {title} {named}. These files run {title} {exported}, the nearest release whose "
                 "flags are known here, by whose rules it was simulated as well."

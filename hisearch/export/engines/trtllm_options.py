@@ -1,7 +1,7 @@
 """Options of ``trtllm-serve`` that have no flag, written to a file.
 
-Names and values are those of ``TorchLlmArgs``, ``KvCacheConfig`` and ``SchedulerConfig`` in TensorRT-LLM's
-``llmapi/llm_args.py`` (1.1); the file is passed as ``--extra_llm_api_options``, before the flags.
+Names and values are those of ``TorchLlmArgs``, ``KvCacheConfig``, ``SchedulerConfig`` and ``AttentionDpConfig`` in
+TensorRT-LLM's ``llmapi/llm_args.py`` (1.1); the file is passed as ``--extra_llm_api_options``, before the flags.
 """
 
 from __future__ import annotations
@@ -35,9 +35,21 @@ def llm_api_options(launch: Launch) -> dict[str, Any]:
         "dtype": dtype(launch),
         "enable_chunked_prefill": engine.chunked_prefill,
         "disable_overlap_scheduler": not engine.overlap,
-        "scheduler_config": {"capacity_scheduler_policy": engine.capacity_policy.upper()},
+        "scheduler_config": {
+            "capacity_scheduler_policy": engine.capacity_policy.upper(),
+            "context_chunking_policy": engine.chunking_policy.upper(),
+        },
         "kv_cache_config": cache,
     }
+    if engine.batch_wait_timeout_iters or engine.batch_wait_max_tokens_ratio:
+        options["batch_wait_timeout_iters"] = engine.batch_wait_timeout_iters
+        options["batch_wait_max_tokens_ratio"] = engine.batch_wait_max_tokens_ratio
     if pool.attention_data_parallel > 1:
         options["enable_attention_dp"] = True
+    if pool.attention_data_parallel > 1 and engine.attention_dp_balance:
+        options["attention_dp_config"] = {
+            "enable_balance": True,
+            "timeout_iters": engine.attention_dp_timeout_iters,
+            "batching_wait_iters": engine.attention_dp_batching_wait_iters,
+        }
     return options

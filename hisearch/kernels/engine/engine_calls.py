@@ -42,6 +42,8 @@ class Op(enum.IntEnum):
     LOSE_HOST = 11  #: The node of w has died too.
     #: A decode worker has written the next part of r's output to the storage of tier w (see ``output_write_back``).
     WRITE_BACK_OUTPUT = 12
+    #: TensorRT-LLM: the DP ranks of leader w take new requests, and choose what they will compute.
+    CHOOSE_TOGETHER = 13
 
 
 #: Engine -> its module in this package.

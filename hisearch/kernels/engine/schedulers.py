@@ -74,6 +74,8 @@ def choose(sim, first, tokens):
         chosen = first + worker.next_scheduler
         worker.next_scheduler = (worker.next_scheduler + 1) % sim.config.schedulers
         return chosen
+    if sim.config.engine == la.TRTLLM and sim.config.role != fl.DECODE:
+        return first
     return _least_loaded(sim, first)
 
 
@@ -81,9 +83,9 @@ def choose(sim, first, tokens):
 def _least_loaded(sim, first):
     """The scheduler with the smallest 4 * waiting + running, the first on a tie: vLLM's own balancer.
 
-    Requests that wait for a load count as waiting (``Scheduler.get_request_counts``). TensorRT-LLM's executor likewise
-    gives new requests to the rank with the fewest active ones. On decode workers, requests whose KV is on the way count
-    as running. Micro-batches of a pipeline that only decodes are balanced this way too (assumed).
+    Requests that wait for a load count as waiting (``Scheduler.get_request_counts``). On decode workers, requests whose
+    KV is on the way count as running. Micro-batches of a pipeline that only decodes are balanced this way too
+    (assumed).
     """
     chosen = first
     for w in range(first + 1, first + sim.config.schedulers):
@@ -191,10 +193,13 @@ def hold_back(sim, w, batch, size, decoding, context, longest, squares):
     worker.own_s = own_s
     worker.host_s = host_s
     tokens = decoding
+    chunks = 0
     for k in range(size):
-        tokens += sim.requests[batch[k]].chunk
+        request = sim.requests[batch[k]]
+        tokens += request.chunk
+        chunks += request.part != la.LATE_DECODE
     worker.lockstep_tokens = tokens
-    worker.lockstep_chunks = size
+    worker.lockstep_chunks = chunks
     worker.formed = 1
 
 
@@ -311,6 +316,8 @@ def _set_idle(sim, first):
 def _form_lockstep_step(sim, first, now):
     """Let every DP rank form a batch at ``now``, and launch the lockstep step. Returns how many have a batch."""
     formed = 0
+    if sim.config.engine == la.TRTLLM and sim.config.role != fl.DECODE:
+        engine_calls.call_engine(sim.config.engine_entry, sim, Op.CHOOSE_TOGETHER, first, 0, now)
     for w in range(first, first + sim.config.schedulers):
         sim.workers[w].formed = 0
         sim.workers[w].look_s = la.FOREVER_S

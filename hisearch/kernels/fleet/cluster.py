@@ -371,8 +371,6 @@ def _reset_pool(sim):
         worker.skipped_head = -1
         worker.endings_new = -1
         worker.endings_old = -1
-        worker.ended_prompts_new = -1
-        worker.ended_prompts_old = -1
         worker.event_slot = -1
         worker.held_path_end = -1
         engine_calls.call_engine(sim.config.engine_entry, sim, Op.RESET, w, 0, 0.0)

@@ -48,8 +48,9 @@ AGENTS = 6
 VLLM_GROUPS = 7
 # Codes of eviction policies that other kernels know.
 LRU, LFU, FIFO, MRU, DISTANCE = (EVICTIONS.code(name) for name in ("lru", "lfu", "fifo", "mru", "distance"))
-# TensorRT-LLM's capacity policies.
-GUARANTEED_NO_EVICT, MAX_UTILIZATION = 0, 1
+# TensorRT-LLM's capacity policies, and how it cuts contexts.
+GUARANTEED_NO_EVICT, MAX_UTILIZATION, STATIC_BATCH = 0, 1, 2
+FIRST_COME_FIRST_SERVED, EQUAL_PROGRESS = 0, 1
 # Orders of the waiting queue.
 FCFS, PRIORITY, LPM = (QUEUE_ORDERS.code(name) for name in ("fcfs", "priority", "lpm"))
 
@@ -99,9 +100,8 @@ REQUEST = np.dtype(
         ("order", "i8"),  # position in its worker's history of admissions; TensorRT-LLM: of arrivals
         ("next", "i4"),  # neighbours in the running or the waiting list
         ("prev", "i4"),
-        # vLLM, TensorRT-LLM: neighbours among unfinished prompts, endings of a step, or skipped decodes; only
-        # prev_aside: the next prompt that the same step ended (TensorRT-LLM). SGLang: the next finished_pending
-        # request, or the next one still to be looked up in storage
+        # vLLM, TensorRT-LLM: neighbours among unfinished prompts, endings of a step, or skipped decodes. SGLang: the
+        # next finished_pending request, or the next one still to be looked up in storage
         ("next_aside", "i4"),
         ("prev_aside", "i4"),
         ("heap_slot", "i4"),  # position in the worker's finish heap, -1 outside
@@ -224,7 +224,7 @@ FUTILE_PREEMPTIONS = 1000
 NODES_PER_REQUEST = 12
 
 
-#: SGLang: a launched step, for the processing of its results.
+#: SGLang, TensorRT-LLM: a launched step, for the processing of its results.
 LAUNCH = np.dtype(
     [
         ("clock", "i8"),  # the worker's, including the step's decodes
@@ -305,8 +305,8 @@ class Sim(Handle):
         blocks of running requests, with next_tables (W max_running,), the list of free tables.
     residue (W, P): decoding requests by (tokens computed - clock) mod P.
     finish_heap, batch (W, max_running); evict_heap (trees, 2 leaves): request and node indices.
-    launches (2 W,), prompts (2 W, max_running): SGLang's outstanding steps and the requests whose prompts they compute,
-        in rows 2 w + serial of the step mod 2.
+    launches (2 W,), prompts (2 W, max_running): outstanding steps of SGLang and TensorRT-LLM, and the requests whose
+        prompts they compute, in rows 2 w + serial of the step mod 2.
     ends (2 W, max_running + 1): SGLang without radix cache: tokens left and held of requests, by tokens left; scratch.
     queue_order (2, N): requests of the waiting queue being sorted; scratch. shuffle_rng (W,): streams of random orders.
     pinned (N,): 1 where the client has the engine ignore end-of-sequence tokens, as benchmarks do.

@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
+from hisearch.base.engine_rules import fields_of
+
 #: State of a request.
 REQUEST: list[tuple[str, str]] = [
-    ("prompt_tokens", "i8"),  # tokens of its last prompt, see ``trtllm.entry``
+    ("prompt_tokens", "i8"),  # tokens of its last prompt
+    ("ended_step", "i8"),  # serial of the step that ended it
+    ("late_tokens", "i8"),  # 1: it decodes once more behind its last token
+    ("credit", "i8"),  # of a context in the batch: cached tokens taken off what its start counts for
+    ("counted_tokens", "i8"),  # what its share counts for in the step's budget
 ]
 
 #: State of a worker.
 WORKER: list[tuple[str, str]] = [
     ("allocated_pages", "i8"),  # see ``trtllm.memory``
     ("promised_pages", "i8"),
-    ("ended_prompts_new", "i4"),  # prompts that the newest, the older outstanding step ends
-    ("ended_prompts_old", "i4"),
+    ("late", "i8"),  # requests in the step being formed that decode once more behind their last token
+    ("paused", "i4"),  # 1: the pass paused a request
+    ("waited_steps", "i8"),  # steps for which contexts were held back to form a larger batch
+    # Attention groups, see ``trtllm.ranks``. Leader: requests not dealt yet; steps for which contexts were held back.
+    ("undealt_head", "i4"),
+    ("undealt_tail", "i4"),
+    ("undealt", "i8"),
+    ("unequal_steps", "i8"),
+    ("batching_steps", "i8"),
+    ("active_tokens", "i8"),  # prompt tokens of the rank's requests
+    ("sits_out", "i4"),  # 1: no rank runs in this pass
 ]
 
 #: Settings of a pool.
 CONFIG: list[tuple[str, str]] = [
-    ("capacity_policy", "i8"),  # GUARANTEED_NO_EVICT or MAX_UTILIZATION
+    ("capacity_policy", "i8"),  # GUARANTEED_NO_EVICT, MAX_UTILIZATION or STATIC_BATCH
+    ("chunking_policy", "i8"),  # FIRST_COME_FIRST_SERVED or EQUAL_PROGRESS
+    ("wait_steps", "i8"),  # most steps for which contexts are held back for a larger batch,
+    ("wait_tokens", "f8"),  # and the batch's tokens that end it
+    ("balances_ranks", "i8"),  # 1: see ``trtllm.ranks``
+    ("balance_timeout_steps", "i8"),
+    ("balance_wait_steps", "i8"),
+    *fields_of("trtllm"),
 ]

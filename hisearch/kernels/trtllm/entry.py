@@ -1,11 +1,12 @@
-"""TensorRT-LLM's in-flight batching (PyTorch backend, 1.1): decodes first, then contexts as the capacity policy admits.
+"""TensorRT-LLM's in-flight batching (PyTorch backend): decodes first, then contexts as the capacity policy admits.
 
 Sources: NVIDIA's documentation of TensorRT-LLM ("Scheduler", "KV Cache System", "Useful Runtime Options", "Overlap
 Scheduler") and the sources of its capacity scheduler, micro-batch scheduler, KV cache manager, eviction policy and
-PyExecutor. No recording of the engine checks the rules; ``docs/simulator.md`` lists them and the deviations.
+PyExecutor. No recording of the engine checks the rules; ``docs/simulator.md`` lists them and the deviations. What
+changed from release to release: ``base.engine_rules``.
 
 A step's effects on its requests are accounted for at its launch. Its results, taken in at its end, are the ends of
-requests and the prompts that become reusable.
+requests and the chunks of prompts that become reusable.
 """
 
 from __future__ import annotations
@@ -17,26 +18,27 @@ from hisearch.kernels.engine.cost import batch_cost
 from hisearch.kernels.engine.engine_calls import Op
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import heaps, lists
-from hisearch.kernels.trtllm import host, memory
-from hisearch.kernels.trtllm.step import compose
+from hisearch.kernels.trtllm import host, memory, ranks, shares, step
 
 
 @kernel
 def form(sim, w, now):
     """Form the next batch at ``now``, launch it and set the worker's next event."""
     worker = sim.workers[w]
+    if sim.config.scheduler_kind == la.LOCKSTEP:
+        _form_in_lockstep(sim, w, now)
+        return
     log.forget_lost(sim)
-    steady, paused = compose(sim, w, now)
+    steady = step.choose(sim, w)
+    steady = not shares.hold_back(sim, w) and steady
+    step.start(sim, w, now)
     worker.peak_pages = max(worker.peak_pages, sim.trees[w].capacity_pages - sim.trees[w].free_pages)
     if worker.batch_size == 0 and worker.decoding == 0:
-        if paused and worker.outstanding == 0 and sim.config.scheduler_kind != la.LOCKSTEP:
+        if worker.paused and worker.outstanding == 0:
             worker.phase = la.FORMING
             heaps.event_set(sim, w, now)
         else:
             device.await_next(sim, w, now, False)
-        return
-    if sim.config.scheduler_kind == la.LOCKSTEP:
-        schedulers.hold_back(sim, w, sim.batch[w], worker.batch_size, *lists.decodes(sim, w))
         return
     limit = 1
     if steady and worker.draining == 0 and worker.outstanding == sim.config.overlap and not _copies_last(sim, w, now):
@@ -46,6 +48,20 @@ def form(sim, w, now):
         device.plan_fast_forward(sim, w, now, limit)
     else:
         _launch(sim, w, now)
+
+
+@kernel
+def _form_in_lockstep(sim, w, now):
+    """Form rank ``w``'s batch of what ``ranks.choose_together`` chose."""
+    worker = sim.workers[w]
+    if worker.sits_out:
+        return
+    step.start(sim, w, now)
+    worker.peak_pages = max(worker.peak_pages, sim.trees[w].capacity_pages - sim.trees[w].free_pages)
+    if worker.batch_size > 0 or worker.decoding > 0:
+        schedulers.hold_back(sim, w, sim.batch[w], worker.batch_size, *lists.decodes(sim, w))
+    elif worker.paused and worker.outstanding == 0:
+        worker.look_s = now
 
 
 @kernel
@@ -63,10 +79,16 @@ def _fast_forward_limit(sim, w):
     one was refused for want of pages or budget, which do not grow before an end.
     """
     worker = sim.workers[w]
-    if worker.batch_size > 0 or worker.prompts_head >= 0 or worker.ended_prompts_new >= 0:
+    if worker.batch_size > 0 or worker.prompts_head >= 0 or sim.launches[_row(sim, w)].chunks > 0:
         return 1
     limit = sim.requests[sim.finish_heap[w, 0]].finish_clock - worker.clock
     return 1 + lists.steps_within_pages(sim, w, 1, host.undisturbed_pages(sim, w), limit - 1)
+
+
+@kernel
+def _row(sim, w):
+    """Row of the newest launched step in ``launches`` and ``prompts``."""
+    return 2 * w + sim.workers[w].launched % 2
 
 
 @kernel
@@ -86,24 +108,24 @@ def _launch(sim, w, now):
         log.step(sim, w, la.ANY_STEP, now, worker.newest_start_s, end)
     worker.endings_old = worker.endings_new
     worker.endings_new = -1
-    worker.ended_prompts_old = worker.ended_prompts_new
-    worker.ended_prompts_new = -1
     worker.decode_tokens += worker.decoding
     lists.advance_clock(sim, w, 1)
     _drain(sim, w)
-    last = -1
+    row = _row(sim, w)
+    sim.launches[row].chunks = 0
     for k in range(worker.batch_size):
-        last = _account_chunk(sim, w, batch[k], end, last)
+        if sim.requests[batch[k]].part == la.LATE_DECODE:
+            worker.decode_tokens += 1
+            continue
+        sim.prompts[row, sim.launches[row].chunks] = batch[k]
+        sim.launches[row].chunks += 1
+        _account_chunk(sim, w, batch[k], end)
     device.await_next(sim, w, now, True)
 
 
 @kernel
-def _account_chunk(sim, w, r, end, last):
-    """Account for a chunk of ``r`` in the step that ends at ``end``.
-
-    ``last``: the last prompt so far that this step ends; such prompts are reusable after it. Returns the last one
-    including ``r``.
-    """
+def _account_chunk(sim, w, r, end):
+    """Account for a chunk of ``r`` in the step that ends at ``end``."""
     worker = sim.workers[w]
     request = sim.requests[r]
     request.computed += request.chunk
@@ -111,9 +133,11 @@ def _account_chunk(sim, w, r, end, last):
         if request.state == la.ADMITTED:
             request.state = la.PROMPT
             ordered.add_prompt(sim, w, r)
-        return last
+        return
     if request.state == la.PROMPT:
         ordered.remove_prompt(sim, w, r)
+    request.prompt_tokens = request.computed
+    request.ended_step = worker.launched
     request.generated += 1
     if request.generated == 1:
         lists.note_first_token(sim, r, end)
@@ -121,16 +145,9 @@ def _account_chunk(sim, w, r, end, last):
         gaps.add(sim, end - request.last_token_s, 1)
     if request.generated == sim.trace.output_tokens[r]:
         _await_end(sim, w, r)
-        return last
+        return
     request.state = la.DECODING
     lists.join_decode(sim, w, r)
-    request.prompt_tokens = request.computed
-    request.prev_aside = -1
-    if last >= 0:
-        sim.requests[last].prev_aside = r
-    else:
-        worker.ended_prompts_new = r
-    return r
 
 
 @kernel
@@ -147,6 +164,7 @@ def _drain(sim, w):
 def _await_end(sim, w, r):
     """Let ``r``, whose last token the newest step makes, end with that step's results."""
     sim.requests[r].state = la.DRAINING
+    sim.requests[r].late_tokens = 0
     sim.workers[w].draining += 1
     ordered.add_ending(sim, w, r)
 
@@ -166,21 +184,20 @@ def complete(sim, w, now):
         worker.fast_forward_pages = 0
         worker.peak_pages = max(worker.peak_pages, sim.trees[w].capacity_pages - sim.trees[w].free_pages)
         lists.advance_clock(sim, w, steps)
+        sim.launches[_row(sim, w)].chunks = 0
         _drain(sim, w)
         if sim.config.overlap:
             return
     else:
         device.retire(sim, w)
     if worker.outstanding > 0:
-        ending, prompt = worker.endings_old, worker.ended_prompts_old
+        ending = worker.endings_old
         worker.endings_old = -1
-        worker.ended_prompts_old = -1
     else:
-        ending, prompt = worker.endings_new, worker.ended_prompts_new
+        ending = worker.endings_new
         worker.endings_new = -1
-        worker.ended_prompts_new = -1
     _end_requests(sim, w, ending, now)
-    _store_prompts(sim, w, prompt)
+    _store_chunks(sim, w)
 
 
 @kernel
@@ -189,30 +206,48 @@ def _end_requests(sim, w, r, now):
     worker = sim.workers[w]
     while r >= 0:
         request = sim.requests[r]
-        memory.release(sim, w, r, request.computed, request.computed)
+        memory.release(sim, w, r, request.computed + request.late_tokens, request.computed)
         lists.stop_running(sim, w, r)
         worker.draining -= 1
+        worker.active_tokens -= sim.trace.input_tokens[r]
         lists.note_finished(sim, w, r, now)
         r = request.next_aside
 
 
 @kernel
-def _store_prompts(sim, w, r):
-    """Store the computed prompts of ``r`` and all requests after it, except those paused meanwhile."""
-    while r >= 0:
+def _store_chunks(sim, w):
+    """Store the prompts of which the step just taken in computed a chunk, except those paused or ended meanwhile."""
+    worker = sim.workers[w]
+    step = worker.launched - worker.outstanding
+    row = 2 * w + step % 2
+    for k in range(sim.launches[row].chunks):
+        r = sim.prompts[row, k]
         request = sim.requests[r]
-        if request.state == la.DECODING or request.state == la.DRAINING:
-            memory.store(sim, w, r, request.prompt_tokens)
-        r = request.prev_aside
+        if request.outcome == la.IN_FLIGHT and request.state != la.WAITING:
+            memory.store(sim, w, r, _findable_tokens(sim, r, step), False)
+
+
+@kernel
+def _findable_tokens(sim, r, step):
+    """Tokens of ``r``'s prompt that can be found after the results of ``step``, the newest known ones.
+
+    The last token that the engine knows of is not counted. While the end of the prompt is in flight that is the
+    prompt's last.
+    """
+    request = sim.requests[r]
+    if request.state == la.PROMPT:
+        return request.computed if sim.config.stores_computed else memory.known_tokens(sim, r) - 1
+    return request.prompt_tokens - (request.ended_step > step)
 
 
 @kernel
 def receive(sim, w, r, now):
     """Queue request ``r`` at ``now``; end a fast-forward early if ``r`` might start in it."""
+    if sim.config.scheduler_kind == la.LOCKSTEP:
+        ranks.receive(sim, w, r)
+        return
     worker = sim.workers[w]
-    sim.requests[r].node = w
-    lists.number(sim, w, r)
-    lists.wait_last(sim, w, r)
+    memory.queue_up(sim, w, r)
     if worker.phase == la.IDLE:
         worker.phase = la.FORMING
         heaps.event_set(sim, w, now)
@@ -229,8 +264,15 @@ def _log_batch(sim, w):
     """Log the step just formed: contexts, then decodes."""
     for k in range(sim.workers[w].batch_size):
         r = sim.batch[w, k]
-        log.entry(sim, r, sim.requests[r].computed, sim.requests[r].chunk)
-    decode_log.decodes(sim, w, 0)
+        if sim.requests[r].part != la.LATE_DECODE:
+            log.entry(sim, r, sim.requests[r].computed, sim.requests[r].chunk)
+    r = sim.workers[w].running_head
+    while r >= 0:
+        if sim.requests[r].state == la.DECODING:
+            decode_log.decode(sim, w, r, 0)
+        elif sim.requests[r].state == la.DRAINING and sim.requests[r].late_tokens:
+            log.entry(sim, r, sim.requests[r].computed, 1)
+        r = sim.requests[r].next
 
 
 def engine_entry(sim, op, w, r, now):
@@ -241,6 +283,9 @@ def engine_entry(sim, op, w, r, now):
         complete(sim, w, now)
     elif op == Op.RECEIVE:
         receive(sim, w, r, now)
+    elif op == Op.CHOOSE_TOGETHER:
+        log.forget_lost(sim)
+        ranks.choose_together(sim, w)
     elif op == Op.LAUNCH_LOCKSTEP:
         _launch(sim, w, now)
     elif op == Op.NEVER_FITS:
@@ -248,4 +293,5 @@ def engine_entry(sim, op, w, r, now):
     elif op != Op.RELEASE_KV:
         queue.reset(sim, w, sim.config.capacity_pages)
         host.reset(sim, w)
+        ranks.reset(sim, w)
     return 0

@@ -1,10 +1,10 @@
 """TensorRT-LLM: pages that a request holds, stores for reuse, and loses.
 
 Free pages, cached or not, are taken from the front of the free queue (``queue``). A request frees its private pages
-last page first. A prompt takes all of its pages at its start. Its full pages go into the reuse tree when its last
-chunk is computed, those of the output when the request leaves. A duplicate block is given up for the one in the tree,
-or replaces one in host memory. A request's first ``locked_tokens`` tokens are thus always a path of the tree, all of it
-in HBM.
+last page first. A prompt takes all of its pages at its start. Its full pages go into the reuse tree after each chunk,
+those of the output when the request leaves. A request keeps duplicate blocks, and what is behind them, to itself until
+it leaves. Then it gives them up for those in the tree, or they replace one in host memory. A request's first
+``locked_tokens`` tokens are thus always a path of the tree, all of it in HBM.
 
 ``WORKER.allocated_pages`` counts the pages of started requests, shared ones once for each. ``promised_pages`` counts
 the pages that they would have at their declared lengths.
@@ -33,6 +33,15 @@ def declared_pages(sim, r):
 
 
 @kernel
+def queue_up(sim, w, r):
+    """Let ``r`` wait on scheduler ``w`` behind all others."""
+    sim.requests[r].node = w
+    lists.number(sim, w, r)
+    lists.wait_last(sim, w, r)
+    sim.workers[w].active_tokens += sim.trace.input_tokens[r]
+
+
+@kernel
 def never_fits(sim, r):
     """Whether prompt and declared output exceed the pool, or an unchunked prompt exceeds one step's budget.
 
@@ -47,8 +56,8 @@ def never_fits(sim, r):
 
 
 @kernel
-def store(sim, w, r, tokens):
-    """Put the full pages among ``r``'s first ``tokens`` tokens into the reuse tree."""
+def store(sim, w, r, tokens, leaves):
+    """Put the full pages among ``r``'s first ``tokens`` tokens into the reuse tree; ``leaves``: see above."""
     if not sim.config.prefix_caching:
         return
     request = sim.requests[r]
@@ -59,6 +68,8 @@ def store(sim, w, r, tokens):
     trace_node = lists.path_end(sim, r)
     cached, _ = tree.match(sim, w, trace_node, end)
     if cached > begin:
+        if not leaves:
+            return
         _, on_host, node = host.hold(sim, w, trace_node, cached)
         queue.push_empty(sim, w, (cached - on_host - begin) // sim.config.page_tokens)
         host.supersede(sim, w, on_host)
@@ -67,6 +78,22 @@ def store(sim, w, r, tokens):
     if end > cached:
         request.node = queue.grow(sim, w, request.node, trace_node, cached, end)
     request.locked_tokens = end
+
+
+@kernel
+def cached_tokens(sim, w, r):
+    """Cached tokens that the waiting ``r`` would find now: (all, those of them in pages that requests hold)."""
+    if not sim.config.prefix_caching:
+        return 0, 0
+    page = sim.config.page_tokens
+    tokens, d = tree.match(sim, w, lists.path_end(sim, r), tree.floor_page(sim, known_tokens(sim, r) - 1))
+    if tokens == 0:
+        return 0, 0
+    held = tokens
+    while d >= sim.trees.shape[0] and sim.nodes[d].lock == 0:
+        held -= (min(sim.nodes[d].end, tokens) - sim.nodes[d].begin) // page * page
+        d = sim.nodes[d].parent
+    return tokens, held
 
 
 @kernel
@@ -102,7 +129,7 @@ def release(sim, w, r, allocated, reusable):
     """Free the pages of ``r``'s ``allocated`` tokens; full pages of its first ``reusable`` ones stay findable."""
     worker = sim.workers[w]
     request = sim.requests[r]
-    store(sim, w, r, reusable)
+    store(sim, w, r, reusable, True)
     queue.push_empty(sim, w, lists.pages(sim, allocated) - request.locked_tokens // sim.config.page_tokens)
     queue.unlock(sim, w, request.node, -1)
     worker.allocated_pages -= lists.pages(sim, allocated)

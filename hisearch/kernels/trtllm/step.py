@@ -2,7 +2,9 @@
 
 The capacity scheduler visits the active requests in order of arrival: the started ones and the first waiting ones, up
 to ``max_running`` in all. Every decode takes part. Contexts that fit share the rest of the budget, first come first
-served, in full pages unless they end. ``batch`` lists them; ``REQUEST.chunk`` is their share.
+served or page by page in turn. ``batch`` lists them, unfinished chunks first; ``REQUEST.chunk`` is their share.
+Behind them it lists the requests that decode once more behind their last token: only the results of a step in flight
+tell that they have ended.
 
 A waiting request is passed over if an earlier context is making its first missing page, which it can reuse later. All
 requests that miss a page in the same trace node miss the same page: ``pledged`` notes the node.
@@ -14,7 +16,7 @@ from hisearch.base.jit import kernel
 from hisearch.kernels.cache import tree
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import lists
-from hisearch.kernels.trtllm import memory
+from hisearch.kernels.trtllm import batch, memory, shares
 
 _NO_END = 1 << 62
 
@@ -36,7 +38,7 @@ def _missing_node(sim, w, r):
 @kernel
 def _should_wait(sim, w, r):
     """Whether the waiting ``r`` should wait for a page being made; if not, ``r`` pledges to make it."""
-    if not sim.config.prefix_caching:
+    if not sim.config.prefix_caching or sim.config.capacity_policy == la.STATIC_BATCH:
         return False
     s = _missing_node(sim, w, r)
     if s < 0:
@@ -62,50 +64,60 @@ def _note_pages_in_progress(sim, w):
 
 
 @kernel
-def _share(sim, w, r, budget):
-    """Put context ``r`` into the batch with its share of the ``budget``. Returns the budget left.
-
-    The cached tokens of a waiting request are not known yet: all its tokens count.
-    """
-    worker = sim.workers[w]
-    request = sim.requests[r]
-    share = memory.known_tokens(sim, r) - request.computed
-    if share > budget:
-        if not sim.config.chunked_prefill:
-            return 0
-        share = tree.floor_page(sim, budget)
-    if share > 0:
-        request.chunk = share
-        sim.batch[w, worker.batch_size] = r
-        worker.batch_size += 1
-    return budget - share
+def _needed_pages(sim, w, r):
+    """Pages that admission of the waiting ``r`` needs: at its declared length, or now."""
+    pages = memory.declared_pages(sim, r)
+    if sim.config.capacity_policy == la.MAX_UTILIZATION:
+        pages = lists.pages(sim, memory.known_tokens(sim, r))
+    if sim.config.credits_reuse:
+        pages -= memory.cached_tokens(sim, w, r)[1] // sim.config.page_tokens
+    return pages
 
 
 @kernel
-def _needed_pages(sim, r):
-    """Pages that admission of the waiting ``r`` needs: at its declared length, or now."""
-    if sim.config.capacity_policy == la.MAX_UTILIZATION:
-        return lists.pages(sim, memory.known_tokens(sim, r))
-    return memory.declared_pages(sim, r)
+def _pages_to_come(sim, r):
+    """Pages that the context ``r``, which has started, may still need."""
+    return memory.declared_pages(sim, r) - lists.pages(sim, memory.known_tokens(sim, r))
+
+
+@kernel
+def _unreserved_pages(sim, w):
+    """Free pages that decodes will not need at their declared lengths."""
+    worker = sim.workers[w]
+    pages = sim.trees[w].free_pages - worker.promised_pages + worker.allocated_pages
+    r = worker.prompts_head
+    while r >= 0:
+        pages += _pages_to_come(sim, r)
+        r = sim.requests[r].next_aside
+    return pages
 
 
 @kernel
 def _fill(sim, w, available):
-    """Schedule contexts in progress, then waiting ones up to the first whose pages are not ``available``.
+    """Schedule contexts in progress and waiting ones, up to the first whose pages are not ``available``.
 
-    Returns whether all of them got a share. One without a share withholds pages from others until it is passed over,
-    which an eviction may cause.
+    Returns whether all waiting ones got a share. One without a share withholds pages from others until it is passed
+    over, which an eviction may cause.
     """
     worker = sim.workers[w]
     requests = sim.requests
-    budget = sim.config.chunk_tokens - worker.decoding
+    reserves = sim.config.capacity_policy != la.MAX_UTILIZATION
+    in_order = sim.config.chunking_policy == la.FIRST_COME_FIRST_SERVED
+    budget = batch.budget_of(sim, w)
     places = sim.config.max_running - worker.running
     p = worker.prompts_head
     u = worker.waiting_head if places > 0 else -1
     all_served = True
     while budget > 0 and (p >= 0 or u >= 0):
         if p >= 0 and (u < 0 or requests[p].order < requests[u].order):
-            budget = _share(sim, w, p, budget)
+            if reserves:
+                available -= _pages_to_come(sim, p)
+                if available < 0:
+                    break
+            if in_order:
+                budget = shares.share(sim, w, p, budget)
+            else:
+                shares.put(sim, w, p)
             p = requests[p].next_aside
             continue
         r = u
@@ -113,16 +125,37 @@ def _fill(sim, w, available):
         u = requests[u].next if places > 0 else -1
         if _should_wait(sim, w, r):
             continue
-        needed = _needed_pages(sim, r)
-        if needed > available:
+        available -= _needed_pages(sim, w, r)
+        if available < 0:
             worker.full = 1
-            u = -1
-        else:
-            available -= needed
-            before = budget
-            budget = _share(sim, w, r, budget)
-            all_served = all_served and budget < before
+            break
+        if not in_order:
+            shares.put(sim, w, r)
+            continue
+        before = budget
+        budget = shares.share(sim, w, r, budget)
+        all_served = all_served and budget < before
     return all_served
+
+
+@kernel
+def _go_on(sim, w):
+    """Schedule the contexts in progress that fit, where a waiting request before them ended a pass without any.
+
+    The engine would stand still for good.
+    """
+    available = sim.trees[w].free_pages
+    budget = batch.budget_of(sim, w)
+    r = sim.workers[w].prompts_head
+    while r >= 0 and budget > 0:
+        available -= _pages_to_come(sim, r)
+        if available < 0:
+            break
+        if sim.config.chunking_policy == la.FIRST_COME_FIRST_SERVED:
+            budget = shares.share(sim, w, r, budget)
+        else:
+            shares.put(sim, w, r)
+        r = sim.requests[r].next_aside
 
 
 @kernel
@@ -137,12 +170,18 @@ def _choose_victim(sim, w, first, end):
 
 
 @kernel
-def _needs_page(sim, w, r):
-    """1 if the started ``r`` decodes and its next token begins a page, else 0."""
-    if sim.requests[r].state != la.DECODING:
-        return 0
-    computed = sim.trace.input_tokens[r] + lists.generated_tokens(sim, w, r) - 1
-    return 1 if computed % sim.config.page_tokens == 0 else 0
+def _needed_so_far(sim, w, end):
+    """Pages that the decodes of order below ``end`` and the waiting requests in the batch need."""
+    needed = 0
+    r = sim.workers[w].running_head
+    while r >= 0 and sim.requests[r].order < end:
+        needed += batch.needs_page(sim, w, r)
+        r = sim.requests[r].next
+    for k in range(sim.workers[w].batch_size):
+        r = sim.batch[w, k]
+        if sim.requests[r].state == la.WAITING:
+            needed += _needed_pages(sim, w, r)
+    return needed
 
 
 @kernel
@@ -150,8 +189,8 @@ def _pause_and_fill(sim, w):
     """MAX_UTILIZATION, one by one in order of arrival: under a page shortage, pause the last started request.
 
     No request before the one short of pages is paused, and none after a paused one takes part. A waiting request that
-    caused a pause is visited again, finds the page that it pledged itself, and is passed over. Returns whether any
-    request was paused.
+    caused a pause is visited again, finds the page that it pledged itself, and is passed over. Pages that only the
+    paused request held are no longer credited to those before it. Returns whether any request was paused.
     """
     worker = sim.workers[w]
     requests = sim.requests
@@ -166,54 +205,42 @@ def _pause_and_fill(sim, w):
         r = s if started else u
         if r < 0 or requests[r].order >= end:
             break
-        more = _needs_page(sim, w, r)
+        more = batch.needs_page(sim, w, r)
         passed_over = False
         if not started:
             passed_over = _should_wait(sim, w, r)
-            more = _needed_pages(sim, r)
+            more = _needed_pages(sim, w, r)
         if not passed_over and needed + more > sim.trees[w].free_pages:
             victim = _choose_victim(sim, w, requests[r].order, end)
             if victim < 0:
                 worker.full = 1
+                end = requests[r].order
                 break
             end = requests[victim].order
             memory.pause(sim, w, victim)
             paused = True
+            needed = _needed_so_far(sim, w, requests[r].order)
             continue
         if started:
             if requests[r].state == la.PROMPT:
-                sim.batch[w, worker.batch_size] = r
-                worker.batch_size += 1
+                shares.put(sim, w, r)
             s = requests[r].next
         else:
             if not passed_over:
-                sim.batch[w, worker.batch_size] = r
-                worker.batch_size += 1
+                shares.put(sim, w, r)
             places -= 1
             u = requests[r].next if places > 0 else -1
         if not passed_over:
             needed += more
+    batch.leave_out_late(sim, w, end)
     return paused
 
 
 @kernel
-def _share_out(sim, w):
-    """Give the contexts in the batch their shares of the budget; those without a share leave it."""
+def _all_fit(sim, w, needed):
+    """Whether the pages ``needed`` by all decodes are free, and no waiting request is visited before a started one."""
     worker = sim.workers[w]
-    listed = worker.batch_size
-    worker.batch_size = 0
-    budget = sim.config.chunk_tokens - worker.decoding
-    k = 0
-    while k < listed and budget > 0:
-        budget = _share(sim, w, sim.batch[w, k], budget)
-        k += 1
-
-
-@kernel
-def _all_fit(sim, w):
-    """Whether pages suffice for all decodes, and no waiting request is visited before a started one."""
-    worker = sim.workers[w]
-    if worker.decoding > 0 and lists.pages_needed(sim, w, 0) > sim.trees[w].free_pages:
+    if needed > sim.trees[w].free_pages:
         return False
     if worker.running == 0 or worker.waiting == 0 or worker.running == sim.config.max_running:
         return True
@@ -221,41 +248,40 @@ def _all_fit(sim, w):
 
 
 @kernel
-def _begin(sim, w, now):
-    """Start the batch's waiting requests, with shares cut to uncached tokens; then take the decodes' pages."""
-    worker = sim.workers[w]
-    for k in range(worker.batch_size):
-        r = sim.batch[w, k]
-        request = sim.requests[r]
-        if request.state == la.WAITING:
-            memory.start(sim, w, now, r)
-        missing = memory.known_tokens(sim, r) - request.computed
-        request.chunk = min(request.chunk, missing)
-        request.part = la.PROMPT_ENDS if request.chunk == missing else la.PROMPT_GOES_ON
-        worker.prefill_tokens += request.chunk
-    if worker.decoding > 0:
-        memory.take_decode_pages(sim, w, now, lists.pages_needed(sim, w, 0))
+def choose(sim, w):
+    """Choose the contexts of the next batch, and pause requests for them.
 
-
-@kernel
-def compose(sim, w, now):
-    """Compose the next batch at ``now``.
-
-    Returns (whether decodes may go on without another pass until one ends, whether a request was paused).
+    Returns whether decodes may go on without another pass until one ends.
     """
     worker = sim.workers[w]
     worker.batch_size = 0
     worker.full = 0
+    worker.paused = 0
     _note_pages_in_progress(sim, w)
+    needed = batch.list_late(sim, w)
+    if worker.decoding > 0:
+        needed += lists.pages_needed(sim, w, 0)
+    if sim.config.capacity_policy == la.STATIC_BATCH and worker.decoding + worker.draining > 0:
+        worker.full = 1
+        return True
     steady = False
-    paused = False
-    if sim.config.capacity_policy == la.GUARANTEED_NO_EVICT:
-        steady = _fill(sim, w, sim.trees[w].free_pages - worker.promised_pages + worker.allocated_pages)
-    elif _all_fit(sim, w):
-        needed_pages = lists.pages_needed(sim, w, 0) if worker.decoding > 0 else 0
-        steady = _fill(sim, w, sim.trees[w].free_pages - needed_pages)
+    if sim.config.capacity_policy != la.MAX_UTILIZATION:
+        steady = _fill(sim, w, _unreserved_pages(sim, w))
+        if worker.batch_size == 0 and worker.decoding + worker.draining == 0:
+            _go_on(sim, w)
+    elif _all_fit(sim, w, needed):
+        steady = _fill(sim, w, sim.trees[w].free_pages - needed)
     else:
-        paused = _pause_and_fill(sim, w)
-        _share_out(sim, w)
-    _begin(sim, w, now)
-    return steady, paused
+        worker.paused = _pause_and_fill(sim, w)
+        if sim.config.chunking_policy == la.FIRST_COME_FIRST_SERVED:
+            shares.share_in_order(sim, w)
+    if sim.config.chunking_policy == la.EQUAL_PROGRESS:
+        steady = shares.share_equally(sim, w) and steady
+    return steady
+
+
+@kernel
+def start(sim, w, now):
+    """Start the batch: its waiting requests, then the pages of its decodes."""
+    batch.begin(sim, w, now)
+    batch.add_late(sim, w, now)

@@ -1,4 +1,7 @@
-"""Chooses, from a profile's list, the profile of an accelerator and engine; the roofline where none is listed."""
+"""Chooses, from a profile's list, the profile of an accelerator and engine.
+
+Where none is listed, the laws of the nearest listed accelerator are carried over; the roofline where none is near.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,14 @@ from dataclasses import replace
 from hisearch.latency.corrections import corrected
 from hisearch.latency.costs import CompiledCosts
 from hisearch.latency.estimator import ProfileEstimator, build_estimator, register
+from hisearch.latency.estimators import transfer
 from hisearch.latency.estimators.roofline import RooflineEstimator
+from hisearch.latency.estimators.scaled import ScaledEstimator
 from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sheets import named_as, of_catalogue
 from hisearch.specs.base import EngineName
 from hisearch.specs.machines.hardware import AcceleratorSpec
+from hisearch.specs.machines.profile import LatencyProfileSpec, ProfileChoice
 
 
 @register("auto")
@@ -24,12 +30,34 @@ class AutoEstimator(ProfileEstimator):
         name = named_as(accelerator, profiles)
         return None if name is None else profiles[name]
 
+    def nearest(self, accelerator: AcceleratorSpec, engine: EngineName) -> ProfileChoice | None:
+        """The choice whose laws are carried over to this data sheet; None where none is near."""
+        return transfer.nearest(accelerator, [choice for choice in self.profile.choices if choice.engine == engine])
+
+    def selected(self, accelerator: AcceleratorSpec, engine: EngineName) -> tuple[str, LatencyProfileSpec] | None:
+        """Name and content of the profile that prices it, carried over or not; None where the roofline does."""
+        name = self.chosen(accelerator, engine)
+        if name is not None:
+            return name, of_catalogue("LatencyProfile", name)
+        near = self.nearest(accelerator, engine)
+        if near is None:
+            return None
+        profile = transfer.carried(of_catalogue("LatencyProfile", near.profile), accelerator)
+        return f"{near.profile}, carried over", profile
+
     def compile(self, priced: PricedWorker) -> CompiledCosts:
         """See ``LatencyEstimator.compile``."""
-        name = self.chosen(priced.accelerator, priced.engine.name)
-        if name is not None:
-            chosen = of_catalogue("LatencyProfile", name)
-            return corrected(build_estimator(name, chosen).compile(priced), chosen.corrections)
-        costs = RooflineEstimator(self.profile_name, self.profile).compile(priced)
-        warning = f"no profile of {priced.engine.name} on this accelerator: the roofline prices its steps"
-        return replace(costs, warnings=(*costs.warnings, warning))
+        engine = priced.engine.name
+        selected = self.selected(priced.accelerator, engine)
+        if selected is None:
+            costs = RooflineEstimator(self.profile_name, self.profile).compile(priced)
+            warning = f"no profile of {engine} on this accelerator: the roofline prices its steps"
+            return replace(costs, warnings=(*costs.warnings, warning))
+        name, profile = selected
+        if self.chosen(priced.accelerator, engine) is not None:
+            return corrected(build_estimator(name, profile).compile(priced), profile.corrections)
+        attained = replace(priced, accelerator=transfer.derated(priced.accelerator))
+        costs = ScaledEstimator(name, profile).compile(attained)
+        assert profile.laws is not None
+        warning = f"no profile of {engine} on this accelerator: laws of {profile.laws.accelerator} are carried over"
+        return replace(costs, served=None, warnings=(*costs.warnings, warning))

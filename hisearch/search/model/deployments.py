@@ -11,6 +11,7 @@ from hisearch.search.model.tier_choices import TierChoice, tier_parameters
 from hisearch.specs.base import DTYPE_BYTES, ENGINE_TITLES, EngineName
 from hisearch.specs.deployments.agent_memory import AgentMemorySpec
 from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
+from hisearch.specs.deployments.engine_settings import TRTLLM_SETTINGS
 from hisearch.specs.deployments.routing import RouterSpec
 from hisearch.specs.deployments.tiers import KV_CONNECTOR_TITLES
 from hisearch.specs.machines.devices import DevicesSpec
@@ -92,7 +93,7 @@ def on_engine(deployment: DeploymentSpec, engine: EngineName, page_tokens: int |
         if engine != "sglang":
             data["engine"]["eviction"] = "lru"
         if engine != "trtllm":
-            data["engine"]["capacity_policy"] = "guaranteed_no_evict"
+            data["engine"] |= TRTLLM_SETTINGS
         pools.append(PoolSpec.model_validate(data))
     return deployment.model_copy(update={"pools": pools})
 

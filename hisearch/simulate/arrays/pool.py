@@ -38,7 +38,15 @@ DECODE_ENTRY = la.DECODE_WORKER
 
 ENGINES = {"vllm": la.VLLM, "sglang": la.SGLANG, "trtllm": la.TRTLLM}
 _SCHEDULER_KINDS = {"alone": la.SINGLE, "lockstep": la.LOCKSTEP, "pipe": la.PIPE}
-_CAPACITY_POLICIES = {"guaranteed_no_evict": la.GUARANTEED_NO_EVICT, "max_utilization": la.MAX_UTILIZATION}
+_CAPACITY_POLICIES = {
+    "guaranteed_no_evict": la.GUARANTEED_NO_EVICT,
+    "max_utilization": la.MAX_UTILIZATION,
+    "static_batch": la.STATIC_BATCH,
+}
+_CHUNKING_POLICIES = {
+    "first_come_first_served": la.FIRST_COME_FIRST_SERVED,
+    "equal_progress": la.EQUAL_PROGRESS,
+}
 
 
 def records(count: int, dtype: np.dtype[Any]) -> Any:
@@ -117,6 +125,12 @@ def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
         # Of all blocks: the pool has one more, which never holds KV.
         watermark_pages=int(engine.watermark * (plan.kv_capacity_tokens // page + 1)),
         capacity_policy=_CAPACITY_POLICIES[engine.capacity_policy],
+        chunking_policy=_CHUNKING_POLICIES[engine.chunking_policy],
+        wait_steps=engine.batch_wait_timeout_iters,
+        wait_tokens=engine.batch_wait_max_tokens_ratio * engine.chunk_tokens,
+        balances_ranks=engine.attention_dp_balance,
+        balance_timeout_steps=engine.attention_dp_timeout_iters,
+        balance_wait_steps=engine.attention_dp_batching_wait_iters,
         mixed_chunk=engine.mixed_chunk and engine.chunked_prefill,
         receive_interval=engine.receive_interval,
         shared_outputs=0,
@@ -323,6 +337,7 @@ def allocate(
     ends_by_limit = (pinned != 0) | (fills_limit if plan.limits_stated else False)
     ends = radix and pinned.any() and not config.prefix_caching
     runs_vllm = config.engine == la.VLLM or config.role == fl.DECODE
+    by_trtllm = config.engine == la.TRTLLM
     in_order = trace._replace(previous=np.full_like(trace.previous, -1)) if pooled else trace
     owner_head, owner, next_owner = owners.find(in_order) if runs_vllm else (np.empty(0, np.int32),) * 3
     settings.shared_outputs = len(owner) > 0
@@ -357,7 +372,7 @@ def allocate(
         batch=np.empty((workers, config.max_running), np.int32),
         launches=records(2 * workers, la.LAUNCH),
         joins=np.empty((workers, config.max_running if radix else 1), la.JOIN).view(np.recarray),
-        prompts=np.empty((2 * workers, config.max_running) if radix else (1, 1), np.int32),
+        prompts=np.empty((2 * workers, config.max_running) if radix or by_trtllm else (1, 1), np.int32),
         ends=np.empty((2 * workers, config.max_running + 1) if ends else (1, 1), np.float64),
         queue_order=np.empty((2, count if sorts else 1), np.int32),
         shuffle_rng=_shuffle_streams(seed, workers),
@@ -367,7 +382,7 @@ def allocate(
         owner_head=owner_head,
         owner=owner,
         next_owner=next_owner,
-        pledged=np.zeros(len(trace.parent) if config.engine == la.TRTLLM else 0, np.int64),
+        pledged=np.zeros(len(trace.parent) if by_trtllm else 0, np.int64),
         stage_free_s=np.zeros((workers // config.schedulers, config.schedulers)),
         **_lockstep_arrays(plan),
         event_heap=np.empty(workers, np.int32),

@@ -263,7 +263,7 @@ def check_split(pool: PoolSpec, model: ModelSpec) -> None:
         if degree == 1:
             continue
         refused = f"pool {pool.name}: {key} {degree} is not simulated "
-        if pool.engine.name == "trtllm":
+        if pool.engine.name == "trtllm" and key == "pipeline_parallel":
             raise InvalidParallelism(f"{refused}with {ENGINE_TITLES['trtllm']}", key)
         if pool.tiers and (key == "pipeline_parallel" or pool.kv_connector not in GROUP_KV_CONNECTORS):
             kv_connector = (

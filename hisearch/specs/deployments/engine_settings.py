@@ -35,6 +35,30 @@ class Engine(Protocol):
     def prefill_max_requests(self) -> int | None: ...  # noqa: D102
 
 
+#: Settings that TensorRT-LLM alone has, with their defaults.
+TRTLLM_SETTINGS = {
+    "capacity_policy": "guaranteed_no_evict",
+    "chunking_policy": "first_come_first_served",
+    "batch_wait_timeout_iters": 0,
+    "batch_wait_max_tokens_ratio": 0.0,
+    "attention_dp_balance": False,
+    "attention_dp_timeout_iters": 50,
+    "attention_dp_batching_wait_iters": 10,
+}
+
+
+def check_others_than_trtllm(engine: Engine) -> None:
+    """Refuse settings that only TensorRT-LLM has in another engine.
+
+    Raises:
+        ValueError: which.
+    """
+    for key, default in TRTLLM_SETTINGS.items():
+        if getattr(engine, key) != default:
+            title = ENGINE_TITLES[engine.name]
+            raise ValueError(f"{title} has no {key}; {getattr(engine, key)} needs engine trtllm")
+
+
 def check_release(engine: Engine, given: Set[str]) -> None:
     """Refuse settings, of those ``given``, that the engine's release does not have yet.
 

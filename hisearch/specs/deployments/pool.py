@@ -19,7 +19,7 @@ from hisearch.specs.base import (
 )
 from hisearch.specs.deployments.agent_memory import AgentMemorySpec, check_agents
 from hisearch.specs.deployments.cluster import AutoscaleSpec, ReplicasSpec, RoleName
-from hisearch.specs.deployments.engine_settings import check_release, check_sglang
+from hisearch.specs.deployments.engine_settings import check_others_than_trtllm, check_release, check_sglang
 from hisearch.specs.deployments.tiers import (
     KV_CONNECTOR_TITLES,
     KvConnectorName,
@@ -43,7 +43,8 @@ else:
     EvictionName = name_type(_ENGINE_EVICTIONS)
     ScheduleName = name_type(QUEUE_ORDERS)
 
-CapacityPolicyName = Literal["guaranteed_no_evict", "max_utilization"]
+CapacityPolicyName = Literal["guaranteed_no_evict", "max_utilization", "static_batch"]
+ChunkingPolicyName = Literal["first_come_first_served", "equal_progress"]
 #: Orders of the waiting queue that each engine has.
 SCHEDULES: dict[str, tuple[ScheduleName, ...]] = {
     engine: tuple(name for name, order in QUEUE_ORDERS.items() if engine in order.engines) for engine in ENGINE_TITLES
@@ -142,7 +143,33 @@ class EngineSpec(Strict):
     capacity_policy: CapacityPolicyName = Field(
         "guaranteed_no_evict",
         description="TensorRT-LLM capacity_scheduler_policy: start a request only where all of its declared output has "
-        "room, or as soon as its prompt has, and pause the last ones where memory runs out.",
+        "room, or as soon as its prompt has, and pause the last ones where memory runs out; static_batch starts none "
+        "while others decode.",
+    )
+    chunking_policy: ChunkingPolicyName = Field(
+        "first_come_first_served",
+        description="TensorRT-LLM context_chunking_policy: prompts share a step's budget in order, or a page each in "
+        "turn.",
+    )
+    batch_wait_timeout_iters: NonNegativeInt = Field(
+        0, description="TensorRT-LLM batch_wait_timeout_iters: most steps for which prompts wait for more of them."
+    )
+    batch_wait_max_tokens_ratio: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.0,
+        description="TensorRT-LLM batch_wait_max_tokens_ratio: share of chunk_tokens from which prompts do not wait.",
+    )
+    attention_dp_balance: bool = Field(
+        False,
+        description="TensorRT-LLM attention_dp_config.enable_balance: attention groups hold prompts back until each "
+        "has one.",
+    )
+    attention_dp_timeout_iters: NonNegativeInt = Field(
+        50, description="TensorRT-LLM attention_dp_config.timeout_iters: most steps for which they do."
+    )
+    attention_dp_batching_wait_iters: NonNegativeInt = Field(
+        10,
+        description="TensorRT-LLM attention_dp_config.batching_wait_iters: steps that they wait for more prompts once "
+        "each has one.",
     )
 
     experts: ExpertsSpec = Field(
@@ -179,8 +206,8 @@ class EngineSpec(Strict):
             )
         if self.name == "trtllm":
             self._check_blocks()
-        elif self.capacity_policy != "guaranteed_no_evict":
-            raise ValueError(f"{title} has no capacity_policy; {self.capacity_policy} needs engine trtllm")
+        else:
+            check_others_than_trtllm(self)
         return self
 
     def _check_blocks(self) -> None:

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from hisearch.specs.base import (
     Count,
     DType,
+    Fraction,
     NonNegative,
     NonNegativeInt,
     Positive,
@@ -32,6 +33,14 @@ class LinkSpec(Strict):
     energy_j_per_byte: NonNegative = Field(0.0, description="Of a byte sent, both ends together.")
 
 
+class DeratingSpec(Strict):
+    """What kernels attain of an accelerator's peaks, over what they attain of those of the measured accelerators."""
+
+    flops: Fraction = Field(description="Of peak_flops.")
+    bandwidth: Fraction = Field(description="Of memory_bandwidth_bytes_per_s.")
+    source: str = Field(min_length=1, description="Where it was measured.")
+
+
 class AcceleratorSpec(Strict):
     """One accelerator, by its data sheet. FLOP/s are dense (no structured sparsity)."""
 
@@ -49,6 +58,13 @@ class AcceleratorSpec(Strict):
     )
     host_link: LinkSpec = Field(
         description="Between the accelerator and host memory, per direction, at the rate large pinned copies attain."
+    )
+    multiprocessors: Count | None = Field(
+        None,
+        description="Of an NVIDIA GPU without a profile, to which the laws of the nearest measured one are carried.",
+    )
+    derating: DeratingSpec | None = Field(
+        None, description="Of another vendor's GPU without a profile, to which they are carried likewise."
     )
     systolic: SystolicSpec | None = Field(
         None, description="Its systolic arrays, whose law prices operators in place of the roofline."

@@ -1,0 +1,92 @@
+"""Laws carried over to accelerators without measurements, and what they err by where one is left out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hisearch.calibrate.boards import BOARDS
+from hisearch.hardware.peaks import sheet_peaks
+from hisearch.latency.costs import CompiledCosts
+from hisearch.latency.estimator import build_estimator
+from hisearch.latency.estimators import transfer
+from hisearch.latency.priced import PricedWorker
+from hisearch.latency.sharding import Parallelism
+from hisearch.latency.step_cost import step_seconds
+from hisearch.specs.deployments.deployment import EngineSpec
+from hisearch.specs.documents.catalogue import Catalogue
+
+CATALOGUE = Catalogue()
+AUTO = CATALOGUE.get("LatencyProfile", "auto").spec
+VLLM = [choice for choice in AUTO.choices if choice.engine == "vllm"]
+TRANSFERRED = [
+    name
+    for name in CATALOGUE.names("Accelerator")
+    if transfer.nearest(CATALOGUE.get("Accelerator", name).spec, VLLM) is not None
+]
+
+
+def _costs(accelerator: Any, engine: Any = "vllm", **settings: Any) -> CompiledCosts:
+    question: dict[str, Any] = {
+        "accelerator": accelerator, "split": Parallelism(), "weight_dtype": None, "kv_dtype": "bf16",
+        "engine": EngineSpec(name=engine), "max_tokens": 4096, "max_sequences": 256, "max_context_tokens": 500_000,
+    }  # fmt: skip
+    priced = PricedWorker(CATALOGUE.get("Model", "llama-3.1-8b").spec, **question | settings)
+    return build_estimator("auto", AUTO).compile(priced)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_an_accelerator_left_out_is_priced_within_the_stated_error(engine: Any) -> None:
+    """With its generation left out too; the stated error is the root mean square over all of them and the laws' own."""
+    found = transfer.left_out(engine, AUTO.choices)
+    assert {name for name, _ in found} == {name for name, board in BOARDS.items() if not board.of_another}
+    everything = np.concatenate(list(found.values()))
+    rms = np.sqrt(np.mean(np.square(everything)))
+    print(engine, {pair: f"{np.median(np.abs(errors)):.1%}" for pair, errors in found.items()}, f"RMS {rms:.1%}")
+    assert np.hypot(rms, 0.10) <= transfer.TRANSFERRED_ERROR
+    assert all(np.median(np.abs(errors)) <= transfer.TRANSFERRED_ERROR for errors in found.values())
+
+
+@pytest.mark.parametrize("name", TRANSFERRED)
+def test_what_is_carried_over_says_so(name: str) -> None:
+    accelerator = CATALOGUE.get("Accelerator", name).spec
+    costs = _costs(accelerator)
+    assert costs.evidence == "transferred"
+    assert costs.relative_error == (transfer.DERATED_ERROR if accelerator.derating else transfer.TRANSFERRED_ERROR)
+    assert any("are carried over" in warning for warning in costs.warnings)
+    assert costs.served is None
+    decode_s = step_seconds(costs.seconds, [], [1024])
+    weights_s = 2 * 7.5e9 / transfer.derated(accelerator).memory_bandwidth_bytes_per_s
+    assert weights_s < decode_s < 2 * weights_s + 0.01
+
+
+def test_the_nearest_is_nearest_in_bandwidth_and_peak() -> None:
+    found = {}
+    for name in TRANSFERRED:
+        choice = transfer.nearest(CATALOGUE.get("Accelerator", name).spec, VLLM)
+        assert choice is not None
+        found[name] = choice.accelerator
+    assert len(found) == 14
+    assert found["a100-40gb"] == "a100-80gb"
+    assert found["h100-nvl"] == "h100-sxm"
+    assert found["h200-nvl"] == "h200"
+    assert found["gh200"] in ("h100-sxm", "h200")
+    assert found["l40"] == found["rtx-6000-ada"] == "l40s"
+
+
+def test_accelerators_that_were_measured_or_are_no_gpus_are_priced_as_before() -> None:
+    assert _costs(CATALOGUE.get("Accelerator", "h100-sxm").spec).evidence != "transferred"
+    for name in ("tpu-v5e", "a10g"):  # A10G is far from all that were measured.
+        far = _costs(CATALOGUE.get("Accelerator", name).spec)
+        assert far.evidence == "assumed"
+        assert any("the roofline prices its steps" in warning for warning in far.warnings)
+
+
+def test_a_derated_sheet_has_its_shares_of_the_peaks() -> None:
+    accelerator = CATALOGUE.get("Accelerator", "mi300x").spec
+    sheet = transfer.derated(accelerator)
+    assert sheet_peaks(sheet)["bf16"] == pytest.approx(0.48 * 1307.4e12)
+    assert sheet.memory_bandwidth_bytes_per_s == pytest.approx(0.9 * 5.3e12)
+    assert transfer.derated(CATALOGUE.get("Accelerator", "l4").spec) is CATALOGUE.get("Accelerator", "l4").spec
