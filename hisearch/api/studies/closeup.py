@@ -32,7 +32,8 @@ from hisearch.search.model.job import TRIAL_ERRORS
 from hisearch.search.model.trial import Trial
 
 if TYPE_CHECKING:
-    from hisearch.search.evaluate.simulation import Simulation, World
+    from hisearch.search.evaluate.simulation import Simulation
+    from hisearch.search.evaluate.world import World
     from hisearch.search.records.progress import Progress
     from hisearch.simulate.plans.plan import WorkerPlan
     from hisearch.simulate.plans.tier_plan import TierPlan
