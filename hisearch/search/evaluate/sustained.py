@@ -35,8 +35,8 @@ from hisearch.traces.changes.continuation import Continuation
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.trace import roots_of
 
-#: Share of the needed span that is simulated first; what refuses a load there: a term's violation, or the queue's growth
-#: as a share of the rate of arrivals. Chosen: queues near their limit wander by less.
+#: Share of the needed span that is simulated first; what refuses a load there: a term's violation, or the queue's
+#: growth as a share of the rate of arrivals. Chosen: queues near their limit wander by less.
 BRIEF = 1 / 3
 BRIEF_MISS = 0.25
 BRIEF_GROWTH = 0.05
@@ -56,7 +56,8 @@ _OF_THE_RUN = frozenset({
     "accelerators", "itl_mean_s", "itl_p50_s", "itl_p90_s", "itl_p95_s", "itl_p99_s",
 })  # fmt: skip
 
-GROWTH = "queue_growth_rps"
+#: Label of the check that the queue does not grow.
+GROWTH = "queue_growth"
 
 Run = Callable[[CompiledTrace, GiveUp], Result]
 #: Scores a result; with a mask of those of the trace's requests that it has.
@@ -100,6 +101,13 @@ def sustained(
     return Evaluation(score.metrics, score.slo, score.feasible, warnings=tuple(warnings))
 
 
+def steady_run(continuation: Continuation, load: float) -> tuple[CompiledTrace, Stretch]:
+    """The workload carried on to be replayed at ``load``, for as long as a steady state takes, and the run's parts."""
+    span_s = max(LEAST_SPAN_S, _own_span_s(continuation) / load)
+    stretch = stretch_of(span_s, continuation.cycle_s / load)
+    return continuation.lasting(stretch.total_s * load), stretch
+
+
 def _requests_needed(terms: Sequence[SloTerm]) -> float:
     above = min((1.0 - term.percentile / 100.0 for term in terms), default=1.0)
     return max(ABOVE_PERCENTILE / max(above, 1e-3), LEAST_REQUESTS)
@@ -119,16 +127,17 @@ def _decided(
         score = replace(score_of(trace, result, None), feasible=False)
         refused = True
     else:
-        score = _of_measured_part(trace, result, stretch, score_of)
+        score = score_measured(trace, result, stretch, score_of)
         refused = growth > (BRIEF_GROWTH * rate if brief else 0.0)
         refused |= any(check.violation > (BRIEF_MISS if brief else 0.0) for check in score.slo)
-    metrics = score.metrics | {GROWTH: growth}
+    metrics = score.metrics | {metric_of(GROWTH): growth}
     if growth == 0.0:
         return replace(score, metrics=metrics), refused
     return Score(metrics, (*score.slo, LimitCheck(GROWTH, growth, LEAST_GROWTH * rate)), False), refused
 
 
-def _of_measured_part(trace: CompiledTrace, result: Result, stretch: Stretch, score_of: ScoreOf) -> Score:
+def score_measured(trace: CompiledTrace, result: Result, stretch: Stretch, score_of: ScoreOf) -> Score:
+    """The score of a run's measured part; what it costs, and gaps between tokens, are of the whole run."""
     whole = score_of(trace, result, None)
     part = score_of(trace, measured(result, stretch), in_measured_part(result.requests, stretch))
     metrics = part.metrics | {name: value for name, value in whole.metrics.items() if name in _OF_THE_RUN}
