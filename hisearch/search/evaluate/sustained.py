@@ -65,7 +65,13 @@ ScoreOf = Callable[[CompiledTrace, Result, np.ndarray | None], Score]
 
 
 def sustained(
-    continuation: Continuation, load: float, terms: Sequence[SloTerm], run: Run, score_of: ScoreOf
+    continuation: Continuation,
+    load: float,
+    terms: Sequence[SloTerm],
+    run: Run,
+    score_of: ScoreOf,
+    *,
+    only_brief: bool = False,
 ) -> Evaluation:
     """Simulate a load for as long as its verdict takes.
 
@@ -75,6 +81,7 @@ def sustained(
         terms: the SLO's.
         run: replays a trace at that load.
         score_of: scores a run.
+        only_brief: whether the brief run alone is made, if there is one; feasible is then what it does not refuse.
     """
     cycle_s, own_s = continuation.cycle_s / load, _own_span_s(continuation) / load
     request_s = own_s / len(continuation.trace)
@@ -89,6 +96,8 @@ def sustained(
         result = run(trace, _give_up(trace, terms, stretch, load))
         score, refused = _decided(trace, result, stretch, score_of, brief)
         wanted_s = max(span_needed_s(score.metrics["e2e_p99_s"]), least_s)
+        if brief and only_brief:
+            return Evaluation(score.metrics, score.slo, not refused)
         if refused or (not brief and span_s >= min(wanted_s, most_s) * (1 - 1e-9)):
             break
         span_s, brief = min(wanted_s, most_s), False
