@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from hisearch.api.run_folder import NOT_EXPORTED, write_text, write_tree
 from hisearch.export.engines.launch import ExportError
 from hisearch.score.metrics import metric_of
+from hisearch.score.quantities import quantity
 from hisearch.score.terms import Check, check_to_dict, worst_check
 from hisearch.search.confidence.baseline import default_engine
 from hisearch.search.evaluate.simulation import Simulation
@@ -296,7 +297,9 @@ class _Answer:
             looser[index] = term.model_copy(update={"at_most_s": LOOSER * term.at_most_s})
             world = replace(self._simulation.world, slo=self._problem.slo.model_copy(update={"terms": looser}))
             race = replace(self._race, evaluate=Simulation(world).evaluate_at)
-            rows.append(self._rate(f"{term.label} {LOOSER:g} times as long", best.deployment, best.load, race))
+            rows.append(
+                self._rate(f"{quantity(term.label).label} of {LOOSER:g} × its bound", best.deployment, best.load, race)
+            )
         return tuple(rows)
 
 
@@ -326,7 +329,7 @@ def _written(answer: LargestRate, folder: Path) -> LargestRate:
     answer = replace(answer, run_dir=folder)
     resolved = answer.study.resolved
     write_text(folder / "study.yaml", resolved.to_yaml())
-    write_text(folder / "largest.json", json.dumps(answer.to_dict(), indent=2) + "\n")
+    write_text(folder / "largest.json", json.dumps(plain(answer.to_dict()), indent=2, allow_nan=False) + "\n")
     trial = answer.trial
     if trial is not None:
         note = profile_note(resolved, trial)
@@ -339,6 +342,15 @@ def _written(answer: LargestRate, folder: Path) -> LargestRate:
         except ExportError as error:
             write_text(folder / NOT_EXPORTED, f"The deployment was not exported: {error}\n")
     return answer
+
+
+def plain(value: Any) -> Any:
+    """Plain data with null in place of numbers that are not finite."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def described(answer: LargestRate) -> str:

@@ -65,7 +65,7 @@ _WIDE = {
     "pipeline_parallel": [1, 2],
 }
 _WIDE_MOE = {"attention_data_parallel": [1, 2, 4, 8], "expert_parallel": [1, 2, 4, 8]}
-_DISAGGREGATED = {"disaggregated": {"fabrics": ["nvlink4-switch"]}}
+_DISAGGREGATED = {"disaggregated": {"fabrics": ["nvlink4-switch"], "decode_policies": ["power_of_two", "round_robin"]}}
 
 _WORKLOAD = "spec.workload.trace.generator"
 
@@ -361,7 +361,7 @@ def _space(question: Question, catalogue: Catalogue, model: ModelSpec) -> dict[s
         execution["weight_dtypes"] = list(question.weights)
     routers = ["cache_aware", "power_of_two"] if question.turns > 1 else ["power_of_two"]
     if question.have is not None:
-        routers += ["round_robin", "least_outstanding_tokens"]
+        routers += ["round_robin"]
     pools = {"pools": _DISAGGREGATED} if question.have is not None and question.have[1] > 1 else {}
     return {
         **pools,
