@@ -1,4 +1,4 @@
-"""Capacity: the largest factor on the trace's arrival rate at which the SLO still holds."""
+"""Capacity: the largest factor on the trace's arrival rate at which the SLO still holds, in a steady state."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ class Capacity:
     goodput_rps: goodput at that load, requests per second; 0.0 if none was feasible.
     infeasible_load: smallest infeasible load factor simulated; infinite if none was.
     simulations: loads that were simulated.
+    queue_growth_rps: requests per second by which the queue grows at ``infeasible_load``; 0.0 if it has no trend there,
+    and only a term is missed.
     """
 
     load: float
     goodput_rps: float
     infeasible_load: float
     simulations: int
+    queue_growth_rps: float = 0.0
 
 
 def capacity(
@@ -42,7 +45,7 @@ def capacity(
     crossings it is one of them.
 
     Args:
-        simulate_at: scores the deployment at a load factor.
+        simulate_at: scores the deployment at a load factor, in a steady state (``score.steady_state``).
         start: first load tried.
         growth: factor between loads while bracketing, > 1.
         relative_tolerance: stop once the infeasible load is within this share above the feasible one.
@@ -57,7 +60,7 @@ def capacity(
             "capacity needs growth > 1, relative_tolerance > 0 and min_load <= start <= max_load; got "
             f"growth={growth}, relative_tolerance={relative_tolerance}, start={start} in [{min_load}, {max_load}]"
         )
-    low, high, goodput, simulations = 0.0, math.inf, 0.0, 0
+    low, high, goodput, queue_growth, simulations = 0.0, math.inf, 0.0, 0.0, 0
     load = start
     while True:
         score = simulate_at(load)
@@ -65,9 +68,9 @@ def capacity(
         if score.feasible:
             low, goodput = load, score.metrics["goodput_rps"]
         else:
-            high = load
+            high, queue_growth = load, score.metrics.get("queue_growth_rps", 0.0)
         if low >= max_load or high <= min_load or high <= low * (1.0 + relative_tolerance):
-            return Capacity(low, goodput, high, simulations)
+            return Capacity(low, goodput, high, simulations, queue_growth)
         load = _next_load(low, high, growth, min_load, max_load)
 
 

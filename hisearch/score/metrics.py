@@ -19,6 +19,8 @@
 ``capacity_load``             largest factor on the arrival rate that was simulated and met the SLO and the limits, 0
                               if none did; only in studies with this objective, as the next two
 ``capacity_goodput_rps``, ``capacity_missed_load``  goodput there; smallest factor that was simulated and missed
+``queue_growth_rps``          requests per second by which the queue grows (``score.steady_state``), 0 without a trend:
+                              at loads other than the study's, and at ``capacity_missed_load``
 ``agents``                    size of the largest population of the workload's kind that was simulated and met the SLO,
                               0 if none did; only in studies that ask for agents, as the next two
 ``agents_per_accelerator``, ``usd_per_agent_hour``  agents / accelerators; price / agents, electricity as with the
@@ -41,6 +43,7 @@ from __future__ import annotations
 _METRIC_OF = {
     "goodput": "goodput_rps",
     "capacity": "capacity_load",
+    "queue_growth": "queue_growth_rps",
     "accelerators": "accelerators",
     "usd_per_hour": "usd_per_hour",
     "usd_per_million_tokens": "usd_per_million_tokens",

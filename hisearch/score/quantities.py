@@ -25,6 +25,7 @@ _LATENCIES = {
 _OTHERS = {
     "goodput": ("Goodput", "requests per second that meet every SLO term", "requests/s"),
     "capacity": ("Capacity", "largest factor on the arrival rate at which the SLO holds", "× the load"),
+    "queue_growth": ("Queue growth", "requests in the system, of a load that does not last", "requests/s"),
     "usd_per_hour": ("Cost", "price of everything that runs", "USD/hour"),
     "usd_per_million_tokens": ("Cost per million tokens", "prompt and output tokens", "USD"),
     "agents_per_accelerator": (

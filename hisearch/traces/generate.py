@@ -7,7 +7,7 @@ Notation
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -35,21 +35,45 @@ class _Turns:
     prefix: I4
 
 
-def generate_trace(spec: GeneratorSpec, *, seed: int = 0) -> Trace:
+def generate_trace(spec: GeneratorSpec, *, seed: int = 0, until_s: float | None = None) -> Trace:
     """The workload that ``spec`` describes; ``spec.seed`` and ``seed`` together set its random streams.
 
     A follow-up waits for its predecessor, thinks, and its prompt is the predecessor's prompt and output followed by new
     tokens. Its ``arrival_s`` is its nominal time (NaN in a closed loop of users).
+
+    Args:
+        spec: the workload.
+        seed: see above.
+        until_s: of arrivals with a clock: draw on, and keep the sessions that start before this time, instead of
+            ending where the spec says. What is drawn later comes from streams of its own, so that the first part of a
+            longer trace is the shorter one.
+
+    Raises:
+        ValueError: ``until_s`` of a closed loop, which has no clock; or there would be no request.
     """
     closed = spec.arrivals.process == "closed_loop"
-    sessions = _sessions_to_try(spec)
+    if closed and until_s is not None:
+        raise ValueError("a closed loop of users has no clock until which it could be drawn on")
+    sessions, seeds = _sessions_to_try(spec), (spec.seed, seed)
     while True:
-        turns = _draw(spec, sessions, (spec.seed, seed))
+        turns = _draw(spec, sessions, seeds, -spec.warm_up_s)
         kept = _cut_closed(spec, turns) if closed else _cut_open(spec, turns)
         if kept is not None:
             break
         sessions *= 2
+    if until_s is not None:
+        turns = _drawn_on(spec, turns, seeds, until_s)
+        kept = np.flatnonzero((turns.nominal_s >= 0) & (turns.starts_s[turns.session] < until_s))
     return declare_limit(_assemble(spec, turns, kept, closed), spec.max_output_tokens)
+
+
+def _drawn_on(spec: GeneratorSpec, turns: _Turns, seeds: tuple[int, int], until_s: float) -> _Turns:
+    """Further sessions behind those of ``turns``, in parts of as many, until one starts at ``until_s`` or later."""
+    sessions, parts = len(turns.starts_s), [turns]
+    while parts[-1].starts_s[-1] < until_s:
+        further = _draw(spec, sessions, (*seeds, len(parts)), float(parts[-1].starts_s[-1]))
+        parts.append(replace(further, session=further.session + sessions * len(parts)))
+    return _Turns(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in _Turns.__annotations__})
 
 
 def _mean_turns(spec: GeneratorSpec) -> float:
@@ -72,8 +96,8 @@ def _sessions_to_try(spec: GeneratorSpec) -> int:
     return int(expected * 1.1 + 4 * np.sqrt(expected) * max(1.0, spec.arrivals.cv)) + 16
 
 
-def _draw(spec: GeneratorSpec, sessions: int, seeds: tuple[int, int]) -> _Turns:
-    """Draw ``sessions`` sessions in full, context limits applied."""
+def _draw(spec: GeneratorSpec, sessions: int, seeds: tuple[int, ...], begin_s: float) -> _Turns:
+    """Draw ``sessions`` sessions in full, from ``begin_s`` on, context limits applied."""
     counts = _turn_counts(spec, sessions, stream("turns", *seeds))
     first = np.cumsum(counts) - counts
     total = int(counts.sum())
@@ -98,7 +122,7 @@ def _draw(spec: GeneratorSpec, sessions: int, seeds: tuple[int, int]) -> _Turns:
     if spec.arrivals.process == "closed_loop":
         starts = np.zeros(sessions)
     else:
-        starts = arrival_times_s(spec.arrivals, sessions, -spec.warm_up_s, stream("arrivals", *seeds))
+        starts = arrival_times_s(spec.arrivals, sessions, begin_s, stream("arrivals", *seeds))
     elapsed = np.cumsum(think)
     nominal = starts[session] + elapsed - elapsed[first][session]
     fits = (prompt <= longest_prompt) & (prompt + output <= spec.max_context_tokens)

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import hisearch
-from hisearch.search.evaluate.simulation import Simulation, World
+from hisearch.search.evaluate.simulation import Simulation
+from hisearch.search.evaluate.world import World
 from hisearch.specs.deployments.deployment import PoolSpec
 from tests.cli.documents import STUDY
 

@@ -16,7 +16,7 @@ from hisearch.score.evaluate import Score
 from hisearch.score.terms import LimitCheck
 from hisearch.search.driver import SearchOutcome, search
 from hisearch.search.evaluate.runner import TrialRunner
-from hisearch.search.evaluate.simulation import MOST_LOAD, Simulation
+from hisearch.search.evaluate.simulation import CAPACITY_TOLERANCE, MOST_LOAD, Simulation
 from hisearch.search.model.job import Evaluation, Job
 from hisearch.search.model.problem import Problem
 from hisearch.search.refine.posteriors import figures, value_of
@@ -222,10 +222,10 @@ def test_capacity_of_a_trial_is_what_a_search_for_it_finds(tmp_path: Path) -> No
     plain = Simulation(dataclasses.replace(study.world(), capacity=False))
 
     def score_at(load: float) -> Score:
-        evaluation = plain.evaluate(Job(2, best.deployment, load=load))
+        evaluation = plain.evaluate_at(best.deployment, load)
         return Score(evaluation.metrics, evaluation.slo, evaluation.feasible)
 
-    slow = capacity(score_at, max_load=MOST_LOAD, min_load=1 / MOST_LOAD)
+    slow = capacity(score_at, max_load=MOST_LOAD, min_load=1 / MOST_LOAD, relative_tolerance=CAPACITY_TOLERANCE)
     assert best.metrics["capacity_load"] == slow.load >= 1.0
     assert best.metrics["capacity_missed_load"] == slow.infeasible_load
     assert best.simulations == slow.simulations > 1

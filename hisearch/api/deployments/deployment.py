@@ -14,12 +14,14 @@ import numpy as np
 from hisearch.api.deployments.replay import pool_costs, slo_for
 from hisearch.api.deployments.simulated import SimulatedRun
 from hisearch.api.deployments.tiers import series_of, tier_rows
-from hisearch.api.deployments.workload import load_trace
+from hisearch.api.deployments.workload import generator_of, load_trace
 from hisearch.hardware.prices import mean_cost
 from hisearch.latency.devices.build import DevicesRefused
 from hisearch.latency.sharding import InvalidParallelism
 from hisearch.score.energy import energy_parts, energy_use, mean_w
+from hisearch.score.steady_state import Stretch
 from hisearch.score.terms import check_to_dict
+from hisearch.search.evaluate.sustained import steady_run
 from hisearch.simulate.engine import simulate_fleet
 from hisearch.simulate.plans.fleet import FleetPlan
 from hisearch.simulate.plans.fleet_plan import plan_fleet
@@ -38,6 +40,8 @@ from hisearch.specs.documents.resolve import load_deployment
 from hisearch.specs.documents.resolved import ResolvedDeployment
 from hisearch.specs.machines.parallelism import nodes_per_worker, workers_per_node
 from hisearch.specs.studies.slo import SloSpec
+from hisearch.specs.workloads.workload import GeneratorSpec
+from hisearch.traces.changes.continuation import continuation_of
 from hisearch.traces.compiled import CompiledTrace
 
 if TYPE_CHECKING:
@@ -195,6 +199,7 @@ class SimulatedDeployment(SimulatedRun):
             "load": self.load,
             "seed": self.seed,
             "horizon_s": self.horizon_s,
+            "steadiness": self.steadiness or None,
             "horizon_reached": self.result.horizon_reached,
             "requests": self.outcomes(),
             "metrics": self.metrics,
@@ -234,24 +239,30 @@ def simulate_deployment(
     horizon_s: float = math.inf,
     log: bool = False,
     catalogue: Catalogue | None = None,
+    generator: GeneratorSpec | None = None,
 ) -> SimulatedDeployment:
     """Replay a workload on one deployment.
+
+    Above a load of 1 the workload is carried on for as long as a steady state takes to show. A warm-up is then left out
+    of the latencies, the SLO and the rates of a deployment of one model (docs/metrics.md).
 
     Args:
         deployment: a catalogue name, a path, or a resolved deployment.
         trace: a catalogue name, the path of a workload's YAML or of a trace file, or a compiled trace.
         slo: the SLO to score against, by name, path or value.
         overrides: ``key.path=value`` settings on the deployment, as of ``--set``.
-        load: factor on the arrival rate of first turns.
+        load: factor on the arrival rate of first turns, which arrive over some time.
         seed: of the workload and of the router's random stream.
         horizon_s: simulated seconds after which it stops; unfinished requests count as infinitely late.
         log: keep every step (``result.log``), for ``series``, exact ITL and timelines.
         catalogue: where names are looked up; the working directory and the shipped documents where None.
+        generator: what a compiled ``trace`` was drawn from, to be carried on by; it is repeated where None.
 
     Raises:
         SpecError, TraceError: with file, line and key; also where the model cannot be split so.
         DoesNotFit: the model leaves no memory for KV; says how many bytes are short.
-        ValueError: ``load`` or ``horizon_s`` is not positive, or ``overrides`` are given for a resolved deployment.
+        ValueError: ``load`` or ``horizon_s`` is not positive, ``load`` is given for a closed loop, or ``overrides`` are
+            given for a resolved deployment.
     """
     if not horizon_s > 0:
         raise ValueError(f"horizon_s must be a positive number of seconds, not {horizon_s:g}")
@@ -266,10 +277,35 @@ def simulate_deployment(
     fleet = plan_deployment(resolved)
     slo_spec = slo_for(fleet.models, slo, catalogue)
     compiled = trace if isinstance(trace, CompiledTrace) else load_trace(trace, seed=seed, catalogue=catalogue)
+    if not isinstance(trace, CompiledTrace):
+        generator = generator_of(trace, catalogue)
+    compiled, stretch = _at_load(compiled, load, generator, seed)
     result = simulate_fleet(fleet, compiled, seed=seed, horizon_s=horizon_s, load=load, log=log)
     costs = pool_costs(resolved.hardware, resolved.deployment)
     cost = mean_cost(costs, resolved.deployment, result.mean_workers)
-    return SimulatedDeployment(resolved, compiled, slo_spec, fleet, result, cost, load, seed, horizon_s)
+    return SimulatedDeployment(
+        resolved, compiled, slo_spec, fleet, result, cost, load, seed, horizon_s,
+        stretch if math.isinf(horizon_s) else None,
+    )  # fmt: skip
+
+
+def _at_load(
+    trace: CompiledTrace, load: float, generator: GeneratorSpec | None, seed: int
+) -> tuple[CompiledTrace, Stretch | None]:
+    """The trace, carried on above its own load; and the parts of its run then.
+
+    Raises:
+        ValueError: another load is given, and the trace has none that could be changed.
+    """
+    if load == 1.0:
+        return trace, None
+    continuation = continuation_of(trace, generator, seed)
+    if continuation is None:
+        raise ValueError(
+            f"load {load:g}: all first turns of {trace.name} arrive at once, or its agents wait for each other: a "
+            "closed loop has no arrival rate. Change the number of its users or agents instead"
+        )
+    return steady_run(continuation, load) if load > 1.0 else (trace, None)
 
 
 def plan_deployment(resolved: ResolvedDeployment) -> FleetPlan:

@@ -13,7 +13,9 @@ import numpy as np
 from hisearch.hardware.price_book import PriceBook
 from hisearch.hardware.prices import CostBreakdown, mean_cost
 from hisearch.score.evaluate import Score, evaluate
+from hisearch.score.steady_state import Stretch
 from hisearch.score.terms import RejectionCheck, check_to_dict, of_model
+from hisearch.search.evaluate.sustained import score_measured
 from hisearch.simulate.plans.fleet import FleetPlan, ServedModel
 from hisearch.simulate.plans.models import models_of_requests, over_windows
 from hisearch.simulate.plans.plan import WorkerPlan
@@ -188,22 +190,23 @@ class Replay:
             shares.append(ModelShare(model.name, tuple(pool.name for pool in pools), model_result, cost, score))
         return shares
 
-    def score(self, trace: CompiledTrace, result: Result, shares: Sequence[ModelShare] | None = None) -> Score:
+    def score(
+        self,
+        trace: CompiledTrace,
+        result: Result,
+        shares: Sequence[ModelShare] | None = None,
+        stretch: Stretch | None = None,
+    ) -> Score:
         """The score of a simulation against the SLO; ``shares`` where already computed.
 
         With several models each is scored against its own SLO. All of them have to be feasible, and a request counts as
-        good by its own model's terms.
+        good by its own model's terms. stretch: of a run of a single model that is to show a steady state, its parts.
         """
-        cost = mean_cost(self.costs, self.deployment, result.mean_workers)
-        overall = evaluate(
-            result,
-            self.slo.of(self.fleet.models[0].names),
-            usd_per_hour=cost.total,
-            accelerators=cost.accelerators,
-            over_window=over_windows(self.fleet, trace),
-        )
         if len(self.fleet.models) == 1:
-            return overall
+            if stretch is not None:
+                return score_measured(trace, result, stretch, self._overall)
+            return self._overall(trace, result)
+        overall = self._overall(trace, result)
         if shares is None:
             shares = self.shares(trace, result)
         arrived = sum(share.arrived for share in shares)
@@ -215,6 +218,18 @@ class Replay:
         checks = tuple(of_model(check, share.model) for share in shares for check in share.score.slo)
         feasible = all(check.holds for check in checks)
         return replace(overall, metrics=overall.metrics | rates, slo=checks, feasible=feasible)
+
+    def _overall(self, trace: CompiledTrace, result: Result, kept: np.ndarray | None = None) -> Score:
+        """The score of all requests; kept: those of the trace's that ``result`` has."""
+        cost = mean_cost(self.costs, self.deployment, result.mean_workers)
+        over_window = over_windows(self.fleet, trace)
+        return evaluate(
+            result,
+            self.slo.of(self.fleet.models[0].names),
+            usd_per_hour=cost.total,
+            accelerators=cost.accelerators,
+            over_window=over_window if kept is None else over_window[kept],
+        )
 
     @property
     def moves_kv(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ from hisearch.base.dtypes import I4
 from hisearch.base.shown import Shown
 from hisearch.hardware.prices import CostBreakdown
 from hisearch.score.evaluate import Score
+from hisearch.score.steady_state import Stretch, queue_growth_rps, span_needed_s
 from hisearch.search.model.deployments import describe
 from hisearch.simulate.plans.fleet import FleetPlan
 from hisearch.simulate.plans.plan import WorkerPlan
@@ -28,6 +30,7 @@ from hisearch.specs.checks.tier_notes import tier_notes
 from hisearch.specs.deployments.engine_rules import rules_note
 from hisearch.specs.documents.resolved import ResolvedDeployment
 from hisearch.specs.studies.slo import SloSpec
+from hisearch.traces.changes.continuation import continuation_of, period_s
 from hisearch.traces.compiled import CompiledTrace
 
 if TYPE_CHECKING:
@@ -39,7 +42,8 @@ class SimulatedRun(Shown):
     """A deployment, its workload, and the result of the simulation.
 
     slo: None where none was given; ``metrics`` then lacks goodput and attainment. load: factor on the arrival rate.
-    horizon_s: simulated seconds after which it was stopped; infinite where it ran to its end.
+    horizon_s: simulated seconds after which it was stopped; infinite where it ran to its end. stretch: parts of a run
+    that carries its workload on to show a steady state.
     """
 
     resolved: ResolvedDeployment
@@ -51,6 +55,7 @@ class SimulatedRun(Shown):
     load: float
     seed: int
     horizon_s: float
+    stretch: Stretch | None = None
 
     def facts(self) -> dict[str, str]:
         """See ``Shown``."""
@@ -91,7 +96,36 @@ class SimulatedRun(Shown):
     @cached_property
     def score(self) -> Score:
         """The metrics and the verdict; without an SLO every simulation passes."""
-        return self._replay.score(self.trace, self.result, self.models if len(self.fleet.models) > 1 else None)
+        shares = self.models if len(self.fleet.models) > 1 else None
+        return self._replay.score(self.trace, self.result, shares, self.stretch)
+
+    @property
+    def too_short(self) -> str:
+        """That the arrivals of an open loop span less than a steady state takes to show; "" where they do not."""
+        stay_s = self.metrics["e2e_p99_s"]
+        if self.stretch is not None or math.isinf(stay_s) or continuation_of(self.trace) is None:
+            return ""
+        span_s, needed_s = period_s(self.trace) / self.load, span_needed_s(stay_s)
+        if math.isfinite(self.horizon_s) or span_s >= needed_s:
+            return ""
+        return (
+            f"arrivals span {span_s:,.0f} s; whether the queue grows shows after {needed_s:,.0f} s, with "
+            f"{math.ceil(len(self.trace) * needed_s / span_s):,} requests"
+        )
+
+    @property
+    def steadiness(self) -> str:
+        """What a carried-on run shows, as a sentence; "" of any other."""
+        if self.stretch is None:
+            return ""
+        growth = queue_growth_rps(self.result.requests, self.stretch)
+        run = (
+            f"The workload was carried on: {len(self.trace):,} requests, measured for {self.stretch.measured_s:,.0f} s "
+            f"after a warm-up of {self.stretch.warm_up_s:,.0f} s"
+        )
+        if growth > 0:
+            return f"{run}. This load is an overload: the queue grows by {growth:.2g} requests a second."
+        return f"{run}. The queue does not grow."
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -101,7 +135,10 @@ class SimulatedRun(Shown):
     @property
     def feasible(self) -> bool | None:
         """Whether the SLO is met; None where there is none."""
-        return self.score.feasible if self.slo is not None else None
+        if self.slo is None:
+            return None
+        overloaded = self.stretch is not None and queue_growth_rps(self.result.requests, self.stretch) > 0
+        return self.score.feasible and not overloaded
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -109,7 +146,10 @@ class SimulatedRun(Shown):
         notes = (str(note) for note in tier_notes(self.resolved))
         engines = [pool.engine for pool in self.resolved.deployment.pools]
         releases = dict.fromkeys(rules_note(engine.name, engine.version) for engine in engines)
-        return (*filter(None, releases), *notes, *self.trace.cautions, *self.result.warnings, *self.score.warnings)
+        steady = [self.too_short] if self.too_short else []
+        return (
+            *filter(None, releases), *notes, *self.trace.cautions, *self.result.warnings, *self.score.warnings, *steady
+        )  # fmt: skip
 
     def outcomes(self) -> dict[str, int]:
         """Number of requests by outcome: ``finished``, ``in_flight``, ``too_large``, ``unreached``."""

@@ -13,7 +13,7 @@ import numpy as np
 from hisearch.specs.documents.catalogue import YAML_SUFFIXES, Catalogue
 from hisearch.specs.documents.document import Document
 from hisearch.specs.wording import unknown
-from hisearch.specs.workloads.workload import TraceFormat, WorkloadSpec
+from hisearch.specs.workloads.workload import GeneratorSpec, TraceFormat, WorkloadSpec
 from hisearch.traces.models import chosen
 
 if TYPE_CHECKING:
@@ -82,6 +82,12 @@ def load_trace(
         if given:
             raise ValueError(f"{name} is for trace files; {ref} is a workload, which says its own")
     return _only(load_document(workload, seed=seed, limit=limit, skip_bad=skip_bad), models)
+
+
+def generator_of(ref: str | Path, catalogue: Catalogue | None = None) -> GeneratorSpec | None:
+    """What a workload is drawn from; None of a file's, or of agents. Errors as of ``find_workload``."""
+    workload = find_workload(ref, catalogue)
+    return None if isinstance(workload, Path) else workload.spec.generator
 
 
 def _only(trace: CompiledTrace, models: Collection[str]) -> CompiledTrace:

@@ -12,6 +12,7 @@ import numpy as np
 
 from hisearch.api.deployments.replay import Replay
 from hisearch.api.deployments.tiers import rows_of, series_of
+from hisearch.api.studies.steadiness import too_short
 from hisearch.report.data.closeup import (
     SHARES,
     CacheMark,
@@ -28,11 +29,13 @@ from hisearch.report.data.closeup import (
 )
 from hisearch.report.figures.tiers import tier_timeline, tier_uses
 from hisearch.score.stated import percentile_of, spoken_of, stated
+from hisearch.search.evaluate.sustained import steady_run
 from hisearch.search.model.job import TRIAL_ERRORS
 from hisearch.search.model.trial import Trial
 
 if TYPE_CHECKING:
-    from hisearch.search.evaluate.simulation import Simulation, World
+    from hisearch.search.evaluate.simulation import Simulation
+    from hisearch.search.evaluate.world import World
     from hisearch.search.records.progress import Progress
     from hisearch.simulate.plans.plan import WorkerPlan
     from hisearch.simulate.plans.tier_plan import TierPlan
@@ -86,6 +89,18 @@ class Subject:
         resized_pool = pool.model_copy(update={"tiers": tiers})
         return self.simulation.plan(resized_pool) if self.simulation.can_build(resized_pool) else None
 
+    def at_load(self, load: float) -> _Observation:
+        """Simulate it at a load, for as long as a steady state takes to show."""
+        world = self.world
+        if world.continuation is None or load == 1.0:
+            trace, result, stretch = world.trace, self.simulate(load=load), None
+        else:
+            trace, stretch = steady_run(world.continuation, world.load * load)
+            result = self.replay.simulate(trace, load=world.load * load, seed=world.seed)
+        score = self.replay.score(trace, result, stretch=stretch)
+        point = LoadPoint(load, score.metrics["attainment"], score.metrics["goodput_rps"], score.slo)
+        return _Observation(result, point=point)
+
     def simulate(self, *, load: float = 1.0, plan: WorkerPlan | None = None, log: bool = False) -> Result:
         """Simulate it on the study's trace. load: factor on the study's load. plan: replaces the first pool's."""
         world = self.world
@@ -111,9 +126,9 @@ def close_up(subject: Subject, workers: int, progress: Progress) -> Closeup:
         if share != 1.0 and (plan := subject.resized(index, share)) is not None
     }
     jobs: list[_Job] = [("the steps", partial(_over_time, subject))]
-    jobs += [(f"load {load:g}", partial(_observe, subject, load=load)) for load in loads]
+    jobs += [(f"load {load:g}", partial(subject.at_load, load)) for load in loads]
     jobs += [
-        (f"tier {index + 1} at {share:g} of its size", partial(_observe, subject, plan=plan))
+        (f"tier {index + 1} at {share:g} of its size", partial(_observe, subject, plan))
         for (index, share), plan in plans.items()
     ]
     progress.started("closer look", len(jobs))
@@ -121,14 +136,14 @@ def close_up(subject: Subject, workers: int, progress: Progress) -> Closeup:
     progress.finished()
     if observations[0] is None:
         return Closeup(subject.trial.number, (), (), None, (), None, tuple(notes))
-    base, workers_over_time, tiers_over_time = observations[0]
+    base, workers_over_time, tiers_over_time, _ = observations[0]
     results = [observation.result if observation is not None else None for observation in observations]
-    at_loads, at_sizes = results[1 : 1 + len(loads)], results[1 + len(loads) :]
+    at_sizes = results[1 + len(loads) :]
     if not can_log(subject.world.trace):
         notes.append("the workers over time: the trace has too many tokens to keep every step")
     return Closeup(
         subject.trial.number,
-        tuple(_load_point(subject, load, result) for load, result in zip(loads, at_loads, strict=True) if result),
+        tuple(seen.point for seen in observations if seen is not None and seen.point is not None),
         tuple(_latency_curves(base)),
         workers_over_time,
         tuple(_tier_curves(subject, base, dict(zip(plans, at_sizes, strict=True)))),
@@ -136,6 +151,7 @@ def close_up(subject: Subject, workers: int, progress: Progress) -> Closeup:
         tuple(notes),
         _tier_uses(subject, base),
         tiers_over_time,
+        too_short(subject.simulation, subject.trial),
     )
 
 
@@ -145,13 +161,14 @@ class _Observation(NamedTuple):
     result: Result
     workers: WorkerTimeline | None = None
     tiers: TierTimeline | None = None
+    point: LoadPoint | None = None
 
 
 _Job = tuple[str, Callable[[], _Observation]]
 
 
-def _observe(subject: Subject, *, load: float = 1.0, plan: WorkerPlan | None = None) -> _Observation:
-    return _Observation(subject.simulate(load=load, plan=plan))
+def _observe(subject: Subject, plan: WorkerPlan) -> _Observation:
+    return _Observation(subject.simulate(plan=plan))
 
 
 def _over_time(subject: Subject) -> _Observation:
@@ -186,11 +203,6 @@ def _loads(subject: Subject) -> list[float]:
     if not math.isfinite(subject.smallest_miss):
         return list(LOADS)
     return sorted({1.0, *(float(f"{share * subject.smallest_miss:.3g}") for share in AROUND)})
-
-
-def _load_point(subject: Subject, load: float, result: Result) -> LoadPoint:
-    score = subject.replay.score(subject.world.trace, result)
-    return LoadPoint(load, score.metrics["attainment"], score.metrics["goodput_rps"], score.slo)
 
 
 def _latency_curves(result: Result) -> list[LatencyCurve]:

@@ -68,7 +68,7 @@ def limiting(result: StudyResult) -> Limiting | None:
     tightest = max(terms, key=lambda check: check.violation)
     replay, world = result.replay_of(trial), result.simulation.world
     relieved = {}
-    for name, relieve in _reliefs().items():
+    for name, relieve in reliefs().items():
         try:
             plan = relieve(replay.plan)
             simulated = replay.simulate(world.trace, load=world.load, seed=world.seed, plan=plan)
@@ -85,7 +85,7 @@ def _same(check: TermCheck, other: TermCheck) -> bool:
     return (check.label, check.model) == (other.label, other.model)
 
 
-def _reliefs() -> dict[str, Callable[[WorkerPlan], WorkerPlan]]:
+def reliefs() -> dict[str, Callable[[WorkerPlan], WorkerPlan]]:
     """A change of a worker for each resource."""
 
     def faster(regimes: tuple[str, ...]) -> Callable[[WorkerPlan], WorkerPlan]:

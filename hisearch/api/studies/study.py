@@ -43,11 +43,13 @@ from hisearch.specs.documents.resolved import ResolvedStudy
 if TYPE_CHECKING:
     from hisearch.search.driver import SearchOutcome
     from hisearch.search.evaluate.backends import Backend
-    from hisearch.search.evaluate.simulation import Simulation, World
+    from hisearch.search.evaluate.simulation import Simulation
+    from hisearch.search.evaluate.world import World
     from hisearch.search.model.population import Population
     from hisearch.search.model.problem import Problem
     from hisearch.search.records.progress import Progress
     from hisearch.simulate.engine import Variant
+    from hisearch.traces.changes.continuation import Continuation
     from hisearch.traces.compiled import CompiledTrace
 
 
@@ -167,7 +169,7 @@ class Study(Shown):
 
     def world(self) -> World:
         """All inputs that decide the outcome of the study's simulations."""
-        from hisearch.search.evaluate.simulation import World
+        from hisearch.search.evaluate.world import World
         from hisearch.specs.studies.study import AT_OTHER_LOADS
 
         resolved = self.resolved
@@ -188,7 +190,16 @@ class Study(Shown):
             fabrics={name: document.spec for name, document in resolved.hardware.fabrics.items()},
             population=self._population(),
             replicas_down=resolved.study.availability.replicas_down,
+            continuation=self._continuation(),
         )
+
+    def _continuation(self) -> Continuation | None:
+        """How the workload goes on: as it was drawn, if nothing else chose its requests."""
+        from hisearch.traces.changes.continuation import continuation_of
+
+        workload = self.resolved.workload
+        spec = None if isinstance(workload, Path) or self._given_trace is not None else workload.spec
+        return continuation_of(self.trace, spec.generator if spec is not None else None, self.resolved.study.seed)
 
     def _population(self) -> Population | None:
         """The workload's population of agents, where an objective varies its size.

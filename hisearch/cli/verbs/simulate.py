@@ -19,7 +19,11 @@ def simulate(
     trace: Annotated[str, typer.Option(help="The workload or trace file.")],
     slo: Annotated[str | None, typer.Option(help="Hold it against this SLO.")] = None,
     load: Annotated[
-        float, typer.Option(callback=options.positive, help="Factor on the arrival rate, more than 0.")
+        float,
+        typer.Option(
+            callback=options.positive,
+            help="Factor on the arrival rate, more than 0; above 1 the workload is carried on to a steady state.",
+        ),
     ] = 1.0,
     settings: options.Setting = None,
     horizon_s: Annotated[
@@ -74,7 +78,7 @@ def simulate(
     files = Files(requests, series, tier_series, series_interval_s, timeline, timeline_from_s, timeline_to_s)
     from hisearch.api.deployments.deployment import simulate_deployment
     from hisearch.api.deployments.tiers import tier_values as marginal_values
-    from hisearch.api.deployments.workload import load_trace, parse_columns
+    from hisearch.api.deployments.workload import generator_of, load_trace, parse_columns
     from hisearch.cli import output
     from hisearch.cli.views import simulate as simulate_view
     from hisearch.specs.documents.resolve import load_deployment
@@ -98,6 +102,7 @@ def simulate(
         seed=seed,
         horizon_s=math.inf if horizon_s is None else horizon_s,
         log=files.need_log,
+        generator=generator_of(trace) if load > 1.0 and limit is None else None,
     )
     files.write(simulated)
     values = marginal_values(simulated) if tier_values else []

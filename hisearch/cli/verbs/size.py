@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from hisearch.api.studies.result import StudyResult
     from hisearch.search.records.interrupts import Interrupts
     from hisearch.specs.documents.from_question import Asked
+
+#: Requests per second of the workload whose load is raised where the largest rate is asked for.
+_ANY_RATE = 1.0
 
 #: Part of a question -> its option, where they are not called alike.
 _OPTIONS = {"think_s": "--think", "budget_usd": "--budget-usd"}
@@ -86,6 +89,14 @@ def size(
             help="Formats of weights to try, such as bf16,fp8; the model's own where absent.",
         ),
     ] = None,
+    have: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME:NUMBER,…",
+            help="Instead of --rate: the accelerators that are there, such as h200:8. Finds the largest rate that they "
+            "carry, and its settings.",
+        ),
+    ] = None,
     budget_usd: Annotated[
         float | None, typer.Option(metavar="USD", help="Most that the deployment may cost, dollars per hour.")
     ] = None,
@@ -111,7 +122,9 @@ def size(
 
     Needs no study file: makes a study of the question, and runs it. Answers in 25 lines: what to buy, its settings
     and price, the SLO term by term, headroom, what holds it back, the next cheaper one. The run folder holds the
-    study and the report. Exit codes are those of run: 99 where nothing meets the SLO, with the nearest miss.
+    study and the report. With --have: the largest rate of the accelerators that are there, what binds it, latencies at
+    other rates, how far simpler settings fall short, and what more would bring. Exit codes are those of run: 99 where
+    nothing meets the SLO, with the nearest miss.
     """
     from hisearch.cli.output import note, warn
     from hisearch.cli.output import result as print_result
@@ -123,17 +136,22 @@ def size(
         DEFAULT_SPREAD,
         DEFAULT_THINK_S,
         Question,
+        parse_have,
+        refused,
         split_names,
     )
 
     options.check_places(keep)
     with _named_by_option():
+        kinds = parse_have(have) if have is not None else ()
+        if kinds and (rate is not None or gpu is not None or budget_usd is not None or confidence is not None):
+            raise refused("have", "stands in place of --rate, --gpu, --budget-usd and --confidence; leave them out")
         question = Question(
             model=model,
             slo=slo,
             input=input_,
             output=output,
-            rate=rate,
+            rate=_ANY_RATE if kinds else rate,
             concurrency=concurrency,
             burst=burst,
             turns=turns,
@@ -146,8 +164,16 @@ def size(
             budget_usd=budget_usd,
             confidence=confidence,
             seed=seed,
+            have=kinds[0] if kinds else None,
         )
         asked = study_from_question(question, overrides=tuple(settings or ()))
+        asked_of = [
+            study_from_question(replace(question, have=kind, gpu=kind[:1]), overrides=tuple(settings or ()))
+            for kind in kinds
+        ]
+    if kinds:
+        _largest(asked_of, model, out, workers, as_json, quiet)
+        return
     if keep is not None:
         with keep.open("x", encoding="utf-8") as file:
             file.write(asked.text)
@@ -161,6 +187,31 @@ def size(
     if result.failure is not None and not result.failure.examined:
         raise ValueError(f"{result.failure.text} {result.caution}")
     if result.failure is not None or result.unsure:
+        raise typer.Exit(NOTHING_FEASIBLE)
+
+
+def _largest(
+    asked: Sequence[Asked], model: str, out: Path | None, workers: int | None, as_json: bool, quiet: bool
+) -> None:
+    """Search and print the largest rate of each kind of accelerators; each has a run folder."""
+    from hisearch.api.run_folder import check_unused, check_writable, default_run_dir
+    from hisearch.api.studies.largest import largest_rate, plain
+    from hisearch.api.studies.study import Study
+    from hisearch.cli.output import result as print_result
+    from hisearch.cli.views import largest as view
+
+    note_compilation(quiet)
+    answers = []
+    for each in asked:
+        study = Study(each.resolved)
+        folder = out if out is not None else default_run_dir(study.name)
+        kind = each.resolved.space.spec.execution.accelerators[0]
+        folder = folder / Path(kind).stem if len(asked) > 1 else folder
+        check_writable(folder)
+        check_unused(folder)
+        answers.append(largest_rate(study, workers=workers, run_dir=folder))
+    print_result(as_json, lambda: plain(view.to_dict(answers, model)), lambda: view.show(answers, model))
+    if all(answer.trial is None for answer in answers):
         raise typer.Exit(NOTHING_FEASIBLE)
 
 

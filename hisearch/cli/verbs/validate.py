@@ -360,3 +360,40 @@ def open_loop(
     output.warn([f"{score.run.name}: {warning}" for score in report.scores for warning in score.warnings], quiet)
     if report.failed:
         raise typer.Exit(ERROR)
+
+
+@app.command("mlperf")
+def mlperf(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="results.csv and datasets/ of MLPerf Inference.")],
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--where",
+            metavar="COLUMN=VALUE",
+            help="Only cells with this model, accelerator (a catalogue name), scenario or engine; may be given again.",
+        ),
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option(metavar="S", callback=options.positive, help="Of each cell's search.")
+    ] = 60.0,
+    workers: Annotated[int | None, typer.Option(min=1, help="Threads; all cores where absent.")] = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Search the largest rate of every machine of a benchmark's table, and compare it with its best submission.
+
+    Nothing is fitted. docs/formats.md states the form of the folder and what is assumed.
+    """
+    from hisearch.api.mlperf import validate_mlperf
+    from hisearch.cli import output
+    from hisearch.cli.views import mlperf as mlperf_view
+
+    note_compilation(quiet)
+
+    def note(cell: object) -> None:
+        if not quiet:
+            output.note(str(cell))
+
+    cells = validate_mlperf(folder, only=_selection(where or ()), workers=workers, seconds=seconds, advanced=note)
+    document = {"cells": [cell.to_dict() for cell in cells]}
+    output.result(as_json, lambda: document, lambda: mlperf_view.show(cells))

@@ -29,6 +29,8 @@ def show(simulated: SimulatedDeployment) -> None:
     at_load = "" if simulated.load == 1.0 else f" at {simulated.load:g} times its load"
     models = listed([model.spec.huggingface_id for model in simulated.resolved.models])
     output.say(f"{models} on {trace.name}, {counted(len(trace), 'request')}{at_load}")
+    if simulated.steadiness:
+        output.say(simulated.steadiness)
     output.heading("Latency of requests")
     output.table(("", *LATENCY_POINTS), latency_rows(simulated.metrics), numbers=range(1, 6))
     if simulated.slo is not None:

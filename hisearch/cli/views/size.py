@@ -174,6 +174,9 @@ def _headroom(result: StudyResult, asked: Asked) -> str:
     if capacity is None or capacity.load <= 0:
         return "larger rates were not tried"
     text = f"holds up to {capacity.load:.3g} × this rate ({capacity.load * rate:.3g} requests/s)"
+    if capacity.queue_growth_rps > 0:
+        growth = f"{capacity.queue_growth_rps:.2g} requests a second"
+        return f"{text}; at {capacity.infeasible_load:.3g} × the queue grows by {growth}"
     if math.isfinite(capacity.infeasible_load):
         return f"{text}, no longer at {capacity.infeasible_load:.3g} ×"
     return f"{text}; more was not tried"
@@ -222,6 +225,8 @@ def _cheaper(result: StudyResult) -> str:
 def _cautions(result: StudyResult, asked: Asked) -> list[str]:
     """What to doubt, each in a sentence without its full stop."""
     notes = [asked.caution] if asked.caution else []
+    if result.closeup is not None and result.closeup.too_short:
+        notes.append(result.closeup.too_short.removesuffix("."))
     if result.formats:
         notes.append("narrower weights change answers: evaluate them on your tasks")
     trial = result.highlighted

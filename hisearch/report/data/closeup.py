@@ -179,7 +179,8 @@ class Closeup:
     """All data of the closeup.
 
     trial: the number of the examined trial. notes: what could not be examined, and why. tier_uses: empty
-    with HBM alone, and in run folders of earlier versions; tier_timeline: None then.
+    with HBM alone, and in run folders of earlier versions; tier_timeline: None then. too_short: where the trace is too
+    short to show a steady state, what one shows, and how long it takes; or "".
     """
 
     trial: int
@@ -191,6 +192,7 @@ class Closeup:
     notes: tuple[str, ...] = ()
     tier_uses: tuple[TierUse, ...] = ()
     tier_timeline: TierTimeline | None = None
+    too_short: str = ""
 
     def to_json(self) -> str:
         """The text of ``closeup.json``; infinite figures as ``Infinity``, as Python writes them."""

@@ -258,11 +258,13 @@ def cautions(data: ReportInput) -> tuple[Caution, ...]:
     error = data.provenance.profile.relative_error
     thin = thin_margin(best.trial, error) if best is not None and not unsure else ""
     remarks = notes(data.highlighted.slo if data.highlighted is not None else ())
+    short = data.closeup.too_short if data.closeup is not None else ""
     exported = data.not_exported and text("report", "not_exported", data.not_exported.removesuffix("."))
     candidates = (
         Caution(
             "May miss the SLO", unsure, unsure and text("cautions", "brief_chance", data.confidence), "sensitivity"
         ),
+        Caution("Trace too short", short, short, "why"),
         Caution("Thin margin", thin, text("cautions", "brief_margin", error), "sensitivity"),
         Caution("SLO terms", " ".join(f"{note}." for note in remarks), "; ".join(remarks[:1]), "why"),
         Caution("Changes the model", data.formats, data.formats_brief or data.formats, "trades"),

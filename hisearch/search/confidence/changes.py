@@ -27,7 +27,7 @@ from hisearch.search.select.headroom import headroom, largest_load
 from hisearch.search.select.recommend import nearest_miss
 
 #: Most simulations for the largest load of a deployment.
-LOADS = 7
+LOADS = 8
 
 
 @dataclass(frozen=True)

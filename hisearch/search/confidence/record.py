@@ -62,6 +62,7 @@ def to_dict(conclusion: Conclusion, varied: list[str]) -> dict[str, Any]:
             "infeasible_load": _finite(headroom.infeasible_load),
             "goodput_rps": headroom.goodput_rps,
             "simulations": headroom.simulations,
+            "queue_growth_rps": headroom.queue_growth_rps,
         },
         "nominal": _nominal(conclusion),
         "between": _between(conclusion),
@@ -216,7 +217,10 @@ def stored_conclusion(
     if not headroom:
         return recommendation, None
     infeasible_load = math.inf if headroom["infeasible_load"] is None else headroom["infeasible_load"]
-    return recommendation, Capacity(headroom["load"], headroom["goodput_rps"], infeasible_load, headroom["simulations"])
+    growth = headroom.get("queue_growth_rps", 0.0)
+    return recommendation, Capacity(
+        headroom["load"], headroom["goodput_rps"], infeasible_load, headroom["simulations"], growth
+    )
 
 
 def _stored_baseline(data: dict[str, Any] | None) -> Trial | None:

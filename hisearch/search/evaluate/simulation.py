@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import math
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from pydantic import BaseModel
+import numpy as np
 
 from hisearch.hardware.price_book import PriceBook
 from hisearch.hardware.prices import CostBreakdown, mean_cost
@@ -19,9 +16,10 @@ from hisearch.latency.sharding import InvalidParallelism
 from hisearch.score.capacity import capacity
 from hisearch.score.evaluate import Score, evaluate
 from hisearch.score.terms import REPLICAS, LimitCheck, worst_margin
+from hisearch.search.evaluate.sustained import sustained
+from hisearch.search.evaluate.world import World
 from hisearch.search.model.deployments import without_replicas
 from hisearch.search.model.job import Evaluation, Job
-from hisearch.search.model.population import Population
 from hisearch.simulate.plans.agent_memory import AgentsRefused
 from hisearch.simulate.plans.fleet import FleetPlan
 from hisearch.simulate.plans.fleet_plan import plan_fleet
@@ -36,12 +34,7 @@ from hisearch.simulate.plans.plan import (
 from hisearch.simulate.plans.tiers import TierRefused
 from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.deployments.tier_checks import capacity_problems, of_another_host, spread_of
-from hisearch.specs.machines.devices import DeviceSpec
-from hisearch.specs.machines.hardware import AcceleratorSpec, FabricSpec, HostSpec, MediumSpec
-from hisearch.specs.machines.profile import LatencyProfileSpec
-from hisearch.specs.models.model import ModelSpec
-from hisearch.specs.studies.slo import SloSpec
-from hisearch.specs.studies.study import LimitSpec
+from hisearch.specs.machines.hardware import AcceleratorSpec
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.stats import requests_over_window
 
@@ -56,72 +49,10 @@ _Value = TypeVar("_Value")
 MOST_LOAD = 8.0
 
 #: Approximate simulations per deployment with capacity as an objective: double or halve twice, then bisect.
-SIMULATIONS_OF_CAPACITY = 7
+SIMULATIONS_OF_CAPACITY = 9
 
-
-@dataclass(frozen=True)
-class World:
-    """Everything that decides a simulation's outcome, besides the job itself.
-
-    accelerators, hosts, media, devices, fabrics: catalogue entries by name. load: the study's factor on the arrival
-    rate. seed: of every simulation (common random numbers). limits: bounds by objective. capacity: it is an objective.
-    population: the agents, if the load is their number. replicas_down: replicas of each pool that are away in every
-    simulation, though paid for.
-    """
-
-    model: ModelSpec
-    slo: SloSpec
-    profile_name: str
-    profile: LatencyProfileSpec
-    accelerators: Mapping[str, AcceleratorSpec]
-    hosts: Mapping[str, HostSpec]
-    media: Mapping[str, MediumSpec]
-    trace: CompiledTrace
-    load: float = 1.0
-    seed: int = 0
-    devices: Mapping[str, DeviceSpec] = field(default_factory=dict)
-    limits: Mapping[str, LimitSpec] = field(default_factory=dict)
-    capacity: bool = False
-    fabrics: Mapping[str, FabricSpec] = field(default_factory=dict)
-    population: Population | None = None
-    replicas_down: int = 0
-
-    def digest(self, version: str) -> str:
-        """Digest of the content, the program's version and its kernels: a journal with another digest does not apply.
-
-        Fields at their defaults are left out, as in ``Job.digest``.
-        """
-        from hisearch.base.kernel_cache import all_kernels_digest
-
-        content = {
-            "version": version,
-            "kernels": all_kernels_digest(),
-            "model": _stated(self.model),
-            "slo": _stated(self.slo),
-            "profile": [self.profile_name, _stated(self.profile)],
-            "accelerators": {name: _stated(spec) for name, spec in self.accelerators.items()},
-            "hosts": {name: _stated(spec) for name, spec in self.hosts.items()},
-            "media": {name: _stated(spec) for name, spec in self.media.items()},
-            "devices": {name: _stated(spec) for name, spec in self.devices.items()},
-            "trace": self.trace.digest,
-            "load": self.load,
-            "seed": self.seed,
-        }
-        # Later fields: left out if a world has none, so that its digest does not change.
-        later = {
-            "limits": {name: _stated(limit) for name, limit in self.limits.items()},
-            "capacity": self.capacity,
-            "fabrics": {name: _stated(spec) for name, spec in self.fabrics.items()},
-            "population": _stated(self.population.spec) if self.population is not None else None,
-            "replicas_down": self.replicas_down,
-        }
-        content |= {name: value for name, value in later.items() if value}
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def _stated(spec: BaseModel) -> dict[str, Any]:
-    """A spec as plain data, without values at their defaults."""
-    return spec.model_dump(mode="json", exclude_defaults=True)
+#: Relative difference between the largest load that holds and the smallest that does not, both simulated.
+CAPACITY_TOLERANCE = 0.02
 
 
 class Simulation:
@@ -214,16 +145,17 @@ class Simulation:
 
         def score_at(load: float) -> Score:
             try:
-                at_load = evaluation if load == 1.0 else self._evaluate_once(replace(job, load=load))
+                at_load = self.evaluate_at(job.deployment, load)
             except ObjectsLeaveTooLittleMemory:
                 # The host memory cannot hold a larger population's objects: only the verdict is used.
                 return Score(evaluation.metrics, evaluation.slo, False)
             return Score(at_load.metrics, at_load.slo, at_load.feasible)
 
-        most = capacity(score_at, max_load=MOST_LOAD, min_load=1.0 / MOST_LOAD)
+        most = capacity(score_at, max_load=MOST_LOAD, min_load=1.0 / MOST_LOAD, relative_tolerance=CAPACITY_TOLERANCE)
         metrics = self._at_most(evaluation.metrics, most.load) | {
             "capacity_goodput_rps": most.goodput_rps,
             "capacity_missed_load": most.infeasible_load,
+            "queue_growth_rps": most.queue_growth_rps,
         }
         return replace(evaluation, metrics=evaluation.metrics | metrics, simulations=most.simulations)
 
@@ -235,16 +167,36 @@ class Simulation:
         return figures | self._world.population.figures({**metrics, **figures})
 
     def _evaluate_once(self, job: Job) -> Evaluation:
-        trace, load = self._traffic(job)
-        return self._scored(job.deployment, self.fleet(job.deployment), trace, load, self._give_up(job, trace))
+        if job.load != 1.0 and job.slice_fraction == 1.0:
+            return self.evaluate_at(job.deployment, job.load)
+        return self._scored(job.deployment, self.fleet(job.deployment), self.slice(job.slice_fraction), job.load)
 
-    def _traffic(self, job: Job) -> tuple[CompiledTrace, float]:
-        """The trace to replay and its load factor: a larger population is another trace."""
-        population = self._world.population
-        if population is None or job.load == 1.0:
-            return self.slice(job.slice_fraction), job.load
-        name = self._world.trace.name
-        return self._slices.get(f"population {job.load!r}", lambda: population.trace(job.load, name)), 1.0
+    def evaluate_at(
+        self, deployment: DeploymentSpec, load: float, fleet: FleetPlan | None = None, *, brief: bool = False
+    ) -> Evaluation:
+        """Whether a deployment carries ``load`` times the study's own load in a steady state.
+
+        fleet: another plan of it. brief: see ``sustained.sustained``. A larger population is another trace; it is
+        simulated once.
+
+        Raises:
+            ValueError: the deployment cannot be built or simulated.
+        """
+        world, plan = self._world, fleet if fleet is not None else self.fleet(deployment)
+        if world.population is not None:
+            population, name = world.population, world.trace.name
+            trace = self._slices.get(f"population {load!r}", lambda: population.trace(load, name))
+            return self._scored(deployment, plan, trace)
+        if world.continuation is None:
+            return self._scored(deployment, plan, world.trace, load)
+        return sustained(
+            world.continuation,
+            world.load * load,
+            world.slo.terms,
+            lambda trace, give_up: self._run(plan, trace, load, give_up),
+            lambda trace, result, kept: self._score(deployment, plan, trace, result, kept),
+            only_brief=brief,
+        )
 
     def evaluate_disturbed(
         self,
@@ -256,14 +208,17 @@ class Simulation:
         """Simulate a deployment on another trace, with other step costs, and score it.
 
         disturb: maps compiled step costs to those used; nothing is compiled again. load: factor on the study's own
-        load.
+        load; at any other than 1.0 the study's own trace is carried on instead of ``trace``.
 
         Raises:
             ValueError: the deployment cannot be built or simulated.
         """
         fleet = self.fleet(deployment)
         pools = [replace(pool, plan=replace(pool.plan, costs=disturb(pool.plan.costs))) for pool in fleet.pools]
-        return self._scored(deployment, replace(fleet, pools=tuple(pools)), trace, load)
+        changed = replace(fleet, pools=tuple(pools))
+        if load != 1.0:
+            return self.evaluate_at(deployment, load, changed)
+        return self._scored(deployment, changed, trace)
 
     def evaluate_fleet(self, deployment: DeploymentSpec, fleet: FleetPlan, load: float = 1.0) -> Evaluation:
         """Simulate another plan of a deployment on the study's trace, at ``load`` times its own load, and score it.
@@ -274,37 +229,41 @@ class Simulation:
         return self._scored(deployment, fleet, self.slice(1.0), load)
 
     def _scored(
+        self, deployment: DeploymentSpec, fleet: FleetPlan, trace: CompiledTrace, load: float = 1.0
+    ) -> Evaluation:
+        score = self._score(deployment, fleet, trace, result := self._run(fleet, trace, load))
+        return Evaluation(score.metrics, score.slo, score.feasible, warnings=(*result.warnings, *score.warnings))
+
+    def _run(self, fleet: FleetPlan, trace: CompiledTrace, load: float, give_up: GiveUp | None = None) -> Result:
+        from hisearch.simulate.engine import NEVER, simulate_fleet
+
+        stop, world = NEVER if give_up is None else give_up, self._world
+        return simulate_fleet(fleet, trace, seed=world.seed, load=world.load * load, give_up=stop)
+
+    def _score(
         self,
         deployment: DeploymentSpec,
         fleet: FleetPlan,
         trace: CompiledTrace,
-        load: float = 1.0,
-        give_up: GiveUp | None = None,
-    ) -> Evaluation:
-        from hisearch.simulate.engine import NEVER, simulate_fleet
-
-        result = simulate_fleet(
-            fleet,
-            trace,
-            seed=self._world.seed,
-            load=self._world.load * load,
-            give_up=give_up if give_up is not None else NEVER,
-        )
-        cost = self.book.breakdown(deployment)
+        result: Result,
+        kept: np.ndarray | None = None,
+    ) -> Score:
+        """Score a run of ``trace``. kept: the requests that ``result`` has of it; all of them where absent."""
+        over_window = requests_over_window(trace, fleet.pools[0].plan.max_request_tokens)
         score = evaluate(
             result,
             self._world.slo,
             usd_per_hour=self._paid_usd_per_hour(deployment, result),
-            accelerators=cost.accelerators,
-            over_window=requests_over_window(trace, fleet.pools[0].plan.max_request_tokens),
+            accelerators=self.book.breakdown(deployment).accelerators,
+            over_window=over_window if kept is None else over_window[kept],
             limits=self._world.limits,
         )
-        checks, down = score.slo, self._world.replicas_down
-        if down:
-            fewest = min(pool.replicas for pool in deployment.pools)
-            checks += (LimitCheck(REPLICAS, float(fewest), down + 1.0, at_least=True),)
-        feasible = all(check.holds for check in checks)
-        return Evaluation(score.metrics, checks, feasible, warnings=(*result.warnings, *score.warnings))
+        down = self._world.replicas_down
+        if down == 0:
+            return score
+        fewest = min(pool.replicas for pool in deployment.pools)
+        check = LimitCheck(REPLICAS, float(fewest), down + 1.0, at_least=True)
+        return replace(score, slo=(*score.slo, check), feasible=score.feasible and check.holds)
 
     def fleet(self, deployment: DeploymentSpec, *, whole: bool = False) -> FleetPlan:
         """A deployment's pools, compiled at first use, and the transfers between them.
@@ -345,17 +304,6 @@ class Simulation:
         from hisearch.simulate.engine import simulate_fleet
 
         return simulate_fleet(self.fleet(deployment), trace, seed=self._world.seed, load=self._world.load * load)
-
-    def _give_up(self, job: Job, trace: CompiledTrace) -> GiveUp:
-        """At other loads than the study's only the verdict counts: stop once the TTFT term is bound to fail."""
-        from hisearch.simulate.engine import NEVER, GiveUp
-
-        bounds = [term for term in self._world.slo.terms if term.metric == "ttft_s"]
-        if job.load == 1.0 or not bounds:
-            return NEVER
-        # The percentile lies at or above the bound once this many of all requests exceed it.
-        term = max(bounds, key=lambda term: term.percentile)
-        return GiveUp(term.at_most_s, math.ceil(len(trace) * (1.0 - term.percentile / 100.0)) + 1)
 
     def slice(self, fraction: float) -> CompiledTrace:
         """The trace's first ``fraction`` of requests, at least one; the trace itself for 1.0."""

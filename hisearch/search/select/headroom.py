@@ -13,7 +13,7 @@ from hisearch.specs.studies.study import CAPACITY
 #: Loads that are tried: the largest, growth factor, relative tolerance of the two ends.
 MAX_LOAD = 8.0
 GROWTH = 1.5
-LOAD_TOLERANCE = 0.1
+LOAD_TOLERANCE = 0.05
 
 
 def largest_load(score_at: Callable[[float], Score]) -> Capacity:
@@ -26,11 +26,15 @@ def headroom(trials: Sequence[Trial], best: Trial) -> Capacity | None:
     if metric_of(CAPACITY) in best.metrics:
         figures = best.metrics
         missed = figures["capacity_missed_load"]
-        return Capacity(figures["capacity_load"], figures["capacity_goodput_rps"], missed, best.simulations)
+        growth = figures.get("queue_growth_rps", 0.0)
+        return Capacity(figures["capacity_load"], figures["capacity_goodput_rps"], missed, best.simulations, growth)
     same = [t for t in trials if t.deployment == best.deployment and t.slice_fraction == 1.0 and not t.error]
     others = [trial for trial in same if trial.load != 1.0]
     if not others:
         return None
     carried = max((trial for trial in same if trial.feasible), key=lambda trial: trial.load)
-    missed = min((trial.load for trial in same if not trial.feasible), default=math.inf)
-    return Capacity(carried.load, carried.metrics["goodput_rps"], missed, len(others))
+    smallest = min((trial for trial in same if not trial.feasible), key=lambda trial: trial.load, default=None)
+    load, growth = math.inf, 0.0
+    if smallest is not None:
+        load, growth = smallest.load, smallest.metrics.get("queue_growth_rps", 0.0)
+    return Capacity(carried.load, carried.metrics["goodput_rps"], load, len(others), growth)

@@ -58,6 +58,15 @@ MOST_SECONDS = 60
 _HUGGINGFACE_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 _PATHS = (".yaml", ".yml", ".json")
 
+#: Wider choices where the largest rate of given accelerators is asked for; and more of mixtures of experts.
+_WIDE = {
+    "chunk_tokens": [1024, 2048, 4096, 8192, 16384],
+    "max_running_requests": [64, 128, 256, 512, 1024],
+    "pipeline_parallel": [1, 2],
+}
+_WIDE_MOE = {"attention_data_parallel": [1, 2, 4, 8], "expert_parallel": [1, 2, 4, 8]}
+_DISAGGREGATED = {"disaggregated": {"fabrics": ["nvlink4-switch"], "decode_policies": ["power_of_two", "round_robin"]}}
+
 _WORKLOAD = "spec.workload.trace.generator"
 
 #: Key of the made study -> the part of the question that set it.
@@ -117,7 +126,7 @@ def study_from_question(
         "model": model_ref,
         "workload": {"trace": {"generator": _generator(question, model.spec, sample)}},
         "slo": slo_ref,
-        "space": _space(question, catalogue),
+        "space": _space(question, catalogue, model.spec),
         "objectives": _objectives(slo),
         "limits": {"usd_per_hour": {"at_most": question.budget_usd}} if question.budget_usd is not None else None,
         "budget": {"simulations": effort["simulations"], "seconds": MOST_SECONDS},
@@ -333,7 +342,7 @@ def _arrivals(question: Question) -> dict[str, Any]:
     return {"process": "gamma", **sessions, "cv": question.burst}
 
 
-def _space(question: Question, catalogue: Catalogue) -> dict[str, Any]:
+def _space(question: Question, catalogue: Catalogue, model: ModelSpec) -> dict[str, Any]:
     """Accelerators and engines of the question; no tiers, plain routing but for conversations, which follow caches."""
     execution: dict[str, Any] = {
         "accelerators": [_gpu(name, catalogue) for name in question.gpu],
@@ -344,12 +353,21 @@ def _space(question: Question, catalogue: Catalogue) -> dict[str, Any]:
         "max_replicas": 128,
         "max_accelerators": 512,
     }
+    if question.have is not None:
+        execution |= _WIDE | {"max_replicas": question.have[1], "max_accelerators": question.have[1]}
+        if model.moe is not None:
+            execution |= _WIDE_MOE
     if question.weights:
         execution["weight_dtypes"] = list(question.weights)
+    routers = ["cache_aware", "power_of_two"] if question.turns > 1 else ["power_of_two"]
+    if question.have is not None:
+        routers += ["round_robin"]
+    pools = {"pools": _DISAGGREGATED} if question.have is not None and question.have[1] > 1 else {}
     return {
+        **pools,
         "execution": execution,
-        "routing": {"policies": ["cache_aware", "power_of_two"] if question.turns > 1 else ["power_of_two"]},
-        "cache": {"memory_fraction": [0.9, 0.9], "eviction": ["lru"], "tiers": []},
+        "routing": {"policies": routers},
+        "cache": {"memory_fraction": [0.9, 0.9 if question.have is None else 0.95], "eviction": ["lru"], "tiers": []},
     }
 
 

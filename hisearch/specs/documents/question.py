@@ -55,6 +55,8 @@ class Question:
     variation of the gaps between arrivals, 1 for Poisson. turns: of a conversation. shared: tokens of a system prompt
     that all begin with. think_s: median between an answer and the next turn. spread: of the lengths, see
     ``DEFAULT_SPREAD``.
+    have: accelerators that are there, how many of which kind: asks for the largest rate that they carry. A rate is then
+    no part of the question, and gpu is their kind.
     gpu, engine, weights: what is tried; without weights, the model's own format. budget_usd: most dollars per hour.
     confidence: least probability of meeting the SLO, for a recommendation.
 
@@ -79,6 +81,7 @@ class Question:
     budget_usd: float | None = None
     confidence: float | None = None
     seed: int = 0
+    have: tuple[str, int] | None = None
 
     def __post_init__(self) -> None:
         self._check_traffic()
@@ -100,6 +103,10 @@ class Question:
         _ = self.input_lengths, self.output_lengths
 
     def _check_traffic(self) -> None:
+        if self.have is not None and self.have[1] < 1:
+            raise refused("have", f"expected 1 accelerator or more, got {self.have[1]}")
+        if self.have is not None and self.concurrency is not None:
+            raise refused("concurrency", "users in a closed loop have no largest rate; leave it out")
         if (self.rate is None) == (self.concurrency is None):
             message = "expected requests per second, or a concurrency instead" if self.rate is None else _ONE_OF_BOTH
             raise refused("rate", message)
@@ -184,6 +191,25 @@ def engine_titles(engines: Iterable[str]) -> str:
     """``vLLM and SGLang``."""
     titles: dict[str, str] = {str(name): title for name, title in ENGINE_TITLES.items()}
     return listed([titles.get(name, name) for name in engines])
+
+
+def parse_have(text: str) -> tuple[tuple[str, int], ...]:
+    """Kinds and numbers of accelerators: ``h200:8`` or ``h100-sxm:16,h200:8``.
+
+    Raises:
+        QuestionError: it reads otherwise, or names a kind twice.
+    """
+    kinds: dict[str, int] = {}
+    for part in split_names(text):
+        name, colon, number = part.rpartition(":")
+        if not colon or not name or not number.isdigit() or int(number) < 1:
+            raise refused("have", f"expected ACCELERATOR:NUMBER, such as h200:8, got '{part}'")
+        if name in kinds:
+            raise refused("have", f"names one twice: {name}")
+        kinds[name] = int(number)
+    if not kinds:
+        raise refused("have", "expected ACCELERATOR:NUMBER, such as h200:8")
+    return tuple(kinds.items())
 
 
 def split_names(values: str | Sequence[str] | None) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ def head(trace: CompiledTrace, count: int) -> CompiledTrace:
     """
     if count < 1:
         raise ValueError(f"a trace needs at least 1 request, not {count}")
-    return trace if count >= len(trace) else _chosen(trace, np.arange(count))
+    return trace if count >= len(trace) else requests_at(trace, np.arange(count))
 
 
 def requests_for(trace: CompiledTrace, names: Collection[str]) -> CompiledTrace:
@@ -48,13 +48,15 @@ def requests_for(trace: CompiledTrace, names: Collection[str]) -> CompiledTrace:
             f"trace {trace.name}: request {trace.request_ids[r]} waits for {trace.request_ids[previous[r]]}, which "
             "asks for another model: neither model's requests can be replayed alone"
         )
-    return _chosen(replace(trace, models=None), np.flatnonzero(mine))
+    return requests_at(replace(trace, models=None), np.flatnonzero(mine))
 
 
-def _chosen(trace: CompiledTrace, kept: I8) -> CompiledTrace:
-    """The requests with the indices ``kept``, ascending; they include every predecessor."""
+def requests_at(trace: CompiledTrace, kept: I8) -> CompiledTrace:
+    """The requests with the indices ``kept``, ascending; they include every predecessor. All of them: ``trace``."""
     from hisearch.traces import _tree
 
+    if len(kept) == len(trace):
+        return trace
     arrays = trace.arrays
     columns = {column: getattr(arrays, column)[kept] for column in REQUEST_COLUMNS}
     columns["previous"] = moved(arrays.previous, kept)

@@ -1,0 +1,342 @@
+"""``hisearch validate mlperf``: the largest rates that tuned submissions reached, beside those that a search finds.
+
+A folder holds ``results.csv`` (``round, id, submitter, system, accelerator, accelerators, model, scenario,
+tokens_per_s``) and ``datasets/<model>.csv.gz`` (``input_length, output_length`` of each query). A cell is a model on an
+accelerator in a scenario, on the number of accelerators that most of its submissions have. Each is searched as by
+``hisearch size --have``. Nothing is fitted; what is assumed is stated in docs/formats.md.
+
+Rules of the benchmark (MLCommons, inference rules of v5.0 to v6.0): Server and Interactive are Poisson arrivals whose
+p99 of TTFT and of TPOT are bounded; Offline has no bounds, and all queries are there at once.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import math
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hisearch.api.studies.largest import largest_rate
+from hisearch.api.studies.study import Study
+from hisearch.base.dtypes import I8
+from hisearch.search.evaluate.simulation import Simulation
+from hisearch.search.model.deployments import describe
+from hisearch.search.model.job import TRIAL_ERRORS
+from hisearch.search.rate.entrants import Entrant, entrants_of
+from hisearch.search.stages.screening import screen
+from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.specs.documents.from_question import study_from_question
+from hisearch.specs.documents.question import Question
+from hisearch.specs.errors import SpecError
+from hisearch.traces.compiled import CompiledTrace
+from hisearch.traces.compiler import compile_trace
+from hisearch.traces.sampling import stream
+from hisearch.traces.trace import make_trace
+
+#: The table's accelerators -> names of the catalogue.
+ACCELERATORS = {
+    "NVIDIA H100-SXM-80GB": "h100-sxm",
+    "NVIDIA H200-SXM-141GB": "h200",
+    "NVIDIA L40S": "l40s",
+    "NVIDIA H100-NVL-94GB": "h100-nvl",
+    "NVIDIA H100-PCIe-80GB": "h100-pcie",
+    "AMD Instinct MI300X 192GB HBM3": "mi300x",
+    "AMD Instinct MI325X 256GB HBM3e": "mi325x",
+    "AMD Instinct MI325X 256GB HBM3E": "mi325x",
+}
+
+
+class Benchmark(NamedTuple):
+    """A model of the benchmark: its name in the catalogue, mean and most tokens of an answer, limits by scenario.
+
+    mean_tokens: of what submissions generate; the reference answers are scaled to it, and cut at ``most_tokens``.
+    limits: scenario -> (TTFT, TPOT), seconds at the 99th percentile.
+    """
+
+    model: str
+    mean_tokens: float
+    most_tokens: int
+    limits: Mapping[str, tuple[float, float]]
+
+
+BENCHMARKS = {
+    "llama2-70b": Benchmark("llama-2-70b", 294.45, 1024, {"Server": (2.0, 0.2), "Interactive": (0.45, 0.04)}),
+    "mixtral-8x7b": Benchmark("mixtral-8x7b", 144.84, 1024, {"Server": (2.0, 0.2)}),
+    "llama3.1-8b": Benchmark("llama-3.1-8b", 128.0, 128, {"Server": (2.0, 0.1), "Interactive": (0.5, 0.03)}),
+}
+OFFLINE = "Offline"
+
+#: Queries of the data set that a workload draws, without replacement; it is carried on by repetition.
+QUERIES = 8192
+
+#: Seconds that an Offline run lasts, about; the benchmark asks for as long.
+OFFLINE_S = 600.0
+
+#: Seconds of a cell's search.
+SECONDS = 60.0
+
+#: Settings that are searched. One format: FP8 weights and KV, which all submissions of these machines have.
+_SPACE = (
+    "spec.space.execution.weight_dtypes=[fp8]",
+    "spec.space.execution.kv_dtypes=[fp8]",
+    "spec.space.execution.tensor_parallel=[1,2,4,8]",
+    "spec.space.execution.pipeline_parallel=[1,2]",
+    "spec.space.execution.chunk_tokens=[1024,2048,4096,8192]",
+    "spec.space.execution.max_running_requests=[256,512,1024]",
+    "spec.space.routing.policies=[power_of_two]",
+    "spec.space.pools.disaggregated=null",
+)
+
+
+@dataclass(frozen=True)
+class Submissions:
+    """Results of one cell. tokens_per_s: generated, per accelerator, one for each submission."""
+
+    model: str
+    accelerator: str
+    scenario: str
+    engine: str
+    accelerators: int
+    tokens_per_s: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell: figures per accelerator, tokens generated per second. simulated: None where it was skipped, by reason."""
+
+    model: str
+    accelerator: str
+    scenario: str
+    engine: str
+    accelerators: int
+    submissions: int
+    best_tokens_per_s: float
+    median_tokens_per_s: float
+    simulated_tokens_per_s: float | None = None
+    settings: str = ""
+    skipped: str = ""
+    wall_s: float = 0.0
+
+    @property
+    def ratio(self) -> float:
+        """Simulated over best; NaN where it was skipped."""
+        return math.nan if self.simulated_tokens_per_s is None else self.simulated_tokens_per_s / self.best_tokens_per_s
+
+    def to_dict(self) -> dict[str, Any]:
+        """For machines, see docs/cli.md."""
+        return {**vars(self), "ratio": None if self.simulated_tokens_per_s is None else self.ratio}
+
+
+def validate_mlperf(
+    folder: Path, *, only: Mapping[str, str] | None = None, workers: int | None = None, seconds: float = SECONDS,
+    advanced: Callable[[Cell], None] = lambda _: None,
+) -> list[Cell]:  # fmt: skip
+    """Search every cell of a folder.
+
+    Args:
+        folder: see the module.
+        only: column (model, accelerator, scenario, engine) -> the value that cells must have.
+        workers: threads; all cores where absent.
+        seconds: of each cell's search.
+        advanced: called with every cell when it is done.
+
+    Raises:
+        OSError: a file cannot be read.
+        ValueError: a row is malformed; says which.
+    """
+    cells = []
+    for group in read_results(folder / "results.csv"):
+        if any(getattr(group, column) != value for column, value in (only or {}).items()):
+            continue
+        cells.append(_searched(group, folder, workers, seconds))
+        advanced(cells[-1])
+    return cells
+
+
+def read_results(path: Path) -> list[Submissions]:
+    """The cells of ``results.csv``, in order of model, accelerator and scenario.
+
+    Raises:
+        OSError: the file cannot be read. ValueError: a row is malformed; says which.
+    """
+    figures: dict[tuple[str, str, str], list[tuple[int, float, str]]] = {}
+    with path.open(encoding="utf-8", newline="") as file:
+        for number, row in enumerate(csv.DictReader(file), 2):
+            try:
+                count, tokens = int(row["accelerators"]), float(row["tokens_per_s"])
+                key = (row["model"], ACCELERATORS.get(row["accelerator"], row["accelerator"]), row["scenario"])
+                system = row["system"]
+            except (KeyError, TypeError, ValueError) as error:
+                raise ValueError(f"{path}:{number}: expected the columns of an MLPerf result, got {error}") from error
+            figures.setdefault(key, []).append((count, tokens / count, system))
+    cells = []
+    for (model, accelerator, scenario), rows in sorted(figures.items()):
+        count = Counter(count for count, _, _ in rows).most_common(1)[0][0]
+        served_by_vllm = accelerator.startswith("mi") or all("vllm" in system.lower() for *_, system in rows)
+        engine = "vllm" if served_by_vllm else "trtllm"
+        cells.append(Submissions(model, accelerator, scenario, engine, count, tuple(rate for _, rate, _ in rows)))
+    return cells
+
+
+def _searched(group: Submissions, folder: Path, workers: int | None, seconds: float) -> Cell:
+    """The cell of a group of submissions."""
+    began = time.monotonic()
+    cell = Cell(
+        group.model, group.accelerator, group.scenario, group.engine, group.accelerators, len(group.tokens_per_s),
+        max(group.tokens_per_s), float(np.median(group.tokens_per_s)),
+    )  # fmt: skip
+    benchmark = BENCHMARKS.get(group.model)
+    if benchmark is None:
+        return _with(cell, skipped=f"rules and answers of {group.model} are not known here")
+    try:
+        Catalogue().locate("Accelerator", group.accelerator)
+    except SpecError:
+        return _with(cell, skipped=f"no accelerator {group.accelerator} in the catalogue")
+    if group.scenario != OFFLINE and group.scenario not in benchmark.limits:
+        return _with(cell, skipped=f"limits of {group.scenario} are not known here")
+    lengths = read_lengths(folder / "datasets" / f"{group.model}.csv.gz", benchmark)
+    try:
+        study = _study(group, benchmark, lengths)
+        tokens, settings = (
+            _offline(study, group, lengths, workers, seconds)
+            if group.scenario == OFFLINE
+            else _largest(study, lengths, workers, seconds)
+        )
+    except TRIAL_ERRORS as error:
+        return _with(cell, skipped=str(error))
+    wall_s = round(time.monotonic() - began, 1)
+    return _with(cell, simulated_tokens_per_s=tokens / group.accelerators, settings=settings, wall_s=wall_s)
+
+
+def _with(cell: Cell, **changes: Any) -> Cell:
+    return Cell(**{**vars(cell), **changes})
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Prompt and output tokens of each query, shape (N,), and the limit that clients declare."""
+
+    input_tokens: I8
+    output_tokens: I8
+    most_tokens: int
+
+    @property
+    def mean_output(self) -> float:
+        """Output tokens of a query, on average."""
+        return float(self.output_tokens.mean())
+
+
+@cache
+def _lengths_of(path: Path) -> tuple[I8, I8]:
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        rows = np.loadtxt(file, delimiter=",", skiprows=1, dtype=np.int64)
+    return rows[:, 0], rows[:, 1]
+
+
+def read_lengths(path: Path, benchmark: Benchmark) -> Lengths:
+    """A data set whose answers are scaled to what submissions generate on average, each cut at the limit.
+
+    Raises:
+        OSError, ValueError: the file cannot be read.
+    """
+    inputs, references = _lengths_of(path)
+    low, high = 0.0, benchmark.most_tokens / max(float(references.mean()), 1.0) * 16
+    for _ in range(60):  # the mean of the cut lengths rises with the factor
+        factor = (low + high) / 2
+        outputs = np.clip(np.rint(references * factor), 1, benchmark.most_tokens).astype(np.int64)
+        low, high = (factor, high) if outputs.mean() < benchmark.mean_tokens else (low, factor)
+    return Lengths(np.maximum(inputs, 1), outputs, benchmark.most_tokens)
+
+
+def _study(group: Submissions, benchmark: Benchmark, lengths: Lengths) -> Study:
+    """The cell as a question: its accelerators, its limits, one query a second."""
+    ttft_s, tpot_s = benchmark.limits.get(group.scenario, (1e6, 1e6))
+    question = Question(
+        model=benchmark.model,
+        slo=f"ttft p99 < {ttft_s:g}s, tpot p99 < {tpot_s * 1e3:g}ms",
+        input="1000",  # the trace replaces both
+        output="100",
+        rate=1.0,
+        gpu=(group.accelerator,),
+        engine=(group.engine,),
+        have=(group.accelerator, group.accelerators),
+    )
+    resolved = study_from_question(question, overrides=_SPACE).resolved
+    return Study(resolved, _trace(group.model, lengths, QUERIES, at_once=False))
+
+
+def _trace(name: str, lengths: Lengths, count: int, *, at_once: bool) -> CompiledTrace:
+    """Queries drawn without replacement, again where more are asked for; Poisson, one a second, or all at once."""
+    rng, total = stream("mlperf queries", 0), len(lengths.input_tokens)
+    drawn = np.concatenate([rng.permutation(total) for _ in range(-(-count // total))])[:count]
+    arrival_s = np.zeros(count) if at_once else np.cumsum(stream("mlperf arrivals", 0).exponential(1.0, count))
+    trace = make_trace(
+        arrival_s=arrival_s,
+        input_tokens=lengths.input_tokens[drawn],
+        output_tokens=lengths.output_tokens[drawn],
+        max_output_tokens=np.full(count, lengths.most_tokens),
+    )
+    return compile_trace(trace, name)
+
+
+def _largest(study: Study, lengths: Lengths, workers: int | None, seconds: float) -> tuple[float, str]:
+    """Tokens per second at the largest rate within the limits, and the settings."""
+    answer = largest_rate(study, workers=workers, seconds=seconds, around=False)
+    settings = "" if answer.trial is None else _settings(answer.trial.deployment)
+    return answer.rate_rps * lengths.mean_output, settings
+
+
+def _offline(
+    study: Study, group: Submissions, lengths: Lengths, workers: int | None, seconds: float
+) -> tuple[float, str]:
+    """Tokens per second of the fastest deployment with all queries there at once, and the settings.
+
+    One worker stands for all: it has its share of the queries, of as many as last ten minutes by stage 1's estimate.
+    """
+    from joblib import Parallel, delayed
+
+    simulation, began = Simulation(study.world()), time.monotonic()
+    entrants = entrants_of(study.problem(simulation), screen(study.problem(simulation), 10_000))
+    best, settings = 0.0, ""
+
+    def rate_of(entrant: Entrant) -> float:
+        pool = entrant.deployment.pool
+        count = max(round(entrant.estimate_rps / pool.replicas * OFFLINE_S), 256)
+        queries = _trace(group.model, lengths, count, at_once=True)
+        worker = entrant.deployment.model_copy(update={"pools": [pool.model_copy(update={"replicas": 1})]})
+        try:
+            result = simulation.replay(worker, queries)
+        except TRIAL_ERRORS:
+            return 0.0
+        return float(result.requests.output_tokens.sum()) / result.makespan_s * pool.replicas
+
+    threads = workers or os.cpu_count() or 1
+    for batch in _batches(entrants, max(threads, 1)):
+        if time.monotonic() - began > seconds:
+            break
+        rates = Parallel(n_jobs=threads, backend="threading")(delayed(rate_of)(entrant) for entrant in batch)
+        for entrant, rate in zip(batch, rates, strict=True):
+            if rate > best:
+                best, settings = rate, _settings(entrant.deployment)
+    return best, settings
+
+
+def _batches(entrants: Sequence[Entrant], size: int) -> Iterator[Sequence[Entrant]]:
+    return (entrants[at : at + size] for at in range(0, len(entrants), size))
+
+
+def _settings(deployment: Any) -> str:
+    engine = deployment.pool.engine
+    return (
+        f"{describe(deployment)}, {deployment.pool.parallelism}, chunks of {engine.chunk_tokens:,}, up to "
+        f"{engine.max_running_requests:,} running"
+    )

@@ -1,0 +1,358 @@
+"""The largest rate that given accelerators carry: ``Study.largest_rate()``, all that ``hisearch size --have`` does."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hisearch.api.run_folder import NOT_EXPORTED, write_text, write_tree
+from hisearch.export.engines.launch import ExportError
+from hisearch.score.metrics import metric_of
+from hisearch.score.quantities import quantity
+from hisearch.score.terms import Check, check_to_dict, worst_check
+from hisearch.search.confidence.baseline import default_engine
+from hisearch.search.evaluate.simulation import Simulation
+from hisearch.search.model.deployments import deployment_of, describe, parameters_of
+from hisearch.search.model.job import TRIAL_ERRORS, Job
+from hisearch.search.model.trial import Trial
+from hisearch.search.rate.entrants import Entrant, entrants_of
+from hisearch.search.rate.race import Carried, Race
+from hisearch.search.refine.local_search import can_build, changed
+from hisearch.search.stages.screening import screen
+from hisearch.specs.deployments.deployment import DeploymentSpec
+from hisearch.specs.deployments.pool import PoolSpec
+from hisearch.specs.deployments.routing import RouterSpec
+from hisearch.traces.changes.continuation import period_s
+
+if TYPE_CHECKING:
+    from hisearch.api.studies.study import Study
+    from hisearch.search.model.problem import Problem
+
+#: Candidates that stage 1 keeps of each shape: all take part.
+_ALL = 10_000
+
+#: Shares of the largest rate at which the answer's curve is simulated; factor on each bound of a looser SLO.
+CURVE = (0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25)
+LOOSER = 1.25
+
+#: Share of the seconds that the race may take; the rest is for what stands around the answer.
+RACE_SHARE = 0.7
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """Latencies at a rate, seconds at the SLO's percentiles by term; feasible: whether it holds for good."""
+
+    rate_rps: float
+    values: dict[str, float]
+    queue_growth_rps: float
+    feasible: bool
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What another deployment, or the same under another SLO, carries; NaN if it cannot be simulated."""
+
+    what: str
+    rate_rps: float
+
+
+@dataclass(frozen=True, repr=False)
+class LargestRate:
+    """The answer: what the accelerators carry within the SLO, and with which settings.
+
+    trial: the winner at its largest rate, ``rate_rps``; None if nothing carries any. missed_rps: the smallest rate that
+    was simulated and did not hold; binds: the check that breaks there; limit: what bounds the batch of a worker by its
+    step times (tpot, kv, max_running, prefill). curve: rising. simpler, more: other settings, and what more hardware or
+    a looser SLO would bring. entrants: deployments of the space; tried: of these and of the winner's neighbours.
+    """
+
+    study: Study
+    simulation: Simulation
+    trial: Trial | None
+    rate_rps: float
+    missed_rps: float
+    binds: Check | None
+    limit: str
+    curve: tuple[CurvePoint, ...]
+    simpler: tuple[Compared, ...]
+    more: tuple[Compared, ...]
+    entrants: int
+    tried: int
+    simulations: int
+    wall_s: float
+    out_of_time: bool
+    run_dir: Path | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The answer for machines; see docs/cli.md."""
+        trial = self.trial
+        return {
+            "study": self.study.name,
+            "run_dir": None if self.run_dir is None else str(self.run_dir),
+            "feasible": trial is not None,
+            "rate_rps": self.rate_rps,
+            "missed_rps": None if math.isinf(self.missed_rps) else self.missed_rps,
+            "binds": None if self.binds is None else check_to_dict(self.binds),
+            "limit": self.limit,
+            "deployment": None if trial is None else trial.deployment.model_dump(mode="json"),
+            "metrics": {} if trial is None else trial.metrics,
+            "slo": [] if trial is None else [check_to_dict(check) for check in trial.slo],
+            "curve": [asdict(point) for point in self.curve],
+            "simpler": [asdict(other) for other in self.simpler],
+            "more": [asdict(other) for other in self.more],
+            "entrants": self.entrants,
+            "tried": self.tried,
+            "simulations": self.simulations,
+            "wall_s": self.wall_s,
+            "out_of_time": self.out_of_time,
+        }
+
+
+def largest_rate(
+    study: Study, *, workers: int | None = None, seconds: float | None = None, run_dir: str | Path | None = None,
+    around: bool = True,
+) -> LargestRate:  # fmt: skip
+    """Search the largest rate that a study's accelerators carry within its SLO.
+
+    Args:
+        study: its limits or its space say how many accelerators there are; its workload has a rate that can be raised.
+        workers: threads; all cores where absent. Where time does not end the race the answer does not depend on it.
+        seconds: after which the race ends; 0.7 of the study's own where absent.
+        run_dir: where the study, ``largest.json`` and the launch scripts are written; nowhere where absent.
+        around: whether the curve and the comparisons are simulated, too.
+
+    Raises:
+        SpecError: all first turns of the workload arrive at once: there is no rate.
+        NothingFitsError: no deployment of the space can be built.
+    """
+    from hisearch.search.driver import NothingFitsError
+
+    began = time.monotonic()
+    world = study.world()
+    if world.continuation is None:
+        raise study.resolved.document.error(
+            ("spec", "workload"),
+            "all first turns arrive at once or agents wait for each other: there is no rate to raise",
+        )
+    simulation = Simulation(replace(world, capacity=False))
+    problem = study.problem(simulation)
+    report = screen(problem, _ALL)
+    entrants = entrants_of(problem, report)
+    if not entrants:
+        raise NothingFitsError(report)
+    own_rps = len(world.trace) / period_s(world.trace) * world.load
+    entrants = [replace(entrant, estimate_rps=entrant.estimate_rps / own_rps) for entrant in entrants]
+    threads, limit_s = workers or os.cpu_count() or 1, seconds or RACE_SHARE * study.resolved.study.budget.wall_s
+    race = Race(simulation.evaluate_at, partial(_each, threads), lambda: time.monotonic() - began > limit_s)
+    race.run(entrants)
+    _climb(problem, race)
+    answer = _Answer(study, problem, simulation, race, own_rps).made(entrants, report_around=around)
+    answer = replace(answer, wall_s=round(time.monotonic() - began, 3))
+    return answer if run_dir is None else _written(answer, Path(run_dir))
+
+
+def _each(threads: int, make: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+    from joblib import Parallel, delayed
+
+    pool = Parallel(n_jobs=threads if len(items) > 1 else 1, backend="threading")
+    return list(pool(delayed(make)(item) for item in items))
+
+
+def _climb(problem: Problem, race: Race) -> None:
+    """Try the leader's neighbours, a setting at a time, until none carries more."""
+    done: DeploymentSpec | None = None
+    while race.leader is not None and race.leader.deployment != done and not race.over():
+        done = race.leader.deployment
+        near = [spec for spec in changed(problem, done) if can_build(problem, spec)]
+        race.challenge([Entrant(spec, ("neighbour",), 0.0) for spec in near])
+
+
+class _Answer:
+    """Builds the answer around the winner of a race."""
+
+    def __init__(self, study: Study, problem: Problem, simulation: Simulation, race: Race, own_rps: float) -> None:
+        self._study, self._problem, self._simulation = study, problem, simulation
+        self._race, self._own_rps = race, own_rps
+
+    def made(self, entrants: Sequence[Entrant], *, report_around: bool) -> LargestRate:
+        """The answer; see ``LargestRate``."""
+        race, best = self._race, self._race.leader
+        counts = (len(entrants), race.tried)
+        if best is None or best.evaluation is None:
+            return LargestRate(
+                self._study, self._simulation, None, 0.0, math.inf, None, "", (), (), (), *counts, race.simulations,
+                0.0, race.out_of_time,
+            )  # fmt: skip
+        job = Job(4, best.deployment, parameters_of(best.deployment), load=best.load)
+        missed = best.missed
+        curve, simpler, more = (
+            (self._curve(best), self._simpler(best), self._more(best)) if report_around else ((), (), ())
+        )
+        return LargestRate(
+            self._study,
+            self._simulation,
+            best.evaluation.trial(0, job),
+            best.load * self._own_rps,
+            best.capacity.infeasible_load * self._own_rps,
+            None if missed is None else worst_check([check for check in missed.slo if not check.holds]),
+            self._limit(best),
+            curve,
+            simpler,
+            more,
+            *counts,
+            race.simulations,
+            0.0,
+            race.out_of_time,
+        )
+
+    def _limit(self, best: Carried) -> str:
+        """The resource whose relief carries most at the missed load: a fifth less time for it, or a quarter more KV."""
+        from hisearch.api.studies.limiting import reliefs
+
+        load = best.load * 1.05
+        held = {}
+        fleet = self._simulation.fleet(best.deployment)
+        for name, relieve in reliefs().items():
+            pools = tuple(replace(pool, plan=relieve(pool.plan)) for pool in fleet.pools)
+            try:
+                evaluation = self._simulation.evaluate_at(best.deployment, load, replace(fleet, pools=pools))
+            except TRIAL_ERRORS:
+                continue
+            held[name] = evaluation.worst_violation
+        return min(held, key=lambda name: held[name]) if held else ""
+
+    def _curve(self, best: Carried) -> tuple[CurvePoint, ...]:
+        labels = [term.label for term in self._problem.slo.terms]
+
+        def point(share: float) -> CurvePoint | None:
+            try:
+                evaluation = self._simulation.evaluate_at(best.deployment, share * best.load)
+            except TRIAL_ERRORS:
+                return None
+            values = {label: evaluation.metrics[metric_of(label)] for label in labels}
+            growth = evaluation.metrics["queue_growth_rps"]
+            return CurvePoint(share * best.load * self._own_rps, values, growth, evaluation.feasible)
+
+        return tuple(made for made in map(point, CURVE) if made is not None)
+
+    def _rate(self, what: str, deployment: DeploymentSpec, start: float, race: Race | None = None) -> Compared:
+        found = (race or self._race).search(deployment, start)
+        return Compared(what, found.load * self._own_rps if found is not None else math.nan)
+
+    def _simpler(self, best: Carried) -> tuple[Compared, ...]:
+        """What is lost by the engine's defaults, by its default batch limits alone, and by a plain router."""
+        rows, deployment = [], best.deployment
+        for what, spec in {
+            "the engine's defaults": self._defaults(deployment),
+            "its default budgets alone": _with_engines(deployment, self._default_limits(deployment)),
+            "a round-robin router alone": _round_robin(deployment),
+        }.items():
+            if spec is not None and spec != deployment:
+                rows.append(self._rate(what, spec, best.load))
+        return tuple(rows)
+
+    def _default_limits(self, deployment: DeploymentSpec) -> list[dict[str, int]]:
+        limits = []
+        for pool in deployment.pools:
+            memory = self._simulation.world.accelerators[pool.accelerator].memory_bytes
+            usual = default_engine(pool.engine.name, memory)
+            limits.append({"chunk_tokens": usual.chunk_tokens, "max_running_requests": usual.max_running_requests})
+        return limits
+
+    def _defaults(self, deployment: DeploymentSpec) -> DeploymentSpec | None:
+        """The winner's engine with its defaults: the fewest ranks that hold the model, as many replicas as fit."""
+        first = deployment.pools[0]
+        engine = default_engine(first.engine.name, self._simulation.world.accelerators[first.accelerator].memory_bytes)
+        for ranks in sorted(self._problem.space.execution.tensor_parallel):
+            pool = PoolSpec(
+                accelerator=first.accelerator, host=first.host, engine=engine, tensor_parallel=ranks,
+                weight_dtype=first.weight_dtype,
+            )  # fmt: skip
+            most = self._problem.max_replicas(pool)
+            if most > 0 and self._problem.planner.can_build(pool):
+                router = RouterSpec(policy="round_robin")
+                return deployment_of(self._problem.model, self._problem.profile, pool, most, router)
+        return None
+
+    def _more(self, best: Carried) -> tuple[Compared, ...]:
+        """One replica more of each pool in turn, and each latency term a quarter looser."""
+        rows = []
+        for index, pool in enumerate(best.deployment.pools):
+            pools = list(best.deployment.pools)
+            pools[index] = pool.model_copy(update={"replicas": pool.replicas + 1})
+            gpus = f"{pool.parallelism.ranks} more {pool.accelerator}"
+            what = gpus if len(pools) == 1 else f"{gpus} to the {pool.role} workers"
+            rows.append(self._rate(what, best.deployment.model_copy(update={"pools": pools}), best.load))
+        terms = self._problem.slo.terms
+        for index, term in enumerate(terms):
+            looser = [*terms]
+            looser[index] = term.model_copy(update={"at_most_s": LOOSER * term.at_most_s})
+            world = replace(self._simulation.world, slo=self._problem.slo.model_copy(update={"terms": looser}))
+            race = replace(self._race, evaluate=Simulation(world).evaluate_at)
+            rows.append(
+                self._rate(f"{quantity(term.label).label} of {LOOSER:g} × its bound", best.deployment, best.load, race)
+            )
+        return tuple(rows)
+
+
+def _with_engines(deployment: DeploymentSpec, settings: Sequence[dict[str, int]]) -> DeploymentSpec | None:
+    pools = []
+    for pool, changes in zip(deployment.pools, settings, strict=True):
+        data = pool.model_dump()
+        data["engine"] |= changes
+        try:
+            pools.append(PoolSpec.model_validate(data))
+        except ValueError:  # the engine refuses these settings together
+            return None
+    return deployment.model_copy(update={"pools": pools})
+
+
+def _round_robin(deployment: DeploymentSpec) -> DeploymentSpec:
+    return deployment.model_copy(update={"router": RouterSpec(policy="round_robin")})
+
+
+def _written(answer: LargestRate, folder: Path) -> LargestRate:
+    """The run folder: the study, the answer, and the winner's launch scripts."""
+    from hisearch.api.provenance import profile_note
+    from hisearch.api.studies.exporting import export_trial
+    from hisearch.export.trial_status import Ground, trial_status
+
+    folder.mkdir(parents=True, exist_ok=True)
+    answer = replace(answer, run_dir=folder)
+    resolved = answer.study.resolved
+    write_text(folder / "study.yaml", resolved.to_yaml())
+    write_text(folder / "largest.json", json.dumps(plain(answer.to_dict()), indent=2, allow_nan=False) + "\n")
+    trial = answer.trial
+    if trial is not None:
+        note = profile_note(resolved, trial)
+        status = trial_status(trial, trial, Ground(note.name, note.evidence, note.relative_error))
+        try:
+            write_tree(
+                folder / "recommended",
+                lambda path: export_trial(resolved, answer.simulation, trial, path, status, ""),
+            )
+        except ExportError as error:
+            write_text(folder / NOT_EXPORTED, f"The deployment was not exported: {error}\n")
+    return answer
+
+
+def plain(value: Any) -> Any:
+    """Plain data with null in place of numbers that are not finite."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def described(answer: LargestRate) -> str:
+    """The winner in one line; "" if nothing carries any rate."""
+    return "" if answer.trial is None else describe(answer.trial.deployment)

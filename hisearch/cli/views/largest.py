@@ -1,0 +1,139 @@
+"""Output of ``hisearch size --have``: the largest rate, its settings, what binds, the curve, what more would bring."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hisearch.api.studies.largest import Compared, LargestRate, described
+from hisearch.cli import output
+from hisearch.cli.views.terms import TERM_COLUMNS, term_rows
+from hisearch.score.quantities import quantity, significant, titled
+from hisearch.search.model.deployments import formats
+from hisearch.search.model.trial import Trial
+from hisearch.specs.base import ENGINE_TITLES
+from hisearch.specs.wording import counted, format_percent
+
+
+def show(answers: Sequence[LargestRate], model: str) -> None:
+    """Print the answer for each kind of accelerators, for people."""
+    for answer in answers:
+        _show(answer, model)
+        output.say()
+    if len(answers) > 1:
+        total = sum(answer.rate_rps for answer in answers)
+        shares = ", ".join(
+            f"{format_percent(answer.rate_rps / total)} to {_accelerators(answer)}" for answer in answers if total > 0
+        )
+        output.say(
+            f"Together {significant(total)} requests/s, each kind behind an address of its own: {shares}", bold=True
+        )
+
+
+def to_dict(answers: Sequence[LargestRate], model: str) -> dict[str, Any]:
+    """The same for machines; see docs/cli.md."""
+    return {
+        "model": model,
+        "rate_rps": sum(answer.rate_rps for answer in answers),
+        "kinds": [answer.to_dict() for answer in answers],
+    }
+
+
+def _accelerators(answer: LargestRate) -> str:
+    execution = answer.study.resolved.space.spec.execution
+    return f"{execution.max_accelerators} × {execution.accelerators[0]}"
+
+
+def _show(answer: LargestRate, model: str) -> None:
+    trial = answer.trial
+    if trial is None:
+        output.say(f"{_accelerators(answer)} carry no rate of {model} within the SLO", bold=True)
+        output.say(f"{counted(answer.entrants, 'deployment')} of the space; {answer.tried:,} were tried")
+        return
+    output.say(
+        f"{_accelerators(answer)} carry {significant(answer.rate_rps)} requests/s of {model} within the SLO", bold=True
+    )
+    output.pairs(
+        {
+            "deployment": described(answer),
+            "settings": "; ".join(_settings(trial)),
+            "binds": _binds(answer),
+            "searched": _searched(answer),
+        }
+    )
+    output.say()
+    output.table(TERM_COLUMNS, term_rows(trial.slo), numbers=(1, 2, 3))
+    if answer.curve:
+        output.heading("Rate against latency")
+        labels = list(answer.curve[0].values)
+        rows = [
+            (
+                significant(point.rate_rps),
+                *(_value(label, point.values[label]) for label in labels),
+                f"{significant(point.queue_growth_rps, 2)} requests/s" if point.queue_growth_rps > 0 else "-",
+                "holds" if point.feasible else "missed",
+            )
+            for point in answer.curve
+        ]
+        titles = [quantity(label).label for label in labels]
+        output.table(("requests/s", *titles, "queue grows by", "SLO"), rows, numbers=range(len(labels) + 2))
+    for heading, others in (
+        ("How far simpler settings fall short", answer.simpler),
+        ("What more would bring", answer.more),
+    ):
+        if others:
+            output.heading(heading)
+            output.table(("", "requests/s", "difference"), [_compared(row, answer) for row in others], numbers=(1, 2))
+    if answer.run_dir is not None:
+        output.say()
+        output.pairs(
+            {"scripts": str(Path(answer.run_dir) / "recommended"), "study": str(answer.run_dir / "study.yaml")}
+        )
+
+
+def _settings(trial: Trial) -> list[str]:
+    rows = []
+    for pool in trial.deployment.pools:
+        engine = pool.engine
+        side = f"{pool.role}: " if len(trial.deployment.pools) > 1 else ""
+        rows.append(
+            f"{side}{ENGINE_TITLES[engine.name]}, {pool.replicas} × {pool.parallelism}, chunks of "
+            f"{engine.chunk_tokens:,} tokens, up to {engine.max_running_requests:,} running requests, "
+            f"{format_percent(engine.memory_fraction)} of memory"
+        )
+    return [*rows, *formats(trial.deployment), f"{trial.deployment.router.policy} router"]
+
+
+def _binds(answer: LargestRate) -> str:
+    limit = f"; most relieved by more {answer.limit}" if answer.limit else ""
+    check = answer.binds
+    if check is None or math.isinf(answer.missed_rps):
+        return f"more was not tried{limit}"
+    at = f"at {significant(answer.missed_rps)} requests/s"
+    if check.label == "queue_growth":
+        grows = next((p.queue_growth_rps for p in answer.curve if p.queue_growth_rps > 0), math.nan)
+        growth = getattr(check, "value", grows)
+        return f"{at} the queue grows by {significant(growth, 2)} requests a second{limit}"
+    return f"{at} {titled(check)} is missed{limit}"
+
+
+def _searched(answer: LargestRate) -> str:
+    ended = "; the time was up before all were tried" if answer.out_of_time else ""
+    return (
+        f"{counted(answer.entrants, 'deployment')} of the space and the winner's neighbours: {answer.tried:,} tried at "
+        f"{counted(answer.simulations, 'load')}, {answer.wall_s:.0f} s{ended}"
+    )
+
+
+def _value(label: str, value: float) -> str:
+    return quantity(label).show(value) if math.isfinite(value) else "without end"
+
+
+def _compared(other: Compared, answer: LargestRate) -> tuple[str, str, str]:
+    if math.isnan(other.rate_rps):
+        return other.what, "-", "cannot run"
+    change = other.rate_rps / answer.rate_rps - 1.0
+    sign = "+" if change >= 0 else "−"
+    return other.what, significant(other.rate_rps), f"{sign}{abs(change) * 100:.0f} %"

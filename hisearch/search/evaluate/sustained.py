@@ -1,0 +1,170 @@
+"""A deployment at a load that lasts: the workload is carried on until a steady state shows, or its absence does.
+
+Each load is decided by one run, or two: a brief one first, a third of the span that is needed, which shows most
+overloads. It refuses a load at which the queue grows fast or a term is missed by far; it never accepts one.
+A run also stops by itself once its TTFT term is bound to be missed. If requests turn out to stay for longer than the
+span allows for, it is lengthened.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from hisearch.score.evaluate import Score
+from hisearch.score.metrics import metric_of
+from hisearch.score.steady_state import (
+    LEAST_GROWTH,
+    LEAST_SPAN_S,
+    Stretch,
+    in_measured_part,
+    measured,
+    queue_growth_rps,
+    span_needed_s,
+    stretch_of,
+)
+from hisearch.score.terms import Check, LimitCheck
+from hisearch.search.model.job import Evaluation
+from hisearch.simulate.plans.fleet import NEVER, GiveUp
+from hisearch.simulate.results.result import Result
+from hisearch.specs.studies.slo import SloTerm
+from hisearch.traces.changes.continuation import Continuation
+from hisearch.traces.compiled import CompiledTrace
+from hisearch.traces.trace import roots_of
+
+#: Share of the needed span that is simulated first; what refuses a load there: a term's violation, or the queue's
+#: growth as a share of the rate of arrivals. Chosen: queues near their limit wander by less.
+BRIEF = 1 / 3
+BRIEF_MISS = 0.25
+BRIEF_GROWTH = 0.05
+
+#: Requests of the needed span, at least; and so many above the highest percentile of the SLO. Chosen so that capacity
+#: moves by less than 3 % where a trace is made longer.
+LEAST_REQUESTS = 10_000
+ABOVE_PERCENTILE = 200
+
+#: Most requests of a run, unless the workload's own trace has more. It bounds what a load costs; a run that it cuts
+#: short says so.
+MOST_REQUESTS = 240_000
+
+#: Figures of the whole run: of what it costs, and gaps between tokens, which are not kept by request.
+_OF_THE_RUN = frozenset({
+    "usd_per_hour", "usd_per_million_tokens", "energy_usd_per_hour", "mean_w", "joules_per_token", "utilisation",
+    "accelerators", "itl_mean_s", "itl_p50_s", "itl_p90_s", "itl_p95_s", "itl_p99_s",
+})  # fmt: skip
+
+#: Label of the check that the queue does not grow.
+GROWTH = "queue_growth"
+
+Run = Callable[[CompiledTrace, GiveUp], Result]
+#: Scores a result; with a mask of those of the trace's requests that it has.
+ScoreOf = Callable[[CompiledTrace, Result, np.ndarray | None], Score]
+
+
+def sustained(
+    continuation: Continuation,
+    load: float,
+    terms: Sequence[SloTerm],
+    run: Run,
+    score_of: ScoreOf,
+    *,
+    only_brief: bool = False,
+) -> Evaluation:
+    """Simulate a load for as long as its verdict takes.
+
+    Args:
+        continuation: the workload and how it goes on.
+        load: factor on its arrival rate, as ``run`` applies it.
+        terms: the SLO's.
+        run: replays a trace at that load.
+        score_of: scores a run.
+        only_brief: whether the brief run alone is made, if there is one; feasible is then what it does not refuse.
+    """
+    cycle_s, own_s = continuation.cycle_s / load, _own_span_s(continuation) / load
+    request_s = own_s / len(continuation.trace)
+    most_s = max(MOST_REQUESTS * request_s, own_s)
+    least_s = max(LEAST_SPAN_S, own_s, _requests_needed(terms) * request_s)
+    needed_s = min(least_s, most_s)
+    brief = cycle_s <= BRIEF * needed_s
+    span_s = BRIEF * needed_s if brief else needed_s
+    while True:
+        stretch = stretch_of(span_s, cycle_s)
+        trace = continuation.lasting(stretch.total_s * load)
+        result = run(trace, _give_up(trace, terms, stretch, load))
+        score, refused = _decided(trace, result, stretch, score_of, brief)
+        wanted_s = max(span_needed_s(score.metrics["e2e_p99_s"]), least_s)
+        if brief and only_brief:
+            return Evaluation(score.metrics, score.slo, not refused)
+        if refused or (not brief and span_s >= min(wanted_s, most_s) * (1 - 1e-9)):
+            break
+        span_s, brief = min(wanted_s, most_s), False
+    warnings = [*result.warnings, *score.warnings]
+    if not refused and wanted_s > most_s:
+        warnings.append(
+            f"at {load:.3g} times its rate the workload was carried on for {span_s:,.0f} s, of the {wanted_s:,.0f} s "
+            f"that show a steady state: more than {MOST_REQUESTS:,} requests are not simulated"
+        )
+    return Evaluation(score.metrics, score.slo, score.feasible, warnings=tuple(warnings))
+
+
+def steady_run(continuation: Continuation, load: float) -> tuple[CompiledTrace, Stretch]:
+    """The workload carried on to be replayed at ``load``, for as long as a steady state takes, and the run's parts."""
+    span_s = max(LEAST_SPAN_S, _own_span_s(continuation) / load)
+    stretch = stretch_of(span_s, continuation.cycle_s / load)
+    return continuation.lasting(stretch.total_s * load), stretch
+
+
+def _requests_needed(terms: Sequence[SloTerm]) -> float:
+    above = min((1.0 - term.percentile / 100.0 for term in terms), default=1.0)
+    return max(ABOVE_PERCENTILE / max(above, 1e-3), LEAST_REQUESTS)
+
+
+def _own_span_s(continuation: Continuation) -> float:
+    arrivals = continuation.trace.arrays.arrival_s[continuation.trace.arrays.previous < 0]
+    return float(np.ptp(arrivals))
+
+
+def _decided(
+    trace: CompiledTrace, result: Result, stretch: Stretch, score_of: ScoreOf, brief: bool
+) -> tuple[Score, bool]:
+    """The score of a run's measured part, its queue's growth among the checks; and whether it refuses the load."""
+    growth, rate = queue_growth_rps(result.requests, stretch), len(trace) / stretch.total_s
+    if result.horizon_reached:  # given up: the term is missed, whatever the rest would have been
+        score = replace(score_of(trace, result, None), feasible=False)
+        refused = True
+    else:
+        score = score_measured(trace, result, stretch, score_of)
+        refused = growth > (BRIEF_GROWTH * rate if brief else 0.0)
+        refused |= any(check.violation > (BRIEF_MISS if brief else 0.0) for check in score.slo)
+    metrics = score.metrics | {metric_of(GROWTH): growth}
+    if growth == 0.0:
+        return replace(score, metrics=metrics), refused
+    return Score(metrics, (*score.slo, LimitCheck(GROWTH, growth, LEAST_GROWTH * rate)), False), refused
+
+
+def score_measured(trace: CompiledTrace, result: Result, stretch: Stretch, score_of: ScoreOf) -> Score:
+    """The score of a run's measured part; what it costs, and gaps between tokens, are of the whole run."""
+    whole = score_of(trace, result, None)
+    part = score_of(trace, measured(result, stretch), in_measured_part(result.requests, stretch))
+    metrics = part.metrics | {name: value for name, value in whole.metrics.items() if name in _OF_THE_RUN}
+    checks: tuple[Check, ...] = tuple(
+        of_run if isinstance(check, LimitCheck) and metric_of(check.label) in _OF_THE_RUN else check
+        for check, of_run in zip(part.slo, whole.slo, strict=True)
+    )
+    return Score(metrics, checks, all(check.holds for check in checks))
+
+
+def _give_up(trace: CompiledTrace, terms: Sequence[SloTerm], stretch: Stretch, load: float) -> GiveUp:
+    """Stop once the TTFT term (or E2E: no first token is later than the last) is bound to be missed."""
+    bounds = [term for term in terms if term.metric == "ttft_s"] or [term for term in terms if term.metric == "e2e_s"]
+    if not bounds:
+        return NEVER
+    # The percentile lies at or above the bound once this many exceed it, beside all that may arrive in the warm-up.
+    term = max(bounds, key=lambda term: term.percentile)
+    arrays = trace.arrays
+    start_s = arrays.arrival_s[roots_of(arrays.previous)]
+    in_warm_up = int((start_s < np.nanmin(arrays.arrival_s) + stretch.warm_up_s * load).sum())
+    return GiveUp(term.at_most_s, in_warm_up + math.ceil(len(trace) * (1.0 - term.percentile / 100.0)) + 1)

@@ -1,0 +1,99 @@
+"""The largest rate of given accelerators: held against every deployment of a small space, one by one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from hisearch.api.studies.largest import largest_rate
+from hisearch.api.studies.study import Study
+from hisearch.cli.main import app
+from hisearch.score.capacity import capacity
+from hisearch.score.evaluate import Score
+from hisearch.search.evaluate.simulation import Simulation
+from hisearch.search.model.job import TRIAL_ERRORS
+from hisearch.search.rate.entrants import entrants_of
+from hisearch.search.stages.screening import screen
+from hisearch.specs.documents.from_question import study_from_question
+from hisearch.specs.documents.question import Question, QuestionError, parse_have
+
+SPACES = {
+    "one pool": ("llama-3.1-8b", "h200", 2, "ttft p95 < 1s, tpot p95 < 40ms", []),
+    "tpot binds": ("llama-3.1-8b", "l40s", 2, "ttft p95 < 2s, tpot p95 < 45ms", []),
+    "split": ("qwen3-32b", "h200", 4, "ttft p95 < 1s, tpot p95 < 30ms", []),
+}
+SMALL = [
+    "spec.space.execution.chunk_tokens=[1024,8192]",
+    "spec.space.execution.max_running_requests=[64,256]",
+    "spec.space.execution.pipeline_parallel=[1]",
+    "spec.space.routing.policies=[power_of_two]",
+    "spec.space.cache.memory_fraction=[0.9,0.9]",
+]
+
+
+def study_of(case: str, *more: str) -> Study:
+    model, gpu, count, slo, own = SPACES[case]
+    question = Question(model=model, slo=slo, input="800", output="120", rate=1.0, gpu=(gpu,), have=(gpu, count))
+    return Study(study_from_question(question, overrides=[*SMALL, *own, *more]).resolved)
+
+
+def enumerated(study: Study) -> float:
+    """The largest load of any deployment of the space, each searched on its own."""
+    simulation = Simulation(study.world())
+    problem = study.problem(simulation)
+    best = 0.0
+    for entrant in entrants_of(problem, screen(problem, 10_000)):
+
+        def score_at(load: float, deployment: object = entrant.deployment) -> Score:
+            evaluation = simulation.evaluate_at(deployment, load)  # type: ignore[arg-type]
+            return Score(evaluation.metrics, evaluation.slo, evaluation.feasible)
+
+        try:
+            best = max(best, capacity(score_at, relative_tolerance=0.01, growth=2.0, min_load=1e-3, max_load=1e5).load)
+        except TRIAL_ERRORS:
+            continue
+    return best
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", SPACES)
+def test_the_winner_is_the_best_of_all_within_two_percent(case: str) -> None:
+    study = study_of(case)
+    answer = largest_rate(study, workers=2, seconds=600, around=False)
+    assert answer.trial is not None
+    assert answer.trial.load == pytest.approx(enumerated(study), rel=0.02)
+
+
+def test_an_answer_says_what_binds_and_what_more_would_bring(tmp_path: Path) -> None:
+    study = study_of("one pool", "spec.space.pools.disaggregated=null")
+    answer = largest_rate(study, workers=1, run_dir=tmp_path / "run")
+    again = largest_rate(study, workers=2, around=False)
+    assert answer.trial is not None
+    assert again.trial == answer.trial
+    assert answer.binds is not None
+    assert answer.missed_rps == pytest.approx(answer.rate_rps, rel=0.011)
+    verdicts = [point.feasible for point in answer.curve]
+    assert verdicts == sorted(verdicts, reverse=True)
+    assert (verdicts[0], verdicts[-1]) == (True, False)
+    assert answer.more[0].rate_rps > 1.3 * answer.rate_rps
+    assert all(other.rate_rps <= 1.02 * answer.rate_rps for other in answer.simpler)
+    stored = json.loads((tmp_path / "run" / "largest.json").read_text())
+    assert stored["rate_rps"] == answer.rate_rps
+    assert (tmp_path / "run" / "recommended" / "vllm" / "run.sh").is_file()
+
+
+def test_accelerators_are_read_by_kind_and_number() -> None:
+    assert parse_have("h100-sxm:16, h200:8") == (("h100-sxm", 16), ("h200", 8))
+    for wrong in ("h200", "h200:0", "h200:x", ":8", "", "h200:1,h200:2"):
+        with pytest.raises(QuestionError):
+            parse_have(wrong)
+
+
+def test_a_rate_is_no_part_of_the_question() -> None:
+    asked = ["size", "--model", "llama-3.1-8b", "--slo", "ttft p95 < 1s", "--input", "500", "--output", "50"]
+    result = CliRunner().invoke(app, [*asked, "--have", "h200:1", "--rate", "3"])
+    assert result.exit_code == 2
+    assert "--rate" in result.output

@@ -1,0 +1,101 @@
+"""Capacity in a steady state: what a longer trace changes, what limits it, and what a closed loop has instead."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+
+from hisearch.api.studies.study import Study
+from hisearch.score.capacity import Capacity, capacity
+from hisearch.score.evaluate import Score
+from hisearch.search.evaluate.simulation import Simulation
+from hisearch.specs.deployments.deployment import DeploymentSpec
+from hisearch.specs.documents.from_question import study_from_question
+from hisearch.specs.documents.question import Question
+
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "eight": ({"rate": 20.0, "slo": "ttft p99 < 2s, tpot p99 < 200ms"}, {"replicas": 8}),
+    "conversations": ({"rate": 10.0, "turns": 5, "slo": "ttft p99 < 2s, tpot p99 < 80ms"}, {"replicas": 4, "tp": 2}),
+    "sglang": ({"rate": 20.0, "slo": "ttft p99 < 3s, tpot p99 < 200ms"}, {"replicas": 8, "engine": "sglang"}),
+    "tpot alone": ({"rate": 5.0, "slo": "tpot p99 < 80ms"}, {"replicas": 2, "sequences": 64}),
+    "e2e alone": ({"rate": 5.0, "slo": "e2e p95 < 30s"}, {"replicas": 2}),
+}
+
+
+def study_of(requests: int, **asked: Any) -> Study:
+    question = Question(model="qwen3-32b", input="1500", output="250", gpu=("h200",), **asked)
+    return Study(
+        study_from_question(question, overrides=[f"spec.workload.trace.generator.requests={requests}"]).resolved
+    )
+
+
+def deployment_of(
+    study: Study, replicas: int, tp: int = 1, engine: str = "vllm", sequences: int = 256
+) -> DeploymentSpec:
+    pool = {
+        "accelerator": "h200", "replicas": replicas, "tensor_parallel": tp,
+        "engine": {"name": engine, "chunk_tokens": 8192, "max_running_requests": sequences},
+    }  # fmt: skip
+    return DeploymentSpec.model_validate(
+        {
+            "model": study.resolved.model_name,
+            "profile": study.resolved.profile.name,
+            "router": {"policy": "power_of_two"},
+            "pools": [pool],
+        }
+    )
+
+
+@cache
+def simulation_of(case: str, requests: int) -> tuple[Simulation, DeploymentSpec]:
+    asked, deployed = CASES[case]
+    study = study_of(requests, **asked)
+    return Simulation(study.world()), deployment_of(study, **deployed)
+
+
+def capacity_of(simulation: Simulation, deployment: DeploymentSpec) -> Capacity:
+    def score_at(load: float) -> Score:
+        evaluation = simulation.evaluate_at(deployment, load)
+        return Score(evaluation.metrics, evaluation.slo, evaluation.feasible)
+
+    return capacity(score_at, relative_tolerance=0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_capacity_hardly_moves_where_the_trace_is_four_times_longer(case: str) -> None:
+    requests = int(400 * CASES[case][0]["rate"])
+    short, long = (capacity_of(*simulation_of(case, count)) for count in (requests, 4 * requests))
+    assert long.load == pytest.approx(short.load, rel=0.03)
+
+
+def test_a_load_that_a_short_trace_hides_is_an_overload() -> None:
+    simulation, deployment = simulation_of("eight", 2000)
+    best = capacity_of(simulation, deployment)
+    own = simulation._scored(deployment, simulation.fleet(deployment), simulation.world.trace, 1.1 * best.load)
+    lasting = simulation.evaluate_at(deployment, 1.1 * best.load)
+    assert own.feasible
+    assert not lasting.feasible
+    assert lasting.metrics["queue_growth_rps"] > 0
+    assert any(check.label == "queue_growth" and not check.holds for check in lasting.slo)
+
+
+def test_the_same_load_is_judged_alike_whatever_was_simulated_before() -> None:
+    simulation, deployment = simulation_of("eight", 2000)
+    fresh = Simulation(simulation.world)
+    simulation.evaluate_at(deployment, 3.0)
+    assert simulation.evaluate_at(deployment, 1.3) == fresh.evaluate_at(deployment, 1.3)
+
+
+def test_verdicts_turn_once_as_the_load_rises() -> None:
+    simulation, deployment = simulation_of("eight", 2000)
+    verdicts = [simulation.evaluate_at(deployment, load).feasible for load in (0.5, 1.0, 1.4, 2.2, 3.0, 6.0)]
+    assert verdicts == sorted(verdicts, reverse=True)
+    assert (verdicts[0], verdicts[-1]) == (True, False)
+
+
+def test_a_closed_loop_has_no_load_to_raise() -> None:
+    study = study_of(600, concurrency=8, slo="tpot p99 < 100ms")
+    assert study.world().continuation is None
