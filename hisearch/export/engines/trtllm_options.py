@@ -38,6 +38,12 @@ def llm_api_options(launch: Launch) -> dict[str, Any]:
         "scheduler_config": {"capacity_scheduler_policy": engine.capacity_policy.upper()},
         "kv_cache_config": cache,
     }
+    if engine.enforce_eager:
+        options["cuda_graph_config"] = None
+    elif engine.cudagraph_capture_sizes is not None:
+        options["cuda_graph_config"] = {"batch_sizes": engine.cudagraph_capture_sizes}
+    elif engine.max_cudagraph_capture_size is not None:
+        options["cuda_graph_config"] = {"max_batch_size": engine.max_cudagraph_capture_size}
     if pool.attention_data_parallel > 1:
         options["enable_attention_dp"] = True
     return options
