@@ -36,7 +36,7 @@ from hisearch.specs.versions import precedes
 
 ROUTER_VERSION = "0.3.2"
 
-#: A flag's value: True writes the flag alone, None and False leave it out; mappings are written as JSON, lists as words.
+#: A flag's value: True writes the flag alone, None and False leave it out; mappings are JSON, lists words.
 Value = str | float | bool | dict[str, Any] | list[int] | None
 Table = tuple[tuple[str, Callable[[Launch], Value]], ...]
 
