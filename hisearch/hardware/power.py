@@ -16,7 +16,8 @@ while its workers step. Its accelerator slots share both. Links and media add en
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from typing import NamedTuple
 
 from hisearch.hardware.collectives import all_gather_volume, all_reduce_volume
 from hisearch.specs.machines.hardware import AcceleratorSpec, HostSpec
@@ -43,7 +44,7 @@ class PowerPlan:
     """A worker's power besides its steps' energy and its accelerators' idle power.
 
     accelerators: of the worker.
-    standby_saving_w: of one accelerator, idle less standby.
+    standby_saving_w: of one accelerator, idle less standby; with its part of FFN accelerators that stand apart.
     standby_after_s: idle seconds before standby.
     host_w: the worker's share of its hosts' base load.
     cpu_w: its share of the hosts' CPU power above the base load, while it steps.
@@ -66,23 +67,56 @@ class PowerPlan:
     base_parts: BaseParts = BaseParts()
 
 
-def plan_power(split: Parallelism, model: ModelSpec, accelerator: AcceleratorSpec, host: HostSpec | None) -> PowerPlan:
-    """Power of a worker with this split; no host power without ``host``."""
-    saving_w = accelerator.idle_w - accelerator.standby_w if accelerator.standby_w is not None else 0.0
-    share = split.ranks / host.accelerators if host is not None else 0.0
+class FfnPart(NamedTuple):
+    """FFN accelerators apart from attention: a worker's part of them, what they are, and the host that carries them."""
+
+    accelerators: float
+    groups: int
+    accelerator: AcceleratorSpec
+    host: HostSpec | None
+
+
+def plan_power(
+    split: Parallelism,
+    model: ModelSpec,
+    accelerator: AcceleratorSpec,
+    host: HostSpec | None,
+    ffn: FfnPart | None = None,
+) -> PowerPlan:
+    """Power of a worker with this split; no host power without ``host``. ffn: accelerators of its FFNs, if apart."""
+    shares = [(host, split.ranks / host.accelerators)] if host is not None else []
+    saving_w = _standby_saving_w(accelerator)
+    peer_j = _peer_bytes_per_token(split, model, apart=ffn is not None) * accelerator.peer_link.energy_j_per_byte
+    if ffn is not None:
+        shares += [(ffn.host, ffn.accelerators / ffn.host.accelerators)] if ffn.host is not None else []
+        saving_w += _standby_saving_w(ffn.accelerator) * ffn.accelerators / split.ranks
+        # A dense FFN's results are reduced among the accelerators that it is split over.
+        dense_layers = model.layers if model.moe is None else min(model.moe.leading_dense_layers, model.layers)
+        dense = dense_layers * all_gather_volume(1.0, ffn.groups) * ffn.groups
+        peer_j += dense * _ACTIVATION_BYTES * model.hidden_size * ffn.accelerator.peer_link.energy_j_per_byte
+    after_s = [each.standby_after_s for each in (accelerator, *([ffn.accelerator] if ffn else [])) if _saves(each)]
+    parts = [base_parts(carrier, share) for carrier, share in shares]
     return PowerPlan(
         accelerators=split.ranks,
         standby_saving_w=saving_w,
-        standby_after_s=accelerator.standby_after_s if saving_w else math.inf,
-        host_w=host.base_w * share if host is not None else 0.0,
-        cpu_w=host.cpu_active_w * share if host is not None else 0.0,
-        peer_j_per_token=_peer_bytes_per_token(split, model) * accelerator.peer_link.energy_j_per_byte,
+        standby_after_s=max(after_s, default=math.inf),
+        host_w=sum(carrier.base_w * share for carrier, share in shares),
+        cpu_w=sum(carrier.cpu_active_w * share for carrier, share in shares),
+        peer_j_per_token=peer_j,
         host_link_j_per_byte=accelerator.host_link.energy_j_per_byte,
         network_j_per_byte=host.network.energy_j_per_byte if host is not None and host.network is not None else 0.0,
         usd_per_kwh=host.usd_per_kwh if host is not None else 0.0,
         pue=host.pue if host is not None else 1.0,
-        base_parts=base_parts(host, share) if host is not None else BaseParts(),
+        base_parts=BaseParts(*(sum(column) for column in zip(*map(astuple, parts), strict=True))),
     )
+
+
+def _saves(accelerator: AcceleratorSpec) -> bool:
+    return _standby_saving_w(accelerator) > 0
+
+
+def _standby_saving_w(accelerator: AcceleratorSpec) -> float:
+    return accelerator.idle_w - accelerator.standby_w if accelerator.standby_w is not None else 0.0
 
 
 def base_parts(host: HostSpec, share: float) -> BaseParts:
@@ -92,19 +126,19 @@ def base_parts(host: HostSpec, share: float) -> BaseParts:
     return BaseParts(*(watts * share for watts in stated))
 
 
-def _peer_bytes_per_token(split: Parallelism, model: ModelSpec) -> float:
+def _peer_bytes_per_token(split: Parallelism, model: ModelSpec, *, apart: bool) -> float:
     """Bytes that a worker's ranks send each other for one token of one group: collectives of all layers, and sends.
 
-    Two all-reduces per layer and one for the embedding. With several groups, a gather and a scatter over the stage
-    replace every second all-reduce.
+    Two all-reduces per layer and one for the embedding; the second where the FFN is not ``apart``. With several groups,
+    a gather and a scatter over the stage replace every second all-reduce.
     """
     payload = _ACTIVATION_BYTES * model.hidden_size
     reduced = all_reduce_volume(1.0, split.tensor) * payload * split.tensor
-    if split.attention_data == 1:
-        layers = (2 * model.layers + 1) * reduced
-    else:
-        exchanged = 2 * all_gather_volume(1.0, split.stage_ranks) * payload * split.stage_ranks
-        layers = (model.layers + 1) * reduced + model.layers * exchanged
+    layers = (model.layers + 1) * reduced
+    if split.attention_data > 1:
+        layers += model.layers * 2 * all_gather_volume(1.0, split.stage_ranks) * payload * split.stage_ranks
+    elif not apart:
+        layers += model.layers * reduced
     return layers + (split.pipeline - 1) * payload
 
 

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from hisearch.specs.checks.checks import cpu_problem
 from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.deployments.tier_checks import scope_of
 from hisearch.specs.deployments.tiers import TierSpec
@@ -89,7 +90,7 @@ def deployment_cost(
     Catalogue entries are by name; only those that the deployment names matter.
 
     Raises:
-        ValueError: a name is unknown, or a stage needs more accelerators than its host has.
+        ValueError: a name is unknown, or a host has fewer accelerators than a stage, or fewer CPUs than attached ones.
     """
     accelerator_usd = host_usd = device_usd = 0.0
     count, tiers = 0, []
@@ -100,27 +101,41 @@ def deployment_cost(
         accelerator_usd += used * accelerator.price.usd_per_hour
         if pool.devices is not None:
             for entry in pool.devices.attached.values():
-                device_usd += used * entry.count * _find(devices, entry.device, "device").price.usd_per_hour
-            bought, usd = _ffn_accelerators(pool, pool.devices, accelerators)
+                device_usd += used * entry.number * _find(devices, entry.device, "device").price.usd_per_hour
+            bought, usd, usd_of_hosts = _ffn_accelerators(pool, pool.devices, accelerators, hosts)
             count += bought
             accelerator_usd += usd
+            host_usd += usd_of_hosts
         host_name = pool.host or accelerator.host
         host_usd += _host_share(pool, host_name, used, hosts)
+        if pool.devices is not None and host_name is not None:
+            problem = cpu_problem(pool, pool.devices, devices, host_name, _find(hosts, host_name, "host"))
+            if problem:
+                raise ValueError(f"pool {pool.name}: {problem}")
         host = hosts.get(host_name) if host_name is not None else None
         tiers += [_tier_cost(pool, tier, _find(media, tier.medium, "medium"), host) for tier in pool.tiers]
     return CostBreakdown(accelerator_usd, host_usd, count, tuple(tiers), device_usd)
 
 
 def _ffn_accelerators(
-    pool: PoolSpec, spec: DevicesSpec, accelerators: Mapping[str, AcceleratorSpec]
-) -> tuple[int, float]:
-    """(FFN accelerators, their dollars per hour) of a pool with attention-FFN disaggregation; zeros without."""
+    pool: PoolSpec, spec: DevicesSpec, accelerators: Mapping[str, AcceleratorSpec], hosts: Mapping[str, HostSpec]
+) -> tuple[int, float, float]:
+    """(FFN accelerators, their dollars per hour, those of their hosts); zeros without attention-FFN disaggregation."""
     afd = spec.attention_ffn
     if afd is None:
-        return 0, 0.0
+        return 0, 0.0, 0.0
     bought = math.ceil(pool.replicas / afd.attention) * afd.ffn
     accelerator = _find(accelerators, afd.ffn_accelerator or pool.accelerator, "accelerator")
-    return bought, bought * accelerator.price.usd_per_hour
+    name = ffn_host_name(pool, accelerator)
+    host_usd = _share_of(_find(hosts, name, "host"), bought) if name is not None else 0.0
+    return bought, bought * accelerator.price.usd_per_hour, host_usd
+
+
+def ffn_host_name(pool: PoolSpec, ffn_accelerator: AcceleratorSpec) -> str | None:
+    """Host of FFN accelerators: the pool's for the pool's own accelerator, else that which usually carries them."""
+    afd = pool.devices.attention_ffn if pool.devices is not None else None
+    others = afd is not None and afd.ffn_accelerator is not None
+    return ffn_accelerator.host if others else pool.host or ffn_accelerator.host
 
 
 def _tier_cost(pool: PoolSpec, tier: TierSpec, medium: MediumSpec, host: HostSpec | None) -> TierCost:
@@ -136,7 +151,12 @@ def _host_share(pool: PoolSpec, name: str | None, used: int, hosts: Mapping[str,
     host = _find(hosts, name, "host")
     if problem := slots_problem(pool.parallelism, f"host {name}", host):
         raise ValueError(f"pool {pool.name}: {problem.message}; a stage must fit into its host")
-    return host.price.usd_per_hour * used / host.accelerators
+    return _share_of(host, used)
+
+
+def _share_of(host: HostSpec, accelerators: int) -> float:
+    """Dollars per hour of so many slots."""
+    return host.price.usd_per_hour * accelerators / host.accelerators
 
 
 def _find(catalogue: Mapping[str, _Spec], name: str, kind: str) -> _Spec:

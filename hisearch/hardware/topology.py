@@ -3,23 +3,34 @@
 Notation (of one dimension)
     n      ranks along it
     B      bytes/s of each rank in this dimension, one direction, over all its links together
-    l      seconds of one hop
-    o      oversubscription of a switch's core
+    l      seconds of one hop; a switch is two hops from port to port
+    h      hops of one message: 2 on a switch, else 1
+    o      oversubscription of a switch's core; 1 elsewhere
+    b      payload in bytes of each rank
 
-Of a payload of b bytes for each rank, one dimension alone takes
+One dimension takes ``steps * h * l + volume * o / B``:
 
-    reduce-scatter, all-gather    ring, torus       (n - 1) l + (n - 1) / n * b / B      both directions of the ring
-                                  fully connected   l + (n - 1) / n * b / B
-                                  switch            2 l + (n - 1) / n * b * o / B
-    all-to-all                    ring, torus       floor(n / 2) l + n / 4 * b / B      (odd n: n - 1 / n for n)
-                                  fully connected   l + (n - 1) / n * b / B
-                                  switch            2 l + (n - 1) / n * b * o / B
+                        reduce-scatter or all-gather         all-reduce
+    algorithm           steps             volume             steps              volume
+    ring                n - 1             (n - 1) / n * b    2 (n - 1)          2 (n - 1) / n * b
+    halving_doubling    ceil(log2 n)      (n - 1) / n * b    2 ceil(log2 n)     2 (n - 1) / n * b
+    direct              1                 (n - 1) / n * b    2                  2 (n - 1) / n * b
+    in_network          1                 (n - 1) / n * b    2                  (n + 1) / n * b
+    tree                ceil(log2 n)      (n - 1) / n * b    2 ceil(log2 n)     2 b
 
-An all-reduce is hierarchical: a reduce-scatter along each dimension, innermost first, on the payload left by the ones
-before, and all-gathers back. An all-to-all passes its whole payload along each dimension in turn.
+    all-to-all          ring, torus       floor(n / 2) l + n / 4 * b / B      (odd n: n - 1 / n for n)
+                        others            h l + (n - 1) / n * b * o / B       all messages at once
+
+An all-reduce of several dimensions is hierarchical: a reduce-scatter along each, innermost first, on the payload left
+by the ones before, and all-gathers back. A tree leaves the whole payload to the next dimension, at its root.
+A switch whose ``algorithm`` is not stated has halving_doubling, whose latency grows as that of every algorithm without
+help of the switch does; ``direct`` is one kernel that reads all peers' buffers, ``in_network`` a switch that reduces.
 Source: Rashidi et al., "ASTRA-SIM: Enabling SW/HW co-design exploration for distributed DL training platforms" (ISPASS
-2020) and Won et al., "ASTRA-sim2.0" (ISPASS 2023) for hierarchical collectives; Dally and Towles, "Principles and
-Practices of Interconnection Networks" (2004), chapter 3, for the bisection of rings.
+2020) and Won et al., "ASTRA-sim2.0" (ISPASS 2023) for hierarchical collectives; Thakur et al., "Optimization of
+collective communication operations in MPICH" (IJHPCA 2005) for halving and doubling; Sanders et al., "Two-tree
+algorithms for full bandwidth broadcast, reduction and scan" (Parallel Computing 2009) for trees, NCCL's law of NVLS
+(tuning.cc: a rank's port carries n + 1 parts of n) for in_network; Dally and Towles, "Principles and Practices of
+Interconnection Networks" (2004), chapter 3, for the bisection of rings.
 """
 
 from __future__ import annotations
@@ -29,6 +40,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hisearch.base.dtypes import F8
+from hisearch.hardware.collectives import all_reduce_volume
 from hisearch.specs.machines.devices import DimensionSpec, NetworkSpec
 
 
@@ -43,9 +55,14 @@ class Network:
     dimensions: tuple[DimensionSpec, ...]
 
     @classmethod
-    def of(cls, spec: NetworkSpec) -> Network:
-        """The network of a spec."""
-        return cls(tuple(spec.dimensions))
+    def of(cls, spec: NetworkSpec, attained: float = 1.0) -> Network:
+        """The network of a spec; ``attained``: share of its bandwidths that collectives attain."""
+        return cls(
+            tuple(
+                dimension.model_copy(update={"bandwidth_bytes_per_s": dimension.bandwidth_bytes_per_s * attained})
+                for dimension in spec.dimensions
+            )
+        )
 
     @property
     def ranks(self) -> int:
@@ -80,14 +97,19 @@ class Network:
 
     def all_reduce_s(self, payload_bytes: F8, ranks: int, inner: int = 1) -> F8:
         """Seconds of a hierarchical all-reduce of ``payload_bytes`` on each of ``ranks``."""
-        return 2.0 * self.all_gather_s(payload_bytes, ranks, inner)
+        total, left = np.zeros(np.shape(payload_bytes)), 1.0
+        for dimension, along in self.used(ranks, inner):
+            moved = _all_reduce_volume(dimension, along) * payload_bytes / left
+            total = total + self._dimension_s(dimension, 2 * _steps(dimension, along), moved)
+            left *= 1 if dimension.taken == "tree" else along
+        return np.asarray(total)
 
     def all_gather_s(self, payload_bytes: F8, ranks: int, inner: int = 1) -> F8:
         """Seconds of an all-gather to, or a reduce-scatter from, ``payload_bytes`` on each of ``ranks``."""
         total, left = np.zeros(np.shape(payload_bytes)), 1.0
         for dimension, along in self.used(ranks, inner):
-            hops = along - 1 if dimension.topology in {"ring", "torus"} else 1
-            total = total + self._dimension_s(dimension, hops, (along - 1) / along * payload_bytes / left)
+            moved = (along - 1) / along * payload_bytes / left
+            total = total + self._dimension_s(dimension, _steps(dimension, along), moved)
             left *= along
         return np.asarray(total)
 
@@ -111,12 +133,26 @@ class Network:
         raise RanksDoNotFit(self._refusal(2, inner))
 
     @staticmethod
-    def _dimension_s(dimension: DimensionSpec, hops: int, moved: F8) -> F8:
+    def _dimension_s(dimension: DimensionSpec, steps: int, moved: F8) -> F8:
         switch = dimension.topology == "switch"
-        latency_s = dimension.latency_s * (2 * hops if switch else hops)
+        latency_s = dimension.latency_s * (2 * steps if switch else steps)
         slower = dimension.oversubscription if switch else 1.0
         return np.asarray(latency_s + moved * slower / dimension.bandwidth_bytes_per_s)
 
     def _refusal(self, ranks: int, inner: int) -> str:
         sizes = " x ".join(str(dimension.ranks) for dimension in self.dimensions)
         return f"groups of {ranks} ranks, {inner} apart, are no whole part of a network of {sizes}"
+
+
+def _steps(dimension: DimensionSpec, ranks: int) -> int:
+    """Messages one after another of a reduce-scatter or an all-gather."""
+    if dimension.taken == "ring":
+        return ranks - 1
+    return (ranks - 1).bit_length() if dimension.taken in {"halving_doubling", "tree"} else 1
+
+
+def _all_reduce_volume(dimension: DimensionSpec, ranks: int) -> float:
+    """Bytes that a rank's port carries in an all-reduce of one byte."""
+    if dimension.taken == "tree":
+        return 2.0
+    return (ranks + 1.0) / ranks if dimension.taken == "in_network" else all_reduce_volume(1.0, ranks)

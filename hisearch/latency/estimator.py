@@ -28,6 +28,7 @@ from hisearch.latency.sharding import Parallelism, parallelism_of
 from hisearch.latency.workers.roofline import energy_costs
 from hisearch.specs.base import DType
 from hisearch.specs.deployments.deployment import EngineSpec
+from hisearch.specs.deployments.graphs import capture_sizes
 from hisearch.specs.machines.hardware import AcceleratorSpec
 from hisearch.specs.machines.host import EngineOverhead
 from hisearch.specs.machines.profile import LatencyProfileSpec
@@ -63,7 +64,7 @@ class ProfileEstimator:
         self.profile = profile
 
     def overhead(self, engine: EngineSpec) -> EngineOverhead:
-        """Host work of ``engine`` in its version, where the profile knows it.
+        """Host work of ``engine`` in its version, where the profile knows it, with the CUDA graphs that it captures.
 
         Raises:
             ValueError: the profile has none for it.
@@ -72,7 +73,9 @@ class ProfileEstimator:
         if engine.name not in engines:
             known = ", ".join(sorted(engines))
             raise ValueError(f"profile {self.profile_name}: no overhead for engine '{engine.name}'; known: {known}")
-        return engines[engine.name].of_version(engine.version) if engine.version else engines[engine.name]
+        known_overhead = engines[engine.name]
+        stated = known_overhead.of_version(engine.version) if engine.version else known_overhead
+        return stated.model_copy(update={"graph_batches": capture_sizes(engine, stated.graph_batches)})
 
     def costs(self, priced: PricedWorker, seconds: StepCosts, **known: Any) -> CompiledCosts:
         """``seconds`` with energy by the roofline, the profile's evidence, and what else is ``known``."""

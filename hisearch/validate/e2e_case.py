@@ -157,6 +157,7 @@ class MeasuredCase:
             chunked_prefill=arguments.enable_chunked_prefill,
             memory_fraction=arguments.gpu_memory_utilization,
             overlap=arguments.async_scheduling,
+            enforce_eager=arguments.enforce_eager,
         )
 
     @property
@@ -209,20 +210,17 @@ def read_case(path: Path, accelerators: list[str]) -> MeasuredCase:
         # vLLM keeps one block of the pool for itself.
         kv_capacity_tokens=None if blocks is None else (blocks - 1) * arguments.block_size,
         peer=_peer(path / "peer_summary.txt"),
-        warnings=_warnings(engine_kwargs, arguments),
+        warnings=_warnings(engine_kwargs),
     )
 
 
-def _warnings(engine_kwargs: dict[str, Any], arguments: EngineArguments) -> tuple[str, ...]:
+def _warnings(engine_kwargs: dict[str, Any]) -> tuple[str, ...]:
     """Warnings about ignored arguments that change steps or memory."""
-    warnings = [
+    return tuple(
         f"engine_kwargs.{key} is not simulated, and left out"
         for key, value in engine_kwargs.items()
         if value is not None and key not in EngineArguments.model_fields and key not in WITHOUT_EFFECT
-    ]
-    if arguments.enforce_eager:
-        warnings.append("engine_kwargs.enforce_eager is that of memory alone; steps are priced with CUDA graphs")
-    return tuple(warnings)
+    )
 
 
 def _blocks(path: Path, meta: dict[str, Any]) -> int | None:

@@ -38,6 +38,9 @@ _BOTH: Settings = {
     "by priority": ({"schedule": "priority"}, {}),
     "fused": ({"fused_all_reduce": True}, {"tensor_parallel": 4}),
     "not fused": ({"fused_all_reduce": False}, {}),
+    "eager": ({"enforce_eager": True}, {}),
+    "captured sizes": ({"cudagraph_capture_sizes": [1, 8, 64]}, {}),
+    "small graphs": ({"max_cudagraph_capture_size": 96}, {}),
     "fp8 weights": ({}, {"weight_dtype": "fp8"}),
     "fp8 KV": ({}, {"kv_dtype": "fp8"}),
     "pipeline": ({}, {"pipeline_parallel": 2, "tensor_parallel": 4}),
@@ -47,6 +50,7 @@ _BOTH: Settings = {
 }
 _OF_ENGINE: dict[str, Settings] = {
     "vllm": {
+        "decode graphs": ({"cudagraph_mode": "full_decode_only", "fused_all_reduce": False}, {}),
         "prompts in parts": ({"long_prefill_tokens": 512, "reserve_full_prompt": False}, {}),
         "arc": ({}, {"tiers": [{**_DRAM, "eviction": "arc"}], "movement": {"store_threshold": 2}}),
         "lmcache": ({}, {"tiers": [_DRAM], "movement": {"kv_connector": "lmcache"}}),

@@ -6,12 +6,14 @@ import datetime
 
 import pytest
 
-from hisearch.hardware.power import worker_dynamic_w, worker_idle_w
+from hisearch.hardware.power import FfnPart, plan_power, worker_dynamic_w, worker_idle_w
 from hisearch.hardware.prices import deployment_cost, mean_cost
 from hisearch.specs.base import Price, Provenance
 from hisearch.specs.deployments.deployment import DeploymentSpec, EngineSpec, PoolSpec
+from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.machines.devices import DeviceSpec
 from hisearch.specs.machines.hardware import AcceleratorSpec, HostSpec, LinkSpec, MediumSpec
+from hisearch.specs.machines.parallelism import Parallelism
 
 TODAY = datetime.date(2025, 1, 1)
 FACTS = Provenance(source="data sheet", as_of=TODAY)
@@ -158,3 +160,43 @@ def test_mean_cost_is_of_the_workers_that_are_there():
     assert grown.device_usd_per_hour == pytest.approx(1.5 * 2 * 3 * 2 * 0.5)
     assert grown.accelerators == pytest.approx(9.0 + 6.0)
     assert isinstance(at_first.accelerators, int)
+
+
+def test_hosts_of_ffn_accelerators_are_paid():
+    """Two FFN accelerators in slots of the pool's host, or of the host that usually carries another kind."""
+    split = {"attention_ffn": {"attention": 1, "ffn": 2}}
+    known = {"h100": accelerator("hgx"), "other": accelerator("far")}, {"hgx": host(8.0), "far": host(80.0)}
+    assert deployment_cost(deployment(replicas=3, devices=split), *known, {}).host_usd_per_hour == pytest.approx(12.0)
+    split["attention_ffn"]["ffn_accelerator"] = "other"
+    cost = deployment_cost(deployment(replicas=3, devices=split), *known, {})
+    assert cost.host_usd_per_hour == pytest.approx(6.0 + 60.0)
+
+
+def test_more_cpus_than_sockets_are_refused():
+    """Eight accelerators with a CPU each in a host of two sockets; four may share one."""
+    cpu = device(0.0).model_copy(update={"kind": "cpu"})
+    sockets = {"hgx": host(0.0).model_copy(update={"cpu_sockets": 2})}
+    for shared_by, accelerators in ((1, 2), (4, 8)):
+        block = {"attached": {"cpu": {"device": "cpu", "shared_by": shared_by}}}
+        fits = deployment(host="hgx", replicas=accelerators, tensor_parallel=1, devices=block)
+        assert deployment_cost(fits, {"h100": accelerator()}, sockets, {}, {"cpu": cpu}).total > 0
+    crowded = deployment(host="hgx", replicas=8, tensor_parallel=1, devices={"attached": {"cpu": {"device": "cpu"}}})
+    with pytest.raises(ValueError, match="8 accelerators in hgx need 8 CPUs, but it has 2 sockets"):
+        deployment_cost(crowded, {"h100": accelerator()}, sockets, {}, {"cpu": cpu})
+
+
+def test_ffn_accelerators_draw_power_with_their_hosts():
+    """L1: as many accelerators apart as together have as much of a host, and of standby."""
+    card, server = (
+        accelerator("hgx").model_copy(update={"standby_w": 30.0}),
+        host(0.0).model_copy(update={"cpu_active_w": 160.0}),
+    )
+    model = Catalogue().get("Model", "llama-3.1-8b").spec
+    apart = plan_power(Parallelism(tensor=2), model, card, server, FfnPart(2.0, 4, card, server))
+    together = plan_power(Parallelism(tensor=4), model, card, server)
+    alone = plan_power(Parallelism(tensor=2), model, card, server)
+    assert apart.host_w == together.host_w == 2 * alone.host_w > 0
+    assert apart.cpu_w == together.cpu_w == 2 * alone.cpu_w > 0
+    assert apart.base_parts == together.base_parts
+    saved = [plan.standby_saving_w * plan.accelerators for plan in (apart, together)]
+    assert saved[0] == saved[1] > 0

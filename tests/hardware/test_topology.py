@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from hisearch.hardware.topology import Network, RanksDoNotFit
 from hisearch.specs.machines.devices import DimensionSpec
@@ -34,8 +35,8 @@ def test_one_dimension_is_the_ring():
 def test_hierarchy_sends_less_the_further_out():
     """Innermost first: the outer dimension carries an eighth of the payload."""
     seconds = network(NODE, RACK).all_reduce_s(MIB, 256)[0]
-    inner = 2e-6 + 7 / 8 * 2**20 / 450e9
-    outer = 6e-6 + 31 / 32 * 2**20 / 8 * 2.0 / 50e9
+    inner = 3 * 2e-6 + 7 / 8 * 2**20 / 450e9
+    outer = 5 * 6e-6 + 31 / 32 * 2**20 / 8 * 2.0 / 50e9
     assert seconds == pytest.approx(2 * (inner + outer))
 
 
@@ -72,3 +73,54 @@ def test_what_does_not_fit_is_refused():
         network(NODE, RACK).used(12)
     with pytest.raises(RanksDoNotFit, match="512 ranks"):
         network(NODE, RACK).used(512)
+
+
+@pytest.mark.parametrize(("ranks", "hops"), [(8, 12), (64, 24), (2048, 44)])
+def test_latency_of_a_switch_grows_with_the_ranks(ranks, hops):
+    """Halving and doubling: two messages for each doubling of the ranks, each over two hops."""
+    levels = [("switch", 8, 450e9, 1e-6, {}), ("switch", ranks // 8, 450e9, 1e-6, {})]
+    seconds = network(*levels[: 1 if ranks == 8 else 2]).all_reduce_s(np.array([1e-9]), ranks)[0]
+    assert seconds == pytest.approx(hops * 1e-6)
+
+
+def by_messages(algorithm, ranks):
+    """(messages in line, bytes out of the busiest port for a byte of payload) of an all-reduce, message by message."""
+    rounds: list[dict[int, float]] = []
+    if algorithm == "ring":
+        rounds = [dict.fromkeys(range(ranks), 1.0 / ranks)] * (2 * (ranks - 1))
+    elif algorithm == "halving_doubling":
+        halves = [2.0**-i for i in range(1, int(np.log2(ranks)) + 1)]
+        rounds = [dict.fromkeys(range(ranks), half) for half in (*halves, *reversed(halves))]
+    elif algorithm == "direct":
+        rounds = [dict.fromkeys(range(ranks), (ranks - 1) / ranks)] * 2
+    sent = [sum(each.get(rank, 0.0) for each in rounds) for rank in range(ranks)]
+    return len(rounds), max(sent)
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "halving_doubling", "direct"])
+@pytest.mark.parametrize("ranks", [2, 4, 8, 32])
+def test_an_all_reduce_takes_its_messages(algorithm, ranks):
+    switch = network(("switch", ranks, 100e9, 3e-6, {"algorithm": algorithm}))
+    messages, sent = by_messages(algorithm, ranks)
+    assert switch.all_reduce_s(MIB, ranks)[0] == pytest.approx(messages * 6e-6 + sent * 2**20 / 100e9)
+
+
+def test_a_switch_that_reduces_carries_half_and_a_tree_leaves_the_whole_payload():
+    plain, reducing, tree = (
+        network(("switch", 64, 100e9, 0.0, {"algorithm": name})).all_reduce_s(MIB, 64)[0]
+        for name in ("direct", "in_network", "tree")
+    )
+    assert reducing / plain == pytest.approx(65 / 126)
+    assert tree / plain == pytest.approx(64 / 63)
+    outer = ("switch", 4, 1e30, 1e-6, {})
+    free = ("switch", 8, 1e30, 0.0, {"algorithm": "tree"})
+    narrow = ("switch", 4, 50e9, 0.0, {})
+    assert network(free, narrow).all_reduce_s(MIB, 32)[0] == pytest.approx(2 * 3 / 4 * 2**20 / 50e9)
+    assert network(free, outer).all_reduce_s(MIB, 32)[0] == pytest.approx(8e-6)
+
+
+def test_what_a_topology_does_not_have_is_refused():
+    with pytest.raises(ValidationError, match="is tree; a ring has ring"):
+        network(("ring", 8, 1e9, 0.0, {"algorithm": "tree"}))
+    with pytest.raises(ValidationError, match="is of a switch's core; a ring has none"):
+        network(("ring", 8, 1e9, 0.0, {"oversubscription": 2.0}))

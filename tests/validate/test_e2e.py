@@ -193,9 +193,11 @@ def test_settings_that_are_not_simulated_are_said(tmp_path: Path, constants: str
     given = META["engine_kwargs"] | {"seed": 7, "enforce_eager": True, "quantization": None}
     folder = write_case(tmp_path / "case", [request(0, 0.0)], META | {"engine_kwargs": given})
     (case,) = validate_cases([folder], constants)
-    assert [warning for warning in case.warnings if "engine_kwargs" in warning] == [
-        "engine_kwargs.enforce_eager is that of memory alone; steps are priced with CUDA graphs"
-    ]
+    assert not [warning for warning in case.warnings if "engine_kwargs" in warning]
+    given["swap_space"] = 4
+    folder = write_case(tmp_path / "other", [request(0, 0.0)], META | {"engine_kwargs": given})
+    (case,) = validate_cases([folder], constants)
+    assert "engine_kwargs.swap_space is not simulated, and left out" in case.warnings
 
 
 def test_constants_of_another_law_are_refused(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from hisearch.api.deployments.replay import pool_costs, slo_for
 from hisearch.api.deployments.simulated import SimulatedRun
 from hisearch.api.deployments.tiers import series_of, tier_rows
 from hisearch.api.deployments.workload import generator_of, load_trace
-from hisearch.hardware.prices import mean_cost
+from hisearch.hardware.prices import ffn_host_name, mean_cost
 from hisearch.latency.devices.build import DevicesRefused
 from hisearch.latency.sharding import InvalidParallelism
 from hisearch.score.energy import energy_parts, energy_use, mean_w
@@ -337,6 +337,7 @@ def check_tiers(resolved: ResolvedDeployment) -> None:
         with _refusals(resolved, index):
             worker = _worker(resolved, index)
             context = worker_devices(worker["pool"], worker.pop("devices"), worker.pop("ffn_accelerator"))
+            del worker["ffn_host"]
             plan_kv_memory(**worker, devices=context)
 
 
@@ -345,7 +346,9 @@ def _worker(resolved: ResolvedDeployment, index: int) -> dict[str, Any]:
     pool = resolved.deployment.pools[index]
     accelerator = resolved.accelerators[pool.accelerator].spec
     host_name = pool.host or accelerator.host
-    ffn = ffn_accelerator_name(pool)
+    ffn_name = ffn_accelerator_name(pool)
+    ffn = resolved.accelerators[ffn_name].spec if ffn_name is not None else None
+    ffn_host = ffn_host_name(pool, ffn or accelerator)
     return {
         "pool": pool,
         "model": resolved.model_of(pool).spec,
@@ -354,7 +357,8 @@ def _worker(resolved: ResolvedDeployment, index: int) -> dict[str, Any]:
         "media": {name: document.spec for name, document in resolved.media.items()},
         "profile": resolved.profile.spec,
         "devices": resolved.hardware.device_specs,
-        "ffn_accelerator": resolved.accelerators[ffn].spec if ffn is not None else None,
+        "ffn_accelerator": ffn,
+        "ffn_host": resolved.hosts[ffn_host].spec if ffn_host is not None else None,
     }
 
 

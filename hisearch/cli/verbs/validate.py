@@ -397,3 +397,30 @@ def mlperf(
     cells = validate_mlperf(folder, only=_selection(where or ()), workers=workers, seconds=seconds, advanced=note)
     document = {"cells": [cell.to_dict() for cell in cells]}
     output.result(as_json, lambda: document, lambda: mlperf_view.show(cells))
+
+
+@app.command("runs")
+def runs(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Measured runs: runs.yaml, CSV files, traces.")],
+    runs_file: Annotated[
+        Path | None,
+        typer.Option("--runs", metavar="FILE", help="The list of runs, where it is not runs.yaml of the folder."),
+    ] = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Repeat measured runs and compare them second by second: tokens, watts, prefix hits, KV capacity.
+
+    Assumptions are stated first. Figures that set a constant are marked, and not to be counted. Exits with 1 where a
+    run could not be simulated; the others are. docs/formats.md states the form of a folder.
+    """
+    from hisearch.api.runs.score import validate_runs
+    from hisearch.cli import output
+    from hisearch.cli.views import runs as runs_view
+
+    note_compilation(quiet)
+    scores = list(validate_runs(folder, runs_file, note=(lambda _: None) if quiet else output.note))
+    output.result(as_json, lambda: {"runs": [score.to_dict() for score in scores]}, lambda: runs_view.show(scores))
+    output.warn([f"{score.id}: {warning}" for score in scores for warning in score.warnings], quiet)
+    if any(score.reason for score in scores):
+        raise typer.Exit(ERROR)

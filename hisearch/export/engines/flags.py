@@ -37,8 +37,8 @@ from hisearch.specs.versions import precedes
 
 ROUTER_VERSION = "0.3.2"
 
-#: A flag's value: True writes the flag alone, None and False leave it out, a mapping is written as JSON.
-Value = str | float | bool | dict[str, Any] | None
+#: A flag's value: True writes the flag alone, None and False leave it out; mappings are JSON, lists words.
+Value = str | float | bool | dict[str, Any] | list[int] | None
 Table = tuple[tuple[str, Callable[[Launch], Value]], ...]
 
 
@@ -115,10 +115,27 @@ def _vllm_copies(launch: Launch) -> Value:
     return {"num_redundant_experts": redundant} if redundant else None
 
 
-def _vllm_passes(launch: Launch) -> Value:
-    """VLLM's compiler passes where stated."""
-    fused = launch.pool.engine.fused_all_reduce
-    return None if fused is None else {"pass_config": {"fuse_allreduce_rms": fused}}
+def _vllm_compilation(launch: Launch) -> Value:
+    """VLLM's compiler passes and CUDA graphs where stated."""
+    engine = launch.pool.engine
+    fused, mode = engine.fused_all_reduce, engine.cudagraph_mode
+    settings: dict[str, Any] = {
+        "pass_config": None if fused is None else {"fuse_allreduce_rms": fused},
+        "cudagraph_mode": None if mode is None else mode.upper(),
+        "cudagraph_capture_sizes": engine.cudagraph_capture_sizes,
+        "max_cudagraph_capture_size": engine.max_cudagraph_capture_size,
+    }
+    return {name: value for name, value in settings.items() if value is not None} or None
+
+
+def _sglang_graphs(key: str, *, by_phase: bool) -> Callable[[Launch], Value]:
+    """A setting of SGLang's CUDA graphs, by the flag of releases that name graphs ``by_phase`` or do not."""
+
+    def value(launch: Launch) -> Value:
+        stated: Value = getattr(launch.pool.engine, key)
+        return stated if _says(launch, "names_graphs_by_phase") is by_phase else None
+
+    return value
 
 
 #: Characters per token of English text, as the router measures its trees in characters. Assumed.
@@ -309,6 +326,13 @@ SGLANG: Table = (
     ),
     ("--prefill-max-requests", lambda c: c.pool.engine.prefill_max_requests),
     ("--disable-overlap-schedule", lambda c: not c.pool.engine.overlap),
+    ("--disable-cuda-graph", _sglang_graphs("enforce_eager", by_phase=False)),
+    ("--cuda-graph-bs", _sglang_graphs("cudagraph_capture_sizes", by_phase=False)),
+    ("--cuda-graph-max-bs", _sglang_graphs("max_cudagraph_capture_size", by_phase=False)),
+    ("--disable-decode-cuda-graph", _sglang_graphs("enforce_eager", by_phase=True)),
+    ("--disable-prefill-cuda-graph", _sglang_graphs("enforce_eager", by_phase=True)),
+    ("--cuda-graph-bs-decode", _sglang_graphs("cudagraph_capture_sizes", by_phase=True)),
+    ("--cuda-graph-max-bs-decode", _sglang_graphs("max_cudagraph_capture_size", by_phase=True)),
     ("--schedule-conservativeness", lambda c: c.pool.engine.schedule_conservativeness),
     ("--radix-eviction-policy", _radix_eviction),
     ("--disable-radix-cache", lambda c: not c.pool.engine.prefix_caching),
@@ -352,7 +376,8 @@ VLLM: Table = (
     ("--no-enable-prefix-caching", lambda c: not c.pool.engine.prefix_caching and not _says(c, "has_opposites")),
     ("--disable-prefix-caching", lambda c: not c.pool.engine.prefix_caching and _says(c, "has_opposites")),
     ("--watermark", _watermark),
-    ("--compilation-config", _vllm_passes),
+    ("--enforce-eager", lambda c: c.pool.engine.enforce_eager),
+    ("--compilation-config", _vllm_compilation),
     *((flag, _of_adapters(value_of)) for flag, value_of in agents.TABLES["vllm"]),
     ("--kv-offloading-backend", lambda c: offloading_backend(c.pool)),
     ("--kv-offloading-size", lambda c: offloading_gib(c.pool)),
@@ -375,7 +400,7 @@ TABLES: dict[EngineName, Table] = {"sglang": SGLANG, "vllm": VLLM, "trtllm": TRT
 
 
 def engine_flags(launch: Launch) -> list[tuple[str, ...]]:
-    """Flags of one replica of ``launch.pool``, as (flag,) or (flag, value), unquoted.
+    """Flags of one replica of ``launch.pool``, as (flag,) or (flag, value, …), unquoted.
 
     Raises:
         ExportError: the engine lacks a setting of the deployment.
@@ -387,6 +412,8 @@ def engine_flags(launch: Launch) -> list[tuple[str, ...]]:
             flags.append((flag,))
         elif isinstance(value, dict):
             flags.append((flag, json.dumps(value)))
+        elif isinstance(value, list):
+            flags.append((flag, *map(str, value)))
         elif value is not None and value is not False:
             flags.append((flag, f"{value:g}" if isinstance(value, float) else str(value)))
     return flags

@@ -126,6 +126,14 @@ CHANGES: dict[EngineName, tuple[Change, ...]] = {
             "srt.server_args.ServerArgs",
         ),
         Change(
+            "names_graphs_by_phase",
+            "0.5.23",
+            "`--disable-cuda-graph`, `--cuda-graph-bs`, `--cuda-graph-max-bs`.",
+            "`--disable-decode-cuda-graph --disable-prefill-cuda-graph`, `--cuda-graph-bs-decode`, "
+            "`--cuda-graph-max-bs-decode`.",
+            "srt.server_args.ServerArgs",
+        ),
+        Change(
             "moved_bench_serving",
             "0.5.23",
             "`python -m sglang.bench_serving`.",

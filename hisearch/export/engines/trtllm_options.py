@@ -44,6 +44,12 @@ def llm_api_options(launch: Launch) -> dict[str, Any]:
     if engine.batch_wait_timeout_iters or engine.batch_wait_max_tokens_ratio:
         options["batch_wait_timeout_iters"] = engine.batch_wait_timeout_iters
         options["batch_wait_max_tokens_ratio"] = engine.batch_wait_max_tokens_ratio
+    if engine.enforce_eager:
+        options["cuda_graph_config"] = None
+    elif engine.cudagraph_capture_sizes is not None:
+        options["cuda_graph_config"] = {"batch_sizes": engine.cudagraph_capture_sizes}
+    elif engine.max_cudagraph_capture_size is not None:
+        options["cuda_graph_config"] = {"max_batch_size": engine.max_cudagraph_capture_size}
     if pool.attention_data_parallel > 1:
         options["enable_attention_dp"] = True
     if pool.attention_data_parallel > 1 and engine.attention_dp_balance:

@@ -43,6 +43,7 @@ from hisearch.latency.parameters import (
 from hisearch.latency.sharding import Parallelism, parallelism_of, shard
 from hisearch.specs.base import DType, EngineName
 from hisearch.specs.deployments.deployment import EngineSpec
+from hisearch.specs.deployments.graphs import graph_mode
 from hisearch.specs.machines.hardware import AcceleratorSpec
 from hisearch.specs.models.model import ModelSpec
 
@@ -111,14 +112,14 @@ def plan_memory(
     accelerator_name: str = "accelerator",
     elsewhere: Elsewhere = Elsewhere(),
     engine_version: str | None = None,
-    eager: bool = False,
+    eager: bool | None = None,
     kv_groups: KvGroups | None = None,
 ) -> MemoryPlan:
     """How one rank's memory is divided; ``weight_dtype`` None is the model's own.
 
     ``parallelism``: the split, where it is more than tensor parallelism; the capacity is then of one attention group.
     ``elsewhere``: bytes on other devices than the accelerator. ``engine_version``: vLLM's, which profiles differently
-    by version; None: the engine's own. ``eager``: without compilation and CUDA graphs.
+    by version; None: the engine's own. ``eager``: without compilation and CUDA graphs; None: as the engine's settings.
     ``kv_groups``: in which vLLM keeps layers with windows; their blocks come from one pool. Otherwise sliding-window
     layers keep the window of every running request and one chunk, under vLLM all KV where windows are chunks.
     Linear-attention layers keep a state of every running request. Such memory is set aside first; the capacity counts
@@ -135,22 +136,24 @@ def plan_memory(
     weights += rotary_bytes(model) + tower_bytes(model, split)
     what = f"{model.huggingface_id} ({dtype}, {split}) on {accelerator_name}"
     usable = usable_bytes(accelerator)
+    eager = engine.enforce_eager if eager is None else eager
+    graphs = not eager and graph_mode(engine) != "none"
     if engine.name == "vllm":
         # Without a version in EngineSpec, a recent one.
         version = getattr(engine, "version", None) if engine_version is None else engine_version
         release = release_of(version or "")
         activation = peak_bytes(model, split, engine, release, eager=eager)
-        runtime = outside_torch_bytes(model, split, accelerator, engine, release, eager=eager)
+        runtime = outside_torch_bytes(model, split, accelerator, engine, release, graphs=graphs)
         budget = usable * engine.memory_fraction - runtime - activation
     else:
         activation = activation_peak_bytes(model, split, engine)
         runtime = taken_bytes(engine.name, split)
-        available = usable - runtime
+        available, graph_bytes = usable - runtime, CUDA_GRAPH_BYTES if graphs else 0.0
         if engine.name == "trtllm":
-            budget = weights + (available - weights - activation - CUDA_GRAPH_BYTES) * engine.memory_fraction
+            budget = weights + (available - weights - activation - graph_bytes) * engine.memory_fraction
         else:
             budget = available * engine.memory_fraction
-            _check_headroom(what, available - budget, activation + CUDA_GRAPH_BYTES, engine)
+            _check_headroom(what, available - budget, activation + graph_bytes, engine)
     per_token = kv_bytes_per_token_per_rank(model, split, kv_dtype)
     window = _window_bytes(model, split, kv_dtype, engine)
     if kv_groups is not None:

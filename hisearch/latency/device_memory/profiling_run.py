@@ -163,15 +163,18 @@ def outside_torch_bytes(
     engine: EngineSpec,
     release: Release = Release(),
     *,
-    eager: bool = False,
+    graphs: bool = True,
 ) -> float:
-    """Bytes that the engine subtracts besides weights and peak: memory taken outside PyTorch since its snapshot."""
+    """Bytes that the engine subtracts besides weights and peak: memory taken outside PyTorch since its snapshot.
+
+    graphs: whether CUDA graphs are captured.
+    """
     total = constant("former_kernels" if release.snapshot_first else "kernels")
     if split.ranks > 1:
         total += constant("former_collectives" if release.snapshot_first else "collectives")
     if release.fuses:
         total += workspace_bytes(model, split, accelerator, engine)
-    if release.counts_graphs and not eager:
+    if release.counts_graphs and graphs:
         total += constant("graph_estimate")
     return total
 

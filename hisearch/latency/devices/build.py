@@ -46,12 +46,17 @@ class WorkerDevices:
 
     def memory_bytes(self, name: str) -> float:
         """Memory of all devices of that name attached to one accelerator."""
-        return self.devices[name].memory_bytes * self.spec.attached[name].count
+        return self.devices[name].memory_bytes * self.spec.attached[name].number
 
 
 @dataclass(frozen=True)
 class Device:
-    """A device of a worker. seconds, joules: None for memory only. kind: its component in energy figures."""
+    """A device of a worker.
+
+    seconds, joules: None for memory only.
+    kind: its component in energy figures.
+    pim: whether attention on it leaves scores to be normalised; softmax_scores_per_s: by its own units, if any.
+    """
 
     name: str
     kind: str
@@ -59,6 +64,8 @@ class Device:
     joules: Law | None
     memory_bytes_per_s: float
     link_j_per_byte: float = 0.0
+    pim: bool = False
+    softmax_scores_per_s: float | None = None
 
 
 def accelerator_device(accelerator: AcceleratorSpec, profile: LatencyProfileSpec, tensor_parallel: int) -> Device:
@@ -94,23 +101,25 @@ def attached_device(name: str, spec: DeviceSpec, entry: AttachedDeviceSpec, kv_h
     """Devices attached to one accelerator, which work as one.
 
     Raises:
-        DevicesRefused: the entry maps channels that the device does not have.
+        DevicesRefused: the entry maps channels that the device does not have, or its devices cannot be shared so.
     """
-    count = entry.count
+    count = entry.number
     for key in ("mapping", "stripe_channels"):
         if getattr(entry, key) is not None and spec.pim is None:
             raise DevicesRefused(f"attached.{name}.{key}", f"{entry.device} has no channels of PIM to map")
     bandwidth = spec.memory_bandwidth_bytes_per_s * count
     seconds: Law | None = None
     joules: Law | None = None
+    scores_per_s: float | None = None
     if spec.pim is not None:
         pim = _mapped_pim(name, spec.pim, entry)
-        seconds = PimLaw(pim, count, kv_heads)
+        seconds = PimLaw(pim, kv_heads)
+        scores_per_s = pim.softmax_scores_per_s
         joules = PimEnergy(pim, spec.internal_j_per_byte, spec.flop_j)
     elif spec.systolic is not None:
         arrays = spec.systolic.model_copy(
             update={
-                "arrays": spec.systolic.arrays * count,
+                "arrays": _whole(name, "systolic arrays", spec.systolic.arrays, entry),
                 "scratchpad_bytes": spec.systolic.scratchpad_bytes * count,
                 "vector_flops": spec.systolic.vector_flops * count,
             }
@@ -124,13 +133,29 @@ def attached_device(name: str, spec: DeviceSpec, entry: AttachedDeviceSpec, kv_h
         rate = FamilyRate(sheet.flops, bandwidth * sheet.bandwidth, sheet.launch_s)
         seconds = SheetLaw(peaks, dict.fromkeys(ALL_KINDS, rate))
         joules = _peak_law(peaks, bandwidth, count * (spec.active_w - spec.idle_w))
-    return Device(name, spec.kind, seconds, joules, bandwidth, spec.link_j_per_byte)
+    return Device(name, spec.kind, seconds, joules, bandwidth, spec.link_j_per_byte, spec.pim is not None, scores_per_s)
+
+
+def _whole(name: str, what: str, of_device: int, entry: AttachedDeviceSpec) -> int:
+    """Parts of devices for one accelerator, which cannot be cut."""
+    total = of_device * entry.count
+    if total % entry.shared_by:
+        raise DevicesRefused(
+            f"attached.{name}.shared_by", f"{total} {what} do not divide among {entry.shared_by} accelerators"
+        )
+    return total // entry.shared_by
 
 
 def _mapped_pim(name: str, pim: PimSpec, entry: AttachedDeviceSpec) -> PimSpec:
-    """PIM with the entry's mapping of channels, or its own."""
-    overrides = {key: getattr(entry, key) for key in ("mapping", "stripe_channels") if getattr(entry, key) is not None}
-    mapped, channels = pim.model_copy(update=overrides), pim.channels * entry.count
+    """PIM of one accelerator: all its channels, with the entry's mapping of them, or the device's."""
+    overrides: dict[str, object] = {
+        key: getattr(entry, key) for key in ("mapping", "stripe_channels") if getattr(entry, key) is not None
+    }
+    channels = _whole(name, "channels", pim.channels, entry)
+    overrides["channels"] = channels
+    if pim.softmax_scores_per_s is not None:
+        overrides["softmax_scores_per_s"] = pim.softmax_scores_per_s * entry.number
+    mapped = pim.model_copy(update=overrides)
     if mapped.stripe_channels > channels:
         raise DevicesRefused(
             f"attached.{name}.stripe_channels", f"is {mapped.stripe_channels}, but there are {channels} channels"

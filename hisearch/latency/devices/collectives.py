@@ -2,7 +2,8 @@
 
 Two all-reduces per layer, one for the embedding, and an all-gather of the logits. With attention groups that share
 their FFNs, an all-gather and a reduce-scatter of all groups' tokens replace the second (``docs/latency.md``). On a
-network, with experts dealt to sets of ranks, an all-to-all each way does.
+network, with experts dealt to sets of ranks, an all-to-all each way does. A network states how far and how wide its
+hops are; what software takes to start a collective, and the share of a link that it attains, stay the profile's.
 """
 
 from __future__ import annotations
@@ -71,12 +72,12 @@ class CollectiveLaw:
         """Seconds of a rank's tokens to the sets of ranks with their experts: each set once, choices are even."""
         assert self.model.moe is not None
         copies = sets_reached(float(self.split.expert), self.model.moe.experts_per_token)
-        return network.all_to_all_s(payload * copies, self.split.stage_ranks)
+        return self.peers.alpha_s + network.all_to_all_s(payload * copies, self.split.stage_ranks)
 
     def _handed_s(self, payload: F8) -> F8:
         """Seconds from a pipeline stage to the next."""
         if self.network is not None:
-            return self.network.send_s(payload, self.split.stage_ranks)
+            return self.peers.alpha_s + self.network.send_s(payload, self.split.stage_ranks)
         return self.peers.send_s(payload)
 
     def _payload(self, tokens: F8) -> F8:
@@ -87,7 +88,15 @@ class CollectiveLaw:
         return self.peers.normed_s(payload, ranks) if self.network is None else self._all_reduce_s(payload, ranks)
 
     def _all_reduce_s(self, payload: F8, ranks: int) -> F8:
-        return (self.network or self.peers).all_reduce_s(payload, ranks) if ranks > 1 else np.zeros(np.shape(payload))
+        if ranks == 1:
+            return np.zeros(np.shape(payload))
+        if self.network is None:
+            return self.peers.all_reduce_s(payload, ranks)
+        return self.peers.alpha_s + self.network.all_reduce_s(payload, ranks)
 
     def _gather_s(self, payload: F8, ranks: int) -> F8:
-        return (self.network or self.peers).all_gather_s(payload, ranks) if ranks > 1 else np.zeros(np.shape(payload))
+        if ranks == 1:
+            return np.zeros(np.shape(payload))
+        if self.network is None:
+            return self.peers.all_gather_s(payload, ranks)
+        return self.peers.alpha_s + self.network.all_gather_s(payload, ranks)

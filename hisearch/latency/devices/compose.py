@@ -108,7 +108,7 @@ def compose(
             split,
             fitted.collectives if fitted is not None else peer_collectives(profile, accelerator),
             fitted is not None,
-            Network.of(spec.network) if spec.network is not None else None,
+            Network.of(spec.network, profile.all_reduce.bandwidth) if spec.network is not None else None,
         ),
     )
     if spec.attention_ffn is not None:
@@ -161,7 +161,15 @@ def _afd(
         expert_loads = _expert_loads(spec, model, afd.split)
     return replace(
         plain,
-        devices={**plain.devices, FFN: replace(accelerator_device(ffn, profile, split.tensor), name=FFN, kind=FFN)},
+        devices={
+            **plain.devices,
+            FFN: replace(
+                accelerator_device(ffn, profile, split.tensor),
+                name=FFN,
+                kind=FFN,
+                link_j_per_byte=afd.link.energy_j_per_byte,
+            ),
+        },
         map={**plain.map, "ffn": FFN, "experts": FFN},
         products=attention_products + ffn_products,
         collectives=replace(plain.collectives, once=True),

@@ -14,7 +14,7 @@ import numpy as np
 
 from hisearch.base.dtypes import F8
 from hisearch.latency.devices.laws import Law
-from hisearch.latency.devices.work import Work, WorkKind
+from hisearch.latency.devices.work import SOFTMAX, Work, WorkKind
 from hisearch.latency.estimators.auto import AutoEstimator
 from hisearch.latency.estimators.scaled import ScaledEstimator
 from hisearch.latency.laws.attention import decode_s, prefill_s
@@ -86,6 +86,8 @@ class FittedLaw:
             return self._product_s(work)
         if work.kind == "elementwise":
             op = self._elementwise.get(work.name)
+            if work.name == SOFTMAX:
+                return self.other.cost(work)
             if op is None:
                 return np.zeros_like(work.units)
             within = work.name == "norms" and worker.normalised(work.units)

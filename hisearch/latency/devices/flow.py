@@ -26,11 +26,24 @@ from hisearch.base.dtypes import F8
 
 
 class Stage(NamedTuple):
-    """A stage of a round: its station, seconds (an array) and operator; "" for a transfer."""
+    """A stage of a round: its station, seconds (an array) and operator; "" for a transfer.
+
+    also: other stations that work meanwhile, with the seconds of each.
+    """
 
     station: str
     seconds: F8
     operator: str = ""
+    also: tuple[tuple[str, F8], ...] = ()
+
+
+def station_seconds(stages: Sequence[Stage]) -> dict[str, F8]:
+    """Seconds of work of each station in a round."""
+    totals: dict[str, F8] = {}
+    for stage in stages:
+        for station, seconds in ((stage.station, stage.seconds), *stage.also):
+            totals[station] = np.asarray(totals.get(station, np.zeros(())) + seconds)
+    return totals
 
 
 def serial_s(stages: Sequence[Stage], rounds: float) -> F8:
@@ -42,8 +55,7 @@ def overlapped_s(stages: Sequence[Stage], rounds: float, jobs: F8 | float) -> F8
     """``jobs`` equal jobs through all rounds; ``stages``: of one job."""
     total = sum((stage.seconds for stage in stages), start=np.zeros(()))
     busiest = np.zeros(())
-    for station in dict.fromkeys(stage.station for stage in stages):
-        station_s = sum((stage.seconds for stage in stages if stage.station == station), start=np.zeros(()))
+    for station_s in station_seconds(stages).values():
         busiest = np.maximum(busiest, station_s)
     return np.asarray(
         np.maximum(rounds * total + (jobs - 1) * busiest, rounds * jobs * busiest + np.maximum(total - busiest, 0.0))

@@ -7,7 +7,8 @@ Systolic    max(cycles / clock, bytes / (bandwidth * e)) + launch, weights stati
             while operands pass:
                 cycles = ceil(groups * ceil(inputs / R) * ceil(outputs / C) / arrays) * max(rows, R) + R + C
             Activations that exceed the scratchpad are cut into ceil(rows * inputs * 2 / scratchpad) parts; each reads
-            the weights again. Operators without a product run on the vector unit.
+            the weights again. Operators without a product run on the vector unit, an operation for each
+            element at least.
 PIM         the busiest channel's products: max(bytes, flops / f) / (B_in * e) + product_s each, with B_in the internal
             rate of a channel. Each row of a product is a separate matrix-vector product, which reads the matrix again
             and pays for its vector and commands; so do queries that share a KV head. Attention maps by head or by
@@ -93,7 +94,8 @@ class SystolicLaw:
         """See ``Law``."""
         spec, moved = self.spec, work.moved_bytes
         if work.kind == "elementwise":
-            busy = work.flops / spec.vector_flops
+            # One operation at least for each element that is read or written.
+            busy = np.maximum(work.flops, moved / ACTIVATION_BYTES) / spec.vector_flops
         else:
             tiles = np.ceil(work.inputs / spec.rows) * np.ceil(np.maximum(work.outputs, 1.0) / spec.columns)
             rounds = np.ceil(work.groups * tiles / spec.arrays)
@@ -111,10 +113,9 @@ class SystolicLaw:
 
 @dataclass(frozen=True)
 class PimLaw:
-    """Processing in memory; ``count`` devices with channels in parallel."""
+    """Processing in memory."""
 
     spec: PimSpec
-    count: int = 1
     kv_heads: int = 1
 
     def knows(self, kind: WorkKind) -> bool:
@@ -123,7 +124,7 @@ class PimLaw:
 
     def cost(self, work: Work) -> F8:
         """See ``Law``."""
-        spec, channels = self.spec, self.spec.channels * self.count
+        spec, channels = self.spec, self.spec.channels
         if work.kind == "elementwise":
             return np.asarray(work.moved_bytes / (spec.channel_bytes_per_s * channels))
         busy = bytes_inside(spec, work) / (spec.channel_bytes_per_s * spec.internal_speedup * spec.efficiency)

@@ -10,7 +10,8 @@ Notation
 Norms, rotary embedding, collectives and sampling stay on the accelerator; activation functions run with their FFN.
 When a phase runs on another device than the one before, its operands cross the link between them: queries, outputs and
 new KV for attention, hidden states for the others. KV on another device than its attention crosses too, overlapped with
-the attention: the longer of the two counts. A transfer takes latency + bytes / bandwidth.
+the attention: the longer of the two counts. A transfer takes latency + bytes / bandwidth, of the narrowest of the link
+and the memories at its ends. Where PIM leaves softmax to the accelerator, scores and probabilities cross the link.
 """
 
 from __future__ import annotations
@@ -27,7 +28,16 @@ from hisearch.latency.devices.build import Device, DevicesRefused
 from hisearch.latency.devices.collectives import CollectiveLaw
 from hisearch.latency.devices.experts import ExpertLoads
 from hisearch.latency.devices.flow import Stage
-from hisearch.latency.devices.work import AttentionHeads, Load, Work, decode_work, operator_work, prefill_work
+from hisearch.latency.devices.work import (
+    SOFTMAX,
+    AttentionHeads,
+    Load,
+    Work,
+    decode_work,
+    operator_work,
+    prefill_work,
+    softmax_work,
+)
 from hisearch.latency.operators import ACTIVATION_BYTES, AttentionShape, Operator
 from hisearch.latency.parameters import Matrix
 from hisearch.specs.base import DType
@@ -40,6 +50,11 @@ ProductFamily = OperatorName | Literal["elementwise"]
 
 #: Products of attention that come after it; the others come before.
 AFTER_ATTENTION = frozenset({"o_proj", "linear_out_proj"})
+
+
+def link_station(source: str, target: str) -> str:
+    """Name of one direction of a link, which works apart from the other."""
+    return f"link {source} {target}"
 
 
 @dataclass(frozen=True)
@@ -109,6 +124,8 @@ class DeviceLayer:
             stages += self._move(origin, device, half * share, measure)
             stages.append(self._reading(name, cost, read * fresh * share, measure))
             stages += self._read_joules(device, read * fresh * share, measure)
+            if name == "decode_attention":
+                stages += self._softmax(device, load, share, measure)
             stages += self._move(device, origin, half * share, measure)
         stages += self._products(load, "projections", measure, after=True)
         stages += self._ffns(load, measure)
@@ -158,8 +175,14 @@ class DeviceLayer:
         Raises:
             DevicesRefused: no link joins them.
         """
-        link = self.link(source, target)
-        return np.asarray(np.where(moved_bytes > 0, link.latency_s + moved_bytes / link.bandwidth_bytes_per_s, 0.0))
+        link, ends = self.link(source, target), (self.devices[source], self.devices[target])
+        bytes_per_s = min(link.bandwidth_bytes_per_s, *(device.memory_bytes_per_s for device in ends))
+        return np.asarray(np.where(moved_bytes > 0, link.latency_s + moved_bytes / bytes_per_s, 0.0))
+
+    def link_j_per_byte(self, source: str, target: str) -> float:
+        """Joules of a byte between two devices: the link's where it states them, else those of the dearer end."""
+        stated = self.link(source, target).energy_j_per_byte
+        return stated or max(self.devices[source].link_j_per_byte, self.devices[target].link_j_per_byte)
 
     def link(self, source: str, target: str) -> LinkSpec:
         """The link between two devices.
@@ -224,9 +247,9 @@ class DeviceLayer:
         if fetched is not None:
             source, now, ahead = fetched
             if measure == "joules":
-                stages.append(Stage("link", share * (now + ahead) * self.devices[source].link_j_per_byte))
+                stages.append(Stage("link", share * (now + ahead) * self.link_j_per_byte(source, device)))
             else:
-                stages.append(Stage(f"link {device} {source}", share * self.transfer_s(device, source, now)))
+                stages.append(Stage(link_station(source, device), share * self.transfer_s(source, device, now)))
         return stages
 
     def _offloaded_experts(
@@ -245,7 +268,12 @@ class DeviceLayer:
                 *transfers,
             ]
         return [
-            Stage(device, np.maximum(resident, offloaded + sum(stage.seconds for stage in transfers)), product.family)
+            Stage(
+                device,
+                np.maximum(resident, offloaded + sum(stage.seconds for stage in transfers)),
+                product.family,
+                ((offload_device, offloaded), *((stage.station, stage.seconds) for stage in transfers)),
+            )
         ]
 
     def _elementwise(self, load: Load, measure: Measure) -> Stage:
@@ -283,7 +311,28 @@ class DeviceLayer:
         device = self.map[name]
         if measure == "joules" or device == self.kv:
             return Stage(device, cost, name)
-        return Stage(device, np.maximum(cost, self.transfer_s(self.kv, device, kv_bytes)), name)
+        read_s = self.transfer_s(self.kv, device, kv_bytes)
+        return Stage(device, np.maximum(cost, read_s), name, ((link_station(self.kv, device), read_s),))
+
+    def _softmax(self, device: str, load: Load, share: float, measure: Measure) -> list[Stage]:
+        """Softmax of decodes whose scores PIM makes: by its own units, or on the accelerator and back."""
+        scores_per_s, on_pim = self.devices[device].softmax_scores_per_s, self.devices[device].pim
+        if not on_pim:
+            return []
+        shape = self.attention
+        windowed = np.minimum(load.context, load.sequences * float(shape.window_tokens))
+        context = (shape.full_layers * load.context + shape.window_layers * windowed) / self.model.layers
+        scores = context * self.heads.kv_heads * self.heads.queries
+        if scores_per_s is not None:
+            return [Stage(device, scores / scores_per_s, SOFTMAX)] if measure == "seconds" else []
+        moved = scores * ACTIVATION_BYTES
+        layers = np.where(load.sequences > 0, share, 0.0)
+        normalised = layers * self._cost(ACCELERATOR, softmax_work(scores / max(share, 1e-9)), measure)
+        return [
+            *self._move(device, ACCELERATOR, moved, measure),
+            Stage(ACCELERATOR, normalised, SOFTMAX),
+            *self._move(ACCELERATOR, device, moved, measure),
+        ]
 
     def _read_joules(self, device: str, kv_bytes: F8, measure: Measure) -> list[Stage]:
         return self._move(self.kv, device, kv_bytes, measure) if measure == "joules" else []
@@ -292,9 +341,8 @@ class DeviceLayer:
         if source == target:
             return []
         if measure == "joules":
-            j_per_byte = max(self.devices[source].link_j_per_byte, self.devices[target].link_j_per_byte)
-            return [Stage("link", moved_bytes * j_per_byte)]
-        return [Stage(f"link {source} {target}", self.transfer_s(source, target, moved_bytes))]
+            return [Stage("link", moved_bytes * self.link_j_per_byte(source, target))]
+        return [Stage(link_station(source, target), self.transfer_s(source, target, moved_bytes))]
 
     def _cost(self, name: str, work: Work, measure: Measure) -> F8:
         device = self.devices[name]

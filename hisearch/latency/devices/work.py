@@ -15,13 +15,27 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from hisearch.base.dtypes import F8
-from hisearch.latency.operators import AttentionShape, Operator, active_experts, attention_pairs, windowed_pairs
+from hisearch.latency.operators import (
+    ACTIVATION_BYTES,
+    AttentionShape,
+    Operator,
+    active_experts,
+    attention_pairs,
+    windowed_pairs,
+)
 from hisearch.latency.parameters import Matrix
 from hisearch.latency.sharding import Shard
 from hisearch.specs.base import DType
 from hisearch.specs.models.model import ModelSpec
 
 WorkKind = Literal["product", "elementwise", "prefill_attention", "decode_attention"]
+
+
+#: Name of the softmax of scores that another device made.
+SOFTMAX = "softmax"
+
+#: FLOPs of a score in a softmax: maximum, difference, exponential, sum, quotient.
+_SOFTMAX_FLOPS = 5.0
 
 
 class Work(NamedTuple):
@@ -120,4 +134,13 @@ def decode_work(shape: AttentionShape, heads: AttentionHeads, dtype: DType, sequ
     return Work(
         "decode_attention", "decode_attention", dtype, flops, moved, full * heads.queries, full * heads.width, keys,
         full * 2.0 * heads.kv_heads * sequences, full * sequences, full * context,
+    )  # fmt: skip
+
+
+def softmax_work(scores: F8) -> Work:
+    """Softmax of so many scores, read and written once."""
+    zero = np.zeros_like(scores)
+    return Work(
+        "elementwise", SOFTMAX, "fp32", scores * _SOFTMAX_FLOPS, scores * 2.0 * ACTIVATION_BYTES, zero, zero, zero,
+        zero, scores, zero,
     )  # fmt: skip

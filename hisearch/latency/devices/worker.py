@@ -1,8 +1,8 @@
 """A worker of several devices: a step's cost, as the schedule overlaps the stages of its layers (``layer``).
 
 Schedules: serial adds the stages; interleaved overlaps two halves of the batch (``flow``); best takes the faster of the
-two for each load. A streamed layer takes the longer of its operators and of reading its weights, and so does a layer
-with prefetched experts.
+two for each load. A streamed layer takes the longer of its operators and of what its weights' link carries: those
+weights, prefetched experts, and the layer's own transfers. So does a layer with prefetched experts.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import numpy as np
 
 from hisearch.base.dtypes import F8
 from hisearch.latency.devices.afd import FFN
-from hisearch.latency.devices.flow import Stage, overlapped_s, serial_s
-from hisearch.latency.devices.layer import DeviceLayer, Measure
+from hisearch.latency.devices.flow import Stage, overlapped_s, serial_s, station_seconds
+from hisearch.latency.devices.layer import DeviceLayer, Measure, link_station
 from hisearch.latency.devices.work import Load
 from hisearch.specs.machines.devices import ACCELERATOR
 
@@ -50,10 +50,10 @@ class DeviceWorker(DeviceLayer):
         """Seconds or joules of all layers, without LM head and sampling."""
         if measure == "joules":
             return np.asarray(sum(self.step_joules(load).values(), start=np.zeros(())))
-        serial = self._waited_s(self._serial_s(load), load)
+        serial = self._serial_s(load)
         if self.most_jobs == 1:
             return serial
-        overlapped = self._waited_s(self._overlapped_s(load), load)
+        overlapped = self._overlapped_s(load)
         return np.minimum(serial, overlapped) if self.spec.schedule == "best" else overlapped
 
     def step_joules(self, load: Load) -> dict[str, F8]:
@@ -65,7 +65,7 @@ class DeviceWorker(DeviceLayer):
         halves = {name: jobs * joules for name, joules in self._joules(load.part(jobs), jobs).items()}
         if self.spec.schedule != "best":
             return halves
-        alone = self._waited_s(self._serial_s(load), load) <= self._waited_s(self._overlapped_s(load), load)
+        alone = self._serial_s(load) <= self._overlapped_s(load)
         return {name: np.where(alone, serial[name], halves[name]) for name in serial}
 
     def sequence(self, sequences: F8, measure: Measure = "seconds") -> F8:
@@ -87,37 +87,61 @@ class DeviceWorker(DeviceLayer):
         return np.clip(load.tokens, 1.0, float(self.most_jobs))
 
     def _serial_s(self, load: Load) -> F8:
-        return serial_s(self.stages(load), self.model.layers) + self.collectives.embedding_s(load.tokens)
+        stages = self.stages(load)
+        total = serial_s(stages, self.model.layers) + self.collectives.embedding_s(load.tokens)
+        return self._waited_s(total, load, stages, 1.0)
 
     def _overlapped_s(self, load: Load) -> F8:
         jobs = self._jobs(load)
         stages, parts = self.stages(load.part(jobs)), self.collectives.split.pipeline
         # A pipeline stage passes its batch on undivided.
         passed = parts * overlapped_s(stages, self.model.layers / parts, jobs)
-        return passed + self.collectives.embedding_s(load.tokens)
+        return self._waited_s(passed + self.collectives.embedding_s(load.tokens), load, stages, jobs)
 
-    def _waited_s(self, total: F8, load: Load) -> F8:
-        """``total`` of all layers, plus their waits for weights read while the layer before runs."""
-        layer = total / self.model.layers
-        for layers, moved, name in self.streamed:
-            link = self.link(ACCELERATOR, name)
-            wait = link.latency_s + moved / min(link.bandwidth_bytes_per_s, self.devices[name].memory_bytes_per_s)
-            total = total + layers * np.maximum(wait - layer, 0.0)
-        if self.expert_loads is None:
+    def _waited_s(self, total: F8, load: Load, stages: list[Stage], jobs: F8 | float) -> F8:
+        """``total`` of all layers, plus their waits for weights read while the layer before runs.
+
+        stages: the mean layer's, of each of ``jobs``; their transfers occupy the same links.
+        """
+        if not self.streamed and (self.expert_loads is None or not self.expert_loads.foresees):
             return np.asarray(total)
-        for product in self.products:
-            fetched = self.expert_loads.fetched_bytes(product.op, load.tokens) if product.op.routed else None
-            if fetched is not None:
-                ahead_s = self.transfer_s(self.map["experts"], fetched[0], fetched[2])
-                total = total + product.op.layers * np.maximum(ahead_s - layer, 0.0)
+        layer, carried = total / self.model.layers, station_seconds(stages)
+        ahead = self._foreseen_s(load)
+        for station, (layers, ahead_s) in ahead.items():
+            own_s = jobs * carried.get(station, np.zeros(()))
+            total = total + layers * np.maximum(own_s + ahead_s - layer, 0.0)
+        for layers, moved, name in self.streamed:
+            station = link_station(name, ACCELERATOR)
+            own_s = jobs * carried.get(station, np.zeros(()))
+            if station in ahead:
+                own_s = own_s + ahead[station][1] * ahead[station][0] / self.model.layers
+            read_s = self.transfer_s(name, ACCELERATOR, np.asarray(moved))
+            # Of what the link carries anyway, the layer has waited already.
+            total = total + layers * (np.maximum(own_s + read_s - layer, 0.0) - np.maximum(own_s - layer, 0.0))
         return np.asarray(total)
+
+    def _foreseen_s(self, load: Load) -> dict[str, tuple[float, F8]]:
+        """(layers, seconds of a layer) that prefetched experts occupy a link, by station."""
+        ahead: dict[str, tuple[float, F8]] = {}
+        for product in self.products:
+            fetched = None
+            if product.op.routed and self.expert_loads is not None and self.expert_loads.foresees:
+                fetched = self.expert_loads.fetched_bytes(product.op, load.tokens)
+            if fetched is not None:
+                station = link_station(fetched[0], self.map["experts"])
+                before = ahead.get(station, (0.0, np.zeros(())))[1]
+                seconds = before + self.transfer_s(fetched[0], self.map["experts"], fetched[2])
+                ahead[station] = (float(product.op.layers), seconds)
+        return ahead
 
     def _joules(self, load: Load, jobs: F8 | float) -> dict[str, F8]:
         """Joules of all layers for a load that is one of ``jobs``; streamed weights cross once per step."""
         by_component = self._by_component(self.stages(load, "joules"), np.zeros(np.shape(load.tokens)))
         by_component = {name: joules * self.model.layers for name, joules in by_component.items()}
         for layers, moved, name in self.streamed:
-            by_component["link"] = by_component["link"] + layers * moved * self.devices[name].link_j_per_byte / jobs
+            by_component["link"] = (
+                by_component["link"] + layers * moved * self.link_j_per_byte(name, ACCELERATOR) / jobs
+            )
         return by_component
 
     def _by_component(self, stages: list[Stage], zero: F8) -> dict[str, F8]:

@@ -76,7 +76,7 @@ class DevicesEstimator(ProfileEstimator):
         idle_w = {ACCELERATOR: worker_idle_w(accelerator, ranks)}
         for name, entry in self.worker.spec.attached.items():
             device = self.worker.devices[name]
-            idle_w[device.kind] = idle_w.get(device.kind, 0.0) + ranks * entry.count * device.idle_w
+            idle_w[device.kind] = idle_w.get(device.kind, 0.0) + ranks * entry.number * device.idle_w
         afd = self.worker.spec.attention_ffn
         if afd is not None:
             ffn = self.worker.ffn_accelerator or accelerator

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import numpy as np
 
 from hisearch.hardware.price_book import PriceBook
-from hisearch.hardware.prices import CostBreakdown, mean_cost
+from hisearch.hardware.prices import CostBreakdown, ffn_host_name, mean_cost
 from hisearch.latency.device_memory.plan import DoesNotFit, MemoryPlan
 from hisearch.latency.sharding import InvalidParallelism
 from hisearch.score.capacity import capacity
@@ -319,6 +319,7 @@ class Simulation:
     def _compile(self, pool: PoolSpec) -> WorkerPlan:
         accelerator = self._accelerator(pool)
         host_name = pool.host or accelerator.host
+        ffn_host = ffn_host_name(pool, self._ffn_accelerator(pool) or accelerator)
         return plan_worker(
             pool,
             model=self._world.model,
@@ -329,6 +330,7 @@ class Simulation:
             profile_name=self._world.profile_name,
             devices=self._world.devices,
             ffn_accelerator=self._ffn_accelerator(pool),
+            ffn_host=self._world.hosts[ffn_host] if ffn_host is not None else None,
         )
 
     def _ffn_accelerator(self, pool: PoolSpec) -> AcceleratorSpec | None:

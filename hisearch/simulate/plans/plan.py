@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from hisearch.hardware.power import PowerPlan, plan_power
+from hisearch.hardware.power import FfnPart, PowerPlan, plan_power
 from hisearch.latency.costs import CompiledCosts
 from hisearch.latency.device_memory.kv_groups import kv_groups_of
 from hisearch.latency.device_memory.plan import Elsewhere, MemoryPlan, plan_memory
@@ -147,12 +147,13 @@ def plan_worker(
     profile_name: str = "roofline",
     devices: Mapping[str, DeviceSpec] = {},
     ffn_accelerator: AcceleratorSpec | None = None,
+    ffn_host: HostSpec | None = None,
 ) -> WorkerPlan:
     """Compile a pool's worker.
 
     host: the machine of the workers; None if unspecified. media: of the pool's tiers, and devices: of its devices
-    block, by the names used there. profile_name: in results. ffn_accelerator: that the block names, if attention and
-    FFN are disaggregated.
+    block, by the names used there. profile_name: in results. ffn_accelerator, ffn_host: that the block names, if
+    attention and FFN are disaggregated, and what carries the FFN accelerators.
 
     Raises:
         DoesNotFit: the model leaves no memory for KV; says how many bytes are short.
@@ -198,10 +199,17 @@ def plan_worker(
         movement=tiers.movement,
         workers_per_node=tiers.workers_per_node,
         split=pool.parallelism,
-        power=plan_power(pool.parallelism, model, accelerator, host),
+        power=plan_power(
+            pool.parallelism, model, accelerator, host, _ffn_part(pool, ffn_accelerator or accelerator, ffn_host)
+        ),
         agents=agents,
         groups=None if kv is None else GroupsPlan(kv.full, kv.windowed, kv.window_tokens),
     )
+
+
+def _ffn_part(pool: PoolSpec, accelerator: AcceleratorSpec, host: HostSpec | None) -> FfnPart | None:
+    afd = pool.devices.attention_ffn if pool.devices is not None else None
+    return FfnPart(afd.ffn / afd.attention, afd.ffn, accelerator, host) if afd is not None else None
 
 
 def ffn_accelerator_name(pool: PoolSpec) -> str | None:

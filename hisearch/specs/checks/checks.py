@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
 
 from hisearch.specs.base import DType, rate_dtype
-from hisearch.specs.machines.hardware import AcceleratorSpec
+from hisearch.specs.deployments.pool import PoolSpec
+from hisearch.specs.machines.devices import DeviceSpec, DevicesSpec
+from hisearch.specs.machines.hardware import AcceleratorSpec, HostSpec
 from hisearch.specs.studies.slo import SloSpec
 
 _GIB = 1024.0**3
@@ -35,3 +38,17 @@ def slo_warnings(slo: SloSpec) -> list[str]:
         if term.metric == "ttft_s" and ends.get(term.percentile, float("inf")) <= term.at_most_s
     ]
     return messages
+
+
+def cpu_problem(
+    pool: PoolSpec, block: DevicesSpec, devices: Mapping[str, DeviceSpec], host_name: str, host: HostSpec
+) -> str:
+    """Why a host has too few CPUs for those attached to the accelerators in its slots; "" where it has enough."""
+    cpus = sum(entry.number for entry in block.attached.values() if devices[entry.device].kind == "cpu")
+    accelerators = min(pool.parallelism.ranks * pool.replicas, host.accelerators)
+    if host.cpu_sockets is None or accelerators * cpus <= host.cpu_sockets + 1e-9:
+        return ""
+    return (
+        f"{accelerators} accelerators in {host_name} need {accelerators * cpus:g} CPUs, but it has {host.cpu_sockets} "
+        "sockets: let accelerators share them (shared_by)"
+    )

@@ -203,6 +203,10 @@ def _judge_deployment(resolved: ResolvedDeployment) -> tuple[tuple[Problem, ...]
             host = resolved.hosts[host_name].spec
             if problem := slots_problem(pool.parallelism, host_name, host):
                 problems.append(resolved.document.problem(f"{at}.{problem.key}", problem.message))
+            if pool.devices is not None and (
+                crowded := checks.cpu_problem(pool, pool.devices, resolved.hardware.device_specs, host_name, host)
+            ):
+                problems.append(resolved.document.problem(f"{at}.devices.attached", crowded))
     warnings += tier_notes(resolved)
     warnings += _price_notes(resolved.hardware, resolved.document)
     return tuple(problems), tuple(warnings)

@@ -20,6 +20,7 @@ from hisearch.specs.base import (
 from hisearch.specs.deployments.agent_memory import AgentMemorySpec, check_agents
 from hisearch.specs.deployments.cluster import AutoscaleSpec, ReplicasSpec, RoleName
 from hisearch.specs.deployments.engine_settings import check_others_than_trtllm, check_release, check_sglang
+from hisearch.specs.deployments.graphs import GraphMode, check_graphs
 from hisearch.specs.deployments.tiers import (
     KV_CONNECTOR_TITLES,
     KvConnectorName,
@@ -53,6 +54,12 @@ SCHEDULES: dict[str, tuple[ScheduleName, ...]] = {
 
 class EngineSpec(Strict):
     """Settings of the serving engine, under one name for all engines; `hisearch export` turns them into flags."""
+
+    renamed: ClassVar[dict[str, str]] = {
+        "disable_cuda_graph": "enforce_eager",
+        "cuda_graph_bs": "cudagraph_capture_sizes",
+        "cuda_graph_max_bs": "max_cudagraph_capture_size",
+    }
 
     name: EngineName = Field(description="Whose step rule is simulated.")
     version: str = Field(
@@ -140,6 +147,27 @@ class EngineSpec(Strict):
         "and the norm behind it in one kernel, SGLang in steps of up to 2,048 tokens, vLLM up to so many bytes. As the "
         "engine has it where absent: vLLM on Hopper and Blackwell, SGLang not.",
     )
+    enforce_eager: bool = Field(
+        False,
+        description="No CUDA graphs: vLLM enforce_eager (which does not compile either), SGLang disable_cuda_graph, "
+        "TensorRT-LLM without cuda_graph_config. The host launches every kernel; steps shorter than that wait for it.",
+    )
+    cudagraph_mode: GraphMode | None = Field(
+        None,
+        description="vLLM compilation_config.cudagraph_mode: which steps are replayed whole (full: all, "
+        "full_decode_only: those without prompts), in pieces around attention (piecewise), or both by kind "
+        "(full_and_piecewise, as where absent).",
+    )
+    cudagraph_capture_sizes: list[Count] | None = Field(
+        None,
+        description="Tokens of a step for which graphs are captured, rising: vLLM cudagraph_capture_sizes, SGLang "
+        "cuda_graph_bs, TensorRT-LLM cuda_graph_config.batch_sizes. The profile's where absent.",
+    )
+    max_cudagraph_capture_size: Count | None = Field(
+        None,
+        description="The largest of them: vLLM max_cudagraph_capture_size, SGLang cuda_graph_max_bs, TensorRT-LLM "
+        "cuda_graph_config.max_batch_size. Larger steps are launched kernel by kernel.",
+    )
     capacity_policy: CapacityPolicyName = Field(
         "guaranteed_no_evict",
         description="TensorRT-LLM capacity_scheduler_policy: start a request only where all of its declared output has "
@@ -191,6 +219,7 @@ class EngineSpec(Strict):
         title = ENGINE_TITLES[self.name]
         check_release(self, self.model_fields_set)
         check_sglang(self)
+        check_graphs(self)
         if self.name != "sglang" and self.eviction != "lru":
             raise ValueError(f"{title} evicts by lru alone; eviction: {self.eviction} needs engine sglang")
         if self.name != "sglang" and self.receive_interval != 1:

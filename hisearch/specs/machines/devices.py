@@ -55,6 +55,11 @@ class PimSpec(Strict):
     product_s: NonNegative = Field(
         description="Fixed cost of one product in a channel: its vector is written, rows are filled in part."
     )
+    softmax_scores_per_s: Positive | None = Field(
+        None,
+        description="Attention scores that units of its own normalise; the accelerator does it where absent, and "
+        "scores and probabilities cross the link.",
+    )
     mapping: PimMapping = Field(
         "heads",
         description="What one channel holds: the KV of a head of a request, of a request, or a stripe of everything.",
@@ -78,7 +83,9 @@ class DeviceSpec(Strict):
 
     kind: Literal["gpu", "npu", "pim", "cxl", "cpu"] = Field(description="For the reader and the energy figures.")
     memory_bytes: Positive = Field(description="All of it.")
-    memory_bandwidth_bytes_per_s: Positive = Field(description="As its own operators, and its link, see it.")
+    memory_bandwidth_bytes_per_s: Positive = Field(
+        description="As its own operators, and transfers to and from it, see it; PIM: of all channels' pins."
+    )
     sheet: SheetSpec | None = Field(None, description="Law of a processor that is known by its sheet.")
     systolic: SystolicSpec | None = Field(None, description="Law of systolic arrays.")
     pim: PimSpec | None = Field(None, description="Law of processing in memory.")
@@ -102,6 +109,21 @@ class DeviceSpec(Strict):
                 f"is {self.memory_bytes:g}, but {self.pim.channels} channels of {self.pim.channel_bytes:g} bytes "
                 f"are {self.pim.channels * self.pim.channel_bytes:g}",
             )
+        if self.pim is not None:
+            pins = self.pim.channels * self.pim.channel_bytes_per_s
+            if abs(self.memory_bandwidth_bytes_per_s - pins) > 1e-3 * pins:
+                raise KeyedError(
+                    ("memory_bandwidth_bytes_per_s",),
+                    f"is {self.memory_bandwidth_bytes_per_s:g}, but {self.pim.channels} channels of "
+                    f"{self.pim.channel_bytes_per_s:g} bytes/s are {pins:g}",
+                )
+        if self.link is not None and self.link.energy_j_per_byte:
+            raise KeyedError(("link", "energy_j_per_byte"), "is stated as the device's link_j_per_byte")
+        if self.pim is None and (self.internal_j_per_byte or self.flop_j):
+            stated = "internal_j_per_byte" if self.internal_j_per_byte else "flop_j"
+            raise KeyedError((stated,), "is of PIM alone; active_w has the joules of other devices")
+        if self.active_w and not (self.sheet or self.systolic):
+            raise KeyedError(("active_w",), "is of a sheet or of systolic arrays; this device has neither")
         if (self.sheet or self.systolic) and self.active_w < self.idle_w:
             raise KeyedError(("active_w",), f"is {self.active_w:g}, less than idle_w {self.idle_w:g}")
         return self
@@ -112,12 +134,22 @@ class AttachedDeviceSpec(Strict):
 
     device: str = Field(description="Name or path of a Device.")
     count: Count = Field(1, description="Devices attached to each accelerator, working as one: links add up.")
+    shared_by: Count = Field(
+        1,
+        description="Accelerators among which they are divided: each has its part of memory, rates, watts and price, "
+        "over a link of its own.",
+    )
     mapping: PimMapping | None = Field(
         None, description="PIM: what a channel holds, as a Device's pim.mapping, whose own where absent."
     )
     stripe_channels: Count | None = Field(
         None, description="PIM: channels of one head or request, as a Device's pim.stripe_channels, likewise."
     )
+
+    @property
+    def number(self) -> float:
+        """Devices for each accelerator; less than one where accelerators share them."""
+        return self.count / self.shared_by
 
 
 class DirectLinkSpec(Strict):
@@ -200,6 +232,18 @@ class AttentionFfnSpec(Strict):
     link: LinkSpec | None = Field(None, description="Of each accelerator; the peer link where absent.")
 
 
+#: How ranks along one dimension of a network reduce and gather.
+CollectiveAlgorithm = Literal["ring", "halving_doubling", "tree", "direct", "in_network"]
+
+#: Algorithms that each topology takes, the first where none is stated.
+_ALGORITHMS: dict[str, tuple[CollectiveAlgorithm, ...]] = {
+    "ring": ("ring",),
+    "torus": ("ring",),
+    "fully_connected": ("direct",),
+    "switch": ("halving_doubling", "ring", "tree", "direct", "in_network"),
+}
+
+
 class DimensionSpec(Strict):
     """One dimension of a network."""
 
@@ -212,6 +256,25 @@ class DimensionSpec(Strict):
     oversubscription: Annotated[float, Field(ge=1, allow_inf_nan=False)] = Field(
         1.0, description="switch: how much less its core carries than its ports."
     )
+    algorithm: CollectiveAlgorithm | None = Field(
+        None,
+        description="Of reductions and gathers. switch: halving_doubling where absent, ring, tree, direct (a kernel "
+        "reads all peers at once), in_network (the switch reduces); ring, torus: ring; fully_connected: direct.",
+    )
+
+    @property
+    def taken(self) -> CollectiveAlgorithm:
+        """The algorithm, stated or not."""
+        return self.algorithm or _ALGORITHMS[self.topology][0]
+
+    @model_validator(mode="after")
+    def _check(self) -> DimensionSpec:
+        known = _ALGORITHMS[self.topology]
+        if self.taken not in known:
+            raise KeyedError(("algorithm",), f"is {self.taken}; a {self.topology} has {', '.join(known)}")
+        if self.oversubscription > 1.0 and self.topology != "switch":
+            raise KeyedError(("oversubscription",), f"is of a switch's core; a {self.topology} has none")
+        return self
 
 
 class NetworkSpec(Strict):

@@ -156,6 +156,9 @@ class HostSpec(Strict):
         None, description="To stores that the cluster shares, for all its workers together; none where absent."
     )
     cpu_cores: NonNegativeInt = Field(0, description="For the reader.")
+    cpu_sockets: NonNegativeInt | None = Field(
+        None, description="Its CPUs: most attached devices of kind cpu that it takes; any number where absent."
+    )
     base_w: NonNegative = Field(
         0.0, description="Draw of all but the accelerators while nothing runs; pools count it by the slots they use."
     )

@@ -17,7 +17,16 @@ NPU_DEVICE = CATALOGUE.get("Device", "npu-128x128-device").spec
 A6000 = CATALOGUE.get("Accelerator", "a6000").spec
 NPU = CATALOGUE.get("Accelerator", "npu-128x128").spec
 ROOFLINE = CATALOGUE.get("LatencyProfile", "roofline").spec
-KNOWN = {"pim": PIM, "cxl": CXL, "cpu": CPU, "npu": NPU_DEVICE}
+#: PIM that normalises scores itself, at no cost.
+SELF_PIM = PIM.model_copy(update={"pim": PIM.pim.model_copy(update={"softmax_scores_per_s": 1e30})})
+#: Memory whose link is as fast as an accelerator's peers.
+NEAR = CXL.model_copy(
+    update={
+        "memory_bandwidth_bytes_per_s": 900e9,
+        "link": CXL.link.model_copy(update={"bandwidth_bytes_per_s": 900e9}),
+    }
+)
+KNOWN = {"near": NEAR, "pim": PIM, "self_pim": SELF_PIM, "cxl": CXL, "cpu": CPU, "npu": NPU_DEVICE}
 
 
 def worker(**block: object) -> WorkerDevices:

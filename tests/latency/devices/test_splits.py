@@ -163,7 +163,8 @@ def test_a_pipeline_with_devices_is_near_an_engine_with_one_queue(schedule):
 def test_halves_pass_the_stages_of_a_pipeline_one_after_the_other(n, context, stages):
     """Event by event: two halves through the layers of a stage, both of them before the next stage begins."""
     split = Parallelism(pipeline=stages)
-    halves = law({**ON_PIM, "schedule": "interleaved"}, split)
+    on_pim = {"attached": ["self_pim"], "operators": {"decode_attention": "self_pim"}}
+    halves = law({**on_pim, "schedule": "interleaved"}, split)
     load = load_of(n, sequences=n, context=n * context)
     layers = [(stage.station, float(stage.seconds[0])) for stage in halves.stages(load.part(2.0))]
     visits: list[tuple[str, float]] = []
@@ -235,6 +236,6 @@ def test_experts_that_are_dealt_out_are_fetched_by_rank():
     for ranks in (1, 2):
         split = Parallelism(tensor=ranks, expert=ranks)
         stages = law(block, split, QWEN3_30B_A3B, H100).stages(load)
-        fetch_s[ranks] = sum(float(s.seconds[0]) for s in stages if s.station == "link accelerator cxl")
+        fetch_s[ranks] = sum(float(s.seconds[0]) for s in stages if s.station == "link cxl accelerator")
     fixed = 2 * CXL.link.latency_s
     assert fetch_s[1] - fixed == pytest.approx(2 * (fetch_s[2] - fixed), rel=1e-6)

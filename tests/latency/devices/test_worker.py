@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from devices_catalogue import A6000, CATALOGUE, NPU, PIM, ROOFLINE, compiled, worker
+from devices_catalogue import A6000, CATALOGUE, NPU, PIM, ROOFLINE, SELF_PIM, compiled, worker
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from latency_catalogue import H100, LLAMA_8B, MODELS, QWEN3_30B_A3B, VLLM
@@ -86,7 +86,7 @@ LAWS: dict[str, tuple[object, object]] = {}
 
 
 def test_attention_on_pim_adds_up_by_hand():
-    """Decode attention of one layer: query and new KV over the link, the channels' products, the output back."""
+    """Decode attention of one layer: query, new KV and scores over the link, the channels' products, the output."""
     law = composed(worker(**ATTENTION_ON_PIM))
     n, each = 64, 500
     stages = law.stages(load_of(decodes=[each] * n))
@@ -95,7 +95,8 @@ def test_attention_on_pim_adds_up_by_hand():
         by_station[stage.station] = by_station.get(stage.station, 0.0) + float(stage.seconds[0])
     link = PIM.link
     kv, query = n * 2 * 8 * 128 * 2, n * 32 * 128 * 2
-    over = sum(link.latency_s + b / link.bandwidth_bytes_per_s for b in (kv, query, query))
+    scores = n * each * 32 * 2
+    over = sum(link.latency_s + b / link.bandwidth_bytes_per_s for b in (kv, query, query, scores, scores))
     assert sum(t for name, t in by_station.items() if name.startswith("link")) == pytest.approx(over)
     pim = PIM.pim
     rate = pim.channel_bytes_per_s * pim.internal_speedup * pim.efficiency
@@ -237,10 +238,21 @@ def test_a_network_takes_the_place_of_the_peer_link():
     dimension = {"topology": "fully_connected", "bandwidth_bytes_per_s": 100e9, "latency_s": 2e-6}
     law = composed(worker(network={"dimensions": [{**dimension, "ranks": 8}]}), split=Parallelism(tensor=4))
     tokens = np.array([100.0])
-    all_reduce_s = 2 * (2e-6 + 3 / 4 * 100 * 4096 * 2 / 100e9)
+    terms = ROOFLINE.all_reduce
+    all_reduce_s = terms.alpha_s + 2 * (2e-6 + 3 / 4 * 100 * 4096 * 2 / (100e9 * terms.bandwidth))
     assert law.collectives.layer_s(tokens)[0] == pytest.approx(2 * all_reduce_s)
     with pytest.raises(DevicesRefused, match=r"devices\.network: groups of 8 ranks"):
         composed(worker(network={"dimensions": [{**dimension, "ranks": 4}]}), split=Parallelism(tensor=8))
+
+
+def test_a_network_as_wide_as_the_peer_link_costs_what_it_does():
+    """L7: what software takes to start a collective stays when a network is stated."""
+    link, split = A6000.peer_link, Parallelism(tensor=4)
+    dimension = {"topology": "fully_connected", "ranks": 4, "bandwidth_bytes_per_s": link.bandwidth_bytes_per_s}
+    stated = composed(worker(network={"dimensions": [{**dimension, "latency_s": 0.0}]}), split=split).collectives
+    plain, tokens = composed(worker(), split=split).collectives, np.array([1.0, 64.0, 4096.0])
+    np.testing.assert_allclose(stated.layer_s(tokens), plain.layer_s(tokens))
+    np.testing.assert_allclose(stated.logits_s(tokens), plain.logits_s(tokens))
 
 
 def test_what_a_channel_holds():
@@ -310,12 +322,13 @@ def pim_like(**changes):
 
 
 def test_a_device_without_limits_leaves_the_rest_of_the_step():
-    """L7: infinite bandwidth, no latency and no cost of a product take attention out of the step."""
-    endless = PIM.pim.model_copy(update={"channel_bytes_per_s": 1e30, "product_s": 0.0})
+    """L7: infinite bandwidth, no latency and no cost of a product leave what the accelerator's own memory gives out."""
+    endless = SELF_PIM.pim.model_copy(update={"channel_bytes_per_s": 1e30, "product_s": 0.0})
     link = PIM.link.model_copy(update={"bandwidth_bytes_per_s": 1e30, "latency_s": 0.0})
     load = load_of(decodes=[4000] * 32)
-    free = pim_like(pim=endless, link=link).step(load)[0]
-    assert free == pytest.approx(composed(worker()).step(load._replace(sequences=0 * load.tokens))[0])
+    free = pim_like(pim=endless, link=link, memory_bandwidth_bytes_per_s=256e30).step(load)[0]
+    given = 32 * 32 * (2 * 8 * 128 * 2 + 2 * 32 * 128 * 2) / A6000.memory_bandwidth_bytes_per_s
+    assert free - given == pytest.approx(composed(worker()).step(load._replace(sequences=0 * load.tokens))[0])
 
 
 @given(st.integers(1, 300), st.integers(1, 20_000), st.sampled_from([2, 4]))

@@ -1,0 +1,80 @@
+"""CUDA graphs of an engine: in which steps the host launches kernels one by one, and which batches are captured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+from hisearch.specs.base import ENGINE_TITLES, EngineName
+from hisearch.specs.errors import KeyedError
+
+#: vLLM's modes (``CUDAGraphMode`` in ``config/compilation.py``, 0.19.1).
+GraphMode = Literal["none", "piecewise", "full", "full_decode_only", "full_and_piecewise"]
+
+#: Mode of each engine where none is stated: vLLM's since 0.11; SGLang and TensorRT-LLM capture decode steps.
+GRAPH_MODES: dict[EngineName, GraphMode] = {
+    "vllm": "full_and_piecewise", "sglang": "full_decode_only", "trtllm": "full_decode_only",
+}  # fmt: skip
+
+
+class Engine(Protocol):
+    """The settings (``specs.deployments.pool.EngineSpec``) that are read."""
+
+    @property
+    def name(self) -> EngineName: ...  # noqa: D102
+    @property
+    def enforce_eager(self) -> bool: ...  # noqa: D102
+    @property
+    def cudagraph_mode(self) -> GraphMode | None: ...  # noqa: D102
+    @property
+    def cudagraph_capture_sizes(self) -> list[int] | None: ...  # noqa: D102
+    @property
+    def max_cudagraph_capture_size(self) -> int | None: ...  # noqa: D102
+
+
+def graph_mode(engine: Engine) -> GraphMode:
+    """The mode, stated or not."""
+    return "none" if engine.enforce_eager else engine.cudagraph_mode or GRAPH_MODES[engine.name]
+
+
+def capture_sizes(engine: Engine, known: Sequence[int]) -> list[int]:
+    """Tokens of a step for which graphs are captured, rising; none without graphs.
+
+    Args:
+        engine: its settings.
+        known: sizes that the engine captures by default; empty: decode steps of any size.
+
+    Sizes up to a stated largest are the default ones, or vLLM's: 1, 2, 4, by 8 up to 256, by 16 beyond
+    (``VllmConfig._set_cudagraph_sizes``, 0.19.1). The largest is captured too.
+    """
+    if graph_mode(engine) == "none":
+        return []
+    if engine.cudagraph_capture_sizes is not None:
+        return list(engine.cudagraph_capture_sizes)
+    most = engine.max_cudagraph_capture_size
+    if most is None:
+        return list(known)
+    pattern = known or (1, 2, 4, *range(8, 257, 8), *range(272, most + 1, 16))
+    return sorted({*(size for size in pattern if size <= most), most})
+
+
+def check_graphs(engine: Engine) -> None:
+    """Refuse settings of CUDA graphs that contradict each other, or that the engine does not have.
+
+    Raises:
+        KeyedError: which key, and what is expected.
+    """
+    sizes, most = engine.cudagraph_capture_sizes, engine.max_cudagraph_capture_size
+    if engine.cudagraph_mode is not None and engine.name != "vllm":
+        raise KeyedError(("cudagraph_mode",), f"is a setting of vLLM; {ENGINE_TITLES[engine.name]} has enforce_eager")
+    if sizes is not None and (not sizes or sizes != sorted(set(sizes))):
+        raise KeyedError(("cudagraph_capture_sizes",), f"need to rise, got {sizes}")
+    if sizes is not None and most is not None and most != sizes[-1]:
+        raise KeyedError(("max_cudagraph_capture_size",), f"is {most}, but the largest captured size is {sizes[-1]}")
+    stated = [
+        name for name, value in (("cudagraph_capture_sizes", sizes), ("max_cudagraph_capture_size", most)) if value
+    ]
+    if engine.enforce_eager and engine.cudagraph_mode not in (None, "none"):
+        raise KeyedError(("cudagraph_mode",), f"is {engine.cudagraph_mode}, but enforce_eager leaves no graph")
+    if graph_mode(engine) == "none" and stated:
+        raise KeyedError((stated[0],), "needs CUDA graphs, of which these settings have none")
