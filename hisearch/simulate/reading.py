@@ -66,6 +66,7 @@ def result_of(
         objects=tuple(
             use for p, sim in enumerate(sims) for use in agent_arrays.object_uses(plans[p].agents, sim, plans[p].ranks)
         ),
+        hints=agent_arrays.hint_quality(plans[0].agents, sims[0]),
         asked=request_models,
     )
 

@@ -6,7 +6,7 @@ Order: loads for calls that have arrived come first, in order of arrival. Then c
 an agent's objects before its KV. Where the next object does not fit, KV may go before it, and the other way round.
 
 Memory: a load evicts only what has a later predicted call than its agent. Objects and KV loaded ahead and not used yet
-take at most a budget.
+take at most a budget: of one load where fewer than WORTHWHILE of the recent ones were used (``policy.tested``).
 
 Preemption: a load for a call, or KV that a step loads back, interrupts a load ahead of its call. The pages are given
 back, the transfer so far is wasted, and the agent is queued again. This happens only while the link has no later
@@ -25,6 +25,11 @@ from hisearch.kernels.agents import kv as agents_kv
 from hisearch.kernels.cache import eviction, objects, predicted_calls, radix
 from hisearch.kernels.layout import agents as al
 from hisearch.kernels.traffic import heaps
+
+
+#: A load ahead that is not used is a transfer more; one that is used hides one. Where more than half of them are not
+#: used, they cost more transfers than they hide.
+WORTHWHILE = 0.5
 
 
 @kernel
@@ -145,8 +150,10 @@ def _begin_object(sim, w, a, now):
     """Begin to load an object for agent ``a``, if allowed now; returns whether it did."""
     o = pending_loads.to_load(sim, w, a)
     if sim.agents.agents[a].calls == 0:
-        fresh = sim.agents.loaders[w].fresh_pages + sim.agents.things[o].pages
-        if not _near(sim, w, a, now) or fresh > sim.agents.policy.budget_pages:
+        loader = sim.agents.loaders[w]
+        if not _near(sim, w, a, now) or loader.fresh_pages + sim.agents.things[o].pages > sim.agents.policy.budget_pages:
+            return False
+        if sim.agents.policy.tested and loader.ahead_worth < WORTHWHILE and loader.fresh_pages > 0:
             return False
     if not _evict_for(sim, w, o, a, now):
         return False
@@ -158,6 +165,10 @@ def _begin_object(sim, w, a, now):
 def _begin_kv(sim, w, a, now):
     """Begin to load agent ``a``'s KV ahead of its call, if allowed now; returns whether it did."""
     if not _near(sim, w, a, now):
+        return False
+    loader = sim.agents.loaders[w]
+    settled = loader.kv_loaded_pages - loader.kv_fresh_pages
+    if sim.agents.policy.tested and loader.kv_used_pages < WORTHWHILE * settled and loader.kv_fresh_pages > 0:
         return False
     tokens = agents_kv.begin(sim, w, a, now)
     if tokens == 0:
@@ -400,6 +411,7 @@ def lock(sim, w, d):
         obj.fresh = 0
         loader.fresh_pages -= objects.pages_of(sim, d)
         loader.used_ahead += 1
+        loader.ahead_worth += al.AHEAD_EVIDENCE * (1.0 - loader.ahead_worth)
     if node.lock == 1:
         eviction.withdraw(sim, loader.pool, d)
         sim.trees[loader.pool].evictable_pages -= objects.pages_of(sim, d)

@@ -14,7 +14,7 @@ from hisearch.simulate.arrays import adapter_tree
 from hisearch.simulate.plans.agent_plan import AgentPlan
 from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.simulate.plans.tier_plan import TierPlan
-from hisearch.simulate.results.uses import ObjectUse
+from hisearch.simulate.results.uses import HINT_COUNTS, HintQuality, ObjectUse
 from hisearch.traces.agents import AgentArrays, of_sessions
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
 
@@ -35,7 +35,16 @@ class ObjectsDoNotFit(ValueError):  # noqa: N818
 
 #: Separates the seed of errors from other streams': the first 64 bits of the square root of 3's fraction.
 _ERRORS = 0xBB67AE8584CAA73B
-_SOURCES = {"trace": al.HINTS, "past": al.PAST, "oracle": al.ORACLE}
+_SOURCES = {
+    "trace": al.HINTS,
+    "past": al.PAST,
+    "last": al.LAST,
+    "ewma": al.EWMA,
+    "survival": al.SURVIVAL,
+    "oracle": al.ORACLE,
+}
+#: Separates the seed of samples of predictions: the first 64 bits of the square root of 5's fraction.
+_SAMPLES = 0x3C6EF372FE94F82B
 
 
 def evicts_by_predicted_call(plan: AgentPlan | None) -> bool:
@@ -276,10 +285,12 @@ def handle(
     states["next_call"] = first
     states["newest"] = first
     states["sought"] = -1
+    states["sampled_at"] = -1.0
     states["trace_node"] = np.where(first >= 0, trace.prompt_node[np.maximum(first, 0)], 0)
     states["entry"] = np.where(first >= 0, entries["entry"][np.maximum(first, 0)], -1)
     loaders = _records(workers, al.LOADER_STATE)
     loaders["pool"] = np.arange(workers) + (pools if plan.pool_pages else 0)
+    loaders["ahead_worth"] = 1.0
     loaders["copies"] = np.arange(workers) + pools + workers
     population = _records(1, al.POPULATION)
     population["right"], population["right_by_use"], population["trusted"] = 1.0, 0.5, 1
@@ -303,7 +314,10 @@ def handle(
         least=np.full(2 * total, al.NOBODY),
         keys=np.empty(nodes if evicts_by_predicted_call(plan) else 1),
         holds=np.zeros(count, np.int32),
+        gap_counts=np.zeros(al.GAP_BINS, np.int64),
+        gap_sums_s=np.zeros(al.GAP_BINS),
         rng=np.array([seed], np.uint64) ^ np.uint64(_ERRORS),
+        worth_rng=np.array([seed], np.uint64) ^ np.uint64(_SAMPLES),
     )
 
 
@@ -366,6 +380,24 @@ def object_uses(plan: AgentPlan | None, sim: la.Sim, ranks: int) -> tuple[Object
     )
 
 
+def hint_quality(plan: AgentPlan | None, sim: la.Sim) -> HintQuality | None:
+    """What the agents' predicted calls turned out to be worth; None for a policy without, and for the oracle."""
+    if plan is None or plan.source == "oracle":
+        return None
+    loading, order = _POLICIES[plan.policy]
+    if loading == al.AT_LAUNCH or order == al.BY_USE:
+        return None
+    by_frames = bool(sim.agents.policy.by_frames) and plan.source == "trace"
+    population = sim.agents.population
+    return HintQuality(
+        source=plan.source,
+        unit="frames" if by_frames else "s",
+        near=plan.ahead_steps if by_frames else plan.ahead_s,
+        load_s=sum(kind.load_s for kind in plan.kinds),
+        **{name: population[name].item() for name in HINT_COUNTS},
+    )
+
+
 def _transferred_bytes(plan: AgentPlan, seconds: float, loads: int) -> float:
     """Bytes that ``loads`` whole or partial loads moved over a rank's link in ``seconds``."""
     return max(seconds - loads * plan.link_latency_s, 0.0) * plan.link_bytes_per_s
@@ -393,5 +425,8 @@ def _empty_fields() -> dict[str, Any]:
         "objects": np.zeros((0, 0), al.OBJECT).view(np.recarray),
         "loaders": _records(0, al.LOADER_STATE),
         "line_size": np.empty(0, np.int64),
+        "gap_counts": np.empty(0, np.int64),
+        "gap_sums_s": no_value,
         "rng": np.zeros(1, np.uint64),
+        "worth_rng": np.zeros(1, np.uint64),
     }
