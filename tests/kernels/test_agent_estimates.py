@@ -76,12 +76,13 @@ def test_policies_without_predictions_report_none(policy: str) -> None:
 
 def test_loads_ahead_that_are_not_used_are_bounded() -> None:
     """With useless distances each is a transfer more; tested, one at a time is tried."""
-    trace = population(agents=40, calls=2000, active_rate=0.15)
+    trace = population(agents=120, calls=3000, active_rate=0.15)
+    base = replace(BASE, kinds=(adapters(60, 0.005),), pool_pages=60 * 20, budget_pages=60 * 10, noise=6.0)
 
-    def unused(**changes: object) -> tuple[int, int]:
-        (use,) = Population(trace, replace(BASE, noise=6.0, **changes), capacity_tokens=4000).simulate().objects
+    def unused(*, tested: bool) -> tuple[int, int]:
+        (use,) = Population(trace, replace(base, tested=tested), capacity_tokens=4000).simulate().objects
         return use.loads_ahead - use.used_ahead, use.loads
 
     tested, always = unused(tested=True), unused(tested=False)
     assert tested[0] < 0.5 * always[0]
-    assert tested[1] < always[1]
+    assert tested[1] < 0.95 * always[1]

@@ -19,13 +19,12 @@ KV that only storage has is fetched at the same time (``agents.fetch``), and obj
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
-from hisearch.kernels.agents import disk, pending_loads
+from hisearch.kernels.agents import disk, host_link, pending_loads
 from hisearch.kernels.agents import fetch as agents_fetch
 from hisearch.kernels.agents import kv as agents_kv
 from hisearch.kernels.cache import eviction, objects, predicted_calls, radix
 from hisearch.kernels.layout import agents as al
 from hisearch.kernels.traffic import heaps
-
 
 #: A load ahead that is not used is a transfer more; one that is used hides one. Where more than half of them are not
 #: used, they cost more transfers than they hide.
@@ -97,28 +96,7 @@ def _start(sim, w, o, a, now):
     obj.fresh = 1 if agents.agents[a].calls == 0 else 0
     if obj.fresh:
         loader.fresh_pages += pages
-    _transfer(sim, w, o, a, agents.things[o].load_s, now)
-
-
-@kernel
-def _transfer(sim, w, o, a, seconds, now):
-    """Begin the transfer of object ``o``, or of KV, over the link for agent ``a``."""
-    loader = sim.agents.loaders[w]
-    loader.object = o
-    loader.agent = a
-    link = sim.links[2 * w + 1]
-    loader.begun_s = max(now, link.free_s)
-    link.free_s = loader.begun_s + seconds
-    k = objects.server(sim, w, al.LOADER)
-    sim.servers[k].end_s = link.free_s
-    heaps.server_set(sim, k)
-
-
-@kernel
-def _kv_s(sim, w, tokens):
-    """Seconds that the KV of ``tokens`` tokens takes over the idle link."""
-    link = sim.links[2 * w + 1]
-    return link.base_s + tokens * link.s_per_token
+    host_link.transfer(sim, w, o, a, agents.things[o].load_s, now)
 
 
 @kernel
@@ -151,7 +129,8 @@ def _begin_object(sim, w, a, now):
     o = pending_loads.to_load(sim, w, a)
     if sim.agents.agents[a].calls == 0:
         loader = sim.agents.loaders[w]
-        if not _near(sim, w, a, now) or loader.fresh_pages + sim.agents.things[o].pages > sim.agents.policy.budget_pages:
+        fresh = loader.fresh_pages + sim.agents.things[o].pages
+        if not _near(sim, w, a, now) or fresh > sim.agents.policy.budget_pages:
             return False
         if sim.agents.policy.tested and loader.ahead_worth < WORTHWHILE and loader.fresh_pages > 0:
             return False
@@ -173,7 +152,7 @@ def _begin_kv(sim, w, a, now):
     tokens = agents_kv.begin(sim, w, a, now)
     if tokens == 0:
         return False
-    _transfer(sim, w, objects.kv(sim), a, _kv_s(sim, w, tokens), now)
+    host_link.transfer(sim, w, objects.kv(sim), a, host_link.kv_s(sim, w, tokens), now)
     return True
 
 
@@ -332,20 +311,6 @@ def _give_back(sim, w, o):
 
 
 @kernel
-def note_loaded(sim, w, o, seconds):
-    """Account for a load of object ``o`` that took ``seconds``."""
-    loader = sim.agents.loaders[w]
-    pages = sim.agents.things[o].pages
-    link = sim.links[2 * w + 1]
-    link.busy_s += seconds
-    link.tokens += pages * sim.config.page_tokens
-    link.transfers += 1
-    loader.loads += 1
-    loader.loaded_pages += pages
-    loader.load_s += seconds
-
-
-@kernel
 def end_load(sim, w):
     """End the load under way: its object is resident, or its KV in HBM."""
     agents = sim.agents
@@ -356,7 +321,7 @@ def end_load(sim, w):
         _end_kv(sim, w)
         return
     obj = agents.objects[w, o]
-    note_loaded(sim, w, o, agents.things[o].load_s)
+    host_link.note_loaded(sim, w, o, agents.things[o].load_s)
     if obj.fresh:
         loader.loads_ahead += 1
     obj.where = al.RESIDENT
@@ -370,7 +335,7 @@ def end_load(sim, w):
 def _end_kv(sim, w):
     loader = sim.agents.loaders[w]
     tokens = agents_kv.end(sim, w)
-    seconds = _kv_s(sim, w, tokens)
+    seconds = host_link.kv_s(sim, w, tokens)
     link = sim.links[2 * w + 1]
     link.busy_s += seconds
     link.tokens += tokens

@@ -77,7 +77,8 @@ def call_comes(sim, a, now):
     peer = agents.agents[b]
     if b == a or peer.calls > 0 or peer.raw_prediction >= al.NOBODY:
         return
-    if caller.raw_prediction < al.NOBODY and caller.raw_prediction != peer.raw_prediction and caller.end_s != peer.end_s:
+    predicted = caller.raw_prediction < al.NOBODY and caller.raw_prediction != peer.raw_prediction
+    if predicted and caller.end_s != peer.end_s:
         population.compared += 1
         population.ordered += 1 if caller.raw_prediction < peer.raw_prediction else 0
         population.ordered_by_use += 1 if caller.end_s > peer.end_s else 0

@@ -9,17 +9,15 @@ import numpy as np
 
 from hisearch.kernels.agents import prepare
 from hisearch.kernels.layout import agents as al
-from hisearch.kernels.layout import sim as la
 from hisearch.simulate.arrays import adapter_tree
 from hisearch.simulate.plans.agent_plan import AgentPlan
 from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.simulate.plans.tier_plan import TierPlan
-from hisearch.simulate.results.uses import HINT_COUNTS, HintQuality, ObjectUse
 from hisearch.traces.agents import AgentArrays, of_sessions
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
 
 #: (loading, order) of each policy.
-_POLICIES = {
+POLICIES = {
     "lru": (al.AT_LAUNCH, al.BY_USE),
     "by_slot": (al.AT_LAUNCH, al.BY_SLOT),
     "queued": (al.ON_CALL, al.BY_USE),
@@ -49,7 +47,7 @@ _SAMPLES = 0x3C6EF372FE94F82B
 
 def evicts_by_predicted_call(plan: AgentPlan | None) -> bool:
     """Whether HBM evicts by agents' predicted calls instead of the engine's policy."""
-    return plan is not None and _POLICIES[plan.policy][0] != al.AT_LAUNCH
+    return plan is not None and POLICIES[plan.policy][0] != al.AT_LAUNCH
 
 
 def agents_of(trace: CompiledTrace, plan: AgentPlan | None) -> AgentArrays | None:
@@ -234,7 +232,7 @@ def _hints(agents: AgentArrays, count: int) -> dict[str, np.ndarray]:
 
 def _policy(plan: AgentPlan, agents: AgentArrays, objects: int, kv_pages: int) -> Any:
     policy = _records(1, al.POLICY)
-    policy["loading"], policy["order"] = _POLICIES[plan.policy]
+    policy["loading"], policy["order"] = POLICIES[plan.policy]
     policy["source"] = _SOURCES[plan.source]
     policy["by_frames"] = agents.by_frames[0]
     policy["objects"] = objects
@@ -243,7 +241,7 @@ def _policy(plan: AgentPlan, agents: AgentArrays, objects: int, kv_pages: int) -
     policy["tested"] = plan.tested and plan.policy == "distance" and plan.source != "oracle"
     for name in ("ahead_s", "ahead_steps", "budget_pages", "host_pages", "noise", "bias"):
         policy[name] = getattr(plan, name)
-    policy["kv_budget_pages"] = int(plan.kv_share * kv_pages) if _POLICIES[plan.policy][0] == al.AHEAD else 0
+    policy["kv_budget_pages"] = int(plan.kv_share * kv_pages) if POLICIES[plan.policy][0] == al.AHEAD else 0
     if plan.policy == "steps":
         policy["ahead_steps"] = 1.0
     return policy
@@ -328,84 +326,6 @@ def _slots(plan: AgentPlan) -> int:
     if len(plan.kinds) > 1 or not plan.pool_pages:
         raise ValueError("policy by_slot: one kind of objects, in a pool of their own")
     return plan.pool_pages // plan.kinds[0].pages
-
-
-def _bytes_per_rank(plan: AgentPlan, sim: la.Sim) -> float:
-    """Bytes of all objects, on one rank."""
-    counts = {"agent": len(sim.agents.agents), "all": 1}
-    others = sum(counts[kind.per] for kind in plan.kinds if kind.per != "adapter")
-    counts["adapter"] = len(sim.agents.things) - others
-    return sum(counts[kind.per] * kind.bytes_per_rank for kind in plan.kinds)
-
-
-def object_uses(plan: AgentPlan | None, sim: la.Sim, ranks: int) -> tuple[ObjectUse, ...]:
-    """Usage of objects at each worker of ``ranks`` ranks; empty without objects."""
-    if plan is None or not (plan.kinds or plan.kv_share):
-        return ()
-    page = int(sim.config.page_tokens)
-    all_bytes = ranks * _bytes_per_rank(plan, sim)
-    pages = int(sim.agents.things["pages"].sum())
-    disk_bytes = all_bytes if plan.host_pages else 0.0
-    return tuple(
-        ObjectUse(
-            calls=int(worker.requests),
-            found=int(loader.found),
-            loads=int(loader.loads),
-            loads_ahead=int(loader.loads_ahead),
-            used_ahead=int(loader.used_ahead),
-            preempted=int(loader.preempted),
-            evicted=int(loader.evicted),
-            load_s=float(loader.load_s),
-            stall_s=float(loader.stall_s),
-            wasted_s=float(loader.wasted_s),
-            peak_tokens=int(loader.peak_pages) * page,
-            kv_tokens_ahead=int(loader.kv_loaded_pages) * page,
-            kv_tokens_used=int(loader.kv_used_pages) * page,
-            kv_load_s=float(loader.kv_load_s),
-            kv_tokens_fetched=int(loader.fetched_pages) * page,
-            loaded_bytes=ranks * _transferred_bytes(plan, float(loader.load_s), int(loader.loads)),
-            lost_bytes=ranks * _transferred_bytes(plan, float(loader.wasted_s), int(loader.preempted)),
-            host_bytes=all_bytes * plan.host_pages / pages if plan.host_pages else all_bytes,
-            on_disk_bytes=disk_bytes,
-            disk_reads=int(loader.reads),
-            disk_reads_ahead=int(loader.reads_ahead),
-            disk_preempted=int(loader.reads_preempted),
-            host_evicted=int(loader.dropped),
-            disk_s=float(loader.read_s),
-            disk_wasted_s=float(loader.read_wasted_s),
-            disk_bytes=_read_bytes(plan, float(loader.read_s), int(loader.reads)),
-            disk_lost_bytes=_read_bytes(plan, float(loader.read_wasted_s), int(loader.reads_preempted)),
-        )
-        for worker, loader in zip(sim.workers, sim.agents.loaders, strict=True)
-    )
-
-
-def hint_quality(plan: AgentPlan | None, sim: la.Sim) -> HintQuality | None:
-    """What the agents' predicted calls turned out to be worth; None for a policy without, and for the oracle."""
-    if plan is None or plan.source == "oracle":
-        return None
-    loading, order = _POLICIES[plan.policy]
-    if loading == al.AT_LAUNCH or order == al.BY_USE:
-        return None
-    by_frames = bool(sim.agents.policy.by_frames) and plan.source == "trace"
-    population = sim.agents.population
-    return HintQuality(
-        source=plan.source,
-        unit="frames" if by_frames else "s",
-        near=plan.ahead_steps if by_frames else plan.ahead_s,
-        load_s=sum(kind.load_s for kind in plan.kinds),
-        **{name: population[name].item() for name in HINT_COUNTS},
-    )
-
-
-def _transferred_bytes(plan: AgentPlan, seconds: float, loads: int) -> float:
-    """Bytes that ``loads`` whole or partial loads moved over a rank's link in ``seconds``."""
-    return max(seconds - loads * plan.link_latency_s, 0.0) * plan.link_bytes_per_s
-
-
-def _read_bytes(plan: AgentPlan, seconds: float, reads: int) -> float:
-    """Bytes that ``reads`` whole or partial reads moved from the disk in ``seconds``, for all ranks."""
-    return max(seconds - reads * plan.disk_latency_s, 0.0) * plan.disk_bytes_per_s
 
 
 def _empty_fields() -> dict[str, Any]:

@@ -60,8 +60,8 @@ class AgentMemorySpec(Strict):
     )
     distance: DistanceSourceName = Field(
         "trace",
-        description="duration, steps, distance: who says when an agent will call. trace: its hints, which are exact for "
-        "the kind independent (an agent knows how long it will act) and for diffusion over a graph that loses "
+        description="duration, steps, distance: who says when an agent will call. trace: its hints, which are exact "
+        "for the kind independent (an agent knows how long it will act) and for diffusion over a graph that loses "
         "nothing; past, last, ewma: the mean of the agent's own gaps between calls, the last one, their moving "
         "average; survival: the gaps of all agents that were longer than this one has been away; oracle: the trace "
         "itself, which no engine knows.",
