@@ -14,7 +14,6 @@ Everything else is open: a range below. A range's ends are half and twice, or mo
 
 from __future__ import annotations
 
-
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -115,5 +114,3 @@ def draws(kind: str, count: int) -> list[dict[str, float]]:
         row["history"] = row["history"] if row["history"] >= 256 else 0.0
         rows.append({name: value for name, value in row.items() if matters(name, kind)})
     return rows
-
-

@@ -8,12 +8,10 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from agent_assumptions import OPEN, case
+from agent_assumptions import case
 
-from hisearch.latency.device_memory.plan import DoesNotFit
 from hisearch.simulate import Result, WorkerPlan, plan_worker, simulate
 from hisearch.simulate.engine import EngineOutOfMemory
-from hisearch.simulate.plans.agent_memory import AgentsRefused
 from hisearch.specs.deployments.agent_memory import AgentMemorySpec
 from hisearch.specs.deployments.deployment import EngineSpec, PoolSpec
 from hisearch.specs.deployments.tiers import MovementSpec, PrefetchName, TierSpec
@@ -52,9 +50,7 @@ def _population(described: str, name: str) -> CompiledTrace:
     return compile_trace(generate_agents(AgentWorkloadSpec.model_validate_json(described)), name)
 
 
-def population(
-    kind: str, agents: int, active_rate: float = 0.2, frames: int = FRAMES, **given: float
-) -> CompiledTrace:
+def population(kind: str, agents: int, active_rate: float = 0.2, frames: int = FRAMES, **given: float) -> CompiledTrace:
     """Calls of so many frames; ``given``: values of what is open, see ``agent_assumptions``."""
     calls = max(round(frames * active_rate * agents), 2 * agents)
     changes = case(kind, agents, **given).changes | {"calls": calls, "active_rate": active_rate}
@@ -107,22 +103,6 @@ def slots_of(agents: int) -> int:
     return max(min(round(SHARE * agents), MOST_RESIDENT), 2)
 
 
-def slots_with_room(agents: int, model: str, ranks: int) -> int:
-    """Likewise, or fewer where more would leave them too little KV; 0: there is no room for two.
-
-    Raises:
-        InvalidParallelism: the model cannot be split so.
-    """
-    for slots in range(slots_of(agents), 1, -1):
-        try:
-            plan = worker("lru", slots, model=model, ranks=ranks)
-        except (AgentsRefused, DoesNotFit):
-            continue
-        if plan.kv_capacity_tokens >= slots * OPEN["kv"].central:
-            return slots
-    return 0
-
-
 def run(
     kind: str, policy: str, agents: int, *, active_rate: float = 0.2, log: bool = False, slots: int = 0,
     given: dict[str, float] | None = None, **settings: Any,
@@ -166,10 +146,10 @@ PACE_S = 10.0
 SIZES = tuple(round(50 * 1.125**k) for k in range(44))
 
 
-def _keeps_pace(policy: str, agents: int, *, slots: int, dram_gib: float, rank: int) -> bool:
+def _keeps_pace(policy: str, agents: int, *, slots: int, **settings: Any) -> bool:
     """Whether all calls of a frame are answered in time, on average: with all of the device's memory."""
     trace = population("independent", agents, frames=12)
-    plan = worker(policy, slots, dram_gib=dram_gib, rank=rank)
+    plan = worker(policy, slots, **settings)
     return simulate(plan, trace).makespan_s / frames_of(trace) <= PACE_S
 
 

@@ -314,7 +314,9 @@ def per_gpu() -> Table:
     )  # fmt: skip
     sizes = (("no adapters", 0, 0), ("rank 16", 16, 125), ("rank 64", 64, 125))
     rows = [partial(row, *size, dram, *policy) for size in sizes for dram in (0.0, 96.0) for policy in policies]
-    return Table(["adapters", "DRAM for KV", "policy", "agents per GPU", "USD per 1,000 agent-hours"], rows, costly=True)
+    return Table(
+        ["adapters", "DRAM for KV", "policy", "agents per GPU", "USD per 1,000 agent-hours"], rows, costly=True
+    )
 
 
 #: Of one H100: DRAM, how much of it adapters take (0: as much as they do), NVMe, GiB.
