@@ -1,23 +1,17 @@
-"""Societies and workers of docs/agents.md: what ScaleSim publishes, and what is assumed where it does not.
-
-Published (arXiv 2601.21473, and its code, github.com/PanZaifeng/KVFlow at 0db29c6): model, GPU, link, a fifth of the
-agents active, a quarter resident and at most 125; adapters of rank 64 on all matrices; KV copied to host memory by
-HiCache, 80 GB of it. Its SGLang is 0.5.2 by a third party's note alone, whose steps load the adapters that they miss
-before they compute: loading beside computation came later (sgl-project/sglang#15512).
-"""
+"""Populations and workers of docs/agents.md: what ScaleSim states, and ``agent_assumptions`` where it does not."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import numpy as np
+from agent_assumptions import case
 
-from hisearch.latency.device_memory.plan import DoesNotFit
 from hisearch.simulate import Result, WorkerPlan, plan_worker, simulate
 from hisearch.simulate.engine import EngineOutOfMemory
-from hisearch.simulate.plans.agent_memory import AgentsRefused
 from hisearch.specs.deployments.agent_memory import AgentMemorySpec
 from hisearch.specs.deployments.deployment import EngineSpec, PoolSpec
 from hisearch.specs.deployments.tiers import MovementSpec, PrefetchName, TierSpec
@@ -28,7 +22,6 @@ from hisearch.traces.compiler import compile_trace
 from hisearch.traces.generators import generate_agents, resized
 
 KINDS = ("independent", "interaction", "diffusion")
-POLICIES = ("lru", "queued", "duration", "steps", "distance")
 #: Published peaks of the speed-up over SGLang, by kind.
 PUBLISHED = {"independent": 1.73, "interaction": 1.31, "diffusion": 1.74}
 AGENTS = (25, 50, 100, 250, 500, 1000)
@@ -39,62 +32,29 @@ LINK = 64e9
 FRAMES = 24
 #: Host memory for KV, GiB: 80 GB.
 DRAM_GIB = 74.5
-#: KV tokens that device memory has for each resident agent: its prompt at its longest, and an answer. Assumed.
-TOKENS_PER_AGENT = 2048
-
-#: Changes of a society's workload, as sorted pairs so that they can be looked up.
-Changes = tuple[tuple[str, Any], ...]
-
-
-def lengths(mean_log: float, sigma_log: float, most: int) -> dict[str, Any]:
-    """A log-normal length distribution."""
-    return {"distribution": "lognormal", "mean_log": mean_log, "sigma_log": sigma_log, "max_tokens": most}
-
-
-#: Prompts that go on where the agent's last one ended, as AgentSociety's carry the agent's chats. Assumed lengths.
-GROWING: dict[str, Any] = {
-    "world_prompt_tokens": 128, "system_prompt_tokens": 512, "history_cap_tokens": 1024, "summary_tokens": 256,
-    "new_input": lengths(4.6, 0.5, 512),
-}  # fmt: skip
-#: Prompts as Generative Agents composes them (github.com/joonspk-research/generative_agents, persona/prompt_template):
-#: a template's examples, who the agent is, then what it has retrieved for this call alone, so that nothing behind the
-#: description recurs. Eleven of its templates begin with 0 to 1,150 tokens of examples, 190 on average; the description
-#: is one of seven lines. Lengths of what is retrieved are assumed.
-RETRIEVED: dict[str, Any] = {
-    "world_prompt_tokens": 192, "system_prompt_tokens": 192, "history": False, "history_cap_tokens": None,
-    "new_input": lengths(5.42, 0.5, 1024),
-}  # fmt: skip
-PROMPTS = {"independent": GROWING, "interaction": RETRIEVED, "diffusion": GROWING}
+#: KV policies, in order: each adds one thing to the one before it. (name, policy, settings.) All but the first have
+#: KV in host memory; noise has no information.
+STAGES: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("lru, no host tier", "lru", {}),
+    ("host tier", "lru", {"dram_gib": DRAM_GIB}),
+    ("queued first", "queued", {"dram_gib": DRAM_GIB}),
+    ("noise", "distance", {"dram_gib": DRAM_GIB, "noise": 8.0}),
+    ("distance, nothing ahead", "distance", {"dram_gib": DRAM_GIB, "ahead_budget": 0.0, "ahead_kv": False}),
+    ("distance", "distance", {"dram_gib": DRAM_GIB}),
+    ("oracle", "distance", {"dram_gib": DRAM_GIB, "distance": "oracle"}),
+)
 
 
 @cache
-def population(
-    kind: str, agents: int, active_rate: float = 0.2, frames: int = FRAMES, changes: Changes = ()
-) -> CompiledTrace:
-    """Calls of so many frames; what is not published is assumed, see docs/agents.md."""
-    spec: dict[str, Any] = {
-        "kind": kind, "agents": agents, "calls": max(round(frames * active_rate * agents), 2 * agents),
-        "active_rate": active_rate,
-        "output": lengths(3.7, 0.5, 256),
-        "world": {"size_m": 12.0 * agents**0.5 + 20.0}, "graph": {"model": "small_world", "degree": 4},
-        "seeds": max(agents // 25, 1) if kind == "diffusion" else 1,
-    }  # fmt: skip
-    population_spec = AgentWorkloadSpec.model_validate(spec | PROMPTS[kind] | _thawed(changes))
-    return compile_trace(generate_agents(population_spec), kind)
+def _population(described: str, name: str) -> CompiledTrace:
+    return compile_trace(generate_agents(AgentWorkloadSpec.model_validate_json(described)), name)
 
 
-def frozen(changes: dict[str, Any]) -> Changes:
-    """Changes that ``population`` can be asked for."""
-    pairs = ((name, tuple(value.items()) if isinstance(value, dict) else value) for name, value in changes.items())
-    return tuple(sorted(pairs))
-
-
-#: Prompts that grow for all kinds: there is a history to lose, and to bring back.
-GROW: dict[str, Changes] = {kind: frozen(GROWING | {"history": True}) for kind in KINDS}
-
-
-def _thawed(changes: Changes) -> dict[str, Any]:
-    return {name: dict(value) if isinstance(value, tuple) else value for name, value in changes}
+def population(kind: str, agents: int, active_rate: float = 0.2, frames: int = FRAMES, **given: float) -> CompiledTrace:
+    """Calls of so many frames; ``given``: values of what is open, see ``agent_assumptions``."""
+    calls = max(round(frames * active_rate * agents), 2 * agents)
+    changes = case(kind, agents, **given).changes | {"calls": calls, "active_rate": active_rate}
+    return _population(json.dumps(changes, sort_keys=True), kind)
 
 
 @cache
@@ -143,40 +103,30 @@ def slots_of(agents: int) -> int:
     return max(min(round(SHARE * agents), MOST_RESIDENT), 2)
 
 
-def slots_with_room(agents: int, model: str, ranks: int) -> int:
-    """Likewise, or fewer where more would leave them too little KV; 0: there is no room for two.
-
-    Raises:
-        InvalidParallelism: the model cannot be split so.
-    """
-    for slots in range(slots_of(agents), 1, -1):
-        try:
-            plan = worker("lru", slots, model=model, ranks=ranks)
-        except (AgentsRefused, DoesNotFit):
-            continue
-        if plan.kv_capacity_tokens >= slots * TOKENS_PER_AGENT:
-            return slots
-    return 0
-
-
 def run(
-    kind: str,
-    policy: str,
-    agents: int,
-    *,
-    active_rate: float = 0.2,
-    changes: Changes = (),
-    tokens_per_agent: int = TOKENS_PER_AGENT,
-    log: bool = False,
-    slots: int = 0,
-    **settings: Any,
-) -> Result:
-    """A society on a worker, with the published slots where none are given."""
+    kind: str, policy: str, agents: int, *, active_rate: float = 0.2, log: bool = False, slots: int = 0,
+    given: dict[str, float] | None = None, **settings: Any,
+) -> Result:  # fmt: skip
+    """A population on a worker, with the published slots where none are given; ``given``: of what is open."""
     slots = slots or slots_of(agents)
-    plan = worker(policy, slots, **settings)
+    values = given or {}
+    own = case(kind, agents, **values).worker
+    tokens_per_agent = own.pop("tokens_per_agent")
+    plan = worker(policy, slots, **own | settings)
     room = min(plan.kv_capacity_tokens, max(slots * tokens_per_agent, 16_384))
-    trace = population(kind, agents, active_rate, changes=changes)
+    trace = population(kind, agents, active_rate, **values)
     return simulate(replace(plan, kv_capacity_tokens=room), trace, log=log)
+
+
+def stages(kind: str, agents: int, **options: Any) -> list[Result | None]:
+    """The runs of ``STAGES``; None where the engine would stop for want of memory."""
+    runs: list[Result | None] = []
+    for _, policy, settings in STAGES:
+        try:
+            runs.append(run(kind, policy, agents, **settings | options))
+        except EngineOutOfMemory:
+            runs.append(None)
+    return runs
 
 
 def ttft_s(result: Result) -> float:
@@ -185,21 +135,21 @@ def ttft_s(result: Result) -> float:
 
 
 def frames_of(trace: CompiledTrace) -> int:
-    """Frames that a society's calls fill."""
+    """Frames that a population's calls fill."""
     assert trace.agents is not None
     return int(trace.agents.gate.max()) + 1
 
 
-#: How long a frame may take, seconds: a society that lives ten seconds of its world at once, in real time.
+#: How long a frame may take, seconds: a population that lives ten seconds of its world at once, in real time.
 PACE_S = 10.0
 #: Sizes that are tried, each some 12 % above the one before it.
 SIZES = tuple(round(50 * 1.125**k) for k in range(44))
 
 
-def _keeps_pace(policy: str, agents: int, *, slots: int, dram_gib: float, rank: int) -> bool:
+def _keeps_pace(policy: str, agents: int, *, slots: int, **settings: Any) -> bool:
     """Whether all calls of a frame are answered in time, on average: with all of the device's memory."""
     trace = population("independent", agents, frames=12)
-    plan = worker(policy, slots, dram_gib=dram_gib, rank=rank)
+    plan = worker(policy, slots, **settings)
     return simulate(plan, trace).makespan_s / frames_of(trace) <= PACE_S
 
 
@@ -212,7 +162,7 @@ def most_agents(policy: str, **memory: Any) -> int:
     return SIZES[low] if low >= 0 else 0
 
 
-#: Numbers of agents of the shipped society that are tried, each some 5 % above the one before it.
+#: Numbers of agents of the shipped population that are tried, each some 5 % above the one before it.
 NUMBERS = tuple(round(100 * 1.05**k) for k in range(64))
 
 
@@ -226,7 +176,7 @@ def shipped_population(agents: int) -> CompiledTrace:
 
 @cache
 def in_time(policy: str, agents: int, **memory: Any) -> Result | None:
-    """The shipped society on one H100 with the study's slots, over its own link; None where its SLO is not met."""
+    """The shipped population on one H100 with the study's slots, over its own link; None where its SLO is not met."""
     catalogue = Catalogue()
     link = catalogue.get("Accelerator", "h100-sxm").spec.host_link.bandwidth_bytes_per_s
     (term,) = catalogue.get("SLO", "agent-society").spec.terms

@@ -10,8 +10,7 @@ import numpy as np
 from hisearch.base.dtypes import I4
 from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.layout import sim as la
-from hisearch.simulate import front_end, tier_use
-from hisearch.simulate.arrays import agents as agent_arrays
+from hisearch.simulate import agent_use, front_end, tier_use
 from hisearch.simulate.arrays import fleet as fleet_arrays
 from hisearch.simulate.arrays import tiers as tier_arrays
 from hisearch.simulate.plans.fleet import FleetPlan, PoolPlan
@@ -64,8 +63,9 @@ def result_of(
         fetches_ahead=any(pool.fetches_ahead for pool in pools),
         pools=pools,
         objects=tuple(
-            use for p, sim in enumerate(sims) for use in agent_arrays.object_uses(plans[p].agents, sim, plans[p].ranks)
+            use for p, sim in enumerate(sims) for use in agent_use.object_uses(plans[p].agents, sim, plans[p].ranks)
         ),
+        hints=agent_use.hint_quality(plans[0].agents, sims[0]),
         asked=request_models,
     )
 

@@ -36,6 +36,7 @@ class AgentArrays(NamedTuple):
         hint_s, hint_steps: from the hint to the call: so many seconds and so many steps, a step being a frame, or else
             what a call takes.
         by_frames: 1 where steps are frames, that is, intervals between the openings of gates; shape (1,).
+        adapter_rank: of each adapter, as many as are known; 0: as the deployment says.
     """
 
     agent: I4
@@ -48,6 +49,7 @@ class AgentArrays(NamedTuple):
     hint_s: F8
     hint_steps: F8
     by_frames: I4
+    adapter_rank: I4 = np.zeros(0, np.int32)
 
 
 #: Types of the columns.
@@ -84,6 +86,7 @@ def check_agents(agents: AgentArrays, requests: int) -> None:
             np.isfinite(agents.hint_s) & (agents.hint_s >= 0) & (agents.hint_after_s >= 0) & (agents.hint_steps >= 0)
         ).all(),
     }
+    rules["adapter_rank: at least 0"] = (agents.adapter_rank >= 0).all()
     for rule, holds in rules.items():
         if not holds:
             raise ValueError(f"agents: {rule}")

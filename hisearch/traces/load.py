@@ -10,6 +10,7 @@ from typing import Any
 
 from hisearch.specs.documents.document import Document
 from hisearch.specs.studies.study import WorkloadRef
+from hisearch.specs.workloads.agent_workload import AgentWorkloadSpec
 from hisearch.specs.workloads.workload import TraceFileSpec, WorkloadSpec
 from hisearch.traces.cache import cache_key, load_cached, store_cached
 from hisearch.traces.changes.selection import head, requests_for
@@ -51,12 +52,11 @@ def load_workload(
         limits = [bound for bound in (limit, file.limit) if bound is not None]
     elif spec.agents is not None:
         population = spec.agents
-        edge_file = find_trace_file(population.graph.path, base_dir) if population.graph.path is not None else None
-        edges = edge_list(edge_file, population.agents) if edge_file is not None else None
+        edge_file = _edge_file(population, base_dir)
         key = cache_key(
             {"agents": population.model_dump(mode="json", exclude={"graph": {"path"}}), "seed": seed}, edge_file
         )
-        compiled = load_cached(key, name) or _store(key, generate_agents(population, seed=seed, edges=edges), name)
+        compiled = load_cached(key, name) or _store(key, generate_population(population, base_dir, seed=seed), name)
         limits = [] if limit is None else [limit]
     else:
         assert spec.generator is not None  # the spec's own check
@@ -66,6 +66,20 @@ def load_workload(
         limits = [] if limit is None else [limit]
     compiled = replace(compiled, ignore_eos=spec.ignore_eos)
     return head(compiled, min(limits)) if limits else compiled
+
+
+def generate_population(spec: AgentWorkloadSpec, base_dir: Path, *, seed: int = 0) -> Trace:
+    """The calls of a population, with the edges of its graph's file, which ``base_dir`` is looked through for.
+
+    Raises:
+        TraceError: that file is missing or no list of edges.
+    """
+    edge_file = _edge_file(spec, base_dir)
+    return generate_agents(spec, seed=seed, edges=edge_list(edge_file, spec.agents) if edge_file is not None else None)
+
+
+def _edge_file(spec: AgentWorkloadSpec, base_dir: Path) -> Path | None:
+    return find_trace_file(spec.graph.path, base_dir) if spec.graph.path is not None else None
 
 
 def load_trace_file(path: str | Path, *, name: str | None = None, seed: int = 0, **options: Any) -> CompiledTrace:

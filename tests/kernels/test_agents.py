@@ -178,7 +178,10 @@ def mean_ttft_s(case: Population) -> float:
 def test_a_load_for_a_call_interrupts_one_ahead_of_its_call() -> None:
     """Loads take longer than the gaps between calls; the moved share of interrupted ones is wasted."""
     trace = population("interaction", agents=16, calls=300, pacing="free", action={"p50_s": 20.0, "p90_s": 60.0})
-    plan = AgentPlan(policy="distance", kinds=(adapters(60, 0.3),), pool_pages=60 * 5, budget_pages=10_000, ahead_s=9.0)
+    plan = AgentPlan(
+        policy="distance", kinds=(adapters(60, 0.3),), pool_pages=60 * 5, budget_pages=10_000, ahead_s=9.0,
+        tested=False, noise=2.0,
+    )  # fmt: skip
     case = Population(trace, plan, capacity_tokens=4000, max_running=6)
     patient = replace(case, agents=replace(plan, preempt=False))
     loader = case.run().agents.loaders[0]
@@ -214,7 +217,7 @@ def test_kv_that_is_loaded_ahead_is_found_in_device_memory(kind: str, policy: st
 def test_kv_that_a_step_loads_back_interrupts_kv_ahead_of_its_call() -> None:
     """Without objects nothing but a load-back is urgent; what was moved of the interrupted was moved for nothing."""
     trace = population("interaction", agents=40, calls=600, active_rate=0.15)
-    plan = AgentPlan(policy="distance", kinds=(), kv_share=1.0, ahead_steps=3.0, tested=False)
+    plan = AgentPlan(policy="distance", kinds=(), kv_share=1.0, ahead_steps=3.0, tested=False, noise=1.0)
     case = Population(trace, plan, capacity_tokens=1500, max_running=8, host_tokens=20_000, host_s_per_token=2e-4)
     patient = replace(case, agents=replace(plan, preempt=False))
     loader = case.run().agents.loaders[0]
@@ -392,8 +395,9 @@ def test_objects_are_read_from_the_disk_ahead_of_their_calls(kind: str) -> None:
 def test_a_call_that_waits_for_the_disk_interrupts_a_read_ahead_of_another() -> None:
     trace = population("interaction", agents=16, calls=300, pacing="free", action={"p50_s": 20.0, "p90_s": 60.0})
     plan = AgentPlan(
-        policy="distance", kinds=(adapters(60, 0.01),), pool_pages=60 * 4, budget_pages=10_000, ahead_s=9.0
-    )
+        policy="distance", kinds=(adapters(60, 0.01),), pool_pages=60 * 4, budget_pages=10_000, ahead_s=9.0,
+        tested=False, noise=2.0,
+    )  # fmt: skip
     case = on_disk(Population(trace, plan, capacity_tokens=4000, host_tokens=8000, store_tokens=40_000), 0.3, 0.3)
     patient = replace(case, agents=replace(case.agents, preempt=False))
     loader = case.run().agents.loaders[0]

@@ -212,6 +212,7 @@ class SimulatedDeployment(SimulatedRun):
             "workers": self.workers(),
             "tiers": tier_rows(self),
             "objects": [asdict(use) for use in self.result.objects],
+            "hints": None if self.result.hints is None else asdict(self.result.hints),
             "profile": {
                 "name": costs.profile,
                 "evidence": costs.evidence,

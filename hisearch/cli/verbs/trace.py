@@ -117,7 +117,7 @@ def import_(
 
 @app.command("generate")
 def generate(
-    workload: Annotated[str, typer.Argument(metavar="WORKLOAD", help="A workload that has a generator.")],
+    workload: Annotated[str, typer.Argument(metavar="WORKLOAD", help="A workload that has a generator, or a population of agents.")],
     out: _Out,
     seed: options.Seed = 0,
     requests: Annotated[
@@ -130,14 +130,14 @@ def generate(
     from hisearch.specs.documents.catalogue import Catalogue
     from hisearch.specs.workloads.workload import GeneratorSpec
     from hisearch.traces.generate import generate_trace
+    from hisearch.traces.load import generate_population
 
     document = Catalogue().get("Workload", workload)
     if document.spec.agents is not None:
-        message = (
-            "a population of agents is simulated from its document: a trace file has no place for what its agents "
-            "wait for"
-        )
-        raise document.error("spec.agents", message)
+        if requests is not None:
+            raise document.error("spec.agents.calls", "--requests is of generators; set the calls of the population")
+        _write(_asking(generate_population(document.spec.agents, document.path.parent, seed=seed), model), out, as_json)
+        return
     generator = document.spec.generator
     if generator is None:
         raise document.error("spec.file", "this workload is read from a file; use `hisearch trace import`")

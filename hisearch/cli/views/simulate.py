@@ -15,7 +15,7 @@ from hisearch.score.quantities import HOURS_PER_MONTH, UNDEFINED, notes, percent
 from hisearch.score.stated import percentile_of, spoken_of, stated
 from hisearch.search.model.deployments import describe
 from hisearch.simulate.plans.plan import WorkerPlan
-from hisearch.simulate.results.uses import ObjectUse
+from hisearch.simulate.results.uses import HintQuality, ObjectUse
 from hisearch.specs.wording import counted, listed
 
 #: Workers that are printed; all are in the JSON form.
@@ -86,6 +86,20 @@ def _objects(uses: Sequence[ObjectUse]) -> str:
     return f"{hit_share} of calls found theirs; {loads:,} loads, {ahead:,} ahead{waited}{storage}"
 
 
+def _hints(hints: HintQuality) -> str:
+    """What predictions of agents' next calls were worth: order, calibration, lead time."""
+    if not hints.compared or not hints.samples:
+        return "too few to judge"
+    near = f"{significant(hints.near)} {hints.unit}"
+    return (
+        f"{percent(hints.ordered / hints.compared)} of pairs ordered right (last use: "
+        f"{percent(hints.ordered_by_use / hints.compared)}); {percent(hints.said_near / hints.samples)} said to come "
+        f"within {near}, {percent(hints.came_near / hints.samples)} came; "
+        f"{percent(hints.in_time / max(hints.predicted_calls, 1))} predicted before the "
+        f"{significant(hints.load_s * 1e3)} ms of a load"
+    )
+
+
 def _figures(simulated: SimulatedDeployment) -> dict[str, str]:
     metrics, cost, outcomes = simulated.metrics, simulated.cost, simulated.outcomes()
     figures = {
@@ -111,6 +125,8 @@ def _figures(simulated: SimulatedDeployment) -> dict[str, str]:
     }
     if simulated.result.objects:
         figures["agents' objects"] = _objects(simulated.result.objects)
+    if simulated.result.hints is not None:
+        figures["predicted calls"] = _hints(simulated.result.hints)
     if math.isfinite(simulated.horizon_s):
         reached = "was reached" if simulated.result.horizon_reached else "was not reached"
         figures["horizon"] = f"{simulated.horizon_s:g} s, {reached}"

@@ -8,7 +8,7 @@ seconds.
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
-from hisearch.kernels.agents import disk, events, loads, pending_loads, slots
+from hisearch.kernels.agents import disk, events, host_link, loads, pending_loads, slots
 from hisearch.kernels.agents import kv as agents_kv
 from hisearch.kernels.cache import eviction, load_queue, objects, radix, tree
 from hisearch.kernels.layout import agents as al
@@ -176,7 +176,7 @@ def _load(sim, w, r, now):
         loader.at_launch_s += thing.load_s
         loader.stall_s += thing.load_s
         link.free_s = max(now, link.free_s) + thing.load_s
-        loads.note_loaded(sim, w, o, thing.load_s)
+        host_link.note_loaded(sim, w, o, thing.load_s)
 
 
 @kernel

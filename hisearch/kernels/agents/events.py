@@ -7,9 +7,9 @@ import math
 import numpy as np
 
 from hisearch.base.jit import kernel
+from hisearch.kernels.agents import estimates, pending_loads, worth
 from hisearch.kernels.agents import kv as agents_kv
 from hisearch.kernels.agents import loads as agents_loads
-from hisearch.kernels.agents import pending_loads
 from hisearch.kernels.cache import eviction, predicted_calls
 from hisearch.kernels.core import rng
 from hisearch.kernels.hicache import nodes as hicache_nodes
@@ -20,6 +20,9 @@ from hisearch.kernels.layout import hicache as hl
 EVIDENCE = 1.0 / 128
 #: Pairs of agents after which tested predictions are compared with last use again. Assumed.
 PAIRS = 64
+#: Idle agents whose estimate is renewed with each call, in turn, where a call that does not come moves away: each some
+#: four times in the time that all take to call once. Assumed.
+RENEWED = 4
 
 
 @kernel
@@ -154,6 +157,7 @@ def _predict_call(sim, a, seconds, steps, now):
     agent = sim.agents.agents[a]
     factor = _prediction_error(sim)
     agent.duration_s = (seconds + steps * population.step_s) * factor
+    agent.predicted_at_s = now
     if policy.by_frames and policy.source == al.HINTS:
         agent.raw_prediction = population.steps + steps * factor
     else:
@@ -167,13 +171,28 @@ def _predict_after_call(sim, a, now):
     source = sim.agents.policy.source
     agent = sim.agents.agents[a]
     agent.raw_prediction = al.NOBODY
-    if source == al.PAST:
-        if agent.gaps > 0:
-            _predict_call(sim, a, agent.gap_s, 0.0, now)
-    elif source == al.ORACLE and agent.next_call >= 0:
+    if source == al.ORACLE and agent.next_call >= 0:
         mean_s = now / max(sim.agents.population.arrivals, 1)
         agent.duration_s = max(agent.next_call - sim.agents.population.arrivals, 0) * mean_s
         agent.raw_prediction = float(agent.next_call)
+    elif source != al.HINTS and source != al.ORACLE:
+        seconds = estimates.from_past(sim, a, 0.0)
+        if seconds >= 0.0:
+            _predict_call(sim, a, seconds, 0.0, now)
+
+
+@kernel
+def _renew_estimates(sim, now):
+    """Estimate the next calls of a few idle agents anew: they have been away for longer."""
+    agents = sim.agents
+    for _ in range(min(RENEWED, agents.agents.shape[0])):
+        a = (agents.population.refreshed + 1) % agents.agents.shape[0]
+        agents.population.refreshed = a
+        agent = agents.agents[a]
+        if agent.calls == 0 and agent.end_s >= 0.0:
+            seconds = estimates.from_past(sim, a, now - agent.end_s)
+            if seconds >= 0.0:
+                _predict_call(sim, a, seconds, 0.0, now)
 
 
 @kernel
@@ -212,11 +231,12 @@ def call_arrives(sim, w, r, now):
     a = agents.agent[r]
     agent = agents.agents[a]
     agents.population.arrivals += 1
+    if agent.calls == 0 and worth.measured(sim):
+        worth.call_comes(sim, a, now)
     if agent.calls == 0 and agent.end_s >= 0.0:
         if agents.policy.tested:
             _compare(sim, a)
-        agent.gaps += 1
-        agent.gap_s += (now - agent.end_s - agent.gap_s) / agent.gaps
+        estimates.note_gap(sim, a, now - agent.end_s)
     agents_kv.note_call(sim, w, a)
     previous_node = agent.trace_node
     if agent.worker >= 0 and agent.worker != w and agent.calls == 0:
@@ -235,6 +255,8 @@ def call_arrives(sim, w, r, now):
         agent.predicted_call = al.NOBODY
         _resift_path(sim, previous_node)
         settle(sim, a)
+        if agents.policy.source == al.SURVIVAL:
+            _renew_estimates(sim, now)
 
 
 @kernel

@@ -6,7 +6,7 @@ Order: loads for calls that have arrived come first, in order of arrival. Then c
 an agent's objects before its KV. Where the next object does not fit, KV may go before it, and the other way round.
 
 Memory: a load evicts only what has a later predicted call than its agent. Objects and KV loaded ahead and not used yet
-take at most a budget.
+take at most a budget: of one load where fewer than WORTHWHILE of the recent ones were used (``policy.tested``).
 
 Preemption: a load for a call, or KV that a step loads back, interrupts a load ahead of its call. The pages are given
 back, the transfer so far is wasted, and the agent is queued again. This happens only while the link has no later
@@ -19,12 +19,16 @@ KV that only storage has is fetched at the same time (``agents.fetch``), and obj
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
-from hisearch.kernels.agents import disk, pending_loads
+from hisearch.kernels.agents import disk, host_link, pending_loads
 from hisearch.kernels.agents import fetch as agents_fetch
 from hisearch.kernels.agents import kv as agents_kv
 from hisearch.kernels.cache import eviction, objects, predicted_calls, radix
 from hisearch.kernels.layout import agents as al
 from hisearch.kernels.traffic import heaps
+
+#: A load ahead that is not used is a transfer more; one that is used hides one. Where more than half of them are not
+#: used, they cost more transfers than they hide.
+WORTHWHILE = 0.5
 
 
 @kernel
@@ -92,28 +96,7 @@ def _start(sim, w, o, a, now):
     obj.fresh = 1 if agents.agents[a].calls == 0 else 0
     if obj.fresh:
         loader.fresh_pages += pages
-    _transfer(sim, w, o, a, agents.things[o].load_s, now)
-
-
-@kernel
-def _transfer(sim, w, o, a, seconds, now):
-    """Begin the transfer of object ``o``, or of KV, over the link for agent ``a``."""
-    loader = sim.agents.loaders[w]
-    loader.object = o
-    loader.agent = a
-    link = sim.links[2 * w + 1]
-    loader.begun_s = max(now, link.free_s)
-    link.free_s = loader.begun_s + seconds
-    k = objects.server(sim, w, al.LOADER)
-    sim.servers[k].end_s = link.free_s
-    heaps.server_set(sim, k)
-
-
-@kernel
-def _kv_s(sim, w, tokens):
-    """Seconds that the KV of ``tokens`` tokens takes over the idle link."""
-    link = sim.links[2 * w + 1]
-    return link.base_s + tokens * link.s_per_token
+    host_link.transfer(sim, w, o, a, agents.things[o].load_s, now)
 
 
 @kernel
@@ -145,8 +128,11 @@ def _begin_object(sim, w, a, now):
     """Begin to load an object for agent ``a``, if allowed now; returns whether it did."""
     o = pending_loads.to_load(sim, w, a)
     if sim.agents.agents[a].calls == 0:
-        fresh = sim.agents.loaders[w].fresh_pages + sim.agents.things[o].pages
+        loader = sim.agents.loaders[w]
+        fresh = loader.fresh_pages + sim.agents.things[o].pages
         if not _near(sim, w, a, now) or fresh > sim.agents.policy.budget_pages:
+            return False
+        if sim.agents.policy.tested and loader.ahead_worth < WORTHWHILE and loader.fresh_pages > 0:
             return False
     if not _evict_for(sim, w, o, a, now):
         return False
@@ -159,10 +145,14 @@ def _begin_kv(sim, w, a, now):
     """Begin to load agent ``a``'s KV ahead of its call, if allowed now; returns whether it did."""
     if not _near(sim, w, a, now):
         return False
+    loader = sim.agents.loaders[w]
+    settled = loader.kv_loaded_pages - loader.kv_fresh_pages
+    if sim.agents.policy.tested and loader.kv_used_pages < WORTHWHILE * settled and loader.kv_fresh_pages > 0:
+        return False
     tokens = agents_kv.begin(sim, w, a, now)
     if tokens == 0:
         return False
-    _transfer(sim, w, objects.kv(sim), a, _kv_s(sim, w, tokens), now)
+    host_link.transfer(sim, w, objects.kv(sim), a, host_link.kv_s(sim, w, tokens), now)
     return True
 
 
@@ -321,20 +311,6 @@ def _give_back(sim, w, o):
 
 
 @kernel
-def note_loaded(sim, w, o, seconds):
-    """Account for a load of object ``o`` that took ``seconds``."""
-    loader = sim.agents.loaders[w]
-    pages = sim.agents.things[o].pages
-    link = sim.links[2 * w + 1]
-    link.busy_s += seconds
-    link.tokens += pages * sim.config.page_tokens
-    link.transfers += 1
-    loader.loads += 1
-    loader.loaded_pages += pages
-    loader.load_s += seconds
-
-
-@kernel
 def end_load(sim, w):
     """End the load under way: its object is resident, or its KV in HBM."""
     agents = sim.agents
@@ -345,7 +321,7 @@ def end_load(sim, w):
         _end_kv(sim, w)
         return
     obj = agents.objects[w, o]
-    note_loaded(sim, w, o, agents.things[o].load_s)
+    host_link.note_loaded(sim, w, o, agents.things[o].load_s)
     if obj.fresh:
         loader.loads_ahead += 1
     obj.where = al.RESIDENT
@@ -359,7 +335,7 @@ def end_load(sim, w):
 def _end_kv(sim, w):
     loader = sim.agents.loaders[w]
     tokens = agents_kv.end(sim, w)
-    seconds = _kv_s(sim, w, tokens)
+    seconds = host_link.kv_s(sim, w, tokens)
     link = sim.links[2 * w + 1]
     link.busy_s += seconds
     link.tokens += tokens
@@ -400,6 +376,7 @@ def lock(sim, w, d):
         obj.fresh = 0
         loader.fresh_pages -= objects.pages_of(sim, d)
         loader.used_ahead += 1
+        loader.ahead_worth += al.AHEAD_EVIDENCE * (1.0 - loader.ahead_worth)
     if node.lock == 1:
         eviction.withdraw(sim, loader.pool, d)
         sim.trees[loader.pool].evictable_pages -= objects.pages_of(sim, d)

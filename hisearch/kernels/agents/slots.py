@@ -11,7 +11,7 @@ Rules: SGLang before it had a policy (sgl-project/sglang#8053, #11041).
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
-from hisearch.kernels.agents import disk, loads
+from hisearch.kernels.agents import disk, host_link
 from hisearch.kernels.layout import agents as al
 
 
@@ -109,7 +109,7 @@ def _load(sim, w, r, now):
         loader.at_launch_s += seconds
         loader.stall_s += seconds
         link.free_s = max(now, link.free_s) + seconds
-        loads.note_loaded(sim, w, o, seconds)
+        host_link.note_loaded(sim, w, o, seconds)
 
 
 @kernel

@@ -73,6 +73,7 @@ def evict_from(sim, v, d):
     if obj.fresh:
         obj.fresh = 0
         loader.fresh_pages -= pages
+        loader.ahead_worth -= al.AHEAD_EVIDENCE * loader.ahead_worth
     owner = sim.agents.things[node.parent].owner
     if owner >= 0 and sim.agents.policy.loading != al.AT_LAUNCH and sim.agents.agents[owner].worker == node.next:
         row = node.next if obj.on_host == al.COPIED else load_queue.read_row(sim, node.next)

@@ -25,8 +25,12 @@ AT_LAUNCH, ON_CALL, AHEAD = 0, 1, 2
 # the next call costs more than loading are evicted first. BY_STEPS: whole steps to the next call. BY_DISTANCE: the
 # exact prediction. BY_SLOT: none; objects lie in numbered slots, and the first one not needed by the batch is evicted.
 BY_USE, BY_DURATION, BY_STEPS, BY_DISTANCE, BY_SLOT = 0, 1, 2, 3, 4
-# Source of predictions: the trace's hints, the mean of an agent's past gaps, the trace itself.
-HINTS, PAST, ORACLE = 0, 1, 2
+# Source of predictions: the trace's hints; of an agent's past gaps the mean, the last, or their moving average; the
+# population's past gaps that were longer than the agent has been away; the trace itself.
+HINTS, PAST, ORACLE, LAST, EWMA, SURVIVAL = 0, 1, 2, 3, 4, 5
+
+#: Past gaps are counted by their length, GAPS_PER_OCTAVE bins for each doubling from GAP_LEAST_S on.
+GAP_LEAST_S, GAPS_PER_OCTAVE, GAP_BINS = 1e-3, 4, 120
 
 # Where an object is in HBM.
 ABSENT, LOADING, RESIDENT = 0, 1, 2
@@ -42,6 +46,9 @@ AGENT_SERVERS = 3
 #: Predicted call of an agent that is calling: this plus its rank, before all idle agents; and of data without a user.
 CALLING = -1e9
 NOBODY = 1e300
+
+#: Weight of an object loaded ahead in the moving share of those that were used. Assumed.
+AHEAD_EVIDENCE = 1.0 / 32
 
 #: Settings.
 POLICY = np.dtype(
@@ -71,7 +78,7 @@ AGENT = np.dtype(
         ("raw_prediction", "f8"),  # its predicted call from the newest prediction; NOBODY: not known
         ("duration_s", "f8"),  # from its last call's end to the predicted call
         ("end_s", "f8"),  # of its last call, -1 before the first
-        ("gap_s", "f8"),  # mean of its past gaps
+        ("gap_s", "f8"),  # of its past gaps: mean, last or moving average
         ("rank", "f8"),  # of its oldest call in flight among all arrivals
         ("gaps", "i8"),
         ("calls", "i4"),  # in flight
@@ -82,6 +89,9 @@ AGENT = np.dtype(
         ("sought", "i4"),  # trace node whose path was fetched ahead from storage, -1: none
         ("next_call", "i4"),  # request, -1: none
         ("fresh_pages", "i8"),  # KV loaded ahead for its next call that is still in HBM
+        ("predicted_at_s", "f8"),  # when its newest prediction was made
+        ("sampled_at", "f8"),  # when its prediction was last sampled, in the unit of predictions; -1: no sample is open
+        ("sampled_left", "f8"),  # from then to the predicted call
     ],
     align=True,
 )
@@ -121,6 +131,7 @@ LOADER_STATE = np.dtype(
         ("object", "i8"),  # being loaded, or -1; O: KV
         ("agent", "i8"),  # that the load is for
         ("fresh_pages", "i8"),
+        ("ahead_worth", "f8"),  # recent share of objects loaded ahead that were used
         ("loads", "i8"),  # ended loads; of them loads ahead; of these, objects used
         ("loads_ahead", "i8"),
         ("used_ahead", "i8"),
@@ -185,6 +196,20 @@ POPULATION = np.dtype(
         ("trusted", "i8"),  # 1 where predictions are used
         ("hints", "i8"),  # delayed, not given yet
         ("switches", "i8"),
+        ("refreshed", "i8"),  # agent whose estimate was renewed last
+        # What predictions are worth, see ``agents.worth``.
+        ("compared", "i8"),  # pairs of agents, …
+        ("ordered", "i8"),  # … ordered correctly by prediction, …
+        ("ordered_by_use", "i8"),  # … and by last use
+        ("predicted_calls", "i8"),  # calls with a prediction before them, …
+        ("in_time", "i8"),  # … made before the call by at least what loading the agent's objects takes
+        ("lead_s", "f8"),  # sum of the times between prediction and call
+        ("samples", "i8"),  # predictions sampled whose call has come: …
+        ("said_near", "i8"),  # … said to be near enough to load ahead, …
+        ("came_near", "i8"),  # … that came as near, …
+        ("near_as_said", "i8"),  # … both
+        ("said", "f8"),  # sum of predicted times to the call, in the unit of predictions, …
+        ("came", "f8"),  # … and of the times that it took
     ],
     align=True,
 )
@@ -203,7 +228,8 @@ class Agents(Handle):
     keys: eviction key of each node of a cache, where eviction is by predicted call.
     hint_begin (N + G + 2,): of each trigger, its first hint, the start's at 0. hint_agent, hint_after_s, hint_s,
         hint_steps (H,). hint_line (H,): delayed hints, a heap by hint_at_s (H,).
-    rng (1,): random stream of prediction errors and of pairs.
+    gap_counts, gap_sums_s (GAP_BINS,): past gaps of all agents by length: how many, and their sum.
+    rng, worth_rng (1,): random streams, of prediction errors and pairs, and of samples of predictions.
     """
 
     FIELDS: ClassVar[dict[str, Any]] = {
@@ -238,7 +264,10 @@ class Agents(Handle):
         "hint_steps": Array("f8", 1),
         "hint_line": Array("i4", 1),
         "hint_at_s": Array("f8", 1),
+        "gap_counts": Array("i8", 1),
+        "gap_sums_s": Array("f8", 1),
         "rng": Array("u8", 1),
+        "worth_rng": Array("u8", 1),
     }
 
 

@@ -9,17 +9,15 @@ import numpy as np
 
 from hisearch.kernels.agents import prepare
 from hisearch.kernels.layout import agents as al
-from hisearch.kernels.layout import sim as la
 from hisearch.simulate.arrays import adapter_tree
 from hisearch.simulate.plans.agent_plan import AgentPlan
 from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.simulate.plans.tier_plan import TierPlan
-from hisearch.simulate.results.uses import ObjectUse
 from hisearch.traces.agents import AgentArrays, of_sessions
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
 
 #: (loading, order) of each policy.
-_POLICIES = {
+POLICIES = {
     "lru": (al.AT_LAUNCH, al.BY_USE),
     "by_slot": (al.AT_LAUNCH, al.BY_SLOT),
     "queued": (al.ON_CALL, al.BY_USE),
@@ -35,12 +33,21 @@ class ObjectsDoNotFit(ValueError):  # noqa: N818
 
 #: Separates the seed of errors from other streams': the first 64 bits of the square root of 3's fraction.
 _ERRORS = 0xBB67AE8584CAA73B
-_SOURCES = {"trace": al.HINTS, "past": al.PAST, "oracle": al.ORACLE}
+_SOURCES = {
+    "trace": al.HINTS,
+    "past": al.PAST,
+    "last": al.LAST,
+    "ewma": al.EWMA,
+    "survival": al.SURVIVAL,
+    "oracle": al.ORACLE,
+}
+#: Separates the seed of samples of predictions: the first 64 bits of the square root of 5's fraction.
+_SAMPLES = 0x3C6EF372FE94F82B
 
 
 def evicts_by_predicted_call(plan: AgentPlan | None) -> bool:
     """Whether HBM evicts by agents' predicted calls instead of the engine's policy."""
-    return plan is not None and _POLICIES[plan.policy][0] != al.AT_LAUNCH
+    return plan is not None and POLICIES[plan.policy][0] != al.AT_LAUNCH
 
 
 def agents_of(trace: CompiledTrace, plan: AgentPlan | None) -> AgentArrays | None:
@@ -225,7 +232,7 @@ def _hints(agents: AgentArrays, count: int) -> dict[str, np.ndarray]:
 
 def _policy(plan: AgentPlan, agents: AgentArrays, objects: int, kv_pages: int) -> Any:
     policy = _records(1, al.POLICY)
-    policy["loading"], policy["order"] = _POLICIES[plan.policy]
+    policy["loading"], policy["order"] = POLICIES[plan.policy]
     policy["source"] = _SOURCES[plan.source]
     policy["by_frames"] = agents.by_frames[0]
     policy["objects"] = objects
@@ -234,7 +241,7 @@ def _policy(plan: AgentPlan, agents: AgentArrays, objects: int, kv_pages: int) -
     policy["tested"] = plan.tested and plan.policy == "distance" and plan.source != "oracle"
     for name in ("ahead_s", "ahead_steps", "budget_pages", "host_pages", "noise", "bias"):
         policy[name] = getattr(plan, name)
-    policy["kv_budget_pages"] = int(plan.kv_share * kv_pages) if _POLICIES[plan.policy][0] == al.AHEAD else 0
+    policy["kv_budget_pages"] = int(plan.kv_share * kv_pages) if POLICIES[plan.policy][0] == al.AHEAD else 0
     if plan.policy == "steps":
         policy["ahead_steps"] = 1.0
     return policy
@@ -276,10 +283,12 @@ def handle(
     states["next_call"] = first
     states["newest"] = first
     states["sought"] = -1
+    states["sampled_at"] = -1.0
     states["trace_node"] = np.where(first >= 0, trace.prompt_node[np.maximum(first, 0)], 0)
     states["entry"] = np.where(first >= 0, entries["entry"][np.maximum(first, 0)], -1)
     loaders = _records(workers, al.LOADER_STATE)
     loaders["pool"] = np.arange(workers) + (pools if plan.pool_pages else 0)
+    loaders["ahead_worth"] = 1.0
     loaders["copies"] = np.arange(workers) + pools + workers
     population = _records(1, al.POPULATION)
     population["right"], population["right_by_use"], population["trusted"] = 1.0, 0.5, 1
@@ -303,7 +312,10 @@ def handle(
         least=np.full(2 * total, al.NOBODY),
         keys=np.empty(nodes if evicts_by_predicted_call(plan) else 1),
         holds=np.zeros(count, np.int32),
+        gap_counts=np.zeros(al.GAP_BINS, np.int64),
+        gap_sums_s=np.zeros(al.GAP_BINS),
         rng=np.array([seed], np.uint64) ^ np.uint64(_ERRORS),
+        worth_rng=np.array([seed], np.uint64) ^ np.uint64(_SAMPLES),
     )
 
 
@@ -314,66 +326,6 @@ def _slots(plan: AgentPlan) -> int:
     if len(plan.kinds) > 1 or not plan.pool_pages:
         raise ValueError("policy by_slot: one kind of objects, in a pool of their own")
     return plan.pool_pages // plan.kinds[0].pages
-
-
-def _bytes_per_rank(plan: AgentPlan, sim: la.Sim) -> float:
-    """Bytes of all objects, on one rank."""
-    counts = {"agent": len(sim.agents.agents), "all": 1}
-    others = sum(counts[kind.per] for kind in plan.kinds if kind.per != "adapter")
-    counts["adapter"] = len(sim.agents.things) - others
-    return sum(counts[kind.per] * kind.bytes_per_rank for kind in plan.kinds)
-
-
-def object_uses(plan: AgentPlan | None, sim: la.Sim, ranks: int) -> tuple[ObjectUse, ...]:
-    """Usage of objects at each worker of ``ranks`` ranks; empty without objects."""
-    if plan is None or not (plan.kinds or plan.kv_share):
-        return ()
-    page = int(sim.config.page_tokens)
-    all_bytes = ranks * _bytes_per_rank(plan, sim)
-    pages = int(sim.agents.things["pages"].sum())
-    disk_bytes = all_bytes if plan.host_pages else 0.0
-    return tuple(
-        ObjectUse(
-            calls=int(worker.requests),
-            found=int(loader.found),
-            loads=int(loader.loads),
-            loads_ahead=int(loader.loads_ahead),
-            used_ahead=int(loader.used_ahead),
-            preempted=int(loader.preempted),
-            evicted=int(loader.evicted),
-            load_s=float(loader.load_s),
-            stall_s=float(loader.stall_s),
-            wasted_s=float(loader.wasted_s),
-            peak_tokens=int(loader.peak_pages) * page,
-            kv_tokens_ahead=int(loader.kv_loaded_pages) * page,
-            kv_tokens_used=int(loader.kv_used_pages) * page,
-            kv_load_s=float(loader.kv_load_s),
-            kv_tokens_fetched=int(loader.fetched_pages) * page,
-            loaded_bytes=ranks * _transferred_bytes(plan, float(loader.load_s), int(loader.loads)),
-            lost_bytes=ranks * _transferred_bytes(plan, float(loader.wasted_s), int(loader.preempted)),
-            host_bytes=all_bytes * plan.host_pages / pages if plan.host_pages else all_bytes,
-            on_disk_bytes=disk_bytes,
-            disk_reads=int(loader.reads),
-            disk_reads_ahead=int(loader.reads_ahead),
-            disk_preempted=int(loader.reads_preempted),
-            host_evicted=int(loader.dropped),
-            disk_s=float(loader.read_s),
-            disk_wasted_s=float(loader.read_wasted_s),
-            disk_bytes=_read_bytes(plan, float(loader.read_s), int(loader.reads)),
-            disk_lost_bytes=_read_bytes(plan, float(loader.read_wasted_s), int(loader.reads_preempted)),
-        )
-        for worker, loader in zip(sim.workers, sim.agents.loaders, strict=True)
-    )
-
-
-def _transferred_bytes(plan: AgentPlan, seconds: float, loads: int) -> float:
-    """Bytes that ``loads`` whole or partial loads moved over a rank's link in ``seconds``."""
-    return max(seconds - loads * plan.link_latency_s, 0.0) * plan.link_bytes_per_s
-
-
-def _read_bytes(plan: AgentPlan, seconds: float, reads: int) -> float:
-    """Bytes that ``reads`` whole or partial reads moved from the disk in ``seconds``, for all ranks."""
-    return max(seconds - reads * plan.disk_latency_s, 0.0) * plan.disk_bytes_per_s
 
 
 def _empty_fields() -> dict[str, Any]:
@@ -393,5 +345,8 @@ def _empty_fields() -> dict[str, Any]:
         "objects": np.zeros((0, 0), al.OBJECT).view(np.recarray),
         "loaders": _records(0, al.LOADER_STATE),
         "line_size": np.empty(0, np.int64),
+        "gap_counts": np.empty(0, np.int64),
+        "gap_sums_s": no_value,
         "rng": np.zeros(1, np.uint64),
+        "worth_rng": np.zeros(1, np.uint64),
     }

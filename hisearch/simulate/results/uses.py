@@ -145,6 +145,48 @@ class ObjectUse:
     disk_lost_bytes: float = 0.0
 
 
+#: Fields of ``HintQuality`` that a run counts.
+HINT_COUNTS = (
+    "compared", "ordered", "ordered_by_use", "predicted_calls", "in_time", "lead_s", "samples", "said_near",
+    "came_near", "near_as_said", "said", "came",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class HintQuality:
+    """What predictions of agents' next calls turned out to be worth in a run; see ``kernels.agents.worth``.
+
+    Attributes:
+        source: of the predictions, as in ``AgentMemorySpec.distance``.
+        unit: of ``near``, ``said`` and ``came``: "frames" or "s".
+        near: predicted times to a call up to which objects are loaded ahead.
+        load_s: that loading an agent's objects takes over the idle link.
+        compared: pairs of idle agents, one of which called. ordered: of these, with the caller predicted to call first.
+            ordered_by_use: with the caller having called last.
+        predicted_calls: with a prediction before them. in_time: predicted at least ``load_s`` before. lead_s: sum of
+            the seconds from an agent's newest prediction to its call.
+        samples: predictions sampled over time whose call came. said_near: of these, predicted within ``near``;
+            came_near: that came within it; near_as_said: both. said, came: sums of predicted and of true times.
+    """
+
+    source: str
+    unit: str
+    near: float
+    load_s: float
+    compared: int
+    ordered: int
+    ordered_by_use: int
+    predicted_calls: int
+    in_time: int
+    lead_s: float
+    samples: int
+    said_near: int
+    came_near: int
+    near_as_said: int
+    said: float
+    came: float
+
+
 @dataclass(frozen=True)
 class PoolUse:
     """A pool's workers among those of the fleet.

@@ -10,7 +10,7 @@ from hisearch.specs.base import Count, DType, NonNegative, Positive, Strict
 from hisearch.specs.errors import KeyedError
 
 AgentPolicyName = Literal["lru", "by_slot", "queued", "duration", "steps", "distance"]
-DistanceSourceName = Literal["trace", "past", "oracle"]
+DistanceSourceName = Literal["trace", "past", "last", "ewma", "survival", "oracle"]
 #: Policies under which the engine's own eviction decides on KV.
 OWN_KV_EVICTION: tuple[AgentPolicyName, ...] = ("lru", "by_slot")
 #: Engines for which agents' objects are simulated.
@@ -60,8 +60,11 @@ class AgentMemorySpec(Strict):
     )
     distance: DistanceSourceName = Field(
         "trace",
-        description="duration, steps, distance: who says when an agent will call. trace: its hints; past: the mean of "
-        "the agent's own gaps; oracle: the trace itself, which no engine knows.",
+        description="duration, steps, distance: who says when an agent will call. trace: its hints, which are exact "
+        "for the kind independent (an agent knows how long it will act) and for diffusion over a graph that loses "
+        "nothing; past, last, ewma: the mean of the agent's own gaps between calls, the last one, their moving "
+        "average; survival: the gaps of all agents that were longer than this one has been away; oracle: the trace "
+        "itself, which no engine knows.",
     )
     adapters: AdaptersSpec | None = Field(None, description="LoRA adapters; none by default.")
     objects: list[AgentObjectSpec] = Field(default_factory=list, description="Other kinds.")
@@ -100,7 +103,8 @@ class AgentMemorySpec(Strict):
     trust: Literal["tested", "always"] = Field(
         "tested",
         description="distance: tested: distances count only while they tell the order of calls better than last use "
-        "does; always: whatever they are worth.",
+        "does, and of objects that are loaded ahead one at a time waits for its call while fewer than half of the "
+        "recent ones were used; always: whatever they are worth.",
     )
     noise: NonNegative = Field(0.0, description="Error of distances: standard deviation of their logarithm …")
     bias: Positive = Field(1.0, description="… and a factor on all of them.")

@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 import numpy as np
 
 from hisearch.base.dtypes import I4, I8
+from hisearch.traces.agents import reordered
 from hisearch.traces.compiled import TraceArrays
 from hisearch.traces.compiler import compile_trace
 from hisearch.traces.models import chosen
@@ -39,7 +40,8 @@ def in_arrival_order(trace: Trace) -> Trace:
         "shared_tokens": shared_tokens,
     }
     ids = [trace.request_ids[index] for index in order.tolist()]
-    return replace(trace, request_ids=ids, models=chosen(trace.models, order), **columns)
+    agents = None if trace.agents is None else reordered(trace.agents, order)
+    return replace(trace, request_ids=ids, models=chosen(trace.models, order), agents=agents, **columns)
 
 
 def _shares(arrays: TraceArrays) -> tuple[I4, I8]:

@@ -1,10 +1,12 @@
 """Messages that spread over a graph, breadth first: who gets one calls, then passes it on.
 
-Messages follow one another. The agents that a message will reach, and in how many hops, are known at its start.
+Messages follow one another. What is known of the next calls is the graph, who has the message, and who got it last:
+whether it takes an edge (``spread``) is not known before it has.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -30,8 +32,8 @@ def diffusion(spec: AgentWorkloadSpec, seeds: tuple[int, int], edges: Neighbours
     graph = build_graph(spec.graph, spec.agents, edges, stream("graph", *seeds))
     messages = _messages(spec, graph, stream("messages", *seeds))
     if spec.pacing == "frames":
-        return _by_frames(spec, messages)
-    return _free(spec, messages, stream("actions", *seeds))
+        return _by_frames(spec, graph, messages)
+    return _free(spec, graph, messages, stream("actions", *seeds))
 
 
 def _messages(spec: AgentWorkloadSpec, graph: Neighbours, rng: np.random.Generator) -> Iterator[list[_Reached]]:
@@ -51,22 +53,56 @@ def _messages(spec: AgentWorkloadSpec, graph: Neighbours, rng: np.random.Generat
         yield reached
 
 
-def _by_frames(spec: AgentWorkloadSpec, messages: Iterator[list[_Reached]]) -> Schedule:
-    """A hop is a frame."""
+def _hops_from(graph: Neighbours, senders: list[int], known: set[int], farther: int) -> np.ndarray:
+    """Hops from ``senders`` to each agent over the graph, past none that is ``known``; shape (A,).
+
+    Agents to which no path leads wait for the next message: one hop more than the farthest to which one does, and at
+    least ``farther``.
+    """
+    hops = np.full(len(graph), -1)
+    reach, ahead = senders, 0
+    seen = known | set(senders)
+    while reach:
+        hops[reach] = ahead
+        ahead += 1
+        following = {neighbour for sender in reach for neighbour in graph[sender]} - seen
+        seen |= following
+        reach = sorted(following)
+    hops[hops < 0] = max(ahead, farther)
+    return hops
+
+
+def _by_frames(spec: AgentWorkloadSpec, graph: Neighbours, messages: Iterator[list[_Reached]]) -> Schedule:
+    """A hop is a frame. Before each the estimates that have changed are given anew."""
     frames = Frames(spec.frame_s)
     begin = 0
     while len(frames.agent) < spec.calls:
         message = next(messages)
-        for reached in message:
-            frames.call(reached.agent, begin + reached.hops)
-            if reached.hops > 0:
-                frames.hint_at(begin, reached.agent, reached.hops)
+        known: set[int] = set()
+        predicted = np.full(spec.agents, -1)
+        for hop, group in itertools.groupby(message, key=lambda reached: reached.hops):
+            senders = [reached.agent for reached in group]
+            for agent in senders:
+                frames.call(agent, begin + hop)
+            frame = begin + hop
+            # Once nothing is lost on the way, the first estimate stands.
+            if hop == 0 or spec.spread < 1:
+                expected = frame + _hops_from(graph, senders, known, 1)
+                changed = expected != predicted
+                changed[senders] = False
+                changed[sorted(known)] = False
+                for agent in np.flatnonzero(changed).tolist():
+                    frames.hint_at(frame, agent, float(expected[agent] - frame))
+                predicted = expected
+            known.update(senders)
         begin += message[-1].hops + 1
     return frames.schedule(spec.calls)
 
 
-def _free(spec: AgentWorkloadSpec, messages: Iterator[list[_Reached]], rng: np.random.Generator) -> Schedule:
-    """A message begins when all calls of the one before it have ended."""
+def _free(
+    spec: AgentWorkloadSpec, graph: Neighbours, messages: Iterator[list[_Reached]], rng: np.random.Generator
+) -> Schedule:
+    """A message begins when all calls of the one before it have ended: with it, an estimate for everybody."""
     chains = Chains()
     gates: list[tuple[int, int, float, float]] = []
     assert spec.action is not None  # the spec's own check
@@ -81,7 +117,9 @@ def _free(spec: AgentWorkloadSpec, messages: Iterator[list[_Reached]], rng: np.r
                 chains.add(Call(reached.agent, previous=first - 1, think_s=think_s, gate=begun, behind=begun - 1))
             else:
                 chains.add(Call(reached.agent, arrival_s=think_s, gate=begun))
-            gates.append((begun - 1, reached.agent, (reached.hops + 1) * spec.action.p50_s, float(reached.hops)))
+        seeds = [reached.agent for reached in message if reached.by < 0]
+        for agent, hops in enumerate(_hops_from(graph, seeds, set(), 1).tolist()):
+            gates.append((begun - 1, agent, (hops + 1) * spec.action.p50_s, float(hops)))
         begun += 1
     for gate, agent, seconds, steps in gates:
         chains.hints.append(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from hisearch.base.dtypes import F8, I8
-from hisearch.specs.workloads.agent_workload import AgentWorkloadSpec
+from hisearch.specs.workloads.agent_workload import AgentWorkloadSpec, WorldSpec
 from hisearch.traces.agents import AT_START
 from hisearch.traces.generators.independent import action_frames
 from hisearch.traces.generators.schedule import Call, Chains, Frames, Hint, Schedule
@@ -51,11 +51,7 @@ class _World:
         planned = self.next_call == self.tick
         self.open |= planned
         pairs = cKDTree(self.at_m).query_pairs(self.spec.world.radius_m, output_type="ndarray")
-        free = self.open & ~planned
-        met = np.zeros(len(planned), dtype=bool)
-        for first, second in pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))].tolist():
-            if free[first] and free[second] and not (met[first] or met[second]):
-                met[[first, second]] = True
+        met = _first_pairs(pairs, self.open & ~planned)
         self.open &= ~met
         return np.flatnonzero(planned), np.flatnonzero(met)
 
@@ -67,26 +63,48 @@ class _World:
     def left(self) -> F8:
         """Ticks to each agent's next call as far as its world can predict; shape (A,).
 
-        To its plan's end, or to a meeting with the nearest other agent, which may come towards it.
+        To its plan's end, or to the first meeting to which the places, headings and plans of all lead. What an agent
+        does after its next call is not known, and no part of the estimate.
         """
         from scipy.spatial import cKDTree
 
         world = self.spec.world
-        distance = cKDTree(self.at_m).query(self.at_m, k=min(2, len(self.at_m)))[0]
-        nearest = distance[:, 1] if distance.ndim > 1 else np.full(len(self.at_m), np.inf)
-        meeting = np.maximum(nearest - world.radius_m, 0.0) / (2 * world.speed_m_per_s * world.tick_s)
-        return np.minimum(self.next_call - self.tick, np.where(self.open, np.maximum(meeting, 1.0), np.inf))
+        left = (self.next_call - self.tick).astype(np.float64)
+        on_plan = np.flatnonzero(self.open & (left > 1))
+        at_m, heading = self.at_m[on_plan], self.heading[on_plan]
+        ahead = 0
+        while len(on_plan) > 1:
+            ahead += 1
+            at_m, heading = _walked(world, at_m, heading)
+            pairs = cKDTree(at_m).query_pairs(world.radius_m, output_type="ndarray")
+            left[on_plan[_first_pairs(pairs, np.ones(len(on_plan), dtype=bool))]] = ahead
+            kept = left[on_plan] > ahead + 1
+            on_plan, at_m, heading = on_plan[kept], at_m[kept], heading[kept]
+        return left
 
     def advance(self) -> None:
         """One tick: everybody walks, edges turn them back."""
-        size = self.spec.world.size_m
-        self.at_m += self.heading * (self.spec.world.speed_m_per_s * self.spec.world.tick_s)
-        for _ in range(2):
-            outside = (self.at_m < 0) | (self.at_m > size)
-            self.at_m = np.where(self.at_m < 0, -self.at_m, np.where(self.at_m > size, 2 * size - self.at_m, self.at_m))
-            self.heading = np.where(outside, -self.heading, self.heading)
-        np.clip(self.at_m, 0.0, size, out=self.at_m)
+        self.at_m, self.heading = _walked(self.spec.world, self.at_m, self.heading)
         self.tick += 1
+
+
+def _walked(world: WorldSpec, at_m: F8, heading: F8) -> tuple[F8, F8]:
+    """Places and headings a tick later; both of shape (A, 2)."""
+    at_m = at_m + heading * (world.speed_m_per_s * world.tick_s)
+    for _ in range(2):
+        outside = (at_m < 0) | (at_m > world.size_m)
+        at_m = np.where(at_m < 0, -at_m, np.where(at_m > world.size_m, 2 * world.size_m - at_m, at_m))
+        heading = np.where(outside, -heading, heading)
+    return np.clip(at_m, 0.0, world.size_m), heading
+
+
+def _first_pairs(pairs: I8, free: np.ndarray) -> np.ndarray:
+    """Which agents are in one of ``pairs``, taken in order, with both ``free`` and in no pair before; shape (A,)."""
+    paired = np.zeros(len(free), dtype=bool)
+    for first, second in pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))].tolist():
+        if free[first] and free[second] and not (paired[first] or paired[second]):
+            paired[[first, second]] = True
+    return paired
 
 
 def interaction(spec: AgentWorkloadSpec, seeds: tuple[int, int]) -> Schedule:

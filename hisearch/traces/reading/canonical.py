@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import gzip
 import io
+import itertools
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from hisearch.traces.agents import AgentArrays
+from hisearch.traces.reading.agent_rows import AGENT_FIELDS, AgentRows, agent_columns, agent_header
 from hisearch.traces.reading.errors import TraceError
 from hisearch.traces.reading.rows import Fields, Order, RowError, json_rows, one_line
 from hisearch.traces.reading.source import Codes, Requests, Source
@@ -32,8 +35,8 @@ VERSION = 1
 _FIELDS = frozenset({
     "id", "arrival_s", "input_tokens", "output_tokens", "max_output_tokens", "previous", "think_s", "session", "tenant",
     "priority", "model", "shares_with", "shared_tokens", "block_ids", "known_tokens", "token_ids", "output_token_ids",
-})  # fmt: skip
-_HEADER = ("format", "version", "block_tokens", "open_loop", "skipped_rows", "import_notes")
+}) | AGENT_FIELDS  # fmt: skip
+_HEADER = ("format", "version", "block_tokens", "open_loop", "agents", "skipped_rows", "import_notes")
 #: Characters of a note of a header that are kept, and notes.
 _NOTE_CHARACTERS, _MOST_NOTES = 1000, 100
 _CONTENT = ("shares_with", "block_ids", "token_ids")
@@ -47,8 +50,9 @@ def is_header(row: Any) -> bool:
 class _Reader:
     """Turns rows into columns; references between requests are by id, to earlier rows."""
 
-    def __init__(self, block_tokens: int) -> None:
+    def __init__(self, block_tokens: int, agents: AgentRows) -> None:
         self.block_tokens = block_tokens
+        self.agents = agents
         self.requests = Requests()
         self.max_output_tokens: list[int] = []
         self.priority: list[int] = []
@@ -70,7 +74,9 @@ class _Reader:
             raise RowError("id", f"{name!r} was used before")
         inputs, outputs = row.tokens("input_tokens"), row.tokens("output_tokens")
         limit = row.count("max_output_tokens", minimum=outputs) if "max_output_tokens" in row else outputs
-        previous = self._reference(row, "previous")
+        self.agents.check(row, len(self.requests))
+        waits_for = self.agents.waits_for(row, self._index)
+        previous = waits_for[-1] if waits_for else self._reference(row, "previous")
         think = self._think(row, previous)
         content, ids, known, shares_with, shared = self._content(row, inputs, outputs)
         priority = row.count("priority", minimum=0, maximum=2**31 - 1) if "priority" in row else 0
@@ -89,6 +95,7 @@ class _Reader:
             arrival, inputs, outputs, previous=previous, think_s=think, session=session, tenant=tenant,
             request_id=name, ids=ids, known_tokens=known, model=model,
         )  # fmt: skip
+        self.agents.add(row, waits_for)
         self.max_output_tokens.append(limit)
         self.priority.append(priority)
         self.shares_with.append(shares_with)
@@ -178,7 +185,14 @@ class _Reader:
             trace,
             max_output_tokens=np.array(self.max_output_tokens, dtype=np.int64),
             priority=np.array(self.priority, dtype=np.int32),
+            agents=self._found_agents(source),
         )
+
+    def _found_agents(self, source: Source) -> AgentArrays | None:
+        try:
+            return self.agents.finish()
+        except ValueError as error:
+            raise TraceError.at(str(error), path=source.path, key="agents") from error
 
 
 def read_canonical(source: Source) -> Trace:
@@ -202,9 +216,10 @@ def read_canonical(source: Source) -> Trace:
             raise RowError("open_loop", "expected true or false")
         skipped = header.count("skipped_rows", minimum=0) if "skipped_rows" in header else 0
         import_notes = _import_notes(header)
+        agents = AgentRows(header.raw("agents") if "agents" in header else None)
     except RowError as error:
         raise TraceError.at(error.message, path=source.path, line=line, key=error.field) from error
-    reader = _Reader(block_tokens)
+    reader = _Reader(block_tokens, agents)
     for line, row in rows:
         with source.bad.row(line):
             reader.add(row)
@@ -238,6 +253,9 @@ def write_trace(trace: Trace, path: Path) -> None:
     header |= {"block_tokens": trace.block_tokens} if trace.block_tokens > 1 else {}
     header |= {"skipped_rows": trace.skipped_rows} if trace.skipped_rows else {}
     header |= {"import_notes": list(trace.import_notes)} if trace.import_notes else {}
+    header |= {"agents": agent_header(trace.agents)} if trace.agents is not None else {}
+    if path.name.endswith(".parquet") and trace.agents is not None:
+        raise TraceError.at("agents are written as .jsonl or .jsonl.gz", path=path)
     if path.name.endswith(".parquet"):
         _write_parquet(trace, header, path)
     elif path.name.endswith((".jsonl", ".jsonl.gz")):
@@ -261,8 +279,10 @@ def _written_rows(trace: Trace) -> Iterator[dict[str, Any]]:
         trace.arrival_s, trace.input_tokens, trace.output_tokens, trace.max_output_tokens, trace.previous,
         trace.think_s, trace.session, trace.tenant, trace.priority, trace.shares_with, trace.shared_tokens,
     ]  # fmt: skip
-    for name, model, values in zip(
-        names, model_names, zip(*(column.tolist() for column in columns), strict=True), strict=True
+    no_agents: Iterable[dict[str, Any]] = itertools.repeat({}, len(names))
+    agent_rows = no_agents if trace.agents is None else agent_columns(trace.agents)
+    for name, model, agent_row, values in zip(
+        names, model_names, agent_rows, zip(*(column.tolist() for column in columns), strict=True), strict=True
     ):
         arrival, inputs, outputs, limit, previous, think, session, tenant, priority, shares_with, shared = values
         row: dict[str, Any] = {"id": name}
@@ -277,7 +297,7 @@ def _written_rows(trace: Trace) -> Iterator[dict[str, Any]]:
         row |= {"model": model} if model is not None else {}
         if shared:
             row |= {"shares_with": names[shares_with], "shared_tokens": shared}
-        yield row
+        yield row | agent_row
 
 
 def _write_parquet(trace: Trace, header: dict[str, Any], path: Path) -> None:

@@ -47,6 +47,10 @@ class Codes:
     def __getitem__(self, name: Hashable) -> int:
         return self._codes.setdefault(name, len(self._codes))
 
+    def names(self) -> dict[str, int]:
+        """The numbers given so far, by name as text."""
+        return {str(name): code for name, code in self._codes.items()}
+
 
 @dataclass
 class Requests:

@@ -1,0 +1,87 @@
+"""Usage of agents' objects at the end of a run, and what predictions of their calls were worth."""
+
+from __future__ import annotations
+
+from hisearch.kernels.layout import agents as al
+from hisearch.kernels.layout import sim as la
+from hisearch.simulate.arrays.agents import POLICIES
+from hisearch.simulate.plans.agent_plan import AgentPlan
+from hisearch.simulate.results.uses import HINT_COUNTS, HintQuality, ObjectUse
+
+
+def _bytes_per_rank(plan: AgentPlan, sim: la.Sim) -> float:
+    """Bytes of all objects, on one rank."""
+    counts = {"agent": len(sim.agents.agents), "all": 1}
+    others = sum(counts[kind.per] for kind in plan.kinds if kind.per != "adapter")
+    counts["adapter"] = len(sim.agents.things) - others
+    return sum(counts[kind.per] * kind.bytes_per_rank for kind in plan.kinds)
+
+
+def object_uses(plan: AgentPlan | None, sim: la.Sim, ranks: int) -> tuple[ObjectUse, ...]:
+    """Usage of objects at each worker of ``ranks`` ranks; empty without objects."""
+    if plan is None or not (plan.kinds or plan.kv_share):
+        return ()
+    page = int(sim.config.page_tokens)
+    all_bytes = ranks * _bytes_per_rank(plan, sim)
+    pages = int(sim.agents.things["pages"].sum())
+    disk_bytes = all_bytes if plan.host_pages else 0.0
+    return tuple(
+        ObjectUse(
+            calls=int(worker.requests),
+            found=int(loader.found),
+            loads=int(loader.loads),
+            loads_ahead=int(loader.loads_ahead),
+            used_ahead=int(loader.used_ahead),
+            preempted=int(loader.preempted),
+            evicted=int(loader.evicted),
+            load_s=float(loader.load_s),
+            stall_s=float(loader.stall_s),
+            wasted_s=float(loader.wasted_s),
+            peak_tokens=int(loader.peak_pages) * page,
+            kv_tokens_ahead=int(loader.kv_loaded_pages) * page,
+            kv_tokens_used=int(loader.kv_used_pages) * page,
+            kv_load_s=float(loader.kv_load_s),
+            kv_tokens_fetched=int(loader.fetched_pages) * page,
+            loaded_bytes=ranks * _transferred_bytes(plan, float(loader.load_s), int(loader.loads)),
+            lost_bytes=ranks * _transferred_bytes(plan, float(loader.wasted_s), int(loader.preempted)),
+            host_bytes=all_bytes * plan.host_pages / pages if plan.host_pages else all_bytes,
+            on_disk_bytes=disk_bytes,
+            disk_reads=int(loader.reads),
+            disk_reads_ahead=int(loader.reads_ahead),
+            disk_preempted=int(loader.reads_preempted),
+            host_evicted=int(loader.dropped),
+            disk_s=float(loader.read_s),
+            disk_wasted_s=float(loader.read_wasted_s),
+            disk_bytes=_read_bytes(plan, float(loader.read_s), int(loader.reads)),
+            disk_lost_bytes=_read_bytes(plan, float(loader.read_wasted_s), int(loader.reads_preempted)),
+        )
+        for worker, loader in zip(sim.workers, sim.agents.loaders, strict=True)
+    )
+
+
+def hint_quality(plan: AgentPlan | None, sim: la.Sim) -> HintQuality | None:
+    """What the agents' predicted calls turned out to be worth; None for a policy without, and for the oracle."""
+    if plan is None or plan.source == "oracle":
+        return None
+    loading, order = POLICIES[plan.policy]
+    if loading == al.AT_LAUNCH or order == al.BY_USE:
+        return None
+    by_frames = bool(sim.agents.policy.by_frames) and plan.source == "trace"
+    population = sim.agents.population
+    return HintQuality(
+        source=plan.source,
+        unit="frames" if by_frames else "s",
+        near=plan.ahead_steps if by_frames else plan.ahead_s,
+        load_s=sum(kind.load_s for kind in plan.kinds),
+        **{name: population[name].item() for name in HINT_COUNTS},
+    )
+
+
+def _transferred_bytes(plan: AgentPlan, seconds: float, loads: int) -> float:
+    """Bytes that ``loads`` whole or partial loads moved over a rank's link in ``seconds``."""
+    return max(seconds - loads * plan.link_latency_s, 0.0) * plan.link_bytes_per_s
+
+
+def _read_bytes(plan: AgentPlan, seconds: float, reads: int) -> float:
+    """Bytes that ``reads`` whole or partial reads moved from the disk in ``seconds``, for all ranks."""
+    return max(seconds - reads * plan.disk_latency_s, 0.0) * plan.disk_bytes_per_s

@@ -1,0 +1,156 @@
+"""Model calls recorded as spans of agents' runs: what each waited for, by times; shared prompts, by messages.
+
+Notation
+    a call *precedes* another of its run where it ended before the other began. The other waits for those that precede
+    it and precede no other such call: one, or several that ran side by side (a join). Several may wait for one (a
+    fan-out). What lies between is the agents' own time and their tools'.
+
+Times say more than the graph: of two branches side by side, a call of one may seem to wait for one of the other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hisearch.specs.wording import counted
+from hisearch.traces.agents import AgentArrays, frozen
+from hisearch.traces.reading.source import Codes, Requests, Source
+from hisearch.traces.trace import Trace
+
+#: Calls of a run that may be under way at once, and are looked through for those that a later call waits for.
+_MOST_PARALLEL = 1000
+
+
+@dataclass(frozen=True)
+class SpanCall:
+    """A call of the model.
+
+    Attributes:
+        start_s, end_s: since 1970. inputs, outputs: tokens.
+        run: name of what its calls belong to together: a conversation, or a trace. agent: name of its caller within.
+        model: asked for, or "". messages: texts of the prompt, in order; answer: of the output, or "". name: its id.
+    """
+
+    start_s: float
+    end_s: float
+    inputs: int
+    outputs: int
+    run: str
+    agent: str
+    model: str = ""
+    messages: tuple[str, ...] = ()
+    answer: str = ""
+    name: str | None = None
+
+
+def trace_of(source: Source, calls: Sequence[SpanCall]) -> Trace:
+    """The closed loop of all calls: each follows what it waited for, after the time that lay between.
+
+    Raises:
+        TraceError: there are no calls.
+    """
+    calls = sorted(calls, key=lambda call: (call.start_s, call.end_s))
+    waits_for = _waits_for(calls)
+    requests, runs, agents = Requests(), Codes(), Codes()
+    several = len({call.model for call in calls}) > 1
+    first_s = calls[0].start_s if calls else 0.0
+    for call, before in zip(calls, waits_for, strict=True):
+        latest = max(before, key=lambda earlier: calls[earlier].end_s, default=-1)
+        think_s = max(call.start_s - calls[latest].end_s, 0.0) if latest >= 0 else 0.0
+        requests.add(
+            call.start_s - first_s, call.inputs, call.outputs, previous=latest, think_s=think_s,
+            session=runs[call.run], request_id=call.name, model=call.model if several else None,
+        )  # fmt: skip
+    agent = np.array([agents[(call.run, call.agent)] for call in calls], np.int32)
+    gate, behind, dropped = _gates(waits_for)
+    warnings = ["what a call waits for is told by times: branches side by side may seem to wait for each other"]
+    if dropped:
+        warnings.append(f"{counted(dropped, 'join')} wait for the last call alone: calls can be in one join each")
+    if not any(call.messages for call in calls):
+        warnings.append("the export has no messages: nothing is shared between prompts")
+    shares = shared_prompts(calls) if not several else ([-1] * len(calls), [0] * len(calls))
+    trace = requests.build(source, shares=shares, open_loop=False, warnings=warnings)
+    nobody, never = np.empty(0, np.int32), np.empty(0)
+    return replace(
+        trace,
+        agents=frozen(
+            AgentArrays(
+                agent=agent,
+                adapter=np.full(int(agent.max()) + 1, -1),
+                gate=gate,
+                behind=behind,
+                hint_trigger=nobody,
+                hint_agent=nobody,
+                hint_after_s=never,
+                hint_s=never,
+                hint_steps=never,
+                by_frames=np.zeros(1, np.int32),
+            )
+        ),
+    )
+
+
+def _waits_for(calls: Sequence[SpanCall]) -> list[list[int]]:
+    """What each call waits for, in order; calls are in order of their starts."""
+    of_run: dict[str, list[int]] = {}
+    found = []
+    for index, call in enumerate(calls):
+        earlier = of_run.setdefault(call.run, [])
+        ended = [k for k in earlier[-_MOST_PARALLEL:] if calls[k].end_s <= call.start_s]
+        newest_start = max((calls[k].start_s for k in ended), default=0.0)
+        found.append([k for k in ended if calls[k].end_s > newest_start])
+        earlier.append(index)
+    return found
+
+
+def _gates(waits_for: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray, int]:
+    """``gate`` and ``behind`` of ``AgentArrays`` for joins, and how many joins cannot be kept; shapes (N,)."""
+    gate, behind = (np.full(len(waits_for), -1, np.int32) for _ in range(2))
+    sets: dict[tuple[int, ...], int] = {}
+    dropped = 0
+    for index, before in enumerate(waits_for):
+        key = tuple(before)
+        if len(key) < 2:  # noqa: PLR2004 - one call is followed without a gate
+            continue
+        if key not in sets:
+            if (gate[list(key)] >= 0).any():
+                dropped += 1
+                continue
+            sets[key] = len(sets)
+            gate[list(key)] = sets[key]
+        behind[index] = sets[key]
+    return gate, behind, dropped
+
+
+def shared_prompts(calls: Sequence[SpanCall]) -> tuple[list[int], list[int]]:
+    """``shares_with`` and ``shared_tokens`` by leading messages that are equal, an answer being one more.
+
+    Tokens of a message are its share of the prompt's characters.
+    """
+    known: dict[bytes, tuple[int, int]] = {}
+    shares_with, shared = [], []
+    for index, call in enumerate(calls):
+        characters = sum(map(len, call.messages))
+        digest, at = hashlib.sha256(), 0
+        best = (-1, 0)
+        own: list[tuple[bytes, int]] = []
+        for message in call.messages:
+            digest.update(f"{len(message)}:{message}".encode())
+            at += len(message)
+            tokens = call.inputs * at // max(characters, 1)
+            own.append((digest.digest(), tokens))
+            if own[-1][0] in known:
+                earlier, theirs = known[own[-1][0]]
+                best = (earlier, min(tokens, theirs))
+        if call.messages and call.answer:
+            digest.update(f"{len(call.answer)}:{call.answer}".encode())
+            own.append((digest.digest(), call.inputs + call.outputs))
+        for key, tokens in own:
+            known.setdefault(key, (index, tokens))
+        shares_with.append(best[0] if best[1] else -1)
+        shared.append(best[1])
+    return shares_with, shared
