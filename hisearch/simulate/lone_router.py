@@ -65,7 +65,8 @@ class LoneRouter:
     def choose(self, request: int, now: float = 0.0, told: tuple[int, int] = (-1, -1)) -> tuple[int, bool]:
         """The worker for ``request``, and whether that was left to chance.
 
-        told: workers that are to be drawn, where they may be, in place of the stream's.
+        told: workers that are to be drawn, where they may be, in place of the stream's: the first decides, the second
+        is power_of_two's other one, or the name that cache_aware's tree stamps though the match is too short.
         """
         from hisearch.kernels.routing import router
 
@@ -99,6 +100,11 @@ class LoneRouter:
         self._route.draw_s = 0.0
         bucket.draw_where_due(self._fleet, self._route, 0.0)
         self._route.draw_s = math.inf
+
+    @property
+    def unseen(self) -> int:
+        """Names that cache_aware's tree has drawn without a choice that shows them."""
+        return int(self._route.unseen)
 
     @property
     def tree_tokens(self) -> I8:

@@ -71,7 +71,7 @@ GATE = np.dtype([("left", "i4"), ("head", "i4")], align=True)
 TREE_NODE = np.dtype(
     [
         ("bottom", "i4"),  # the last trace node of it; -1: the trace node is not in the tree
-        ("name", "i4"),  # of a last trace node: place of the worker that matches go to
+        ("name", "i4"),  # of a last trace node: place of the worker that matches go to; see ``router_tree.DRAWN``
     ],
     align=True,
 )
@@ -94,6 +94,7 @@ ROUTE = np.dtype(
         ("told", "i8"),  # place that a recording says was drawn, and the next; -1: draws are the stream's
         ("told_next", "i8"),
         ("draws", "i8"),  # choices left to chance
+        ("unseen", "i8"),  # draws that no choice showed at once
         *router_fields(),  # rules of its router's release (1: it holds)
         # What router policies are told and remember.
         *((parameter.name, parameter.dtype) for parameter in ROUTERS.parameters().values()),

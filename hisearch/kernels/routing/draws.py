@@ -11,14 +11,14 @@ from hisearch.kernels.layout import fleet as fl
 
 
 @kernel
-def one_of(fleet, route, k, count):
-    """One of the first ``count`` places of ``Fleet.candidates``; what a recording tells counts if it is among them."""
+def one_of(fleet, route, k, count, told):
+    """One of the first ``count`` places of ``Fleet.candidates``: the one ``told``, if it is among them."""
     if count == 1:
         return fleet.candidates[route.first]
     route.draws += 1
     for c in range(count):
-        if fleet.candidates[route.first + c] == route.told:
-            return route.told
+        if fleet.candidates[route.first + c] == told:
+            return told
     return fleet.candidates[route.first + rng.below(fleet.rng[k], count)]
 
 

@@ -22,6 +22,8 @@ from hisearch.kernels.traffic import flow
 
 #: Matches at clocks divisible by this stamp the node where they ended.
 STAMP_EVERY = 8
+#: Name of a node whose first worker was trimmed there before a match: some holder's, drawn where it first matters.
+DRAWN = -1
 
 
 @kernel
@@ -50,19 +52,30 @@ def deepest_match(fleet, k, r):
 
 
 @kernel
-def worker_named(fleet, route, k, s):
-    """The place whose name the node of trace node ``s`` has; any other holder where that one was trimmed there."""
+def _is_named(fleet, route, k, s):
+    """Whether the node of trace node ``s`` has a name that still holds it."""
+    name = np.int64(fleet.tree[fleet.tree[s, k // fl.SIDES].bottom, k // fl.SIDES].name)
+    if name == DRAWN:
+        return False
+    word, bit = _column(route, name)
+    return fleet.prefix_index[s, word] & bit != 0
+
+
+@kernel
+def worker_named(fleet, route, k, s, told):
+    """The place whose name the node of trace node ``s`` has; any other holder where that one was trimmed there.
+
+    ``told``: see ``draws.one_of``.
+    """
     node = fleet.tree[fleet.tree[s, k // fl.SIDES].bottom, k // fl.SIDES]
-    word, bit = _column(route, np.int64(node.name))
-    if fleet.prefix_index[s, word] & bit:
-        return np.int64(node.name)
-    count = 0
-    for place in range(route.members):
-        word, bit = _column(route, place)
-        if fleet.prefix_index[s, word] & bit:
-            fleet.candidates[route.first + count] = place
-            count += 1
-    node.name = draws.one_of(fleet, route, k, count)
+    if not _is_named(fleet, route, k, s):
+        count = 0
+        for place in range(route.members):
+            word, bit = _column(route, place)
+            if fleet.prefix_index[s, word] & bit:
+                fleet.candidates[route.first + count] = place
+                count += 1
+        node.name = draws.one_of(fleet, route, k, count, told)
     return np.int64(node.name)
 
 
@@ -71,9 +84,17 @@ def note_match(fleet, route, k, s):
     """A match ended at trace node ``s`` (0: nothing matched): the clock goes on, and every eighth match stamps."""
     now = route.tree_clock
     route.tree_clock += 1
-    if fleet.stamps.shape[0] > 0 and s > 0 and now % STAMP_EVERY == 0:
-        place = worker_named(fleet, route, k, s)
+    if s == 0:
+        return
+    if fleet.stamps.shape[0] > 0 and now % STAMP_EVERY == 0:
+        drawn = route.draws
+        place = worker_named(fleet, route, k, s, route.told_next)
+        # No choice was left to chance: the match was too short to make one.
+        route.unseen += route.draws - drawn
+        route.draws = drawn
         fleet.stamps[fleet.tree[s, k // fl.SIDES].bottom, route.first + place] = now
+    elif not _is_named(fleet, route, k, s):
+        fleet.tree[fleet.tree[s, k // fl.SIDES].bottom, k // fl.SIDES].name = DRAWN
 
 
 @kernel

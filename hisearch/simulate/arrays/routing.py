@@ -40,6 +40,7 @@ def route_of(router: RouterSpec, first: int, members: int) -> Any:
         told=-1,
         told_next=-1,
         draws=0,
+        unseen=0,
         **router_rules_in_force(router.version),
         **ROUTERS.kernel_values(router),
     )

@@ -3,11 +3,14 @@
 What a router left to chance cannot be repeated: a random worker, a tie among a hash map's entries. There the recorded
 worker is taken where the simulated router might have drawn it, and counted (``drawn``). Of policies that draw every
 worker, the draws are held against even chances.
+
+One draw is not recorded: cache_aware stamps a name that its hash map gives, though the match is too short to choose by
+it (``unseen``). What follows depends on it, so every worker is tried until all that follows agrees.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,10 +25,14 @@ from hisearch.validate.router.texts import TextTree, prompts_of, text_tree
 
 #: Even chances are doubted where draws as uneven as the recorded ones are rarer than this.
 LEAST_CHANCE = 1e-4
+#: Replays of a recording at most, with other unseen names.
+MOST_TRIES = 400
 #: Policies that draw every worker alike.
 _EVEN = ("random", "power_of_two")
 #: The last range's end in a recording: the largest number of 64 bits.
 _NO_END = 2**64 - 1
+#: What has to be as much as what.
+_PAIRS = (("equal", "choices"), ("equal_trimmings", "trimmings"), ("equal_redrawings", "redrawings"))
 
 
 @dataclass(frozen=True)
@@ -46,6 +53,7 @@ class RouterCase:
         file: path of the recording. policy: its router's.
         choices: how many it has. equal: how many are equal.
         drawn: of these, those that were left to chance, where the recorded worker was a possible one.
+        unseen: names that were tried out, as no choice shows them.
         first_difference: None where all are equal.
         trimmings, equal_trimmings: of cache_aware's tree; equal where every worker keeps as many characters.
         redrawings, equal_redrawings: of bucket's ranges.
@@ -60,6 +68,7 @@ class RouterCase:
     choices: int = 0
     equal: int = 0
     drawn: int = 0
+    unseen: int = 0
     first_difference: ChoiceDifference | None = None
     trimmings: int = 0
     equal_trimmings: int = 0
@@ -88,20 +97,31 @@ def validate_router(path: Path) -> RouterCase:
         RouterRecordingError: the file cannot be used, or has settings that are not simulated.
         OSError: the file cannot be read.
     """
-    replay = _Replay(read_router_recording(path))
-    for number, event in enumerate(replay.recording.events):
-        getattr(replay, f"on_{event[0]}")(number, *event[1:])
-    return replay.case()
+    recording = read_router_recording(path)
+    trace = _trace(recording)
+    best, guesses = _Replay(recording, trace, []), list[int]()
+    for _ in range(MOST_TRIES):
+        replay = _Replay(recording, trace, guesses)
+        replay.run()
+        best = max(best, replay, key=lambda run: run.agrees_until)
+        other = replay.other_guesses()
+        if best.agrees_until == len(recording.events) or other is None:
+            break
+        guesses = other
+    return best.case()
 
 
 class _Replay:
     """A recording's events, one after another, and what came of them."""
 
-    def __init__(self, recording: RouterRecording) -> None:
+    def __init__(self, recording: RouterRecording, trace: TraceArrays, guesses: Sequence[int]) -> None:
         self.recording = recording
-        self.router = LoneRouter(
-            recording.router, _trace(recording), recording.workers, disaggregated=recording.disaggregated
-        )
+        self.router = LoneRouter(recording.router, trace, recording.workers, disaggregated=recording.disaggregated)
+        self.guesses = guesses
+        #: Events at which a name was drawn unseen, and the guess there.
+        self.guessed: list[tuple[int, int]] = []
+        #: Events up to the first that differs.
+        self.agrees_until = 0
         # Ranges belong to places of the router's order; a recording may list them in another.
         self.place_of = np.argsort(recording.range_order or range(recording.workers))
         self.worker_of = np.argsort(self.place_of)
@@ -120,9 +140,36 @@ class _Replay:
         if not recording.answers_loads:
             self.router.loads = -1
 
+    def run(self) -> None:
+        """Follow all events."""
+        for number, event in enumerate(self.recording.events):
+            before = self.router.unseen
+            agreed = self._agrees()
+            getattr(self, f"on_{event[0]}")(number, *event[1:])
+            if self.router.unseen > before:
+                self.guessed.append((number, self._guess()))
+            if agreed and self._agrees():
+                self.agrees_until = number + 1
+
+    def other_guesses(self) -> list[int] | None:
+        """The next guesses in order, the last one before what differs changed first; None: all have been tried."""
+        taken = [guess for number, guess in self.guessed if number <= self.agrees_until]
+        while taken and taken[-1] == self.recording.workers - 1:
+            taken.pop()
+        return [*taken[:-1], taken[-1] + 1] if taken else None
+
+    def _guess(self) -> int:
+        """The name for the next unseen draw."""
+        count = len(self.guessed)
+        return self.guesses[count] if count < len(self.guesses) else 0
+
+    def _agrees(self) -> bool:
+        counts = self.counts
+        return all(counts[part] == counts[whole] for part, whole in _PAIRS)
+
     def on_send(self, number: int, prompt: int, worker: int, *details: Any) -> None:
         """A request was sent to ``worker``."""
-        policy, now, told = self.recording.router.policy, 0.0, (int(self.place_of[worker]), -1)
+        policy, now, told = self.recording.router.policy, 0.0, (int(self.place_of[worker]), self._guess())
         if policy == "power_of_two" and details:
             first, first_load, second, second_load = details
             told = (int(self.place_of[first]), int(self.place_of[second]))
@@ -175,10 +222,9 @@ class _Replay:
         """What came of it."""
         counts = self.counts
         chance = self._chance() if self.found.policy in _EVEN else None
-        pairs = (("equal", "choices"), ("equal_trimmings", "trimmings"), ("equal_redrawings", "redrawings"))
-        equal = all(counts[part] == counts[whole] for part, whole in pairs)
         even = chance is None or chance >= LEAST_CHANCE
-        return replace(self.found, **counts, chance=chance, ok=equal and even and counts["stale_loads"] == 0)
+        ok = self._agrees() and even and counts["stale_loads"] == 0
+        return replace(self.found, **counts, unseen=len(self.guessed), chance=chance, ok=ok)
 
     def _tree_is(self, characters: dict[str, int]) -> bool:
         held = self.router.tree_tokens
