@@ -51,7 +51,7 @@ class _File(BaseModel):
     segments: list[list[int]] = Field(default_factory=list)
     prompts: list[list[int]] | None = None
     lengths: list[int] | None = None
-    first_epoch: int = 0
+    first_epoch: int | None = None
     boundaries_at_start: list[list[list[int]]] = Field(default_factory=list)
 
 
@@ -67,7 +67,7 @@ class RouterRecording:
         requests: how many prompts there are, sent or not.
         text_rule, segments, prompts, join: see ``texts.prompts_of``; prompts is None where none has a text.
         lengths: characters of each prompt, where texts do not matter.
-        first_clock: what the router's clock stood at when the first request came.
+        first_clock: what the router's clock stood at when the first request came; None: nobody knows.
         range_order: workers in the order of their ranges (bucket); empty where it has none.
         events: in order, each a list that begins with its kind.
     """
@@ -83,7 +83,7 @@ class RouterRecording:
     prompts: list[list[int]] | None
     join: str
     lengths: list[int] | None
-    first_clock: int
+    first_clock: int | None
     range_order: tuple[int, ...]
     events: list[list[Any]]
 
