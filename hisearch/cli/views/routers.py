@@ -25,7 +25,9 @@ def show(cases: Sequence[RouterCase]) -> None:
             )
     exact = sum(case.ok for case in cases)
     output.say()
-    output.say(f"{exact} of {counted(len(cases), 'recording')} replayed as the router chose, choice by choice", bold=True)
+    output.say(
+        f"{exact} of {counted(len(cases), 'recording')} replayed as the router chose, choice by choice", bold=True
+    )
 
 
 def _row(case: RouterCase) -> tuple[str, ...]:

@@ -11,10 +11,10 @@ _MODEL = "mock"
 #: Answers to what a router asks of a worker besides requests.
 _ANSWERS: dict[str, Any] = {
     "/health": {}, "/health_generate": {}, "/flush_cache": {},
-    "/get_model_info": {"model_path": _MODEL, "tokenizer_path": _MODEL, "is_generation": True},
-    "/model_info": {"model_path": _MODEL, "tokenizer_path": _MODEL, "is_generation": True},
-    "/get_server_info": {"model_path": _MODEL, "served_model_name": _MODEL, "tp_size": 1, "dp_size": 1},
-    "/server_info": {"model_path": _MODEL, "served_model_name": _MODEL, "tp_size": 1, "dp_size": 1},
+    "/get_model_info": {"is_generation": True},
+    "/model_info": {"is_generation": True},
+    "/get_server_info": {"served_model_name": _MODEL, "tp_size": 1, "dp_size": 1},
+    "/server_info": {"served_model_name": _MODEL, "tp_size": 1, "dp_size": 1},
     "/v1/models": {"object": "list", "data": [{"id": _MODEL, "object": "model", "owned_by": "mock"}]},
 }  # fmt: skip
 
@@ -25,7 +25,9 @@ class Worker:
     load: tokens that it says it holds; None: it does not answer ``/get_load``. ``polled`` is told of each such call.
     """
 
-    def __init__(self, number: int, arrived: Callable[[Worker, asyncio.Event], None], polled: Callable[[Worker], None]) -> None:
+    def __init__(
+        self, number: int, arrived: Callable[[Worker, asyncio.Event], None], polled: Callable[[Worker], None]
+    ) -> None:
         self.number = number
         self.port = 0
         self.load: int | None = 0
@@ -52,12 +54,16 @@ class Worker:
         try:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
+                if not head.startswith((b"GET", b"POST")):
+                    break  # The router tries gRPC too.
                 path = head.split(b" ", 2)[1].decode().partition("?")[0]
                 await reader.readexactly(_length(head))
                 status, answer = await self._answer(path)
                 writer.write(_response(status, answer))
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
             writer.close()
 
     async def _answer(self, path: str) -> tuple[int, Any]:

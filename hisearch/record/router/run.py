@@ -170,6 +170,9 @@ class _Session:
         try:
             await self._wait_for_workers(port)
             self.began_s = time.monotonic()
+            if "max_tree_size" in self.settings:
+                # The first trimming, of an empty tree, says when the others are due.
+                self.due_s = self.began_s
             for event in self.case["events"]:
                 if event[0] in ("send", "finish"):
                     await self._quiet()
@@ -199,7 +202,9 @@ class _Session:
         common |= {"worker_startup_check_interval": 1} | settings
         if self.is_pd:
             pools = {"prefill_urls": [(url, None) for url in urls], "decode_urls": [self.decoder.url]}
-            return common | pools | {"pd_disaggregation": True, "prefill_policy": self.policy, "decode_policy": "random"}
+            return (
+                common | pools | {"pd_disaggregation": True, "prefill_policy": self.policy, "decode_policy": "random"}
+            )
         return common | {"worker_urls": urls, "policy": self.policy}
 
     async def _wait_for_workers(self, port: int) -> None:

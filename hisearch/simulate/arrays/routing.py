@@ -145,9 +145,7 @@ def mixed(keys: np.ndarray) -> np.ndarray:
     return np.asarray(z ^ (z >> np.uint64(31)))
 
 
-def _affinity(
-    routers: Sequence[tuple[RouterSpec, RouterSpec]], trace: TraceArrays, models: I4 | None
-) -> np.ndarray:
+def _affinity(routers: Sequence[tuple[RouterSpec, RouterSpec]], trace: TraceArrays, models: I4 | None) -> np.ndarray:
     """Where each request's key lies on the ring of its model, or the key's hash; of length 0 where nothing hashes."""
     hashing = ("consistent_hash", "consistent_hashing")
     if not any(router.policy in hashing for pair in routers for router in pair):

@@ -42,7 +42,8 @@ class RouterSpec(_RouterModel):
         "max_tree_tokens": "max_tree_characters, which is characters_per_token times as much"
     }
     name: Literal["sglang-router"] | None = Field(
-        None, description="Router whose policy it is; null: sglang-router where it has the policy, else none that exists."
+        None,
+        description="Router whose policy it is; null: sglang-router where it has the policy, else none that exists.",
     )
     version: str = Field(
         MODELLED_ROUTERS[-1],

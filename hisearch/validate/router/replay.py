@@ -218,9 +218,9 @@ class _Replay:
 
     def on_poll(self, _number: int, loads: list[int]) -> None:
         """Workers told their loads at about this time."""
+        self.polled += 1
         if self.recording.answers_loads:
             self.router.loads = np.array(loads)[self.worker_of]
-            self.polled += 1
 
     def on_adjust(self, _number: int, _milliseconds: int, ranges: list[list[int]] | None) -> None:
         """Ranges were drawn anew; None: there was no need."""
@@ -255,7 +255,8 @@ class _Replay:
         """Loads in a recording are those of the last poll, or of the next, which may have ended before its line."""
         if self._loads_are(loads):
             return
-        unpolled = self.recording.answers_loads and self.polled == 0 and len(set(loads.values())) == 1
+        # Before the first poll the router compares requests in flight, of which it counts none.
+        unpolled = self.polled == 0 and len(set(loads.values())) == 1
         ahead = self.polls[self.polled : self.polled + 1]
         if ahead and all(ahead[0][worker] == load for worker, load in loads.items()):
             self.router.loads = np.array(ahead[0])[self.worker_of]

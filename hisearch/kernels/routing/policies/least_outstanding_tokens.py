@@ -7,7 +7,9 @@ from hisearch.base.policies import RouterPolicy
 from hisearch.kernels.core import tournament
 from hisearch.kernels.traffic import flow
 
-ROUTER = RouterPolicy("Fewest prompt tokens in flight for its capacity.", tracks=("tokens",), sees=("tokens", "capacity"))
+ROUTER = RouterPolicy(
+    "Fewest prompt tokens in flight for its capacity.", tracks=("tokens",), sees=("tokens", "capacity")
+)
 
 
 @kernel
